@@ -1,0 +1,149 @@
+//! The registry: every policy by name, and the configuration they are built from.
+//!
+//! One line per policy. The name is the config value, the metric label, the scenario key and the documentation entry.
+use crate::ReclaimPolicy;
+use alloc::{boxed::Box, format, string::String, vec::Vec};
+use core::fmt::Write as _;
+use types::{MIB, PAGE_BYTES, parse_size};
+
+/// One policy of the room.
+pub struct PolicyEntry {
+    /// Name in `cache.policy`.
+    pub name: &'static str,
+    /// One sentence for the reference.
+    pub summary: &'static str,
+    /// Builds a fresh, empty policy.
+    pub build: fn(&CacheConfig) -> Box<dyn ReclaimPolicy>,
+}
+
+/// All policies, the default first.
+#[must_use]
+pub fn registry() -> &'static [PolicyEntry] {
+    POLICIES
+}
+
+/// Builds policy `name`.
+///
+/// # Errors
+/// A sentence naming the value and the names that exist.
+pub fn build(name: &str, config: &CacheConfig) -> Result<Box<dyn ReclaimPolicy>, String> {
+    match POLICIES.iter().find(|p| p.name == name) {
+        Some(p) => Ok((p.build)(config)),
+        None => {
+            let names: Vec<&str> = POLICIES.iter().map(|p| p.name).collect();
+            Err(format!("'{name}' is not a cache policy; there are: {}", names.join(", ")))
+        }
+    }
+}
+
+static POLICIES: &[PolicyEntry] = &[];
+
+macro_rules! config {
+    ($($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $parse:ident, $range:expr, $unit:literal, $text:literal;)*) => {
+        /// What policies are built from. One table: key, default, range, meaning.
+        #[derive(Clone, PartialEq, Eq, Debug)]
+        pub struct CacheConfig {
+            /// Frames of the cache, 1..2^31. No default: the mechanism knows its memory.
+            pub capacity_pages: u32,
+            $(#[doc = $text] pub $key: $type,)*
+        }
+        impl CacheConfig {
+            /// The defaults for a cache of `capacity_pages` frames.
+            ///
+            /// # Panics
+            /// When `capacity_pages` is 0 or at least 2^31.
+            #[must_use]
+            pub fn new(capacity_pages: u32) -> CacheConfig {
+                assert!((1..1 << 31).contains(&capacity_pages), "a cache has 1..2^31 pages");
+                CacheConfig { capacity_pages, $($key: $default,)* }
+            }
+            /// Sets one value by key, as `set_param` and scenarios do. Takes effect in policies built afterwards.
+            ///
+            /// # Errors
+            /// A sentence naming key, value and range. Nothing has changed then.
+            pub fn set(&mut self, key: &str, value: &str) -> Result<(), String> {
+                match key {
+                    $(stringify!($key) => {
+                        let v = $parse(key, value)?;
+                        let range: core::ops::RangeInclusive<$type> = $range;
+                        let v = <$type>::try_from(v).ok().filter(|v| range.contains(v)).ok_or_else(|| {
+                            format!("{key} = '{value}' is out of range: {} to {} {}", range.start(), range.end(), $unit)
+                        })?;
+                        self.$key = v;
+                        Ok(())
+                    })*
+                    _ => Err(format!("'{key}' is not a cache policy key; there are: {}", Self::KEYS.join(", "))),
+                }
+            }
+            /// The value of one key as text, or `None` when there is no such key.
+            #[must_use]
+            pub fn get(&self, key: &str) -> Option<String> {
+                match key {
+                    $(stringify!($key) => Some(format!("{}", self.$key)),)*
+                    _ => None,
+                }
+            }
+            /// All keys that [`CacheConfig::set`] takes.
+            pub const KEYS: &'static [&'static str] = &[$(stringify!($key)),*];
+
+            fn markdown_rows(out: &mut String) {
+                $({
+                    let range: core::ops::RangeInclusive<$type> = $range;
+                    let default: $type = $default;
+                    let _ = writeln!(out, "| `{}` | {default} | {}..={} {} | {} |",
+                        stringify!($key), range.start(), range.end(), $unit, $text);
+                })*
+            }
+        }
+    };
+}
+
+config! {
+    stripe_bytes: u64 = MIB, size, 65_536..=(1 << 32), "bytes", "Stripe size assumed where a request does not know its file's: fewer bytes are fine, equal or more are coarse.";
+    readahead_window_bytes: u64 = 4 * MIB, size, 4096..=(1 << 32), "bytes", "Largest readahead window of one stream; the coarse ring holds at least two.";
+    coarse_ring_pages: u32 = 0, number, 0..=u32::MAX, "pages", "Pages of the coarse ring of `fgf_lru+ring`; 0: two readahead windows per stream for `coarse_streams` streams, at most an eighth of the cache, never below two windows or (in a small cache) half of it.";
+    coarse_streams: u32 = 4, number, 1..=65_536, "streams", "Concurrent coarse streams that the automatic ring size provides for.";
+    bypass_bytes: u64 = 8 * MIB, size, 4096..=(1 << 32), "bytes", "`bypass`: requests of at least this size do not stay in the cache.";
+    batch_pages: u32 = 15, number, 1..=15, "pages", "Insertions that `fgf_lru` collects before it links them into the lists, as Linux's pagevec does.";
+    duel_sample_one_in: u32 = 32, number, 1..=65_536, "blocks", "`adaptive`: the shadow caches simulate one block in this many.";
+    duel_fine_cost_ns: u64 = 10_000_000, number, 1..=1_000_000_000_000, "ns", "`adaptive`: cost of a fine page's miss until one has been measured.";
+    duel_coarse_cost_ns: u64 = 100_000, number, 1..=1_000_000_000_000, "ns", "`adaptive`: cost per page of a coarse miss until one has been measured.";
+    small_queue_percent: u32 = 10, number, 1..=50, "%", "`s3fifo`: share of the cache that new pages pass through.";
+}
+
+fn size(key: &str, value: &str) -> Result<u64, String> {
+    parse_size(value).map_err(|e| format!("{key}: {e}"))
+}
+
+fn number(key: &str, value: &str) -> Result<u64, String> {
+    value.trim().parse().map_err(|_| format!("{key}: '{value}' is not a whole number"))
+}
+
+impl CacheConfig {
+    /// Pages of the coarse ring: the configured number, or what two readahead windows per provided stream need.
+    #[must_use]
+    pub fn ring_pages(&self) -> u32 {
+        if self.coarse_ring_pages != 0 {
+            return self.coarse_ring_pages.min(self.capacity_pages);
+        }
+        let two_windows = (2 * self.readahead_window_bytes / PAGE_BYTES as u64).max(2);
+        let wished = two_windows.saturating_mul(u64::from(self.coarse_streams));
+        let cache = u64::from(self.capacity_pages);
+        let pages = wished.min((cache / 8).max(two_windows)).min((cache / 2).max(1));
+        pages as u32 // at most capacity_pages
+    }
+}
+
+/// The reference page of the room: policies and keys, from the registry and the table.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut out = String::from(
+        "# Cache policies\n\nGenerated from the registry of the cache room; `cache.policy` takes these names.\n\n| policy | what it does |\n|---|---|\n",
+    );
+    for p in POLICIES {
+        let _ = writeln!(out, "| `{}` | {} |", p.name, p.summary);
+    }
+    out.push_str("\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n");
+    CacheConfig::markdown_rows(&mut out);
+    out
+}
