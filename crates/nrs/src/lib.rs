@@ -1,0 +1,58 @@
+//! The scheduler room: which queued bulk RPC does this OST serve next?
+//!
+//! A policy orders what it holds and nothing else: no clock, no I/O, no threads. The mechanism  owns a policy
+//! by name and is what an OSS and the simulator drive; the OST's dispatch window decides how much a head holds back.
+//!
+//! Source: paper 001 (OBRR, two-level deadlines). Differs: throttling, policy switching and `obrr+` are ours.
+#![no_std]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod config;
+mod fifo;
+mod registry;
+mod request;
+mod slots;
+
+pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
+pub use registry::{Medium, PolicyEntry, build, registry};
+pub use request::{IoOp, JobId, NrsRequest};
+
+use alloc::vec::Vec;
+use types::{Duration, Instant, RequestId};
+
+/// Request ids are slab keys below this limit (2^26): policies keep tables indexed by them.
+pub const REQUEST_ID_LIMIT: u32 = 1 << 26;
+
+/// Decides the order of one OST's queued bulk RPCs. A value: fed by calls, time is an argument, same calls same answers.
+///
+/// Life of an id: `enqueue` -> (`dequeue` -> `on_complete`) or `cancel` or `drain`; then the id may be reused. `now`
+/// never goes back from one call to the next.
+pub trait NrsPolicy: Send {
+    /// Takes one request in. Its id is not queued and not in service.
+    ///
+    /// # Panics
+    /// When the id is already queued, or not below [`REQUEST_ID_LIMIT`].
+    fn enqueue(&mut self, now: Instant, req: &NrsRequest);
+    /// The request to serve now: it leaves the policy. `None` when nothing is queued, or when everything queued is
+    /// throttled and [`NrsPolicy::wakeup_at`] says until when.
+    fn dequeue(&mut self, now: Instant) -> Option<RequestId>;
+    /// The request became urgent: a lock callback waits for it and it should be complete by `serve_by`. Answers whether
+    /// `id` is queued. A policy without deadlines may leave its order unchanged.
+    fn promote(&mut self, now: Instant, id: RequestId, serve_by: Instant) -> bool;
+    /// Takes a request out without serving it: its client was evicted. Answers whether `id` was queued.
+    fn cancel(&mut self, id: RequestId) -> bool;
+    /// Takes everything out, appended to `into` in the order of arrival: the policy is being switched.
+    fn drain(&mut self, into: &mut Vec<RequestId>);
+    /// A dequeued request is complete, `took` after its dequeue. Called once per dequeued id before the id is reused.
+    fn on_complete(&mut self, _now: Instant, _id: RequestId, _took: Duration) {}
+    /// When to call `dequeue` again after it answered `None` with requests queued. Only throttling policies need it.
+    fn wakeup_at(&self) -> Option<Instant> {
+        None
+    }
+    /// Requests held, not counting those in service.
+    fn queued(&self) -> usize;
+    /// Takes over new configuration values while requests are queued. Nothing queued is lost or served twice.
+    fn reconfigure(&mut self, _now: Instant, _config: &NrsConfig) {}
+}
