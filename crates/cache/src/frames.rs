@@ -1,1 +1,549 @@
-//! Page frames.
+//! Page frames: one arena per process, reference-counted 4 KiB pages, allocated in contiguous runs.
+//!
+//! A frame is what travels: disk reads land in it, sockets send from it, caches keep it, and inside one process a
+//! client and an OST hold the same one. The rule that makes this sound: **bytes change only while exactly one
+//! reference exists** ([`FrameRun::bytes_mut`]); whoever must change a shared page copies it first.
+//! The arena does not decide which page leaves; that is the policies' business.
+use alloc::boxed::Box;
+use alloc::vec::Vec;
+use core::fmt;
+use core::sync::atomic::{AtomicU32, AtomicU64, AtomicUsize, Ordering::Relaxed};
+use core::sync::atomic::{Ordering, fence};
+
+/// Bytes of one frame.
+pub const FRAME_BYTES: usize = types::PAGE_BYTES;
+/// Longest contiguous run that one allocation returns, in frames (256 KiB).
+pub const RUN_FRAMES_MAX: usize = 64;
+
+struct Arena {
+    base: *mut u8,
+    frames: u32,
+    refs: Box<[AtomicU32]>,
+    /// One bit per frame, set = free.
+    free: Box<[AtomicU64]>,
+    free_count: AtomicUsize,
+    hint_run: AtomicUsize,
+    hint_single: AtomicUsize,
+}
+
+// SAFETY: `base` is a private allocation that lives for the program; access to its bytes is guarded by the
+// reference counts (shared reads, exclusive writes), which are atomic.
+unsafe impl Send for Arena {}
+// SAFETY: as above.
+unsafe impl Sync for Arena {}
+
+/// A process-wide pool of page frames; a copyable handle. Memory is reserved at creation and touched on first use.
+/// It lives until the program ends.
+#[derive(Clone, Copy)]
+pub struct FramePool(&'static Arena);
+
+impl FramePool {
+    /// Reserves an arena of `bytes` (rounded up to 256 KiB).
+    ///
+    /// # Panics
+    /// When the address space cannot be reserved, or above 16 TiB.
+    #[must_use]
+    pub fn new(bytes: u64) -> FramePool {
+        let words = bytes.div_ceil((RUN_FRAMES_MAX * FRAME_BYTES) as u64).max(1);
+        let words = usize::try_from(words).expect("arena size fits the address space");
+        let frames = u32::try_from(words * 64).expect("an arena is at most 16 TiB");
+        let layout = core::alloc::Layout::from_size_align(words * 64 * FRAME_BYTES, 2 << 20)
+            .expect("arena size is far below isize::MAX");
+        // SAFETY: the layout has a non-zero size.
+        let base = unsafe { alloc::alloc::alloc_zeroed(layout) };
+        assert!(!base.is_null(), "cannot reserve {bytes} bytes for page frames");
+        let refs: Vec<AtomicU32> = (0..frames).map(|_| AtomicU32::new(0)).collect();
+        let free: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(u64::MAX)).collect();
+        FramePool(Box::leak(Box::new(Arena {
+            base,
+            frames,
+            refs: refs.into_boxed_slice(),
+            free: free.into_boxed_slice(),
+            free_count: AtomicUsize::new(frames as usize),
+            hint_run: AtomicUsize::new(0),
+            hint_single: AtomicUsize::new(0),
+        })))
+    }
+
+    /// Frames in the arena.
+    #[must_use]
+    pub fn capacity(&self) -> usize {
+        self.0.frames as usize
+    }
+
+    /// Frames nobody holds.
+    #[must_use]
+    pub fn free(&self) -> usize {
+        self.0.free_count.load(Relaxed)
+    }
+
+    /// A contiguous run of 1..=`want` frames (at most [`RUN_FRAMES_MAX`]), as long as can be found quickly; `None`
+    /// when the arena is empty. The bytes are what the last user left: fill or zero them before showing them.
+    #[must_use]
+    pub fn alloc_run(&self, want: usize) -> Option<FrameRun> {
+        let want = want.clamp(1, RUN_FRAMES_MAX) as u32;
+        let hint = if want == 1 { &self.0.hint_single } else { &self.0.hint_run };
+        let words = self.0.free.len();
+        let start = hint.load(Relaxed) % words;
+        let mut best: Option<(usize, u32, u32)> = None;
+        for step in 0..words {
+            let word = (start + step) % words;
+            let bits = self.0.free[word].load(Relaxed);
+            if bits == 0 {
+                continue;
+            }
+            let (at, len) = longest_run(bits, want);
+            if len == want {
+                if let Some(run) = self.take(word, at, len) {
+                    hint.store(word, Relaxed);
+                    return Some(run);
+                }
+            } else if best.is_none_or(|(_, _, l)| len > l) {
+                best = Some((word, at, len));
+                if step > 256 {
+                    break;
+                }
+            }
+        }
+        let (word, at, len) = best?;
+        self.take(word, at, len).or_else(|| self.alloc_any())
+    }
+
+    /// Any one free frame, searched through the whole arena.
+    fn alloc_any(&self) -> Option<FrameRun> {
+        (0..self.0.free.len()).find_map(|word| {
+            let bits = self.0.free[word].load(Relaxed);
+            if bits == 0 { None } else { self.take(word, bits.trailing_zeros(), 1) }
+        })
+    }
+
+    fn take(&self, word: usize, at: u32, len: u32) -> Option<FrameRun> {
+        let mask = run_mask(at, len);
+        let before = self.0.free[word].fetch_and(!mask, Ordering::Acquire);
+        if before & mask != mask {
+            // Somebody else took part of it: give back what was ours.
+            self.0.free[word].fetch_or(before & mask, Relaxed);
+            return None;
+        }
+        self.0.free_count.fetch_sub(len as usize, Relaxed);
+        let first = (word as u32) * 64 + at;
+        for f in first..first + len {
+            self.0.refs[f as usize].store(1, Relaxed);
+        }
+        Some(FrameRun { pool: *self, first, frames: len })
+    }
+
+    /// Runs that together hold `frames` frames, or `None` (nothing taken) when the arena has too few.
+    #[must_use]
+    pub fn alloc(&self, frames: usize) -> Option<Vec<FrameRun>> {
+        let mut runs = Vec::with_capacity(frames.div_ceil(RUN_FRAMES_MAX));
+        let mut left = frames;
+        while left > 0 {
+            let run = self.alloc_run(left)?;
+            left -= run.frames();
+            runs.push(run);
+        }
+        Some(runs)
+    }
+
+    fn release(&self, frame: u32) {
+        if self.0.refs[frame as usize].fetch_sub(1, Ordering::Release) == 1 {
+            fence(Ordering::Acquire);
+            self.0.free[frame as usize / 64].fetch_or(1 << (frame % 64), Ordering::Release);
+            self.0.free_count.fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl fmt::Debug for FramePool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "FramePool({} of {} frames free)", self.free(), self.capacity())
+    }
+}
+
+fn run_mask(at: u32, len: u32) -> u64 {
+    let ones = if len == 64 { u64::MAX } else { (1u64 << len) - 1 };
+    ones << at
+}
+
+/// First run of `want` set bits, or the longest shorter one: (position, length).
+fn longest_run(bits: u64, want: u32) -> (u32, u32) {
+    if want == 1 {
+        return (bits.trailing_zeros(), 1);
+    }
+    let (mut best_at, mut best_len) = (0, 0);
+    let mut at = 0;
+    while at < 64 {
+        let rest = bits >> at;
+        if rest == 0 {
+            break;
+        }
+        at += rest.trailing_zeros();
+        let len = (!(bits >> at)).trailing_zeros().min(64 - at);
+        if len >= want {
+            return (at, want);
+        }
+        if len > best_len {
+            (best_at, best_len) = (at, len);
+        }
+        at += len;
+    }
+    (best_at, best_len)
+}
+
+/// One reference to each frame of a contiguous run. Cloning adds references; dropping gives them back, and the last
+/// reference frees the frame.
+pub struct FrameRun {
+    pool: FramePool,
+    first: u32,
+    frames: u32,
+}
+
+impl FrameRun {
+    /// Frames in the run, >= 1.
+    #[must_use]
+    pub fn frames(&self) -> usize {
+        self.frames as usize
+    }
+    /// Number of the first frame in the arena.
+    #[must_use]
+    pub fn first(&self) -> u32 {
+        self.first
+    }
+    /// The pool it came from.
+    #[must_use]
+    pub fn pool(&self) -> FramePool {
+        self.pool
+    }
+    /// Bytes in the run.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.frames() * FRAME_BYTES
+    }
+    /// Never: a run has at least one frame.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        false
+    }
+    /// Address of the first byte: page-aligned, valid while any clone lives.
+    #[must_use]
+    pub fn as_ptr(&self) -> *mut u8 {
+        // SAFETY: `first` lies inside the arena.
+        unsafe { self.pool.0.base.add(self.first as usize * FRAME_BYTES) }
+    }
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        // SAFETY: the arena is initialised memory; nobody writes while a shared reference exists (module rule).
+        unsafe { core::slice::from_raw_parts(self.as_ptr(), self.len()) }
+    }
+    /// Whether this is the only reference to every frame of the run.
+    #[must_use]
+    pub fn is_unique(&self) -> bool {
+        let range = self.first as usize..(self.first + self.frames) as usize;
+        let unique = self.pool.0.refs[range].iter().all(|r| r.load(Ordering::Acquire) == 1);
+        unique
+    }
+    /// The bytes for writing, or `None` when somebody else holds one of the frames.
+    #[must_use]
+    pub fn bytes_mut(&mut self) -> Option<&mut [u8]> {
+        if !self.is_unique() {
+            return None;
+        }
+        // SAFETY: `&mut self` is the only reference to each of the frames.
+        Some(unsafe { core::slice::from_raw_parts_mut(self.as_ptr(), self.len()) })
+    }
+    /// A reference to frames `at..at + frames` of the run.
+    ///
+    /// # Panics
+    /// When the range is empty or leaves the run.
+    #[must_use]
+    pub fn slice(&self, at: usize, frames: usize) -> FrameRun {
+        assert!(frames > 0 && at + frames <= self.frames(), "slice outside the run");
+        let part = FrameRun { pool: self.pool, first: self.first + at as u32, frames: frames as u32 };
+        part.retain();
+        part
+    }
+    /// Cuts the run in two without touching reference counts: `self` keeps `at` frames, the rest is returned.
+    ///
+    /// # Panics
+    /// When either part would be empty.
+    #[must_use]
+    pub fn split_off(&mut self, at: usize) -> FrameRun {
+        assert!(at > 0 && at < self.frames(), "split outside the run");
+        let rest = FrameRun { pool: self.pool, first: self.first + at as u32, frames: self.frames - at as u32 };
+        self.frames = at as u32;
+        rest
+    }
+    /// Joins `next` to the end when it directly follows; gives it back otherwise.
+    ///
+    /// # Errors
+    /// `next`, unchanged, when it does not start where `self` ends in the same arena.
+    pub fn join(&mut self, next: FrameRun) -> Result<(), FrameRun> {
+        if !core::ptr::eq(self.pool.0, next.pool.0) || next.first != self.first + self.frames {
+            return Err(next);
+        }
+        self.frames += next.frames;
+        core::mem::forget(next);
+        Ok(())
+    }
+    fn retain(&self) {
+        for f in self.first..self.first + self.frames {
+            self.pool.0.refs[f as usize].fetch_add(1, Relaxed);
+        }
+    }
+}
+
+impl Clone for FrameRun {
+    fn clone(&self) -> FrameRun {
+        self.retain();
+        FrameRun { pool: self.pool, first: self.first, frames: self.frames }
+    }
+}
+impl Drop for FrameRun {
+    fn drop(&mut self) {
+        for f in self.first..self.first + self.frames {
+            self.pool.release(f);
+        }
+    }
+}
+impl fmt::Debug for FrameRun {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "frames {}+{}", self.first, self.frames)
+    }
+}
+
+/// A piece of bulk data: `len` bytes from byte `offset` of a run.
+#[derive(Clone, Debug)]
+pub struct Segment {
+    /// Where the bytes are.
+    pub run: FrameRun,
+    /// First byte within the run.
+    pub offset: u32,
+    /// Number of bytes; `offset + len <= run.len()`.
+    pub len: u32,
+}
+
+impl Segment {
+    /// The bytes.
+    #[must_use]
+    pub fn bytes(&self) -> &[u8] {
+        &self.run.bytes()[self.offset as usize..(self.offset + self.len) as usize]
+    }
+}
+
+/// Bulk data: what one RPC moves, as a list of pieces of frames. Bytes are never copied by passing it on.
+#[derive(Clone, Debug, Default)]
+pub struct Bulk {
+    segments: Vec<Segment>,
+    len: usize,
+}
+
+impl Bulk {
+    /// No bytes.
+    #[must_use]
+    pub const fn new() -> Bulk {
+        Bulk { segments: Vec::new(), len: 0 }
+    }
+    /// Room for `len` bytes in fresh frames, starting at a page boundary; `None` when the pool has too few.
+    #[must_use]
+    pub fn alloc(pool: FramePool, len: usize) -> Option<Bulk> {
+        let mut bulk = Bulk::new();
+        let mut left = len;
+        for run in pool.alloc(len.div_ceil(FRAME_BYTES))? {
+            let take = left.min(run.len());
+            left -= take;
+            bulk.push(Segment { run, offset: 0, len: take as u32 });
+        }
+        Some(bulk)
+    }
+    /// Adds a piece at the end; pieces that continue the last one are joined to it.
+    pub fn push(&mut self, next: Segment) {
+        self.len += next.len as usize;
+        if next.len == 0 {
+            return;
+        }
+        if let Some(last) = self.segments.last_mut()
+            && next.offset == 0
+            && (last.offset + last.len) as usize == last.run.len()
+        {
+            match last.run.join(next.run) {
+                Ok(()) => last.len += next.len,
+                Err(run) => self.segments.push(Segment { run, ..next }),
+            }
+            return;
+        }
+        self.segments.push(next);
+    }
+    /// Adds the whole of `other` at the end.
+    pub fn append(&mut self, other: Bulk) {
+        for s in other.segments {
+            self.push(s);
+        }
+    }
+    /// Bytes in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether it holds no byte.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// The pieces, in order.
+    #[must_use]
+    pub fn segments(&self) -> &[Segment] {
+        &self.segments
+    }
+    /// The bytes of every piece, in order.
+    pub fn slices(&self) -> impl Iterator<Item = &[u8]> {
+        self.segments.iter().map(Segment::bytes)
+    }
+    /// The pieces themselves.
+    #[must_use]
+    pub fn into_segments(self) -> Vec<Segment> {
+        self.segments
+    }
+    /// Bytes `at..at + len` as a bulk of its own (more references, no copies).
+    ///
+    /// # Panics
+    /// When the range leaves the bulk.
+    #[must_use]
+    pub fn slice(&self, at: usize, len: usize) -> Bulk {
+        assert!(at + len <= self.len, "slice outside the bulk");
+        let mut out = Bulk::new();
+        let (mut skip, mut left) = (at, len);
+        for s in &self.segments {
+            let n = s.len as usize;
+            if left == 0 {
+                break;
+            }
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            let from = s.offset as usize + skip;
+            let take = (n - skip).min(left);
+            let first = from / FRAME_BYTES;
+            let last = (from + take).div_ceil(FRAME_BYTES);
+            let offset = (from - first * FRAME_BYTES) as u32;
+            out.push(Segment { run: s.run.slice(first, last - first), offset, len: take as u32 });
+            (skip, left) = (0, left - take);
+        }
+        out
+    }
+    /// Cuts to the first `len` bytes.
+    pub fn truncate(&mut self, len: usize) {
+        if len < self.len {
+            *self = self.slice(0, len);
+        }
+    }
+    /// Copies `from` over the bytes starting at `at`.
+    ///
+    /// # Panics
+    /// When a frame that must change is shared, or the range leaves the bulk.
+    pub fn copy_in(&mut self, at: usize, from: &[u8]) {
+        assert!(at + from.len() <= self.len, "copy outside the bulk");
+        let (mut skip, mut from) = (at, from);
+        for s in &mut self.segments {
+            let n = s.len as usize;
+            if from.is_empty() {
+                break;
+            }
+            if skip >= n {
+                skip -= n;
+                continue;
+            }
+            let take = (n - skip).min(from.len());
+            let start = s.offset as usize + skip;
+            let bytes = s.run.bytes_mut().expect("bulk data changes only while it has one owner");
+            bytes[start..start + take].copy_from_slice(&from[..take]);
+            from = &from[take..];
+            skip = 0;
+        }
+    }
+    /// Copies the bytes from `at` on into `to`.
+    ///
+    /// # Panics
+    /// When the range leaves the bulk.
+    pub fn copy_out(&self, at: usize, to: &mut [u8]) {
+        assert!(at + to.len() <= self.len, "copy outside the bulk");
+        let (mut skip, mut done) = (at, 0);
+        for s in self.slices() {
+            if done == to.len() {
+                break;
+            }
+            if skip >= s.len() {
+                skip -= s.len();
+                continue;
+            }
+            let take = (s.len() - skip).min(to.len() - done);
+            to[done..done + take].copy_from_slice(&s[skip..skip + take]);
+            done += take;
+            skip = 0;
+        }
+    }
+    /// All bytes in one vector.
+    #[must_use]
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut v = Vec::with_capacity(self.len);
+        for s in self.slices() {
+            v.extend_from_slice(s);
+        }
+        v
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_shared_frame_cannot_be_written_and_a_dropped_one_returns() {
+        let pool = FramePool::new(1 << 20);
+        let all = pool.free();
+        let mut run = pool.alloc_run(8).unwrap();
+        assert_eq!(run.frames(), 8);
+        run.bytes_mut().unwrap().fill(7);
+        let other = run.slice(3, 1);
+        assert!(run.bytes_mut().is_none());
+        assert_eq!(other.bytes(), &[7; FRAME_BYTES]);
+        drop(other);
+        assert!(run.bytes_mut().is_some());
+        drop(run);
+        assert_eq!(pool.free(), all);
+    }
+
+    #[test]
+    fn an_empty_arena_says_so_and_recovers() {
+        let pool = FramePool::new(1 << 20);
+        let all = pool.alloc(pool.capacity()).unwrap();
+        assert!(pool.alloc_run(1).is_none());
+        assert!(Bulk::alloc(pool, 1).is_none());
+        drop(all);
+        assert_eq!(pool.free(), pool.capacity());
+        assert!(pool.alloc(pool.capacity() + 1).is_none());
+        assert_eq!(pool.free(), pool.capacity());
+    }
+
+    #[test]
+    fn bulk_slices_copy_in_and_out_at_any_offset() {
+        let pool = FramePool::new(2 << 20);
+        let _hole = pool.alloc_run(3).unwrap();
+        let mut bulk = Bulk::alloc(pool, 600_000).unwrap();
+        let pattern: Vec<u8> = (0..600_000u32).map(|i| (i % 251) as u8).collect();
+        bulk.copy_in(0, &pattern);
+        for (at, len) in [(0, 600_000), (1, 4096), (4095, 2), (262_143, 70_000), (599_999, 1), (5, 0)] {
+            let part = bulk.slice(at, len);
+            assert_eq!(part.to_vec(), &pattern[at..at + len]);
+            let mut out = alloc::vec![0; len];
+            bulk.copy_out(at, &mut out);
+            assert_eq!(out, &pattern[at..at + len]);
+        }
+        let mut joined = bulk.slice(0, 8192);
+        joined.append(bulk.slice(8192, 4096));
+        assert_eq!(joined.segments().len(), 1);
+        assert_eq!(joined.to_vec(), &pattern[..12288]);
+    }
+}
