@@ -1,0 +1,313 @@
+//! Field-by-field little-endian encoding with bounds on everything that is read.
+use types::{ClientId, Extent, Fid, HandleId, MdtIndex, ObjectId, OstIndex, Transno, WallTime, Xid};
+
+/// Most bytes a message body may have: a directory page of 1 MiB and its frame.
+pub const BODY_BYTES_MAX: u32 = (1 << 20) + (64 << 10);
+
+/// Why bytes are not a message.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum WireError {
+    /// The bytes end inside a field.
+    Truncated,
+    /// A length or count is beyond what the message can hold.
+    TooLong(u64),
+    /// A value that the field's type does not have.
+    BadValue(u64),
+    /// Not our magic.
+    BadMagic(u32),
+    /// A wire version that this build does not speak.
+    BadVersion(u16),
+    /// Header or body do not match their checksum.
+    BadChecksum,
+}
+
+impl core::fmt::Display for WireError {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        match self {
+            WireError::Truncated => f.write_str("message ends inside a field"),
+            WireError::TooLong(n) => write!(f, "length {n} is beyond the limit"),
+            WireError::BadValue(v) => write!(f, "value {v} has no meaning in its field"),
+            WireError::BadMagic(m) => write!(f, "magic {m:#010x} is not Stria's"),
+            WireError::BadVersion(v) => write!(f, "wire version {v} is not spoken here"),
+            WireError::BadChecksum => f.write_str("message does not match its checksum"),
+        }
+    }
+}
+impl std::error::Error for WireError {}
+
+impl From<WireError> for types::FsError {
+    fn from(_: WireError) -> types::FsError {
+        types::FsError::Protocol
+    }
+}
+
+/// Bytes being read; never reads beyond its end.
+#[derive(Clone, Copy, Debug)]
+pub struct Reader<'a> {
+    bytes: &'a [u8],
+}
+
+impl<'a> Reader<'a> {
+    /// Reads from the start of `bytes`.
+    #[must_use]
+    pub fn new(bytes: &'a [u8]) -> Reader<'a> {
+        Reader { bytes }
+    }
+    /// Bytes not yet read.
+    #[must_use]
+    pub fn left(&self) -> usize {
+        self.bytes.len()
+    }
+    /// The next `n` bytes.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] when fewer are left.
+    pub fn take(&mut self, n: usize) -> Result<&'a [u8], WireError> {
+        if n > self.bytes.len() {
+            return Err(WireError::Truncated);
+        }
+        let (head, tail) = self.bytes.split_at(n);
+        self.bytes = tail;
+        Ok(head)
+    }
+    /// The length-prefixed part that follows.
+    ///
+    /// # Errors
+    /// [`WireError::Truncated`] when it is cut.
+    pub fn part(&mut self) -> Result<Reader<'a>, WireError> {
+        let n = u32::get(self)? as usize;
+        Ok(Reader::new(self.take(n)?))
+    }
+}
+
+/// A value that can be put on the wire.
+pub trait Encode {
+    /// Appends the value's bytes.
+    fn put(&self, out: &mut Vec<u8>);
+}
+
+/// A value that can be read from the wire.
+pub trait Decode: Sized {
+    /// Reads one value.
+    ///
+    /// # Errors
+    /// When the bytes are not such a value.
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError>;
+}
+
+/// The bytes of a body.
+#[must_use]
+pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
+    let mut out = Vec::with_capacity(128);
+    value.put(&mut out);
+    out
+}
+
+/// The value of a body. Trailing bytes are a later version's and ignored.
+///
+/// # Errors
+/// When the bytes are not such a value.
+pub fn decode<T: Decode>(bytes: &[u8]) -> Result<T, WireError> {
+    T::get(&mut Reader::new(bytes))
+}
+
+macro_rules! number {
+    ($($t:ty),*) => {$(
+        impl Encode for $t {
+            fn put(&self, out: &mut Vec<u8>) { out.extend_from_slice(&self.to_le_bytes()); }
+        }
+        impl Decode for $t {
+            fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+                let mut b = [0; size_of::<$t>()];
+                b.copy_from_slice(r.take(size_of::<$t>())?);
+                Ok(<$t>::from_le_bytes(b))
+            }
+        }
+    )*};
+}
+number!(u8, u16, u32, u64, i32, i64);
+
+macro_rules! newtype {
+    ($($t:ident),*) => {$(
+        impl Encode for $t { fn put(&self, out: &mut Vec<u8>) { self.0.put(out); } }
+        impl Decode for $t { fn get(r: &mut Reader<'_>) -> Result<Self, WireError> { Ok($t(Decode::get(r)?)) } }
+    )*};
+}
+newtype!(OstIndex, MdtIndex, ClientId, Xid, Transno, HandleId, ObjectId, WallTime);
+
+impl Encode for bool {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.push(u8::from(*self));
+    }
+}
+impl Decode for bool {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        match u8::get(r)? {
+            0 => Ok(false),
+            1 => Ok(true),
+            v => Err(WireError::BadValue(v.into())),
+        }
+    }
+}
+impl Encode for () {
+    fn put(&self, _: &mut Vec<u8>) {}
+}
+impl Decode for () {
+    fn get(_: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(())
+    }
+}
+impl Encode for Fid {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.seq.put(out);
+        self.oid.put(out);
+        self.ver.put(out);
+    }
+}
+impl Decode for Fid {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        Ok(Fid { seq: u64::get(r)?, oid: u32::get(r)?, ver: u32::get(r)? })
+    }
+}
+impl Encode for Extent {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.start.put(out);
+        self.end.put(out);
+    }
+}
+impl Decode for Extent {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let (start, end) = (u64::get(r)?, u64::get(r)?);
+        Extent::checked(start, end).ok_or(WireError::BadValue(end))
+    }
+}
+impl<T: Encode> Encode for Vec<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.len() as u32).put(out);
+        for v in self {
+            v.put(out);
+        }
+    }
+}
+impl<T: Decode> Decode for Vec<T> {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let n = u32::get(r)? as usize;
+        // Every element takes at least a byte, so a count beyond the bytes left is a lie.
+        if n > r.left() {
+            return Err(WireError::TooLong(n as u64));
+        }
+        let mut v = Vec::with_capacity(n.min(1024));
+        for _ in 0..n {
+            v.push(T::get(r)?);
+        }
+        Ok(v)
+    }
+}
+impl<T: Encode> Encode for Option<T> {
+    fn put(&self, out: &mut Vec<u8>) {
+        self.is_some().put(out);
+        if let Some(v) = self {
+            v.put(out);
+        }
+    }
+}
+impl<T: Decode> Decode for Option<T> {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        if bool::get(r)? { Ok(Some(T::get(r)?)) } else { Ok(None) }
+    }
+}
+
+/// A byte string: a name, a path, an xattr value.
+#[derive(Clone, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
+pub struct Bytes(pub Vec<u8>);
+
+impl From<&[u8]> for Bytes {
+    fn from(b: &[u8]) -> Bytes {
+        Bytes(b.to_vec())
+    }
+}
+impl From<Vec<u8>> for Bytes {
+    fn from(b: Vec<u8>) -> Bytes {
+        Bytes(b)
+    }
+}
+impl From<&str> for Bytes {
+    fn from(b: &str) -> Bytes {
+        Bytes(b.as_bytes().to_vec())
+    }
+}
+impl core::ops::Deref for Bytes {
+    type Target = [u8];
+    fn deref(&self) -> &[u8] {
+        &self.0
+    }
+}
+impl core::fmt::Debug for Bytes {
+    fn fmt(&self, f: &mut core::fmt::Formatter<'_>) -> core::fmt::Result {
+        write!(f, "\"{}\"", self.0.escape_ascii())
+    }
+}
+impl Encode for Bytes {
+    fn put(&self, out: &mut Vec<u8>) {
+        (self.0.len() as u32).put(out);
+        out.extend_from_slice(&self.0);
+    }
+}
+impl Decode for Bytes {
+    fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
+        let n = u32::get(r)? as usize;
+        Ok(Bytes(r.take(n)?.to_vec()))
+    }
+}
+
+/// Declares a message part: a struct whose bytes are a length and its fields in order, growing by appending.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! message {
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {$(
+        $(#[$doc])*
+        #[derive(Clone, PartialEq, Debug, Default)]
+        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        impl $crate::Encode for $name {
+            fn put(&self, out: &mut Vec<u8>) {
+                let at = out.len();
+                out.extend_from_slice(&[0; 4]);
+                $(self.$field.put(out);)*
+                let len = (out.len() - at - 4) as u32;
+                out[at..at + 4].copy_from_slice(&len.to_le_bytes());
+            }
+        }
+        impl $crate::Decode for $name {
+            fn get(r: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+                #[allow(unused_mut, unused_variables)]
+                let mut part = r.part()?;
+                Ok($name {
+                    $($field: if part.left() == 0 { Default::default() } else { $crate::Decode::get(&mut part)? },)*
+                })
+            }
+        }
+    )*};
+}
+
+/// Declares an enum that travels as one byte.
+#[macro_export]
+#[doc(hidden)]
+macro_rules! byte_enum {
+    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal,)* }) => {
+        $(#[$doc])*
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, PartialOrd, Ord)]
+        #[repr(u8)]
+        pub enum $name { $($(#[$vdoc])* $variant = $value,)* }
+        impl $crate::Encode for $name {
+            fn put(&self, out: &mut Vec<u8>) { out.push(*self as u8); }
+        }
+        impl $crate::Decode for $name {
+            fn get(r: &mut $crate::Reader<'_>) -> Result<Self, $crate::WireError> {
+                match <u8 as $crate::Decode>::get(r)? {
+                    $($value => Ok($name::$variant),)*
+                    v => Err($crate::WireError::BadValue(v.into())),
+                }
+            }
+        }
+    };
+}

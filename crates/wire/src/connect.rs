@@ -1,0 +1,119 @@
+//! Handshake, cluster map, parameters.
+use crate::{Bytes, message};
+use types::{ClientId, OstIndex, Transno};
+
+message! {
+    /// `Connect` request.
+    ConnectRequest {
+        /// Target's name, like `stria-MDT0000`; `*` asks an endpoint for any target (configuration only).
+        target: Bytes,
+        /// 32 random bytes of the client.
+        nonce: Bytes,
+        /// Lowest and highest wire version spoken, reserved for negotiation.
+        version_min: u16,
+        /// See `version_min`.
+        version_max: u16,
+        /// Boot number of the server that the client last spoke to; 0 at first connect.
+        last_boot: u64,
+        /// Whether this client takes part in recovery (servers among themselves do not).
+        recoverable: bool,
+    }
+    /// `Connect` reply.
+    ConnectReply {
+        /// 32 random bytes of the server.
+        nonce: Bytes,
+        /// Proof that the server knows the cluster key: keyed BLAKE3 over role, both nonces, target and client id.
+        proof: Bytes,
+        /// The file system's id; a client that knows another refuses.
+        cluster: u64,
+    }
+    /// `Auth` request.
+    AuthRequest {
+        /// Proof that the client knows the cluster key.
+        proof: Bytes,
+    }
+    /// `Auth` reply: the session.
+    AuthReply {
+        /// Changes with every start of the server process.
+        boot: u64,
+        /// The server still knew this client (its locks and replies survive).
+        known: bool,
+        /// The server was restarted and takes replays first.
+        recovering: bool,
+        /// Transactions up to here are on stable storage.
+        last_committed: Transno,
+        /// Requests the client may have in flight.
+        credits: u16,
+        /// Most bulk bytes of one RPC.
+        bulk_max: u32,
+        /// Dirty bytes the client may hold for this target.
+        grant: u64,
+        /// Highest xid of this client that the server has seen.
+        last_xid: u64,
+        /// The target's stable identity (store uuid).
+        target_uuid: u64,
+    }
+    /// One object storage target in the cluster map.
+    OstEntry {
+        /// Index.
+        ost: OstIndex,
+        /// Address of its server.
+        nid: Bytes,
+        /// Target's name, like `stria-OST0000`.
+        target: Bytes,
+        /// Deactivated by the administrator: no new objects, clients answer EIO at once.
+        active: bool,
+        /// Store uuid.
+        uuid: u64,
+    }
+    /// `Config` reply: the cluster map.
+    ConfigReply {
+        /// Grows with every change.
+        epoch: u64,
+        /// File system name, like `stria`.
+        fsname: Bytes,
+        /// Cluster id.
+        cluster: u64,
+        /// Object storage targets by index.
+        osts: Vec<OstEntry>,
+        /// Address of the metadata server.
+        mdt_nid: Bytes,
+        /// Target name of the metadata server.
+        mdt_target: Bytes,
+    }
+    /// `Register` request: a target announces itself to the configuration service.
+    RegisterRequest {
+        /// The target as it wants to appear.
+        entry: OstEntry,
+        /// Cluster id that its store was formatted for.
+        cluster: u64,
+    }
+    /// `Params` request: glob patterns to read, or assignments to make.
+    ParamsRequest {
+        /// Glob over parameter paths.
+        pattern: Bytes,
+        /// New value; `None` reads.
+        value: Option<Bytes>,
+        /// Names only.
+        list: bool,
+    }
+    /// One parameter.
+    Param {
+        /// Full path, dots between the parts.
+        path: Bytes,
+        /// Value as text.
+        value: Bytes,
+        /// Whether it can be set.
+        writable: bool,
+    }
+    /// `Params` reply.
+    ParamsReply {
+        /// What matched.
+        params: Vec<Param>,
+    }
+    /// Identity of a client inside callbacks and reports.
+    ClientRef {
+        /// Id.
+        client: ClientId,
+    }
+}

@@ -1,0 +1,22 @@
+//! RPC messages and their bytes: the only place that knows the wire format.
+//!
+//! A message is a 64-byte header, a body, and optionally bulk bytes that no state machine ever touches. Bodies are
+//! length-prefixed structs that grow by appending fields: a reader takes missing trailing fields as zero and skips
+//! those it does not know. The specification is `docs/spec/wire.md`.
+
+mod checksum;
+mod codec;
+pub mod connect;
+mod header;
+pub mod lock;
+pub mod mdt;
+mod op;
+pub mod ost;
+
+pub use checksum::{Crc, crc32c, crc32c_append, crc32c_join};
+pub use codec::{BODY_BYTES_MAX, Bytes, Decode, Encode, Reader, WireError, decode, encode};
+pub use header::{Flags, HEADER_BYTES, Header, MAGIC, VERSION};
+pub use op::Op;
+
+/// Most bulk bytes in one message.
+pub const BULK_BYTES_MAX: u32 = 64 << 20;

@@ -1,0 +1,153 @@
+//! Lock messages. `ldlm` decides; this only carries.
+use crate::{Bytes, byte_enum, message};
+use types::{Extent, Fid, HandleId, WallTime};
+
+byte_enum! {
+    /// Lock modes, in the field's order of strength.
+    Mode { /// Null. 
+        #[default] Nl = 0, /// Concurrent read.
+        Cr = 1, /// Concurrent write.
+        Cw = 2, /// Protected read.
+        Pr = 3, /// Protected write.
+        Pw = 4, /// Exclusive.
+        Ex = 5, /// Group.
+        Group = 6, }
+}
+byte_enum! {
+    /// What a lock's policy data means.
+    Kind { /// Byte ranges of an OST object.
+        #[default] Extent = 0, /// Aspects of an inode.
+        Inodebits = 1, /// fcntl byte ranges.
+        Posix = 2, /// flock on a whole file.
+        Flock = 3, }
+}
+
+message! {
+    /// What is locked and how.
+    LockSpec {
+        /// The object or inode.
+        fid: Fid,
+        /// Kind of resource.
+        kind: Kind,
+        /// Mode.
+        mode: Mode,
+        /// Range (extent, posix).
+        extent: Extent,
+        /// Bits (inodebits), or group id (group extents).
+        bits: u64,
+        /// Lock owner (posix, flock): unique per client.
+        owner: u64,
+        /// Process id to show in F_GETLK.
+        pid: u32,
+    }
+    /// Size and times of an object, as its lock's value block carries them.
+    Lvb {
+        /// Bytes.
+        size: u64,
+        /// 512-byte blocks allocated.
+        blocks: u64,
+        /// Modification.
+        mtime: WallTime,
+        /// Access.
+        atime: WallTime,
+        /// Change.
+        ctime: WallTime,
+    }
+    /// `LockEnqueue` request.
+    EnqueueRequest {
+        /// What.
+        lock: LockSpec,
+        /// Bits of [`EnqueueFlags`].
+        flags: u32,
+        /// The client's own name for the lock, never reused by it.
+        cookie: u64,
+        /// Locks of this client that it gives back with this request.
+        cancels: Vec<HandleId>,
+    }
+    /// `LockEnqueue` reply.
+    EnqueueReply {
+        /// The server's name for the lock; 0 when nothing was granted or queued.
+        handle: HandleId,
+        /// Granted now; otherwise a completion callback will come.
+        granted: bool,
+        /// What was granted (perhaps wider than asked), or for a test: what is in the way.
+        lock: LockSpec,
+        /// Value block (extent locks).
+        lvb: Option<Lvb>,
+    }
+    /// `LockCancel` request.
+    CancelRequest {
+        /// Server handles.
+        handles: Vec<HandleId>,
+        /// Cookies of requests to withdraw that are still waiting.
+        cookies: Vec<u64>,
+    }
+    /// `LockConvert` request: keep less of an inode-bit lock.
+    ConvertRequest {
+        /// Lock.
+        handle: HandleId,
+        /// Bits to keep.
+        bits: u64,
+    }
+    /// `LockBlocking` callback.
+    BlockingCallback {
+        /// Server handle.
+        handle: HandleId,
+        /// Client's cookie.
+        cookie: u64,
+        /// What is wanted.
+        wanted: LockSpec,
+        /// Milliseconds until the holder is evicted when nothing moves.
+        patience_ms: u32,
+    }
+    /// `LockCompletion` callback.
+    CompletionCallback {
+        /// Server handle.
+        handle: HandleId,
+        /// Client's cookie.
+        cookie: u64,
+        /// What was granted.
+        lock: LockSpec,
+        /// 0 or the errno with which the wait ended.
+        status: u16,
+        /// Value block.
+        lvb: Option<Lvb>,
+    }
+    /// `LockGlimpse` callback; the answer is an [`Lvb`].
+    GlimpseCallback {
+        /// Server handle.
+        handle: HandleId,
+        /// Client's cookie.
+        cookie: u64,
+    }
+    /// Answer to `LockGlimpse`.
+    GlimpseReply {
+        /// Size and times as this client's cache has them; `None`: it no longer holds the lock.
+        lvb: Option<Lvb>,
+    }
+    /// A free-text reason, for reports.
+    Reason {
+        /// Text.
+        text: Bytes,
+    }
+}
+
+/// Bits of [`EnqueueRequest::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct EnqueueFlags;
+impl EnqueueFlags {
+    /// Do not wait: answer EAGAIN when something is in the way.
+    pub const NOWAIT: u32 = 1;
+    /// Do not lock: tell what is in the way (F_GETLK).
+    pub const TEST: u32 = 2;
+    /// Glimpse: grant when free, otherwise only tell size and times.
+    pub const GLIMPSE: u32 = 4;
+    /// Recovery: the client held this lock before the server was restarted.
+    pub const REPLAY: u32 = 8;
+    /// The range must not grow.
+    pub const NO_EXPAND: u32 = 16;
+    /// Unlock (posix, flock).
+    pub const UNLOCK: u32 = 32;
+    /// Replay of a request that was still waiting.
+    pub const WAITING: u32 = 64;
+}

@@ -1,0 +1,421 @@
+//! Metadata messages.
+use crate::lock::EnqueueReply;
+use crate::{Bytes, byte_enum, message};
+use types::{Fid, HandleId, WallTime};
+
+/// Bits of [`Attr::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct AttrFlags;
+impl AttrFlags {
+    /// `size`, `blocks` and `mtime` are right: nobody has the file open for writing (or it has no objects).
+    pub const SIZE_KNOWN: u32 = 1;
+    /// The file has a layout (objects).
+    pub const HAS_LAYOUT: u32 = 2;
+    /// The inode has xattrs beyond the layout, so a getxattr is worth asking.
+    pub const HAS_XATTRS: u32 = 4;
+    /// The inode has a POSIX ACL.
+    pub const HAS_ACL: u32 = 8;
+}
+
+/// Bits of [`SetattrRequest::valid`] and [`CloseRequest::valid`].
+#[derive(Clone, Copy, Debug)]
+pub struct SetBits;
+impl SetBits {
+    /// Mode.
+    pub const MODE: u32 = 1;
+    /// Owner.
+    pub const UID: u32 = 2;
+    /// Group.
+    pub const GID: u32 = 4;
+    /// Size: truncate. The client punches the objects, under its locks, before it sends this.
+    pub const SIZE: u32 = 8;
+    /// Access time.
+    pub const ATIME: u32 = 16;
+    /// Modification time.
+    pub const MTIME: u32 = 32;
+    /// Access time := server's now.
+    pub const ATIME_NOW: u32 = 64;
+    /// Modification time := server's now.
+    pub const MTIME_NOW: u32 = 128;
+    /// Blocks (close only).
+    pub const BLOCKS: u32 = 256;
+    /// Project id.
+    pub const PROJECT: u32 = 512;
+    /// Clear setuid/setgid (a write by someone without the privilege).
+    pub const KILL_PRIV: u32 = 1024;
+    /// Change time (close only).
+    pub const CTIME: u32 = 2048;
+    /// The file was written since it was opened (close only).
+    pub const DIRTY: u32 = 4096;
+}
+
+/// Inode-lock bits that a request asks for along with its answer; the reply says which were granted.
+#[derive(Clone, Copy, Debug)]
+pub struct LockBits;
+impl LockBits {
+    /// The name: parent, name and FID stay bound; owner and mode stay as they are.
+    pub const LOOKUP: u64 = 1;
+    /// Attributes and, for a directory, its entries.
+    pub const UPDATE: u64 = 2;
+    /// Open handles may be cached.
+    pub const OPEN: u64 = 4;
+    /// The layout.
+    pub const LAYOUT: u64 = 8;
+    /// Owner, mode, ACL.
+    pub const PERM: u64 = 16;
+    /// Extended attributes.
+    pub const XATTR: u64 = 32;
+    /// File content may stay in the kernel's page cache (lease).
+    pub const DATA: u64 = 64;
+}
+
+byte_enum! {
+    /// What `MdtCreate` makes.
+    NodeKind { /// Directory.
+        #[default] Directory = 0, /// Symbolic link.
+        Symlink = 1, /// Regular file, FIFO, socket or device, by the mode's type bits.
+        Node = 2, }
+}
+
+message! {
+    /// Who asks: identity of the calling process.
+    Cred {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Supplementary groups, at most 65,536 (the client sends those that matter).
+        groups: Vec<u32>,
+        /// Bit 0: the caller has CAP_DAC_OVERRIDE and the like (root); bit 1: CAP_FSETID.
+        caps: u32,
+    }
+    /// An inode as programs see it.
+    Attr {
+        /// File id.
+        fid: Fid,
+        /// Type and permission bits.
+        mode: u32,
+        /// Links.
+        nlink: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Device number of special files (Linux's 64-bit encoding).
+        rdev: u64,
+        /// Bytes; right when `SIZE_KNOWN`.
+        size: u64,
+        /// 512-byte blocks.
+        blocks: u64,
+        /// Access.
+        atime: WallTime,
+        /// Modification.
+        mtime: WallTime,
+        /// Change.
+        ctime: WallTime,
+        /// Birth.
+        btime: WallTime,
+        /// See [`AttrFlags`].
+        flags: u32,
+        /// Project id.
+        project: u32,
+        /// Grows with every change of the layout.
+        layout_gen: u32,
+    }
+    /// What most metadata requests answer.
+    EntryReply {
+        /// Attributes; fid zero: a negative answer under lock (`MdtLookup` only).
+        attr: Attr,
+        /// `lustre.lov` bytes when the file has a layout and the caller does not know it yet.
+        layout: Bytes,
+        /// Lock on the answered inode, when one was asked for and granted.
+        lock: Option<EnqueueReply>,
+        /// The inode's ACL xattr value (empty: none), so that clients can check permissions.
+        acl: Bytes,
+        /// Attributes of the parent after the operation (for caches); fid zero: not told.
+        parent: Attr,
+        /// Lock on the parent directory (PR UPDATE|LOOKUP...), when asked for (negative look-ups, creates).
+        parent_lock: Option<EnqueueReply>,
+    }
+    /// `MdtLookup`.
+    LookupRequest {
+        /// Caller.
+        cred: Cred,
+        /// Directory.
+        parent: Fid,
+        /// Name, 1..=255 bytes, without '/'. "." and ".." are understood.
+        name: Bytes,
+        /// Wanted lock bits; 0: none.
+        lock_bits: u64,
+        /// Client's cookie for that lock.
+        lock_cookie: u64,
+        /// Cookie for a PR UPDATE lock on the parent (negative entries); 0: not wanted.
+        parent_cookie: u64,
+    }
+    /// `MdtGetattr`.
+    GetattrRequest {
+        /// Caller.
+        cred: Cred,
+        /// Inode.
+        fid: Fid,
+        /// Wanted lock bits; 0: none.
+        lock_bits: u64,
+        /// Client's cookie for that lock.
+        lock_cookie: u64,
+        /// Open handle, when asked through one (unlinked files stay visible); 0: none.
+        handle: HandleId,
+    }
+    /// `MdtOpen`.
+    OpenRequest {
+        /// Caller.
+        cred: Cred,
+        /// Directory (with a name), else the inode itself.
+        parent: Fid,
+        /// Name; empty: open `parent` by FID. With O_TMPFILE: empty, and `parent` is the directory.
+        name: Bytes,
+        /// Linux O_* flags.
+        flags: u32,
+        /// Mode for create, umask not yet applied.
+        mode: u32,
+        /// umask.
+        umask: u32,
+        /// Layout wished, as `lustre.lov` set bytes (`lov_user_md`); empty: the directory's default.
+        layout: Bytes,
+        /// Wanted lock bits on the opened inode; 0: none.
+        lock_bits: u64,
+        /// Client's cookie for that lock.
+        lock_cookie: u64,
+        /// FID to give the file when it is created: from the client's granted sequence; zero: the server chooses.
+        fid: Fid,
+        /// The layout generation that the client has; the layout is sent when it differs or this is u32::MAX.
+        known_layout: u32,
+    }
+    /// `MdtOpen` reply.
+    OpenReply {
+        /// The file.
+        entry: EntryReply,
+        /// Open handle, to be closed.
+        handle: HandleId,
+        /// The open created it.
+        created: bool,
+    }
+    /// `MdtClose`.
+    CloseRequest {
+        /// Open handle.
+        handle: HandleId,
+        /// Inode.
+        fid: Fid,
+        /// Which of the following are set ([`SetBits`]).
+        valid: u32,
+        /// Size as this client knows it (under lock, or glimpsed).
+        size: u64,
+        /// Blocks.
+        blocks: u64,
+        /// Times.
+        atime: WallTime,
+        /// Times.
+        mtime: WallTime,
+        /// Times.
+        ctime: WallTime,
+    }
+    /// `MdtCreate`.
+    CreateRequest {
+        /// Caller.
+        cred: Cred,
+        /// Directory.
+        parent: Fid,
+        /// Name.
+        name: Bytes,
+        /// What.
+        kind: NodeKind,
+        /// Mode, with type bits for nodes.
+        mode: u32,
+        /// umask.
+        umask: u32,
+        /// Device number.
+        rdev: u64,
+        /// Symlink target.
+        target: Bytes,
+        /// Layout wished (regular files by mknod); empty: default.
+        layout: Bytes,
+        /// Wanted lock bits on the new inode; 0: none.
+        lock_bits: u64,
+        /// Client's cookie for that lock.
+        lock_cookie: u64,
+        /// FID to give; zero: the server chooses.
+        fid: Fid,
+    }
+    /// `MdtUnlink`.
+    UnlinkRequest {
+        /// Caller.
+        cred: Cred,
+        /// Directory.
+        parent: Fid,
+        /// Name.
+        name: Bytes,
+        /// rmdir.
+        directory: bool,
+    }
+    /// `MdtRename`.
+    RenameRequest {
+        /// Caller.
+        cred: Cred,
+        /// From directory.
+        from: Fid,
+        /// From name.
+        from_name: Bytes,
+        /// To directory.
+        to: Fid,
+        /// To name.
+        to_name: Bytes,
+        /// RENAME_NOREPLACE 1, RENAME_EXCHANGE 2.
+        flags: u32,
+    }
+    /// `MdtLink`.
+    LinkRequest {
+        /// Caller.
+        cred: Cred,
+        /// The inode.
+        fid: Fid,
+        /// Directory.
+        parent: Fid,
+        /// Name.
+        name: Bytes,
+    }
+    /// `MdtSetattr`.
+    SetattrRequest {
+        /// Caller.
+        cred: Cred,
+        /// Inode.
+        fid: Fid,
+        /// [`SetBits`].
+        valid: u32,
+        /// Mode bits.
+        mode: u32,
+        /// Owner.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        project: u32,
+        /// Size.
+        size: u64,
+        /// Blocks after a truncate, when known.
+        blocks: u64,
+        /// Times.
+        atime: WallTime,
+        /// Times.
+        mtime: WallTime,
+        /// Open handle through which it is asked; 0: none. (ftruncate needs no write permission on the inode.)
+        handle: HandleId,
+    }
+    /// `MdtReaddir`.
+    ReaddirRequest {
+        /// Caller.
+        cred: Cred,
+        /// Directory.
+        fid: Fid,
+        /// Where to go on: 0 at first, then the cookie of the last entry seen.
+        cookie: u64,
+        /// Most bytes of entries.
+        bytes_max: u32,
+        /// With attributes.
+        plus: bool,
+        /// Cookie for a PR UPDATE|LOOKUP lock on the directory; 0: not wanted.
+        lock_cookie: u64,
+        /// With `plus`: ask for PR LOOKUP|UPDATE|PERM locks on the entries, cookies counting up from here; 0: not wanted.
+        entry_cookie: u64,
+    }
+    /// One directory entry.
+    Dirent {
+        /// Inode.
+        fid: Fid,
+        /// Stable position: entries come and go, cookies of others stay.
+        cookie: u64,
+        /// DT_* type.
+        dtype: u8,
+        /// Name.
+        name: Bytes,
+        /// Attributes (`plus`).
+        attr: Option<Attr>,
+        /// Lock handle granted on the entry (`plus` with `entry_cookie`); 0: none. Its bits are LOOKUP|UPDATE|PERM.
+        lock: HandleId,
+    }
+    /// `MdtReaddir` reply.
+    ReaddirReply {
+        /// Entries.
+        entries: Vec<Dirent>,
+        /// No entries follow.
+        eof: bool,
+        /// Lock on the directory.
+        lock: Option<EnqueueReply>,
+        /// The parent's FID (for "..").
+        parent: Fid,
+    }
+    /// Request about an inode.
+    InodeRequest {
+        /// Caller.
+        cred: Cred,
+        /// Inode.
+        fid: Fid,
+    }
+    /// `MdtReadlink`, `MdtGetxattr`, `MdtFid2path` reply.
+    BytesReply {
+        /// Value.
+        value: Bytes,
+    }
+    /// `MdtGetxattr` and `MdtListxattr` (empty name).
+    XattrRequest {
+        /// Caller.
+        cred: Cred,
+        /// Inode.
+        fid: Fid,
+        /// Name with its prefix.
+        name: Bytes,
+    }
+    /// `MdtListxattr` reply.
+    NamesReply {
+        /// Names.
+        names: Vec<Bytes>,
+    }
+    /// `MdtSetxattr`.
+    SetxattrRequest {
+        /// Caller.
+        cred: Cred,
+        /// Inode.
+        fid: Fid,
+        /// Name with its prefix.
+        name: Bytes,
+        /// Value; `None` removes.
+        value: Option<Bytes>,
+        /// XATTR_CREATE 1, XATTR_REPLACE 2.
+        flags: u32,
+        /// FUSE_SETXATTR_ACL_KILL_SGID: clear setgid when the ACL change demands it.
+        kill_sgid: bool,
+    }
+    /// `MdtSync`.
+    SyncRequest {
+        /// Inode; zero: everything.
+        fid: Fid,
+    }
+    /// `MdtFid2path`.
+    Fid2pathRequest {
+        /// Inode.
+        fid: Fid,
+        /// Which of several links, from 0.
+        link: u32,
+    }
+    /// `MdtSwapLayouts`: exchange the layouts of two files, when both generations still are as given.
+    SwapLayoutsRequest {
+        /// Caller.
+        cred: Cred,
+        /// One.
+        first: Fid,
+        /// Other.
+        second: Fid,
+        /// Generation expected of the first.
+        first_gen: u32,
+        /// Generation expected of the second.
+        second_gen: u32,
+    }
+}

@@ -1,0 +1,223 @@
+//! Object storage messages.
+use crate::lock::{EnqueueReply, EnqueueRequest, Lvb};
+use crate::{byte_enum, message};
+use types::{Extent, HandleId, ObjectId, OstIndex, WallTime};
+
+byte_enum! {
+    /// What a punch does.
+    PunchKind { /// Truncate: everything from the extent's start goes, the size becomes it (and may grow to it).
+        #[default] Truncate = 0, /// Deallocate the range, keep the size.
+        Hole = 1, /// Read as zeros, keep space.
+        Zero = 2, }
+}
+byte_enum! {
+    /// What a seek looks for.
+    SeekKind { /// Data.
+        #[default] Data = 0, /// A hole.
+        Hole = 1, }
+}
+byte_enum! {
+    /// Advice of paper 004.
+    Advice { /// No advice.
+        #[default] None = 0, /// Bring into RAM.
+        Cache = 1, /// Keep, low.
+        Low = 2, /// Keep, medium.
+        Med = 3, /// Keep, high.
+        High = 4, /// Will be read soon: prefetch.
+        WillRead = 5, /// Will not be needed: drop.
+        DontNeed = 6, }
+}
+
+message! {
+    /// Who does I/O, for scheduling and statistics.
+    IoOwner {
+        /// User.
+        uid: u32,
+        /// Group.
+        gid: u32,
+        /// Project.
+        project: u32,
+        /// Hash of the job id; 0: none.
+        job: u64,
+    }
+    /// `OstRead` request. Bulk of the reply: the bytes of all extents in order, zeros for holes, cut at the object's
+    /// end.
+    ReadRequest {
+        /// Object.
+        object: ObjectId,
+        /// Ascending, disjoint.
+        extents: Vec<Extent>,
+        /// Lock that covers it, for the server's patience with callbacks; 0: the server locks (direct I/O without).
+        lock: HandleId,
+        /// A lock to take along: granted at once or not at all, together with the read.
+        enqueue: Option<EnqueueRequest>,
+        /// For scheduling.
+        owner: IoOwner,
+        /// Size of the application's request in bytes, for fine/coarse; 0: unknown.
+        request_bytes: u32,
+        /// This is readahead.
+        readahead: bool,
+        /// The last answer's checksum did not match: read from the store again and check.
+        recheck: bool,
+    }
+    /// `OstRead` reply; bulk follows.
+    ReadReply {
+        /// Bytes delivered per extent; shorter than asked only at the object's end.
+        lens: Vec<u32>,
+        /// Object's size and times now.
+        lvb: Lvb,
+        /// Outcome of the lock that came along.
+        enqueue: Option<EnqueueReply>,
+    }
+    /// `OstWrite` request; bulk: the bytes of all extents in order.
+    WriteRequest {
+        /// Object.
+        object: ObjectId,
+        /// Ascending, disjoint.
+        extents: Vec<Extent>,
+        /// Lock that covers it; 0: the server locks.
+        lock: HandleId,
+        /// For accounting and scheduling.
+        owner: IoOwner,
+        /// Modification time to record.
+        mtime: WallTime,
+        /// Grant that this write gives back: bytes charged when the pages became dirty.
+        grant_used: u64,
+        /// Grant that the client would like to have in all.
+        grant_wanted: u64,
+        /// Answer only when on stable storage.
+        sync: bool,
+        /// Milliseconds the client can wait at most (urgent lock-callback writes); 0: no mandatory deadline.
+        max_service_ms: u32,
+        /// Size of the application's request in bytes; 0: unknown.
+        request_bytes: u32,
+    }
+    /// `OstWrite` reply.
+    WriteReply {
+        /// More grant for the client.
+        grant: u64,
+        /// Object's size and times now.
+        lvb: Lvb,
+    }
+    /// `OstPunch` request.
+    PunchRequest {
+        /// Object.
+        object: ObjectId,
+        /// What.
+        kind: PunchKind,
+        /// Where.
+        extent: Extent,
+        /// Lock that covers it; 0: the server locks.
+        lock: HandleId,
+        /// Modification time to record.
+        mtime: WallTime,
+        /// Owner.
+        owner: IoOwner,
+    }
+    /// Reply that carries an object's attributes.
+    AttrReply {
+        /// Attributes.
+        lvb: Lvb,
+    }
+    /// `OstSync` request.
+    SyncRequest {
+        /// Object; zero: everything on the target.
+        object: ObjectId,
+    }
+    /// `OstStatfs` and `MdtStatfs` reply.
+    StatfsReply {
+        /// Index.
+        ost: OstIndex,
+        /// Bytes in all.
+        total: u64,
+        /// Bytes free.
+        free: u64,
+        /// Bytes that ordinary writes can still take (free less reserves and grants).
+        available: u64,
+        /// Objects or inodes that exist.
+        files: u64,
+        /// Objects or inodes that can still be made.
+        files_free: u64,
+        /// State letters as `lfs df` shows them: bit 0 D(egraded), 1 R(ead-only), 2 S (no space), 3 I (no inodes), 4 N (no create), 5 f (flash).
+        state: u32,
+    }
+    /// Request about one object.
+    ObjectRequest {
+        /// Object.
+        object: ObjectId,
+    }
+    /// `OstSetattr` request.
+    SetattrRequest {
+        /// Object.
+        object: ObjectId,
+        /// New owner.
+        owner: IoOwner,
+        /// Bits: 1 uid/gid/project, 2 mtime, 4 atime.
+        valid: u32,
+        /// Time.
+        mtime: WallTime,
+        /// Time.
+        atime: WallTime,
+    }
+    /// `OstPrecreate` request, from the MDS.
+    PrecreateRequest {
+        /// First sequence number of the objects wanted.
+        seq: u64,
+        /// The last object id that the MDS knows to be in use; with `orphans`, every precreated object behind it goes.
+        last_used: u32,
+        /// Objects wanted behind `last_used`.
+        count: u32,
+        /// First contact after a restart: clean up objects nobody uses.
+        orphans: bool,
+    }
+    /// `OstPrecreate` reply: objects `last_used + 1 ..= last` exist now.
+    PrecreateReply {
+        /// Last id that exists.
+        last: u32,
+        /// Space state, so that the allocator learns of full targets.
+        statfs: StatfsReply,
+    }
+    /// `OstDestroy` request.
+    DestroyRequest {
+        /// Objects to remove; those that do not exist are not an error.
+        objects: Vec<ObjectId>,
+    }
+    /// `OstSeek` request.
+    SeekRequest {
+        /// Object.
+        object: ObjectId,
+        /// From here.
+        offset: u64,
+        /// What.
+        kind: SeekKind,
+    }
+    /// `OstSeek` reply.
+    SeekReply {
+        /// Offset found; for data `u64::MAX` when there is none behind.
+        offset: u64,
+        /// Object size.
+        size: u64,
+    }
+    /// `OstAllocate` request.
+    AllocateRequest {
+        /// Object.
+        object: ObjectId,
+        /// Range to reserve.
+        extent: Extent,
+        /// Do not change the size.
+        keep_size: bool,
+        /// Owner.
+        owner: IoOwner,
+    }
+    /// `OstAdvise` request.
+    AdviseRequest {
+        /// Object.
+        object: ObjectId,
+        /// Range.
+        extent: Extent,
+        /// Advice.
+        advice: Advice,
+        /// Do not wait for it.
+        background: bool,
+    }
+}
