@@ -7,9 +7,24 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod adaptive;
+mod arc;
+mod bypass;
+mod fgf_lru;
+mod fgf_ring;
 pub mod frames;
+pub mod ghost;
+mod lru;
+mod managed;
 mod policy;
 mod registry;
+mod s3fifo;
+mod sieve;
+mod stats;
+pub mod table;
+mod two_list;
 
+pub use managed::{Managed, Order};
 pub use policy::{Advice, FrameId, Grain, PageAccess, ReclaimPolicy, block_id, grain_of};
 pub use registry::{CacheConfig, PolicyEntry, build, reference_markdown, registry};
+pub use stats::Stats;

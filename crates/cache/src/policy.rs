@@ -162,7 +162,7 @@ pub trait ReclaimPolicy: Send {
     fn remove(&mut self, frame: FrameId);
 
     /// Appends up to `want` victims in the order in which they should leave; each stops being resident.
-    /// `can_evict` says whether a frame may leave now (clean, not pinned); it is asked at most twice per resident
+    /// `can_evict` says whether a frame may leave now (clean, not pinned); it is asked at most once per resident
     /// frame in one call, and a frame it refused stays resident. Fewer than `want` victims come back only when no
     /// other resident frame may leave.
     fn reclaim(&mut self, want: u32, can_evict: &mut dyn FnMut(FrameId) -> bool, victims: &mut Vec<FrameId>);

@@ -2,6 +2,7 @@
 //!
 //! One line per policy. The name is the config value, the metric label, the scenario key and the documentation entry.
 use crate::ReclaimPolicy;
+use crate::table::CAPACITY_MAX;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt::Write as _;
 use types::{MIB, PAGE_BYTES, parse_size};
@@ -36,14 +37,30 @@ pub fn build(name: &str, config: &CacheConfig) -> Result<Box<dyn ReclaimPolicy>,
     }
 }
 
-static POLICIES: &[PolicyEntry] = &[];
+macro_rules! policies {
+    ($($name:literal, $module:ident, $summary:literal;)*) => {
+        static POLICIES: &[PolicyEntry] =
+            &[$(PolicyEntry { name: $name, summary: $summary, build: crate::$module::build },)*];
+    };
+}
+
+policies! {
+    "lru", lru, "Linux's active and inactive list with referenced bits. The baseline.";
+    "fgf_lru", fgf_lru, "Paper 000 to the letter: pages of requests below a stripe stay, coarse pages enter at the reclaim end.";
+    "fgf_lru+ring", fgf_ring, "`fgf_lru` whose coarse pages keep a ring of at least two readahead windows, so that nothing read ahead leaves before its use.";
+    "adaptive", adaptive, "`lru` or `fgf_lru+ring`, whichever two sampled shadow caches find cheaper; misses weigh what they were measured to cost.";
+    "bypass", bypass, "`lru`, and requests of `bypass_bytes` or more do not stay in the cache.";
+    "s3fifo", s3fifo, "Small, main and ghost FIFO queue: pages used once leave early.";
+    "sieve", sieve, "One queue, a visited bit and a hand that stays where it stopped.";
+    "arc", arc, "Recency against frequency, balanced by hits on ghosts.";
+}
 
 macro_rules! config {
     ($($(#[$doc:meta])* $key:ident: $type:ty = $default:expr, $parse:ident, $range:expr, $unit:literal, $text:literal;)*) => {
         /// What policies are built from. One table: key, default, range, meaning.
         #[derive(Clone, PartialEq, Eq, Debug)]
         pub struct CacheConfig {
-            /// Frames of the cache, 1..2^31. No default: the mechanism knows its memory.
+            /// Frames of the cache, 1..2^28 - 1 (1 TiB). No default: the mechanism knows its memory.
             pub capacity_pages: u32,
             $(#[doc = $text] pub $key: $type,)*
         }
@@ -51,10 +68,10 @@ macro_rules! config {
             /// The defaults for a cache of `capacity_pages` frames.
             ///
             /// # Panics
-            /// When `capacity_pages` is 0 or at least 2^31.
+            /// When `capacity_pages` is 0 or above [`crate::table::CAPACITY_MAX`].
             #[must_use]
             pub fn new(capacity_pages: u32) -> CacheConfig {
-                assert!((1..1 << 31).contains(&capacity_pages), "a cache has 1..2^31 pages");
+                assert!((1..=CAPACITY_MAX).contains(&capacity_pages), "a cache has 1..2^28 - 1 pages");
                 CacheConfig { capacity_pages, $($key: $default,)* }
             }
             /// Sets one value by key, as `set_param` and scenarios do. Takes effect in policies built afterwards.

@@ -1,0 +1,192 @@
+//! The two lists of Linux, and the three places where a coarse page may enter them.
+//!
+//! Shared by `lru`, `fgf_lru`, `fgf_lru+ring`, `bypass` and `adaptive`, which differ only in [`Placement`].
+//!
+//! A page enters the inactive list. Its first use sets the referenced bit (a demand read is its own first use), the
+//! next use activates it. Before a victim is taken, active pages are demoted until the active list is no longer than
+//! the rest; an active page whose referenced bit is set gets a second chance at the active head instead, without the
+//! bit. Victims come from the inactive tail whatever their bit says, as Linux treats unmapped file pages.
+//!
+//! Flag (paper 000): a page remembers the granularity of its request. A fine use makes a coarse page fine; a coarse
+//! use leaves a fine page fine, so that a scan across a hot range does not condemn it.
+use crate::managed::Order;
+use crate::table::{AHEAD, ListId, Table};
+use crate::{FrameId, Grain, PageAccess};
+
+/// Where pages enter and where demoted pages go.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Placement {
+    /// All pages at the inactive head.
+    Lru,
+    /// Paper 000 to the letter: fine pages at the inactive head, coarse ones at the reclaim end.
+    Fgf,
+    /// Coarse pages in a ring of their own that keeps its last pages; used pages leave it before unused ones.
+    Ring,
+}
+
+const ACTIVE: ListId = 1;
+const INACTIVE: ListId = 2;
+/// Coarse pages that were used.
+const RING: ListId = 3;
+/// Coarse pages fetched ahead that nobody has used yet.
+const RING_AHEAD: ListId = 4;
+/// Inserted, not yet linked into the lists above.
+const BATCH: ListId = 5;
+
+const REFERENCED: u8 = 0b0001;
+const COARSE: u8 = 0b0010;
+
+pub(crate) struct TwoList {
+    name: &'static str,
+    table: Table,
+    pub(crate) placement: Placement,
+    ring_pages: u32,
+    batch_pages: u32,
+}
+
+impl TwoList {
+    /// Empty lists over `capacity_pages` frames, without ring and batch.
+    pub(crate) fn new(name: &'static str, capacity_pages: u32, placement: Placement) -> TwoList {
+        TwoList { name, table: Table::new(capacity_pages), placement, ring_pages: 0, batch_pages: 1 }
+    }
+
+    /// Keeps a coarse ring of `pages` pages ([`Placement::Ring`] only).
+    pub(crate) fn with_ring(self, pages: u32) -> TwoList {
+        TwoList { ring_pages: pages, ..self }
+    }
+
+    /// Links insertions in batches of `pages` pages.
+    pub(crate) fn with_batch(self, pages: u32) -> TwoList {
+        TwoList { batch_pages: pages, ..self }
+    }
+
+    /// At the reclaim end, whatever the placement: a page that should not have stayed.
+    pub(crate) fn insert_last(&mut self, frame: FrameId, access: &PageAccess) {
+        self.table.set_flag(frame, REFERENCED, !access.readahead);
+        self.table.set_flag(frame, COARSE, access.grain == Grain::Coarse);
+        self.table.push_tail(INACTIVE, frame);
+    }
+
+    /// Links what was inserted since the last time, in the order of insertion. Nothing that a caller can see depends
+    /// on when this happens: hits, questions and reclaim drain first.
+    fn drain(&mut self) {
+        while let Some(frame) = self.table.tail(BATCH) {
+            self.table.unlink(frame);
+            self.place(frame);
+        }
+    }
+
+    #[inline]
+    fn place(&mut self, frame: FrameId) {
+        match self.placement {
+            Placement::Fgf if self.table.flag(frame, COARSE) => self.table.push_tail(INACTIVE, frame),
+            Placement::Ring if self.table.flag(frame, COARSE) => {
+                let list = if self.table.flag(frame, AHEAD) { RING_AHEAD } else { RING };
+                self.table.push_head(list, frame);
+            }
+            _ => self.table.push_head(INACTIVE, frame),
+        }
+    }
+
+    fn ring_tail(&self) -> Option<FrameId> {
+        self.table.tail(RING).or_else(|| self.table.tail(RING_AHEAD))
+    }
+
+    /// Demotes the oldest active page without a referenced bit. Every second chance on the way uses up a hit.
+    fn demote(&mut self) {
+        while let Some(frame) = self.table.tail(ACTIVE) {
+            if self.table.flag(frame, REFERENCED) {
+                self.table.set_flag(frame, REFERENCED, false);
+                self.table.move_to_head(ACTIVE, frame);
+            } else {
+                self.table.unlink(frame);
+                self.place(frame);
+                return;
+            }
+        }
+    }
+
+    /// Whether `frame` carries the coarse flag.
+    #[cfg(test)]
+    pub(crate) fn is_coarse(&self, frame: FrameId) -> bool {
+        self.table.flag(frame, COARSE)
+    }
+}
+
+impl Order for TwoList {
+    fn name(&self) -> &'static str {
+        self.name
+    }
+    fn table(&self) -> &Table {
+        &self.table
+    }
+    fn table_mut(&mut self) -> &mut Table {
+        &mut self.table
+    }
+
+    #[inline]
+    fn on_insert(&mut self, frame: FrameId, access: &PageAccess) {
+        self.table.set_flag(frame, REFERENCED, !access.readahead);
+        self.table.set_flag(frame, COARSE, access.grain == Grain::Coarse);
+        if self.batch_pages <= 1 {
+            return self.place(frame);
+        }
+        self.table.push_head(BATCH, frame);
+        if self.table.len(BATCH) >= self.batch_pages {
+            self.drain();
+        }
+    }
+
+    #[inline]
+    fn on_hit(&mut self, frame: FrameId, access: &PageAccess, _first_use: bool) {
+        let mut list = self.table.list(frame);
+        if list == BATCH {
+            self.drain();
+            list = self.table.list(frame);
+        }
+        let became_fine = access.grain == Grain::Fine && self.table.flag(frame, COARSE);
+        if became_fine {
+            self.table.set_flag(frame, COARSE, false);
+        }
+        if list == ACTIVE {
+            self.table.set_flag(frame, REFERENCED, true);
+        } else if self.table.flag(frame, REFERENCED) {
+            self.table.set_flag(frame, REFERENCED, false);
+            self.table.move_to_head(ACTIVE, frame);
+        } else {
+            self.table.set_flag(frame, REFERENCED, true);
+            if became_fine || list == RING_AHEAD {
+                // Earlier insertions come before it.
+                self.drain();
+                self.table.unlink(frame);
+                self.place(frame);
+            }
+        }
+    }
+
+    /// A held page was used: it is wanted, so it is active, whatever list it came from.
+    fn on_return(&mut self, frame: FrameId, access: &PageAccess) {
+        if access.grain == Grain::Fine {
+            self.table.set_flag(frame, COARSE, false);
+        }
+        self.table.set_flag(frame, REFERENCED, false);
+        self.table.push_head(ACTIVE, frame);
+    }
+
+    fn candidate(&mut self) -> Option<FrameId> {
+        self.drain();
+        let ring = self.table.len(RING) + self.table.len(RING_AHEAD);
+        // After a change of placement the ring has no claim any more.
+        let kept = if self.placement == Placement::Ring { self.ring_pages } else { 0 };
+        if ring > kept {
+            return self.ring_tail();
+        }
+        while self.table.len(ACTIVE) > self.table.len(INACTIVE) + ring {
+            self.demote();
+        }
+        self.table.tail(INACTIVE).or_else(|| self.ring_tail()).or_else(|| {
+            self.demote();
+            self.table.tail(INACTIVE).or_else(|| self.ring_tail())
+        })
+    }
+}
