@@ -39,7 +39,7 @@ pub(crate) fn build(config: &CacheConfig) -> Box<dyn ReclaimPolicy> {
 
 fn adaptive(config: &CacheConfig) -> Adaptive {
     let capacity = config.capacity_pages;
-    let sample = config.duel_sample_one_in.min((capacity / SHADOW_PAGES_MIN).max(8)).max(1);
+    let sample = config.duel_sample_one_in.min((capacity / SHADOW_PAGES_MIN).max(8)).max(8);
     let pages = (capacity / sample).max(8);
     let ring = (config.ring_pages() / sample).max(1);
     let lists = TwoList::new("adaptive", capacity, Placement::Lru);

@@ -122,7 +122,7 @@ config! {
     coarse_streams: u32 = 4, number, 1..=65_536, "streams", "Concurrent coarse streams that the automatic ring size provides for.";
     bypass_bytes: u64 = 8 * MIB, size, 4096..=(1 << 32), "bytes", "`bypass`: requests of at least this size do not stay in the cache.";
     batch_pages: u32 = 15, number, 1..=15, "pages", "Insertions that `fgf_lru` collects before it links them into the lists, as Linux's pagevec does.";
-    duel_sample_one_in: u32 = 32, number, 1..=65_536, "blocks", "`adaptive`: the shadow caches simulate one block in this many.";
+    duel_sample_one_in: u32 = 32, number, 8..=65_536, "blocks", "`adaptive`: the shadow caches simulate one block in this many.";
     duel_fine_cost_ns: u64 = 10_000_000, number, 1..=1_000_000_000_000, "ns", "`adaptive`: cost of a fine page's miss until one has been measured.";
     duel_coarse_cost_ns: u64 = 100_000, number, 1..=1_000_000_000_000, "ns", "`adaptive`: cost per page of a coarse miss until one has been measured.";
     small_queue_percent: u32 = 10, number, 1..=50, "%", "`s3fifo`: share of the cache that new pages pass through.";
