@@ -1,0 +1,443 @@
+//! The server's flock and fcntl locks: conflicts, waiting, deadlock detection.
+//!
+//! Decides as a local Linux file system does, over all clients: a request is checked against held ranges only, never
+//! against waiting requests (a second read lock succeeds while a writer waits); waiters are tried oldest first when
+//! something is given back; a waiting `fcntl` request that would close a cycle of waiting owners fails with
+//! `Deadlock`; converting a `flock` gives up the old lock first. Flocks are never cached by clients, so nothing is
+//! called back.
+//! Cost: O(log n + conflicts) per request, plus the waiters of the file when something is given back.
+use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::vec::Vec;
+use types::{ClientId, Extent, Fid};
+
+use crate::flock::{FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest, OwnerRanges};
+use crate::interval::{Entry, IntervalIndex};
+use crate::lock::{Action, DenyReason, LockCookie};
+use crate::namespace::Namespace;
+
+type OwnerKey = (ClientId, u64);
+type FileKey = (Fid, FlockKind);
+
+#[derive(Clone, Debug)]
+struct Owner {
+    slot: u64,
+    pid: u32,
+    held: OwnerRanges,
+}
+
+#[derive(Clone, Debug)]
+struct FlockFile {
+    owners: BTreeMap<OwnerKey, Owner>,
+    /// Slot number to owner, for hits in the indexes.
+    slots: BTreeMap<u64, OwnerKey>,
+    next_slot: u64,
+    shared: IntervalIndex,
+    exclusive: IntervalIndex,
+    /// By age.
+    waiters: BTreeMap<u64, (ClientId, FlockRequest)>,
+}
+
+/// See the module's head. Reached through [`Namespace`]'s `flock_*` calls.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct FlockTable {
+    files: BTreeMap<FileKey, FlockFile>,
+    /// Waiting requests of an owner: where each one waits. POSIX locks only; the edges of the wait graph.
+    waits: BTreeMap<OwnerKey, BTreeSet<(FileKey, u64)>>,
+    /// Waiting requests by the client's name.
+    by_cookie: BTreeMap<(ClientId, LockCookie), (FileKey, u64)>,
+    next_wait: u64,
+    ranges: usize,
+}
+
+impl FlockFile {
+    fn new() -> FlockFile {
+        FlockFile {
+            owners: BTreeMap::new(),
+            slots: BTreeMap::new(),
+            next_slot: 0,
+            shared: IntervalIndex::new(),
+            exclusive: IntervalIndex::new(),
+            waiters: BTreeMap::new(),
+        }
+    }
+
+    /// Calls `f` for each held range that stands against the request, until it answers false.
+    fn conflicts(
+        &self,
+        owner: OwnerKey,
+        extent: Extent,
+        exclusive: bool,
+        f: &mut dyn FnMut(OwnerKey, &Entry, bool) -> bool,
+    ) {
+        let own = self.owners.get(&owner).map(|o| o.slot);
+        for (index, is_exclusive) in [(&self.exclusive, true), (&self.shared, false)] {
+            if !is_exclusive && !exclusive {
+                continue;
+            }
+            let go_on = index.visit(extent, &mut |e| match self.slots.get(&e.gid) {
+                Some(holder) if Some(e.gid) != own => f(*holder, e, is_exclusive),
+                _ => true,
+            });
+            if !go_on {
+                return;
+            }
+        }
+    }
+
+    fn is_free(&self, owner: OwnerKey, extent: Extent, exclusive: bool) -> bool {
+        let mut free = true;
+        self.conflicts(owner, extent, exclusive, &mut |_, _, _| {
+            free = false;
+            false
+        });
+        free
+    }
+
+    /// Changes what `owner` holds; answers by how many ranges the file grew.
+    fn set(&mut self, owner: OwnerKey, pid: u32, extent: Extent, mode: Option<bool>) -> isize {
+        if mode.is_none() && !self.owners.contains_key(&owner) {
+            return 0;
+        }
+        let next_slot = &mut self.next_slot;
+        let slots = &mut self.slots;
+        let who = self.owners.entry(owner).or_insert_with(|| {
+            *next_slot += 1;
+            slots.insert(*next_slot, owner);
+            Owner { slot: *next_slot, pid, held: OwnerRanges::default() }
+        });
+        who.pid = pid;
+        let before = who.held.len() as isize;
+        let (removed, added) = who.held.set(extent, mode);
+        for (list, insert) in [(removed, false), (added, true)] {
+            for (e, exclusive) in list {
+                let index = if exclusive { &mut self.exclusive } else { &mut self.shared };
+                // One owner's ranges never share a start, so (start, slot) names one range.
+                if insert {
+                    index.insert(Entry { extent: e, seq: who.slot, gid: who.slot, fresh: false });
+                } else {
+                    index.remove(e.start, who.slot);
+                }
+            }
+        }
+        let grew = who.held.len() as isize - before;
+        if who.held.is_empty() {
+            let slot = who.slot;
+            self.owners.remove(&owner);
+            self.slots.remove(&slot);
+        }
+        grew
+    }
+
+    fn is_unused(&self) -> bool {
+        self.owners.is_empty() && self.waiters.is_empty()
+    }
+}
+
+impl FlockTable {
+    fn set(&mut self, key: FileKey, owner: OwnerKey, pid: u32, extent: Extent, mode: Option<bool>) {
+        let grew = self.files.entry(key).or_insert_with(FlockFile::new).set(owner, pid, extent, mode);
+        self.ranges = self.ranges.checked_add_signed(grew).expect("ranges are counted exactly");
+    }
+
+    fn tidy(&mut self, key: FileKey) {
+        if self.files.get(&key).is_some_and(FlockFile::is_unused) {
+            self.files.remove(&key);
+        }
+    }
+
+    fn request(&mut self, client: ClientId, req: &FlockRequest, room: usize, out: &mut Vec<Action>) -> FlockOutcome {
+        let (key, owner) = ((req.fid, req.kind), (client, req.owner));
+        if self.by_cookie.contains_key(&(client, req.cookie)) {
+            return FlockOutcome::Waiting;
+        }
+        if req.mode == FlockMode::Unlock {
+            self.set(key, owner, req.pid, req.extent, None);
+            self.wake(key, out);
+            return FlockOutcome::Granted;
+        }
+        let exclusive = req.mode == FlockMode::Exclusive;
+        if req.kind == FlockKind::Flock && self.holds_other(key, owner, exclusive) {
+            self.set(key, owner, req.pid, req.extent, None);
+            self.wake(key, out);
+        }
+        let free = self.files.get(&key).is_none_or(|f| f.is_free(owner, req.extent, exclusive));
+        if free && self.ranges < room {
+            self.set(key, owner, req.pid, req.extent, Some(exclusive));
+            self.wake(key, out); // it may have been a downgrade
+            return FlockOutcome::Granted;
+        }
+        if free || self.by_cookie.len() >= room {
+            return FlockOutcome::Denied(DenyReason::NoLocks);
+        }
+        if !req.wait {
+            return FlockOutcome::Denied(DenyReason::WouldBlock);
+        }
+        if req.kind == FlockKind::Posix && self.closes_a_cycle(owner, key, req.extent, exclusive) {
+            return FlockOutcome::Denied(DenyReason::Deadlock);
+        }
+        self.next_wait += 1;
+        let seq = self.next_wait;
+        let file = self.files.get_mut(&key).expect("a conflict is in a file that exists");
+        file.waiters.insert(seq, (client, *req));
+        self.by_cookie.insert((client, req.cookie), (key, seq));
+        if req.kind == FlockKind::Posix {
+            self.waits.entry(owner).or_default().insert((key, seq));
+        }
+        FlockOutcome::Waiting
+    }
+
+    /// Whether `owner` has this file flocked the other way.
+    fn holds_other(&self, key: FileKey, owner: OwnerKey, exclusive: bool) -> bool {
+        let held = self.files.get(&key).and_then(|f| f.owners.get(&owner));
+        held.is_some_and(|o| o.held.iter().any(|(_, e)| e != exclusive))
+    }
+
+    /// Whether a wait of `owner` for these bytes would wait, over any number of owners, for `owner` itself.
+    fn closes_a_cycle(&self, owner: OwnerKey, key: FileKey, extent: Extent, exclusive: bool) -> bool {
+        let mut seen: BTreeSet<OwnerKey> = BTreeSet::new();
+        let mut todo: Vec<OwnerKey> = Vec::new();
+        self.holders_against(owner, key, extent, exclusive, &mut todo);
+        while let Some(holder) = todo.pop() {
+            if holder == owner {
+                return true;
+            }
+            if !seen.insert(holder) {
+                continue;
+            }
+            for (file, seq) in self.waits.get(&holder).into_iter().flatten() {
+                if let Some((_, r)) = self.files.get(file).and_then(|f| f.waiters.get(seq)) {
+                    self.holders_against(holder, *file, r.extent, r.mode == FlockMode::Exclusive, &mut todo);
+                }
+            }
+        }
+        false
+    }
+
+    fn holders_against(
+        &self,
+        owner: OwnerKey,
+        key: FileKey,
+        extent: Extent,
+        exclusive: bool,
+        into: &mut Vec<OwnerKey>,
+    ) {
+        if let Some(file) = self.files.get(&key) {
+            file.conflicts(owner, extent, exclusive, &mut |holder, _, _| {
+                into.push(holder);
+                true
+            });
+        }
+    }
+
+    fn unwait(&mut self, key: FileKey, seq: u64) -> Option<(ClientId, FlockRequest)> {
+        let (client, req) = self.files.get_mut(&key)?.waiters.remove(&seq)?;
+        self.by_cookie.remove(&(client, req.cookie));
+        if let Some(set) = self.waits.get_mut(&(client, req.owner)) {
+            set.remove(&(key, seq));
+            if set.is_empty() {
+                self.waits.remove(&(client, req.owner));
+            }
+        }
+        Some((client, req))
+    }
+
+    /// Tries the waiters of a file, oldest first, until nothing more changes.
+    fn wake(&mut self, key: FileKey, out: &mut Vec<Action>) {
+        let mut granted_any = false;
+        while let Some((seq, exclusive)) = self.next_grantable(key) {
+            let (client, r) = self.unwait(key, seq).expect("the waiter was just found");
+            self.set(key, (client, r.owner), r.pid, r.extent, Some(exclusive));
+            out.push(Action::FlockGranted { client, cookie: r.cookie });
+            granted_any = true;
+        }
+        if granted_any && key.1 == FlockKind::Posix {
+            self.refuse_new_cycles(key, out);
+        }
+        self.tidy(key);
+    }
+
+    fn next_grantable(&self, key: FileKey) -> Option<(u64, bool)> {
+        let file = self.files.get(&key)?;
+        let free = |(seq, (client, r)): (&u64, &(ClientId, FlockRequest))| {
+            let exclusive = r.mode == FlockMode::Exclusive;
+            file.is_free((*client, r.owner), r.extent, exclusive).then_some((*seq, exclusive))
+        };
+        file.waiters.iter().find_map(free)
+    }
+
+    /// A grant gave some waiters a new holder to wait for: whoever now waits for itself is told so.
+    fn refuse_new_cycles(&mut self, key: FileKey, out: &mut Vec<Action>) {
+        let seqs: Vec<u64> = self.files.get(&key).map(|f| f.waiters.keys().copied().collect()).unwrap_or_default();
+        for seq in seqs {
+            let Some((client, r)) = self.files.get(&key).and_then(|f| f.waiters.get(&seq)).copied() else { continue };
+            if self.closes_a_cycle((client, r.owner), key, r.extent, r.mode == FlockMode::Exclusive) {
+                self.unwait(key, seq);
+                out.push(Action::FlockDenied { client, cookie: r.cookie, reason: DenyReason::Deadlock });
+            }
+        }
+    }
+
+    fn test(&self, client: ClientId, req: &FlockRequest) -> Option<FlockRange> {
+        let file = self.files.get(&(req.fid, req.kind))?;
+        let mut first: Option<FlockRange> = None;
+        file.conflicts(
+            (client, req.owner),
+            req.extent,
+            req.mode == FlockMode::Exclusive,
+            &mut |holder, e, exclusive| {
+                if first.is_none_or(|f| e.extent.start < f.extent.start) {
+                    let pid = file.owners.get(&holder).map_or(0, |o| o.pid);
+                    let (fid, kind, (client, owner)) = (req.fid, req.kind, holder);
+                    first = Some(FlockRange { fid, kind, client, owner, pid, extent: e.extent, exclusive });
+                }
+                true
+            },
+        );
+        first
+    }
+
+    /// Drops everything of one owner in one file, held and waiting.
+    fn drop_owner(&mut self, client: ClientId, key: FileKey, owner: u64, out: &mut Vec<Action>) -> usize {
+        let waiting: Vec<u64> = match self.files.get(&key) {
+            None => return 0,
+            Some(f) => f.waiters.iter().filter(|(_, (c, r))| *c == client && r.owner == owner).map(|w| *w.0).collect(),
+        };
+        for seq in &waiting {
+            self.unwait(key, *seq);
+        }
+        let before = self.ranges;
+        self.set(key, (client, owner), 0, Extent::ALL, None);
+        let gone = waiting.len() + (before - self.ranges);
+        self.wake(key, out);
+        gone
+    }
+
+    /// Everything of a client goes; answers how much.
+    pub fn evict(&mut self, client: ClientId, out: &mut Vec<Action>) -> usize {
+        let mine = (client, LockCookie(0))..=(client, LockCookie(u64::MAX));
+        let waiting: Vec<(FileKey, u64)> = self.by_cookie.range(mine).map(|(_, w)| *w).collect();
+        let mut gone = waiting.len();
+        for (key, seq) in waiting {
+            self.unwait(key, seq);
+        }
+        let range = (client, 0)..=(client, u64::MAX);
+        let holds = |f: &FlockFile| f.owners.range(range.clone()).map(|(o, _)| *o).collect::<Vec<_>>();
+        let held: Vec<(FileKey, Vec<OwnerKey>)> = self.files.iter().map(|(k, f)| (*k, holds(f))).collect();
+        for (key, owners) in held {
+            let before = self.ranges;
+            for owner in &owners {
+                self.set(key, *owner, 0, Extent::ALL, None);
+            }
+            gone += before - self.ranges;
+            if owners.is_empty() {
+                self.tidy(key);
+            } else {
+                self.wake(key, out);
+            }
+        }
+        gone
+    }
+
+    fn held(&self) -> impl Iterator<Item = FlockRange> {
+        self.files.iter().flat_map(|((fid, kind), f)| {
+            f.owners.iter().flat_map(move |((client, owner), o)| {
+                let (fid, kind, client, owner, pid) = (*fid, *kind, *client, *owner, o.pid);
+                o.held.iter().map(move |(extent, exclusive)| FlockRange {
+                    fid,
+                    kind,
+                    client,
+                    owner,
+                    pid,
+                    extent,
+                    exclusive,
+                })
+            })
+        })
+    }
+
+    /// Two owners' ranges never conflict; counts and indexes agree; nobody waits without a reason.
+    pub fn check(&self) -> Result<(), &'static str> {
+        let mut ranges = 0;
+        for (key, file) in &self.files {
+            let held: usize = file.owners.values().map(|o| o.held.len()).sum();
+            ranges += held;
+            if held != file.shared.len() + file.exclusive.len() {
+                return Err("a flock index lost a range");
+            }
+            for (owner, o) in &file.owners {
+                if o.held.iter().any(|(e, exclusive)| !file.is_free(*owner, e, exclusive)) {
+                    return Err("two owners hold conflicting flocks");
+                }
+            }
+            if self.next_grantable(*key).is_some() {
+                return Err("a flock request waits for nobody");
+            }
+        }
+        if ranges != self.ranges {
+            return Err("flock ranges are miscounted");
+        }
+        let waiting: usize = self.files.values().map(|f| f.waiters.len()).sum();
+        if waiting != self.by_cookie.len() { Err("flock waiters are miscounted") } else { Ok(()) }
+    }
+}
+
+impl Namespace {
+    /// `fcntl(F_SETLK, F_SETLKW)` and `flock()`. A repetition of a waiting request answers `Waiting` again; of one
+    /// that was granted, `Granted` again.
+    pub fn flock_set(&mut self, client: ClientId, req: &FlockRequest, out: &mut Vec<Action>) -> FlockOutcome {
+        let whole = req.kind == FlockKind::Posix || req.extent == Extent::ALL;
+        if req.extent.start >= req.extent.end || !whole {
+            return FlockOutcome::Denied(DenyReason::Invalid);
+        }
+        let room = self.flocks_max();
+        let outcome = self.flocks.request(client, req, room, out);
+        if outcome == FlockOutcome::Denied(DenyReason::NoLocks) {
+            self.count_limit_hit();
+        }
+        outcome
+    }
+
+    /// `fcntl(F_GETLK)`: the first range that stands in the way of `req`, if any.
+    #[must_use]
+    pub fn flock_test(&self, client: ClientId, req: &FlockRequest) -> Option<FlockRange> {
+        self.flocks.test(client, req)
+    }
+
+    /// Withdraws a waiting request (a signal came). False: it waits no longer, so its outcome stands.
+    pub fn flock_cancel_wait(&mut self, client: ClientId, cookie: LockCookie) -> bool {
+        let Some((key, seq)) = self.flocks.by_cookie.get(&(client, cookie)).copied() else { return false };
+        self.flocks.unwait(key, seq);
+        self.flocks.tidy(key);
+        true
+    }
+
+    /// A descriptor was closed: everything `owner` holds or waits for in the file goes.
+    pub fn flock_drop_owner(&mut self, client: ClientId, fid: Fid, kind: FlockKind, owner: u64, out: &mut Vec<Action>) {
+        self.flocks.drop_owner(client, (fid, kind), owner, out);
+    }
+
+    /// Puts a range back that a client held when the server went down. A repetition changes nothing.
+    ///
+    /// # Errors
+    /// `WouldBlock`: another client holds a conflicting range; this one is lost. `Invalid`: malformed.
+    pub fn flock_replay(&mut self, client: ClientId, range: &FlockRange) -> Result<(), DenyReason> {
+        let mode = if range.exclusive { FlockMode::Exclusive } else { FlockMode::Shared };
+        let (fid, kind, owner, pid, extent) = (range.fid, range.kind, range.owner, range.pid, range.extent);
+        let req = FlockRequest { fid, kind, owner, pid, mode, extent, wait: false, cookie: LockCookie(0) };
+        match self.flock_set(client, &req, &mut Vec::new()) {
+            FlockOutcome::Denied(reason) => Err(reason),
+            FlockOutcome::Granted | FlockOutcome::Waiting => Ok(()),
+        }
+    }
+
+    /// All ranges held now, by file, kind, client and owner.
+    pub fn flocks(&self) -> impl Iterator<Item = FlockRange> {
+        self.flocks.held()
+    }
+
+    /// Flock requests that wait now.
+    #[must_use]
+    pub fn flock_waiters(&self) -> usize {
+        self.flocks.by_cookie.len()
+    }
+}

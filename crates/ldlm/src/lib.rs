@@ -1,0 +1,39 @@
+//! The lock room: who may read and change what, coherently over all clients. Both sides as pure state machines.
+//!
+//! - [`Namespace`]: the server's locks of one target (extent locks on objects, inode-bit locks on inodes, flocks).
+//! - [`LockCache`]: a client's locks at one target: matching, callbacks, LRU, replay.
+//! - [`FlockMirror`]: a client's own flock ranges, kept for replay.
+//!
+//! Neither side has a clock, sends anything, or holds data: time is an argument, messages come out as values, and
+//! what a lock protects belongs to whoever asks. Every input may be repeated, delayed and reordered by a network.
+//!
+//! Rules for drivers
+//! - A client holds no reference to a lock while it waits for another one (take all, or take none and wait).
+//! - Server: process [`Action`]s in order per client. Client: process [`CacheAction`]s in order.
+//! - Only a server evicts; an evicted client learns it from its import and calls [`LockCache::on_evicted`].
+#![no_std]
+extern crate alloc;
+#[cfg(test)]
+extern crate std;
+
+mod bits;
+mod extents;
+mod flock;
+mod flock_mirror;
+mod flock_table;
+mod interval;
+mod lock;
+mod lock_cache;
+mod mode;
+mod namespace;
+mod resource;
+
+pub use flock::{FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest};
+pub use flock_mirror::FlockMirror;
+pub use lock::{
+    Action, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc,
+    LockPolicyData, ResourceId, ResourceKind,
+};
+pub use lock_cache::{Acquire, BlockingOutcome, CacheAction, LockCache, LockCacheConfig, LockCacheStats};
+pub use mode::LockMode;
+pub use namespace::{Evicted, Expired, LockInfo, LockReplay, Namespace, NamespaceConfig, NamespaceStats, ResourceInfo};

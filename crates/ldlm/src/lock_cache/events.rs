@@ -1,0 +1,198 @@
+//! What the server says: grants, refusals, callbacks, restarts, evictions; in any order, any number of times.
+use alloc::vec::Vec;
+use types::{HandleId, Instant};
+
+use super::{CacheAction, LockCache, State};
+use crate::lock::{DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, LockCookie, LockDesc, ResourceId};
+use crate::namespace::LockReplay;
+
+/// What a blocking callback met.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum BlockingOutcome {
+    /// No such lock: a cancel was sent.
+    Unknown,
+    /// The grant is not here yet: the lock goes back after its first use.
+    Pending,
+    /// In use: it goes back when the users are done. Flushing dirty data may start already.
+    Busy,
+    /// [`CacheAction::Revoke`] is out, now or already.
+    Revoking,
+}
+
+impl LockCache {
+    /// The reply to an enqueue.
+    pub fn on_reply(
+        &mut self,
+        now: Instant,
+        resource: ResourceId,
+        cookie: LockCookie,
+        outcome: EnqueueOutcome,
+        out: &mut Vec<CacheAction>,
+    ) {
+        match outcome {
+            EnqueueOutcome::Granted(lock) => self.on_granted(now, lock, out),
+            EnqueueOutcome::Waiting(handle) => self.on_waiting(resource, cookie, handle, out),
+            EnqueueOutcome::Denied(reason) => {
+                if self.locks.get(&cookie).is_some_and(|e| e.state == State::Pending) {
+                    self.remove(cookie);
+                    out.push(CacheAction::Denied { cookie, reason });
+                }
+            }
+        }
+    }
+
+    fn on_waiting(&mut self, resource: ResourceId, cookie: LockCookie, handle: HandleId, out: &mut Vec<CacheAction>) {
+        let Some(entry) = self.locks.get_mut(&cookie) else { return self.stray(resource, handle, out) };
+        if entry.state != State::Pending {
+            return; // the completion was faster
+        }
+        entry.desc.handle = handle;
+        if entry.users == 0 {
+            self.send_cancel(cookie, out); // everybody gave up
+        }
+    }
+
+    /// A grant: by reply or by completion callback, whichever comes first.
+    pub fn on_granted(&mut self, now: Instant, lock: LockDesc, out: &mut Vec<CacheAction>) {
+        let cookie = lock.cookie;
+        let Some(entry) = self.locks.get_mut(&cookie) else { return self.stray(lock.resource, lock.handle, out) };
+        if entry.state != State::Pending {
+            if entry.desc.handle != lock.handle {
+                self.stray(lock.resource, lock.handle, out);
+            }
+            return;
+        }
+        let fits = lock.resource == entry.desc.resource && lock.mode.covers(entry.desc.mode);
+        if !fits || !lock.data.contains(&entry.desc.data) {
+            // Not a grant of this request, whatever it is: a server that is wrong must not hang programs.
+            self.remove(cookie);
+            self.stray(lock.resource, lock.handle, out);
+            return out.push(CacheAction::Denied { cookie, reason: DenyReason::Invalid });
+        }
+        entry.desc = lock;
+        entry.last_used = now;
+        let (users, called) = (entry.users, entry.called);
+        entry.state = if called { State::Revoking } else { State::Granted };
+        if let Some(held) = self.resources.get_mut(&lock.resource) {
+            held.pending.remove(&cookie);
+            if called {
+                held.revoking.insert(cookie);
+            }
+        }
+        if users > 0 {
+            out.push(CacheAction::Granted(lock));
+        }
+        match (called, users) {
+            (true, 0) => self.send_cancel(cookie, out), // never used: nothing to flush
+            (true, _) => {}
+            (false, _) => {
+                self.index(&lock);
+                if users == 0 {
+                    self.lru.insert((now, cookie));
+                    self.trim(now, out);
+                }
+            }
+        }
+    }
+
+    /// The server wants a lock back.
+    pub fn on_blocking(&mut self, lock: &LockDesc, out: &mut Vec<CacheAction>) -> BlockingOutcome {
+        self.stats.callbacks += 1;
+        let Some(entry) = self.locks.get_mut(&lock.cookie) else {
+            self.stray(lock.resource, lock.handle, out);
+            return BlockingOutcome::Unknown;
+        };
+        match entry.state {
+            State::Pending => {
+                entry.called = true;
+                entry.desc.handle = lock.handle;
+                BlockingOutcome::Pending
+            }
+            _ if entry.desc.handle != lock.handle => {
+                self.stray(lock.resource, lock.handle, out);
+                BlockingOutcome::Unknown
+            }
+            State::Granted => self.revoke(lock.cookie, out),
+            State::Revoking => BlockingOutcome::Busy,
+            State::Flushing => BlockingOutcome::Revoking,
+        }
+    }
+
+    /// Starts a granted lock on its way out.
+    pub(super) fn revoke(&mut self, cookie: LockCookie, out: &mut Vec<CacheAction>) -> BlockingOutcome {
+        let entry = self.locks.get_mut(&cookie).expect("only called with a granted lock");
+        let (desc, users, last_used) = (entry.desc, entry.users, entry.last_used);
+        entry.state = if users == 0 { State::Flushing } else { State::Revoking };
+        self.lru.remove(&(last_used, cookie));
+        self.unindex(&desc);
+        if let Some(held) = self.resources.get_mut(&desc.resource) {
+            held.revoking.insert(cookie);
+        }
+        if users > 0 {
+            return BlockingOutcome::Busy;
+        }
+        out.push(CacheAction::Revoke(desc));
+        BlockingOutcome::Revoking
+    }
+
+    /// The server threw this client out: every lock and request is gone. References that are still held may be
+    /// released later or not at all.
+    pub fn on_evicted(&mut self, out: &mut Vec<CacheAction>) {
+        for (cookie, entry) in core::mem::take(&mut self.locks) {
+            out.push(match entry.state {
+                State::Pending => CacheAction::Denied { cookie, reason: DenyReason::Evicted },
+                _ => CacheAction::Lost(entry.desc),
+            });
+        }
+        self.resources.clear();
+        self.lru.clear();
+    }
+
+    /// The server came back without memory: the locks to replay, oldest first (those on their way out too, for what
+    /// is cached under them is not flushed yet).
+    #[must_use]
+    pub fn for_replay(&self) -> Vec<LockReplay> {
+        let held = self.locks.values().filter(|e| e.state != State::Pending);
+        held.map(|e| {
+            let LockDesc { cookie, resource, mode, data, .. } = e.desc;
+            LockReplay { cookie, resource, mode, data }
+        })
+        .collect()
+    }
+
+    /// The requests to send again after the replay, oldest first.
+    #[must_use]
+    pub fn for_resend(&self) -> Vec<EnqueueRequest> {
+        let pending = self.locks.values().filter(|e| e.state == State::Pending);
+        pending
+            .map(|e| {
+                let d = &e.desc;
+                EnqueueRequest::new(d.cookie, d.resource, d.mode, d.data).flags(e.flags)
+            })
+            .collect()
+    }
+
+    /// The answer to a replayed lock: its new handle, or `None` when the server refused it.
+    pub fn on_replayed(&mut self, cookie: LockCookie, handle: Option<HandleId>, out: &mut Vec<CacheAction>) {
+        if let Some(handle) = handle {
+            if let Some(entry) = self.locks.get_mut(&cookie).filter(|e| e.state != State::Pending) {
+                entry.desc.handle = handle;
+            }
+        } else if let Some(entry) = self.remove(cookie) {
+            out.push(CacheAction::Lost(entry.desc));
+        }
+    }
+
+    fn stray(&mut self, resource: ResourceId, handle: HandleId, out: &mut Vec<CacheAction>) {
+        if handle.0 != 0 {
+            self.stats.strays += 1;
+            out.push(CacheAction::SendCancel { resource, handle });
+        }
+    }
+
+    /// Whether a request waits with these flags: a driver's question when a reply is late.
+    #[must_use]
+    pub fn is_pending(&self, cookie: LockCookie) -> Option<EnqueueFlags> {
+        self.locks.get(&cookie).filter(|e| e.state == State::Pending).map(|e| e.flags)
+    }
+}

@@ -1,0 +1,99 @@
+//! Blocking callbacks: sending, deadlines, progress, repetition.
+use alloc::vec::Vec;
+use types::{ClientId, HandleId, Instant};
+
+use super::{Called, Lock, Namespace};
+use crate::LockMode;
+use crate::lock::{Action, LockPolicyData};
+
+/// A holder that did not answer its callback in time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Expired {
+    /// The client to evict.
+    pub client: ClientId,
+    /// The first of its locks that is late.
+    pub handle: HandleId,
+}
+
+impl Lock {
+    /// The callback that is out for this lock.
+    pub(super) fn blocking_message(&self) -> Option<Action> {
+        let called = self.called.as_ref()?;
+        Some(Action::SendBlocking {
+            client: self.party.client,
+            lock: self.desc,
+            wanted_mode: called.wanted_mode,
+            wanted: called.wanted,
+            deadline: called.deadline,
+        })
+    }
+}
+
+impl Namespace {
+    /// Calls a granted lock back, once.
+    pub(super) fn call_back(
+        &mut self,
+        now: Instant,
+        holder: HandleId,
+        wanted_mode: LockMode,
+        wanted: LockPolicyData,
+        out: &mut Vec<Action>,
+    ) {
+        let Some(lock) = self.locks.get_mut(&holder) else { return };
+        if lock.called.is_some() {
+            return;
+        }
+        let claim = lock.claim();
+        if !Self::is_local(lock.party.client) {
+            let deadline = now + self.config.callback_timeout;
+            lock.called = Some(Called { since: now, deadline, wanted_mode, wanted });
+            self.deadlines.insert((deadline, holder));
+            self.stats.callbacks += 1;
+            out.extend(lock.blocking_message());
+        }
+        if let Some(resource) = self.resources.get_mut(&lock.desc.resource) {
+            resource.set_fresh(&claim, false);
+        }
+    }
+
+    /// The holder works under the lock (a write or read RPC arrived, or it said so): its deadline starts anew, up to
+    /// `callback_total_max` after the callback. Cheap when nothing is out: call it for every bulk RPC.
+    pub fn on_progress(&mut self, now: Instant, client: ClientId, handle: HandleId) {
+        let (timeout, total) = (self.config.callback_timeout, self.config.callback_total_max);
+        let Some(lock) = self.locks.get_mut(&handle) else { return };
+        let Some(called) = lock.called.as_mut().filter(|_| lock.party.client == client) else { return };
+        let deadline = (now + timeout).min(called.since + total).max(called.deadline);
+        if deadline != called.deadline {
+            self.deadlines.remove(&(called.deadline, handle));
+            called.deadline = deadline;
+            self.deadlines.insert((deadline, handle));
+            self.stats.progressed += 1;
+        }
+    }
+
+    /// The next time at which [`Namespace::on_blocking_timeout`] may have something to say.
+    #[must_use]
+    pub fn next_deadline(&self) -> Option<Instant> {
+        self.deadlines.first().map(|(at, _)| *at)
+    }
+
+    /// Clients that are late at `now`, each once. They stay late until they are evicted or cancel.
+    #[must_use]
+    pub fn on_blocking_timeout(&self, now: Instant) -> Vec<Expired> {
+        let mut late: Vec<Expired> = Vec::new();
+        let due = self.deadlines.iter().take_while(|(at, _)| *at <= now);
+        for lock in due.filter_map(|(_, handle)| self.locks.get(handle)) {
+            let client = lock.party.client;
+            if late.iter().all(|e| e.client != client) {
+                late.push(Expired { client, handle: lock.desc.handle });
+            }
+        }
+        late
+    }
+
+    /// Sends every unanswered callback of a client again: after it reconnected.
+    pub fn repeat_callbacks(&self, client: ClientId, out: &mut Vec<Action>) {
+        let handles = self.clients.get(&client).into_iter().flat_map(|m| m.values());
+        out.extend(handles.filter_map(|h| self.locks.get(h)).filter_map(Lock::blocking_message));
+    }
+}
