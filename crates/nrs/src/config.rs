@@ -1,6 +1,7 @@
 //! Every number that a policy can be given, declared once: key, default, range, meaning, parser and printer in one row.
 //!
 //! Values arrive as text (`set_param`, scenario files, TOML) and are checked here; policies read typed fields.
+use crate::{TbfRules, Weights};
 use alloc::{format, string::String, string::ToString, vec::Vec};
 use core::fmt;
 use types::{KIB, MIB, format_size, parse_size};
@@ -37,9 +38,9 @@ pub struct NrsConfig {
     /// `obrr+`: bytes per second of urgent requests that are served at once, before their deadline is near.
     pub urgent_bytes_per_s: u64,
     /// Rules that give objects a share other than 1, in order; the first that matches counts.
-    pub weights: Vec<String>,
-    /// Throttling rules of `tbf`, in the order they were started.
-    pub tbf_rules: Vec<String>,
+    pub weights: Weights,
+    /// Throttling rules of `tbf`.
+    pub tbf_rules: TbfRules,
 }
 
 impl Default for NrsConfig {
@@ -52,8 +53,8 @@ impl Default for NrsConfig {
             bw_bytes_per_s: [250_000_000; BW_WINDOWS],
             deadline_mode: DeadlineMode::Expiry,
             urgent_bytes_per_s: 10_000_000,
-            weights: Vec::new(),
-            tbf_rules: Vec::new(),
+            weights: Weights::default(),
+            tbf_rules: TbfRules::default(),
         }
     }
 }
@@ -112,7 +113,7 @@ impl fmt::Display for ConfigError {
                 let names: Vec<&str> = crate::registry().iter().map(|e| e.name).collect();
                 write!(
                     f,
-                    "unknown NRS policy '{name}'; the policies are {}; each but deadline itself may follow 'deadline+'",
+                    "unknown NRS policy '{name}'; the policies are {}; each but obrr+ may follow 'deadline+'",
                     names.join(", ")
                 )
             }
@@ -221,6 +222,35 @@ static KEYS: &[Key] = &[
         meaning: "obrr+: bytes per second of urgent requests served at once; what exceeds it waits for its deadline.",
         set: |c, t| size_in(t, 0, 1 << 40).map(|n| c.urgent_bytes_per_s = n),
         get: |c| c.urgent_bytes_per_s.to_string(),
+    },
+    Key {
+        name: "weights",
+        default: "",
+        range: "EXPR WEIGHT; .. with weights 1..=1000",
+        meaning: "obrr, obrr+: an object's quantum is multiplied by the weight of the first rule that matches its newest request; 1 without a rule.",
+        set: |c, t| Weights::parse(t).map(|w| c.weights = w),
+        get: |c| c.weights.to_string(),
+    },
+    Key {
+        name: "tbf_rules",
+        default: "",
+        range: "commands start, change, stop, separated by ';'",
+        meaning: "tbf: replaces all rules by what these commands build from the default rule (10000 requests/s per client).",
+        set: |c, t| {
+            let mut rules = TbfRules::default();
+            rules.apply_all(t)?;
+            c.tbf_rules = rules;
+            Ok(())
+        },
+        get: |c| c.tbf_rules.to_commands(),
+    },
+    Key {
+        name: "tbf_rule",
+        default: "",
+        range: "start NAME EXPR rate=N [bytes=SIZE] [depth=N] [rank=RULE] | change NAME .. | stop NAME",
+        meaning: "tbf: applies one command to the rules; reads as tbf_rules.",
+        set: |c, t| c.tbf_rules.apply_all(t),
+        get: |c| c.tbf_rules.to_commands(),
     },
 ];
 

@@ -9,21 +9,48 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod chain;
 mod config;
+mod crrn;
+mod deadline;
 mod fifo;
+mod groups;
+mod obrr;
+mod orr;
 mod registry;
 mod request;
+mod rounds;
+mod rules;
 mod slots;
+mod sorted;
+mod tbf;
+mod trr;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
-pub use registry::{Medium, PolicyEntry, build, registry};
+pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};
+pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};
 
 use alloc::vec::Vec;
 use types::{Duration, Instant, RequestId};
 
 /// Request ids are slab keys below this limit (2^26): policies keep tables indexed by them.
 pub const REQUEST_ID_LIMIT: u32 = 1 << 26;
+
+/// What a policy counts; zero where the policy has no such thing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counters {
+    /// Turns given to objects, clients or targets.
+    pub turns: u64,
+    /// Requests served because their dynamic deadline had expired.
+    pub dynamic_fired: u64,
+    /// Requests served because their mandatory deadline was due.
+    pub mandatory_fired: u64,
+    /// Urgent requests served at once, within the urgent budget.
+    pub urgent_served: u64,
+    /// Answers "nothing now" while requests were queued.
+    pub throttled: u64,
+}
 
 /// Decides the order of one OST's queued bulk RPCs. A value: fed by calls, time is an argument, same calls same answers.
 ///
@@ -53,6 +80,14 @@ pub trait NrsPolicy: Send {
     }
     /// Requests held, not counting those in service.
     fn queued(&self) -> usize;
+    /// The dynamic deadline of a queued request, where the policy gives one.
+    fn expiry(&self, _id: RequestId) -> Option<Instant> {
+        None
+    }
+    /// What it has counted since it was built.
+    fn counters(&self) -> Counters {
+        Counters::default()
+    }
     /// Takes over new configuration values while requests are queued. Nothing queued is lost or served twice.
     fn reconfigure(&mut self, _now: Instant, _config: &NrsConfig) {}
 }

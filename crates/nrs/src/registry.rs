@@ -1,6 +1,18 @@
 //! One line per policy: its name is the config value, metric label, scenario key and documentation entry.
-use crate::{ConfigError, NrsConfig, NrsPolicy, fifo::Fifo};
+use crate::{
+    ConfigError, NrsConfig, NrsPolicy,
+    crrn::Crrn,
+    deadline::{Deadline, Flavour},
+    fifo::Fifo,
+    obrr::Obrr,
+    orr::Orr,
+    tbf::Tbf,
+    trr::Trr,
+};
 use alloc::{boxed::Box, string::ToString};
+
+/// Prefix of a policy's name that puts the two-level deadlines over it.
+pub const DEADLINE_PREFIX: &str = "deadline+";
 
 /// The medium that a policy is meant for; what a default is chosen by.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -21,28 +33,86 @@ pub struct PolicyEntry {
     pub summary: &'static str,
     /// Where it pays.
     pub medium: Medium,
+    /// Whether it may hold requests back although it could serve them.
+    pub throttles: bool,
     /// Builds an empty policy.
     pub build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 }
 
-/// All policies, in the order of the reference page. `deadline+NAME` wraps any of them.
+const fn entry(
+    name: &'static str,
+    summary: &'static str,
+    medium: Medium,
+    build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
+) -> PolicyEntry {
+    PolicyEntry { name, summary, medium, throttles: false, build }
+}
+
+/// All policies, in the order of the reference page. `deadline+NAME` wraps any of them but `obrr+`, which has its own.
 #[must_use]
 pub fn registry() -> &'static [PolicyEntry] {
     REGISTRY
 }
 
-static REGISTRY: &[PolicyEntry] = &[PolicyEntry {
-    name: "fifo",
-    summary: "In the order of arrival.",
-    medium: Medium::Flash,
-    build: |_| Box::new(Fifo::default()),
-}];
+static REGISTRY: &[PolicyEntry] = &[
+    entry("fifo", "In the order of arrival.", Medium::Flash, |_| Box::new(Fifo::default())),
+    entry("crrn", "Clients take turns; one client's requests leave in the order of arrival.", Medium::Any, |config| {
+        Box::new(Crrn::new(config))
+    }),
+    entry(
+        "orr",
+        "Objects take turns of up to 256 requests that were bound to the turn on arrival; sorted by offset.",
+        Medium::Rotating,
+        |config| Box::new(Orr::new(config)),
+    ),
+    entry(
+        "trr",
+        "Targets behind one head take turns of up to 256 requests, sorted by object and offset.",
+        Medium::Any,
+        |config| Box::new(Trr::new(config)),
+    ),
+    entry(
+        "obrr",
+        "Objects take turns; within a turn requests leave in the order of their offsets (paper 001).",
+        Medium::Rotating,
+        |config| Box::new(Obrr::new(config)),
+    ),
+    entry(
+        "obrr+",
+        "obrr whose turns end at the allocator's regions, with early deadlines and an urgent budget.",
+        Medium::Rotating,
+        |config| Box::new(Deadline::new(Box::new(Obrr::by_region(config)), Flavour::Early, config)),
+    ),
+    PolicyEntry {
+        name: "tbf",
+        summary: "Holds clients, jobs, users or operations to rates in requests and bytes per second.",
+        medium: Medium::Any,
+        throttles: true,
+        build: |config| Box::new(Tbf::new(config)),
+    },
+];
 
-/// Builds the policy called `name`.
+/// Builds the policy called `name`: a name of the registry, or `deadline+` and such a name.
 ///
 /// # Errors
 /// [`ConfigError::UnknownPolicy`] lists the names.
 pub fn build(name: &str, config: &NrsConfig) -> Result<Box<dyn NrsPolicy>, ConfigError> {
-    let entry = REGISTRY.iter().find(|e| e.name == name);
-    entry.map(|e| (e.build)(config)).ok_or_else(|| ConfigError::UnknownPolicy(name.to_string()))
+    let unknown = || ConfigError::UnknownPolicy(name.to_string());
+    let find = |name: &str| REGISTRY.iter().find(|e| e.name == name).ok_or_else(unknown);
+    let Some(inner) = name.strip_prefix(DEADLINE_PREFIX) else { return Ok((find(name)?.build)(config)) };
+    let inner = find(inner)?;
+    if inner.name == "obrr+" {
+        return Err(unknown());
+    }
+    let flavour = if inner.throttles { Flavour::OverThrottle } else { Flavour::Configured };
+    Ok(Box::new(Deadline::new((inner.build)(config), flavour, config)))
+}
+
+/// The policy for a medium: ordering pays on disks that seek and costs nothing but time on those that do not.
+#[must_use]
+pub fn default_for(medium: Medium) -> &'static str {
+    match medium {
+        Medium::Rotating => "obrr+",
+        Medium::Flash | Medium::Any => "fifo",
+    }
 }

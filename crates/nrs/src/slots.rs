@@ -58,4 +58,19 @@ impl<T> Slots<T> {
         self.occupied -= usize::from(old.is_some());
         old
     }
+    /// All ids, in ascending order of `rank`, which is unique.
+    pub(crate) fn ids_in_order(&self, rank: impl Fn(&T) -> u64) -> Vec<RequestId> {
+        let number = |at: usize| u32::try_from(at).expect("ids are below the limit");
+        let ranked = |(at, item): (usize, &Option<T>)| item.as_ref().map(|item| (rank(item), number(at)));
+        let mut order: Vec<(u64, u32)> = self.items.iter().enumerate().filter_map(ranked).collect();
+        order.sort_unstable();
+        order.into_iter().map(|(_, id)| RequestId(id)).collect()
+    }
+    /// Takes everything out: the ids in ascending order of `rank`, which is unique.
+    pub(crate) fn take_in_order(&mut self, rank: impl Fn(&T) -> u64) -> Vec<RequestId> {
+        let ids = self.ids_in_order(rank);
+        self.items.clear();
+        self.occupied = 0;
+        ids
+    }
 }

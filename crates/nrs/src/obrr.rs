@@ -1,0 +1,298 @@
+//! Object-based round robin: objects take turns; within a turn requests leave in the order of their offsets.
+//!
+//! Every object keeps its reads and its writes in two queues sorted by offset. Objects with work hang in one global
+//! FIFO. The first of them is served from its last position upwards (and then from the lowest offset again) until its
+//! quantum is used or it has no more work; with work left it goes to the tail. A turn starts in the direction that the
+//! object's last turn did not end with, if there is work in both.
+//!
+//! With a region size, a turn also ends where the offset crosses into another region: the allocator of the store lays
+//! an object out in such regions, so a turn then costs one seek. That version is the inner half of `obrr+`.
+//!
+//! What it does not decide: deadlines. In one object, a stream that is always ahead of the position can hold back a
+//! request behind it for as long as the stream lasts; `deadline+obrr` bounds that.
+//!
+//! Source: paper 001, sections on OBRR and quanta. Differs: a quantum in bytes is kept as a deficit, so that objects
+//! with large requests do not gain by overshooting; weights come from rules; regions are ours.
+use crate::{
+    Counters, NrsConfig, NrsPolicy, NrsRequest, chain::List, groups::Groups, rules::Weights, slots::Slots,
+    sorted::Sorted,
+};
+use alloc::vec::Vec;
+use core::num::NonZeroU64;
+use types::{Instant, ObjectId, RequestId};
+
+/// Requests in a turn when the configuration does not say: what clients keep in flight.
+pub(crate) const OBRR_QUANTUM: u32 = 8;
+/// The same for turns that end at regions: only bounds streams of tiny requests.
+const REGION_QUANTUM: u32 = 256;
+/// Marks keys of the write queue, which sorts behind the read queue.
+const WRITE_BIT: u64 = 1 << 63;
+
+#[derive(Clone, Copy, Debug)]
+struct Node {
+    seq: NonZeroU64,
+    /// Offset, with [`WRITE_BIT`] for writes.
+    key: u64,
+    object: u32,
+    bytes: u32,
+}
+
+#[derive(Debug, Default)]
+struct Object {
+    /// Both queues: reads below [`WRITE_BIT`], writes from it on.
+    queue: Sorted<u64>,
+    /// Where the last read and the last write ended, as keys.
+    position: [u64; 2],
+    /// Bytes that it may still be served, carried over its turns; below 0 after an overshoot.
+    credit_bytes: i64,
+    weight: u32,
+    /// The direction of the current turn, or of the last one.
+    writing: bool,
+}
+
+impl Object {
+    fn has(&self, writing: bool) -> bool {
+        let end = if writing { self.queue.last() } else { self.queue.first() };
+        end.is_some_and(|(key, _)| is_write(key) == writing)
+    }
+    /// The next request of the current direction in elevator order.
+    fn next(&self) -> Option<(u64, u32)> {
+        let in_direction = |e: &(u64, u32)| is_write(e.0) == self.writing;
+        let ahead = self.queue.peek_from(self.position[usize::from(self.writing)]).filter(in_direction);
+        ahead.or_else(|| self.queue.peek_from(if self.writing { WRITE_BIT } else { 0 }).filter(in_direction))
+    }
+}
+
+const fn is_write(key: u64) -> bool {
+    key & WRITE_BIT != 0
+}
+
+/// A turn that was cut short because its object had no more work, kept until another object's turn begins.
+#[derive(Clone, Copy, Debug)]
+struct Interrupted {
+    object: ObjectId,
+    next_key: u64,
+    turn: Turn,
+}
+
+/// What is left of the turn of the first object in the ring.
+#[derive(Clone, Copy, Debug, Default)]
+struct Turn {
+    requests: u32,
+    regions: u32,
+    bytes: u64,
+}
+
+/// Object-based round robin; see the module.
+#[derive(Debug)]
+pub(crate) struct Obrr {
+    nodes: Slots<Node>,
+    objects: Groups<ObjectId, Object>,
+    ring: List,
+    turn: Option<Turn>,
+    interrupted: Option<Interrupted>,
+    seq: NonZeroU64,
+    quantum_requests: u32,
+    quantum_bytes: u64,
+    /// Bytes in a region, a power of two; 0 = turns do not end at regions.
+    region_bytes: u64,
+    by_region: bool,
+    weights: Weights,
+    turns: u64,
+}
+
+impl Obrr {
+    /// Paper 001's policy.
+    pub(crate) fn new(config: &NrsConfig) -> Obrr {
+        Obrr::with(config, false)
+    }
+    /// The version whose turns end at regions.
+    pub(crate) fn by_region(config: &NrsConfig) -> Obrr {
+        Obrr::with(config, true)
+    }
+    fn with(config: &NrsConfig, by_region: bool) -> Obrr {
+        let mut policy = Obrr {
+            nodes: Slots::default(),
+            objects: Groups::default(),
+            ring: List::default(),
+            turn: None,
+            interrupted: None,
+            seq: NonZeroU64::MIN,
+            quantum_requests: 0,
+            quantum_bytes: 0,
+            region_bytes: 0,
+            by_region,
+            weights: Weights::default(),
+            turns: 0,
+        };
+        policy.reconfigure(Instant::ZERO, config);
+        policy
+    }
+
+    /// Puts an object that just got its first request into the ring.
+    fn activate(&mut self, at: u32, key: u64) {
+        let object = self.objects.key(at);
+        match self.interrupted {
+            Some(i) if i.object == object && i.next_key == key => {
+                // Its turn was cut short only because this request was still on its way: go on where it stopped.
+                self.objects.push_front(&mut self.ring, at);
+                self.objects.get_mut(at).writing = is_write(key);
+                self.turn = Some(i.turn);
+                self.interrupted = None;
+            }
+            _ => self.objects.push_back(&mut self.ring, at),
+        }
+    }
+
+    /// Starts the turn of object `at`.
+    fn begin(&mut self, at: u32) -> Turn {
+        self.turns += 1;
+        self.interrupted = None;
+        let (quantum_requests, quantum_bytes) = (self.quantum_requests, self.quantum_bytes);
+        let object = self.objects.get_mut(at);
+        let other = !object.writing;
+        if object.has(other) {
+            object.writing = other;
+        }
+        if quantum_bytes > 0 {
+            // Debt beyond a quantum is forgiven: every turn serves at least one request.
+            let share = i64::try_from(quantum_bytes.saturating_mul(u64::from(object.weight))).unwrap_or(i64::MAX);
+            object.credit_bytes = object.credit_bytes.max(1 - share).saturating_add(share);
+        }
+        Turn {
+            requests: quantum_requests.saturating_mul(object.weight),
+            regions: object.weight,
+            bytes: self.region_bytes.saturating_mul(u64::from(object.weight)),
+        }
+    }
+
+    /// Books the service of `node` on the turn of object `at`; `None` when the turn is over.
+    fn spend(&mut self, at: u32, mut turn: Turn, node: &Node) -> Option<Turn> {
+        let (region_bytes, by_bytes) = (self.region_bytes, self.quantum_bytes > 0);
+        let object = self.objects.get_mut(at);
+        turn.requests = turn.requests.saturating_sub(1);
+        if by_bytes {
+            object.credit_bytes -= i64::from(node.bytes);
+        }
+        if region_bytes > 0 {
+            turn.bytes = turn.bytes.saturating_sub(u64::from(node.bytes));
+            let next = object.next().map_or(object.position[usize::from(object.writing)], |e| e.0);
+            if (next ^ node.key) >= region_bytes {
+                turn.regions -= 1;
+            }
+            if turn.regions == 0 || turn.bytes == 0 {
+                return None;
+            }
+        }
+        (turn.requests > 0 && !(by_bytes && object.credit_bytes <= 0)).then_some(turn)
+    }
+
+    /// After a service: the object goes on, to the tail, or away.
+    fn settle(&mut self, at: u32, left: Option<Turn>) {
+        let object = self.objects.get(at);
+        if object.queue.is_empty() {
+            if let (true, Some(turn)) = (self.region_bytes > 0, left) {
+                let next_key = object.position[usize::from(object.writing)];
+                self.interrupted = Some(Interrupted { object: self.objects.key(at), next_key, turn });
+            }
+            self.forget(at);
+            self.turn = None;
+        } else if left.is_some() {
+            self.turn = left;
+        } else {
+            self.objects.unlink(&mut self.ring, at);
+            self.objects.push_back(&mut self.ring, at);
+            self.turn = None;
+        }
+    }
+
+    fn forget(&mut self, at: u32) {
+        self.objects.unlink(&mut self.ring, at);
+        self.objects.remove(at);
+    }
+}
+
+impl NrsPolicy for Obrr {
+    fn enqueue(&mut self, _now: Instant, req: &NrsRequest) {
+        let key = req.extent.start.min(WRITE_BIT - 1) | if req.op.is_write() { WRITE_BIT } else { 0 };
+        let (at, fresh) = self.objects.find_or_insert(req.object, || Object {
+            weight: 1,
+            position: [0, WRITE_BIT],
+            writing: true,
+            ..Object::default()
+        });
+        self.nodes.insert(req.id, Node { seq: self.seq, key, object: at, bytes: req.bytes });
+        self.seq = self.seq.saturating_add(1);
+        let object = self.objects.get_mut(at);
+        object.queue.insert(key, req.id.0);
+        if !self.weights.is_empty() {
+            object.weight = self.weights.of(req);
+        }
+        if fresh {
+            self.activate(at, key);
+        }
+    }
+
+    fn dequeue(&mut self, _now: Instant) -> Option<RequestId> {
+        let at = self.ring.front()?;
+        let turn = match self.turn {
+            Some(turn) => turn,
+            None => self.begin(at),
+        };
+        let object = self.objects.get_mut(at);
+        if object.next().is_none() {
+            object.writing = !object.writing;
+        }
+        let (key, id) = object.next().expect("an object in the ring has work in one of its directions");
+        object.queue.remove(key, id);
+        let id = RequestId(id);
+        let node = self.nodes.remove(id).expect("a request in an object's queue is in the table");
+        // Never past the last key of its direction: the write queue starts right behind the read queue.
+        let end = (key & !WRITE_BIT).saturating_add(u64::from(node.bytes).max(1)).min(WRITE_BIT - 1);
+        object.position[usize::from(is_write(key))] = end | (key & WRITE_BIT);
+        let left = self.spend(at, turn, &node);
+        self.settle(at, left);
+        Some(id)
+    }
+
+    fn promote(&mut self, _now: Instant, id: RequestId, _serve_by: Instant) -> bool {
+        self.nodes.get(id).is_some()
+    }
+
+    fn cancel(&mut self, id: RequestId) -> bool {
+        let Some(node) = self.nodes.remove(id) else { return false };
+        let was_first = self.ring.front() == Some(node.object);
+        let object = self.objects.get_mut(node.object);
+        assert!(object.queue.remove(node.key, id.0), "a request in the table is in its object's queue");
+        if object.queue.is_empty() {
+            self.forget(node.object);
+            if was_first {
+                self.turn = None;
+            }
+        }
+        true
+    }
+
+    fn drain(&mut self, into: &mut Vec<RequestId>) {
+        into.extend(self.nodes.take_in_order(|node| node.seq.get()));
+        self.objects = Groups::default();
+        self.ring = List::default();
+        (self.turn, self.interrupted) = (None, None);
+    }
+
+    fn queued(&self) -> usize {
+        self.nodes.len()
+    }
+
+    fn reconfigure(&mut self, _now: Instant, config: &NrsConfig) {
+        let default = if self.by_region { REGION_QUANTUM } else { OBRR_QUANTUM };
+        self.quantum_requests = if config.quantum_requests == 0 { default } else { config.quantum_requests };
+        self.quantum_bytes = config.quantum_bytes;
+        self.region_bytes = if self.by_region { config.region_bytes } else { 0 };
+        self.weights = config.weights.clone();
+    }
+
+    fn counters(&self) -> Counters {
+        Counters { turns: self.turns, ..Counters::default() }
+    }
+}
