@@ -189,6 +189,9 @@ message! {
         fid: Fid,
         /// The layout generation that the client has; the layout is sent when it differs or this is u32::MAX.
         known_layout: u32,
+        /// Replay only: the handle that the first answer gave; the open gets it again. A replay also carries the
+        /// answered FID in `fid` and, when the open created the file, the answered layout in `layout`.
+        handle: HandleId,
     }
     /// `MdtOpen` reply.
     OpenReply {
