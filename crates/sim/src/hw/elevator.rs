@@ -1,0 +1,425 @@
+//! Block-device elevators: what reaches the disk next, and what is merged on the way.
+//!
+//! `paper001`: the elevator of the calibrated hardware model. An empty elevator that gets a request is plugged: nothing
+//! is handed to the disk until 8 requests are pending or 3 ms have passed; then everything is drained, sorted, into a
+//! FIFO driver queue. Back merges, front merges with the newest only, at most 4 MiB a request.
+//! `deadline`: batches in sector order, reads before writes, each with an expiry. `cscan`: one-way sweep over at most
+//! `depth` requests. `noop`: FIFO with back merges into the newest.
+//! Source: paper 001 and the block layers of its time. Deliberately not here: time of service (see `disk`).
+use std::collections::VecDeque;
+
+/// Which elevator.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum ElevatorKind {
+    /// Plugged, then drained in sorted batches.
+    #[default]
+    Paper001,
+    /// Sorted batches with expiries.
+    Deadline,
+    /// One-way sweep.
+    Cscan,
+    /// First in, first out.
+    Noop,
+}
+
+impl ElevatorKind {
+    /// The names `elevator.kind` takes.
+    pub const NAMES: [&'static str; 4] = ["paper001", "deadline", "cscan", "noop"];
+    /// The kind called `name`.
+    ///
+    /// # Errors
+    /// A sentence listing the names.
+    pub fn named(name: &str) -> Result<ElevatorKind, String> {
+        match name {
+            "paper001" => Ok(ElevatorKind::Paper001),
+            "deadline" => Ok(ElevatorKind::Deadline),
+            "cscan" => Ok(ElevatorKind::Cscan),
+            "noop" => Ok(ElevatorKind::Noop),
+            _ => Err(format!("'{name}' is not an elevator; there are: {}", Self::NAMES.join(", "))),
+        }
+    }
+}
+
+/// Parameters of an elevator.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ElevatorConfig {
+    /// Which.
+    pub kind: ElevatorKind,
+    /// Requests that `cscan` and `deadline` sort at once; what comes on top waits in order of arrival. >= 1.
+    pub depth: u32,
+    /// Largest block request in bytes: 4 MiB in the calibrated model.
+    pub request_bytes_max: u64,
+    /// Pending requests that unplug `paper001`: 8.
+    pub plug_requests: u32,
+    /// Time that unplugs `paper001`: 3 ms.
+    pub plug_ns: u64,
+}
+
+impl Default for ElevatorConfig {
+    fn default() -> Self {
+        ElevatorConfig {
+            kind: ElevatorKind::Paper001,
+            depth: 128,
+            request_bytes_max: 4 << 20,
+            plug_requests: 8,
+            plug_ns: 3_000_000,
+        }
+    }
+}
+
+/// End of a list of pieces.
+pub const NO_PIECE: u32 = u32::MAX;
+
+/// A part of an RPC that is contiguous on the medium.
+#[derive(Clone, Copy, Debug)]
+pub struct Piece {
+    /// Whose.
+    pub owner: u32,
+    next: u32,
+}
+
+/// All pieces in an elevator or in service, linked per block request.
+#[derive(Clone, Debug)]
+pub struct Pieces {
+    items: Vec<Piece>,
+    free: u32,
+}
+
+impl Default for Pieces {
+    fn default() -> Self {
+        Pieces { items: Vec::new(), free: NO_PIECE }
+    }
+}
+
+impl Pieces {
+    fn take(&mut self, owner: u32) -> u32 {
+        if self.free == NO_PIECE {
+            self.items.push(Piece { owner, next: NO_PIECE });
+            return (self.items.len() - 1) as u32;
+        }
+        let i = self.free;
+        self.free = self.items[i as usize].next;
+        self.items[i as usize] = Piece { owner, next: NO_PIECE };
+        i
+    }
+    /// Frees the pieces of `request`, calling `owner` for each in the order of the medium.
+    pub fn release(&mut self, request: &BlockRequest, mut owner: impl FnMut(u32)) {
+        let mut i = request.first;
+        while i != NO_PIECE {
+            let piece = self.items[i as usize];
+            owner(piece.owner);
+            self.items[i as usize].next = self.free;
+            self.free = i;
+            i = piece.next;
+        }
+    }
+}
+
+/// A request to the disk: one or more pieces, contiguous on the medium.
+#[derive(Clone, Copy, Debug)]
+pub struct BlockRequest {
+    /// First byte on the medium.
+    pub lba: u64,
+    /// Bytes.
+    pub len: u64,
+    /// When its oldest piece came.
+    pub since: u64,
+    first: u32,
+    last: u32,
+    /// Writes.
+    pub write: bool,
+}
+
+impl BlockRequest {
+    fn end(&self) -> u64 {
+        self.lba + self.len
+    }
+}
+
+/// Expiries and batch of `deadline`, as Linux ships them: 500 ms for reads, 5 s for writes, 16 in a batch, writes pass
+/// after two batches of reads.
+const READ_EXPIRE_NS: u64 = 500_000_000;
+const WRITE_EXPIRE_NS: u64 = 5_000_000_000;
+const BATCH: u32 = 16;
+const WRITES_STARVED: u32 = 2;
+
+/// One disk's queue.
+#[derive(Clone, Debug)]
+pub struct Elevator {
+    config: ElevatorConfig,
+    /// `paper001`: pending while plugged, in order of arrival. `cscan`, `deadline`: ascending by lba.
+    pending: Vec<BlockRequest>,
+    /// `paper001`: the driver's queue. `noop`: the queue. `cscan`, `deadline`: what exceeds `depth`.
+    fifo: VecDeque<BlockRequest>,
+    plugged_until: Option<u64>,
+    /// One past the byte handed out last.
+    head: u64,
+    batch_left: u32,
+    batch_writes: bool,
+    starved: u32,
+    merged: u64,
+}
+
+impl Elevator {
+    /// An empty queue.
+    #[must_use]
+    pub fn new(config: ElevatorConfig) -> Elevator {
+        Elevator {
+            config,
+            pending: Vec::new(),
+            fifo: VecDeque::new(),
+            plugged_until: None,
+            head: 0,
+            batch_left: 0,
+            batch_writes: false,
+            starved: 0,
+            merged: 0,
+        }
+    }
+    /// Requests that wait.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.pending.len() + self.fifo.len()
+    }
+    /// Pieces that joined a waiting request.
+    #[must_use]
+    pub fn merged(&self) -> u64 {
+        self.merged
+    }
+    /// Takes a piece of `owner` in. Answers when [`Elevator::on_timer`] must be called, if this piece plugged the queue.
+    pub fn add(&mut self, now: u64, owner: u32, lba: u64, len: u64, write: bool, pieces: &mut Pieces) -> Option<u64> {
+        if self.try_merge(owner, lba, len, write, pieces) {
+            self.merged += 1;
+            return None;
+        }
+        let piece = pieces.take(owner);
+        let request = BlockRequest { lba, len, since: now, first: piece, last: piece, write };
+        match self.config.kind {
+            ElevatorKind::Noop => self.fifo.push_back(request),
+            ElevatorKind::Cscan | ElevatorKind::Deadline => {
+                if self.pending.len() < self.config.depth as usize {
+                    self.insert_sorted(request);
+                } else {
+                    self.fifo.push_back(request);
+                }
+            }
+            ElevatorKind::Paper001 => return self.add_plugged(now, request),
+        }
+        None
+    }
+    /// The plug's time may have passed.
+    pub fn on_timer(&mut self, now: u64) {
+        if self.plugged_until.is_some_and(|t| t <= now) {
+            self.unplug();
+        }
+    }
+    /// The request that the disk gets now.
+    pub fn next(&mut self, now: u64) -> Option<BlockRequest> {
+        let request = match self.config.kind {
+            ElevatorKind::Noop => self.fifo.pop_front(),
+            ElevatorKind::Paper001 if self.plugged_until.is_some() => None,
+            ElevatorKind::Paper001 => self.fifo.pop_front(),
+            ElevatorKind::Cscan => self.next_swept(),
+            ElevatorKind::Deadline => self.next_by_deadline(now),
+        }?;
+        self.head = request.end();
+        Some(request)
+    }
+
+    fn add_plugged(&mut self, now: u64, request: BlockRequest) -> Option<u64> {
+        self.pending.push(request);
+        if self.pending.len() >= self.config.plug_requests as usize {
+            self.unplug();
+            return None;
+        }
+        if self.pending.len() == 1 {
+            let until = now + self.config.plug_ns;
+            self.plugged_until = Some(until);
+            return Some(until);
+        }
+        None
+    }
+
+    fn unplug(&mut self) {
+        self.plugged_until = None;
+        self.pending.sort_by_key(|r| r.lba);
+        self.fifo.extend(self.pending.drain(..));
+    }
+
+    fn insert_sorted(&mut self, request: BlockRequest) {
+        let i = self.pending.partition_point(|r| r.lba < request.lba);
+        self.pending.insert(i, request);
+    }
+
+    /// Fills the sorted window from the waiting ones.
+    fn take_out(&mut self, i: usize) -> BlockRequest {
+        let request = self.pending.remove(i);
+        if let Some(waiting) = self.fifo.pop_front() {
+            self.insert_sorted(waiting);
+        }
+        request
+    }
+
+    fn next_swept(&mut self) -> Option<BlockRequest> {
+        if self.pending.is_empty() {
+            return None;
+        }
+        let i = self.pending.partition_point(|r| r.lba < self.head);
+        Some(self.take_out(if i < self.pending.len() { i } else { 0 }))
+    }
+
+    fn next_by_deadline(&mut self, now: u64) -> Option<BlockRequest> {
+        let (mut reads, mut writes, mut oldest) = (0, 0, [(u64::MAX, 0); 2]);
+        for (i, r) in self.pending.iter().enumerate() {
+            let dir = usize::from(r.write);
+            *(if r.write { &mut writes } else { &mut reads }) += 1;
+            oldest[dir] = oldest[dir].min((r.since, i));
+        }
+        if reads + writes == 0 {
+            return None;
+        }
+        let has = |w: bool| if w { writes > 0 } else { reads > 0 };
+        if self.batch_left > 0
+            && has(self.batch_writes)
+            && let Some(i) = self.pending.iter().position(|r| r.write == self.batch_writes && r.lba >= self.head)
+        {
+            self.batch_left -= 1;
+            return Some(self.take_out(i));
+        }
+        let write = reads == 0 || (writes > 0 && self.starved >= WRITES_STARVED);
+        self.starved = if write || writes == 0 { 0 } else { self.starved + 1 };
+        (self.batch_writes, self.batch_left) = (write, BATCH - 1);
+        let (since, eldest) = oldest[usize::from(write)];
+        let expiry = if write { WRITE_EXPIRE_NS } else { READ_EXPIRE_NS };
+        let swept = self.pending.iter().position(|r| r.write == write && r.lba >= self.head);
+        let first = self.pending.iter().position(|r| r.write == write);
+        let i = if now >= since + expiry { Some(eldest) } else { swept.or(first) };
+        i.map(|i| self.take_out(i))
+    }
+
+    fn try_merge(&mut self, owner: u32, lba: u64, len: u64, write: bool, pieces: &mut Pieces) -> bool {
+        let max = self.config.request_bytes_max;
+        let fits = |r: &BlockRequest| r.write == write && r.len + len <= max;
+        let back = |r: &&mut BlockRequest| r.end() == lba && fits(r);
+        let found = match self.config.kind {
+            ElevatorKind::Noop => self.fifo.back_mut().filter(|r| r.end() == lba && fits(r)),
+            ElevatorKind::Paper001 => self.pending.iter_mut().find(back),
+            ElevatorKind::Cscan | ElevatorKind::Deadline => {
+                let i = self.pending.partition_point(|r| r.lba < lba);
+                i.checked_sub(1).and_then(|i| self.pending.get_mut(i)).filter(back)
+            }
+        };
+        if let Some(r) = found {
+            let piece = pieces.take(owner);
+            pieces.items[r.last as usize].next = piece;
+            (r.last, r.len) = (piece, r.len + len);
+            return true;
+        }
+        let front = match self.config.kind {
+            ElevatorKind::Noop => None,
+            ElevatorKind::Paper001 => self.pending.last_mut().filter(|r| r.lba == lba + len && fits(r)),
+            ElevatorKind::Cscan | ElevatorKind::Deadline => {
+                let i = self.pending.partition_point(|r| r.lba < lba);
+                self.pending.get_mut(i).filter(|r| r.lba == lba + len && fits(r))
+            }
+        };
+        let Some(r) = front else { return false };
+        let piece = pieces.take(owner);
+        pieces.items[piece as usize].next = r.first;
+        (r.first, r.lba, r.len) = (piece, lba, r.len + len);
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const M: u64 = 1 << 20;
+
+    fn elevator(kind: ElevatorKind) -> (Elevator, Pieces) {
+        (Elevator::new(ElevatorConfig { kind, ..ElevatorConfig::default() }), Pieces::default())
+    }
+
+    fn drain(e: &mut Elevator) -> Vec<(u64, u64)> {
+        std::iter::from_fn(|| e.next(0)).map(|r| (r.lba / M, r.len / M)).collect()
+    }
+
+    #[test]
+    fn a_plugged_queue_holds_everything_until_eight_are_pending() {
+        let (mut e, mut p) = elevator(ElevatorKind::Paper001);
+        assert_eq!(e.add(5, 0, 70 * M, M, true, &mut p), Some(3_000_005));
+        for i in 1..7u64 {
+            assert_eq!(e.add(5, i as u32, (70 - 10 * i) * M, M, true, &mut p), None);
+            assert!(e.next(5).is_none());
+        }
+        assert_eq!(e.add(6, 7, 0, M, true, &mut p), None);
+        assert_eq!(drain(&mut e), [(0, 1), (10, 1), (20, 1), (30, 1), (40, 1), (50, 1), (60, 1), (70, 1)]);
+    }
+
+    #[test]
+    fn a_plug_ends_after_three_milliseconds() {
+        let (mut e, mut p) = elevator(ElevatorKind::Paper001);
+        e.add(0, 0, 0, M, true, &mut p);
+        e.on_timer(2_999_999);
+        assert!(e.next(2_999_999).is_none());
+        e.on_timer(3_000_000);
+        assert!(e.next(3_000_000).is_some());
+    }
+
+    #[test]
+    fn merges_stop_at_four_mebibytes_and_release_their_owners_in_order() {
+        let (mut e, mut p) = elevator(ElevatorKind::Paper001);
+        for i in [1u64, 2, 3, 0, 4] {
+            e.add(0, i as u32, i * M, M, true, &mut p);
+        }
+        e.on_timer(3_000_000);
+        let first = e.next(3_000_000).unwrap();
+        assert_eq!((first.lba, first.len), (0, 4 * M));
+        let mut owners = Vec::new();
+        p.release(&first, |o| owners.push(o));
+        assert_eq!(owners, [0, 1, 2, 3]);
+        assert_eq!(e.next(3_000_000).map(|r| r.lba), Some(4 * M));
+    }
+
+    #[test]
+    fn a_sweep_goes_one_way_and_wraps() {
+        let (mut e, mut p) = elevator(ElevatorKind::Cscan);
+        for i in [50u64, 10, 30] {
+            e.add(0, 0, i * M, M, false, &mut p);
+        }
+        assert_eq!(e.next(0).map(|r| r.lba / M), Some(10));
+        e.add(0, 0, 5 * M, M, false, &mut p);
+        e.add(0, 0, 20 * M, M, false, &mut p);
+        assert_eq!(drain(&mut e), [(20, 1), (30, 1), (50, 1), (5, 1)]);
+    }
+
+    #[test]
+    fn a_sweep_of_depth_one_is_first_come_first_served() {
+        let config = ElevatorConfig { kind: ElevatorKind::Cscan, depth: 1, ..ElevatorConfig::default() };
+        let (mut e, mut p) = (Elevator::new(config), Pieces::default());
+        for i in [50u64, 10, 30] {
+            e.add(0, 0, i * M, M, false, &mut p);
+        }
+        assert_eq!(drain(&mut e), [(50, 1), (10, 1), (30, 1)]);
+    }
+
+    #[test]
+    fn deadline_serves_an_expired_write_before_the_sweep() {
+        let (mut e, mut p) = elevator(ElevatorKind::Deadline);
+        e.add(0, 1, 90 * M, M, true, &mut p);
+        e.add(WRITE_EXPIRE_NS, 2, 10 * M, M, true, &mut p);
+        assert_eq!(e.next(WRITE_EXPIRE_NS).map(|r| r.lba / M), Some(90));
+    }
+
+    #[test]
+    fn deadline_prefers_reads_but_lets_writes_pass_in_the_end() {
+        let (mut e, mut p) = elevator(ElevatorKind::Deadline);
+        e.add(0, 0, 500 * M, M, true, &mut p);
+        for i in 0..64u64 {
+            e.add(0, 0, (i * 3) * M, M, false, &mut p);
+        }
+        let order: Vec<bool> = std::iter::from_fn(|| e.next(0)).map(|r| r.write).collect();
+        assert!(!order[0] && order[2 * BATCH as usize], "{order:?}");
+    }
+}

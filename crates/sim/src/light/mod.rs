@@ -1,0 +1,15 @@
+//! The light world: clients that are a workload and an RPC window, in front of full OST pipelines. 100,000 and more.
+//!
+//! Three events per write RPC (arrival, submission, disk completion) and a fourth for a read (bulk out); replies and
+//! the next send are folded into the completion, since nothing can observe them in between. Flows that share no OST
+//! and no client do not influence each other, so they run one after the other, each in a world that fits the processor
+//! caches (`engine.partition`); the history of every OST, and so the state hash, is the same as in one big queue.
+mod config;
+mod flow;
+mod run;
+mod stats;
+mod world;
+
+pub use config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
+pub use run::{LightOutcome, Progress, run};
+pub use stats::Stats;

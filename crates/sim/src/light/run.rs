@@ -1,0 +1,223 @@
+//! Running a light world: flows are placed, what does not interact is parted, results are put together.
+use super::config::{Credits, LightConfig, Operation, Placement};
+use super::flow::Flow;
+use super::stats::Stats;
+use super::world::World;
+use crate::metrics::{Metrics, StateHash};
+use types::Rng;
+
+/// How far a run is; shown by a progress bar.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Progress {
+    /// Events handled so far.
+    pub events: u64,
+    /// Virtual nanoseconds of the part that runs.
+    pub virtual_ns: u64,
+    /// Share of the work done, 0..=1.
+    pub share: f64,
+}
+
+/// What a run gives.
+#[derive(Clone, Debug, PartialEq)]
+pub struct LightOutcome {
+    /// Counters.
+    pub stats: Stats,
+    /// Named values and curves.
+    pub metrics: Metrics,
+    /// Events handled.
+    pub events: u64,
+    /// Virtual nanoseconds of the measured phase.
+    pub virtual_ns: u64,
+    /// Most events pending at once.
+    pub pending_max: usize,
+    /// Hash over the history of every OST.
+    pub hash: u64,
+}
+
+const PROGRESS_EVERY: u64 = 1 << 18;
+
+/// Runs a world to its end.
+pub fn run(config: &LightConfig, progress: &mut dyn FnMut(Progress)) -> LightOutcome {
+    let placed = place(config);
+    let parted = config.partition && config.stripe_count == 1;
+    let mut total = Totals::default();
+    if parted {
+        for ost in 0..config.oss_count {
+            let flows = placed.flows_of(config, ost);
+            let mut world = World::new(config, ost, 1, flows);
+            let base = f64::from(ost) / f64::from(config.oss_count);
+            total.run(config, &mut world, base, 1.0 / f64::from(config.oss_count), progress);
+        }
+    } else {
+        let flows = (0..config.oss_count).flat_map(|o| placed.flows_of(config, o)).collect();
+        let mut world = World::new(config, 0, config.oss_count, flows);
+        total.run(config, &mut world, 0.0, 1.0, progress);
+    }
+    let metrics = total.stats.metrics(0, config.oss_count);
+    LightOutcome {
+        virtual_ns: total.stats.end,
+        stats: total.stats,
+        metrics,
+        events: total.events,
+        pending_max: total.pending_max,
+        hash: total.hash.0,
+    }
+}
+
+#[derive(Default)]
+struct Totals {
+    stats: Stats,
+    events: u64,
+    pending_max: usize,
+    hash: StateHash,
+}
+
+impl Totals {
+    fn run(&mut self, config: &LightConfig, world: &mut World, base: f64, part: f64, progress: &mut dyn FnMut(Progress)) {
+        let phases: &[Operation] =
+            if config.operation == Operation::Read { &[Operation::Write, Operation::Read] } else { &[Operation::Write] };
+        let rpcs = world.flows.iter().map(|f| u64::from(f.total)).sum::<u64>().max(1) * phases.len() as u64;
+        for phase in phases {
+            world.begin(*phase);
+            while world.step(PROGRESS_EVERY) {
+                let share = (world.queue.popped() as f64 / (rpcs as f64 * 3.5)).min(1.0);
+                let events = self.events + world.queue.popped();
+                progress(Progress { events, virtual_ns: world.queue.now(), share: base + part * share });
+            }
+        }
+        world.finish();
+        let began = world.began();
+        rebase(&mut world.stats, began);
+        for ost in &world.osts {
+            self.hash.fold(ost.hash.0);
+        }
+        self.stats.add(&world.stats);
+        self.events += world.queue.popped();
+        self.pending_max = self.pending_max.max(world.queue.pending_max());
+        progress(Progress { events: self.events, virtual_ns: world.queue.now(), share: base + part });
+    }
+}
+
+/// Times since the measured phase began, so that parts whose phases began at different times can be added.
+fn rebase(stats: &mut Stats, begin: u64) {
+    stats.end = stats.end.saturating_sub(begin);
+    stats.bulk_end = stats.bulk_end.saturating_sub(begin);
+}
+
+/// Which clients have their first stripe where, without a table per client where a formula does.
+struct Placed {
+    random: Option<Vec<Vec<u32>>>,
+}
+
+fn place(config: &LightConfig) -> Placed {
+    if config.placement != Placement::Random {
+        return Placed { random: None };
+    }
+    let mut rng = Rng::named(config.seed, "placement");
+    let mut of_ost = vec![Vec::new(); config.oss_count as usize];
+    for client in 0..config.clients {
+        of_ost[rng.below(u64::from(config.oss_count)) as usize].push(client);
+    }
+    Placed { random: Some(of_ost) }
+}
+
+impl Placed {
+    /// The flows whose file begins on `ost`, urgent ones last.
+    fn flows_of(&self, config: &LightConfig, ost: u32) -> Vec<Flow> {
+        let (n, m) = (u64::from(config.clients), u64::from(config.oss_count));
+        let mut flows = Vec::new();
+        let o = u64::from(ost);
+        match (&self.random, config.placement) {
+            (Some(of_ost), _) => {
+                for client in &of_ost[ost as usize] {
+                    push_client(config, &mut flows, *client, ost);
+                }
+            }
+            (None, Placement::RoundRobin) => {
+                for client in (o..n).step_by(m as usize) {
+                    push_client(config, &mut flows, client as u32, ost);
+                }
+            }
+            (None, _) => {
+                for client in (o * n).div_ceil(m)..((o + 1) * n).div_ceil(m) {
+                    push_client(config, &mut flows, client as u32, ost);
+                }
+            }
+        }
+        if let Some(urgent) = config.urgent {
+            for i in (ost..urgent.clients).step_by(config.oss_count as usize) {
+                let start = u64::from(i % urgent.stagger_s.max(1)) * 1_000_000_000;
+                let total = config.rpcs_per_flow(0);
+                let flow = Flow { client: config.clients + i, ost, total, limit: 1, start, urgent: true, ..Flow::default() };
+                flows.push(flow);
+            }
+        }
+        flows
+    }
+}
+
+fn push_client(config: &LightConfig, flows: &mut Vec<Flow>, client: u32, first_ost: u32) {
+    let mut rng = Rng::named(config.seed.wrapping_add(u64::from(client) << 24), "client");
+    let spread = if config.start_spread_ns > 0 { rng.below(config.start_spread_ns) } else { 0 };
+    let start = u64::from(client) * config.start_skew_ns + spread;
+    let limit = match config.credits {
+        Credits::Constant => config.rpcs_in_flight,
+        Credits::Target(_) => config.rpcs_in_flight.min(2),
+    };
+    for stripe in 0..config.stripe_count {
+        let ost = (first_ost + stripe) % config.oss_count;
+        let total = config.rpcs_per_flow(stripe);
+        flows.push(Flow { client, stripe, ost, total, limit, start, ..Flow::default() });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn small(policy: &str) -> LightConfig {
+        LightConfig { nrs_policy: policy.into(), file_bytes: 4 << 20, ..LightConfig::paper001(64, 4) }
+    }
+
+    fn quiet(config: &LightConfig) -> LightOutcome {
+        run(config, &mut |_| {})
+    }
+
+    #[test]
+    fn the_same_seed_gives_the_same_history_and_another_seed_another() {
+        let (a, b) = (quiet(&small("fifo")), quiet(&small("fifo")));
+        assert_eq!(a, b);
+        assert_ne!(a.hash, quiet(&LightConfig { seed: 2, ..small("fifo") }).hash);
+    }
+
+    #[test]
+    fn parting_a_world_changes_nothing_but_the_queue() {
+        for config in [small("fifo"), LightConfig { operation: Operation::Read, ..small("fifo") }] {
+            let parted = quiet(&config);
+            let whole = quiet(&LightConfig { partition: false, ..config });
+            assert_eq!(parted.hash, whole.hash);
+            assert_eq!(parted.events, whole.events);
+            assert!(parted.pending_max < whole.pending_max);
+        }
+    }
+
+    #[test]
+    fn every_byte_is_moved_once() {
+        for stripe_count in [1, 2, 4] {
+            let o = quiet(&LightConfig { stripe_count, ..small("fifo") });
+            assert_eq!(o.stats.bytes[0], 64 * (4 << 20));
+            assert_eq!(o.stats.store.bytes, 64 * (4 << 20));
+        }
+    }
+
+    #[test]
+    fn lost_messages_and_a_server_that_goes_away_lose_no_request() {
+        let down = vec![crate::light::Down { ost: 1, from_ns: 50_000_000, to_ns: 900_000_000 }];
+        let config = LightConfig { loss: 0.01, down, ..small("fifo") };
+        let o = quiet(&config);
+        assert_eq!(o.stats.bytes[0], 64 * (4 << 20));
+        assert!(o.stats.resent > 10);
+        assert!(o.virtual_ns > 900_000_000);
+        assert_eq!(o, quiet(&config));
+    }
+}

@@ -1,0 +1,470 @@
+//! The light world's machine room: what each event does.
+//!
+//! Requests live in a slab per OST, whose keys are the ids that the NRS policy sees.
+use super::config::{Credits, LightConfig, Operation, Urgent};
+use super::flow::Flow;
+use super::stats::Stats;
+use crate::engine::EventQueue;
+use crate::hw::{Access, Allocator};
+use crate::metrics::StateHash;
+use crate::ost::{DispatchWindow, SimStore};
+use nrs::{BW_WINDOWS, IoOp, JobId, NrsConfig, NrsRequest};
+use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId, Rng};
+
+/// What can happen.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Event {
+    /// A request reaches its OST.
+    Arrive { flow: u32, rpc: u32 },
+    /// A dispatched request has its bulk (write) or its blocks looked up (read), and goes to the store.
+    Submit { ost: u32, req: u32 },
+    /// The elevator's plug may be pulled.
+    Timer { ost: u32 },
+    /// A disk request is complete.
+    Disk { ost: u32, slot: u32 },
+    /// A read's bulk has left.
+    Bulk { ost: u32, req: u32 },
+    /// A throttling policy may have something.
+    Wake { ost: u32 },
+    /// A reply that was lost reaches its client after all.
+    Late { flow: u32, rpc: u32 },
+    /// An OST goes down.
+    Down { ost: u32, until: u64 },
+}
+
+/// A request at an OST.
+#[derive(Clone, Copy, Debug, Default)]
+struct Request {
+    flow: u32,
+    rpc: u32,
+    arrived: u64,
+    dispatched: u64,
+    expiry: u64,
+    pieces: u32,
+    epoch: u32,
+}
+
+/// One OSS with its OST.
+pub(super) struct Ost {
+    window: DispatchWindow,
+    store: SimStore,
+    alloc: Allocator,
+    requests: Vec<Request>,
+    free: Vec<u32>,
+    /// When its NIC is free, in and out.
+    nic: [u64; 2],
+    rng: Rng,
+    pub hash: StateHash,
+    wake_at: u64,
+    /// Bytes queued or in service, by record size.
+    outstanding: [u64; BW_WINDOWS],
+    expiry_newest: u64,
+    flows_active: u32,
+    down_until: u64,
+    epoch: u32,
+}
+
+impl Ost {
+    fn new(config: &LightConfig, ost: u32) -> Ost {
+        let head = nrs::build(&config.nrs_policy, &config.nrs).expect("the policy's name was checked with the scenario");
+        let stream = |name: &str| Rng::named(config.seed.wrapping_add(u64::from(ost) << 32), name);
+        Ost {
+            window: DispatchWindow::new(head, config.dispatch_window),
+            store: SimStore::new(config.disk, config.elevator, stream("disk")),
+            alloc: Allocator::new(config.alloc),
+            requests: Vec::new(),
+            free: Vec::new(),
+            nic: [0; 2],
+            rng: stream("ost"),
+            hash: StateHash::default(),
+            wake_at: u64::MAX,
+            outstanding: [0; BW_WINDOWS],
+            expiry_newest: 0,
+            flows_active: 0,
+            down_until: 0,
+            epoch: 0,
+        }
+    }
+    fn admit(&mut self, request: Request) -> u32 {
+        if let Some(i) = self.free.pop() {
+            self.requests[i as usize] = request;
+            return i;
+        }
+        self.requests.push(request);
+        (self.requests.len() - 1) as u32
+    }
+}
+
+/// A world, or the part of one that does not interact with the rest.
+pub(super) struct World<'a> {
+    config: &'a LightConfig,
+    pub queue: EventQueue<Event>,
+    pub flows: Vec<Flow>,
+    pub osts: Vec<Ost>,
+    /// Number of the first OST of this part.
+    first_ost: u32,
+    /// When each client's NIC is free; only used where flows share a client.
+    clients_nic: Vec<[u64; 2]>,
+    pub stats: Stats,
+    operation: Operation,
+    begin: u64,
+    nic_ns_per_byte: f64,
+    produce_ns: f64,
+    scratch: Vec<u32>,
+}
+
+impl<'a> World<'a> {
+    /// OSTs `first_ost..first_ost + osts` with `flows`, nothing scheduled yet.
+    pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
+        let clients = if config.stripe_count > 1 { config.clients as usize + 1 } else { flows.len() };
+        World {
+            queue: EventQueue::new(),
+            osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
+            flows,
+            first_ost,
+            clients_nic: vec![[0; 2]; clients],
+            stats: Stats::default(),
+            operation: config.operation,
+            begin: 0,
+            nic_ns_per_byte: 1e9 / config.nic_rate,
+            produce_ns: if config.produce_rate > 0.0 { config.transfer_bytes as f64 * 1e9 / config.produce_rate } else { 0.0 },
+            scratch: Vec::new(),
+            config,
+        }
+    }
+
+    /// Starts a phase now: all flows begin anew with `operation`; counters start at zero.
+    pub fn begin(&mut self, operation: Operation) {
+        self.operation = operation;
+        self.begin = self.queue.now();
+        self.stats = Stats::default();
+        for ost in &mut self.osts {
+            ost.store.reset_stats();
+            ost.flows_active = 0;
+        }
+        for f in 0..self.flows.len() {
+            let flow = &mut self.flows[f];
+            (flow.next, flow.done, flow.in_flight) = (0, 0, 0);
+            self.osts[(flow.ost - self.first_ost) as usize].flows_active += u32::from(!flow.urgent);
+            self.send(f as u32, self.begin);
+        }
+        for down in &self.config.down {
+            let (from, until) = (self.begin + down.from_ns, self.begin + down.to_ns);
+            if (self.first_ost..self.first_ost + self.osts.len() as u32).contains(&down.ost) {
+                self.queue.at(from, Event::Down { ost: down.ost - self.first_ost, until });
+            }
+        }
+    }
+
+    /// When the phase began.
+    pub fn began(&self) -> u64 {
+        self.begin
+    }
+
+    /// Handles up to `events` events. Answers whether more are pending.
+    pub fn step(&mut self, events: u64) -> bool {
+        for _ in 0..events {
+            let Some((now, event)) = self.queue.pop() else { return false };
+            self.handle(now, event);
+        }
+        true
+    }
+
+    /// Folds the disks' counters into the statistics.
+    pub fn finish(&mut self) {
+        for ost in &self.osts {
+            let stats = ost.store.stats();
+            self.stats.store.add(&stats);
+        }
+        self.stats.end = self.stats.end.max(self.begin);
+    }
+
+    #[inline]
+    fn handle(&mut self, now: u64, event: Event) {
+        match event {
+            Event::Arrive { flow, rpc } => self.on_arrival(now, flow, rpc),
+            Event::Submit { ost, req } => self.on_submit(now, ost, req),
+            Event::Timer { ost } => {
+                self.osts[ost as usize].hash.event(now - self.begin, 3, 0, 0);
+                self.osts[ost as usize].store.on_timer(now);
+                self.pump_disk(now, ost);
+            }
+            Event::Disk { ost, slot } => self.on_disk(now, ost, slot),
+            Event::Bulk { ost, req } => self.complete(now, ost, req),
+            Event::Wake { ost } => {
+                self.osts[ost as usize].wake_at = u64::MAX;
+                self.pump_window(now, ost);
+            }
+            Event::Late { flow, rpc } => {
+                let sent = now.saturating_sub(self.config.resend_ns);
+                self.on_reply(now, flow, rpc, sent);
+            }
+            Event::Down { ost, until } => self.on_down(now, ost, until),
+        }
+    }
+
+    /// Sends what the flow's window allows at `now`.
+    fn send(&mut self, f: u32, now: u64) {
+        let config = self.config;
+        let flow = &mut self.flows[f as usize];
+        while flow.may_send() {
+            if flow.urgent && config.urgent.is_some_and(|u| now >= self.begin + u.until_ns) {
+                flow.total = flow.next;
+                break;
+            }
+            let rpc = flow.take();
+            let record = u64::from(rpc) * u64::from(config.stripe_count) + u64::from(flow.stripe);
+            let produced = self.begin + flow.start + ((record + 1) as f64 * self.produce_ns) as u64;
+            let at = now.max(produced) + config.latency_ns;
+            self.queue.at(at, Event::Arrive { flow: f, rpc });
+            if flow.urgent {
+                break;
+            }
+        }
+    }
+
+    fn on_arrival(&mut self, now: u64, f: u32, rpc: u32) {
+        let config = self.config;
+        let flow = &self.flows[f as usize];
+        let o = flow.ost - self.first_ost;
+        let ost = &mut self.osts[o as usize];
+        ost.hash.event(now - self.begin, 1, flow.client, rpc);
+        let lost = config.loss > 0.0 && ost.rng.chance(config.loss);
+        if lost || now < ost.down_until {
+            self.stats.resent += 1;
+            self.queue.at((now + config.resend_ns).max(ost.down_until + config.latency_ns), Event::Arrive { flow: f, rpc });
+            return;
+        }
+        let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
+        let w = NrsConfig::window(config.transfer_bytes);
+        if config.timeline {
+            ost.outstanding[w] += config.transfer_bytes;
+            request.expiry = expiry(ost, &config.nrs, now);
+        }
+        let offset = u64::from(rpc) * config.transfer_bytes;
+        let id = RequestId(ost.admit(request));
+        let op = if self.operation == Operation::Write { IoOp::Write } else { IoOp::Read };
+        let max_service = config.urgent.filter(|_| flow.urgent).map(|u: Urgent| Duration::from_nanos(u.max_service_ns));
+        let nrs_request = NrsRequest {
+            id,
+            bytes: config.transfer_bytes as u32,
+            client: ClientId(u64::from(flow.client) + 1),
+            object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
+            extent: Extent::at(offset, config.transfer_bytes),
+            uid: 0,
+            op,
+            job: JobId(0),
+            arrived: Instant(now),
+            max_service,
+        };
+        ost.window.on_arrival(Instant(now), &nrs_request);
+        self.pump_window(now, o);
+        let queued = self.osts[o as usize].window.queued() as u64;
+        if queued > self.stats.queue_max.0 {
+            self.stats.queue_max = (queued, now - self.begin);
+        }
+        if config.timeline {
+            let second = self.stats.second(now - self.begin);
+            second.queue_max = second.queue_max.max(queued);
+        }
+    }
+
+    /// Hands to the store what the dispatch window allows.
+    fn pump_window(&mut self, now: u64, o: u32) {
+        let config = self.config;
+        let bulk_ns = (config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
+        let ost = &mut self.osts[o as usize];
+        while let Some(id) = ost.window.next(Instant(now)) {
+            let request = &mut ost.requests[id.0 as usize];
+            request.dispatched = now;
+            let (low, high) = config.allocation_ns;
+            let cpu = low + ost.rng.below(high - low + 1);
+            let ready = if self.operation == Operation::Write {
+                let flow = &self.flows[request.flow as usize];
+                let client = if config.stripe_count > 1 { flow.client } else { request.flow };
+                let nic = &mut self.clients_nic[client as usize][1];
+                let start = (now + config.latency_ns).max(ost.nic[0]).max(*nic);
+                ost.nic[0] = start + bulk_ns;
+                *nic = start + bulk_ns;
+                start + bulk_ns + config.latency_ns
+            } else {
+                now
+            };
+            self.queue.at(ready + cpu, Event::Submit { ost: o, req: id.0 });
+        }
+        if let Some(at) = ost.window.wakeup_at() {
+            let at = at.0.max(now + 1);
+            if at < ost.wake_at {
+                ost.wake_at = at;
+                self.queue.at(at, Event::Wake { ost: o });
+            }
+        }
+    }
+
+    fn on_submit(&mut self, now: u64, o: u32, req: u32) {
+        let len = self.config.transfer_bytes;
+        let write = self.operation == Operation::Write;
+        let Ost { requests, store, alloc, hash, .. } = &mut self.osts[o as usize];
+        let request = &mut requests[req as usize];
+        let flow = &mut self.flows[request.flow as usize];
+        hash.event(now - self.begin, 2, flow.client, request.rpc);
+        let start = u64::from(request.rpc) * len;
+        let (mut pieces, mut timer) = (0, None);
+        let mut submit = |lba, len| {
+            pieces += 1;
+            timer = timer.or(store.submit(now, req, Access { lba, len, write }));
+        };
+        if write {
+            alloc.write(&mut flow.map, start, len, &mut submit);
+        } else {
+            flow.map.lookup(start, len, &mut submit);
+        }
+        assert!(pieces > 0, "a read reached a place that was never written");
+        request.pieces = pieces;
+        if let Some(at) = timer {
+            self.queue.at(at, Event::Timer { ost: o });
+        }
+        self.pump_disk(now, o);
+    }
+
+    #[inline]
+    fn pump_disk(&mut self, now: u64, o: u32) {
+        while let Some((slot, done_at)) = self.osts[o as usize].store.start_next(now) {
+            self.queue.at(done_at, Event::Disk { ost: o, slot });
+        }
+    }
+
+    fn on_disk(&mut self, now: u64, o: u32, slot: u32) {
+        let mut done = core::mem::take(&mut self.scratch);
+        let Ost { requests, store, hash, .. } = &mut self.osts[o as usize];
+        store.finish(slot, |owner| {
+            let request = &mut requests[owner as usize];
+            request.pieces -= 1;
+            if request.pieces == 0 {
+                done.push(owner);
+            }
+        });
+        hash.event(now - self.begin, 4, slot, done.len() as u32);
+        self.pump_disk(now, o);
+        for req in done.drain(..) {
+            if self.operation == Operation::Write {
+                self.complete(now, o, req);
+            } else {
+                self.send_bulk(now, o, req);
+            }
+        }
+        self.scratch = done;
+    }
+
+    fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
+        let bulk_ns = (self.config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
+        let ost = &mut self.osts[o as usize];
+        let f = ost.requests[req as usize].flow;
+        let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
+        let nic = &mut self.clients_nic[client as usize][0];
+        let end = now.max(ost.nic[1]).max(*nic) + bulk_ns;
+        ost.nic[1] = end;
+        *nic = end;
+        self.queue.at(end, Event::Bulk { ost: o, req });
+    }
+
+    /// The store is through with a request and its bulk has been moved.
+    fn complete(&mut self, now: u64, o: u32, req: u32) {
+        let config = self.config;
+        let ost = &mut self.osts[o as usize];
+        let request = ost.requests[req as usize];
+        ost.free.push(req);
+        ost.window.on_completion(Instant(now), RequestId(req), Duration::from_nanos(now - request.dispatched));
+        if config.timeline {
+            ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
+            self.count_expiry(now, &request);
+        }
+        let ost = &mut self.osts[o as usize];
+        let (f, rpc) = (request.flow, request.rpc);
+        let sent = request.arrived - config.latency_ns;
+        if request.epoch != ost.epoch {
+            self.stats.resent += 1;
+            let at = (now + config.resend_ns).max(ost.down_until + config.latency_ns);
+            self.queue.at(at, Event::Arrive { flow: f, rpc });
+        } else if config.loss > 0.0 && ost.rng.chance(config.loss) {
+            self.stats.resent += 1;
+            self.queue.at(now + config.resend_ns, Event::Late { flow: f, rpc });
+        } else {
+            let flow = &mut self.flows[f as usize];
+            if let Credits::Target(target) = config.credits {
+                flow.limit = (target / ost.flows_active.max(1)).clamp(1, config.rpcs_in_flight);
+            }
+            self.on_reply(now + config.latency_ns, f, rpc, sent);
+        }
+        self.pump_window(now, o);
+    }
+
+    /// A reply reaches its client at `at`; called ahead of that time when nothing can observe the difference.
+    fn on_reply(&mut self, at: u64, f: u32, _rpc: u32, sent: u64) {
+        let flow = &mut self.flows[f as usize];
+        flow.in_flight -= 1;
+        flow.done += 1;
+        let kind = usize::from(flow.urgent);
+        if flow.is_done() && !flow.urgent {
+            self.osts[(flow.ost - self.first_ost) as usize].flows_active -= 1;
+        }
+        let response = at - sent;
+        let stats = &mut self.stats;
+        stats.response[kind].record(response);
+        stats.bytes[kind] += self.config.transfer_bytes;
+        stats.end = stats.end.max(at);
+        if kind == 0 {
+            stats.bulk_end = stats.bulk_end.max(at);
+        }
+        if self.config.timeline {
+            let second = stats.second(at - self.begin);
+            second.response_max[kind] = second.response_max[kind].max(response);
+            second.bytes += self.config.transfer_bytes;
+        }
+        let think = if kind == 1 { self.config.urgent.map_or(0, |u| u.think_ns) } else { 0 };
+        self.send(f, at + think);
+    }
+
+    fn count_expiry(&mut self, now: u64, request: &Request) {
+        if self.flows[request.flow as usize].urgent {
+            return;
+        }
+        let given = request.expiry - request.arrived;
+        self.stats.expired += u64::from(now > request.expiry);
+        if given > self.stats.expiry_max.0 {
+            self.stats.expiry_max = (given, now - self.begin);
+        }
+        let second = self.stats.second(now - self.begin);
+        second.expiry_max = second.expiry_max.max(given);
+    }
+
+    fn on_down(&mut self, now: u64, o: u32, until: u64) {
+        let config = self.config;
+        let ost = &mut self.osts[o as usize];
+        ost.hash.event(now - self.begin, 5, o, 0);
+        ost.epoch += 1;
+        ost.down_until = until;
+        let mut forgotten = Vec::new();
+        ost.window.on_failure(&mut forgotten);
+        for id in forgotten {
+            let request = ost.requests[id.0 as usize];
+            ost.free.push(id.0);
+            if config.timeline {
+                ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
+            }
+            self.stats.resent += 1;
+            let at = (request.arrived + config.resend_ns).max(until + config.latency_ns);
+            self.queue.at(at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
+        }
+    }
+}
+
+/// The dynamic expiry that paper 001 gives a request arriving now: `e = lambda x sum(s_i / bw_i)` over everything queued
+/// and in service, raised to the newest one queued. A probe beside the policy, so that a policy cannot grade itself.
+fn expiry(ost: &mut Ost, nrs: &NrsConfig, now: u64) -> u64 {
+    let seconds: f64 =
+        ost.outstanding.iter().zip(nrs.bw_bytes_per_s).map(|(bytes, bw)| *bytes as f64 / bw as f64).sum();
+    let e = now + (nrs.lambda * seconds * 1e9) as u64;
+    ost.expiry_newest = if ost.window.queued() == 0 { e } else { e.max(ost.expiry_newest) };
+    ost.expiry_newest
+}
