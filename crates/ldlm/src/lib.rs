@@ -3,6 +3,8 @@
 //! - [`Namespace`]: the server's locks of one target (extent locks on objects, inode-bit locks on inodes, flocks).
 //! - [`LockCache`]: a client's locks at one target: matching, callbacks, LRU, replay.
 //! - [`FlockMirror`]: a client's own flock ranges, kept for replay.
+//! - [`conformance`]: a model network of clients and one server, for tests and the simulator;
+//!   [`record`]: a log of server calls that a fresh namespace answers the same way.
 //!
 //! Neither side has a clock, sends anything, or holds data: time is an argument, messages come out as values, and
 //! what a lock protects belongs to whoever asks. Every input may be repeated, delayed and reordered by a network.
@@ -17,6 +19,7 @@ extern crate alloc;
 extern crate std;
 
 mod bits;
+pub mod conformance;
 mod extents;
 mod flock;
 mod flock_mirror;
@@ -26,6 +29,7 @@ mod lock;
 mod lock_cache;
 mod mode;
 mod namespace;
+pub mod record;
 mod resource;
 
 pub use flock::{FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest};

@@ -8,7 +8,7 @@
 //! shrinks, the waiter looks for another one and is granted if there is none. So every waiter always has a live
 //! reason to wait, and removing a lock costs only its watchers, not the queue.
 //! Source: the lock manager of VMS clusters by way of the field's extent and inode-bit locks.
-use alloc::collections::{BTreeMap, BTreeSet};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -103,6 +103,8 @@ pub struct NamespaceStats {
     pub converted: u64,
     /// Clients evicted.
     pub evictions: u64,
+    /// Callbacks sent because the table is nearly full.
+    pub reclaimed: u64,
     /// Locks put back by replay.
     pub replayed: u64,
     /// Replays refused because another client holds a conflicting lock.
@@ -173,6 +175,8 @@ pub struct Namespace {
     clients: BTreeMap<ClientId, BTreeMap<LockCookie, HandleId>>,
     /// Blocking callbacks that were not answered yet.
     deadlines: BTreeSet<(Instant, HandleId)>,
+    /// Grants in order, for reclaim; names of locks that are gone are skipped and swept.
+    grants: VecDeque<HandleId>,
     pub(crate) flocks: FlockTable,
     stats: NamespaceStats,
 }
@@ -188,6 +192,7 @@ impl Namespace {
             resources: HashMap::default(),
             clients: BTreeMap::new(),
             deadlines: BTreeSet::new(),
+            grants: VecDeque::new(),
             flocks: FlockTable::default(),
             stats: NamespaceStats::default(),
         }
@@ -427,6 +432,7 @@ impl Namespace {
         lock.state = State::Granted;
         lock.watching = None;
         resource.insert_granted(&lock.claim());
+        self.note_grant(lock.desc.handle);
     }
 
     fn watch(&mut self, waiter: HandleId, blocker: HandleId) {

@@ -1,10 +1,10 @@
 //! Blocking callbacks: sending, deadlines, progress, repetition.
 use alloc::vec::Vec;
-use types::{ClientId, HandleId, Instant};
+use types::{ClientId, Extent, HandleId, Instant};
 
 use super::{Called, Lock, Namespace};
 use crate::LockMode;
-use crate::lock::{Action, LockPolicyData};
+use crate::lock::{Action, InodeBits, LockPolicyData};
 
 /// A holder that did not answer its callback in time.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -89,6 +89,40 @@ impl Namespace {
             }
         }
         late
+    }
+
+    /// The table fills up: calls back the `want` oldest grants that nobody called back yet, as if somebody wanted the
+    /// whole resource exclusively. Answers how many. Call it when [`Namespace::len`] nears `locks_max`.
+    pub fn reclaim(&mut self, now: Instant, want: usize, out: &mut Vec<Action>) -> usize {
+        let mut done = 0;
+        for _ in 0..self.grants.len() {
+            if done == want {
+                break;
+            }
+            let Some(handle) = self.grants.pop_front() else { break };
+            let Some(lock) = self.locks.get(&handle).filter(|l| l.called.is_none()) else { continue };
+            if Self::is_local(lock.party.client) {
+                self.grants.push_back(handle);
+                continue;
+            }
+            let wanted = match lock.desc.data {
+                LockPolicyData::Extent { .. } => LockPolicyData::extent(Extent::ALL),
+                LockPolicyData::Inodebits { .. } => LockPolicyData::bits(InodeBits::ALL),
+            };
+            self.call_back(now, handle, LockMode::Ex, wanted, out);
+            done += 1;
+        }
+        self.stats.reclaimed += done as u64;
+        done
+    }
+
+    /// Remembers a grant; sweeps when most names are of locks that are gone.
+    pub(super) fn note_grant(&mut self, handle: HandleId) {
+        if self.grants.len() > 2 * self.locks.len() + 64 {
+            let locks = &self.locks;
+            self.grants.retain(|h| locks.contains_key(h));
+        }
+        self.grants.push_back(handle);
     }
 
     /// Sends every unanswered callback of a client again: after it reconnected.
