@@ -1,0 +1,154 @@
+//! A worker's tasks: one per slot, each serving one request at a time, all on the current thread's runtime.
+//!
+//! A slot whose request waits (for a lock, a server) is not available, and queues do not steal from one another. So that
+//! waiting requests never keep new ones out, the crew grows when free slots run short, up to a limit that is counted.
+use crate::session::{FileSystem, SessionError, Shared, count};
+use crate::{dev, ring};
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll, Waker};
+
+/// One group of interchangeable slots: a ring queue, or the readers of `/dev/fuse`.
+pub(crate) struct Group {
+    /// The ring queue (CPU), `None` for `/dev/fuse`.
+    pub queue: Option<u16>,
+    free: Cell<u16>,
+    total: Cell<u16>,
+    low: u16,
+    max: u16,
+    growth: Rc<Growth>,
+    index: usize,
+}
+
+/// Slots wanted, by group index.
+#[derive(Default)]
+struct Growth {
+    wanted: RefCell<Vec<usize>>,
+    waker: RefCell<Option<Waker>>,
+}
+
+impl Growth {
+    fn wake(&self) {
+        if let Some(waker) = self.waker.borrow_mut().take() {
+            waker.wake();
+        }
+    }
+}
+
+impl Group {
+    /// A slot's request suspended: it may take long. Asks for another slot if few are free.
+    fn on_suspend(&self, shared: &Shared) {
+        if self.free.get() > self.low {
+            return;
+        }
+        if self.total.get() >= self.max {
+            count(&shared.counters.depth_limit_hit);
+            return;
+        }
+        self.growth.wanted.borrow_mut().push(self.index);
+        self.total.set(self.total.get() + 1);
+        self.free.set(self.free.get() + 1);
+        self.growth.wake();
+    }
+
+    /// Runs a handler; `on_first_pending` is called once if it does not finish at once.
+    pub async fn watch<T>(&self, shared: &Shared, on_first_pending: impl FnOnce(), handler: impl Future<Output = T>) -> T {
+        self.free.set(self.free.get() - 1);
+        let mut handler = std::pin::pin!(handler);
+        let mut on_first_pending = Some(on_first_pending);
+        let out = poll_fn(|cx: &mut Context<'_>| {
+            let poll = handler.as_mut().poll(cx);
+            if poll.is_pending()
+                && let Some(f) = on_first_pending.take()
+            {
+                self.on_suspend(shared);
+                f();
+            }
+            poll
+        })
+        .await;
+        self.free.set(self.free.get() + 1);
+        out
+    }
+}
+
+type SlotTask = Pin<Box<dyn Future<Output = Result<(), SessionError>>>>;
+
+/// All tasks of one worker.
+pub(crate) struct Crew<F> {
+    shared: Arc<Shared>,
+    fs: Rc<F>,
+    growth: Rc<Growth>,
+    groups: RefCell<Vec<Rc<Group>>>,
+    lead: Rc<dev::Lead>,
+}
+
+impl<F: FileSystem> Crew<F> {
+    pub fn new(shared: Arc<Shared>, fs: Rc<F>) -> Self {
+        Crew { shared, fs, growth: Rc::default(), groups: RefCell::default(), lead: Rc::default() }
+    }
+
+    /// Adds the slots of one ring queue.
+    pub fn add_ring_queue(&self, queue: u16) {
+        let config = &self.shared.config;
+        let depth = config.ring_depth.max(1);
+        self.add_group(Some(queue), depth, config.ring_depth_max.max(depth), depth / 4);
+    }
+
+    /// Adds readers of `/dev/fuse`.
+    pub fn add_dev_readers(&self, depth: u16) {
+        self.add_group(None, depth.max(2), self.shared.config.dev_depth_max.max(depth.max(2)), 0);
+    }
+
+    fn add_group(&self, queue: Option<u16>, depth: u16, max: u16, low: u16) {
+        let mut groups = self.groups.borrow_mut();
+        let index = groups.len();
+        let (free, total) = (Cell::new(depth), Cell::new(depth));
+        groups.push(Rc::new(Group { queue, free, total, low, max, growth: self.growth.clone(), index }));
+        self.growth.wanted.borrow_mut().extend(std::iter::repeat_n(index, usize::from(depth)));
+    }
+
+    fn slot_task(&self, index: usize) -> SlotTask {
+        let group = self.groups.borrow()[index].clone();
+        let (shared, fs) = (self.shared.clone(), self.fs.clone());
+        match group.queue {
+            Some(queue) => Box::pin(ring::serve_entry(shared, fs, group, queue)),
+            None => Box::pin(dev::serve_reader(shared, fs, group, self.lead.clone())),
+        }
+    }
+
+    /// Runs until every slot ended, or one failed.
+    pub async fn run(self) -> Result<(), SessionError> {
+        let mut tasks = Vec::new();
+        loop {
+            let wanted = std::mem::take(&mut *self.growth.wanted.borrow_mut());
+            for index in wanted {
+                tasks.push(compio::runtime::spawn(self.slot_task(index)));
+            }
+            let next = poll_fn(|cx| {
+                if !self.growth.wanted.borrow().is_empty() {
+                    return Poll::Ready(None);
+                }
+                *self.growth.waker.borrow_mut() = Some(cx.waker().clone());
+                for i in 0..tasks.len() {
+                    if let Poll::Ready(out) = Pin::new(&mut tasks[i]).poll(cx) {
+                        drop(tasks.swap_remove(i));
+                        return Poll::Ready(Some(out));
+                    }
+                }
+                if tasks.is_empty() { Poll::Ready(Some(Ok(Ok(())))) } else { Poll::Pending }
+            })
+            .await;
+            match next {
+                None => {}
+                Some(Ok(Ok(()))) if tasks.is_empty() => return Ok(()),
+                Some(Ok(Ok(()))) => {}
+                Some(Ok(Err(e))) => return Err(e),
+                Some(Err(_)) => return Err(SessionError::HandlerPanicked),
+            }
+        }
+    }
+}

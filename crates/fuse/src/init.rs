@@ -1,0 +1,265 @@
+//! INIT: which protocol version and which abilities a session uses. Pure: the kernel's offer and our configuration in,
+//! the answer out.
+//!
+//! FUSE_WRITEBACK_CACHE is never negotiated unless the configuration says that this mount is the only writer: with it
+//! the kernel ignores remote sizes and times for good.
+use crate::abi::{init::*, *};
+use std::time::Duration;
+
+/// How READDIRPLUS is used.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
+pub enum ReaddirPlus {
+    /// Never.
+    Off,
+    /// Where the kernel expects that attributes will be wanted. Default.
+    #[default]
+    Auto,
+    /// Always.
+    Always,
+}
+
+/// What a session asks for. The kernel may offer less; see [`Negotiated`].
+#[derive(Clone, Debug)]
+pub struct SessionConfig {
+    /// Largest WRITE and READ payload in bytes, multiple of 4096, 4096..=16 MiB, default 1 MiB (more gains nothing, and
+    /// needs the sysctl `fs.fuse.max_pages_limit`). Every request slot reserves that much address space.
+    pub max_write_bytes: u32,
+    /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB.
+    pub max_readahead_bytes: u32,
+    /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 256.
+    pub max_background: u16,
+    /// Granularity of our timestamps in ns, 1..=10^9, default 1.
+    pub time_granularity_ns: u32,
+    /// OPEN carries O_TRUNC instead of a separate SETATTR. Default true.
+    pub atomic_o_trunc: bool,
+    /// Adaptive READDIRPLUS by default.
+    pub readdirplus: ReaddirPlus,
+    /// fcntl(2) locks reach the file system. Default true.
+    pub posix_locks: bool,
+    /// flock(2) locks reach the file system. Default true.
+    pub flock_locks: bool,
+    /// POSIX ACLs are read and written as xattrs. The kernel then also checks permissions itself, as with
+    /// `default_permissions`. Default false.
+    pub posix_acl: bool,
+    /// The kernel may keep symlink targets until invalidated. Default false (only under a lock).
+    pub cache_symlinks: bool,
+    /// Creating operations carry the initial security context. Default false.
+    pub security_ctx: bool,
+    /// Creating operations carry the supplementary group that matters. Default true.
+    pub create_supp_group: bool,
+    /// Shared mmap of files opened with FOPEN_DIRECT_IO. Default true.
+    pub direct_io_allow_mmap: bool,
+    /// The file system clears setuid, setgid and capabilities on WRITE, truncate and chown. Default true.
+    pub handle_killpriv_v2: bool,
+    /// This mount is the only writer of all its files: the kernel may write back. Default false; dangerous otherwise.
+    pub single_writer: bool,
+    /// The kernel aborts the connection when a request takes longer. 0 (default): never. Rounded up to seconds.
+    pub request_timeout: Duration,
+    /// Requests per CPU that travel on a ring at once, 1..=4096, default 16.
+    pub ring_depth: u16,
+    /// Ring entries per CPU after growth (blocked requests, such as lock waits, are replaced), default 1024.
+    pub ring_depth_max: u16,
+    /// Requests in flight per serving thread on `/dev/fuse` before growth, default 16.
+    pub dev_depth: u16,
+    /// Requests in flight per serving thread on `/dev/fuse` after growth, default 1024.
+    pub dev_depth_max: u16,
+}
+
+impl Default for SessionConfig {
+    fn default() -> Self {
+        SessionConfig {
+            max_write_bytes: 1 << 20,
+            max_readahead_bytes: 1 << 20,
+            max_background: 256,
+            time_granularity_ns: 1,
+            atomic_o_trunc: true,
+            readdirplus: ReaddirPlus::Auto,
+            posix_locks: true,
+            flock_locks: true,
+            posix_acl: false,
+            cache_symlinks: false,
+            security_ctx: false,
+            create_supp_group: true,
+            direct_io_allow_mmap: true,
+            handle_killpriv_v2: true,
+            single_writer: false,
+            request_timeout: Duration::ZERO,
+            ring_depth: 16,
+            ring_depth_max: 1024,
+            dev_depth: 16,
+            dev_depth_max: 1024,
+        }
+    }
+}
+
+/// What kernel and session agreed on.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Negotiated {
+    /// Minor protocol version in use, 31..=45.
+    pub minor: u32,
+    /// Everything the kernel offered.
+    pub offered: u64,
+    /// Abilities in use, bits of [`crate::abi::init`].
+    pub flags: u64,
+    /// Largest WRITE and READ payload in bytes.
+    pub max_write_bytes: u32,
+    /// Kernel read-ahead in bytes.
+    pub max_readahead_bytes: u32,
+}
+
+impl Negotiated {
+    /// Whether an ability is in use.
+    pub fn has(&self, flag: u64) -> bool {
+        self.flags & flag == flag
+    }
+}
+
+/// Why no session came about.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
+pub enum InitError {
+    /// The kernel is too old (before 5.4).
+    #[error("the kernel speaks FUSE {major}.{minor}; at least {KERNEL_VERSION}.{KERNEL_MINOR_MIN} is needed (Linux 5.4)")]
+    TooOld {
+        /// Kernel's major version.
+        major: u32,
+        /// Kernel's minor version.
+        minor: u32,
+    },
+    /// The kernel speaks a newer major version: answer with ours, it will ask again.
+    #[error("the kernel speaks FUSE {0}; it was asked to speak {KERNEL_VERSION}")]
+    AskAgain(u32),
+    /// A configuration value is out of range.
+    #[error("max_write is {0} bytes: must be a multiple of 4096 between 4096 and 16777216")]
+    BadMaxWrite(u32),
+}
+
+/// Answers INIT. `want_ring` says that requests should travel on rings if the kernel can.
+///
+/// # Errors
+/// [`InitError`]; nothing has been sent yet.
+pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Result<(InitOut, Negotiated), InitError> {
+    if arg.major > KERNEL_VERSION {
+        return Err(InitError::AskAgain(arg.major));
+    }
+    if arg.major < KERNEL_VERSION || arg.minor < KERNEL_MINOR_MIN {
+        return Err(InitError::TooOld { major: arg.major, minor: arg.minor });
+    }
+    let write = config.max_write_bytes;
+    if !(4096..=16 << 20).contains(&write) || !write.is_multiple_of(4096) {
+        return Err(InitError::BadMaxWrite(write));
+    }
+    let mut offered = u64::from(arg.flags);
+    if offered & INIT_EXT != 0 {
+        offered |= u64::from(arg.flags2) << 32;
+    }
+    let flags = wanted(config, want_ring) & offered;
+    let minor = arg.minor.min(KERNEL_MINOR);
+    let readahead = config.max_readahead_bytes.min(arg.max_readahead);
+    let timeout_s = config.request_timeout.as_secs() + u64::from(config.request_timeout.subsec_nanos() > 0);
+    let out = InitOut {
+        major: KERNEL_VERSION,
+        minor,
+        max_readahead: readahead,
+        flags: (flags & 0xffff_ffff) as u32,
+        max_background: config.max_background,
+        congestion_threshold: config.max_background - config.max_background / 4,
+        max_write: write,
+        time_gran: config.time_granularity_ns,
+        max_pages: u16::try_from(write / 4096).expect("at most 16 MiB"),
+        flags2: (flags >> 32) as u32,
+        request_timeout: u16::try_from(timeout_s).unwrap_or(u16::MAX),
+        ..Default::default()
+    };
+    let negotiated = Negotiated { minor, offered, flags, max_write_bytes: write, max_readahead_bytes: readahead };
+    Ok((out, negotiated))
+}
+
+/// The answer that makes a newer kernel ask again in our version.
+pub fn ask_again() -> InitOut {
+    InitOut { major: KERNEL_VERSION, minor: KERNEL_MINOR, ..Default::default() }
+}
+
+/// Flags that the configuration asks for.
+fn wanted(config: &SessionConfig, want_ring: bool) -> u64 {
+    let mut flags = ASYNC_READ | BIG_WRITES | MAX_PAGES | ASYNC_DIO | PARALLEL_DIROPS | DONT_MASK | HAS_IOCTL_DIR
+        | INIT_EXT | SETXATTR_EXT | HAS_EXPIRE_ONLY | EXPLICIT_INVAL_DATA | NO_OPENDIR_SUPPORT;
+    let options = [
+        (config.atomic_o_trunc, ATOMIC_O_TRUNC),
+        (config.readdirplus != ReaddirPlus::Off, DO_READDIRPLUS),
+        (config.readdirplus == ReaddirPlus::Auto, READDIRPLUS_AUTO),
+        (config.posix_locks, POSIX_LOCKS),
+        (config.flock_locks, FLOCK_LOCKS),
+        (config.posix_acl, POSIX_ACL),
+        (config.cache_symlinks, CACHE_SYMLINKS),
+        (config.security_ctx, SECURITY_CTX),
+        (config.create_supp_group, CREATE_SUPP_GROUP),
+        (config.direct_io_allow_mmap, DIRECT_IO_ALLOW_MMAP),
+        (config.handle_killpriv_v2, HANDLE_KILLPRIV_V2),
+        (config.single_writer, WRITEBACK_CACHE),
+        (!config.request_timeout.is_zero(), REQUEST_TIMEOUT),
+        (want_ring, OVER_IO_URING),
+    ];
+    for (wished, flag) in options {
+        if wished {
+            flags |= flag;
+        }
+    }
+    flags
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn offer(minor: u32, flags: u64) -> InitIn {
+        InitIn {
+            major: 7,
+            minor,
+            max_readahead: 131072,
+            flags: flags as u32,
+            flags2: (flags >> 32) as u32,
+            ..Default::default()
+        }
+    }
+
+    #[test]
+    fn writeback_cache_is_never_agreed_on_unless_this_mount_is_the_only_writer() {
+        let config = SessionConfig::default();
+        let (out, n) = negotiate(&offer(45, !0), &config, true).unwrap();
+        assert!(!n.has(WRITEBACK_CACHE) && u64::from(out.flags) & WRITEBACK_CACHE == 0);
+        let config = SessionConfig { single_writer: true, ..config };
+        assert!(negotiate(&offer(45, !0), &config, true).unwrap().1.has(WRITEBACK_CACHE));
+    }
+
+    #[test]
+    fn only_what_the_kernel_offered_is_agreed_on_and_high_bits_need_init_ext() {
+        let (out, n) = negotiate(&offer(31, ASYNC_READ | OVER_IO_URING), &SessionConfig::default(), true).unwrap();
+        assert_eq!((n.flags, out.flags2, n.minor), (ASYNC_READ, 0, 31));
+        let all = ASYNC_READ | INIT_EXT | OVER_IO_URING;
+        let (out, _) = negotiate(&offer(99, all), &SessionConfig::default(), true).unwrap();
+        assert_eq!((u64::from(out.flags2) << 32, out.minor), (OVER_IO_URING, KERNEL_MINOR));
+        let (out, _) = negotiate(&offer(45, all), &SessionConfig::default(), false).unwrap();
+        assert_eq!(out.flags2, 0);
+    }
+
+    #[test]
+    fn dax_export_and_idmap_are_never_agreed_on() {
+        let (_, n) = negotiate(&offer(45, !0), &SessionConfig::default(), true).unwrap();
+        assert_eq!(n.flags & (HAS_INODE_DAX | EXPORT_SUPPORT | ALLOW_IDMAP | PASSTHROUGH | POSIX_ACL), 0);
+    }
+
+    #[test]
+    fn old_and_newer_kernels_are_told_apart() {
+        let c = SessionConfig::default();
+        assert_eq!(negotiate(&offer(30, !0), &c, true), Err(InitError::TooOld { major: 7, minor: 30 }));
+        assert_eq!(negotiate(&InitIn { major: 8, ..offer(0, 0) }, &c, true), Err(InitError::AskAgain(8)));
+        let c = SessionConfig { max_write_bytes: 5000, ..c };
+        assert_eq!(negotiate(&offer(45, !0), &c, true), Err(InitError::BadMaxWrite(5000)));
+    }
+
+    #[test]
+    fn request_timeouts_round_up_to_whole_seconds() {
+        let c = SessionConfig { request_timeout: Duration::from_millis(1500), ..Default::default() };
+        assert_eq!(negotiate(&offer(45, !0), &c, true).unwrap().0.request_timeout, 2);
+    }
+}

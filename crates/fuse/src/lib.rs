@@ -1,0 +1,34 @@
+//! The FUSE session: how the kernel's file system requests reach Stria and how the answers go back.
+//!
+//! Holds the kernel protocol ([`abi`], [`op`], [`init`]), two transports behind one [`Request`]/[`Reply`] pair (requests
+//! as completions on the runtime's io_uring, or read from `/dev/fuse`), notifications, mounting and unmounting, and
+//! the supervisor that cleans up after a killed daemon. Holds no file system: that is a [`FileSystem`] given to
+//! [`Worker::serve`]. Everything asynchronous runs on a compio runtime, one thread per worker, nothing blocks.
+//!
+//! ```text
+//! kernel --ring completion / read(2)--> slot --Request--> FileSystem::handle --Reply--> slot --commit / writev--> kernel
+//! ```
+pub mod abi;
+mod crew;
+mod dev;
+pub mod init;
+mod interrupt;
+pub mod mount;
+pub mod notify;
+pub mod op;
+pub mod probe;
+mod reply;
+mod request;
+mod ring;
+mod runtime;
+mod session;
+mod slot;
+
+pub use init::{Negotiated, ReaddirPlus, SessionConfig};
+pub use interrupt::Interrupted;
+pub use notify::{Notified, Notifier};
+pub use op::{Extensions, Op};
+pub use reply::{Dirents, Entry, Replied, Reply};
+pub use request::Request;
+pub use runtime::{RuntimeConfig, runtime};
+pub use session::{Counters, FileSystem, Session, SessionError, Transport, TransportChoice, Worker};

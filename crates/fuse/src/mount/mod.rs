@@ -1,0 +1,273 @@
+//! Mounting: from a directory to a `/dev/fuse` descriptor and back, with every refusal saying what to do.
+//!
+//! Root mounts with mount(2), everybody else through fusermount3. The mount point is checked before: missing, not a
+//! directory, busy, or occupied by a FUSE mount whose daemon died.
+mod fusermount;
+mod options;
+mod supervise;
+mod table;
+
+pub(crate) use fusermount::find_fusermount;
+pub use options::{MountOptions, OptionError};
+pub use supervise::Supervisor;
+pub use table::{MountEntry, mounts};
+
+use crate::init::SessionConfig;
+use crate::session::{Session, SessionError, TransportChoice};
+use std::ffi::{CString, OsStr};
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::os::unix::net::UnixStream;
+use std::path::{Path, PathBuf};
+
+/// Why a mount or unmount did not happen.
+#[derive(Debug, thiserror::Error)]
+pub enum MountError {
+    /// The mount point does not exist.
+    #[error("mount point {} does not exist: create it first (mkdir -p {p})", .0.display(), p = .0.display())]
+    Missing(PathBuf),
+    /// The mount point is not a directory.
+    #[error("mount point {} is not a directory", .0.display())]
+    NotADirectory(PathBuf),
+    /// Something is mounted there.
+    #[error("mount point {} is busy: {kind} file system '{source_name}' is mounted there; unmount it (umount {p}) or use -o over_mount", .at.display(), p = .at.display())]
+    Busy {
+        /// The mount point.
+        at: PathBuf,
+        /// Type of what is mounted.
+        kind: String,
+        /// Its source.
+        source_name: String,
+    },
+    /// A FUSE mount without a daemon is there.
+    #[error("mount point {} holds a dead FUSE mount (its daemon is gone): detach it (umount -l {p}) or use -o clean_stale", .0.display(), p = .0.display())]
+    Stale(PathBuf),
+    /// Programs still use the mount.
+    #[error("{} is still in use: close the programs that use it (fuser -vm {p}), or unmount lazily", .at.display(), p = .at.display())]
+    StillBusy {
+        /// The mount point.
+        at: PathBuf,
+    },
+    /// `/dev/fuse` cannot be opened.
+    #[error("cannot open /dev/fuse: {0}; load the module (modprobe fuse), or give the container the device")]
+    NoDevice(io::Error),
+    /// fusermount3 is missing.
+    #[error("mounting as a user needs fusermount3 (package fuse3), which is not installed")]
+    NoFusermount,
+    /// fusermount3 refused.
+    #[error("fusermount3 refused {}: {said}", .at.display())]
+    Fusermount {
+        /// The mount point.
+        at: PathBuf,
+        /// What it said.
+        said: String,
+    },
+    /// A system call failed.
+    #[error("{what} {}: {source}", .at.display())]
+    Io {
+        /// What was tried.
+        what: &'static str,
+        /// The mount point.
+        at: PathBuf,
+        /// The system's answer.
+        source: io::Error,
+    },
+    /// The session did not start.
+    #[error(transparent)]
+    Session(#[from] SessionError),
+}
+
+impl MountError {
+    pub(crate) fn io(what: &'static str, at: &Path, source: io::Error) -> Self {
+        MountError::Io { what, at: at.into(), source }
+    }
+}
+
+/// A mounted file system. Dropping it leaves the mount as it is; see [`Mount::unmount`] and [`Mount::supervise`].
+#[derive(Debug)]
+pub struct Mount {
+    at: PathBuf,
+    by_user: bool,
+    connection: Option<u32>,
+    supervisor: Option<Supervisor>,
+    _auto_unmount: Option<UnixStream>,
+}
+
+/// Mounts a file system at `at` and starts its session: afterwards its workers must be served.
+///
+/// # Errors
+/// [`MountError`]; nothing stays mounted.
+pub fn mount(
+    at: &Path,
+    options: &MountOptions,
+    config: SessionConfig,
+    choice: TransportChoice,
+) -> Result<(Session, Mount), MountError> {
+    let at = check_mount_point(at, options)?;
+    // SAFETY: plain system call without arguments.
+    let by_user = unsafe { libc::geteuid() } != 0;
+    let (fd, socket) = if by_user { fusermount::mount(&at, options)? } else { (mount_directly(&at, options)?, None) };
+    let connection = table::connection_at(&at);
+    let mut mount = Mount { at, by_user, connection, supervisor: None, _auto_unmount: socket };
+    match Session::start(fd, config, choice) {
+        Ok(session) => {
+            if options.auto_unmount && !by_user {
+                mount.supervise()?;
+            }
+            Ok((session, mount))
+        }
+        Err(e) => {
+            if let Err(left) = mount.unmount(true) {
+                tracing::warn!("after a failed start: {left}");
+            }
+            Err(e.into())
+        }
+    }
+}
+
+impl Mount {
+    /// The mount point.
+    pub fn path(&self) -> &Path {
+        &self.at
+    }
+
+    /// The connection's number under `/sys/fs/fuse/connections`, if known.
+    pub fn connection(&self) -> Option<u32> {
+        self.connection
+    }
+
+    /// Starts a tiny process that aborts the connection and detaches the mount when this process dies, however it dies.
+    ///
+    /// # Errors
+    /// [`MountError`] when no process can be made.
+    pub fn supervise(&mut self) -> Result<(), MountError> {
+        if self.supervisor.is_none() {
+            let started = Supervisor::start(&self.at, self.connection, self.by_user);
+            self.supervisor = Some(started.map_err(|e| MountError::io("starting the supervisor of", &self.at, e))?);
+        }
+        Ok(())
+    }
+
+    /// Unmounts. `lazy` detaches at once even if programs still use it. Afterwards the session's workers end.
+    ///
+    /// # Errors
+    /// [`MountError`]; still mounted then. Already unmounted by others is no error.
+    pub fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
+        match unmount(&self.at, lazy) {
+            Err(e) if self.is_mounted() => return Err(e),
+            _ => {}
+        }
+        if let Some(supervisor) = self.supervisor.take() {
+            supervisor.dismiss();
+        }
+        Ok(())
+    }
+
+    /// Whether this very mount is still in the mount table.
+    pub fn is_mounted(&self) -> bool {
+        table::connection_at(&self.at).is_some_and(|c| Some(c) == self.connection)
+    }
+
+    /// Ends the connection by force: every caller gets an error, every worker ends. Works when nothing else does.
+    ///
+    /// # Errors
+    /// The system's answer, or `Unsupported` when the connection's number is not known.
+    pub fn abort(&self) -> io::Result<()> {
+        abort(self.connection.ok_or(io::ErrorKind::Unsupported)?)
+    }
+}
+
+/// Aborts FUSE connection `connection` (root, or the user who mounted).
+///
+/// # Errors
+/// The system's answer; `NotFound` also when fusectl is not mounted on `/sys/fs/fuse/connections`.
+pub fn abort(connection: u32) -> io::Result<()> {
+    std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1")
+}
+
+/// Unmounts whatever FUSE file system is at `at`, as root directly, otherwise through fusermount3.
+///
+/// # Errors
+/// [`MountError`]; still mounted then.
+pub fn unmount(at: &Path, lazy: bool) -> Result<(), MountError> {
+    // SAFETY: plain system call without arguments.
+    if unsafe { libc::geteuid() } != 0 {
+        return fusermount::unmount(at, lazy);
+    }
+    let path = c_path(at)?;
+    let flags = libc::UMOUNT_NOFOLLOW | if lazy { libc::MNT_DETACH } else { 0 };
+    // SAFETY: a NUL-terminated path that outlives the call.
+    if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 {
+        return Ok(());
+    }
+    let e = io::Error::last_os_error();
+    match e.raw_os_error() {
+        Some(libc::EBUSY) => Err(MountError::StillBusy { at: at.into() }),
+        _ => Err(MountError::io("unmounting", at, e)),
+    }
+}
+
+/// Checks that a file system can be mounted at `at`, and returns its absolute path. A dead FUSE mount there is detached
+/// if the options say so.
+///
+/// # Errors
+/// [`MountError`] naming what is in the way.
+pub fn check_mount_point(at: &Path, options: &MountOptions) -> Result<PathBuf, MountError> {
+    // Only the parent is resolved: looking at the mount point itself could hang in a dead mount.
+    let name = at.file_name().unwrap_or(OsStr::new("."));
+    let parent = match at.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    let parent = parent.canonicalize().map_err(|_| MountError::Missing(at.into()))?;
+    let full = if at.is_absolute() && at.parent().is_none() { PathBuf::from("/") } else { parent.join(name) };
+    loop {
+        let found = std::fs::metadata(&full);
+        match found {
+            Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
+                if !options.clean_stale {
+                    return Err(MountError::Stale(full));
+                }
+                unmount(&full, true)?;
+            }
+            Err(e) if e.kind() == io::ErrorKind::NotFound => return Err(MountError::Missing(full)),
+            Err(e) => return Err(MountError::io("looking at mount point", &full, e)),
+            Ok(meta) if !meta.is_dir() => return Err(MountError::NotADirectory(full)),
+            Ok(_) => break,
+        }
+    }
+    let full = full.canonicalize().map_err(|e| MountError::io("resolving mount point", &full, e))?;
+    if !options.over_mount
+        && let Some(entry) = table::mount_at(&full)
+    {
+        return Err(MountError::Busy { at: full, kind: entry.kind, source_name: entry.source });
+    }
+    Ok(full)
+}
+
+fn mount_directly(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse");
+    let fd = OwnedFd::from(device.map_err(MountError::NoDevice)?);
+    // SAFETY: plain system calls without arguments.
+    let (uid, gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let c = |text: &str| CString::new(text).map_err(|e| MountError::io("mounting", at, e.into()));
+    let (source, kind) = (c(&options.fsname)?, c("fuse.stria")?);
+    let data = c(&options.mount_data(fd.as_raw_fd(), uid, gid))?;
+    let target = c_path(at)?;
+    // SAFETY: NUL-terminated strings that outlive the call.
+    let rc = unsafe {
+        libc::mount(
+            source.as_ptr(),
+            target.as_ptr(),
+            kind.as_ptr(),
+            options.mount_flags(),
+            data.as_ptr().cast(),
+        )
+    };
+    if rc == 0 { Ok(fd) } else { Err(MountError::io("mounting", at, io::Error::last_os_error())) }
+}
+
+fn c_path(at: &Path) -> Result<CString, MountError> {
+    CString::new(at.as_os_str().as_bytes()).map_err(|e| MountError::io("mounting", at, e.into()))
+}

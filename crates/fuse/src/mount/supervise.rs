@@ -1,0 +1,222 @@
+//! The supervisor: a tiny forked process that outlives the daemon by a moment and cleans up its mount.
+//!
+//! It sleeps on a pipe whose other end only the daemon holds. A byte means "unmounted, go"; end of file means that the
+//! daemon died: the connection is aborted (so that nobody hangs) and the mount detached. A daemon that was killed while
+//! it held files on its own mount hangs inside its exit and never closes the pipe, so the supervisor also looks now and
+//! then whether the daemon is on its way out. It holds no other descriptor, in particular not `/dev/fuse`.
+use std::ffi::CString;
+use std::io;
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
+use std::os::unix::ffi::OsStrExt;
+use std::path::Path;
+
+/// How often the supervisor looks whether the daemon hangs in its exit, in ms.
+const LOOK_EVERY_MS: i32 = 1000;
+const PF_EXITING: u64 = 4;
+
+/// Handle on a supervisor process. Dropping it without [`Supervisor::dismiss`] makes it act.
+#[derive(Debug)]
+pub struct Supervisor {
+    pid: libc::pid_t,
+    pipe: Option<OwnedFd>,
+}
+
+/// Everything the child needs, made before the fork: afterwards it may not allocate.
+struct Plan {
+    pipe: i32,
+    daemon_stat: CString,
+    abort: Option<CString>,
+    at: CString,
+    minor: Option<u32>,
+    fusermount: Option<[CString; 5]>,
+}
+
+impl Supervisor {
+    /// Forks the supervisor of the mount at `at`.
+    ///
+    /// # Errors
+    /// The system's refusal to make a pipe or a process.
+    pub(crate) fn start(at: &Path, connection: Option<u32>, by_user: bool) -> io::Result<Supervisor> {
+        let mut fds = [0i32; 2];
+        // SAFETY: room for two descriptors.
+        if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+            return Err(io::Error::last_os_error());
+        }
+        // SAFETY: both were just made and belong to nobody else.
+        let (read, write) = unsafe { (OwnedFd::from_raw_fd(fds[0]), OwnedFd::from_raw_fd(fds[1])) };
+        let helper = if by_user { super::find_fusermount() } else { None };
+        let at_c = CString::new(at.as_os_str().as_bytes())?;
+        let fusermount = match helper {
+            Some(p) => {
+                let program = CString::new(p.as_os_str().as_bytes())?;
+                Some([program, c"-u".into(), c"-z".into(), c"--".into(), at_c.clone()])
+            }
+            None => None,
+        };
+        let plan = Plan {
+            pipe: read.as_raw_fd(),
+            daemon_stat: CString::new(format!("/proc/{}/stat", std::process::id()))?,
+            abort: connection.map(|c| CString::new(format!("/sys/fs/fuse/connections/{c}/abort"))).transpose()?,
+            at: at_c,
+            minor: connection,
+            fusermount,
+        };
+        // SAFETY: the child only makes async-signal-safe calls and never returns.
+        match unsafe { libc::fork() } {
+            -1 => Err(io::Error::last_os_error()),
+            0 => child(&plan),
+            pid => Ok(Supervisor { pid, pipe: Some(write) }),
+        }
+    }
+
+    /// The supervisor's process id.
+    pub fn pid(&self) -> i32 {
+        self.pid
+    }
+
+    /// Sends the supervisor away without action: the mount is gone.
+    pub fn dismiss(mut self) {
+        if let Some(pipe) = &self.pipe {
+            // SAFETY: one byte from a live static.
+            unsafe { libc::write(pipe.as_raw_fd(), b"q".as_ptr().cast(), 1) };
+        }
+        self.collect();
+    }
+
+    fn collect(&mut self) {
+        self.pipe = None;
+        // SAFETY: waits for our own child; no status wanted.
+        while unsafe { libc::waitpid(self.pid, std::ptr::null_mut(), 0) } < 0
+            && io::Error::last_os_error().kind() == io::ErrorKind::Interrupted
+        {}
+    }
+}
+
+impl Drop for Supervisor {
+    fn drop(&mut self) {
+        if self.pipe.is_some() {
+            self.collect();
+        }
+    }
+}
+
+/// The child's whole life. Only async-signal-safe calls.
+fn child(plan: &Plan) -> ! {
+    // SAFETY: all calls are async-signal-safe system calls on values made before the fork; arguments are valid.
+    unsafe {
+        let mut all: libc::sigset_t = std::mem::zeroed();
+        libc::sigfillset(&raw mut all);
+        libc::sigprocmask(libc::SIG_BLOCK, &raw const all, std::ptr::null_mut());
+        libc::setsid();
+        libc::prctl(libc::PR_SET_NAME, c"stria-mount-sup".as_ptr());
+        libc::chdir(c"/".as_ptr());
+        let pipe = plan.pipe as libc::c_uint;
+        if pipe > 0 {
+            libc::syscall(libc::SYS_close_range, 0, pipe - 1, 0);
+        }
+        libc::syscall(libc::SYS_close_range, pipe + 1, libc::c_uint::MAX, 0);
+        if daemon_died(plan) {
+            clean_up(plan);
+        }
+        libc::_exit(0)
+    }
+}
+
+/// Waits; false when dismissed.
+unsafe fn daemon_died(plan: &Plan) -> bool {
+    let mut exiting_seen = false;
+    loop {
+        let mut poll = libc::pollfd { fd: plan.pipe, events: libc::POLLIN, revents: 0 };
+        // SAFETY: one pollfd on the stack; reads go to a one-byte local.
+        let n = unsafe { libc::poll(&raw mut poll, 1, LOOK_EVERY_MS) };
+        if n > 0 {
+            let mut byte = 0u8;
+            // SAFETY: as above.
+            return unsafe { libc::read(plan.pipe, (&raw mut byte).cast(), 1) } != 1;
+        }
+        // SAFETY: async-signal-safe calls on a valid path.
+        let exiting = unsafe { is_exiting(plan) };
+        if exiting && exiting_seen {
+            return true;
+        }
+        exiting_seen = exiting;
+    }
+}
+
+/// Whether the daemon's first thread is on its way out or already a zombie.
+unsafe fn is_exiting(plan: &Plan) -> bool {
+    let mut buf = [0u8; 512];
+    // SAFETY: a NUL-terminated path and a buffer of the said length.
+    let n = unsafe {
+        let fd = libc::open(plan.daemon_stat.as_ptr(), libc::O_RDONLY | libc::O_CLOEXEC);
+        if fd < 0 {
+            return true;
+        }
+        let n = libc::read(fd, buf.as_mut_ptr().cast(), buf.len());
+        libc::close(fd);
+        n
+    };
+    usize::try_from(n).is_ok_and(|n| stat_says_exiting(&buf[..n]))
+}
+
+/// Reads `pid (name) state ppid pgrp session tty tpgid flags ...`. Does not allocate.
+fn stat_says_exiting(stat: &[u8]) -> bool {
+    let Some(end) = stat.iter().rposition(|&b| b == b')') else { return false };
+    let mut fields = stat[end + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty());
+    let Some(state) = fields.next() else { return false };
+    let flags = fields.nth(5).map_or(0, |f| f.iter().fold(0u64, |v, c| v * 10 + u64::from(c.wrapping_sub(b'0') % 10)));
+    matches!(state, b"Z" | b"X") || flags & PF_EXITING != 0
+}
+
+/// Aborts the connection and detaches the mount, if it is still ours.
+unsafe fn clean_up(plan: &Plan) {
+    // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; plain structures on the stack.
+    unsafe {
+        if let Some(abort) = &plan.abort {
+            let fd = libc::open(abort.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if fd >= 0 {
+                libc::write(fd, b"1".as_ptr().cast(), 1);
+                libc::close(fd);
+            }
+        }
+        let mut stat: libc::stat = std::mem::zeroed();
+        if libc::stat(plan.at.as_ptr(), &raw mut stat) == 0 {
+            // The connection is aborted, so an answer is either cached and ours, or of another file system.
+            if Some(libc::minor(stat.st_dev)) != plan.minor || libc::major(stat.st_dev) != 0 {
+                return;
+            }
+        } else if *libc::__errno_location() != libc::ENOTCONN && *libc::__errno_location() != libc::ECONNABORTED {
+            return;
+        }
+        match &plan.fusermount {
+            Some(args) => {
+                let argv = [
+                    args[0].as_ptr(),
+                    args[1].as_ptr(),
+                    args[2].as_ptr(),
+                    args[3].as_ptr(),
+                    args[4].as_ptr(),
+                    std::ptr::null(),
+                ];
+                libc::execv(argv[0], argv.as_ptr());
+            }
+            None => {
+                libc::umount2(plan.at.as_ptr(), libc::MNT_DETACH);
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_daemon_hanging_in_its_exit_is_told_from_a_living_one() {
+        assert!(!stat_says_exiting(b"71 (st) ria (x) S 1 71 71 0 -1 4194560 1 2"));
+        assert!(stat_says_exiting(b"71 (stria) D 1 71 71 0 -1 4194564 1 2"));
+        assert!(stat_says_exiting(b"71 (stria) Z 1 71 71 0 -1 4194560 1 2"));
+        assert!(!stat_says_exiting(b""));
+        assert!(!stat_says_exiting(b"71 (stria"));
+    }
+}

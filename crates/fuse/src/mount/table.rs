@@ -1,0 +1,79 @@
+//! The kernel's mount table: what is mounted where, without touching any file system.
+use std::ffi::OsString;
+use std::os::unix::ffi::OsStringExt;
+use std::path::{Path, PathBuf};
+
+/// One line of the mount table.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct MountEntry {
+    /// Where.
+    pub at: PathBuf,
+    /// File system type, for example `fuse.stria`.
+    pub kind: String,
+    /// Source, for example `stria`.
+    pub source: String,
+    /// Minor device number; for FUSE the number of the connection.
+    pub minor: u32,
+}
+
+/// All mounts of this process's namespace, oldest first. Empty if `/proc` is not there.
+pub fn mounts() -> Vec<MountEntry> {
+    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    bytes.split(|&b| b == b'\n').filter_map(parse_line).collect()
+}
+
+/// The topmost mount exactly at `at`.
+pub(crate) fn mount_at(at: &Path) -> Option<MountEntry> {
+    mounts().into_iter().rev().find(|m| m.at == at)
+}
+
+/// The connection number of the FUSE mount at `at`.
+pub(crate) fn connection_at(at: &Path) -> Option<u32> {
+    mount_at(at).filter(|m| m.kind.starts_with("fuse")).map(|m| m.minor)
+}
+
+/// `36 35 0:53 / /mnt rw,noatime shared:1 - fuse.stria stria rw,...`
+fn parse_line(line: &[u8]) -> Option<MountEntry> {
+    let mut fields = line.split(|&b| b == b' ');
+    let dev = std::str::from_utf8(fields.nth(2)?).ok()?;
+    let at = unescape(fields.nth(1)?);
+    let mut rest = fields.skip_while(|f| *f != b"-").skip(1);
+    let text = |f: &[u8]| String::from_utf8_lossy(&unescape(f)).into_owned();
+    let (kind, source) = (text(rest.next()?), text(rest.next()?));
+    let minor = dev.split_once(':')?.1.parse().ok()?;
+    Some(MountEntry { at: OsString::from_vec(at).into(), kind, source, minor })
+}
+
+/// Undoes the octal escapes (`\040` for a space).
+fn unescape(field: &[u8]) -> Vec<u8> {
+    let mut out = Vec::with_capacity(field.len());
+    let mut i = 0;
+    while i < field.len() {
+        let octal = field.get(i + 1..i + 4).filter(|d| field[i] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
+        match octal {
+            Some(d) => {
+                out.push(d.iter().fold(0u8, |v, c| v.wrapping_mul(8).wrapping_add(c - b'0')));
+                i += 4;
+            }
+            None => {
+                out.push(field[i]);
+                i += 1;
+            }
+        }
+    }
+    out
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_table_line_is_understood_with_optional_fields_and_escapes() {
+        let line = b"36 35 0:53 / /mnt/a\\040b rw,noatime shared:1 master:2 - fuse.stria my\\011fs rw,user_id=0";
+        let m = parse_line(line).unwrap();
+        assert_eq!((m.at.to_str().unwrap(), m.kind.as_str(), m.source.as_str(), m.minor), ("/mnt/a b", "fuse.stria", "my\tfs", 53));
+        assert_eq!(parse_line(b""), None);
+        assert_eq!(parse_line(b"36 35 0:53 / /mnt rw"), None);
+    }
+}

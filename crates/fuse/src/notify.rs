@@ -1,0 +1,239 @@
+//! Notifications: invalidations and other messages to the kernel, off the serving threads.
+//!
+//! A notification may wait in the kernel (INVAL_INODE for page locks that a READ in progress holds, INVAL_ENTRY for a
+//! directory's lock), so it is written by a helper thread and its end is a future. Notifications may overtake each
+//! other; whoever needs an order awaits one before the next. Threads are started when all are busy, so that a waiting
+//! notification never holds up the one that would free it, up to [`THREADS_MAX`]; then they queue.
+use crate::abi::{self, *};
+use crate::session::{Shared, write_message};
+use std::collections::VecDeque;
+use std::future::Future;
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+use zerocopy::IntoBytes;
+
+/// Helper threads at most, that is, notifications that wait in the kernel at a time.
+pub const THREADS_MAX: usize = 64;
+/// Notifications that wait for a thread at most; more are refused with EAGAIN.
+pub const QUEUE_MAX: usize = 65536;
+/// An idle helper thread goes away after this.
+const IDLE: Duration = Duration::from_secs(5);
+
+struct Job {
+    code: i32,
+    body: Vec<u8>,
+    done: Arc<Done>,
+}
+
+#[derive(Default)]
+struct Done(Mutex<(Option<io::Result<()>>, Option<Waker>)>);
+
+impl Done {
+    fn set(&self, result: io::Result<()>) {
+        let waker = {
+            let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+            state.0 = Some(result);
+            state.1.take()
+        };
+        if let Some(waker) = waker {
+            waker.wake();
+        }
+    }
+}
+
+/// Resolves when the kernel has done what the notification asked. Need not be awaited; dropping it changes nothing.
+pub struct Notified(Arc<Done>);
+
+impl Future for Notified {
+    type Output = io::Result<()>;
+
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match state.0.take() {
+            Some(result) => Poll::Ready(result),
+            None => {
+                state.1 = Some(cx.waker().clone());
+                Poll::Pending
+            }
+        }
+    }
+}
+
+#[derive(Default)]
+struct Queue {
+    jobs: VecDeque<Job>,
+    idle: usize,
+    threads: usize,
+    closed: bool,
+}
+
+struct Pool {
+    queue: Mutex<Queue>,
+    changed: Condvar,
+    shared: Arc<Shared>,
+}
+
+impl Pool {
+    fn lock(&self) -> MutexGuard<'_, Queue> {
+        self.queue.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+/// Closes the pool when the last [`Notifier`] is dropped.
+struct Handle(Arc<Pool>);
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.0.lock().closed = true;
+        self.0.changed.notify_all();
+    }
+}
+
+/// Sends notifications of one session from any thread. Cheap to clone.
+///
+/// All methods return at once; the future resolves to `Ok` also when the kernel had nothing cached (ENOENT).
+#[derive(Clone)]
+pub struct Notifier(Arc<Handle>);
+
+impl Notifier {
+    pub(crate) fn new(shared: Arc<Shared>) -> Self {
+        let pool = Pool { queue: Mutex::default(), changed: Condvar::new(), shared };
+        Notifier(Arc::new(Handle(Arc::new(pool))))
+    }
+
+    /// Drops cached attributes of a node, and cached pages of `len` bytes from `offset` (`len` 0: to the end). Dirty
+    /// pages of shared mappings are written back first; reads in progress on the range are waited for.
+    pub fn inval_inode(&self, nodeid: u64, offset: u64, len: u64) -> Notified {
+        let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
+        let out = NotifyInvalInodeOut { ino: nodeid, off: signed(offset), len: signed(len) };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Drops cached attributes of a node, no pages.
+    pub fn inval_attr(&self, nodeid: u64) -> Notified {
+        let out = NotifyInvalInodeOut { ino: nodeid, off: -1, len: 0 };
+        self.send(notify::INVAL_INODE, &[out.as_bytes()])
+    }
+
+    /// Drops a cached name (also a cached "no such name") of a directory.
+    pub fn inval_entry(&self, parent: u64, name: &[u8]) -> Notified {
+        self.entry(parent, name, 0)
+    }
+
+    /// Makes the kernel ask again for a name, without unmounting or detaching what is below it.
+    pub fn expire_entry(&self, parent: u64, name: &[u8]) -> Notified {
+        self.entry(parent, name, EXPIRE_ONLY)
+    }
+
+    /// Tells that `name` of `parent`, which was `child`, was removed: watchers are told, the dentry goes.
+    pub fn delete(&self, parent: u64, child: u64, name: &[u8]) -> Notified {
+        let Ok(namelen) = u32::try_from(name.len()) else { return refused(libc::ENAMETOOLONG) };
+        let out = NotifyDeleteOut { parent, child, namelen, padding: 0 };
+        self.send(notify::DELETE, &[out.as_bytes(), name, &[0]])
+    }
+
+    /// Puts data into the kernel's page cache. Data beyond the known end of file raise the local size.
+    pub fn store(&self, nodeid: u64, offset: u64, data: &[u8]) -> Notified {
+        let Ok(size) = u32::try_from(data.len()) else { return refused(libc::E2BIG) };
+        let out = NotifyStoreOut { nodeid, offset, size, padding: 0 };
+        self.send(notify::STORE, &[out.as_bytes(), data])
+    }
+
+    /// Wakes pollers of a poll handle (`kh` of a POLL request that asked to be notified).
+    pub fn poll_wakeup(&self, kh: u64) -> Notified {
+        self.send(notify::POLL, &[NotifyPollOut { kh }.as_bytes()])
+    }
+
+    /// Makes the kernel look every cached name up again before its next use (ABI 7.44; older: ENOSYS).
+    pub fn inc_epoch(&self) -> Notified {
+        if self.minor() < 44 { refused(libc::ENOSYS) } else { self.send(notify::INC_EPOCH, &[]) }
+    }
+
+    /// Asks the kernel to give up unused dentries of nodes, so that FORGETs follow (ABI 7.45; older: ENOSYS).
+    pub fn prune(&self, nodeids: &[u64]) -> Notified {
+        if self.minor() < 45 {
+            return refused(libc::ENOSYS);
+        }
+        let Ok(count) = u32::try_from(nodeids.len()) else { return refused(libc::E2BIG) };
+        let out = abi::NotifyPruneOut { count, ..Default::default() };
+        self.send(notify::PRUNE, &[out.as_bytes(), nodeids.as_bytes()])
+    }
+
+    fn minor(&self) -> u32 {
+        self.0.0.shared.negotiated.minor
+    }
+
+    fn entry(&self, parent: u64, name: &[u8], flags: u32) -> Notified {
+        let Ok(namelen) = u32::try_from(name.len()) else { return refused(libc::ENAMETOOLONG) };
+        let out = NotifyInvalEntryOut { parent, namelen, flags };
+        self.send(notify::INVAL_ENTRY, &[out.as_bytes(), name, &[0]])
+    }
+
+    fn send(&self, code: i32, parts: &[&[u8]]) -> Notified {
+        let done = Arc::new(Done::default());
+        let pool = &self.0.0;
+        let mut queue = pool.lock();
+        if queue.jobs.len() >= QUEUE_MAX {
+            return refused(libc::EAGAIN);
+        }
+        queue.jobs.push_back(Job { code, body: parts.concat(), done: done.clone() });
+        if queue.jobs.len() > queue.idle && queue.threads < THREADS_MAX {
+            queue.threads += 1;
+            let weak = Arc::downgrade(pool);
+            let started = std::thread::Builder::new().name("fuse-notify".into()).spawn(move || run(&weak));
+            if let Err(e) = started {
+                queue.threads -= 1;
+                if queue.threads == 0 {
+                    queue.jobs.pop_back();
+                    done.set(Err(e));
+                }
+            }
+        }
+        drop(queue);
+        pool.changed.notify_one();
+        Notified(done)
+    }
+}
+
+fn refused(errno: i32) -> Notified {
+    let done = Arc::new(Done::default());
+    done.set(Err(io::Error::from_raw_os_error(errno)));
+    Notified(done)
+}
+
+/// A helper thread.
+fn run(pool: &Weak<Pool>) {
+    let Some(pool) = pool.upgrade() else { return };
+    while let Some(job) = next(&pool) {
+        let result = write_message(&pool.shared.fd, 0, job.code, &[IoSlice::new(&job.body)]);
+        job.done.set(match result {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        });
+    }
+}
+
+/// The next job; `None` ends the thread.
+fn next(pool: &Pool) -> Option<Job> {
+    let mut queue = pool.lock();
+    loop {
+        if let Some(job) = queue.jobs.pop_front() {
+            return Some(job);
+        }
+        if queue.closed {
+            queue.threads -= 1;
+            return None;
+        }
+        queue.idle += 1;
+        let (back, timeout) = pool.changed.wait_timeout(queue, IDLE).unwrap_or_else(PoisonError::into_inner);
+        queue = back;
+        queue.idle -= 1;
+        if timeout.timed_out() && queue.jobs.is_empty() {
+            queue.threads -= 1;
+            return None;
+        }
+    }
+}
