@@ -4,8 +4,13 @@
 //! in 32 (chosen by hash, so whole streams are sampled evenly) and simulate both policies at the cache's size divided
 //! by 32. Each simulated miss counts what a miss of its grain has been measured to cost per page
 //! ([`crate::ReclaimPolicy::on_fetched`]); a fine miss is a seek for few bytes, a coarse one is mostly transfer.
-//! Sums decay by half every window. The policy with the smaller sum places and demotes pages in the real lists, from
-//! then on; nothing is moved at the moment of a switch. A switch needs a lead of 1/64, against flutter between equals.
+//!
+//! The accesses of a window add up to one difference of costs. Differences are summed with an exponential memory of
+//! [`MEMORY`] windows, their squares likewise, and the lead changes hands only when the sum is [`EVIDENCE`] times
+//! larger than the root of the squares: one coarse request hits or misses as a whole, so single windows are noisy,
+//! and a change of mind costs what the other policy had kept. Coming from even, four windows that agree suffice. The
+//! leader places and demotes pages in the real lists from then on; nothing is moved at the moment of a change.
+//! Starts as `lru`.
 use crate::managed::{Managed, Order};
 use crate::table::{AHEAD, Table};
 use crate::two_list::{Placement, TwoList};
@@ -17,8 +22,10 @@ use rustc_hash::FxBuildHasher;
 
 /// Smaller caches sample more densely so that a shadow has this many frames, down to one block in 8.
 const SHADOW_PAGES_MIN: u32 = 256;
-/// A switch needs a lead of one part in this many.
-const LEAD: u64 = 64;
+/// Windows after which a difference counts 1/e.
+const MEMORY: i64 = 24;
+/// Standard deviations that a change of the lead needs.
+const EVIDENCE: u128 = 2;
 
 struct Adaptive {
     lists: TwoList,
@@ -27,6 +34,11 @@ struct Adaptive {
     fgf: Shadow,
     fine: MissCost,
     coarse: MissCost,
+    /// What lru's misses cost more than fgf's, in microseconds: in this window, the decayed sum, and the decayed sum
+    /// of squares.
+    window_us: i64,
+    difference_us: i64,
+    squares: u128,
     /// Sampled accesses until the next verdict.
     left_in_window: u32,
     window: u32,
@@ -52,6 +64,9 @@ fn adaptive(config: &CacheConfig) -> Adaptive {
         fgf: Shadow::new(pages, Placement::Ring, ring),
         fine: MissCost::new(config.duel_fine_cost_ns),
         coarse: MissCost::new(config.duel_coarse_cost_ns),
+        window_us: 0,
+        difference_us: 0,
+        squares: 0,
         left_in_window: window,
         window,
         switches: 0,
@@ -69,11 +84,11 @@ impl Adaptive {
     }
 
     fn duel(&mut self, access: &PageAccess) {
-        let cost = if access.grain == Grain::Fine { self.fine.per_page() } else { self.coarse.per_page() };
-        for shadow in [&mut self.lru, &mut self.fgf] {
-            if !shadow.access(access) {
-                shadow.cost_ns = shadow.cost_ns.saturating_add(cost);
-            }
+        let (lru_hit, fgf_hit) = (self.lru.access(access), self.fgf.access(access));
+        if lru_hit != fgf_hit {
+            let cost = if access.grain == Grain::Fine { &self.fine } else { &self.coarse };
+            let us = i64::try_from(cost.per_page().div_ceil(1000)).unwrap_or(i64::MAX);
+            self.window_us = self.window_us.saturating_add(if fgf_hit { us } else { -us });
         }
         self.left_in_window -= 1;
         if self.left_in_window == 0 {
@@ -83,16 +98,22 @@ impl Adaptive {
     }
 
     fn judge(&mut self) {
-        let (lru, fgf) = (self.lru.cost_ns, self.fgf.cost_ns);
-        let winner = match self.lists.placement {
-            Placement::Lru if fgf + fgf / LEAD < lru => Placement::Ring,
-            Placement::Ring if lru + lru / LEAD < fgf => Placement::Lru,
-            same => same,
+        let decayed = self.difference_us - self.difference_us / MEMORY;
+        self.difference_us = decayed.saturating_add(self.window_us);
+        let square = u128::from(self.window_us.unsigned_abs()).pow(2);
+        self.squares = (self.squares - self.squares / MEMORY as u128).saturating_add(square);
+        self.window_us = 0;
+        let difference = u128::from(self.difference_us.unsigned_abs());
+        if difference.saturating_mul(difference) < self.squares.saturating_mul(EVIDENCE * EVIDENCE) {
+            return;
+        }
+        let leader = match self.difference_us.signum() {
+            1 => Placement::Ring,
+            -1 => Placement::Lru,
+            _ => return,
         };
-        self.switches += u64::from(winner != self.lists.placement);
-        self.lists.placement = winner;
-        self.lru.cost_ns /= 2;
-        self.fgf.cost_ns /= 2;
+        self.switches += u64::from(leader != self.lists.placement);
+        self.lists.placement = leader;
     }
 }
 
@@ -129,7 +150,6 @@ struct Shadow {
     frame_of: HashMap<u64, FrameId, FxBuildHasher>,
     block_of: Vec<u64>,
     used: u32,
-    cost_ns: u64,
 }
 
 impl Shadow {
@@ -142,7 +162,6 @@ impl Shadow {
             frame_of: HashMap::with_capacity_and_hasher(pages as usize, FxBuildHasher),
             block_of: vec![0; pages as usize],
             used: 0,
-            cost_ns: 0,
         }
     }
 
@@ -216,8 +235,8 @@ impl Order for Adaptive {
     }
     fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
         into.extend([
-            ("duel_lru_cost_ns", self.lru.cost_ns),
-            ("duel_fgf_cost_ns", self.fgf.cost_ns),
+            ("duel_lru_extra_us", self.difference_us.max(0).unsigned_abs()),
+            ("duel_fgf_extra_us", self.difference_us.min(0).unsigned_abs()),
             ("duel_fgf_leads", u64::from(self.lists.placement == Placement::Ring)),
             ("duel_switches", self.switches),
             ("fine_miss_ns_per_page", self.fine.per_page()),
