@@ -37,6 +37,8 @@ pub struct NrsConfig {
     pub deadline_mode: DeadlineMode,
     /// `obrr+`: bytes per second of urgent requests that are served at once, before their deadline is near.
     pub urgent_bytes_per_s: u64,
+    /// Requests that a head holds at most; more are refused. 1..=2^26.
+    pub queue_max: u32,
     /// Rules that give objects a share other than 1, in order; the first that matches counts.
     pub weights: Weights,
     /// Throttling rules of `tbf`.
@@ -53,6 +55,7 @@ impl Default for NrsConfig {
             bw_bytes_per_s: [250_000_000; BW_WINDOWS],
             deadline_mode: DeadlineMode::Expiry,
             urgent_bytes_per_s: 10_000_000,
+            queue_max: 1 << 22,
             weights: Weights::default(),
             tbf_rules: TbfRules::default(),
         }
@@ -222,6 +225,14 @@ static KEYS: &[Key] = &[
         meaning: "obrr+: bytes per second of urgent requests served at once; what exceeds it waits for its deadline.",
         set: |c, t| size_in(t, 0, 1 << 40).map(|n| c.urgent_bytes_per_s = n),
         get: |c| c.urgent_bytes_per_s.to_string(),
+    },
+    Key {
+        name: "queue_max",
+        default: "4194304",
+        range: "1..=67108864",
+        meaning: "Requests that a head holds at most; more are refused, and the client comes again.",
+        set: |c, t| in_range(t, 1, 1 << 26).map(|n| c.queue_max = n as u32),
+        get: |c| c.queue_max.to_string(),
     },
     Key {
         name: "weights",

@@ -1,6 +1,6 @@
 //! The scheduler room: which queued bulk RPC does this OST serve next?
 //!
-//! A policy orders what it holds and nothing else: no clock, no I/O, no threads. The mechanism  owns a policy
+//! A policy orders what it holds and nothing else: no clock, no I/O, no threads. The mechanism ([`Head`]) owns a policy
 //! by name and is what an OSS and the simulator drive; the OST's dispatch window decides how much a head holds back.
 //!
 //! Source: paper 001 (OBRR, two-level deadlines). Differs: throttling, policy switching and `obrr+` are ours.
@@ -11,12 +11,15 @@ extern crate std;
 
 mod chain;
 mod config;
+pub mod conformance;
 mod crrn;
 mod deadline;
 mod fifo;
 mod groups;
+mod head;
 mod obrr;
 mod orr;
+pub mod record;
 mod registry;
 mod request;
 mod rounds;
@@ -27,6 +30,7 @@ mod tbf;
 mod trr;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
+pub use head::{Head, HeadCounters, QueueFull};
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};
 pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};

@@ -95,7 +95,8 @@ impl Expr {
     /// # Errors
     /// A sentence that names what is wrong.
     pub fn parse(text: &str) -> Result<Expr, String> {
-        let text = text.trim();
+        // One line, however it was typed.
+        let text = &text.split_whitespace().collect::<Vec<_>>().join(" ");
         if text == "*" || text == "{*}" {
             return Ok(Expr { any: alloc::vec![Vec::new()], text: "*".to_string() });
         }

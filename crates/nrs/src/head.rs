@@ -1,0 +1,272 @@
+//! The head: one OST's queue. It owns a policy by name, switches it under load, keeps the limit and the counters, and
+//! records what happens. An OSS and the simulator drive a head, never a policy.
+//!
+//! Switching drains the old policy in the order of arrival and enqueues everything into the new one. Nothing is lost;
+//! mandatory deadlines, promotions included, stay as promised; dynamic deadlines are measured from the arrival and so
+//! never move later. What a head does not know: bytes, connections, the store, and how many requests may be in service
+//! at a time (the dispatch window is the OST pipeline's).
+use crate::{
+    ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, build,
+    record::{Call, Recorder},
+};
+use alloc::{
+    boxed::Box,
+    string::{String, ToString},
+    vec::Vec,
+};
+use core::fmt;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use types::{Duration, Instant, RequestId};
+
+/// The head holds as many requests as it may: the client should be told to come again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct QueueFull {
+    /// The limit that was reached.
+    pub queue_max: u32,
+}
+
+impl fmt::Display for QueueFull {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "the scheduler holds {} requests, its limit (queue_max)", self.queue_max)
+    }
+}
+impl core::error::Error for QueueFull {}
+
+/// What a head counts, from its start on, over all policies that it had.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct HeadCounters {
+    /// Requests taken in.
+    pub enqueued: u64,
+    /// Requests given out to be served.
+    pub dequeued: u64,
+    /// Requests taken out unserved.
+    pub cancelled: u64,
+    /// Requests that became urgent while queued.
+    pub promoted: u64,
+    /// Requests refused because of `queue_max`.
+    pub refused: u64,
+    /// Changes of policy.
+    pub switched: u64,
+    /// Most requests ever held.
+    pub queued_max: u64,
+    /// The sums of the policies' own counters.
+    pub policy: Counters,
+}
+
+/// One OST's queue; see the module.
+pub struct Head {
+    policy: Box<dyn NrsPolicy>,
+    name: String,
+    config: NrsConfig,
+    /// Deadlines given by promotion to requests that are still queued: few, and looked up by id only.
+    promoted: HashMap<RequestId, Instant, FxBuildHasher>,
+    counters: HeadCounters,
+    recorder: Option<Box<Recorder>>,
+}
+
+impl Head {
+    /// An empty head with the policy called `name`.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownPolicy`].
+    pub fn new(name: &str, config: NrsConfig) -> Result<Head, ConfigError> {
+        let policy = build(name, &config)?;
+        Ok(Head::with_policy(name, policy, config))
+    }
+    /// An empty head with a policy that is not in the registry: an experiment's, or an outsider's.
+    #[must_use]
+    pub fn with_policy(name: &str, policy: Box<dyn NrsPolicy>, config: NrsConfig) -> Head {
+        Head {
+            policy,
+            name: name.to_string(),
+            config,
+            promoted: HashMap::default(),
+            counters: HeadCounters::default(),
+            recorder: None,
+        }
+    }
+
+    /// Takes one request in.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was taken in.
+    ///
+    /// # Panics
+    /// When its id is already queued.
+    pub fn enqueue(&mut self, now: Instant, req: &NrsRequest) -> Result<(), QueueFull> {
+        let queue_max = self.config.queue_max;
+        if self.policy.queued() >= queue_max as usize {
+            self.counters.refused += 1;
+            return Err(QueueFull { queue_max });
+        }
+        self.note(|| Call::Enqueue { now, req: *req });
+        self.policy.enqueue(now, req);
+        self.counters.enqueued += 1;
+        self.counters.queued_max = self.counters.queued_max.max(self.policy.queued() as u64);
+        Ok(())
+    }
+
+    /// The request to serve now; `None` when nothing is queued, or all is throttled until [`Head::wakeup_at`].
+    pub fn dequeue(&mut self, now: Instant) -> Option<RequestId> {
+        let answer = self.policy.dequeue(now);
+        self.note(|| Call::Dequeue { now, answer });
+        let id = answer?;
+        if !self.promoted.is_empty() {
+            self.promoted.remove(&id);
+        }
+        self.counters.dequeued += 1;
+        Some(id)
+    }
+
+    /// A lock callback waits for the request; it should be complete by `serve_by`. Answers whether it is queued.
+    pub fn promote(&mut self, now: Instant, id: RequestId, serve_by: Instant) -> bool {
+        let answer = self.policy.promote(now, id, serve_by);
+        self.note(|| Call::Promote { now, id, serve_by, answer });
+        if answer {
+            let kept = self.promoted.entry(id).or_insert(serve_by);
+            *kept = (*kept).min(serve_by);
+            self.counters.promoted += 1;
+        }
+        answer
+    }
+
+    /// Takes a request out unserved; answers whether it was queued.
+    pub fn cancel(&mut self, id: RequestId) -> bool {
+        let answer = self.policy.cancel(id);
+        self.note(|| Call::Cancel { id, answer });
+        if answer {
+            self.promoted.remove(&id);
+            self.counters.cancelled += 1;
+        }
+        answer
+    }
+
+    /// A dequeued request is complete, `took` after its dequeue.
+    pub fn on_complete(&mut self, now: Instant, id: RequestId, took: Duration) {
+        self.note(|| Call::Complete { now, id, took });
+        self.policy.on_complete(now, id, took);
+    }
+
+    /// Takes everything out, in the order of arrival: the target is being stopped.
+    pub fn drain(&mut self) -> Vec<RequestId> {
+        let mut ids = Vec::with_capacity(self.policy.queued());
+        self.policy.drain(&mut ids);
+        self.note(|| Call::Drain { answer: ids.clone() });
+        self.promoted.clear();
+        ids
+    }
+
+    /// Changes to the policy called `name` while requests are queued. `request` looks a queued request up; the pipeline
+    /// has it anyway. A change to the policy that is in use builds it afresh.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownPolicy`]: the policy in use goes on.
+    pub fn switch(
+        &mut self,
+        now: Instant,
+        name: &str,
+        request: &mut dyn FnMut(RequestId) -> NrsRequest,
+    ) -> Result<(), ConfigError> {
+        let policy = build(name, &self.config)?;
+        self.note(|| Call::Switch { now, name: name.to_string() });
+        let old = core::mem::replace(&mut self.policy, policy);
+        self.name = name.to_string();
+        self.counters.switched += 1;
+        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.refill(now, old, request);
+        Ok(())
+    }
+
+    fn refill(&mut self, now: Instant, mut old: Box<dyn NrsPolicy>, request: &mut dyn FnMut(RequestId) -> NrsRequest) {
+        let mut ids = Vec::with_capacity(old.queued());
+        old.drain(&mut ids);
+        for id in &ids {
+            let req = request(*id);
+            assert_eq!(req.id, *id, "the pipeline looked another request up");
+            self.policy.enqueue(now, &req);
+            if let Some(serve_by) = self.promoted.get(id) {
+                assert!(self.policy.promote(now, *id, *serve_by), "the request was just enqueued");
+            }
+        }
+        assert_eq!(self.policy.queued(), ids.len(), "a switch neither loses nor invents requests");
+    }
+
+    /// Sets a configuration value while requests are queued.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; nothing has changed then.
+    pub fn set(&mut self, now: Instant, key: &str, value: &str) -> Result<(), ConfigError> {
+        self.config.set(key, value)?;
+        self.note(|| Call::Set { now, key: key.to_string(), value: value.to_string() });
+        self.policy.reconfigure(now, &self.config);
+        Ok(())
+    }
+
+    /// When to call [`Head::dequeue`] again after `None` with requests queued.
+    #[must_use]
+    pub fn wakeup_at(&self) -> Option<Instant> {
+        self.policy.wakeup_at()
+    }
+    /// Requests held, not counting those in service.
+    #[must_use]
+    pub fn queued(&self) -> usize {
+        self.policy.queued()
+    }
+    /// Dynamic deadline of a queued request, where the policy gives one.
+    #[must_use]
+    pub fn expiry(&self, id: RequestId) -> Option<Instant> {
+        self.policy.expiry(id)
+    }
+    /// Name of the policy in use.
+    #[must_use]
+    pub fn policy_name(&self) -> &str {
+        &self.name
+    }
+    /// The configuration in use.
+    #[must_use]
+    pub fn config(&self) -> &NrsConfig {
+        &self.config
+    }
+    /// What was counted so far.
+    #[must_use]
+    pub fn counters(&self) -> HeadCounters {
+        HeadCounters { policy: sum(self.counters.policy, self.policy.counters()), ..self.counters }
+    }
+
+    /// Starts to record calls and answers, up to `bytes_max` bytes. The head must be empty, so that the log is whole.
+    ///
+    /// Answers whether recording started.
+    pub fn record(&mut self, bytes_max: usize) -> bool {
+        let empty = self.policy.queued() == 0;
+        if empty {
+            // From a fresh policy on, as the replay will have one.
+            if let Ok(policy) = build(&self.name, &self.config) {
+                let old = core::mem::replace(&mut self.policy, policy);
+                self.counters.policy = sum(self.counters.policy, old.counters());
+            }
+            self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        }
+        empty
+    }
+    /// Ends the recording and hands the log out; `None` when none was made.
+    pub fn take_record(&mut self) -> Option<Vec<u8>> {
+        self.recorder.take().map(|r| r.finish())
+    }
+
+    fn note(&mut self, call: impl FnOnce() -> Call) {
+        if let Some(recorder) = &mut self.recorder {
+            recorder.write(&call());
+        }
+    }
+}
+
+fn sum(a: Counters, b: Counters) -> Counters {
+    Counters {
+        turns: a.turns + b.turns,
+        dynamic_fired: a.dynamic_fired + b.dynamic_fired,
+        mandatory_fired: a.mandatory_fired + b.mandatory_fired,
+        urgent_served: a.urgent_served + b.urgent_served,
+        throttled: a.throttled + b.throttled,
+    }
+}
