@@ -87,6 +87,8 @@ pub struct ModelReport {
     pub refused: u64,
     /// Wants answered by a lock that was held already.
     pub hits: u64,
+    /// Locks that gave up some of their bits.
+    pub narrowed: u64,
     /// Clients evicted.
     pub evictions: u64,
     /// Model time of the last event.
@@ -97,13 +99,14 @@ pub struct ModelReport {
 enum ToServer {
     Enqueue(EnqueueRequest, Vec<HandleId>),
     Cancel(HandleId),
+    Narrow(HandleId, InodeBits),
 }
 
 #[derive(Clone, Debug)]
 enum ToClient {
     Reply(EnqueueRequest, EnqueueOutcome),
     Completion(LockDesc),
-    Blocking(LockDesc),
+    Blocking(LockDesc, LockPolicyData),
 }
 
 #[derive(Clone, Debug)]
@@ -312,7 +315,7 @@ impl Model {
         let answer = self.server.call(self.now, call, &mut out);
         for action in out {
             let (client, msg) = match action {
-                Action::SendBlocking { client, lock, .. } => (client, ToClient::Blocking(lock)),
+                Action::SendBlocking { client, lock, wanted, .. } => (client, ToClient::Blocking(lock, wanted)),
                 Action::SendCompletion { client, lock } if client == LOCAL => {
                     self.server_waits.remove(&lock.handle);
                     let ms = self.rng.below(5);
@@ -338,6 +341,9 @@ impl Model {
             }
             ToServer::Cancel(handle) => {
                 self.ask(Call::Cancel(id, handle));
+            }
+            ToServer::Narrow(handle, keep) => {
+                self.ask(Call::Narrow(id, handle, keep));
             }
         }
     }

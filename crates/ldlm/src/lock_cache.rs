@@ -17,7 +17,9 @@ use types::{Duration, Extent, HandleId, Instant};
 
 use crate::LockMode;
 use crate::extents::{ExtentClaim, ModeIndex};
-use crate::lock::{DenyReason, EnqueueFlags, EnqueueRequest, LockCookie, LockDesc, LockPolicyData, ResourceId};
+use crate::lock::{
+    DenyReason, EnqueueFlags, EnqueueRequest, InodeBits, LockCookie, LockDesc, LockPolicyData, ResourceId,
+};
 
 mod events;
 mod lru;
@@ -56,6 +58,8 @@ pub struct LockCacheStats {
     pub callbacks: u64,
     /// Cancels sent.
     pub cancels: u64,
+    /// Locks that gave up some bits only.
+    pub narrowed: u64,
     /// Locks that left because `lru_max` or `lru_age_max` was reached.
     pub limit_hits: u64,
     /// Locks that left under memory pressure.
@@ -76,8 +80,22 @@ pub enum CacheAction {
         /// Why.
         reason: DenyReason,
     },
-    /// Flush and drop what only this lock covers, then call [`LockCache::flushed`].
-    Revoke(LockDesc),
+    /// Flush and drop what only this lock covers, but for what `keep` covers; then call [`LockCache::flushed`].
+    Revoke {
+        /// The lock.
+        lock: LockDesc,
+        /// Bits of an inode-bit lock that stay (the callback wants others only); none: all of it goes.
+        keep: InodeBits,
+    },
+    /// Tell the server to keep only these bits of an inode-bit lock ([`crate::Namespace::narrow`]). The lock stays.
+    SendNarrow {
+        /// On what the lock is.
+        resource: ResourceId,
+        /// The server's name for it.
+        handle: HandleId,
+        /// The bits that stay.
+        keep: InodeBits,
+    },
     /// Tell the server.
     SendCancel {
         /// On what the lock was.
@@ -120,10 +138,28 @@ struct Entry {
     users: u32,
     /// A blocking callback came before the grant.
     called: bool,
+    /// Bits to keep when it is flushed: what no callback wanted. None when it leaves for another reason.
+    keep: InodeBits,
+    /// Bits that the flush under way was told to keep.
+    keep_told: InodeBits,
     /// Used since the flush began: it has to be flushed again.
     served: bool,
     last_used: Instant,
     uses: u32,
+}
+
+impl Entry {
+    /// The bits that would stay if it were flushed now.
+    fn kept(&self) -> InodeBits {
+        self.desc.data.as_bits().map_or(InodeBits::NONE, |bits| InodeBits(bits.0 & self.keep.0))
+    }
+
+    fn start_flush(&mut self) -> CacheAction {
+        self.state = State::Flushing;
+        self.served = false;
+        self.keep_told = self.kept();
+        CacheAction::Revoke { lock: self.desc, keep: self.keep_told }
+    }
 }
 
 #[derive(Clone, Debug, Default)]
@@ -224,8 +260,10 @@ impl LockCache {
         let cookie = LockCookie(self.next_cookie);
         self.next_cookie += 1;
         let desc = LockDesc { handle: HandleId(0), cookie, resource, mode, data };
-        let (state, users, called, served, uses) = (State::Pending, 1, false, false, 1);
-        self.locks.insert(cookie, Entry { desc, flags, state, users, called, served, last_used: now, uses });
+        let (state, users, uses, last_used) = (State::Pending, 1, 1, now);
+        let (called, served, keep, keep_told) = (false, false, InodeBits::ALL, InodeBits::NONE);
+        let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, last_used, uses };
+        self.locks.insert(cookie, entry);
         self.resources.entry(resource).or_default().pending.insert(cookie);
         EnqueueRequest::new(cookie, resource, mode, data).flags(flags)
     }
@@ -260,28 +298,45 @@ impl LockCache {
                 self.lru.insert((now, cookie));
                 self.trim(now, out);
             }
-            State::Revoking => {
-                entry.state = State::Flushing;
-                out.push(CacheAction::Revoke(entry.desc));
-            }
+            State::Revoking => out.push(entry.start_flush()),
             State::Pending if entry.desc.handle.0 != 0 => self.send_cancel(cookie, out),
             // The reply tells the handle; or the flush is still out.
             State::Pending | State::Flushing => {}
         }
     }
 
-    /// The answer to [`CacheAction::Revoke`]: nothing is cached under the lock any more.
-    pub fn flushed(&mut self, cookie: LockCookie, out: &mut Vec<CacheAction>) {
+    /// The answer to [`CacheAction::Revoke`]: nothing is cached under the lock any more (but what was to be kept).
+    pub fn flushed(&mut self, now: Instant, cookie: LockCookie, out: &mut Vec<CacheAction>) {
         let Some(entry) = self.locks.get_mut(&cookie).filter(|e| e.state == State::Flushing) else { return };
-        if !core::mem::take(&mut entry.served) {
-            assert!(entry.users == 0, "every use during a flush is marked");
-            return self.send_cancel(cookie, out);
-        }
-        if entry.users == 0 {
-            out.push(CacheAction::Revoke(entry.desc));
-        } else {
+        let served = core::mem::take(&mut entry.served);
+        assert!(served || entry.users == 0, "every use during a flush is marked");
+        if entry.users > 0 {
             entry.state = State::Revoking;
+        } else if served || entry.keep_told != entry.kept() {
+            out.push(entry.start_flush());
+        } else if entry.keep_told.is_empty() {
+            self.send_cancel(cookie, out);
+        } else {
+            self.narrow(now, cookie, out);
         }
+    }
+
+    /// The lock lost some bits and stays.
+    fn narrow(&mut self, now: Instant, cookie: LockCookie, out: &mut Vec<CacheAction>) {
+        let entry = self.locks.get_mut(&cookie).expect("only called with a lock of this cache");
+        let keep = entry.keep_told;
+        entry.desc.data = LockPolicyData::bits(keep);
+        entry.state = State::Granted;
+        (entry.keep, entry.called, entry.last_used) = (InodeBits::ALL, false, now);
+        let desc = entry.desc;
+        if let Some(held) = self.resources.get_mut(&desc.resource) {
+            held.revoking.remove(&cookie);
+        }
+        self.index(&desc);
+        self.lru.insert((now, cookie));
+        self.stats.narrowed += 1;
+        out.push(CacheAction::SendNarrow { resource: desc.resource, handle: desc.handle, keep });
+        self.trim(now, out);
     }
 
     /// What is known of a lock.

@@ -19,8 +19,8 @@ use crate::bits::{BitClaim, Party};
 use crate::extents::ExtentClaim;
 use crate::flock_table::FlockTable;
 use crate::lock::{
-    Action, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, LOCAL, LockCookie, LockDesc, LockPolicyData,
-    ResourceId,
+    Action, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc,
+    LockPolicyData, ResourceId,
 };
 use crate::resource::{Claim, Resource};
 
@@ -309,13 +309,32 @@ impl Namespace {
         }
         resource.remove_granted(&old.claim());
         resource.insert_granted(&claim);
-        let still_wanted = resource.any_waiter(&claim).is_some();
-        resource.set_fresh(&claim, !(still_wanted && old.called.is_some()));
+        let wanted_by = resource.any_waiter(&claim);
+        resource.set_fresh(&claim, !(wanted_by.is_some() && old.called.is_some()));
         let desc = lock.desc;
-        let woken = self.replace_converted(handle, lock, still_wanted);
+        let woken = self.replace_converted(now, handle, lock, wanted_by, out);
         self.stats.converted += 1;
         self.settle(now, woken, out);
         Ok(desc)
+    }
+
+    /// Keeps at most `keep` of an inode-bit lock: how a client answers a callback that wants only some of its bits.
+    /// Nothing left is a cancel. Whether the lock was there; a repetition, even a late one, does no harm.
+    pub fn narrow(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        handle: HandleId,
+        keep: InodeBits,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let Some(desc) = self.granted(client, handle) else { return false };
+        let Some(bits) = desc.data.as_bits() else { return false };
+        let left = InodeBits(bits.0 & keep.0);
+        if left.is_empty() {
+            return self.cancel(now, client, handle, out);
+        }
+        self.convert(now, client, handle, desc.mode, LockPolicyData::bits(left), out).is_ok()
     }
 
     /// Counters.
@@ -504,13 +523,26 @@ impl Namespace {
         }
     }
 
-    /// Stores a converted lock; answers the waiters that have to look again.
-    fn replace_converted(&mut self, handle: HandleId, mut lock: Lock, still_wanted: bool) -> Vec<HandleId> {
+    /// Stores a converted lock; answers the waiters that have to look again. When a callback was out and somebody
+    /// still wants what is left, it is sent again, for the holder believes to have answered it.
+    fn replace_converted(
+        &mut self,
+        now: Instant,
+        handle: HandleId,
+        mut lock: Lock,
+        wanted_by: Option<HandleId>,
+        out: &mut Vec<Action>,
+    ) -> Vec<HandleId> {
         let woken = core::mem::take(&mut lock.watchers);
-        if !still_wanted && let Some(called) = lock.called.take() {
+        let was_called = lock.called.take();
+        if let Some(called) = &was_called {
             self.deadlines.remove(&(called.deadline, handle));
         }
+        let next = wanted_by.and_then(|w| self.locks.get(&w)).map(|l| l.desc);
         self.locks.insert(handle, lock);
+        if let (Some(next), Some(_)) = (next, was_called) {
+            self.call_back(now, handle, next.mode, next.data, out);
+        }
         woken
     }
 

@@ -7,7 +7,7 @@ use types::{ClientId, Fid, HandleId, Instant};
 use crate::LockMode;
 use crate::flock::{FlockKind, FlockOutcome, FlockRange, FlockRequest};
 use crate::lock::{
-    Action, DenyReason, EnqueueOutcome, EnqueueRequest, LockCookie, LockDesc, LockPolicyData, ResourceId,
+    Action, DenyReason, EnqueueOutcome, EnqueueRequest, InodeBits, LockCookie, LockDesc, LockPolicyData, ResourceId,
 };
 use crate::namespace::{Evicted, Expired, LockReplay, Namespace, NamespaceConfig};
 
@@ -24,6 +24,8 @@ pub enum Call {
     CancelBatch(ClientId, Vec<HandleId>),
     /// [`Namespace::convert`]
     Convert(ClientId, HandleId, LockMode, LockPolicyData),
+    /// [`Namespace::narrow`]
+    Narrow(ClientId, HandleId, InodeBits),
     /// [`Namespace::glimpse`]
     Glimpse(ClientId, ResourceId, u64),
     /// [`Namespace::on_progress`]
@@ -97,6 +99,7 @@ impl Namespace {
             Call::CancelCookie(c, k) => Answer::Count(usize::from(self.cancel_cookie(now, *c, *k, out))),
             Call::CancelBatch(c, list) => Answer::Count(self.cancel_batch(now, *c, list, out)),
             Call::Convert(c, h, mode, data) => Answer::Convert(self.convert(now, *c, *h, *mode, *data, out)),
+            Call::Narrow(c, h, keep) => Answer::Count(usize::from(self.narrow(now, *c, *h, *keep, out))),
             Call::Glimpse(c, r, size) => Answer::Count(self.glimpse(*c, *r, *size, out) as usize),
             Call::Progress(c, h) => {
                 self.on_progress(now, *c, *h);

@@ -62,7 +62,7 @@ impl Model {
         if self.rng.chance(0.5) {
             let cache = &mut self.clients[i].cache;
             for lock in cache.early_cancels(req.resource, req.mode, &req.data) {
-                early.extend(cache.cancelled_early(lock.cookie, &mut out));
+                early.extend(cache.cancelled_early(self.now, lock.cookie, &mut out));
             }
         }
         self.wait(i, req.cookie);
@@ -116,7 +116,7 @@ impl Model {
     pub(super) fn client_flushed(&mut self, i: usize, cookie: LockCookie) -> Result<(), String> {
         let mut out = Vec::new();
         if self.clients[i].alive {
-            self.clients[i].cache.flushed(cookie, &mut out);
+            self.clients[i].cache.flushed(self.now, cookie, &mut out);
         }
         self.act(i, out)
     }
@@ -138,8 +138,8 @@ impl Model {
         match msg {
             ToClient::Reply(req, outcome) => cache.on_reply(self.now, req.resource, req.cookie, outcome, &mut out),
             ToClient::Completion(lock) => cache.on_granted(self.now, lock, &mut out),
-            ToClient::Blocking(lock) => {
-                cache.on_blocking(&lock, &mut out);
+            ToClient::Blocking(lock, wanted) => {
+                cache.on_blocking(lock.handle, lock.cookie, lock.resource, &wanted, &mut out);
             }
         }
         self.act(i, out)
@@ -160,12 +160,16 @@ impl Model {
                         self.next_want(i);
                     }
                 }
-                CacheAction::Revoke(lock) => {
+                CacheAction::Revoke { lock, .. } => {
                     let ms = self.rng.below(4);
                     self.after(ms, Event::Flushed(i, lock.cookie));
                 }
                 CacheAction::SendCancel { handle, .. } => {
                     self.send(Event::ToServer(i, self.incarnation, ToServer::Cancel(handle)));
+                }
+                CacheAction::SendNarrow { handle, keep, .. } => {
+                    self.report.narrowed += 1;
+                    self.send(Event::ToServer(i, self.incarnation, ToServer::Narrow(handle, keep)));
                 }
                 CacheAction::Lost(lock) => return Err(format!("{} lost {lock:?}", self.clients[i].id)),
             }

@@ -13,10 +13,14 @@ fn over_a_bad_network_no_two_clients_conflict_and_every_want_is_met() {
         let r = run(ModelConfig { seed, deaths: 0, restarts: 0, ..ModelConfig::default() });
         total.granted += r.granted;
         total.hits += r.hits;
+        total.narrowed += r.narrowed;
         assert_eq!(r.evictions, 0);
         assert_eq!(r.granted + r.refused, 4 * 60, "seed {seed}");
     }
-    assert!(total.granted > 60 * 150 && total.hits > 60 * 10, "the runs must be busy: {total:?}");
+    assert!(
+        total.granted > 60 * 150 && total.hits > 60 * 10 && total.narrowed > 60,
+        "the runs must be busy: {total:?}"
+    );
 }
 
 #[test]

@@ -3,7 +3,10 @@ use alloc::vec::Vec;
 use types::{HandleId, Instant};
 
 use super::{CacheAction, LockCache, State};
-use crate::lock::{DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, LockCookie, LockDesc, ResourceId};
+use crate::lock::{
+    DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LockCookie, LockDesc, LockPolicyData,
+    ResourceId,
+};
 use crate::namespace::LockReplay;
 
 /// What a blocking callback met.
@@ -17,6 +20,8 @@ pub enum BlockingOutcome {
     Busy,
     /// [`CacheAction::Revoke`] is out, now or already.
     Revoking,
+    /// What it wants was given back before: a late message.
+    Answered,
 }
 
 impl LockCache {
@@ -95,44 +100,62 @@ impl LockCache {
         }
     }
 
-    /// The server wants a lock back.
-    pub fn on_blocking(&mut self, lock: &LockDesc, out: &mut Vec<CacheAction>) -> BlockingOutcome {
+    /// The server wants `wanted` of a lock back. An inode-bit lock keeps its other bits.
+    pub fn on_blocking(
+        &mut self,
+        handle: HandleId,
+        cookie: LockCookie,
+        resource: ResourceId,
+        wanted: &LockPolicyData,
+        out: &mut Vec<CacheAction>,
+    ) -> BlockingOutcome {
         self.stats.callbacks += 1;
-        let Some(entry) = self.locks.get_mut(&lock.cookie) else {
-            self.stray(lock.resource, lock.handle, out);
+        let Some(entry) = self.locks.get_mut(&cookie) else {
+            self.stray(resource, handle, out);
             return BlockingOutcome::Unknown;
         };
+        if entry.state == State::Pending {
+            entry.called = true;
+            entry.desc.handle = handle;
+            entry.keep = entry.keep.minus(wanted.as_bits().unwrap_or(InodeBits::ALL));
+            return BlockingOutcome::Pending;
+        }
+        if entry.desc.handle != handle {
+            self.stray(resource, handle, out);
+            return BlockingOutcome::Unknown;
+        }
+        if !entry.desc.data.overlaps(wanted) {
+            return BlockingOutcome::Answered;
+        }
+        let keep = entry.keep.minus(wanted.as_bits().unwrap_or(InodeBits::ALL));
+        entry.keep = keep;
         match entry.state {
-            State::Pending => {
-                entry.called = true;
-                entry.desc.handle = lock.handle;
-                BlockingOutcome::Pending
-            }
-            _ if entry.desc.handle != lock.handle => {
-                self.stray(lock.resource, lock.handle, out);
-                BlockingOutcome::Unknown
-            }
-            State::Granted => self.revoke(lock.cookie, out),
             State::Revoking => BlockingOutcome::Busy,
             State::Flushing => BlockingOutcome::Revoking,
+            State::Pending | State::Granted => self.revoke(cookie, keep, out),
         }
     }
 
-    /// Starts a granted lock on its way out.
-    pub(super) fn revoke(&mut self, cookie: LockCookie, out: &mut Vec<CacheAction>) -> BlockingOutcome {
+    /// Starts a granted lock, or all of it but `keep`, on its way out.
+    pub(super) fn revoke(
+        &mut self,
+        cookie: LockCookie,
+        keep: InodeBits,
+        out: &mut Vec<CacheAction>,
+    ) -> BlockingOutcome {
         let entry = self.locks.get_mut(&cookie).expect("only called with a granted lock");
         let (desc, users, last_used) = (entry.desc, entry.users, entry.last_used);
-        entry.state = if users == 0 { State::Flushing } else { State::Revoking };
+        entry.keep = keep;
+        entry.state = State::Revoking;
+        if users == 0 {
+            out.push(entry.start_flush());
+        }
         self.lru.remove(&(last_used, cookie));
         self.unindex(&desc);
         if let Some(held) = self.resources.get_mut(&desc.resource) {
             held.revoking.insert(cookie);
         }
-        if users > 0 {
-            return BlockingOutcome::Busy;
-        }
-        out.push(CacheAction::Revoke(desc));
-        BlockingOutcome::Revoking
+        if users == 0 { BlockingOutcome::Revoking } else { BlockingOutcome::Busy }
     }
 
     /// The server threw this client out: every lock and request is gone. References that are still held may be

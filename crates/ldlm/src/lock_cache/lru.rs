@@ -8,7 +8,7 @@ use types::{HandleId, Instant};
 
 use super::{CacheAction, LockCache, State};
 use crate::LockMode;
-use crate::lock::{LockCookie, LockDesc, LockPolicyData, ResourceId};
+use crate::lock::{InodeBits, LockCookie, LockDesc, LockPolicyData, ResourceId};
 
 impl LockCache {
     /// Cancels what is over `lru_max`.
@@ -16,7 +16,7 @@ impl LockCache {
         while self.lru.len() > self.config.lru_max {
             let Some(victim) = self.victim(now) else { return };
             self.stats.limit_hits += 1;
-            self.revoke(victim, out);
+            self.revoke(victim, InodeBits::NONE, out);
         }
     }
 
@@ -27,7 +27,7 @@ impl LockCache {
                 break;
             }
             self.stats.limit_hits += 1;
-            self.revoke(cookie, out);
+            self.revoke(cookie, InodeBits::NONE, out);
         }
         self.trim(now, out);
     }
@@ -38,7 +38,7 @@ impl LockCache {
         while done < want
             && let Some(victim) = self.victim(now)
         {
-            self.revoke(victim, out);
+            self.revoke(victim, InodeBits::NONE, out);
             done += 1;
         }
         self.stats.shrunk += done as u64;
@@ -74,18 +74,23 @@ impl LockCache {
         victims.truncate(max);
         let mut revoked = Vec::new();
         for victim in victims {
-            self.revoke(victim, &mut revoked);
+            self.revoke(victim, InodeBits::NONE, &mut revoked);
         }
-        let desc = |a| if let CacheAction::Revoke(desc) = a { Some(desc) } else { None };
+        let desc = |a| if let CacheAction::Revoke { lock, .. } = a { Some(lock) } else { None };
         revoked.into_iter().filter_map(desc).collect()
     }
 
     /// The lock of an early cancel is clean: forgotten here, its handle for the request. `None` when it is gone, or
     /// was used meanwhile (then it goes the ordinary way: [`CacheAction::Revoke`] follows, in `out` or at release).
-    pub fn cancelled_early(&mut self, cookie: LockCookie, out: &mut Vec<CacheAction>) -> Option<HandleId> {
+    pub fn cancelled_early(
+        &mut self,
+        now: Instant,
+        cookie: LockCookie,
+        out: &mut Vec<CacheAction>,
+    ) -> Option<HandleId> {
         let entry = self.locks.get(&cookie).filter(|e| e.state == State::Flushing)?;
         if entry.served {
-            self.flushed(cookie, out);
+            self.flushed(now, cookie, out);
             return None;
         }
         self.stats.cancels += 1;
