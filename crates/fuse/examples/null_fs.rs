@@ -48,7 +48,9 @@ impl FileSystem for NullFs {
             }
             Op::Lookup { .. } => req.err(libc::ENOENT),
             Op::Getattr { .. } | Op::Setattr { .. } => req.into_reply().attr(&attr(node), TTL),
-            Op::Open { .. } => req.into_reply().open(1, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::NOFLUSH),
+            Op::Open { .. } => {
+                req.into_reply().open(1, fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES | fopen::NOFLUSH)
+            }
             Op::Opendir { .. } => req.into_reply().open(1, 0),
             Op::Readdir { arg } => {
                 let mut entries = req.into_reply().dirents(arg.size);
@@ -84,14 +86,19 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     mounted.supervise()?;
     println!("{:?} on {threads} threads, {:?}", session.transport(), session.negotiated());
     std::thread::scope(|scope| {
-        let serving: Vec<_> = session.workers(threads).into_iter().enumerate().map(|(i, worker)| {
-            scope.spawn(move || {
-                let config = RuntimeConfig { cpu: pin.then_some(i), ..Default::default() };
-                let pattern = (0..1usize << 20).map(|i| (i * 7) as u8).collect();
-                let runtime = runtime(&config).map_err(|e| e.to_string())?;
-                runtime.block_on(worker.serve(Rc::new(NullFs { pattern }))).map_err(|e| e.to_string())
+        let serving: Vec<_> = session
+            .workers(threads)
+            .into_iter()
+            .enumerate()
+            .map(|(i, worker)| {
+                scope.spawn(move || {
+                    let config = RuntimeConfig { cpu: pin.then_some(i), ..Default::default() };
+                    let pattern = (0..1usize << 20).map(|i| (i * 7) as u8).collect();
+                    let runtime = runtime(&config).map_err(|e| e.to_string())?;
+                    runtime.block_on(worker.serve(Rc::new(NullFs { pattern }))).map_err(|e| e.to_string())
+                })
             })
-        }).collect();
+            .collect();
         for thread in serving {
             if let Err(e) = thread.join().expect("serving thread") {
                 eprintln!("{e}");

@@ -55,7 +55,12 @@ impl Group {
     }
 
     /// Runs a handler; `on_first_pending` is called once if it does not finish at once.
-    pub async fn watch<T>(&self, shared: &Shared, on_first_pending: impl FnOnce(), handler: impl Future<Output = T>) -> T {
+    pub async fn watch<T>(
+        &self,
+        shared: &Shared,
+        on_first_pending: impl FnOnce(),
+        handler: impl Future<Output = T>,
+    ) -> T {
         self.free.set(self.free.get() - 1);
         let mut handler = std::pin::pin!(handler);
         let mut on_first_pending = Some(on_first_pending);

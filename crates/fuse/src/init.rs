@@ -118,7 +118,9 @@ impl Negotiated {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InitError {
     /// The kernel is too old (before 5.4).
-    #[error("the kernel speaks FUSE {major}.{minor}; at least {KERNEL_VERSION}.{KERNEL_MINOR_MIN} is needed (Linux 5.4)")]
+    #[error(
+        "the kernel speaks FUSE {major}.{minor}; at least {KERNEL_VERSION}.{KERNEL_MINOR_MIN} is needed (Linux 5.4)"
+    )]
     TooOld {
         /// Kernel's major version.
         major: u32,
@@ -181,8 +183,18 @@ pub fn ask_again() -> InitOut {
 
 /// Flags that the configuration asks for.
 fn wanted(config: &SessionConfig, want_ring: bool) -> u64 {
-    let mut flags = ASYNC_READ | BIG_WRITES | MAX_PAGES | ASYNC_DIO | PARALLEL_DIROPS | DONT_MASK | HAS_IOCTL_DIR
-        | INIT_EXT | SETXATTR_EXT | HAS_EXPIRE_ONLY | EXPLICIT_INVAL_DATA | NO_OPENDIR_SUPPORT;
+    let mut flags = ASYNC_READ
+        | BIG_WRITES
+        | MAX_PAGES
+        | ASYNC_DIO
+        | PARALLEL_DIROPS
+        | DONT_MASK
+        | HAS_IOCTL_DIR
+        | INIT_EXT
+        | SETXATTR_EXT
+        | HAS_EXPIRE_ONLY
+        | EXPLICIT_INVAL_DATA
+        | NO_OPENDIR_SUPPORT;
     let options = [
         (config.atomic_o_trunc, ATOMIC_O_TRUNC),
         (config.readdirplus != ReaddirPlus::Off, DO_READDIRPLUS),

@@ -87,12 +87,7 @@ impl<'s> Reply<'s> {
 
     /// Answer to GETATTR and SETATTR, which the kernel may believe for `ttl`.
     pub fn attr(self, attr: &Attr, ttl: Duration) -> Replied {
-        let out = AttrOut {
-            attr_valid: ttl.as_secs(),
-            attr_valid_nsec: ttl.subsec_nanos(),
-            dummy: 0,
-            attr: *attr,
-        };
+        let out = AttrOut { attr_valid: ttl.as_secs(), attr_valid_nsec: ttl.subsec_nanos(), dummy: 0, attr: *attr };
         self.send(0, &[out.as_bytes()])
     }
 
@@ -161,7 +156,7 @@ impl<'s> Reply<'s> {
         if self.opcode == opcode::COPY_FILE_RANGE_64 {
             return self.send(0, &[CopyFileRangeOut { bytes_copied: bytes }.as_bytes()]);
         }
-        self.write(u32::try_from(bytes).unwrap_or(u32::MAX & !4095))
+        self.write(u32::try_from(bytes).unwrap_or(!4095))
     }
 
     /// Answer to STATFS.

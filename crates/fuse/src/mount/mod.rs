@@ -257,13 +257,7 @@ fn mount_directly(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountErr
     let target = c_path(at)?;
     // SAFETY: NUL-terminated strings that outlive the call.
     let rc = unsafe {
-        libc::mount(
-            source.as_ptr(),
-            target.as_ptr(),
-            kind.as_ptr(),
-            options.mount_flags(),
-            data.as_ptr().cast(),
-        )
+        libc::mount(source.as_ptr(), target.as_ptr(), kind.as_ptr(), options.mount_flags(), data.as_ptr().cast())
     };
     if rc == 0 { Ok(fd) } else { Err(MountError::io("mounting", at, io::Error::last_os_error())) }
 }

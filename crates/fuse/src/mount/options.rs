@@ -132,8 +132,21 @@ impl MountOptions {
             return Ok(true);
         }
         // Said for other programs: init systems, mount(8), file managers.
-        let ignored = matches!(name, "rw" | "defaults" | "auto" | "noauto" | "nofail" | "_netdev" | "relatime" | "user"
-            | "users" | "owner" | "group") && value.is_none() || name.starts_with("x-") || name == "comment";
+        let ignored = matches!(
+            name,
+            "rw" | "defaults"
+                | "auto"
+                | "noauto"
+                | "nofail"
+                | "_netdev"
+                | "relatime"
+                | "user"
+                | "users"
+                | "owner"
+                | "group"
+        ) && value.is_none()
+            || name.starts_with("x-")
+            || name == "comment";
         let flag: Option<(&mut bool, bool)> = match name {
             "allow_other" => Some((&mut self.allow_other, true)),
             "default_permissions" => Some((&mut self.default_permissions, true)),
@@ -227,7 +240,10 @@ mod tests {
 
     #[test]
     fn the_options_people_expect_are_understood_and_the_last_one_wins() {
-        let o = MountOptions::parse("ro,allow_other,noatime,nodev,fsname=scratch,max_read=131072,rw,x-systemd.automount,_netdev").unwrap();
+        let o = MountOptions::parse(
+            "ro,allow_other,noatime,nodev,fsname=scratch,max_read=131072,rw,x-systemd.automount,_netdev",
+        )
+        .unwrap();
         assert!(o.allow_other && o.no_atime && o.no_dev && !o.read_only);
         assert_eq!((o.fsname.as_str(), o.max_read_bytes), ("scratch", 131072));
         assert_eq!(o.mount_flags(), libc::MS_NODEV | libc::MS_NOATIME);
@@ -239,7 +255,9 @@ mod tests {
     fn permission_checks_stay_with_the_servers_unless_asked() {
         let data = MountOptions::default().mount_data(3, 0, 0);
         assert!(!data.contains("default_permissions"));
-        assert!(MountOptions::parse("default_permissions").unwrap().mount_data(3, 0, 0).ends_with(",default_permissions"));
+        assert!(
+            MountOptions::parse("default_permissions").unwrap().mount_data(3, 0, 0).ends_with(",default_permissions")
+        );
     }
 
     #[test]

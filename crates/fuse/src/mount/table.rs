@@ -49,7 +49,8 @@ fn unescape(field: &[u8]) -> Vec<u8> {
     let mut out = Vec::with_capacity(field.len());
     let mut i = 0;
     while i < field.len() {
-        let octal = field.get(i + 1..i + 4).filter(|d| field[i] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
+        let octal =
+            field.get(i + 1..i + 4).filter(|d| field[i] == b'\\' && d.iter().all(|c| (b'0'..=b'7').contains(c)));
         match octal {
             Some(d) => {
                 out.push(d.iter().fold(0u8, |v, c| v.wrapping_mul(8).wrapping_add(c - b'0')));
@@ -72,7 +73,10 @@ mod tests {
     fn a_mount_table_line_is_understood_with_optional_fields_and_escapes() {
         let line = b"36 35 0:53 / /mnt/a\\040b rw,noatime shared:1 master:2 - fuse.stria my\\011fs rw,user_id=0";
         let m = parse_line(line).unwrap();
-        assert_eq!((m.at.to_str().unwrap(), m.kind.as_str(), m.source.as_str(), m.minor), ("/mnt/a b", "fuse.stria", "my\tfs", 53));
+        assert_eq!(
+            (m.at.to_str().unwrap(), m.kind.as_str(), m.source.as_str(), m.minor),
+            ("/mnt/a b", "fuse.stria", "my\tfs", 53)
+        );
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:53 / /mnt rw"), None);
     }
