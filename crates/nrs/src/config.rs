@@ -83,7 +83,8 @@ impl NrsConfig {
     /// The record-size window of a request of `bytes` bytes, an index into `bw_bytes_per_s`.
     #[must_use]
     pub fn window(bytes: u64) -> usize {
-        (0..BW_WINDOWS - 1).find(|i| bytes <= (64 * KIB) << i).unwrap_or(BW_WINDOWS - 1)
+        let above = bytes.saturating_sub(1) / (64 * KIB);
+        ((u64::BITS - above.leading_zeros()) as usize).min(BW_WINDOWS - 1)
     }
 }
 

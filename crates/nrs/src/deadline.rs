@@ -13,7 +13,7 @@
 //! Over a policy that throttles, dynamic deadlines are off (they would defeat it) and mandatory ones override it.
 //!
 //! Source: paper 001, section on deadlines. Differs: mode `drain` and the budget are ours.
-use crate::{BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, slots::Slots};
+use crate::{BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, slots::NIL, slots::Slots};
 use alloc::{
     boxed::Box,
     collections::{BTreeSet, VecDeque},
@@ -26,14 +26,16 @@ use types::{Duration, Instant, RequestId};
 const URGENT_BURST_S: u64 = 1;
 const NS_PER_S: u64 = 1_000_000_000;
 
+/// Most that one request counts in the sums, so that 2^26 of them fit: 137 s.
+const COST_NS_MAX: u64 = 1 << 37;
+
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    seq: NonZeroU64,
-    /// Dynamic deadline.
-    expiry: Instant,
+    /// Place in the queue of dynamic deadlines: counts arrivals.
+    place: NonZeroU64,
     /// Mandatory deadline; [`Instant::MAX`] without one.
     finish_by: Instant,
-    /// `s / bw` of this request.
+    /// `s / bw` of this request, at most [`COST_NS_MAX`].
     cost_ns: u64,
     bytes: u32,
     in_service: bool,
@@ -78,19 +80,19 @@ pub(crate) struct Deadline {
     entries: Slots<Entry>,
     /// Queued requests.
     queued: usize,
-    /// `(expiry, seq, id)` in ascending order; entries of requests that have left are skipped.
-    dynamic: VecDeque<(Instant, u64, u32)>,
-    /// `(finish_by, seq, id)` of queued requests that are urgent.
+    /// `(expiry, id)` in ascending order, [`NIL`] for requests that have left; the first one has place `first_place`.
+    dynamic: VecDeque<(Instant, u32)>,
+    first_place: u64,
+    /// `(finish_by, place, id)` of queued requests that are urgent.
     mandatory: BTreeSet<(Instant, u64, u32)>,
     /// Sum of `cost_ns` over everything queued and in service, ..
-    outstanding_ns: u128,
+    outstanding_ns: u64,
     /// .. and over what is urgent and queued.
-    urgent_ns: u128,
+    urgent_ns: u64,
     /// How long requests stay in service: the greatest recent time, forgotten by 1/64 per completion.
     service_ns: u64,
     newest_expiry: Instant,
     budget: Budget,
-    seq: NonZeroU64,
     lambda: f64,
     bw_bytes_per_s: [u64; BW_WINDOWS],
     mode: DeadlineMode,
@@ -111,7 +113,7 @@ impl Deadline {
             service_ns: 0,
             newest_expiry: Instant::ZERO,
             budget: Budget::default(),
-            seq: NonZeroU64::MIN,
+            first_place: NonZeroU64::MIN.get(),
             lambda: config.lambda,
             bw_bytes_per_s: config.bw_bytes_per_s,
             mode: config.deadline_mode,
@@ -136,9 +138,11 @@ impl Deadline {
         entry.in_service = true;
         let entry = *entry;
         self.queued -= 1;
+        let index = self.index(&entry);
+        self.dynamic[index].1 = NIL;
         if entry.finish_by != Instant::MAX {
-            self.mandatory.remove(&(entry.finish_by, entry.seq.get(), id.0));
-            self.urgent_ns -= u128::from(entry.cost_ns);
+            self.mandatory.remove(&(entry.finish_by, entry.place.get(), id.0));
+            self.urgent_ns -= entry.cost_ns;
         }
         if !in_service {
             self.forget(id);
@@ -148,7 +152,7 @@ impl Deadline {
 
     fn forget(&mut self, id: RequestId) {
         if let Some(entry) = self.entries.remove(id) {
-            self.outstanding_ns -= u128::from(entry.cost_ns);
+            self.outstanding_ns -= entry.cost_ns;
         }
     }
 
@@ -169,24 +173,26 @@ impl Deadline {
             DeadlineMode::Expiry => finish_by,
             DeadlineMode::Drain => {
                 let observed = self.service_ns + self.service_ns / 4;
-                let urgent_ns = u64::try_from(self.urgent_ns).unwrap_or(u64::MAX);
-                Instant(finish_by.0.saturating_sub(observed).saturating_sub(urgent_ns))
+                Instant(finish_by.0.saturating_sub(observed).saturating_sub(self.urgent_ns))
             }
         })
     }
 
+    /// Index of a queued request in the queue of dynamic deadlines.
+    fn index(&self, entry: &Entry) -> usize {
+        usize::try_from(entry.place.get() - self.first_place).expect("the queue fits into memory")
+    }
+
     /// The oldest queued request by dynamic deadline, and that deadline.
     fn dynamic_first(&mut self) -> Option<(Instant, RequestId)> {
-        while let Some((expiry, seq, id)) = self.dynamic.front().copied() {
-            if self.is_live(seq, id) {
+        while let Some((expiry, id)) = self.dynamic.front().copied() {
+            if id != NIL {
                 return Some((expiry, RequestId(id)));
             }
             self.dynamic.pop_front();
+            self.first_place += 1;
         }
         None
-    }
-    fn is_live(&self, seq: u64, id: u32) -> bool {
-        self.entries.get(RequestId(id)).is_some_and(|e| e.seq.get() == seq && !e.in_service)
     }
 
     fn has_dynamic(&self) -> bool {
@@ -199,22 +205,33 @@ impl Deadline {
             return;
         }
         if entry.finish_by == Instant::MAX {
-            self.urgent_ns += u128::from(entry.cost_ns);
+            self.urgent_ns += entry.cost_ns;
         } else {
-            self.mandatory.remove(&(entry.finish_by, entry.seq.get(), id.0));
+            self.mandatory.remove(&(entry.finish_by, entry.place.get(), id.0));
         }
         entry.finish_by = finish_by;
-        self.mandatory.insert((finish_by, entry.seq.get(), id.0));
+        self.mandatory.insert((finish_by, entry.place.get(), id.0));
     }
 
-    /// Appends a dynamic deadline; drops those of requests that have left when they are the majority.
-    fn push_dynamic(&mut self, expiry: Instant, seq: u64, id: u32) {
+    /// Appends a dynamic deadline and answers its place. Drops those of requests that have left when they are the
+    /// majority.
+    fn push_dynamic(&mut self, expiry: Instant, id: RequestId) -> NonZeroU64 {
         if self.dynamic.len() > 2 * self.queued + 64 {
-            let mut dynamic = core::mem::take(&mut self.dynamic);
-            dynamic.retain(|(_, seq, id)| self.is_live(*seq, *id));
-            self.dynamic = dynamic;
+            self.dynamic.retain(|(_, id)| *id != NIL);
+            for (place, (_, id)) in (self.first_place..).zip(&self.dynamic) {
+                let entry = self.entries.get_mut(RequestId(*id)).expect("it is queued");
+                let finish_by = entry.finish_by;
+                let new = NonZeroU64::new(place).expect("places count from 1");
+                let old = core::mem::replace(&mut entry.place, new);
+                if finish_by != Instant::MAX {
+                    self.mandatory.remove(&(finish_by, old.get(), *id));
+                    self.mandatory.insert((finish_by, place, *id));
+                }
+            }
         }
-        self.dynamic.push_back((expiry, seq, id));
+        let place = self.first_place + self.dynamic.len() as u64;
+        self.dynamic.push_back((expiry, id.0));
+        NonZeroU64::new(place).expect("places count from 1")
     }
 }
 
@@ -225,22 +242,18 @@ impl NrsPolicy for Deadline {
         }
         let bandwidth = self.bw_bytes_per_s[NrsConfig::window(u64::from(req.bytes))].max(1);
         // Below 2^62: fewer than 2^32 bytes times 10^9.
-        let cost_ns = u64::from(req.bytes) * NS_PER_S / bandwidth;
-        self.outstanding_ns += u128::from(cost_ns);
+        let cost_ns = (u64::from(req.bytes) * NS_PER_S / bandwidth).min(COST_NS_MAX);
+        self.outstanding_ns += cost_ns;
         let after_ns = (self.outstanding_ns as f64 * self.lambda) as u64;
         if self.queued == 0 {
             self.newest_expiry = Instant::ZERO;
         }
         let expiry = Instant(req.arrived.0.saturating_add(after_ns)).max(self.newest_expiry);
         self.newest_expiry = expiry;
-        let seq = self.seq;
-        self.seq = seq.saturating_add(1);
-        let entry = Entry { seq, expiry, finish_by: Instant::MAX, cost_ns, bytes: req.bytes, in_service: false };
+        let place = self.push_dynamic(expiry, req.id);
+        let entry = Entry { place, finish_by: Instant::MAX, cost_ns, bytes: req.bytes, in_service: false };
         self.entries.insert(req.id, entry);
         self.queued += 1;
-        if self.has_dynamic() {
-            self.push_dynamic(expiry, seq.get(), req.id.0);
-        }
         if let Some(finish_by) = req.must_finish_by() {
             self.make_urgent(req.id, finish_by);
         }
@@ -255,6 +268,7 @@ impl NrsPolicy for Deadline {
         }
         if let Some((expiry, id)) = self.dynamic_first()
             && expiry <= now
+            && self.has_dynamic()
         {
             self.fired.dynamic_fired += 1;
             return Some(self.serve(id));
@@ -295,6 +309,7 @@ impl NrsPolicy for Deadline {
         for id in &into[from..] {
             self.unqueue(*id, false).expect("the inner policy holds what is queued here");
         }
+        self.first_place += self.dynamic.len() as u64;
         self.dynamic.clear();
     }
 
@@ -317,7 +332,8 @@ impl NrsPolicy for Deadline {
     }
 
     fn expiry(&self, id: RequestId) -> Option<Instant> {
-        self.entries.get(id).filter(|e| !e.in_service && self.has_dynamic()).map(|e| e.expiry)
+        let entry = self.entries.get(id).filter(|e| !e.in_service && self.has_dynamic())?;
+        Some(self.dynamic[self.index(entry)].0)
     }
 
     fn counters(&self) -> Counters {

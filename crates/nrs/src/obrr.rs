@@ -14,8 +14,12 @@
 //! Source: paper 001, sections on OBRR and quanta. Differs: a quantum in bytes is kept as a deficit, so that objects
 //! with large requests do not gain by overshooting; weights come from rules; regions are ours.
 use crate::{
-    Counters, NrsConfig, NrsPolicy, NrsRequest, chain::List, groups::Groups, rules::Weights, slots::Slots,
-    sorted::Sorted,
+    Counters, NrsConfig, NrsPolicy, NrsRequest,
+    chain::List,
+    groups::Groups,
+    rules::Weights,
+    slots::Slots,
+    sorted::{Item, Sorted},
 };
 use alloc::vec::Vec;
 use core::num::NonZeroU64;
@@ -34,7 +38,6 @@ struct Node {
     /// Offset, with [`WRITE_BIT`] for writes.
     key: u64,
     object: u32,
-    bytes: u32,
 }
 
 #[derive(Debug, Default)]
@@ -53,11 +56,11 @@ struct Object {
 impl Object {
     fn has(&self, writing: bool) -> bool {
         let end = if writing { self.queue.last() } else { self.queue.first() };
-        end.is_some_and(|(key, _)| is_write(key) == writing)
+        end.is_some_and(|item| is_write(item.key) == writing)
     }
     /// The next request of the current direction in elevator order.
-    fn next(&self) -> Option<(u64, u32)> {
-        let in_direction = |e: &(u64, u32)| is_write(e.0) == self.writing;
+    fn next(&self) -> Option<Item<u64>> {
+        let in_direction = |item: &Item<u64>| is_write(item.key) == self.writing;
         let ahead = self.queue.peek_from(self.position[usize::from(self.writing)]).filter(in_direction);
         ahead.or_else(|| self.queue.peek_from(if self.writing { WRITE_BIT } else { 0 }).filter(in_direction))
     }
@@ -166,18 +169,18 @@ impl Obrr {
         }
     }
 
-    /// Books the service of `node` on the turn of object `at`; `None` when the turn is over.
-    fn spend(&mut self, at: u32, mut turn: Turn, node: &Node) -> Option<Turn> {
+    /// Books the service of `served` on the turn of object `at`; `None` when the turn is over.
+    fn spend(&mut self, at: u32, mut turn: Turn, served: &Item<u64>) -> Option<Turn> {
         let (region_bytes, by_bytes) = (self.region_bytes, self.quantum_bytes > 0);
         let object = self.objects.get_mut(at);
         turn.requests = turn.requests.saturating_sub(1);
         if by_bytes {
-            object.credit_bytes -= i64::from(node.bytes);
+            object.credit_bytes -= i64::from(served.bytes);
         }
         if region_bytes > 0 {
-            turn.bytes = turn.bytes.saturating_sub(u64::from(node.bytes));
-            let next = object.next().map_or(object.position[usize::from(object.writing)], |e| e.0);
-            if (next ^ node.key) >= region_bytes {
+            turn.bytes = turn.bytes.saturating_sub(u64::from(served.bytes));
+            let next = object.next().map_or(object.position[usize::from(object.writing)], |item| item.key);
+            if (next ^ served.key) >= region_bytes {
                 turn.regions -= 1;
             }
             if turn.regions == 0 || turn.bytes == 0 {
@@ -221,10 +224,10 @@ impl NrsPolicy for Obrr {
             writing: true,
             ..Object::default()
         });
-        self.nodes.insert(req.id, Node { seq: self.seq, key, object: at, bytes: req.bytes });
+        self.nodes.insert(req.id, Node { seq: self.seq, key, object: at });
         self.seq = self.seq.saturating_add(1);
         let object = self.objects.get_mut(at);
-        object.queue.insert(key, req.id.0);
+        object.queue.insert(Item { key, id: req.id.0, bytes: req.bytes });
         if !self.weights.is_empty() {
             object.weight = self.weights.of(req);
         }
@@ -243,16 +246,16 @@ impl NrsPolicy for Obrr {
         if object.next().is_none() {
             object.writing = !object.writing;
         }
-        let (key, id) = object.next().expect("an object in the ring has work in one of its directions");
-        object.queue.remove(key, id);
-        let id = RequestId(id);
-        let node = self.nodes.remove(id).expect("a request in an object's queue is in the table");
+        let served = object.next().expect("an object in the ring has work in one of its directions");
+        let key = served.key;
+        object.queue.remove(key, served.id);
         // Never past the last key of its direction: the write queue starts right behind the read queue.
-        let end = (key & !WRITE_BIT).saturating_add(u64::from(node.bytes).max(1)).min(WRITE_BIT - 1);
+        let end = (key & !WRITE_BIT).saturating_add(u64::from(served.bytes).max(1)).min(WRITE_BIT - 1);
         object.position[usize::from(is_write(key))] = end | (key & WRITE_BIT);
-        let left = self.spend(at, turn, &node);
+        let left = self.spend(at, turn, &served);
         self.settle(at, left);
-        Some(id)
+        self.nodes.vacate(RequestId(served.id));
+        Some(RequestId(served.id))
     }
 
     fn promote(&mut self, _now: Instant, id: RequestId, _serve_by: Instant) -> bool {

@@ -11,7 +11,7 @@ use crate::{
     chain::{Chain, List},
     groups::Groups,
     slots::{NIL, Slots},
-    sorted::Sorted,
+    sorted::{Item, Sorted},
 };
 use alloc::{collections::VecDeque, vec::Vec};
 use core::{fmt::Debug, hash::Hash, num::NonZeroU64};
@@ -126,7 +126,7 @@ impl<S: Shape> Rounds<S> {
         let (batch, order) = (taker.batch, S::order(req, self.seq.get()));
         self.nodes.insert(req.id, Node { seq: self.seq, batch, order });
         self.seq = self.seq.saturating_add(1);
-        self.batches.get_mut(batch).queue.insert(order, req.id.0);
+        self.batches.get_mut(batch).queue.insert(Item { key: order, id: req.id.0, bytes: req.bytes });
     }
 
     pub(crate) fn dequeue(&mut self) -> Option<RequestId> {
@@ -134,27 +134,33 @@ impl<S: Shape> Rounds<S> {
             self.advance();
         }
         let batch = self.rounds[0].front()?;
-        let (_, id) = self.batches.get(batch).queue.first().expect("a linked batch is not empty");
-        let id = RequestId(id);
-        assert!(self.take(id), "a request in a batch is in the table");
-        Some(id)
+        let first = self.batches.get(batch).queue.first().expect("a linked batch is not empty");
+        self.leave(batch, first.key, first.id);
+        self.nodes.vacate(RequestId(first.id));
+        Some(RequestId(first.id))
     }
 
     /// Takes a request out, wherever it is; answers whether it was there.
     pub(crate) fn take(&mut self, id: RequestId) -> bool {
         let Some(node) = self.nodes.remove(id) else { return false };
-        let batch = self.batches.get_mut(node.batch);
-        assert!(batch.queue.remove(node.order, id.0), "a request in the table is in its batch");
+        self.leave(node.batch, node.order, id.0);
+        true
+    }
+
+    /// Takes a request out of its batch, and the batch out of its round when it is empty.
+    fn leave(&mut self, number: u32, order: S::Order, id: u32) {
+        let batch = self.batches.get_mut(number);
+        assert!(batch.queue.remove(order, id), "a request in the table is in its batch");
         let (at, round, emptied) = (batch.taker, batch.round, batch.queue.is_empty());
         let taker = self.takers.get_mut(at);
         taker.queued -= 1;
         if emptied {
-            if taker.batch == node.batch {
+            if taker.batch == number {
                 taker.batch = NIL;
             }
             let ahead = usize::try_from(round - self.current).expect("no more rounds than queued requests");
-            self.batches.unlink(&mut self.rounds[ahead], node.batch);
-            self.batches.free(node.batch);
+            self.batches.unlink(&mut self.rounds[ahead], number);
+            self.batches.free(number);
         }
         if taker.queued == 0 && !taker.idle {
             if taker.round > self.current {
@@ -164,7 +170,6 @@ impl<S: Shape> Rounds<S> {
                 self.idle.push(at);
             }
         }
-        true
     }
 
     pub(crate) fn drain(&mut self, into: &mut Vec<RequestId>) {

@@ -58,6 +58,16 @@ impl<T> Slots<T> {
         self.occupied -= usize::from(old.is_some());
         old
     }
+    /// Forgets the value of `id`, which has one. Unlike [`Slots::remove`] it does not wait for the memory that it clears.
+    pub(crate) fn vacate(&mut self, id: RequestId)
+    where
+        T: Copy,
+    {
+        let slot = &mut self.items[id.0 as usize];
+        debug_assert!(slot.is_some(), "request {id} is in the table");
+        *slot = None;
+        self.occupied -= 1;
+    }
     /// All ids, in ascending order of `rank`, which is unique.
     pub(crate) fn ids_in_order(&self, rank: impl Fn(&T) -> u64) -> Vec<RequestId> {
         let number = |at: usize| u32::try_from(at).expect("ids are below the limit");

@@ -12,18 +12,26 @@ const MANY_MIN: usize = 16;
 
 #[derive(Debug)]
 enum Store<K> {
-    Few(SmallVec<[(K, u32); 8]>),
+    Few(SmallVec<[Item<K>; 8]>),
     Many(Box<Tree<K>>),
 }
 
 #[derive(Debug)]
 struct Tree<K> {
-    entries: BTreeMap<(K, u64), u32>,
+    entries: BTreeMap<(K, u64), (u32, u32)>,
     /// Grows with every insertion: keeps equal keys in the order of arrival.
     next: u64,
 }
 
-/// A sorted multiset of `(key, id)`.
+/// One request: where it sorts, which it is, and how many bytes it moves (so that serving it need not look it up).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Item<K> {
+    pub(crate) key: K,
+    pub(crate) id: u32,
+    pub(crate) bytes: u32,
+}
+
+/// A sorted multiset of requests.
 #[derive(Debug)]
 pub(crate) struct Sorted<K> {
     store: Store<K>,
@@ -42,56 +50,54 @@ impl<K: Ord + Copy> Sorted<K> {
             Store::Many(tree) => tree.entries.is_empty(),
         }
     }
-    pub(crate) fn insert(&mut self, key: K, id: u32) {
+    pub(crate) fn insert(&mut self, item: Item<K>) {
         match &mut self.store {
             Store::Few(few) if few.len() < FEW_MAX => {
                 // From the back: streams arrive in ascending order.
-                let at = few.iter().rposition(|e| e.0 <= key).map_or(0, |i| i + 1);
-                few.insert(at, (key, id));
+                let at = few.iter().rposition(|e| e.key <= item.key).map_or(0, |i| i + 1);
+                few.insert(at, item);
             }
             Store::Few(few) => {
                 let mut tree = Box::new(Tree { entries: BTreeMap::new(), next: 0 });
-                for (key, id) in few.drain(..) {
-                    tree.insert(key, id);
-                }
-                tree.insert(key, id);
+                few.drain(..).for_each(|item| tree.insert(item));
+                tree.insert(item);
                 self.store = Store::Many(tree);
             }
-            Store::Many(tree) => tree.insert(key, id),
+            Store::Many(tree) => tree.insert(item),
         }
     }
-    /// The first entry at or after `from`.
-    pub(crate) fn peek_from(&self, from: K) -> Option<(K, u32)> {
+    /// The first request at or after `from`.
+    pub(crate) fn peek_from(&self, from: K) -> Option<Item<K>> {
         match &self.store {
-            Store::Few(few) => few.iter().find(|e| e.0 >= from).copied(),
-            Store::Many(tree) => tree.entries.range((from, 0)..).next().map(|(k, id)| (k.0, *id)),
+            Store::Few(few) => few.iter().find(|e| e.key >= from).copied(),
+            Store::Many(tree) => tree.entries.range((from, 0)..).next().map(item_of),
         }
     }
-    pub(crate) fn first(&self) -> Option<(K, u32)> {
+    pub(crate) fn first(&self) -> Option<Item<K>> {
         match &self.store {
             Store::Few(few) => few.first().copied(),
-            Store::Many(tree) => tree.entries.first_key_value().map(|(k, id)| (k.0, *id)),
+            Store::Many(tree) => tree.entries.first_key_value().map(item_of),
         }
     }
-    pub(crate) fn last(&self) -> Option<(K, u32)> {
+    pub(crate) fn last(&self) -> Option<Item<K>> {
         match &self.store {
             Store::Few(few) => few.last().copied(),
-            Store::Many(tree) => tree.entries.last_key_value().map(|(k, id)| (k.0, *id)),
+            Store::Many(tree) => tree.entries.last_key_value().map(item_of),
         }
     }
-    /// Takes out the entry `(key, id)`; answers whether it was there. O(log n + entries with the same key).
+    /// Takes out request `id` at `key`; answers whether it was there. O(log n + requests with the same key).
     pub(crate) fn remove(&mut self, key: K, id: u32) -> bool {
         match &mut self.store {
             Store::Few(few) => {
-                let at = few.iter().position(|e| e.1 == id && e.0 == key);
+                let at = few.iter().position(|e| e.id == id && e.key == key);
                 at.map(|at| few.remove(at)).is_some()
             }
             Store::Many(tree) => {
                 let mut same = tree.entries.range((key, 0)..=(key, u64::MAX));
-                let Some(full) = same.find(|e| *e.1 == id).map(|e| *e.0) else { return false };
+                let Some(full) = same.find(|e| e.1.0 == id).map(|e| *e.0) else { return false };
                 tree.entries.remove(&full);
                 if tree.entries.len() <= MANY_MIN {
-                    let few = tree.entries.iter().map(|(k, id)| (k.0, *id)).collect();
+                    let few = tree.entries.iter().map(item_of).collect();
                     self.store = Store::Few(few);
                 }
                 true
@@ -100,9 +106,13 @@ impl<K: Ord + Copy> Sorted<K> {
     }
 }
 
+fn item_of<K: Copy>((key, value): (&(K, u64), &(u32, u32))) -> Item<K> {
+    Item { key: key.0, id: value.0, bytes: value.1 }
+}
+
 impl<K: Ord> Tree<K> {
-    fn insert(&mut self, key: K, id: u32) {
-        self.entries.insert((key, self.next), id);
+    fn insert(&mut self, item: Item<K>) {
+        self.entries.insert((item.key, self.next), (item.id, item.bytes));
         self.next += 1;
     }
 }
@@ -116,22 +126,22 @@ mod tests {
     fn it_answers_as_a_stably_sorted_list_does_at_every_size() {
         let mut rng = types::Rng::new(9);
         let mut sorted = Sorted::default();
-        let mut model: Vec<(u64, u32)> = Vec::new();
-        for step in 0..30_000u32 {
+        let mut model: Vec<Item<u64>> = Vec::new();
+        for id in 0..30_000u32 {
             // Grows to about 200 and shrinks again, over and over, so that it crosses both limits.
-            let growing = step / 300 % 2 == 0;
+            let growing = id / 300 % 2 == 0;
             if rng.chance(if growing { 0.8 } else { 0.2 }) {
-                let key = rng.below(40);
-                sorted.insert(key, step);
-                let at = model.iter().rposition(|e| e.0 <= key).map_or(0, |i| i + 1);
-                model.insert(at, (key, step));
+                let item = Item { key: rng.below(40), id, bytes: id * 3 };
+                sorted.insert(item);
+                let at = model.iter().rposition(|e| e.key <= item.key).map_or(0, |i| i + 1);
+                model.insert(at, item);
             } else if !model.is_empty() {
-                let (key, id) = model.remove(rng.below(model.len() as u64) as usize);
-                assert!(sorted.remove(key, id));
-                assert!(!sorted.remove(key, id));
+                let item = model.remove(rng.below(model.len() as u64) as usize);
+                assert!(sorted.remove(item.key, item.id));
+                assert!(!sorted.remove(item.key, item.id));
             }
             let from = rng.below(45);
-            assert_eq!(sorted.peek_from(from), model.iter().find(|e| e.0 >= from).copied());
+            assert_eq!(sorted.peek_from(from), model.iter().find(|e| e.key >= from).copied());
             assert_eq!(sorted.first(), model.first().copied());
             assert_eq!(sorted.last(), model.last().copied());
             assert_eq!(sorted.is_empty(), model.is_empty());

@@ -1,0 +1,136 @@
+//! What one enqueue and one dequeue cost together, for every policy, from 10^3 to 10^6 queued requests.
+//!
+//! `cargo bench -p stria-nrs [-- POLICY]`. The steady state of a server: the queue is filled, then each request that is
+//! served is replaced, so the number queued stays. Two ways to replace it: `closed` sends the next adjacent request of
+//! the object that was just served (its client's reply opens the window), `open` one of a random object. Prints one
+//! NDJSON line per measurement; a figure is the median of five runs.
+use nrs::{IoOp, JobId, NrsConfig, NrsPolicy, NrsRequest, build, registry};
+use std::time::Instant as Clock;
+use types::{ClientId, Duration, Extent, Instant, MIB, ObjectId, OstIndex, RequestId, Rng};
+
+const OBJECTS: u64 = 100_000;
+const RUNS: usize = 5;
+
+struct Load {
+    rng: Rng,
+    next_offset: Vec<u64>,
+    object_of: Vec<u32>,
+    open: bool,
+}
+
+impl Load {
+    fn new(queued: u64, open: bool) -> Load {
+        let objects = OBJECTS.min(queued) as usize;
+        Load { rng: Rng::new(24), next_offset: vec![0; objects], object_of: vec![0; queued as usize], open }
+    }
+    fn request(&mut self, id: RequestId, object: u32, now: Instant) -> NrsRequest {
+        let offset = self.next_offset[object as usize];
+        self.next_offset[object as usize] += MIB;
+        self.object_of[id.0 as usize] = object;
+        NrsRequest {
+            id,
+            bytes: MIB as u32,
+            client: ClientId(u64::from(object) + 1),
+            object: ObjectId::new(OstIndex(0), object + 1),
+            extent: Extent::at(offset, MIB),
+            uid: object % 64,
+            op: IoOp::Write,
+            job: JobId(u64::from(object % 1000)),
+            arrived: now,
+            max_service: None,
+        }
+    }
+    fn fill(&mut self, policy: &mut dyn NrsPolicy, now: Instant) {
+        // Clients send their windows in random order.
+        let queued = self.object_of.len();
+        let mut objects: Vec<u32> = (0..queued).map(|i| (i % self.next_offset.len()) as u32).collect();
+        self.rng.shuffle(&mut objects);
+        for (id, object) in objects.into_iter().enumerate() {
+            let req = self.request(RequestId(id as u32), object, now);
+            policy.enqueue(now, &req);
+        }
+    }
+    fn step(&mut self, policy: &mut dyn NrsPolicy, now: Instant) {
+        let id = policy.dequeue(now).expect("something is queued and nothing is throttled");
+        policy.on_complete(now, id, Duration::from_millis(2));
+        let object = match self.open {
+            true => self.rng.below(self.next_offset.len() as u64) as u32,
+            false => self.object_of[id.0 as usize],
+        };
+        let req = self.request(id, object, now);
+        policy.enqueue(now, &req);
+    }
+}
+
+/// ns per step without a policy: the cost of the load itself.
+fn overhead(queued: u64, open: bool, steps: u32) -> f64 {
+    struct Nothing(Vec<RequestId>, usize);
+    impl NrsPolicy for Nothing {
+        fn enqueue(&mut self, _: Instant, req: &NrsRequest) {
+            std::hint::black_box(req);
+        }
+        fn dequeue(&mut self, _: Instant) -> Option<RequestId> {
+            self.1 = if self.1 + 1 == self.0.len() { 0 } else { self.1 + 1 };
+            Some(self.0[self.1])
+        }
+        fn promote(&mut self, _: Instant, _: RequestId, _: Instant) -> bool {
+            false
+        }
+        fn cancel(&mut self, _: RequestId) -> bool {
+            false
+        }
+        fn drain(&mut self, _: &mut Vec<RequestId>) {}
+        fn queued(&self) -> usize {
+            0
+        }
+    }
+    let mut ids: Vec<RequestId> = (0..queued as u32).map(RequestId).collect();
+    Rng::new(1).shuffle(&mut ids);
+    let mut nothing = Nothing(ids, 0);
+    let mut load = Load::new(queued, open);
+    load.fill(&mut nothing, Instant(1));
+    time(&mut load, &mut nothing, steps)
+}
+
+fn time(load: &mut Load, policy: &mut dyn NrsPolicy, steps: u32) -> f64 {
+    let mut now = Instant(1_000_000_000);
+    let mut run = |steps: u32| {
+        let clock = Clock::now();
+        for _ in 0..steps {
+            now = now + Duration::from_micros(2);
+            load.step(policy, now);
+        }
+        clock.elapsed().as_nanos() as f64 / f64::from(steps)
+    };
+    run(steps);
+    let mut runs: Vec<f64> = (0..RUNS).map(|_| run(steps)).collect();
+    runs.sort_by(f64::total_cmp);
+    runs[RUNS / 2]
+}
+
+fn main() {
+    let only: Option<String> = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let plain = registry().iter().map(|e| e.name.to_string());
+    let wrapped = ["deadline+fifo", "deadline+obrr"].map(String::from);
+    let mut config = NrsConfig::default();
+    // Nothing may be throttled here: the clock of the load is faster than any disk.
+    config.set("tbf_rules", "change default rate=1000000 depth=65535").expect("the rule is right");
+    config.set("lambda", "1000").expect("lambda is in range");
+    for name in plain.chain(wrapped).filter(|n| only.as_ref().is_none_or(|o| o == n)) {
+        for open in [false, true] {
+            for queued in [1_000, 10_000, 100_000, 800_000, 1_000_000] {
+                let mut policy = build(&name, &config).expect("the name is in the registry");
+                let mut load = Load::new(queued, open);
+                load.fill(&mut *policy, Instant(1));
+                let steps = 400_000;
+                let gross = time(&mut load, &mut *policy, steps);
+                let net = (gross - overhead(queued, open, steps)).max(0.0);
+                println!(
+                    "{{\"bench\":\"nrs_enqueue_dequeue\",\"policy\":\"{name}\",\"load\":\"{}\",\"queued\":{queued},\"objects\":{},\"n\":{RUNS},\"unit\":\"ns\",\"gross_median\":{gross:.0},\"net_median\":{net:.0}}}",
+                    if open { "open" } else { "closed" },
+                    OBJECTS.min(queued),
+                );
+            }
+        }
+    }
+}
