@@ -241,8 +241,7 @@ impl FrameRun {
     #[must_use]
     pub fn is_unique(&self) -> bool {
         let range = self.first as usize..(self.first + self.frames) as usize;
-        let unique = self.pool.0.refs[range].iter().all(|r| r.load(Ordering::Acquire) == 1);
-        unique
+        self.pool.0.refs[range].iter().all(|r| r.load(Ordering::Acquire) == 1)
     }
     /// The bytes for writing, or `None` when somebody else holds one of the frames.
     #[must_use]

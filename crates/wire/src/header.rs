@@ -125,7 +125,9 @@ impl Header {
         // 46..48 reserved, zero.
         b[48..52].copy_from_slice(&self.body_len.to_le_bytes());
         b[52..56].copy_from_slice(&self.bulk_len.to_le_bytes());
-        b[56..60].copy_from_slice(&if self.flags.has(Flags::BULK_CRC) { self.bulk_crc } else { self.patience }.to_le_bytes());
+        b[56..60].copy_from_slice(
+            &if self.flags.has(Flags::BULK_CRC) { self.bulk_crc } else { self.patience }.to_le_bytes(),
+        );
         let crc = crc32c_append(crc32c(&b[..60]), body);
         b[60..64].copy_from_slice(&crc.to_le_bytes());
         b

@@ -4,7 +4,7 @@ use types::{Extent, Fid, HandleId, WallTime};
 
 byte_enum! {
     /// Lock modes, in the field's order of strength.
-    Mode { /// Null. 
+    Mode { /// Null.
         #[default] Nl = 0, /// Concurrent read.
         Cr = 1, /// Concurrent write.
         Cw = 2, /// Protected read.

@@ -1,0 +1,296 @@
+//! One client's session at one target: its connection, its reply slots, its callbacks.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use rt::sync::{OneSender, oneshot};
+use rt::{LocalFuture, Rt, Sink};
+use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
+use wire::{Crc, Decode, Encode, Flags, Header, Op};
+
+/// What a slot remembers of the last state-changing request it carried: enough to answer it again.
+#[derive(Clone, Debug, PartialEq)]
+pub struct ReplyRecord {
+    /// Whose.
+    pub client: ClientId,
+    /// Slot.
+    pub slot: u16,
+    /// Request.
+    pub xid: Xid,
+    /// Transaction it became.
+    pub transno: Transno,
+    /// 0 or errno.
+    pub status: u16,
+    /// Body of the answer.
+    pub body: Vec<u8>,
+}
+
+pub(crate) enum Slot {
+    Running(Xid),
+    Answered(ReplyRecord),
+}
+
+type Answer = OneSender<Result<Vec<u8>, FsError>>;
+
+/// One client's session at one target.
+pub struct Export {
+    client: ClientId,
+    pub(crate) sink: RefCell<Option<Rc<dyn Sink>>>,
+    pub(crate) slots: RefCell<BTreeMap<u16, Slot>>,
+    pub(crate) last_xid: Cell<Xid>,
+    pub(crate) last_heard: Cell<Instant>,
+    pub(crate) credits: Cell<u16>,
+    pub(crate) recoverable: Cell<bool>,
+    evicted: Cell<bool>,
+    callbacks: RefCell<BTreeMap<u64, Answer>>,
+    callback_next: Cell<u64>,
+    committed: Rc<dyn Fn() -> Transno>,
+    rt: Rt,
+}
+
+impl Export {
+    pub(crate) fn new(rt: Rt, client: ClientId, credits: u16, committed: Rc<dyn Fn() -> Transno>) -> Rc<Export> {
+        let now = rt.now();
+        Rc::new(Export {
+            client,
+            sink: RefCell::new(None),
+            slots: RefCell::default(),
+            last_xid: Cell::new(Xid(0)),
+            last_heard: Cell::new(now),
+            credits: Cell::new(credits),
+            recoverable: Cell::new(true),
+            evicted: Cell::new(false),
+            callbacks: RefCell::default(),
+            callback_next: Cell::new(1),
+            committed,
+            rt,
+        })
+    }
+    /// Whose session.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.client
+    }
+    /// Whether a connection is open now.
+    #[must_use]
+    pub fn is_connected(&self) -> bool {
+        self.sink.borrow().is_some()
+    }
+    /// Whether the client was evicted; nothing it sends counts any more.
+    #[must_use]
+    pub fn is_evicted(&self) -> bool {
+        self.evicted.get()
+    }
+    /// Where the client is, for reports.
+    #[must_use]
+    pub fn peer(&self) -> String {
+        self.sink.borrow().as_ref().map_or_else(|| "not connected".into(), |s| s.peer())
+    }
+    /// When it was last heard of.
+    #[must_use]
+    pub fn last_heard(&self) -> Instant {
+        self.last_heard.get()
+    }
+    /// Requests that the client may have in flight from its next answer on.
+    pub fn set_credits(&self, credits: u16) {
+        self.credits.set(credits.max(1));
+    }
+    pub(crate) fn mark_evicted(&self) {
+        self.evicted.set(true);
+        self.disconnect();
+        self.fail_callbacks(FsError::NotConnected);
+    }
+    /// Breaks the connection; the client may come back.
+    pub fn disconnect(&self) {
+        if let Some(sink) = self.sink.borrow_mut().take() {
+            sink.close();
+        }
+    }
+    fn fail_callbacks(&self, error: FsError) {
+        for (_, waiter) in std::mem::take(&mut *self.callbacks.borrow_mut()) {
+            waiter.send(Err(error));
+        }
+    }
+    pub(crate) fn connection_lost(&self, sink: &Rc<dyn Sink>) {
+        let mut current = self.sink.borrow_mut();
+        if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, sink)) {
+            *current = None;
+            drop(current);
+            self.fail_callbacks(FsError::NotConnected);
+        }
+    }
+
+    /// Calls the client back and waits for its answer's body.
+    ///
+    /// # Errors
+    /// `NotConnected` when the client has no connection or loses it, `TimedOut` after `patience`, or what the client
+    /// answered.
+    pub fn callback<T: Encode>(
+        self: &Rc<Self>,
+        op: Op,
+        body: &T,
+        patience: Duration,
+    ) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let Some(sink) = self.sink.borrow().clone() else {
+            return Box::pin(async { Err(FsError::NotConnected) });
+        };
+        let xid = self.callback_next.get();
+        self.callback_next.set(xid + 1);
+        let (tx, rx) = oneshot();
+        self.callbacks.borrow_mut().insert(xid, tx);
+        let mut header = Header::request(op, self.client, Xid(xid));
+        header.flags = Flags::CALLBACK;
+        sink.send(header, wire::encode(body), Bulk::new());
+        let (me, rt) = (self.clone(), self.rt.clone());
+        Box::pin(async move {
+            let answer = rt.timeout(patience, rx).await;
+            me.callbacks.borrow_mut().remove(&xid);
+            match answer {
+                Some(Some(result)) => result,
+                Some(None) => Err(FsError::NotConnected),
+                None => Err(FsError::TimedOut),
+            }
+        })
+    }
+    pub(crate) fn callback_answered(&self, header: &Header, body: Vec<u8>) {
+        if let Some(waiter) = self.callbacks.borrow_mut().remove(&header.xid.0) {
+            waiter.send(header.result().map(|()| body));
+        }
+    }
+
+    fn answer(
+        &self,
+        request: &Header,
+        transno: Transno,
+        result: Result<Vec<u8>, FsError>,
+        bulk: Bulk,
+        crc: Option<Crc>,
+    ) {
+        let mut header = request.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
+        header.transno = transno;
+        header.last_committed = (self.committed)();
+        header.slot_or_credits = self.credits.get();
+        let Some(sink) = self.sink.borrow().clone() else {
+            return;
+        };
+        if let Some(crc) = crc
+            && !sink.shares_memory()
+        {
+            header.flags = header.flags.with(Flags::BULK_CRC);
+            header.bulk_crc = crc;
+        }
+        sink.send(header, result.unwrap_or_default(), bulk);
+    }
+
+    /// Answers a remembered request again.
+    pub(crate) fn answer_again(&self, request: &Header, record: &ReplyRecord) {
+        let result = if record.status == 0 {
+            Ok(record.body.clone())
+        } else {
+            Err(FsError::from_errno(i32::from(record.status)))
+        };
+        self.answer(request, record.transno, result, Bulk::new(), None);
+    }
+}
+
+/// A request being carried out. It must be answered exactly once; dropped unanswered it answers EIO.
+pub struct Request {
+    /// Header as it came.
+    pub header: Header,
+    /// Body.
+    pub body: Vec<u8>,
+    /// Bulk that came along. When `header` has [`Flags::BULK_CRC`] the handler must check it against
+    /// `header.bulk_crc` (so that a store that checksums pages anyway passes over the bytes once).
+    pub bulk: Bulk,
+    /// Whose.
+    pub export: Rc<Export>,
+    pub(crate) answered: bool,
+}
+
+impl Request {
+    /// The body as a message.
+    ///
+    /// # Errors
+    /// `Protocol` when it is not one.
+    pub fn decode<T: Decode>(&self) -> Result<T, FsError> {
+        wire::decode(&self.body).map_err(FsError::from)
+    }
+    /// Who asks.
+    #[must_use]
+    pub fn client(&self) -> ClientId {
+        self.export.client()
+    }
+    /// Replay of a transaction that was answered before a restart: carry it out as `header.transno`.
+    #[must_use]
+    pub fn is_replay(&self) -> bool {
+        self.header.flags.has(Flags::REPLAY)
+    }
+    /// Sent again; it may have been carried out when its answer is not remembered.
+    #[must_use]
+    pub fn is_resent(&self) -> bool {
+        self.header.flags.has(Flags::RESENT)
+    }
+    /// What the slot will remember when this request is answered so: for the store to keep in the same transaction.
+    #[must_use]
+    pub fn record(&self, transno: Transno, result: &Result<Vec<u8>, FsError>) -> ReplyRecord {
+        ReplyRecord {
+            client: self.client(),
+            slot: self.header.slot_or_credits,
+            xid: self.header.xid,
+            transno,
+            status: result.as_ref().err().map_or(0, |e| e.errno() as u16),
+            body: result.as_ref().cloned().unwrap_or_default(),
+        }
+    }
+    /// Answers a request that changed nothing; if it comes again it is carried out again.
+    pub fn reply<T: Encode>(mut self, result: Result<&T, FsError>) {
+        let result = result.map(|b| wire::encode(b));
+        self.finish(Transno(0), result, Bulk::new(), None, false);
+    }
+    /// Answers a request that changed state as `transno`; if it comes again it is answered again. `result` is the
+    /// encoded body, as given to [`Request::record`].
+    pub fn reply_transno(mut self, transno: Transno, result: Result<Vec<u8>, FsError>) {
+        self.finish(transno, result, Bulk::new(), None, true);
+    }
+    /// Answers with bulk. `crc` is the checksum of the bulk (needed unless the sink shares memory; `None` computes
+    /// it here).
+    pub fn reply_bulk<T: Encode>(mut self, body: &T, bulk: Bulk, crc: Option<Crc>) {
+        let shares = self.export.sink.borrow().as_ref().is_none_or(|s| s.shares_memory());
+        let crc = crc.or_else(|| (!shares).then(|| bulk.slices().fold(0, wire::crc32c_append)));
+        self.finish(Transno(0), Ok(wire::encode(body)), bulk, crc, false);
+    }
+    fn finish(
+        &mut self,
+        transno: Transno,
+        result: Result<Vec<u8>, FsError>,
+        bulk: Bulk,
+        crc: Option<Crc>,
+        remember: bool,
+    ) {
+        self.answered = true;
+        if remember {
+            let record = self.record(transno, &result);
+            self.export.slots.borrow_mut().insert(record.slot, Slot::Answered(record));
+        } else {
+            self.forget();
+        }
+        self.export.answer(&self.header, transno, result, bulk, crc);
+    }
+    fn forget(&self) {
+        let mut slots = self.export.slots.borrow_mut();
+        let slot = self.header.slot_or_credits;
+        if matches!(slots.get(&slot), Some(Slot::Running(x)) if *x == self.header.xid) {
+            slots.remove(&slot);
+        }
+    }
+}
+
+impl Drop for Request {
+    fn drop(&mut self) {
+        if !self.answered {
+            tracing::error!(op = ?self.header.op, "a request was dropped without an answer");
+            self.finish(Transno(0), Err(FsError::Io), Bulk::new(), None, false);
+        }
+    }
+}

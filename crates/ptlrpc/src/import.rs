@@ -1,0 +1,662 @@
+//! A client's end of a session: numbers requests, keeps them until answered, replays what was not yet committed.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::{Rc, Weak};
+
+use cache::frames::Bulk;
+use rt::sync::{Event, OneSender, Semaphore, oneshot};
+use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
+use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::{Decode, Encode, Flags, Header, Op};
+
+use crate::auth::ClusterKey;
+
+/// Settings of an [`Import`].
+#[derive(Clone, Debug)]
+pub struct ImportConfig {
+    /// Where the target's server is.
+    pub nid: Nid,
+    /// The target's name; `*` for any (configuration only).
+    pub target: String,
+    /// Who we are.
+    pub client: ClientId,
+    /// Shared secret.
+    pub key: ClusterKey,
+    /// Whether the target should wait for us after a restart.
+    pub recoverable: bool,
+    /// The connection is checked when nothing was heard for this long. Default 10 s.
+    pub ping_interval: Duration,
+}
+
+/// What the owner of an import does when its server speaks first, and what it knows that must be told again.
+pub trait Callbacks: 'static {
+    /// A callback of the server; the result is its answer's body.
+    fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>>;
+    /// A session was opened or found again; the first answer of the server.
+    fn on_connected(&self, _session: &AuthReply) {}
+    /// The server was restarted: state to tell it again (opens, locks), in this order, before recovery ends.
+    fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        Vec::new()
+    }
+    /// The answer to one of the above.
+    fn on_state_replayed(&self, _op: Op, _request: &[u8], _answer: Result<Vec<u8>, FsError>) {}
+    /// The server does not know us any more: locks, opens and unwritten data at this target are lost.
+    fn on_evicted(&self) {}
+    /// `last_committed` grew.
+    fn on_committed(&self, _transno: Transno) {}
+}
+
+/// Where an import stands.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum ImportState {
+    /// No session; trying.
+    Connecting,
+    /// Telling a restarted server what it lost.
+    Replaying,
+    /// In service.
+    Full,
+    /// Given up by its owner.
+    Closed,
+}
+
+/// How one call is made.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct CallOptions {
+    /// Extra header flags ([`Flags::URGENT`]).
+    pub flags: Flags,
+    /// Answer ENOTCONN instead of waiting when there is no session.
+    pub fail_fast: bool,
+    /// Do not keep it for replay although it changes state (its owner tells the state again itself).
+    pub no_replay: bool,
+}
+
+/// An answer.
+#[derive(Debug)]
+pub struct Reply {
+    /// Header.
+    pub header: Header,
+    /// Body.
+    pub body: Vec<u8>,
+    /// Bulk, checksum verified.
+    pub bulk: Bulk,
+}
+
+impl Reply {
+    /// The body as a message.
+    ///
+    /// # Errors
+    /// `Protocol` when it is not one.
+    pub fn decode<T: Decode>(&self) -> Result<T, FsError> {
+        wire::decode(&self.body).map_err(FsError::from)
+    }
+}
+
+struct Pending {
+    header: Header,
+    body: Vec<u8>,
+    bulk: Bulk,
+    keep: bool,
+    waiter: Option<OneSender<Result<Reply, FsError>>>,
+}
+
+struct Replayable {
+    header: Header,
+    body: Vec<u8>,
+    bulk: Bulk,
+}
+
+/// A client's end of a session with one target.
+pub struct Import {
+    rt: Rt,
+    config: ImportConfig,
+    callbacks: RefCell<Weak<dyn Callbacks>>,
+    state: Cell<ImportState>,
+    changed: Event,
+    sink: RefCell<Option<Rc<dyn Sink>>>,
+    pending: RefCell<BTreeMap<Xid, Pending>>,
+    replay: RefCell<BTreeMap<Transno, Replayable>>,
+    slots: Semaphore,
+    free_slots: RefCell<Vec<u16>>,
+    slot_count: Cell<u16>,
+    next_xid: Cell<u64>,
+    last_committed: Cell<Transno>,
+    committed: Event,
+    boot: Cell<u64>,
+    heard: Cell<Instant>,
+    session: RefCell<AuthReply>,
+    failure: RefCell<Option<String>>,
+    connects: Cell<u64>,
+    sent: Cell<u64>,
+    resent: Cell<u64>,
+}
+
+impl Import {
+    /// An import that connects at once and whenever the connection is lost, until [`Import::close`].
+    #[must_use]
+    pub fn new(rt: Rt, config: ImportConfig, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
+        let import = Rc::new(Import {
+            heard: Cell::new(rt.now()),
+            rt: rt.clone(),
+            config,
+            callbacks: RefCell::new(callbacks),
+            state: Cell::new(ImportState::Connecting),
+            changed: Event::new(),
+            sink: RefCell::new(None),
+            pending: RefCell::default(),
+            replay: RefCell::default(),
+            slots: Semaphore::new(0),
+            free_slots: RefCell::default(),
+            slot_count: Cell::new(0),
+            next_xid: Cell::new(1),
+            last_committed: Cell::new(Transno(0)),
+            committed: Event::new(),
+            boot: Cell::new(0),
+            session: RefCell::default(),
+            failure: RefCell::new(None),
+            connects: Cell::new(0),
+            sent: Cell::new(0),
+            resent: Cell::new(0),
+        });
+        let me = import.clone();
+        rt.spawn(async move { me.run().await });
+        let weak = Rc::downgrade(&import);
+        rt.spawn(async move { keep_alive(weak).await });
+        import
+    }
+
+    /// Where it stands.
+    #[must_use]
+    pub fn state(&self) -> ImportState {
+        self.state.get()
+    }
+    /// The target's name.
+    #[must_use]
+    pub fn target(&self) -> &str {
+        &self.config.target
+    }
+    /// The server's address.
+    #[must_use]
+    pub fn nid(&self) -> &Nid {
+        &self.config.nid
+    }
+    /// What the server said when the session was opened.
+    #[must_use]
+    pub fn session(&self) -> AuthReply {
+        self.session.borrow().clone()
+    }
+    /// Everything up to here is on the target's stable storage.
+    #[must_use]
+    pub fn last_committed(&self) -> Transno {
+        self.last_committed.get()
+    }
+    /// Why the last attempt to connect failed.
+    #[must_use]
+    pub fn failure(&self) -> Option<String> {
+        self.failure.borrow().clone()
+    }
+    /// Requests without an answer.
+    #[must_use]
+    pub fn in_flight(&self) -> usize {
+        self.pending.borrow().len()
+    }
+    /// (sessions opened, requests sent, requests sent again).
+    #[must_use]
+    pub fn counters(&self) -> (u64, u64, u64) {
+        (self.connects.get(), self.sent.get(), self.resent.get())
+    }
+    /// Bulk is handed over by reference.
+    #[must_use]
+    pub fn shares_memory(&self) -> bool {
+        self.sink.borrow().as_ref().is_some_and(|s| s.shares_memory())
+    }
+
+    /// Waits until in service.
+    ///
+    /// # Errors
+    /// `NotConnected` when closed, `TimedOut` after `limit`.
+    pub async fn ready(&self, limit: Duration) -> Result<(), FsError> {
+        self.rt.timeout(limit, self.wait_full()).await.unwrap_or(Err(FsError::TimedOut))
+    }
+
+    async fn wait_full(&self) -> Result<(), FsError> {
+        loop {
+            match self.state.get() {
+                ImportState::Full => return Ok(()),
+                ImportState::Closed => return Err(FsError::NotConnected),
+                _ => {
+                    let changed = self.changed.wait();
+                    changed.await;
+                }
+            }
+        }
+    }
+
+    /// Sends a request and waits for its answer, over restarts of the server if need be.
+    ///
+    /// # Errors
+    /// What the server answered; `NotConnected` when the import was closed, the client evicted, or (`fail_fast`)
+    /// there is no session; `Corrupt` when the bulk does not match its checksum.
+    pub async fn call(&self, op: Op, body: Vec<u8>, bulk: Bulk, options: CallOptions) -> Result<Reply, FsError> {
+        if options.fail_fast && self.state.get() != ImportState::Full {
+            return Err(FsError::NotConnected);
+        }
+        loop {
+            self.wait_full().await?;
+            self.slots.acquire(1).await;
+            if self.state.get() == ImportState::Full {
+                break;
+            }
+            self.slots.add(1);
+        }
+        let slot = self.free_slots.borrow_mut().pop().expect("a permit stands for a free slot");
+        let xid = Xid(self.next_xid.get());
+        self.next_xid.set(xid.0 + 1);
+        let mut header = Header::request(op, self.config.client, xid);
+        header.flags = options.flags;
+        header.slot_or_credits = slot;
+        let (tx, rx) = oneshot();
+        self.transmit(header, body.clone(), bulk.clone());
+        let pending = Pending { header, body, bulk, keep: !options.no_replay, waiter: Some(tx) };
+        self.pending.borrow_mut().insert(xid, pending);
+        rx.await.unwrap_or(Err(FsError::NotConnected))
+    }
+
+    /// [`Import::call`] with a message body and a decoded answer.
+    ///
+    /// # Errors
+    /// As [`Import::call`], and `Protocol` when the answer is not such a message.
+    pub async fn ask<Q: Encode, A: Decode>(&self, op: Op, request: &Q) -> Result<A, FsError> {
+        self.call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await?.decode()
+    }
+
+    /// Waits until `transno` is on stable storage; the server must have been asked to sync, or it will get there by
+    /// itself within its commit interval.
+    pub async fn wait_committed(&self, transno: Transno) {
+        while self.last_committed.get() < transno && self.state.get() != ImportState::Closed {
+            let committed = self.committed.wait();
+            committed.await;
+        }
+    }
+
+    /// Says goodbye (when connected) and stops; pending calls end with `NotConnected`.
+    pub async fn close(&self) {
+        if self.state.get() == ImportState::Full {
+            let goodbye = self.call(
+                Op::Disconnect,
+                Vec::new(),
+                Bulk::new(),
+                CallOptions { no_replay: true, ..Default::default() },
+            );
+            let _ = self.rt.timeout(Duration::from_secs(2), goodbye).await;
+        }
+        self.abandon();
+    }
+
+    /// Stops without a word.
+    pub fn abandon(&self) {
+        self.set_state(ImportState::Closed);
+        if let Some(sink) = self.sink.borrow_mut().take() {
+            sink.close();
+        }
+        self.fail_pending();
+        self.committed.notify();
+    }
+
+    fn set_state(&self, state: ImportState) {
+        if self.state.get() != ImportState::Closed {
+            self.state.set(state);
+        }
+        self.changed.notify();
+    }
+
+    fn transmit(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+        self.sent.set(self.sent.get() + 1);
+        if let Some(sink) = &*self.sink.borrow() {
+            if !bulk.is_empty() && !sink.shares_memory() {
+                header.flags = header.flags.with(Flags::BULK_CRC);
+                header.bulk_crc = bulk.slices().fold(0, wire::crc32c_append);
+            }
+            sink.send(header, body, bulk);
+        }
+    }
+
+    fn fail_pending(&self) {
+        for (_, p) in std::mem::take(&mut *self.pending.borrow_mut()) {
+            self.give_slot_back(p.header.slot_or_credits);
+            if let Some(waiter) = p.waiter {
+                waiter.send(Err(FsError::NotConnected));
+            }
+        }
+    }
+
+    fn give_slot_back(&self, slot: u16) {
+        if slot < self.slot_count.get() {
+            self.free_slots.borrow_mut().push(slot);
+            self.slots.add(1);
+        }
+    }
+
+    /// The server grants `credits` requests in flight: slots appear, or vanish as they come back.
+    fn set_credits(&self, credits: u16) {
+        let old = self.slot_count.get();
+        if credits == old || credits == 0 {
+            return;
+        }
+        self.slot_count.set(credits);
+        if credits > old {
+            self.free_slots.borrow_mut().extend((old..credits).rev());
+            self.slots.add(isize::try_from(credits - old).expect("u16 fits"));
+        } else {
+            let mut free = self.free_slots.borrow_mut();
+            let before = free.len();
+            free.retain(|s| *s < credits);
+            let gone = before - free.len();
+            drop(free);
+            self.slots.add(-(gone as isize));
+        }
+    }
+
+    async fn run(self: Rc<Self>) {
+        let mut pause = Duration::from_millis(20);
+        while self.state.get() != ImportState::Closed {
+            match self.session_once().await {
+                Ok(()) => pause = Duration::from_millis(20),
+                Err(e) => {
+                    *self.failure.borrow_mut() = Some(e.to_string());
+                    tracing::debug!(target = self.config.target, nid = %self.config.nid, "connection: {e}");
+                }
+            }
+            if self.state.get() == ImportState::Closed {
+                break;
+            }
+            self.set_state(ImportState::Connecting);
+            self.rt.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// One connection from its handshake to its end.
+    async fn session_once(self: &Rc<Self>) -> io::Result<()> {
+        let Connection { sink, mut source } = self.rt.connect(&self.config.nid).await?;
+        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await;
+        let session = match hello {
+            Some(Ok(s)) => s,
+            Some(Err(e)) => {
+                sink.close();
+                return Err(e);
+            }
+            None => {
+                sink.close();
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake"));
+            }
+        };
+        *self.failure.borrow_mut() = None;
+        self.heard.set(self.rt.now());
+        self.connects.set(self.connects.get() + 1);
+        *self.sink.borrow_mut() = Some(sink.clone());
+        let (me, begin) = (self.clone(), session.clone());
+        let sink_of_run = sink.clone();
+        self.rt.spawn(async move { me.begin(begin, sink_of_run).await });
+        let end = self.receive(&sink, &mut *source).await;
+        sink.close();
+        let mut current = self.sink.borrow_mut();
+        if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
+            *current = None;
+        }
+        drop(current);
+        // Requests of the recovery dialogue belong to the connection; ordinary ones are sent again.
+        let lost: Vec<Xid> = self
+            .pending
+            .borrow()
+            .iter()
+            .filter(|(_, p)| p.header.slot_or_credits == NO_SLOT)
+            .map(|(x, _)| *x)
+            .collect();
+        for xid in lost {
+            self.pending.borrow_mut().remove(&xid);
+        }
+        end
+    }
+
+    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
+        let bad = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
+        let mut rng = self.rt.rng(&format!("import {} {}", self.config.target, self.rt.now().0));
+        let nonce: Vec<u8> = (0..4).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        let target = self.config.target.as_bytes();
+        let client = self.config.client;
+        let ask = ConnectRequest {
+            target: target.into(),
+            nonce: nonce.clone().into(),
+            version_min: wire::VERSION,
+            version_max: wire::VERSION,
+            last_boot: self.boot.get(),
+            recoverable: self.config.recoverable,
+        };
+        sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
+        let (h, body) = source.recv().await?;
+        if h.result() == Err(FsError::NoTarget) {
+            return Err(bad(&format!("{} has no target '{}'", self.config.nid, self.config.target)));
+        }
+        h.result().map_err(|e| bad(&e.to_string()))?;
+        let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
+        let nonces = [&nonce[..], &answer.nonce[..]];
+        if !ClusterKey::matches(&self.config.key.proof("server", nonces, target, client), &answer.proof) {
+            return Err(bad("the server does not know our cluster key: check cluster.key_file on both sides"));
+        }
+        let proof = self.config.key.proof("client", nonces, target, client);
+        let auth = AuthRequest { proof: proof.to_vec().into() };
+        sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
+        let (h, body) = source.recv().await?;
+        match h.result() {
+            Ok(()) => wire::decode(&body).map_err(|e| bad(&e.to_string())),
+            Err(FsError::Access) => {
+                Err(bad("the server refused our cluster key: check cluster.key_file on both sides"))
+            }
+            Err(e) => Err(bad(&e.to_string())),
+        }
+    }
+
+    /// After the handshake: recovery if the server was restarted, then service.
+    async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
+        let previous = self.boot.replace(session.boot);
+        let restarted = previous != 0 && previous != session.boot;
+        self.set_credits(session.credits);
+        *self.session.borrow_mut() = session.clone();
+        let callbacks = self.callbacks.borrow().upgrade();
+        if previous != 0 && !session.known {
+            self.replay.borrow_mut().clear();
+            self.fail_pending();
+            self.note_committed(session.last_committed, true);
+            if let Some(c) = &callbacks {
+                c.on_evicted();
+            }
+        }
+        if let Some(c) = &callbacks {
+            c.on_connected(&session);
+        }
+        if restarted && session.known {
+            self.set_state(ImportState::Replaying);
+            if !self.recover(&session, callbacks).await {
+                return;
+            }
+        } else {
+            self.note_committed(session.last_committed, false);
+        }
+        if !self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
+            return;
+        }
+        self.resend();
+        self.set_state(ImportState::Full);
+    }
+
+    fn resend(&self) {
+        let again: Vec<_> =
+            self.pending.borrow().values().map(|p| (p.header, p.body.clone(), p.bulk.clone())).collect();
+        for (mut header, body, bulk) in again {
+            header.flags = header.flags.with(Flags::RESENT);
+            self.resent.set(self.resent.get() + 1);
+            self.transmit(header, body, bulk);
+        }
+    }
+
+    /// Replays transactions in order, then state, then says so. False when the connection was lost meanwhile.
+    async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>) -> bool {
+        self.note_committed(session.last_committed, false);
+        let mut after = Transno(0);
+        loop {
+            let next = {
+                let replay = self.replay.borrow();
+                replay.range(Transno(after.0 + 1)..).next().map(|(t, r)| (*t, r.header, r.body.clone(), r.bulk.clone()))
+            };
+            let Some((transno, mut header, body, bulk)) = next else { break };
+            header.flags = header.flags.with(Flags::REPLAY);
+            header.transno = transno;
+            match self.dialogue(header, body, bulk).await {
+                Some(Ok(_)) => {}
+                Some(Err(e)) => tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}"),
+                None => return false,
+            }
+            after = transno;
+        }
+        if let Some(c) = callbacks {
+            for (op, body) in c.state_replays() {
+                let mut header = Header::request(op, self.config.client, Xid(0));
+                header.flags = Flags::REPLAY;
+                match self.dialogue(header, body.clone(), Bulk::new()).await {
+                    Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
+                    None => return false,
+                }
+            }
+        }
+        let mut done = Header::request(Op::Ping, self.config.client, Xid(0));
+        done.flags = Flags::REPLAY_DONE;
+        self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
+    }
+
+    /// One request of the recovery dialogue, outside slots; `None` when the connection was lost.
+    async fn dialogue(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
+        let (tx, rx) = oneshot();
+        if header.xid.0 == 0 {
+            header.xid = Xid(self.next_xid.get());
+            self.next_xid.set(header.xid.0 + 1);
+            header.slot_or_credits = NO_SLOT;
+        }
+        let kept = Header { slot_or_credits: NO_SLOT, ..header };
+        self.transmit(header, body, bulk);
+        self.pending.borrow_mut().insert(
+            header.xid,
+            Pending { header: kept, body: Vec::new(), bulk: Bulk::new(), keep: false, waiter: Some(tx) },
+        );
+        rx.await
+    }
+
+    fn note_committed(&self, transno: Transno, reset: bool) {
+        if transno <= self.last_committed.get() && !reset {
+            return;
+        }
+        self.last_committed.set(transno);
+        let mut replay = self.replay.borrow_mut();
+        let keep = replay.split_off(&Transno(transno.0 + 1));
+        let gone = std::mem::replace(&mut *replay, keep);
+        drop(replay);
+        drop(gone);
+        self.committed.notify();
+        if let Some(c) = self.callbacks.borrow().upgrade() {
+            c.on_committed(transno);
+        }
+    }
+
+    async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
+        let land_rt = self.rt.clone();
+        let land = move |len: usize| -> LocalFuture<Bulk> {
+            let rt = land_rt.clone();
+            Box::pin(async move { rt.bulk(len).await })
+        };
+        loop {
+            let (header, body) = source.recv().await?;
+            let bulk = if header.bulk_len > 0 {
+                source.recv_bulk(header.bulk_len as usize, &land).await?
+            } else {
+                Bulk::new()
+            };
+            self.heard.set(self.rt.now());
+            if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
+                self.on_callback(sink, header, body);
+            } else {
+                self.on_reply(header, body, bulk);
+            }
+        }
+    }
+
+    fn on_callback(self: &Rc<Self>, sink: &Rc<dyn Sink>, header: Header, body: Vec<u8>) {
+        let Some(callbacks) = self.callbacks.borrow().upgrade() else {
+            sink.send(header.reply(Err(FsError::NotConnected)), Vec::new(), Bulk::new());
+            return;
+        };
+        let sink = sink.clone();
+        self.rt.spawn(async move {
+            let result = callbacks.on_callback(header.op, body).await;
+            let reply = header.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
+            sink.send(reply, result.unwrap_or_default(), Bulk::new());
+        });
+    }
+
+    fn on_reply(&self, header: Header, body: Vec<u8>, bulk: Bulk) {
+        let Some(p) = self.pending.borrow_mut().remove(&header.xid) else {
+            return;
+        };
+        if p.header.slot_or_credits != NO_SLOT {
+            self.give_slot_back(p.header.slot_or_credits);
+            self.set_credits(header.slot_or_credits);
+        }
+        if p.keep && header.transno > self.last_committed.get() && header.transno > header.last_committed {
+            let kept = Replayable { header: p.header, body: p.body, bulk: p.bulk };
+            self.replay.borrow_mut().insert(header.transno, kept);
+        }
+        self.note_committed(header.last_committed, false);
+        let corrupt =
+            header.flags.has(Flags::BULK_CRC) && bulk.slices().fold(0, wire::crc32c_append) != header.bulk_crc;
+        let result = match header.result() {
+            Err(e) => Err(e),
+            Ok(()) if corrupt => {
+                tracing::warn!(target = self.config.target, op = ?header.op, "bulk does not match its checksum");
+                Err(FsError::Corrupt)
+            }
+            Ok(()) => Ok(Reply { header, body, bulk }),
+        };
+        if let Some(waiter) = p.waiter {
+            waiter.send(result);
+        }
+    }
+}
+
+/// Marks requests of the recovery dialogue, which use no slot.
+const NO_SLOT: u16 = u16::MAX;
+
+/// Pings a silent server and gives a dead connection up.
+async fn keep_alive(import: Weak<Import>) {
+    loop {
+        let Some(me) = import.upgrade() else { return };
+        if me.state.get() == ImportState::Closed {
+            return;
+        }
+        let (rt, interval) = (me.rt.clone(), me.config.ping_interval);
+        let silent = rt.now().since(me.heard.get());
+        if me.state.get() == ImportState::Full && silent >= interval {
+            if silent >= interval * 3 {
+                tracing::warn!(target = me.config.target, "server silent for {silent:?}: connecting anew");
+                if let Some(sink) = me.sink.borrow_mut().take() {
+                    sink.close();
+                }
+            } else {
+                let mut ping = Header::request(Op::Ping, me.config.client, Xid(0));
+                ping.slot_or_credits = NO_SLOT;
+                me.transmit(ping, Vec::new(), Bulk::new());
+            }
+        }
+        drop(me);
+        rt.sleep(interval / 2).await;
+    }
+}

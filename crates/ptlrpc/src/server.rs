@@ -1,0 +1,428 @@
+//! Targets behind an address: accepts connections, opens sessions, hands requests to their service.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::io;
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
+use types::{ClientId, Duration, FsError, Transno};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::{Flags, Header, Op};
+
+use crate::auth::{ClusterKey, PROOF_BYTES};
+use crate::export::{Export, ReplyRecord, Request, Slot};
+use crate::recovery::Recovery;
+
+/// A session as a target's store keeps it over restarts.
+#[derive(Clone, Debug, Default)]
+pub struct SessionRecord {
+    /// Whose.
+    pub client: ClientId,
+    /// Answers that can be asked for again.
+    pub replies: Vec<ReplyRecord>,
+}
+
+/// What stands behind a target's name.
+pub trait Service: 'static {
+    /// The target's name, like `stria-OST0000`.
+    fn target(&self) -> String;
+    /// The cluster that its store belongs to.
+    fn cluster(&self) -> u64;
+    /// Stable identity of its store.
+    fn uuid(&self) -> u64;
+    /// Carries a request out and answers it. Runs as a task of its own; requests of one client may overlap.
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()>;
+    /// Every transaction up to here is on stable storage.
+    fn last_committed(&self) -> Transno;
+    /// Sessions that the store knows, asked once at start.
+    fn sessions(&self) -> Vec<SessionRecord>;
+    /// A client is about to open a session; when this completes the store remembers it. `known`: it had one.
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>>;
+    /// A client said goodbye or was evicted: its locks and opens go, the store forgets it.
+    fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()>;
+    /// All replays are in (or the window has passed): ordinary service begins.
+    fn recovered(&self) {}
+    /// Dirty bytes that this client may hold at first.
+    fn grant(&self, _client: ClientId) -> u64 {
+        0
+    }
+    /// Most bulk bytes of one RPC.
+    fn bulk_max(&self) -> u32 {
+        4 << 20
+    }
+    /// Requests one client may have in flight, 1..=65535.
+    fn credits(&self) -> u16 {
+        64
+    }
+    /// Whether a request may be carried out while recovery still waits for clients.
+    fn allowed_in_recovery(&self, op: Op) -> bool {
+        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register)
+    }
+}
+
+/// Settings of a [`Server`].
+#[derive(Clone, Debug)]
+pub struct ServerConfig {
+    /// Shared secret.
+    pub key: ClusterKey,
+    /// How long a restarted target waits for its clients before it goes on without them. Default 30 s.
+    pub recovery_window: Duration,
+    /// A client unheard of for this long is evicted. Default 60 s (clients ping every 10 s).
+    pub client_timeout: Duration,
+    /// Changes with every start of the process.
+    pub boot: u64,
+}
+
+pub(crate) struct Target {
+    pub(crate) service: Rc<dyn Service>,
+    pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
+    pub(crate) recovery: Recovery,
+}
+
+/// The targets of one process and their listeners.
+pub struct Server {
+    rt: Rt,
+    config: ServerConfig,
+    targets: RefCell<BTreeMap<String, Rc<Target>>>,
+    stopping: Cell<bool>,
+}
+
+impl Server {
+    /// A server without targets.
+    #[must_use]
+    pub fn new(rt: Rt, config: ServerConfig) -> Rc<Server> {
+        Rc::new(Server { rt, config, targets: RefCell::default(), stopping: Cell::new(false) })
+    }
+
+    /// Adds a target; its known sessions start in recovery.
+    pub fn add(self: &Rc<Self>, service: Rc<dyn Service>) {
+        let exports: BTreeMap<_, _> = service
+            .sessions()
+            .into_iter()
+            .map(|s| {
+                let export = self.make_export(&service, s.client);
+                for r in s.replies {
+                    export.last_xid.set(export.last_xid.get().max(r.xid));
+                    export.slots.borrow_mut().insert(r.slot, Slot::Answered(r));
+                }
+                (s.client, export)
+            })
+            .collect();
+        let waiting = exports.keys().copied().collect();
+        let name = service.target();
+        let target = Rc::new(Target {
+            service,
+            exports: RefCell::new(exports),
+            recovery: Recovery::new(self.rt.clone(), waiting, self.rt.now() + self.config.recovery_window),
+        });
+        self.targets.borrow_mut().insert(name, target.clone());
+        let (me, t) = (self.clone(), target.clone());
+        self.rt.spawn(async move { me.watch_recovery(t).await });
+        let me = self.clone();
+        self.rt.spawn(async move { me.watch_clients(target).await });
+    }
+
+    fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
+        let s = service.clone();
+        Export::new(self.rt.clone(), client, service.credits(), Rc::new(move || s.last_committed()))
+    }
+
+    /// Starts accepting at `nid`; returns the address bound.
+    ///
+    /// # Errors
+    /// The address is in use, is not this host's, or is not loopback although there is no cluster key.
+    pub fn listen(self: &Rc<Self>, nid: &Nid) -> io::Result<Nid> {
+        if !nid.is_loopback() && !self.config.key.is_secret() {
+            return Err(io::Error::new(
+                io::ErrorKind::PermissionDenied,
+                format!("{nid} can be reached from other hosts: set cluster.key_file first, or listen on 127.0.0.1"),
+            ));
+        }
+        let listener = self.rt.listen(nid)?;
+        let bound = listener.nid();
+        let me = self.clone();
+        self.rt.spawn(async move {
+            while !me.stopping.get() {
+                match listener.accept().await {
+                    Ok(connection) => {
+                        let server = me.clone();
+                        me.rt.spawn(async move { server.serve(connection).await });
+                    }
+                    Err(e) if e.kind() == io::ErrorKind::BrokenPipe => break,
+                    Err(e) => {
+                        tracing::warn!("accept failed: {e}");
+                        me.rt.sleep(Duration::from_millis(50)).await;
+                    }
+                }
+            }
+        });
+        Ok(bound)
+    }
+
+    /// Closes every connection and answers nothing any more.
+    pub fn stop(&self) {
+        self.stopping.set(true);
+        for t in self.targets.borrow().values() {
+            for e in t.exports.borrow().values() {
+                e.disconnect();
+            }
+        }
+    }
+
+    /// Evicts a client from a target: its locks and opens go, and it learns of it when it comes back.
+    pub async fn evict(&self, target: &str, client: ClientId) {
+        let t = self.targets.borrow().get(target).cloned();
+        if let Some(t) = t {
+            evict(&t, client).await;
+        }
+    }
+
+    /// The sessions of a target.
+    #[must_use]
+    pub fn exports(&self, target: &str) -> Vec<Rc<Export>> {
+        self.targets.borrow().get(target).map(|t| t.exports.borrow().values().cloned().collect()).unwrap_or_default()
+    }
+
+    async fn watch_recovery(&self, target: Rc<Target>) {
+        let missing = target.recovery.finished().await;
+        for client in missing {
+            tracing::warn!(target = target.service.target(), %client, "did not come back within the recovery window: evicted");
+            evict(&target, client).await;
+        }
+        target.service.recovered();
+        target.recovery.open();
+    }
+
+    async fn watch_clients(&self, target: Rc<Target>) {
+        let limit = self.config.client_timeout;
+        while !self.stopping.get() {
+            self.rt.sleep(limit / 4).await;
+            if target.recovery.is_active() {
+                continue;
+            }
+            let now = self.rt.now();
+            let silent: Vec<ClientId> = target
+                .exports
+                .borrow()
+                .values()
+                .filter(|e| now.since(e.last_heard()) > limit)
+                .map(|e| e.client())
+                .collect();
+            for client in silent {
+                tracing::warn!(target = target.service.target(), %client, "silent for {limit:?}: evicted");
+                evict(&target, client).await;
+            }
+        }
+    }
+
+    async fn serve(self: Rc<Self>, connection: Connection) {
+        let Connection { sink, mut source } = connection;
+        let opened = match self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await {
+            Some(Ok(opened)) => opened,
+            Some(Err(e)) => {
+                tracing::debug!(peer = sink.peer(), "handshake failed: {e}");
+                sink.close();
+                return;
+            }
+            None => {
+                sink.close();
+                return;
+            }
+        };
+        let (target, export) = opened;
+        let end = self.receive(&target, &export, &sink, &mut *source).await;
+        if let Err(e) = end
+            && e.kind() != io::ErrorKind::UnexpectedEof
+        {
+            tracing::warn!(peer = sink.peer(), "connection ended: {e}");
+        }
+        export.connection_lost(&sink);
+        sink.close();
+    }
+
+    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<(Rc<Target>, Rc<Export>)> {
+        let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let (h, body) = source.recv().await?;
+        if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
+            return Err(bad(format!("expected Connect, got {:?}", h.op)));
+        }
+        let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
+        let name = String::from_utf8_lossy(&ask.target).into_owned();
+        let target = if name == "*" {
+            self.targets.borrow().values().next().cloned()
+        } else {
+            self.targets.borrow().get(&name).cloned()
+        };
+        let Some(target) = target else {
+            sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
+            return Err(bad(format!("no target '{name}' here")));
+        };
+        let nonce = self.nonce();
+        let nonces = [&ask.nonce[..], &nonce[..]];
+        let reply = ConnectReply {
+            nonce: nonce.to_vec().into(),
+            proof: self.config.key.proof("server", nonces, &ask.target, h.client).to_vec().into(),
+            cluster: target.service.cluster(),
+        };
+        sink.send(h.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        let (h2, body) = source.recv().await?;
+        let auth: AuthRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
+        let proof = self.config.key.proof("client", nonces, &ask.target, h.client);
+        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&proof, &auth.proof) {
+            sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
+            return Err(bad("the peer does not know the cluster key".into()));
+        }
+        let (export, known) = match self.open_session(&target, h.client, ask.recoverable).await {
+            Ok(session) => session,
+            Err(e) => {
+                sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
+                return Err(bad(format!("session refused: {e}")));
+            }
+        };
+        export.disconnect();
+        *export.sink.borrow_mut() = Some(sink.clone());
+        export.last_heard.set(self.rt.now());
+        let reply = AuthReply {
+            boot: self.config.boot,
+            known,
+            recovering: target.recovery.expects(h.client),
+            last_committed: target.service.last_committed(),
+            credits: export.credits.get(),
+            bulk_max: target.service.bulk_max(),
+            grant: target.service.grant(h.client),
+            last_xid: export.last_xid.get().0,
+            target_uuid: target.service.uuid(),
+        };
+        sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        Ok((target, export))
+    }
+
+    fn nonce(&self) -> [u8; PROOF_BYTES] {
+        let mut rng = self.rt.rng(&format!("nonce {}", self.rt.now().0));
+        let mut nonce = [0; PROOF_BYTES];
+        for chunk in nonce.chunks_mut(8) {
+            chunk.copy_from_slice(&rng.next_u64().to_le_bytes());
+        }
+        nonce
+    }
+
+    async fn open_session(
+        &self,
+        target: &Rc<Target>,
+        client: ClientId,
+        recoverable: bool,
+    ) -> Result<(Rc<Export>, bool), FsError> {
+        let existing = target.exports.borrow().get(&client).cloned();
+        if let Some(export) = existing {
+            target.service.clone().session_opened(export.clone(), true).await?;
+            return Ok((export, true));
+        }
+        let export = self.make_export(&target.service, client);
+        export.recoverable.set(recoverable);
+        target.service.clone().session_opened(export.clone(), false).await?;
+        target.exports.borrow_mut().insert(client, export.clone());
+        Ok((export, false))
+    }
+
+    async fn receive(
+        &self,
+        target: &Rc<Target>,
+        export: &Rc<Export>,
+        sink: &Rc<dyn Sink>,
+        source: &mut dyn Source,
+    ) -> io::Result<()> {
+        let land_rt = self.rt.clone();
+        let land = move |len: usize| -> LocalFuture<Bulk> {
+            let rt = land_rt.clone();
+            Box::pin(async move { rt.bulk(len).await })
+        };
+        loop {
+            let (header, body) = source.recv().await?;
+            let bulk = if header.bulk_len > 0 {
+                source.recv_bulk(header.bulk_len as usize, &land).await?
+            } else {
+                Bulk::new()
+            };
+            if export.is_evicted() {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "evicted"));
+            }
+            export.last_heard.set(self.rt.now());
+            if header.client != export.client() {
+                return Err(io::Error::new(io::ErrorKind::InvalidData, "a request for another client's session"));
+            }
+            if header.flags.has(Flags::REPLY) {
+                export.callback_answered(&header, body);
+                continue;
+            }
+            if header.op == Op::Disconnect {
+                export.disconnect_reply(&header, sink);
+                close(target, header.client, false).await;
+                return Ok(());
+            }
+            self.accept(target, export, header, body, bulk);
+        }
+    }
+
+    /// Decides whether a request is new, running, or was answered, and starts it if it is new.
+    fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, body: Vec<u8>, bulk: Bulk) {
+        let slot = header.slot_or_credits;
+        if header.xid.0 != 0 && header.op != Op::Ping {
+            let mut slots = export.slots.borrow_mut();
+            match slots.get(&slot) {
+                Some(Slot::Running(xid)) if *xid == header.xid => return,
+                Some(Slot::Answered(r)) if r.xid == header.xid => {
+                    let record = r.clone();
+                    drop(slots);
+                    export.answer_again(&header, &record);
+                    target.recovery.on_answered_again(&header);
+                    return;
+                }
+                _ => {
+                    slots.insert(slot, Slot::Running(header.xid));
+                }
+            }
+            export.last_xid.set(export.last_xid.get().max(header.xid));
+        }
+        let request = Request { header, body, bulk, export: export.clone(), answered: false };
+        if header.op == Op::Ping {
+            if header.flags.has(Flags::REPLAY_DONE) {
+                target.recovery.client_done(header.client);
+            }
+            request.reply(Ok(&()));
+            return;
+        }
+        let service = target.service.clone();
+        if !target.recovery.is_active() || service.allowed_in_recovery(header.op) {
+            self.rt.spawn(service.handle(request));
+            return;
+        }
+        let target = target.clone();
+        self.rt.spawn(async move {
+            let turn = target.recovery.turn(&request.header).await;
+            target.service.clone().handle(request).await;
+            drop(turn);
+        });
+    }
+}
+
+impl Export {
+    fn disconnect_reply(&self, header: &Header, sink: &Rc<dyn Sink>) {
+        sink.send(header.reply(Ok(())), Vec::new(), Bulk::new());
+    }
+}
+
+async fn evict(target: &Rc<Target>, client: ClientId) {
+    close(target, client, true).await;
+}
+
+async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
+    let export = target.exports.borrow_mut().remove(&client);
+    target.recovery.client_done(client);
+    if let Some(export) = export {
+        if evicted {
+            export.mark_evicted();
+        }
+        target.service.clone().session_closed(client, evicted).await;
+    }
+}

@@ -1,0 +1,200 @@
+//! Sessions over both transports: answers, bulk, callbacks, wrong keys, restarts.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use cache::frames::FramePool;
+use ptlrpc::{
+    CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, Server, ServerConfig,
+    Service, SessionRecord,
+};
+use rt::{LocalFuture, Nid, Rt};
+use types::{ClientId, Duration, FsError, Transno};
+use wire::Op;
+
+/// Counts `MdtSync` requests as transactions, sends bulk back, and keeps what a store would keep.
+#[derive(Default)]
+struct Store {
+    applied: RefCell<Vec<u64>>,
+    replies: RefCell<BTreeMap<(ClientId, u16), ReplyRecord>>,
+    clients: RefCell<Vec<ClientId>>,
+    committed: Cell<u64>,
+}
+
+struct Echo {
+    store: Rc<Store>,
+    commit: bool,
+    applied: RefCell<Vec<u64>>,
+}
+
+impl Service for Echo {
+    fn target(&self) -> String {
+        "echo".into()
+    }
+    fn cluster(&self) -> u64 {
+        7
+    }
+    fn uuid(&self) -> u64 {
+        9
+    }
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        Box::pin(async move {
+            match request.header.op {
+                Op::OstRead => {
+                    let bulk = request.bulk.clone();
+                    request.reply_bulk(&(), bulk, None);
+                }
+                Op::MdtGetattr => {
+                    let answer = request.export.callback(Op::LockGlimpse, &7u64, Duration::from_secs(5)).await;
+                    let answer = answer.map(|b| wire::decode::<u64>(&b).unwrap());
+                    request.reply(answer.as_ref().map_err(|e| *e));
+                }
+                Op::MdtSync => {
+                    let value: u64 = request.decode().unwrap();
+                    self.applied.borrow_mut().push(value);
+                    let transno = Transno(self.applied.borrow().len() as u64);
+                    let result = Ok(wire::encode(&(value * 2)));
+                    if self.commit {
+                        *self.store.applied.borrow_mut() = self.applied.borrow().clone();
+                        self.store.committed.set(transno.0);
+                        let record = request.record(transno, &result);
+                        self.store.replies.borrow_mut().insert((record.client, record.slot), record);
+                    }
+                    request.reply_transno(transno, result);
+                }
+                _ => request.reply::<()>(Err(FsError::NotSupported)),
+            }
+        })
+    }
+    fn last_committed(&self) -> Transno {
+        Transno(self.store.committed.get())
+    }
+    fn sessions(&self) -> Vec<SessionRecord> {
+        let replies = self.store.replies.borrow();
+        let of = |c: ClientId| replies.values().filter(|r| r.client == c).cloned().collect();
+        self.store.clients.borrow().iter().map(|c| SessionRecord { client: *c, replies: of(*c) }).collect()
+    }
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
+        if !known {
+            self.store.clients.borrow_mut().push(export.client());
+        }
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn session_closed(self: Rc<Self>, client: ClientId, _evicted: bool) -> LocalFuture<()> {
+        self.store.clients.borrow_mut().retain(|c| *c != client);
+        Box::pin(std::future::ready(()))
+    }
+}
+
+struct Answering;
+impl Callbacks for Answering {
+    fn on_callback(self: Rc<Self>, _op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let n: u64 = wire::decode(&body).unwrap();
+        Box::pin(std::future::ready(Ok(wire::encode(&(n + 1)))))
+    }
+}
+
+fn serve(rt: &Rt, nid: &Nid, store: &Rc<Store>, commit: bool, boot: u64, key: ClusterKey) -> (Rc<Server>, Nid) {
+    let config =
+        ServerConfig { key, recovery_window: Duration::from_secs(5), client_timeout: Duration::from_secs(60), boot };
+    let server = Server::new(rt.clone(), config);
+    let applied = RefCell::new(store.applied.borrow().clone());
+    server.add(Rc::new(Echo { store: store.clone(), commit, applied }));
+    let bound = server.listen(nid).unwrap();
+    (server, bound)
+}
+
+fn import(rt: &Rt, nid: Nid, key: ClusterKey, callbacks: &Rc<dyn Callbacks>) -> Rc<Import> {
+    let config = ImportConfig {
+        nid,
+        target: "echo".into(),
+        client: ClientId(5),
+        key,
+        recoverable: true,
+        ping_interval: Duration::from_secs(10),
+    };
+    Import::new(rt.clone(), config, Rc::downgrade(callbacks))
+}
+
+fn both(test: impl AsyncFn(Rt, Nid)) {
+    let pool = FramePool::new(64 << 20);
+    rt::real::run(pool, async |rt| test(rt, Nid::parse("127.0.0.1:0").unwrap()).await).unwrap();
+    let name = format!("local:test-{:?}", std::thread::current().id());
+    rt::real::run(pool, async |rt| test(rt, Nid::parse(&name).unwrap()).await).unwrap();
+}
+
+#[test]
+fn bulk_and_callbacks_work_over_both_transports() {
+    both(async |rt, nid| {
+        let (_server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, ClusterKey::none());
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let import = import(&rt, nid, ClusterKey::none(), &callbacks);
+        for len in [1usize, 4095, 4096, 1 << 20, (4 << 20) + 17] {
+            let mut bulk = rt.bulk(len).await;
+            let pattern: Vec<u8> = (0..len).map(|i| (i % 249) as u8).collect();
+            bulk.copy_in(0, &pattern);
+            let reply = import.call(Op::OstRead, vec![1, 2, 3], bulk, CallOptions::default()).await.unwrap();
+            assert_eq!(reply.bulk.to_vec(), pattern);
+        }
+        let answer: u64 = import.ask(Op::MdtGetattr, &()).await.unwrap();
+        assert_eq!(answer, 8);
+        assert_eq!(import.ask::<_, ()>(Op::MdtLink, &()).await, Err(FsError::NotSupported));
+        import.close().await;
+        assert_eq!(import.ask::<_, u64>(Op::MdtGetattr, &()).await, Err(FsError::NotConnected));
+    });
+}
+
+#[test]
+fn a_wrong_key_is_refused_by_name() {
+    both(async |rt, nid| {
+        let right = ClusterKey::from_text(b"0123456789abcdef").unwrap();
+        let wrong = ClusterKey::from_text(b"fedcba9876543210").unwrap();
+        let (_server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, right.clone());
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let bad = import(&rt, nid.clone(), wrong, &callbacks);
+        assert_eq!(bad.ready(Duration::from_millis(300)).await, Err(FsError::TimedOut));
+        assert!(bad.failure().unwrap().contains("cluster key"), "{:?}", bad.failure());
+        bad.abandon();
+        let good = import(&rt, nid, right, &callbacks);
+        good.ready(Duration::from_secs(5)).await.unwrap();
+    });
+}
+
+#[test]
+fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
+    for commit in [true, false] {
+        both(async |rt, nid| {
+            let store: Rc<Store> = Rc::default();
+            let (first, bound) = serve(&rt, &nid, &store, commit, 1, ClusterKey::none());
+            let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+            let import = import(&rt, bound.clone(), ClusterKey::none(), &callbacks);
+            for i in 0..20u64 {
+                assert_eq!(import.ask::<_, u64>(Op::MdtSync, &i).await, Ok(i * 2));
+            }
+            first.stop();
+            drop(first);
+            // The listener of the first life ends with its next accept; connect once to let it see that.
+            let _ = rt.connect(&bound).await;
+            let mut second = None;
+            for _ in 0..200 {
+                let config = ServerConfig {
+                    key: ClusterKey::none(),
+                    recovery_window: Duration::from_secs(5),
+                    client_timeout: Duration::from_secs(60),
+                    boot: 2,
+                };
+                let server = Server::new(rt.clone(), config);
+                let applied = RefCell::new(store.applied.borrow().clone());
+                server.add(Rc::new(Echo { store: store.clone(), commit: true, applied }));
+                if server.listen(&bound).is_ok() {
+                    second = Some(server);
+                    break;
+                }
+                rt.sleep(Duration::from_millis(10)).await;
+            }
+            assert!(second.is_some(), "the address never became free");
+            assert_eq!(import.ask::<_, u64>(Op::MdtSync, &20u64).await, Ok(40));
+            assert_eq!(*store.applied.borrow(), (0..=20).collect::<Vec<u64>>());
+        });
+    }
+}

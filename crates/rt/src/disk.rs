@@ -1,0 +1,76 @@
+//! Files as stores use them.
+use std::io;
+
+use cache::frames::Bulk;
+
+use crate::LocalFuture;
+
+/// How a file is opened for data I/O.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct OpenMode {
+    /// Create it when missing.
+    pub create: bool,
+    /// Bypass the kernel's page cache where the file system can (offset, length and memory in whole pages then).
+    pub direct: bool,
+}
+
+/// A file for data I/O on a shard; offsets in bytes. Every method may be called while others are under way.
+pub trait DiskFile {
+    /// Reads into `into` from `offset`; gives the bulk back with the number of bytes read (short at end of file).
+    fn read_at(&self, offset: u64, into: Bulk) -> LocalFuture<(io::Result<usize>, Bulk)>;
+    /// Writes the whole of `from` at `offset`.
+    fn write_at(&self, offset: u64, from: Bulk) -> LocalFuture<io::Result<()>>;
+    /// Everything written before is on stable storage afterwards.
+    fn sync(&self) -> LocalFuture<io::Result<()>>;
+    /// Reserves space for `len` bytes at `offset`, growing the file.
+    fn allocate(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>>;
+    /// Gives the space of the range back; it reads as zeros.
+    fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>>;
+    /// Length in bytes.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether the file is empty.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Bytes free and in all on the file system that holds it.
+    fn space(&self) -> io::Result<(u64, u64)>;
+}
+
+/// A file for an embedded store that does its own blocking I/O (on a worker thread in reality, inline and faultable
+/// in the simulator).
+pub trait BlockingFile: Send + Sync {
+    /// Fills `into` from `offset`.
+    ///
+    /// # Errors
+    /// As the medium answers; short files are `UnexpectedEof`.
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()>;
+    /// Writes all of `from` at `offset`.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn write(&self, offset: u64, from: &[u8]) -> io::Result<()>;
+    /// Length in bytes.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn len(&self) -> io::Result<u64>;
+    /// Whether it is empty.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn is_empty(&self) -> io::Result<bool> {
+        Ok(self.len()? == 0)
+    }
+    /// Cuts or extends with zeros.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn set_len(&self, len: u64) -> io::Result<()>;
+    /// Everything written is on stable storage afterwards.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn sync(&self) -> io::Result<()>;
+}

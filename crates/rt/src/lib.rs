@@ -1,0 +1,159 @@
+//! The facade to the world: what nodes may ask of it, and the real answer.
+//!
+//! Nodes are ordinary async Rust over [`Rt`]: one shard is one thread, futures are `!Send`, nothing is shared but
+//! page frames. The same node code runs over [`real`] (threads, sockets, disks) and over the simulator's world;
+//! neither knows the other, and nodes cannot tell.
+
+pub mod disk;
+mod net;
+mod nid;
+pub mod real;
+pub mod sync;
+
+pub use disk::{BlockingFile, DiskFile, OpenMode};
+pub use net::{Connection, Listener, Sink, Source};
+pub use nid::Nid;
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::pin::{Pin, pin};
+use std::rc::Rc;
+use std::task::Poll;
+
+use cache::frames::{Bulk, FramePool};
+use types::{Duration, Instant, Rng, WallTime};
+
+/// A boxed future of one shard.
+pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
+
+/// A world that nodes live in. Implemented by [`real::RealWorld`] and by the simulator.
+pub trait World {
+    /// Monotone time.
+    fn now(&self) -> Instant;
+    /// Time for inodes.
+    fn wall(&self) -> WallTime;
+    /// Completes when [`World::now`] has reached `at`.
+    fn sleep_until(&self, at: Instant) -> LocalFuture<()>;
+    /// Runs a task on this shard until it ends.
+    fn spawn(&self, task: LocalFuture<()>);
+    /// Seed of the world's randomness: fixed in a simulation, fresh entropy in reality.
+    fn seed(&self) -> u64;
+    /// Opens a message stream to a server.
+    fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>>;
+    /// Accepts message streams at an address. Port 0 takes any free port; [`Listener::nid`] tells which.
+    fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>>;
+    /// Opens a file for data I/O.
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>>;
+    /// Opens a file for an embedded store that does its own blocking I/O on a worker.
+    fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>>;
+    /// Runs blocking work away from the shard; completes when it is done.
+    fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
+    /// Page frames of this process.
+    fn frames(&self) -> FramePool;
+}
+
+/// A handle to the world, cheap to clone, bound to one shard.
+#[derive(Clone)]
+pub struct Rt(Rc<dyn World>);
+
+impl Rt {
+    /// Wraps a world.
+    #[must_use]
+    pub fn new(world: Rc<dyn World>) -> Rt {
+        Rt(world)
+    }
+    /// Monotone time.
+    #[must_use]
+    pub fn now(&self) -> Instant {
+        self.0.now()
+    }
+    /// Time for inodes.
+    #[must_use]
+    pub fn wall(&self) -> WallTime {
+        self.0.wall()
+    }
+    /// Waits for `time`.
+    pub fn sleep(&self, time: Duration) -> LocalFuture<()> {
+        self.0.sleep_until(self.now() + time)
+    }
+    /// Waits until `at`.
+    pub fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
+        self.0.sleep_until(at)
+    }
+    /// Runs `task` on this shard, detached. Whoever wants its end passes a channel along.
+    pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
+        self.0.spawn(Box::pin(task));
+    }
+    /// The result of `work`, or `None` when `limit` passed first (the work is dropped then).
+    pub async fn timeout<T>(&self, limit: Duration, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = pin!(work);
+        let mut clock = self.sleep(limit);
+        std::future::poll_fn(move |cx| {
+            if let Poll::Ready(v) = work.as_mut().poll(cx) {
+                return Poll::Ready(Some(v));
+            }
+            clock.as_mut().poll(cx).map(|()| None)
+        })
+        .await
+    }
+    /// The random stream of component `name`.
+    #[must_use]
+    pub fn rng(&self, name: &str) -> Rng {
+        Rng::named(self.0.seed(), name)
+    }
+    /// Opens a message stream.
+    ///
+    /// # Errors
+    /// As the operating system answers: refused, unreachable, timed out.
+    pub async fn connect(&self, nid: &Nid) -> io::Result<Connection> {
+        self.0.connect(nid).await
+    }
+    /// Accepts message streams.
+    ///
+    /// # Errors
+    /// The address is in use or not this host's.
+    pub fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
+        self.0.listen(nid)
+    }
+    /// Opens a file for data I/O.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
+        self.0.open(path, mode)
+    }
+    /// Opens a file for an embedded store.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
+        self.0.open_blocking(path, create)
+    }
+    /// Runs blocking work on a worker thread and gives its result.
+    pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {
+        let slot = std::sync::Arc::new(std::sync::Mutex::new(None));
+        let out = slot.clone();
+        let job = move || {
+            let value = job();
+            *out.lock().expect("the slot is locked only for assignment") = Some(value);
+        };
+        self.0.offload(Box::new(job)).await;
+        let value = slot.lock().expect("the slot is locked only for assignment").take();
+        value.expect("the worker stores the value before it reports the end")
+    }
+    /// Page frames of this process.
+    #[must_use]
+    pub fn frames(&self) -> FramePool {
+        self.0.frames()
+    }
+    /// Room for `len` bytes in fresh frames; waits while the pool is empty (caches give frames back under pressure).
+    pub async fn bulk(&self, len: usize) -> Bulk {
+        loop {
+            if let Some(bulk) = Bulk::alloc(self.frames(), len) {
+                return bulk;
+            }
+            self.sleep(Duration::from_millis(1)).await;
+        }
+    }
+}

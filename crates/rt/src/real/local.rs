@@ -1,0 +1,182 @@
+//! Message streams within one process: messages pass by reference, between shards or within one.
+use std::collections::{HashMap, VecDeque};
+use std::future::poll_fn;
+use std::io;
+use std::rc::Rc;
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
+use std::task::{Poll, Waker};
+
+use cache::frames::Bulk;
+use wire::Header;
+
+use crate::{Connection, Listener, LocalFuture, Nid, Sink, Source};
+
+/// A queue between two shards.
+struct Lane<T> {
+    state: Mutex<LaneState<T>>,
+}
+struct LaneState<T> {
+    items: VecDeque<T>,
+    closed: bool,
+    waker: Option<Waker>,
+}
+
+impl<T> Lane<T> {
+    fn new() -> Arc<Lane<T>> {
+        Arc::new(Lane { state: Mutex::new(LaneState { items: VecDeque::new(), closed: false, waker: None }) })
+    }
+    fn lock(&self) -> MutexGuard<'_, LaneState<T>> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    fn push(&self, item: T) -> bool {
+        let mut s = self.lock();
+        if s.closed {
+            return false;
+        }
+        s.items.push_back(item);
+        if let Some(w) = s.waker.take() {
+            drop(s);
+            w.wake();
+        }
+        true
+    }
+    fn close(&self) {
+        let mut s = self.lock();
+        s.closed = true;
+        if let Some(w) = s.waker.take() {
+            drop(s);
+            w.wake();
+        }
+    }
+    async fn pop(&self) -> Option<T> {
+        poll_fn(|cx| {
+            let mut s = self.lock();
+            if let Some(item) = s.items.pop_front() {
+                return Poll::Ready(Some(item));
+            }
+            if s.closed {
+                return Poll::Ready(None);
+            }
+            if !s.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
+                s.waker = Some(cx.waker().clone());
+            }
+            Poll::Pending
+        })
+        .await
+    }
+}
+
+struct Message {
+    header: Header,
+    body: Vec<u8>,
+    bulk: Bulk,
+}
+type Port = Lane<(Arc<Lane<Message>>, Arc<Lane<Message>>)>;
+
+fn ports() -> MutexGuard<'static, HashMap<String, Arc<Port>>> {
+    static PORTS: OnceLock<Mutex<HashMap<String, Arc<Port>>>> = OnceLock::new();
+    PORTS.get_or_init(Mutex::default).lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+fn connection(name: &str, out: Arc<Lane<Message>>, inward: Arc<Lane<Message>>) -> Connection {
+    Connection {
+        sink: Rc::new(LocalSink { name: name.into(), out, back: inward.clone() }),
+        source: Box::new(LocalSource { inward, bulk: Arc::new(Mutex::new(Bulk::new())) }),
+    }
+}
+
+pub(super) fn connect(name: &str) -> io::Result<Connection> {
+    let port = ports().get(name).cloned();
+    let port = port
+        .ok_or_else(|| io::Error::new(io::ErrorKind::ConnectionRefused, format!("nobody listens at local:{name}")))?;
+    let (up, down) = (Lane::new(), Lane::new());
+    if !port.push((up.clone(), down.clone())) {
+        return Err(io::ErrorKind::ConnectionRefused.into());
+    }
+    Ok(connection(name, up, down))
+}
+
+pub(super) fn listen(name: &str) -> io::Result<Box<dyn Listener>> {
+    let mut ports = ports();
+    if ports.contains_key(name) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("local:{name} is taken in this process")));
+    }
+    let port = Lane::new();
+    ports.insert(name.into(), port.clone());
+    Ok(Box::new(LocalListener { name: name.into(), port }))
+}
+
+struct LocalListener {
+    name: String,
+    port: Arc<Port>,
+}
+impl Listener for LocalListener {
+    fn accept(&self) -> LocalFuture<io::Result<Connection>> {
+        let (port, name) = (self.port.clone(), self.name.clone());
+        Box::pin(async move {
+            let (inward, out) = port.pop().await.ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(connection(&name, out, inward))
+        })
+    }
+    fn nid(&self) -> Nid {
+        Nid::Local(self.name.clone())
+    }
+}
+impl Drop for LocalListener {
+    fn drop(&mut self) {
+        self.port.close();
+        ports().remove(&self.name);
+    }
+}
+
+struct LocalSink {
+    name: String,
+    out: Arc<Lane<Message>>,
+    back: Arc<Lane<Message>>,
+}
+impl Sink for LocalSink {
+    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
+        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
+        self.out.push(Message { header, body, bulk });
+    }
+    fn shares_memory(&self) -> bool {
+        true
+    }
+    fn close(&self) {
+        self.out.close();
+        self.back.close();
+    }
+    fn peer(&self) -> String {
+        format!("local:{}", self.name)
+    }
+}
+impl Drop for LocalSink {
+    fn drop(&mut self) {
+        self.out.close();
+    }
+}
+
+struct LocalSource {
+    inward: Arc<Lane<Message>>,
+    bulk: Arc<Mutex<Bulk>>,
+}
+impl Source for LocalSource {
+    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
+        let (inward, slot) = (self.inward.clone(), self.bulk.clone());
+        Box::pin(async move {
+            let m = inward.pop().await.ok_or(io::ErrorKind::UnexpectedEof)?;
+            *slot.lock().unwrap_or_else(PoisonError::into_inner) = m.bulk;
+            Ok((m.header, m.body))
+        })
+    }
+    fn recv_bulk(&mut self, _len: usize, _land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
+        let bulk = std::mem::take(&mut *self.bulk.lock().unwrap_or_else(PoisonError::into_inner));
+        Box::pin(std::future::ready(Ok(bulk)))
+    }
+}
+impl Drop for LocalSource {
+    fn drop(&mut self) {
+        self.inward.close();
+    }
+}

@@ -1,0 +1,106 @@
+//! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
+mod file;
+mod local;
+mod op;
+mod tcp;
+
+use std::future::Future;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::time::{Instant as StdInstant, SystemTime, UNIX_EPOCH};
+
+use cache::frames::FramePool;
+use compio::driver::ProactorBuilder;
+use types::{Instant, WallTime};
+
+use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
+
+/// The world of one shard (one thread).
+pub struct RealWorld {
+    start: StdInstant,
+    frames: FramePool,
+    seed: u64,
+}
+
+/// Runs `main` on a new shard on the calling thread, until it completes. Tasks that it spawned and that have not
+/// ended are dropped then.
+///
+/// # Errors
+/// The runtime cannot be built (neither io_uring nor epoll).
+pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Result<F::Output> {
+    let mut proactor = ProactorBuilder::new();
+    proactor.capacity(1024).coop_taskrun(true).taskrun_flag(true);
+    let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).event_interval(31).build()?;
+    let rt = Rt::new(Rc::new(RealWorld { start: clock_origin(), frames, seed: entropy() }));
+    Ok(runtime.block_on(main(rt)))
+}
+
+/// One origin for all shards of a process, so that their instants compare.
+fn clock_origin() -> StdInstant {
+    static ORIGIN: std::sync::OnceLock<StdInstant> = std::sync::OnceLock::new();
+    *ORIGIN.get_or_init(StdInstant::now)
+}
+
+fn entropy() -> u64 {
+    let mut bytes = [0u8; 8];
+    // SAFETY: the buffer is valid for its length; failure leaves it zero and the clock is mixed in below.
+    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
+    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
+    u64::from_le_bytes(bytes) ^ clock
+}
+
+impl World for RealWorld {
+    fn now(&self) -> Instant {
+        Instant(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+    fn wall(&self) -> WallTime {
+        let d = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        WallTime(i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
+    }
+    fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
+        let wait = at.since(self.now());
+        if wait.is_zero() {
+            return Box::pin(std::future::ready(()));
+        }
+        // Far deadlines are capped: a day is beyond every timer in use, and loops check their deadline anyway.
+        Box::pin(compio::runtime::time::sleep(wait.min(std::time::Duration::from_secs(86_400))))
+    }
+    fn spawn(&self, task: LocalFuture<()>) {
+        compio::runtime::spawn(task).detach();
+    }
+    fn seed(&self) -> u64 {
+        self.seed
+    }
+    fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
+        match nid {
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr)),
+            Nid::Local(name) => {
+                let opened = local::connect(name);
+                Box::pin(std::future::ready(opened))
+            }
+        }
+    }
+    fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
+        match nid {
+            Nid::Tcp(addr) => tcp::listen(*addr),
+            Nid::Local(name) => local::listen(name),
+        }
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
+        file::open(path, mode)
+    }
+    fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
+        file::open_blocking(path, create)
+    }
+    fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
+        let work = compio::runtime::spawn_blocking(job);
+        Box::pin(async move {
+            // A panic on the worker surfaces here as a missing result, reported by `Rt::offload`.
+            let _ = work.await;
+        })
+    }
+    fn frames(&self) -> FramePool {
+        self.frames
+    }
+}

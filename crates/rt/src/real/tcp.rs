@@ -1,0 +1,318 @@
+//! Message streams over TCP: vectored sends that gather whatever is queued, receives straight into frames.
+use std::cell::{Cell, RefCell};
+use std::collections::VecDeque;
+use std::io;
+use std::net::{SocketAddr, TcpListener, TcpStream};
+use std::os::fd::{FromRawFd, OwnedFd};
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cache::frames::{Bulk, FRAME_BYTES};
+use wire::{HEADER_BYTES, Header};
+
+use super::file::vectors;
+use super::op::{Call, submit};
+use crate::sync::Event;
+use crate::{Connection, Listener, LocalFuture, Nid, Sink, Source};
+
+/// Bytes gathered into one send at most, bulk included.
+const SEND_BYTES_MAX: usize = 4 << 20;
+/// Vectors of one send at most.
+const SEND_VECTORS_MAX: usize = 1000;
+/// Receive buffer for headers and bodies; bulk beyond it lands in its frames.
+const RECV_BYTES: usize = 16 << 10;
+
+pub(super) async fn connect(addr: SocketAddr) -> io::Result<Connection> {
+    let stream =
+        compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, std::time::Duration::from_secs(5)))
+            .await
+            .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
+    open(stream)
+}
+
+fn open(stream: TcpStream) -> io::Result<Connection> {
+    stream.set_nodelay(true)?;
+    let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |a| a.to_string());
+    let fd: Arc<OwnedFd> = Arc::new(stream.into());
+    compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
+    let out = Rc::new(Outbox {
+        fd: fd.clone(),
+        queue: RefCell::default(),
+        more: Event::new(),
+        closed: Cell::new(false),
+        peer,
+    });
+    let writer = out.clone();
+    compio::runtime::spawn(async move { writer.run().await }).detach();
+    Ok(Connection {
+        sink: Rc::new(TcpSink(out)),
+        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 })))),
+    })
+}
+
+struct TcpIn {
+    fd: Arc<OwnedFd>,
+    nid: Nid,
+}
+
+pub(super) fn listen(addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
+    let listener = TcpListener::bind(addr).map_err(|e| {
+        let why = match e.kind() {
+            io::ErrorKind::AddrInUse => format!("{addr} is in use by another program: choose another port, or stop it"),
+            io::ErrorKind::AddrNotAvailable => format!("{addr} is not an address of this host"),
+            _ => format!("cannot listen on {addr}: {e}"),
+        };
+        io::Error::new(e.kind(), why)
+    })?;
+    let nid = Nid::Tcp(listener.local_addr()?);
+    let fd: Arc<OwnedFd> = Arc::new(listener.into());
+    compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
+    Ok(Box::new(TcpIn { fd, nid }))
+}
+
+impl Listener for TcpIn {
+    fn accept(&self) -> LocalFuture<io::Result<Connection>> {
+        let fd = self.fd.clone();
+        Box::pin(async move {
+            let (result, ()) = submit(&fd, Call::Accept, Vec::new(), ()).await;
+            // SAFETY: accept gave us this descriptor and nobody else owns it.
+            let stream = unsafe { TcpStream::from(OwnedFd::from_raw_fd(result? as i32)) };
+            open(stream)
+        })
+    }
+    fn nid(&self) -> Nid {
+        self.nid.clone()
+    }
+}
+
+struct Outgoing {
+    head: Vec<u8>,
+    bulk: Bulk,
+}
+
+struct Outbox {
+    fd: Arc<OwnedFd>,
+    queue: RefCell<VecDeque<Outgoing>>,
+    more: Event,
+    closed: Cell<bool>,
+    peer: String,
+}
+
+impl Outbox {
+    async fn run(&self) {
+        loop {
+            let batch = self.gather();
+            if batch.is_empty() {
+                if self.closed.get() {
+                    self.shutdown();
+                    return;
+                }
+                let more = self.more.wait();
+                if self.queue.borrow().is_empty() && !self.closed.get() {
+                    more.await;
+                }
+                continue;
+            }
+            if self.send(batch).await.is_err() {
+                // The receiving side of this connection reports the end to the session.
+                self.shutdown();
+                return;
+            }
+        }
+    }
+    fn gather(&self) -> Vec<Outgoing> {
+        let mut queue = self.queue.borrow_mut();
+        let (mut bytes, mut vectors, mut batch) = (0, 0, Vec::new());
+        while let Some(m) = queue.front() {
+            vectors += 1 + m.bulk.segments().len();
+            if !batch.is_empty() && (bytes >= SEND_BYTES_MAX || vectors > SEND_VECTORS_MAX) {
+                break;
+            }
+            bytes += m.head.len() + m.bulk.len();
+            batch.extend(queue.pop_front());
+        }
+        batch
+    }
+    async fn send(&self, mut batch: Vec<Outgoing>) -> io::Result<()> {
+        let total: usize = batch.iter().map(|m| m.head.len() + m.bulk.len()).sum();
+        let mut done = 0;
+        while done < total {
+            let iov = batch_vectors(&batch, done);
+            let (result, back) = submit(&self.fd, Call::Send, iov, batch).await;
+            batch = back;
+            match result {
+                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+                Ok(n) => done += n,
+                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                Err(e) => return Err(e),
+            }
+        }
+        Ok(())
+    }
+    fn shutdown(&self) {
+        self.closed.set(true);
+        self.queue.borrow_mut().clear();
+        self.more.notify();
+        // SAFETY: the descriptor is open as long as `fd` lives.
+        unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.fd), libc::SHUT_RDWR) };
+    }
+}
+
+fn batch_vectors(batch: &[Outgoing], skip: usize) -> Vec<libc::iovec> {
+    let mut skip = skip;
+    let mut iov = Vec::with_capacity(batch.len() * 2);
+    for m in batch {
+        if iov.len() >= SEND_VECTORS_MAX {
+            break;
+        }
+        if skip < m.head.len() {
+            let rest = &m.head[skip..];
+            iov.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+            skip = 0;
+        } else {
+            skip -= m.head.len();
+        }
+        if skip < m.bulk.len() {
+            iov.extend(vectors(&m.bulk, skip));
+            skip = 0;
+        } else {
+            skip -= m.bulk.len();
+        }
+    }
+    iov.truncate(1024);
+    iov
+}
+
+struct TcpSink(Rc<Outbox>);
+impl Sink for TcpSink {
+    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+        if self.0.closed.get() {
+            return;
+        }
+        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
+        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
+        let mut head = Vec::with_capacity(HEADER_BYTES + body.len());
+        head.extend_from_slice(&header.to_bytes(&body));
+        head.extend_from_slice(&body);
+        self.0.queue.borrow_mut().push_back(Outgoing { head, bulk });
+        self.0.more.notify();
+    }
+    fn shares_memory(&self) -> bool {
+        false
+    }
+    fn close(&self) {
+        // What is queued still goes out (a refusal's reason, a last answer); then the writer ends the stream.
+        self.0.closed.set(true);
+        self.0.more.notify();
+    }
+    fn peer(&self) -> String {
+        self.0.peer.clone()
+    }
+}
+impl Drop for TcpSink {
+    fn drop(&mut self) {
+        self.close();
+    }
+}
+
+struct Inbox {
+    fd: Arc<OwnedFd>,
+    buf: Vec<u8>,
+    at: usize,
+    end: usize,
+}
+
+struct TcpSource(Rc<RefCell<Inbox>>);
+
+/// Reads until the buffer holds `want` unread bytes.
+async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
+    loop {
+        let (fd, mut buf, end) = {
+            let mut i = inbox.borrow_mut();
+            if i.end - i.at >= want {
+                return Ok(());
+            }
+            let (at, end) = (i.at, i.end);
+            i.buf.copy_within(at..end, 0);
+            (i.at, i.end) = (0, end - at);
+            if i.buf.len() < want {
+                i.buf.resize(want.next_power_of_two(), 0);
+            }
+            (i.fd.clone(), std::mem::take(&mut i.buf), end - at)
+        };
+        let room = &mut buf[end..];
+        let iov = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
+        let (result, buf) = submit(&fd, Call::Recv, iov, buf).await;
+        let mut i = inbox.borrow_mut();
+        i.buf = buf;
+        match result {
+            Ok(0) if i.end == 0 => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
+            }
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ends inside a message")),
+            Ok(n) => i.end += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection reset"));
+            }
+            Err(e) => return Err(e),
+        }
+    }
+}
+
+impl Source for TcpSource {
+    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
+        let inbox = self.0.clone();
+        Box::pin(async move {
+            let invalid = |e: wire::WireError| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+            need(&inbox, HEADER_BYTES).await?;
+            let mut raw = [0; HEADER_BYTES];
+            {
+                let i = inbox.borrow();
+                raw.copy_from_slice(&i.buf[i.at..i.at + HEADER_BYTES]);
+            }
+            let header = Header::from_bytes(&raw).map_err(invalid)?;
+            let body_len = header.body_len as usize;
+            need(&inbox, HEADER_BYTES + body_len).await?;
+            let mut i = inbox.borrow_mut();
+            let from = i.at + HEADER_BYTES;
+            let body = i.buf[from..from + body_len].to_vec();
+            i.at = from + body_len;
+            Header::check_body(&raw, &body).map_err(invalid)?;
+            Ok((header, body))
+        })
+    }
+    fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
+        let (inbox, landing) = (self.0.clone(), land(len));
+        Box::pin(async move {
+            let mut bulk = landing.await;
+            let mut done = {
+                let mut i = inbox.borrow_mut();
+                let n = len.min(i.end - i.at);
+                bulk.copy_in(0, &i.buf[i.at..i.at + n]);
+                i.at += n;
+                n
+            };
+            let fd = inbox.borrow().fd.clone();
+            while done < len {
+                // Kernel copies to page offsets 1..31 are several times slower on some processors: step over them.
+                let offset = done % FRAME_BYTES;
+                let step = if (1..32).contains(&offset) { Some((64 - offset).min(len - done)) } else { None };
+                let mut iov = vectors(&bulk, done);
+                if let Some(step) = step {
+                    iov.truncate(1);
+                    iov[0].iov_len = iov[0].iov_len.min(step);
+                }
+                let (result, back) = submit(&fd, Call::RecvAll, iov, bulk).await;
+                bulk = back;
+                match result {
+                    Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ends inside bulk")),
+                    Ok(n) => done += n,
+                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            Ok(bulk)
+        })
+    }
+}
