@@ -1,0 +1,385 @@
+//! fcntl and flock locks: single claims, and random calls compared with a model that looks at every byte.
+use std::collections::{BTreeMap, BTreeSet};
+
+use ldlm::{
+    Action, DenyReason, FlockKind, FlockMirror, FlockMode, FlockOutcome, FlockRange, FlockRequest, LockCookie,
+    Namespace, NamespaceConfig,
+};
+use proptest::prelude::*;
+use types::{ClientId, Extent, Fid};
+
+const FILE: Fid = Fid::new(0x2_0000_0401, 9);
+const OTHER: Fid = Fid::new(0x2_0000_0401, 10);
+
+struct Server {
+    ns: Namespace,
+    cookie: u64,
+    out: Vec<Action>,
+}
+
+impl Server {
+    fn new() -> Server {
+        Server { ns: Namespace::new(NamespaceConfig::default()), cookie: 0, out: Vec::new() }
+    }
+    fn request(
+        &mut self,
+        fid: Fid,
+        kind: FlockKind,
+        owner: u64,
+        mode: FlockMode,
+        extent: Extent,
+        wait: bool,
+    ) -> FlockRequest {
+        self.cookie += 1;
+        FlockRequest { fid, kind, owner, pid: 1000 + owner as u32, mode, extent, wait, cookie: LockCookie(self.cookie) }
+    }
+    fn send(&mut self, client: u64, req: &FlockRequest) -> FlockOutcome {
+        self.out.clear();
+        let outcome = self.ns.flock_set(ClientId(client), req, &mut self.out);
+        self.ns.check_invariants().unwrap();
+        outcome
+    }
+    /// fcntl on FILE, not waiting.
+    fn posix(&mut self, client: u64, owner: u64, mode: FlockMode, extent: Extent) -> FlockOutcome {
+        let req = self.request(FILE, FlockKind::Posix, owner, mode, extent, false);
+        self.send(client, &req)
+    }
+    fn posix_wait(&mut self, fid: Fid, client: u64, mode: FlockMode, extent: Extent) -> FlockOutcome {
+        let req = self.request(fid, FlockKind::Posix, 1, mode, extent, true);
+        self.send(client, &req)
+    }
+    fn flock(&mut self, client: u64, mode: FlockMode, wait: bool) -> FlockOutcome {
+        let req = self.request(FILE, FlockKind::Flock, 1, mode, Extent::ALL, wait);
+        self.send(client, &req)
+    }
+    fn granted(&self) -> Vec<u64> {
+        let of = |a: &Action| if let Action::FlockGranted { client, .. } = a { Some(client.0) } else { None };
+        self.out.iter().filter_map(of).collect()
+    }
+    fn ranges(&self) -> Vec<(u64, Extent, bool)> {
+        self.ns.flocks().map(|r| (r.client.0, r.extent, r.exclusive)).collect()
+    }
+}
+
+const BUSY: FlockOutcome = FlockOutcome::Denied(DenyReason::WouldBlock);
+use FlockMode::{Exclusive, Shared, Unlock};
+use FlockOutcome::{Granted, Waiting};
+
+#[test]
+fn unlocking_the_middle_splits_and_a_new_lock_joins_again() {
+    let mut s = Server::new();
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(0, 100)), Granted);
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(40, 60)), Granted);
+    assert_eq!(s.ranges(), [(1, Extent::new(0, 40), true), (1, Extent::new(60, 100), true)]);
+    assert_eq!(s.posix(2, 1, Exclusive, Extent::new(40, 60)), Granted);
+    assert_eq!(s.posix(2, 1, Exclusive, Extent::new(40, 61)), BUSY);
+    assert_eq!(s.posix(2, 1, Unlock, Extent::ALL), Granted);
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(40, 60)), Granted);
+    assert_eq!(s.ranges(), [(1, Extent::new(0, 100), true)]);
+    assert_eq!(s.posix(1, 1, Shared, Extent::new(10, 20)), Granted);
+    assert_eq!(s.ranges().len(), 3, "a downgrade in the middle");
+}
+
+#[test]
+fn owners_of_one_client_and_of_two_stand_against_each_other_alike() {
+    let mut s = Server::new();
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(0, 10)), Granted);
+    assert_eq!(s.posix(1, 2, Shared, Extent::new(9, 10)), BUSY);
+    assert_eq!(s.posix(2, 1, Shared, Extent::new(9, 10)), BUSY);
+    assert_eq!(s.posix(2, 1, Shared, Extent::from(10)), Granted);
+}
+
+#[test]
+fn getlk_names_the_first_range_in_the_way() {
+    let mut s = Server::new();
+    s.posix(1, 1, Exclusive, Extent::new(50, 60));
+    s.posix(2, 2, Shared, Extent::new(20, 30));
+    let ask = s.request(FILE, FlockKind::Posix, 3, Exclusive, Extent::ALL, false);
+    let (fid, kind) = (FILE, FlockKind::Posix);
+    let first = FlockRange {
+        fid,
+        kind,
+        client: ClientId(2),
+        owner: 2,
+        pid: 1002,
+        extent: Extent::new(20, 30),
+        exclusive: false,
+    };
+    assert_eq!(s.ns.flock_test(ClientId(3), &ask), Some(first));
+    let ask = FlockRequest { mode: Shared, ..ask };
+    assert_eq!(s.ns.flock_test(ClientId(3), &ask).unwrap().client, ClientId(1));
+    let ask = FlockRequest { extent: Extent::new(0, 50), ..ask };
+    assert_eq!(s.ns.flock_test(ClientId(3), &ask), None);
+}
+
+#[test]
+fn a_read_lock_succeeds_while_a_writer_waits_as_on_a_local_file() {
+    let mut s = Server::new();
+    assert_eq!(s.posix(1, 1, Shared, Extent::new(0, 10)), Granted);
+    assert_eq!(s.posix_wait(FILE, 2, Exclusive, Extent::new(0, 10)), Waiting);
+    assert_eq!(s.posix(3, 1, Shared, Extent::new(0, 10)), Granted);
+    s.posix(1, 1, Unlock, Extent::ALL);
+    assert!(s.granted().is_empty());
+    s.posix(3, 1, Unlock, Extent::ALL);
+    assert_eq!(s.granted(), [2]);
+}
+
+#[test]
+fn two_readers_that_both_want_to_write_are_a_deadlock() {
+    let mut s = Server::new();
+    for client in [1, 2] {
+        s.posix(client, 1, Shared, Extent::new(0, 10));
+    }
+    assert_eq!(s.posix_wait(FILE, 1, Exclusive, Extent::new(0, 10)), Waiting);
+    assert_eq!(s.posix_wait(FILE, 2, Exclusive, Extent::new(0, 10)), FlockOutcome::Denied(DenyReason::Deadlock));
+    s.posix(2, 1, Unlock, Extent::ALL);
+    assert_eq!(s.granted(), [1]);
+    assert_eq!(s.ranges(), [(1, Extent::new(0, 10), true)]);
+}
+
+#[test]
+fn a_cycle_over_files_and_clients_is_found() {
+    let mut s = Server::new();
+    let third = Fid::new(0x2_0000_0401, 11);
+    for (client, fid) in [(1, FILE), (2, OTHER), (3, third)] {
+        assert_eq!(s.posix_wait(fid, client, Exclusive, Extent::ALL), Granted);
+    }
+    assert_eq!(s.posix_wait(OTHER, 1, Shared, Extent::new(5, 6)), Waiting);
+    assert_eq!(s.posix_wait(third, 2, Shared, Extent::new(5, 6)), Waiting);
+    assert_eq!(s.posix_wait(FILE, 3, Shared, Extent::new(5, 6)), FlockOutcome::Denied(DenyReason::Deadlock));
+    assert_eq!(s.posix_wait(FILE, 4, Shared, Extent::new(5, 6)), Waiting, "waiting in line is no cycle");
+}
+
+#[test]
+fn a_signal_ends_a_wait_and_a_late_one_changes_nothing() {
+    let mut s = Server::new();
+    s.posix(1, 1, Exclusive, Extent::ALL);
+    let req = s.request(FILE, FlockKind::Posix, 1, Exclusive, Extent::ALL, true);
+    assert_eq!(s.send(2, &req), Waiting);
+    assert_eq!(s.send(2, &req), Waiting, "sent again");
+    assert_eq!(s.ns.flock_waiters(), 1);
+    assert!(s.ns.flock_cancel_wait(ClientId(2), req.cookie));
+    assert!(!s.ns.flock_cancel_wait(ClientId(2), req.cookie));
+    s.posix(1, 1, Unlock, Extent::ALL);
+    assert!(s.granted().is_empty() && s.ranges().is_empty());
+}
+
+#[test]
+fn closing_a_descriptor_drops_all_of_its_owner_and_of_no_other() {
+    let mut s = Server::new();
+    s.posix(1, 1, Exclusive, Extent::new(0, 10));
+    s.posix(1, 1, Exclusive, Extent::new(20, 30));
+    s.posix(1, 2, Exclusive, Extent::new(40, 50));
+    assert_eq!(s.posix_wait(FILE, 3, Exclusive, Extent::new(5, 25)), Waiting);
+    s.out.clear();
+    s.ns.flock_drop_owner(ClientId(1), FILE, FlockKind::Posix, 1, &mut s.out);
+    s.ns.check_invariants().unwrap();
+    assert_eq!(s.granted(), [3]);
+    assert_eq!(s.ranges(), [(1, Extent::new(40, 50), true), (3, Extent::new(5, 25), true)]);
+}
+
+#[test]
+fn flock_and_fcntl_do_not_see_each_other() {
+    let mut s = Server::new();
+    assert_eq!(s.flock(1, Exclusive, false), Granted);
+    assert_eq!(s.posix(2, 1, Exclusive, Extent::ALL), Granted);
+    assert_eq!(s.flock(2, Shared, false), BUSY);
+}
+
+#[test]
+fn converting_a_flock_gives_up_the_old_lock_first() {
+    let mut s = Server::new();
+    assert_eq!(s.flock(1, Shared, false), Granted);
+    assert_eq!(s.flock(2, Shared, false), Granted);
+    assert_eq!(s.flock(1, Exclusive, false), BUSY);
+    assert_eq!(s.ranges(), [(2, Extent::ALL, false)], "as flock(2) says, the old lock is lost");
+    assert_eq!(s.flock(1, Exclusive, true), Waiting);
+    assert_eq!(s.flock(2, Exclusive, true), Waiting, "no deadlock detection; 1 goes first");
+    assert_eq!(s.granted(), [1]);
+    s.flock(1, Unlock, false);
+    assert_eq!(s.granted(), [2]);
+}
+
+#[test]
+fn eviction_drops_flocks_and_wakes_their_waiters() {
+    let mut s = Server::new();
+    s.posix(1, 1, Exclusive, Extent::ALL);
+    s.flock(1, Exclusive, false);
+    assert_eq!(s.posix_wait(FILE, 2, Shared, Extent::ALL), Waiting);
+    assert_eq!(s.flock(3, Shared, true), Waiting);
+    s.out.clear();
+    assert_eq!(s.ns.evict(types::Instant::ZERO, ClientId(1), &mut s.out).flocks, 2);
+    assert_eq!(s.granted(), [2, 3]);
+    s.ns.check_invariants().unwrap();
+}
+
+#[test]
+fn a_range_table_that_is_full_refuses() {
+    let mut s =
+        Server { ns: Namespace::new(NamespaceConfig { flocks_max: 2, ..NamespaceConfig::default() }), ..Server::new() };
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(0, 1)), Granted);
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(2, 3)), Granted);
+    assert_eq!(s.posix(1, 1, Exclusive, Extent::new(4, 5)), FlockOutcome::Denied(DenyReason::NoLocks));
+    assert_eq!(s.posix(1, 1, Unlock, Extent::new(0, 1)), Granted);
+    assert_eq!(s.ns.stats().limit_hits, 1);
+}
+
+/// (client, owner): who.
+type Who = (u64, u64);
+
+/// Every byte by itself, every question answered by looking at everything.
+#[derive(Default)]
+struct Naive {
+    bytes: BTreeMap<(Fid, u64, Who), bool>,
+    waiting: Vec<(u64, FlockRequest)>,
+}
+
+const BYTES: u64 = 24;
+
+impl Naive {
+    fn holders(&self, who: Who, r: &FlockRequest) -> BTreeSet<Who> {
+        let against = |((fid, byte, other), exclusive): (&(Fid, u64, Who), &bool)| {
+            let hit = *fid == r.fid && r.extent.contains_offset(*byte) && *other != who;
+            (hit && (*exclusive || r.mode == Exclusive)).then_some(*other)
+        };
+        self.bytes.iter().filter_map(against).collect()
+    }
+    fn put(&mut self, who: Who, r: &FlockRequest) {
+        for byte in r.extent.start..r.extent.end.min(BYTES) {
+            match r.mode {
+                Unlock => self.bytes.remove(&(r.fid, byte, who)),
+                mode => self.bytes.insert((r.fid, byte, who), mode == Exclusive),
+            };
+        }
+    }
+    fn cycle(&self, who: Who, r: &FlockRequest) -> bool {
+        let mut reach = self.holders(who, r);
+        loop {
+            let next: BTreeSet<Who> = self
+                .waiting
+                .iter()
+                .filter(|(c, w)| reach.contains(&(*c, w.owner)))
+                .flat_map(|(c, w)| self.holders((*c, w.owner), w))
+                .collect();
+            let before = reach.len();
+            reach.extend(next);
+            if reach.len() == before {
+                return reach.contains(&who);
+            }
+        }
+    }
+    fn call(&mut self, client: u64, r: &FlockRequest) -> FlockOutcome {
+        let who = (client, r.owner);
+        if r.mode != Unlock && !self.holders(who, r).is_empty() {
+            if !r.wait {
+                return BUSY;
+            }
+            if self.cycle(who, r) {
+                return FlockOutcome::Denied(DenyReason::Deadlock);
+            }
+            self.waiting.push((client, *r));
+            return Waiting;
+        }
+        self.put(who, r);
+        Granted
+    }
+    /// Grants whoever can go, oldest first; then refuses whoever waits for itself now.
+    fn settle(&mut self, fid: Fid) -> (Vec<LockCookie>, Vec<LockCookie>) {
+        let (mut granted, mut refused) = (Vec::new(), Vec::new());
+        while let Some(i) =
+            self.waiting.iter().position(|(c, w)| w.fid == fid && self.holders((*c, w.owner), w).is_empty())
+        {
+            let (client, w) = self.waiting.remove(i);
+            self.put((client, w.owner), &w);
+            granted.push(w.cookie);
+        }
+        if !granted.is_empty() {
+            let here: Vec<(u64, FlockRequest)> = self.waiting.iter().filter(|(_, w)| w.fid == fid).copied().collect();
+            for (client, w) in here {
+                if self.cycle((client, w.owner), &w) {
+                    self.waiting.retain(|(_, x)| x.cookie != w.cookie);
+                    refused.push(w.cookie);
+                }
+            }
+        }
+        (granted, refused)
+    }
+    fn show(&self) -> BTreeMap<(Fid, u64, Who), bool> {
+        self.bytes.clone()
+    }
+}
+
+fn shown(ns: &Namespace) -> BTreeMap<(Fid, u64, Who), bool> {
+    let mut map = BTreeMap::new();
+    for r in ns.flocks() {
+        for byte in r.extent.start..r.extent.end.min(BYTES) {
+            map.insert((r.fid, byte, (r.client.0, r.owner)), r.exclusive);
+        }
+    }
+    map
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(192))]
+    #[test]
+    fn fcntl_answers_as_a_model_of_single_bytes_does(
+        calls in prop::collection::vec((1u64..4, 1u64..3, 0u64..BYTES, 1u64..10, 0u8..12, any::<bool>()), 1..120)
+    ) {
+        let mut s = Server::new();
+        let mut naive = Naive::default();
+        let mut mirrors: BTreeMap<u64, FlockMirror> = BTreeMap::new();
+        let mut sent: BTreeMap<LockCookie, (u64, FlockRequest)> = BTreeMap::new();
+        for (client, owner, start, len, op, file) in calls {
+            let fid = if file { FILE } else { OTHER };
+            if op == 11 {
+                // A signal for the oldest wait of this client.
+                let Some(i) = naive.waiting.iter().position(|(c, _)| *c == client) else { continue };
+                let (_, w) = naive.waiting.remove(i);
+                prop_assert!(s.ns.flock_cancel_wait(ClientId(client), w.cookie));
+                continue;
+            }
+            // One thread per owner: who waits does nothing else; an unlock stands for its death.
+            let waits = naive.waiting.iter().any(|(c, w)| (*c, w.owner) == (client, owner));
+            if op == 10 {
+                naive.waiting.retain(|(c, w)| (*c, w.owner, w.fid) != (client, owner, fid));
+                naive.bytes.retain(|(f, _, who), _| (*f, *who) != (fid, (client, owner)));
+                s.out.clear();
+                s.ns.flock_drop_owner(ClientId(client), fid, FlockKind::Posix, owner, &mut s.out);
+                mirrors.entry(client).or_default().on_closed(fid, FlockKind::Posix, owner);
+            } else if waits {
+                continue;
+            } else {
+                let mode = [Unlock, Shared, Exclusive][usize::from(op % 3)];
+                // The model ends at BYTES: whatever reaches it goes to the end of the file.
+                let extent = if op == 9 || start + len >= BYTES { Extent::from(start) } else { Extent::at(start, len) };
+                let req = s.request(fid, FlockKind::Posix, owner, mode, extent, op > 3);
+                sent.insert(req.cookie, (client, req));
+                let expected = naive.call(client, &req);
+                prop_assert_eq!(s.send(client, &req), expected);
+                if expected == Granted {
+                    mirrors.entry(client).or_default().on_granted(&req);
+                }
+            }
+            let (granted, refused) = naive.settle(fid);
+            let got: Vec<LockCookie> = s.out.iter().filter_map(|a| if let Action::FlockGranted { cookie, .. } = a { Some(*cookie) } else { None }).collect();
+            let denied: Vec<LockCookie> = s.out.iter().filter_map(|a| if let Action::FlockDenied { cookie, .. } = a { Some(*cookie) } else { None }).collect();
+            prop_assert_eq!(&got, &granted);
+            prop_assert_eq!(denied, refused);
+            for cookie in granted {
+                let (client, req) = sent[&cookie];
+                mirrors.entry(client).or_default().on_granted(&req);
+            }
+            prop_assert_eq!(shown(&s.ns), naive.show());
+            prop_assert_eq!(s.ns.flock_waiters(), naive.waiting.len());
+            s.ns.check_invariants().unwrap();
+        }
+        // A fresh server that gets the clients' mirrors replayed holds the same ranges.
+        let mut fresh = Namespace::new(NamespaceConfig::default());
+        for (client, mirror) in &mirrors {
+            for range in mirror.for_replay(ClientId(*client)) {
+                prop_assert_eq!(fresh.flock_replay(ClientId(*client), &range), Ok(()));
+            }
+        }
+        prop_assert_eq!(fresh.flocks().collect::<Vec<_>>(), s.ns.flocks().collect::<Vec<_>>());
+    }
+}
