@@ -101,6 +101,9 @@ pub struct LightConfig {
     pub latency_ns: u64,
     /// Of every NIC, each direction.
     pub nic_rate: f64,
+    /// Transfers through one NIC queue for it. `false`: each takes its own time at full rate, as in the calibrated
+    /// model of paper 001, where the network is never the bottleneck.
+    pub nic_queue: bool,
     /// A request or a reply is lost with this probability.
     pub loss: f64,
     /// A client sends again after this long without a reply.
@@ -155,6 +158,7 @@ impl LightConfig {
             allocation_ns: (40_000, 200_000),
             latency_ns: 26_000,
             nic_rate: 1e9,
+            nic_queue: false,
             loss: 0.0,
             resend_ns: 1_000_000_000,
             disk: DiskProfile::named("paper001").expect("a profile of the table"),

@@ -6,6 +6,7 @@
 //! caches (`engine.partition`); the history of every OST, and so the state hash, is the same as in one big queue.
 mod config;
 mod flow;
+mod params;
 mod run;
 mod stats;
 mod world;

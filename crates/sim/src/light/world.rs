@@ -283,9 +283,12 @@ impl<'a> World<'a> {
                 let flow = &self.flows[request.flow as usize];
                 let client = if config.stripe_count > 1 { flow.client } else { request.flow };
                 let nic = &mut self.clients_nic[client as usize][1];
-                let start = (now + config.latency_ns).max(ost.nic[0]).max(*nic);
-                ost.nic[0] = start + bulk_ns;
-                *nic = start + bulk_ns;
+                let mut start = now + config.latency_ns;
+                if config.nic_queue {
+                    start = start.max(ost.nic[0]).max(*nic);
+                    ost.nic[0] = start + bulk_ns;
+                    *nic = start + bulk_ns;
+                }
                 start + bulk_ns + config.latency_ns
             } else {
                 now
@@ -362,9 +365,12 @@ impl<'a> World<'a> {
         let f = ost.requests[req as usize].flow;
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
         let nic = &mut self.clients_nic[client as usize][0];
-        let end = now.max(ost.nic[1]).max(*nic) + bulk_ns;
-        ost.nic[1] = end;
-        *nic = end;
+        let mut end = now + bulk_ns;
+        if self.config.nic_queue {
+            end = now.max(ost.nic[1]).max(*nic) + bulk_ns;
+            ost.nic[1] = end;
+            *nic = end;
+        }
         self.queue.at(end, Event::Bulk { ost: o, req });
     }
 

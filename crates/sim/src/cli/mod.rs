@@ -1,0 +1,120 @@
+//! `stria sim`: run, sweep, list, plot, report.
+//!
+//! The `stria` binary mounts [`command`] and calls [`main`]; both speak clap. Decides what is printed, nothing else.
+mod list;
+mod run;
+mod show;
+
+use crate::experiment::Overrides;
+use clap::{Args, CommandFactory, Parser, Subcommand};
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// `stria sim ...`.
+#[derive(Parser, Debug)]
+#[command(name = "sim", about = "Simulate servers, disks and up to a million clients, deterministically")]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs of `stria sim`.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Run a scenario and judge what it expects
+    Run(RunArgs),
+    /// Run a scenario over values of a parameter given here
+    Sweep(SweepArgs),
+    /// List scenarios, or the parameters that --set takes
+    List(ListArgs),
+}
+
+/// What selects and changes a scenario.
+#[derive(Args, Debug, Clone)]
+pub struct Selection {
+    /// Scenario file, or an id such as R3
+    pub file: String,
+    /// Run with this seed only
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Override a parameter; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The small form that continuous integration runs
+    #[arg(long)]
+    pub smoke: bool,
+}
+
+/// Arguments of `run`.
+#[derive(Args, Debug)]
+pub struct RunArgs {
+    /// The scenario.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `sweep`.
+#[derive(Args, Debug)]
+pub struct SweepArgs {
+    /// The scenario.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Values to go through; may be repeated, the points are the product
+    #[arg(long = "over", value_name = "KEY=V1,V2,..", required = true)]
+    pub over: Vec<String>,
+    /// Metrics to show
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "bandwidth_gb_per_s,seeks_per_s_per_oss,response_time_p99_s.bulk")]
+    pub metrics: Vec<String>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `list`.
+#[derive(Args, Debug)]
+pub struct ListArgs {
+    /// Show the parameters instead
+    #[arg(long)]
+    pub keys: bool,
+    /// Where to look; default: sim/scenarios
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// The command for mounting under another one.
+#[must_use]
+pub fn command() -> clap::Command {
+    Arguments::command()
+}
+
+/// Does what was asked. Fails (1) when an expectation misses, (2) when something is refused.
+pub fn main(arguments: Arguments) -> ExitCode {
+    let done = match arguments.verb {
+        Verb::Run(a) => run::run(&a),
+        Verb::Sweep(a) => run::sweep(&a),
+        Verb::List(a) => list::list(&a),
+    };
+    match done {
+        Ok(true) => ExitCode::SUCCESS,
+        Ok(false) => ExitCode::from(1),
+        Err(why) => {
+            eprintln!("stria sim: {why}");
+            ExitCode::from(2)
+        }
+    }
+}
+
+impl Selection {
+    fn overrides(&self) -> Result<Overrides, String> {
+        let split = |s: &String| match s.split_once('=') {
+            Some((k, v)) => Ok((k.trim().to_string(), v.trim().to_string())),
+            None => Err(format!("--set '{s}' is not KEY=VALUE")),
+        };
+        let set = self.set.iter().map(split).collect::<Result<_, _>>()?;
+        Ok(Overrides { set, seed: self.seed, smoke: self.smoke })
+    }
+}

@@ -1,0 +1,301 @@
+//! Reading a scenario file: every key is known or refused with its line, every value is checked where it is written.
+use super::{Expect, Plot, Scenario, Status, WorldKind, params::Params};
+use core::ops::Range;
+use std::path::Path;
+use toml::Spanned;
+use toml::de::{DeTable, DeValue};
+
+/// Why a scenario was refused: file, line and reason.
+#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[error("{file}:{line}: {reason}")]
+pub struct LoadError {
+    /// The file.
+    pub file: String,
+    /// Line, from 1; 0 when the file could not be read at all.
+    pub line: usize,
+    /// What is wrong and what would be right.
+    pub reason: String,
+}
+
+/// Reads and checks the scenario at `path`.
+///
+/// # Errors
+/// [`LoadError`] with the first thing that is wrong.
+pub fn load(path: &Path) -> Result<Scenario, LoadError> {
+    let file = path.display().to_string();
+    let text = std::fs::read_to_string(path)
+        .map_err(|e| LoadError { file: file.clone(), line: 0, reason: format!("cannot be read: {e}") })?;
+    parse(&file, &text)
+}
+
+/// Checks the text of a scenario; `file` is only named in errors.
+///
+/// # Errors
+/// [`LoadError`] with the first thing that is wrong.
+pub fn parse(file: &str, text: &str) -> Result<Scenario, LoadError> {
+    let reader = Reader { file, text };
+    let document = DeTable::parse(text).map_err(|e| {
+        let at = e.span().map_or(0, |s| s.start);
+        reader.error(at, e.message())
+    })?;
+    reader.scenario(document.get_ref())
+}
+
+struct Reader<'a> {
+    file: &'a str,
+    text: &'a str,
+}
+
+type Value<'i> = Spanned<DeValue<'i>>;
+
+impl Reader<'_> {
+    fn error(&self, at: usize, reason: impl Into<String>) -> LoadError {
+        let line = self.text[..at.min(self.text.len())].matches('\n').count() + 1;
+        LoadError { file: self.file.to_string(), line, reason: reason.into() }
+    }
+    fn at<T>(&self, span: Range<usize>, result: Result<T, String>) -> Result<T, LoadError> {
+        result.map_err(|reason| self.error(span.start, reason))
+    }
+
+    fn scenario(&self, table: &DeTable) -> Result<Scenario, LoadError> {
+        let mut s = Scenario::default();
+        for (key, value) in table.iter() {
+            let at = key.span().start;
+            match key.get_ref().as_ref() {
+                "id" => s.id = self.string(value)?,
+                "title" => s.title = self.string(value)?,
+                "source" => s.source = self.string(value)?,
+                "description" => s.description = self.string(value)?,
+                "test" => s.test = self.string(value)?,
+                "status" => s.status = self.at(value.span(), Status::named(&self.string(value)?))?,
+                "world" => s.world = self.at(value.span(), WorldKind::named(&self.string(value)?))?,
+                "seeds" => s.seeds = self.numbers(value)?.into_iter().map(|x| x as u64).collect(),
+                "params" => self.flatten("", self.table(value)?, &mut |at, k, v| self.param(&mut s.params, at, k, v))?,
+                "smoke" => self.flatten("", self.table(value)?, &mut |at, k, v| self.param(&mut s.smoke, at, k, v))?,
+                "sweep" => self.flatten("", self.table(value)?, &mut |at, k, v| {
+                    let values = self.sweep_values(k, v)?;
+                    for value in &values {
+                        self.param(&mut Params::default(), at, k, &ScalarOr::Text(value))?;
+                    }
+                    s.sweep.push((k.to_string(), values));
+                    Ok(())
+                })?,
+                "expect" => {
+                    for e in self.array(value)? {
+                        s.expect.push(self.expect(self.table(e)?, e.span())?);
+                    }
+                }
+                "plot" => s.plots.push(self.plot(self.table(value)?)?),
+                other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, description, test, seeds, params, sweep, smoke, expect, plot"))),
+            }
+        }
+        for (name, value) in [("id", &s.id), ("title", &s.title), ("source", &s.source)] {
+            if value.is_empty() {
+                return Err(self.error(0, format!("'{name}' is missing")));
+            }
+        }
+        if s.world == WorldKind::Reference && s.test.is_empty() {
+            return Err(self.error(0, "a scenario of world 'reference' names its 'test'"));
+        }
+        Ok(s)
+    }
+
+    fn expect(&self, table: &DeTable, span: Range<usize>) -> Result<Expect, LoadError> {
+        let mut e = Expect::default();
+        let mut percent = None;
+        for (key, value) in table.iter() {
+            match key.get_ref().as_ref() {
+                "metric" => e.metric = self.string(value)?,
+                "value" => e.value = Some(self.number(value)?),
+                "tolerance_percent" => percent = Some(self.number(value)?),
+                "min" => e.min = Some(self.number(value)?),
+                "max" => e.max = Some(self.number(value)?),
+                "at" => e.at = Some(self.number(value)?),
+                "note" => e.note = self.string(value)?,
+                "beyond" => e.beyond = self.text_of(value)? == "true",
+                "status" => e.status = Some(self.at(value.span(), Status::named(&self.string(value)?))?),
+                "when" => self.conditions(value, &mut e.when)?,
+                "relative_to" => self.conditions(value, &mut e.relative_to)?,
+                other => {
+                    let why = format!("unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, note");
+                    return Err(self.error(key.span().start, why));
+                }
+            }
+        }
+        if e.metric.is_empty() {
+            return Err(self.error(span.start, "an expectation names its 'metric'"));
+        }
+        if let (Some(v), Some(p)) = (e.value, percent) {
+            e.min = e.min.or(Some(v - v.abs() * p / 100.0));
+            e.max = e.max.or(Some(v + v.abs() * p / 100.0));
+        }
+        if e.min.is_none() && e.max.is_none() {
+            return Err(self.error(span.start, "an expectation has a value with tolerance_percent, or a min, or a max"));
+        }
+        if e.min.zip(e.max).is_some_and(|(a, b)| a > b) {
+            return Err(self.error(span.start, "min lies above max"));
+        }
+        Ok(e)
+    }
+
+    fn conditions(&self, value: &Value, into: &mut Vec<(String, String)>) -> Result<(), LoadError> {
+        self.flatten("", self.table(value)?, &mut |at, k, v| {
+            self.param(&mut Params::default(), at, k, v)?;
+            into.push((k.to_string(), self.scalar(at, v)?));
+            Ok(())
+        })
+    }
+
+    fn plot(&self, table: &DeTable) -> Result<Plot, LoadError> {
+        let mut p = Plot::default();
+        for (key, value) in table.iter() {
+            match key.get_ref().as_ref() {
+                "x" => p.x = self.string(value)?,
+                "y" => p.y = self.string(value)?,
+                "series" => p.series = self.string(value)?,
+                "title" => p.title = self.string(value)?,
+                "x_label" => p.x_label = self.string(value)?,
+                "y_label" => p.y_label = self.string(value)?,
+                "log_x" => p.log_x = self.text_of(value)? == "true",
+                "curves" => {
+                    for c in self.array(value)? {
+                        p.curves.push(self.string(c)?);
+                    }
+                }
+                other => {
+                    let why = format!("unknown key '{other}'; a plot has x, y, series, curves, title, x_label, y_label, log_x");
+                    return Err(self.error(key.span().start, why));
+                }
+            }
+        }
+        Ok(p)
+    }
+
+    /// Calls `each(position, dotted key, value)` for every leaf.
+    fn flatten(
+        &self,
+        prefix: &str,
+        table: &DeTable,
+        each: &mut dyn FnMut(usize, &str, &ScalarOr<'_, '_>) -> Result<(), LoadError>,
+    ) -> Result<(), LoadError> {
+        for (key, value) in table.iter() {
+            let name = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+            match value.get_ref() {
+                DeValue::Table(inner) => self.flatten(&name, inner, each)?,
+                _ => each(key.span().start, &name, &ScalarOr::Value(value))?,
+            }
+        }
+        Ok(())
+    }
+
+    fn param(&self, params: &mut Params, at: usize, key: &str, value: &ScalarOr<'_, '_>) -> Result<(), LoadError> {
+        let text = self.scalar(at, value)?;
+        params.set(key, &text).map_err(|why| self.error(at, why))
+    }
+
+    fn scalar(&self, _at: usize, value: &ScalarOr<'_, '_>) -> Result<String, LoadError> {
+        match value {
+            ScalarOr::Text(t) => Ok((*t).to_string()),
+            ScalarOr::Value(v) => self.text_of(v),
+        }
+    }
+
+    /// A sweep's values: a list, or `{ from, to, step }`, or `{ from, to, factor }`.
+    fn sweep_values(&self, key: &str, value: &ScalarOr<'_, '_>) -> Result<Vec<String>, LoadError> {
+        let ScalarOr::Value(value) = value else { return Ok(Vec::new()) };
+        let items = self.array(value)?;
+        if items.is_empty() {
+            return Err(self.error(value.span().start, format!("the sweep of '{key}' has no values")));
+        }
+        items.iter().map(|v| self.text_of(v)).collect()
+    }
+
+    fn text_of(&self, value: &Value) -> Result<String, LoadError> {
+        match value.get_ref() {
+            DeValue::String(s) => Ok(s.to_string()),
+            DeValue::Integer(_) | DeValue::Float(_) | DeValue::Boolean(_) => {
+                Ok(self.text[value.span()].replace('_', ""))
+            }
+            _ => Err(self.error(value.span().start, "write a string, a number, or true/false here")),
+        }
+    }
+    fn string(&self, value: &Value) -> Result<String, LoadError> {
+        match value.get_ref() {
+            DeValue::String(s) => Ok(s.trim().to_string()),
+            _ => Err(self.error(value.span().start, "write a string here")),
+        }
+    }
+    fn number(&self, value: &Value) -> Result<f64, LoadError> {
+        let bad = || self.error(value.span().start, "write a number here");
+        self.text_of(value)?.parse().ok().filter(|x: &f64| x.is_finite()).ok_or_else(bad)
+    }
+    fn numbers(&self, value: &Value) -> Result<Vec<f64>, LoadError> {
+        self.array(value)?.iter().map(|v| self.number(v)).collect()
+    }
+    fn array<'v, 'i>(&self, value: &'v Value<'i>) -> Result<&'v [Value<'i>], LoadError> {
+        match value.get_ref() {
+            DeValue::Array(a) => Ok(a),
+            _ => Err(self.error(value.span().start, "write a list here")),
+        }
+    }
+    fn table<'v, 'i>(&self, value: &'v Value<'i>) -> Result<&'v DeTable<'i>, LoadError> {
+        match value.get_ref() {
+            DeValue::Table(t) => Ok(t),
+            _ => Err(self.error(value.span().start, "write a table here")),
+        }
+    }
+}
+
+/// A leaf of a file, or a text that was made of one.
+enum ScalarOr<'v, 'i> {
+    Value(&'v Value<'i>),
+    Text(&'v str),
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const HEAD: &str = "id = \"X\"\ntitle = \"t\"\nsource = \"s\"\n";
+
+    fn refused(tail: &str) -> LoadError {
+        parse("x.toml", &format!("{HEAD}{tail}")).expect_err(tail)
+    }
+
+    #[test]
+    fn what_is_wrong_is_named_with_its_line() {
+        for (tail, line, part) in [
+            ("[params]\nclients = 0\n", 5, "clients"),
+            ("[params]\nclient = 3\n", 5, "unknown key"),
+            ("wolrd = 'light'\n", 4, "unknown key 'wolrd'"),
+            ("world = 'heavy'\n", 4, "heavy"),
+            ("[params.nrs]\npolicy = 'x'\n", 5, "unknown NRS policy"),
+            ("[sweep]\nclients = []\n", 5, "no values"),
+            ("[sweep]\nclients = [1, 0]\n", 5, "clients"),
+            ("[[expect]]\nmetric = 'a'\n", 4, "tolerance_percent"),
+            ("[[expect]]\nmetric = 'a'\nmin = 2\nmax = 1\n", 4, "above"),
+            ("[[expect]]\nmin = 2\n", 4, "metric"),
+            ("[params]\nclients = = 2\n", 5, ""),
+            ("[plot]\nz = 'a'\n", 5, "unknown key 'z'"),
+        ] {
+            let e = refused(tail);
+            assert_eq!(e.line, line, "{e}");
+            assert!(e.reason.contains(part), "{e}");
+        }
+        let missing = load(Path::new("/nonexistent/R1.toml")).unwrap_err();
+        assert!(missing.to_string().contains("/nonexistent/R1.toml:0: cannot be read"), "{missing}");
+    }
+
+    #[test]
+    fn a_tolerance_becomes_bounds() {
+        let s = parse("x", &format!("{HEAD}[[expect]]\nmetric = 'a'\nvalue = 200\ntolerance_percent = 3\n")).unwrap();
+        assert_eq!((s.expect[0].min, s.expect[0].max), (Some(194.0), Some(206.0)));
+    }
+
+    #[test]
+    fn dotted_and_nested_keys_mean_the_same() {
+        let nested = parse("x", &format!("{HEAD}[params.nrs]\npolicy = 'fifo'\n")).unwrap();
+        let dotted = parse("x", &format!("{HEAD}[params]\nnrs.policy = 'fifo'\n")).unwrap();
+        assert_eq!(nested.params, dotted.params);
+    }
+}

@@ -1,0 +1,221 @@
+//! Scenarios: what to simulate, what to vary, what to expect. One TOML file each, under `sim/scenarios/AREA/ID.toml`.
+mod load;
+mod params;
+
+pub use load::{LoadError, load, parse};
+pub use params::{Params, keys_markdown};
+pub(crate) use params::parse_outages;
+
+use std::path::{Path, PathBuf};
+
+/// Which world a scenario runs in.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum WorldKind {
+    /// Light clients in front of OST pipelines.
+    #[default]
+    Light,
+    /// Nothing runs here: the claim is a test of a room, which the scenario names.
+    Reference,
+}
+
+impl WorldKind {
+    fn named(name: &str) -> Result<WorldKind, String> {
+        match name {
+            "light" => Ok(WorldKind::Light),
+            "reference" => Ok(WorldKind::Reference),
+            _ => Err(format!("'{name}' is not a world; there are: light, reference")),
+        }
+    }
+}
+
+/// Where an expected value comes from.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Status {
+    /// The figure stands in the paper's text.
+    #[default]
+    Stated,
+    /// Read off a figure.
+    Fig,
+    /// Computed; the paper gives only the direction.
+    Derived,
+    /// Found by calibration.
+    Cal,
+    /// Ours, not the paper's.
+    Beyond,
+}
+
+impl Status {
+    fn named(name: &str) -> Result<Status, String> {
+        match name {
+            "STATED" => Ok(Status::Stated),
+            "FIG" => Ok(Status::Fig),
+            "DERIVED" => Ok(Status::Derived),
+            "CAL" => Ok(Status::Cal),
+            "BEYOND" => Ok(Status::Beyond),
+            _ => Err(format!("'{name}' is not a status; there are: STATED, FIG, DERIVED, CAL, BEYOND")),
+        }
+    }
+    /// As scenario files spell it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Status::Stated => "STATED",
+            Status::Fig => "FIG",
+            Status::Derived => "DERIVED",
+            Status::Cal => "CAL",
+            Status::Beyond => "BEYOND",
+        }
+    }
+}
+
+/// A value that must come out.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Expect {
+    /// Name of a metric, or of a curve when `at` is given.
+    pub metric: String,
+    /// What the paper has.
+    pub value: Option<f64>,
+    /// Least accepted value.
+    pub min: Option<f64>,
+    /// Greatest accepted value.
+    pub max: Option<f64>,
+    /// Where on the curve.
+    pub at: Option<f64>,
+    /// Only at the points with these parameter values.
+    pub when: Vec<(String, String)>,
+    /// The metric is the change in percent against the point that differs by these values.
+    pub relative_to: Vec<(String, String)>,
+    /// Overrides the scenario's status.
+    pub status: Option<Status>,
+    /// A goal of ours, not a claim of the paper.
+    pub beyond: bool,
+    /// A remark for the report.
+    pub note: String,
+}
+
+/// What to draw.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Plot {
+    /// Parameter on the x axis; empty when curves are drawn.
+    pub x: String,
+    /// Metric on the y axis.
+    pub y: String,
+    /// Parameter whose values are the series.
+    pub series: String,
+    /// Curves over virtual time instead.
+    pub curves: Vec<String>,
+    /// Heading.
+    pub title: String,
+    /// Axis label.
+    pub x_label: String,
+    /// Axis label.
+    pub y_label: String,
+    /// Logarithmic x axis.
+    pub log_x: bool,
+}
+
+/// A scenario.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Scenario {
+    /// `R3`, or a name.
+    pub id: String,
+    /// One line.
+    pub title: String,
+    /// Paper and place in it.
+    pub source: String,
+    /// Of its expected values.
+    pub status: Status,
+    /// Where it runs.
+    pub world: WorldKind,
+    /// What it shows and how.
+    pub description: String,
+    /// The room's test that shows the claim (world `reference`).
+    pub test: String,
+    /// Seeds to repeat it with; none: the parameter `seed`.
+    pub seeds: Vec<u64>,
+    /// Parameters.
+    pub params: Params,
+    /// Parameters varied, each with its values; the points are their product.
+    pub sweep: Vec<(String, Vec<String>)>,
+    /// Parameters of the small form that continuous integration runs.
+    pub smoke: Params,
+    /// What must come out.
+    pub expect: Vec<Expect>,
+    /// What to draw.
+    pub plots: Vec<Plot>,
+}
+
+impl Scenario {
+    /// All points of the sweep, in order: the values of the swept keys. One empty point without a sweep.
+    #[must_use]
+    pub fn points(&self) -> Vec<Vec<(String, String)>> {
+        let mut points = vec![Vec::new()];
+        for (key, values) in &self.sweep {
+            points = points
+                .into_iter()
+                .flat_map(|p: Vec<(String, String)>| {
+                    values.iter().map(move |v| {
+                        let mut p = p.clone();
+                        p.push((key.clone(), v.clone()));
+                        p
+                    })
+                })
+                .collect();
+        }
+        points
+    }
+}
+
+/// The scenario directory: `sim/scenarios` here or in a parent of the working directory, else where the source lay.
+#[must_use]
+pub fn scenario_dir() -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    for dir in here.ancestors() {
+        let candidate = dir.join("sim/scenarios");
+        if candidate.is_dir() {
+            return candidate;
+        }
+    }
+    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sim/scenarios")
+}
+
+/// All scenario files below `dir`, ascending by area, then by number within the id.
+#[must_use]
+pub fn scenario_files(dir: &Path) -> Vec<PathBuf> {
+    let mut files = Vec::new();
+    let mut dirs = vec![dir.to_path_buf()];
+    while let Some(d) = dirs.pop() {
+        for entry in std::fs::read_dir(&d).into_iter().flatten().flatten() {
+            let path = entry.path();
+            if path.is_dir() {
+                dirs.push(path);
+            } else if path.extension().is_some_and(|e| e == "toml") {
+                files.push(path);
+            }
+        }
+    }
+    let number = |p: &PathBuf| {
+        let digits: String = stem(p).chars().filter(char::is_ascii_digit).collect();
+        digits.parse::<u64>().unwrap_or(0)
+    };
+    files.sort_by_key(|p| (p.parent().map(Path::to_path_buf), number(p), stem(p)));
+    files
+}
+
+fn stem(path: &Path) -> String {
+    path.file_stem().map(|s| s.to_string_lossy().into_owned()).unwrap_or_default()
+}
+
+/// The file that `name` means: a path, or an id such as `R3` (case does not matter).
+///
+/// # Errors
+/// A sentence with the name and where it was looked for.
+pub fn find(name: &str) -> Result<PathBuf, String> {
+    let path = Path::new(name);
+    if path.is_file() {
+        return Ok(path.to_path_buf());
+    }
+    let dir = scenario_dir();
+    let found = scenario_files(&dir).into_iter().find(|p| stem(p).eq_ignore_ascii_case(name));
+    found.ok_or_else(|| format!("'{name}' is neither a file nor the id of a scenario below {}", dir.display()))
+}
