@@ -1,6 +1,6 @@
 //! A slab whose members hang in FIFO lists through their own links: lists of turns, rounds and buckets cost no memory
 //! of their own, and a member leaves its list in O(1).
-use crate::slots::NIL;
+use crate::{prefetch::prefetch, slots::NIL};
 use alloc::vec::Vec;
 
 /// Ends of a FIFO list; the links live in the members.
@@ -65,6 +65,10 @@ impl<T> Chain<T> {
     }
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
         &mut self.members[at as usize].value
+    }
+    /// Fetches the member `at` for a use that is near.
+    pub(crate) fn prefetch(&self, at: u32) {
+        prefetch(&self.members[at as usize]);
     }
     /// The member behind `at` in its list.
     pub(crate) fn next(&self, at: u32) -> Option<u32> {

@@ -283,6 +283,9 @@ impl NrsPolicy for Deadline {
             }
         }
         let id = self.inner.dequeue(now)?;
+        if let Some(next) = self.inner.likely_next() {
+            self.entries.prefetch(next);
+        }
         self.unqueue(id, true).expect("the inner policy holds what is queued here");
         Some(id)
     }

@@ -24,7 +24,13 @@ impl<K: Hash + Eq + Copy, G> Groups<K, G> {
     /// Index of the group of `key`, and whether it was made now.
     pub(crate) fn find_or_insert(&mut self, key: K, make: impl FnOnce() -> G) -> (u32, bool) {
         let hash = FxBuildHasher.hash_one(key);
-        if let Some(at) = self.index.find(hash, |at| self.chain.get(*at).0 == key) {
+        let chain = &self.chain;
+        let is_it = |at: &u32| {
+            // A candidate is nearly always the right one, and then all of it is used.
+            chain.prefetch(*at);
+            chain.get(*at).0 == key
+        };
+        if let Some(at) = self.index.find(hash, is_it) {
             return (*at, false);
         }
         let at = self.chain.insert((key, make()));
@@ -46,6 +52,10 @@ impl<K: Hash + Eq + Copy, G> Groups<K, G> {
     }
     pub(crate) fn key(&self, at: u32) -> K {
         self.chain.get(at).0
+    }
+    /// See [`Chain::prefetch`].
+    pub(crate) fn prefetch(&self, at: u32) {
+        self.chain.prefetch(at);
     }
     /// See [`Chain::next`].
     pub(crate) fn next(&self, at: u32) -> Option<u32> {

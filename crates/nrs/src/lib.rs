@@ -19,6 +19,7 @@ mod groups;
 mod head;
 mod obrr;
 mod orr;
+mod prefetch;
 pub mod record;
 mod registry;
 mod request;
@@ -84,6 +85,10 @@ pub trait NrsPolicy: Send {
     }
     /// Requests held, not counting those in service.
     fn queued(&self) -> usize;
+    /// A guess at what the next `dequeue` answers, for fetching what will be needed; it may be wrong, and cost nothing.
+    fn likely_next(&self) -> Option<RequestId> {
+        None
+    }
     /// The dynamic deadline of a queued request, where the policy gives one.
     fn expiry(&self, _id: RequestId) -> Option<Instant> {
         None

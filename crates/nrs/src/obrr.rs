@@ -151,6 +151,9 @@ impl Obrr {
     fn begin(&mut self, at: u32) -> Turn {
         self.turns += 1;
         self.interrupted = None;
+        if let Some(next) = self.objects.next(at) {
+            self.objects.prefetch(next);
+        }
         let (quantum_requests, quantum_bytes) = (self.quantum_requests, self.quantum_bytes);
         let object = self.objects.get_mut(at);
         let other = !object.writing;
@@ -281,6 +284,10 @@ impl NrsPolicy for Obrr {
         self.objects = Groups::default();
         self.ring = List::default();
         (self.turn, self.interrupted) = (None, None);
+    }
+
+    fn likely_next(&self) -> Option<RequestId> {
+        self.objects.get(self.ring.front()?).next().map(|item| RequestId(item.id))
     }
 
     fn queued(&self) -> usize {

@@ -91,6 +91,10 @@ impl<S: Shape> Rounds<S> {
     pub(crate) fn set_quantum(&mut self, quantum_requests: u32) {
         self.quantum = if quantum_requests == 0 { S::QUANTUM } else { quantum_requests };
     }
+    pub(crate) fn likely_next(&self) -> Option<RequestId> {
+        let batch = self.rounds[0].front()?;
+        self.batches.get(batch).queue.first().map(|item| RequestId(item.id))
+    }
     pub(crate) fn queued(&self) -> usize {
         self.nodes.len()
     }
@@ -134,6 +138,9 @@ impl<S: Shape> Rounds<S> {
             self.advance();
         }
         let batch = self.rounds[0].front()?;
+        if let Some(next) = self.batches.next(batch) {
+            self.batches.prefetch(next);
+        }
         let first = self.batches.get(batch).queue.first().expect("a linked batch is not empty");
         self.leave(batch, first.key, first.id);
         self.nodes.vacate(RequestId(first.id));
@@ -223,6 +230,9 @@ macro_rules! rounds_policy {
             }
             fn drain(&mut self, into: &mut alloc::vec::Vec<types::RequestId>) {
                 self.0.drain(into);
+            }
+            fn likely_next(&self) -> Option<types::RequestId> {
+                self.0.likely_next()
             }
             fn queued(&self) -> usize {
                 self.0.queued()

@@ -1,7 +1,7 @@
 //! A table indexed by request id: what lets every policy find, unlink and forget a request in O(1).
 //!
 //! Ids are slab keys of the pipeline, so the id itself is the index: no hash, no free list, one cache line per lookup.
-use crate::REQUEST_ID_LIMIT;
+use crate::{REQUEST_ID_LIMIT, prefetch::prefetch};
 use alloc::vec::Vec;
 use types::RequestId;
 
@@ -57,6 +57,12 @@ impl<T> Slots<T> {
         let old = self.items.get_mut(id.0 as usize)?.take();
         self.occupied -= usize::from(old.is_some());
         old
+    }
+    /// Fetches the slot of `id` for a use that is near.
+    pub(crate) fn prefetch(&self, id: RequestId) {
+        if let Some(slot) = self.items.get(id.0 as usize) {
+            prefetch(slot);
+        }
     }
     /// Forgets the value of `id`, which has one. Unlike [`Slots::remove`] it does not wait for the memory that it clears.
     pub(crate) fn vacate(&mut self, id: RequestId)
