@@ -1,5 +1,5 @@
 //! A model of the whole lock protocol: one server, N clients, and a network that delays, reorders and repeats
-//! messages; clients that die, servers that restart. One seed is one run.
+//! messages; clients that die or are cut off, servers that restart. One seed is one run.
 //!
 //! After every event it checks what locks are for: no two live clients hold conflicting locks, and
 //! [`crate::Namespace::check_invariants`]. At the end: every want was satisfied, every table agrees, nothing is left waiting.
@@ -47,6 +47,8 @@ pub struct ModelConfig {
     pub give_up: f64,
     /// Clients that die during the run (below `clients`).
     pub deaths: u32,
+    /// Times that some client is cut off from the server, half of them for longer than its callbacks may take.
+    pub cuts: u32,
     /// Restarts of the server.
     pub restarts: u32,
     /// Unused locks a client keeps.
@@ -69,6 +71,7 @@ impl Default for ModelConfig {
             straggle: 0.05,
             give_up: 0.05,
             deaths: 1,
+            cuts: 1,
             restarts: 1,
             lru_max: 8,
             check_every: 1,
@@ -111,9 +114,8 @@ enum ToClient {
 
 #[derive(Clone, Debug)]
 enum Event {
-    /// (client, server incarnation, message)
-    ToServer(usize, u32, ToServer),
-    ToClient(usize, u32, ToClient),
+    ToServer(usize, Link, ToServer),
+    ToClient(usize, Link, ToClient),
     Want(usize),
     Release(usize, LockCookie),
     GiveUp(usize, LockCookie),
@@ -123,14 +125,22 @@ enum Event {
     ServerDone(u32, HandleId),
     Timeout,
     Die(usize),
+    Cut(usize, u64),
+    Heal(usize),
     Restart,
 }
+
+/// The connection a message belongs to: (server incarnation, the client's connection). Of another one, it is dropped.
+type Link = (u32, u32);
 
 struct ModelClient {
     id: ClientId,
     cache: LockCache,
     alive: bool,
     evicted: bool,
+    /// Cut off: messages both ways are stuck.
+    cut: bool,
+    connection: u32,
     /// Programs that wait for a cookie.
     waiting: BTreeMap<LockCookie, u32>,
     wants_left: u32,
@@ -167,6 +177,8 @@ impl Model {
             cache: LockCache::new(LockCacheConfig { lru_max, ..LockCacheConfig::default() }, 1),
             alive: true,
             evicted: false,
+            cut: false,
+            connection: 0,
             waiting: BTreeMap::new(),
             wants_left: config.wants,
         };
@@ -222,7 +234,7 @@ impl Model {
         self.report.end = at;
         self.handle(event).map_err(|e| self.blame(e))?;
         self.arm_timeout();
-        if self.report.events % u64::from(self.config.check_every.max(1)) == 0 {
+        if self.report.events.is_multiple_of(u64::from(self.config.check_every.max(1))) {
             self.check().map_err(|e| self.blame(e))?;
         }
         Ok(true)
@@ -245,6 +257,11 @@ impl Model {
         for victim in 0..self.config.deaths.min(self.config.clients.saturating_sub(1)) {
             let at = 1 + self.rng.below(span);
             self.after(at, Event::Die(victim as usize));
+        }
+        for cut in 0..self.config.cuts {
+            let (at, client) = (1 + self.rng.below(span), self.rng.below(self.clients.len() as u64) as usize);
+            let ms = if cut % 2 == 0 { 30_000 } else { 200 };
+            self.after(at, Event::Cut(client, ms));
         }
         for _ in 0..self.config.restarts {
             let at = 1 + self.rng.below(span);
@@ -275,14 +292,18 @@ impl Model {
 
     fn handle(&mut self, event: Event) -> Result<(), String> {
         match event {
-            Event::ToServer(from, incarnation, msg) => {
-                // A restarted server knows no old connection, nor does it listen to a client that it evicted.
-                if incarnation == self.incarnation && !self.clients[from].evicted {
+            Event::ToServer(i, ..) | Event::ToClient(i, ..) if self.clients[i].cut => {
+                self.after(500, event); // stuck; the layer below tries again
+                Ok(())
+            }
+            Event::ToServer(from, link, msg) => {
+                // The server does not listen to old connections, nor to a client that it evicted.
+                if link == self.link(from) && !self.clients[from].evicted {
                     self.serve(from, msg);
                 }
                 Ok(())
             }
-            Event::ToClient(to, incarnation, msg) if incarnation == self.incarnation => self.client_message(to, msg),
+            Event::ToClient(to, link, msg) if link == self.link(to) => self.client_message(to, msg),
             Event::ToClient(..) => Ok(()),
             Event::Want(i) => self.client_want(i),
             Event::Release(i, cookie) => self.client_release(i, cookie),
@@ -305,8 +326,30 @@ impl Model {
                 self.clients[i].alive = false;
                 Ok(())
             }
+            Event::Cut(i, ms) => {
+                self.clients[i].cut = true;
+                self.after(ms, Event::Heal(i));
+                Ok(())
+            }
+            Event::Heal(i) => self.heal(i),
             Event::Restart => self.restart(),
         }
+    }
+
+    fn link(&self, client: usize) -> Link {
+        (self.incarnation, self.clients[client].connection)
+    }
+
+    /// The network is back. A client that was evicted meanwhile learns it and starts over.
+    fn heal(&mut self, i: usize) -> Result<(), String> {
+        self.clients[i].cut = false;
+        if !core::mem::take(&mut self.clients[i].evicted) || !self.clients[i].alive {
+            return Ok(());
+        }
+        self.clients[i].connection += 1;
+        let mut out = Vec::new();
+        self.clients[i].cache.on_evicted(&mut out);
+        self.act(i, out)
     }
 
     /// Asks the server and sends what it wants sent.
@@ -325,7 +368,8 @@ impl Model {
                 Action::SendCompletion { client, lock } => (client, ToClient::Completion(lock)),
                 Action::SendGlimpse { .. } | Action::FlockGranted { .. } | Action::FlockDenied { .. } => continue,
             };
-            self.send(Event::ToClient(client.0 as usize - 1, self.incarnation, msg));
+            let to = client.0 as usize - 1;
+            self.send(Event::ToClient(to, self.link(to), msg));
         }
         answer
     }
@@ -336,7 +380,7 @@ impl Model {
             ToServer::Enqueue(req, early) => {
                 self.ask(Call::CancelBatch(id, early));
                 if let Answer::Enqueue(outcome) = self.ask(Call::Enqueue(id, req)) {
-                    self.send(Event::ToClient(from, self.incarnation, ToClient::Reply(req, outcome)));
+                    self.send(Event::ToClient(from, self.link(from), ToClient::Reply(req, outcome)));
                 }
             }
             ToServer::Cancel(handle) => {
@@ -395,7 +439,7 @@ impl Model {
         let Answer::Expired(late) = self.ask(Call::Timeout) else { return Ok(()) };
         for expired in late {
             let i = expired.client.0 as usize - 1;
-            if self.clients[i].alive {
+            if self.clients[i].alive && !self.clients[i].cut {
                 return Err(format!("{} answers callbacks but is late with {:?}", expired.client, expired.handle));
             }
             self.clients[i].evicted = true;
@@ -416,14 +460,16 @@ impl Model {
             self.next_server_op();
         }
         for i in 0..self.clients.len() {
-            if self.clients[i].alive {
+            // Who is cut off misses the recovery window: the new server does not know it.
+            self.clients[i].evicted |= self.clients[i].cut;
+            if self.clients[i].alive && !self.clients[i].evicted {
                 self.replay_client(i)?;
             }
         }
         for i in 0..self.clients.len() {
-            if self.clients[i].alive {
+            if self.clients[i].alive && !self.clients[i].evicted {
                 for req in self.clients[i].cache.for_resend() {
-                    self.send(Event::ToServer(i, self.incarnation, ToServer::Enqueue(req, Vec::new())));
+                    self.send(Event::ToServer(i, self.link(i), ToServer::Enqueue(req, Vec::new())));
                 }
             }
         }
@@ -443,7 +489,7 @@ impl Model {
 
     fn check(&self) -> Result<(), String> {
         self.server.namespace().check_invariants()?;
-        let live = self.clients.iter().filter(|c| c.alive);
+        let live = self.clients.iter().filter(|c| c.alive && !c.evicted);
         let held: Vec<(ClientId, LockDesc)> =
             live.flat_map(|c| c.cache.locks().filter(|(_, held)| *held).map(|(d, _)| (c.id, d))).collect();
         for (i, (a_id, a)) in held.iter().enumerate() {

@@ -243,26 +243,31 @@ impl FlockTable {
 
     /// Tries the waiters of a file, oldest first, until nothing more changes.
     fn wake(&mut self, key: FileKey, out: &mut Vec<Action>) {
-        let mut granted_any = false;
-        while let Some((seq, exclusive)) = self.next_grantable(key) {
+        let (mut from, mut new_edges) = (0, false);
+        while let Some((seq, exclusive)) = self.next_grantable(key, from) {
             let (client, r) = self.unwait(key, seq).expect("the waiter was just found");
-            self.set(key, (client, r.owner), r.pid, r.extent, Some(exclusive));
+            let owner = (client, r.owner);
+            // Only a downgrade can help a waiter that was passed over; everything else takes, it does not give.
+            from = if !exclusive && self.holds_other(key, owner, exclusive) { 0 } else { seq + 1 };
+            self.set(key, owner, r.pid, r.extent, Some(exclusive));
             out.push(Action::FlockGranted { client, cookie: r.cookie });
-            granted_any = true;
+            // A new holder closes a cycle only if it waits for something itself (another thread of the owner).
+            new_edges |= self.waits.contains_key(&owner);
         }
-        if granted_any && key.1 == FlockKind::Posix {
+        if new_edges {
             self.refuse_new_cycles(key, out);
         }
         self.tidy(key);
     }
 
-    fn next_grantable(&self, key: FileKey) -> Option<(u64, bool)> {
+    /// The oldest waiter from `from` on that nothing stands against.
+    fn next_grantable(&self, key: FileKey, from: u64) -> Option<(u64, bool)> {
         let file = self.files.get(&key)?;
         let free = |(seq, (client, r)): (&u64, &(ClientId, FlockRequest))| {
             let exclusive = r.mode == FlockMode::Exclusive;
             file.is_free((*client, r.owner), r.extent, exclusive).then_some((*seq, exclusive))
         };
-        file.waiters.iter().find_map(free)
+        file.waiters.range(from..).find_map(free)
     }
 
     /// A grant gave some waiters a new holder to wait for: whoever now waits for itself is told so.
@@ -369,7 +374,7 @@ impl FlockTable {
                     return Err("two owners hold conflicting flocks");
                 }
             }
-            if self.next_grantable(*key).is_some() {
+            if self.next_grantable(*key, 0).is_some() {
                 return Err("a flock request waits for nobody");
             }
         }

@@ -23,6 +23,7 @@ use crate::lock::{
 
 mod events;
 mod lru;
+mod reserve;
 
 pub use events::BlockingOutcome;
 
@@ -185,6 +186,8 @@ pub struct LockCache {
     resources: HashMap<ResourceId, Held, FxBuildHasher>,
     /// Granted and unused, oldest first.
     lru: BTreeSet<(Instant, LockCookie)>,
+    /// Cookies given out for locks that answers may bring along; true: called back already.
+    reserved: BTreeMap<LockCookie, bool>,
     stats: LockCacheStats,
 }
 
@@ -207,6 +210,7 @@ impl LockCache {
             locks: BTreeMap::new(),
             resources: HashMap::default(),
             lru: BTreeSet::new(),
+            reserved: BTreeMap::new(),
             stats: LockCacheStats::default(),
         }
     }

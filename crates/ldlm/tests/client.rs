@@ -1,4 +1,5 @@
 //! Claims about the client's lock cache, one test each; above all the races between messages.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
 use ldlm::{
     Acquire, BlockingOutcome, CacheAction, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits,
     LockCache, LockCacheConfig, LockCookie, LockDesc, LockMode, LockPolicyData, ResourceId,

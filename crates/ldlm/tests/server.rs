@@ -1,4 +1,5 @@
 //! Claims about the server's namespace, one test each.
+#![allow(clippy::unwrap_used)] // a panic is how a test fails
 use ldlm::{
     Action, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc, LockMode,
     LockPolicyData, LockReplay, Namespace, NamespaceConfig, ResourceId,

@@ -10,7 +10,7 @@ fn run(config: ModelConfig) -> ModelReport {
 fn over_a_bad_network_no_two_clients_conflict_and_every_want_is_met() {
     let mut total = ModelReport::default();
     for seed in 0..60 {
-        let r = run(ModelConfig { seed, deaths: 0, restarts: 0, ..ModelConfig::default() });
+        let r = run(ModelConfig { seed, deaths: 0, cuts: 0, restarts: 0, ..ModelConfig::default() });
         total.granted += r.granted;
         total.hits += r.hits;
         total.narrowed += r.narrowed;
@@ -27,7 +27,7 @@ fn over_a_bad_network_no_two_clients_conflict_and_every_want_is_met() {
 fn a_dead_client_is_evicted_and_nobody_waits_for_it() {
     let mut evictions = 0;
     for seed in 100..140 {
-        let config = ModelConfig { seed, clients: 5, deaths: 2, restarts: 0, ..ModelConfig::default() };
+        let config = ModelConfig { seed, clients: 5, deaths: 2, cuts: 0, restarts: 0, ..ModelConfig::default() };
         evictions += run(config).evictions;
     }
     assert!(evictions > 20, "dead clients held locks that others wanted: {evictions}");
@@ -38,6 +38,16 @@ fn locks_and_waiting_requests_survive_restarts_of_the_server() {
     for seed in 200..240 {
         run(ModelConfig { seed, deaths: 1, restarts: 3, ..ModelConfig::default() });
     }
+}
+
+#[test]
+fn a_client_that_was_cut_off_and_evicted_starts_over() {
+    let mut evictions = 0;
+    for seed in 500..540 {
+        let config = ModelConfig { seed, deaths: 0, cuts: 3, restarts: 1, ..ModelConfig::default() };
+        evictions += run(config).evictions;
+    }
+    assert!(evictions > 20, "long cuts end in eviction: {evictions}");
 }
 
 #[test]

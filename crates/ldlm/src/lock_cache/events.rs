@@ -110,6 +110,10 @@ impl LockCache {
         out: &mut Vec<CacheAction>,
     ) -> BlockingOutcome {
         self.stats.callbacks += 1;
+        if let Some(called) = self.reserved.get_mut(&cookie) {
+            *called = true;
+            return BlockingOutcome::Pending;
+        }
         let Some(entry) = self.locks.get_mut(&cookie) else {
             self.stray(resource, handle, out);
             return BlockingOutcome::Unknown;
@@ -206,7 +210,7 @@ impl LockCache {
         }
     }
 
-    fn stray(&mut self, resource: ResourceId, handle: HandleId, out: &mut Vec<CacheAction>) {
+    pub(super) fn stray(&mut self, resource: ResourceId, handle: HandleId, out: &mut Vec<CacheAction>) {
         if handle.0 != 0 {
             self.stats.strays += 1;
             out.push(CacheAction::SendCancel { resource, handle });
