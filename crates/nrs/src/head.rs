@@ -234,20 +234,18 @@ impl Head {
         HeadCounters { policy: sum(self.counters.policy, self.policy.counters()), ..self.counters }
     }
 
-    /// Starts to record calls and answers, up to `bytes_max` bytes. The head must be empty, so that the log is whole.
+    /// Starts to record calls and answers, up to `bytes_max` bytes, with a fresh policy, as the replay will have one.
     ///
-    /// Answers whether recording started.
+    /// Answers whether recording started: the queue must be empty and the policy one of the registry.
     pub fn record(&mut self, bytes_max: usize) -> bool {
-        let empty = self.policy.queued() == 0;
-        if empty {
-            // From a fresh policy on, as the replay will have one.
-            if let Ok(policy) = build(&self.name, &self.config) {
-                let old = core::mem::replace(&mut self.policy, policy);
-                self.counters.policy = sum(self.counters.policy, old.counters());
-            }
-            self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        if self.policy.queued() > 0 {
+            return false;
         }
-        empty
+        let Ok(policy) = build(&self.name, &self.config) else { return false };
+        let old = core::mem::replace(&mut self.policy, policy);
+        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        true
     }
     /// Ends the recording and hands the log out; `None` when none was made.
     pub fn take_record(&mut self) -> Option<Vec<u8>> {

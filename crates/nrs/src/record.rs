@@ -12,6 +12,8 @@ use alloc::{
     vec::Vec,
 };
 use core::fmt;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, Instant, ObjectId, RequestId};
 
 const MAGIC: &[u8; 6] = b"STRNRS";
@@ -368,14 +370,26 @@ pub fn replay(log: &[u8]) -> Result<Replayed, ReplayError> {
         }
     }
     let head = Head::new(&policy, config).map_err(|e| ReplayError::Config(e.to_string()))?;
-    Replay { head, queued: Vec::new(), now: Instant::ZERO }.run(&mut reader)
+    Replay { head, now: Instant::ZERO, known: HashMap::default(), recorded: Vec::new(), free: Vec::new() }
+        .run(&mut reader)
+}
+
+/// A recorded id that is queued or in service.
+#[derive(Clone, Copy)]
+struct Known {
+    /// Its id in the replay: dense, so that a log with huge ids costs no memory. No policy's order depends on ids.
+    id: RequestId,
+    /// The request, while it is queued.
+    queued: Option<NrsRequest>,
 }
 
 struct Replay {
     head: Head,
-    /// Queued requests by id, for switches.
-    queued: Vec<Option<NrsRequest>>,
     now: Instant,
+    known: HashMap<RequestId, Known, FxBuildHasher>,
+    /// Recorded id by the replay's id.
+    recorded: Vec<RequestId>,
+    free: Vec<RequestId>,
 }
 
 impl Replay {
@@ -415,24 +429,33 @@ impl Replay {
         let mut again = call.clone();
         match &mut again {
             Call::Enqueue { now, req } => self.enqueue(*now, req)?,
-            Call::Dequeue { now, answer } => {
-                *answer = self.head.dequeue(*now);
-                answer.and_then(|id| self.queued[id.0 as usize].take());
+            Call::Dequeue { now, answer } => *answer = self.dequeue(*now),
+            Call::Promote { now, id, serve_by, answer } => {
+                let id = self.known.get(id).map(|known| known.id);
+                *answer = id.is_some_and(|id| self.head.promote(*now, id, *serve_by));
             }
-            Call::Promote { now, id, serve_by, answer } => *answer = self.head.promote(*now, *id, *serve_by),
             Call::Cancel { id, answer } => {
-                *answer = self.head.cancel(*id);
-                self.queued.get_mut(id.0 as usize).and_then(Option::take);
+                let known = self.known.get(id).map(|known| known.id);
+                *answer = known.is_some_and(|id| self.head.cancel(id));
+                if *answer {
+                    self.forget(*id);
+                }
             }
-            Call::Complete { now, id, took } => self.head.on_complete(*now, *id, *took),
-            Call::Drain { answer } => {
-                *answer = self.head.drain();
-                self.queued.clear();
+            Call::Complete { now, id, took } => {
+                // Ids from before the recording are unknown to the policy too.
+                let unknown = RequestId(crate::REQUEST_ID_LIMIT - 1);
+                self.head.on_complete(*now, self.known.get(id).map_or(unknown, |known| known.id), *took);
+                if self.known.get(id).is_some_and(|known| known.queued.is_none()) {
+                    self.forget(*id);
+                }
             }
+            Call::Drain { answer } => *answer = self.drain(),
             Call::Switch { now, name } => {
-                let queued = &self.queued;
-                let mut request =
-                    |id: RequestId| queued[id.0 as usize].expect("the head holds only what the log enqueued");
+                let (known, recorded) = (&self.known, &self.recorded);
+                let mut request = |id: RequestId| {
+                    let queued = known[&recorded[id.0 as usize]].queued;
+                    NrsRequest { id, ..queued.expect("the head holds only what the log enqueued") }
+                };
                 self.head.switch(*now, name, &mut request).ok()?;
             }
             Call::Set { now, key, value } => self.head.set(*now, key, value).ok()?,
@@ -442,15 +465,35 @@ impl Replay {
     }
 
     fn enqueue(&mut self, now: Instant, req: &NrsRequest) -> Option<()> {
-        let index = req.id.0 as usize;
-        if index >= self.queued.len() {
-            self.queued.resize(index + 1, None);
+        if let Some(known) = self.known.get(&req.id) {
+            if known.queued.is_some() {
+                return None;
+            }
+            self.forget(req.id);
         }
-        if self.queued[index].is_some() {
-            return None;
-        }
-        self.head.enqueue(now, req).ok()?;
-        self.queued[index] = Some(*req);
+        let id = self.free.pop().unwrap_or_else(|| {
+            self.recorded.push(req.id);
+            RequestId(u32::try_from(self.recorded.len() - 1).expect("a log has fewer requests than ids exist"))
+        });
+        self.head.enqueue(now, &NrsRequest { id, ..*req }).ok()?;
+        self.recorded[id.0 as usize] = req.id;
+        self.known.insert(req.id, Known { id, queued: Some(*req) });
         Some(())
+    }
+
+    fn dequeue(&mut self, now: Instant) -> Option<RequestId> {
+        let recorded = self.recorded[self.head.dequeue(now)?.0 as usize];
+        self.known.get_mut(&recorded).expect("the head holds only what the log enqueued").queued = None;
+        Some(recorded)
+    }
+
+    fn drain(&mut self) -> Vec<RequestId> {
+        let ids: Vec<RequestId> = self.head.drain().iter().map(|id| self.recorded[id.0 as usize]).collect();
+        ids.iter().for_each(|id| self.forget(*id));
+        ids
+    }
+
+    fn forget(&mut self, recorded: RequestId) {
+        self.free.extend(self.known.remove(&recorded).map(|known| known.id));
     }
 }
