@@ -1,8 +1,10 @@
 //! Block-device elevators: what reaches the disk next, and what is merged on the way.
 //!
 //! `paper001`: the elevator of the calibrated hardware model. An empty elevator that gets a request is plugged: nothing
-//! is handed to the disk until 8 requests are pending or 3 ms have passed; then everything is drained, sorted, into a
-//! FIFO driver queue. Back merges, front merges with the newest only, at most 4 MiB a request.
+//! is handed to the disk until 8 requests have come or 3 ms have passed; then everything is drained, sorted, into a
+//! FIFO driver queue. Back merges (a merged request that closes a gap joins the one behind it, too), front merges with the
+//! newest only, at most 4 MiB a request. That the plug stops the driver as well, and that it counts what came and not what
+//! was left after merging, are the readings under which paper 001's Figure 5 and Table 1 come out.
 //! `deadline`: batches in sector order, reads before writes, each with an expiry. `cscan`: one-way sweep over at most
 //! `depth` requests. `noop`: FIFO with back merges into the newest.
 //! Source: paper 001 and the block layers of its time. Deliberately not here: time of service (see `disk`).
@@ -49,7 +51,7 @@ pub struct ElevatorConfig {
     pub depth: u32,
     /// Largest block request in bytes: 4 MiB in the calibrated model.
     pub request_bytes_max: u64,
-    /// Pending requests that unplug `paper001`: 8.
+    /// Requests that unplug `paper001`: 8.
     pub plug_requests: u32,
     /// Time that unplugs `paper001`: 3 ms.
     pub plug_ns: u64,
@@ -152,6 +154,8 @@ pub struct Elevator {
     /// `paper001`: the driver's queue. `noop`: the queue. `cscan`, `deadline`: what exceeds `depth`.
     fifo: VecDeque<BlockRequest>,
     plugged_until: Option<u64>,
+    /// Pieces that came since the plug was set.
+    plugged_pieces: u32,
     /// One past the byte handed out last.
     head: u64,
     batch_left: u32,
@@ -169,6 +173,7 @@ impl Elevator {
             pending: Vec::new(),
             fifo: VecDeque::new(),
             plugged_until: None,
+            plugged_pieces: 0,
             head: 0,
             batch_left: 0,
             batch_writes: false,
@@ -190,6 +195,9 @@ impl Elevator {
     pub fn add(&mut self, now: u64, owner: u32, lba: u64, len: u64, write: bool, pieces: &mut Pieces) -> Option<u64> {
         if self.try_merge(owner, lba, len, write, pieces) {
             self.merged += 1;
+            if self.plugged_until.is_some() {
+                self.count_plugged();
+            }
             return None;
         }
         let piece = pieces.take(owner);
@@ -227,21 +235,26 @@ impl Elevator {
     }
 
     fn add_plugged(&mut self, now: u64, request: BlockRequest) -> Option<u64> {
+        let mut timer = None;
+        if self.pending.is_empty() {
+            timer = Some(now + self.config.plug_ns);
+            self.plugged_until = timer;
+        }
         self.pending.push(request);
-        if self.pending.len() >= self.config.plug_requests as usize {
+        self.count_plugged();
+        timer.filter(|_| self.plugged_until.is_some())
+    }
+
+    fn count_plugged(&mut self) {
+        self.plugged_pieces += 1;
+        if self.plugged_pieces >= self.config.plug_requests {
             self.unplug();
-            return None;
         }
-        if self.pending.len() == 1 {
-            let until = now + self.config.plug_ns;
-            self.plugged_until = Some(until);
-            return Some(until);
-        }
-        None
     }
 
     fn unplug(&mut self) {
         self.plugged_until = None;
+        self.plugged_pieces = 0;
         self.pending.sort_by_key(|r| r.lba);
         self.fifo.extend(self.pending.drain(..));
     }
@@ -254,7 +267,9 @@ impl Elevator {
     /// Fills the sorted window from the waiting ones.
     fn take_out(&mut self, i: usize) -> BlockRequest {
         let request = self.pending.remove(i);
-        if let Some(waiting) = self.fifo.pop_front() {
+        if self.config.kind != ElevatorKind::Paper001
+            && let Some(waiting) = self.fifo.pop_front()
+        {
             self.insert_sorted(waiting);
         }
         request
@@ -297,38 +312,51 @@ impl Elevator {
         i.map(|i| self.take_out(i))
     }
 
+    /// Joins the piece to a waiting request, if one ends or begins where it does.
     fn try_merge(&mut self, owner: u32, lba: u64, len: u64, write: bool, pieces: &mut Pieces) -> bool {
         let max = self.config.request_bytes_max;
         let fits = |r: &BlockRequest| r.write == write && r.len + len <= max;
-        let back = |r: &&mut BlockRequest| r.end() == lba && fits(r);
-        let found = match self.config.kind {
-            ElevatorKind::Noop => self.fifo.back_mut().filter(|r| r.end() == lba && fits(r)),
-            ElevatorKind::Paper001 => self.pending.iter_mut().find(back),
-            ElevatorKind::Cscan | ElevatorKind::Deadline => {
-                let i = self.pending.partition_point(|r| r.lba < lba);
-                i.checked_sub(1).and_then(|i| self.pending.get_mut(i)).filter(back)
-            }
+        if self.config.kind == ElevatorKind::Noop {
+            let back = self.fifo.back_mut().filter(|r| r.end() == lba && fits(r));
+            return back.map(|r| append(r, owner, len, pieces)).is_some();
+        }
+        let sorted = self.config.kind != ElevatorKind::Paper001;
+        let behind = if sorted { self.pending.partition_point(|r| r.lba < lba) } else { self.pending.len() };
+        let back = match sorted {
+            true => behind.checked_sub(1).filter(|i| self.pending[*i].end() == lba && fits(&self.pending[*i])),
+            false => self.pending.iter().position(|r| r.end() == lba && fits(r)),
         };
-        if let Some(r) = found {
-            let piece = pieces.take(owner);
-            pieces.items[r.last as usize].next = piece;
-            (r.last, r.len) = (piece, r.len + len);
+        if let Some(i) = back {
+            append(&mut self.pending[i], owner, len, pieces);
+            self.close_gap(i, pieces);
             return true;
         }
-        let front = match self.config.kind {
-            ElevatorKind::Noop => None,
-            ElevatorKind::Paper001 => self.pending.last_mut().filter(|r| r.lba == lba + len && fits(r)),
-            ElevatorKind::Cscan | ElevatorKind::Deadline => {
-                let i = self.pending.partition_point(|r| r.lba < lba);
-                self.pending.get_mut(i).filter(|r| r.lba == lba + len && fits(r))
-            }
-        };
-        let Some(r) = front else { return false };
+        let front = if sorted { behind } else { behind.wrapping_sub(1) };
+        let Some(r) = self.pending.get_mut(front).filter(|r| r.lba == lba + len && fits(r)) else { return false };
         let piece = pieces.take(owner);
         pieces.items[piece as usize].next = r.first;
         (r.first, r.lba, r.len) = (piece, lba, r.len + len);
         true
     }
+
+    /// Request `i` has grown at its end: it may have reached the next one.
+    fn close_gap(&mut self, i: usize, pieces: &mut Pieces) {
+        let r = self.pending[i];
+        let Some(j) = self.pending.iter().position(|n| n.lba == r.end() && n.write == r.write) else { return };
+        let next = self.pending[j];
+        if r.len + next.len > self.config.request_bytes_max {
+            return;
+        }
+        pieces.items[r.last as usize].next = next.first;
+        self.pending[i] = BlockRequest { len: r.len + next.len, last: next.last, since: r.since.min(next.since), ..r };
+        self.take_out(j);
+    }
+}
+
+fn append(r: &mut BlockRequest, owner: u32, len: u64, pieces: &mut Pieces) {
+    let piece = pieces.take(owner);
+    pieces.items[r.last as usize].next = piece;
+    (r.last, r.len) = (piece, r.len + len);
 }
 
 #[cfg(test)]
@@ -346,7 +374,7 @@ mod tests {
     }
 
     #[test]
-    fn a_plugged_queue_holds_everything_until_eight_are_pending() {
+    fn a_plugged_queue_holds_everything_until_eight_have_come() {
         let (mut e, mut p) = elevator(ElevatorKind::Paper001);
         assert_eq!(e.add(5, 0, 70 * M, M, true, &mut p), Some(3_000_005));
         for i in 1..7u64 {
@@ -380,6 +408,22 @@ mod tests {
         p.release(&first, |o| owners.push(o));
         assert_eq!(owners, [0, 1, 2, 3]);
         assert_eq!(e.next(3_000_000).map(|r| r.lba), Some(4 * M));
+    }
+
+    #[test]
+    fn a_request_that_closes_a_gap_joins_both_sides() {
+        for kind in [ElevatorKind::Paper001, ElevatorKind::Cscan] {
+            let (mut e, mut p) = elevator(kind);
+            for i in [0u64, 2, 1] {
+                e.add(0, i as u32, i * M, M, true, &mut p);
+            }
+            e.on_timer(3_000_000);
+            let whole = e.next(3_000_000).unwrap();
+            assert_eq!((whole.lba, whole.len), (0, 3 * M));
+            let mut owners = Vec::new();
+            p.release(&whole, |o| owners.push(o));
+            assert_eq!(owners, [0, 1, 2]);
+        }
     }
 
     #[test]

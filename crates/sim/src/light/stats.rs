@@ -10,6 +10,8 @@ pub const KINDS: [&str; 2] = ["bulk", "urgent"];
 pub struct Second {
     /// Greatest response time of each kind.
     pub response_max: [u64; 2],
+    /// Sum of the response times of bulk requests, and how many.
+    pub response_sum: (u64, u64),
     /// Greatest time to expiry that a bulk request was given.
     pub expiry_max: u64,
     /// Bytes completed.
@@ -74,6 +76,8 @@ impl Stats {
             for k in 0..KINDS.len() {
                 mine.response_max[k] = mine.response_max[k].max(s.response_max[k]);
             }
+            mine.response_sum.0 += s.response_sum.0;
+            mine.response_sum.1 += s.response_sum.1;
             mine.expiry_max = mine.expiry_max.max(s.expiry_max);
             mine.queue_max = mine.queue_max.max(s.queue_max);
             mine.bytes += s.bytes;
@@ -127,6 +131,8 @@ impl Stats {
             points.filter(|p| p.1 > 0.0).collect()
         };
         m.curves.push(("response_time_max_s.bulk".into(), curve(&|s| s.response_max[0], 1e9)));
+        let mean = |s: &Second| s.response_sum.0 / s.response_sum.1.max(1);
+        m.curves.push(("response_time_mean_s.bulk".into(), curve(&mean, 1e9)));
         m.curves.push(("response_time_max_s.urgent".into(), curve(&|s| s.response_max[1], 1e9)));
         m.curves.push(("expiry_max_s".into(), curve(&|s| s.expiry_max, 1e9)));
         m.curves.push(("queue".into(), curve(&|s| s.queue_max, 1.0)));

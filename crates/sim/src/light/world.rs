@@ -426,6 +426,10 @@ impl<'a> World<'a> {
             let second = stats.second(at - self.begin);
             second.response_max[kind] = second.response_max[kind].max(response);
             second.bytes += self.config.transfer_bytes;
+            if kind == 0 {
+                second.response_sum.0 += response;
+                second.response_sum.1 += 1;
+            }
         }
         let think = if kind == 1 { self.config.urgent.map_or(0, |u| u.think_ns) } else { 0 };
         self.send(f, at + think);
