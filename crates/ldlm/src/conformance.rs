@@ -103,6 +103,8 @@ enum ToServer {
     Enqueue(EnqueueRequest, Vec<HandleId>),
     Cancel(HandleId),
     Narrow(HandleId, InodeBits),
+    /// Some other request that brings a lock if it is free.
+    Intent(EnqueueRequest),
 }
 
 #[derive(Clone, Debug)]
@@ -110,6 +112,7 @@ enum ToClient {
     Reply(EnqueueRequest, EnqueueOutcome),
     Completion(LockDesc),
     Blocking(LockDesc, LockPolicyData),
+    Intent(LockCookie, Option<LockDesc>),
 }
 
 #[derive(Clone, Debug)]
@@ -143,6 +146,8 @@ struct ModelClient {
     connection: u32,
     /// Programs that wait for a cookie.
     waiting: BTreeMap<LockCookie, u32>,
+    /// Requests under way that may bring a lock.
+    intents: BTreeMap<LockCookie, EnqueueRequest>,
     wants_left: u32,
 }
 
@@ -180,6 +185,7 @@ impl Model {
             cut: false,
             connection: 0,
             waiting: BTreeMap::new(),
+            intents: BTreeMap::new(),
             wants_left: config.wants,
         };
         let mut model = Model {
@@ -349,6 +355,10 @@ impl Model {
         self.clients[i].connection += 1;
         let mut out = Vec::new();
         self.clients[i].cache.on_evicted(&mut out);
+        for _ in core::mem::take(&mut self.clients[i].intents) {
+            self.report.refused += 1;
+            self.next_want(i);
+        }
         self.act(i, out)
     }
 
@@ -385,6 +395,14 @@ impl Model {
             }
             ToServer::Cancel(handle) => {
                 self.ask(Call::Cancel(id, handle));
+            }
+            ToServer::Intent(req) => {
+                let answer = self.ask(Call::Enqueue(id, req));
+                let lock = match answer {
+                    Answer::Enqueue(EnqueueOutcome::Granted(lock)) => Some(lock),
+                    _ => None,
+                };
+                self.send(Event::ToClient(from, self.link(from), ToClient::Intent(req.cookie, lock)));
             }
             ToServer::Narrow(handle, keep) => {
                 self.ask(Call::Narrow(id, handle, keep));
@@ -471,6 +489,9 @@ impl Model {
                 for req in self.clients[i].cache.for_resend() {
                     self.send(Event::ToServer(i, self.link(i), ToServer::Enqueue(req, Vec::new())));
                 }
+                for req in self.clients[i].intents.clone().into_values() {
+                    self.send(Event::ToServer(i, self.link(i), ToServer::Intent(req)));
+                }
             }
         }
         Ok(())
@@ -505,7 +526,7 @@ impl Model {
     fn finish(&self) -> Result<(), String> {
         self.check()?;
         for c in self.clients.iter().filter(|c| c.alive) {
-            if c.wants_left > 0 || !c.waiting.is_empty() {
+            if c.wants_left > 0 || !c.waiting.is_empty() || !c.intents.is_empty() {
                 return Err(format!("{} still wants {} and waits for {:?}", c.id, c.wants_left, c.waiting));
             }
             let here: Vec<LockDesc> = c.cache.locks().map(|(d, _)| d).collect();

@@ -218,6 +218,16 @@ pub struct LockDesc {
     pub data: LockPolicyData,
 }
 
+impl LockDesc {
+    /// Whether the holder may read (or write) these bytes of the object: what a server checks before a bulk request.
+    #[must_use]
+    pub fn allows_io(&self, resource: ResourceId, extent: Extent, write: bool) -> bool {
+        let reads = !matches!(self.mode, LockMode::Nl);
+        let fits = self.data.as_extent().is_some_and(|held| held.contains(&extent));
+        self.resource == resource && fits && if write { self.mode.writes() } else { reads }
+    }
+}
+
 /// How an enqueue wants to be treated: a set of flags.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Default, Debug)]
 pub struct EnqueueFlags(pub u8);

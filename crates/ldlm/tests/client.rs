@@ -378,3 +378,33 @@ fn a_grant_that_is_not_what_was_asked_is_refused() {
     c.reply(&req, EnqueueOutcome::Granted(lock));
     assert_eq!(c.out, [cancel_of(&lock), CacheAction::Denied { cookie: req.cookie, reason: DenyReason::Invalid }]);
 }
+
+#[test]
+fn a_lock_that_comes_with_another_reply_is_held_like_any_other() {
+    let mut c = Client::new();
+    let cookie = c.cache.reserve();
+    let lock = LockDesc { handle: HandleId(9), cookie, resource: INODE, mode: LockMode::Pr, data: bits(LOOKUP) };
+    assert!(c.cache.adopt(c.now, cookie, Some(lock), &mut c.out));
+    assert!(!c.cache.adopt(c.now, cookie, Some(lock), &mut c.out), "the reply came twice");
+    assert!(c.out.is_empty() && c.cache.is_valid(cookie), "and does not take the lock away");
+    assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(LOOKUP)), Some(cookie));
+    let none = c.cache.reserve();
+    assert!(!c.cache.adopt(c.now, none, None, &mut c.out));
+    assert_eq!(c.blocking(&LockDesc { cookie: none, ..lock }, bits(LOOKUP)), BlockingOutcome::Unknown);
+}
+
+#[test]
+fn a_lock_called_back_before_its_reply_came_is_not_taken() {
+    let mut c = Client::new();
+    let cookie = c.cache.reserve();
+    let lock = LockDesc { handle: HandleId(9), cookie, resource: INODE, mode: LockMode::Pr, data: bits(LOOKUP) };
+    assert_eq!(c.blocking(&lock, bits(LOOKUP)), BlockingOutcome::Pending);
+    assert!(c.out.is_empty());
+    assert!(!c.cache.adopt(c.now, cookie, Some(lock), &mut c.out));
+    assert_eq!(c.out, [cancel_of(&lock)]);
+    let late = c.cache.reserve();
+    c.cache.on_evicted(&mut c.out);
+    c.out.clear();
+    assert!(!c.cache.adopt(c.now, late, Some(LockDesc { cookie: late, ..lock }), &mut c.out));
+    assert_eq!(c.out, [cancel_of(&lock)], "from before the eviction");
+}

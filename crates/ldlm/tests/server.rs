@@ -487,3 +487,15 @@ fn a_hundred_thousand_readers_of_one_directory_are_called_back_once_each() {
     }
     assert_eq!(calls, 100_000);
 }
+
+#[test]
+fn a_lock_allows_io_on_its_own_object_within_its_bytes() {
+    let mut s = Server::new();
+    let req =
+        s.request(OBJECT, LockMode::Pr, LockPolicyData::extent(Extent::new(0, 100))).flags(EnqueueFlags::NO_EXPAND);
+    let lock = granted(s.send(1, &req));
+    assert!(lock.allows_io(OBJECT, Extent::new(0, 100), false));
+    assert!(!lock.allows_io(OBJECT, Extent::new(0, 100), true));
+    assert!(!lock.allows_io(OBJECT, Extent::new(99, 101), false));
+    assert!(!lock.allows_io(ResourceId::extent(Fid::new(0x2_4000_0401, 8)), Extent::new(0, 1), false));
+}

@@ -3,7 +3,7 @@ use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
 
-use super::{Event, Model, ToClient, ToServer};
+use super::{Event, Model, ModelClient, ToClient, ToServer};
 use crate::LockMode;
 use crate::lock::{EnqueueFlags, EnqueueRequest, LockCookie, LockPolicyData, ResourceId};
 use crate::lock_cache::{Acquire, CacheAction};
@@ -23,6 +23,13 @@ impl Model {
             2 => EnqueueFlags::NO_EXPAND,
             _ => EnqueueFlags::NONE,
         };
+        if roll == 4 {
+            let req = EnqueueRequest::new(self.clients[i].cache.reserve(), resource, mode, data);
+            let req = req.flags(EnqueueFlags::NOWAIT);
+            self.clients[i].intents.insert(req.cookie, req);
+            self.send(Event::ToServer(i, self.link(i), ToServer::Intent(req)));
+            return Ok(());
+        }
         // Sometimes answered under a lock that is on its way out, as a read that holds up an invalidation must be.
         if roll == 3
             && let Some(cookie) = self.clients[i].cache.find_revoking(self.now, resource, mode, &data)
@@ -85,7 +92,7 @@ impl Model {
         self.after(ms, Event::Release(i, cookie));
     }
 
-    fn next_want(&mut self, i: usize) {
+    pub(super) fn next_want(&mut self, i: usize) {
         let ms = self.rng.below(6);
         self.after(ms, Event::Want(i));
         if self.rng.chance(0.05) {
@@ -134,8 +141,22 @@ impl Model {
             return Ok(());
         }
         let mut out = Vec::new();
-        let cache = &mut self.clients[i].cache;
+        let ModelClient { cache, intents, .. } = &mut self.clients[i];
         match msg {
+            ToClient::Intent(cookie, lock) => {
+                let is_first = intents.remove(&cookie).is_some();
+                let held = cache.adopt(self.now, cookie, lock, &mut out);
+                let user = lock.filter(|_| held).and_then(|l| cache.find(self.now, l.resource, l.mode, &l.data));
+                match (is_first, user) {
+                    (true, Some(user)) => self.hold(i, user),
+                    (true, None) => {
+                        self.report.refused += 1;
+                        self.next_want(i);
+                    }
+                    (false, Some(_)) => return Err(format!("{cookie:?} was taken from a repeated reply")),
+                    (false, None) => {}
+                }
+            }
             ToClient::Reply(req, outcome) => cache.on_reply(self.now, req.resource, req.cookie, outcome, &mut out),
             ToClient::Completion(lock) => cache.on_granted(self.now, lock, &mut out),
             ToClient::Blocking(lock, wanted) => {

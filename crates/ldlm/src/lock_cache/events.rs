@@ -172,6 +172,7 @@ impl LockCache {
             });
         }
         self.resources.clear();
+        self.reserved.clear();
         self.lru.clear();
     }
 
