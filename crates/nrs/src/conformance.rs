@@ -377,10 +377,6 @@ fn starvation(policy: &mut dyn NrsPolicy, streams: u32, quantum: u32) -> Result<
     let bound = u64::from(streams + 2) * (u64::from(quantum) + 1);
     let victim = streams * IN_FLIGHT;
     for served in 0..=bound + 1000 {
-        if served == 1000 {
-            // Its object sorts behind all others, and the streams are well under way.
-            policy.enqueue(now, &stream_request(victim, 1000, Extent::at(0, 4096), now));
-        }
         now = now + Duration::from_millis(1);
         let id = match policy.dequeue(now) {
             Some(id) => id,
@@ -393,6 +389,10 @@ fn starvation(policy: &mut dyn NrsPolicy, streams: u32, quantum: u32) -> Result<
             return Ok(());
         }
         policy.on_complete(now, id, Duration::from_millis(1));
+        if served == 1000 {
+            // Its object sorts behind all others, and the streams are well under way.
+            policy.enqueue(now, &stream_request(victim, 1000, Extent::at(0, 4096), now));
+        }
         send(policy, now, id.0);
     }
     Err(format!("a request waited for more than {bound} others beside {streams} endless streams"))
