@@ -2,7 +2,8 @@
 //!
 //! `mballoc` is the allocator of the calibrated hardware model of paper 001: it hands out regions one after the other
 //! (bump), a region's size following the object's size after the write, so regions of objects written at the same time
-//! interleave on the medium. `mballoc_groups` is closer to what ext4 does today: aligned regions, an object keeps to its
+//! interleave on the medium. `mballoc_aligned` starts each region at a multiple of its size, as ext4's normalisation does,
+//! and is otherwise the same: what one turn of a scheduler writes then lies in one region. `mballoc_groups` is closer to what ext4 does today: aligned regions, an object keeps to its
 //! block group and continues where its last region ended if that place is free. `contiguous` is the ideal.
 //! Nothing is ever freed: scenarios write once.
 use types::{KIB, MIB};
@@ -13,6 +14,8 @@ pub enum AllocKind {
     /// Bump allocation of regions (calibrated on paper 001).
     #[default]
     Mballoc,
+    /// Bump allocation of regions that start at multiples of their size.
+    MballocAligned,
     /// Aligned regions within block groups.
     MballocGroups,
     /// Every object in one piece.
@@ -21,7 +24,7 @@ pub enum AllocKind {
 
 impl AllocKind {
     /// The names `alloc.kind` takes.
-    pub const NAMES: [&'static str; 3] = ["mballoc", "mballoc_groups", "contiguous"];
+    pub const NAMES: [&'static str; 4] = ["mballoc", "mballoc_aligned", "mballoc_groups", "contiguous"];
     /// The kind called `name`.
     ///
     /// # Errors
@@ -29,6 +32,7 @@ impl AllocKind {
     pub fn named(name: &str) -> Result<AllocKind, String> {
         match name {
             "mballoc" => Ok(AllocKind::Mballoc),
+            "mballoc_aligned" => Ok(AllocKind::MballocAligned),
             "mballoc_groups" => Ok(AllocKind::MballocGroups),
             "contiguous" => Ok(AllocKind::Contiguous),
             _ => Err(format!("'{name}' is not an allocator; there are: {}", Self::NAMES.join(", "))),
@@ -135,10 +139,15 @@ impl Allocator {
                 self.next += len;
                 Region { start: at, len, lba }
             }
-            AllocKind::MballocGroups => {
+            AllocKind::MballocAligned | AllocKind::MballocGroups => {
                 let start = (at - at % wished).max(after_last);
                 let stop = end.max(at - at % wished + wished).min(before_next);
-                Region { start, len: stop - start, lba: self.place_in_group(map, stop - start) }
+                let len = stop - start;
+                if self.kind == AllocKind::MballocGroups {
+                    return Region { start, len, lba: self.place_in_group(map, len) };
+                }
+                self.next += len;
+                Region { start, len, lba: self.next - len }
             }
             AllocKind::Contiguous => {
                 if map.regions.is_empty() {
@@ -198,6 +207,7 @@ mod tests {
     fn regions_follow_the_size_of_the_object_after_the_write() {
         let expected = [(0, 1), (1, 2), (3, 2), (5, 4), (9, 8), (17, 8), (25, 8)];
         assert_eq!(sequential(AllocKind::Mballoc), expected);
+        assert_eq!(sequential(AllocKind::MballocAligned), sequential(AllocKind::MballocGroups));
         assert_eq!(sequential(AllocKind::MballocGroups), [(0, 1), (1, 1), (2, 2), (4, 4), (8, 8), (16, 8), (24, 8)]);
         assert_eq!(region_bytes(65 * KIB), 128 * KIB);
         assert_eq!(region_bytes(1), 64 * KIB);
@@ -219,7 +229,7 @@ mod tests {
         #[test]
         fn what_was_written_is_found_again_and_no_two_bytes_share_a_place(
             writes in proptest::collection::vec((0u64..3, 0u64..600, 1u64..40), 1..60),
-            kind in 0usize..3,
+            kind in 0usize..4,
         ) {
             let kind = AllocKind::named(AllocKind::NAMES[kind]).unwrap();
             let mut a = Allocator::new(kind);
