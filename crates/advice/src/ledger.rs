@@ -1,0 +1,120 @@
+//! Who holds what: advised extents by object, and sums by tier, class and project.
+use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
+use types::{Extent, ObjectId};
+
+use crate::advisor::{OwnerId, ProjectId};
+use crate::{Hint, Tier};
+
+/// Advised bytes of one object, in one tier.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Entry {
+    pub object: ObjectId,
+    pub extent: Extent,
+    pub hint: Hint,
+    pub tier: Tier,
+    pub project: ProjectId,
+    pub owner: OwnerId,
+    /// Grows with every insertion: the older of two equal classes gives way first.
+    seq: u64,
+}
+
+/// Bytes by tier and class.
+type Held = [[u64; 5]; 2];
+
+/// See the module.
+#[derive(Clone, Default, Debug)]
+pub struct Ledger {
+    /// Keyed by object and start; extents of one object are disjoint.
+    entries: BTreeMap<(ObjectId, u64), Entry>,
+    /// (tier, class, seq) -> key: lowest class first, oldest first.
+    order: BTreeMap<(Tier, Hint, u64), (ObjectId, u64)>,
+    held: Held,
+    by_project: BTreeMap<ProjectId, Held>,
+    next_seq: u64,
+}
+
+impl Ledger {
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+    /// Bytes that classes from `hint` up hold in a tier.
+    pub fn held_from(&self, tier: Tier, hint: Hint) -> u64 {
+        self.held[tier as usize][hint as usize..].iter().sum()
+    }
+    /// The same for one project.
+    pub fn project_held_from(&self, project: ProjectId, tier: Tier, hint: Hint) -> u64 {
+        self.by_project.get(&project).map_or(0, |h| h[tier as usize][hint as usize..].iter().sum())
+    }
+    /// The entry that holds a byte of an object.
+    pub fn at(&self, object: ObjectId, offset: u64) -> Option<&Entry> {
+        let (_, e) = self.entries.range((object, 0)..=(object, offset)).next_back()?;
+        e.extent.contains_offset(offset).then_some(e)
+    }
+    /// Adds advised bytes; none of them may be advised already.
+    pub fn insert(&mut self, object: ObjectId, extent: Extent, hint: Hint, tier: Tier, who: (ProjectId, OwnerId)) {
+        let (project, owner) = who;
+        self.put(Entry { object, extent, hint, tier, project, owner, seq: self.next_seq });
+    }
+    /// Takes out the advised parts of an extent; entries at its edges are cut.
+    pub fn take(&mut self, object: ObjectId, extent: Extent) -> Vec<Entry> {
+        let before = self.entries.range((object, 0)..=(object, extent.start)).next_back().map(|(k, _)| *k);
+        let within = self.entries.range((object, extent.start)..(object, extent.end)).map(|(k, _)| *k);
+        let mut keys: Vec<_> = before.into_iter().chain(within).collect();
+        keys.dedup();
+        let mut taken = Vec::new();
+        for key in keys {
+            let Some(common) = self.entries.get(&key).and_then(|e| e.extent.intersect(&extent)) else { continue };
+            let e = self.remove(key);
+            taken.push(Entry { extent: common, ..e });
+            for rest in [Extent::new(e.extent.start, common.start), Extent::new(common.end, e.extent.end)] {
+                if !rest.is_empty() {
+                    self.put(Entry { extent: rest, ..e });
+                }
+            }
+        }
+        taken
+    }
+    /// Takes out the first entry to give way in a tier, below `hint`; of one project when given.
+    pub fn take_lowest(&mut self, tier: Tier, hint: Hint, project: Option<ProjectId>) -> Option<Entry> {
+        let below = self.order.range((tier, Hint::None, 0)..(tier, hint, 0));
+        let mut keys = below.map(|(_, k)| *k);
+        let key = match project {
+            None => keys.next(),
+            Some(p) => keys.find(|k| self.entries.get(k).is_some_and(|e| e.project == p)),
+        }?;
+        Some(self.remove(key))
+    }
+    /// Takes out everything an owner advised.
+    pub fn take_owner(&mut self, owner: OwnerId) -> Vec<Entry> {
+        let keys: Vec<_> = self.entries.iter().filter(|(_, e)| e.owner == owner).map(|(k, _)| *k).collect();
+        keys.into_iter().map(|k| self.remove(k)).collect()
+    }
+    /// Everything advised, by object and offset.
+    pub fn iter(&self) -> impl Iterator<Item = &Entry> {
+        self.entries.values()
+    }
+
+    fn put(&mut self, mut e: Entry) {
+        // What is left of a cut entry counts as the youngest of its class.
+        e.seq = self.next_seq;
+        self.next_seq += 1;
+        let key = (e.object, e.extent.start);
+        let old = self.entries.insert(key, e);
+        assert!(old.is_none(), "advised twice");
+        self.order.insert((e.tier, e.hint, e.seq), key);
+        self.held[e.tier as usize][e.hint as usize] += e.extent.len();
+        self.by_project.entry(e.project).or_default()[e.tier as usize][e.hint as usize] += e.extent.len();
+    }
+    fn remove(&mut self, key: (ObjectId, u64)) -> Entry {
+        let e = self.entries.remove(&key).expect("the caller found the key");
+        self.order.remove(&(e.tier, e.hint, e.seq));
+        self.held[e.tier as usize][e.hint as usize] -= e.extent.len();
+        let held = self.by_project.get_mut(&e.project).expect("its project has a sum");
+        held[e.tier as usize][e.hint as usize] -= e.extent.len();
+        if *held == Held::default() {
+            self.by_project.remove(&e.project);
+        }
+        e
+    }
+}

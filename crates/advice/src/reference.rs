@@ -1,0 +1,61 @@
+//! The reference page, generated from the registry, the tables and the configuration table.
+use alloc::format;
+use alloc::string::String;
+
+use crate::config::Config;
+use crate::table::{Actions, POLICIES, POLICY_DEFAULT};
+use crate::{Hint, Pressure, Tier};
+
+/// Markdown for `docs/reference/advice.md`.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut out = String::from("# Advice room\n\nGenerated from the registry; edit the code, not this page.\n\n");
+    out += "Reclaim order: unadvised (`none`), then `cache`, `low`, `med`, `high`.\n\n";
+    out += "## Policies (`advice.policy`)\n\n| name | what it does |\n|---|---|\n";
+    for p in POLICIES {
+        let mark = if p.name == POLICY_DEFAULT { " (default)" } else { "" };
+        out += &format!("| `{}`{mark} | {} |\n", p.name, p.summary);
+    }
+    for p in POLICIES {
+        let policy = (p.make)();
+        out += &format!(
+            "\n### Table of `{}`\n\n| hint | tier | low | medium | high pressure |\n|---|---|---|---|---|\n",
+            p.name
+        );
+        for hint in Hint::ALL {
+            for tier in Tier::ALL {
+                let cells = Pressure::ALL.map(|p| word(policy.decide(hint, tier, p)));
+                out += &format!("| {} | {} | {} |\n", hint.name(), tier.name(), cells.join(" | "));
+            }
+        }
+    }
+    out += "\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n";
+    for k in Config::KEYS {
+        out += &format!("| `advice.{}` | {} | {}..={} | {} |\n", k.key, k.default, k.min, k.max, k.meaning.trim());
+    }
+    out
+}
+
+fn word(a: Actions) -> &'static str {
+    match (a.admit, a.prefetch, a.drop) {
+        (true, true, _) => "prefetch",
+        (true, false, _) => "keep",
+        (false, _, true) => "drop",
+        (false, _, false) => "nothing",
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_policy_cell_and_key_has_its_place() {
+        let page = reference_markdown();
+        assert!(POLICIES.iter().all(|p| page.contains(&format!("### Table of `{}`", p.name))));
+        assert!(page.contains("| high | fast | prefetch | prefetch | prefetch |"));
+        assert!(page.contains("| low | ram | prefetch | keep | nothing |"));
+        assert!(Config::KEYS.iter().all(|k| page.contains(&format!("`advice.{}`", k.key))));
+        assert!(POLICIES.iter().any(|p| p.name == POLICY_DEFAULT));
+    }
+}
