@@ -12,7 +12,7 @@ use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use types::{ClientId, Duration, HandleId, Instant, MIB};
+use types::{ClientId, Duration, Extent, HandleId, Instant, MIB};
 
 use crate::LockMode;
 use crate::bits::{BitClaim, Party};
@@ -22,7 +22,7 @@ use crate::lock::{
     Action, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc,
     LockPolicyData, ResourceId,
 };
-use crate::resource::{Claim, Resource};
+use crate::resource::{Claim, Index, Resource};
 
 mod callbacks;
 mod glimpse;
@@ -365,6 +365,27 @@ impl Namespace {
     pub fn granted(&self, client: ClientId, handle: HandleId) -> Option<LockDesc> {
         let lock = self.locks.get(&handle)?;
         (lock.party.client == client && lock.state == State::Granted).then_some(lock.desc)
+    }
+
+    /// A granted lock of `client` that allows reading (or writing) these bytes, whichever it is: for a request whose
+    /// handle is of an earlier life of the server. Cost: O(log n + overlapping locks), or the client's few locks.
+    #[must_use]
+    pub fn allowing_io(&self, client: ClientId, resource: ResourceId, extent: Extent, write: bool) -> Option<LockDesc> {
+        const FEW: usize = 64;
+        let fits = |h: &HandleId| self.granted(client, *h).filter(|d| d.allows_io(resource, extent, write));
+        let own = self.clients.get(&client)?;
+        if own.len() <= FEW {
+            return own.values().find_map(fits);
+        }
+        let Index::Extent(locks) = &self.resources.get(&resource)?.index else { return None };
+        let mut found = None;
+        for (_, index) in locks.granted.of(u8::MAX) {
+            index.visit(Extent::at(extent.start, 1), &mut |e| {
+                found = found.or_else(|| fits(&HandleId(e.seq)));
+                found.is_none()
+            });
+        }
+        found
     }
 
     /// The handle of a client's lock.

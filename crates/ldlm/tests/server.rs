@@ -499,3 +499,23 @@ fn a_lock_allows_io_on_its_own_object_within_its_bytes() {
     assert!(!lock.allows_io(OBJECT, Extent::new(99, 101), false));
     assert!(!lock.allows_io(ResourceId::extent(Fid::new(0x2_4000_0401, 8)), Extent::new(0, 1), false));
 }
+
+#[test]
+fn a_lock_that_allows_io_is_found_without_its_handle() {
+    let mut s = Server::new();
+    let exact = |s: &mut Server, client, start| {
+        let data = LockPolicyData::extent(Extent::at(start, 10));
+        let req = s.request(OBJECT, LockMode::Pw, data).flags(EnqueueFlags::NO_EXPAND);
+        granted(s.send(client, &req))
+    };
+    for locks in [5, 100] {
+        for i in 0..locks {
+            if s.ns.allowing_io(ClientId(1), OBJECT, Extent::at(i * 20, 10), true).is_none() {
+                let lock = exact(&mut s, 1, i * 20);
+                assert_eq!(s.ns.allowing_io(ClientId(1), OBJECT, Extent::at(i * 20 + 1, 9), true), Some(lock));
+            }
+        }
+        assert_eq!(s.ns.allowing_io(ClientId(1), OBJECT, Extent::at(20, 11), false), None, "across its end");
+        assert_eq!(s.ns.allowing_io(ClientId(2), OBJECT, Extent::at(20, 10), false), None, "of another client");
+    }
+}
