@@ -1,0 +1,62 @@
+//! Settings of one OST. The defaults work on a laptop and are safe.
+use std::rc::Rc;
+
+use rt::LocalFuture;
+use types::{ClientId, Duration, MIB};
+
+/// Evicts a client from this target: called when it does not answer a lock callback.
+pub type EvictFn = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;
+
+/// Settings of an OST.
+#[derive(Clone)]
+pub struct OstConfig {
+    /// Requests handed to the store at a time, 1..=1024. Default 16. Smaller: the scheduler can reorder more.
+    pub dispatch_window: u32,
+    /// Scheduler policy by name. Default `fifo`.
+    pub nrs_policy: String,
+    /// Cache policy by name. Default `lru`.
+    pub cache_policy: String,
+    /// Bytes of the page cache, shared by the OSTs of a process. Default 64 MiB; 0 turns it off.
+    pub cache_bytes: u64,
+    /// Reads fill the cache. Default on.
+    pub read_cache: bool,
+    /// Writes stay in the cache. Default on.
+    pub writethrough_cache: bool,
+    /// Most bulk bytes of one RPC, a power of two from 1 MiB to 64 MiB. Default 4 MiB.
+    pub bulk_bytes_max: u32,
+    /// Requests one client may have in flight. Default 64.
+    pub credits: u16,
+    /// Grant that a client gets at connect when there is room. Default 8 MiB.
+    pub grant_initial_bytes: u64,
+    /// Grant that one client may hold at most. Default 256 MiB.
+    pub grant_max_bytes: u64,
+    /// Share of the space that no grant may take, in 1/1000. Default 5.
+    pub reserve_permille: u64,
+    /// Time a client has to answer a glimpse. Default 7 s; then what the server knows is answered.
+    pub glimpse_timeout: Duration,
+    /// Time a lock holder has to make progress after a blocking callback. Default 30 s.
+    pub callback_timeout: Duration,
+    /// What to do with a client that missed it. `None`: only log.
+    pub evict: Option<EvictFn>,
+}
+
+impl Default for OstConfig {
+    fn default() -> OstConfig {
+        OstConfig {
+            dispatch_window: 16,
+            nrs_policy: "fifo".into(),
+            cache_policy: "lru".into(),
+            cache_bytes: 64 * MIB,
+            read_cache: true,
+            writethrough_cache: true,
+            bulk_bytes_max: 4 * MIB as u32,
+            credits: 64,
+            grant_initial_bytes: 8 * MIB,
+            grant_max_bytes: 256 * MIB,
+            reserve_permille: 5,
+            glimpse_timeout: Duration::from_secs(7),
+            callback_timeout: Duration::from_secs(30),
+            evict: None,
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! Grants: space promised to clients for writes that they have not sent yet.
+//!
+//! The sum of all grants never exceeds what is free and set aside, less a reserve; so a write that uses its grant
+//! cannot fail for lack of space, and a client without grant learns of a full target at once.
+use std::collections::BTreeMap;
+
+use types::{ClientId, MIB};
+
+use crate::store::Space;
+
+/// Below this much room per client no more grant is given: the rest is for writes without grant.
+const ROOM_MIN: u64 = MIB;
+
+#[derive(Default)]
+pub(crate) struct Grants {
+    clients: BTreeMap<ClientId, u64>,
+    total: u64,
+}
+
+impl Grants {
+    /// Bytes granted to all clients.
+    pub fn total(&self) -> u64 {
+        self.total
+    }
+    /// Bytes granted to one client.
+    pub fn of(&self, client: ClientId) -> u64 {
+        self.clients.get(&client).copied().unwrap_or(0)
+    }
+    /// Bytes that neither the reserve nor a grant holds.
+    pub fn available(&self, space: &Space, reserve: u64) -> u64 {
+        space.ready.saturating_sub(reserve).saturating_sub(self.total)
+    }
+    /// Takes back what a write used; never more than the client has. Answers how much that was.
+    pub fn consume(&mut self, client: ClientId, used: u64) -> u64 {
+        let Some(have) = self.clients.get_mut(&client) else { return 0 };
+        let used = used.min(*have);
+        *have -= used;
+        self.total -= used;
+        used
+    }
+    /// Gives `client` more, up to `wanted` in all and at most half of what is left. Answers the addition.
+    pub fn extend(&mut self, client: ClientId, wanted: u64, max: u64, available: u64) -> u64 {
+        let clients = self.clients.len() as u64 + 1;
+        let have = self.of(client);
+        let room = if available < ROOM_MIN.saturating_mul(clients) { 0 } else { available / 2 };
+        let more = wanted.min(max).saturating_sub(have).min(room) & !4095;
+        *self.clients.entry(client).or_default() += more;
+        self.total += more;
+        more
+    }
+    /// A client is gone.
+    pub fn forget(&mut self, client: ClientId) {
+        self.total -= self.clients.remove(&client).unwrap_or(0);
+    }
+    /// Everyone with what they hold.
+    pub fn iter(&self) -> impl Iterator<Item = (ClientId, u64)> + '_ {
+        self.clients.iter().map(|(c, g)| (*c, *g))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::Rng;
+
+    #[test]
+    fn grants_never_promise_more_than_is_free() {
+        let mut rng = Rng::new(5);
+        let (mut g, mut free) = (Grants::default(), 512 * MIB);
+        for _ in 0..20_000 {
+            let client = ClientId(1 + rng.below(9));
+            let space = Space { ready: free, free, ..Space::default() };
+            match rng.below(10) {
+                0..5 => {
+                    let available = g.available(&space, 2 * MIB);
+                    let more = g.extend(client, rng.below(64 * MIB), 32 * MIB, available);
+                    assert!(more <= available && more % 4096 == 0);
+                    assert!(g.of(client) <= 32 * MIB);
+                }
+                5..8 => {
+                    let used = g.consume(client, rng.below(4 * MIB));
+                    assert!(free >= used, "a granted write finds no room");
+                    free -= used;
+                }
+                8 => free = (free + rng.below(64 * MIB)).min(512 * MIB),
+                _ => g.forget(client),
+            }
+            assert_eq!(g.total(), g.iter().map(|(_, b)| b).sum::<u64>());
+            assert!(g.total() <= free);
+        }
+    }
+}

@@ -1,0 +1,26 @@
+//! The object storage server.
+//!
+//! One [`Ost`] is one target: it checks requests, takes locks, holds requests back in its scheduler head, reads and
+//! writes through a page cache, and answers. What keeps the bytes stands behind [`store::ObjectStore`]. An [`Oss`]
+//! runs several targets in one process. The request pipeline ([`pipeline::Pipeline`]) is a synchronous state machine
+//! of its own, so that a simulator drives exactly the one that servers run.
+
+mod config;
+pub mod dispatch;
+mod grants;
+mod locks;
+mod oss_node;
+mod ost;
+pub mod page_cache;
+mod pages;
+mod params;
+pub mod pipeline;
+mod range_gate;
+mod stats;
+pub mod store;
+#[cfg(any(test, feature = "testworld"))]
+pub mod testworld;
+
+pub use config::OstConfig;
+pub use oss_node::Oss;
+pub use ost::Ost;

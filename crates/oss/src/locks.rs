@@ -1,0 +1,360 @@
+//! Drives the OST's lock namespace: turns wire messages into calls, actions into callbacks, deadlines into evictions.
+//!
+//! Grants, queues and deadlines are `ldlm`'s. This adds what it must not know: connections, object sizes for value
+//! blocks, time, and locks that the server takes for requests that come without one.
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, HashMap};
+use std::rc::Rc;
+
+use ldlm::{
+    Action, DenyReason, EnqueueFlags, EnqueueOutcome, LOCAL, LockCookie, LockDesc, LockMode, LockPolicyData,
+    LockReplay, Namespace, NamespaceConfig, ResourceId,
+};
+use ptlrpc::Export;
+use rt::Rt;
+use rt::sync::{OneSender, join_all, oneshot};
+use types::{ClientId, Duration, Extent, FsError, HandleId, Instant, ObjectId};
+use wire::Op;
+use wire::lock::{
+    BlockingCallback, CancelRequest, CompletionCallback, EnqueueFlags as WireFlags, EnqueueReply, EnqueueRequest,
+    GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb, Mode,
+};
+
+use crate::config::OstConfig;
+use crate::dispatch::Dispatcher;
+use crate::store::{BLOCK_BYTES, ObjectAttr, ObjectStore};
+
+/// Sessions of one target by client.
+pub(crate) type Exports = Rc<RefCell<BTreeMap<ClientId, Rc<Export>>>>;
+
+/// The lock driver of one OST.
+pub(crate) struct Locks {
+    rt: Rt,
+    ns: RefCell<Namespace>,
+    store: Rc<dyn ObjectStore>,
+    exports: Exports,
+    dispatch: Dispatcher,
+    glimpse_timeout: Duration,
+    evict: Option<crate::config::EvictFn>,
+    /// Requests of the server itself that wait for their lock.
+    local: RefCell<HashMap<LockCookie, OneSender<()>>>,
+    local_next: Cell<u64>,
+    armed: Cell<Option<Instant>>,
+}
+
+/// A lock that the server holds for the duration of one request.
+pub(crate) struct LocalLock {
+    locks: Rc<Locks>,
+    cookie: LockCookie,
+}
+
+impl Drop for LocalLock {
+    fn drop(&mut self) {
+        let mut out = Vec::new();
+        self.locks.local.borrow_mut().remove(&self.cookie);
+        let now = self.locks.rt.now();
+        self.locks.ns.borrow_mut().cancel_cookie(now, LOCAL, self.cookie, &mut out);
+        self.locks.act(out);
+    }
+}
+
+/// The value block of an object.
+pub(crate) fn lvb_of(attr: &ObjectAttr) -> Lvb {
+    Lvb {
+        size: attr.size,
+        blocks: attr.blocks * (BLOCK_BYTES / 512),
+        mtime: attr.mtime,
+        atime: attr.atime,
+        ctime: attr.ctime,
+    }
+}
+
+fn mode_of(mode: Mode) -> LockMode {
+    match mode {
+        Mode::Nl => LockMode::Nl,
+        Mode::Cr => LockMode::Cr,
+        Mode::Cw => LockMode::Cw,
+        Mode::Pr => LockMode::Pr,
+        Mode::Pw => LockMode::Pw,
+        Mode::Ex => LockMode::Ex,
+        Mode::Group => LockMode::Group,
+    }
+}
+
+fn wire_mode(mode: LockMode) -> Mode {
+    match mode {
+        LockMode::Nl => Mode::Nl,
+        LockMode::Cr => Mode::Cr,
+        LockMode::Cw => Mode::Cw,
+        LockMode::Pr => Mode::Pr,
+        LockMode::Pw => Mode::Pw,
+        LockMode::Ex => Mode::Ex,
+        LockMode::Group => Mode::Group,
+    }
+}
+
+fn data_of(spec: &LockSpec) -> LockPolicyData {
+    if spec.mode == Mode::Group { LockPolicyData::group(spec.bits) } else { LockPolicyData::extent(spec.extent) }
+}
+
+fn spec_of(resource: ResourceId, mode: LockMode, data: LockPolicyData) -> LockSpec {
+    let (extent, bits) = match data {
+        LockPolicyData::Extent { extent, gid } => (extent, gid),
+        LockPolicyData::Inodebits { bits } => (Extent::EMPTY, u64::from(bits.0)),
+    };
+    LockSpec { fid: resource.fid, kind: Kind::Extent, mode: wire_mode(mode), extent, bits, owner: 0, pid: 0 }
+}
+
+fn spec(desc: &LockDesc) -> LockSpec {
+    spec_of(desc.resource, desc.mode, desc.data)
+}
+
+fn flags_of(bits: u32) -> EnqueueFlags {
+    let pairs = [
+        (WireFlags::NOWAIT, EnqueueFlags::NOWAIT),
+        (WireFlags::TEST, EnqueueFlags::TEST),
+        (WireFlags::GLIMPSE, EnqueueFlags::GLIMPSE),
+        (WireFlags::NO_EXPAND, EnqueueFlags::NO_EXPAND),
+    ];
+    pairs.iter().filter(|(w, _)| bits & w != 0).fold(EnqueueFlags::NONE, |all, (_, f)| all.with(*f))
+}
+
+impl Locks {
+    pub fn new(
+        rt: Rt,
+        store: Rc<dyn ObjectStore>,
+        exports: Exports,
+        dispatch: Dispatcher,
+        config: &OstConfig,
+    ) -> Rc<Locks> {
+        let ns = NamespaceConfig {
+            handle_first: (store.boot() << 40) + 1,
+            callback_timeout: config.callback_timeout,
+            ..NamespaceConfig::default()
+        };
+        Rc::new(Locks {
+            rt,
+            ns: RefCell::new(Namespace::new(ns)),
+            store,
+            exports,
+            dispatch,
+            glimpse_timeout: config.glimpse_timeout,
+            evict: config.evict.clone(),
+            local: RefCell::default(),
+            local_next: Cell::new(1),
+            armed: Cell::new(None),
+        })
+    }
+
+    /// Works on the namespace and carries out what follows.
+    fn with<T>(self: &Rc<Self>, work: impl FnOnce(&mut Namespace, Instant, &mut Vec<Action>) -> T) -> T {
+        let mut out = Vec::new();
+        let value = work(&mut self.ns.borrow_mut(), self.rt.now(), &mut out);
+        self.act(out);
+        value
+    }
+
+    /// Counters and sizes, for parameters.
+    pub fn read<T>(&self, look: impl FnOnce(&Namespace) -> T) -> T {
+        look(&self.ns.borrow())
+    }
+
+    /// A client's wish for a lock.
+    pub async fn enqueue(self: &Rc<Self>, client: ClientId, ask: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        if ask.lock.kind != Kind::Extent {
+            return Err(FsError::Invalid);
+        }
+        let (resource, mode) = (ResourceId::extent(ask.lock.fid), mode_of(ask.lock.mode));
+        let (data, cookie) = (data_of(&ask.lock), LockCookie(ask.cookie));
+        if !ask.cancels.is_empty() {
+            self.with(|ns, now, out| ns.cancel_batch(now, client, &ask.cancels, out));
+        }
+        let before = self.lvb(ObjectId(ask.lock.fid)).await?;
+        if ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0 {
+            let replay = LockReplay { cookie, resource, mode, data };
+            let handle = self.with(|ns, now, _| ns.replay(now, client, &replay)).map_err(|_| FsError::Stale)?;
+            return Ok(EnqueueReply { handle, granted: true, lock: ask.lock.clone(), lvb: Some(before) });
+        }
+        let wish = ldlm::EnqueueRequest::new(cookie, resource, mode, data).flags(flags_of(ask.flags));
+        let mut out = Vec::new();
+        let outcome = self.ns.borrow_mut().enqueue(self.rt.now(), client, &wish, &mut out);
+        let (asks, rest): (Vec<Action>, Vec<Action>) =
+            out.into_iter().partition(|a| matches!(a, Action::SendGlimpse { .. }));
+        self.act(rest);
+        let object = ObjectId(ask.lock.fid);
+        match outcome {
+            EnqueueOutcome::Granted(desc) => {
+                let lvb = Some(self.lvb(object).await?);
+                Ok(EnqueueReply { handle: desc.handle, granted: true, lock: spec(&desc), lvb })
+            }
+            EnqueueOutcome::Waiting(handle) => {
+                Ok(EnqueueReply { handle, granted: false, lock: ask.lock.clone(), lvb: None })
+            }
+            EnqueueOutcome::Denied(DenyReason::Glimpse { .. }) => {
+                let lvb = Some(self.glimpse(object, asks).await?);
+                Ok(EnqueueReply { handle: HandleId(0), granted: false, lock: ask.lock.clone(), lvb })
+            }
+            EnqueueOutcome::Denied(reason) => Err(reason.error()),
+        }
+    }
+
+    async fn lvb(&self, object: ObjectId) -> Result<Lvb, FsError> {
+        self.store.attr(object).await.map(|a| lvb_of(&a))
+    }
+
+    /// Asks writers for size and times; the greatest of all answers counts.
+    async fn glimpse(&self, object: ObjectId, asks: Vec<Action>) -> Result<Lvb, FsError> {
+        let answers = asks.into_iter().filter_map(|a| {
+            let Action::SendGlimpse { client, lock } = a else { return None };
+            let export = self.exports.borrow().get(&client).cloned()?;
+            let body = GlimpseCallback { handle: lock.handle, cookie: lock.cookie.0 };
+            Some(export.callback(Op::LockGlimpse, &body, self.glimpse_timeout))
+        });
+        let answers = join_all(answers.collect()).await;
+        let mut lvb = self.lvb(object).await?;
+        for bytes in answers.into_iter().flatten() {
+            let Ok(GlimpseReply { lvb: Some(theirs) }) = wire::decode::<GlimpseReply>(&bytes) else { continue };
+            lvb.size = lvb.size.max(theirs.size);
+            lvb.blocks = lvb.blocks.max(theirs.blocks);
+            lvb.mtime = lvb.mtime.max(theirs.mtime);
+            lvb.atime = lvb.atime.max(theirs.atime);
+            lvb.ctime = lvb.ctime.max(theirs.ctime);
+        }
+        Ok(lvb)
+    }
+
+    pub fn cancel(self: &Rc<Self>, client: ClientId, ask: &CancelRequest) {
+        self.with(|ns, now, out| {
+            ns.cancel_batch(now, client, &ask.handles, out);
+            for cookie in &ask.cookies {
+                ns.cancel_cookie(now, client, LockCookie(*cookie), out);
+            }
+        });
+    }
+
+    /// A client is gone: its locks go.
+    pub fn drop_client(self: &Rc<Self>, client: ClientId) {
+        self.with(|ns, now, out| ns.evict(now, client, out));
+    }
+
+    /// A client came back on a new connection: callbacks that it may have missed go out again.
+    pub fn reconnected(self: &Rc<Self>, client: ClientId) {
+        self.with(|ns, _, out| ns.repeat_callbacks(client, out));
+    }
+
+    /// The client's lock `handle` is being worked under: its callback deadline starts anew.
+    pub fn progress(&self, client: ClientId, handle: HandleId) {
+        self.ns.borrow_mut().on_progress(self.rt.now(), client, handle);
+    }
+
+    /// Whether a client holds a lock that allows `mode` on `extent` of `object`: the one it names, or (after a
+    /// restart its handles are new) any.
+    pub fn covers(&self, client: ClientId, handle: HandleId, object: ObjectId, mode: LockMode, extent: Extent) -> bool {
+        let ns = self.ns.borrow();
+        let fits = |d: &LockDesc| {
+            let modes = d.mode.covers(mode) || d.mode == LockMode::Group;
+            d.resource.fid == object.0 && modes && d.data.as_extent().is_some_and(|e| e.contains(&extent))
+        };
+        ns.granted(client, handle).is_some_and(|d| fits(&d))
+            || ns.locks_of(client).any(|(d, granted)| granted && fits(&d))
+    }
+
+    /// Locks `extent` of `object` for the server itself, waiting for holders to give theirs back.
+    pub async fn lock_local(
+        self: &Rc<Self>,
+        object: ObjectId,
+        mode: LockMode,
+        extent: Extent,
+    ) -> Result<LocalLock, FsError> {
+        let cookie = LockCookie(self.local_next.get());
+        self.local_next.set(cookie.0 + 1);
+        let (tx, rx) = oneshot();
+        self.local.borrow_mut().insert(cookie, tx);
+        let guard = LocalLock { locks: self.clone(), cookie };
+        let wish =
+            ldlm::EnqueueRequest::new(cookie, ResourceId::extent(object.0), mode, LockPolicyData::extent(extent))
+                .flags(EnqueueFlags::NO_EXPAND);
+        match self.with(|ns, now, out| ns.enqueue(now, LOCAL, &wish, out)) {
+            EnqueueOutcome::Granted(_) => Ok(guard),
+            EnqueueOutcome::Waiting(_) => rx.await.map(|()| guard).ok_or(FsError::Io),
+            EnqueueOutcome::Denied(reason) => Err(reason.error()),
+        }
+    }
+
+    /// Carries out what the namespace asks for.
+    fn act(self: &Rc<Self>, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::SendBlocking { client, lock, wanted_mode, wanted, deadline } => {
+                    self.send_blocking(client, &lock, spec_of(lock.resource, wanted_mode, wanted), deadline);
+                }
+                Action::SendCompletion { client, lock } if client == LOCAL => {
+                    if let Some(waiter) = self.local.borrow_mut().remove(&lock.cookie) {
+                        waiter.send(());
+                    }
+                }
+                Action::SendCompletion { client, lock } => self.send_completion(client, lock),
+                // Glimpses are awaited where they are asked for; flocks live at the metadata server.
+                Action::SendGlimpse { .. } | Action::FlockGranted { .. } | Action::FlockDenied { .. } => {}
+            }
+        }
+        self.arm();
+    }
+
+    fn send_blocking(&self, client: ClientId, lock: &LockDesc, wanted: LockSpec, deadline: Instant) {
+        let left = deadline.since(self.rt.now());
+        self.dispatch.promote(client, ObjectId(lock.resource.fid), self.rt.now() + left / 2);
+        let Some(export) = self.exports.borrow().get(&client).cloned() else { return };
+        let patience_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
+        let body = BlockingCallback { handle: lock.handle, cookie: lock.cookie.0, wanted, patience_ms };
+        let sent = export.callback(Op::LockBlocking, &body, left);
+        self.rt.spawn(async move {
+            // An answer only says that it arrived; a missing one is the deadline's business.
+            let _ = sent.await;
+        });
+    }
+
+    fn send_completion(self: &Rc<Self>, client: ClientId, lock: LockDesc) {
+        let me = self.clone();
+        self.rt.spawn(async move {
+            let lvb = me.lvb(ObjectId(lock.resource.fid)).await.ok();
+            let export = me.exports.borrow().get(&client).cloned();
+            let Some(export) = export else { return };
+            let body =
+                CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: spec(&lock), status: 0, lvb };
+            let _ = export.callback(Op::LockCompletion, &body, Duration::from_secs(60)).await;
+        });
+    }
+
+    /// Sets a timer for the next callback deadline.
+    fn arm(self: &Rc<Self>) {
+        let Some(at) = self.ns.borrow().next_deadline() else { return };
+        if self.armed.get().is_some_and(|t| t <= at) {
+            return;
+        }
+        self.armed.set(Some(at));
+        let me = Rc::downgrade(self);
+        let rt = self.rt.clone();
+        self.rt.spawn(async move {
+            rt.sleep_until(at).await;
+            if let Some(me) = me.upgrade() {
+                me.on_timer().await;
+            }
+        });
+    }
+
+    async fn on_timer(self: Rc<Self>) {
+        self.armed.set(None);
+        let late = self.ns.borrow().on_blocking_timeout(self.rt.now());
+        for expired in &late {
+            let client = expired.client;
+            tracing::warn!(target = self.store.identity().target(), %client, lock = %expired.handle,
+                "did not answer a lock callback: evicted");
+            match &self.evict {
+                Some(evict) => evict(client).await,
+                None => self.drop_client(client),
+            }
+        }
+        self.arm();
+    }
+}

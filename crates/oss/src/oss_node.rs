@@ -1,0 +1,72 @@
+//! One object storage server: several targets in one process behind one listener.
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use ptlrpc::Server;
+use rt::Rt;
+use types::FsError;
+
+use crate::config::OstConfig;
+use crate::ost::{Ost, SharedCache};
+use crate::page_cache::PageCache;
+use crate::store::ObjectStore;
+
+/// The targets of one process. They share a page cache.
+pub struct Oss {
+    rt: Rt,
+    server: Rc<Server>,
+    cache: SharedCache,
+    osts: RefCell<Vec<Rc<Ost>>>,
+}
+
+impl Oss {
+    /// A server without targets. `config` sizes the page cache.
+    ///
+    /// # Errors
+    /// A sentence when the cache policy does not exist.
+    pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
+        let cache = PageCache::new(&config.cache_policy, config.cache_bytes)?;
+        Ok(Oss { rt, server, cache: Rc::new(RefCell::new(cache)), osts: RefCell::default() })
+    }
+
+    /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted
+    /// through the server.
+    ///
+    /// # Errors
+    /// As [`Ost::new`].
+    pub fn add(&self, store: Rc<dyn ObjectStore>, config: OstConfig) -> Result<Rc<Ost>, String> {
+        let (server, target) = (Rc::downgrade(&self.server), store.identity().target());
+        let evict: crate::config::EvictFn = Rc::new(move |client| {
+            let (server, target) = (server.clone(), target.clone());
+            Box::pin(async move {
+                if let Some(server) = server.upgrade() {
+                    server.evict(&target, client).await;
+                }
+            })
+        });
+        let config = OstConfig { evict: Some(evict), ..config };
+        let ost = Ost::new(self.rt.clone(), store, config, Some(self.cache.clone()))?;
+        self.server.add(ost.clone());
+        self.osts.borrow_mut().push(ost.clone());
+        Ok(ost)
+    }
+
+    /// The targets, in the order they were added.
+    #[must_use]
+    pub fn osts(&self) -> Vec<Rc<Ost>> {
+        self.osts.borrow().clone()
+    }
+
+    /// Stops answering, commits everything and closes the stores.
+    ///
+    /// # Errors
+    /// The first store's failure; the others are closed nevertheless.
+    pub async fn close(&self) -> Result<(), FsError> {
+        self.server.stop();
+        let mut outcome = Ok(());
+        for ost in self.osts() {
+            outcome = outcome.and(ost.close().await);
+        }
+        outcome
+    }
+}

@@ -1,0 +1,304 @@
+//! One object storage target: the service behind a name like `stria-OST0000`.
+//!
+//! This file holds the parts together and hands requests out; each kind of request has its own file.
+mod objects;
+mod punch;
+mod read;
+mod write;
+
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use ldlm::LockMode;
+use nrs::{IoOp, JobId, NrsRequest};
+use ptlrpc::{Export, Request, Service, SessionRecord};
+use rt::{LocalFuture, Rt};
+use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno};
+use wire::ost::IoOwner;
+use wire::{Encode, Op};
+
+use crate::config::OstConfig;
+use crate::dispatch::Dispatcher;
+use crate::grants::Grants;
+use crate::locks::{Exports, LocalLock, Locks};
+use crate::page_cache::{CacheKey, PageCache};
+
+use crate::pipeline::Pipeline;
+use crate::range_gate::RangeGate;
+use crate::stats::OstStats;
+use crate::store::{BLOCK_BYTES, BlockRange, ObjectStore, Space, StoreIdentity};
+
+/// A page cache that the OSTs of one process share.
+pub type SharedCache = Rc<RefCell<PageCache>>;
+
+/// One object storage target; see the module's head.
+pub struct Ost {
+    pub(crate) rt: Rt,
+    pub(crate) identity: StoreIdentity,
+    pub(crate) store: Rc<dyn ObjectStore>,
+    pub(crate) config: RefCell<OstConfig>,
+    pub(crate) dispatch: Dispatcher,
+    pub(crate) cache: SharedCache,
+    pub(crate) locks: Rc<Locks>,
+    pub(crate) grants: RefCell<Grants>,
+    pub(crate) exports: Exports,
+    pub(crate) stats: RefCell<OstStats>,
+    gate: RangeGate,
+    /// Bytes of writes that have passed the space check and are not yet counted by the store.
+    in_flight_bytes: Cell<u64>,
+}
+
+impl Ost {
+    /// A target over an open store. `cache` is the process's page cache; `None` makes one of its own.
+    ///
+    /// # Errors
+    /// A sentence when the configuration names a policy that does not exist or a value out of range.
+    pub fn new(
+        rt: Rt,
+        store: Rc<dyn ObjectStore>,
+        config: OstConfig,
+        cache: Option<SharedCache>,
+    ) -> Result<Rc<Ost>, String> {
+        if !crate::pipeline::WINDOW_RANGE.contains(&config.dispatch_window) {
+            return Err(format!("a dispatch window of {} is outside 1..=1024", config.dispatch_window));
+        }
+        let pipeline = Pipeline::new(&config.nrs_policy, nrs::NrsConfig::default(), config.dispatch_window)
+            .map_err(|e| e.to_string())?;
+        let cache = match cache {
+            Some(c) => c,
+            None => Rc::new(RefCell::new(PageCache::new(&config.cache_policy, config.cache_bytes)?)),
+        };
+        let dispatch = Dispatcher::new(rt.clone(), pipeline);
+        let exports = Exports::default();
+        let locks = Locks::new(rt.clone(), store.clone(), exports.clone(), dispatch.clone(), &config);
+        Ok(Rc::new(Ost {
+            identity: store.identity(),
+            rt,
+            store,
+            config: RefCell::new(config),
+            dispatch,
+            cache,
+            locks,
+            grants: RefCell::default(),
+            exports,
+            stats: RefCell::default(),
+            gate: RangeGate::default(),
+            in_flight_bytes: Cell::new(0),
+        }))
+    }
+
+    /// The store behind it.
+    #[must_use]
+    pub fn store(&self) -> Rc<dyn ObjectStore> {
+        self.store.clone()
+    }
+
+    /// Commits everything and closes the store. The server above must have stopped.
+    ///
+    /// # Errors
+    /// The failure that latched the store.
+    pub async fn close(&self) -> Result<(), FsError> {
+        self.store.close().await
+    }
+
+    fn key(&self, object: ObjectId) -> CacheKey {
+        CacheKey { ost: self.identity.ost.0, object }
+    }
+
+    /// Bytes that nothing but the store's own metadata may take.
+    fn reserve(&self, space: &Space) -> u64 {
+        space.total / 1000 * self.config.borrow().reserve_permille
+    }
+
+    /// Waits for the right to change or read `extent`: the client's own lock, or one of the server's.
+    async fn cover(&self, request: &Request, asked: Covering) -> Result<Option<LocalLock>, FsError> {
+        let Covering { object, handle, mode, extent } = asked;
+        let client = request.client();
+        if handle.0 != 0 {
+            self.locks.progress(client, handle);
+        }
+        if request.is_replay() || (handle.0 != 0 && self.locks.covers(client, handle, object, mode, extent)) {
+            return Ok(None);
+        }
+        self.locks.lock_local(object, mode, extent).await.map(Some)
+    }
+
+    fn scheduled(request: &Request, object: ObjectId, op: IoOp, extent: Extent, owner: &IoOwner) -> NrsRequest {
+        NrsRequest {
+            bytes: request.bulk.len() as u32,
+            client: request.client(),
+            object,
+            extent,
+            uid: owner.uid,
+            op,
+            job: JobId(owner.job),
+            ..NrsRequest::default()
+        }
+    }
+
+    async fn serve(self: Rc<Self>, request: Request) {
+        self.stats.borrow_mut().count_op(request.header.op);
+        match request.header.op {
+            Op::OstRead => self.read(request).await,
+            Op::OstWrite => self.write(request).await,
+            Op::OstPunch => self.punch(request).await,
+            Op::OstAllocate => self.allocate(request).await,
+            Op::OstSync => self.sync(request).await,
+            Op::OstStatfs => request.reply(Ok(&self.statfs())),
+            Op::OstGetattr => self.getattr(request).await,
+            Op::OstSetattr => self.setattr(request).await,
+            Op::OstPrecreate => self.precreate(request).await,
+            Op::OstDestroy => self.destroy(request).await,
+            Op::OstSeek => self.seek(request).await,
+            Op::OstAdvise => self.advise(request).await,
+            Op::LockEnqueue => self.lock_enqueue(request).await,
+            Op::LockCancel => self.lock_cancel(request),
+            Op::Params => self.params(request),
+            _ => request.reply::<()>(Err(FsError::NotSupported)),
+        }
+    }
+
+    async fn lock_enqueue(&self, request: Request) {
+        let ask = match request.decode() {
+            Ok(ask) => ask,
+            Err(e) => return request.reply::<()>(Err(e)),
+        };
+        let reply = self.locks.enqueue(request.client(), &ask).await;
+        answer(request, &reply);
+    }
+
+    fn lock_cancel(&self, request: Request) {
+        let reply = request.decode().map(|ask| self.locks.cancel(request.client(), &ask));
+        answer(request, &reply);
+    }
+
+    fn params(&self, request: Request) {
+        let reply = request.decode().and_then(|ask| self.answer_params(&ask));
+        answer(request, &reply);
+    }
+}
+
+/// What a request wants to do where, and the lock it says it has.
+struct Covering {
+    object: ObjectId,
+    handle: HandleId,
+    mode: LockMode,
+    extent: Extent,
+}
+
+/// Answers a request that changed nothing.
+fn answer<T: Encode>(request: Request, reply: &Result<T, FsError>) {
+    request.reply(reply.as_ref().map_err(|e| *e));
+}
+
+/// Answers a request that was carried out as a transaction, or failed and changed nothing.
+fn answer_change<T: Encode>(request: Request, reply: &Result<(Transno, T), FsError>) {
+    match reply {
+        Ok((transno, body)) => request.reply_transno(*transno, Ok(wire::encode(body))),
+        Err(e) => request.reply::<()>(Err(*e)),
+    }
+}
+
+/// The blocks that hold `extent`.
+fn blocks_of(extent: Extent) -> BlockRange {
+    BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES))
+}
+
+/// Extents of a request: ascending, disjoint, not empty; neighbours become one. Answers them and their bytes.
+///
+/// # Errors
+/// `Invalid` for extents that are not, `TooBig` above `bytes_max`, `FileTooBig` behind what an object may have.
+fn joined(extents: &[Extent], bytes_max: u64) -> Result<(Vec<Extent>, u64), FsError> {
+    let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
+    let mut bytes = 0u64;
+    for e in extents {
+        if e.is_empty() || out.last().is_some_and(|last| e.start < last.end) {
+            return Err(FsError::Invalid);
+        }
+        if e.end > crate::store::OBJECT_BYTES_MAX {
+            return Err(FsError::FileTooBig);
+        }
+        bytes = bytes.saturating_add(e.len());
+        match out.last_mut() {
+            Some(last) if last.end == e.start => last.end = e.end,
+            _ => out.push(*e),
+        }
+    }
+    if bytes > bytes_max {
+        return Err(FsError::TooBig);
+    }
+    if out.is_empty() { Err(FsError::Invalid) } else { Ok((out, bytes)) }
+}
+
+impl Service for Ost {
+    fn target(&self) -> String {
+        self.identity.target()
+    }
+    fn cluster(&self) -> u64 {
+        self.identity.cluster
+    }
+    fn uuid(&self) -> u64 {
+        self.identity.uuid
+    }
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        Box::pin(self.serve(request))
+    }
+    fn last_committed(&self) -> Transno {
+        self.store.last_committed()
+    }
+    fn sessions(&self) -> Vec<SessionRecord> {
+        let clients = self.store.sessions().into_iter();
+        clients.map(|client| SessionRecord { client, replies: Vec::new() }).collect()
+    }
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
+        Box::pin(async move {
+            let client = export.client();
+            self.exports.borrow_mut().insert(client, export);
+            if known {
+                self.locks.reconnected(client);
+                return Ok(());
+            }
+            self.store.session_open(client).await
+        })
+    }
+    fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
+        Box::pin(async move {
+            self.exports.borrow_mut().remove(&client);
+            self.dispatch.cancel_client(client);
+            self.locks.drop_client(client);
+            self.grants.borrow_mut().forget(client);
+            if evicted {
+                self.stats.borrow_mut().evictions += 1;
+            }
+            if let Err(e) = self.store.session_close(client).await {
+                tracing::warn!(target = self.identity.target(), %client, "the session could not be forgotten: {e}");
+            }
+        })
+    }
+    fn grant(&self, client: ClientId) -> u64 {
+        let space = self.store.space();
+        let available = self.available(&space);
+        let (first, max) = (self.config.borrow().grant_initial_bytes, self.config.borrow().grant_max_bytes);
+        let mut grants = self.grants.borrow_mut();
+        grants.extend(client, first, max, available);
+        grants.of(client)
+    }
+    fn bulk_max(&self) -> u32 {
+        self.config.borrow().bulk_bytes_max
+    }
+    fn credits(&self) -> u16 {
+        self.config.borrow().credits
+    }
+    fn allowed_in_recovery(&self, op: Op) -> bool {
+        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs];
+        always.contains(&op)
+    }
+}
+
+impl Ost {
+    /// Bytes that neither reserve, grants nor writes under way hold, of what is set aside.
+    fn available(&self, space: &Space) -> u64 {
+        let held = self.reserve(space) + self.in_flight_bytes.get();
+        self.grants.borrow().available(space, held)
+    }
+}

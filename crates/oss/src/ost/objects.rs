@@ -1,0 +1,212 @@
+//! Requests about whole objects and the whole target: attributes, sync, space, pre-creation, destruction, seek, advice.
+use cache::PageAccess;
+use ptlrpc::Request;
+use std::rc::Rc;
+use types::{Fid, FsError, ObjectId, Transno};
+use wire::ost::{
+    Advice, AdviseRequest, AttrReply, DestroyRequest, ObjectRequest, PrecreateReply, PrecreateRequest, SeekKind,
+    SeekReply, SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
+};
+
+use super::{Ost, answer, answer_change, blocks_of};
+use crate::locks::lvb_of;
+use crate::store::{BLOCK_BYTES, BlockRange, Owner, TimeRule, Update};
+
+/// Most objects that one request may make or remove.
+const OBJECTS_MAX: u32 = 1 << 17;
+
+impl Ost {
+    pub(super) async fn sync(&self, request: Request) {
+        let reply = match request.decode::<SyncRequest>() {
+            Ok(_) => self.store.sync().await,
+            Err(e) => Err(e),
+        };
+        self.stats.borrow_mut().syncs += 1;
+        answer(request, &reply);
+    }
+
+    /// Space as clients and the metadata server see it: what is granted is not available to others.
+    #[must_use]
+    pub fn statfs(&self) -> StatfsReply {
+        let space = self.store.space();
+        let held = self.reserve(&space) + self.grants.borrow().total();
+        let available = space.free.saturating_sub(held);
+        let (bad, full) = (self.store.failure().is_some(), available < BLOCK_BYTES);
+        let state = u32::from(bad) << 1 | u32::from(full) << 2 | u32::from(space.objects_free == 0) << 3;
+        StatfsReply {
+            ost: self.identity.ost,
+            total: space.total,
+            free: space.free,
+            available,
+            files: space.objects,
+            files_free: space.objects_free,
+            state,
+        }
+    }
+
+    pub(super) async fn getattr(&self, request: Request) {
+        let reply = match request.decode::<ObjectRequest>() {
+            Ok(ask) => self.store.attr(ask.object).await.map(|a| AttrReply { lvb: lvb_of(&a) }),
+            Err(e) => Err(e),
+        };
+        answer(request, &reply);
+    }
+
+    pub(super) async fn setattr(&self, request: Request) {
+        let reply = match request.decode::<SetattrRequest>() {
+            Ok(ask) => self.do_setattr(&request, &ask).await,
+            Err(e) => Err(e),
+        };
+        answer_change(request, &reply);
+    }
+
+    async fn do_setattr(&self, request: &Request, ask: &SetattrRequest) -> Result<(Transno, AttrReply), FsError> {
+        let owner = Owner { uid: ask.owner.uid, gid: ask.owner.gid, project: ask.owner.project };
+        let time = |bit: u32, t| if ask.valid & bit != 0 { TimeRule::Exactly(t) } else { TimeRule::Keep };
+        let update = Update {
+            owner: (ask.valid & 1 != 0).then_some(owner),
+            mtime: time(2, ask.mtime),
+            atime: time(4, ask.atime),
+            ctime: self.rt.wall(),
+            replay: request.is_replay().then_some(request.header.transno),
+            ..Update::default()
+        };
+        let applied = self.store.update(ask.object, update).await?;
+        Ok((applied.transno, AttrReply { lvb: lvb_of(&applied.attr) }))
+    }
+
+    pub(super) async fn precreate(&self, request: Request) {
+        let reply = match request.decode::<PrecreateRequest>() {
+            Ok(ask) => self.do_precreate(&ask).await,
+            Err(e) => Err(e),
+        };
+        answer(request, &reply);
+    }
+
+    async fn do_precreate(&self, ask: &PrecreateRequest) -> Result<PrecreateReply, FsError> {
+        if ask.count > OBJECTS_MAX {
+            return Err(FsError::TooBig);
+        }
+        if ask.seq != ObjectId::seq_of(self.identity.ost) {
+            return Err(FsError::Invalid);
+        }
+        let last = self.store.last_object(ask.seq);
+        if ask.orphans && last > ask.last_used {
+            self.empty_orphans(ask.seq, ask.last_used + 1, last).await?;
+        }
+        let want = ask.last_used.saturating_add(ask.count);
+        if want > last {
+            self.store.create(ask.seq, want).await?;
+        }
+        Ok(PrecreateReply { last: want.max(last), statfs: self.statfs() })
+    }
+
+    /// Objects that no file knows lose what a lost create may have left in them; they stay for the next creates.
+    async fn empty_orphans(&self, seq: u64, first: u32, last: u32) -> Result<(), FsError> {
+        let mut emptied = 0u32;
+        for oid in first..=last {
+            let object = ObjectId(Fid::new(seq, oid));
+            let attr = match self.store.attr(object).await {
+                Ok(attr) => attr,
+                Err(FsError::NotFound) => continue,
+                Err(e) => return Err(e),
+            };
+            if attr.size == 0 && attr.blocks == 0 {
+                continue;
+            }
+            let update = Update { size: crate::store::SizeRule::Exactly(0), ..Update::default() };
+            self.put(object, Vec::new(), update, PageAccess::fine(0)).await?;
+            emptied += 1;
+        }
+        if emptied > 0 {
+            tracing::info!(target = self.identity.target(), emptied, "orphan objects were emptied");
+            self.store.sync().await?;
+        }
+        Ok(())
+    }
+
+    pub(super) async fn destroy(&self, request: Request) {
+        let reply = match request.decode::<DestroyRequest>() {
+            Ok(ask) => self.do_destroy(&request, ask).await,
+            Err(e) => Err(e),
+        };
+        answer_change(request, &reply);
+    }
+
+    async fn do_destroy(&self, request: &Request, ask: DestroyRequest) -> Result<(Transno, ()), FsError> {
+        if ask.objects.len() > OBJECTS_MAX as usize {
+            return Err(FsError::TooBig);
+        }
+        let replay = request.is_replay().then_some(request.header.transno);
+        let objects = ask.objects.clone();
+        let transno = self.store.destroy(ask.objects, replay).await?;
+        let mut cache = self.cache.borrow_mut();
+        objects.iter().for_each(|o| cache.drop_object(self.key(*o)));
+        self.stats.borrow_mut().destroyed += objects.len() as u64;
+        Ok((transno, ()))
+    }
+
+    pub(super) async fn seek(&self, request: Request) {
+        let reply = match request.decode::<SeekRequest>() {
+            Ok(ask) => self.do_seek(&ask).await,
+            Err(e) => Err(e),
+        };
+        answer(request, &reply);
+    }
+
+    async fn do_seek(&self, ask: &SeekRequest) -> Result<SeekReply, FsError> {
+        let attr = self.store.attr(ask.object).await?;
+        let data = ask.kind == SeekKind::Data;
+        let none = if data { u64::MAX } else { attr.size };
+        if ask.offset >= attr.size {
+            return Ok(SeekReply { offset: if data { u64::MAX } else { ask.offset }, size: attr.size });
+        }
+        let found = self.store.seek(ask.object, ask.offset / BLOCK_BYTES, data).await?;
+        let offset = found.map_or(none, |b| (b * BLOCK_BYTES).max(ask.offset));
+        Ok(SeekReply { offset: if offset >= attr.size { none } else { offset }, size: attr.size })
+    }
+
+    pub(super) async fn advise(self: &Rc<Self>, request: Request) {
+        let ask = match request.decode::<AdviseRequest>() {
+            Ok(ask) => ask,
+            Err(e) => return request.reply::<()>(Err(e)),
+        };
+        if ask.background {
+            request.reply(Ok(&()));
+            // The answer is already out; a failed prefetch changes nothing.
+            let _ = self.do_advise(&ask).await;
+        } else {
+            let reply = self.do_advise(&ask).await;
+            answer(request, &reply);
+        }
+    }
+
+    async fn do_advise(&self, ask: &AdviseRequest) -> Result<(), FsError> {
+        let attr = self.store.attr(ask.object).await?;
+        let end = ask.extent.end.min(attr.size);
+        let advice = match ask.advice {
+            Advice::DontNeed => {
+                self.cache.borrow_mut().invalidate(self.key(ask.object), blocks_of(ask.extent));
+                return Ok(());
+            }
+            Advice::None | Advice::WillRead => cache::Advice::None,
+            Advice::Cache => cache::Advice::Cache,
+            Advice::Low => cache::Advice::Low,
+            Advice::Med => cache::Advice::Med,
+            Advice::High => cache::Advice::High,
+        };
+        if ask.extent.start >= end || ask.advice == Advice::None {
+            return Ok(());
+        }
+        let room = self.cache.borrow().capacity_bytes() / 2;
+        let wanted = blocks_of(types::Extent::new(ask.extent.start, end.min(ask.extent.start.saturating_add(room))));
+        let access = PageAccess::fine(0).ahead().advised(advice);
+        let mut at = wanted.first;
+        while at < wanted.end() {
+            let range = BlockRange { first: at, count: (wanted.end() - at).min(256) };
+            self.read_blocks(ask.object, range, access, false).await?;
+            at = range.end();
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Truncate, punch, zero and reserve: whole blocks go or come, the edges are rewritten.
+use cache::PageAccess;
+use ldlm::LockMode;
+use nrs::IoOp;
+use ptlrpc::Request;
+use types::{Extent, FsError, ObjectId, Transno};
+use wire::ost::{AllocateRequest, AttrReply, PunchKind, PunchRequest};
+
+use super::{Covering, Ost, answer_change};
+use crate::locks::lvb_of;
+use crate::store::{
+    Applied, BLOCK_BYTES, BlockRange, BlockRun, OBJECT_BYTES_MAX, ObjectAttr, SizeRule, StoreResult, TimeRule, Update,
+};
+
+impl Ost {
+    pub(super) async fn punch(&self, request: Request) {
+        let reply = match request.decode::<PunchRequest>() {
+            Ok(ask) => self.do_punch(&request, &ask).await,
+            Err(e) => Err(e),
+        };
+        answer_change(request, &reply);
+    }
+
+    async fn do_punch(&self, request: &Request, ask: &PunchRequest) -> Result<(Transno, AttrReply), FsError> {
+        let object = ask.object;
+        let extent = match ask.kind {
+            PunchKind::Truncate => Extent::from(ask.extent.start),
+            PunchKind::Hole | PunchKind::Zero => ask.extent,
+        };
+        if extent.is_empty() || extent.start > OBJECT_BYTES_MAX {
+            return Err(if extent.is_empty() { FsError::Invalid } else { FsError::FileTooBig });
+        }
+        let _lock = self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
+        let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Punch, extent, &ask.owner)).await?;
+        let _gate = self.gate.hold(object, BlockRange::new(extent.start / BLOCK_BYTES, u64::MAX)).await;
+        let attr = self.store.attr(object).await?;
+        let kept = Extent::new(extent.start.min(attr.size), extent.end.min(attr.size)).len();
+        let _space = match ask.kind {
+            PunchKind::Zero => Some(self.hold_space(kept, 0).await?),
+            PunchKind::Truncate | PunchKind::Hole => None,
+        };
+        let (update, puts) = match ask.kind {
+            PunchKind::Truncate => self.truncate(object, &attr, extent.start).await?,
+            PunchKind::Hole => self.clear(object, &attr, extent, false).await?,
+            PunchKind::Zero => self.clear(object, &attr, extent, true).await?,
+        };
+        let update = Update {
+            mtime: TimeRule::AtLeast(ask.mtime),
+            ctime: self.rt.wall(),
+            replay: request.is_replay().then_some(request.header.transno),
+            ..update
+        };
+        let applied = self.put(object, puts, update, PageAccess::fine(0).written()).await?;
+        drop(permit);
+        self.stats.borrow_mut().punches += 1;
+        Ok(reply(&applied))
+    }
+
+    async fn truncate(&self, object: ObjectId, attr: &ObjectAttr, size: u64) -> StoreResult<(Update, Vec<BlockRun>)> {
+        let mut puts = Vec::new();
+        let within = (size % BLOCK_BYTES) as usize;
+        if size < attr.size && within != 0 {
+            puts.extend(self.zeroed(object, size / BLOCK_BYTES, within..BLOCK_BYTES as usize).await?);
+        }
+        Ok((Update { size: SizeRule::Exactly(size), ..Update::default() }, puts))
+    }
+
+    /// Makes `extent` read as zeros; whole blocks lose their space, or (`keep`) get empty space.
+    async fn clear(
+        &self,
+        object: ObjectId,
+        attr: &ObjectAttr,
+        extent: Extent,
+        keep: bool,
+    ) -> StoreResult<(Update, Vec<BlockRun>)> {
+        let end = if extent.end >= attr.size {
+            extent.end.saturating_add(BLOCK_BYTES - 1) & !(BLOCK_BYTES - 1)
+        } else {
+            extent.end
+        };
+        let (head, tail) = ((extent.start % BLOCK_BYTES) as usize, (end % BLOCK_BYTES) as usize);
+        let (first, last) = (extent.start / BLOCK_BYTES, end / BLOCK_BYTES);
+        let mut puts = Vec::new();
+        if first == last && end != u64::MAX {
+            puts.extend(self.zeroed(object, first, head..tail).await?);
+            return Ok((Update::default(), puts));
+        }
+        if head != 0 {
+            puts.extend(self.zeroed(object, first, head..BLOCK_BYTES as usize).await?);
+        }
+        if tail != 0 && end != u64::MAX {
+            puts.extend(self.zeroed(object, last, 0..tail).await?);
+        }
+        let whole = BlockRange::new(extent.start.div_ceil(BLOCK_BYTES), last);
+        let drops = if whole.is_empty() { Vec::new() } else { vec![whole] };
+        let within = attr.size.div_ceil(BLOCK_BYTES).min(whole.end());
+        let reserves =
+            if keep && within > whole.first { vec![BlockRange::new(whole.first, within)] } else { Vec::new() };
+        Ok((Update { drops, reserves, ..Update::default() }, puts))
+    }
+
+    pub(super) async fn allocate(&self, request: Request) {
+        let reply = match request.decode::<AllocateRequest>() {
+            Ok(ask) => self.do_allocate(&request, &ask).await,
+            Err(e) => Err(e),
+        };
+        answer_change(request, &reply);
+    }
+
+    async fn do_allocate(&self, request: &Request, ask: &AllocateRequest) -> Result<(Transno, AttrReply), FsError> {
+        let (object, extent) = (ask.object, ask.extent);
+        if extent.is_empty() || extent.end > OBJECT_BYTES_MAX {
+            return Err(if extent.is_empty() { FsError::Invalid } else { FsError::FileTooBig });
+        }
+        let range = BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES));
+        let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
+        let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
+        let _gate = self.gate.hold(object, range).await;
+        let update = Update {
+            reserves: vec![range],
+            size: if ask.keep_size { SizeRule::Keep } else { SizeRule::AtLeast(extent.end) },
+            ctime: self.rt.wall(),
+            replay: request.is_replay().then_some(request.header.transno),
+            ..Update::default()
+        };
+        let applied = self.store.update(object, update).await?;
+        drop((permit, held));
+        Ok(reply(&applied))
+    }
+}
+
+fn reply(applied: &Applied) -> (Transno, AttrReply) {
+    (applied.transno, AttrReply { lvb: lvb_of(&applied.attr) })
+}

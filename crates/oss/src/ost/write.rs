@@ -1,0 +1,300 @@
+//! Bulk writes: one pass over the bytes checks the transfer and gives every page its checksum; whole pages go to the
+//! store by reference, parts of pages are merged with what is there.
+use std::collections::BTreeMap;
+
+use cache::PageAccess;
+use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
+use ldlm::LockMode;
+use nrs::{IoOp, NrsRequest};
+use ptlrpc::Request;
+use types::{Duration, Extent, FsError, ObjectId, Transno};
+use wire::ost::{WriteReply, WriteRequest};
+use wire::{Crc, Flags, crc32c, crc32c_append};
+
+use super::{Covering, Ost, answer_change, blocks_of, joined};
+use crate::locks::lvb_of;
+use crate::pages::{is_page_aligned, join_pages, page_crcs};
+use crate::store::{Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, StoreResult, TimeRule, Update};
+
+const PAGE: usize = FRAME_BYTES;
+
+/// New bytes of part of a block.
+struct Part {
+    block: u64,
+    /// First byte within the block.
+    from: usize,
+    bytes: Bulk,
+}
+
+/// What a transfer's bytes are to become: whole pages, and parts of pages.
+#[derive(Default)]
+struct Plan {
+    runs: Vec<BlockRun>,
+    parts: Vec<Part>,
+    crc: Crc,
+}
+
+impl Plan {
+    /// Sorts the bytes of `extents` into pages and parts, and checksums them on the way.
+    fn new(extents: &[Extent], bulk: &Bulk, pool: FramePool) -> Result<Plan, FsError> {
+        let mut plan = Plan::default();
+        let mut at = 0;
+        for e in extents {
+            let mut pos = e.start;
+            while pos < e.end {
+                let within = (pos % BLOCK_BYTES) as usize;
+                let left = (e.end - pos) as usize;
+                let len = if within == 0 && left >= PAGE { left / PAGE * PAGE } else { left.min(PAGE - within) };
+                let bytes = bulk.slice(at, len);
+                if within == 0 && len % PAGE == 0 {
+                    plan.push_pages(pos / BLOCK_BYTES, bytes, pool)?;
+                } else {
+                    plan.crc = bytes.slices().fold(plan.crc, crc32c_append);
+                    plan.parts.push(Part { block: pos / BLOCK_BYTES, from: within, bytes });
+                }
+                (at, pos) = (at + len, pos + len as u64);
+            }
+        }
+        Ok(plan)
+    }
+
+    fn push_pages(&mut self, first: u64, mut bulk: Bulk, pool: FramePool) -> Result<(), FsError> {
+        if !is_page_aligned(&bulk) {
+            let mut copy = Bulk::alloc(pool, bulk.len()).ok_or(FsError::NoMemory)?;
+            let mut at = 0;
+            for s in bulk.slices() {
+                copy.copy_in(at, s);
+                at += s.len();
+            }
+            bulk = copy;
+        }
+        let crcs = page_crcs(&bulk);
+        self.crc = join_pages(self.crc, &crcs);
+        self.runs.push(BlockRun { first, bulk, crcs });
+        Ok(())
+    }
+
+    /// Bytes of space that the plan may need.
+    fn bytes(&self) -> u64 {
+        let pages: usize = self.runs.iter().map(|r| r.crcs.len()).sum();
+        (pages + self.parts.len()) as u64 * BLOCK_BYTES
+    }
+}
+
+/// Space that a write holds between its check and its place in the store.
+pub(super) struct Held<'a> {
+    ost: &'a Ost,
+    bytes: u64,
+}
+impl Drop for Held<'_> {
+    fn drop(&mut self) {
+        self.ost.in_flight_bytes.set(self.ost.in_flight_bytes.get() - self.bytes);
+    }
+}
+
+impl Ost {
+    pub(super) async fn write(&self, mut request: Request) {
+        let ask: WriteRequest = match request.decode() {
+            Ok(ask) => ask,
+            Err(e) => return request.reply::<()>(Err(e)),
+        };
+        let bulk = std::mem::take(&mut request.bulk);
+        let reply = self.do_write(&request, &ask, bulk).await;
+        answer_change(request, &reply);
+    }
+
+    async fn do_write(
+        &self,
+        request: &Request,
+        ask: &WriteRequest,
+        bulk: Bulk,
+    ) -> Result<(Transno, WriteReply), FsError> {
+        let started = self.rt.now();
+        let client = request.client();
+        let granted = self.grants.borrow_mut().consume(client, ask.grant_used);
+        let (extents, bytes) = joined(&ask.extents, u64::from(self.config.borrow().bulk_bytes_max))?;
+        if bytes != bulk.len() as u64 {
+            return Err(FsError::Protocol);
+        }
+        let plan = Plan::new(&extents, &bulk, self.rt.frames())?;
+        drop(bulk);
+        if request.header.flags.has(Flags::BULK_CRC) && request.header.bulk_crc != plan.crc {
+            let (want, got) = (request.header.bulk_crc, plan.crc);
+            tracing::warn!(object = %ask.object, %client, want, got, "a transfer does not match its checksum");
+            self.stats.borrow_mut().bulk_checksum_errors += 1;
+            return Err(FsError::Corrupt);
+        }
+        let space_held = self.hold_space(plan.bytes(), granted).await?;
+        let hull = extents[0].hull(&extents[extents.len() - 1]);
+        let object = ask.object;
+        let _lock =
+            self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent: hull }).await?;
+        let scheduled = Self::scheduled(request, object, IoOp::Write, hull, &ask.owner);
+        let max_service = self.max_service(request, ask.max_service_ms);
+        let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
+        let applied = self.apply_write(request, ask, plan, hull).await?;
+        drop(permit);
+        drop(space_held);
+        if ask.sync {
+            self.store.sync().await?;
+        }
+        let grant = self.more_grant(client, ask.grant_wanted);
+        let mut stats = self.stats.borrow_mut();
+        stats.on_write(ask.owner.job, client, bytes, self.rt.now().since(started));
+        Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr) }))
+    }
+
+    fn max_service(&self, request: &Request, asked_ms: u32) -> Option<Duration> {
+        if asked_ms > 0 {
+            return Some(Duration::from_millis(asked_ms.into()));
+        }
+        request.header.flags.has(Flags::URGENT).then(|| self.config.borrow().callback_timeout / 2)
+    }
+
+    fn more_grant(&self, client: types::ClientId, wanted: u64) -> u64 {
+        if wanted == 0 {
+            return 0;
+        }
+        let available = self.available(&self.store.space());
+        let max = self.config.borrow().grant_max_bytes;
+        self.grants.borrow_mut().extend(client, wanted, max, available)
+    }
+
+    /// Sets `bytes` of space aside for a write that brings `granted` bytes of grant.
+    pub(super) async fn hold_space(&self, bytes: u64, granted: u64) -> Result<Held<'_>, FsError> {
+        for attempt in 0..2 {
+            let space = self.store.space();
+            let held = self.reserve(&space) + self.in_flight_bytes.get() + self.grants.borrow().total();
+            if bytes <= granted || space.free >= held.saturating_add(bytes) {
+                self.in_flight_bytes.set(self.in_flight_bytes.get() + bytes);
+                return Ok(Held { ost: self, bytes });
+            }
+            if attempt == 0 {
+                // What was freed and not yet committed counts from the commit on.
+                self.store.sync().await?;
+            }
+        }
+        self.stats.borrow_mut().no_space += 1;
+        Err(FsError::NoSpace)
+    }
+
+    async fn apply_write(
+        &self,
+        request: &Request,
+        ask: &WriteRequest,
+        plan: Plan,
+        hull: Extent,
+    ) -> StoreResult<Applied> {
+        let object = ask.object;
+        let _gate = self.gate.hold(object, blocks_of(hull)).await;
+        let mut puts = plan.runs;
+        if !plan.parts.is_empty() {
+            let attr = self.store.attr(object).await?;
+            puts.extend(self.merge(object, &attr, plan.parts).await?);
+        }
+        let bytes = u64::from(ask.request_bytes).max(hull.len());
+        let access = PageAccess::of_request(0, bytes, types::MIB).written();
+        let update = Update {
+            size: SizeRule::AtLeast(hull.end),
+            mtime: TimeRule::AtLeast(ask.mtime),
+            ctime: self.rt.wall(),
+            replay: request.is_replay().then_some(request.header.transno),
+            ..Update::default()
+        };
+        self.put(object, puts, update, access).await
+    }
+
+    /// Applies an update with new pages and brings the cache in line.
+    pub(super) async fn put(
+        &self,
+        object: ObjectId,
+        puts: Vec<BlockRun>,
+        update: Update,
+        access: PageAccess,
+    ) -> StoreResult<Applied> {
+        let (key, keep) = (self.key(object), self.config.borrow().writethrough_cache);
+        let on = self.cache.borrow().is_on();
+        let kept = if on { puts.clone() } else { Vec::new() };
+        let drops = update.drops.clone();
+        let cut = match update.size {
+            SizeRule::Exactly(n) => Some(BlockRange::new(n.div_ceil(BLOCK_BYTES), u64::MAX)),
+            _ => None,
+        };
+        let applied = self.store.update(object, Update { puts, ..update }).await?;
+        if on {
+            let mut cache = self.cache.borrow_mut();
+            drops.into_iter().chain(cut).for_each(|d| cache.invalidate(key, d));
+            for run in &kept {
+                cache.replace(key, run.first, &run.bulk, &run.crcs, access, keep);
+            }
+        }
+        Ok(applied)
+    }
+
+    /// Pages that hold the parts and, around them, what was there.
+    async fn merge(&self, object: ObjectId, attr: &ObjectAttr, parts: Vec<Part>) -> StoreResult<Vec<BlockRun>> {
+        let mut pages: BTreeMap<u64, FrameRun> = BTreeMap::new();
+        for part in parts {
+            let mut page = match pages.remove(&part.block) {
+                Some(page) => page,
+                None => self.base_page(object, attr, &part).await?,
+            };
+            let bytes = page.bytes_mut().expect("a page being merged has one owner");
+            part.bytes.copy_out(0, &mut bytes[part.from..part.from + part.bytes.len()]);
+            pages.insert(part.block, page);
+        }
+        let run = |(first, run): (u64, FrameRun)| {
+            let crcs = vec![crc32c(run.bytes())];
+            let mut bulk = Bulk::new();
+            bulk.push(Segment { run, offset: 0, len: PAGE as u32 });
+            BlockRun { first, bulk, crcs }
+        };
+        Ok(pages.into_iter().map(run).collect())
+    }
+
+    /// A fresh page with the present contents of the block that `part` changes; zeros where all of it will change.
+    async fn base_page(&self, object: ObjectId, attr: &ObjectAttr, part: &Part) -> StoreResult<FrameRun> {
+        let start = part.block * BLOCK_BYTES;
+        let rest_is_zero = part.from == 0 && start + part.bytes.len() as u64 >= attr.size;
+        let old = if start >= attr.size || rest_is_zero {
+            None
+        } else {
+            let range = BlockRange { first: part.block, count: 1 };
+            Some(self.read_blocks(object, range, PageAccess::fine(0), false).await?)
+        };
+        let mut page = self.fresh_page().await;
+        let bytes = page.bytes_mut().expect("a fresh page has one owner");
+        match old {
+            Some(blocks) => blocks.bulk.copy_out(0, bytes),
+            None => bytes.fill(0),
+        }
+        Ok(page)
+    }
+
+    async fn fresh_page(&self) -> FrameRun {
+        let mut segments = self.rt.bulk(PAGE).await.into_segments();
+        segments.pop().expect("a page of bulk is one segment").run
+    }
+
+    /// Block `block` with the bytes `zero` (within the block) zeroed; `None` when it is all zeros anyway.
+    pub(super) async fn zeroed(
+        &self,
+        object: ObjectId,
+        block: u64,
+        zero: std::ops::Range<usize>,
+    ) -> StoreResult<Option<BlockRun>> {
+        let range = BlockRange { first: block, count: 1 };
+        let old = self.read_blocks(object, range, PageAccess::fine(0), false).await?;
+        if old.crcs[0] == crate::pages::crc_of_zeros() && old.bulk.slices().all(|s| s.iter().all(|b| *b == 0)) {
+            return Ok(None);
+        }
+        let mut page = self.fresh_page().await;
+        let bytes = page.bytes_mut().expect("a fresh page has one owner");
+        old.bulk.copy_out(0, bytes);
+        bytes[zero].fill(0);
+        let crcs = vec![crc32c(bytes)];
+        let mut bulk = Bulk::new();
+        bulk.push(Segment { run: page, offset: 0, len: PAGE as u32 });
+        Ok(Some(BlockRun { first: block, bulk, crcs }))
+    }
+}

@@ -1,0 +1,379 @@
+//! The OST's page cache: which blocks of which objects are in memory, by reference to their frames.
+//!
+//! The mechanism keeps bytes and checksums and asks a [`ReclaimPolicy`] which page leaves. Frames in it are immutable
+//! (a change replaces the reference), so cached pages go out to sockets and to clients of the same process without a
+//! copy. Pages are found through groups of 64, so that a large request costs few look-ups.
+//! A page that was read may be inserted only when nothing changed its neighbourhood since the read began:
+//! [`PageCache::stamp`].
+use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
+use cache::{CacheConfig, FrameId, PageAccess, ReclaimPolicy, Stats, block_id};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use types::ObjectId;
+use wire::Crc;
+
+use crate::store::BlockRange;
+
+const GROUP: u64 = 64;
+const NONE: u32 = u32::MAX;
+/// Change counters, hashed by object and group.
+const STAMPS: usize = 4096;
+
+/// Whose page: the OST's number within its process, and the object.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct CacheKey {
+    /// Which of the process's OSTs.
+    pub ost: u16,
+    /// Object.
+    pub object: ObjectId,
+}
+
+impl CacheKey {
+    fn word(&self) -> u64 {
+        self.object.0.seq ^ u64::from(self.object.0.oid).rotate_left(24) ^ u64::from(self.ost).rotate_left(56)
+    }
+}
+
+struct Page {
+    key: CacheKey,
+    block: u64,
+    run: FrameRun,
+    crc: Crc,
+}
+
+/// A cached page: its frame and its checksum.
+#[derive(Clone, Debug)]
+pub struct CachedPage {
+    /// One frame.
+    pub run: FrameRun,
+    /// crc32c of the page.
+    pub crc: Crc,
+}
+
+/// See the module's head.
+pub struct PageCache {
+    policy: Option<Box<dyn ReclaimPolicy>>,
+    config: CacheConfig,
+    pages: Vec<Option<Page>>,
+    free: Vec<u32>,
+    groups: HashMap<(CacheKey, u64), Box<[u32; GROUP as usize]>, FxBuildHasher>,
+    stamps: Box<[u64]>,
+    stats: Stats,
+    victims: Vec<FrameId>,
+}
+
+/// The state of some blocks' neighbourhood: equal stamps mean that nothing changed in between.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stamp(Vec<u64>);
+
+impl PageCache {
+    /// A cache of `bytes` (0: none) with the policy called `policy`.
+    ///
+    /// # Errors
+    /// A sentence with the policies that exist.
+    pub fn new(policy: &str, bytes: u64) -> Result<PageCache, String> {
+        let pages = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX).min(cache::table::CAPACITY_MAX);
+        let config = CacheConfig::new(pages.max(1));
+        let policy = if pages == 0 { None } else { Some(cache::build(policy, &config)?) };
+        Ok(PageCache {
+            policy,
+            config,
+            pages: Vec::new(),
+            free: Vec::new(),
+            groups: HashMap::default(),
+            stamps: vec![0; STAMPS].into_boxed_slice(),
+            stats: Stats::default(),
+            victims: Vec::new(),
+        })
+    }
+
+    /// Changes policy or size; the cache starts anew, empty.
+    ///
+    /// # Errors
+    /// A sentence with the policies that exist; nothing has changed then.
+    pub fn rebuild(&mut self, policy: &str, bytes: u64) -> Result<(), String> {
+        let mut fresh = PageCache::new(policy, bytes)?;
+        fresh.stamps = std::mem::take(&mut self.stamps);
+        fresh.stats = self.stats;
+        *self = fresh;
+        Ok(())
+    }
+
+    /// Name of the policy; `none` when the cache is off.
+    #[must_use]
+    pub fn policy_name(&self) -> &str {
+        self.policy.as_ref().map_or("none", |p| p.name())
+    }
+    /// Size in bytes.
+    #[must_use]
+    pub fn capacity_bytes(&self) -> u64 {
+        if self.policy.is_none() { 0 } else { u64::from(self.config.capacity_pages) * FRAME_BYTES as u64 }
+    }
+    /// Bytes cached now.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        ((self.pages.len() - self.free.len()) * FRAME_BYTES) as u64
+    }
+    /// Look-ups and hits.
+    #[must_use]
+    pub fn stats(&self) -> &Stats {
+        &self.stats
+    }
+    /// Whether it keeps pages at all.
+    #[must_use]
+    pub fn is_on(&self) -> bool {
+        self.policy.is_some()
+    }
+
+    fn stamp_of(key: &CacheKey, group: u64) -> usize {
+        block_id(key.word(), group) as usize % STAMPS
+    }
+
+    /// The state of the neighbourhood of `range` now.
+    #[must_use]
+    pub fn stamp(&self, key: CacheKey, range: BlockRange) -> Stamp {
+        let groups = range.first / GROUP..=range.end().saturating_sub(1).max(range.first) / GROUP;
+        Stamp(groups.map(|g| self.stamps[Self::stamp_of(&key, g)]).collect())
+    }
+
+    fn slot(&self, key: CacheKey, block: u64) -> Option<u32> {
+        let group = self.groups.get(&(key, block / GROUP))?;
+        let slot = group[(block % GROUP) as usize];
+        (slot != NONE).then_some(slot)
+    }
+
+    /// Looks `count` blocks up and tells the policy; `found` is called for each, in order.
+    pub fn lookup(
+        &mut self,
+        key: CacheKey,
+        range: BlockRange,
+        access: PageAccess,
+        mut found: impl FnMut(u64, Option<CachedPage>),
+    ) {
+        let Some(policy) = &mut self.policy else {
+            (range.first..range.end()).for_each(|b| found(b, None));
+            return;
+        };
+        let (word, mut group_at, mut group) = (key.word(), u64::MAX, None);
+        for block in range.first..range.end() {
+            if block / GROUP != group_at {
+                group_at = block / GROUP;
+                group = self.groups.get(&(key, group_at));
+            }
+            let slot = group.map_or(NONE, |g| g[(block % GROUP) as usize]);
+            self.stats.count(&access, slot != NONE);
+            if slot == NONE {
+                found(block, None);
+                continue;
+            }
+            policy.touch(FrameId(slot), PageAccess { block: block_id(word, block), ..access });
+            let page = self.pages[slot as usize].as_ref().expect("a slot in a group holds a page");
+            found(block, Some(CachedPage { run: page.run.clone(), crc: page.crc }));
+        }
+    }
+
+    /// Puts pages that were read in, unless something changed since `stamp`. `bulk` consists of whole pages.
+    pub fn fill(&mut self, key: CacheKey, first: u64, bulk: &Bulk, crcs: &[Crc], access: PageAccess, stamp: &Stamp) {
+        let range = BlockRange { first, count: crcs.len() as u64 };
+        if self.policy.is_some() && !crcs.is_empty() && self.stamp(key, range) == *stamp {
+            self.insert(key, first, bulk, crcs, access);
+        }
+    }
+
+    /// Blocks have new contents: what was cached goes, the new pages stay if `keep`. `bulk` consists of whole pages.
+    pub fn replace(&mut self, key: CacheKey, first: u64, bulk: &Bulk, crcs: &[Crc], access: PageAccess, keep: bool) {
+        self.invalidate(key, BlockRange { first, count: crcs.len() as u64 });
+        if keep && self.policy.is_some() {
+            self.insert(key, first, bulk, crcs, access);
+        }
+    }
+
+    fn insert(&mut self, key: CacheKey, first: u64, bulk: &Bulk, crcs: &[Crc], access: PageAccess) {
+        if self.policy.as_ref().is_none_or(|p| !p.admits(&access)) {
+            return;
+        }
+        let mut block = first;
+        for s in bulk.segments() {
+            let at = s.offset as usize / FRAME_BYTES;
+            for i in 0..s.len as usize / FRAME_BYTES {
+                self.insert_page(key, block, s.run.slice(at + i, 1), crcs[(block - first) as usize], access);
+                block += 1;
+            }
+        }
+    }
+
+    fn insert_page(&mut self, key: CacheKey, block: u64, run: FrameRun, crc: Crc, access: PageAccess) {
+        if let Some(slot) = self.slot(key, block) {
+            let page = self.pages[slot as usize].as_mut().expect("a slot in a group holds a page");
+            (page.run, page.crc) = (run, crc);
+            return;
+        }
+        let Some(slot) = self.take_slot() else { return };
+        self.pages[slot as usize] = Some(Page { key, block, run, crc });
+        let group = self.groups.entry((key, block / GROUP)).or_insert_with(|| Box::new([NONE; GROUP as usize]));
+        group[(block % GROUP) as usize] = slot;
+        if let Some(policy) = &mut self.policy {
+            policy.insert(FrameId(slot), PageAccess { block: block_id(key.word(), block), ..access });
+        }
+    }
+
+    fn take_slot(&mut self) -> Option<u32> {
+        if self.free.is_empty() && self.pages.len() < self.config.capacity_pages as usize {
+            self.pages.push(None);
+            return Some(self.pages.len() as u32 - 1);
+        }
+        if self.free.is_empty() {
+            self.shrink(16);
+        }
+        self.free.pop()
+    }
+
+    /// Lets up to `pages` pages go, as the policy decides. Answers how many went.
+    pub fn shrink(&mut self, pages: u32) -> usize {
+        let Some(policy) = &mut self.policy else { return 0 };
+        let mut victims = std::mem::take(&mut self.victims);
+        policy.reclaim(pages, &mut |_| true, &mut victims);
+        let gone = victims.len();
+        for v in victims.drain(..) {
+            self.forget(v.0);
+        }
+        self.victims = victims;
+        gone
+    }
+
+    /// Takes a page that the policy no longer knows out of the tables.
+    fn forget(&mut self, slot: u32) {
+        let page = self.pages[slot as usize].take().expect("a resident slot holds a page");
+        let at = (page.key, page.block / GROUP);
+        if let Some(group) = self.groups.get_mut(&at) {
+            group[(page.block % GROUP) as usize] = NONE;
+            if group.iter().all(|s| *s == NONE) {
+                self.groups.remove(&at);
+            }
+        }
+        self.free.push(slot);
+    }
+
+    /// Blocks change or go: nothing of them stays, and reads under way will not be inserted.
+    pub fn invalidate(&mut self, key: CacheKey, range: BlockRange) {
+        if range.is_empty() {
+            return;
+        }
+        let (first, last) = (range.first / GROUP, (range.end() - 1) / GROUP);
+        if last - first < STAMPS as u64 {
+            (first..=last).for_each(|g| self.stamps[Self::stamp_of(&key, g)] += 1);
+        } else {
+            self.stamps.iter_mut().for_each(|s| *s += 1);
+        }
+        let groups: Vec<u64> = if last - first < self.groups.len() as u64 {
+            (first..=last).filter(|g| self.groups.contains_key(&(key, *g))).collect()
+        } else {
+            self.groups.keys().filter(|(k, g)| *k == key && (first..=last).contains(g)).map(|(_, g)| *g).collect()
+        };
+        for g in groups {
+            self.drop_group(key, g, range);
+        }
+    }
+
+    fn drop_group(&mut self, key: CacheKey, group: u64, range: BlockRange) {
+        let Some(slots) = self.groups.get(&(key, group)).map(|g| **g) else { return };
+        for (i, slot) in slots.into_iter().enumerate() {
+            let block = group * GROUP + i as u64;
+            if slot != NONE && block >= range.first && block < range.end() {
+                if let Some(policy) = &mut self.policy {
+                    policy.remove(FrameId(slot));
+                }
+                self.forget(slot);
+            }
+        }
+    }
+
+    /// Everything of an object goes.
+    pub fn drop_object(&mut self, key: CacheKey) {
+        self.invalidate(key, BlockRange::new(0, u64::MAX));
+    }
+}
+
+/// Adds a cached page to a bulk.
+pub fn push_page(bulk: &mut Bulk, run: FrameRun) {
+    bulk.push(Segment { len: run.len() as u32, run, offset: 0 });
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use cache::frames::FramePool;
+    use std::collections::BTreeMap;
+    use types::{OstIndex, Rng};
+
+    fn key(object: u32) -> CacheKey {
+        CacheKey { ost: 0, object: ObjectId::new(OstIndex(0), object) }
+    }
+    fn page(pool: FramePool, value: u8) -> (Bulk, Vec<Crc>) {
+        let mut bulk = Bulk::alloc(pool, FRAME_BYTES).unwrap();
+        bulk.copy_in(0, &[value; FRAME_BYTES]);
+        let crcs = crate::pages::page_crcs(&bulk);
+        (bulk, crcs)
+    }
+    fn get(c: &mut PageCache, key: CacheKey, block: u64) -> Option<u8> {
+        let mut out = None;
+        c.lookup(key, BlockRange { first: block, count: 1 }, PageAccess::fine(0), |_, p| {
+            out = p.map(|p| p.run.bytes()[7]);
+        });
+        out
+    }
+
+    #[test]
+    fn a_cached_page_is_what_was_last_put_there_under_every_policy() {
+        for entry in cache::registry() {
+            let pool = FramePool::new(4 << 20);
+            let mut c = PageCache::new(entry.name, 64 * FRAME_BYTES as u64).unwrap();
+            let (mut rng, mut model) = (Rng::new(11), BTreeMap::new());
+            for step in 0..6000u32 {
+                let (k, block) = (rng.below(3) as u32 + 1, rng.below(150));
+                match rng.below(10) {
+                    0..4 => {
+                        let (bulk, crcs) = page(pool, step as u8);
+                        c.replace(key(k), block, &bulk, &crcs, PageAccess::fine(0), true);
+                        model.insert((k, block), step as u8);
+                    }
+                    4..9 => {
+                        if let Some(v) = get(&mut c, key(k), block) {
+                            assert_eq!(Some(&v), model.get(&(k, block)), "{}", entry.name);
+                        }
+                    }
+                    _ => {
+                        let range = BlockRange { first: block, count: 1 + rng.below(99) };
+                        c.invalidate(key(k), range);
+                        model.retain(|(o, b), _| *o != k || *b < range.first || *b >= range.end());
+                    }
+                }
+                assert!(c.resident_bytes() <= 64 * FRAME_BYTES as u64);
+            }
+            c.drop_object(key(1));
+            c.drop_object(key(2));
+            c.drop_object(key(3));
+            assert_eq!((c.resident_bytes(), c.groups.len()), (0, 0), "{}", entry.name);
+            assert_eq!(pool.free(), pool.capacity(), "{} leaks frames", entry.name);
+        }
+    }
+
+    #[test]
+    fn a_read_that_a_write_overtook_is_not_inserted() {
+        let pool = FramePool::new(1 << 20);
+        let mut c = PageCache::new("lru", 1 << 20).unwrap();
+        let range = BlockRange { first: 5, count: 1 };
+        let stamp = c.stamp(key(1), range);
+        let (old, old_crc) = page(pool, 1);
+        let (new, new_crc) = page(pool, 2);
+        c.replace(key(1), 5, &new, &new_crc, PageAccess::fine(0), true);
+        c.fill(key(1), 5, &old, &old_crc, PageAccess::fine(0), &stamp);
+        assert_eq!(get(&mut c, key(1), 5), Some(2));
+        c.invalidate(key(1), BlockRange::new(0, u64::MAX));
+        c.fill(key(1), 5, &old, &old_crc, PageAccess::fine(0), &stamp);
+        assert_eq!(get(&mut c, key(1), 5), None);
+        let stamp = c.stamp(key(1), range);
+        c.fill(key(1), 5, &old, &old_crc, PageAccess::fine(0), &stamp);
+        assert_eq!(get(&mut c, key(1), 5), Some(1));
+    }
+}

@@ -1,0 +1,262 @@
+//! The parameter tree of an OST: one row per parameter, with the names that administrators know.
+use std::fmt::Write as _;
+
+use types::{FsError, parse_size};
+use wire::Bytes;
+use wire::connect::{Param, ParamsReply, ParamsRequest};
+
+use crate::ost::Ost;
+
+/// Sets a parameter from text; the error is a sentence.
+type Setter = Box<dyn Fn(&Ost, &str) -> Result<(), String>>;
+
+struct Row {
+    path: String,
+    get: Box<dyn Fn(&Ost) -> String>,
+    set: Option<Setter>,
+}
+
+fn row(path: String, get: impl Fn(&Ost) -> String + 'static) -> Row {
+    Row { path, get: Box::new(get), set: None }
+}
+
+impl Row {
+    fn settable(mut self, set: impl Fn(&Ost, &str) -> Result<(), String> + 'static) -> Row {
+        self.set = Some(Box::new(set));
+        self
+    }
+}
+
+fn switch(text: &str) -> Result<bool, String> {
+    match text {
+        "1" | "on" | "enable" | "true" => Ok(true),
+        "0" | "off" | "disable" | "false" => Ok(false),
+        _ => Err(format!("'{text}' is neither 1 nor 0")),
+    }
+}
+
+fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
+    text.parse().map_err(|_| format!("'{text}' is not a number in range"))
+}
+
+impl Ost {
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = self.space_rows();
+        rows.extend(self.statistics_rows());
+        rows.extend(self.cache_rows());
+        rows.extend(self.nrs_rows());
+        rows
+    }
+
+    fn space_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
+        let kib = |f: fn(&wire::ost::StatfsReply) -> u64| move |o: &Ost| f(&o.statfs()).to_string();
+        vec![
+            row(at("uuid"), |o| format!("{}_UUID", o.identity.target())),
+            row(at("kbytestotal"), kib(|s| s.total / 1024)),
+            row(at("kbytesfree"), kib(|s| s.free / 1024)),
+            row(at("kbytesavail"), kib(|s| s.available / 1024)),
+            row(at("filestotal"), kib(|s| s.files + s.files_free)),
+            row(at("filesfree"), kib(|s| s.files_free)),
+            row(at("blocksize"), |_| "4096".into()),
+            row(at("fstype"), |o| o.store.kind().into()),
+            row(at("degraded"), |o| u32::from(o.store.failure().is_some()).to_string()),
+            row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
+            row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),
+            row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
+            row(at("brw_size"), |o| (o.config.borrow().bulk_bytes_max >> 20).to_string()).settable(|o, text| {
+                let mib: u32 = number(text)?;
+                if !(1..=64).contains(&mib) || !mib.is_power_of_two() {
+                    return Err(format!("brw_size = {text}: write 1, 2, 4, 8, 16, 32 or 64 (MiB)"));
+                }
+                o.config.borrow_mut().bulk_bytes_max = mib << 20;
+                Ok(())
+            }),
+        ]
+    }
+
+    fn statistics_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
+        let reset = |o: &Ost, text: &str| match text {
+            "0" | "clear" => {
+                o.stats.borrow_mut().reset(o.rt.wall());
+                Ok(())
+            }
+            _ => Err(format!("'{text}': write 0 or clear")),
+        };
+        vec![
+            row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(reset),
+            row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall())).settable(reset),
+            row(at("job_stats"), |o| o.stats.borrow().jobs_text(o.rt.wall())).settable(reset),
+            row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
+            row(at("grants"), |o| {
+                let mut text = String::new();
+                for (client, bytes) in o.grants.borrow().iter() {
+                    let _ = writeln!(text, "{client}: {bytes}");
+                }
+                text
+            }),
+            row(format!("ldlm.namespaces.filter-{}_UUID.lock_count", self.identity.target()), |o| {
+                o.locks.read(|ns| ns.len()).to_string()
+            }),
+            row(format!("ldlm.namespaces.filter-{}_UUID.stats", self.identity.target()), |o| {
+                format!("{:#?}\n", o.locks.read(|ns| *ns.stats()))
+            }),
+        ]
+    }
+
+    fn cache_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
+        vec![
+            row(at("read_cache_enable"), |o| u32::from(o.config.borrow().read_cache).to_string()).settable(|o, t| {
+                o.config.borrow_mut().read_cache = switch(t)?;
+                Ok(())
+            }),
+            row(at("writethrough_cache_enable"), |o| u32::from(o.config.borrow().writethrough_cache).to_string())
+                .settable(|o, t| {
+                    o.config.borrow_mut().writethrough_cache = switch(t)?;
+                    Ok(())
+                }),
+            row(at("cache_policy"), |o| o.cache.borrow().policy_name().into()).settable(|o, t| {
+                let bytes = o.config.borrow().cache_bytes;
+                o.cache.borrow_mut().rebuild(t, bytes)?;
+                o.config.borrow_mut().cache_policy = t.into();
+                Ok(())
+            }),
+            row(at("cache_bytes"), |o| o.cache.borrow().capacity_bytes().to_string()).settable(|o, t| {
+                let (bytes, policy) = (parse_size(t)?, o.config.borrow().cache_policy.clone());
+                o.cache.borrow_mut().rebuild(&policy, bytes)?;
+                o.config.borrow_mut().cache_bytes = bytes;
+                Ok(())
+            }),
+            row(at("cache_stats"), |o| {
+                let cache = o.cache.borrow();
+                let mut text = format!("resident_bytes: {}\n", cache.resident_bytes());
+                for (name, value) in cache.stats().counters() {
+                    let _ = writeln!(text, "{name}: {value}");
+                }
+                text
+            }),
+        ]
+    }
+
+    fn nrs_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("ost.OSS.ost_io.{name}");
+        let mut rows = vec![
+            row(at("nrs_policies"), |o| o.dispatch.with(|p, _| p.head().policy_name().to_string()))
+                .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t)).map_err(|e| e.to_string())),
+            row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
+                .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
+            row(at("req_waitqueue"), |o| {
+                o.dispatch.with(|p, _| {
+                    let c = p.counters();
+                    format!(
+                        "queued: {}\nin_service: {}\n{c:#?}\n{:#?}\n",
+                        p.queued(),
+                        p.in_service(),
+                        p.head().counters()
+                    )
+                })
+            }),
+        ];
+        for key in nrs::keys() {
+            let get = |o: &Ost| o.dispatch.with(|p, _| p.head().config().get(key.name)).unwrap_or_default();
+            let set = |o: &Ost, t: &str| o.dispatch.with(|p, now| p.set(now, key.name, t)).map_err(|e| e.to_string());
+            rows.push(row(at(&format!("nrs_{}", key.name)), get).settable(set));
+        }
+        rows
+    }
+
+    /// The parameters that match a glob (`*`, `?`, `{a,b}`; `*` stays within one part of a path).
+    #[must_use]
+    pub fn get_params(&self, pattern: &str) -> Vec<Param> {
+        let rows = self.rows().into_iter().filter(|r| glob(pattern, &r.path));
+        rows.map(|r| self.param(&r)).collect()
+    }
+
+    fn param(&self, r: &Row) -> Param {
+        let value = (r.get)(self).into_bytes();
+        Param { path: r.path.as_str().into(), value: value.into(), writable: r.set.is_some() }
+    }
+
+    /// Sets every parameter that matches a glob; answers them with their new values.
+    ///
+    /// # Errors
+    /// A sentence that names parameter and value. Parameters before it in the tree keep their new values.
+    pub fn set_params(&self, pattern: &str, value: &str) -> Result<Vec<Param>, String> {
+        let mut done = Vec::new();
+        for r in self.rows().into_iter().filter(|r| glob(pattern, &r.path)) {
+            let set = r.set.as_ref().ok_or_else(|| format!("{} cannot be set", r.path))?;
+            set(self, value.trim()).map_err(|e| format!("{}: {e}", r.path))?;
+            done.push(self.param(&r));
+        }
+        Ok(done)
+    }
+
+    pub(crate) fn answer_params(&self, ask: &ParamsRequest) -> Result<ParamsReply, FsError> {
+        let pattern = std::str::from_utf8(&ask.pattern).map_err(|_| FsError::Invalid)?;
+        let mut params = match &ask.value {
+            None => self.get_params(pattern),
+            Some(value) => {
+                let value = std::str::from_utf8(value).map_err(|_| FsError::Invalid)?;
+                self.set_params(pattern, value).map_err(|e| {
+                    tracing::warn!(target = self.identity.target(), "set_param refused: {e}");
+                    FsError::Invalid
+                })?
+            }
+        };
+        if ask.list {
+            params.iter_mut().for_each(|p| p.value = Bytes::default());
+        }
+        Ok(ParamsReply { params })
+    }
+}
+
+/// Whether `text` matches a glob. `*` and `?` do not match a dot.
+fn glob(pattern: &str, text: &str) -> bool {
+    if let Some(open) = pattern.find('{')
+        && let Some(len) = pattern[open..].find('}')
+    {
+        let (head, inner, tail) = (&pattern[..open], &pattern[open + 1..open + len], &pattern[open + len + 1..]);
+        return inner.split(',').any(|choice| glob(&format!("{head}{choice}{tail}"), text));
+    }
+    matches(pattern.as_bytes(), text.as_bytes())
+}
+
+/// Iterative matching with one point to go back to: linear in the text times the pattern at worst.
+fn matches(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t, mut back) = (0, 0, None);
+    while t < text.len() {
+        match pattern.get(p) {
+            Some(b'*') => {
+                back = Some((p, t));
+                p += 1;
+            }
+            Some(b'?') if text[t] != b'.' => (p, t) = (p + 1, t + 1),
+            Some(c) if *c == text[t] => (p, t) = (p + 1, t + 1),
+            _ => match back {
+                Some((star, from)) if text[from] != b'.' => {
+                    back = Some((star, from + 1));
+                    (p, t) = (star + 1, from + 1);
+                }
+                _ => return false,
+            },
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob;
+
+    #[test]
+    fn globs_stay_within_one_part_of_a_path() {
+        assert!(glob("obdfilter.*.stats", "obdfilter.stria-OST0000.stats"));
+        assert!(!glob("obdfilter.*", "obdfilter.stria-OST0000.stats"));
+        assert!(glob("obdfilter.stria-OST000?.kbytes*", "obdfilter.stria-OST0003.kbytesfree"));
+        assert!(glob("ost.OSS.{ost,ost_io}.nrs_*", "ost.OSS.ost_io.nrs_policies"));
+        assert!(!glob("ost.OSS.{a,b}.x", "ost.OSS.c.x"));
+        assert!(glob("*.*.*", "a.b.c") && !glob("*.*", "a.b.c") && !glob("", "a") && glob("", ""));
+    }
+}

@@ -1,0 +1,314 @@
+//! Objects in memory: for tests and experiments that have no disk. Committed at once, gone with the process.
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet};
+use std::rc::Rc;
+
+use cache::frames::FramePool;
+use rt::{LocalFuture, Rt};
+use types::{ClientId, FsError, ObjectId, Transno};
+use wire::Crc;
+
+use super::{
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo,
+    ObjectStore, SizeRule, Space, StoreIdentity, StoreResult, Update,
+};
+use crate::pages::{ZeroPages, crc_of_zeros};
+
+enum Block {
+    /// Space without data.
+    Reserved,
+    Data(Box<[u8]>, Crc),
+}
+
+#[derive(Default)]
+struct Object {
+    attr: ObjectAttr,
+    blocks: BTreeMap<u64, Block>,
+}
+
+impl Object {
+    fn drop_range(&mut self, range: BlockRange) -> u64 {
+        let gone: Vec<u64> = self.blocks.range(range.first..range.end()).map(|(b, _)| *b).collect();
+        for b in &gone {
+            self.blocks.remove(b);
+        }
+        gone.len() as u64
+    }
+    /// Blocks that the update would add at most, given what is there.
+    fn added(&self, update: &Update) -> u64 {
+        let holes = |r: BlockRange| r.count - self.blocks.range(r.first..r.end()).count() as u64;
+        update.reserves.iter().map(|r| holes(*r)).sum::<u64>()
+            + update.puts.iter().map(|p| holes(p.range())).sum::<u64>()
+    }
+}
+
+struct State {
+    objects: BTreeMap<ObjectId, Object>,
+    last: BTreeMap<u64, u32>,
+    sessions: BTreeSet<ClientId>,
+    used_blocks: u64,
+    transno: Transno,
+}
+
+/// A store that keeps everything in memory.
+pub struct MemoryStore {
+    identity: StoreIdentity,
+    capacity_blocks: u64,
+    pool: FramePool,
+    zeros: ZeroPages,
+    state: RefCell<State>,
+    closed: Cell<bool>,
+}
+
+impl MemoryStore {
+    /// An empty store of `capacity_bytes` (rounded down to blocks).
+    #[must_use]
+    pub fn new(rt: &Rt, identity: StoreIdentity, capacity_bytes: u64) -> Rc<MemoryStore> {
+        let pool = rt.frames();
+        let state = State {
+            objects: BTreeMap::new(),
+            last: BTreeMap::new(),
+            sessions: BTreeSet::new(),
+            used_blocks: 0,
+            transno: Transno(0),
+        };
+        Rc::new(MemoryStore {
+            identity,
+            capacity_blocks: capacity_bytes / BLOCK_BYTES,
+            pool,
+            zeros: ZeroPages::new(pool),
+            state: RefCell::new(state),
+            closed: Cell::new(false),
+        })
+    }
+
+    fn check(&self) -> StoreResult<()> {
+        if self.closed.get() { Err(FsError::Io) } else { Ok(()) }
+    }
+
+    fn read_now(&self, object: ObjectId, range: BlockRange) -> StoreResult<Blocks> {
+        self.check()?;
+        let state = self.state.borrow();
+        let object = state.objects.get(&object).ok_or(FsError::NotFound)?;
+        let mut out = Blocks::default();
+        let mut at = range.first;
+        while at < range.end() {
+            match object.blocks.get(&at) {
+                Some(Block::Data(bytes, crc)) => {
+                    let mut run = self.pool.alloc_run(1).ok_or(FsError::NoMemory)?;
+                    run.bytes_mut().expect("a fresh frame has one owner").copy_from_slice(bytes);
+                    out.bulk.push(cache::frames::Segment { run, offset: 0, len: BLOCK_BYTES as u32 });
+                    out.crcs.push(*crc);
+                }
+                _ => {
+                    self.zeros.push(&mut out.bulk, 1);
+                    out.crcs.push(crc_of_zeros());
+                }
+            }
+            at += 1;
+        }
+        Ok(out)
+    }
+
+    fn update_now(&self, id: ObjectId, update: &Update) -> StoreResult<Applied> {
+        self.check()?;
+        let state = &mut *self.state.borrow_mut();
+        let object = state.objects.get_mut(&id).ok_or(FsError::NotFound)?;
+        let mut attr = object.attr;
+        apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
+        if state.used_blocks + object.added(update) > self.capacity_blocks {
+            return Err(FsError::NoSpace);
+        }
+        for d in &update.drops {
+            object.drop_range(*d);
+        }
+        for r in &update.reserves {
+            for b in r.first..r.end() {
+                object.blocks.entry(b).or_insert(Block::Reserved);
+            }
+        }
+        for p in &update.puts {
+            object.put(p);
+        }
+        if let SizeRule::Exactly(size) = update.size {
+            object.drop_range(BlockRange::new(size.div_ceil(BLOCK_BYTES), u64::MAX));
+        }
+        apply_attr(&mut attr, update);
+        let blocks = object.blocks.len() as u64;
+        state.used_blocks = state.used_blocks + blocks - attr.blocks;
+        object.attr = ObjectAttr { blocks, ..attr };
+        state.transno = next_transno(state.transno, update.replay);
+        Ok(Applied { transno: update.replay.unwrap_or(state.transno), attr: object.attr })
+    }
+
+    fn destroy_now(&self, objects: &[ObjectId], replay: Option<Transno>) -> StoreResult<Transno> {
+        self.check()?;
+        let state = &mut *self.state.borrow_mut();
+        for id in objects {
+            if let Some(o) = state.objects.remove(id) {
+                state.used_blocks -= o.attr.blocks;
+            }
+        }
+        state.transno = next_transno(state.transno, replay);
+        Ok(replay.unwrap_or(state.transno))
+    }
+
+    fn seek_now(&self, object: ObjectId, block: u64, data: bool) -> StoreResult<Option<u64>> {
+        self.check()?;
+        let state = self.state.borrow();
+        let object = state.objects.get(&object).ok_or(FsError::NotFound)?;
+        let mut at = block;
+        for (b, content) in object.blocks.range(block..) {
+            let is_data = matches!(content, Block::Data(..));
+            if data && is_data {
+                return Ok(Some(*b));
+            }
+            if !data && (*b != at || !is_data) {
+                return Ok(Some(at));
+            }
+            at = b + 1;
+        }
+        Ok(if data { None } else { Some(at) })
+    }
+}
+
+impl Object {
+    fn put(&mut self, run: &BlockRun) {
+        let mut bytes = vec![0; BLOCK_BYTES as usize];
+        for (i, crc) in run.crcs.iter().enumerate() {
+            run.bulk.copy_out(i * BLOCK_BYTES as usize, &mut bytes);
+            self.blocks.insert(run.first + i as u64, Block::Data(bytes.clone().into_boxed_slice(), *crc));
+        }
+    }
+}
+
+/// The transaction counter after a change.
+pub(crate) fn next_transno(last: Transno, replay: Option<Transno>) -> Transno {
+    match replay {
+        Some(t) => last.max(t),
+        None => Transno(last.0 + 1),
+    }
+}
+
+/// Applies a size rule.
+///
+/// # Errors
+/// `FileTooBig` above `max`.
+pub fn apply_size(attr: &mut ObjectAttr, rule: SizeRule, max: u64) -> StoreResult<()> {
+    let size = match rule {
+        SizeRule::Keep => attr.size,
+        SizeRule::AtLeast(n) => attr.size.max(n),
+        SizeRule::Exactly(n) => n,
+    };
+    if size > max {
+        return Err(FsError::FileTooBig);
+    }
+    attr.size = size;
+    Ok(())
+}
+
+/// Applies times and owner.
+pub fn apply_attr(attr: &mut ObjectAttr, update: &Update) {
+    attr.mtime = update.mtime.apply(attr.mtime);
+    attr.atime = update.atime.apply(attr.atime);
+    attr.ctime = attr.ctime.max(update.ctime);
+    if let Some(owner) = update.owner {
+        attr.owner = owner;
+    }
+}
+
+fn ready<T: 'static>(value: T) -> LocalFuture<T> {
+    Box::pin(std::future::ready(value))
+}
+
+impl ObjectStore for MemoryStore {
+    fn kind(&self) -> &'static str {
+        "memory"
+    }
+    fn identity(&self) -> StoreIdentity {
+        self.identity.clone()
+    }
+    fn boot(&self) -> u64 {
+        1
+    }
+    fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
+        let found = self.state.borrow().objects.get(&object).map(|o| o.attr);
+        ready(self.check().and_then(|()| found.ok_or(FsError::NotFound)))
+    }
+    fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
+        ready(self.read_now(object, range))
+    }
+    fn update(&self, object: ObjectId, update: Update) -> LocalFuture<StoreResult<Applied>> {
+        ready(self.update_now(object, &update))
+    }
+    fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
+        let state = &mut *self.state.borrow_mut();
+        let last = state.last.entry(seq).or_default();
+        for oid in *last + 1..=to {
+            state.objects.insert(ObjectId(types::Fid::new(seq, oid)), Object::default());
+        }
+        *last = to.max(*last);
+        ready(self.check())
+    }
+    fn last_object(&self, seq: u64) -> u32 {
+        self.state.borrow().last.get(&seq).copied().unwrap_or(0)
+    }
+    fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
+        ready(self.destroy_now(&objects, replay))
+    }
+    fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
+        ready(self.seek_now(object, block, data))
+    }
+    fn sync(&self) -> LocalFuture<StoreResult<()>> {
+        ready(self.check())
+    }
+    fn last_committed(&self) -> Transno {
+        self.state.borrow().transno
+    }
+    fn space(&self) -> Space {
+        let state = self.state.borrow();
+        let free = (self.capacity_blocks - state.used_blocks) * BLOCK_BYTES;
+        let objects = state.objects.len() as u64;
+        Space {
+            total: self.capacity_blocks * BLOCK_BYTES,
+            free,
+            ready: free,
+            objects,
+            objects_free: u64::from(u32::MAX) - objects,
+        }
+    }
+    fn sessions(&self) -> Vec<ClientId> {
+        self.state.borrow().sessions.iter().copied().collect()
+    }
+    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.state.borrow_mut().sessions.insert(client);
+        ready(self.check())
+    }
+    fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.state.borrow_mut().sessions.remove(&client);
+        ready(self.check())
+    }
+    fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
+        let state = self.state.borrow();
+        let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
+        let list = state.objects.range(behind).take(count);
+        let list = list.map(|(id, o)| ObjectInfo { object: *id, attr: o.attr }).collect();
+        ready(self.check().map(|()| list))
+    }
+    fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
+        let state = self.state.borrow();
+        let Some(o) = state.objects.get(&object) else { return ready(Err(FsError::NotFound)) };
+        let bad = |(b, c): (&u64, &Block)| match c {
+            Block::Data(bytes, crc) if wire::crc32c(bytes) != *crc => Some(BadBlock { object, block: *b }),
+            _ => None,
+        };
+        ready(Ok(o.blocks.iter().filter_map(bad).collect()))
+    }
+    fn failure(&self) -> Option<FsError> {
+        self.check().err()
+    }
+    fn close(&self) -> LocalFuture<StoreResult<()>> {
+        self.closed.set(true);
+        ready(Ok(()))
+    }
+}

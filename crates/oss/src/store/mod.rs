@@ -1,0 +1,292 @@
+//! What an OST asks of the thing that keeps its bytes.
+//!
+//! A store works in whole blocks of 4 KiB with a checksum each; bytes within blocks, locks, caching and scheduling are
+//! the OST's business. Every change is one [`Update`] of one object, applied at one moment and numbered with a
+//! transaction; the answer comes before the commit, and [`ObjectStore::last_committed`] tells what a power loss can no
+//! longer take. A store that failed a write or a sync latches: everything fails until it is opened again.
+
+pub mod conformance;
+mod emulated;
+mod memory;
+mod null;
+
+pub use emulated::{DeviceProfile, EmulatedStore};
+pub use memory::MemoryStore;
+pub use null::{NullStore, pattern_page};
+
+use cache::frames::Bulk;
+use rt::LocalFuture;
+use types::{ClientId, FsError, ObjectId, OstIndex, Transno, WallTime};
+use wire::Crc;
+
+/// Bytes of one block: the unit of mapping and of checksums at rest.
+pub const BLOCK_BYTES: u64 = types::PAGE_BYTES as u64;
+
+/// Largest size of an object, in bytes: 2^63 - 1, as in POSIX.
+pub const OBJECT_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// Outcome of a store operation.
+pub type StoreResult<T> = Result<T, FsError>;
+
+/// `count` blocks from block `first` of an object.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct BlockRange {
+    /// First block.
+    pub first: u64,
+    /// Number of blocks.
+    pub count: u64,
+}
+
+impl BlockRange {
+    /// Blocks `first..end`.
+    ///
+    /// # Panics
+    /// When `end < first`.
+    #[must_use]
+    pub fn new(first: u64, end: u64) -> BlockRange {
+        assert!(first <= end, "a block range ends before it starts");
+        BlockRange { first, count: end - first }
+    }
+    /// One past the last block.
+    #[must_use]
+    pub fn end(&self) -> u64 {
+        self.first.saturating_add(self.count)
+    }
+    /// Whether it holds no block.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+    /// Whether both share a block.
+    #[must_use]
+    pub fn overlaps(&self, other: &BlockRange) -> bool {
+        self.first < other.end() && other.first < self.end()
+    }
+}
+
+/// Who a store belongs to, written when it was made.
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
+pub struct StoreIdentity {
+    /// Cluster id.
+    pub cluster: u64,
+    /// File system name, 1..=8 characters.
+    pub fsname: String,
+    /// Index of the OST.
+    pub ost: OstIndex,
+    /// Random identity of this store.
+    pub uuid: u64,
+}
+
+impl StoreIdentity {
+    /// The target's name, like `stria-OST0000`.
+    #[must_use]
+    pub fn target(&self) -> String {
+        format!("{}-OST{:04x}", self.fsname, self.ost.0)
+    }
+}
+
+/// Who an object's bytes are charged to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Owner {
+    /// User.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub project: u32,
+}
+
+/// An object's attributes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct ObjectAttr {
+    /// Bytes.
+    pub size: u64,
+    /// Blocks of [`BLOCK_BYTES`] that take space.
+    pub blocks: u64,
+    /// Modification.
+    pub mtime: WallTime,
+    /// Access.
+    pub atime: WallTime,
+    /// Change.
+    pub ctime: WallTime,
+    /// Owner.
+    pub owner: Owner,
+}
+
+/// Whole blocks of data with the checksum of each.
+#[derive(Clone, Debug, Default)]
+pub struct BlockRun {
+    /// First block in the object.
+    pub first: u64,
+    /// The bytes: page-aligned pieces of whole frames, `crcs.len()` blocks in all.
+    pub bulk: Bulk,
+    /// crc32c of each block.
+    pub crcs: Vec<Crc>,
+}
+
+impl BlockRun {
+    /// The blocks.
+    #[must_use]
+    pub fn range(&self) -> BlockRange {
+        BlockRange { first: self.first, count: self.crcs.len() as u64 }
+    }
+}
+
+/// What a read delivers: `crcs.len()` blocks, zeros where nothing is stored, each matching its checksum.
+#[derive(Clone, Debug, Default)]
+pub struct Blocks {
+    /// The bytes, whole pages.
+    pub bulk: Bulk,
+    /// crc32c of each block.
+    pub crcs: Vec<Crc>,
+}
+
+/// What an update does to the size.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SizeRule {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Grows it to at least this many bytes.
+    AtLeast(u64),
+    /// Sets it; blocks that lie wholly behind it go. The caller zeroes the rest of the last block.
+    Exactly(u64),
+}
+
+/// What an update does to the modification time.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum TimeRule {
+    /// Nothing.
+    #[default]
+    Keep,
+    /// Raises it to this; an older value changes nothing.
+    AtLeast(WallTime),
+    /// Sets it.
+    Exactly(WallTime),
+}
+
+impl TimeRule {
+    /// `old` after the rule.
+    #[must_use]
+    pub fn apply(self, old: WallTime) -> WallTime {
+        match self {
+            TimeRule::Keep => old,
+            TimeRule::AtLeast(t) => old.max(t),
+            TimeRule::Exactly(t) => t,
+        }
+    }
+}
+
+/// One change of one object. Applied all at one moment, in this order: drops, reserves, puts, size, times.
+#[derive(Clone, Debug, Default)]
+pub struct Update {
+    /// Blocks that become holes.
+    pub drops: Vec<BlockRange>,
+    /// Blocks that get space where they are holes, and read as zeros.
+    pub reserves: Vec<BlockRange>,
+    /// New data; disjoint.
+    pub puts: Vec<BlockRun>,
+    /// Size.
+    pub size: SizeRule,
+    /// Modification time.
+    pub mtime: TimeRule,
+    /// Access time.
+    pub atime: TimeRule,
+    /// Change time; never goes back.
+    pub ctime: WallTime,
+    /// New owner.
+    pub owner: Option<Owner>,
+    /// The transaction that this change was before a restart.
+    pub replay: Option<Transno>,
+}
+
+/// An update that was carried out.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Applied {
+    /// Its transaction.
+    pub transno: Transno,
+    /// The object afterwards.
+    pub attr: ObjectAttr,
+}
+
+/// Space in bytes. `free` never counts what an uncommitted change will give back.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Space {
+    /// In all.
+    pub total: u64,
+    /// Free, whether or not the medium has already set it aside.
+    pub free: u64,
+    /// Free and set aside: writes of this many bytes cannot fail for lack of space. At most `free`.
+    pub ready: u64,
+    /// Objects that exist.
+    pub objects: u64,
+    /// Objects that can still be made.
+    pub objects_free: u64,
+}
+
+/// One object in a listing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct ObjectInfo {
+    /// Object.
+    pub object: ObjectId,
+    /// Attributes.
+    pub attr: ObjectAttr,
+}
+
+/// A block that does not match its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadBlock {
+    /// Object.
+    pub object: ObjectId,
+    /// Block of the object.
+    pub block: u64,
+}
+
+/// What keeps an OST's objects. Every method may be called while others are under way.
+///
+/// Errors shared by all: `Io` once the store has latched, `NotFound` for an object that does not exist, `Corrupt`
+/// when stored bytes do not match their checksum (object and offset are in the log), `NoSpace`.
+pub trait ObjectStore {
+    /// Kind of store, for parameters: `file`, `memory`, `null`, ...
+    fn kind(&self) -> &'static str;
+    /// Who it belongs to.
+    fn identity(&self) -> StoreIdentity;
+    /// Number of this opening of the store, from 1; grows with every one.
+    fn boot(&self) -> u64;
+    /// An object's attributes.
+    fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>>;
+    /// Blocks of an object, also behind its end (zeros).
+    fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>>;
+    /// Changes an object. When it fails, nothing has changed.
+    fn update(&self, object: ObjectId, update: Update) -> LocalFuture<StoreResult<Applied>>;
+    /// Makes empty objects `last + 1 ..= to` of sequence `seq`, where `last` is what [`ObjectStore::last_object`]
+    /// answers; complete when they are on stable storage.
+    fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>>;
+    /// Highest object id ever made in a sequence; 0: none.
+    fn last_object(&self, seq: u64) -> u32;
+    /// Removes objects; those that do not exist are skipped. One transaction.
+    fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>>;
+    /// First block at or behind `block` that is data (`data`) or a hole; `None` when no data follows. Reserved blocks
+    /// are holes.
+    fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>>;
+    /// Everything applied before is on stable storage afterwards.
+    fn sync(&self) -> LocalFuture<StoreResult<()>>;
+    /// Every transaction up to here is on stable storage.
+    fn last_committed(&self) -> Transno;
+    /// Space now.
+    fn space(&self) -> Space;
+    /// Clients whose sessions are remembered.
+    fn sessions(&self) -> Vec<ClientId>;
+    /// Remembers a client; complete when that is on stable storage.
+    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
+    /// Forgets a client.
+    fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
+    /// Up to `count` objects behind `after`, in order of id.
+    fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
+    /// Reads every block of an object and compares it with its checksum.
+    fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>>;
+    /// The failure that latched the store, if any.
+    fn failure(&self) -> Option<FsError>;
+    /// Commits and ends background work; everything fails afterwards.
+    fn close(&self) -> LocalFuture<StoreResult<()>>;
+}
