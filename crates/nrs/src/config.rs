@@ -152,7 +152,7 @@ static KEYS: &[Key] = &[
         name: "quantum_requests",
         default: "0",
         range: "0..=65535",
-        meaning: "Requests served per object (or client) in a turn; 0 = the policy's own default (obrr 8, orr and trr 256, crrn 16).",
+        meaning: "Requests served per object (or client) in a turn; 0 = the policy's own default (obrr 8, obrr+, orr and trr 256, crrn 16).",
         set: |c, t| in_range(t, 0, 65_535).map(|n| c.quantum_requests = n as u32),
         get: |c| c.quantum_requests.to_string(),
     },

@@ -21,6 +21,7 @@ mod obrr;
 mod orr;
 mod prefetch;
 pub mod record;
+mod reference;
 mod registry;
 mod request;
 mod rounds;
@@ -32,6 +33,7 @@ mod trr;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
 pub use head::{Head, HeadCounters, QueueFull};
+pub use reference::reference_markdown;
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};
 pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};
