@@ -6,14 +6,16 @@
 //! ([`crate::ReclaimPolicy::on_fetched`]); a fine miss is a seek for few bytes, a coarse one is mostly transfer.
 //!
 //! The accesses of a window add up to one difference of costs. Differences are summed with an exponential memory of
-//! [`MEMORY`] windows, their squares likewise, and the lead changes hands only when the sum is [`EVIDENCE`] times
-//! larger than the root of the squares: one coarse request hits or misses as a whole, so single windows are noisy,
-//! and a change of mind costs what the other policy had kept. Coming from even, four windows that agree suffice. The
-//! leader places and demotes pages in the real lists from then on; nothing is moved at the moment of a change.
-//! Starts as `lru`.
+//! [`MEMORY`] windows, their squares likewise, and the lead changes hands only when the square of the sum is
+//! [`EVIDENCE`] times the sum of the squares: one coarse request hits or misses as a whole, so single windows are
+//! noisy, and a change of mind costs what the other policy had kept. Coming from even, three windows that agree
+//! suffice. The leader places and demotes pages in the real lists from then on; nothing is moved at that moment.
+//!
+//! Starts as `fgf_lru+ring`: fine pages lost under `lru` come back one seek at a time, coarse pages lost under FGF in
+//! one sequential round.
 use crate::managed::{Managed, Order};
 use crate::table::{AHEAD, Table};
-use crate::two_list::{Placement, TwoList};
+use crate::two_list::{Placement, RingSize, TwoList};
 use crate::{CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy};
 use alloc::{boxed::Box, vec, vec::Vec};
 use core::time::Duration;
@@ -23,9 +25,9 @@ use rustc_hash::FxBuildHasher;
 /// Smaller caches sample more densely so that a shadow has this many frames, down to one block in 8.
 const SHADOW_PAGES_MIN: u32 = 256;
 /// Windows after which a difference counts 1/e.
-const MEMORY: i64 = 24;
-/// Standard deviations that a change of the lead needs.
-const EVIDENCE: u128 = 2;
+const MEMORY: i64 = 32;
+/// Squared standard deviations that a change of the lead needs.
+const EVIDENCE: u128 = 3;
 
 struct Adaptive {
     lists: TwoList,
@@ -53,15 +55,16 @@ fn adaptive(config: &CacheConfig) -> Adaptive {
     let capacity = config.capacity_pages;
     let sample = config.duel_sample_one_in.min((capacity / SHADOW_PAGES_MIN).max(8)).max(8);
     let pages = (capacity / sample).max(8);
-    let ring = (config.ring_pages() / sample).max(1);
-    let lists = TwoList::new("adaptive", capacity, Placement::Lru);
-    // A verdict after every quarter of a shadow's turnover.
-    let window = (pages / 4).max(64);
+    let ring = config.ring_size();
+    let shadow_ring = RingSize { kept: (ring.kept / sample).max(1), ahead: (ring.ahead / sample).max(1) };
+    let lists = TwoList::new("adaptive", capacity, Placement::Ring);
+    // A verdict after an eighth of a shadow's turnover.
+    let window = (pages / 8).max(64);
     Adaptive {
-        lists: lists.with_ring(config.ring_pages()),
+        lists: lists.with_ring(ring),
         sample_one_in: u64::from(sample),
-        lru: Shadow::new(pages, Placement::Lru, 0),
-        fgf: Shadow::new(pages, Placement::Ring, ring),
+        lru: Shadow::new(pages, Placement::Lru, RingSize { kept: 0, ahead: 0 }),
+        fgf: Shadow::new(pages, Placement::Ring, shadow_ring),
         fine: MissCost::new(config.duel_fine_cost_ns),
         coarse: MissCost::new(config.duel_coarse_cost_ns),
         window_us: 0,
@@ -104,7 +107,7 @@ impl Adaptive {
         self.squares = (self.squares - self.squares / MEMORY as u128).saturating_add(square);
         self.window_us = 0;
         let difference = u128::from(self.difference_us.unsigned_abs());
-        if difference.saturating_mul(difference) < self.squares.saturating_mul(EVIDENCE * EVIDENCE) {
+        if difference.saturating_mul(difference) < self.squares.saturating_mul(EVIDENCE) {
             return;
         }
         let leader = match self.difference_us.signum() {
@@ -156,7 +159,7 @@ impl Shadow {
     /// Upper bound of bytes per shadow frame: list entry, block, and a map that is between 7/16 and 7/8 full.
     const BYTES_PER_FRAME: u32 = Table::BYTES_PER_FRAME + 8 + 17 * 16 / 7;
 
-    fn new(pages: u32, placement: Placement, ring: u32) -> Shadow {
+    fn new(pages: u32, placement: Placement, ring: RingSize) -> Shadow {
         Shadow {
             lists: TwoList::new("shadow", pages, placement).with_ring(ring),
             frame_of: HashMap::with_capacity_and_hasher(pages as usize, FxBuildHasher),
@@ -234,6 +237,7 @@ impl Order for Adaptive {
         (2 * Shadow::BYTES_PER_FRAME).div_ceil(self.sample_one_in as u32)
     }
     fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
+        self.lists.counters(into);
         into.extend([
             ("duel_lru_extra_us", self.difference_us.max(0).unsigned_abs()),
             ("duel_fgf_extra_us", self.difference_us.min(0).unsigned_abs()),
@@ -284,14 +288,17 @@ mod tests {
         let coarse = |i: u64| PageAccess::coarse(crate::block_id(2, i), STRIPE);
         let end = run((0..200_000).map(|i| if i % 10 == 0 { fine(i / 10) } else { coarse(i) }));
         assert_eq!(end.lists.placement, Placement::Ring);
+        assert!(end.difference_us > 0, "and the shadows say so");
     }
 
     #[test]
     fn re_used_coarse_data_makes_lru_win() {
         let fine = |i: u64| PageAccess::fine(crate::block_id(1, i));
         let coarse = |i: u64| PageAccess::coarse(crate::block_id(2, i % 2000), STRIPE);
-        let end = run((0..200_000).map(|i| if i % 10 == 0 { fine(i) } else { coarse(i) }));
-        assert_eq!(end.lists.placement, Placement::Lru);
+        // Fine pages fill the cache first: otherwise the coarse ones are active before anything has to leave.
+        let reuse = (0..200_000).map(|i| if i % 10 == 0 { fine(i) } else { coarse(i) });
+        let end = run((1 << 40..(1 << 40) + 20_000).map(fine).chain(reuse));
+        assert_eq!((end.lists.placement, end.switches), (Placement::Lru, 1));
     }
 
     #[test]

@@ -8,7 +8,7 @@ use crate::managed::{Managed, Order};
 use crate::table::Table;
 use crate::two_list::{Placement, TwoList};
 use crate::{CacheConfig, FrameId, PageAccess, ReclaimPolicy};
-use alloc::boxed::Box;
+use alloc::{boxed::Box, vec::Vec};
 
 struct Bypass {
     lists: TwoList,
@@ -49,12 +49,15 @@ impl Order for Bypass {
     fn candidate(&mut self) -> Option<FrameId> {
         self.lists.candidate()
     }
+    fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
+        self.lists.counters(into);
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use alloc::{vec, vec::Vec};
+    use alloc::vec;
 
     #[test]
     fn requests_of_the_threshold_and_above_are_not_admitted_and_leave_first_when_inserted() {

@@ -156,7 +156,7 @@ mod tests {
                         (true, _) => p.touch(FrameId(f), a),
                     }
                 }
-                *here = !*here || f % 7 != 0;
+                *here = !*here || !f.is_multiple_of(7);
                 if rng.chance(0.15) {
                     let victims = reclaim(&mut *batched, 5);
                     assert_eq!(victims, reclaim(&mut *single, 5), "seed {seed}");

@@ -201,7 +201,7 @@ mod tests {
 
     #[test]
     fn every_32nd_block_id_is_a_fair_sample_of_sequential_pages() {
-        let sampled = (0..320_000u64).filter(|&p| block_id(7, p) % 32 == 0).count();
+        let sampled = (0..320_000u64).filter(|&p| block_id(7, p).is_multiple_of(32)).count();
         assert!((9_500..10_500).contains(&sampled), "{sampled}");
     }
 

@@ -3,6 +3,7 @@
 //! One line per policy. The name is the config value, the metric label, the scenario key and the documentation entry.
 use crate::ReclaimPolicy;
 use crate::table::CAPACITY_MAX;
+use crate::two_list::RingSize;
 use alloc::{boxed::Box, format, string::String, vec::Vec};
 use core::fmt::Write as _;
 use types::{MIB, PAGE_BYTES, parse_size};
@@ -118,8 +119,8 @@ macro_rules! config {
 config! {
     stripe_bytes: u64 = MIB, size, 65_536..=(1 << 32), "bytes", "Stripe size assumed where a request does not know its file's: fewer bytes are fine, equal or more are coarse.";
     readahead_window_bytes: u64 = 4 * MIB, size, 4096..=(1 << 32), "bytes", "Largest readahead window of one stream; the coarse ring holds at least two.";
-    coarse_ring_pages: u32 = 0, number, 0..=u32::MAX, "pages", "Pages of the coarse ring of `fgf_lru+ring`; 0: two readahead windows per stream for `coarse_streams` streams, at most an eighth of the cache, never below two windows or (in a small cache) half of it.";
-    coarse_streams: u32 = 4, number, 1..=65_536, "streams", "Concurrent coarse streams that the automatic ring size provides for.";
+    coarse_ring_pages: u32 = 0, number, 0..=u32::MAX, "pages", "`fgf_lru+ring`: pages that the coarse ring keeps; 0: two readahead windows. Never more than half of the cache.";
+    coarse_ahead_percent: u32 = 50, number, 0..=90, "%", "`fgf_lru+ring`: share of the cache up to which coarse pages read ahead and not yet used are kept, above the ring's own size.";
     bypass_bytes: u64 = 8 * MIB, size, 4096..=(1 << 32), "bytes", "`bypass`: requests of at least this size do not stay in the cache.";
     batch_pages: u32 = 15, number, 1..=15, "pages", "Insertions that `fgf_lru` collects before it links them into the lists, as Linux's pagevec does.";
     duel_sample_one_in: u32 = 32, number, 8..=65_536, "blocks", "`adaptive`: the shadow caches simulate one block in this many.";
@@ -137,17 +138,14 @@ fn number(key: &str, value: &str) -> Result<u64, String> {
 }
 
 impl CacheConfig {
-    /// Pages of the coarse ring: the configured number, or what two readahead windows per provided stream need.
-    #[must_use]
-    pub fn ring_pages(&self) -> u32 {
-        if self.coarse_ring_pages != 0 {
-            return self.coarse_ring_pages.min(self.capacity_pages);
-        }
-        let two_windows = (2 * self.readahead_window_bytes / PAGE_BYTES as u64).max(2);
-        let wished = two_windows.saturating_mul(u64::from(self.coarse_streams));
-        let cache = u64::from(self.capacity_pages);
-        let pages = wished.min((cache / 8).max(two_windows)).min((cache / 2).max(1));
-        pages as u32 // at most capacity_pages
+    /// What the coarse ring keeps, from `coarse_ring_pages`, the readahead window and the cache's size.
+    pub(crate) fn ring_size(&self) -> RingSize {
+        let two_windows = (2 * self.readahead_window_bytes).div_ceil(PAGE_BYTES as u64);
+        let wished = if self.coarse_ring_pages > 0 { u64::from(self.coarse_ring_pages) } else { two_windows };
+        let capacity = u64::from(self.capacity_pages);
+        let kept = wished.min((capacity / 2).max(1)) as u32;
+        let ahead = (capacity * u64::from(self.coarse_ahead_percent) / 100) as u32;
+        RingSize { kept, ahead }
     }
 }
 

@@ -5,13 +5,14 @@
 //! A page enters the inactive list. Its first use sets the referenced bit (a demand read is its own first use), the
 //! next use activates it. Before a victim is taken, active pages are demoted until the active list is no longer than
 //! the rest; an active page whose referenced bit is set gets a second chance at the active head instead, without the
-//! bit. Victims come from the inactive tail whatever their bit says, as Linux treats unmapped file pages.
+//! bit. With a ring, coarse pages never become active: re-used ones go back to the ring's head. Victims come from the inactive tail whatever their bit says, as Linux treats unmapped file pages.
 //!
 //! Flag (paper 000): a page remembers the granularity of its request. A fine use makes a coarse page fine; a coarse
 //! use leaves a fine page fine, so that a scan across a hot range does not condemn it.
 use crate::managed::Order;
 use crate::table::{AHEAD, ListId, Table};
 use crate::{FrameId, Grain, PageAccess};
+use alloc::vec::Vec;
 
 /// Where pages enter and where demoted pages go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -20,8 +21,18 @@ pub(crate) enum Placement {
     Lru,
     /// Paper 000 to the letter: fine pages at the inactive head, coarse ones at the reclaim end.
     Fgf,
-    /// Coarse pages in a ring of their own that keeps its last pages; used pages leave it before unused ones.
+    /// Coarse pages in a ring of their own that keeps its last pages; see [`RingSize`].
     Ring,
+}
+
+/// What the coarse ring keeps while fine pages want its room.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct RingSize {
+    /// Pages of the whole ring below which nothing leaves it. Above it, used pages go to the reclaim end, oldest first.
+    pub(crate) kept: u32,
+    /// Pages fetched ahead and not yet used below which none of them leaves. Above it the newest leave: the oldest
+    /// are next to be read, and giving those up would lose every page of every stream in turn.
+    pub(crate) ahead: u32,
 }
 
 const ACTIVE: ListId = 1;
@@ -40,19 +51,28 @@ pub(crate) struct TwoList {
     name: &'static str,
     table: Table,
     pub(crate) placement: Placement,
-    ring_pages: u32,
+    ring: RingSize,
     batch_pages: u32,
+    /// Insertions so far, wrapping: the age of prefetched pages.
+    inserted: u32,
 }
 
 impl TwoList {
     /// Empty lists over `capacity_pages` frames, without ring and batch.
     pub(crate) fn new(name: &'static str, capacity_pages: u32, placement: Placement) -> TwoList {
-        TwoList { name, table: Table::new(capacity_pages), placement, ring_pages: 0, batch_pages: 1 }
+        TwoList {
+            name,
+            table: Table::new(capacity_pages),
+            placement,
+            ring: RingSize { kept: 0, ahead: 0 },
+            batch_pages: 1,
+            inserted: 0,
+        }
     }
 
-    /// Keeps a coarse ring of `pages` pages ([`Placement::Ring`] only).
-    pub(crate) fn with_ring(self, pages: u32) -> TwoList {
-        TwoList { ring_pages: pages, ..self }
+    /// Keeps a coarse ring ([`Placement::Ring`] only).
+    pub(crate) fn with_ring(self, ring: RingSize) -> TwoList {
+        TwoList { ring, ..self }
     }
 
     /// Links insertions in batches of `pages` pages.
@@ -86,10 +106,73 @@ impl TwoList {
             }
             _ => self.table.push_head(INACTIVE, frame),
         }
+        self.spill();
+    }
+
+    /// What the ring may keep; after a change of placement it has no claim any more.
+    fn ring_claim(&self) -> RingSize {
+        if self.placement == Placement::Ring { self.ring } else { RingSize { kept: 0, ahead: 0 } }
+    }
+
+    fn ring_len(&self) -> u32 {
+        self.table.len(RING) + self.table.len(RING_AHEAD)
+    }
+
+    /// Moves up to two used pages that the ring has no room for to where they would be without it. Two, because one
+    /// insertion adds one: a ring that has shrunk gives its pages away bit by bit.
+    #[inline]
+    fn spill(&mut self) {
+        for _ in 0..2 {
+            if self.table.len(RING) == 0 || self.ring_len() <= self.ring_claim().kept {
+                return;
+            }
+            if let Some(frame) = self.table.tail(RING) {
+                match self.placement {
+                    Placement::Lru => self.table.move_to_head(INACTIVE, frame),
+                    Placement::Fgf | Placement::Ring => self.table.move_to_tail(INACTIVE, frame),
+                }
+            }
+        }
+    }
+
+    /// The page that leaves because the ring is larger than what it keeps.
+    fn ring_excess(&self) -> Option<FrameId> {
+        let (used, ahead, claim) = (self.table.len(RING), self.table.len(RING_AHEAD), self.ring_claim());
+        if used > 0 && used + ahead > claim.kept && self.placement == Placement::Ring {
+            return self.table.tail(RING);
+        }
+        // A page that waited for a whole turnover of the cache has no reader any more.
+        let oldest = self.table.tail(RING_AHEAD)?;
+        if self.inserted.wrapping_sub(self.table.word(oldest)) > self.table.capacity() {
+            return Some(oldest);
+        }
+        if ahead > claim.ahead.max(claim.kept) && self.placement == Placement::Ring {
+            self.table.head(RING_AHEAD)
+        } else {
+            None
+        }
     }
 
     fn ring_tail(&self) -> Option<FrameId> {
         self.table.tail(RING).or_else(|| self.table.tail(RING_AHEAD))
+    }
+
+    /// Takes a linked frame to where an insertion would put it now. Earlier insertions come before it.
+    fn replace(&mut self, frame: FrameId) {
+        self.drain();
+        self.table.unlink(frame);
+        self.place(frame);
+    }
+
+    /// With a ring no coarse page becomes active; those that were before the placement changed leave before fine ones
+    /// as soon as they are the oldest.
+    fn demote_coarse(&mut self) {
+        while self.placement == Placement::Ring
+            && let Some(frame) = self.table.tail(ACTIVE)
+            && self.table.flag(frame, COARSE)
+        {
+            self.table.move_to_tail(INACTIVE, frame);
+        }
     }
 
     /// Demotes the oldest active page without a referenced bit. Every second chance on the way uses up a hit.
@@ -98,10 +181,10 @@ impl TwoList {
             if self.table.flag(frame, REFERENCED) {
                 self.table.set_flag(frame, REFERENCED, false);
                 self.table.move_to_head(ACTIVE, frame);
+            } else if self.placement != Placement::Lru && self.table.flag(frame, COARSE) {
+                return self.table.move_to_tail(INACTIVE, frame);
             } else {
-                self.table.unlink(frame);
-                self.place(frame);
-                return;
+                return self.table.move_to_head(INACTIVE, frame);
             }
         }
     }
@@ -128,6 +211,8 @@ impl Order for TwoList {
     fn on_insert(&mut self, frame: FrameId, access: &PageAccess) {
         self.table.set_flag(frame, REFERENCED, !access.readahead);
         self.table.set_flag(frame, COARSE, access.grain == Grain::Coarse);
+        self.inserted = self.inserted.wrapping_add(1);
+        self.table.set_word(frame, self.inserted);
         if self.batch_pages <= 1 {
             return self.place(frame);
         }
@@ -148,7 +233,10 @@ impl Order for TwoList {
         if became_fine {
             self.table.set_flag(frame, COARSE, false);
         }
-        if list == ACTIVE {
+        if self.placement == Placement::Ring && self.table.flag(frame, COARSE) {
+            self.table.set_flag(frame, REFERENCED, true);
+            self.replace(frame);
+        } else if list == ACTIVE {
             self.table.set_flag(frame, REFERENCED, true);
         } else if self.table.flag(frame, REFERENCED) {
             self.table.set_flag(frame, REFERENCED, false);
@@ -156,10 +244,7 @@ impl Order for TwoList {
         } else {
             self.table.set_flag(frame, REFERENCED, true);
             if became_fine || list == RING_AHEAD {
-                // Earlier insertions come before it.
-                self.drain();
-                self.table.unlink(frame);
-                self.place(frame);
+                self.replace(frame);
             }
         }
     }
@@ -169,18 +254,20 @@ impl Order for TwoList {
         if access.grain == Grain::Fine {
             self.table.set_flag(frame, COARSE, false);
         }
+        if self.placement == Placement::Ring && self.table.flag(frame, COARSE) {
+            return self.place(frame);
+        }
         self.table.set_flag(frame, REFERENCED, false);
         self.table.push_head(ACTIVE, frame);
     }
 
     fn candidate(&mut self) -> Option<FrameId> {
         self.drain();
-        let ring = self.table.len(RING) + self.table.len(RING_AHEAD);
-        // After a change of placement the ring has no claim any more.
-        let kept = if self.placement == Placement::Ring { self.ring_pages } else { 0 };
-        if ring > kept {
-            return self.ring_tail();
+        if let Some(frame) = self.ring_excess() {
+            return Some(frame);
         }
+        self.demote_coarse();
+        let ring = self.ring_len();
         while self.table.len(ACTIVE) > self.table.len(INACTIVE) + ring {
             self.demote();
         }
@@ -188,5 +275,14 @@ impl Order for TwoList {
             self.demote();
             self.table.tail(INACTIVE).or_else(|| self.ring_tail())
         })
+    }
+
+    fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
+        into.extend([
+            ("active_pages", u64::from(self.table.len(ACTIVE))),
+            ("inactive_pages", u64::from(self.table.len(INACTIVE) + self.table.len(BATCH))),
+            ("ring_used_pages", u64::from(self.table.len(RING))),
+            ("ring_ahead_pages", u64::from(self.table.len(RING_AHEAD))),
+        ]);
     }
 }

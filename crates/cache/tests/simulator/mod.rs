@@ -5,7 +5,8 @@
 //! client cache 1.2 GB, 0.7 GB on each OST, stripe 1 MiB, ten files.
 #![allow(dead_code)]
 use cache::{CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy, Stats, block_id, build};
-use std::collections::HashMap;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use std::time::Duration;
 use types::Rng;
 
@@ -26,7 +27,7 @@ const HIT_NS_PER_PAGE: f64 = 2e4;
 pub struct Cache {
     pub policy: Box<dyn ReclaimPolicy>,
     pub stats: Stats,
-    frame_of: HashMap<u64, FrameId>,
+    frame_of: HashMap<u64, FrameId, FxBuildHasher>,
     block_of: Vec<u64>,
     free: Vec<FrameId>,
 }
@@ -35,9 +36,9 @@ impl Cache {
     pub fn new(policy: &str, config: &CacheConfig) -> Cache {
         let pages = config.capacity_pages;
         Cache {
-            policy: build(policy, config).unwrap(),
+            policy: build(policy, config).expect("tests name registered policies"),
             stats: Stats::default(),
-            frame_of: HashMap::new(),
+            frame_of: HashMap::default(),
             block_of: vec![0; pages as usize],
             free: (0..pages).rev().map(FrameId).collect(),
         }
@@ -67,7 +68,7 @@ impl Cache {
                 self.frame_of.remove(&self.block_of[f.0 as usize]);
             }
         }
-        self.free.pop().unwrap()
+        self.free.pop().expect("reclaim frees a page of a full cache")
     }
 
     pub fn counter(&self, name: &str) -> u64 {
@@ -104,8 +105,8 @@ impl System {
     pub fn configured(policy: &str, configure: impl Fn(&mut CacheConfig)) -> System {
         let cache = |pages| {
             let mut config = CacheConfig::new(pages);
-            // Two windows of 4 MiB for four streams, in pages of the model.
-            config.coarse_ring_pages = 4 * 2 * (4 << 20) / PAGE as u32;
+            // Two windows of 4 MiB in pages of the model.
+            config.coarse_ring_pages = 2 * (4 << 20) / PAGE as u32;
             configure(&mut config);
             Cache::new(policy, &config)
         };
@@ -124,7 +125,7 @@ impl System {
         let bytes = r.pages * PAGE;
         let access = |page| PageAccess {
             grain: r.grain,
-            request_bytes: u32::try_from(bytes).unwrap(),
+            request_bytes: u32::try_from(bytes).expect("requests are below 4 GiB"),
             ..PageAccess::fine(block_id(r.file, page))
         };
         let mut wire = 0;
@@ -231,6 +232,19 @@ pub fn mixed(case: Case, p: f64, requests: usize, seed: u64) -> Vec<Request> {
             }
         })
         .collect()
+}
+
+/// [`mixed`] in its steady state: every hot page has been read once, in random order, before it begins. Returns the
+/// trace and the number of its requests that only warm up, the first `warm` of the mix among them.
+pub fn steady(case: Case, p: f64, warm: usize, requests: usize, seed: u64) -> (Vec<Request>, usize) {
+    let hot = (if case == Case::A { 16 << 20 } else { 128 << 20 }) / PAGE;
+    let mut rng = Rng::named(seed, "steady");
+    let mut trace: Vec<Request> =
+        (0..10 * hot).map(|i| Request { file: i / hot, first: i % hot, pages: 1, grain: Grain::Fine }).collect();
+    rng.shuffle(&mut trace);
+    let warm = trace.len() + warm;
+    trace.extend(mixed(case, p, requests, seed));
+    (trace, warm)
 }
 
 /// Four files of 128 MiB read round and round in pieces of 4 MiB beside a stream of fine accesses of a huge file, 16
