@@ -68,6 +68,7 @@ impl LightConfig {
                 request_bytes_max: params.size("elevator.request_bytes_max"),
                 plug_requests: params.int("elevator.plug_requests") as u32,
                 plug_ns: ns("elevator.plug_ms", 1e6),
+                expire_ns: ns("elevator.expire_ms", 1e6),
             },
             alloc: AllocKind::named(params.text("alloc.kind"))?,
             down: outages(params.text("faults.ost_down"), oss_count)?,
