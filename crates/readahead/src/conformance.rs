@@ -185,6 +185,12 @@ fn read(
         pages.for_each(|p| _ = f.outstanding.remove(&p));
         check_plan(f, &plan, read, at);
     }
+    if rng.chance(0.1) {
+        f.readahead.on_progress(read, &f.facts, budget, &mut plan);
+        f.twin.on_progress(read, &f.facts, twin_budget, &mut again);
+        assert!(plan == again, "{}: same calls, other answers", at());
+        check_plan(f, &plan, read, at);
+    }
 }
 
 fn check_plan(f: &mut File, plan: &Plan, read: Extent, at: &dyn Fn() -> alloc::string::String) {

@@ -38,6 +38,8 @@ pub struct Parallel {
     /// Bytes read since the last look ahead over records.
     progress: u64,
     look_again_at: u64,
+    /// Bytes read since waste last halved the ceiling: one burst of reclaim counts once.
+    since_waste: u64,
     whole_file_done: bool,
     limits: Limits,
     /// What the configuration says; a hint changes `limits`.
@@ -90,6 +92,7 @@ impl Parallel {
             forced: false,
             progress: 0,
             look_again_at: 0,
+            since_waste: u64::MAX,
             whole_file_done: false,
             limits,
             configured: limits,
@@ -224,6 +227,7 @@ impl ReadaheadPolicy for Parallel {
             self.look_again_at = 0;
         }
         self.progress = self.progress.saturating_add(read.len());
+        self.since_waste = self.since_waste.saturating_add(read.len());
         if !self.warm && ask.read_used_prefetched() {
             // Served by what an earlier stream of this file fetched: not a cached file.
             self.warm = true;
@@ -268,8 +272,12 @@ impl ReadaheadPolicy for Parallel {
     }
 
     fn on_wasted(&mut self, _: u64) {
-        self.ceiling =
-            (self.ceiling.min(self.window.max(1)) / 2).max(self.limits.initial_min).min(self.limits.window_max);
+        if self.since_waste < self.ceiling / 2 {
+            return;
+        }
+        self.since_waste = 0;
+        let base = if self.window > 0 { self.window.min(self.ceiling) } else { self.ceiling };
+        self.ceiling = (base / 2).max(self.limits.initial_min).min(self.limits.window_max);
         self.window = self.window.min(self.ceiling);
         self.forced = false;
     }
