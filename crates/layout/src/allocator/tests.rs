@@ -207,3 +207,34 @@ fn a_policy_that_answers_wrongly_is_counted_and_replaced() {
     assert_eq!(a.allocate(&facts(5), &ask(3, -1), &mut Rng::new(1)).unwrap().len(), 3);
     assert_eq!(a.wrong_answers(), 1);
 }
+
+#[test]
+fn the_suite_finds_broken_allocators() {
+    /// What is wrong with it: it repeats an OST, invents one, answers too few, or draws from outside.
+    struct Broken(u8, u64);
+    impl AllocPolicy for Broken {
+        fn choose(&mut self, candidates: &[Candidate], count: usize, dice: u64, chosen: &mut Vec<OstIndex>) {
+            RoundRobin::new().choose(candidates, count, dice, chosen);
+            match self.0 {
+                0 if count > 1 => chosen[1] = chosen[0],
+                1 => chosen[0] = OstIndex(9999),
+                2 if count > 1 => _ = chosen.pop(),
+                3 => {
+                    chosen.clear();
+                    RoundRobin::new().choose(candidates, count, self.1, chosen);
+                }
+                _ => {}
+            }
+        }
+    }
+    for fault in 0..4 {
+        let found = std::panic::catch_unwind(|| {
+            let other = core::sync::atomic::AtomicU64::new(0);
+            let next = || other.fetch_add(1, core::sync::atomic::Ordering::Relaxed);
+            conformance::check("broken", || Box::new(Broken(fault, next())), 1);
+        });
+        assert!(found.is_err(), "fault {fault} went unseen");
+    }
+    let unbalanced = || conformance::check_balance("broken", || Box::new(Broken(9, 0)), 1);
+    assert!(std::panic::catch_unwind(unbalanced).is_err(), "a fresh turn at every create is not balanced");
+}
