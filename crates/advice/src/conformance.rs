@@ -18,8 +18,8 @@ const BLOCK: u64 = 64 * KIB;
 type Model = BTreeMap<(ObjectId, u64), (Tier, Hint)>;
 
 /// Random advice, releases and pressure on a few objects. Checks after every call: the steps, carried out by a driver,
-/// give exactly what [`Advisor::class`] answers; sums agree; tiers and projects stay within their shares; HIGH is only
-/// displaced by its own project's or owner's new advice; `Only` wishes are obeyed; a twin answers the same.
+/// give exactly what [`Advisor::class`] answers; sums agree; tiers and projects stay within their shares; bytes lose their
+/// class only to a higher class or to new advice on themselves; `Only` wishes are obeyed; a twin answers the same.
 ///
 /// # Panics
 /// When a rule is broken.
