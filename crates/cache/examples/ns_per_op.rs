@@ -31,7 +31,7 @@ impl Bench {
         let mut rng = Rng::new(1);
         let access = |f: u32| {
             let block = block_id(9, u64::from(f));
-            if f % 2 == 0 { PageAccess::fine(block) } else { PageAccess::coarse(block, 1 << 20) }
+            if f.is_multiple_of(2) { PageAccess::fine(block) } else { PageAccess::coarse(block, 1 << 20) }
         };
         (0..pages).for_each(|f| policy.insert(FrameId(f), access(f)));
         // Frames below 3/4 of the cache are hit; a quarter serves the stream.
@@ -42,7 +42,7 @@ impl Bench {
     /// Operations carried out.
     fn round(&mut self, pattern: Pattern) -> usize {
         let Bench { policy, touches, free, next_block } = self;
-        let mut ops = 0;
+        let mut ops = 0usize;
         for &(frame, access) in touches.iter() {
             if !matches!(pattern, Pattern::Stream) {
                 // A page of the hit range that was evicted is not touched.
@@ -51,7 +51,7 @@ impl Bench {
                     ops += 1;
                 }
             }
-            if !matches!(pattern, Pattern::Hits) && (ops % 4 == 0 || matches!(pattern, Pattern::Stream)) {
+            if !matches!(pattern, Pattern::Hits) && (ops.is_multiple_of(4) || matches!(pattern, Pattern::Stream)) {
                 if free.is_empty() {
                     policy.reclaim(32, &mut |_| true, free);
                     ops += 32;

@@ -23,6 +23,7 @@ mod registry;
 mod s3fifo;
 mod sieve;
 mod stats;
+mod switch;
 pub mod table;
 mod two_list;
 
@@ -30,3 +31,4 @@ pub use managed::{Managed, Order};
 pub use policy::{Advice, FrameId, Grain, PageAccess, ReclaimPolicy, block_id, grain_of};
 pub use registry::{CacheConfig, PolicyEntry, build, reference_markdown, registry};
 pub use stats::Stats;
+pub use switch::switch_policy;

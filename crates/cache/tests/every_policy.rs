@@ -103,14 +103,15 @@ fn the_model_finds_policies_that_are_wrong_and_passes_a_plain_fifo() {
 /// A recording of a random workload in a cache of `pages` pages.
 fn recording(policy: &str, seed: u64) -> Log {
     let config = CacheConfig::new(500);
-    let mut p = Recorder::new(build(policy, &config).unwrap(), config, 200_000);
+    let mut p = Recorder::new(build(policy, &config).expect("it is registered"), config, 200_000);
     let mut rng = Rng::new(seed);
     let mut block_in = vec![None; 500];
     let mut free: Vec<FrameId> = (0..500).map(FrameId).collect();
     for _ in 0..20_000 {
         let range = if rng.chance(0.5) { 300 } else { 5_000 };
         let block = block_id(1, rng.below(range));
-        let mut access = if block % 3 == 0 { PageAccess::coarse(block, 1 << 20) } else { PageAccess::fine(block) };
+        let mut access =
+            if block.is_multiple_of(3) { PageAccess::coarse(block, 1 << 20) } else { PageAccess::fine(block) };
         access.readahead = rng.chance(0.1);
         if let Some(f) = block_in.iter().position(|&b| b == Some(block)) {
             p.touch(FrameId(f as u32), access);
@@ -125,7 +126,7 @@ fn recording(policy: &str, seed: u64) -> Log {
             p.reclaim(16, &mut |f| f.0 % 11 != 0, &mut free);
             free.iter().for_each(|f| block_in[f.0 as usize] = None);
         }
-        let f = free.pop().unwrap();
+        let f = free.pop().expect("reclaim freed pages");
         p.insert(f, access);
         p.on_fetched(&access, 1, Duration::from_micros(rng.below(9_000)));
         block_in[f.0 as usize] = Some(block);
