@@ -8,7 +8,7 @@ use core::fmt;
 use types::{FsError, OstIndex, parse_size};
 
 use crate::STRIPE_COUNT_MAX;
-use crate::layout_type::{LayoutError, StripeSize};
+use crate::layout_type::{Layout, LayoutError, Pattern, StripeObject, StripeSize};
 use crate::pool::{PoolError, PoolName};
 
 /// How many stripes.
@@ -280,6 +280,17 @@ impl LayoutSpec {
             pool: if let PoolChoice::Named(pool) = self.pool { Some(pool) } else { None },
             overstripe: self.overstripe,
         }
+    }
+}
+
+impl Resolved {
+    /// The layout of a file whose objects were created as asked.
+    ///
+    /// # Errors
+    /// As [`Layout::new`].
+    pub fn layout(&self, objects: Vec<StripeObject>) -> Result<Layout, LayoutError> {
+        let pattern = if self.overstripe { Pattern::Raid0Overstriped } else { Pattern::Raid0 };
+        Layout::new(self.stripe_size, pattern, self.pool, objects)
     }
 }
 

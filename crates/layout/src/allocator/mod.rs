@@ -280,8 +280,7 @@ impl Allocator {
     }
 
     fn is_full(&self, o: &OstFacts) -> bool {
-        let reserve = u128::from(o.total_bytes) * u128::from(self.config.full_permille) / 1000;
-        u128::from(o.free_bytes) <= reserve
+        o.free_bytes <= o.total_bytes / 1000 * self.config.full_permille
     }
 
     fn collect_candidates(&mut self, osts: &[OstFacts], pool: Option<PoolName>) -> Result<(), AllocError> {

@@ -49,11 +49,13 @@ impl AllocPolicy for Weighted {
         // An OST with no free byte still needs a weight, or a set of only such OSTs would have none.
         let weight = |c: &Candidate| c.free_bytes.max(1);
         let total: u128 = candidates.iter().map(|c| u128::from(weight(c))).sum();
+        // One division for all: share = weight x ratio / 2^64. At most 2^64 x 2^32 x 2000 in sum: no overflow.
+        let ratio = ((ONE as u128 * count as u128) << 64) / total;
         self.ranked.clear();
         let mut at = 0;
         for c in candidates {
             at = self.entry(c.index, at);
-            let share = (ONE as u128) * count as u128 * u128::from(weight(c)) / total;
+            let share = (u128::from(weight(c)) * ratio) >> 64;
             let credit = self.credit[at].1.saturating_add(i64::try_from(share).unwrap_or(ONE)).min(ONE);
             self.credit[at].1 = credit;
             // Most credit first; ties in index order from `phase` on, so that several MDTs do not march in step.
