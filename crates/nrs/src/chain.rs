@@ -94,6 +94,17 @@ impl<T> Chain<T> {
         }
         list.head = at;
     }
+    /// Puts the unlinked member `at` right behind `before`, which hangs in `list`.
+    pub(crate) fn insert_after(&mut self, list: &mut List, before: u32, at: u32) {
+        let next = self.members[before as usize].next;
+        let member = &mut self.members[at as usize];
+        (member.prev, member.next) = (before, next);
+        self.members[before as usize].next = at;
+        match next {
+            NIL => list.tail = at,
+            next => self.members[next as usize].prev = at,
+        }
+    }
     /// Takes the member `at` out of `list`, in which it hangs.
     pub(crate) fn unlink(&mut self, list: &mut List, at: u32) {
         let Member { prev, next, .. } = self.members[at as usize];

@@ -35,6 +35,11 @@ pub enum Op {
         /// Milliseconds to its new deadline.
         within_ms: u16,
     },
+    /// The n-th queued request (modulo their number) is overdue.
+    Hasten {
+        /// Which.
+        nth: u16,
+    },
     /// The n-th queued request (modulo their number) is cancelled.
     Cancel {
         /// Which.
@@ -83,6 +88,7 @@ pub fn random_ops(rng: &mut Rng, len: usize) -> Vec<Op> {
         let growing = step / phase % 2 == 0;
         ops.push(match rng.below(100) {
             0..=1 => Op::Promote { nth: rng.below(1 << 16) as u16, within_ms: rng.below(100) as u16 },
+            98..=99 => Op::Hasten { nth: rng.below(1 << 16) as u16 },
             2..=4 => Op::Cancel { nth: rng.below(1 << 16) as u16 },
             5 if rng.chance(0.1) => Op::Drain,
             6 if rng.chance(0.2) => Op::Reconfigure { variant: rng.below(8) as u8 },
@@ -163,6 +169,7 @@ impl Model<'_> {
             Op::Enqueue { .. } => self.enqueue(op),
             Op::Dequeue => self.dequeue().map(|_| ())?,
             Op::Promote { nth, within_ms } => self.promote(*nth, *within_ms)?,
+            Op::Hasten { nth } => self.hasten(*nth)?,
             Op::Cancel { nth } => self.cancel(*nth)?,
             Op::Complete => self.complete(),
             Op::Drain => self.drain()?,
@@ -237,6 +244,19 @@ impl Model<'_> {
         ensure!(self.policy.promote(self.now, id, serve_by), "promote does not know {id}, which is queued");
         if let Some(twin) = &mut self.twin {
             twin.promote(self.now, id, serve_by);
+        }
+        Ok(())
+    }
+
+    /// Whether it helps is the policy's affair; it must not lose anything by it, and not know what is not queued.
+    fn hasten(&mut self, nth: u16) -> Result<(), String> {
+        if let Some((id, _)) = self.in_service.first().copied() {
+            ensure!(!self.policy.hasten(id), "hasten answers true for {id}, which is in service");
+        }
+        let Some(id) = self.nth(nth) else { return Ok(()) };
+        let answer = self.policy.hasten(id);
+        if let Some(twin) = &mut self.twin {
+            ensure!(twin.hasten(id) == answer, "hasten answered {answer} and not, for the same calls");
         }
         Ok(())
     }

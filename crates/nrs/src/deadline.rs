@@ -10,9 +10,14 @@
 //! paper prints it. In mode `drain` a mandatory one is due earlier by the drain estimate: how long a request stays in
 //! service, as observed, plus the time that the other urgent requests need.
 //!
+//! Serving an overdue request alone costs a seek, and when the bandwidth table promises too much all requests become
+//! overdue and the order is lost. `obrr+` therefore lets the whole turn of the overdue request's object come next,
+//! starting at that request.
+//!
 //! Over a policy that throttles, dynamic deadlines are off (they would defeat it) and mandatory ones override it.
 //!
-//! Source: paper 001, section on deadlines. Differs: mode `drain` and the budget are ours.
+//! Source: paper 001, section on deadlines. Differs: mode `drain`, the budget and the turns for
+//! overdue requests are ours.
 use crate::{BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, slots::NIL, slots::Slots};
 use alloc::{
     boxed::Box,
@@ -92,6 +97,8 @@ pub(crate) struct Deadline {
     /// How long requests stay in service: the greatest recent time, forgotten by 1/64 per completion.
     service_ns: u64,
     newest_expiry: Instant,
+    /// Place of the overdue request whose turn the inner policy was told to let come next; 0 = none.
+    hastened: u64,
     budget: Budget,
     lambda: f64,
     bw_bytes_per_s: [u64; BW_WINDOWS],
@@ -112,6 +119,7 @@ impl Deadline {
             urgent_ns: 0,
             service_ns: 0,
             newest_expiry: Instant::ZERO,
+            hastened: 0,
             budget: Budget::default(),
             first_place: NonZeroU64::MIN.get(),
             lambda: config.lambda,
@@ -164,6 +172,21 @@ impl Deadline {
             self.budget.spend(entry.bytes);
         }
         id
+    }
+
+    /// Lets the turn of the overdue first request come next, once; answers whether the inner policy takes care of it.
+    fn hasten(&mut self, id: RequestId) -> bool {
+        if !matches!(self.flavour, Flavour::Early) {
+            return false;
+        }
+        if self.hastened != self.first_place {
+            if !self.inner.hasten(id) {
+                return false;
+            }
+            self.hastened = self.first_place;
+            self.fired.dynamic_fired += 1;
+        }
+        true
     }
 
     /// When the earliest mandatory deadline is due.
@@ -269,6 +292,7 @@ impl NrsPolicy for Deadline {
         if let Some((expiry, id)) = self.dynamic_first()
             && expiry <= now
             && self.has_dynamic()
+            && !self.hasten(id)
         {
             self.fired.dynamic_fired += 1;
             return Some(self.serve(id));

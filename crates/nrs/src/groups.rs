@@ -69,6 +69,10 @@ impl<K: Hash + Eq + Copy, G> Groups<K, G> {
     pub(crate) fn push_front(&mut self, list: &mut List, at: u32) {
         self.chain.push_front(list, at);
     }
+    /// See [`Chain::insert_after`].
+    pub(crate) fn insert_after(&mut self, list: &mut List, before: u32, at: u32) {
+        self.chain.insert_after(list, before, at);
+    }
     /// See [`Chain::unlink`].
     pub(crate) fn unlink(&mut self, list: &mut List, at: u32) {
         self.chain.unlink(list, at);
@@ -94,9 +98,13 @@ mod tests {
                 groups.unlink(&mut list, at);
                 groups.remove(at);
                 model.retain(|m| m.0 != key);
-            } else if rng.chance(0.5) {
+            } else if rng.chance(0.4) {
                 groups.push_back(&mut list, at);
                 model.push_back((key, at));
+            } else if rng.chance(0.5) && !model.is_empty() {
+                let before = rng.below(model.len() as u64) as usize;
+                groups.insert_after(&mut list, model[before].1, at);
+                model.insert(before + 1, (key, at));
             } else {
                 groups.push_front(&mut list, at);
                 model.push_front((key, at));

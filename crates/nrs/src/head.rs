@@ -61,6 +61,7 @@ pub struct Head {
     config: NrsConfig,
     /// Deadlines given by promotion to requests that are still queued: few, and looked up by id only.
     promoted: HashMap<RequestId, Instant, FxBuildHasher>,
+    in_service: usize,
     counters: HeadCounters,
     recorder: Option<Box<Recorder>>,
 }
@@ -82,6 +83,7 @@ impl Head {
             name: name.to_string(),
             config,
             promoted: HashMap::default(),
+            in_service: 0,
             counters: HeadCounters::default(),
             recorder: None,
         }
@@ -116,6 +118,7 @@ impl Head {
             self.promoted.remove(&id);
         }
         self.counters.dequeued += 1;
+        self.in_service += 1;
         Some(id)
     }
 
@@ -146,6 +149,7 @@ impl Head {
     pub fn on_complete(&mut self, now: Instant, id: RequestId, took: Duration) {
         self.note(|| Call::Complete { now, id, took });
         self.policy.on_complete(now, id, took);
+        self.in_service = self.in_service.saturating_sub(1);
     }
 
     /// Takes everything out, in the order of arrival: the target is being stopped.
@@ -212,6 +216,11 @@ impl Head {
     #[must_use]
     pub fn queued(&self) -> usize {
         self.policy.queued()
+    }
+    /// Requests dequeued and not complete.
+    #[must_use]
+    pub fn in_service(&self) -> usize {
+        self.in_service
     }
     /// Dynamic deadline of a queued request, where the policy gives one.
     #[must_use]

@@ -19,6 +19,7 @@ mod groups;
 mod head;
 mod obrr;
 mod orr;
+mod params;
 mod prefetch;
 pub mod record;
 mod reference;
@@ -33,6 +34,7 @@ mod trr;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
 pub use head::{Head, HeadCounters, QueueFull};
+pub use params::PARAMETERS;
 pub use reference::reference_markdown;
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};
@@ -87,6 +89,11 @@ pub trait NrsPolicy: Send {
     }
     /// Requests held, not counting those in service.
     fn queued(&self) -> usize;
+    /// A queued request is overdue: lets its turn come next, without breaking off the one under way. Answers whether the
+    /// policy can do that and has; else whoever asks takes the request out and serves it alone.
+    fn hasten(&mut self, _id: RequestId) -> bool {
+        false
+    }
     /// A guess at what the next `dequeue` answers, for fetching what will be needed; it may be wrong, and cost nothing.
     fn likely_next(&self) -> Option<RequestId> {
         None

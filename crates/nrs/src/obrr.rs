@@ -286,6 +286,28 @@ impl NrsPolicy for Obrr {
         (self.turn, self.interrupted) = (None, None);
     }
 
+    fn hasten(&mut self, id: RequestId) -> bool {
+        let Some(node) = self.nodes.get(id).copied() else { return false };
+        let at = node.object;
+        let front = self.ring.front();
+        let writing = is_write(node.key);
+        let object = self.objects.get_mut(at);
+        object.position[usize::from(writing)] = node.key;
+        if front == Some(at) && self.turn.is_some() {
+            // In the turn under way: it is next.
+            object.writing = writing;
+            return true;
+        }
+        // The beginning of a turn changes the direction, as there is work in this one.
+        object.writing = !writing;
+        self.objects.unlink(&mut self.ring, at);
+        match front {
+            Some(front) if self.turn.is_some() => self.objects.insert_after(&mut self.ring, front, at),
+            _ => self.objects.push_front(&mut self.ring, at),
+        }
+        true
+    }
+
     fn likely_next(&self) -> Option<RequestId> {
         self.objects.get(self.ring.front()?).next().map(|item| RequestId(item.id))
     }

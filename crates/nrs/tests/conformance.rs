@@ -43,6 +43,7 @@ fn op() -> impl Strategy<Value = conformance::Op> {
         6 => Just(Op::Dequeue),
         3 => Just(Op::Complete),
         1 => (any::<u16>(), 0..50u16).prop_map(|(nth, within_ms)| Op::Promote { nth, within_ms }),
+        1 => any::<u16>().prop_map(|nth| Op::Hasten { nth }),
         1 => any::<u16>().prop_map(|nth| Op::Cancel { nth }),
         2 => (0..5000u16).prop_map(|us| Op::Pass { us }),
         1 => (0..8u8).prop_map(|variant| Op::Reconfigure { variant }),

@@ -179,6 +179,46 @@ fn an_unknown_policy_is_refused_by_name_and_the_old_one_goes_on() {
 }
 
 #[test]
+fn lustres_parameters_read_and_write_the_head_under_load() {
+    let mut pipeline = Pipeline::new("fifo", 1);
+    (0..50).for_each(|_| pipeline.enqueue());
+    pipeline.dequeue();
+    let requests = pipeline.requests.clone();
+    let mut set = |head: &mut Head, name: &str, value: &str| {
+        head.set_param(Instant(2_000_000), name, value, &mut |id| requests[&id])
+    };
+    let head = &mut pipeline.head;
+    set(head, "nrs_policies", "orr reg").expect("orr exists");
+    set(head, "nrs_orr_quantum", "reg_quantum:16").expect("in range");
+    assert_eq!(head.get_param("nrs_orr_quantum").as_deref(), Ok("reg_quantum:16\n"));
+    let text = head.get_param("nrs_policies").expect("it is a parameter");
+    assert!(text.contains("  - name: orr\n    state: started\n    fallback: no\n    queued: 49 "), "{text}");
+    assert!(
+        text.contains("active: 1 ") && text.contains("  - name: fifo\n    state: stopped\n    fallback: yes"),
+        "{text}"
+    );
+    set(head, "nrs_policies", "deadline+obrr").expect("obrr exists");
+    set(head, "nrs_obrr_quantum", "4").expect("in range");
+    assert!(head.get_param("nrs_policies").is_ok_and(|t| t.contains("  - name: deadline+obrr\n    state: started")));
+    set(head, "nrs_policies", "tbf nid").expect("tbf exists");
+    set(head, "nrs_tbf_rule", "start slow uid={3} rate=5").expect("the rule is right");
+    assert!(head.get_param("nrs_tbf_rule").is_ok_and(|t| t.starts_with("slow uid={3} 5, ref 0\ndefault * 10000")));
+    assert_eq!(head.queued(), 49);
+    for (name, value, word) in [
+        ("nrs_policies", "orr hp", "high-priority"),
+        ("nrs_policies", "tbf jobid", "bucket"),
+        ("nrs_policies", "", "crrn"),
+        ("nrs_orr_quantum", "8", "not in use"),
+        ("nrs_quantum", "8", "nrs_quantum"),
+        ("nrs_tbf_rule", "stop fast", "fast"),
+    ] {
+        let error = set(head, name, value).expect_err(value).to_string();
+        assert!(error.contains(word), "{error}");
+    }
+    assert!(head.get_param("nrs_crrn_quantum").is_err());
+}
+
+#[test]
 fn beyond_its_limit_it_refuses_and_counts() {
     let mut head = Head::new("obrr", config(&[("queue_max", "2")])).expect("the name is known");
     let send = |head: &mut Head, id| head.enqueue(Instant(1), &request(id, 1, 0, 4096, IoOp::Read, Instant(1)));

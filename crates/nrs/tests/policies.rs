@@ -122,6 +122,35 @@ fn an_obrr_plus_turn_that_ran_dry_goes_on_when_the_adjacent_request_comes_first(
 }
 
 #[test]
+fn an_overdue_request_brings_its_objects_turn_next_so_that_a_wrong_table_does_not_cost_the_order() {
+    // The table promises 1000 times what the store does: everything is overdue at once.
+    let mut desk = Desk::new(policy("obrr+", &[("bw_mb_per_s", "500000"), ("lambda", "0.1"), ("region_bytes", "4M")]));
+    for i in 0..8 {
+        for object in 1..=5 {
+            desk.send(object, i * MIB, MIB32, IoOp::Write);
+        }
+    }
+    desk.now = Instant(60_000_000_000);
+    let served = desk.serve_all();
+    let turns = served.chunk_by(|a, b| a.0 == b.0).map(<[_]>::len).collect::<Vec<_>>();
+    assert_eq!(turns, [4; 10]);
+    assert!(desk.policy.counters().dynamic_fired > 0);
+    // One that is behind its object's position is where the turn starts.
+    let mut desk = Desk::new(policy("obrr+", &[("lambda", "1"), ("bw_mb_per_s", "1")]));
+    for i in [3, 4] {
+        desk.send(1, i * MIB, MIB32, IoOp::Write);
+    }
+    assert_eq!(desk.serve(), Some((1, 3, IoOp::Write)));
+    let low = desk.send(1, 0, MIB32, IoOp::Write);
+    for i in 5..8 {
+        desk.send(1, i * MIB, MIB32, IoOp::Write);
+    }
+    desk.now = desk.policy.expiry(low).expect("it is queued");
+    let offsets: Vec<u64> = desk.serve_all().iter().map(|s| s.1).collect();
+    assert_eq!(offsets, [4, 0, 5, 6, 7]);
+}
+
+#[test]
 fn endless_rewrites_of_one_region_do_not_hold_an_obrr_plus_turn() {
     let mut desk = Desk::new(policy("obrr+", &[("lambda", "1000")]));
     for _ in 0..8 {
