@@ -1,11 +1,12 @@
 //! A model of the whole lock protocol: one server, N clients, and a network that delays, reorders and repeats
 //! messages; clients that die or are cut off, servers that restart. One seed is one run.
 //!
-//! After every event it checks what locks are for: no two live clients hold conflicting locks, and
+//! After every event it checks what locks are for: every read sees the last write, no two live clients hold conflicting
+//! locks, and
 //! [`crate::Namespace::check_invariants`]. At the end: every want was satisfied, every table agrees, nothing is left waiting.
 //!
 //! Lost messages are modelled as late ones: the layer below repeats until it hears an answer.
-//! Differs from the real driver: holding and flushing a lock take a random time and touch no data.
+//! Differs from the real driver: holding and flushing a lock take a random time; data is one version number per block.
 use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
@@ -21,6 +22,7 @@ use crate::namespace::NamespaceConfig;
 use crate::record::{Answer, Call, Recorder};
 
 mod client;
+mod data;
 
 /// What a run looks like. Probabilities are per message or want.
 #[derive(Clone, Debug)]
@@ -92,6 +94,8 @@ pub struct ModelReport {
     pub hits: u64,
     /// Locks that gave up some of their bits.
     pub narrowed: u64,
+    /// Reads under a lock that were compared with the last write.
+    pub reads: u64,
     /// Clients evicted.
     pub evictions: u64,
     /// Model time of the last event.
@@ -149,6 +153,7 @@ struct ModelClient {
     /// Requests under way that may bring a lock.
     intents: BTreeMap<LockCookie, EnqueueRequest>,
     wants_left: u32,
+    copies: data::Copies,
 }
 
 /// The protocol with everything around it. See the module's head.
@@ -163,8 +168,11 @@ pub struct Model {
     clients: Vec<ModelClient>,
     server_ops_left: u32,
     server_cookie: u64,
+    /// Server operations under way: the client each one serves.
+    server_serves: BTreeMap<LockCookie, usize>,
     server_waits: BTreeSet<HandleId>,
     timeout_at: Option<Instant>,
+    data: data::Data,
     report: ModelReport,
 }
 
@@ -187,6 +195,7 @@ impl Model {
             waiting: BTreeMap::new(),
             intents: BTreeMap::new(),
             wants_left: config.wants,
+            copies: data::Copies::new(),
         };
         let mut model = Model {
             rng: Rng::named(config.seed, "ldlm model"),
@@ -198,8 +207,10 @@ impl Model {
             clients: (0..config.clients).map(client).collect(),
             server_ops_left: config.server_ops,
             server_cookie: 0,
+            server_serves: BTreeMap::new(),
             server_waits: BTreeSet::new(),
             timeout_at: None,
+            data: data::Data::default(),
             report: ModelReport::default(),
             config,
         };
@@ -213,6 +224,7 @@ impl Model {
     /// What went wrong first, with the seed and the model time.
     pub fn run(&mut self) -> Result<ModelReport, String> {
         while self.step()? {}
+        self.report.reads = self.data.reads;
         self.finish().map_err(|e| self.blame(e))?;
         Ok(self.report)
     }
@@ -312,7 +324,7 @@ impl Model {
             Event::ToClient(to, link, msg) if link == self.link(to) => self.client_message(to, msg),
             Event::ToClient(..) => Ok(()),
             Event::Want(i) => self.client_want(i),
-            Event::Release(i, cookie) => self.client_release(i, cookie),
+            Event::Release(i, cookie) => self.client_done(i, cookie),
             Event::GiveUp(i, cookie) => self.client_give_up(i, cookie),
             Event::Flushed(i, cookie) => self.client_flushed(i, cookie),
             Event::Shrink(i) => self.client_shrink(i),
@@ -371,8 +383,7 @@ impl Model {
                 Action::SendBlocking { client, lock, wanted, .. } => (client, ToClient::Blocking(lock, wanted)),
                 Action::SendCompletion { client, lock } if client == LOCAL => {
                     self.server_waits.remove(&lock.handle);
-                    let ms = self.rng.below(5);
-                    self.after(ms, Event::ServerDone(self.incarnation, lock.handle));
+                    self.server_work(&lock);
                     continue;
                 }
                 Action::SendCompletion { client, lock } => (client, ToClient::Completion(lock)),
@@ -422,18 +433,25 @@ impl Model {
         let data = LockPolicyData::bits(self.bits());
         let mut req = EnqueueRequest::new(LockCookie(self.server_cookie), resource, mode, data);
         if self.rng.chance(0.5) {
-            req = req.on_behalf(self.clients[self.rng.below(self.clients.len() as u64) as usize].id);
+            let i = self.rng.below(self.clients.len() as u64) as usize;
+            self.server_serves.insert(req.cookie, i);
+            req = req.on_behalf(self.clients[i].id);
         }
         match self.ask(Call::Enqueue(LOCAL, req)) {
-            Answer::Enqueue(EnqueueOutcome::Granted(lock)) => {
-                let ms = self.rng.below(5);
-                self.after(ms, Event::ServerDone(self.incarnation, lock.handle));
-            }
+            Answer::Enqueue(EnqueueOutcome::Granted(lock)) => self.server_work(&lock),
             Answer::Enqueue(EnqueueOutcome::Waiting(handle)) => {
                 self.server_waits.insert(handle);
             }
             _ => self.next_server_op(),
         }
+    }
+
+    /// A server operation has its lock: does its work, and gives the lock back a little later.
+    fn server_work(&mut self, lock: &LockDesc) {
+        let serves = self.server_serves.remove(&lock.cookie);
+        self.server_write(lock, serves);
+        let ms = self.rng.below(5);
+        self.after(ms, Event::ServerDone(self.incarnation, lock.handle));
     }
 
     fn next_server_op(&mut self) {
@@ -461,6 +479,7 @@ impl Model {
                 return Err(format!("{} answers callbacks but is late with {:?}", expired.client, expired.handle));
             }
             self.clients[i].evicted = true;
+            self.lose_copies(i);
             self.report.evictions += 1;
             self.ask(Call::Evict(expired.client));
         }
@@ -479,7 +498,10 @@ impl Model {
         }
         for i in 0..self.clients.len() {
             // Who is cut off misses the recovery window: the new server does not know it.
-            self.clients[i].evicted |= self.clients[i].cut;
+            self.clients[i].evicted |= self.clients[i].cut || !self.clients[i].alive;
+            if self.clients[i].evicted {
+                self.lose_copies(i);
+            }
             if self.clients[i].alive && !self.clients[i].evicted {
                 self.replay_client(i)?;
             }

@@ -11,7 +11,9 @@
 //!
 //! Rules for drivers
 //! - A client holds no reference to a lock while it waits for another one (take all, or take none and wait).
-//! - Server: process [`Action`]s in order per client. Client: process [`CacheAction`]s in order.
+//! - Client: process [`CacheAction`]s in order. A cancel or narrow that was sent is repeated until it is answered.
+//! - Server: an operation that a client waits for never waits for a lock of that client which the operation itself
+//!   keeps in use (a punch under the client's own write lock takes no lock of its own).
 //! - Only a server evicts; an evicted client learns it from its import and calls [`LockCache::on_evicted`].
 #![no_std]
 extern crate alloc;

@@ -342,8 +342,8 @@ pub enum EnqueueOutcome {
     Denied(DenyReason),
 }
 
-/// A message that the server must send. Order within one `Vec` matters per client: a completion goes before the
-/// blocking callback of the same lock.
+/// A message that the server must send. Sending in order is best (a completion comes before the blocking callback of the
+/// same lock), but the client copes with any order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Action {
     /// Ask a holder to give its lock back: flush, drop, cancel.

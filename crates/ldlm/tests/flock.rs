@@ -151,6 +151,22 @@ fn a_cycle_over_files_and_clients_is_found() {
     assert_eq!(s.posix_wait(FILE, 4, Shared, Extent::new(5, 6)), Waiting, "waiting in line is no cycle");
 }
 
+/// An owner with two threads waits twice; when one wait ends, another owner finds itself waiting in a circle.
+#[test]
+fn a_cycle_that_a_grant_closes_is_found_too() {
+    let mut s = Server::new();
+    assert_eq!(s.posix_wait(FILE, 3, Exclusive, Extent::ALL), Granted);
+    assert_eq!(s.posix_wait(OTHER, 2, Exclusive, Extent::ALL), Granted);
+    assert_eq!(s.posix_wait(FILE, 1, Exclusive, Extent::ALL), Waiting);
+    assert_eq!(s.posix_wait(FILE, 2, Exclusive, Extent::ALL), Waiting);
+    let last = s.cookie;
+    assert_eq!(s.posix_wait(OTHER, 1, Exclusive, Extent::ALL), Waiting, "1 waits for 2, 2 for 3: no circle yet");
+    s.posix(3, 1, Unlock, Extent::ALL);
+    let (client, cookie, reason) = (ClientId(2), LockCookie(last), DenyReason::Deadlock);
+    assert_eq!(s.granted(), [1]);
+    assert_eq!(s.out[1], Action::FlockDenied { client, cookie, reason });
+}
+
 #[test]
 fn a_signal_ends_a_wait_and_a_late_one_changes_nothing() {
     let mut s = Server::new();

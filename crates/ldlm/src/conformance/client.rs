@@ -5,7 +5,7 @@ use alloc::vec::Vec;
 
 use super::{Event, Model, ModelClient, ToClient, ToServer};
 use crate::LockMode;
-use crate::lock::{EnqueueFlags, EnqueueRequest, LockCookie, LockPolicyData, ResourceId};
+use crate::lock::{EnqueueFlags, EnqueueRequest, InodeBits, LockCookie, LockPolicyData, ResourceId};
 use crate::lock_cache::{Acquire, CacheAction};
 
 impl Model {
@@ -34,13 +34,12 @@ impl Model {
         if roll == 3
             && let Some(cookie) = self.clients[i].cache.find_revoking(self.now, resource, mode, &data)
         {
-            self.hold(i, cookie);
-            return Ok(());
+            return self.hold(i, cookie);
         }
         match self.clients[i].cache.acquire(self.now, resource, mode, data, flags) {
             Acquire::Held(cookie) => {
                 self.report.hits += 1;
-                self.hold(i, cookie);
+                self.hold(i, cookie)?;
             }
             Acquire::Joined(cookie) => self.wait(i, cookie),
             Acquire::Enqueue(req) => self.enqueue(i, req)?,
@@ -67,9 +66,9 @@ impl Model {
         let mut early = Vec::new();
         let mut out = Vec::new();
         if self.rng.chance(0.5) {
-            let cache = &mut self.clients[i].cache;
-            for lock in cache.early_cancels(req.resource, req.mode, &req.data) {
-                early.extend(cache.cancelled_early(self.now, lock.cookie, &mut out));
+            for lock in self.clients[i].cache.early_cancels(req.resource, req.mode, &req.data) {
+                self.flush_under(i, &lock, InodeBits::NONE);
+                early.extend(self.clients[i].cache.cancelled_early(self.now, lock.cookie, &mut out));
             }
         }
         self.wait(i, req.cookie);
@@ -86,10 +85,12 @@ impl Model {
     }
 
     /// A program has its lock, for a while.
-    fn hold(&mut self, i: usize, cookie: LockCookie) {
+    fn hold(&mut self, i: usize, cookie: LockCookie) -> Result<(), String> {
         self.report.granted += 1;
+        self.use_lock(i, cookie)?;
         let ms = self.rng.below(4);
         self.after(ms, Event::Release(i, cookie));
+        Ok(())
     }
 
     pub(super) fn next_want(&mut self, i: usize) {
@@ -100,7 +101,15 @@ impl Model {
         }
     }
 
-    pub(super) fn client_release(&mut self, i: usize, cookie: LockCookie) -> Result<(), String> {
+    /// A program is done with its lock.
+    pub(super) fn client_done(&mut self, i: usize, cookie: LockCookie) -> Result<(), String> {
+        if self.clients[i].alive {
+            self.use_lock(i, cookie)?;
+        }
+        self.client_release(i, cookie)
+    }
+
+    fn client_release(&mut self, i: usize, cookie: LockCookie) -> Result<(), String> {
         let mut out = Vec::new();
         if !self.clients[i].alive {
             return Ok(());
@@ -148,7 +157,7 @@ impl Model {
                 let held = cache.adopt(self.now, cookie, lock, &mut out);
                 let user = lock.filter(|_| held).and_then(|l| cache.find(self.now, l.resource, l.mode, &l.data));
                 match (is_first, user) {
-                    (true, Some(user)) => self.hold(i, user),
+                    (true, Some(user)) => self.hold(i, user)?,
                     (true, None) => {
                         self.report.refused += 1;
                         self.next_want(i);
@@ -172,7 +181,7 @@ impl Model {
             match action {
                 CacheAction::Granted(lock) => {
                     for _ in 0..self.clients[i].waiting.remove(&lock.cookie).unwrap_or(0) {
-                        self.hold(i, lock.cookie);
+                        self.hold(i, lock.cookie)?;
                     }
                 }
                 CacheAction::Denied { cookie, .. } => {
@@ -181,7 +190,8 @@ impl Model {
                         self.next_want(i);
                     }
                 }
-                CacheAction::Revoke { lock, .. } => {
+                CacheAction::Revoke { lock, keep } => {
+                    self.flush_under(i, &lock, keep);
                     let ms = self.rng.below(4);
                     self.after(ms, Event::Flushed(i, lock.cookie));
                 }

@@ -7,7 +7,8 @@ use alloc::vec::Vec;
 use types::Instant;
 
 use super::{CacheAction, Entry, LockCache, State};
-use crate::lock::{EnqueueFlags, InodeBits, LockCookie, LockDesc};
+use crate::LockMode;
+use crate::lock::{EnqueueFlags, InodeBits, LockCookie, LockDesc, LockPolicyData, ResourceId};
 
 impl LockCache {
     /// A cookie for a lock that may come along with an answer. Every one must be given to [`LockCache::adopt`], also
@@ -48,5 +49,20 @@ impl LockCache {
         self.lru.insert((now, cookie));
         self.trim(now, out);
         true
+    }
+
+    /// A lock at the server, held or on its way out, that covers all of it: what a write-out names as its right. Takes
+    /// no reference: whoever flushes under a lock does so before it is given back.
+    #[must_use]
+    pub fn peek(&self, resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> Option<LockDesc> {
+        let leaving = || {
+            let held = self.resources.get(&resource)?;
+            held.revoking
+                .iter()
+                .find(|c| self.locks.get(c).is_some_and(|e| super::covers(&e.desc, mode, data)))
+                .copied()
+        };
+        let cookie = self.matching(resource, mode, data).or_else(leaving)?;
+        self.get(cookie)
     }
 }

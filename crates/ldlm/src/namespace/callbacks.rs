@@ -1,4 +1,5 @@
 //! Blocking callbacks: sending, deadlines, progress, repetition.
+use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use types::{ClientId, Extent, HandleId, Instant};
 
@@ -77,18 +78,16 @@ impl Namespace {
         self.deadlines.first().map(|(at, _)| *at)
     }
 
-    /// Clients that are late at `now`, each once. They stay late until they are evicted or cancel.
+    /// Clients that are late at `now`, each once, longest overdue first. They stay late until they are evicted, cancel, or
+    /// make progress: a driver that still has a client's bulk requests in its queue says so with
+    /// [`Namespace::on_progress`] instead of evicting.
     #[must_use]
     pub fn on_blocking_timeout(&self, now: Instant) -> Vec<Expired> {
-        let mut late: Vec<Expired> = Vec::new();
+        let mut seen: BTreeSet<ClientId> = BTreeSet::new();
         let due = self.deadlines.iter().take_while(|(at, _)| *at <= now);
-        for lock in due.filter_map(|(_, handle)| self.locks.get(handle)) {
-            let client = lock.party.client;
-            if late.iter().all(|e| e.client != client) {
-                late.push(Expired { client, handle: lock.desc.handle });
-            }
-        }
-        late
+        let late = due.filter_map(|(_, handle)| self.locks.get(handle));
+        let first = late.filter(|lock| seen.insert(lock.party.client));
+        first.map(|lock| Expired { client: lock.party.client, handle: lock.desc.handle }).collect()
     }
 
     /// The table fills up: calls back the `want` oldest grants that nobody called back yet, as if somebody wanted the
