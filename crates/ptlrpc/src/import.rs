@@ -42,6 +42,8 @@ pub trait Callbacks: 'static {
     }
     /// The answer to one of the above.
     fn on_state_replayed(&self, _op: Op, _request: &[u8], _answer: Result<Vec<u8>, FsError>) {}
+    /// Recovery is over and the session is in service again: requests that waited at the server are asked again.
+    fn on_recovered(self: Rc<Self>) {}
     /// The server does not know us any more: locks, opens and unwritten data at this target are lost.
     fn on_evicted(&self) {}
     /// `last_committed` grew.
@@ -271,6 +273,14 @@ impl Import {
         self.call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await?.decode()
     }
 
+    /// Replaces the body under which transaction `transno` would be replayed: what its answer decided (ids, handles)
+    /// becomes part of the request.
+    pub fn amend_replay<T: Encode>(&self, transno: Transno, request: &T) {
+        if let Some(r) = self.replay.borrow_mut().get_mut(&transno) {
+            r.body = wire::encode(request);
+        }
+    }
+
     /// Waits until `transno` is on stable storage; the server must have been asked to sync, or it will get there by
     /// itself within its commit interval.
     pub async fn wait_committed(&self, transno: Transno) {
@@ -478,7 +488,7 @@ impl Import {
         }
         if restarted && session.known {
             self.set_state(ImportState::Replaying);
-            if !self.recover(&session, callbacks).await {
+            if !self.recover(&session, callbacks.clone()).await {
                 return;
             }
         } else {
@@ -489,6 +499,9 @@ impl Import {
         }
         self.resend();
         self.set_state(ImportState::Full);
+        if let Some(c) = callbacks.filter(|_| restarted) {
+            c.on_recovered();
+        }
     }
 
     fn resend(&self) {

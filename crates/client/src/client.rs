@@ -1,0 +1,469 @@
+//! The client node: connects to a cluster and holds what all files share.
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use cache::frames::FrameRun;
+use hashbrown::HashMap;
+use ldlm::{InodeBits, LockDesc, LockMode, LockPolicyData, ResourceId};
+use ptlrpc::{Callbacks, Import, ImportConfig};
+use rt::{LocalFuture, Nid, Rt};
+use rustc_hash::FxBuildHasher;
+use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
+use wire::Op;
+use wire::connect::{AuthReply, ConfigReply};
+use wire::lock as wl;
+use wire::mdt::LockBits;
+
+use crate::ClientConfig;
+use crate::inode::Inode;
+use crate::kernel::{KernelCache, NoKernel};
+use crate::locks::{LockOwner, Locks};
+use crate::object::Object;
+use crate::open::OpenFile;
+use crate::osc::Osc;
+use crate::pages::PageCache;
+
+type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
+
+/// A client of one cluster, on one shard.
+pub struct Client {
+    pub(crate) rt: Rt,
+    pub(crate) config: ClientConfig,
+    id: ClientId,
+    map: RefCell<ConfigReply>,
+    pub(crate) mdc: RefCell<Option<Rc<Import>>>,
+    pub(crate) mdt_locks: Rc<Locks>,
+    oscs: RefCell<Vec<Rc<Osc>>>,
+    pub(crate) pages: Rc<PageCache>,
+    pub(crate) zeros: FrameRun,
+    pub(crate) inodes: Table<Fid, Rc<Inode>>,
+    objects: Table<ObjectId, Rc<Object>>,
+    pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
+    pub(crate) opens: Table<u64, Rc<OpenFile>>,
+    pub(crate) flocks: crate::flock::Flocks,
+    pub(crate) readahead_budget: RefCell<readahead::Budget>,
+    kernel: RefCell<Rc<dyn KernelCache>>,
+    closing: Cell<bool>,
+}
+
+/// Why a client could not join.
+#[derive(Debug)]
+pub struct JoinError(pub String);
+impl std::fmt::Display for JoinError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+impl std::error::Error for JoinError {}
+
+impl Client {
+    /// Joins the cluster whose metadata server `config` names.
+    ///
+    /// # Errors
+    /// A sentence: no answer within `patience`, another cluster key, an unknown policy name.
+    pub async fn join(rt: Rt, config: ClientConfig, patience: Duration) -> Result<Rc<Client>, JoinError> {
+        let mut config = config;
+        if config.client.0 == 0 {
+            config.client = ClientId(rt.rng("client id").next_u64() | 1);
+        }
+        let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
+        readahead::FileReadahead::new(&config.readahead_policy, &config.readahead)
+            .map_err(|e| JoinError(e.to_string()))?;
+        let mut zeros = rt
+            .frames()
+            .alloc_run(cache::frames::RUN_FRAMES_MAX)
+            .ok_or_else(|| JoinError("the frame pool is empty".into()))?;
+        zeros.bytes_mut().expect("a fresh frame has one owner").fill(0);
+        let mdt_locks =
+            Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });
+        let budget = readahead::Budget::new(config.cache_bytes / 2);
+        let client = Rc::new(Client {
+            rt: rt.clone(),
+            id: config.client,
+            map: RefCell::default(),
+            mdc: RefCell::new(None),
+            mdt_locks,
+            oscs: RefCell::default(),
+            pages,
+            zeros,
+            inodes: RefCell::default(),
+            objects: RefCell::default(),
+            dentries: RefCell::default(),
+            opens: RefCell::default(),
+            flocks: crate::flock::Flocks::default(),
+            readahead_budget: RefCell::new(budget),
+            kernel: RefCell::new(Rc::new(NoKernel)),
+            closing: Cell::new(false),
+            config,
+        });
+        client.connect(patience).await?;
+        let me = Rc::downgrade(&client);
+        rt.spawn(async move { keep_house(me).await });
+        Ok(client)
+    }
+
+    fn import_config(&self, nid: Nid, target: &str) -> ImportConfig {
+        ImportConfig {
+            nid,
+            target: target.into(),
+            client: self.id,
+            key: self.config.key.clone(),
+            recoverable: true,
+            ping_interval: Duration::from_secs(10),
+        }
+    }
+
+    async fn connect(self: &Rc<Self>, patience: Duration) -> Result<(), JoinError> {
+        let mds = self.config.mds.clone();
+        let nobody: Weak<Client> = Weak::new();
+        let scout = Import::new(
+            self.rt.clone(),
+            ImportConfig { recoverable: false, ..self.import_config(mds.clone(), "*") },
+            nobody,
+        );
+        let reason = |i: &Import, e: FsError| {
+            let why = i.failure().unwrap_or_else(|| e.to_string());
+            JoinError(format!("cannot join the cluster at {mds}: {why}"))
+        };
+        scout.ready(patience).await.map_err(|e| reason(&scout, e))?;
+        let map: ConfigReply = scout.ask(Op::Config, &()).await.map_err(|e| reason(&scout, e))?;
+        scout.close().await;
+        let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(self.clone() as Rc<dyn Callbacks>));
+        let target = String::from_utf8_lossy(&map.mdt_target).into_owned();
+        let mdc = Import::new(self.rt.clone(), self.import_config(mds.clone(), &target), callbacks);
+        let owner: Weak<dyn LockOwner> = Rc::downgrade(&(self.clone() as Rc<dyn LockOwner>));
+        self.mdt_locks.attach(mdc.clone(), owner);
+        *self.mdc.borrow_mut() = Some(mdc.clone());
+        mdc.ready(patience).await.map_err(|e| reason(&mdc, e))?;
+        self.take_map(map);
+        Ok(())
+    }
+
+    /// Takes a cluster map in: new OSTs get an import.
+    fn take_map(self: &Rc<Self>, map: ConfigReply) {
+        for entry in &map.osts {
+            let index = usize::from(entry.ost.0);
+            while self.oscs.borrow().len() <= index {
+                let next = OstIndex(self.oscs.borrow().len() as u16);
+                self.oscs.borrow_mut().push(Osc::new(self.rt.clone(), next, Rc::downgrade(self), &self.config));
+            }
+            let osc = self.oscs.borrow()[index].clone();
+            if osc.import.borrow().is_some() {
+                continue;
+            }
+            let nid = String::from_utf8_lossy(&entry.nid);
+            match Nid::parse(&nid) {
+                Ok(nid) => {
+                    let target = String::from_utf8_lossy(&entry.target).into_owned();
+                    let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
+                    osc.attach(Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks));
+                }
+                Err(e) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
+            }
+        }
+        *self.map.borrow_mut() = map;
+    }
+
+    /// Asks for the cluster map again.
+    ///
+    /// # Errors
+    /// As the metadata server answers.
+    pub async fn refresh_map(self: &Rc<Self>) -> Result<(), FsError> {
+        let map: ConfigReply = self.mdc().ask(Op::Config, &()).await?;
+        self.take_map(map);
+        Ok(())
+    }
+
+    /// Identity in the cluster.
+    #[must_use]
+    pub fn id(&self) -> ClientId {
+        self.id
+    }
+    /// The world.
+    #[must_use]
+    pub fn rt(&self) -> &Rt {
+        &self.rt
+    }
+    /// The cluster map as last told.
+    #[must_use]
+    pub fn map(&self) -> ConfigReply {
+        self.map.borrow().clone()
+    }
+    /// OSTs by index.
+    #[must_use]
+    pub fn oscs(&self) -> Vec<Rc<Osc>> {
+        self.oscs.borrow().clone()
+    }
+    /// The import of the metadata target.
+    #[must_use]
+    pub fn mdc(&self) -> Rc<Import> {
+        self.mdc.borrow().clone().expect("set when the client joined")
+    }
+    /// Puts a cache in front that must be told when something it believes is no longer true.
+    pub fn set_kernel(&self, kernel: Rc<dyn KernelCache>) {
+        *self.kernel.borrow_mut() = kernel;
+    }
+    pub(crate) fn kernel(&self) -> Rc<dyn KernelCache> {
+        self.kernel.borrow().clone()
+    }
+    /// Page cache: (hits, misses, pages used, pages allowed, policy).
+    #[must_use]
+    pub fn cache_figures(&self) -> (u64, u64, usize, usize, &'static str) {
+        let p = &self.pages;
+        (p.hits.get(), p.misses.get(), p.used_pages(), p.limit_pages(), p.policy_name())
+    }
+    /// Changes the page cache's size.
+    pub fn set_cache_bytes(&self, bytes: u64) {
+        self.pages.set_limit(bytes);
+    }
+    /// Changes the page cache's policy under load.
+    ///
+    /// # Errors
+    /// A sentence that names the policies there are.
+    pub fn set_cache_policy(&self, name: &str) -> Result<(), String> {
+        self.pages.set_policy(name)
+    }
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.oscs.borrow().iter().map(|o| o.dirty_and_grant().0 as usize / 4096).sum()
+    }
+
+    pub(crate) fn osc(&self, index: usize) -> Rc<Osc> {
+        self.oscs.borrow()[index].clone()
+    }
+    pub(crate) fn inode(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {
+        self.inodes.borrow_mut().entry(fid).or_insert_with(|| Inode::new(fid, Rc::downgrade(self))).clone()
+    }
+    pub(crate) fn known_inode(&self, fid: Fid) -> Option<Rc<Inode>> {
+        self.inodes.borrow().get(&fid).cloned()
+    }
+    pub(crate) fn object(&self, id: ObjectId, ost: OstIndex) -> Result<Rc<Object>, FsError> {
+        let index = usize::from(ost.0);
+        if index >= self.oscs.borrow().len() {
+            tracing::error!(%id, %ost, "a layout names an OST that is not in the cluster map");
+            return Err(FsError::NoTarget);
+        }
+        Ok(self.objects.borrow_mut().entry(id).or_insert_with(|| Object::new(id, index, self.pages.clone())).clone())
+    }
+    pub(crate) fn find_object(&self, id: ObjectId) -> Option<Rc<Object>> {
+        self.objects.borrow().get(&id).cloned()
+    }
+
+    /// The kernel forgot `lookups` lookups of an inode.
+    pub fn forget(&self, fid: Fid, lookups: u64) {
+        if let Some(inode) = self.known_inode(fid) {
+            inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
+        }
+    }
+
+    /// Whether a lock on these bits of the inode is held.
+    pub(crate) fn holds(&self, fid: Fid, bits: u64) -> bool {
+        let data = LockPolicyData::bits(InodeBits(bits as u8));
+        self.mdt_locks.covers(ResourceId::inode(fid), LockMode::Cr, &data)
+    }
+    /// Whether the cached attributes of an inode may be believed.
+    pub(crate) fn attr_valid(&self, inode: &Inode) -> bool {
+        !inode.stale.get() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
+    }
+
+    /// Writes everything out and leaves the cluster.
+    pub async fn leave(self: &Rc<Self>) {
+        self.closing.set(true);
+        let _ = self.sync_all().await;
+        let opens: Vec<_> = self.opens.borrow().values().cloned().collect();
+        for file in opens {
+            let _ = self.release(&file).await;
+        }
+        for osc in self.oscs() {
+            if let Ok(import) = osc.import() {
+                import.close().await;
+            }
+        }
+        self.mdc().close().await;
+    }
+    /// Stops without a word, as a crash would.
+    pub fn abandon(&self) {
+        self.closing.set(true);
+        for osc in self.oscs() {
+            if let Ok(import) = osc.import() {
+                import.abandon();
+            }
+        }
+        self.mdc().abandon();
+    }
+
+    /// All dirty data of all files on stable storage, and all metadata.
+    ///
+    /// # Errors
+    /// The first failure; every target is tried.
+    pub async fn sync_all(self: &Rc<Self>) -> Result<(), FsError> {
+        let objects: Vec<_> = self.objects.borrow().values().filter(|o| o.unwritten_pages() > 0).cloned().collect();
+        let flushes: Vec<_> = objects
+            .iter()
+            .map(|o| {
+                let (osc, o) = (self.osc(o.ost), o.clone());
+                async move { osc.flush(&o, Extent::ALL, false).await }
+            })
+            .collect();
+        rt::sync::join_all(flushes).await;
+        let mut result = Ok(());
+        for osc in self.oscs() {
+            if osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
+                result = result.and(osc.sync(ObjectId::default()).await);
+            }
+        }
+        let mdt: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest::default()).await;
+        result.and(mdt)
+    }
+
+    /// Drops everything that is cached and clean, and gives unused locks back (for tests and measurements).
+    pub async fn drop_caches(self: &Rc<Self>) {
+        for osc in self.oscs() {
+            osc.locks.drain().await;
+        }
+        self.mdt_locks.drain().await;
+        self.dentries.borrow_mut().clear();
+    }
+
+    /// Forgets inodes and objects that nothing refers to.
+    fn prune(&self) {
+        let holds = |fid: Fid| self.holds(fid, LockBits::LOOKUP) || self.holds(fid, LockBits::UPDATE);
+        let dead: Vec<Fid> = {
+            let inodes = self.inodes.borrow();
+            let idle = |i: &Rc<Inode>| Rc::strong_count(i) == 1 && i.opens.get() == 0 && i.lookups.get() == 0;
+            inodes.values().filter(|i| idle(i) && !holds(i.fid)).map(|i| i.fid).collect()
+        };
+        for fid in dead {
+            if let Some(i) = self.inodes.borrow_mut().remove(&fid) {
+                self.forget_names(&i);
+            }
+        }
+        self.objects.borrow_mut().retain(|_, o| {
+            o.unwritten_pages() > 0 || o.has_pages() || Rc::strong_count(o) > 1 || o.inode.borrow().upgrade().is_some()
+        });
+    }
+    pub(crate) fn forget_names(&self, inode: &Inode) {
+        let mut dentries = self.dentries.borrow_mut();
+        for name in inode.names.borrow_mut().drain(..) {
+            if dentries.get(&name) == Some(&inode.fid) {
+                dentries.remove(&name);
+            }
+        }
+    }
+}
+
+/// Writes old data out and gives old locks back.
+async fn keep_house(client: Weak<Client>) {
+    let mut round = 0u64;
+    loop {
+        let Some(me) = client.upgrade() else { return };
+        if me.closing.get() {
+            return;
+        }
+        let rt = me.rt.clone();
+        let pause = me.config.dirty_age_max / 4;
+        if round.is_multiple_of(4) {
+            for osc in me.oscs() {
+                osc.flush_old();
+                osc.locks.tick(0);
+            }
+            me.mdt_locks.tick(0);
+            me.prune();
+        }
+        if me.pages.pool().free() < me.pages.pool().capacity() / 16 {
+            me.pages.shrink(me.pages.limit_pages() / 8);
+        }
+        round += 1;
+        drop(me);
+        rt.sleep(pause).await;
+    }
+}
+
+impl LockOwner for Client {
+    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()> {
+        Box::pin(async move {
+            let fid = lock.resource.fid;
+            let gone = u64::from(lock.data.as_bits().unwrap_or(InodeBits::ALL).minus(keep).0);
+            let Some(inode) = self.known_inode(fid) else { return };
+            if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
+                inode.stale.set(true);
+                self.kernel().drop_attributes(fid);
+            }
+            let mut names = false;
+            if gone & LockBits::LOOKUP != 0 {
+                self.forget_names(&inode);
+                names = true;
+            }
+            if gone & LockBits::UPDATE != 0 && inode.attr().mode & 0o170_000 == 0o040_000 {
+                self.dentries.borrow_mut().retain(|(parent, _), child| *parent != fid || !child.is_zero());
+                names = true;
+            }
+            if names && inode.lookups.get() > 0 {
+                self.kernel().drop_names().await;
+            }
+            if gone & LockBits::DATA != 0 {
+                inode.drop_kernel_pages(0, Extent::ALL).await;
+            }
+        })
+    }
+    fn value_block(&self, _lock: &LockDesc, _lvb: &wl::Lvb) {}
+    fn lost(&self, lock: LockDesc) {
+        let Some(inode) = self.known_inode(lock.resource.fid) else { return };
+        inode.stale.set(true);
+        self.forget_names(&inode);
+        let kernel = self.kernel();
+        kernel.drop_attributes(inode.fid);
+        self.rt.spawn(async move { kernel.drop_names().await });
+    }
+}
+
+impl Callbacks for Client {
+    fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let answer = match op {
+            Op::LockBlocking => wire::decode(&body)
+                .map_err(FsError::from)
+                .and_then(|c| self.mdt_locks.on_blocking(&c))
+                .map(|()| Vec::new()),
+            Op::LockCompletion => {
+                wire::decode(&body).map_err(FsError::from).and_then(|c| self.on_completion(&c)).map(|()| Vec::new())
+            }
+            _ => Err(FsError::NotSupported),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+    fn on_connected(&self, _session: &AuthReply) {}
+    fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let mut all = self.open_replays();
+        all.extend(self.mdt_locks.replays());
+        all.extend(self.flock_replays());
+        all
+    }
+    fn on_state_replayed(&self, op: Op, request: &[u8], answer: Result<Vec<u8>, FsError>) {
+        match op {
+            Op::LockEnqueue => self.mdt_locks.on_replayed(request, answer),
+            _ => {
+                if let Err(e) = answer {
+                    tracing::warn!(?op, "state replay: {e}");
+                }
+            }
+        }
+    }
+    fn on_recovered(self: Rc<Self>) {
+        self.mdt_locks.resend_waiting();
+    }
+    fn on_evicted(&self) {
+        tracing::error!("evicted by the metadata server: locks and open handles are lost");
+        self.mdt_locks.on_evicted();
+    }
+}
+
+impl Client {
+    fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
+        match call.lock.kind {
+            wl::Kind::Posix | wl::Kind::Flock => {
+                self.flocks.completed(call);
+                Ok(())
+            }
+            _ => self.mdt_locks.on_completion(call),
+        }
+    }
+}

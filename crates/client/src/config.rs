@@ -1,0 +1,57 @@
+//! What a client can be told.
+use ptlrpc::ClusterKey;
+use rt::Nid;
+use types::{ClientId, Duration, MIB};
+
+/// Settings of a [`crate::Client`].
+#[derive(Clone, Debug)]
+pub struct ClientConfig {
+    /// Where the metadata server (and configuration service) is.
+    pub mds: Nid,
+    /// Shared secret of the cluster.
+    pub key: ClusterKey,
+    /// Identity; random when 0.
+    pub client: ClientId,
+    /// Page cache in bytes. Default 256 MiB.
+    pub cache_bytes: u64,
+    /// Reclaim policy of the page cache, by name. Default `lru`.
+    pub cache_policy: String,
+    /// Dirty bytes per OST before writers wait. Default 64 MiB.
+    pub dirty_bytes_max: u64,
+    /// Bulk RPCs in flight per OST. 1..=256, default 8.
+    pub rpcs_in_flight_max: usize,
+    /// Pages in one bulk RPC. 1..=16384, default 1024 (4 MiB).
+    pub rpc_pages_max: usize,
+    /// Dirty pages older than this are written. Default 5 s.
+    pub dirty_age_max: Duration,
+    /// Readahead policy, by name. Default `parallel`.
+    pub readahead_policy: String,
+    /// Its settings.
+    pub readahead: readahead::Config,
+    /// Unused locks kept per target. Default 50,000.
+    pub locks_max: usize,
+    /// Never update access times.
+    pub noatime: bool,
+}
+
+impl ClientConfig {
+    /// Defaults for a cluster whose metadata server is at `mds`.
+    #[must_use]
+    pub fn new(mds: Nid) -> ClientConfig {
+        ClientConfig {
+            mds,
+            key: ClusterKey::none(),
+            client: ClientId(0),
+            cache_bytes: 256 * MIB,
+            cache_policy: "lru".into(),
+            dirty_bytes_max: 64 * MIB,
+            rpcs_in_flight_max: 8,
+            rpc_pages_max: 1024,
+            dirty_age_max: Duration::from_secs(5),
+            readahead_policy: "parallel".into(),
+            readahead: readahead::Config::default(),
+            locks_max: 50_000,
+            noatime: false,
+        }
+    }
+}

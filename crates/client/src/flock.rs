@@ -1,0 +1,218 @@
+//! fcntl and flock locks: the metadata server decides, this waits, gives up on signals, and remembers for replay.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::future::Future;
+use std::rc::Rc;
+
+use ldlm::{FlockKind, FlockMirror, FlockMode, FlockRequest, LockCookie};
+use rt::sync::{OneSender, oneshot};
+use types::{Extent, Fid, FsError};
+use wire::Op;
+use wire::lock::{CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
+
+use crate::client::Client;
+
+/// One lock call of a program.
+#[derive(Clone, Copy, Debug)]
+pub struct LockCall {
+    /// The file.
+    pub fid: Fid,
+    /// flock(2) rather than fcntl(2).
+    pub whole: bool,
+    /// Read lock, write lock or unlock.
+    pub mode: FlockMode,
+    /// Bytes; end `u64::MAX`: to the end of the file.
+    pub extent: Extent,
+    /// Owner within this client.
+    pub owner: u64,
+    /// Process.
+    pub pid: u32,
+}
+
+/// A lock in the way.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Blocker {
+    /// Its bytes.
+    pub extent: Extent,
+    /// Write lock.
+    pub exclusive: bool,
+    /// Its process (of whatever client).
+    pub pid: u32,
+}
+
+#[derive(Default)]
+pub(crate) struct Flocks {
+    next: Cell<u64>,
+    waiting: RefCell<BTreeMap<u64, OneSender<Result<(), FsError>>>>,
+    /// Completions that came before the answer that announced them.
+    early: RefCell<BTreeMap<u64, Result<(), FsError>>>,
+    mirror: RefCell<Option<FlockMirror>>,
+}
+
+impl Flocks {
+    fn cookie(&self) -> u64 {
+        let n = self.next.get() + 1;
+        self.next.set(n);
+        // Apart from the cookies of inode-bit locks at the same server.
+        n | 1 << 62
+    }
+    pub(crate) fn completed(&self, call: &CompletionCallback) {
+        let result = if call.status == 0 { Ok(()) } else { Err(FsError::from_errno(i32::from(call.status))) };
+        match self.waiting.borrow_mut().remove(&call.cookie) {
+            Some(waiter) => waiter.send(result),
+            None => {
+                self.early.borrow_mut().insert(call.cookie, result);
+            }
+        }
+    }
+    fn granted(&self, request: &FlockRequest) {
+        self.mirror.borrow_mut().get_or_insert_with(FlockMirror::new).on_granted(request);
+    }
+}
+
+impl Client {
+    fn flock_spec(call: &LockCall) -> LockSpec {
+        LockSpec {
+            fid: call.fid,
+            kind: if call.whole { Kind::Flock } else { Kind::Posix },
+            mode: if call.mode == FlockMode::Shared { Mode::Pr } else { Mode::Pw },
+            extent: call.extent,
+            bits: 0,
+            owner: call.owner,
+            pid: call.pid,
+        }
+    }
+    fn flock_request(call: &LockCall, cookie: u64, wait: bool) -> FlockRequest {
+        FlockRequest {
+            fid: call.fid,
+            kind: if call.whole { FlockKind::Flock } else { FlockKind::Posix },
+            owner: call.owner,
+            pid: call.pid,
+            mode: call.mode,
+            extent: call.extent,
+            wait,
+            cookie: LockCookie(cookie),
+        }
+    }
+
+    /// The lock in the way of `call`, if any (F_GETLK).
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn test_lock(self: &Rc<Self>, call: LockCall) -> Result<Option<Blocker>, FsError> {
+        let request = EnqueueRequest {
+            lock: Self::flock_spec(&call),
+            flags: EnqueueFlags::TEST,
+            cookie: self.flocks.cookie(),
+            cancels: Vec::new(),
+        };
+        let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
+        let free = reply.granted || reply.lock.mode == Mode::Nl;
+        Ok((!free).then_some(Blocker {
+            extent: reply.lock.extent,
+            exclusive: reply.lock.mode != Mode::Pr,
+            pid: reply.lock.pid,
+        }))
+    }
+
+    /// Takes or gives back a lock; with `wait` until it is there or `interrupted` completes.
+    ///
+    /// # Errors
+    /// EAGAIN when held and not to wait, EDEADLK, EINTR, ENOLCK.
+    pub async fn set_lock(
+        self: &Rc<Self>,
+        call: LockCall,
+        wait: bool,
+        interrupted: impl Future<Output = ()>,
+    ) -> Result<(), FsError> {
+        let cookie = self.flocks.cookie();
+        let mut flags = if wait { 0 } else { EnqueueFlags::NOWAIT };
+        if call.mode == FlockMode::Unlock {
+            flags |= EnqueueFlags::UNLOCK;
+        }
+        let request = EnqueueRequest { lock: Self::flock_spec(&call), flags, cookie, cancels: Vec::new() };
+        let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
+        let memory = Self::flock_request(&call, cookie, wait);
+        if reply.granted || call.mode == FlockMode::Unlock {
+            self.flocks.granted(&memory);
+            return Ok(());
+        }
+        if !wait {
+            return Err(FsError::WouldBlock);
+        }
+        let early = self.flocks.early.borrow_mut().remove(&cookie);
+        let result = match early {
+            Some(result) => result,
+            None => self.wait_for_lock(cookie, interrupted).await,
+        };
+        if result.is_ok() {
+            self.flocks.granted(&memory);
+        }
+        result
+    }
+
+    async fn wait_for_lock(self: &Rc<Self>, cookie: u64, interrupted: impl Future<Output = ()>) -> Result<(), FsError> {
+        let (tx, rx) = oneshot();
+        self.flocks.waiting.borrow_mut().insert(cookie, tx);
+        let mut signal = std::pin::pin!(interrupted);
+        let mut rx = std::pin::pin!(rx);
+        let first = std::future::poll_fn(|cx| {
+            if let std::task::Poll::Ready(r) = rx.as_mut().poll(cx) {
+                return std::task::Poll::Ready(Some(r));
+            }
+            signal.as_mut().poll(cx).map(|()| None)
+        })
+        .await;
+        if let Some(result) = first {
+            return result.unwrap_or(Err(FsError::Io));
+        }
+        // A signal: withdraw the request; a grant that crosses the withdrawal counts.
+        let cancel = CancelRequest { handles: Vec::new(), cookies: vec![cookie] };
+        let withdrawn: Result<(), FsError> = self.mdc().ask(Op::LockCancel, &cancel).await;
+        let late = self.flocks.waiting.borrow_mut().remove(&cookie);
+        if late.is_some() && withdrawn.is_ok() {
+            return Err(FsError::Interrupted);
+        }
+        rx.await.unwrap_or(Err(FsError::Interrupted))
+    }
+
+    /// Gives back every lock of an owner in a file (close of a descriptor).
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn drop_locks(self: &Rc<Self>, fid: Fid, owner: u64, whole: bool) -> Result<(), FsError> {
+        let kind = if whole { FlockKind::Flock } else { FlockKind::Posix };
+        let holds = self.flocks.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner));
+        if !holds {
+            return Ok(());
+        }
+        let call = LockCall { fid, whole, mode: FlockMode::Unlock, extent: Extent::ALL, owner, pid: 0 };
+        self.set_lock(call, false, std::future::pending()).await
+    }
+
+    pub(crate) fn flock_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let mirror = self.flocks.mirror.borrow();
+        let Some(mirror) = mirror.as_ref() else { return Vec::new() };
+        mirror
+            .for_replay(self.id())
+            .map(|r| {
+                let mode = if r.exclusive { FlockMode::Exclusive } else { FlockMode::Shared };
+                let call = LockCall {
+                    fid: r.fid,
+                    whole: r.kind == FlockKind::Flock,
+                    mode,
+                    extent: r.extent,
+                    owner: r.owner,
+                    pid: r.pid,
+                };
+                let request = EnqueueRequest {
+                    lock: Self::flock_spec(&call),
+                    flags: EnqueueFlags::REPLAY,
+                    cookie: self.flocks.cookie(),
+                    cancels: Vec::new(),
+                };
+                (Op::LockEnqueue, wire::encode(&request))
+            })
+            .collect()
+    }
+}

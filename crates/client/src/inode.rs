@@ -1,0 +1,188 @@
+//! One inode as a client sees it: attributes under lock, the layout's objects, write-back errors, names.
+use std::cell::{Cell, RefCell};
+use std::rc::{Rc, Weak};
+
+use layout::{Layout, StripeIndex};
+use types::{Extent, Fid, FsError, WallTime};
+use wire::Bytes;
+use wire::mdt::Attr;
+
+use crate::client::Client;
+use crate::object::Object;
+
+/// A file's layout with the objects behind it, in stripe order.
+pub(crate) struct Striping {
+    pub(crate) layout: Layout,
+    pub(crate) objects: Vec<Rc<Object>>,
+}
+
+/// A read that a kernel waits for with its pages locked.
+pub(crate) struct KernelRead {
+    extent: Extent,
+    waiting: Cell<bool>,
+    /// A lock of its range went while it waited: its pages must be dropped after the answer.
+    tainted: Cell<bool>,
+}
+
+/// One inode as a client sees it.
+pub struct Inode {
+    /// Its id.
+    pub fid: Fid,
+    client: Weak<Client>,
+    attr: RefCell<Attr>,
+    /// The attributes were changed by ourselves in a way we do not know exactly.
+    pub(crate) stale: Cell<bool>,
+    pub(crate) acl: RefCell<Bytes>,
+    striping: RefCell<Option<Rc<Striping>>>,
+    /// Names known to lead here: (parent, name).
+    pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
+    pub(crate) opens: Cell<u32>,
+    pub(crate) writers: Cell<u32>,
+    /// Lookups that the kernel remembers.
+    pub(crate) lookups: Cell<u64>,
+    /// Modified here since its last attribute fetch.
+    pub(crate) mtime: Cell<WallTime>,
+    pub(crate) atime: Cell<WallTime>,
+    /// Grows with every failed write-back; with the last failure.
+    errors: Cell<(u64, Option<FsError>)>,
+    /// Page drops of the kernel under way.
+    pub(crate) dropping: Cell<u32>,
+    /// A kernel may hold pages of it (it is mapped, or cached under a lease).
+    pub(crate) kernel_pages: Cell<bool>,
+    reads: RefCell<Vec<Rc<KernelRead>>>,
+    /// Served an open through the kernel's cache before: it is read again and again.
+    pub(crate) reopened: Cell<u32>,
+}
+
+impl Inode {
+    pub(crate) fn new(fid: Fid, client: Weak<Client>) -> Rc<Inode> {
+        Rc::new(Inode {
+            fid,
+            client,
+            attr: RefCell::default(),
+            stale: Cell::new(true),
+            acl: RefCell::default(),
+            striping: RefCell::new(None),
+            names: RefCell::default(),
+            opens: Cell::new(0),
+            writers: Cell::new(0),
+            lookups: Cell::new(0),
+            mtime: Cell::new(WallTime(0)),
+            atime: Cell::new(WallTime(0)),
+            errors: Cell::new((0, None)),
+            dropping: Cell::new(0),
+            kernel_pages: Cell::new(false),
+            reads: RefCell::default(),
+            reopened: Cell::new(0),
+        })
+    }
+    /// The attributes as last told.
+    #[must_use]
+    pub fn attr(&self) -> Attr {
+        self.attr.borrow().clone()
+    }
+    pub(crate) fn set_attr(&self, attr: &Attr) {
+        *self.attr.borrow_mut() = attr.clone();
+        self.stale.set(false);
+    }
+    pub(crate) fn striping(&self) -> Option<Rc<Striping>> {
+        self.striping.borrow().clone()
+    }
+    /// Takes a layout in, unless the same generation is known.
+    pub(crate) fn set_layout(self: &Rc<Self>, bytes: &[u8]) -> Result<(), FsError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let Some(client) = self.client.upgrade() else { return Err(FsError::NotConnected) };
+        let (_, layout) = layout::xattr::decode_layout(bytes).map_err(|e| {
+            tracing::error!(file = %self.fid, "layout: {e}");
+            FsError::from(e)
+        })?;
+        if self.striping.borrow().as_ref().is_some_and(|s| s.layout == layout) {
+            return Ok(());
+        }
+        let mut objects = Vec::with_capacity(layout.objects().len());
+        for (i, o) in layout.objects().iter().enumerate() {
+            let object = client.object(o.object, o.ost)?;
+            *object.inode.borrow_mut() = Rc::downgrade(self);
+            object.stripe.set(i as u16);
+            objects.push(object);
+        }
+        *self.striping.borrow_mut() = Some(Rc::new(Striping { layout, objects }));
+        Ok(())
+    }
+
+    pub(crate) fn writeback_failed(&self, error: FsError) {
+        let (n, _) = self.errors.get();
+        self.errors.set((n + 1, Some(error)));
+    }
+    /// The position in the file's error history.
+    pub(crate) fn error_mark(&self) -> u64 {
+        self.errors.get().0
+    }
+    /// The error that happened since `mark`, once.
+    pub(crate) fn error_since(&self, mark: &Cell<u64>) -> Result<(), FsError> {
+        let (n, error) = self.errors.get();
+        if mark.replace(n) == n {
+            return Ok(());
+        }
+        Err(error.unwrap_or(FsError::Io))
+    }
+
+    // ---- a kernel in front
+
+    pub(crate) fn begin_kernel_read(self: &Rc<Self>, extent: Extent) -> Rc<KernelRead> {
+        let read = Rc::new(KernelRead { extent, waiting: Cell::new(false), tainted: Cell::new(false) });
+        self.reads.borrow_mut().push(read.clone());
+        read
+    }
+    pub(crate) fn set_waiting(read: &KernelRead, waiting: bool) {
+        read.waiting.set(waiting);
+    }
+    /// After the answer: pages that were filled while a lock went are dropped again.
+    pub(crate) fn end_kernel_read(self: &Rc<Self>, read: &Rc<KernelRead>) {
+        self.reads.borrow_mut().retain(|r| !Rc::ptr_eq(r, read));
+        if !read.tainted.get() {
+            return;
+        }
+        if let Some(client) = self.client.upgrade() {
+            let (me, extent) = (self.clone(), read.extent);
+            let kernel = client.kernel();
+            client.rt.spawn(async move { kernel.drop_pages(me.fid, extent).await });
+        }
+    }
+    /// A lock on these object bytes goes: the kernel forgets the file bytes that they hold, but for pages that reads
+    /// waiting for a lock keep locked (those are dropped after their answer).
+    pub(crate) async fn drop_kernel_pages(self: &Rc<Self>, _stripe: u16, _object_extent: Extent) {
+        if !self.kernel_pages.get() {
+            return;
+        }
+        let Some(client) = self.client.upgrade() else { return };
+        let mut keep: Vec<Extent> = Vec::new();
+        for r in self.reads.borrow().iter() {
+            r.tainted.set(true);
+            if r.waiting.get() {
+                keep.push(r.extent.align_out(4096));
+            }
+        }
+        keep.sort_unstable();
+        self.dropping.set(self.dropping.get() + 1);
+        let kernel = client.kernel();
+        let mut at = 0;
+        for k in keep {
+            if k.start > at {
+                kernel.drop_pages(self.fid, Extent::new(at, k.start)).await;
+            }
+            at = at.max(k.end);
+        }
+        kernel.drop_pages(self.fid, Extent::from(at)).await;
+        self.dropping.set(self.dropping.get() - 1);
+    }
+    /// The file's size as far as objects are known locally.
+    pub(crate) fn known_size(&self) -> u64 {
+        let Some(s) = self.striping() else { return 0 };
+        let g = s.layout.geometry();
+        let of = |(i, o): (usize, &Rc<Object>)| g.file_size(StripeIndex(i as u16), o.size()).unwrap_or(u64::MAX);
+        s.objects.iter().enumerate().map(of).max().unwrap_or(0)
+    }
+}

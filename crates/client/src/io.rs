@@ -1,0 +1,454 @@
+//! Reading and writing files: locks, then pages, then bytes.
+use std::rc::Rc;
+
+use cache::PageAccess;
+use cache::frames::{Bulk, FRAME_BYTES, FrameRun, RUN_FRAMES_MAX, Segment};
+use layout::Piece;
+use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use readahead::{Facts, Plan};
+use types::{Extent, FsError};
+use wire::Op;
+
+use crate::client::Client;
+use crate::inode::{Inode, KernelRead, Striping};
+use crate::locks::Held;
+use crate::object::{Object, page_range};
+use crate::open::OpenFile;
+use crate::osc::Osc;
+use crate::size::FILE_BYTES_MAX;
+
+const PAGE: u64 = FRAME_BYTES as u64;
+const O_APPEND: u32 = 0o2000;
+const O_DIRECT: u32 = 0o40000;
+const O_DSYNC: u32 = 0o10000;
+
+impl Client {
+    /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
+    ///
+    /// # Errors
+    /// EIO and EBADMSG from the OSTs, EBADF for an open that may not read.
+    pub async fn read(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
+        if file.flags() & 3 == 1 {
+            return Err(FsError::BadHandle);
+        }
+        let inode = &file.inode;
+        let Some(s) = inode.striping() else { return Ok(Bulk::new()) };
+        if offset >= FILE_BYTES_MAX || len == 0 {
+            return Ok(Bulk::new());
+        }
+        let extent = Extent::new(offset, offset.saturating_add(len as u64).min(FILE_BYTES_MAX));
+        self.note_access(inode);
+        if file.flags() & O_DIRECT != 0 {
+            return self.read_uncached(inode, &s, extent).await;
+        }
+        let kernel = inode.kernel_pages.get().then(|| inode.begin_kernel_read(extent));
+        let result = self.read_cached(file, &s, extent, kernel.as_deref()).await;
+        if let Some(read) = &kernel {
+            inode.end_kernel_read(read);
+        }
+        result
+    }
+
+    async fn read_cached(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        extent: Extent,
+        kernel: Option<&KernelRead>,
+    ) -> Result<Bulk, FsError> {
+        let inode = &file.inode;
+        let mut plan = Plan::default();
+        self.plan(file, s, extent, &mut plan, |ra, facts, budget, plan| ra.on_read(extent, facts, budget, plan));
+        self.prefetch(file, s, &plan);
+        let mut pieces = s.layout.geometry().pieces(extent)?;
+        let first = pieces.next();
+        let second = pieces.next();
+        let mut bulk = match (first, second) {
+            (Some(one), None) => self.read_piece(file, s, one, extent.len(), kernel).await?,
+            _ => {
+                let all: Vec<_> = s.layout.geometry().pieces(extent)?.collect();
+                let work: Vec<_> = all.into_iter().map(|p| self.read_piece(file, s, p, extent.len(), kernel)).collect();
+                let mut whole = Bulk::new();
+                for part in rt::sync::join_all(work).await {
+                    whole.append(part?);
+                }
+                whole
+            }
+        };
+        self.plan(file, s, extent, &mut plan, |ra, facts, budget, plan| ra.on_progress(extent, facts, budget, plan));
+        self.prefetch(file, s, &plan);
+        let mut size = inode.known_size();
+        if extent.end > size {
+            size = self.file_size(inode).await?.size;
+        }
+        bulk.truncate(usize::try_from(size.saturating_sub(extent.start)).unwrap_or(usize::MAX).min(bulk.len()));
+        Ok(bulk)
+    }
+
+    fn plan(
+        &self,
+        file: &OpenFile,
+        s: &Striping,
+        _extent: Extent,
+        plan: &mut Plan,
+        ask: impl FnOnce(&mut readahead::FileReadahead, &Facts, &mut readahead::Budget, &mut Plan),
+    ) {
+        let facts = Facts {
+            file_size: file.inode.known_size(),
+            stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
+            rpc_bytes: self.config.rpc_pages_max as u64 * PAGE,
+            lock: Extent::ALL,
+        };
+        ask(&mut file.readahead.borrow_mut(), &facts, &mut self.readahead_budget.borrow_mut(), plan);
+    }
+
+    /// Starts what is to be read ahead.
+    fn prefetch(self: &Rc<Self>, file: &Rc<OpenFile>, s: &Rc<Striping>, plan: &Plan) {
+        for extent in plan.asynchronous.iter().chain(&plan.sync) {
+            let (me, s, file, extent) = (self.clone(), s.clone(), file.clone(), *extent);
+            self.rt.spawn(async move {
+                let Ok(pieces) = s.layout.geometry().pieces(extent) else { return };
+                for piece in pieces {
+                    if let Err(e) = me.prefetch_piece(&s, piece).await {
+                        tracing::debug!(file = %file.fid(), "readahead: {e}");
+                    }
+                }
+            });
+        }
+    }
+    async fn prefetch_piece(&self, s: &Striping, piece: Piece) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        let data = LockPolicyData::extent(piece.object.align_out(PAGE));
+        // Without a lock at hand nothing is read ahead: the reader itself will ask for one.
+        let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) else { return Ok(()) };
+        let (first, end) = page_range(piece.object);
+        let access = PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead();
+        osc.load(object, first, end, held.handle(), access).await.map(|_| ())
+    }
+
+    /// A read lock on the piece; inside a kernel's page drop the lock that is being revoked serves.
+    async fn lock_for_read(
+        &self,
+        inode: &Inode,
+        osc: &Rc<Osc>,
+        object: &Object,
+        extent: Extent,
+        kernel: Option<&KernelRead>,
+    ) -> Result<Held, FsError> {
+        let data = LockPolicyData::extent(extent.align_out(PAGE));
+        if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
+            return Ok(held);
+        }
+        if inode.dropping.get() > 0
+            && let Some(held) = osc.locks.find_revoking(object.resource(), LockMode::Pr, &data)
+        {
+            return Ok(held);
+        }
+        if let Some(read) = kernel {
+            Inode::set_waiting(read, true);
+        }
+        let held = osc.locks.acquire(object.resource(), LockMode::Pr, data, EnqueueFlags::NONE).await;
+        if let Some(read) = kernel {
+            Inode::set_waiting(read, false);
+        }
+        held.map_err(|e| osc.import().err().unwrap_or(e.error()))
+    }
+
+    async fn read_piece(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        piece: Piece,
+        request: u64,
+        kernel: Option<&KernelRead>,
+    ) -> Result<Bulk, FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        let held = self.lock_for_read(&file.inode, &osc, object, piece.object, kernel).await?;
+        let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size());
+        let (first, end) = page_range(piece.object);
+        for _attempt in 0..8 {
+            let reach = end.min(object.size().div_ceil(PAGE));
+            let missing = (first..reach).any(|p| !object.is_cached(p));
+            if missing {
+                self.pages.misses.set(self.pages.misses.get() + reach.saturating_sub(first));
+                osc.load(object, first, reach, held.handle(), access).await?;
+            } else {
+                self.pages.hits.set(self.pages.hits.get() + reach.saturating_sub(first));
+            }
+            if let Some(bulk) = self.gather(object, piece.object, access) {
+                return Ok(bulk);
+            }
+        }
+        // The cache is too small to hold the piece: read past it.
+        let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), held.handle()).await?;
+        self.pad(&mut bulk, piece.object.align_out(PAGE).len());
+        let skip = (piece.object.start % PAGE) as usize;
+        Ok(bulk.slice(skip, piece.object.len() as usize))
+    }
+
+    /// The piece's bytes from cached pages, zeros behind the object's end; `None` when a page has left meanwhile.
+    fn gather(&self, object: &Object, extent: Extent, access: PageAccess) -> Option<Bulk> {
+        let size = object.size();
+        let mut bulk = Bulk::new();
+        let mut at = extent.start;
+        while at < extent.end {
+            let page = at / PAGE;
+            let within = at % PAGE;
+            let take = (PAGE - within).min(extent.end - at);
+            let run = if page * PAGE >= size { self.zeros.slice(0, 1) } else { object.get(page, Some(access))? };
+            bulk.push(Segment { run, offset: within as u32, len: take as u32 });
+            at += take;
+        }
+        Some(bulk)
+    }
+
+    /// Extends a bulk with zeros.
+    fn pad(&self, bulk: &mut Bulk, len: u64) {
+        while (bulk.len() as u64) < len {
+            let take = (len - bulk.len() as u64).min((RUN_FRAMES_MAX * FRAME_BYTES) as u64);
+            let run: FrameRun = self.zeros.slice(0, (take as usize).div_ceil(FRAME_BYTES));
+            bulk.push(Segment { run, offset: 0, len: take as u32 });
+        }
+    }
+
+    async fn read_uncached(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        s: &Rc<Striping>,
+        extent: Extent,
+    ) -> Result<Bulk, FsError> {
+        let size = self.file_size(inode).await?.size;
+        let extent = Extent::new(extent.start.min(size), extent.end.min(size));
+        let mut out = Bulk::new();
+        for piece in s.layout.geometry().pieces(extent)? {
+            let object = &s.objects[usize::from(piece.stripe.0)];
+            let osc = self.osc(object.ost);
+            let held = self.lock_for_read(inode, &osc, object, piece.object, None).await?;
+            osc.flush(object, piece.object.align_out(PAGE), false).await;
+            let mut part = osc.read_direct(object, piece.object, held.handle()).await?;
+            self.pad(&mut part, piece.object.len());
+            out.append(part);
+        }
+        Ok(out)
+    }
+
+    fn note_access(&self, inode: &Inode) {
+        if self.config.noatime || inode.atime.get().0 != 0 {
+            return;
+        }
+        let a = inode.attr();
+        let now = self.rt.wall();
+        const DAY_NS: i64 = 86_400_000_000_000;
+        if a.atime <= a.mtime || a.atime <= a.ctime || now.0 - a.atime.0 > DAY_NS {
+            inode.atime.set(now);
+        }
+    }
+
+    /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC, EDQUOT, EIO, EBADF.
+    pub async fn write(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
+        if !file.writes() {
+            return Err(FsError::BadHandle);
+        }
+        let inode = &file.inode;
+        let s = inode.striping().ok_or(FsError::Io)?;
+        let mut appending = Vec::new();
+        let offset = if file.flags() & O_APPEND != 0 {
+            appending = self.lock_all(&s).await?;
+            inode.known_size()
+        } else {
+            offset
+        };
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
+        file.dirty.set(true);
+        let mark = inode.error_mark();
+        for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
+            let from = (piece.file.start - offset) as usize;
+            let part = &data[from..from + piece.file.len() as usize];
+            if file.flags() & O_DIRECT != 0 {
+                self.write_uncached(&s, piece, part).await?;
+            } else {
+                self.write_piece(&s, piece, part, !appending.is_empty(), data.len() as u64).await?;
+            }
+        }
+        drop(appending);
+        inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
+        if file.flags() & O_DSYNC != 0 {
+            self.fsync(file, true).await?;
+        } else if inode.error_mark() != mark {
+            inode.error_since(&file.error_mark)?;
+        }
+        Ok(offset)
+    }
+
+    /// Write locks over all objects, in stripe order, with true sizes: for appends.
+    async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
+        let mut held = Vec::with_capacity(s.objects.len());
+        for o in &s.objects {
+            let all = LockPolicyData::extent(Extent::ALL);
+            let lock = self.osc(o.ost).locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE).await;
+            held.push(lock.map_err(|e| e.error())?);
+        }
+        Ok(held)
+    }
+
+    async fn write_piece(
+        &self,
+        s: &Striping,
+        piece: Piece,
+        data: &[u8],
+        locked: bool,
+        request: u64,
+    ) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        if !locked {
+            osc.dirty_room(piece.object.len()).await;
+        }
+        let lock = LockPolicyData::extent(piece.object.align_out(PAGE));
+        let held = match osc.locks.find(object.resource(), LockMode::Pw, &lock) {
+            Some(held) => held,
+            None => osc
+                .locks
+                .acquire(object.resource(), LockMode::Pw, lock, EnqueueFlags::NONE)
+                .await
+                .map_err(|e| osc.import().err().unwrap_or(e.error()))?,
+        };
+        let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size()).written();
+        let mut write_through = false;
+        let mut at = piece.object.start;
+        let mut rest = data;
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        while !rest.is_empty() {
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let take = (FRAME_BYTES - within).min(rest.len());
+            let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
+            let whole = valid == 0 || within == 0 && take >= valid;
+            match object.write_page(page, within, &rest[..take], whole, access) {
+                Ok(Some(newly_dirty)) => {
+                    if newly_dirty && !osc.charge_page() {
+                        write_through = true;
+                    }
+                    object.grow(at + take as u64);
+                    at += take as u64;
+                    rest = &rest[take..];
+                }
+                Ok(None) => {
+                    osc.load(object, page, page + 1, held.handle(), access).await?;
+                }
+                Err(FsError::NoMemory) => {
+                    osc.flush(object, Extent::ALL, false).await;
+                    self.pages.shrink(256);
+                    self.rt.sleep(types::Duration::from_millis(1)).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        osc.note_dirty(object);
+        if write_through {
+            osc.flush(object, piece.object, false).await;
+        }
+        Ok(())
+    }
+
+    async fn write_uncached(&self, s: &Striping, piece: Piece, data: &[u8]) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        let wide = piece.object.align_out(PAGE);
+        let held =
+            osc.locks.acquire(object.resource(), LockMode::Pw, LockPolicyData::extent(wide), EnqueueFlags::NONE).await;
+        let held = held.map_err(|e| e.error())?;
+        osc.flush(object, wide, false).await;
+        object.drop_pages(wide, false);
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        let mut bulk = self.rt.bulk(data.len()).await;
+        bulk.copy_in(0, data);
+        osc.write_direct(object, piece.object.start, bulk, held.handle()).await?;
+        object.grow(piece.object.end);
+        Ok(())
+    }
+
+    /// Everything written to the file is on stable storage afterwards; with `data_only`, only what is needed to read it
+    /// back.
+    ///
+    /// # Errors
+    /// A write-back failure since this open last reported one; EIO.
+    pub async fn fsync(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
+        let inode = &file.inode;
+        let mut result = Ok(());
+        if let Some(s) = inode.striping() {
+            let syncs: Vec<_> = s
+                .objects
+                .iter()
+                .map(|o| {
+                    let osc = self.osc(o.ost);
+                    async move {
+                        osc.flush(o, Extent::ALL, false).await;
+                        osc.sync(o.id).await
+                    }
+                })
+                .collect();
+            for r in rt::sync::join_all(syncs).await {
+                result = result.and(r);
+            }
+        }
+        // A new file's name and layout are metadata that reading it back needs.
+        let _ = data_only;
+        let ask = wire::mdt::SyncRequest { fid: inode.fid };
+        let meta: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &ask).await;
+        inode.error_since(&file.error_mark).and(result).and(meta)
+    }
+
+    /// Waits until everything dirty of an inode has been written out (not synced).
+    pub async fn write_out(&self, inode: &Inode) {
+        if let Some(s) = inode.striping() {
+            let flushes: Vec<_> = s
+                .objects
+                .iter()
+                .map(|o| {
+                    let osc = self.osc(o.ost);
+                    async move { osc.flush(o, Extent::ALL, false).await }
+                })
+                .collect();
+            rt::sync::join_all(flushes).await;
+        }
+    }
+
+    /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
+    ///
+    /// # Errors
+    /// As [`Client::read`] and [`Client::write`]; EINVAL for overlapping ranges of one file.
+    pub async fn copy_range(
+        self: &Rc<Self>,
+        from: &Rc<OpenFile>,
+        from_at: u64,
+        to: &Rc<OpenFile>,
+        to_at: u64,
+        len: u64,
+    ) -> Result<u64, FsError> {
+        if from.fid() == to.fid() && Extent::at(from_at, len).overlaps(&Extent::at(to_at, len)) {
+            return Err(FsError::Invalid);
+        }
+        let mut done = 0;
+        let mut buffer = Vec::new();
+        while done < len {
+            let step = usize::try_from((len - done).min(1 << 20)).expect("at most 1 MiB");
+            let bulk = self.read(from, from_at + done, step).await?;
+            if bulk.is_empty() {
+                break;
+            }
+            buffer.resize(bulk.len(), 0);
+            bulk.copy_out(0, &mut buffer);
+            self.write(to, to_at + done, &buffer).await?;
+            done += buffer.len() as u64;
+        }
+        Ok(done)
+    }
+}

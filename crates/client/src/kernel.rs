@@ -1,0 +1,30 @@
+//! What a client asks of the caches in front of it (a kernel's, behind a mount), and the rule that keeps the two from
+//! waiting for each other.
+//!
+//! A kernel locks its pages and then asks us to read; a lock callback makes us ask the kernel to drop pages, which
+//! waits for those page locks. So while a drop is under way ([`crate::inode::Inode::dropping`]), reads of that file are
+//! answered under the lock that is being revoked ("serve"), and the file is dropped again afterwards.
+use rt::LocalFuture;
+use types::{Extent, Fid};
+
+/// A cache in front of the client that believes what it was told until it is told otherwise.
+pub trait KernelCache: 'static {
+    /// Forget the attributes of an inode. Never waits.
+    fn drop_attributes(&self, fid: Fid);
+    /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount).
+    fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;
+    /// Ask again for every name before believing it.
+    fn drop_names(&self) -> LocalFuture<()>;
+}
+
+/// Nothing in front.
+pub struct NoKernel;
+impl KernelCache for NoKernel {
+    fn drop_attributes(&self, _fid: Fid) {}
+    fn drop_pages(&self, _fid: Fid, _extent: Extent) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn drop_names(&self) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+}

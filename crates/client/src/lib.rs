@@ -1,0 +1,30 @@
+//! The client node: everything a program may do with files of a cluster, coherently with all other clients.
+//!
+//! [`Client`] joins a cluster over `rt` and offers POSIX-shaped operations by FID. It caches what its locks cover and
+//! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
+//! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
+mod client;
+mod config;
+mod convert;
+mod flock;
+mod inode;
+mod io;
+mod kernel;
+mod locks;
+mod namespace;
+mod object;
+mod open;
+mod osc;
+mod pages;
+mod size;
+
+pub use client::{Client, JoinError};
+pub use config::ClientConfig;
+pub use flock::{Blocker, LockCall};
+pub use inode::Inode;
+pub use kernel::{KernelCache, NoKernel};
+pub use ldlm::FlockMode;
+pub use namespace::{Entry, NAME_BYTES_MAX, NewNode};
+pub use open::OpenFile;
+pub use osc::{Osc, OscStats};
+pub use size::FILE_BYTES_MAX;

@@ -1,0 +1,339 @@
+//! The locks a client holds at one target: drives `ldlm`'s lock cache over an import.
+//!
+//! Takes care of waiting, of messages in both directions and of their order; what a lock protects is the business of
+//! its [`LockOwner`].
+use std::cell::RefCell;
+use std::rc::{Rc, Weak};
+
+use cache::frames::Bulk;
+use hashbrown::HashMap;
+use ldlm::{
+    Acquire, CacheAction, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LockCache,
+    LockCacheConfig, LockCookie, LockDesc, LockMode, LockPolicyData, ResourceId,
+};
+use ptlrpc::{CallOptions, Import};
+use rt::sync::{OneSender, oneshot};
+use rt::{LocalFuture, Rt};
+use rustc_hash::FxBuildHasher;
+use types::{FsError, HandleId};
+use wire::Op;
+use wire::lock as w;
+
+use crate::convert;
+
+/// What stands behind the locks of one target.
+pub(crate) trait LockOwner: 'static {
+    /// Flush and drop what only this lock covers (but what `keep` covers).
+    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()>;
+    /// A lock came with the value block of its object.
+    fn value_block(&self, lock: &LockDesc, lvb: &w::Lvb);
+    /// The lock is gone and nothing could be flushed.
+    fn lost(&self, lock: LockDesc);
+}
+
+type Waiters = HashMap<LockCookie, Vec<OneSender<Result<LockDesc, DenyReason>>>, FxBuildHasher>;
+
+pub(crate) struct Locks {
+    rt: Rt,
+    import: RefCell<Option<Rc<Import>>>,
+    cache: RefCell<LockCache>,
+    waiters: RefCell<Waiters>,
+    owner: RefCell<Option<Weak<dyn LockOwner>>>,
+    cancels: RefCell<Vec<HandleId>>,
+}
+
+/// A reference to a lock: while it lives, the lock stays.
+pub(crate) struct Held {
+    locks: Rc<Locks>,
+    pub(crate) cookie: LockCookie,
+}
+
+impl Held {
+    /// The lock as granted; `None` after an eviction.
+    pub(crate) fn desc(&self) -> Option<LockDesc> {
+        self.locks.cache.borrow().get(self.cookie)
+    }
+    pub(crate) fn handle(&self) -> HandleId {
+        self.desc().map_or(HandleId(0), |d| d.handle)
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        let mut out = Vec::new();
+        self.locks.cache.borrow_mut().release(self.locks.rt.now(), self.cookie, &mut out);
+        self.locks.act(out);
+    }
+}
+
+impl Locks {
+    pub(crate) fn new(rt: Rt, config: LockCacheConfig) -> Rc<Locks> {
+        Rc::new(Locks {
+            rt,
+            import: RefCell::new(None),
+            cache: RefCell::new(LockCache::new(config, 1)),
+            waiters: RefCell::default(),
+            owner: RefCell::new(None),
+            cancels: RefCell::default(),
+        })
+    }
+    pub(crate) fn attach(&self, import: Rc<Import>, owner: Weak<dyn LockOwner>) {
+        *self.import.borrow_mut() = Some(import);
+        *self.owner.borrow_mut() = Some(owner);
+    }
+    pub(crate) fn cache(&self) -> std::cell::RefMut<'_, LockCache> {
+        self.cache.borrow_mut()
+    }
+    fn owner(&self) -> Option<Rc<dyn LockOwner>> {
+        self.owner.borrow().as_ref().and_then(Weak::upgrade)
+    }
+
+    /// A lock that is held already and covers all of it.
+    pub(crate) fn find(self: &Rc<Self>, resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> Option<Held> {
+        let cookie = self.cache.borrow_mut().find(self.rt.now(), resource, mode, data)?;
+        Some(Held { locks: self.clone(), cookie })
+    }
+    /// A lock that is being revoked and still covers all of it; see the "serve" rule in `kernel.rs`.
+    pub(crate) fn find_revoking(
+        self: &Rc<Self>,
+        resource: ResourceId,
+        mode: LockMode,
+        data: &LockPolicyData,
+    ) -> Option<Held> {
+        let cookie = self.cache.borrow_mut().find_revoking(self.rt.now(), resource, mode, data)?;
+        Some(Held { locks: self.clone(), cookie })
+    }
+    /// Whether a held lock covers it; takes no reference and does not count as a use.
+    pub(crate) fn covers(self: &Rc<Self>, resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> bool {
+        self.find(resource, mode, data).is_some()
+    }
+
+    /// The lock, whatever it takes.
+    pub(crate) async fn acquire(
+        self: &Rc<Self>,
+        resource: ResourceId,
+        mode: LockMode,
+        data: LockPolicyData,
+        flags: EnqueueFlags,
+    ) -> Result<Held, DenyReason> {
+        let acquired = self.cache.borrow_mut().acquire(self.rt.now(), resource, mode, data, flags);
+        let (cookie, send) = match acquired {
+            Acquire::Held(cookie) => return Ok(Held { locks: self.clone(), cookie }),
+            Acquire::Joined(cookie) => (cookie, None),
+            Acquire::Enqueue(request) => (request.cookie, Some(request)),
+        };
+        let held = Held { locks: self.clone(), cookie };
+        let (tx, rx) = oneshot();
+        self.waiters.borrow_mut().entry(cookie).or_default().push(tx);
+        if let Some(request) = send {
+            let me = self.clone();
+            self.rt.spawn(async move { me.enqueue(request).await });
+        }
+        match rx.await {
+            Some(Ok(_)) => Ok(held),
+            Some(Err(reason)) => {
+                std::mem::forget(held);
+                Err(reason)
+            }
+            None => Err(DenyReason::Evicted),
+        }
+    }
+
+    async fn enqueue(self: Rc<Self>, request: EnqueueRequest) {
+        let body = w::EnqueueRequest {
+            lock: convert::spec(request.resource, request.mode, &request.data),
+            flags: convert::flags_to_wire(request.flags),
+            cookie: request.cookie.0,
+            cancels: Vec::new(),
+        };
+        let import = self.import.borrow().clone();
+        let answer: Result<w::EnqueueReply, FsError> = match import {
+            Some(import) => import.ask(Op::LockEnqueue, &body).await,
+            None => Err(FsError::NotConnected),
+        };
+        self.answered(request.resource, request.cookie, request.flags, answer);
+    }
+
+    /// Takes in the answer to an enqueue, sent alone or along with another request.
+    pub(crate) fn answered(
+        self: &Rc<Self>,
+        resource: ResourceId,
+        cookie: LockCookie,
+        flags: EnqueueFlags,
+        answer: Result<w::EnqueueReply, FsError>,
+    ) {
+        let outcome = match answer {
+            Ok(reply) if reply.granted => match convert::desc(reply.handle, cookie, &reply.lock) {
+                Ok(desc) => {
+                    self.tell_value_block(&desc, reply.lvb.as_ref());
+                    EnqueueOutcome::Granted(desc)
+                }
+                Err(_) => EnqueueOutcome::Denied(DenyReason::Invalid),
+            },
+            Ok(reply) if reply.handle.0 != 0 => EnqueueOutcome::Waiting(reply.handle),
+            Ok(_) if flags.has(EnqueueFlags::GLIMPSE) => EnqueueOutcome::Denied(DenyReason::Glimpse { asked: 0 }),
+            Ok(_) | Err(FsError::WouldBlock) => EnqueueOutcome::Denied(DenyReason::WouldBlock),
+            Err(FsError::NoLocks) => EnqueueOutcome::Denied(DenyReason::NoLocks),
+            Err(FsError::Deadlock) => EnqueueOutcome::Denied(DenyReason::Deadlock),
+            Err(FsError::Interrupted | FsError::Cancelled) => EnqueueOutcome::Denied(DenyReason::Cancelled),
+            Err(FsError::NotConnected) => EnqueueOutcome::Denied(DenyReason::Evicted),
+            Err(_) => EnqueueOutcome::Denied(DenyReason::Invalid),
+        };
+        let mut out = Vec::new();
+        self.cache.borrow_mut().on_reply(self.rt.now(), resource, cookie, outcome, &mut out);
+        self.act(out);
+    }
+
+    fn tell_value_block(&self, desc: &LockDesc, lvb: Option<&w::Lvb>) {
+        if let (Some(lvb), Some(owner)) = (lvb, self.owner()) {
+            owner.value_block(desc, lvb);
+        }
+    }
+
+    /// Takes a lock in that came with another answer under a cookie of [`Locks::reserve`].
+    pub(crate) fn adopt(self: &Rc<Self>, cookie: u64, reply: Option<&w::EnqueueReply>) {
+        if cookie == 0 {
+            return;
+        }
+        let cookie = LockCookie(cookie);
+        let granted = reply.filter(|r| r.granted).and_then(|r| convert::desc(r.handle, cookie, &r.lock).ok());
+        let mut out = Vec::new();
+        self.cache.borrow_mut().adopt(self.rt.now(), cookie, granted, &mut out);
+        self.act(out);
+    }
+    /// A cookie for a lock that an answer may bring along, on a resource not yet known.
+    pub(crate) fn reserve(&self) -> u64 {
+        self.cache.borrow_mut().reserve().0
+    }
+
+    /// Callbacks of the server.
+    pub(crate) fn on_blocking(self: &Rc<Self>, call: &w::BlockingCallback) -> Result<(), FsError> {
+        let (resource, wanted) = convert::resource_and_data(&call.wanted)?;
+        let mut out = Vec::new();
+        self.cache.borrow_mut().on_blocking(call.handle, LockCookie(call.cookie), resource, &wanted, &mut out);
+        self.act(out);
+        Ok(())
+    }
+    pub(crate) fn on_completion(self: &Rc<Self>, call: &w::CompletionCallback) -> Result<(), FsError> {
+        let cookie = LockCookie(call.cookie);
+        let desc = convert::desc(call.handle, cookie, &call.lock)?;
+        let mut out = Vec::new();
+        if call.status == 0 {
+            self.tell_value_block(&desc, call.lvb.as_ref());
+            self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
+        } else {
+            let outcome = EnqueueOutcome::Denied(DenyReason::Cancelled);
+            self.cache.borrow_mut().on_reply(self.rt.now(), desc.resource, cookie, outcome, &mut out);
+        }
+        self.act(out);
+        Ok(())
+    }
+    pub(crate) fn on_evicted(self: &Rc<Self>) {
+        let mut out = Vec::new();
+        self.cache.borrow_mut().on_evicted(&mut out);
+        self.act(out);
+    }
+    /// Held locks as requests that re-insert them at a restarted server, then waiting requests.
+    pub(crate) fn replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let cache = self.cache.borrow();
+        let held = cache.for_replay().into_iter().map(|l| w::EnqueueRequest {
+            lock: convert::spec(l.resource, l.mode, &l.data),
+            flags: w::EnqueueFlags::REPLAY,
+            cookie: l.cookie.0,
+            cancels: Vec::new(),
+        });
+        held.map(|r| (Op::LockEnqueue, wire::encode(&r))).collect()
+    }
+    pub(crate) fn on_replayed(self: &Rc<Self>, request: &[u8], answer: Result<Vec<u8>, FsError>) {
+        let Ok(request) = wire::decode::<w::EnqueueRequest>(request) else { return };
+        let reply = answer.ok().and_then(|b| wire::decode::<w::EnqueueReply>(&b).ok());
+        let handle = reply.filter(|r| r.granted).map(|r| r.handle);
+        let mut out = Vec::new();
+        self.cache.borrow_mut().on_replayed(LockCookie(request.cookie), handle, &mut out);
+        self.act(out);
+    }
+    /// After a restart: requests that were waiting there are asked again.
+    pub(crate) fn resend_waiting(self: &Rc<Self>) {
+        let waiting = self.cache.borrow().for_resend();
+        for request in waiting {
+            let me = self.clone();
+            self.rt.spawn(async move { me.enqueue(request).await });
+        }
+    }
+    /// Gives back what is too old or too much, and under `pressure` that many more.
+    pub(crate) fn tick(self: &Rc<Self>, pressure: usize) {
+        let mut out = Vec::new();
+        let now = self.rt.now();
+        self.cache.borrow_mut().tick(now, &mut out);
+        if pressure > 0 {
+            self.cache.borrow_mut().shrink(now, pressure, &mut out);
+        }
+        self.act(out);
+    }
+    /// Gives every unused lock back and waits until the server was told.
+    pub(crate) async fn drain(self: &Rc<Self>) {
+        let all = self.cache.borrow().unused();
+        self.tick(all);
+        while self.cache.borrow().locks().any(|(_, held)| held) {
+            self.rt.sleep(types::Duration::from_millis(2)).await;
+        }
+    }
+
+    fn act(self: &Rc<Self>, actions: Vec<CacheAction>) {
+        for action in actions {
+            match action {
+                CacheAction::Granted(desc) => self.wake(desc.cookie, Ok(desc)),
+                CacheAction::Denied { cookie, reason } => self.wake(cookie, Err(reason)),
+                CacheAction::Revoke { lock, keep } => self.revoke(lock, keep),
+                CacheAction::SendNarrow { handle, keep, .. } => self.send_narrow(handle, keep),
+                CacheAction::SendCancel { handle, .. } => self.send_cancel(handle),
+                CacheAction::Lost(desc) => {
+                    if let Some(owner) = self.owner() {
+                        owner.lost(desc);
+                    }
+                }
+            }
+        }
+    }
+    fn wake(&self, cookie: LockCookie, result: Result<LockDesc, DenyReason>) {
+        for waiter in self.waiters.borrow_mut().remove(&cookie).unwrap_or_default() {
+            waiter.send(result);
+        }
+    }
+    fn revoke(self: &Rc<Self>, lock: LockDesc, keep: InodeBits) {
+        let me = self.clone();
+        self.rt.spawn(async move {
+            if let Some(owner) = me.owner() {
+                owner.revoke(lock, keep).await;
+            }
+            let mut out = Vec::new();
+            me.cache.borrow_mut().flushed(me.rt.now(), lock.cookie, &mut out);
+            me.act(out);
+        });
+    }
+    fn send_narrow(&self, handle: HandleId, keep: InodeBits) {
+        let Some(import) = self.import.borrow().clone() else { return };
+        let body = w::ConvertRequest { handle, bits: u64::from(keep.0) };
+        self.rt.spawn(async move {
+            if let Err(e) = import.ask::<_, ()>(Op::LockConvert, &body).await {
+                tracing::debug!(%handle, "convert: {e}");
+            }
+        });
+    }
+    /// Cancels gather until the next turn of the shard, so that many travel in one request.
+    fn send_cancel(self: &Rc<Self>, handle: HandleId) {
+        self.cancels.borrow_mut().push(handle);
+        if self.cancels.borrow().len() > 1 {
+            return;
+        }
+        let me = self.clone();
+        self.rt.spawn(async move {
+            let handles = std::mem::take(&mut *me.cancels.borrow_mut());
+            let Some(import) = me.import.borrow().clone() else { return };
+            let body = wire::encode(&w::CancelRequest { handles, cookies: Vec::new() });
+            let _ = import
+                .call(Op::LockCancel, body, Bulk::new(), CallOptions { no_replay: true, ..Default::default() })
+                .await;
+        });
+    }
+}

@@ -1,0 +1,450 @@
+//! Names and attributes: answered from what locks cover, asked of the metadata server otherwise.
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use ptlrpc::{CallOptions, Reply};
+use types::{Fid, FsError};
+use wire::mdt::{
+    Attr, AttrFlags, BytesReply, CreateRequest, Cred, EntryReply, GetattrRequest, InodeRequest, LinkRequest, LockBits,
+    LookupRequest, NamesReply, NodeKind, ReaddirReply, ReaddirRequest, RenameRequest, SetxattrRequest, UnlinkRequest,
+    XattrRequest,
+};
+use wire::{Bytes, Encode, Op};
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::open::OpenFile;
+
+/// Lock bits that cover names and attributes.
+pub(crate) const ATTR_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM;
+
+/// The answer to a look-up or a create.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Attributes; `fid` zero: there is no such name.
+    pub attr: Attr,
+    /// The name may be believed until [`crate::KernelCache::drop_names`].
+    pub name_cached: bool,
+    /// The attributes may be believed until [`crate::KernelCache::drop_attributes`].
+    pub attr_cached: bool,
+}
+
+/// What a directory entry is made of ([`Client::create`]).
+#[derive(Clone, Debug, Default)]
+pub struct NewNode {
+    /// Directory, symlink or node.
+    pub kind: NodeKind,
+    /// Mode with type bits.
+    pub mode: u32,
+    /// umask of the caller.
+    pub umask: u32,
+    /// Device number.
+    pub rdev: u64,
+    /// Symlink target.
+    pub target: Vec<u8>,
+}
+
+/// Longest name, in bytes.
+pub const NAME_BYTES_MAX: usize = 255;
+
+pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
+    if name.len() > NAME_BYTES_MAX {
+        return Err(FsError::NameTooLong);
+    }
+    if name.is_empty() || name.contains(&b'/') || name.contains(&0) {
+        return Err(FsError::Invalid);
+    }
+    Ok(())
+}
+
+impl Client {
+    pub(crate) async fn mdt_call<T: Encode>(&self, op: Op, request: &T) -> Result<Reply, FsError> {
+        self.mdc().call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await
+    }
+
+    /// Takes an answered inode in: attributes, layout, ACL, and the lock that came along.
+    pub(crate) fn take_entry(
+        self: &Rc<Self>,
+        reply: &EntryReply,
+        cookie: u64,
+        parent_cookie: u64,
+    ) -> Result<Option<Rc<Inode>>, FsError> {
+        self.mdt_locks.adopt(cookie, reply.lock.as_ref());
+        self.mdt_locks.adopt(parent_cookie, reply.parent_lock.as_ref());
+        if !reply.parent.fid.is_zero()
+            && let Some(parent) = self.known_inode(reply.parent.fid)
+        {
+            parent.set_attr(&reply.parent);
+        }
+        if reply.attr.fid.is_zero() {
+            return Ok(None);
+        }
+        let inode = self.inode(reply.attr.fid);
+        inode.set_attr(&reply.attr);
+        *inode.acl.borrow_mut() = reply.acl.clone();
+        inode.set_layout(&reply.layout)?;
+        Ok(Some(inode))
+    }
+
+    pub(crate) fn learn_name(&self, parent: Fid, name: &[u8], inode: &Inode) {
+        if self.holds(inode.fid, LockBits::LOOKUP) {
+            let key = (parent, name.to_vec());
+            let known = self.dentries.borrow_mut().insert(key.clone(), inode.fid);
+            if known != Some(inode.fid) {
+                inode.names.borrow_mut().push(key);
+            }
+        }
+    }
+    fn unlearn_name(&self, parent: Fid, name: &[u8]) {
+        self.dentries.borrow_mut().remove(&(parent, name.to_vec()));
+    }
+    /// The parent changed by our own hand and the answer did not tell its new attributes.
+    fn touch_parent(&self, parent: Fid, told: &Attr) {
+        if told.fid == parent {
+            return;
+        }
+        if let Some(p) = self.known_inode(parent) {
+            p.stale.set(true);
+        }
+    }
+
+    pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        let attr = self.sized(inode).await?;
+        let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
+        Ok(Entry { attr, name_cached, attr_cached: name_cached && self.attr_valid(inode) })
+    }
+
+    /// Looks a name up. An [`Entry`] with a zero FID says that there is none.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG, EINVAL, ENOTDIR, EACCES, and what the server answers.
+    pub async fn lookup(self: &Rc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
+        check_name(name)?;
+        let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
+        if let Some(child) = known {
+            if child.is_zero() {
+                if self.holds(parent, LockBits::UPDATE) {
+                    return Ok(Entry { attr: Attr::default(), name_cached: true, attr_cached: false });
+                }
+            } else if let Some(inode) = self.known_inode(child)
+                && self.holds(child, LockBits::LOOKUP)
+            {
+                if !self.attr_valid(&inode) {
+                    self.fetch_attr(cred, &inode, None).await?;
+                }
+                return self.entry(&inode).await;
+            }
+            self.unlearn_name(parent, name);
+        }
+        let cookie = self.mdt_locks.reserve();
+        let wants_parent = !self.holds(parent, LockBits::UPDATE);
+        let parent_cookie = if wants_parent { self.mdt_locks.reserve() } else { 0 };
+        let request = LookupRequest {
+            cred: cred.clone(),
+            parent,
+            name: name.into(),
+            lock_bits: ATTR_BITS,
+            lock_cookie: cookie,
+            parent_cookie,
+        };
+        let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtLookup, &request).await {
+            Ok(r) => r.decode(),
+            Err(e) => Err(e),
+        };
+        let reply = match answer {
+            Ok(reply) => reply,
+            Err(e) => {
+                self.mdt_locks.adopt(cookie, None);
+                self.mdt_locks.adopt(parent_cookie, None);
+                if e != FsError::NotFound {
+                    return Err(e);
+                }
+                EntryReply::default()
+            }
+        };
+        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie)? else {
+            let cached = self.holds(parent, LockBits::UPDATE);
+            if cached {
+                self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
+            }
+            return Ok(Entry { attr: Attr::default(), name_cached: cached, attr_cached: false });
+        };
+        self.learn_name(parent, name, &inode);
+        self.entry(&inode).await
+    }
+
+    pub(crate) async fn fetch_attr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        let cookie = self.mdt_locks.reserve();
+        let handle = file.map(|f| f.handle.get()).unwrap_or_default();
+        let request =
+            GetattrRequest { cred: cred.clone(), fid: inode.fid, lock_bits: ATTR_BITS, lock_cookie: cookie, handle };
+        let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtGetattr, &request).await {
+            Ok(r) => r.decode(),
+            Err(e) => Err(e),
+        };
+        match answer {
+            Ok(reply) => self.take_entry(&reply, cookie, 0).map(|_| ()),
+            Err(e) => {
+                self.mdt_locks.adopt(cookie, None);
+                Err(e)
+            }
+        }
+    }
+
+    /// Attributes of an inode, with its true size.
+    ///
+    /// # Errors
+    /// What the server answers; ENOENT for an inode that is gone.
+    pub async fn getattr(self: &Rc<Self>, cred: &Cred, fid: Fid, file: Option<&OpenFile>) -> Result<Entry, FsError> {
+        let inode = self.inode(fid);
+        if !self.attr_valid(&inode) {
+            self.fetch_attr(cred, &inode, file).await?;
+        }
+        self.entry(&inode).await
+    }
+
+    /// Makes a directory, symlink or node.
+    ///
+    /// # Errors
+    /// EEXIST, ENAMETOOLONG and what the server answers.
+    pub async fn create(
+        self: &Rc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        node: NewNode,
+    ) -> Result<Entry, FsError> {
+        check_name(name)?;
+        let cookie = self.mdt_locks.reserve();
+        let mut request = CreateRequest {
+            cred: cred.clone(),
+            parent,
+            name: name.into(),
+            kind: node.kind,
+            mode: node.mode,
+            umask: node.umask,
+            rdev: node.rdev,
+            target: node.target.into(),
+            layout: Bytes::default(),
+            lock_bits: ATTR_BITS,
+            lock_cookie: cookie,
+            fid: Fid::ZERO,
+        };
+        let answer = self.mdt_call(Op::MdtCreate, &request).await;
+        let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<EntryReply>()?)));
+        let (transno, reply) = match answer {
+            Ok(a) => a,
+            Err(e) => {
+                self.mdt_locks.adopt(cookie, None);
+                return Err(e);
+            }
+        };
+        request.fid = reply.attr.fid;
+        request.layout = reply.layout.clone();
+        self.mdc().amend_replay(transno, &request);
+        let inode = self.take_entry(&reply, cookie, 0)?.ok_or(FsError::Protocol)?;
+        self.touch_parent(parent, &reply.parent);
+        self.learn_name(parent, name, &inode);
+        self.entry(&inode).await
+    }
+
+    /// Removes a name; `directory` says rmdir.
+    ///
+    /// # Errors
+    /// What the server answers: ENOENT, EISDIR, ENOTDIR, ENOTEMPTY, EACCES, EPERM, EBUSY.
+    pub async fn unlink(
+        self: &Rc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(), FsError> {
+        check_name(name)?;
+        let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
+        let reply: EntryReply = self.mdt_call(Op::MdtUnlink, &request).await?.decode()?;
+        let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
+        self.unlearn_name(parent, name);
+        if let Some(inode) = child.filter(|c| !c.is_zero()).and_then(|c| self.known_inode(c)) {
+            self.changed_behind(&inode, &reply.attr);
+        }
+        self.take_parent(parent, &reply);
+        Ok(())
+    }
+    fn take_parent(&self, parent: Fid, reply: &EntryReply) {
+        match self.known_inode(parent) {
+            Some(p) if reply.parent.fid == parent => p.set_attr(&reply.parent),
+            Some(p) => p.stale.set(true),
+            None => {}
+        }
+    }
+    /// An inode changed by an operation on its name; with its new attributes when they were told.
+    fn changed_behind(&self, inode: &Inode, told: &Attr) {
+        if told.fid == inode.fid {
+            inode.set_attr(told)
+        } else {
+            inode.stale.set(true)
+        }
+        self.kernel().drop_attributes(inode.fid);
+    }
+
+    /// Renames; `flags` as in renameat2(2).
+    ///
+    /// # Errors
+    /// What the server answers; EINVAL for unknown flags.
+    pub async fn rename(
+        self: &Rc<Self>,
+        cred: &Cred,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: u32,
+    ) -> Result<(), FsError> {
+        check_name(from.1)?;
+        check_name(to.1)?;
+        let request = RenameRequest {
+            cred: cred.clone(),
+            from: from.0,
+            from_name: from.1.into(),
+            to: to.0,
+            to_name: to.1.into(),
+            flags,
+        };
+        let reply: EntryReply = self.mdt_call(Op::MdtRename, &request).await?.decode()?;
+        for (parent, name) in [from, to] {
+            let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
+            self.unlearn_name(parent, name);
+            if let Some(inode) = child.and_then(|c| self.known_inode(c)) {
+                self.changed_behind(&inode, &reply.attr);
+            }
+            self.take_parent(parent, &reply);
+        }
+        Ok(())
+    }
+
+    /// Gives an inode one more name.
+    ///
+    /// # Errors
+    /// What the server answers: EEXIST, EPERM for directories, EMLINK.
+    pub async fn link(self: &Rc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
+        check_name(name)?;
+        let request = LinkRequest { cred: cred.clone(), fid, parent, name: name.into() };
+        let reply: EntryReply = self.mdt_call(Op::MdtLink, &request).await?.decode()?;
+        self.unlearn_name(parent, name);
+        self.take_parent(parent, &reply);
+        let inode = self.take_entry(&reply, 0, 0)?.ok_or(FsError::Protocol)?;
+        self.learn_name(parent, name, &inode);
+        self.entry(&inode).await
+    }
+
+    /// A symlink's target.
+    ///
+    /// # Errors
+    /// EINVAL for anything else.
+    pub async fn readlink(self: &Rc<Self>, cred: &Cred, fid: Fid) -> Result<Vec<u8>, FsError> {
+        let reply: BytesReply =
+            self.mdt_call(Op::MdtReadlink, &InodeRequest { cred: cred.clone(), fid }).await?.decode()?;
+        Ok(reply.value.0)
+    }
+
+    /// A page of directory entries behind `cookie` (0: from the start). With `plus`, entries bring attributes where
+    /// they could be had.
+    ///
+    /// # Errors
+    /// ENOTDIR, EACCES.
+    pub async fn readdir(
+        self: &Rc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        cookie: u64,
+        bytes_max: u32,
+        plus: bool,
+    ) -> Result<ReaddirReply, FsError> {
+        let lock_cookie = if self.holds(fid, LockBits::UPDATE) { 0 } else { self.mdt_locks.reserve() };
+        let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie: 0 };
+        let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
+        let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());
+        self.mdt_locks.adopt(lock_cookie, lock.as_ref());
+        answer
+    }
+
+    /// Takes in the attributes of a directory entry that [`Client::readdir`] brought; gives what a kernel may believe.
+    /// Without a lock on the entry nothing may be cached.
+    pub async fn entry_of(self: &Rc<Self>, attr: &Attr) -> Option<Entry> {
+        let inode = self.inode(attr.fid);
+        if !self.attr_valid(&inode) {
+            inode.set_attr(attr);
+            inode.stale.set(true);
+        }
+        if attr.mode & 0o170_000 == 0o100_000 && attr.flags & AttrFlags::SIZE_KNOWN == 0 && inode.striping().is_none() {
+            return None;
+        }
+        self.entry(&inode).await.ok()
+    }
+
+    /// One xattr's value.
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP for unknown name spaces.
+    pub async fn getxattr(self: &Rc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if let Some(inode) = self.known_inode(fid)
+            && self.attr_valid(&inode)
+        {
+            let flags = inode.attr().flags;
+            let acl = name == b"system.posix_acl_access";
+            if acl && flags & AttrFlags::HAS_ACL == 0 || !acl && is_plain(name) && flags & AttrFlags::HAS_XATTRS == 0 {
+                return Err(FsError::NoData);
+            }
+        }
+        let request = XattrRequest { cred: cred.clone(), fid, name: name.into() };
+        let reply: BytesReply = self.mdt_call(Op::MdtGetxattr, &request).await?.decode()?;
+        Ok(reply.value.0)
+    }
+    /// Names of xattrs.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn listxattr(self: &Rc<Self>, cred: &Cred, fid: Fid) -> Result<Vec<Vec<u8>>, FsError> {
+        let request = XattrRequest { cred: cred.clone(), fid, name: Bytes::default() };
+        let reply: NamesReply = self.mdt_call(Op::MdtListxattr, &request).await?.decode()?;
+        Ok(reply.names.into_iter().map(|n| n.0).collect())
+    }
+    /// Sets (or with `None` removes) an xattr.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, EPERM, E2BIG, EOPNOTSUPP.
+    pub async fn setxattr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: u32,
+        kill_sgid: bool,
+    ) -> Result<(), FsError> {
+        let request = SetxattrRequest {
+            cred: cred.clone(),
+            fid,
+            name: name.into(),
+            value: value.map(Bytes::from),
+            flags,
+            kill_sgid,
+        };
+        let reply: EntryReply = self.mdt_call(Op::MdtSetxattr, &request).await?.decode()?;
+        let inode = self.inode(fid);
+        if reply.attr.fid == fid {
+            inode.set_attr(&reply.attr);
+        } else {
+            inode.stale.set(true);
+        }
+        inode.set_layout(&reply.layout)?;
+        Ok(())
+    }
+}
+
+fn is_plain(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name.starts_with(b"security.")
+}

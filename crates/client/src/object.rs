@@ -1,0 +1,453 @@
+//! One OST object as a client sees it: its cached pages, which of them are dirty, and how long it is known to be.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use cache::PageAccess;
+use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
+use hashbrown::HashMap;
+use ldlm::ResourceId;
+use rt::sync::Event;
+use rustc_hash::FxBuildHasher;
+use types::{Extent, FsError, ObjectId, WallTime};
+
+use crate::inode::Inode;
+use crate::pages::PageCache;
+
+const PAGE: u64 = FRAME_BYTES as u64;
+/// Pages in a block of the map.
+const BLOCK: u64 = 64;
+
+struct Cached {
+    frame: FrameRun,
+    id: u32,
+}
+
+/// 64 neighbouring pages; bit i of a mask is page i.
+struct Block {
+    pages: [Option<Cached>; BLOCK as usize],
+    loading: u64,
+    dirty: u64,
+    writeback: u64,
+    ahead: u64,
+}
+
+impl Block {
+    fn new() -> Box<Block> {
+        Box::new(Block { pages: [const { None }; BLOCK as usize], loading: 0, dirty: 0, writeback: 0, ahead: 0 })
+    }
+    fn is_idle(&self) -> bool {
+        self.loading | self.dirty | self.writeback == 0 && self.pages.iter().all(Option::is_none)
+    }
+}
+
+/// An object's cache.
+pub(crate) struct Object {
+    pub(crate) id: ObjectId,
+    /// Index of its OST in the client's table.
+    pub(crate) ost: usize,
+    pub(crate) inode: RefCell<Weak<Inode>>,
+    /// Which stripe of the file it is.
+    pub(crate) stripe: Cell<u16>,
+    cache: Rc<PageCache>,
+    blocks: RefCell<HashMap<u64, Box<Block>, FxBuildHasher>>,
+    /// Blocks with dirty pages, in order.
+    dirty_blocks: RefCell<BTreeMap<u64, u32>>,
+    dirty_pages: Cell<usize>,
+    writeback_pages: Cell<usize>,
+    /// Known minimum size: no byte is known behind it.
+    size: Cell<u64>,
+    pub(crate) mtime: Cell<WallTime>,
+    pub(crate) blocks512: Cell<u64>,
+    /// A load or a write-out ended.
+    pub(crate) changed: Event,
+    /// On its OST's list of dirty objects.
+    pub(crate) listed: Cell<bool>,
+}
+
+/// Dirty pages taken for one write RPC.
+pub(crate) struct WriteOut {
+    pub(crate) extents: Vec<Extent>,
+    pub(crate) bulk: Bulk,
+    pub(crate) pages: Vec<u64>,
+}
+
+impl Object {
+    pub(crate) fn new(id: ObjectId, ost: usize, cache: Rc<PageCache>) -> Rc<Object> {
+        Rc::new(Object {
+            id,
+            ost,
+            inode: RefCell::new(Weak::new()),
+            stripe: Cell::new(0),
+            cache,
+            blocks: RefCell::default(),
+            dirty_blocks: RefCell::default(),
+            dirty_pages: Cell::new(0),
+            writeback_pages: Cell::new(0),
+            size: Cell::new(0),
+            mtime: Cell::new(WallTime(0)),
+            blocks512: Cell::new(0),
+            changed: Event::new(),
+            listed: Cell::new(false),
+        })
+    }
+    pub(crate) fn resource(&self) -> ResourceId {
+        ResourceId::extent(self.id.0)
+    }
+    pub(crate) fn size(&self) -> u64 {
+        self.size.get()
+    }
+    pub(crate) fn set_size(&self, size: u64) {
+        self.size.set(size);
+    }
+    pub(crate) fn grow(&self, end: u64) {
+        self.size.set(self.size.get().max(end));
+    }
+    pub(crate) fn dirty_pages(&self) -> usize {
+        self.dirty_pages.get()
+    }
+    /// Dirty or being written.
+    pub(crate) fn unwritten_pages(&self) -> usize {
+        self.dirty_pages.get() + self.writeback_pages.get()
+    }
+    pub(crate) fn has_pages(&self) -> bool {
+        !self.blocks.borrow().is_empty()
+    }
+    /// End of the last unwritten page, for what a fresh size must not forget.
+    pub(crate) fn unwritten_end(&self) -> u64 {
+        if self.unwritten_pages() == 0 { 0 } else { self.size.get() }
+    }
+
+    /// Reference to a cached page.
+    pub(crate) fn get(&self, page: u64, access: Option<PageAccess>) -> Option<FrameRun> {
+        let mut blocks = self.blocks.borrow_mut();
+        let block = blocks.get_mut(&(page / BLOCK))?;
+        let cached = block.pages[(page % BLOCK) as usize].as_ref()?;
+        if let Some(access) = access {
+            self.cache.touch(cached.id, access);
+            block.ahead &= !(1 << (page % BLOCK));
+        }
+        Some(cached.frame.clone())
+    }
+    pub(crate) fn is_cached(&self, page: u64) -> bool {
+        self.blocks.borrow().get(&(page / BLOCK)).is_some_and(|b| b.pages[(page % BLOCK) as usize].is_some())
+    }
+    pub(crate) fn is_loading(&self, page: u64) -> bool {
+        self.blocks.borrow().get(&(page / BLOCK)).is_some_and(|b| b.loading >> (page % BLOCK) & 1 == 1)
+    }
+    pub(crate) fn is_evictable(&self, page: u64) -> bool {
+        let blocks = self.blocks.borrow();
+        let Some(b) = blocks.get(&(page / BLOCK)) else { return true };
+        (b.dirty | b.writeback) >> (page % BLOCK) & 1 == 0
+    }
+    /// The cache took the page away (it keeps its own books).
+    pub(crate) fn reclaimed(&self, page: u64) {
+        let mut blocks = self.blocks.borrow_mut();
+        if let Some(b) = blocks.get_mut(&(page / BLOCK)) {
+            b.pages[(page % BLOCK) as usize] = None;
+            b.ahead &= !(1 << (page % BLOCK));
+            if b.is_idle() {
+                blocks.remove(&(page / BLOCK));
+            }
+        }
+    }
+
+    /// Claims the pages of `first..end` that are neither cached nor on their way, as runs of at most `max` pages.
+    pub(crate) fn claim_missing(&self, first: u64, end: u64, max: u64) -> Vec<(u64, u64)> {
+        let mut runs: Vec<(u64, u64)> = Vec::new();
+        let mut blocks = self.blocks.borrow_mut();
+        for page in first..end {
+            let bit = page % BLOCK;
+            let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
+            if block.pages[bit as usize].is_some() || block.loading >> bit & 1 == 1 {
+                continue;
+            }
+            block.loading |= 1 << bit;
+            match runs.last_mut() {
+                Some((from, to)) if *to == page && *to - *from < max => *to += 1,
+                _ => runs.push((page, page + 1)),
+            }
+        }
+        runs
+    }
+    /// Ends a claim without pages (failure, or nothing there).
+    pub(crate) fn unclaim(&self, first: u64, end: u64) {
+        let mut blocks = self.blocks.borrow_mut();
+        for page in first..end {
+            if let Some(b) = blocks.get_mut(&(page / BLOCK)) {
+                b.loading &= !(1 << (page % BLOCK));
+                if b.is_idle() {
+                    blocks.remove(&(page / BLOCK));
+                }
+            }
+        }
+        drop(blocks);
+        self.changed.notify();
+    }
+    /// Ends a claim with a page. Whoever dropped the claim meanwhile (truncate, lost lock) wins: the frame is ignored.
+    pub(crate) fn arrived(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) {
+        let bit = page % BLOCK;
+        {
+            let mut blocks = self.blocks.borrow_mut();
+            let Some(b) = blocks.get_mut(&(page / BLOCK)) else { return };
+            if b.loading >> bit & 1 == 0 {
+                return;
+            }
+            b.loading &= !(1 << bit);
+        }
+        self.put(page, frame, access);
+    }
+    /// Caches a frame as the page's bytes. False when there is no room.
+    fn put(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) -> bool {
+        let Some(id) = self.cache.insert(self, page, access) else { return false };
+        let mut blocks = self.blocks.borrow_mut();
+        let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
+        if access.readahead {
+            block.ahead |= 1 << (page % BLOCK);
+        }
+        if let Some(old) = block.pages[(page % BLOCK) as usize].replace(Cached { frame, id }) {
+            drop(blocks);
+            self.cache.remove(old.id);
+        }
+        true
+    }
+
+    /// Copies `data` to `at` within the page and marks it dirty. `whole`: the page needs no earlier bytes (it is
+    /// covered entirely, or lies behind the end). Gives whether it was clean before; `None` when the page must be
+    /// loaded first, `Err` when there is no frame.
+    pub(crate) fn write_page(
+        self: &Rc<Self>,
+        page: u64,
+        at: usize,
+        data: &[u8],
+        whole: bool,
+        access: PageAccess,
+    ) -> Result<Option<bool>, FsError> {
+        let bit = page % BLOCK;
+        let mut blocks = self.blocks.borrow_mut();
+        let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
+        if let Some(cached) = &mut block.pages[bit as usize] {
+            if !cached.frame.is_unique() {
+                let mut fresh = self.cache.pool().alloc_run(1).ok_or(FsError::NoMemory)?;
+                let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
+                if !(at == 0 && data.len() == FRAME_BYTES) {
+                    bytes.copy_from_slice(cached.frame.bytes());
+                }
+                cached.frame = fresh;
+            }
+            let bytes = cached.frame.bytes_mut().expect("made unique above");
+            bytes[at..at + data.len()].copy_from_slice(data);
+            self.cache.touch(cached.id, access);
+        } else {
+            if !whole {
+                return Ok(None);
+            }
+            let mut fresh = self.cache.pool().alloc_run(1).ok_or(FsError::NoMemory)?;
+            let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
+            bytes[..at].fill(0);
+            bytes[at..at + data.len()].copy_from_slice(data);
+            bytes[at + data.len()..].fill(0);
+            block.loading &= !(1 << bit);
+            drop(blocks);
+            if !self.put(page, fresh, access) {
+                return Err(FsError::NoMemory);
+            }
+            blocks = self.blocks.borrow_mut();
+        }
+        let block = blocks.get_mut(&(page / BLOCK)).expect("the page was put above");
+        block.ahead &= !(1 << bit);
+        let was_clean = block.dirty >> bit & 1 == 0;
+        if was_clean {
+            block.dirty |= 1 << bit;
+            self.dirty_pages.set(self.dirty_pages.get() + 1);
+            *self.dirty_blocks.borrow_mut().entry(page / BLOCK).or_insert(0) += 1;
+        }
+        Ok(Some(was_clean))
+    }
+
+    /// The first dirty page of the extent that is not being written.
+    pub(crate) fn first_dirty(&self, extent: Extent) -> Option<u64> {
+        let (first, end) = page_range(extent);
+        let blocks = self.blocks.borrow();
+        let dirty = self.dirty_blocks.borrow();
+        dirty.range(first / BLOCK..=(end.saturating_sub(1)) / BLOCK).find_map(|(key, _)| {
+            let b = blocks.get(key)?;
+            let ready = b.dirty & !b.writeback & mask_of(*key, first, end);
+            (ready != 0).then(|| key * BLOCK + u64::from(ready.trailing_zeros()))
+        })
+    }
+
+    /// Takes up to `max` dirty pages of `extent` for a write RPC. Pages that are being written already are left for
+    /// later, so that two versions of one page never race.
+    pub(crate) fn take_dirty(&self, extent: Extent, max: usize) -> Option<WriteOut> {
+        let (first, end) = page_range(extent);
+        let mut out = WriteOut { extents: Vec::new(), bulk: Bulk::new(), pages: Vec::new() };
+        let mut blocks = self.blocks.borrow_mut();
+        let keys: Vec<u64> = self
+            .dirty_blocks
+            .borrow()
+            .range(first / BLOCK..=(end.saturating_sub(1)) / BLOCK)
+            .map(|(k, _)| *k)
+            .collect();
+        'all: for key in keys {
+            let Some(block) = blocks.get_mut(&key) else { continue };
+            let mut ready = block.dirty & !block.writeback;
+            while ready != 0 {
+                let bit = u64::from(ready.trailing_zeros());
+                ready &= ready - 1;
+                let page = key * BLOCK + bit;
+                if page < first || page >= end {
+                    continue;
+                }
+                let start = page * PAGE;
+                let len = self.size.get().saturating_sub(start).min(PAGE);
+                block.dirty &= !(1 << bit);
+                self.dirty_pages.set(self.dirty_pages.get() - 1);
+                self.undirty(key);
+                if len == 0 {
+                    continue;
+                }
+                block.writeback |= 1 << bit;
+                self.writeback_pages.set(self.writeback_pages.get() + 1);
+                let frame = block.pages[bit as usize].as_ref().expect("a dirty page is cached").frame.clone();
+                out.bulk.push(Segment { run: frame, offset: 0, len: len as u32 });
+                match out.extents.last_mut() {
+                    Some(e) if e.end == start => e.end = start + len,
+                    _ => out.extents.push(Extent::at(start, len)),
+                }
+                out.pages.push(page);
+                if out.pages.len() == max {
+                    break 'all;
+                }
+            }
+        }
+        (!out.pages.is_empty()).then_some(out)
+    }
+    fn undirty(&self, key: u64) {
+        let mut dirty = self.dirty_blocks.borrow_mut();
+        if let Some(n) = dirty.get_mut(&key) {
+            *n -= 1;
+            if *n == 0 {
+                dirty.remove(&key);
+            }
+        }
+    }
+    /// A write RPC ended.
+    pub(crate) fn written(&self, pages: &[u64]) {
+        let mut blocks = self.blocks.borrow_mut();
+        for page in pages {
+            if let Some(b) = blocks.get_mut(&(page / BLOCK)) {
+                if b.writeback >> (page % BLOCK) & 1 == 1 {
+                    b.writeback &= !(1 << (page % BLOCK));
+                    self.writeback_pages.set(self.writeback_pages.get() - 1);
+                }
+                if b.is_idle() {
+                    blocks.remove(&(page / BLOCK));
+                }
+            }
+        }
+        drop(blocks);
+        self.changed.notify();
+    }
+    /// Whether a page of the extent is dirty or being written.
+    pub(crate) fn is_unwritten(&self, extent: Extent) -> bool {
+        if self.unwritten_pages() == 0 {
+            return false;
+        }
+        self.any(extent, |b, mask| (b.dirty | b.writeback) & mask != 0)
+    }
+    fn any(&self, extent: Extent, test: impl Fn(&Block, u64) -> bool) -> bool {
+        let (first, end) = page_range(extent);
+        self.blocks.borrow().iter().any(|(key, b)| test(b, mask_of(*key, first, end)))
+    }
+
+    /// Drops every page of the extent, dirty ones too; pages on their way will not be kept. Gives the number of
+    /// dirty pages dropped. Partial pages at the ends are dropped whole unless `zero_tail`, when bytes from
+    /// `extent.start` to its page's end are zeroed instead.
+    pub(crate) fn drop_pages(self: &Rc<Self>, extent: Extent, zero_tail: bool) -> usize {
+        let (mut first, end) = page_range(extent);
+        if zero_tail && !extent.start.is_multiple_of(PAGE) {
+            self.zero_from(extent.start);
+            first += 1;
+        }
+        let mut gone = Vec::new();
+        let mut lost = 0;
+        {
+            let mut blocks = self.blocks.borrow_mut();
+            let mut empty = Vec::new();
+            for (key, b) in blocks.iter_mut() {
+                let mask = mask_of(*key, first, end);
+                if mask == 0 {
+                    continue;
+                }
+                b.loading &= !mask;
+                let dirty = (b.dirty & mask).count_ones() as usize;
+                for _ in 0..dirty {
+                    self.undirty(*key);
+                }
+                lost += dirty;
+                b.dirty &= !mask;
+                b.ahead &= !mask;
+                self.writeback_pages.set(self.writeback_pages.get() - (b.writeback & mask).count_ones() as usize);
+                b.writeback &= !mask;
+                for (i, p) in b.pages.iter_mut().enumerate() {
+                    if mask >> i & 1 == 1
+                        && let Some(cached) = p.take()
+                    {
+                        gone.push(cached);
+                    }
+                }
+                if b.is_idle() {
+                    empty.push(*key);
+                }
+            }
+            for key in empty {
+                blocks.remove(&key);
+            }
+        }
+        self.dirty_pages.set(self.dirty_pages.get() - lost);
+        for cached in &gone {
+            self.cache.remove(cached.id);
+        }
+        self.changed.notify();
+        lost
+    }
+    fn zero_from(&self, offset: u64) {
+        let (page, at) = (offset / PAGE, (offset % PAGE) as usize);
+        let mut blocks = self.blocks.borrow_mut();
+        let Some(block) = blocks.get_mut(&(page / BLOCK)) else { return };
+        block.loading &= !(1 << (page % BLOCK));
+        let slot = &mut block.pages[(page % BLOCK) as usize];
+        let Some(cached) = slot else { return };
+        if !cached.frame.is_unique() {
+            let Some(mut fresh) = self.cache.pool().alloc_run(1) else {
+                // No frame to copy to: a clean page may simply go, it is read again with its zeros.
+                if block.dirty >> (page % BLOCK) & 1 == 0
+                    && let Some(gone) = slot.take()
+                {
+                    self.cache.remove(gone.id);
+                }
+                return;
+            };
+            fresh.bytes_mut().expect("a fresh frame has one owner").copy_from_slice(cached.frame.bytes());
+            cached.frame = fresh;
+        }
+        cached.frame.bytes_mut().expect("made unique above")[at..].fill(0);
+    }
+}
+
+/// Pages that the extent touches: first, one past the last.
+pub(crate) fn page_range(extent: Extent) -> (u64, u64) {
+    (extent.start / PAGE, extent.end.div_ceil(PAGE))
+}
+
+fn mask_of(key: u64, first: u64, end: u64) -> u64 {
+    let base = key * BLOCK;
+    let from = first.saturating_sub(base).min(BLOCK);
+    let to = end.saturating_sub(base).min(BLOCK);
+    if from >= to {
+        return 0;
+    }
+    let upto = |n: u64| if n == BLOCK { u64::MAX } else { (1u64 << n) - 1 };
+    upto(to) & !upto(from)
+}

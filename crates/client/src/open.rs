@@ -1,0 +1,278 @@
+//! Open files: what an open asks for, what it holds, what its end brings home.
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use readahead::FileReadahead;
+use types::{Fid, FsError, HandleId, Transno};
+use wire::mdt::{CloseRequest, Cred, OpenReply, OpenRequest, SetBits};
+use wire::{Bytes, Op};
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::namespace::{ATTR_BITS, Entry, check_name};
+
+const O_ACCMODE: u32 = 0o3;
+const O_TRUNC: u32 = 0o1000;
+const O_CREAT: u32 = 0o100;
+const O_EXCL: u32 = 0o200;
+
+/// One open file.
+pub struct OpenFile {
+    pub(crate) inode: Rc<Inode>,
+    pub(crate) handle: Cell<HandleId>,
+    flags: u32,
+    cred: Cred,
+    transno: Cell<Transno>,
+    /// Written through this or another open since this one began.
+    pub(crate) dirty: Cell<bool>,
+    pub(crate) error_mark: Cell<u64>,
+    pub(crate) readahead: RefCell<FileReadahead>,
+    /// Position behind the last read, to report progress to readahead.
+    released: Cell<bool>,
+}
+
+impl OpenFile {
+    /// The file's id.
+    #[must_use]
+    pub fn fid(&self) -> Fid {
+        self.inode.fid
+    }
+    /// O_* flags of the open.
+    #[must_use]
+    pub fn flags(&self) -> u32 {
+        self.flags
+    }
+    /// Whether it may write.
+    #[must_use]
+    pub fn writes(&self) -> bool {
+        self.flags & O_ACCMODE != 0
+    }
+    /// The name by which the client knows this open.
+    #[must_use]
+    pub fn id(&self) -> u64 {
+        self.handle.get().0
+    }
+    /// The inode.
+    #[must_use]
+    pub fn inode(&self) -> &Rc<Inode> {
+        &self.inode
+    }
+    /// Who opened it.
+    #[must_use]
+    pub fn cred(&self) -> &Cred {
+        &self.cred
+    }
+    /// Whether something was written through it.
+    #[must_use]
+    pub fn is_dirty(&self) -> bool {
+        self.dirty.get()
+    }
+}
+
+impl Client {
+    /// Opens an inode.
+    ///
+    /// # Errors
+    /// EACCES, EISDIR, ENOENT, EROFS, ETXTBSY as open(2).
+    pub async fn open(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Rc<OpenFile>, FsError> {
+        let request = OpenRequest {
+            cred: cred.clone(),
+            parent: fid,
+            flags: flags & !(O_CREAT | O_EXCL),
+            ..OpenRequest::default()
+        };
+        self.open_with(request).await.map(|(file, _)| file)
+    }
+    /// Opens the file behind an id that an open file was given ([`OpenFile::id`]).
+    #[must_use]
+    pub fn file(&self, id: u64) -> Option<Rc<OpenFile>> {
+        self.opens.borrow().get(&id).cloned()
+    }
+    /// Creates and opens a name (or with an empty name a nameless file in directory `parent`).
+    ///
+    /// # Errors
+    /// As open(2).
+    pub async fn create_open(
+        self: &Rc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        flags: u32,
+        mode: u32,
+        umask: u32,
+        layout: &[u8],
+    ) -> Result<(Entry, Rc<OpenFile>), FsError> {
+        if !name.is_empty() {
+            check_name(name)?;
+        }
+        let request = OpenRequest {
+            cred: cred.clone(),
+            parent,
+            name: name.into(),
+            flags,
+            mode,
+            umask,
+            layout: Bytes::from(layout),
+            ..OpenRequest::default()
+        };
+        let (file, _) = self.open_with(request).await?;
+        if !name.is_empty() {
+            self.learn_name(parent, name, &file.inode);
+        }
+        let entry = self.entry(&file.inode).await?;
+        Ok((entry, file))
+    }
+
+    async fn open_with(self: &Rc<Self>, mut request: OpenRequest) -> Result<(Rc<OpenFile>, bool), FsError> {
+        let known = self.known_inode(request.parent).filter(|_| request.name.is_empty());
+        let cached = known.as_ref().is_some_and(|i| self.attr_valid(i));
+        let cookie = if cached { 0 } else { self.mdt_locks.reserve() };
+        request.lock_bits = if cached { 0 } else { ATTR_BITS };
+        request.lock_cookie = cookie;
+        request.known_layout = u32::MAX;
+        if known.is_some_and(|i| i.striping().is_some()) && cached {
+            request.known_layout = self.inode(request.parent).attr().layout_gen;
+        }
+        let answer = self.mdt_call(Op::MdtOpen, &request).await;
+        let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<OpenReply>()?)));
+        let (transno, reply) = match answer {
+            Ok(a) => a,
+            Err(e) => {
+                self.mdt_locks.adopt(cookie, None);
+                return Err(e);
+            }
+        };
+        let inode = self.take_entry(&reply.entry, cookie, 0)?.ok_or(FsError::Protocol)?;
+        if transno.0 != 0 {
+            request.fid = inode.fid;
+            request.handle = reply.handle;
+            if reply.created {
+                request.layout = reply.entry.layout.clone();
+            }
+            self.mdc().amend_replay(transno, &request);
+        }
+        if reply.created {
+            let parent = self.known_inode(request.parent);
+            if let Some(p) = parent.filter(|p| reply.entry.parent.fid != p.fid) {
+                p.stale.set(true);
+            }
+            // A negative entry may be known for this name.
+            self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
+        }
+        let file = self.opened(&inode, &request, reply.handle, transno);
+        if request.flags & O_TRUNC != 0 && !reply.created && file.writes() {
+            let attr = inode.attr();
+            if attr.mode & 0o170_000 == 0o100_000
+                && let Err(e) = Box::pin(self.truncate(&file.cred, &inode, 0, Some(&file))).await
+            {
+                let _ = self.release(&file).await;
+                return Err(e);
+            }
+        }
+        Ok((file, reply.created))
+    }
+
+    fn opened(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        request: &OpenRequest,
+        handle: HandleId,
+        transno: Transno,
+    ) -> Rc<OpenFile> {
+        let readahead = FileReadahead::new(&self.config.readahead_policy, &self.config.readahead)
+            .expect("the policy's name was checked when the client joined");
+        let file = Rc::new(OpenFile {
+            inode: inode.clone(),
+            handle: Cell::new(handle),
+            flags: request.flags,
+            cred: request.cred.clone(),
+            transno: Cell::new(transno),
+            dirty: Cell::new(false),
+            error_mark: Cell::new(inode.error_mark()),
+            readahead: RefCell::new(readahead),
+            released: Cell::new(false),
+        });
+        inode.opens.set(inode.opens.get() + 1);
+        if file.writes() {
+            inode.writers.set(inode.writers.get() + 1);
+        }
+        self.opens.borrow_mut().insert(handle.0, file.clone());
+        file
+    }
+
+    /// close(2) of one descriptor: reports a failed write-back.
+    ///
+    /// # Errors
+    /// The first write-back failure since this open last reported one.
+    pub fn flush_errors(&self, file: &OpenFile) -> Result<(), FsError> {
+        file.inode.error_since(&file.error_mark)
+    }
+
+    /// The last close of an open: tells the metadata server size and times if the file was written.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn release(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        if file.released.replace(true) {
+            return Ok(());
+        }
+        let inode = file.inode.clone();
+        let mut request = CloseRequest { handle: file.handle.get(), fid: inode.fid, ..CloseRequest::default() };
+        if file.dirty.get() {
+            request.valid |= SetBits::DIRTY;
+            if let Ok(size) = self.file_size(&inode).await {
+                let attr = inode.attr();
+                request.valid |= SetBits::SIZE | SetBits::MTIME | SetBits::BLOCKS | SetBits::CTIME;
+                request.size = size.size;
+                request.blocks = size.blocks512;
+                request.mtime = size.mtime.max(inode.mtime.get());
+                request.ctime = request.mtime.max(attr.ctime);
+            }
+        }
+        if inode.atime.get().0 != 0 {
+            request.valid |= SetBits::ATIME;
+            request.atime = inode.atime.replace(types::WallTime(0));
+        }
+        file.readahead.replace(new_readahead(self)).close(&mut self.readahead_budget.borrow_mut());
+        let answer = self.mdt_call(Op::MdtClose, &request).await;
+        self.opens.borrow_mut().remove(&file.handle.get().0);
+        inode.opens.set(inode.opens.get() - 1);
+        if file.writes() {
+            inode.writers.set(inode.writers.get() - 1);
+        }
+        if file.dirty.get() {
+            inode.stale.set(true);
+        }
+        if let Ok(reply) = answer.as_ref().map_err(|e| *e).and_then(ptlrpc::Reply::decode::<wire::mdt::EntryReply>)
+            && reply.attr.fid == inode.fid
+        {
+            inode.set_attr(&reply.attr);
+        }
+        answer.map(|_| ())
+    }
+
+    /// Opens to tell a restarted metadata server again.
+    pub(crate) fn open_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let mut files: Vec<_> = self.opens.borrow().values().cloned().collect();
+        files.sort_by_key(|f| (f.transno.get(), f.handle.get()));
+        files
+            .iter()
+            .map(|f| {
+                let request = OpenRequest {
+                    cred: f.cred.clone(),
+                    parent: f.inode.fid,
+                    flags: f.flags & !(O_CREAT | O_EXCL | O_TRUNC),
+                    fid: f.inode.fid,
+                    handle: f.handle.get(),
+                    known_layout: 0,
+                    ..OpenRequest::default()
+                };
+                (Op::MdtOpen, wire::encode(&request))
+            })
+            .collect()
+    }
+}
+
+fn new_readahead(client: &Client) -> FileReadahead {
+    FileReadahead::new("none", &client.config.readahead).expect("'none' is always registered")
+}

@@ -1,0 +1,329 @@
+//! How large a file is, and making it another size.
+//!
+//! A client that holds a lock over an object's end knows; otherwise the OST is asked (glimpse), which asks the writer.
+//! While nobody has the file open for writing, the metadata server's record is right and nobody is asked.
+use std::rc::Rc;
+
+use layout::StripeIndex;
+use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
+use types::{Extent, FsError, WallTime};
+use wire::Op;
+use wire::mdt::{Attr, AttrFlags, Cred, EntryReply, SetBits, SetattrRequest};
+use wire::ost::PunchKind;
+
+use crate::client::Client;
+use crate::inode::{Inode, Striping};
+use crate::object::Object;
+use crate::open::OpenFile;
+
+/// Largest file: offsets of 8 EiB - 1.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
+/// What the objects say of a file.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct FileSize {
+    pub(crate) size: u64,
+    pub(crate) blocks512: u64,
+    pub(crate) mtime: WallTime,
+}
+
+impl Client {
+    /// Whether a lock over the object's end is held, so that its known size is its size.
+    fn size_is_exact(&self, object: &Object) -> bool {
+        let end = LockPolicyData::extent(Extent::from(object.size()));
+        self.osc(object.ost).locks.covers(object.resource(), LockMode::Cr, &end)
+    }
+
+    /// Makes an object's known size its true size at this moment.
+    async fn glimpse(&self, object: &Rc<Object>) -> Result<(), FsError> {
+        if self.size_is_exact(object) {
+            return Ok(());
+        }
+        let osc = self.osc(object.ost);
+        let all = LockPolicyData::extent(Extent::ALL);
+        match osc.locks.acquire(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE).await {
+            // The value block was taken in when the answer came.
+            Ok(_) | Err(DenyReason::Glimpse { .. }) => Ok(()),
+            Err(DenyReason::Evicted) => osc.import().map(|_| ()).and(Err(FsError::Io)),
+            Err(e) => Err(e.error()),
+        }
+    }
+
+    /// The file's size from its objects.
+    pub(crate) async fn file_size(&self, inode: &Inode) -> Result<FileSize, FsError> {
+        let Some(s) = inode.striping() else {
+            let a = inode.attr();
+            return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
+        };
+        let glimpses: Vec<_> = s.objects.iter().map(|o| self.glimpse(o)).collect();
+        for result in rt::sync::join_all(glimpses).await {
+            result?;
+        }
+        Ok(local_size(&s))
+    }
+
+    /// Attributes with the true size and times.
+    pub(crate) async fn sized(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Attr, FsError> {
+        let mut attr = inode.attr();
+        let regular = attr.mode & 0o170_000 == 0o100_000;
+        let ours = inode.writers.get() > 0
+            || inode.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0));
+        if regular && (attr.flags & AttrFlags::SIZE_KNOWN == 0 || ours) {
+            if inode.striping().is_none() && attr.flags & AttrFlags::HAS_LAYOUT != 0 {
+                self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
+                attr = inode.attr();
+            }
+            if inode.striping().is_some() {
+                let now = self.file_size(inode).await?;
+                attr.size = now.size;
+                attr.blocks = now.blocks512;
+                attr.mtime = attr.mtime.max(now.mtime);
+                attr.ctime = attr.ctime.max(attr.mtime.min(now.mtime));
+            }
+        }
+        attr.mtime = attr.mtime.max(inode.mtime.get());
+        attr.ctime = attr.ctime.max(inode.mtime.get());
+        attr.atime = attr.atime.max(inode.atime.get());
+        Ok(attr)
+    }
+
+    /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.
+    ///
+    /// # Errors
+    /// As chmod(2), chown(2), truncate(2), utimensat(2).
+    pub async fn setattr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        mut request: SetattrRequest,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        request.cred = cred.clone();
+        request.fid = inode.fid;
+        request.handle = file.map(|f| f.handle.get()).unwrap_or_default();
+        if request.valid & SetBits::SIZE != 0 {
+            if request.size > FILE_BYTES_MAX {
+                return Err(FsError::FileTooBig);
+            }
+            self.truncate_objects(cred, inode, request.size, file).await?;
+        }
+        let explicit_mtime =
+            request.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0 && request.valid & SetBits::SIZE == 0;
+        if explicit_mtime {
+            self.settle_times(inode, &request).await?;
+        }
+        let reply: EntryReply = self.mdt_call(Op::MdtSetattr, &request).await?.decode()?;
+        if reply.attr.fid == inode.fid {
+            inode.set_attr(&reply.attr);
+        } else {
+            inode.stale.set(true);
+        }
+        if explicit_mtime {
+            inode.mtime.set(WallTime(0));
+        }
+        Ok(())
+    }
+
+    /// An explicit mtime wins over the times of data written before it: write those out and set the objects' times.
+    async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
+        let Some(s) = inode.striping() else { return Ok(()) };
+        if inode.attr().flags & AttrFlags::SIZE_KNOWN != 0
+            && inode.writers.get() == 0
+            && s.objects.iter().all(|o| o.unwritten_pages() == 0)
+        {
+            return Ok(());
+        }
+        let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
+        for o in &s.objects {
+            let osc = self.osc(o.ost);
+            osc.flush(o, Extent::ALL, false).await;
+            let ask = wire::ost::SetattrRequest { object: o.id, valid: 2, mtime, ..Default::default() };
+            osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstSetattr, &ask).await?;
+            o.mtime.set(mtime);
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn truncate(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        size: u64,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        let known_empty = {
+            let a = inode.attr();
+            size == 0 && a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0
+        };
+        if known_empty {
+            return Ok(());
+        }
+        let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+        self.setattr(cred, inode, request, file).await
+    }
+
+    async fn truncate_objects(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        size: u64,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        if file.is_none() {
+            // Whether the caller may is the metadata server's decision, and it comes before any byte goes.
+            self.may_truncate(cred, inode).await?;
+        }
+        if inode.striping().is_none() {
+            self.fetch_attr(cred, inode, file).await?;
+        }
+        let Some(s) = inode.striping() else {
+            return if inode.attr().flags & AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
+        };
+        let geometry = s.layout.geometry();
+        inode.drop_kernel_pages(0, Extent::ALL).await;
+        let now = self.rt.wall();
+        let cuts: Vec<_> = s
+            .objects
+            .iter()
+            .enumerate()
+            .map(|(i, o)| self.truncate_object(o, geometry.object_size(StripeIndex(i as u16), size), now))
+            .collect();
+        for result in rt::sync::join_all(cuts).await {
+            result?;
+        }
+        inode.mtime.set(inode.mtime.get().max(now));
+        Ok(())
+    }
+
+    /// Asks the server whether the caller may write the file (truncate without a descriptor).
+    async fn may_truncate(self: &Rc<Self>, cred: &Cred, inode: &Rc<Inode>) -> Result<(), FsError> {
+        const O_WRONLY: u32 = 1;
+        let file = self.open(cred, inode.fid, O_WRONLY).await?;
+        self.release(&file).await
+    }
+
+    async fn truncate_object(&self, object: &Rc<Object>, size: u64, now: WallTime) -> Result<(), FsError> {
+        let osc = self.osc(object.ost);
+        let data = LockPolicyData::extent(Extent::from(size - size % 4096));
+        let held = osc
+            .locks
+            .acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE)
+            .await
+            .map_err(|e| e.error())?;
+        if object.size() == size && !object.is_unwritten(Extent::from(size)) && object.unwritten_pages() == 0 {
+            return Ok(());
+        }
+        // What is being written right now must not arrive behind the punch.
+        osc.flush(object, Extent::ALL, false).await;
+        object.drop_pages(Extent::from(size), true);
+        object.mtime.set(object.mtime.get().max(now));
+        osc.punch(object, PunchKind::Truncate, Extent::from(size), held.handle()).await?;
+        object.set_size(size);
+        Ok(())
+    }
+
+    /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
+    ///
+    /// # Errors
+    /// EOPNOTSUPP for other modes, EINVAL for an empty range, EFBIG, ENOSPC.
+    pub async fn fallocate(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        mode: u32,
+        offset: u64,
+        len: u64,
+    ) -> Result<(), FsError> {
+        const KEEP_SIZE: u32 = 1;
+        const PUNCH: u32 = 2;
+        const ZERO: u32 = 16;
+        if !file.writes() {
+            return Err(FsError::BadHandle);
+        }
+        if len == 0 {
+            return Err(FsError::Invalid);
+        }
+        if offset.checked_add(len).is_none_or(|e| e > FILE_BYTES_MAX) {
+            return Err(FsError::FileTooBig);
+        }
+        if !matches!(mode & !KEEP_SIZE, 0 | ZERO) && mode != PUNCH | KEEP_SIZE {
+            return Err(FsError::NotSupported);
+        }
+        let inode = &file.inode;
+        let s = inode.striping().ok_or(FsError::NotSupported)?;
+        let keep = mode & KEEP_SIZE != 0;
+        inode.drop_kernel_pages(0, Extent::ALL).await;
+        let range = Extent::at(offset, len);
+        for part in s.layout.geometry().objects(range)? {
+            let object = &s.objects[usize::from(part.stripe.0)];
+            self.allocate_object(object, part.object, mode, keep).await?;
+        }
+        file.dirty.set(true);
+        inode.mtime.set(self.rt.wall());
+        Ok(())
+    }
+
+    async fn allocate_object(&self, object: &Rc<Object>, extent: Extent, mode: u32, keep: bool) -> Result<(), FsError> {
+        let osc = self.osc(object.ost);
+        let wide = LockPolicyData::extent(extent.align_out(4096));
+        let held = osc
+            .locks
+            .acquire(object.resource(), LockMode::Pw, wide, EnqueueFlags::NONE)
+            .await
+            .map_err(|e| e.error())?;
+        osc.flush(object, extent.align_out(4096), false).await;
+        object.mtime.set(self.rt.wall());
+        if mode & !1 == 0 {
+            let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
+            osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstAllocate, &ask).await?;
+        } else {
+            let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
+            let cut = if keep { extent.intersect(&Extent::new(0, object.size())) } else { Some(extent) };
+            object.drop_pages(extent.align_out(4096), false);
+            if let Some(cut) = cut {
+                osc.punch(object, kind, cut, held.handle()).await?;
+            }
+        }
+        if !keep {
+            object.grow(extent.end);
+        }
+        Ok(())
+    }
+
+    /// SEEK_DATA and SEEK_HOLE.
+    ///
+    /// # Errors
+    /// ENXIO when `offset` is at or behind the end, or there is no data behind it.
+    pub async fn seek(self: &Rc<Self>, inode: &Rc<Inode>, offset: u64, hole: bool) -> Result<u64, FsError> {
+        let size = self.sized(inode).await?.size;
+        if offset >= size {
+            return Err(FsError::NoDevice);
+        }
+        let Some(s) = inode.striping() else { return if hole { Ok(size) } else { Err(FsError::NoDevice) } };
+        for o in &s.objects {
+            self.osc(o.ost).flush(o, Extent::ALL, false).await;
+        }
+        let geometry = s.layout.geometry();
+        for piece in geometry.pieces(Extent::new(offset, size))? {
+            let object = &s.objects[usize::from(piece.stripe.0)];
+            let kind = if hole { wire::ost::SeekKind::Hole } else { wire::ost::SeekKind::Data };
+            let ask = wire::ost::SeekRequest { object: object.id, offset: piece.object.start, kind };
+            let found: wire::ost::SeekReply = self.osc(object.ost).import()?.ask(Op::OstSeek, &ask).await?;
+            if found.offset < piece.object.end {
+                return Ok(piece.file.start + (found.offset.max(piece.object.start) - piece.object.start));
+            }
+        }
+        if hole { Ok(size) } else { Err(FsError::NoDevice) }
+    }
+}
+
+/// The file's size from what is known of its objects.
+fn local_size(s: &Striping) -> FileSize {
+    let geometry = s.layout.geometry();
+    let mut out = FileSize::default();
+    for (i, o) in s.objects.iter().enumerate() {
+        out.size = out.size.max(geometry.file_size(StripeIndex(i as u16), o.size()).unwrap_or(FILE_BYTES_MAX));
+        out.blocks512 += o.blocks512.get() + o.dirty_pages() as u64 * 8;
+        out.mtime = out.mtime.max(o.mtime.get());
+    }
+    out
+}
