@@ -45,7 +45,8 @@ fn a_file_is_created_as_its_directory_says_and_reads_back_the_same() {
 
 #[test]
 fn command_line_values_become_requests() {
-    let mut spec = LayoutSpec { stripe_size: parse_stripe_size("64").expect("KiB"), ..LayoutSpec::default() };
+    let mut spec = LayoutSpec::from_raw(0, 0, -1).expect("asks for nothing");
+    spec.stripe_size = parse_stripe_size("64").expect("KiB");
     spec = spec.with_osts(parse_ost_list("0-2,4").expect("a list")).expect("distinct");
     let resolved = xattr::decode_spec(&xattr::encode_spec(&spec)).expect("own bytes").resolve();
     let mut allocator = Allocator::new("auto", AllocConfig::default()).expect("a name of the registry");
