@@ -48,7 +48,8 @@ pub struct Plan {
     pub asynchronous: SmallVec<[Extent; 4]>,
     /// The reader issues the background part itself, at its own cost, rather than a pool (the `ondemand` baseline).
     pub issued_by_reader: bool,
-    /// Bytes that would have been prefetched but for the lock: enqueue a lock for them, without waiting.
+    /// Bytes that would have been prefetched but for the lock: enqueue a lock for them, without waiting. Told again at every
+    /// read until [`Facts::lock`] covers it.
     pub lock_wanted: Option<Extent>,
 }
 
@@ -360,6 +361,12 @@ impl Ask<'_> {
     /// The background part is to be issued by the reader itself.
     pub fn by_reader(&mut self) {
         self.plan.issued_by_reader = true;
+    }
+    /// `extent` would be asked for if a lock covered it; the part within the file is told to the client.
+    pub fn want_lock(&mut self, extent: Extent) {
+        if let Some(e) = extent.intersect(&Extent::new(0, self.facts.file_size)) {
+            self.plan.lock_wanted = Some(self.plan.lock_wanted.map_or(e, |w| w.hull(&e)));
+        }
     }
     /// The stream ended: what is outstanding no longer counts against window and budget.
     pub fn abandon(&mut self) {

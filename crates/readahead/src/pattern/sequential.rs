@@ -2,7 +2,7 @@
 //!
 //! Two refinements. A reader that jumped is expected to read as much as before its jump and no more, until it does: that
 //! keeps readahead out of the gaps of a stride before the stride is known. And an established run survives reads that
-//! arrive slightly out of order, as parallel kernel requests do.
+//! arrive slightly out of order, as those of several threads do.
 use types::Extent;
 
 use super::Pattern;
@@ -19,9 +19,10 @@ pub struct Sequential {
 }
 
 /// Reads after which a run counts as established.
-const ESTABLISHED_READS: u32 = 8;
-/// How far, in lengths of the read, an established run tolerates a read behind or before its turn.
-const EARLY_READS: u64 = 2;
+const ESTABLISHED_READS: u32 = 4;
+/// How far, in lengths of the read, an established run tolerates a read ahead of or behind its turn. A stride with such
+/// short gaps is tolerated too, until the stride pattern, which comes first, is sure.
+const EARLY_READS: u64 = 8;
 const LATE_READS: u64 = 16;
 
 impl Default for Sequential {

@@ -148,8 +148,13 @@ impl Parallel {
         let contiguous = next.len() >= window;
         if contiguous && next.start >= read.end {
             let lead = ask.covered_until(next.start).saturating_sub(next.start);
-            let edge = ask.facts().file_size.min(ask.facts().lock.end);
-            if lead + self.grain(ask.facts().rpc_bytes) > window || next.start.saturating_add(lead) >= edge {
+            let lock_end = ask.facts().lock.end;
+            if next.start.saturating_add(lead) >= lock_end {
+                ask.want_lock(Extent::new(lock_end.min(next.end), next.end));
+                return;
+            }
+            let at_end = next.start.saturating_add(lead) >= ask.facts().file_size;
+            if at_end || lead + self.grain(ask.facts().rpc_bytes) > window {
                 return;
             }
         } else if contiguous {

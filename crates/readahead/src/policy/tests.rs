@@ -227,6 +227,23 @@ fn threads_that_arrive_out_of_order_do_not_break_the_stream() {
 }
 
 #[test]
+fn threads_that_share_out_blocks_are_one_stream() {
+    let mut rng = types::Rng::new(4);
+    let mut c = Client::new("parallel", 256 * MIB);
+    let io = 128 * KIB;
+    for group in 0..256 * MIB / io / 6 {
+        let mut blocks = [0, 1, 2, 3, 4, 5].map(|b| group * 6 + b);
+        if group > 0 {
+            rng.shuffle(&mut blocks);
+        }
+        for b in blocks {
+            c.read(Extent::at(b * io, io));
+        }
+    }
+    assert!(c.missed_reads <= 3, "{}", c.missed_reads);
+}
+
+#[test]
 fn a_small_file_comes_whole_with_its_first_miss() {
     let mut c = Client::new("parallel", 700_000);
     assert!(!c.read(Extent::at(0, 100)));
@@ -259,6 +276,7 @@ fn nothing_is_prefetched_without_a_lock_and_the_wish_for_one_is_told() {
     assert!(c.plans.iter().flat_map(|p| p.sync.iter().chain(&p.asynchronous)).all(|e| e.end <= MIB));
     let mut plan = Plan::default();
     c.readahead.on_read(Extent::at(64 * KIB, MIB - 64 * KIB), &c.facts, &mut c.budget, &mut plan);
+    assert!(plan.is_empty() && plan.lock_wanted.is_some_and(|w| w.start == MIB), "before the first miss: {plan:?}");
     c.readahead.on_miss(Extent::at(MIB, 64 * KIB), &c.facts, &mut c.budget, &mut plan);
     assert!(plan.is_empty() && plan.lock_wanted.is_some_and(|w| w.end > MIB), "{plan:?}");
 }
