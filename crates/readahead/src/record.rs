@@ -7,7 +7,7 @@
 //! read 0 65536 => sync= async=
 //! miss 0 65536 => sync=65536:262144 async=
 //! ```
-//! The budget of a recorded file is its own: what other files held is recorded as a `budget` line when it changes.
+//! A recorded file has a budget of its own, as large as the configuration says: other files' share is not replayed.
 use alloc::format;
 use alloc::string::{String, ToString};
 use core::fmt::{self, Write};
