@@ -184,7 +184,7 @@ fn lustres_parameters_read_and_write_the_head_under_load() {
     (0..50).for_each(|_| pipeline.enqueue());
     pipeline.dequeue();
     let requests = pipeline.requests.clone();
-    let mut set = |head: &mut Head, name: &str, value: &str| {
+    let set = |head: &mut Head, name: &str, value: &str| {
         head.set_param(Instant(2_000_000), name, value, &mut |id| requests[&id])
     };
     let head = &mut pipeline.head;
