@@ -26,6 +26,7 @@ mod stats;
 mod switch;
 pub mod table;
 mod two_list;
+mod wtinylfu;
 
 pub use managed::{Managed, Order};
 pub use policy::{Advice, FrameId, Grain, PageAccess, ReclaimPolicy, block_id, grain_of};

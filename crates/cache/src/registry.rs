@@ -54,6 +54,7 @@ policies! {
     "s3fifo", s3fifo, "Small, main and ghost FIFO queue: pages used once leave early.";
     "sieve", sieve, "One queue, a visited bit and a hand that stays where it stopped.";
     "arc", arc, "Recency against frequency, balanced by hits on ghosts.";
+    "wtinylfu", wtinylfu, "A window of 1 %, a segmented main cache, and a frequency sketch that decides who enters it.";
 }
 
 macro_rules! config {

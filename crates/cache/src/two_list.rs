@@ -5,7 +5,8 @@
 //! A page enters the inactive list. Its first use sets the referenced bit (a demand read is its own first use), the
 //! next use activates it. Before a victim is taken, active pages are demoted until the active list is no longer than
 //! the rest; an active page whose referenced bit is set gets a second chance at the active head instead, without the
-//! bit. With a ring, coarse pages never become active: re-used ones go back to the ring's head. Victims come from the inactive tail whatever their bit says, as Linux treats unmapped file pages.
+//! bit. With a ring, coarse pages never become active: re-used ones go back to the ring's head. Victims come from the
+//! inactive tail whatever their bit says, as Linux treats unmapped file pages.
 //!
 //! Flag (paper 000): a page remembers the granularity of its request. A fine use makes a coarse page fine; a coarse
 //! use leaves a fine page fine, so that a scan across a hot range does not condemn it.
@@ -284,5 +285,55 @@ impl Order for TwoList {
             ("ring_used_pages", u64::from(self.table.len(RING))),
             ("ring_ahead_pages", u64::from(self.table.len(RING_AHEAD))),
         ]);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ReclaimPolicy;
+    use crate::managed::Managed;
+    use types::Rng;
+
+    #[test]
+    fn changing_the_placement_at_any_time_loses_no_page_and_empties_a_ring_without_claim() {
+        for seed in 0..20 {
+            let mut rng = Rng::new(seed);
+            let lists = TwoList::new("test", 100, Placement::Ring).with_ring(RingSize { kept: 10, ahead: 30 });
+            let mut p = Managed::new(lists.with_batch(1 + rng.below(15) as u32));
+            let mut resident = [false; 100];
+            for _ in 0..5_000 {
+                let f = rng.below(100) as u32;
+                let mut access = if rng.chance(0.6) { PageAccess::coarse(1, 1 << 20) } else { PageAccess::fine(1) };
+                access.readahead = rng.chance(0.3);
+                if resident[f as usize] {
+                    p.touch(FrameId(f), access)
+                } else {
+                    p.insert(FrameId(f), access)
+                }
+                resident[f as usize] = true;
+                if rng.chance(0.1) {
+                    let mut victims = Vec::new();
+                    p.reclaim(4, &mut |_| true, &mut victims);
+                    victims.iter().for_each(|v| resident[v.0 as usize] = false);
+                }
+                if rng.chance(0.002) {
+                    let mut lists = p.into_order();
+                    lists.placement = [Placement::Lru, Placement::Fgf, Placement::Ring][rng.below(3) as usize];
+                    p = Managed::new(lists);
+                }
+                assert_eq!(p.resident() as usize, resident.iter().filter(|r| **r).count());
+            }
+            let mut lists = p.into_order();
+            lists.placement = Placement::Lru;
+            let mut p = Managed::new(lists);
+            for f in 0..100 {
+                if resident[f as usize] {
+                    p.remove(FrameId(f));
+                }
+                p.insert(FrameId(f), PageAccess::fine(2));
+            }
+            assert_eq!(p.order().table.len(RING), 0, "two pages went back with every insertion");
+        }
     }
 }

@@ -191,7 +191,7 @@ fn coarse_requests_below_the_threshold_pollute_under_bypass_and_not_under_fgf() 
 fn policies_blind_to_granularity_fall_between_lru_and_fgf_on_fine_hits() {
     let trace = mixed(Case::A, 0.9, 10_000, 10);
     let fgf = fine_hits(&run("fgf_lru", &trace, 4_000));
-    for policy in ["s3fifo", "sieve", "arc"] {
+    for policy in ["s3fifo", "sieve", "arc", "wtinylfu"] {
         let hits = fine_hits(&run(policy, &trace, 4_000));
         assert!(hits < fgf, "{policy}: {hits}, fgf {fgf}");
     }
