@@ -154,12 +154,19 @@ impl CacheConfig {
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut out = String::from(
-        "# Cache policies\n\nGenerated from the registry of the cache room; `cache.policy` takes these names.\n\n| policy | what it does |\n|---|---|\n",
+        "# Cache room\n\nGenerated from the registry; edit the code, not this page.\n\n\
+         ## Policies (`cache.policy`)\n\n| name | what it does | bytes per page |\n|---|---|---|\n",
     );
     for p in POLICIES {
-        let _ = writeln!(out, "| `{}` | {} |", p.name, p.summary);
+        // Metadata at a common size, 1 GiB of 4 KiB pages.
+        let bytes = (p.build)(&CacheConfig::new(1 << 18)).metadata_bytes_per_page();
+        let _ = writeln!(out, "| `{}` | {} | {bytes} |", p.name, p.summary);
     }
     out.push_str("\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n");
     CacheConfig::markdown_rows(&mut out);
+    out.push_str(
+        "\nAdvice orders frames under every policy: all unadvised frames that may leave go first, then those advised \
+         cache, low, med and high.\n",
+    );
     out
 }

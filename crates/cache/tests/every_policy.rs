@@ -209,7 +209,7 @@ fn misuse_by_the_mechanism_is_caught_at_once() {
 fn the_reference_names_every_policy_and_every_key() {
     let page = reference_markdown();
     for entry in registry() {
-        assert!(page.contains(&format!("| `{}` | {} |", entry.name, entry.summary)));
+        assert!(page.contains(&format!("| `{}` | {} | ", entry.name, entry.summary)));
     }
     for key in CacheConfig::KEYS {
         assert!(page.contains(&format!("| `{key}` | ")), "{key}");
