@@ -118,7 +118,7 @@ macro_rules! config {
 }
 
 config! {
-    stripe_bytes: u64 = MIB, size, 65_536..=(1 << 32), "bytes", "Stripe size assumed where a request does not know its file's: fewer bytes are fine, equal or more are coarse.";
+    stripe_bytes: u64 = MIB, size, 65_536..=(1 << 32), "bytes", "Stripe size that the mechanism assumes where a request does not know its file's: fewer bytes are fine, equal or more are coarse.";
     readahead_window_bytes: u64 = 4 * MIB, size, 4096..=(1 << 32), "bytes", "Largest readahead window of one stream; the coarse ring holds at least two.";
     coarse_ring_pages: u32 = 0, number, 0..=u32::MAX, "pages", "`fgf_lru+ring`: pages that the coarse ring keeps; 0: two readahead windows. Never more than half of the cache.";
     coarse_ahead_percent: u32 = 50, number, 0..=90, "%", "`fgf_lru+ring`: share of the cache up to which coarse pages read ahead and not yet used are kept, above the ring's own size.";
