@@ -1,7 +1,9 @@
 //! Running a scenario: all points of its sweep, all its seeds, and the verdict on what it expects.
+use crate::cacheworld::{self, CacheWorldConfig};
 use crate::light::{self, LightConfig, Progress};
 use crate::metrics::{Metrics, StateHash};
 use crate::scenario::{Expect, Params, Scenario, WorldKind};
+use crate::survey::{self, SurveyConfig};
 use std::time::Instant;
 
 /// One simulated point.
@@ -145,6 +147,15 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
         WorldKind::Light => {
             let o = light::run(&LightConfig::from_params(params)?, progress);
             Ok(RunOutcome { metrics: o.metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash })
+        }
+        WorldKind::Survey => {
+            let (metrics, events, virtual_ns, hash) = survey::run(&SurveyConfig::from_params(params)?);
+            Ok(RunOutcome { metrics, events, virtual_ns, hash })
+        }
+        WorldKind::Cache => {
+            let config = CacheWorldConfig::from_params(params)?;
+            let (metrics, events, virtual_ns, hash) = cacheworld::run(&config, progress)?;
+            Ok(RunOutcome { metrics, events, virtual_ns, hash })
         }
         WorldKind::Reference => Err("a reference scenario is shown by a test of its room".to_string()),
     }

@@ -12,5 +12,6 @@ mod stats;
 mod world;
 
 pub use config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
+pub(crate) use params::elevator_from;
 pub use run::{LightOutcome, Progress, run};
 pub use stats::Stats;

@@ -62,20 +62,29 @@ impl LightConfig {
             loss: params.float("net.loss"),
             resend_ns: ns("client.resend_after_ms", 1e6),
             disk: DiskProfile::named(params.text("disk.profile"))?,
-            elevator: ElevatorConfig {
-                kind: ElevatorKind::named(params.text("elevator.kind"))?,
-                depth: params.int("elevator.depth") as u32,
-                request_bytes_max: params.size("elevator.request_bytes_max"),
-                plug_requests: params.int("elevator.plug_requests") as u32,
-                plug_ns: ns("elevator.plug_ms", 1e6),
-                expire_ns: ns("elevator.expire_ms", 1e6),
-            },
+            elevator: elevator_from(params)?,
             alloc: AllocKind::named(params.text("alloc.kind"))?,
             down: outages(params.text("faults.ost_down"), oss_count)?,
             timeline: params.flag("timeline"),
             partition: params.flag("engine.partition"),
         })
     }
+}
+
+/// The elevator that `params` describe.
+///
+/// # Errors
+/// A sentence, when there is no such elevator.
+pub(crate) fn elevator_from(params: &Params) -> Result<ElevatorConfig, String> {
+    let ns = |key: &str, unit: f64| (params.float(key) * unit) as u64;
+    Ok(ElevatorConfig {
+        kind: ElevatorKind::named(params.text("elevator.kind"))?,
+        depth: params.int("elevator.depth") as u32,
+        request_bytes_max: params.size("elevator.request_bytes_max"),
+        plug_requests: params.int("elevator.plug_requests") as u32,
+        plug_ns: ns("elevator.plug_ms", 1e6),
+        expire_ns: ns("elevator.expire_ms", 1e6),
+    })
 }
 
 fn outages(text: &str, oss_count: u32) -> Result<Vec<Down>, String> {

@@ -14,6 +14,10 @@ pub enum WorldKind {
     /// Light clients in front of OST pipelines.
     #[default]
     Light,
+    /// Threads straight on a disk.
+    Survey,
+    /// Client and OST caches.
+    Cache,
     /// Nothing runs here: the claim is a test of a room, which the scenario names.
     Reference,
 }
@@ -22,8 +26,10 @@ impl WorldKind {
     fn named(name: &str) -> Result<WorldKind, String> {
         match name {
             "light" => Ok(WorldKind::Light),
+            "survey" => Ok(WorldKind::Survey),
+            "cache" => Ok(WorldKind::Cache),
             "reference" => Ok(WorldKind::Reference),
-            _ => Err(format!("'{name}' is not a world; there are: light, reference")),
+            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, reference")),
         }
     }
 }

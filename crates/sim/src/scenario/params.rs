@@ -37,6 +37,10 @@ fn nrs_policy(text: &str) -> Result<(), String> {
     nrs::build(text, &nrs::NrsConfig::default()).map(|_| ()).map_err(|e| e.to_string())
 }
 
+fn cache_policy(text: &str) -> Result<(), String> {
+    cache::build(text, &cache::CacheConfig::new(64)).map(|_| ())
+}
+
 /// Parses `OST:FROM_S-TO_S`, comma-separated; empty for none.
 pub(crate) fn parse_outages(text: &str) -> Result<Vec<(u32, f64, f64)>, String> {
     let one = |part: &str| -> Option<(u32, f64, f64)> {
@@ -86,6 +90,24 @@ static ROWS: &[Row] = &[
     Row { name: "elevator.expire_ms", default: "100", kind: Kind::Float(0.0, 1e7), meaning: "Wait after which cscan serves a request out of turn." },
     Row { name: "alloc.kind", default: "mballoc", kind: Kind::Choice(|| strings(&AllocKind::NAMES)), meaning: "Block allocator." },
     Row { name: "faults.ost_down", default: "", kind: Kind::Checked(|t| parse_outages(t).map(|_| ())), meaning: "Outages OST:FROM-TO in seconds, comma-separated." },
+    Row { name: "survey.regions", default: "1", kind: Kind::Int(1, 100_000), meaning: "World survey: regions of the disk worked on at once." },
+    Row { name: "survey.threads", default: "1", kind: Kind::Int(1, 100_000), meaning: "World survey: threads, at least one per region." },
+    Row { name: "survey.total_bytes", default: "8G", kind: Kind::Size(1 << 20, 1 << 50), meaning: "World survey: bytes in all." },
+    Row { name: "cache.policy", default: "lru", kind: Kind::Checked(cache_policy), meaning: "World cache: reclaim policy of client and OST caches." },
+    Row { name: "cache.client_bytes", default: "1200000000", kind: Kind::Size(1 << 20, 1 << 44), meaning: "World cache: the client's cache." },
+    Row { name: "cache.ost_bytes", default: "700000000", kind: Kind::Size(1 << 20, 1 << 44), meaning: "World cache: each OST's cache." },
+    Row { name: "cache.ost_count", default: "3", kind: Kind::Int(1, 1000), meaning: "World cache: OSTs, each with a disk of 9 ms and 60 MB/s." },
+    Row { name: "cache.block_bytes", default: "65536", kind: Kind::Size(4096, 1 << 20), meaning: "World cache: bytes that one page of the model stands for." },
+    Row { name: "workload.kind", default: "mixed", kind: Kind::Choice(|| strings(&["mixed", "reuse"])), meaning: "World cache: fine and coarse accesses at random, or coarse files read round and round beside fine accesses." },
+    Row { name: "workload.files", default: "10", kind: Kind::Int(1, 1_000_000), meaning: "World cache: files." },
+    Row { name: "workload.file_bytes", default: "2G", kind: Kind::Size(1 << 16, 1 << 44), meaning: "World cache and readahead: bytes of a file." },
+    Row { name: "workload.hot_bytes", default: "16M", kind: Kind::Size(1 << 12, 1 << 40), meaning: "World cache: bytes of each file that fine accesses go to." },
+    Row { name: "workload.fine_bytes", default: "64K", kind: Kind::Size(512, 1 << 30), meaning: "World cache: bytes of a fine access." },
+    Row { name: "workload.coarse_bytes", default: "64M", kind: Kind::Size(1 << 16, 1 << 32), meaning: "World cache: bytes of a coarse access." },
+    Row { name: "workload.fine_share", default: "0.9", kind: Kind::Float(0.0, 1.0), meaning: "World cache: probability that an access is fine." },
+    Row { name: "workload.stripe_bytes", default: "1M", kind: Kind::Size(1 << 16, 1 << 32), meaning: "World cache and readahead: stripe size." },
+    Row { name: "workload.accesses", default: "5000", kind: Kind::Int(1, 100_000_000), meaning: "World cache: accesses measured." },
+    Row { name: "workload.warmup", default: "0", kind: Kind::Int(0, 100_000_000), meaning: "World cache: accesses before." },
     Row { name: "engine.partition", default: "true", kind: Kind::Flag, meaning: "Run parts that share nothing one after the other; same history, less memory." },
     Row { name: "timeline", default: "false", kind: Kind::Flag, meaning: "Record curves over virtual time." },
 ];
@@ -107,6 +129,8 @@ impl Params {
             row.kind.check(text).map_err(|why| format!("{key} = '{text}' is refused: {why}"))?;
         } else if let Some(room_key) = key.strip_prefix("nrs.") {
             nrs::NrsConfig::default().set(room_key, text).map_err(|e| e.to_string())?;
+        } else if let Some(room_key) = key.strip_prefix("cache.") {
+            cache::CacheConfig::new(64).set(room_key, text)?;
         } else {
             return Err(unknown_key(key));
         }
