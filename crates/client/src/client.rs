@@ -13,6 +13,7 @@ use wire::Op;
 use wire::connect::{AuthReply, ConfigReply};
 use wire::lock as wl;
 use wire::mdt::LockBits;
+use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
 use crate::inode::Inode;
@@ -253,6 +254,68 @@ impl Client {
         if let Some(inode) = self.known_inode(fid) {
             inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
         }
+    }
+
+    /// The kernel remembers one more lookup of an inode.
+    pub fn remember(self: &Rc<Self>, fid: Fid) {
+        let inode = self.inode(fid);
+        inode.lookups.set(inode.lookups.get() + 1);
+    }
+    /// The inode of an id that the cluster gave.
+    #[must_use]
+    pub fn inode_of(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {
+        self.inode(fid)
+    }
+    /// Tells the kernel that its attributes of an inode are old.
+    pub fn kernel_attributes_changed(&self, fid: Fid) {
+        self.kernel().drop_attributes(fid);
+    }
+    /// All metadata of an inode on stable storage.
+    ///
+    /// # Errors
+    /// What the server answers.
+    pub async fn sync_meta(&self, fid: Fid) -> Result<(), FsError> {
+        self.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest { fid }).await
+    }
+    /// Space of every target: (OST index, or `None` for the metadata target; its answer).
+    pub async fn statfs_each(&self) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
+        let mut out = vec![(None, self.mdc().ask(Op::MdtStatfs, &()).await)];
+        let asks: Vec<_> = self
+            .oscs()
+            .into_iter()
+            .map(|o| async move {
+                let answer = match o.import() {
+                    Ok(i) if i.state() == ptlrpc::ImportState::Full => i.ask(Op::OstStatfs, &()).await,
+                    Ok(_) => Err(FsError::NotConnected),
+                    Err(e) => Err(e),
+                };
+                (Some(o.index()), answer)
+            })
+            .collect();
+        out.extend(rt::sync::join_all(asks).await);
+        out
+    }
+    /// Space of the file system: the OSTs' bytes, the metadata target's inodes.
+    ///
+    /// # Errors
+    /// The metadata target does not answer.
+    pub async fn statfs(&self) -> Result<StatfsReply, FsError> {
+        let mut sum = StatfsReply::default();
+        for (ost, answer) in self.statfs_each().await {
+            match (ost, answer) {
+                (None, answer) => {
+                    let m = answer?;
+                    (sum.files, sum.files_free) = (m.files, m.files_free);
+                }
+                (Some(_), Ok(o)) => {
+                    sum.total += o.total;
+                    sum.free += o.free;
+                    sum.available += o.available;
+                }
+                (Some(_), Err(_)) => {}
+            }
+        }
+        Ok(sum)
     }
 
     /// Whether a lock on these bits of the inode is held.

@@ -50,8 +50,6 @@ pub struct Inode {
     /// A kernel may hold pages of it (it is mapped, or cached under a lease).
     pub(crate) kernel_pages: Cell<bool>,
     reads: RefCell<Vec<Rc<KernelRead>>>,
-    /// Served an open through the kernel's cache before: it is read again and again.
-    pub(crate) reopened: Cell<u32>,
 }
 
 impl Inode {
@@ -73,13 +71,16 @@ impl Inode {
             dropping: Cell::new(0),
             kernel_pages: Cell::new(false),
             reads: RefCell::default(),
-            reopened: Cell::new(0),
         })
     }
     /// The attributes as last told.
     #[must_use]
     pub fn attr(&self) -> Attr {
         self.attr.borrow().clone()
+    }
+    /// From now on a kernel may hold pages of this inode: they are dropped when a lock goes.
+    pub fn set_kernel_pages(&self) {
+        self.kernel_pages.set(true);
     }
     pub(crate) fn set_attr(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();

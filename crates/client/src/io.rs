@@ -288,6 +288,34 @@ impl Client {
         Ok(offset)
     }
 
+    /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; they are also reported by the next fsync.
+    pub async fn write_mapped(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        let inode = &file.inode;
+        let s = inode.striping().ok_or(FsError::Io)?;
+        file.dirty.set(true);
+        let result = async {
+            let size = self.file_size(inode).await?.size;
+            let end = (offset + data.len() as u64).min(size);
+            if offset >= end {
+                return Ok(());
+            }
+            for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
+                let from = (piece.file.start - offset) as usize;
+                self.write_piece(&s, piece, &data[from..from + piece.file.len() as usize], false, piece.file.len())
+                    .await?;
+            }
+            Ok(())
+        }
+        .await;
+        if let Err(e) = result {
+            inode.writeback_failed(e);
+        }
+        result
+    }
+
     /// Write locks over all objects, in stripe order, with true sizes: for appends.
     async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
         let mut held = Vec::with_capacity(s.objects.len());

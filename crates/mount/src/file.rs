@@ -1,0 +1,276 @@
+//! Open files: data, locks, space.
+use std::cell::RefCell;
+use std::collections::HashMap;
+use std::io::IoSlice;
+use std::rc::Rc;
+
+use client::{FlockMode, LockCall, OpenFile};
+use fuse::abi::{self, fopen};
+use fuse::{Op, Replied, Request};
+use rt::sync::Event;
+use types::{Extent, Fid, FsError};
+use wire::mdt::{SetBits, SetattrRequest};
+
+use crate::{StriaFs, convert, errno};
+
+/// How an open file is served: reads and writes come to us as they are, in parallel.
+const OPEN_FLAGS: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+/// The kernel's "to the end of the file" in lock ranges.
+const LOCK_END_MAX: u64 = i64::MAX as u64;
+
+/// Writes of mapped pages, which the kernel sends with those pages locked: they are answered at once and carried out
+/// behind it, so that they never wait for a lock that waits for those pages.
+#[derive(Default)]
+pub(crate) struct MappedWrites {
+    under_way: RefCell<HashMap<Fid, usize>>,
+    ended: Event,
+}
+
+impl MappedWrites {
+    fn begin(&self, fid: Fid) {
+        *self.under_way.borrow_mut().entry(fid).or_insert(0) += 1;
+    }
+    fn end(&self, fid: Fid) {
+        let mut under_way = self.under_way.borrow_mut();
+        if let Some(n) = under_way.get_mut(&fid) {
+            *n -= 1;
+            if *n == 0 {
+                under_way.remove(&fid);
+            }
+        }
+        drop(under_way);
+        self.ended.notify();
+    }
+    /// Waits until none of the inode is under way.
+    pub(crate) async fn settle(&self, fid: Fid) {
+        loop {
+            let ended = self.ended.wait();
+            if !self.under_way.borrow().contains_key(&fid) {
+                return;
+            }
+            ended.await;
+        }
+    }
+}
+
+impl StriaFs {
+    pub(crate) async fn data(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        match req.op() {
+            Op::Read { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                match self.client.read(&file, arg.offset, arg.size as usize).await {
+                    Ok(bulk) => {
+                        let slices: Vec<IoSlice<'_>> = bulk.slices().map(IoSlice::new).collect();
+                        req.into_reply().slices(&slices)
+                    }
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Write { arg, data } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                if arg.write_flags & abi::WRITE_CACHE != 0 {
+                    self.write_mapped(file, arg.offset, data.to_vec());
+                    return req.into_reply().write(arg.size);
+                }
+                let result = self.write(&file, &arg, data).await;
+                match result {
+                    Ok(()) => req.into_reply().write(arg.size),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            _ => req.err(libc::ENOSYS),
+        }
+    }
+
+    async fn write(&self, file: &Rc<OpenFile>, arg: &abi::WriteIn, data: &[u8]) -> Result<(), FsError> {
+        if arg.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
+            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+            self.client.setattr(file.cred(), file.inode(), request, Some(file)).await?;
+        }
+        let at = self.client.write(file, arg.offset, data).await?;
+        if at != arg.offset {
+            // An append landed elsewhere than this kernel believed the end to be.
+            self.client.kernel_attributes_changed(file.fid());
+        }
+        Ok(())
+    }
+
+    fn write_mapped(self: &Rc<Self>, file: Rc<OpenFile>, offset: u64, data: Vec<u8>) {
+        let me = self.clone();
+        self.mapped.begin(file.fid());
+        self.client.rt().spawn(async move {
+            if let Err(e) = me.client.write_mapped(&file, offset, &data).await {
+                tracing::error!(file = %file.fid(), "write of mapped pages: {e}");
+            }
+            me.mapped.end(file.fid());
+        });
+    }
+
+    pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let fid = convert::fid(req.nodeid());
+        let cred = self.cred(&req);
+        match req.op() {
+            Op::Open { arg } => {
+                self.mapped.settle(fid).await;
+                match self.client.open(&cred, fid, arg.flags).await {
+                    Ok(file) => {
+                        file.inode().set_kernel_pages();
+                        if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+                            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+                            if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
+                                let _ = self.client.release(&file).await;
+                                return req.err(errno(e));
+                            }
+                        }
+                        req.into_reply().open(file.id(), OPEN_FLAGS)
+                    }
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Create { arg, name, .. } => {
+                let result = self.client.create_open(&cred, fid, name, arg.flags, arg.mode, arg.umask, &[]).await;
+                self.reply_create(req, result)
+            }
+            Op::Tmpfile { arg, .. } => {
+                let result = self.client.create_open(&cred, fid, b"", arg.flags, arg.mode, arg.umask, &[]).await;
+                self.reply_create(req, result)
+            }
+            Op::Flush { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
+                let unlocked = self.client.drop_locks(fid, arg.lock_owner, false).await;
+                match self.client.flush_errors(&file).and(unlocked) {
+                    Ok(()) => req.into_reply().ok(),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Release { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
+                self.mapped.settle(fid).await;
+                if arg.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
+                    let _ = self.client.drop_locks(fid, arg.lock_owner, true).await;
+                }
+                if let Err(e) = self.client.release(&file).await {
+                    tracing::warn!(file = %fid, "close: {e}");
+                }
+                req.into_reply().ok()
+            }
+            _ => req.err(libc::ENOSYS),
+        }
+    }
+
+    fn reply_create(&self, req: Request<'_>, result: Result<(client::Entry, Rc<OpenFile>), FsError>) -> Replied {
+        match result {
+            Ok((e, file)) => {
+                file.inode().set_kernel_pages();
+                self.client.remember(e.attr.fid);
+                req.into_reply().create(&convert::entry(&e, self.names_cacheable), file.id(), OPEN_FLAGS)
+            }
+            Err(e) => req.err(errno(e)),
+        }
+    }
+
+    pub(crate) async fn ranges(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        match req.op() {
+            Op::Fsync { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                self.mapped.settle(file.fid()).await;
+                match self.client.fsync(&file, arg.fsync_flags & abi::FSYNC_FDATASYNC != 0).await {
+                    Ok(()) => req.into_reply().ok(),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Fallocate { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                self.mapped.settle(file.fid()).await;
+                match self.client.fallocate(&file, arg.mode, arg.offset, arg.length).await {
+                    Ok(()) => req.into_reply().ok(),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Lseek { arg } => {
+                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                self.mapped.settle(file.fid()).await;
+                let hole = match arg.whence as i32 {
+                    libc::SEEK_DATA => false,
+                    libc::SEEK_HOLE => true,
+                    _ => return req.err(libc::EINVAL),
+                };
+                match self.client.seek(file.inode(), arg.offset, hole).await {
+                    Ok(at) => req.into_reply().lseek(at),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::CopyFileRange { arg, .. } => {
+                let (from, to) = (self.client.file(arg.fh_in), self.client.file(arg.fh_out));
+                let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
+                self.mapped.settle(from.fid()).await;
+                match self.client.copy_range(&from, arg.off_in, &to, arg.off_out, arg.len.min(1 << 30)).await {
+                    Ok(n) => {
+                        self.client.kernel_attributes_changed(to.fid());
+                        req.into_reply().copied(n)
+                    }
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            _ => req.err(libc::ENOSYS),
+        }
+    }
+
+    pub(crate) async fn locks(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let fid = convert::fid(req.nodeid());
+        match req.op() {
+            Op::Getlk { arg } => match self.client.test_lock(lock_call(fid, &arg)).await {
+                Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
+                Ok(Some(b)) => {
+                    let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
+                    let typ = if b.exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as u32;
+                    req.into_reply().lk(&abi::FileLock { start: b.extent.start, end, typ, pid: b.pid })
+                }
+                Err(e) => req.err(errno(e)),
+            },
+            Op::Setlk { arg, wait } => {
+                let signal = req.interrupted();
+                let result = self.client.set_lock(lock_call(fid, &arg), wait, async move {
+                    signal.await;
+                });
+                match result.await {
+                    Ok(()) => req.into_reply().ok(),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            _ => req.err(libc::ENOSYS),
+        }
+    }
+
+    pub(crate) async fn statfs(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        match self.client.statfs().await {
+            Ok(s) => {
+                const UNIT: u64 = 4096;
+                req.into_reply().statfs(&abi::Kstatfs {
+                    blocks: s.total / UNIT,
+                    bfree: s.free / UNIT,
+                    bavail: s.available / UNIT,
+                    files: s.files + s.files_free,
+                    ffree: s.files_free,
+                    bsize: UNIT as u32,
+                    namelen: client::NAME_BYTES_MAX as u32,
+                    frsize: UNIT as u32,
+                    ..abi::Kstatfs::default()
+                })
+            }
+            Err(e) => req.err(errno(e)),
+        }
+    }
+}
+
+fn lock_call(fid: Fid, arg: &abi::LkIn) -> LockCall {
+    let end = if arg.lk.end >= LOCK_END_MAX { u64::MAX } else { arg.lk.end + 1 };
+    let mode = match arg.lk.typ as i32 {
+        libc::F_RDLCK => FlockMode::Shared,
+        libc::F_WRLCK => FlockMode::Exclusive,
+        _ => FlockMode::Unlock,
+    };
+    let whole = arg.lk_flags & abi::LK_FLOCK != 0;
+    let extent = if whole { Extent::ALL } else { Extent::new(arg.lk.start.min(end), end) };
+    LockCall { fid, whole, mode, extent, owner: arg.owner, pid: arg.lk.pid }
+}

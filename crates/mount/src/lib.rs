@@ -1,0 +1,109 @@
+//! The mount: a kernel's FUSE requests answered by the [`client`]. No policy and no caching of its own: what the
+//! kernel may believe is what the client's locks cover.
+mod convert;
+mod cred;
+mod dir;
+mod file;
+mod kernel;
+mod name;
+
+pub use cred::Squash;
+
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::rc::Rc;
+
+use client::Client;
+use fuse::{FileSystem, Op, Replied, Request, Session};
+use types::FsError;
+use wire::mdt::Cred;
+
+/// A file system served to a kernel.
+pub struct StriaFs {
+    client: Rc<Client>,
+    callers: cred::Callers,
+    /// Names may be cached: the kernel can be told to ask again without taking directory locks.
+    names_cacheable: bool,
+    dirs: RefCell<HashMap<u64, Rc<dir::DirHandle>>>,
+    dir_next: Cell<u64>,
+    mapped: file::MappedWrites,
+}
+
+impl StriaFs {
+    /// The file system of `client`, mounted by `session`.
+    #[must_use]
+    pub fn new(client: Rc<Client>, session: &Session, squash: Squash) -> Rc<StriaFs> {
+        client.set_kernel(Rc::new(kernel::Kernel(session.notifier())));
+        Rc::new(StriaFs {
+            client,
+            callers: cred::Callers::new(squash),
+            names_cacheable: session.negotiated().minor >= 44,
+            dirs: RefCell::default(),
+            dir_next: Cell::new(1),
+            mapped: file::MappedWrites::default(),
+        })
+    }
+    fn cred(&self, req: &Request<'_>) -> Cred {
+        self.callers.cred(req.uid(), req.gid(), req.pid())
+    }
+}
+
+/// The errno of a failure; what the kernel must not see becomes EIO.
+fn errno(e: FsError) -> i32 {
+    match e {
+        FsError::Protocol | FsError::NotConnected | FsError::ShuttingDown | FsError::Already | FsError::Corrupt => {
+            libc::EIO
+        }
+        other => other.errno(),
+    }
+}
+
+impl FileSystem for StriaFs {
+    async fn handle(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        match req.op() {
+            Op::Lookup { .. }
+            | Op::Getattr { .. }
+            | Op::Statx { .. }
+            | Op::Setattr { .. }
+            | Op::Readlink
+            | Op::Access { .. } => self.attributes(req).await,
+            Op::Symlink { .. }
+            | Op::Mknod { .. }
+            | Op::Mkdir { .. }
+            | Op::Unlink { .. }
+            | Op::Rmdir { .. }
+            | Op::Rename { .. }
+            | Op::Link { .. } => self.names(req).await,
+            Op::Opendir { .. }
+            | Op::Readdir { .. }
+            | Op::Readdirplus { .. }
+            | Op::Releasedir { .. }
+            | Op::Fsyncdir { .. } => self.directories(req).await,
+            Op::Setxattr { .. } | Op::Getxattr { .. } | Op::Listxattr { .. } | Op::Removexattr { .. } => {
+                self.xattrs(req).await
+            }
+            Op::Read { .. } | Op::Write { .. } => self.data(req).await,
+            Op::Open { .. } | Op::Create { .. } | Op::Tmpfile { .. } | Op::Flush { .. } | Op::Release { .. } => {
+                self.opens(req).await
+            }
+            Op::Fsync { .. } | Op::Fallocate { .. } | Op::Lseek { .. } | Op::CopyFileRange { .. } => {
+                self.ranges(req).await
+            }
+            Op::Getlk { .. } | Op::Setlk { .. } => self.locks(req).await,
+            Op::Statfs => self.statfs(req).await,
+            Op::Syncfs => match self.client.sync_all().await {
+                Ok(()) => req.into_reply().ok(),
+                Err(e) => req.err(errno(e)),
+            },
+            Op::Ioctl { .. } => req.err(libc::ENOTTY),
+            // The kernel then answers poll(2) itself: regular files are always ready.
+            Op::Poll { .. } => req.err(libc::ENOSYS),
+            Op::Bmap { .. } => req.err(libc::ENOSYS),
+            Op::Destroy => req.into_reply().ok(),
+        }
+    }
+
+    fn forget(self: &Rc<Self>, nodeid: u64, nlookup: u64) {
+        self.client.forget(convert::fid(nodeid), nlookup);
+    }
+}
