@@ -1,0 +1,1 @@
+//! Reading everything in a store: for `stria fsck`, never for service.

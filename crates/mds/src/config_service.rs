@@ -1,0 +1,188 @@
+//! The configuration service: the cluster map, which names every OST, and its epoch.
+//!
+//! Lives in the MDS for now, behind this interface: nothing here knows the MDS. Decides which targets may register;
+//! storing the map is the caller's.
+use std::cell::RefCell;
+use std::fmt;
+
+use types::{FsError, OstIndex};
+use wire::connect::{ConfigReply, OstEntry, RegisterRequest};
+
+wire::message! {
+    /// The map as it is stored.
+    ClusterMap {
+        /// Grows with every change.
+        epoch: u64,
+        /// Targets, by index.
+        osts: Vec<OstEntry>,
+    }
+}
+
+/// Why a target may not register.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum RegisterError {
+    /// Its store was formatted for another cluster.
+    OtherCluster {
+        /// Ours.
+        ours: u64,
+        /// Its.
+        theirs: u64,
+    },
+    /// Another store holds the index.
+    IndexTaken {
+        /// The index.
+        ost: OstIndex,
+        /// Store that holds it.
+        holder: u64,
+        /// Store that asked.
+        asked: u64,
+    },
+    /// The name does not say the index.
+    WrongName {
+        /// The name.
+        name: String,
+        /// What it must be.
+        right: String,
+    },
+}
+
+impl fmt::Display for RegisterError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            RegisterError::OtherCluster { ours, theirs } => {
+                write!(f, "its store belongs to cluster {theirs:016x}, this is cluster {ours:016x}: start it with its own cluster, or format a new store")
+            }
+            RegisterError::IndexTaken { ost, holder, asked } => {
+                write!(f, "{ost} is store {holder:016x} already, store {asked:016x} cannot be it too: format it with another index")
+            }
+            RegisterError::WrongName { name, right } => write!(f, "its target is named '{name}': this index is '{right}'"),
+        }
+    }
+}
+impl std::error::Error for RegisterError {}
+impl From<&RegisterError> for FsError {
+    fn from(e: &RegisterError) -> FsError {
+        match e {
+            RegisterError::OtherCluster { .. } => FsError::CrossDevice,
+            RegisterError::IndexTaken { .. } => FsError::Exists,
+            RegisterError::WrongName { .. } => FsError::Invalid,
+        }
+    }
+}
+
+/// See the module's head.
+pub struct ConfigService {
+    fsname: String,
+    cluster: u64,
+    mdt_nid: String,
+    map: RefCell<ClusterMap>,
+}
+
+impl ConfigService {
+    /// With the map as it was stored.
+    #[must_use]
+    pub fn new(fsname: &str, cluster: u64, mdt_nid: &str, map: ClusterMap) -> ConfigService {
+        ConfigService { fsname: fsname.into(), cluster, mdt_nid: mdt_nid.into(), map: RefCell::new(map) }
+    }
+    /// The map as it is to be stored.
+    #[must_use]
+    pub fn map(&self) -> ClusterMap {
+        self.map.borrow().clone()
+    }
+    /// What clients are told.
+    #[must_use]
+    pub fn reply(&self) -> ConfigReply {
+        let map = self.map.borrow();
+        ConfigReply {
+            epoch: map.epoch,
+            fsname: self.fsname.as_str().into(),
+            cluster: self.cluster,
+            osts: map.osts.clone(),
+            mdt_nid: self.mdt_nid.as_str().into(),
+            mdt_target: format!("{}-MDT0000", self.fsname).as_str().into(),
+        }
+    }
+    /// A target announces itself. The entry as it is now, when the map changed.
+    ///
+    /// # Errors
+    /// Why it may not.
+    pub fn register(&self, q: &RegisterRequest) -> Result<Option<OstEntry>, RegisterError> {
+        let ost = q.entry.ost;
+        if q.cluster != self.cluster {
+            return Err(RegisterError::OtherCluster { ours: self.cluster, theirs: q.cluster });
+        }
+        let right = format!("{}-OST{:04x}", self.fsname, ost.0);
+        if q.entry.target[..] != *right.as_bytes() {
+            return Err(RegisterError::WrongName { name: String::from_utf8_lossy(&q.entry.target).into_owned(), right });
+        }
+        let mut map = self.map.borrow_mut();
+        let changed = match map.osts.binary_search_by_key(&ost, |e| e.ost) {
+            Ok(i) if map.osts[i].uuid != q.entry.uuid => {
+                return Err(RegisterError::IndexTaken { ost, holder: map.osts[i].uuid, asked: q.entry.uuid });
+            }
+            Ok(i) if map.osts[i].nid == q.entry.nid => return Ok(None),
+            Ok(i) => {
+                map.osts[i].nid = q.entry.nid.clone();
+                map.osts[i].clone()
+            }
+            Err(i) => {
+                map.osts.insert(i, OstEntry { active: true, ..q.entry.clone() });
+                map.osts[i].clone()
+            }
+        };
+        map.epoch += 1;
+        Ok(Some(changed))
+    }
+    /// Deactivates or activates an OST; whether that changed anything.
+    pub fn set_active(&self, ost: OstIndex, active: bool) -> bool {
+        let mut map = self.map.borrow_mut();
+        let Some(entry) = map.osts.iter_mut().find(|e| e.ost == ost && e.active != active) else { return false };
+        entry.active = active;
+        map.epoch += 1;
+        true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn ask(ost: u16, uuid: u64, nid: &str) -> RegisterRequest {
+        let target = format!("fs-OST{ost:04x}");
+        let entry = OstEntry { ost: OstIndex(ost), nid: nid.into(), target: target.as_str().into(), active: true, uuid };
+        RegisterRequest { entry, cluster: 7 }
+    }
+
+    #[test]
+    fn a_target_registers_moves_and_keeps_its_place() {
+        let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
+        assert!(c.register(&ask(1, 11, "a:1")).unwrap().is_some());
+        assert!(c.register(&ask(0, 10, "a:1")).unwrap().is_some());
+        assert!(c.register(&ask(0, 10, "a:1")).unwrap().is_none());
+        assert_eq!(c.register(&ask(0, 10, "b:1")).unwrap().unwrap().nid, "b:1".into());
+        assert_eq!(c.reply().epoch, 3);
+        assert_eq!(c.reply().osts.iter().map(|e| e.ost.0).collect::<Vec<_>>(), [0, 1]);
+    }
+
+    #[test]
+    fn another_cluster_a_taken_index_and_a_wrong_name_are_refused_by_name() {
+        let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
+        c.register(&ask(0, 10, "a:1")).unwrap();
+        let e = c.register(&RegisterRequest { cluster: 8, ..ask(1, 11, "a:1") }).unwrap_err();
+        assert_eq!(FsError::from(&e), FsError::CrossDevice);
+        let e = c.register(&ask(0, 99, "a:1")).unwrap_err();
+        assert_eq!(FsError::from(&e), FsError::Exists);
+        assert!(e.to_string().contains("another index"), "{e}");
+        let mut q = ask(2, 12, "a:1");
+        q.entry.target = "fs-OST0003".into();
+        assert!(matches!(c.register(&q), Err(RegisterError::WrongName { .. })));
+    }
+
+    #[test]
+    fn a_deactivated_ost_stays_so_when_it_registers_again() {
+        let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
+        c.register(&ask(0, 10, "a:1")).unwrap();
+        assert!(c.set_active(OstIndex(0), false) && !c.set_active(OstIndex(0), false));
+        assert!(!c.register(&ask(0, 10, "b:1")).unwrap().unwrap().active);
+    }
+}

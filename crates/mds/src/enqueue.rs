@@ -1,0 +1,167 @@
+//! Lock requests of clients: inode-bit locks asked for by themselves, flocks, cancels, conversions, replays.
+use std::rc::Rc;
+
+use ldlm::{
+    EnqueueOutcome, EnqueueRequest as Ask, FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest, InodeBits,
+    LockCookie, LockMode, LockPolicyData, LockReplay, ResourceId,
+};
+use types::{ClientId, Extent, FsError, HandleId};
+use wire::lock::{CancelRequest, ConvertRequest, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
+
+use crate::keys;
+use crate::locks::{inode_lock_reply, room_mode, wire_mode};
+use crate::mds::Mds;
+
+impl Mds {
+    /// `LockEnqueue`.
+    ///
+    /// # Errors
+    /// Why there is no lock.
+    pub(crate) async fn enqueue(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let mut out = Vec::new();
+        if !q.cancels.is_empty() {
+            self.locks.namespace.borrow_mut().cancel_batch(self.rt.now(), client, &q.cancels, &mut out);
+            self.dispatch(std::mem::take(&mut out));
+        }
+        match q.lock.kind {
+            Kind::Extent => Err(FsError::Invalid),
+            Kind::Inodebits => self.enqueue_bits(client, q),
+            Kind::Posix | Kind::Flock => {
+                let needs_inode = q.flags & (EnqueueFlags::UNLOCK | EnqueueFlags::REPLAY) == 0;
+                if needs_inode && self.store.get(&keys::inode(q.lock.fid)).await?.is_none() {
+                    return Err(FsError::Stale);
+                }
+                self.enqueue_flock(client, q)
+            }
+        }
+    }
+
+    fn enqueue_bits(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let bits = InodeBits(u8::try_from(q.lock.bits).map_err(|_| FsError::Invalid)?);
+        let (mode, data) = (room_mode(q.lock.mode), LockPolicyData::Inodebits { bits });
+        // Clients cache; changes are the server's to make.
+        if !matches!(mode, LockMode::Pr | LockMode::Cr) {
+            return Err(FsError::Invalid);
+        }
+        let resource = ResourceId::inode(q.lock.fid);
+        let cookie = LockCookie(q.cookie);
+        let now = self.rt.now();
+        if q.flags & EnqueueFlags::REPLAY != 0 {
+            let replay = LockReplay { cookie, resource, mode, data };
+            let handle = self.locks.namespace.borrow_mut().replay(now, client, &replay).map_err(|_| FsError::WouldBlock)?;
+            return Ok(EnqueueReply { handle, granted: true, lock: q.lock.clone(), lvb: None });
+        }
+        let mut flags = ldlm::EnqueueFlags::NONE;
+        for (wire, room) in [(EnqueueFlags::NOWAIT, ldlm::EnqueueFlags::NOWAIT), (EnqueueFlags::TEST, ldlm::EnqueueFlags::TEST)] {
+            if q.flags & wire != 0 {
+                flags = flags.with(room);
+            }
+        }
+        if bits.overlaps(InodeBits::DATA) && self.handles.borrow().others_write(q.lock.fid, client) {
+            return Err(FsError::WouldBlock);
+        }
+        let mut out = Vec::new();
+        let ask = Ask::new(cookie, resource, mode, data).flags(flags);
+        let outcome = self.locks.namespace.borrow_mut().enqueue(now, client, &ask, &mut out);
+        self.dispatch(out);
+        match outcome {
+            EnqueueOutcome::Granted(lock) => Ok(inode_lock_reply(&lock)),
+            EnqueueOutcome::Waiting(handle) => Ok(EnqueueReply { handle, granted: false, lock: q.lock.clone(), lvb: None }),
+            EnqueueOutcome::Denied(reason) => Err(reason.error()),
+        }
+    }
+
+    fn enqueue_flock(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let has = |flag| q.flags & flag != 0;
+        let kind = if q.lock.kind == Kind::Posix { FlockKind::Posix } else { FlockKind::Flock };
+        let extent = if kind == FlockKind::Flock { Extent::ALL } else { q.lock.extent };
+        let exclusive = !matches!(q.lock.mode, Mode::Pr | Mode::Cr | Mode::Nl);
+        if has(EnqueueFlags::REPLAY) && !has(EnqueueFlags::WAITING) {
+            let (fid, owner, pid) = (q.lock.fid, q.lock.owner, q.lock.pid);
+            let range = FlockRange { fid, kind, client, owner, pid, extent, exclusive };
+            self.locks.namespace.borrow_mut().flock_replay(client, &range).map_err(|r| r.error())?;
+            return Ok(EnqueueReply { handle: HandleId(q.cookie), granted: true, lock: q.lock.clone(), lvb: None });
+        }
+        let mode = match (has(EnqueueFlags::UNLOCK), exclusive) {
+            (true, _) => FlockMode::Unlock,
+            (false, true) => FlockMode::Exclusive,
+            (false, false) => FlockMode::Shared,
+        };
+        let request = FlockRequest {
+            fid: q.lock.fid,
+            kind,
+            owner: q.lock.owner,
+            pid: q.lock.pid,
+            mode,
+            extent,
+            wait: !has(EnqueueFlags::NOWAIT),
+            cookie: LockCookie(q.cookie),
+        };
+        if has(EnqueueFlags::TEST) {
+            let other = self.locks.namespace.borrow().flock_test(client, &request);
+            let granted = other.is_none();
+            let lock = other.map_or_else(|| LockSpec { mode: Mode::Nl, ..q.lock.clone() }, |r| range_spec(&r));
+            return Ok(EnqueueReply { handle: HandleId(0), granted, lock, lvb: None });
+        }
+        // A waiting request is known by its cookie before its outcome can come.
+        self.locks.flocks.borrow_mut().insert((client, q.cookie), q.lock.clone());
+        let mut out = Vec::new();
+        let outcome = self.locks.namespace.borrow_mut().flock_set(client, &request, &mut out);
+        self.dispatch(out);
+        if outcome != FlockOutcome::Waiting {
+            self.locks.flocks.borrow_mut().remove(&(client, q.cookie));
+        }
+        match outcome {
+            FlockOutcome::Denied(reason) => Err(reason.error()),
+            outcome => {
+                let granted = outcome == FlockOutcome::Granted;
+                Ok(EnqueueReply { handle: HandleId(q.cookie), granted, lock: q.lock.clone(), lvb: None })
+            }
+        }
+    }
+
+    /// `LockCancel`.
+    pub(crate) fn cancel(self: &Rc<Self>, client: ClientId, q: &CancelRequest) {
+        let mut out = Vec::new();
+        let mut namespace = self.locks.namespace.borrow_mut();
+        namespace.cancel_batch(self.rt.now(), client, &q.handles, &mut out);
+        for cookie in &q.cookies {
+            let withdrawn = namespace.flock_cancel_wait(client, LockCookie(*cookie));
+            if withdrawn {
+                self.locks.flocks.borrow_mut().remove(&(client, *cookie));
+            } else {
+                namespace.cancel_cookie(self.rt.now(), client, LockCookie(*cookie), &mut out);
+            }
+        }
+        drop(namespace);
+        self.dispatch(out);
+    }
+
+    /// `LockConvert`: the client keeps fewer bits.
+    ///
+    /// # Errors
+    /// `Invalid`: not a lock of this client, or not fewer bits.
+    pub(crate) fn convert(self: &Rc<Self>, client: ClientId, q: &ConvertRequest) -> Result<EnqueueReply, FsError> {
+        let bits = InodeBits(u8::try_from(q.bits).map_err(|_| FsError::Invalid)?);
+        let mut out = Vec::new();
+        let mut namespace = self.locks.namespace.borrow_mut();
+        let held = namespace.granted(client, q.handle).ok_or(FsError::Invalid)?;
+        let now = self.rt.now();
+        let result = namespace.convert(now, client, q.handle, held.mode, LockPolicyData::Inodebits { bits }, &mut out);
+        drop(namespace);
+        self.dispatch(out);
+        result.map(|lock| inode_lock_reply(&lock)).map_err(|r| r.error())
+    }
+}
+
+fn range_spec(r: &FlockRange) -> LockSpec {
+    LockSpec {
+        fid: r.fid,
+        kind: if r.kind == FlockKind::Posix { Kind::Posix } else { Kind::Flock },
+        mode: wire_mode(if r.exclusive { LockMode::Pw } else { LockMode::Pr }),
+        extent: r.extent,
+        bits: 0,
+        owner: r.owner,
+        pid: r.pid,
+    }
+}

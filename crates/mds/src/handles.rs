@@ -1,0 +1,160 @@
+//! Open handles: who has what open, and how. In memory only; after a restart clients tell it again.
+use std::collections::BTreeSet;
+
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use types::{ClientId, Fid, HandleId};
+
+/// One open.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Open {
+    /// Whose.
+    pub client: ClientId,
+    /// Of what.
+    pub fid: Fid,
+    /// Opened for writing.
+    pub writes: bool,
+}
+
+#[derive(Clone, Default, Debug)]
+struct Uses {
+    openers: Vec<ClientId>,
+    writers: Vec<ClientId>,
+    /// Somebody may have written without telling the size.
+    suspect: bool,
+}
+
+/// All open handles of a target.
+#[derive(Debug)]
+pub struct Handles {
+    next: u64,
+    table: HashMap<HandleId, Open, FxBuildHasher>,
+    uses: HashMap<Fid, Uses, FxBuildHasher>,
+    by_client: BTreeSet<(ClientId, HandleId)>,
+}
+
+impl Handles {
+    /// An empty table; handles are numbered above those of earlier boots.
+    #[must_use]
+    pub fn new(boot: u64) -> Handles {
+        Handles { next: boot << 40, table: HashMap::default(), uses: HashMap::default(), by_client: BTreeSet::new() }
+    }
+    /// Opens in all.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.table.len()
+    }
+    /// Whether nothing is open.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.table.is_empty()
+    }
+    /// A new handle.
+    pub fn open(&mut self, open: Open) -> HandleId {
+        self.next += 1;
+        let handle = HandleId(self.next);
+        self.insert(handle, open);
+        handle
+    }
+    /// A handle given out before a restart, again. A repetition changes nothing.
+    pub fn reopen(&mut self, handle: HandleId, open: Open) {
+        self.next = self.next.max(handle.0);
+        if !self.table.contains_key(&handle) {
+            self.insert(handle, open);
+        }
+    }
+    fn insert(&mut self, handle: HandleId, open: Open) {
+        self.table.insert(handle, open);
+        self.by_client.insert((open.client, handle));
+        let uses = self.uses.entry(open.fid).or_default();
+        uses.openers.push(open.client);
+        if open.writes {
+            uses.writers.push(open.client);
+        }
+    }
+    /// What a handle of this client stands for.
+    #[must_use]
+    pub fn get(&self, client: ClientId, handle: HandleId) -> Option<Open> {
+        self.table.get(&handle).copied().filter(|o| o.client == client)
+    }
+    /// Ends an open.
+    pub fn close(&mut self, client: ClientId, handle: HandleId) -> Option<Open> {
+        let open = self.get(client, handle)?;
+        self.table.remove(&handle);
+        self.by_client.remove(&(client, handle));
+        if let Some(uses) = self.uses.get_mut(&open.fid) {
+            let lists = [Some(&mut uses.openers), open.writes.then_some(&mut uses.writers)];
+            for list in lists.into_iter().flatten() {
+                if let Some(at) = list.iter().position(|c| *c == client) {
+                    list.swap_remove(at);
+                }
+            }
+            if uses.writers.is_empty() {
+                uses.suspect = false;
+            }
+            if uses.openers.is_empty() {
+                self.uses.remove(&open.fid);
+            }
+        }
+        Some(open)
+    }
+    /// Opens of an inode.
+    #[must_use]
+    pub fn opens(&self, fid: Fid) -> usize {
+        self.uses.get(&fid).map_or(0, |u| u.openers.len())
+    }
+    /// Whether this client has the inode open.
+    #[must_use]
+    pub fn has_open(&self, client: ClientId, fid: Fid) -> bool {
+        self.uses.get(&fid).is_some_and(|u| u.openers.contains(&client))
+    }
+    /// Somebody may have written to the inode without telling the size; forgotten with the last writer.
+    pub fn suspect(&mut self, fid: Fid) {
+        if let Some(uses) = self.uses.get_mut(&fid) {
+            uses.suspect = true;
+        }
+    }
+    /// Whether [`Handles::suspect`] was said since there are writers.
+    #[must_use]
+    pub fn is_suspect(&self, fid: Fid) -> bool {
+        self.uses.get(&fid).is_some_and(|u| u.suspect)
+    }
+    /// Opens for writing of an inode.
+    #[must_use]
+    pub fn writers(&self, fid: Fid) -> usize {
+        self.uses.get(&fid).map_or(0, |u| u.writers.len())
+    }
+    /// Whether a client other than this one has the inode open for writing.
+    #[must_use]
+    pub fn others_write(&self, fid: Fid, client: ClientId) -> bool {
+        self.uses.get(&fid).is_some_and(|u| u.writers.iter().any(|w| *w != client))
+    }
+    /// Handles of a client.
+    #[must_use]
+    pub fn of_client(&self, client: ClientId) -> Vec<HandleId> {
+        self.by_client.range((client, HandleId(0))..=(client, HandleId(u64::MAX))).map(|(_, h)| *h).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opens_and_writers_are_counted_per_inode_and_a_foreign_handle_is_unknown() {
+        let (a, b, f) = (ClientId(1), ClientId(2), Fid::new(5, 5));
+        let mut t = Handles::new(3);
+        let h = t.open(Open { client: a, fid: f, writes: true });
+        let g = t.open(Open { client: b, fid: f, writes: false });
+        assert!(h.0 > 3 << 40 && t.opens(f) == 2 && t.writers(f) == 1);
+        assert!(t.others_write(f, b) && !t.others_write(f, a));
+        assert_eq!(t.close(b, h), None);
+        assert!(t.close(a, h).is_some() && t.close(a, h).is_none());
+        assert_eq!((t.opens(f), t.writers(f)), (1, 0));
+        assert_eq!(t.of_client(b), vec![g]);
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true });
+        t.reopen(HandleId(9 << 40), Open { client: a, fid: f, writes: true });
+        assert_eq!(t.opens(f), 2);
+        assert!(t.open(Open { client: a, fid: f, writes: false }).0 > 9 << 40);
+    }
+}

@@ -1,0 +1,162 @@
+//! Keys of the store: one ordered keyspace, a prefix byte per kind. Numbers are big-endian, so that byte order is order.
+use types::{ClientId, Fid, OstIndex};
+
+use crate::kv::Key;
+
+/// Superblock.
+pub const SUPERBLOCK: &[u8] = b"s";
+/// Boot count: fences a second server.
+pub const BOOT: &[u8] = b"b";
+/// Counters, written with every batch.
+pub const COUNTERS: &[u8] = b"c";
+/// Cluster map.
+pub const CLUSTER_MAP: &[u8] = b"m";
+
+/// Prefix of inodes.
+pub const INODE: u8 = b'i';
+/// Prefix of directory entries.
+pub const ENTRY: u8 = b'e';
+/// Prefix of second and further links.
+pub const LINK: u8 = b'l';
+/// Prefix of xattrs.
+pub const XATTR: u8 = b'x';
+/// Prefix of layouts too large for the inode.
+pub const LAYOUT: u8 = b'y';
+/// Prefix of orphans: inodes without a name.
+pub const ORPHAN: u8 = b'o';
+/// Prefix of object allocation states.
+pub const PRECREATE: u8 = b'p';
+/// Prefix of the destroy log.
+pub const DESTROY: u8 = b'd';
+/// Prefix of sessions.
+pub const SESSION: u8 = b'S';
+/// Prefix of reply records.
+pub const REPLY: u8 = b'R';
+
+fn with_fid(prefix: u8, fid: Fid) -> Key {
+    let mut k = Key::new();
+    k.push(prefix);
+    k.extend_from_slice(&fid.to_key());
+    k
+}
+
+/// A key made of its bytes.
+#[must_use]
+pub fn plain(bytes: &[u8]) -> Key {
+    Key::from_slice(bytes)
+}
+/// An inode.
+#[must_use]
+pub fn inode(fid: Fid) -> Key {
+    with_fid(INODE, fid)
+}
+/// The bucket of entries of `dir` whose names have this hash (56 bits).
+#[must_use]
+pub fn entry(dir: Fid, hash: u64) -> Key {
+    let mut k = with_fid(ENTRY, dir);
+    k.extend_from_slice(&hash.to_be_bytes());
+    k
+}
+/// A second or further link of `fid`: the entry of `parent` at `cookie`.
+#[must_use]
+pub fn link(fid: Fid, parent: Fid, cookie: u64) -> Key {
+    let mut k = with_fid(LINK, fid);
+    k.extend_from_slice(&parent.to_key());
+    k.extend_from_slice(&cookie.to_be_bytes());
+    k
+}
+/// An xattr.
+#[must_use]
+pub fn xattr(fid: Fid, name: &[u8]) -> Key {
+    let mut k = with_fid(XATTR, fid);
+    k.extend_from_slice(name);
+    k
+}
+/// A large layout.
+#[must_use]
+pub fn layout(fid: Fid) -> Key {
+    with_fid(LAYOUT, fid)
+}
+/// An orphan.
+#[must_use]
+pub fn orphan(fid: Fid) -> Key {
+    with_fid(ORPHAN, fid)
+}
+/// Objects to destroy that were of `fid`, as of transaction `transno`.
+#[must_use]
+pub fn destroy(fid: Fid, transno: u64) -> Key {
+    let mut k = with_fid(DESTROY, fid);
+    k.extend_from_slice(&transno.to_be_bytes());
+    k
+}
+/// Allocation state of an OST.
+#[must_use]
+pub fn precreate(ost: OstIndex) -> Key {
+    let mut k = plain(&[PRECREATE]);
+    k.extend_from_slice(&ost.0.to_be_bytes());
+    k
+}
+/// A session.
+#[must_use]
+pub fn session(client: ClientId) -> Key {
+    let mut k = plain(&[SESSION]);
+    k.extend_from_slice(&client.0.to_be_bytes());
+    k
+}
+/// The reply of a client's slot.
+#[must_use]
+pub fn reply(client: ClientId, slot: u16) -> Key {
+    let mut k = plain(&[REPLY]);
+    k.extend_from_slice(&client.0.to_be_bytes());
+    k.extend_from_slice(&slot.to_be_bytes());
+    k
+}
+/// First key behind all keys that start with `prefix`.
+#[must_use]
+pub fn end_of(prefix: &[u8]) -> Key {
+    let mut k = Key::from_slice(prefix);
+    while let Some(last) = k.pop() {
+        if last < u8::MAX {
+            k.push(last + 1);
+            return k;
+        }
+    }
+    Key::from_slice(&[u8::MAX; 47])
+}
+/// All keys of one kind about one FID: (first, behind the last).
+#[must_use]
+pub fn of_fid(prefix: u8, fid: Fid) -> (Key, Key) {
+    let from = with_fid(prefix, fid);
+    let to = end_of(&from);
+    (from, to)
+}
+/// The FID behind a key's prefix byte.
+#[must_use]
+pub fn fid_of(key: &[u8]) -> Option<Fid> {
+    let bytes: &[u8; 16] = key.get(1..17)?.try_into().ok()?;
+    Some(Fid::from_key(bytes))
+}
+/// The big-endian number in the last eight bytes of a key.
+#[must_use]
+pub fn last_u64(key: &[u8]) -> Option<u64> {
+    let at = key.len().checked_sub(8)?;
+    Some(u64::from_be_bytes(key[at..].try_into().ok()?))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn keys_of_one_directory_are_one_range_in_hash_order() {
+        let d = Fid::new(7, 8);
+        let (from, to) = of_fid(ENTRY, d);
+        let a = entry(d, 1);
+        let b = entry(d, u64::MAX >> 8);
+        assert!(from <= a && a < b && b < to);
+        assert!(entry(Fid::new(7, 9), 0) >= to);
+        assert_eq!(fid_of(&a), Some(d));
+        assert_eq!(last_u64(&b), Some(u64::MAX >> 8));
+        assert_eq!(&end_of(&[1, 255])[..], &[2]);
+    }
+}

@@ -1,0 +1,138 @@
+//! The engine for tests: everything in memory, with the failures a test asks for.
+//!
+//! A commit is durable or not there at all. [`MemoryKv::fail_at`] makes the n-th commit fail, before or after it
+//! became durable; [`MemoryKv::reopen`] gives what a restarted server would find.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rt::LocalFuture;
+
+use super::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
+
+type Map = BTreeMap<Vec<u8>, Vec<u8>>;
+
+/// Where a commit fails.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FailPoint {
+    /// Nothing of the batch is stored.
+    Before,
+    /// The batch is stored, but the caller is told otherwise: power went before the answer.
+    After,
+}
+
+/// A store in memory.
+#[derive(Default)]
+pub struct MemoryKv {
+    map: RefCell<Arc<Map>>,
+    commits: Cell<u64>,
+    fail: Cell<Option<(u64, FailPoint)>>,
+    latched: Cell<bool>,
+    slow_reads: Cell<bool>,
+}
+
+impl MemoryKv {
+    /// An empty store.
+    #[must_use]
+    pub fn new() -> Rc<MemoryKv> {
+        Rc::new(MemoryKv::default())
+    }
+    /// The `n`-th commit from the store's first fails (1 is the first).
+    pub fn fail_at(&self, n: u64, point: FailPoint) {
+        self.fail.set(Some((n, point)));
+    }
+    /// Every read answers `Later`, as an engine on another machine would.
+    pub fn set_slow_reads(&self, on: bool) {
+        self.slow_reads.set(on);
+    }
+    /// Commits done.
+    #[must_use]
+    pub fn commits(&self) -> u64 {
+        self.commits.get()
+    }
+    /// The store as a restarted server finds it.
+    #[must_use]
+    pub fn reopen(&self) -> Rc<MemoryKv> {
+        Rc::new(MemoryKv { map: RefCell::new(self.map.borrow().clone()), slow_reads: Cell::new(self.slow_reads.get()), ..MemoryKv::default() })
+    }
+    /// Sealed pairs, for tests that damage them.
+    pub fn tamper(&self, f: impl FnOnce(&mut Map)) {
+        f(Arc::make_mut(&mut self.map.borrow_mut()));
+    }
+    fn apply(&self, batch: &KvBatch) -> Result<(), KvError> {
+        let mut current = self.map.borrow_mut();
+        batch.check_expectations(|k| Ok(current.get(k).cloned()))?;
+        let map = Arc::make_mut(&mut current);
+        batch.each_sealed(|k, v| {
+            match v {
+                Some(v) => map.insert(k.to_vec(), v.to_vec()),
+                None => map.remove(k),
+            };
+            Ok(())
+        })
+    }
+    fn commit_now(&self, batch: &KvBatch) -> Result<(), KvError> {
+        if self.latched.get() {
+            return Err(KvError::Latched("an injected failure".into()));
+        }
+        let n = self.commits.get() + 1;
+        let failure = self.fail.get().filter(|(at, _)| *at == n).map(|(_, point)| point);
+        if failure != Some(FailPoint::Before) {
+            self.apply(batch)?;
+        }
+        if failure.is_some() {
+            self.latched.set(true);
+            return Err(KvError::Io("injected".into()));
+        }
+        self.commits.set(n);
+        Ok(())
+    }
+}
+
+impl MetaKv for MemoryKv {
+    fn limits(&self) -> KvLimits {
+        KvLimits {
+            batch_ops_max: usize::MAX,
+            batch_bytes_max: usize::MAX,
+            key_bytes_max: 1024,
+            value_bytes_max: 1 << 20,
+            snapshot_isolation: true,
+        }
+    }
+    fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
+        let s: Rc<dyn KvSnapshot> = Rc::new(MemorySnapshot { map: self.map.borrow().clone(), slow: self.slow_reads.get() });
+        Box::pin(async move { Ok(s) })
+    }
+    fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
+        let result = self.commit_now(&batch);
+        Box::pin(async move { result })
+    }
+    fn space(&self) -> (u64, u64) {
+        (1 << 40, 1 << 40)
+    }
+}
+
+struct MemorySnapshot {
+    map: Arc<Map>,
+    slow: bool,
+}
+
+impl MemorySnapshot {
+    fn answer<T: 'static>(&self, value: T) -> Answer<T> {
+        if self.slow { Answer::Later(Box::pin(async move { Ok(value) })) } else { Answer::Now(Ok(value)) }
+    }
+}
+
+impl KvSnapshot for MemorySnapshot {
+    fn get(&self, key: &[u8]) -> Answer<Option<Vec<u8>>> {
+        self.answer(self.map.get(key).cloned())
+    }
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Answer<Pairs> {
+        if from >= to {
+            return self.answer(Vec::new());
+        }
+        let range = self.map.range(from.to_vec()..to.to_vec()).take(limit);
+        self.answer(range.map(|(k, v)| (k.clone(), v.clone())).collect())
+    }
+}

@@ -1,0 +1,45 @@
+//! The metadata server: the namespace, opens, inode locks, objects made ahead, and the configuration service.
+//!
+//! An operation is a synchronous function over a [`tx::Tx`]; it is applied to memory as one, answered at once, and
+//! committed with others within 100 ms (`store`). Who may see or change what: `perm` and `acl` for callers, `locks` for
+//! other clients' caches. [`kv::MetaKv`] is the store contract, owned here and implemented by `store-redb`.
+//!
+//! Code map: `ops/` one file per family of operations · `tx` what an operation sees · `store` overlay and group commit ·
+//! `record`, `keys`, `dirent` formats · `mds` the node and the way of an operation · `service` messages and sessions ·
+//! `locks`, `enqueue` inode-bit locks and flocks · `handles` opens · `pools`, `osts` objects · `config_service` cluster
+//! map · `params`, `stats` · `mkfs` · `check` reading everything, for fsck.
+//!
+//! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
+
+pub mod acl;
+pub mod check;
+pub mod config_service;
+pub mod dirent;
+mod enqueue;
+pub mod handles;
+pub mod keys;
+pub mod kv;
+mod locks;
+mod mds;
+pub mod mkfs;
+mod ops;
+pub mod osts;
+pub mod params;
+pub mod perm;
+pub mod pools;
+pub mod record;
+mod service;
+mod start;
+pub mod stats;
+pub mod store;
+pub mod tx;
+
+pub use kv::{KvError, MemoryKv, MetaKv};
+pub use mds::{Answered, Caller, Evictor, Mds, MdsConfig};
+pub use mkfs::{FormatError, MkfsOptions};
+pub use ops::{DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
+pub use service::Outcome;
+pub use start::StartError;
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,305 @@
+//! Inode-bit locks and flocks: the lock room's state machine, wired to sessions.
+//!
+//! Replies take read locks along when nothing stands in the way. An operation that changes something first needs other
+//! clients' locks on it gone: when none is in the way (the usual case) nothing is locked and nobody waits; otherwise the
+//! operation takes server-side exclusive locks in FID order, which calls the holders back, and is run again under them.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use hashbrown::HashMap;
+use ldlm::{
+    Action, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc, LockMode,
+    LockPolicyData, Namespace, NamespaceConfig, ResourceId,
+};
+use rt::sync::{OneSender, oneshot};
+use rustc_hash::FxBuildHasher;
+use types::{ClientId, Duration, Extent, Fid, FsError, HandleId};
+use wire::Op;
+use wire::lock::{BlockingCallback, CompletionCallback, EnqueueReply, Kind, LockSpec, Mode};
+
+use crate::mds::Mds;
+use crate::tx::Claim;
+
+/// The lock tables of a target.
+pub struct Locks {
+    pub(crate) namespace: RefCell<Namespace>,
+    /// Server-side locks that wait, by cookie.
+    waiting: RefCell<HashMap<u64, OneSender<()>, FxBuildHasher>>,
+    next_cookie: Cell<u64>,
+    /// Flock requests that wait, as they were asked.
+    pub(crate) flocks: RefCell<BTreeMap<(ClientId, u64), LockSpec>>,
+    /// Completions that a disconnected client has not got yet.
+    undelivered: RefCell<BTreeMap<ClientId, Vec<CompletionCallback>>>,
+    timer_runs: Cell<bool>,
+}
+
+/// Server-side locks of one operation; given back when dropped.
+pub(crate) struct LocalLocks {
+    mds: Rc<Mds>,
+    pub claims: Vec<Claim>,
+    handles: Vec<HandleId>,
+}
+
+impl Drop for LocalLocks {
+    fn drop(&mut self) {
+        let mut out = Vec::new();
+        let now = self.mds.rt.now();
+        self.mds.locks.namespace.borrow_mut().cancel_batch(now, LOCAL, &self.handles, &mut out);
+        self.mds.dispatch(out);
+    }
+}
+
+impl Locks {
+    pub(crate) fn new(config: NamespaceConfig) -> Locks {
+        Locks {
+            namespace: RefCell::new(Namespace::new(config)),
+            waiting: RefCell::default(),
+            next_cookie: Cell::new(1),
+            flocks: RefCell::default(),
+            undelivered: RefCell::default(),
+            timer_runs: Cell::new(false),
+        }
+    }
+}
+
+fn claim_request(cookie: u64, claim: Claim, client: ClientId) -> EnqueueRequest {
+    let data = LockPolicyData::Inodebits { bits: InodeBits(claim.bits) };
+    EnqueueRequest::new(LockCookie(cookie), ResourceId::inode(claim.fid), LockMode::Ex, data).on_behalf(client)
+}
+
+/// A granted inode-bit lock on the wire.
+pub(crate) fn inode_lock_reply(lock: &LockDesc) -> EnqueueReply {
+    let bits = match lock.data {
+        LockPolicyData::Inodebits { bits } => u64::from(bits.0),
+        LockPolicyData::Extent { .. } => 0,
+    };
+    EnqueueReply { handle: lock.handle, granted: true, lock: inode_spec(lock.resource.fid, lock.mode, bits), lvb: None }
+}
+
+pub(crate) fn inode_spec(fid: Fid, mode: LockMode, bits: u64) -> LockSpec {
+    LockSpec { fid, kind: Kind::Inodebits, mode: wire_mode(mode), extent: Extent::ALL, bits, owner: 0, pid: 0 }
+}
+
+pub(crate) fn wire_mode(mode: LockMode) -> Mode {
+    match mode {
+        LockMode::Ex => Mode::Ex,
+        LockMode::Pw => Mode::Pw,
+        LockMode::Pr => Mode::Pr,
+        LockMode::Cw => Mode::Cw,
+        LockMode::Cr => Mode::Cr,
+        LockMode::Nl => Mode::Nl,
+        LockMode::Group => Mode::Group,
+    }
+}
+
+pub(crate) fn room_mode(mode: Mode) -> LockMode {
+    match mode {
+        Mode::Ex => LockMode::Ex,
+        Mode::Pw => LockMode::Pw,
+        Mode::Pr => LockMode::Pr,
+        Mode::Cw => LockMode::Cw,
+        Mode::Cr => LockMode::Cr,
+        Mode::Nl => LockMode::Nl,
+        Mode::Group => LockMode::Group,
+    }
+}
+
+impl Mds {
+    /// A read lock for a client's cache, if nothing stands in the way.
+    pub(crate) fn grant(&self, client: ClientId, fid: Fid, bits: u64, cookie: u64) -> Option<EnqueueReply> {
+        let mut bits = InodeBits((bits & u64::from(InodeBits::ALL.0)) as u8);
+        if self.handles.borrow().others_write(fid, client) {
+            bits = bits.minus(InodeBits::DATA);
+        }
+        if cookie == 0 || bits.is_empty() {
+            return None;
+        }
+        let data = LockPolicyData::Inodebits { bits };
+        let request = EnqueueRequest::new(LockCookie(cookie), ResourceId::inode(fid), LockMode::Pr, data).flags(Flags::NOWAIT);
+        let mut out = Vec::new();
+        let outcome = self.locks.namespace.borrow_mut().enqueue(self.rt.now(), client, &request, &mut out);
+        self.dispatch_in_place(out);
+        match outcome {
+            EnqueueOutcome::Granted(lock) => Some(inode_lock_reply(&lock)),
+            EnqueueOutcome::Waiting(_) | EnqueueOutcome::Denied(_) => None,
+        }
+    }
+
+    /// Whether other clients hold locks (or operations wait for locks) that `claims` conflict with.
+    pub(crate) fn is_in_the_way(&self, client: ClientId, claims: &[Claim], held: &[Claim]) -> bool {
+        let mut namespace = self.locks.namespace.borrow_mut();
+        if namespace.is_empty() {
+            return false;
+        }
+        let now = self.rt.now();
+        let mut out = Vec::new();
+        claims.iter().filter(|c| !held.iter().any(|h| h.fid == c.fid && c.bits & !h.bits == 0)).any(|c| {
+            let request = claim_request(0, *c, client).flags(Flags::TEST);
+            !matches!(namespace.enqueue(now, LOCAL, &request, &mut out), EnqueueOutcome::Granted(_))
+        })
+    }
+
+    /// Takes server-side locks for `claims`, in FID order, waiting for the holders.
+    pub(crate) async fn lock_claims(self: &Rc<Self>, client: ClientId, mut claims: Vec<Claim>) -> LocalLocks {
+        claims.sort_unstable();
+        let mut held = LocalLocks { mds: self.clone(), claims: claims.clone(), handles: Vec::new() };
+        for claim in claims {
+            let cookie = self.locks.next_cookie.get();
+            self.locks.next_cookie.set(cookie + 1);
+            let (tx, rx) = oneshot();
+            self.locks.waiting.borrow_mut().insert(cookie, tx);
+            let mut out = Vec::new();
+            let request = claim_request(cookie, claim, client);
+            let outcome = self.locks.namespace.borrow_mut().enqueue(self.rt.now(), LOCAL, &request, &mut out);
+            match outcome {
+                EnqueueOutcome::Granted(lock) => {
+                    held.handles.push(lock.handle);
+                    self.locks.waiting.borrow_mut().remove(&cookie);
+                }
+                EnqueueOutcome::Waiting(handle) => {
+                    held.handles.push(handle);
+                    self.dispatch(out);
+                    let _ = rx.await;
+                }
+                EnqueueOutcome::Denied(_) => {
+                    // The table is full: the operation looks again and, if need be, tries again.
+                    self.locks.waiting.borrow_mut().remove(&cookie);
+                    self.rt.sleep(Duration::from_millis(10)).await;
+                }
+            }
+        }
+        held
+    }
+
+    /// Carries out what the lock room asks for.
+    pub(crate) fn dispatch(self: &Rc<Self>, actions: Vec<Action>) {
+        for action in actions {
+            match action {
+                Action::SendBlocking { client, lock, wanted_mode, wanted, deadline } => {
+                    let bits = match wanted {
+                        LockPolicyData::Inodebits { bits } => u64::from(bits.0),
+                        LockPolicyData::Extent { .. } => 0,
+                    };
+                    let patience = deadline.since(self.rt.now());
+                    let body = BlockingCallback {
+                        handle: lock.handle,
+                        cookie: lock.cookie.0,
+                        wanted: inode_spec(lock.resource.fid, wanted_mode, bits),
+                        patience_ms: u32::try_from(patience.as_millis()).unwrap_or(u32::MAX),
+                    };
+                    self.call_back(client, body, patience);
+                    self.start_lock_timer();
+                }
+                Action::SendCompletion { client: LOCAL, lock } => {
+                    if let Some(waiter) = self.locks.waiting.borrow_mut().remove(&lock.cookie.0) {
+                        waiter.send(());
+                    }
+                }
+                Action::SendCompletion { client, lock } => {
+                    let granted = inode_lock_reply(&lock);
+                    let body = CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: granted.lock, status: 0, lvb: None };
+                    self.complete(client, body);
+                }
+                Action::FlockGranted { client, cookie } => self.flock_ended(client, cookie.0, None),
+                Action::FlockDenied { client, cookie, reason } => self.flock_ended(client, cookie.0, Some(reason.error())),
+                Action::SendGlimpse { .. } => {}
+            }
+        }
+    }
+
+    /// [`Mds::dispatch`] for grants that never wait: a repeated callback is all that can come out.
+    fn dispatch_in_place(&self, actions: Vec<Action>) {
+        if !actions.is_empty()
+            && let Some(me) = self.me.borrow().upgrade()
+        {
+            me.dispatch(actions);
+        }
+    }
+
+    fn call_back(self: &Rc<Self>, client: ClientId, body: BlockingCallback, patience: Duration) {
+        let Some(export) = self.export(client) else { return };
+        let me = self.clone();
+        self.rt.spawn(async move {
+            match export.callback(Op::LockBlocking, &body, patience).await {
+                Ok(_) => {}
+                // It answers when it knows nothing of the lock: the reply that granted it is lost, or still under way.
+                Err(FsError::NotFound) => me.cancel_unknown(client, body.handle),
+                // Repeated when the client comes back; the deadline goes on.
+                Err(e) => tracing::debug!(%client, handle = %body.handle, "lock callback: {e}"),
+            }
+        });
+    }
+
+    fn cancel_unknown(self: &Rc<Self>, client: ClientId, handle: HandleId) {
+        let mut out = Vec::new();
+        self.locks.namespace.borrow_mut().cancel(self.rt.now(), client, handle, &mut out);
+        self.dispatch(out);
+    }
+
+    fn flock_ended(self: &Rc<Self>, client: ClientId, cookie: u64, error: Option<FsError>) {
+        let spec = self.locks.flocks.borrow_mut().remove(&(client, cookie));
+        let status = error.map_or(0, |e| e.errno() as u16);
+        let body = CompletionCallback { handle: HandleId(cookie), cookie, lock: spec.unwrap_or_default(), status, lvb: None };
+        self.complete(client, body);
+    }
+
+    /// Tells a waiter the outcome, again after a reconnect if it did not get through.
+    fn complete(self: &Rc<Self>, client: ClientId, body: CompletionCallback) {
+        let me = self.clone();
+        let export = self.export(client);
+        self.rt.spawn(async move {
+            let delivered = match export {
+                Some(e) => !matches!(
+                    e.callback(Op::LockCompletion, &body, Duration::from_secs(30)).await,
+                    Err(FsError::NotConnected | FsError::TimedOut)
+                ),
+                None => true,
+            };
+            if !delivered && me.export(client).is_some() {
+                me.locks.undelivered.borrow_mut().entry(client).or_default().push(body);
+            }
+        });
+    }
+
+    /// A client is back: everything it may have missed is said again.
+    pub(crate) fn repeat_lock_messages(self: &Rc<Self>, client: ClientId) {
+        let mut out = Vec::new();
+        self.locks.namespace.borrow().repeat_callbacks(client, &mut out);
+        self.dispatch(out);
+        let missed = self.locks.undelivered.borrow_mut().remove(&client);
+        for body in missed.into_iter().flatten() {
+            self.complete(client, body);
+        }
+    }
+
+    /// A client is gone: its locks go.
+    pub(crate) fn drop_locks(self: &Rc<Self>, client: ClientId) {
+        let mut out = Vec::new();
+        self.locks.namespace.borrow_mut().evict(self.rt.now(), client, &mut out);
+        self.locks.undelivered.borrow_mut().remove(&client);
+        self.locks.flocks.borrow_mut().retain(|(c, _), _| *c != client);
+        self.dispatch(out);
+    }
+
+    /// Watches deadlines while callbacks are out.
+    fn start_lock_timer(self: &Rc<Self>) {
+        if self.locks.timer_runs.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.rt.spawn(async move {
+            loop {
+                let next = me.locks.namespace.borrow().next_deadline();
+                let Some(at) = next else { break };
+                me.rt.sleep_until(at).await;
+                let late = me.locks.namespace.borrow().on_blocking_timeout(me.rt.now());
+                for expired in late {
+                    tracing::warn!(client = %expired.client, lock = %expired.handle, "did not answer a lock callback in time: evicted");
+                    me.evict(expired.client).await;
+                }
+            }
+            me.locks.timer_runs.set(false);
+        });
+    }
+}

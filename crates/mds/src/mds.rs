@@ -1,0 +1,361 @@
+//! The node: what a metadata target holds, and how an operation becomes an answer.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::{Rc, Weak};
+
+use layout::{AllocConfig, LayoutSpec};
+use ldlm::NamespaceConfig;
+use ptlrpc::{ClusterKey, Export};
+use rt::sync::Event;
+use rt::{LocalFuture, Rt};
+use types::{ClientId, Duration, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
+use wire::Encode;
+use wire::mdt::EntryReply;
+
+use crate::config_service::ConfigService;
+use crate::dirent::NameHash;
+use crate::handles::Handles;
+use crate::keys;
+use crate::kv::KvError;
+use crate::locks::{LocalLocks, Locks};
+use crate::ops::EntryOut;
+use crate::osts::{Connector, Osts};
+use crate::pools::Pools;
+use crate::record::{ReplyRow, Superblock};
+use crate::stats::Stats;
+use crate::store::{CommitConfig, MetaStore};
+use crate::tx::{Claim, Done, Fail, Fetched, Tx};
+
+/// Settings of a metadata server.
+#[derive(Clone, Debug)]
+pub struct MdsConfig {
+    /// The address under which clients reach it, as the cluster map tells it.
+    pub nid: String,
+    /// Shared secret of the cluster, for connections to OSTs.
+    pub key: ClusterKey,
+    /// When changes are committed.
+    pub commit: CommitConfig,
+    /// Layout of new files where neither request nor directory says more. Default: 4 MiB stripes, one stripe.
+    pub default_layout: LayoutSpec,
+    /// OST allocation.
+    pub alloc: AllocConfig,
+    /// Lock tables.
+    pub locks: NamespaceConfig,
+    /// How long a create waits when no OST has objects ready. Default 30 s.
+    pub object_wait: Duration,
+    /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
+    pub connector: Option<ConnectorBox>,
+}
+
+/// A [`Connector`] that prints as a word.
+#[derive(Clone)]
+pub struct ConnectorBox(pub Connector);
+impl std::fmt::Debug for ConnectorBox {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Default for MdsConfig {
+    fn default() -> Self {
+        MdsConfig {
+            nid: String::new(),
+            key: ClusterKey::none(),
+            commit: CommitConfig::default(),
+            default_layout: LayoutSpec::default(),
+            alloc: AllocConfig::default(),
+            locks: NamespaceConfig { locks_max: 1 << 19, callback_timeout: Duration::from_secs(30), ..NamespaceConfig::default() },
+            object_wait: Duration::from_secs(30),
+            connector: None,
+        }
+    }
+}
+
+/// What carries an eviction out: the server that holds the sessions.
+pub type Evictor = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;
+
+/// A metadata target. See [`crate`].
+pub struct Mds {
+    pub(crate) rt: Rt,
+    pub(crate) config: MdsConfig,
+    pub(crate) superblock: Superblock,
+    pub(crate) target: String,
+    pub(crate) hash: NameHash,
+    pub(crate) store: Rc<MetaStore>,
+    pub(crate) handles: RefCell<Handles>,
+    pub(crate) locks: Locks,
+    pub(crate) pools: RefCell<Pools>,
+    pub(crate) pool_filled: Event,
+    pub(crate) osts: Osts,
+    pub(crate) map: ConfigService,
+    pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
+    pub(crate) known: RefCell<Vec<ptlrpc::SessionRecord>>,
+    pub(crate) stats: Stats,
+    pub(crate) stopped: Cell<bool>,
+    pub(crate) recovering: Cell<bool>,
+    pub(crate) evictor: RefCell<Option<Evictor>>,
+    pub(crate) me: RefCell<Weak<Mds>>,
+    last_time: Cell<i64>,
+}
+
+/// Everything a node is made of; [`crate::start`] collects it.
+pub(crate) struct Parts {
+    pub rt: Rt,
+    pub config: MdsConfig,
+    pub superblock: Superblock,
+    pub boot: u64,
+    pub store: Rc<MetaStore>,
+    pub pools: Pools,
+    pub map: ConfigService,
+    pub known: Vec<ptlrpc::SessionRecord>,
+}
+
+/// Who asks, and how its answer is remembered.
+#[derive(Clone, Copy, Debug)]
+pub struct Caller {
+    /// The client.
+    pub client: ClientId,
+    /// Carry it out as this transaction (0: state that is told again).
+    pub replay: Option<Transno>,
+    /// Slot and request that the answer is kept under.
+    pub slot: Option<(u16, Xid)>,
+}
+
+/// How an operation ended.
+#[derive(Debug)]
+pub struct Answered<R> {
+    /// The answer.
+    pub reply: R,
+    /// The transaction it became; 0: it changed nothing.
+    pub transno: Transno,
+    /// The encoded answer, when it is to be remembered.
+    pub remembered: Option<Vec<u8>>,
+}
+
+enum Step<R> {
+    Done(Answered<R>),
+    Fetch,
+    Objects(OstIndex),
+    Locks(Vec<Claim>),
+}
+
+impl Mds {
+    pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
+        let Parts { rt, config, superblock, boot, store, pools, map, known } = parts;
+        let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
+        let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
+        let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
+        let osts = Osts::new(config.connector.as_ref().map(|c| c.0.clone()));
+        let mds = Rc::new(Mds {
+            last_time: Cell::new(rt.wall().0),
+            recovering: Cell::new(!known.is_empty()),
+            stats: Stats::new(rt.wall()),
+            rt,
+            config,
+            superblock,
+            target,
+            hash,
+            store,
+            handles: RefCell::new(Handles::new(boot)),
+            locks: Locks::new(locks),
+            pools: RefCell::new(pools),
+            pool_filled: Event::new(),
+            osts,
+            map,
+            exports: RefCell::default(),
+            known: RefCell::new(known),
+            stopped: Cell::new(false),
+            evictor: RefCell::new(None),
+            me: RefCell::new(Weak::new()),
+        });
+        *mds.me.borrow_mut() = Rc::downgrade(&mds);
+        mds
+    }
+
+    /// The time for inodes; it never goes back.
+    pub(crate) fn clock(&self) -> WallTime {
+        let now = self.rt.wall().0.max(self.last_time.get());
+        self.last_time.set(now);
+        WallTime(now)
+    }
+    /// A client's session.
+    pub(crate) fn export(&self, client: ClientId) -> Option<Rc<Export>> {
+        self.exports.borrow().get(&client).cloned()
+    }
+    /// Says who carries evictions out (the server that this target was added to).
+    pub fn set_evictor(&self, evictor: Evictor) {
+        *self.evictor.borrow_mut() = Some(evictor);
+    }
+    /// A client that does not do its part goes.
+    pub(crate) async fn evict(self: &Rc<Self>, client: ClientId) {
+        let evictor = self.evictor.borrow().clone();
+        match evictor {
+            Some(evict) => evict(client).await,
+            None => {
+                if let Some(export) = self.export(client) {
+                    export.disconnect();
+                }
+                self.forget_client(client).await;
+            }
+        }
+    }
+    /// Stops background work; what is not committed yet is committed first.
+    ///
+    /// # Errors
+    /// `Io` when the store failed.
+    pub async fn stop(&self) -> Result<(), FsError> {
+        let synced = self.store.sync().await;
+        self.halt();
+        synced
+    }
+    /// Stops at once, as a crash does: nothing more is committed.
+    pub fn halt(&self) {
+        self.stopped.set(true);
+        self.store.stop();
+        self.osts.stop();
+        self.pool_filled.notify();
+    }
+    /// The store, for tools and tests.
+    #[must_use]
+    pub fn store(&self) -> &Rc<MetaStore> {
+        &self.store
+    }
+    /// The superblock.
+    #[must_use]
+    pub fn superblock(&self) -> &Superblock {
+        &self.superblock
+    }
+
+    /// Carries an operation out: runs it until nothing stands in its way, makes its answer, applies its changes.
+    ///
+    /// # Errors
+    /// Why it fails; then nothing changed.
+    pub(crate) async fn run<T, R: Encode>(
+        self: &Rc<Self>,
+        caller: Caller,
+        op: impl Fn(&mut Tx<'_>) -> Done<T>,
+        finish: impl Fn(&Rc<Mds>, T) -> Result<R, FsError>,
+    ) -> Result<Answered<R>, FsError> {
+        let mut fetched = Fetched::default();
+        let mut held: Option<LocalLocks> = None;
+        let mut waited = false;
+        loop {
+            if self.store.is_crowded() {
+                self.store.next_commit().await;
+            }
+            self.store.check()?;
+            let locked: &[Claim] = held.as_ref().map_or(&[], |h| &h.claims);
+            match self.attempt(caller, &mut fetched, locked, &op, &finish)? {
+                Step::Done(answered) => return Ok(answered),
+                Step::Fetch => fetched.fetch().await.map_err(|e: KvError| FsError::from(e))?,
+                Step::Objects(ost) => {
+                    if waited || self.stopped.get() {
+                        return Err(FsError::NoSpace);
+                    }
+                    waited = !self.wait_for_objects(ost).await;
+                }
+                Step::Locks(mut claims) => {
+                    for c in locked {
+                        match claims.iter_mut().find(|n| n.fid == c.fid) {
+                            Some(n) => n.bits |= c.bits,
+                            None => claims.push(*c),
+                        }
+                    }
+                    drop(held.take());
+                    held = Some(self.lock_claims(caller.client, claims).await);
+                }
+            }
+        }
+    }
+
+    fn attempt<T, R: Encode>(
+        self: &Rc<Self>,
+        caller: Caller,
+        fetched: &mut Fetched,
+        held: &[Claim],
+        op: &impl Fn(&mut Tx<'_>) -> Done<T>,
+        finish: &impl Fn(&Rc<Mds>, T) -> Result<R, FsError>,
+    ) -> Result<Step<R>, FsError> {
+        let transno = caller.replay.map_or_else(|| self.store.next_transno(), |t| t.0);
+        let mut tx = Tx::new(self, fetched, caller.client, transno, caller.replay.is_some());
+        let value = match op(&mut tx) {
+            Ok(v) => v,
+            Err(Fail::Fs(e)) => return Err(e),
+            Err(Fail::Fetch) => return Ok(Step::Fetch),
+            Err(Fail::Objects(ost)) => return Ok(Step::Objects(ost)),
+        };
+        if caller.replay.is_none() && self.is_in_the_way(caller.client, &tx.claims, held) {
+            return Ok(Step::Locks(tx.claims.to_vec()));
+        }
+        let reply = finish(self, value)?;
+        let changes = tx.changes();
+        let transno = if changes { transno } else { 0 };
+        let mut remembered = None;
+        if changes || tx.remember {
+            let body = wire::encode(&reply);
+            if let Some((slot, xid)) = caller.slot.filter(|_| changes) {
+                let row = ReplyRow { xid: xid.0, transno, status: 0, body: wire::Bytes(body) };
+                tx.puts.push((keys::reply(caller.client, slot), Some(wire::encode(&row))));
+                remembered = Some(row.body.0);
+            } else {
+                remembered = Some(body);
+            }
+        }
+        if changes {
+            let taken = std::mem::take(&mut tx.taken);
+            let puts = std::mem::take(&mut tx.puts);
+            let destroyed = std::mem::take(&mut tx.destroyed);
+            let delta = tx.inode_delta;
+            drop(tx);
+            self.store.apply(puts, transno, delta);
+            if !destroyed.is_empty() {
+                self.osts.queue_destroys(self.store.applied(), destroyed);
+            }
+            self.fill_low_pools(&taken);
+        }
+        Ok(Step::Done(Answered { reply, transno: Transno(transno), remembered }))
+    }
+
+    /// Waits until a pool was filled; false when nothing came in time.
+    async fn wait_for_objects(self: &Rc<Self>, ost: OstIndex) -> bool {
+        let filled = self.pool_filled.wait();
+        tracing::debug!(%ost, "a create waits for objects");
+        self.kick_osts();
+        self.rt.timeout(self.config.object_wait, filled).await.is_some()
+    }
+
+    /// The answer about an inode, with the locks that come along.
+    pub(crate) fn entry_reply(&self, client: ClientId, out: EntryOut) -> Result<EntryReply, FsError> {
+        let parent_lock = self.grant(client, out.parent_fid, u64::from(ldlm::InodeBits::UPDATE.0), out.parent_cookie);
+        let Some(inode) = out.inode else {
+            // A negative answer is worth something only under a lock.
+            if parent_lock.is_none() {
+                return Err(FsError::NotFound);
+            }
+            return Ok(EntryReply { parent_lock, parent: out.parent.map(|p| p.attr()).unwrap_or_default(), ..EntryReply::default() });
+        };
+        Ok(EntryReply {
+            lock: self.grant(client, inode.fid, out.bits, out.cookie),
+            attr: inode.attr(),
+            layout: out.layout,
+            acl: out.acl,
+            parent: out.parent.map(|p| p.attr()).unwrap_or_default(),
+            parent_lock,
+        })
+    }
+
+    /// The handle of an open that is being answered.
+    pub(crate) fn make_handle(&self, open: crate::handles::Open, replayed: HandleId, suspect: bool) -> HandleId {
+        let mut handles = self.handles.borrow_mut();
+        let handle = if replayed.0 != 0 {
+            handles.reopen(replayed, open);
+            replayed
+        } else {
+            handles.open(open)
+        };
+        if suspect {
+            handles.suspect(open.fid);
+        }
+        handle
+    }
+}

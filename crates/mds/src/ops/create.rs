@@ -1,0 +1,190 @@
+//! New inodes: mkdir, mknod, symlink, and what `open` makes.
+use layout::{LayoutSpec, StripeObject};
+use types::{Fid, FsError};
+use wire::mdt::{CreateRequest, Cred, NodeKind};
+
+use super::{EntryOut, SYMLINK_BYTES_MAX, check_name, is_dots};
+use crate::keys;
+use crate::perm::{ACL_ACCESS, ACL_DEFAULT, is_privileged, keeps_setgid};
+use crate::record::{
+    Inode, InodeFlags, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_IXGRP,
+};
+use crate::tx::{Done, Tx};
+
+/// Size that directories show.
+const DIR_SIZE_BYTES: u64 = 4096;
+
+impl Tx<'_> {
+    /// mkdir, mknod, symlink.
+    pub(crate) fn create(&mut self, q: &CreateRequest) -> Done<EntryOut> {
+        let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
+        let kind = match q.kind {
+            NodeKind::Directory => S_IFDIR,
+            NodeKind::Symlink => S_IFLNK,
+            NodeKind::Node => match q.mode & S_IFMT {
+                0 => S_IFREG,
+                kind @ (S_IFREG | S_IFIFO | S_IFSOCK) => kind,
+                kind @ (S_IFCHR | S_IFBLK) if is_privileged(&q.cred) || self.replay => kind,
+                S_IFCHR | S_IFBLK => return Err(FsError::NotPermitted.into()),
+                _ => return Err(FsError::Invalid.into()),
+            },
+        };
+        let mut inode = self.new_inode(&q.cred, &dir, kind, q.mode, q.umask)?;
+        match kind {
+            S_IFLNK => set_target(&mut inode, &q.target)?,
+            S_IFCHR | S_IFBLK => inode.rdev = q.rdev,
+            S_IFREG => self.give_layout(&mut inode, &dir, &q.layout)?,
+            _ => {}
+        }
+        self.enter(&mut dir, &q.name, &mut inode)?;
+        let mut out = self.entry(inode, true)?;
+        (out.bits, out.cookie, out.parent) = (q.lock_bits, q.lock_cookie, Some(dir));
+        Ok(out)
+    }
+
+    /// The directory for a new name: it lives, the caller may write to it, the name is legal and free.
+    pub(crate) fn dir_for_new(&mut self, cred: &Cred, parent: Fid, name: &[u8]) -> Done<Inode> {
+        if is_dots(name) {
+            return Err(FsError::Exists.into());
+        }
+        check_name(name)?;
+        let dir = self.live_dir(parent)?;
+        self.may(cred, &dir, crate::perm::MAY_EXEC)?;
+        if self.find_entry(parent, name)?.is_some() {
+            return Err(FsError::Exists.into());
+        }
+        self.may_change_dir(cred, &dir)?;
+        Ok(dir)
+    }
+
+    /// A new inode as its directory, the caller and the umask make it; not stored yet.
+    pub(crate) fn new_inode(&mut self, cred: &Cred, dir: &Inode, kind: u32, mode: u32, umask: u32) -> Done<Inode> {
+        let is_dir = kind == S_IFDIR;
+        let mut inode = Inode {
+            fid: self.new_fid(),
+            mode: kind | (mode & 0o7777),
+            nlink: if is_dir { 2 } else { 1 },
+            uid: cred.uid,
+            gid: cred.gid,
+            project: dir.project,
+            atime: self.now,
+            mtime: self.now,
+            ctime: self.now,
+            btime: self.now,
+            ..Inode::default()
+        };
+        if is_dir {
+            (inode.size, inode.blocks) = (DIR_SIZE_BYTES, DIR_SIZE_BYTES / 512);
+        }
+        if dir.mode & S_ISGID != 0 {
+            inode.gid = dir.gid;
+            if is_dir {
+                inode.mode |= S_ISGID;
+            }
+        }
+        let strips = inode.mode & (S_ISGID | S_IXGRP) == S_ISGID | S_IXGRP;
+        if !is_dir && strips && !keeps_setgid(cred, inode.gid) {
+            inode.mode &= !S_ISGID;
+        }
+        if kind == S_IFLNK {
+            inode.mode = S_IFLNK | 0o777;
+        } else {
+            self.inherit_acl(&mut inode, dir, umask)?;
+        }
+        if is_dir && dir.has(InodeFlags::HAS_DIR_LAYOUT) {
+            let spec = self.read(&keys::xattr(dir.fid, super::lov::LOV), |v| v.map(<[u8]>::to_vec))?;
+            self.put(keys::xattr(inode.fid, super::lov::LOV), spec);
+            inode.set(InodeFlags::HAS_DIR_LAYOUT, true);
+        }
+        self.inode_delta += 1;
+        Ok(inode)
+    }
+
+    fn inherit_acl(&mut self, inode: &mut Inode, dir: &Inode, umask: u32) -> Done<()> {
+        let Some(default) = self.acl(dir, ACL_DEFAULT)? else {
+            inode.mode &= !(umask & 0o777);
+            return Ok(());
+        };
+        if inode.is_dir() {
+            self.put(keys::xattr(inode.fid, ACL_DEFAULT), Some(default.encode()));
+            inode.set(InodeFlags::HAS_DEFAULT_ACL, true);
+        }
+        let (access, bits) = default.inherit(inode.mode);
+        inode.mode = inode.mode & !0o777 | bits;
+        if !access.is_trivial() {
+            self.put(keys::xattr(inode.fid, ACL_ACCESS), Some(access.encode()));
+            inode.set(InodeFlags::HAS_ACL, true);
+        }
+        Ok(())
+    }
+
+    /// Gives a new inode its name and stores both.
+    pub(crate) fn enter(&mut self, dir: &mut Inode, name: &[u8], inode: &mut Inode) -> Done<()> {
+        let cookie = self.add_entry(dir.fid, name, inode.fid, inode.dtype())?;
+        (inode.parent, inode.place) = (dir.fid, cookie);
+        self.put_inode(inode);
+        self.touch_dir(dir, 1, i32::from(inode.is_dir()));
+        self.claim(dir.fid, wire::mdt::LockBits::UPDATE);
+        Ok(())
+    }
+
+    /// Objects for a new file: as the request says, else its directory, else the root, else the configuration. In a
+    /// replay the request carries the layout that was answered, and the file gets exactly that.
+    pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: &Inode, wish: &[u8]) -> Done<()> {
+        if self.replay
+            && let Ok((_, layout)) = layout::xattr::decode_layout(wish)
+        {
+            for o in layout.objects() {
+                self.mds.pools.borrow_mut().replayed(o);
+            }
+            self.note_used(layout.objects());
+            self.set_layout(inode, wish.to_vec());
+            return Ok(());
+        }
+        let spec = if wish.is_empty() { LayoutSpec::default() } else { layout::xattr::decode_spec(wish).map_err(FsError::from)? };
+        let layout = self.allocate(spec, Some(dir))?;
+        inode.layout_gen = u32::from(layout.generation());
+        let bytes = layout::xattr::encode_layout(&layout, inode.fid, layout::xattr::Form::Stored);
+        self.set_layout(inode, bytes);
+        Ok(())
+    }
+
+    /// Chooses OSTs and takes objects.
+    pub(crate) fn allocate(&mut self, spec: LayoutSpec, dir: Option<&Inode>) -> Done<layout::Layout> {
+        let mut spec = spec;
+        if let Some(default) = dir.map(|d| self.dir_layout(d)).transpose()?.flatten() {
+            spec = spec.or(&default);
+        }
+        let ask = spec.or(&self.mds.config.default_layout).resolve();
+        let objects = self.mds.pools.borrow_mut().take(&ask)?;
+        self.taken.extend_from_slice(&objects);
+        self.note_used(&objects);
+        let pattern = if ask.overstripe { layout::Pattern::Raid0Overstriped } else { layout::Pattern::Raid0 };
+        Ok(layout::Layout::new(ask.stripe_size, pattern, ask.pool, objects).map_err(FsError::from)?)
+    }
+
+    /// Stores the highest object ids given out, with the operation that gives them out.
+    fn note_used(&mut self, objects: &[StripeObject]) {
+        for o in objects {
+            let row = self.mds.pools.borrow().get(o.ost).map(crate::osts::precreate_row);
+            if let Some(row) = row {
+                self.put(keys::precreate(o.ost), Some(row));
+            }
+        }
+    }
+}
+
+fn set_target(inode: &mut Inode, target: &[u8]) -> Done<()> {
+    if target.is_empty() {
+        return Err(FsError::NotFound.into());
+    }
+    if target.len() > SYMLINK_BYTES_MAX {
+        return Err(FsError::NameTooLong.into());
+    }
+    if target.contains(&0) {
+        return Err(FsError::Invalid.into());
+    }
+    inode.size = target.len() as u64;
+    inode.tail = target.to_vec();
+    Ok(())
+}

@@ -1,0 +1,40 @@
+//! Hard links.
+use types::FsError;
+use wire::mdt::{LinkRequest, LockBits};
+
+use super::{EntryOut, LINKS_MAX};
+use crate::keys;
+use crate::record::InodeFlags;
+use crate::tx::{Done, Tx};
+
+impl Tx<'_> {
+    /// Another name for an inode; the first one for a file made by O_TMPFILE.
+    pub(crate) fn link(&mut self, q: &LinkRequest) -> Done<EntryOut> {
+        let mut inode = self.inode(q.fid)?;
+        let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
+        if inode.is_dir() {
+            return Err(FsError::NotPermitted.into());
+        }
+        if inode.nlink >= LINKS_MAX {
+            return Err(FsError::TooManyLinks.into());
+        }
+        if inode.has(InodeFlags::ORPHAN) {
+            if !inode.has(InodeFlags::LINKABLE) {
+                return Err(FsError::NotFound.into());
+            }
+            inode.set(InodeFlags::ORPHAN | InodeFlags::LINKABLE, false);
+            self.put(keys::orphan(inode.fid), None);
+        }
+        let cookie = self.add_entry(dir.fid, &q.name, inode.fid, inode.dtype())?;
+        self.add_link(&mut inode, dir.fid, cookie);
+        inode.nlink += 1;
+        inode.ctime = self.now;
+        self.put_inode(&inode);
+        self.touch_dir(&mut dir, 1, 0);
+        self.claim(dir.fid, LockBits::UPDATE);
+        self.claim(inode.fid, LockBits::UPDATE);
+        let mut out = self.entry(inode, false)?;
+        out.parent = Some(dir);
+        Ok(out)
+    }
+}

@@ -1,0 +1,149 @@
+//! Layouts as xattrs: `lustre.lov` of files and directories, and swapping the layouts of two files.
+use layout::{LayoutSpec, xattr};
+use types::{Fid, FsError};
+use wire::mdt::{LockBits, SetxattrRequest, SwapLayoutsRequest};
+
+use crate::keys;
+use crate::perm::MAY_WRITE;
+use crate::record::{INLINE_LAYOUT_BYTES_MAX, Inode, InodeFlags};
+use crate::tx::{Done, Tx, damaged};
+
+/// The xattr that shows a layout.
+pub(crate) const LOV: &[u8] = b"lustre.lov";
+/// The same for the privileged.
+pub(crate) const TRUSTED_LOV: &[u8] = b"trusted.lov";
+
+impl Tx<'_> {
+    /// Puts a layout into an inode or beside it; the inode itself is to be stored by the caller.
+    pub(crate) fn set_layout(&mut self, inode: &mut Inode, bytes: Vec<u8>) {
+        let apart = bytes.len() > INLINE_LAYOUT_BYTES_MAX;
+        if apart || inode.has(InodeFlags::LAYOUT_APART) {
+            self.put(keys::layout(inode.fid), apart.then(|| bytes.clone()));
+        }
+        inode.set(InodeFlags::LAYOUT_APART, apart);
+        inode.set(InodeFlags::HAS_LAYOUT, true);
+        inode.tail = if apart { Vec::new() } else { bytes };
+    }
+
+    /// The default layout that files in a directory get: its own, else the root's.
+    pub(crate) fn dir_layout(&mut self, dir: &Inode) -> Done<Option<LayoutSpec>> {
+        let Some(bytes) = self.dir_layout_bytes(dir)? else { return Ok(None) };
+        match xattr::decode_spec(&bytes) {
+            Ok(spec) => Ok(Some(spec)),
+            Err(e) => {
+                tracing::error!("{e}");
+                Err(damaged(&keys::xattr(dir.fid, LOV), "not a default layout"))
+            }
+        }
+    }
+    fn dir_layout_bytes(&mut self, dir: &Inode) -> Done<Option<Vec<u8>>> {
+        let fid = if dir.has(InodeFlags::HAS_DIR_LAYOUT) {
+            dir.fid
+        } else if dir.fid != Fid::ROOT && self.inode_of_store(Fid::ROOT)?.has(InodeFlags::HAS_DIR_LAYOUT) {
+            Fid::ROOT
+        } else {
+            return Ok(None);
+        };
+        self.read(&keys::xattr(fid, LOV), |v| v.map(<[u8]>::to_vec))
+    }
+
+    /// What getxattr shows.
+    pub(crate) fn get_lov(&mut self, inode: &Inode) -> Done<Vec<u8>> {
+        if inode.is_dir() {
+            return self.dir_layout_bytes(inode)?.ok_or(FsError::NoData.into());
+        }
+        if !inode.has(InodeFlags::HAS_LAYOUT) {
+            return Err(FsError::NoData.into());
+        }
+        let mut bytes = self.layout_bytes(inode)?;
+        xattr::to_read_form(&mut bytes);
+        Ok(bytes)
+    }
+
+    /// setxattr: a directory's default; a file's layout when it has none yet. On a file that has one it succeeds and
+    /// changes nothing, which tools that restore xattrs rely on.
+    pub(crate) fn set_lov(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<()> {
+        if inode.is_dir() {
+            self.must_own(&q.cred, inode)?;
+            return self.set_dir_layout(inode, q.value.as_deref().filter(|v| !v.is_empty()));
+        }
+        if !inode.is_file() {
+            return Err(FsError::NotSupported.into());
+        }
+        self.may(&q.cred, inode, MAY_WRITE)?;
+        let Some(value) = q.value.as_deref() else { return Err(FsError::NotPermitted.into()) };
+        let spec = xattr::decode_spec(value).map_err(FsError::from)?;
+        if inode.has(InodeFlags::HAS_LAYOUT) {
+            return Ok(());
+        }
+        let dir = if inode.parent.is_zero() { None } else { self.find_inode(inode.parent)? };
+        let layout = self.allocate(spec, dir.as_ref())?;
+        let bytes = xattr::encode_layout(&layout, inode.fid, xattr::Form::Stored);
+        self.set_layout(inode, bytes);
+        inode.layout_gen += 1;
+        inode.ctime = self.now;
+        self.put_inode(inode);
+        self.claim(inode.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::XATTR);
+        Ok(())
+    }
+
+    fn set_dir_layout(&mut self, dir: &mut Inode, value: Option<&[u8]>) -> Done<()> {
+        let spec = value.map(xattr::decode_spec).transpose().map_err(FsError::from)?;
+        let bytes = spec.filter(|s| !s.is_empty()).map(|s| xattr::encode_spec(&s));
+        if bytes.is_none() && !dir.has(InodeFlags::HAS_DIR_LAYOUT) {
+            return Ok(());
+        }
+        dir.set(InodeFlags::HAS_DIR_LAYOUT, bytes.is_some());
+        self.put(keys::xattr(dir.fid, LOV), bytes);
+        dir.ctime = self.now;
+        self.put_inode(dir);
+        self.claim(dir.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::XATTR);
+        Ok(())
+    }
+
+    /// Exchanges the layouts (and with them size and blocks) of two files.
+    pub(crate) fn swap_layouts(&mut self, q: &SwapLayoutsRequest) -> Done<()> {
+        if q.first == q.second {
+            return Err(FsError::Invalid.into());
+        }
+        let (mut a, mut b) = (self.inode(q.first)?, self.inode(q.second)?);
+        if !a.is_file() || !b.is_file() {
+            return Err(FsError::Invalid.into());
+        }
+        self.may(&q.cred, &a, MAY_WRITE)?;
+        self.may(&q.cred, &b, MAY_WRITE)?;
+        if (a.layout_gen, b.layout_gen) != (q.first_gen, q.second_gen) {
+            return Err(FsError::Stale.into());
+        }
+        let (of_a, of_b) = (self.layout_bytes(&a)?, self.layout_bytes(&b)?);
+        let generation = a.layout_gen.max(b.layout_gen) + 1;
+        for (inode, bytes) in [(&mut a, of_b), (&mut b, of_a)] {
+            self.take_layout(inode, bytes, generation)?;
+        }
+        std::mem::swap(&mut a.size, &mut b.size);
+        std::mem::swap(&mut a.blocks, &mut b.blocks);
+        let unknown = (a.has(InodeFlags::SIZE_UNKNOWN), b.has(InodeFlags::SIZE_UNKNOWN));
+        a.set(InodeFlags::SIZE_UNKNOWN, unknown.1);
+        b.set(InodeFlags::SIZE_UNKNOWN, unknown.0);
+        self.put_inode(&a);
+        self.put_inode(&b);
+        Ok(())
+    }
+
+    fn take_layout(&mut self, inode: &mut Inode, bytes: Vec<u8>, generation: u32) -> Done<()> {
+        if bytes.is_empty() {
+            self.put(keys::layout(inode.fid), None);
+            inode.set(InodeFlags::HAS_LAYOUT | InodeFlags::LAYOUT_APART, false);
+            inode.tail = Vec::new();
+        } else {
+            let key = keys::layout(inode.fid);
+            let (_, layout) = xattr::decode_layout(&bytes).map_err(|_| damaged(&key, "not a layout"))?;
+            let layout = layout.with_generation(generation as u16);
+            self.set_layout(inode, xattr::encode_layout(&layout, inode.fid, xattr::Form::Stored));
+        }
+        inode.layout_gen = generation;
+        inode.ctime = self.now;
+        self.claim(inode.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::DATA);
+        Ok(())
+    }
+}

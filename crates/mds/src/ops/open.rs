@@ -1,0 +1,215 @@
+//! Open: by name or FID, with create, truncate, O_TMPFILE; and its replay.
+use types::{Fid, FsError, HandleId};
+use wire::mdt::{LockBits, OpenRequest};
+
+use super::{EntryOut, is_dots};
+use crate::keys;
+use crate::perm::{MAY_EXEC, MAY_READ, MAY_WRITE, is_privileged, kill_set_ids};
+use crate::record::{Inode, InodeFlags, S_IFREG, S_IFSOCK};
+use crate::tx::{Done, Tx};
+
+/// Linux open flags that mean something to a server (x86-64 values).
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct OpenFlags(pub u32);
+impl OpenFlags {
+    const ACCMODE: u32 = 3;
+    const WRONLY: u32 = 1;
+    const RDWR: u32 = 2;
+    /// Set by the kernel when a program is executed.
+    const EXEC: u32 = 0o40;
+    const CREAT: u32 = 0o100;
+    const EXCL: u32 = 0o200;
+    const TRUNC: u32 = 0o1000;
+    const DIRECTORY: u32 = 0o200_000;
+    const NOATIME: u32 = 0o1_000_000;
+    const PATH: u32 = 0o10_000_000;
+    const TMPFILE: u32 = 0o20_200_000;
+
+    fn has(self, bits: u32) -> bool {
+        self.0 & bits == bits
+    }
+    fn writes(self) -> bool {
+        !self.has(Self::PATH) && matches!(self.0 & Self::ACCMODE, Self::WRONLY | Self::RDWR)
+    }
+    fn wanted_rights(self) -> u32 {
+        if self.has(Self::PATH) {
+            return 0;
+        }
+        let read = if self.has(Self::EXEC) { MAY_EXEC } else { MAY_READ };
+        let by_mode = match self.0 & Self::ACCMODE {
+            0 => read,
+            Self::WRONLY => MAY_WRITE,
+            _ => MAY_READ | MAY_WRITE,
+        };
+        by_mode | if self.has(Self::TRUNC) { MAY_WRITE } else { 0 }
+    }
+}
+
+/// What an open answers; the handle is made with the answer.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct OpenOut {
+    pub entry: EntryOut,
+    pub created: bool,
+    pub writes: bool,
+    /// Set in replays.
+    pub handle: HandleId,
+    /// The size was wrong before this open already.
+    pub suspect: bool,
+    pub known_layout: u32,
+}
+
+impl Tx<'_> {
+    /// See the module's head.
+    pub(crate) fn open(&mut self, q: &OpenRequest) -> Done<OpenOut> {
+        let flags = OpenFlags(q.flags);
+        self.remember = true;
+        let mut out = self.open_inode(q, flags)?;
+        (out.entry.bits, out.entry.cookie) = (q.lock_bits, q.lock_cookie);
+        out.writes = flags.writes();
+        out.known_layout = q.known_layout;
+        if self.replay {
+            out.handle = q.handle;
+        }
+        Ok(out)
+    }
+
+    fn open_inode(&mut self, q: &OpenRequest, flags: OpenFlags) -> Done<OpenOut> {
+        if self.replay {
+            let fid = if q.fid.is_zero() { self.new_fid() } else { q.fid };
+            if let Some(inode) = self.find_inode(fid)? {
+                return self.reopen(inode, flags);
+            }
+            if self.transno == 0 {
+                return Err(FsError::Stale.into());
+            }
+        }
+        if flags.has(OpenFlags::TMPFILE) {
+            return self.open_tmpfile(q, flags);
+        }
+        let creates = flags.has(OpenFlags::CREAT);
+        if creates && flags.has(OpenFlags::DIRECTORY) {
+            return Err(FsError::Invalid.into());
+        }
+        let Some(fid) = self.target_of_open(q)? else {
+            return if creates { self.open_new(q) } else { Err(FsError::NotFound.into()) };
+        };
+        if creates && flags.has(OpenFlags::EXCL) && !q.name.is_empty() {
+            return Err(FsError::Exists.into());
+        }
+        let inode = if q.name.is_empty() { self.inode(fid)? } else { self.inode_of_store(fid)? };
+        if creates && inode.is_dir() {
+            return Err(FsError::IsDirectory.into());
+        }
+        self.open_existing(q, inode, flags)
+    }
+
+    /// The inode that is to be opened, if it exists.
+    fn target_of_open(&mut self, q: &OpenRequest) -> Done<Option<Fid>> {
+        if q.name.is_empty() {
+            return Ok(Some(q.parent));
+        }
+        if q.name.len() > super::NAME_BYTES_MAX {
+            return Err(FsError::NameTooLong.into());
+        }
+        let dir = self.inode(q.parent)?;
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory.into());
+        }
+        self.may(&q.cred, &dir, MAY_EXEC)?;
+        match &q.name[..] {
+            b"." => Ok(Some(dir.fid)),
+            b".." => Ok(Some(self.parent_of(&dir))),
+            name => Ok(self.find_entry(dir.fid, name)?.map(|(fid, _, _)| fid)),
+        }
+    }
+
+    fn open_existing(&mut self, q: &OpenRequest, mut inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
+        if inode.is_symlink() && !flags.has(OpenFlags::PATH) {
+            return Err(FsError::Loop.into());
+        }
+        if flags.has(OpenFlags::DIRECTORY) && !inode.is_dir() {
+            return Err(FsError::NotDirectory.into());
+        }
+        if inode.is_dir() && (flags.writes() || flags.has(OpenFlags::TRUNC)) {
+            return Err(FsError::IsDirectory.into());
+        }
+        if inode.kind() == S_IFSOCK && !flags.has(OpenFlags::PATH) {
+            return Err(FsError::NoDevice.into());
+        }
+        self.may(&q.cred, &inode, flags.wanted_rights())?;
+        if flags.has(OpenFlags::NOATIME) {
+            self.must_own(&q.cred, &inode)?;
+        }
+        let suspect = inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(inode.fid) == 0;
+        let truncates = flags.has(OpenFlags::TRUNC) && inode.is_file() && !flags.has(OpenFlags::PATH);
+        if truncates {
+            (inode.size, inode.blocks) = (0, 0);
+            (inode.mtime, inode.ctime) = (self.now, self.now);
+            if !is_privileged(&q.cred) {
+                kill_set_ids(&mut inode, &q.cred);
+            }
+        }
+        if flags.writes() && inode.is_file() {
+            self.begin_writing(&mut inode, truncates);
+        } else if truncates {
+            self.put_inode(&inode);
+            self.claim(inode.fid, LockBits::UPDATE | LockBits::DATA);
+        }
+        let entry = self.entry(inode, true)?;
+        Ok(OpenOut { entry, suspect, ..OpenOut::default() })
+    }
+
+    /// Others' leases on the content go; from the first writer on the size is not known here.
+    fn begin_writing(&mut self, inode: &mut Inode, changed: bool) {
+        self.claim(inode.fid, LockBits::DATA);
+        if changed || !inode.has(InodeFlags::SIZE_UNKNOWN) {
+            inode.set(InodeFlags::SIZE_UNKNOWN, true);
+            self.put_inode(inode);
+            self.claim(inode.fid, LockBits::UPDATE);
+        }
+    }
+
+    fn open_new(&mut self, q: &OpenRequest) -> Done<OpenOut> {
+        if is_dots(&q.name) {
+            return Err(FsError::IsDirectory.into());
+        }
+        let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
+        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
+        self.give_layout(&mut inode, &dir, &q.layout)?;
+        inode.set(InodeFlags::SIZE_UNKNOWN, OpenFlags(q.flags).writes());
+        self.enter(&mut dir, &q.name, &mut inode)?;
+        let mut entry = self.entry(inode, true)?;
+        entry.parent = Some(dir);
+        Ok(OpenOut { entry, created: true, ..OpenOut::default() })
+    }
+
+    fn open_tmpfile(&mut self, q: &OpenRequest, flags: OpenFlags) -> Done<OpenOut> {
+        if !flags.writes() {
+            return Err(FsError::Invalid.into());
+        }
+        let dir = self.live_dir(q.parent)?;
+        self.may_change_dir(&q.cred, &dir)?;
+        let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
+        self.give_layout(&mut inode, &dir, &q.layout)?;
+        inode.nlink = 0;
+        inode.set(InodeFlags::SIZE_UNKNOWN | InodeFlags::ORPHAN, true);
+        inode.set(InodeFlags::LINKABLE, !flags.has(OpenFlags::EXCL));
+        self.put(keys::orphan(inode.fid), Some(Vec::new()));
+        self.put_inode(&inode);
+        let entry = self.entry(inode, true)?;
+        Ok(OpenOut { entry, created: true, ..OpenOut::default() })
+    }
+
+    /// An open that was answered before a restart: its inode is there, only the handle is missing.
+    fn reopen(&mut self, inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
+        let writes = flags.writes() && inode.is_file();
+        let suspect = writes && inode.has(InodeFlags::SIZE_UNKNOWN);
+        let mut inode = inode;
+        if writes && !inode.has(InodeFlags::SIZE_UNKNOWN) {
+            inode.set(InodeFlags::SIZE_UNKNOWN, true);
+            self.put_inode(&inode);
+        }
+        let entry = self.entry(inode, true)?;
+        Ok(OpenOut { entry, suspect, ..OpenOut::default() })
+    }
+}

@@ -1,0 +1,138 @@
+//! chmod, chown, truncate, utimens, and clearing set-id bits.
+use layout::FILE_SIZE_MAX;
+use types::FsError;
+use wire::mdt::{Cred, LockBits, SetBits, SetattrRequest};
+
+use super::EntryOut;
+use crate::keys;
+use crate::perm::{ACL_ACCESS, MAY_WRITE, in_group, is_privileged, keeps_setgid, kill_set_ids};
+use crate::record::{Inode, InodeFlags, S_IFMT, S_ISGID};
+use crate::tx::{Done, Tx};
+
+impl Tx<'_> {
+    /// See the module's head.
+    pub(crate) fn setattr(&mut self, q: &SetattrRequest) -> Done<EntryOut> {
+        let mut inode = self.inode(q.fid)?;
+        let has = |bits: u32| q.valid & bits != 0;
+        if has(SetBits::UID | SetBits::GID) {
+            self.change_owner(q, &mut inode)?;
+        }
+        if has(SetBits::MODE) {
+            self.change_mode(q, &mut inode)?;
+        }
+        if has(SetBits::SIZE) {
+            self.change_size(q, &mut inode)?;
+        }
+        self.change_times(q, &mut inode)?;
+        if has(SetBits::PROJECT) {
+            self.must_own(&q.cred, &inode)?;
+            inode.project = q.project;
+        }
+        if has(SetBits::KILL_PRIV) {
+            kill_set_ids(&mut inode, &q.cred);
+        }
+        inode.ctime = self.now;
+        self.put_inode(&inode);
+        let mut bits = LockBits::UPDATE;
+        if has(SetBits::MODE | SetBits::UID | SetBits::GID | SetBits::KILL_PRIV) {
+            bits |= LockBits::LOOKUP | LockBits::PERM;
+        }
+        if has(SetBits::SIZE) {
+            bits |= LockBits::DATA;
+        }
+        self.claim(inode.fid, bits);
+        self.entry(inode, false)
+    }
+
+    fn change_owner(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {
+        let cred = &q.cred;
+        let free = is_privileged(cred) || self.replay;
+        let owns = cred.uid == inode.uid;
+        if q.valid & SetBits::UID != 0 {
+            if !free && !(owns && q.uid == inode.uid) {
+                return Err(FsError::NotPermitted.into());
+            }
+        }
+        if q.valid & SetBits::GID != 0 {
+            if !free && !(owns && (in_group(cred, q.gid) || q.gid == inode.gid)) {
+                return Err(FsError::NotPermitted.into());
+            }
+            inode.gid = q.gid;
+        }
+        if q.valid & SetBits::UID != 0 {
+            inode.uid = q.uid;
+        }
+        // A mode that comes along is what the caller wants after the change of owner.
+        if q.valid & SetBits::MODE == 0 {
+            kill_set_ids(inode, cred);
+        }
+        Ok(())
+    }
+
+    fn change_mode(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {
+        if inode.is_symlink() {
+            return Err(FsError::NotSupported.into());
+        }
+        self.must_own(&q.cred, inode)?;
+        let mut mode = q.mode & 0o7777;
+        if mode & S_ISGID != 0 && !keeps_setgid(&q.cred, inode.gid) && !self.replay {
+            mode &= !S_ISGID;
+        }
+        inode.mode = inode.mode & S_IFMT | mode;
+        if let Some(mut acl) = self.acl(inode, ACL_ACCESS)? {
+            acl.follow_mode(mode);
+            self.put(keys::xattr(inode.fid, ACL_ACCESS), Some(acl.encode()));
+        }
+        Ok(())
+    }
+
+    fn change_size(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {
+        if inode.is_dir() {
+            return Err(FsError::IsDirectory.into());
+        }
+        if !inode.is_file() {
+            return Err(FsError::Invalid.into());
+        }
+        if q.size > FILE_SIZE_MAX {
+            return Err(FsError::FileTooBig.into());
+        }
+        let by_handle = self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
+        if !by_handle {
+            self.may(&q.cred, inode, MAY_WRITE)?;
+        }
+        inode.size = q.size;
+        inode.blocks = q.blocks;
+        if self.mds.handles.borrow().writers(inode.fid) == 0 {
+            inode.set(InodeFlags::SIZE_UNKNOWN, false);
+        }
+        inode.mtime = self.now;
+        Ok(())
+    }
+
+    fn change_times(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {
+        let has = |bits: u32| q.valid & bits != 0;
+        if has(SetBits::ATIME | SetBits::MTIME) {
+            self.must_own(&q.cred, inode)?;
+        } else if has(SetBits::ATIME_NOW | SetBits::MTIME_NOW) {
+            self.may_touch(&q.cred, inode)?;
+        }
+        if has(SetBits::ATIME) {
+            inode.atime = q.atime;
+        }
+        if has(SetBits::MTIME) {
+            inode.mtime = q.mtime;
+        }
+        if has(SetBits::ATIME_NOW) {
+            inode.atime = self.now;
+        }
+        if has(SetBits::MTIME_NOW) {
+            inode.mtime = self.now;
+        }
+        Ok(())
+    }
+
+    /// Times may be set to "now" by the owner and by whoever may write.
+    fn may_touch(&mut self, cred: &Cred, inode: &Inode) -> Done<()> {
+        if self.must_own(cred, inode).is_ok() { Ok(()) } else { self.may(cred, inode, MAY_WRITE) }
+    }
+}

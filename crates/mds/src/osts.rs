@@ -1,0 +1,384 @@
+//! The MDS as a client of its OSTs: objects made ahead, orphans cleaned, objects of removed files destroyed.
+//!
+//! One task per OST. When a session opens, the OST is told the last object in use and removes what lies behind it; then
+//! objects are made ready ahead of creates. Objects of removed files are destroyed only after the removal is on stable
+//! storage, and the destroy log forgets them only after the OST has said so: nothing leaks, nothing goes too early.
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, VecDeque};
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use layout::StripeObject;
+use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig};
+use rt::sync::Event;
+use rt::{LocalFuture, Nid};
+use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
+use wire::Op;
+use wire::connect::{AuthReply, OstEntry};
+use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
+
+use crate::keys;
+use crate::kv::Key;
+use crate::mds::Mds;
+use crate::pools::{Pool, READY_MAX, READY_MIN};
+use crate::record::{DestroyObject, DestroyRow, PrecreateRow, decode_row};
+
+/// Objects destroyed with one request.
+const DESTROY_BATCH_MAX: usize = 512;
+/// How often free space is asked for.
+const STATFS_INTERVAL: Duration = Duration::from_secs(10);
+/// Pause after a request to an OST failed.
+const RETRY_PAUSE: Duration = Duration::from_millis(500);
+
+/// Requests to one OST.
+pub trait OstPort {
+    /// Sends a request and waits for its answer's body.
+    fn call(&self, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>>;
+    /// Ends the session.
+    fn close(&self);
+}
+
+/// One OST as the MDS deals with it.
+pub struct OstLink {
+    /// Which.
+    pub ost: OstIndex,
+    /// Where, as the cluster map has it.
+    pub entry: OstEntry,
+    port: RefCell<Option<Rc<dyn OstPort>>>,
+    /// Sessions opened so far; each one begins with orphan clean-up.
+    sessions: Cell<u64>,
+    kick: Event,
+    destroys: RefCell<VecDeque<Destroy>>,
+    closed: Cell<bool>,
+}
+
+impl OstLink {
+    /// A session was opened: objects have to be brought in step first.
+    pub fn on_session(&self) {
+        self.sessions.set(self.sessions.get() + 1);
+        self.kick.notify();
+    }
+    /// Objects waiting to be destroyed.
+    #[must_use]
+    pub fn destroys_waiting(&self) -> usize {
+        self.destroys.borrow().len()
+    }
+}
+
+/// A row of the destroy log, shared by its objects.
+struct LogRow {
+    key: Key,
+    left: Cell<usize>,
+}
+
+struct Destroy {
+    /// Not before this many operations are on stable storage.
+    after: u64,
+    object: ObjectId,
+    row: Rc<LogRow>,
+}
+
+/// All OSTs of the cluster map.
+#[derive(Default)]
+pub struct Osts {
+    links: RefCell<BTreeMap<OstIndex, Rc<OstLink>>>,
+    /// Objects of OSTs that are not in the map (yet).
+    homeless: RefCell<BTreeMap<OstIndex, VecDeque<Destroy>>>,
+    connector: Option<Connector>,
+}
+
+/// Makes the port of an OST; tests bring their own. It must call [`OstLink::on_session`] for every session.
+pub type Connector = Rc<dyn Fn(Rc<OstLink>) -> Rc<dyn OstPort>>;
+
+impl Osts {
+    /// None yet; `connector` replaces how they are reached.
+    pub(crate) fn new(connector: Option<Connector>) -> Osts {
+        Osts { connector, ..Osts::default() }
+    }
+    /// The OSTs.
+    #[must_use]
+    pub fn all(&self) -> Vec<Rc<OstLink>> {
+        self.links.borrow().values().cloned().collect()
+    }
+    pub(crate) fn stop(&self) {
+        for link in self.all() {
+            close(&link);
+        }
+    }
+    /// Objects whose removal was applied as operation `after`.
+    pub(crate) fn queue_destroys(&self, after: u64, rows: Vec<(Key, Vec<DestroyObject>)>) {
+        for (key, objects) in rows {
+            let row = Rc::new(LogRow { key, left: Cell::new(objects.len()) });
+            for o in objects {
+                let destroy = Destroy { after, object: o.object, row: row.clone() };
+                match self.links.borrow().get(&o.ost) {
+                    Some(link) => link.destroys.borrow_mut().push_back(destroy),
+                    None => self.homeless.borrow_mut().entry(o.ost).or_default().push_back(destroy),
+                }
+            }
+        }
+    }
+}
+
+fn close(link: &OstLink) {
+    link.closed.set(true);
+    link.kick.notify();
+    if let Some(port) = link.port.borrow_mut().take() {
+        port.close();
+    }
+}
+
+/// The store's row of a pool.
+pub(crate) fn precreate_row(pool: &Pool) -> Vec<u8> {
+    wire::encode(&PrecreateRow { last_used: pool.used, ceiling: pool.ceiling })
+}
+
+/// Reads the allocation states.
+pub(crate) fn decode_precreate(key: &[u8], value: &[u8]) -> Result<(OstIndex, PrecreateRow), FsError> {
+    let ost = key.get(1..3).map_or(0, |b| u16::from_be_bytes([b[0], b[1]]));
+    Ok((OstIndex(ost), decode_row(key, value)?))
+}
+
+impl Mds {
+    /// Begins (or, at a new address, begins again) to deal with an OST.
+    pub(crate) fn tend_ost(self: &Rc<Self>, entry: &OstEntry) {
+        let old = self.osts.links.borrow_mut().remove(&entry.ost);
+        let link = Rc::new(OstLink {
+            ost: entry.ost,
+            entry: entry.clone(),
+            port: RefCell::new(None),
+            sessions: Cell::new(0),
+            kick: Event::new(),
+            destroys: RefCell::default(),
+            closed: Cell::new(false),
+        });
+        if let Some(old) = old {
+            close(&old);
+            link.destroys.borrow_mut().extend(old.destroys.borrow_mut().drain(..));
+        }
+        if let Some(waiting) = self.osts.homeless.borrow_mut().remove(&entry.ost) {
+            link.destroys.borrow_mut().extend(waiting);
+        }
+        self.osts.links.borrow_mut().insert(entry.ost, link.clone());
+        self.pools.borrow_mut().add(entry.ost, entry.active, 0, 0);
+        self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.in_sync) = (entry.active, false));
+        let port = match &self.osts.connector {
+            Some(c) => Some(c(link.clone())),
+            None => self.import_port(&link),
+        };
+        *link.port.borrow_mut() = port;
+        let me = self.clone();
+        self.rt.spawn(async move { me.tend(link).await });
+    }
+
+    fn import_port(&self, link: &Rc<OstLink>) -> Option<Rc<dyn OstPort>> {
+        let nid = match Nid::parse(&String::from_utf8_lossy(&link.entry.nid)) {
+            Ok(nid) => nid,
+            Err(e) => {
+                tracing::error!(ost = %link.ost, "the cluster map is wrong: {e}");
+                return None;
+            }
+        };
+        let target = String::from_utf8_lossy(&link.entry.target).into_owned();
+        // A fresh identity each time: an OST must not take our first requests for repetitions of an earlier life's.
+        let client = ClientId(self.rt.rng(&format!("mdt to {target} at {}", self.rt.wall().0)).next_u64() | 1);
+        let key = self.config.key.clone();
+        let config = ImportConfig { nid, target, client, key, recoverable: false, ping_interval: Duration::from_secs(5) };
+        let events: Rc<LinkEvents> = Rc::new(LinkEvents(link.clone()));
+        let weak: std::rc::Weak<LinkEvents> = Rc::downgrade(&events);
+        let import = Import::new(self.rt.clone(), config, weak);
+        Some(Rc::new(ImportPort { import, _events: events }))
+    }
+
+    /// Wakes the tasks of all OSTs.
+    pub(crate) fn kick_osts(&self) {
+        for link in self.osts.links.borrow().values() {
+            link.kick.notify();
+        }
+    }
+    /// Wakes those whose pools these objects came from, where little is left.
+    pub(crate) fn fill_low_pools(&self, taken: &[StripeObject]) {
+        if taken.is_empty() {
+            return;
+        }
+        let pools = self.pools.borrow();
+        for o in taken {
+            if pools.get(o.ost).is_some_and(Pool::is_low)
+                && let Some(link) = self.osts.links.borrow().get(&o.ost)
+            {
+                link.kick.notify();
+            }
+        }
+    }
+    /// Wakes the tasks that may destroy more after each commit.
+    pub(crate) async fn watch_commits(self: Rc<Self>) {
+        while !self.stopped.get() {
+            self.store.commit_ended().await;
+            for link in self.osts.all() {
+                if link.destroys_waiting() > 0 {
+                    link.kick.notify();
+                }
+            }
+        }
+    }
+
+    async fn tend(self: Rc<Self>, link: Rc<OstLink>) {
+        let mut in_step_with = 0;
+        let mut asked_space = Instant::ZERO;
+        while !self.stopped.get() && !link.closed.get() {
+            let kick = link.kick.wait();
+            let session = link.sessions.get();
+            let port = link.port.borrow().clone();
+            let Some(port) = port.filter(|_| session > 0 && !self.recovering.get()) else {
+                kick.await;
+                continue;
+            };
+            let step = if in_step_with != session {
+                self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
+                let result = self.fill(&link, &*port, true).await;
+                if result.is_ok() {
+                    in_step_with = session;
+                }
+                result
+            } else if self.pools.borrow().get(link.ost).is_some_and(Pool::is_low) {
+                self.fill(&link, &*port, false).await
+            } else if self.has_destroys(&link) {
+                self.destroy_some(&link, &*port).await
+            } else if self.rt.now().since(asked_space) >= STATFS_INTERVAL {
+                asked_space = self.rt.now();
+                self.ask_space(&link, &*port).await
+            } else {
+                self.rt.timeout(STATFS_INTERVAL, kick).await;
+                continue;
+            };
+            if let Err(e) = step {
+                tracing::debug!(ost = %link.ost, "request failed: {e}");
+                self.rt.sleep(RETRY_PAUSE).await;
+            }
+        }
+    }
+
+    /// Brings objects into being: behind the last used one, after removing orphans when `first`.
+    async fn fill(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort, first: bool) -> Result<(), FsError> {
+        let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
+        let request = PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
+        let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
+        let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
+        let row = self.pools.borrow_mut().update(link.ost, |p| {
+            p.ceiling = p.ceiling.max(reply.last);
+            precreate_row(p)
+        });
+        // The ceiling is on stable storage before anything below it is given out.
+        self.store.apply([(keys::precreate(link.ost), row)], 0, 0);
+        self.store.sync().await?;
+        self.pools.borrow_mut().update(link.ost, |p| {
+            p.last = reply.last.max(p.used);
+            p.in_sync = true;
+            note_space(p, &reply.statfs);
+            if p.ready() == 0 {
+                p.state |= 1 << 2;
+            }
+            let grow = !first && want < READY_MAX;
+            p.want = if grow { want * 2 } else { p.want.max(READY_MIN) };
+        });
+        self.pool_filled.notify();
+        if reply.last <= used {
+            return Err(FsError::NoSpace);
+        }
+        Ok(())
+    }
+
+    async fn ask_space(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
+        let body = port.call(Op::OstStatfs, Vec::new()).await?;
+        let reply: StatfsReply = wire::decode(&body).map_err(FsError::from)?;
+        self.pools.borrow_mut().update(link.ost, |p| {
+            note_space(p, &reply);
+            // Hardly used since last time: keep less ready.
+            if p.ready() + 8 >= p.want && p.want > READY_MIN {
+                p.want /= 2;
+            }
+        });
+        Ok(())
+    }
+
+    fn has_destroys(&self, link: &OstLink) -> bool {
+        link.destroys.borrow().front().is_some_and(|d| d.after <= self.store.durable())
+    }
+
+    async fn destroy_some(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
+        let durable = self.store.durable();
+        let due: Vec<Destroy> = {
+            let mut queue = link.destroys.borrow_mut();
+            let n = queue.iter().take(DESTROY_BATCH_MAX).take_while(|d| d.after <= durable).count();
+            queue.drain(..n).collect()
+        };
+        let request = DestroyRequest { objects: due.iter().map(|d| d.object).collect() };
+        if let Err(e) = port.call(Op::OstDestroy, wire::encode(&request)).await {
+            let mut queue = link.destroys.borrow_mut();
+            for d in due.into_iter().rev() {
+                queue.push_front(d);
+            }
+            return Err(e);
+        }
+        let mut done = Vec::new();
+        for d in due {
+            d.row.left.set(d.row.left.get() - 1);
+            if d.row.left.get() == 0 {
+                done.push((d.row.key.clone(), None));
+            }
+        }
+        if !done.is_empty() {
+            self.store.apply(done, 0, 0);
+        }
+        Ok(())
+    }
+
+    /// Takes up the destroy log as the store has it.
+    pub(crate) async fn load_destroys(self: &Rc<Self>) -> Result<(), FsError> {
+        let (mut from, to) = (keys::plain(&[keys::DESTROY]), keys::end_of(&[keys::DESTROY]));
+        loop {
+            let (rows, more) = self.store.scan(&from, &to, 1024).await?;
+            let Some((last, _)) = rows.last() else { return Ok(()) };
+            from = last.clone();
+            from.push(0);
+            for (key, value) in rows {
+                let row: DestroyRow = decode_row(&key, &value)?;
+                self.osts.queue_destroys(0, vec![(key, row.objects)]);
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+fn note_space(p: &mut Pool, s: &StatfsReply) {
+    (p.total_bytes, p.free_bytes, p.files_free, p.state) = (s.total, s.available, s.files_free, s.state);
+}
+
+struct LinkEvents(Rc<OstLink>);
+impl Callbacks for LinkEvents {
+    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        Box::pin(async { Err(FsError::NotSupported) })
+    }
+    fn on_connected(&self, _: &AuthReply) {
+        self.0.on_session();
+    }
+}
+
+struct ImportPort {
+    import: Rc<Import>,
+    _events: Rc<LinkEvents>,
+}
+impl OstPort for ImportPort {
+    fn call(&self, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let import = self.import.clone();
+        Box::pin(async move {
+            let options = CallOptions { no_replay: true, ..CallOptions::default() };
+            import.call(op, body, Bulk::new(), options).await.map(|r| r.body)
+        })
+    }
+    fn close(&self) {
+        self.import.abandon();
+    }
+}

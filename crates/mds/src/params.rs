@@ -1,0 +1,201 @@
+//! The parameter tree of a metadata target: names, values, what can be set.
+use std::fmt::Write;
+use std::rc::Rc;
+
+use types::{FsError, OstIndex};
+use wire::connect::{Param, ParamsReply, ParamsRequest};
+
+use crate::mds::Mds;
+use crate::pools::Pool;
+
+/// Whether a parameter path matches a pattern of `*`, `?`, `[abc]` and `{one,two}`.
+#[must_use]
+pub fn glob_matches(pattern: &str, path: &str) -> bool {
+    expand(pattern, 0).iter().any(|p| matches_one(p.as_bytes(), path.as_bytes()))
+}
+
+/// Alternatives of `{a,b}`; nesting and number are bounded, what is beyond stays as written.
+fn expand(pattern: &str, depth: usize) -> Vec<String> {
+    let parts = pattern.find('{').and_then(|open| Some((open, open + pattern[open..].find('}')?)));
+    let Some((open, close)) = parts.filter(|_| depth < 4) else { return vec![pattern.to_string()] };
+    let (head, tail) = (&pattern[..open], &pattern[close + 1..]);
+    pattern[open + 1..close].split(',').take(64).flat_map(|alt| expand(&format!("{head}{alt}{tail}"), depth + 1)).collect()
+}
+
+fn matches_one(pattern: &[u8], text: &[u8]) -> bool {
+    let (mut p, mut t) = (0, 0);
+    let mut star: Option<(usize, usize)> = None;
+    while t < text.len() {
+        let step = match pattern.get(p) {
+            Some(b'*') => {
+                star = Some((p, t));
+                p += 1;
+                continue;
+            }
+            Some(b'?') => Some(1),
+            Some(b'[') => class(&pattern[p..], text[t]),
+            Some(c) if *c == text[t] => Some(1),
+            _ => None,
+        };
+        match (step, star) {
+            (Some(n), _) => (p, t) = (p + n, t + 1),
+            (None, Some((sp, st))) => {
+                star = Some((sp, st + 1));
+                (p, t) = (sp + 1, st + 1);
+            }
+            (None, None) => return false,
+        }
+    }
+    pattern[p..].iter().all(|c| *c == b'*')
+}
+
+/// Length of the class at the pattern's start when it holds the byte.
+fn class(pattern: &[u8], byte: u8) -> Option<usize> {
+    let close = pattern.iter().position(|c| *c == b']')?;
+    let inside = &pattern[1..close];
+    let range = |w: &[u8]| w[1] == b'-' && w[0] <= byte && byte <= w[2];
+    (inside.contains(&byte) || inside.windows(3).any(range)).then_some(close + 1)
+}
+
+impl Mds {
+    /// Reads or sets parameters.
+    ///
+    /// # Errors
+    /// `NotFound`: nothing matches; `NotPermitted`: it cannot be set; `Invalid`: not such a value.
+    pub(crate) async fn params(self: &Rc<Self>, q: &ParamsRequest) -> Result<ParamsReply, FsError> {
+        let pattern = String::from_utf8_lossy(&q.pattern).into_owned();
+        let mut params: Vec<Param> = self.all_params().into_iter().filter(|p| glob_matches(&pattern, &String::from_utf8_lossy(&p.path))).collect();
+        if params.is_empty() {
+            return Err(FsError::NotFound);
+        }
+        if let Some(value) = &q.value {
+            let value = String::from_utf8_lossy(value).trim().to_string();
+            for p in &params {
+                self.set_param(&String::from_utf8_lossy(&p.path), &value).await?;
+            }
+            let set: Vec<_> = params.iter().map(|p| p.path.clone()).collect();
+            params = self.all_params().into_iter().filter(|p| set.contains(&p.path)).collect();
+        }
+        if q.list {
+            params.iter_mut().for_each(|p| p.value = wire::Bytes::default());
+        }
+        Ok(ParamsReply { params })
+    }
+
+    fn all_params(&self) -> Vec<Param> {
+        let t = &self.target;
+        let fs = t.trim_end_matches("-MDT0000");
+        let mut all = Vec::new();
+        let mut add = |path: String, value: String, writable: bool| {
+            all.push(Param { path: path.as_str().into(), value: value.as_str().into(), writable });
+        };
+        let (total, free) = self.store.space();
+        let inodes = self.store.inodes();
+        add(format!("mdt.{t}.md_stats"), self.stats.text(self.rt.wall()), true);
+        for e in self.exports.borrow().values() {
+            add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
+        }
+        add(format!("mdt.{t}.num_exports"), self.exports.borrow().len().to_string(), false);
+        add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
+        add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
+        add(format!("mdt.{t}.kbytestotal"), (total / 1024).to_string(), false);
+        add(format!("mdt.{t}.kbytesfree"), (free / 1024).to_string(), false);
+        add(format!("mdt.{t}.filestotal"), (inodes + free / 1024).to_string(), false);
+        add(format!("mdt.{t}.filesfree"), (free / 1024).to_string(), false);
+        let (commits, keys, waiting) = self.store.commit_counters();
+        add(format!("osd.{t}.commits"), commits.to_string(), false);
+        add(format!("osd.{t}.commit_keys"), keys.to_string(), false);
+        add(format!("osd.{t}.uncommitted_keys"), waiting.to_string(), false);
+        let ns = self.locks.namespace.borrow();
+        add(format!("ldlm.namespaces.mdt-{t}.lock_count"), ns.len().to_string(), false);
+        let s = *ns.stats();
+        drop(ns);
+        add(format!("ldlm.namespaces.mdt-{t}.callbacks"), s.callbacks.to_string(), false);
+        add(format!("ldlm.namespaces.mdt-{t}.grants"), s.granted.to_string(), false);
+        add(format!("ldlm.namespaces.mdt-{t}.evictions"), s.evictions.to_string(), false);
+        add(format!("ldlm.namespaces.mdt-{t}.limit_hits"), s.limit_hits.to_string(), false);
+        let mut pools = self.pools.borrow_mut();
+        add(format!("lod.{fs}-MDT0000-mdtlov.qos_policy"), pools.allocator().policy().to_string(), true);
+        for key in layout::AllocConfig::KEYS {
+            let value = pools.allocator().config().get(key.key).unwrap_or_default();
+            add(format!("lod.{fs}-MDT0000-mdtlov.qos_{}", key.key), value.to_string(), true);
+        }
+        add(format!("lod.{fs}-MDT0000-mdtlov.pool_dry"), pools.dry.to_string(), false);
+        let fields: Vec<(String, [(&str, String, bool); 6])> = pools.all().iter().map(|p| (osp_name(fs, p), osp_fields(p))).collect();
+        drop(pools);
+        for (name, fields) in fields {
+            for (field, value, writable) in fields {
+                add(format!("osp.{name}.{field}"), value, writable);
+            }
+        }
+        all
+    }
+
+    fn recovery_text(&self) -> String {
+        let mut s = String::new();
+        let _ = writeln!(s, "status: {}", if self.recovering.get() { "RECOVERING" } else { "COMPLETE" });
+        let _ = writeln!(s, "last_transno: {}", self.store.last_transno());
+        let _ = writeln!(s, "last_committed: {}", self.store.last_committed());
+        s
+    }
+
+    async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), FsError> {
+        if path.ends_with(".md_stats") {
+            if !matches!(value, "0" | "clear") {
+                return Err(FsError::Invalid);
+            }
+            self.stats.clear(self.rt.wall());
+            return Ok(());
+        }
+        if let Some(key) = path.rsplit_once(".qos_").map(|(_, k)| k) {
+            let mut pools = self.pools.borrow_mut();
+            if key == "policy" {
+                return pools.allocator().set_policy(value).map_err(|_| FsError::Invalid);
+            }
+            let mut config = pools.allocator().config().clone();
+            config.set(key, value).map_err(|_| FsError::Invalid)?;
+            pools.allocator().set_config(config);
+            return Ok(());
+        }
+        if path.starts_with("osp.") && path.ends_with(".active") {
+            let active = match value {
+                "0" => false,
+                "1" => true,
+                _ => return Err(FsError::Invalid),
+            };
+            let index = path.split('-').find_map(|p| p.strip_prefix("OST")).and_then(|h| u16::from_str_radix(h.get(..4)?, 16).ok());
+            let ost = OstIndex(index.ok_or(FsError::Invalid)?);
+            return self.set_ost_active(ost, active).await;
+        }
+        Err(FsError::NotPermitted)
+    }
+}
+
+fn osp_name(fs: &str, p: &Pool) -> String {
+    format!("{fs}-OST{:04x}-osc-MDT0000", p.ost.0)
+}
+fn osp_fields(p: &Pool) -> [(&'static str, String, bool); 6] {
+    [
+        ("active", u8::from(p.active).to_string(), true),
+        ("prealloc_last_id", p.last.to_string(), false),
+        ("prealloc_next_id", p.used.saturating_add(1).to_string(), false),
+        ("prealloc_status", u8::from(!p.in_sync).to_string(), false),
+        ("kbytestotal", (p.total_bytes / 1024).to_string(), false),
+        ("kbytesavail", (p.free_bytes / 1024).to_string(), false),
+    ]
+}
+
+#[cfg(test)]
+mod tests {
+    use super::glob_matches;
+
+    #[test]
+    fn patterns_match_as_in_lctl() {
+        assert!(glob_matches("mdt.*.md_stats", "mdt.fs-MDT0000.md_stats"));
+        assert!(glob_matches("osp.fs-OST000[0-3]*.active", "osp.fs-OST0002-osc-MDT0000.active"));
+        assert!(!glob_matches("osp.fs-OST000[0-1]*.active", "osp.fs-OST0002-osc-MDT0000.active"));
+        assert!(glob_matches("{mdt,osd}.*.{commits,md_stats}", "osd.x.commits"));
+        assert!(glob_matches("a?c*", "abcdef") && !glob_matches("a?c", "ac") && glob_matches("*", ""));
+        assert!(!glob_matches("[", "[") || glob_matches("[", "["), "an open class does not panic");
+    }
+}

@@ -1,0 +1,390 @@
+//! What the values of the store mean: inodes, and the small records. Specified in `docs/spec/mdt-store.md`.
+//!
+//! Inodes are encoded by hand, for every operation reads and writes some; the rest are length-prefixed records that
+//! grow by appending. Decoders take any bytes without a panic.
+use types::{Fid, FsError, ObjectId, OstIndex, WallTime};
+use wire::Bytes;
+use wire::mdt::{Attr, AttrFlags};
+
+/// Version byte of inode records.
+pub const INODE_VERSION: u8 = 1;
+/// Bytes of an inode record before its tail.
+pub const INODE_HEAD_BYTES: usize = 140;
+/// Layouts up to this size live in the inode.
+pub const INLINE_LAYOUT_BYTES_MAX: usize = 264;
+
+/// Bits of [`Inode::flags`].
+#[derive(Clone, Copy, Debug)]
+pub struct InodeFlags;
+impl InodeFlags {
+    /// Somebody had it open for writing: size, blocks and mtime may be wrong.
+    pub const SIZE_UNKNOWN: u16 = 1;
+    /// It has no name (any more) and goes with its last open.
+    pub const ORPHAN: u16 = 2;
+    /// It has xattrs besides ACL and layout.
+    pub const HAS_XATTRS: u16 = 4;
+    /// It has an access ACL.
+    pub const HAS_ACL: u16 = 8;
+    /// It has a default ACL.
+    pub const HAS_DEFAULT_ACL: u16 = 16;
+    /// It has a layout.
+    pub const HAS_LAYOUT: u16 = 32;
+    /// The layout is under a key of its own.
+    pub const LAYOUT_APART: u16 = 64;
+    /// A directory with a default layout.
+    pub const HAS_DIR_LAYOUT: u16 = 128;
+    /// Made by O_TMPFILE without O_EXCL: a link may give it a name.
+    pub const LINKABLE: u16 = 256;
+    /// Every bit that means something.
+    pub const ALL: u16 = 511;
+}
+
+/// Type bits of a mode.
+pub const S_IFMT: u32 = 0o170_000;
+/// Directory.
+pub const S_IFDIR: u32 = 0o040_000;
+/// Regular file.
+pub const S_IFREG: u32 = 0o100_000;
+/// Symbolic link.
+pub const S_IFLNK: u32 = 0o120_000;
+/// FIFO.
+pub const S_IFIFO: u32 = 0o010_000;
+/// Character device.
+pub const S_IFCHR: u32 = 0o020_000;
+/// Block device.
+pub const S_IFBLK: u32 = 0o060_000;
+/// Socket.
+pub const S_IFSOCK: u32 = 0o140_000;
+/// Set user id on execution.
+pub const S_ISUID: u32 = 0o4000;
+/// Set group id on execution; on directories: group is inherited.
+pub const S_ISGID: u32 = 0o2000;
+/// Sticky.
+pub const S_ISVTX: u32 = 0o1000;
+/// Group may execute.
+pub const S_IXGRP: u32 = 0o010;
+
+/// An inode.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Inode {
+    /// Its id; the key, not part of the value.
+    pub fid: Fid,
+    /// See [`InodeFlags`].
+    pub flags: u16,
+    /// Type and permissions.
+    pub mode: u32,
+    /// Links; of a directory 2 + its subdirectories.
+    pub nlink: u32,
+    /// Owner.
+    pub uid: u32,
+    /// Group.
+    pub gid: u32,
+    /// Project.
+    pub project: u32,
+    /// Device of special files.
+    pub rdev: u64,
+    /// Bytes.
+    pub size: u64,
+    /// 512-byte blocks.
+    pub blocks: u64,
+    /// Access.
+    pub atime: WallTime,
+    /// Modification.
+    pub mtime: WallTime,
+    /// Change.
+    pub ctime: WallTime,
+    /// Birth.
+    pub btime: WallTime,
+    /// Grows with every change of the layout.
+    pub layout_gen: u32,
+    /// Directory of the first link; zero: it has none.
+    pub parent: Fid,
+    /// Position (cookie) of the first link in `parent`.
+    pub place: u64,
+    /// Entries of a directory; links that have a key of their own for others.
+    pub entries: u64,
+    /// A file's layout when small; a symlink's target.
+    pub tail: Vec<u8>,
+}
+
+impl Inode {
+    /// Type bits.
+    #[must_use]
+    pub fn kind(&self) -> u32 {
+        self.mode & S_IFMT
+    }
+    /// Directory.
+    #[must_use]
+    pub fn is_dir(&self) -> bool {
+        self.kind() == S_IFDIR
+    }
+    /// Regular file.
+    #[must_use]
+    pub fn is_file(&self) -> bool {
+        self.kind() == S_IFREG
+    }
+    /// Symbolic link.
+    #[must_use]
+    pub fn is_symlink(&self) -> bool {
+        self.kind() == S_IFLNK
+    }
+    /// Whether all of `flags` are set.
+    #[must_use]
+    pub fn has(&self, flags: u16) -> bool {
+        self.flags & flags == flags
+    }
+    /// Sets or clears `flags`.
+    pub fn set(&mut self, flags: u16, on: bool) {
+        self.flags = if on { self.flags | flags } else { self.flags & !flags };
+    }
+    /// DT_* type for directory entries.
+    #[must_use]
+    pub fn dtype(&self) -> u8 {
+        ((self.mode & S_IFMT) >> 12) as u8
+    }
+    /// What programs see.
+    #[must_use]
+    pub fn attr(&self) -> Attr {
+        let mut flags = 0;
+        if !self.has(InodeFlags::SIZE_UNKNOWN) {
+            flags |= AttrFlags::SIZE_KNOWN;
+        }
+        if self.has(InodeFlags::HAS_LAYOUT) {
+            flags |= AttrFlags::HAS_LAYOUT;
+        }
+        if self.flags & (InodeFlags::HAS_XATTRS | InodeFlags::HAS_DEFAULT_ACL | InodeFlags::HAS_DIR_LAYOUT) != 0 {
+            flags |= AttrFlags::HAS_XATTRS;
+        }
+        if self.has(InodeFlags::HAS_ACL) {
+            flags |= AttrFlags::HAS_ACL;
+        }
+        Attr {
+            fid: self.fid,
+            mode: self.mode,
+            nlink: self.nlink,
+            uid: self.uid,
+            gid: self.gid,
+            rdev: self.rdev,
+            size: self.size,
+            blocks: self.blocks,
+            atime: self.atime,
+            mtime: self.mtime,
+            ctime: self.ctime,
+            btime: self.btime,
+            flags,
+            project: self.project,
+            layout_gen: self.layout_gen,
+        }
+    }
+
+    /// The value's bytes.
+    #[must_use]
+    pub fn encode(&self) -> Vec<u8> {
+        let mut b = Vec::with_capacity(INODE_HEAD_BYTES + self.tail.len());
+        b.push(INODE_VERSION);
+        b.push(0);
+        b.extend_from_slice(&self.flags.to_le_bytes());
+        for v in [self.mode, self.nlink, self.uid, self.gid, self.project] {
+            b.extend_from_slice(&v.to_le_bytes());
+        }
+        for v in [self.rdev, self.size, self.blocks] {
+            b.extend_from_slice(&v.to_le_bytes());
+        }
+        for t in [self.atime, self.mtime, self.ctime, self.btime] {
+            b.extend_from_slice(&t.0.to_le_bytes());
+        }
+        b.extend_from_slice(&self.layout_gen.to_le_bytes());
+        b.extend_from_slice(&self.parent.seq.to_le_bytes());
+        b.extend_from_slice(&self.parent.oid.to_le_bytes());
+        b.extend_from_slice(&self.parent.ver.to_le_bytes());
+        b.extend_from_slice(&self.place.to_le_bytes());
+        b.extend_from_slice(&self.entries.to_le_bytes());
+        b.extend_from_slice(&[0; 20]);
+        b.extend_from_slice(&(self.tail.len() as u32).to_le_bytes());
+        debug_assert_eq!(b.len(), INODE_HEAD_BYTES);
+        b.extend_from_slice(&self.tail);
+        b
+    }
+
+    /// Reads a value; `None` when the bytes are not an inode of this version.
+    #[must_use]
+    pub fn decode(fid: Fid, b: &[u8]) -> Option<Inode> {
+        let (head, tail) = b.split_at_checked(INODE_HEAD_BYTES)?;
+        let u16_at = |at: usize| u16::from_le_bytes(head[at..at + 2].try_into().expect("inside the head"));
+        let u32_at = |at: usize| u32::from_le_bytes(head[at..at + 4].try_into().expect("inside the head"));
+        let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("inside the head"));
+        let time_at = |at: usize| WallTime(u64_at(at) as i64);
+        let flags = u16_at(2);
+        let reserved_zero = head[1] == 0 && head[116..136].iter().all(|b| *b == 0);
+        if head[0] != INODE_VERSION || !reserved_zero || flags & !InodeFlags::ALL != 0 || u32_at(136) as usize != tail.len() {
+            return None;
+        }
+        Some(Inode {
+            fid,
+            flags,
+            mode: u32_at(4),
+            nlink: u32_at(8),
+            uid: u32_at(12),
+            gid: u32_at(16),
+            project: u32_at(20),
+            rdev: u64_at(24),
+            size: u64_at(32),
+            blocks: u64_at(40),
+            atime: time_at(48),
+            mtime: time_at(56),
+            ctime: time_at(64),
+            btime: time_at(72),
+            layout_gen: u32_at(80),
+            parent: Fid { seq: u64_at(84), oid: u32_at(92), ver: u32_at(96) },
+            place: u64_at(100),
+            entries: u64_at(108),
+            tail: tail.to_vec(),
+        })
+    }
+}
+
+wire::message! {
+    /// Identity of a store; written by mkfs, never changed.
+    Superblock {
+        /// [`SUPER_MAGIC`].
+        magic: u64,
+        /// [`FORMAT_VERSION`].
+        version: u32,
+        /// Cluster.
+        cluster: u64,
+        /// File system name.
+        fsname: Bytes,
+        /// This store.
+        uuid: u64,
+        /// Key of the name hash.
+        hash_key0: u64,
+        /// Key of the name hash.
+        hash_key1: u64,
+        /// Bits of the name hash that are used; all ones but in tests.
+        hash_mask: u64,
+        /// When it was made.
+        made: WallTime,
+    }
+    /// Written with every batch.
+    Counters {
+        /// Last transaction in the store.
+        transno: u64,
+        /// Inodes.
+        inodes: u64,
+    }
+    /// A client that the store knows.
+    SessionRow {
+        /// Format, 1.
+        version: u8,
+    }
+    /// A reply kept for its slot.
+    ReplyRow {
+        /// Request.
+        xid: u64,
+        /// Transaction.
+        transno: u64,
+        /// 0 or errno.
+        status: u16,
+        /// Body.
+        body: Bytes,
+    }
+    /// Allocation state of an OST.
+    PrecreateRow {
+        /// Last object id given to a file.
+        last_used: u32,
+        /// No object above was ever given out.
+        ceiling: u32,
+    }
+    /// An object that no file has any more.
+    DestroyObject {
+        /// Where.
+        ost: OstIndex,
+        /// Which.
+        object: ObjectId,
+    }
+    /// Objects to destroy.
+    DestroyRow {
+        /// Which.
+        objects: Vec<DestroyObject>,
+    }
+}
+
+/// "STRIAMDT", little-endian.
+pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"STRIAMDT");
+/// The store format this build reads and writes.
+pub const FORMAT_VERSION: u32 = 1;
+
+/// Reads a record of the length-prefixed kind.
+///
+/// # Errors
+/// `Corrupt`, with a log line that names the key.
+pub fn decode_row<T: wire::Decode>(key: &[u8], value: &[u8]) -> Result<T, FsError> {
+    wire::decode(value).map_err(|e| {
+        tracing::error!(key = crate::kv::show_key(key), "damaged record: {e}");
+        FsError::Corrupt
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn sample() -> Inode {
+        Inode {
+            fid: Fid::new(0x2_0000_0401, 5),
+            flags: InodeFlags::HAS_LAYOUT | InodeFlags::SIZE_UNKNOWN,
+            mode: S_IFREG | 0o644,
+            nlink: 1,
+            uid: 1000,
+            gid: 100,
+            project: 7,
+            rdev: 0,
+            size: 0x1122_3344_5566_7788,
+            blocks: 8,
+            atime: WallTime(1),
+            mtime: WallTime(-2),
+            ctime: WallTime(3),
+            btime: WallTime(4),
+            layout_gen: 9,
+            parent: Fid::ROOT,
+            place: 0x0102_0304_0506_0780,
+            entries: 0,
+            tail: b"tail".to_vec(),
+        }
+    }
+
+    #[test]
+    fn the_bytes_of_an_inode_are_golden() {
+        let hex: String = sample().encode().iter().map(|b| format!("{b:02x}")).collect();
+        assert_eq!(
+            hex,
+            "01002100a481000001000000e803000064000000070000000000000000000000887766554433221108000000000000000100000000000000\
+             feffffffffffffff03000000000000000400000000000000090000000700000002000000010000000000000080070605040302010000000000000000\
+             0000000000000000000000000000000000000000040000007461696c"
+        );
+        assert_eq!(Inode::decode(sample().fid, &sample().encode()), Some(sample()));
+    }
+
+    #[test]
+    fn an_inode_with_a_wrong_version_reserved_byte_flag_or_length_is_refused() {
+        let good = sample().encode();
+        for (at, value) in [(0, 2), (1, 1), (3, 0x80), (120, 1), (136, 5)] {
+            let mut bad = good.clone();
+            bad[at] = value;
+            assert_eq!(Inode::decode(Fid::ROOT, &bad), None, "byte {at}");
+        }
+        assert_eq!(Inode::decode(Fid::ROOT, &good[..139]), None);
+    }
+
+    proptest! {
+        #![proptest_config(ProptestConfig::with_cases(64))]
+        #[test]
+        fn decoders_take_any_bytes(bytes in prop::collection::vec(any::<u8>(), 0..300)) {
+            let _ = Inode::decode(Fid::ROOT, &bytes);
+            let _ = wire::decode::<Superblock>(&bytes);
+            let _ = wire::decode::<DestroyRow>(&bytes);
+            let _ = wire::decode::<ReplyRow>(&bytes);
+        }
+    }
+}

@@ -1,0 +1,290 @@
+//! The MDS behind `ptlrpc`: which message is which operation, sessions, recovery.
+use std::rc::Rc;
+
+use ptlrpc::{Export, Request, Service, SessionRecord};
+use rt::LocalFuture;
+use types::{ClientId, FsError, HandleId, OstIndex, Transno};
+use wire::connect::{ParamsRequest, RegisterRequest};
+use wire::lock::{CancelRequest, ConvertRequest, EnqueueRequest};
+use wire::mdt::{
+    BytesReply, CloseRequest, CreateRequest, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest, LockBits,
+    LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest,
+    SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
+};
+use wire::ost::StatfsReply;
+use wire::{Bytes, Decode, Encode, Op};
+
+use crate::handles::Open;
+use crate::keys;
+use crate::mds::{Answered, Caller, Mds};
+use crate::ops::{OpenOut, ReaddirOut};
+use crate::record::SessionRow;
+use crate::tx::{Done, Tx};
+
+impl Mds {
+    /// Carries out one decoded operation and encodes its answer: (answer, transaction, to be remembered).
+    async fn op<Q: Decode, T, R: Encode>(
+        self: &Rc<Self>,
+        caller: Caller,
+        body: &[u8],
+        op: impl Fn(&mut Tx<'_>, &Q) -> Done<T>,
+        finish: impl Fn(&Rc<Mds>, T) -> Result<R, FsError>,
+    ) -> Result<Outcome, FsError> {
+        let q: Q = wire::decode(body).map_err(FsError::from)?;
+        let Answered { reply, transno, remembered } = self.run(caller, |tx| op(tx, &q), finish).await?;
+        let remember = remembered.is_some();
+        Ok(Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, remember })
+    }
+
+    /// Carries out one request: what [`Service::handle`] does, without a session around it.
+    ///
+    /// # Errors
+    /// What the client is answered.
+    pub async fn serve(self: &Rc<Self>, caller: Caller, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
+        let client = caller.client;
+        let entry = move |m: &Rc<Mds>, out| m.entry_reply(client, out);
+        match op {
+            Op::MdtLookup => self.op(caller, body, |tx, q: &LookupRequest| tx.lookup(q), entry).await,
+            Op::MdtGetattr => self.op(caller, body, |tx, q: &GetattrRequest| tx.getattr(q), entry).await,
+            Op::MdtCreate => self.op(caller, body, |tx, q: &CreateRequest| tx.create(q), entry).await,
+            Op::MdtUnlink => self.op(caller, body, |tx, q: &UnlinkRequest| tx.unlink(q), entry).await,
+            Op::MdtRename => self.op(caller, body, |tx, q: &RenameRequest| tx.rename(q), entry).await,
+            Op::MdtLink => self.op(caller, body, |tx, q: &LinkRequest| tx.link(q), entry).await,
+            Op::MdtSetattr => self.op(caller, body, |tx, q: &SetattrRequest| tx.setattr(q), entry).await,
+            Op::MdtOpen => self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await,
+            Op::MdtClose => self.close(caller, body).await,
+            Op::MdtReaddir => {
+                self.op(caller, body, |tx, q: &ReaddirRequest| tx.readdir(q), move |m, out| Ok(m.readdir_reply(client, out))).await
+            }
+            Op::MdtReadlink => self.op(caller, body, |tx, q: &InodeRequest| tx.readlink(q), value).await,
+            Op::MdtFid2path => self.op(caller, body, |tx, q: &Fid2pathRequest| tx.fid2path(q), value).await,
+            Op::MdtGetxattr => self.op(caller, body, |tx, q: &XattrRequest| tx.getxattr(q), value).await,
+            Op::MdtListxattr => {
+                self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
+            }
+            Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), |_, ()| Ok(())).await,
+            Op::MdtSwapLayouts => self.op(caller, body, |tx, q: &SwapLayoutsRequest| tx.swap_layouts(q), |_, ()| Ok(())).await,
+            Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
+            Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
+            Op::LockEnqueue => {
+                let q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
+                self.enqueue(client, &q).await.map(|r| Outcome::plain(&r))
+            }
+            Op::LockCancel => {
+                let q: CancelRequest = wire::decode(body).map_err(FsError::from)?;
+                self.cancel(client, &q);
+                Ok(Outcome::plain(&()))
+            }
+            Op::LockConvert => {
+                let q: ConvertRequest = wire::decode(body).map_err(FsError::from)?;
+                self.convert(client, &q).map(|r| Outcome::plain(&r))
+            }
+            Op::Config => Ok(Outcome::plain(&self.map.reply())),
+            Op::Register => {
+                let q: RegisterRequest = wire::decode(body).map_err(FsError::from)?;
+                self.register(&q).await.map(|()| Outcome::plain(&self.map.reply()))
+            }
+            Op::Params => {
+                let q: ParamsRequest = wire::decode(body).map_err(FsError::from)?;
+                self.params(&q).await.map(|r| Outcome::plain(&r))
+            }
+            _ => Err(FsError::NotSupported),
+        }
+    }
+
+    fn open_reply(&self, client: ClientId, out: OpenOut) -> Result<OpenReply, FsError> {
+        let OpenOut { mut entry, created, writes, handle, suspect, known_layout } = out;
+        let fid = entry.inode.as_ref().map(|i| i.fid).unwrap_or_default();
+        let known = entry.inode.as_ref().is_some_and(|i| i.layout_gen == known_layout);
+        if known && known_layout != u32::MAX && !created {
+            entry.layout = Bytes::default();
+        }
+        // The handle first: a writer's own open must not keep its own lease away, but others' do.
+        let handle = self.make_handle(Open { client, fid, writes }, handle, suspect);
+        Ok(OpenReply { entry: self.entry_reply(client, entry)?, handle, created })
+    }
+
+    async fn close(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
+        let q: CloseRequest = wire::decode(body).map_err(FsError::from)?;
+        let finish = move |m: &Rc<Mds>, ()| {
+            let mut handles = m.handles.borrow_mut();
+            let told = q.valid & wire::mdt::SetBits::SIZE != 0;
+            if q.valid & wire::mdt::SetBits::DIRTY != 0 && !told {
+                handles.suspect(q.fid);
+            }
+            handles.close(caller.client, q.handle);
+            Ok(())
+        };
+        self.op(caller, body, |tx, q: &CloseRequest| tx.close(q), finish).await
+    }
+
+    fn readdir_reply(&self, client: ClientId, out: ReaddirOut) -> ReaddirReply {
+        let ReaddirOut { dir, parent, mut entries, eof, lock_cookie, entry_cookie } = out;
+        let lock = self.grant(client, dir, LockBits::LOOKUP | LockBits::UPDATE, lock_cookie);
+        if entry_cookie != 0 {
+            for (cookie, e) in (entry_cookie..).zip(&mut entries) {
+                let bits = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM;
+                e.lock = self.grant(client, e.fid, bits, cookie).map_or(HandleId(0), |l| l.handle);
+            }
+        }
+        ReaddirReply { entries, eof, lock, parent }
+    }
+
+    fn statfs(&self) -> StatfsReply {
+        let (total, free) = self.store.space();
+        let files = self.store.inodes();
+        // An inode and its name take about a kibibyte of the store.
+        StatfsReply { ost: OstIndex(0), total, free, available: free, files, files_free: free / 1024, state: 0 }
+    }
+
+    /// A target registers with the configuration service.
+    async fn register(self: &Rc<Self>, q: &RegisterRequest) -> Result<(), FsError> {
+        let changed = self.map.register(q).map_err(|e| {
+            tracing::warn!(target = %String::from_utf8_lossy(&q.entry.target), "may not register: {e}");
+            FsError::from(&e)
+        })?;
+        if let Some(entry) = changed {
+            self.save_map().await?;
+            tracing::info!(ost = %entry.ost, nid = %String::from_utf8_lossy(&entry.nid), "registered");
+            self.tend_ost(&entry);
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn set_ost_active(self: &Rc<Self>, ost: OstIndex, active: bool) -> Result<(), FsError> {
+        if self.map.set_active(ost, active) {
+            self.pools.borrow_mut().update(ost, |p| p.active = active);
+            self.save_map().await?;
+        }
+        Ok(())
+    }
+
+    async fn save_map(&self) -> Result<(), FsError> {
+        let map = wire::encode(&self.map.map());
+        self.store.apply([(keys::plain(keys::CLUSTER_MAP), Some(map))], 0, 0);
+        self.store.sync().await
+    }
+
+    async fn handle_request(self: Rc<Self>, request: Request) {
+        let started = self.rt.now();
+        let op = request.header.op;
+        let caller = Caller {
+            client: request.client(),
+            replay: request.is_replay().then_some(request.header.transno),
+            slot: Some((request.header.slot_or_credits, request.header.xid)),
+        };
+        let result = self.serve(caller, op, &request.body).await;
+        self.stats.count(op, self.rt.now().since(started));
+        match result {
+            Ok(o) if o.remember => request.reply_transno(o.transno, Ok(o.body)),
+            Ok(o) => request.reply(Ok(&Raw(o.body))),
+            Err(e) => request.reply::<()>(Err(e)),
+        }
+    }
+
+    /// A client's opens and locks go, and the store forgets it.
+    pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
+        self.exports.borrow_mut().remove(&client);
+        self.drop_locks(client);
+        for handle in self.handles.borrow().of_client(client) {
+            let caller = Caller { client, replay: None, slot: None };
+            let finish = move |m: &Rc<Mds>, ()| {
+                let mut handles = m.handles.borrow_mut();
+                if let Some(open) = handles.close(client, handle)
+                    && open.writes
+                {
+                    handles.suspect(open.fid);
+                }
+                Ok(())
+            };
+            if let Err(e) = self.run(caller, |tx| tx.close_lost(client, handle), finish).await {
+                tracing::error!(%client, %handle, "an open of a lost client could not be closed: {e}");
+            }
+        }
+        let mut gone = vec![(keys::session(client), None)];
+        let from = keys::reply(client, 0);
+        let to = keys::end_of(&from[..9]);
+        match self.store.scan(&from, &to, 1 << 17).await {
+            Ok((rows, _)) => gone.extend(rows.into_iter().map(|(k, _)| (k, None))),
+            Err(e) => tracing::error!(%client, "{e}"),
+        }
+        self.store.apply(gone, 0, 0);
+    }
+}
+
+/// How a request ended.
+#[derive(Debug)]
+pub struct Outcome {
+    /// Encoded answer.
+    pub body: Vec<u8>,
+    /// Transaction; 0: nothing changed.
+    pub transno: Transno,
+    /// Answer a repetition with the same.
+    pub remember: bool,
+}
+
+impl Outcome {
+    fn plain<R: Encode>(reply: &R) -> Outcome {
+        Outcome { body: wire::encode(reply), transno: Transno(0), remember: false }
+    }
+}
+
+/// An encoded answer.
+struct Raw(Vec<u8>);
+impl Encode for Raw {
+    fn put(&self, out: &mut Vec<u8>) {
+        out.extend_from_slice(&self.0);
+    }
+}
+
+fn value(_: &Rc<Mds>, value: Vec<u8>) -> Result<BytesReply, FsError> {
+    Ok(BytesReply { value: Bytes(value) })
+}
+
+impl Service for Mds {
+    fn target(&self) -> String {
+        self.target.clone()
+    }
+    fn cluster(&self) -> u64 {
+        self.superblock.cluster
+    }
+    fn uuid(&self) -> u64 {
+        self.superblock.uuid
+    }
+    fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
+        Box::pin(self.handle_request(request))
+    }
+    fn last_committed(&self) -> Transno {
+        Transno(self.store.last_committed())
+    }
+    fn sessions(&self) -> Vec<SessionRecord> {
+        std::mem::take(&mut *self.known.borrow_mut())
+    }
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
+        let client = export.client();
+        self.exports.borrow_mut().insert(client, export);
+        Box::pin(async move {
+            if known {
+                self.repeat_lock_messages(client);
+                return Ok(());
+            }
+            let row = wire::encode(&SessionRow { version: 1 });
+            self.store.apply([(keys::session(client), Some(row))], 0, 0);
+            self.store.sync().await
+        })
+    }
+    fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
+        Box::pin(async move {
+            tracing::info!(%client, evicted, "session closed");
+            self.forget_client(client).await;
+        })
+    }
+    fn recovered(&self) {
+        if let Some(me) = self.me.borrow().upgrade() {
+            me.end_recovery();
+        }
+    }
+    fn bulk_max(&self) -> u32 {
+        1 << 20
+    }
+}

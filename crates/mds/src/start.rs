@@ -1,0 +1,249 @@
+//! From a store to a running target: checks, boot count, what clients and OSTs need to find again.
+use std::fmt;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use ptlrpc::{ReplyRecord, SessionRecord};
+use rt::Rt;
+use types::{ClientId, FsError, Transno, Xid};
+use wire::Decode;
+
+use crate::config_service::{ClusterMap, ConfigService};
+use crate::keys;
+use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal};
+use crate::mds::{Caller, Mds, MdsConfig, Parts};
+use crate::osts::decode_precreate;
+use crate::pools::Pools;
+use crate::record::{Counters, DestroyObject, DestroyRow, FORMAT_VERSION, ReplyRow, SUPER_MAGIC, Superblock};
+use crate::store::MetaStore;
+
+/// Keys read at a time when the store is scanned.
+const SCAN_KEYS: usize = 4096;
+
+/// Why a target does not start.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum StartError {
+    /// The store has no superblock.
+    NotFormatted,
+    /// The superblock is of something else.
+    NotOurs {
+        /// Its magic.
+        magic: u64,
+    },
+    /// Written by a later version.
+    NewerFormat {
+        /// Its format.
+        found: u32,
+    },
+    /// The store failed.
+    Store(KvError),
+    /// A record cannot be read.
+    Damaged {
+        /// Which.
+        key: String,
+    },
+}
+
+impl fmt::Display for StartError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            StartError::NotFormatted => f.write_str("the metadata store is empty: format it with 'stria mkfs' first"),
+            StartError::NotOurs { magic } => write!(f, "the metadata store starts with {magic:#018x}, which is not Stria's"),
+            StartError::NewerFormat { found } => {
+                write!(f, "the metadata store has format {found}, this build reads up to {FORMAT_VERSION}: use a newer build")
+            }
+            StartError::Store(e) => write!(f, "{e}"),
+            StartError::Damaged { key } => write!(f, "metadata store: record {key} is damaged: run 'stria fsck'"),
+        }
+    }
+}
+impl std::error::Error for StartError {}
+impl From<KvError> for StartError {
+    fn from(e: KvError) -> StartError {
+        StartError::Store(e)
+    }
+}
+
+async fn ready<T>(answer: Answer<T>) -> Result<T, KvError> {
+    match answer {
+        Answer::Now(r) => r,
+        Answer::Later(f) => f.await,
+    }
+}
+
+pub(crate) async fn get(s: &dyn KvSnapshot, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+    ready(s.get(key)).await?.map(|v| unseal(key, v)).transpose()
+}
+
+/// All pairs whose keys start with `prefix`, unsealed.
+pub(crate) async fn all(s: &dyn KvSnapshot, prefix: u8) -> Result<Pairs, KvError> {
+    let (mut from, to) = (keys::plain(&[prefix]), keys::end_of(&[prefix]));
+    let mut pairs = Vec::new();
+    loop {
+        let page = ready(s.range(&from, &to, SCAN_KEYS)).await?;
+        let full = page.len() == SCAN_KEYS;
+        for (k, v) in page {
+            let v = unseal(&k, v)?;
+            pairs.push((k, v));
+        }
+        match pairs.last() {
+            Some((k, _)) if full => {
+                from = Key::from_slice(k);
+                from.push(0);
+            }
+            _ => return Ok(pairs),
+        }
+    }
+}
+
+fn row<T: Decode>(key: &[u8], value: &[u8]) -> Result<T, StartError> {
+    wire::decode(value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(key) })
+}
+
+/// Reads and checks the superblock.
+///
+/// # Errors
+/// Why the store cannot be used.
+pub(crate) async fn read_superblock(s: &dyn KvSnapshot) -> Result<Superblock, StartError> {
+    let value = get(s, keys::SUPERBLOCK).await?.ok_or(StartError::NotFormatted)?;
+    let sb: Superblock = row(keys::SUPERBLOCK, &value)?;
+    if sb.magic != SUPER_MAGIC {
+        return Err(StartError::NotOurs { magic: sb.magic });
+    }
+    if sb.version > FORMAT_VERSION {
+        return Err(StartError::NewerFormat { found: sb.version });
+    }
+    Ok(sb)
+}
+
+impl Mds {
+    /// Starts a target on a formatted store. Add it to a `ptlrpc::Server` afterwards; known clients are waited for by
+    /// that server.
+    ///
+    /// # Errors
+    /// Why the store cannot be used.
+    pub async fn start(rt: Rt, config: MdsConfig, kv: Rc<dyn MetaKv>) -> Result<Rc<Mds>, StartError> {
+        let snapshot = kv.snapshot().await?;
+        let superblock = read_superblock(&*snapshot).await?;
+        let counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
+            Some(v) => row(keys::COUNTERS, &v)?,
+            None => Counters::default(),
+        };
+        let boot = begin_boot(&*kv, &*snapshot).await?;
+        let map: ClusterMap = match get(&*snapshot, keys::CLUSTER_MAP).await? {
+            Some(v) => row(keys::CLUSTER_MAP, &v)?,
+            None => ClusterMap::default(),
+        };
+        let mut pools = Pools::new(config.alloc.clone(), rt.rng("mds allocator"));
+        for (key, value) in all(&*snapshot, keys::PRECREATE).await? {
+            let (ost, p) = decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
+            let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
+            pools.add(ost, active, p.last_used, p.ceiling);
+        }
+        let known = read_sessions(&*snapshot).await?;
+        drop(snapshot);
+        let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
+        if known.is_empty() {
+            store.begin_boot();
+        }
+        let fsname = String::from_utf8_lossy(&superblock.fsname).into_owned();
+        let service = ConfigService::new(&fsname, superblock.cluster, &config.nid, map.clone());
+        let quiet = known.is_empty();
+        let mds = Mds::assemble(Parts { rt, config, superblock, boot, store, pools, map: service, known });
+        mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
+        mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
+        mds.rt.spawn(mds.clone().watch_commits());
+        for entry in &map.osts {
+            mds.tend_ost(entry);
+        }
+        if quiet {
+            mds.end_recovery();
+        }
+        Ok(mds)
+    }
+
+    /// Every client is back or given up: objects and orphans of what was lost go, ordinary numbering begins.
+    pub(crate) fn end_recovery(self: &Rc<Self>) {
+        self.store.begin_boot();
+        let lost = self.pools.borrow_mut().lost();
+        if !lost.is_empty() {
+            tracing::info!(objects = lost.len(), "destroying objects of creates that were lost");
+            let objects: Vec<_> = lost.iter().map(|o| DestroyObject { ost: o.ost, object: o.object }).collect();
+            let key = keys::destroy(types::Fid::ZERO, self.store.last_transno());
+            let mut changes = vec![(key.clone(), Some(wire::encode(&DestroyRow { objects: objects.clone() })))];
+            changes.extend(self.pools.borrow().all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))));
+            self.store.apply(changes, 0, 0);
+            self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
+        }
+        self.recovering.set(false);
+        self.kick_osts();
+        let me = self.clone();
+        self.rt.spawn(async move {
+            if let Err(e) = me.remove_orphans().await {
+                tracing::error!("orphans stay: {e}");
+            }
+        });
+    }
+
+    /// Removes inodes without a name that nobody has open.
+    async fn remove_orphans(self: &Rc<Self>) -> Result<(), FsError> {
+        let (mut from, to) = (keys::plain(&[keys::ORPHAN]), keys::end_of(&[keys::ORPHAN]));
+        loop {
+            let (orphans, more) = self.store.scan(&from, &to, 1024).await?;
+            let Some((last, _)) = orphans.last() else { return Ok(()) };
+            from = last.clone();
+            from.push(0);
+            for (key, _) in orphans {
+                let Some(fid) = keys::fid_of(&key) else { continue };
+                let caller = Caller { client: ldlm::LOCAL, replay: None, slot: None };
+                let remove = |tx: &mut crate::tx::Tx<'_>| match tx.find_inode(fid)? {
+                    _ if tx.mds.handles.borrow().opens(fid) > 0 => Ok(()),
+                    Some(inode) if inode.has(crate::record::InodeFlags::ORPHAN) => tx.remove_inode(&inode),
+                    _ => {
+                        tx.put(key.clone(), None);
+                        Ok(())
+                    }
+                };
+                self.run(caller, remove, |_, ()| Ok(())).await?;
+            }
+            if !more {
+                return Ok(());
+            }
+        }
+    }
+}
+
+async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<u64, StartError> {
+    let old = get(snapshot, keys::BOOT).await?;
+    let last = match &old {
+        Some(v) => u64::from_le_bytes(v[..].try_into().map_err(|_| StartError::Damaged { key: "b".into() })?),
+        None => 0,
+    };
+    let boot = last + 1;
+    let mut batch = KvBatch::default();
+    batch.changes.insert(keys::plain(keys::BOOT), Some(boot.to_le_bytes().to_vec()));
+    batch.expect.push((keys::plain(keys::BOOT), old));
+    kv.commit(Arc::new(batch)).await?;
+    Ok(boot)
+}
+
+async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<Vec<SessionRecord>, StartError> {
+    let mut known: Vec<SessionRecord> = Vec::new();
+    for (key, _) in all(snapshot, keys::SESSION).await? {
+        let client = ClientId(keys::last_u64(&key).unwrap_or_default());
+        known.push(SessionRecord { client, replies: Vec::new() });
+    }
+    for (key, value) in all(snapshot, keys::REPLY).await? {
+        let damaged = || StartError::Damaged { key: crate::kv::show_key(&key) };
+        let bytes: [u8; 10] = key[1..].try_into().map_err(|_| damaged())?;
+        let (client, slot) = bytes.split_at(8);
+        let client = ClientId(u64::from_be_bytes(client.try_into().map_err(|_| damaged())?));
+        let slot = u16::from_be_bytes(slot.try_into().map_err(|_| damaged())?);
+        let r: ReplyRow = row(&key, &value)?;
+        if let Ok(i) = known.binary_search_by_key(&client, |s| s.client) {
+            let (xid, transno, status) = (Xid(r.xid), Transno(r.transno), r.status);
+            known[i].replies.push(ReplyRecord { client, slot, xid, transno, status, body: r.body.0 });
+        }
+    }
+    Ok(known)
+}

@@ -1,0 +1,338 @@
+//! The store as operations see it: what is committed, what is being committed, and what was answered since.
+//!
+//! An operation is applied to memory and answered at once. A background task takes what has piled up, commits it as one
+//! batch, and only then do `last_committed` and everyone who waits for stability move on. Reads look into the changes
+//! not yet taken, then into the batch being committed, then into the engine's snapshot.
+//! It does not know what keys mean; [`crate::tx`] does.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rt::Rt;
+use rt::sync::Event;
+use types::{Duration, FsError};
+
+use crate::keys;
+use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
+use crate::record::Counters;
+
+/// When batches are committed.
+#[derive(Clone, Copy, Debug)]
+pub struct CommitConfig {
+    /// The oldest change waits at most this long for its commit to begin. Default 100 ms.
+    pub interval: Duration,
+    /// When nothing came for this long, the commit begins at once. Default 5 ms.
+    pub idle: Duration,
+    /// Changed keys above which the commit begins at once, and above four times which operations wait. Default 65,536.
+    pub keys_max: usize,
+}
+
+impl Default for CommitConfig {
+    fn default() -> Self {
+        CommitConfig { interval: Duration::from_millis(100), idle: Duration::from_millis(5), keys_max: 1 << 16 }
+    }
+}
+
+/// Changes that are not taken for a commit yet.
+pub(crate) type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
+
+/// See the module's head.
+pub struct MetaStore {
+    kv: Rc<dyn MetaKv>,
+    config: CommitConfig,
+    boot: u64,
+    pub(crate) snapshot: RefCell<Rc<dyn KvSnapshot>>,
+    /// Grows whenever `snapshot` changes.
+    pub(crate) generation: Cell<u64>,
+    pub(crate) active: RefCell<Overlay>,
+    pub(crate) committing: RefCell<Option<Arc<KvBatch>>>,
+    /// Last transaction given out.
+    transno: Cell<u64>,
+    /// Last transaction on stable storage.
+    committed_transno: Cell<u64>,
+    /// Applications so far, and how many of them are on stable storage.
+    applied: Cell<u64>,
+    durable: Cell<u64>,
+    inodes: Cell<u64>,
+    latched: RefCell<Option<KvError>>,
+    urgent: Cell<bool>,
+    stopped: Cell<bool>,
+    work: Event,
+    done: Event,
+    commits: Cell<u64>,
+    batch_keys: Cell<u64>,
+}
+
+impl MetaStore {
+    /// Over an engine; `boot` is written already, `counters` are what the store says.
+    pub(crate) async fn open(kv: Rc<dyn MetaKv>, config: CommitConfig, boot: u64, counters: &Counters) -> Result<Rc<MetaStore>, KvError> {
+        let limits = kv.limits();
+        assert!(limits.snapshot_isolation, "the MDS needs snapshots that hold still");
+        let keys_max = config.keys_max.min(limits.batch_ops_max / 8).max(16);
+        let snapshot = kv.snapshot().await?;
+        Ok(Rc::new(MetaStore {
+            kv,
+            config: CommitConfig { keys_max, ..config },
+            boot,
+            snapshot: RefCell::new(snapshot),
+            generation: Cell::new(0),
+            active: RefCell::default(),
+            committing: RefCell::new(None),
+            transno: Cell::new(counters.transno),
+            committed_transno: Cell::new(counters.transno),
+            applied: Cell::new(0),
+            durable: Cell::new(0),
+            inodes: Cell::new(counters.inodes),
+            latched: RefCell::new(None),
+            urgent: Cell::new(false),
+            stopped: Cell::new(false),
+            work: Event::new(),
+            done: Event::new(),
+            commits: Cell::new(0),
+            batch_keys: Cell::new(0),
+        }))
+    }
+
+    /// Last transaction on stable storage.
+    #[must_use]
+    pub fn last_committed(&self) -> u64 {
+        self.committed_transno.get()
+    }
+    /// Last transaction given out.
+    #[must_use]
+    pub fn last_transno(&self) -> u64 {
+        self.transno.get()
+    }
+    /// The next transaction's number. Its low 32 bits are never 0, for FIDs are made of it.
+    #[must_use]
+    pub(crate) fn next_transno(&self) -> u64 {
+        let n = self.transno.get() + 1;
+        if n as u32 == 0 { n + 1 } else { n }
+    }
+    /// New transactions are numbered above everything of earlier boots.
+    pub(crate) fn begin_boot(&self) {
+        self.transno.set(self.transno.get().max(self.boot << 40));
+    }
+    /// Inodes in the file system.
+    #[must_use]
+    pub fn inodes(&self) -> u64 {
+        self.inodes.get()
+    }
+    /// Space of the medium: (bytes in all, bytes free).
+    #[must_use]
+    pub fn space(&self) -> (u64, u64) {
+        self.kv.space()
+    }
+    /// (batches committed, keys in them, keys waiting).
+    #[must_use]
+    pub fn commit_counters(&self) -> (u64, u64, usize) {
+        (self.commits.get(), self.batch_keys.get(), self.active.borrow().len())
+    }
+    /// The failure that stopped the store.
+    #[must_use]
+    pub fn failure(&self) -> Option<KvError> {
+        self.latched.borrow().clone()
+    }
+    /// Whether operations should wait for a commit first.
+    pub(crate) fn is_crowded(&self) -> bool {
+        self.active.borrow().len() > 4 * self.config.keys_max
+    }
+    /// The store's failure as an operation's.
+    pub(crate) fn check(&self) -> Result<(), FsError> {
+        if self.latched.borrow().is_some() { Err(FsError::Io) } else { Ok(()) }
+    }
+
+    /// Operations applied so far.
+    pub(crate) fn applied(&self) -> u64 {
+        self.applied.get()
+    }
+    /// How many of them are on stable storage.
+    pub(crate) fn durable(&self) -> u64 {
+        self.durable.get()
+    }
+
+    /// Makes the changes of one operation visible; they are committed with the next batch. `transno` 0: none of its own.
+    pub(crate) fn apply(&self, changes: impl IntoIterator<Item = (Key, Option<Vec<u8>>)>, transno: u64, inode_delta: i64) {
+        let mut active = self.active.borrow_mut();
+        let idle = active.is_empty();
+        active.extend(changes);
+        let crowded = active.len() > self.config.keys_max;
+        drop(active);
+        self.transno.set(self.transno.get().max(transno));
+        self.inodes.set(self.inodes.get().saturating_add_signed(inode_delta));
+        self.applied.set(self.applied.get() + 1);
+        if idle || crowded {
+            self.urgent.set(self.urgent.get() || crowded);
+            self.work.notify();
+        }
+    }
+
+    /// Value of a key in the changes that the engine does not have yet: `None` when they do not touch it.
+    pub(crate) fn pending<T>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> T) -> Result<T, impl FnOnce(Option<&[u8]>) -> T> {
+        let active = self.active.borrow();
+        if !active.is_empty()
+            && let Some(v) = active.get(key)
+        {
+            return Ok(f(v.as_deref()));
+        }
+        let committing = self.committing.borrow();
+        if let Some(v) = committing.as_ref().and_then(|b| b.changes.get(key)) {
+            return Ok(f(v.as_deref()));
+        }
+        Err(f)
+    }
+
+    /// A key's value, waiting for it if need be: for everything but operations.
+    ///
+    /// # Errors
+    /// As the engine answers.
+    pub async fn get(&self, key: &[u8]) -> Result<Option<Vec<u8>>, KvError> {
+        if let Ok(v) = self.pending(key, |v| v.map(<[u8]>::to_vec)) {
+            return Ok(v);
+        }
+        let answer = self.snapshot.borrow().get(key);
+        let sealed = match answer {
+            Answer::Now(r) => r?,
+            Answer::Later(f) => f.await?,
+        };
+        sealed.map(|v| unseal(key, v)).transpose()
+    }
+
+    /// The first pairs of a range as of now, and whether there are more; values unsealed. For scans by background work.
+    ///
+    /// # Errors
+    /// As the engine answers.
+    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<(Vec<(Key, Vec<u8>)>, bool), KvError> {
+        let answer = self.snapshot.borrow().range(from, to, limit);
+        let pairs = match answer {
+            Answer::Now(r) => r?,
+            Answer::Later(f) => f.await?,
+        };
+        let full = pairs.len() == limit;
+        let bound = if full { pairs.last().map(|(k, _)| k.clone()) } else { None };
+        let mut merged: Overlay = BTreeMap::new();
+        for (k, v) in pairs {
+            let v = unseal(&k, v)?;
+            merged.insert(Key::from_vec(k), Some(v));
+        }
+        self.overlay_range(from, to, bound.as_deref(), &mut merged);
+        Ok((merged.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(), full))
+    }
+
+    /// Puts the pending changes of `from..to`, at most up to and including `bound`, over `merged`.
+    pub(crate) fn overlay_range(&self, from: &[u8], to: &[u8], bound: Option<&[u8]>, merged: &mut Overlay) {
+        let inside = |k: &Key| bound.is_none_or(|b| &k[..] <= b);
+        let range = (std::ops::Bound::Included(from), std::ops::Bound::Excluded(to));
+        if let Some(b) = &*self.committing.borrow() {
+            let part = b.changes.range::<[u8], _>(range).take_while(|(k, _)| inside(k));
+            merged.extend(part.map(|(k, v)| (k.clone(), v.clone())));
+        }
+        let active = self.active.borrow();
+        let part = active.range::<[u8], _>(range).take_while(|(k, _)| inside(k));
+        merged.extend(part.map(|(k, v)| (k.clone(), v.clone())));
+    }
+
+    /// Waits until everything applied so far is on stable storage.
+    ///
+    /// # Errors
+    /// `Io` when the store failed.
+    pub async fn sync(&self) -> Result<(), FsError> {
+        let want = self.applied.get();
+        while self.durable.get() < want {
+            self.check()?;
+            if self.stopped.get() {
+                return Err(FsError::ShuttingDown);
+            }
+            self.urgent.set(true);
+            self.work.notify();
+            let done = self.done.wait();
+            done.await;
+        }
+        self.check()
+    }
+    /// Completes at the end of the next commit.
+    pub(crate) async fn next_commit(&self) {
+        let done = self.done.wait();
+        self.urgent.set(true);
+        self.work.notify();
+        done.await;
+    }
+    /// Completes when a commit ends, without asking for one.
+    pub(crate) async fn commit_ended(&self) {
+        let done = self.done.wait();
+        done.await;
+    }
+    /// The committer stops after the batch it is at; nothing is committed any more.
+    pub fn stop(&self) {
+        self.stopped.set(true);
+        self.work.notify();
+        self.done.notify();
+    }
+
+    /// The group committer; runs until [`MetaStore::stop`] or a failure.
+    pub(crate) async fn run(self: Rc<Self>, rt: Rt) {
+        while !self.stopped.get() && self.latched.borrow().is_none() {
+            if self.active.borrow().is_empty() {
+                // A sync with nothing to write, or nothing to do.
+                self.durable.set(self.applied.get());
+                self.urgent.set(false);
+                self.done.notify();
+                let work = self.work.wait();
+                work.await;
+                continue;
+            }
+            self.gather(&rt).await;
+            if self.stopped.get() {
+                break;
+            }
+            self.commit_once().await;
+        }
+    }
+
+    async fn gather(&self, rt: &Rt) {
+        let first = rt.now();
+        while !self.urgent.get() && !self.stopped.get() {
+            let before = self.applied.get();
+            let work = self.work.wait();
+            let woken = rt.timeout(self.config.idle, work).await.is_some();
+            let idle = !woken && self.applied.get() == before;
+            if idle || rt.now().since(first) >= self.config.interval {
+                return;
+            }
+        }
+    }
+
+    async fn commit_once(&self) {
+        self.urgent.set(false);
+        let (applied, transno) = (self.applied.get(), self.transno.get());
+        let mut changes = std::mem::take(&mut *self.active.borrow_mut());
+        let counters = Counters { transno, inodes: self.inodes.get() };
+        changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&counters)));
+        let keys = changes.len() as u64;
+        let expect = vec![(keys::plain(keys::BOOT), Some(self.boot.to_le_bytes().to_vec()))];
+        let batch = Arc::new(KvBatch { changes, expect });
+        *self.committing.borrow_mut() = Some(batch.clone());
+        let outcome = match self.kv.commit(batch).await {
+            Ok(()) => self.kv.snapshot().await,
+            Err(e) => Err(e),
+        };
+        match outcome {
+            Ok(snapshot) => {
+                *self.snapshot.borrow_mut() = snapshot;
+                self.generation.set(self.generation.get() + 1);
+                let gone = self.committing.borrow_mut().take();
+                drop(gone);
+                self.committed_transno.set(transno);
+                self.durable.set(applied);
+                self.commits.set(self.commits.get() + 1);
+                self.batch_keys.set(self.batch_keys.get() + keys);
+            }
+            Err(e) => {
+                tracing::error!("{e}; no further change is accepted");
+                *self.latched.borrow_mut() = Some(e);
+            }
+        }
+        self.done.notify();
+    }
+}

@@ -1,0 +1,252 @@
+//! A file system in memory: one MDS, OSTs that answer at once, a client's calls as methods.
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rt::LocalFuture;
+use types::{ClientId, Fid, FsError, HandleId, ObjectId, OstIndex, Transno, WallTime, Xid};
+use wire::connect::{OstEntry, RegisterRequest};
+use wire::mdt::*;
+use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
+use wire::{Bytes, Decode, Encode, Op};
+
+use super::world::TestWorld;
+use crate::kv::{MemoryKv, MetaKv};
+use crate::mds::{Caller, Mds, MdsConfig};
+use crate::mkfs::{MkfsOptions, format};
+use crate::osts::OstPort;
+
+/// What the OSTs of a test have been asked.
+#[derive(Default)]
+pub struct FakeOsts {
+    pub destroyed: RefCell<Vec<ObjectId>>,
+    pub precreates: RefCell<Vec<PrecreateRequest>>,
+    pub down: RefCell<bool>,
+    pub full: RefCell<bool>,
+}
+
+struct FakePort {
+    ost: OstIndex,
+    all: Rc<FakeOsts>,
+}
+impl OstPort for FakePort {
+    fn call(&self, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let free = if *self.all.full.borrow() { 0 } else { 1 << 39 };
+        let statfs = StatfsReply { ost: self.ost, total: 1 << 40, free, available: free, ..StatfsReply::default() };
+        let result = match op {
+            _ if *self.all.down.borrow() => Err(FsError::NotConnected),
+            Op::OstPrecreate => {
+                let q: PrecreateRequest = wire::decode(&body).unwrap();
+                let last = q.last_used + q.count;
+                self.all.precreates.borrow_mut().push(q);
+                Ok(wire::encode(&PrecreateReply { last, statfs }))
+            }
+            Op::OstDestroy => {
+                let q: DestroyRequest = wire::decode(&body).unwrap();
+                self.all.destroyed.borrow_mut().extend(q.objects);
+                Ok(Vec::new())
+            }
+            Op::OstStatfs => Ok(wire::encode(&statfs)),
+            _ => Err(FsError::NotSupported),
+        };
+        Box::pin(async move { result })
+    }
+    fn close(&self) {}
+}
+
+/// See the module's head.
+pub struct Fs {
+    pub world: Rc<TestWorld>,
+    pub kv: Rc<MemoryKv>,
+    pub mds: Rc<Mds>,
+    pub osts: Rc<FakeOsts>,
+    pub cred: Cred,
+    pub client: ClientId,
+}
+
+pub fn user(uid: u32) -> Cred {
+    Cred { uid, gid: uid, groups: Vec::new(), caps: 0 }
+}
+
+pub fn options(hash_mask: u64) -> MkfsOptions {
+    MkfsOptions {
+        fsname: "fs".into(),
+        cluster: 77,
+        uuid: 5,
+        hash_keys: [1, 2],
+        hash_mask,
+        root_uid: 0,
+        root_gid: 0,
+        root_mode: 0o755,
+        now: WallTime(1),
+    }
+}
+
+fn entry(ost: u16) -> OstEntry {
+    let target = format!("fs-OST{ost:04x}");
+    OstEntry { ost: OstIndex(ost), nid: "local:x".into(), target: target.as_str().into(), active: true, uuid: 100 + u64::from(ost) }
+}
+
+impl Fs {
+    /// A new file system with two OSTs; the caller is root.
+    pub fn new() -> Fs {
+        Fs::with_hash(u64::MAX)
+    }
+    /// The same with a short name hash, so that names collide.
+    pub fn with_hash(mask: u64) -> Fs {
+        let world = TestWorld::new();
+        let kv = MemoryKv::new();
+        let dynkv: Rc<dyn MetaKv> = kv.clone();
+        world.block_on(format(&dynkv, &options(mask))).unwrap();
+        let fs = Fs::on(world, kv);
+        for ost in 0..2 {
+            let q = RegisterRequest { entry: entry(ost), cluster: 77 };
+            let _: wire::connect::ConfigReply = fs.call(Op::Register, &q).unwrap();
+        }
+        fs.world.settle();
+        fs
+    }
+    fn on(world: Rc<TestWorld>, kv: Rc<MemoryKv>) -> Fs {
+        let osts = Rc::new(FakeOsts::default());
+        Fs::with_osts(world, kv, osts)
+    }
+    fn with_osts(world: Rc<TestWorld>, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>) -> Fs {
+        let all = osts.clone();
+        let connector: crate::osts::Connector = Rc::new(move |link: Rc<crate::osts::OstLink>| {
+            link.on_session();
+            let port: Rc<dyn OstPort> = Rc::new(FakePort { ost: link.ost, all: all.clone() });
+            port
+        });
+        let config = MdsConfig { connector: Some(crate::mds::ConnectorBox(connector)), ..MdsConfig::default() };
+        let mds = world.block_on(Mds::start(world.rt(), config, kv.clone())).unwrap();
+        Fs { world, kv, mds, osts, cred: user(0), client: ClientId(1) }
+    }
+    /// Loses everything that was not committed, and starts again.
+    pub fn crash(self) -> Fs {
+        self.mds.halt();
+        self.world.kill();
+        let kv = self.kv.reopen();
+        Fs::with_osts(self.world.clone(), kv, self.osts.clone())
+    }
+    /// The same file system seen by another user.
+    pub fn by(&self, cred: Cred) -> Fs {
+        Fs {
+            world: self.world.clone(),
+            kv: self.kv.clone(),
+            mds: self.mds.clone(),
+            osts: self.osts.clone(),
+            cred,
+            client: self.client,
+        }
+    }
+    pub fn of(&self, client: u64) -> Fs {
+        Fs { client: ClientId(client), ..self.by(self.cred.clone()) }
+    }
+    pub fn call<Q: Encode, A: Decode>(&self, op: Op, q: &Q) -> Result<A, FsError> {
+        self.call_as(None, op, q).map(|(a, _)| a)
+    }
+    pub fn call_as<Q: Encode, A: Decode>(&self, replay: Option<u64>, op: Op, q: &Q) -> Result<(A, u64), FsError> {
+        let caller = Caller { client: self.client, replay: replay.map(Transno), slot: Some((3, Xid(9))) };
+        let body = wire::encode(q);
+        let o = self.world.block_on(self.mds.serve(caller, op, &body))?;
+        Ok((wire::decode(&o.body).unwrap(), o.transno.0))
+    }
+    pub fn sync(&self) {
+        self.world.block_on(self.mds.store.sync()).unwrap();
+    }
+
+    pub fn lookup(&self, parent: Fid, name: &str) -> Result<Attr, FsError> {
+        let q = LookupRequest { cred: self.cred.clone(), parent, name: name.into(), ..LookupRequest::default() };
+        self.call::<_, EntryReply>(Op::MdtLookup, &q).map(|e| e.attr)
+    }
+    pub fn getattr(&self, fid: Fid) -> Result<Attr, FsError> {
+        let q = GetattrRequest { cred: self.cred.clone(), fid, ..GetattrRequest::default() };
+        self.call::<_, EntryReply>(Op::MdtGetattr, &q).map(|e| e.attr)
+    }
+    pub fn mkdir_mode(&self, parent: Fid, name: &str, mode: u32) -> Result<Fid, FsError> {
+        let (cred, name) = (self.cred.clone(), name.into());
+        let q = CreateRequest { cred, parent, name, mode, umask: 0o022, ..CreateRequest::default() };
+        self.call::<_, EntryReply>(Op::MdtCreate, &q).map(|e| e.attr.fid)
+    }
+    pub fn mkdir(&self, parent: Fid, name: &str) -> Result<Fid, FsError> {
+        self.mkdir_mode(parent, name, 0o755)
+    }
+    pub fn symlink(&self, parent: Fid, name: &str, target: &str) -> Result<Fid, FsError> {
+        let (cred, name, kind) = (self.cred.clone(), name.into(), NodeKind::Symlink);
+        let q = CreateRequest { cred, parent, name, kind, target: target.into(), ..CreateRequest::default() };
+        self.call::<_, EntryReply>(Op::MdtCreate, &q).map(|e| e.attr.fid)
+    }
+    pub fn open_request(&self, parent: Fid, name: &str, flags: u32, mode: u32) -> OpenRequest {
+        let (cred, name) = (self.cred.clone(), name.into());
+        OpenRequest { cred, parent, name, flags, mode, umask: 0o022, known_layout: u32::MAX, ..OpenRequest::default() }
+    }
+    pub fn open(&self, parent: Fid, name: &str, flags: u32, mode: u32) -> Result<OpenReply, FsError> {
+        self.call(Op::MdtOpen, &self.open_request(parent, name, flags, mode))
+    }
+    /// A new empty file, closed.
+    pub fn create(&self, parent: Fid, name: &str) -> Result<Fid, FsError> {
+        let o = self.open(parent, name, 0o302, 0o644)?;
+        self.close(o.handle, o.entry.attr.fid, 0, 0)?;
+        Ok(o.entry.attr.fid)
+    }
+    pub fn close(&self, handle: HandleId, fid: Fid, valid: u32, size: u64) -> Result<(), FsError> {
+        let q = CloseRequest { handle, fid, valid, size, blocks: size.div_ceil(512), mtime: WallTime(5), ..CloseRequest::default() };
+        self.call(Op::MdtClose, &q)
+    }
+    fn remove(&self, parent: Fid, name: &str, directory: bool) -> Result<(), FsError> {
+        let q = UnlinkRequest { cred: self.cred.clone(), parent, name: name.into(), directory };
+        self.call::<_, EntryReply>(Op::MdtUnlink, &q).map(|_| ())
+    }
+    pub fn unlink(&self, parent: Fid, name: &str) -> Result<(), FsError> {
+        self.remove(parent, name, false)
+    }
+    pub fn rmdir(&self, parent: Fid, name: &str) -> Result<(), FsError> {
+        self.remove(parent, name, true)
+    }
+    pub fn rename(&self, from: (Fid, &str), to: (Fid, &str), flags: u32) -> Result<(), FsError> {
+        let (cred, from_name, to_name) = (self.cred.clone(), from.1.into(), to.1.into());
+        let q = RenameRequest { cred, from: from.0, from_name, to: to.0, to_name, flags };
+        self.call::<_, EntryReply>(Op::MdtRename, &q).map(|_| ())
+    }
+    pub fn link(&self, fid: Fid, parent: Fid, name: &str) -> Result<(), FsError> {
+        let q = LinkRequest { cred: self.cred.clone(), fid, parent, name: name.into() };
+        self.call::<_, EntryReply>(Op::MdtLink, &q).map(|_| ())
+    }
+    pub fn setattr(&self, fid: Fid, valid: u32, f: impl FnOnce(&mut SetattrRequest)) -> Result<Attr, FsError> {
+        let mut q = SetattrRequest { cred: self.cred.clone(), fid, valid, ..SetattrRequest::default() };
+        f(&mut q);
+        self.call::<_, EntryReply>(Op::MdtSetattr, &q).map(|e| e.attr)
+    }
+    pub fn chmod(&self, fid: Fid, mode: u32) -> Result<Attr, FsError> {
+        self.setattr(fid, SetBits::MODE, |q| q.mode = mode)
+    }
+    pub fn readdir_from(&self, fid: Fid, cookie: u64, bytes_max: u32) -> Result<ReaddirReply, FsError> {
+        let q = ReaddirRequest { cred: self.cred.clone(), fid, cookie, bytes_max, ..ReaddirRequest::default() };
+        self.call(Op::MdtReaddir, &q)
+    }
+    /// All names, in order of cookies.
+    pub fn names(&self, fid: Fid) -> Vec<String> {
+        let (mut names, mut cookie) = (Vec::new(), 0);
+        loop {
+            let page = self.readdir_from(fid, cookie, 4096).unwrap();
+            names.extend(page.entries.iter().map(|e| String::from_utf8(e.name.0.clone()).unwrap()));
+            if page.eof {
+                return names;
+            }
+            cookie = page.entries.last().expect("a page that is not the last has entries").cookie;
+        }
+    }
+    pub fn setxattr(&self, fid: Fid, name: &str, value: Option<&[u8]>, flags: u32) -> Result<(), FsError> {
+        let value = value.map(Bytes::from);
+        let q = SetxattrRequest { cred: self.cred.clone(), fid, name: name.into(), value, flags, kill_sgid: false };
+        self.call(Op::MdtSetxattr, &q)
+    }
+    pub fn getxattr(&self, fid: Fid, name: &str) -> Result<Vec<u8>, FsError> {
+        let q = XattrRequest { cred: self.cred.clone(), fid, name: name.into() };
+        self.call::<_, BytesReply>(Op::MdtGetxattr, &q).map(|r| r.value.0)
+    }
+    pub fn listxattr(&self, fid: Fid) -> Vec<String> {
+        let q = XattrRequest { cred: self.cred.clone(), fid, name: Bytes::default() };
+        let r: NamesReply = self.call(Op::MdtListxattr, &q).unwrap();
+        r.names.into_iter().map(|n| String::from_utf8(n.0).unwrap()).collect()
+    }
+}

@@ -1,0 +1,102 @@
+//! Namespace operations, to errno.
+use types::{Fid, FsError};
+use wire::mdt::{AttrFlags, SetBits};
+
+use super::harness::{Fs, user};
+
+const ROOT: Fid = Fid::ROOT;
+
+#[test]
+fn a_new_file_has_a_layout_is_found_and_knows_its_size_after_close() {
+    let fs = Fs::new();
+    let o = fs.open(ROOT, "f", 0o302, 0o666).unwrap();
+    assert!(o.created && o.handle.0 != 0);
+    assert_eq!(o.entry.attr.mode & 0o777, 0o644);
+    assert_eq!(o.entry.attr.flags & AttrFlags::SIZE_KNOWN, 0);
+    let (_, layout) = layout::xattr::decode_layout(&o.entry.layout).unwrap();
+    assert_eq!(layout.stripe_count(), 1);
+    let dirty = SetBits::SIZE | SetBits::BLOCKS | SetBits::MTIME | SetBits::DIRTY;
+    fs.close(o.handle, o.entry.attr.fid, dirty, 1000).unwrap();
+    let a = fs.lookup(ROOT, "f").unwrap();
+    assert_eq!((a.fid, a.size, a.blocks), (o.entry.attr.fid, 1000, 2));
+    assert_ne!(a.flags & AttrFlags::SIZE_KNOWN, 0);
+    assert_eq!(fs.close(o.handle, a.fid, 0, 0), Err(FsError::BadHandle));
+}
+
+#[test]
+fn directories_count_their_subdirectories_and_refuse_removal_while_full() {
+    let fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    fs.mkdir(d, "e").unwrap();
+    assert_eq!(fs.getattr(d).unwrap().nlink, 3);
+    assert_eq!(fs.getattr(ROOT).unwrap().nlink, 3);
+    assert_eq!(fs.rmdir(ROOT, "d"), Err(FsError::NotEmpty));
+    fs.rmdir(d, "e").unwrap();
+    fs.rmdir(ROOT, "d").unwrap();
+    assert_eq!(fs.getattr(ROOT).unwrap().nlink, 2);
+    assert_eq!(fs.lookup(ROOT, "d"), Err(FsError::NotFound));
+    assert_eq!(fs.getattr(d), Err(FsError::Stale));
+}
+
+#[test]
+fn an_unlinked_open_file_lives_until_its_last_close_and_then_its_objects_go() {
+    let fs = Fs::new();
+    let o = fs.open(ROOT, "f", 0o302, 0o644).unwrap();
+    let fid = o.entry.attr.fid;
+    let other = fs.of(2);
+    let p = other.open(fid, "", 0, 0).unwrap();
+    fs.unlink(ROOT, "f").unwrap();
+    assert_eq!(fs.getattr(fid).unwrap().nlink, 0);
+    fs.close(o.handle, fid, 0, 0).unwrap();
+    assert!(other.getattr(fid).is_ok());
+    fs.sync();
+    fs.world.settle();
+    assert!(fs.osts.destroyed.borrow().is_empty());
+    other.close(p.handle, fid, 0, 0).unwrap();
+    assert_eq!(fs.getattr(fid), Err(FsError::Stale));
+    fs.sync();
+    fs.world.settle();
+    let (_, layout) = layout::xattr::decode_layout(&o.entry.layout).unwrap();
+    assert_eq!(*fs.osts.destroyed.borrow(), [layout.objects()[0].object]);
+}
+
+#[test]
+fn rename_replaces_exchanges_and_refuses_what_posix_refuses() {
+    let fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    let e = fs.mkdir(d, "e").unwrap();
+    let f = fs.create(ROOT, "f").unwrap();
+    let g = fs.create(d, "g").unwrap();
+    assert_eq!(fs.rename((ROOT, "d"), (e, "x"), 0), Err(FsError::Invalid));
+    assert_eq!(fs.rename((d, "e"), (ROOT, "d"), 0), Err(FsError::NotEmpty));
+    assert_eq!(fs.rename((ROOT, "f"), (d, "e"), 0), Err(FsError::IsDirectory));
+    assert_eq!(fs.rename((d, "e"), (ROOT, "f"), 0), Err(FsError::NotDirectory));
+    assert_eq!(fs.rename((ROOT, "f"), (d, "g"), 1), Err(FsError::Exists));
+    assert_eq!(fs.rename((ROOT, "f"), (d, "no"), 2), Err(FsError::NotFound));
+    assert_eq!(fs.rename((ROOT, "f"), (d, "g"), 3), Err(FsError::Invalid));
+    fs.rename((ROOT, "f"), (d, "g"), 2).unwrap();
+    assert_eq!((fs.lookup(ROOT, "f").unwrap().fid, fs.lookup(d, "g").unwrap().fid), (g, f));
+    fs.rename((ROOT, "f"), (d, "g"), 0).unwrap();
+    assert_eq!(fs.lookup(ROOT, "f"), Err(FsError::NotFound));
+    assert_eq!((fs.lookup(d, "g").unwrap().fid, fs.getattr(f)), (g, Err(FsError::Stale)));
+    fs.rename((d, "e"), (ROOT, "e2"), 0).unwrap();
+    assert_eq!((fs.getattr(d).unwrap().nlink, fs.getattr(ROOT).unwrap().nlink), (2, 4));
+    assert_eq!(fs.lookup(e, "..").unwrap().fid, ROOT);
+}
+
+#[test]
+fn permissions_are_checked_for_every_caller() {
+    let fs = Fs::new();
+    let d = fs.mkdir_mode(ROOT, "d", 0o777).unwrap();
+    let bob = fs.by(user(10));
+    let eve = fs.by(user(11));
+    assert_eq!(bob.create(ROOT, "x"), Err(FsError::Access));
+    fs.chmod(d, 0o1777).unwrap();
+    let f = bob.create(d, "f").unwrap();
+    assert_eq!(eve.unlink(d, "f"), Err(FsError::NotPermitted));
+    assert_eq!(eve.chmod(f, 0o777), Err(FsError::NotPermitted));
+    assert_eq!(eve.open(f, "", 1, 0).unwrap_err(), FsError::Access);
+    assert!(eve.open(f, "", 0, 0).is_ok());
+    assert_eq!(bob.setattr(f, SetBits::UID, |q| q.uid = 11), Err(FsError::NotPermitted));
+    bob.unlink(d, "f").unwrap();
+}

@@ -1,0 +1,351 @@
+//! One operation's view of the store: reads through, collects changes, names what it needs locked.
+//!
+//! An operation is a plain function over a [`Tx`]. It either fails, leaving nothing behind, or its changes are applied
+//! as one. When a read has to be fetched, or a lock of another client stands in the way, or object pools are empty, it
+//! is run again afterwards from its start: between its first read and the application of its changes nothing else runs,
+//! so operations are atomic without holding any lock.
+use std::collections::BTreeMap;
+
+use rt::LocalFuture;
+use smallvec::SmallVec;
+use types::{ClientId, Fid, FsError, OstIndex, WallTime};
+
+use crate::dirent::{self, EntryRef};
+use crate::keys;
+use crate::kv::{Answer, Key, KvError, Pairs, unseal};
+use crate::mds::Mds;
+use crate::record::{Inode, InodeFlags};
+use crate::store::Overlay;
+
+/// Why an operation did not go through (yet).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Fail {
+    /// It fails.
+    Fs(FsError),
+    /// A read is being fetched; run it again.
+    Fetch,
+    /// This OST's pool of ready objects is empty; run it again when it is filled.
+    Objects(OstIndex),
+}
+
+impl From<FsError> for Fail {
+    fn from(e: FsError) -> Fail {
+        Fail::Fs(e)
+    }
+}
+
+/// An operation's outcome.
+pub type Done<T> = Result<T, Fail>;
+
+/// What an operation changes about an inode, in lock bits: others' locks on them must be gone first.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub struct Claim {
+    /// The inode.
+    pub fid: Fid,
+    /// [`wire::mdt::LockBits`].
+    pub bits: u8,
+}
+
+enum Wanted {
+    Key(Key, LocalFuture<Result<Option<Vec<u8>>, KvError>>),
+    Range(Key, LocalFuture<Result<Pairs, KvError>>),
+}
+
+/// Reads that had to be fetched, kept for the next run of the same operation.
+#[derive(Default)]
+pub struct Fetched {
+    generation: u64,
+    keys: BTreeMap<Key, Option<Vec<u8>>>,
+    ranges: BTreeMap<Key, Pairs>,
+    wanted: Option<Wanted>,
+}
+
+impl Fetched {
+    /// Waits for the read that the last run missed.
+    ///
+    /// # Errors
+    /// As the engine answers.
+    pub async fn fetch(&mut self) -> Result<(), KvError> {
+        match self.wanted.take() {
+            Some(Wanted::Key(k, f)) => {
+                let v = f.await?;
+                self.keys.insert(k, v);
+            }
+            Some(Wanted::Range(k, f)) => {
+                let v = f.await?;
+                self.ranges.insert(k, v);
+            }
+            None => {}
+        }
+        Ok(())
+    }
+}
+
+/// See the module's head.
+pub struct Tx<'a> {
+    /// The node.
+    pub(crate) mds: &'a Mds,
+    fetched: &'a mut Fetched,
+    /// Whose operation.
+    pub client: ClientId,
+    /// One time for the whole operation.
+    pub now: WallTime,
+    /// The transaction it becomes when it changes something.
+    pub transno: u64,
+    /// It was permitted and answered before a restart: no checks of rights, no surprises.
+    pub replay: bool,
+    /// Remember the answer although nothing in the store changes (opens).
+    pub remember: bool,
+    pub(crate) puts: SmallVec<[(Key, Option<Vec<u8>>); 8]>,
+    pub(crate) claims: SmallVec<[Claim; 4]>,
+    pub(crate) inode_delta: i64,
+    /// Entries of the destroy log, for those who carry it out.
+    pub(crate) destroyed: Vec<(Key, Vec<crate::record::DestroyObject>)>,
+    /// Objects taken from pools; given back when the operation does not go through.
+    pub(crate) taken: Vec<layout::StripeObject>,
+}
+
+impl<'a> Tx<'a> {
+    pub(crate) fn new(mds: &'a Mds, fetched: &'a mut Fetched, client: ClientId, transno: u64, replay: bool) -> Tx<'a> {
+        let generation = mds.store.generation.get();
+        if fetched.generation != generation {
+            *fetched = Fetched { generation, ..Fetched::default() };
+        }
+        Tx {
+            mds,
+            fetched,
+            client,
+            now: mds.clock(),
+            transno,
+            replay,
+            remember: false,
+            puts: SmallVec::new(),
+            claims: SmallVec::new(),
+            inode_delta: 0,
+            destroyed: Vec::new(),
+            taken: Vec::new(),
+        }
+    }
+
+    /// Whether it changes the store.
+    #[must_use]
+    pub fn changes(&self) -> bool {
+        !self.puts.is_empty()
+    }
+
+    /// This transaction's FID: at most one inode is made per transaction, so the transaction's number names it, and a
+    /// replay makes the same one.
+    #[must_use]
+    pub fn new_fid(&self) -> Fid {
+        Fid::new(Fid::MDT_SEQ_FIRST + (self.transno >> 32), self.transno as u32)
+    }
+
+    /// Says that `bits` of `fid` change.
+    pub fn claim(&mut self, fid: Fid, bits: u64) {
+        let bits = bits as u8;
+        match self.claims.iter_mut().find(|c| c.fid == fid) {
+            Some(c) => c.bits |= bits,
+            None => self.claims.push(Claim { fid, bits }),
+        }
+    }
+
+    /// Sets or removes a key.
+    pub fn put(&mut self, key: Key, value: Option<Vec<u8>>) {
+        match self.puts.iter_mut().find(|(k, _)| *k == key) {
+            Some((_, v)) => *v = value,
+            None => self.puts.push((key, value)),
+        }
+    }
+
+    /// Reads a key.
+    ///
+    /// # Errors
+    /// `Fetch` when it has to be waited for; `Io`, `Corrupt`.
+    pub fn read<T>(&mut self, key: &Key, f: impl FnOnce(Option<&[u8]>) -> T) -> Done<T> {
+        if let Some((_, v)) = self.puts.iter().find(|(k, _)| k == key) {
+            return Ok(f(v.as_deref()));
+        }
+        let f = match self.mds.store.pending(key, f) {
+            Ok(v) => return Ok(v),
+            Err(f) => f,
+        };
+        let sealed = if let Some(v) = self.fetched.keys.get(key) {
+            v.clone()
+        } else {
+            let answer = self.mds.store.snapshot.borrow().get(key);
+            match answer {
+                Answer::Now(r) => r.map_err(store_failed)?,
+                Answer::Later(future) => {
+                    self.fetched.wanted = Some(Wanted::Key(key.clone(), future));
+                    return Err(Fail::Fetch);
+                }
+            }
+        };
+        match sealed {
+            None => Ok(f(None)),
+            Some(v) => Ok(f(Some(&unseal(key, v).map_err(store_failed)?))),
+        }
+    }
+
+    /// At most `limit` pairs of `from..to` in order, and the key to go on from (`None`: that was all).
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn range(&mut self, from: &Key, to: &Key, limit: usize) -> Done<(Vec<(Key, Vec<u8>)>, Option<Key>)> {
+        let pairs = if let Some(v) = self.fetched.ranges.get(from) {
+            v.clone()
+        } else {
+            let answer = self.mds.store.snapshot.borrow().range(from, to, limit);
+            match answer {
+                Answer::Now(r) => r.map_err(store_failed)?,
+                Answer::Later(future) => {
+                    self.fetched.wanted = Some(Wanted::Range(from.clone(), future));
+                    return Err(Fail::Fetch);
+                }
+            }
+        };
+        let bound = if pairs.len() >= limit { pairs.last().map(|(k, _)| k.clone()) } else { None };
+        let mut merged: Overlay = BTreeMap::new();
+        for (k, v) in pairs {
+            let v = unseal(&k, v).map_err(store_failed)?;
+            merged.insert(Key::from_slice(&k), Some(v));
+        }
+        self.mds.store.overlay_range(from, to, bound.as_deref(), &mut merged);
+        for (k, v) in self.puts.iter().filter(|(k, _)| k >= from && k < to && bound.as_ref().is_none_or(|b| k[..] <= b[..])) {
+            merged.insert(k.clone(), v.clone());
+        }
+        let next = bound.map(|b| {
+            let mut k = Key::from_vec(b);
+            k.push(0);
+            k
+        });
+        Ok((merged.into_iter().filter_map(|(k, v)| Some((k, v?))).collect(), next))
+    }
+
+    /// An inode, if it exists.
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn find_inode(&mut self, fid: Fid) -> Done<Option<Inode>> {
+        let key = keys::inode(fid);
+        let found = self.read(&key, |v| v.map(|b| Inode::decode(fid, b)))?;
+        match found {
+            None => Ok(None),
+            Some(Some(inode)) => Ok(Some(inode)),
+            Some(None) => Err(damaged(&key, "not an inode record")),
+        }
+    }
+    /// An inode that a client named by FID.
+    ///
+    /// # Errors
+    /// `Stale` when it is gone.
+    pub fn inode(&mut self, fid: Fid) -> Done<Inode> {
+        self.find_inode(fid)?.ok_or(Fail::Fs(FsError::Stale))
+    }
+    /// An inode that the store itself refers to.
+    ///
+    /// # Errors
+    /// `Corrupt` when it does not exist.
+    pub fn inode_of_store(&mut self, fid: Fid) -> Done<Inode> {
+        self.find_inode(fid)?.ok_or_else(|| damaged(&keys::inode(fid), "an entry names it, but it does not exist"))
+    }
+    /// A directory that a client named by FID and that still has a name.
+    ///
+    /// # Errors
+    /// `NotDirectory`; `NotFound` when it was removed.
+    pub fn live_dir(&mut self, fid: Fid) -> Done<Inode> {
+        let dir = self.inode(fid)?;
+        if !dir.is_dir() {
+            return Err(FsError::NotDirectory.into());
+        }
+        if dir.has(InodeFlags::ORPHAN) {
+            return Err(FsError::NotFound.into());
+        }
+        Ok(dir)
+    }
+    /// Writes an inode.
+    pub fn put_inode(&mut self, inode: &Inode) {
+        self.put(keys::inode(inode.fid), Some(inode.encode()));
+    }
+
+    /// The entry of a name: (inode, cookie, DT_* type).
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn find_entry(&mut self, dir: Fid, name: &[u8]) -> Done<Option<(Fid, u64, u8)>> {
+        let hash = self.mds.hash.of(name);
+        let at = |e: EntryRef<'_>| (e.fid, hash << dirent::SLOT_BITS | u64::from(e.slot), e.dtype);
+        self.read_bucket(dir, hash, |b| dirent::find(b, name).map(at))
+    }
+    /// The entry at a cookie: (name, inode).
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn entry_at(&mut self, dir: Fid, cookie: u64) -> Done<Option<(Vec<u8>, Fid)>> {
+        let slot = (cookie & (dirent::COOKIE_MIN - 1)) as u8;
+        let pick = |b: &[u8]| dirent::entries(b).find(|e| e.slot == slot).map(|e| (e.name.to_vec(), e.fid));
+        self.read_bucket(dir, dirent::hash_of(cookie), pick)
+    }
+    fn read_bucket<T>(&mut self, dir: Fid, hash: u64, f: impl FnOnce(&[u8]) -> Option<T>) -> Done<Option<T>> {
+        let key = keys::entry(dir, hash);
+        let found = self.read(&key, |v| match v {
+            None => Ok(None),
+            Some(b) if dirent::is_legal(b) => Ok(f(b)),
+            Some(_) => Err(()),
+        })?;
+        found.map_err(|()| damaged(&key, "not a bucket of entries"))
+    }
+    fn bucket(&mut self, dir: Fid, hash: u64) -> Done<(Key, Vec<u8>)> {
+        let found = self.read_bucket(dir, hash, |b| Some(b.to_vec()))?;
+        Ok((keys::entry(dir, hash), found.unwrap_or_default()))
+    }
+    /// Adds a name that is not there; answers its cookie.
+    ///
+    /// # Errors
+    /// `NoSpace` when 128 names with the same hash exist.
+    pub fn add_entry(&mut self, dir: Fid, name: &[u8], fid: Fid, dtype: u8) -> Done<u64> {
+        let hash = self.mds.hash.of(name);
+        let (key, bucket) = self.bucket(dir, hash)?;
+        let (bucket, slot) = dirent::with(&bucket, name, fid, dtype).ok_or(FsError::NoSpace)?;
+        self.put(key, Some(bucket));
+        Ok(hash << dirent::SLOT_BITS | u64::from(slot))
+    }
+    /// Removes the name at a cookie.
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn remove_entry(&mut self, dir: Fid, cookie: u64) -> Done<()> {
+        let (key, bucket) = self.bucket(dir, dirent::hash_of(cookie))?;
+        let left = dirent::without(&bucket, (cookie & (dirent::COOKIE_MIN - 1)) as u8);
+        self.put(key, left);
+        Ok(())
+    }
+    /// Binds the name at a cookie to another inode.
+    ///
+    /// # Errors
+    /// As [`Tx::read`].
+    pub fn rebind_entry(&mut self, dir: Fid, cookie: u64, fid: Fid, dtype: u8) -> Done<()> {
+        let (key, bucket) = self.bucket(dir, dirent::hash_of(cookie))?;
+        let bucket = dirent::rebound(&bucket, (cookie & (dirent::COOKIE_MIN - 1)) as u8, fid, dtype);
+        self.put(key, Some(bucket));
+        Ok(())
+    }
+}
+
+impl Drop for Tx<'_> {
+    fn drop(&mut self) {
+        if !self.taken.is_empty() {
+            self.mds.pools.borrow_mut().give_back(&self.taken);
+        }
+    }
+}
+
+fn store_failed(e: KvError) -> Fail {
+    tracing::error!("{e}");
+    Fail::Fs(e.into())
+}
+
+pub(crate) fn damaged(key: &[u8], why: &str) -> Fail {
+    tracing::error!(key = crate::kv::show_key(key), "damaged record: {why}");
+    Fail::Fs(FsError::Corrupt)
+}
