@@ -255,6 +255,9 @@ impl NrsPolicy for Obrr {
         // Never past the last key of its direction: the write queue starts right behind the read queue.
         let end = (key & !WRITE_BIT).saturating_add(u64::from(served.bytes).max(1)).min(WRITE_BIT - 1);
         object.position[usize::from(is_write(key))] = end | (key & WRITE_BIT);
+        if let Some(next) = object.next() {
+            self.nodes.prefetch(RequestId(next.id));
+        }
         let left = self.spend(at, turn, &served);
         self.settle(at, left);
         self.nodes.vacate(RequestId(served.id));

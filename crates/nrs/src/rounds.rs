@@ -144,6 +144,9 @@ impl<S: Shape> Rounds<S> {
         let first = self.batches.get(batch).queue.first().expect("a linked batch is not empty");
         self.leave(batch, first.key, first.id);
         self.nodes.vacate(RequestId(first.id));
+        if let Some(next) = self.likely_next() {
+            self.nodes.prefetch(next);
+        }
         Some(RequestId(first.id))
     }
 

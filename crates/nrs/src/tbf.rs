@@ -137,6 +137,15 @@ impl Tbf {
         self.limits[self.classes.key(class).0 as usize]
     }
 
+    /// Fetches what the next two calls of `dequeue` will look at.
+    fn prefetch(&self) {
+        let Some(front) = self.ready.front() else { return };
+        self.nodes.prefetch(RequestId(self.classes.get(front).head));
+        if let Some(next) = self.classes.next(front) {
+            self.classes.prefetch(next);
+        }
+    }
+
     /// Takes a class out of wherever it waits.
     fn displace(&mut self, class: u32) {
         match self.classes.get(class).place {
@@ -288,6 +297,7 @@ impl NrsPolicy for Tbf {
         let limits = self.limits(class);
         self.classes.get_mut(class).charge(now, &limits, node.req.bytes);
         self.place(now, class);
+        self.prefetch();
         Some(id)
     }
 
