@@ -100,6 +100,10 @@ fn a_held_lock_answers_what_it_covers_and_nothing_else() {
     ] {
         assert_eq!(c.cache.find(c.now, OBJECT, mode, &data), hit.then_some(lock.cookie), "{mode} {data:?}");
     }
+    let other = ResourceId::extent(Fid::new(0x2_4000_0401, 8));
+    let group = c.hold(other, LockMode::Group, LockPolicyData::group(1));
+    assert_eq!(c.cache.find(c.now, other, LockMode::Group, &LockPolicyData::group(2)), None);
+    assert_eq!(c.cache.find(c.now, other, LockMode::Group, &LockPolicyData::group(1)), Some(group.cookie));
     let dir = c.hold(INODE, LockMode::Pr, bits(LOOKUP | UPDATE));
     assert_eq!(c.cache.find(c.now, INODE, LockMode::Cr, &bits(LOOKUP)), Some(dir.cookie));
     assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(InodeBits::XATTR)), None);
