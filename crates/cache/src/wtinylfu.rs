@@ -4,7 +4,8 @@
 //! usual parts: a least-recently-used window of 1 %, a segmented main cache (80 % protected), a count-min sketch of
 //! four-bit counters that are halved every ten accesses per page. Differs: room is made before it is known for whom,
 //! so the oldest window page contests with the oldest page on probation at reclaim; the window holds at least 64 pages,
-//! twice a usual reclaim batch; the first use of a prefetched page is its arrival.
+//! twice a usual reclaim batch; the first use of a prefetched page is its arrival; protected pages are kept by a visited
+//! bit and a second chance instead of a move on every hit.
 use crate::ghost::fingerprint;
 use crate::managed::{Managed, Order};
 use crate::table::{ListId, Table};
@@ -14,6 +15,7 @@ use alloc::{boxed::Box, vec, vec::Vec};
 const WINDOW: ListId = 1;
 const PROBATION: ListId = 2;
 const PROTECTED: ListId = 3;
+const VISITED: u8 = 0b0001;
 
 struct WTinyLfu {
     table: Table,
@@ -49,10 +51,12 @@ impl WTinyLfu {
     }
     fn protect(&mut self, frame: FrameId) {
         self.table.push_head(PROTECTED, frame);
-        if self.table.len(PROTECTED) > self.protected_pages
+        while self.table.len(PROTECTED) > self.protected_pages
             && let Some(oldest) = self.table.tail(PROTECTED)
         {
-            self.table.move_to_head(PROBATION, oldest);
+            let list = if self.table.flag(oldest, VISITED) { PROTECTED } else { PROBATION };
+            self.table.set_flag(oldest, VISITED, false);
+            self.table.move_to_head(list, oldest);
         }
     }
 }
@@ -85,11 +89,13 @@ impl Order for WTinyLfu {
             return;
         }
         self.sketch.count(self.table.word(frame));
-        if self.table.list(frame) == WINDOW {
-            self.table.move_to_head(WINDOW, frame);
-        } else {
-            self.table.unlink(frame);
-            self.protect(frame);
+        match self.table.list(frame) {
+            WINDOW => self.table.move_to_head(WINDOW, frame),
+            PROTECTED => self.table.set_flag(frame, VISITED, true),
+            _ => {
+                self.table.unlink(frame);
+                self.protect(frame);
+            }
         }
     }
     fn on_return(&mut self, frame: FrameId, _access: &PageAccess) {
@@ -122,7 +128,8 @@ impl Order for WTinyLfu {
     }
 }
 
-/// Count-min sketch: one word of sixteen four-bit counters per page; a block has four counters in four words.
+/// Count-min sketch: one word of sixteen four-bit counters per page. A block's four counters lie in one run of eight
+/// words, so that counting costs one cache miss.
 struct Sketch {
     words: Vec<u64>,
     counted: u32,
@@ -131,18 +138,20 @@ struct Sketch {
 
 impl Sketch {
     fn new(capacity: u32) -> Sketch {
-        Sketch { words: vec![0; capacity as usize], counted: 0, halve_at: capacity.saturating_mul(10) }
+        let words = vec![0; capacity.next_multiple_of(8) as usize];
+        Sketch { words, counted: 0, halve_at: capacity.saturating_mul(10) }
     }
 
-    /// Word and shift of the four counters of a block.
+    /// Word and shift of the four counters of a block: one in each quarter of its run.
+    #[inline]
     fn places(&self, print: u32) -> [(usize, u32); 4] {
-        const ODD: [u64; 4] =
-            [0x9E37_79B9_7F4A_7C15, 0xC2B2_AE3D_27D4_EB4F, 0x1656_67B1_9E37_79F9, 0xD6E8_FEB8_6659_FD93];
-        let words = self.words.len() as u64;
-        ODD.map(|odd| {
-            let hash = (u64::from(print) + 1).wrapping_mul(odd);
-            let hash = hash ^ (hash >> 29);
-            ((((hash >> 32) * words) >> 32) as usize, (hash as u32 & 15) * 4)
+        let hash = (u64::from(print) + 1).wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let hash = (hash ^ (hash >> 29)).wrapping_mul(0xC2B2_AE3D_27D4_EB4F);
+        let runs = (self.words.len() / 8) as u64;
+        let run = (((hash >> 32) * runs) >> 32) as usize * 8;
+        [0, 1, 2, 3].map(|i| {
+            let bits = (hash >> (5 * i)) as u32;
+            (run + 2 * i + (bits & 1) as usize, (bits >> 1 & 15) * 4)
         })
     }
 
