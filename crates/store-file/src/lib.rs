@@ -1,1 +1,28 @@
-//! In the making.
+//! The object store in files: copy-on-write data with checksums at rest, mappings in a small database.
+//!
+//! A directory holds `data` (blocks of 4 KiB, grown in steps, direct I/O where the file system can) and `meta.redb`
+//! (objects, extents with the checksum of every block, sessions, the committed transaction). New bytes always go to
+//! free blocks; a group commit syncs the data, then moves the mapping; blocks that lost their mapping are free from
+//! then on. So a crash at any point leaves the last committed state, with matching checksums.
+//! The format is `docs/spec/ost-store.md`. What locks, caches and schedules is the OST's business.
+//! Source: the design follows ZFS's rule that live blocks are never overwritten. Differs: one level, one database.
+
+mod backend;
+mod commit;
+mod config;
+mod db;
+mod error;
+mod file_store;
+pub mod format;
+mod lock;
+mod map;
+mod mkfs;
+mod object_store;
+mod space;
+mod state;
+
+pub use config::FileStoreConfig;
+pub use error::OpenError;
+pub use file_store::FileStore;
+pub use lock::DirLock;
+pub use mkfs::{MkfsOptions, mkfs};

@@ -43,11 +43,16 @@ pub fn fill(object: ObjectId, block: u64, version: u32, page: &mut [u8]) {
 pub struct Change {
     /// Object.
     pub object: ObjectId,
-    drops: Vec<BlockRange>,
-    reserves: Vec<BlockRange>,
-    puts: Vec<(BlockRange, u32)>,
-    size: SizeRule,
-    mtime: TimeRule,
+    /// Blocks that become holes.
+    pub drops: Vec<BlockRange>,
+    /// Blocks that get space.
+    pub reserves: Vec<BlockRange>,
+    /// Blocks that get data of a version.
+    pub puts: Vec<(BlockRange, u32)>,
+    /// Size.
+    pub size: SizeRule,
+    /// Modification time.
+    pub mtime: TimeRule,
 }
 
 impl Change {

@@ -11,8 +11,10 @@ mod memory;
 mod null;
 
 pub use emulated::{DeviceProfile, EmulatedStore};
-pub use memory::MemoryStore;
+pub use memory::{MemoryStore, apply_attr, apply_size};
 pub use null::{NullStore, pattern_page};
+
+pub use crate::pages::{ZeroPages, crc_of_zeros};
 
 use cache::frames::Bulk;
 use rt::LocalFuture;

@@ -1,0 +1,229 @@
+//! The database: tables, what is read from them, and how a commit is written. Runs on worker threads.
+use std::sync::Arc;
+
+use oss::store::{ObjectAttr, ObjectInfo};
+use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
+use types::{ClientId, ObjectId, Transno};
+
+use crate::format::{
+    Extent, FormatError, Superblock, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes,
+    object_key, object_of_key, object_to_bytes,
+};
+use crate::space::Run;
+
+const SUPER: TableDefinition<&str, &[u8]> = TableDefinition::new("super");
+const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
+const OBJECTS: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("objects");
+const EXTENTS: TableDefinition<&[u8; 24], &[u8]> = TableDefinition::new("extents");
+const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
+const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
+
+/// Beyond this size the database keeps what it needs for a quick start after a crash.
+const QUICK_REPAIR_BYTES: u64 = 256 << 20;
+
+/// Why the database could not do it.
+#[derive(Debug)]
+pub(crate) enum DbError {
+    Engine(redb::Error),
+    Record(String, FormatError),
+}
+
+impl std::fmt::Display for DbError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            DbError::Engine(e) => write!(f, "database: {e}"),
+            DbError::Record(what, e) => write!(f, "{what}: {e}"),
+        }
+    }
+}
+
+impl<E: Into<redb::Error>> From<E> for DbError {
+    fn from(e: E) -> DbError {
+        DbError::Engine(e.into())
+    }
+}
+
+type DbResult<T> = Result<T, DbError>;
+
+/// What a store knows at its start.
+pub(crate) struct Start {
+    pub superblock: Superblock,
+    pub transno: Transno,
+    pub boot: u64,
+    pub sequences: Vec<(u64, u32)>,
+    pub sessions: Vec<ClientId>,
+    pub objects: u64,
+    /// Space of every extent.
+    pub used: Vec<Run>,
+}
+
+/// One change of the database.
+#[derive(Debug)]
+pub(crate) enum DbOp {
+    PutObject(ObjectId, ObjectAttr),
+    DropObject(ObjectId),
+    PutExtent(ObjectId, u64, Extent),
+    DropExtent(ObjectId, u64),
+    Sequence(u64, u32),
+    SessionOpen(ClientId),
+    SessionClose(ClientId),
+}
+
+/// An open database.
+#[derive(Clone)]
+pub(crate) struct Db(Arc<Database>);
+
+fn record_error(object: ObjectId, what: &str, e: FormatError) -> DbError {
+    DbError::Record(format!("{what} of object {object}"), e)
+}
+
+impl Db {
+    pub fn new(database: Database) -> Db {
+        Db(Arc::new(database))
+    }
+
+    /// Makes the tables of a new store.
+    pub fn make(&self, superblock: &Superblock) -> DbResult<()> {
+        let txn = self.0.begin_write()?;
+        {
+            txn.open_table(SUPER)?.insert("superblock", superblock.to_bytes().as_slice())?;
+            txn.open_table(OBJECTS)?;
+            txn.open_table(EXTENTS)?;
+            txn.open_table(SEQUENCES)?;
+            txn.open_table(SESSIONS)?;
+            let mut state = txn.open_table(STATE)?;
+            state.insert("transno", 0)?;
+            state.insert("boot", 0)?;
+        }
+        txn.commit()?;
+        Ok(())
+    }
+
+    /// The superblock; `None` when there is none.
+    pub fn superblock(&self) -> DbResult<Option<Superblock>> {
+        let txn = self.0.begin_read()?;
+        let table = match txn.open_table(SUPER) {
+            Ok(t) => t,
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(None),
+            Err(e) => return Err(e.into()),
+        };
+        let Some(bytes) = table.get("superblock")? else { return Ok(None) };
+        Superblock::from_bytes(bytes.value()).map(Some).map_err(|e| DbError::Record("superblock".into(), e))
+    }
+
+    /// Counts this opening and reads what a store has to know.
+    pub fn start(&self, superblock: Superblock) -> DbResult<Start> {
+        let txn = self.0.begin_write()?;
+        let (transno, boot, objects, mut used) = {
+            let mut state = txn.open_table(STATE)?;
+            let read = |name| -> DbResult<u64> { Ok(state.get(name)?.map_or(0, |v| v.value())) };
+            let (transno, boot) = (read("transno")?, read("boot")? + 1);
+            state.insert("boot", boot)?;
+            let objects = txn.open_table(OBJECTS)?.len()?;
+            (transno, boot, objects, Vec::<Run>::new())
+        };
+        let (mut sequences, mut sessions) = (Vec::new(), Vec::new());
+        for row in txn.open_table(SEQUENCES)?.iter()? {
+            let (k, v) = row?;
+            sequences.push((k.value(), v.value()));
+        }
+        for row in txn.open_table(SESSIONS)?.iter()? {
+            sessions.push(ClientId(row?.0.value()));
+        }
+        for row in txn.open_table(EXTENTS)?.iter()? {
+            let (k, v) = row?;
+            let e = extent_from_bytes(k.value(), v.value())
+                .map_err(|e| record_error(extent_of_key(k.value()).0, "an extent", e))?;
+            match used.last_mut() {
+                Some(last) if last.start + last.blocks == e.phys => last.blocks += e.blocks,
+                _ => used.push(Run { start: e.phys, blocks: e.blocks }),
+            }
+        }
+        txn.commit()?;
+        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, objects, used })
+    }
+
+    /// An object's attributes.
+    pub fn object(&self, object: ObjectId) -> DbResult<Option<ObjectAttr>> {
+        let table = self.0.begin_read()?.open_table(OBJECTS)?;
+        let Some(bytes) = table.get(&object_key(object))? else { return Ok(None) };
+        object_from_bytes(object, bytes.value()).map(Some).map_err(|e| record_error(object, "the record", e))
+    }
+
+    /// Extents of an object that start in `first..end`, in order.
+    pub fn extents(&self, object: ObjectId, first: u64, end: u64) -> DbResult<Vec<(u64, Extent)>> {
+        let table = self.0.begin_read()?.open_table(EXTENTS)?;
+        let (from, to) = (extent_key(object, first), extent_key(object, end));
+        let mut out = Vec::new();
+        for row in table.range::<&[u8; 24]>(&from..&to)? {
+            let (k, v) = row?;
+            let e = extent_from_bytes(k.value(), v.value()).map_err(|e| record_error(object, "an extent", e))?;
+            out.push((extent_of_key(k.value()).1, e));
+        }
+        Ok(out)
+    }
+
+    /// Up to `count` objects behind `after`.
+    pub fn list(&self, after: ObjectId, count: usize) -> DbResult<Vec<ObjectInfo>> {
+        let table = self.0.begin_read()?.open_table(OBJECTS)?;
+        let from = object_key(after);
+        let mut out = Vec::new();
+        for row in table.range::<&[u8; 16]>(&from..)? {
+            let (k, v) = row?;
+            let object = object_of_key(k.value());
+            if object == after {
+                continue;
+            }
+            if out.len() == count {
+                break;
+            }
+            let attr = object_from_bytes(object, v.value()).map_err(|e| record_error(object, "the record", e))?;
+            out.push(ObjectInfo { object, attr });
+        }
+        Ok(out)
+    }
+
+    /// Carries `ops` out in order, as one transaction that ends on stable storage.
+    pub fn commit(&self, ops: &[DbOp], transno: Transno, meta_bytes: u64) -> DbResult<()> {
+        let mut txn = self.0.begin_write()?;
+        txn.set_durability(Durability::Immediate).map_err(redb::Error::from)?;
+        txn.set_quick_repair(meta_bytes > QUICK_REPAIR_BYTES);
+        {
+            let mut objects = txn.open_table(OBJECTS)?;
+            let mut extents = txn.open_table(EXTENTS)?;
+            let mut sequences = txn.open_table(SEQUENCES)?;
+            let mut sessions = txn.open_table(SESSIONS)?;
+            for op in ops {
+                match op {
+                    DbOp::PutObject(id, attr) => {
+                        objects.insert(&object_key(*id), object_to_bytes(*id, attr).as_slice())?;
+                    }
+                    DbOp::DropObject(id) => {
+                        objects.remove(&object_key(*id))?;
+                        let (from, to) = (extent_key(*id, 0), extent_key(*id, u64::MAX));
+                        extents.retain_in::<&[u8; 24], _>(&from..&to, |_, _| false)?;
+                    }
+                    DbOp::PutExtent(id, first, e) => {
+                        let key = extent_key(*id, *first);
+                        extents.insert(&key, extent_to_bytes(&key, e).as_slice())?;
+                    }
+                    DbOp::DropExtent(id, first) => {
+                        extents.remove(&extent_key(*id, *first))?;
+                    }
+                    DbOp::Sequence(seq, last) => {
+                        sequences.insert(seq, last)?;
+                    }
+                    DbOp::SessionOpen(client) => {
+                        sessions.insert(client.0, 1)?;
+                    }
+                    DbOp::SessionClose(client) => {
+                        sessions.remove(client.0)?;
+                    }
+                }
+            }
+            txn.open_table(STATE)?.insert("transno", transno.0)?;
+        }
+        txn.commit()?;
+        Ok(())
+    }
+}

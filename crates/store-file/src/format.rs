@@ -1,0 +1,332 @@
+//! The bytes of every record: little-endian, versioned, each with a checksum over its key and itself.
+//!
+//! `docs/spec/ost-store.md` has the layouts; the golden tests below hold them in place.
+use oss::store::{ObjectAttr, Owner, StoreIdentity};
+use types::{Fid, ObjectId, OstIndex, WallTime};
+use wire::{Crc, crc32c, crc32c_append};
+
+/// Version of the store format.
+pub const FORMAT_VERSION: u32 = 1;
+/// "STRIAOST", little-endian.
+pub const MAGIC: u64 = u64::from_le_bytes(*b"STRIAOST");
+/// Bytes of a superblock.
+pub const SUPERBLOCK_BYTES: usize = 128;
+/// Bytes of an object record.
+pub const OBJECT_BYTES: usize = 64;
+/// Most blocks of one extent record.
+pub const EXTENT_BLOCKS_MAX: u64 = 256;
+const EXTENT_HEAD: usize = 16;
+
+/// Why bytes are not a record.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum FormatError {
+    /// Too short, or longer than it says.
+    Length(usize),
+    /// Not this kind of record.
+    Magic(u64),
+    /// A version that this program does not know.
+    Version(u32),
+    /// It does not match its checksum.
+    Checksum,
+    /// A field has a value that it cannot have.
+    Field(&'static str),
+}
+
+impl std::fmt::Display for FormatError {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            FormatError::Length(n) => write!(f, "a record of {n} bytes"),
+            FormatError::Magic(m) => write!(f, "magic {m:#018x}"),
+            FormatError::Version(v) => write!(f, "record version {v}"),
+            FormatError::Checksum => f.write_str("a record that does not match its checksum"),
+            FormatError::Field(name) => write!(f, "an impossible value of '{name}'"),
+        }
+    }
+}
+
+/// What a store is: in the database and in block 0 of the data file.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Superblock {
+    /// Who it belongs to.
+    pub identity: StoreIdentity,
+    /// Bytes that the data file may grow to; 0: as far as the file system lets it.
+    pub capacity_bytes: u64,
+}
+
+fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
+    out[at..at + bytes.len()].copy_from_slice(bytes);
+}
+fn u64_at(b: &[u8], at: usize) -> u64 {
+    let mut word = [0; 8];
+    word.copy_from_slice(&b[at..at + 8]);
+    u64::from_le_bytes(word)
+}
+fn u32_at(b: &[u8], at: usize) -> u32 {
+    u64_at_most(b, at, 4) as u32
+}
+fn u16_at(b: &[u8], at: usize) -> u16 {
+    u64_at_most(b, at, 2) as u16
+}
+fn u64_at_most(b: &[u8], at: usize, len: usize) -> u64 {
+    b[at..at + len].iter().rev().fold(0, |all, byte| all << 8 | u64::from(*byte))
+}
+
+impl Superblock {
+    /// The record.
+    #[must_use]
+    pub fn to_bytes(&self) -> [u8; SUPERBLOCK_BYTES] {
+        let mut b = [0; SUPERBLOCK_BYTES];
+        put(&mut b, 0, &MAGIC.to_le_bytes());
+        put(&mut b, 8, &FORMAT_VERSION.to_le_bytes());
+        put(&mut b, 12, &(oss::store::BLOCK_BYTES as u32).to_le_bytes());
+        put(&mut b, 16, &self.identity.cluster.to_le_bytes());
+        put(&mut b, 24, &self.identity.uuid.to_le_bytes());
+        put(&mut b, 32, &self.capacity_bytes.to_le_bytes());
+        put(&mut b, 40, &self.identity.ost.0.to_le_bytes());
+        b[42] = self.identity.fsname.len() as u8;
+        put(&mut b, 48, self.identity.fsname.as_bytes());
+        let crc = crc32c(&b[..SUPERBLOCK_BYTES - 4]);
+        put(&mut b, SUPERBLOCK_BYTES - 4, &crc.to_le_bytes());
+        b
+    }
+
+    /// Reads the record.
+    ///
+    /// # Errors
+    /// When the bytes are not one that this program knows. The version is judged before the checksum, so that a
+    /// newer format is called by its name.
+    pub fn from_bytes(b: &[u8]) -> Result<Superblock, FormatError> {
+        if b.len() < SUPERBLOCK_BYTES {
+            return Err(FormatError::Length(b.len()));
+        }
+        if u64_at(b, 0) != MAGIC {
+            return Err(FormatError::Magic(u64_at(b, 0)));
+        }
+        if u32_at(b, 8) != FORMAT_VERSION {
+            return Err(FormatError::Version(u32_at(b, 8)));
+        }
+        if crc32c(&b[..SUPERBLOCK_BYTES - 4]) != u32_at(b, SUPERBLOCK_BYTES - 4) {
+            return Err(FormatError::Checksum);
+        }
+        let len = usize::from(b[42]);
+        let name = b.get(48..48 + len).filter(|_| (1..=16).contains(&len)).ok_or(FormatError::Field("fsname"))?;
+        let fsname = std::str::from_utf8(name).map_err(|_| FormatError::Field("fsname"))?.to_string();
+        let identity =
+            StoreIdentity { cluster: u64_at(b, 16), fsname, ost: OstIndex(u16_at(b, 40)), uuid: u64_at(b, 24) };
+        Ok(Superblock { identity, capacity_bytes: u64_at(b, 32) })
+    }
+}
+
+/// Key of an object.
+#[must_use]
+pub fn object_key(object: ObjectId) -> [u8; 16] {
+    object.0.to_key()
+}
+
+/// The object of a key.
+#[must_use]
+pub fn object_of_key(key: &[u8; 16]) -> ObjectId {
+    ObjectId(Fid::from_key(key))
+}
+
+/// Key of the extent of `object` that starts at `block`: byte order is order of blocks.
+#[must_use]
+pub fn extent_key(object: ObjectId, block: u64) -> [u8; 24] {
+    let mut key = [0; 24];
+    key[..16].copy_from_slice(&object.0.to_key());
+    key[16..].copy_from_slice(&block.to_be_bytes());
+    key
+}
+
+/// Object and block of an extent's key.
+#[must_use]
+pub fn extent_of_key(key: &[u8; 24]) -> (ObjectId, u64) {
+    let (mut fid, mut block) = ([0; 16], [0; 8]);
+    fid.copy_from_slice(&key[..16]);
+    block.copy_from_slice(&key[16..]);
+    (ObjectId(Fid::from_key(&fid)), u64::from_be_bytes(block))
+}
+
+/// Checksum over key and record, the record's checksum field (4..8) counted as zero.
+fn record_crc(key: &[u8], b: &[u8]) -> Crc {
+    let crc = crc32c_append(crc32c(key), &b[..4]);
+    crc32c_append(crc32c_append(crc, &[0; 4]), &b[8..])
+}
+
+fn check_record(key: &[u8], b: &[u8]) -> Result<(), FormatError> {
+    if b[0] != 1 {
+        return Err(FormatError::Version(b[0].into()));
+    }
+    if record_crc(key, b) != u32_at(b, 4) { Err(FormatError::Checksum) } else { Ok(()) }
+}
+
+/// The record of an object's attributes.
+#[must_use]
+pub fn object_to_bytes(object: ObjectId, attr: &ObjectAttr) -> [u8; OBJECT_BYTES] {
+    let mut b = [0; OBJECT_BYTES];
+    b[0] = 1;
+    put(&mut b, 8, &attr.size.to_le_bytes());
+    put(&mut b, 16, &attr.blocks.to_le_bytes());
+    put(&mut b, 24, &attr.mtime.0.to_le_bytes());
+    put(&mut b, 32, &attr.atime.0.to_le_bytes());
+    put(&mut b, 40, &attr.ctime.0.to_le_bytes());
+    put(&mut b, 48, &attr.owner.uid.to_le_bytes());
+    put(&mut b, 52, &attr.owner.gid.to_le_bytes());
+    put(&mut b, 56, &attr.owner.project.to_le_bytes());
+    let crc = record_crc(&object_key(object), &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of an object's attributes.
+///
+/// # Errors
+/// When the bytes are not the record of this object.
+pub fn object_from_bytes(object: ObjectId, b: &[u8]) -> Result<ObjectAttr, FormatError> {
+    if b.len() != OBJECT_BYTES {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(&object_key(object), b)?;
+    let time = |at| WallTime(u64_at(b, at) as i64);
+    Ok(ObjectAttr {
+        size: u64_at(b, 8),
+        blocks: u64_at(b, 16),
+        mtime: time(24),
+        atime: time(32),
+        ctime: time(40),
+        owner: Owner { uid: u32_at(b, 48), gid: u32_at(b, 52), project: u32_at(b, 56) },
+    })
+}
+
+/// Blocks of an object that lie together on the medium.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Extent {
+    /// First block in the data file; never 0.
+    pub phys: u64,
+    /// Number of blocks, 1..=[`EXTENT_BLOCKS_MAX`].
+    pub blocks: u64,
+    /// Checksum of each block; `None`: reserved, reads as zeros.
+    pub crcs: Option<Vec<Crc>>,
+}
+
+/// The record of an extent.
+#[must_use]
+pub fn extent_to_bytes(key: &[u8; 24], e: &Extent) -> Vec<u8> {
+    let crcs = e.crcs.as_deref().unwrap_or(&[]);
+    let mut b = vec![0; EXTENT_HEAD + 4 * crcs.len()];
+    b[0] = 1;
+    b[1] = u8::from(e.crcs.is_none());
+    put(&mut b, 2, &(e.blocks as u16).to_le_bytes());
+    put(&mut b, 8, &e.phys.to_le_bytes());
+    for (i, crc) in crcs.iter().enumerate() {
+        put(&mut b, EXTENT_HEAD + 4 * i, &crc.to_le_bytes());
+    }
+    let crc = record_crc(key, &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of an extent.
+///
+/// # Errors
+/// When the bytes are not the record of this key.
+pub fn extent_from_bytes(key: &[u8; 24], b: &[u8]) -> Result<Extent, FormatError> {
+    if b.len() < EXTENT_HEAD {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(key, b)?;
+    let (blocks, phys, reserved) = (u64::from(u16_at(b, 2)), u64_at(b, 8), b[1]);
+    if !(1..=EXTENT_BLOCKS_MAX).contains(&blocks) {
+        return Err(FormatError::Field("blocks"));
+    }
+    if phys == 0 || phys > u64::MAX >> 13 {
+        return Err(FormatError::Field("phys"));
+    }
+    let want = if reserved == 0 { EXTENT_HEAD + 4 * blocks as usize } else { EXTENT_HEAD };
+    if reserved > 1 || b.len() != want {
+        return Err(FormatError::Length(b.len()));
+    }
+    let crcs = (reserved == 0).then(|| (0..blocks as usize).map(|i| u32_at(b, EXTENT_HEAD + 4 * i)).collect());
+    Ok(Extent { phys, blocks, crcs })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn hex(b: &[u8]) -> String {
+        b.iter().map(|x| format!("{x:02x}")).collect()
+    }
+    fn object() -> ObjectId {
+        ObjectId::new(OstIndex(1), 0x22)
+    }
+
+    #[test]
+    fn a_superblock_has_the_golden_bytes_of_version_1() {
+        let identity = StoreIdentity { cluster: 0x1122, fsname: "stria".into(), ost: OstIndex(3), uuid: 0x99AA };
+        let s = Superblock { identity, capacity_bytes: 1 << 30 };
+        let b = s.to_bytes();
+        assert_eq!(
+            hex(&b[..64]),
+            "53545249414f53540100000000100000221100000000000\
+             0aa990000000000000000004000000000030005000000000073747269610000000000000000000000"
+                .replace(' ', "")
+        );
+        assert_eq!(Superblock::from_bytes(&b), Ok(s));
+        let mut newer = b;
+        newer[8] = 2;
+        assert_eq!(Superblock::from_bytes(&newer), Err(FormatError::Version(2)));
+    }
+
+    #[test]
+    fn records_have_the_golden_bytes_of_version_1() {
+        let attr = ObjectAttr {
+            size: 0x0102_0304,
+            blocks: 5,
+            mtime: WallTime(6),
+            atime: WallTime(-1),
+            ctime: WallTime(8),
+            owner: Owner { uid: 9, gid: 10, project: 11 },
+        };
+        let b = object_to_bytes(object(), &attr);
+        assert_eq!(
+            hex(&b[8..]),
+            "04030201000000000500000000000000060000000000000\
+             0ffffffffffffffff0800000000000000090000000a0000000b00000000000000"
+                .replace(' ', "")
+        );
+        assert_eq!(hex(&object_key(object())), "00000002800004010000002200000000");
+        assert_eq!(object_from_bytes(object(), &b), Ok(attr));
+        let key = extent_key(object(), 7);
+        assert_eq!(hex(&key[16..]), "0000000000000007");
+        assert_eq!(extent_of_key(&key), (object(), 7));
+        let e = Extent { phys: 0x77, blocks: 2, crcs: Some(vec![0xdead_beef, 1]) };
+        let b = extent_to_bytes(&key, &e);
+        assert_eq!((hex(&b[..4]), hex(&b[8..])), ("01000200".into(), "7700000000000000efbeadde01000000".into()));
+        assert_eq!(extent_from_bytes(&key, &b), Ok(e));
+        let r = Extent { phys: 0x77, blocks: 256, crcs: None };
+        assert_eq!(extent_from_bytes(&key, &extent_to_bytes(&key, &r)), Ok(r));
+    }
+
+    #[test]
+    fn every_flipped_bit_and_every_wrong_key_is_found() {
+        let key = extent_key(object(), 7);
+        let e = Extent { phys: 0x77, blocks: 2, crcs: Some(vec![3, 4]) };
+        let b = extent_to_bytes(&key, &e);
+        for bit in 0..b.len() * 8 {
+            let mut bad = b.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(extent_from_bytes(&key, &bad).is_err(), "bit {bit}");
+        }
+        assert_eq!(extent_from_bytes(&extent_key(object(), 8), &b), Err(FormatError::Checksum));
+        for len in 0..b.len() {
+            assert!(extent_from_bytes(&key, &b[..len]).is_err());
+        }
+        let attr = object_to_bytes(object(), &ObjectAttr::default());
+        for bit in 0..attr.len() * 8 {
+            let mut bad = attr;
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(object_from_bytes(object(), &bad).is_err(), "bit {bit}");
+        }
+    }
+}

@@ -1,0 +1,128 @@
+//! The store's face to the OST.
+use oss::store::{
+    Applied, BadBlock, BlockRange, Blocks, ObjectAttr, ObjectInfo, ObjectStore, Space, StoreIdentity, StoreResult,
+    Update,
+};
+use rt::LocalFuture;
+use types::{ClientId, FsError, ObjectId, Transno};
+
+use crate::FileStore;
+use crate::file_store::Inner;
+
+impl FileStore {
+    /// Work on the store that outlives the call.
+    fn with<T: 'static>(&self, work: impl AsyncFnOnce(std::rc::Rc<Inner>) -> T + 'static) -> LocalFuture<T> {
+        let inner = self.0.clone();
+        Box::pin(async move { work(inner).await })
+    }
+}
+
+const WHOLE: BlockRange = BlockRange { first: 0, count: u64::MAX };
+
+impl ObjectStore for FileStore {
+    fn kind(&self) -> &'static str {
+        "file"
+    }
+    fn identity(&self) -> StoreIdentity {
+        self.0.superblock.identity.clone()
+    }
+    fn boot(&self) -> u64 {
+        self.0.boot
+    }
+    fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
+        self.with(async move |s| {
+            s.load(object, &[]).await?;
+            let attr = s.state.borrow().objects.get(&object).map(|o| o.attr);
+            attr.ok_or(FsError::NotFound)
+        })
+    }
+    fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
+        self.with(async move |s| s.read(object, range).await)
+    }
+    fn update(&self, object: ObjectId, update: Update) -> LocalFuture<StoreResult<Applied>> {
+        self.with(async move |s| s.update(object, update).await)
+    }
+    fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.check()?;
+            s.state.borrow_mut().create(seq, to);
+            s.commit_now().await
+        })
+    }
+    fn last_object(&self, seq: u64) -> u32 {
+        self.0.state.borrow().sequences.get(&seq).copied().unwrap_or(0)
+    }
+    fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
+        self.with(async move |s| {
+            s.check()?;
+            for id in objects {
+                match s.load(id, &[WHOLE]).await {
+                    Ok(()) => s.state.borrow_mut().destroy(id),
+                    Err(FsError::NotFound) => {}
+                    Err(e) => return Err(e),
+                }
+            }
+            let transno = s.state.borrow_mut().destroyed(replay);
+            s.dirty.notify();
+            Ok(transno)
+        })
+    }
+    fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
+        self.with(async move |s| {
+            s.load(object, &[WHOLE]).await?;
+            let state = s.state.borrow();
+            Ok(state.objects.get(&object).ok_or(FsError::NotFound)?.seek(block, data))
+        })
+    }
+    fn sync(&self) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| s.commit_now().await)
+    }
+    fn last_committed(&self) -> Transno {
+        self.0.state.borrow().committed
+    }
+    fn space(&self) -> Space {
+        self.0.space()
+    }
+    fn sessions(&self) -> Vec<ClientId> {
+        self.0.state.borrow().sessions.iter().copied().collect()
+    }
+    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().session(client, true);
+            s.commit_now().await
+        })
+    }
+    fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().session(client, false);
+            s.commit_now().await
+        })
+    }
+    fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
+        self.with(async move |s| {
+            s.commit_now().await?;
+            let db = s.db.clone();
+            s.rt.offload(move || db.list(after, count)).await.map_err(|e| s.db_failed(e))
+        })
+    }
+    fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
+        self.with(async move |s| s.verify(object).await)
+    }
+    fn failure(&self) -> Option<FsError> {
+        self.0.failure.get()
+    }
+    fn close(&self) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.closing.set(true);
+            s.dirty.notify();
+            s.kick.notify();
+            loop {
+                let done = s.done.wait();
+                if s.stopped.get() {
+                    return s.failure.get().map_or(Ok(()), Err);
+                }
+                done.await;
+            }
+        })
+    }
+}

@@ -1,0 +1,386 @@
+//! What an open store has in memory, and the moments at which it changes. No I/O here.
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+use hashbrown::HashMap;
+use oss::store::{Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, SizeRule, StoreResult, Update};
+use rustc_hash::FxBuildHasher;
+use types::{ClientId, FsError, ObjectId, Transno};
+
+use crate::db::DbOp;
+use crate::map::Object;
+use crate::space::{Run, SpaceMap};
+
+/// A piece of new data and where it goes.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Placed {
+    /// Which of the update's runs.
+    pub run: usize,
+    /// First block within the object.
+    pub first: u64,
+    pub to: Run,
+    /// The space was reserved there before; it stays mapped until the data are written.
+    pub reused: bool,
+}
+
+/// What became of an update whose data are written.
+pub(crate) enum Outcome {
+    Applied(Applied),
+    /// There is no space for what it reserves.
+    NoRoom,
+    /// Reserved blocks that it wrote into are no longer there: place and write again.
+    Stale,
+}
+
+/// Where an update's data go.
+pub(crate) struct Placement {
+    pub placed: Vec<Placed>,
+    epoch: u64,
+}
+
+/// Everything that one commit takes along.
+pub(crate) struct Batch {
+    pub id: u64,
+    pub ops: Vec<DbOp>,
+    pub transno: Transno,
+    pub data_written: bool,
+}
+
+/// See the module's head.
+pub(crate) struct State {
+    pub objects: HashMap<ObjectId, Object, FxBuildHasher>,
+    /// Objects that were destroyed, by the commit after which the database knows.
+    pub tombs: BTreeMap<ObjectId, u64>,
+    dirty: BTreeSet<ObjectId>,
+    ops: Vec<DbOp>,
+    pub sequences: BTreeMap<u64, u32>,
+    pub sessions: BTreeSet<ClientId>,
+    pub space: SpaceMap,
+    freeing: Vec<Run>,
+    freeing_blocks: u64,
+    /// Freed by a commit, but reads that began before may still be under way.
+    quarantine: VecDeque<(u64, Vec<Run>)>,
+    /// Reserved blocks that are being written where they are.
+    claims: Vec<Run>,
+    readers: BTreeMap<u64, u32>,
+    epoch: u64,
+    pub applied: Transno,
+    pub committed: Transno,
+    /// Number of the commit that takes the next change along.
+    pub commit_next: u64,
+    /// Last commit that is done.
+    pub commit_done: u64,
+    /// Grows when something leaves memory: what was read from the database before may be older than it is now.
+    pub evictions: u64,
+    pub object_count: u64,
+    pub data_written: bool,
+    pub changed: bool,
+    pub mapped_blocks: usize,
+}
+
+impl State {
+    pub fn new(start: &crate::db::Start, space: SpaceMap) -> State {
+        State {
+            objects: HashMap::default(),
+            tombs: BTreeMap::new(),
+            dirty: BTreeSet::new(),
+            ops: Vec::new(),
+            sequences: start.sequences.iter().copied().collect(),
+            sessions: start.sessions.iter().copied().collect(),
+            space,
+            freeing: Vec::new(),
+            freeing_blocks: 0,
+            quarantine: VecDeque::new(),
+            claims: Vec::new(),
+            readers: BTreeMap::new(),
+            epoch: 0,
+            applied: start.transno,
+            committed: start.transno,
+            commit_next: 1,
+            commit_done: 0,
+            evictions: 0,
+            object_count: start.objects,
+            data_written: false,
+            changed: false,
+            mapped_blocks: 0,
+        }
+    }
+
+    fn next_transno(&mut self, replay: Option<Transno>) -> Transno {
+        self.changed = true;
+        let t = replay.unwrap_or(Transno(self.applied.0 + 1));
+        self.applied = self.applied.max(t);
+        t
+    }
+
+    /// Blocks that are not free yet but will be after a commit, or when reads have ended.
+    pub fn coming_free(&self) -> u64 {
+        self.freeing_blocks + self.quarantine.iter().flat_map(|(_, r)| r).map(|r| r.blocks).sum::<u64>()
+    }
+
+    /// Space for the runs of an update: reserved blocks are used where they are, the rest is new. `None`, and nothing
+    /// taken, when there is not enough. The object and the map of the runs are in memory. What is freed from now on
+    /// stays as it is until [`State::settle`] gives the placement up.
+    pub fn place(&mut self, id: ObjectId, puts: &[BlockRun]) -> StoreResult<Option<Placement>> {
+        let object = self.objects.get(&id).ok_or(FsError::NotFound)?;
+        let mut placed = Vec::new();
+        for (run, p) in puts.iter().enumerate() {
+            for (first, to) in object.reserved(p.range()) {
+                if !self.claims.iter().any(|c| c.start < to.start + to.blocks && to.start < c.start + c.blocks) {
+                    placed.push(Placed { run, first, to, reused: true });
+                }
+            }
+        }
+        let reused: u64 = placed.iter().map(|p| p.to.blocks).sum();
+        let want: u64 = puts.iter().map(|p| p.range().count).sum::<u64>() - reused;
+        if want > self.space.ready() {
+            return Ok(None);
+        }
+        self.claims.extend(placed.iter().map(|p| p.to));
+        let size = object.attr.blocks + want + reused;
+        for (run, p) in puts.iter().enumerate() {
+            let mine: Vec<BlockRange> = placed
+                .iter()
+                .filter(|q| q.run == run)
+                .map(|q| BlockRange { first: q.first, count: q.to.blocks })
+                .collect();
+            for gap in gaps(p.range(), &mine) {
+                let runs = self.space.alloc(id, object.goal(gap.first), size, gap.count);
+                let mut first = gap.first;
+                for to in runs.expect("the sum of all gaps is free") {
+                    placed.push(Placed { run, first, to, reused: false });
+                    first += to.blocks;
+                }
+            }
+        }
+        Ok(Some(Placement { placed, epoch: self.read_begins() }))
+    }
+
+    /// Gives a placement up: after its update was applied (`used`), or instead.
+    pub fn settle(&mut self, placement: &Placement, used: bool) {
+        for p in &placement.placed {
+            if p.reused {
+                self.claims.retain(|c| *c != p.to);
+            } else if !used {
+                self.space.free(p.to);
+            }
+        }
+        self.read_ends(placement.epoch);
+    }
+
+    /// Applies an update whose data are written. The object and the map of everything it touches are in memory.
+    /// When it fails nothing has changed, and the placed space is still the caller's.
+    pub fn apply(&mut self, id: ObjectId, update: &Update, placed: &[Placed]) -> StoreResult<Outcome> {
+        let object = self.objects.get_mut(&id).ok_or(FsError::NotFound)?;
+        let there =
+            |p: &Placed| object.reserved(BlockRange { first: p.first, count: p.to.blocks }) == [(p.first, p.to)];
+        if !placed.iter().filter(|p| p.reused).all(there) {
+            return Ok(Outcome::Stale);
+        }
+        let mut attr = object.attr;
+        oss::store::apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
+        let wanted: u64 = update.reserves.iter().map(|r| r.count).sum();
+        let before = object.attr.blocks;
+        let mut freed = Vec::new();
+        if wanted > 0 {
+            let at_most =
+                |r: &BlockRange| if update.drops.iter().any(|d| d.overlaps(r)) { r.count } else { object.holes(*r) };
+            if update.reserves.iter().map(at_most).sum::<u64>() > self.space.ready() {
+                return Ok(Outcome::NoRoom);
+            }
+        }
+        for p in placed.iter().filter(|p| p.reused) {
+            object.take_reserved(BlockRange { first: p.first, count: p.to.blocks });
+        }
+        for d in &update.drops {
+            object.unmap(*d, &mut freed);
+        }
+        for r in &update.reserves {
+            for hole in object.hole_ranges(*r) {
+                let size = object.attr.blocks + hole.count;
+                let runs = self.space.alloc(id, object.goal(hole.first), size, hole.count);
+                let mut first = hole.first;
+                for run in runs.expect("checked above") {
+                    object.map(first, run, None);
+                    first += run.blocks;
+                }
+            }
+        }
+        for p in &update.puts {
+            object.unmap(p.range(), &mut freed);
+        }
+        for p in placed {
+            let put = &update.puts[p.run];
+            let at = (p.first - put.first) as usize;
+            object.map(p.first, p.to, Some(&put.crcs[at..at + p.to.blocks as usize]));
+        }
+        if let SizeRule::Exactly(size) = update.size {
+            object.unmap(BlockRange::new(size.div_ceil(oss::store::BLOCK_BYTES), u64::MAX), &mut freed);
+        }
+        oss::store::apply_attr(&mut attr, update);
+        attr.blocks = object.attr.blocks;
+        object.attr = attr;
+        object.attr_dirty = true;
+        self.mapped_blocks = (self.mapped_blocks + attr.blocks as usize).saturating_sub(before as usize);
+        self.dirty.insert(id);
+        self.data_written |= !placed.is_empty();
+        self.free_later(freed);
+        let transno = self.next_transno(update.replay);
+        Ok(Outcome::Applied(Applied { transno, attr }))
+    }
+
+    fn free_later(&mut self, freed: Vec<Run>) {
+        self.freeing_blocks += freed.iter().map(|r| r.blocks).sum::<u64>();
+        self.freeing.extend(freed);
+    }
+
+    /// Removes an object whose whole map is in memory.
+    pub fn destroy(&mut self, id: ObjectId) {
+        let Some(mut object) = self.objects.remove(&id) else { return };
+        self.mapped_blocks = self.mapped_blocks.saturating_sub(object.mapped());
+        let mut freed = Vec::new();
+        object.unmap(BlockRange::new(0, u64::MAX), &mut freed);
+        self.free_later(freed);
+        self.space.close_window(id);
+        self.dirty.remove(&id);
+        self.tombs.insert(id, self.commit_next);
+        self.ops.push(DbOp::DropObject(id));
+        self.object_count -= 1;
+        self.evictions += 1;
+    }
+
+    /// Ends a destroy: its transaction.
+    pub fn destroyed(&mut self, replay: Option<Transno>) -> Transno {
+        self.next_transno(replay)
+    }
+
+    /// Makes empty objects up to `to` in a sequence.
+    pub fn create(&mut self, seq: u64, to: u32) {
+        let last = self.sequences.entry(seq).or_default();
+        for oid in *last + 1..=to {
+            let id = ObjectId(types::Fid::new(seq, oid));
+            self.objects.insert(id, Object::fresh());
+            self.dirty.insert(id);
+            self.object_count += 1;
+        }
+        if to > *last {
+            *last = to;
+            self.ops.push(DbOp::Sequence(seq, to));
+            self.changed = true;
+        }
+    }
+
+    pub fn session(&mut self, client: ClientId, open: bool) {
+        let changed = if open { self.sessions.insert(client) } else { self.sessions.remove(&client) };
+        if changed {
+            self.ops.push(if open { DbOp::SessionOpen(client) } else { DbOp::SessionClose(client) });
+            self.changed = true;
+        }
+    }
+
+    /// Everything that changed since the last batch; `None` when nothing did.
+    pub fn batch(&mut self) -> Option<Batch> {
+        if !self.changed {
+            return None;
+        }
+        let id = self.commit_next;
+        self.commit_next += 1;
+        self.changed = false;
+        // Removals and tables of names first, then what the remaining objects look like now.
+        let mut ops = std::mem::take(&mut self.ops);
+        for object in std::mem::take(&mut self.dirty) {
+            let Some(o) = self.objects.get_mut(&object) else { continue };
+            ops.push(DbOp::PutObject(object, o.attr));
+            o.take_dirty(id, |first, e| {
+                ops.push(match e {
+                    Some(e) => DbOp::PutExtent(object, first, e.clone()),
+                    None => DbOp::DropExtent(object, first),
+                });
+            });
+        }
+        self.freeing_blocks = 0;
+        self.quarantine.push_back((u64::MAX, std::mem::take(&mut self.freeing)));
+        let data_written = std::mem::take(&mut self.data_written);
+        Some(Batch { id, ops, transno: self.applied, data_written })
+    }
+
+    /// A batch is on stable storage.
+    pub fn committed(&mut self, batch: &Batch) {
+        self.commit_done = batch.id;
+        self.committed = self.committed.max(batch.transno);
+        self.tombs.retain(|_, until| *until > batch.id);
+        if let Some(entry) = self.quarantine.iter_mut().find(|(tag, _)| *tag == u64::MAX) {
+            entry.0 = self.epoch;
+        }
+        self.epoch += 1;
+        self.release();
+    }
+
+    /// A read begins: blocks freed from now on stay as they are until it ends.
+    pub fn read_begins(&mut self) -> u64 {
+        *self.readers.entry(self.epoch).or_default() += 1;
+        self.epoch
+    }
+
+    /// A read has ended.
+    pub fn read_ends(&mut self, epoch: u64) {
+        if let Some(n) = self.readers.get_mut(&epoch) {
+            *n -= 1;
+            if *n == 0 {
+                self.readers.remove(&epoch);
+                self.release();
+            }
+        }
+    }
+
+    fn release(&mut self) {
+        let oldest = self.readers.keys().next().copied().unwrap_or(u64::MAX - 1);
+        while let Some((tag, _)) = self.quarantine.front()
+            && *tag < oldest
+        {
+            let (_, runs) = self.quarantine.pop_front().expect("there is a front");
+            runs.into_iter().for_each(|r| self.space.free(r));
+        }
+    }
+
+    /// Lets clean objects and maps go until memory is within its limits.
+    pub fn shrink(&mut self, objects_max: usize, mapped_max: usize) {
+        if self.objects.len() <= objects_max && self.mapped_blocks <= mapped_max {
+            return;
+        }
+        let done = self.commit_done;
+        let (keep_objects, keep_mapped) = (objects_max / 8 * 7, mapped_max / 8 * 7);
+        let ids: Vec<ObjectId> = self.objects.keys().copied().collect();
+        for id in ids {
+            if self.objects.len() <= keep_objects && self.mapped_blocks <= keep_mapped {
+                break;
+            }
+            let Some(o) = self.objects.get_mut(&id) else { continue };
+            let gone = if o.is_clean(done) {
+                let n = o.mapped();
+                self.objects.remove(&id);
+                n
+            } else {
+                o.shed(done)
+            };
+            self.mapped_blocks = self.mapped_blocks.saturating_sub(gone);
+            self.evictions += 1;
+        }
+    }
+}
+
+/// The parts of `range` outside the disjoint `parts`.
+fn gaps(range: BlockRange, parts: &[BlockRange]) -> Vec<BlockRange> {
+    let mut sorted = parts.to_vec();
+    sorted.sort_by_key(|p| p.first);
+    let (mut out, mut at) = (Vec::new(), range.first);
+    for p in sorted {
+        if p.first > at {
+            out.push(BlockRange::new(at, p.first));
+        }
+        at = p.end();
+    }
+    if at < range.end() {
+        out.push(BlockRange::new(at, range.end()));
+    }
+    out
+}

@@ -1,0 +1,325 @@
+//! The file store against the conformance suite, power losses, damage and full disks.
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::rc::Rc;
+
+use cache::frames::FramePool;
+use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
+use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
+use oss::testworld::TestWorld;
+use rt::Rt;
+use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
+use types::{ClientId, Duration, FsError, ObjectId, OstIndex, Rng, Transno};
+
+const DIR: &str = "/ost0";
+
+fn options(capacity_bytes: u64) -> MkfsOptions {
+    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+    MkfsOptions { identity, capacity_bytes }
+}
+
+fn small() -> FileStoreConfig {
+    FileStoreConfig { grow_bytes: 1 << 20, db_cache_bytes: 1 << 20, ..FileStoreConfig::default() }
+}
+
+async fn make(rt: Rt, capacity_bytes: u64, config: FileStoreConfig) -> Rc<dyn ObjectStore> {
+    mkfs(&rt, Path::new(DIR), &options(capacity_bytes)).await.unwrap();
+    open(rt, config).await
+}
+
+async fn open(rt: Rt, config: FileStoreConfig) -> Rc<dyn ObjectStore> {
+    Rc::new(FileStore::open(rt, Path::new(DIR), Some(7), config, None).await.unwrap())
+}
+
+fn object(oid: u32) -> ObjectId {
+    ObjectId::new(OstIndex(0), oid)
+}
+
+#[test]
+fn the_file_store_does_what_the_model_does() {
+    let world = TestWorld::new(1, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        one_by_one(rt, store, 5, 600).await;
+    });
+}
+
+#[test]
+fn a_store_that_keeps_almost_nothing_in_memory_does_the_same() {
+    let world = TestWorld::new(2, 16 << 20);
+    let rt = world.rt();
+    let config = FileStoreConfig {
+        mapped_blocks_max: 8,
+        objects_max: 1,
+        commit_interval: Duration::from_micros(300),
+        ..small()
+    };
+    world.run(async move {
+        let store = make(rt.clone(), 0, config).await;
+        one_by_one(rt, store, 6, 400).await;
+    });
+}
+
+#[test]
+fn counted_space_is_there_to_the_last_block_and_comes_back() {
+    let world = TestWorld::new(3, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 16 << 20, small()).await;
+        space_is_exact(rt, store).await;
+    });
+}
+
+#[test]
+fn a_file_system_that_is_full_is_a_full_store_and_not_a_failed_one() {
+    let world = TestWorld::new(3, 16 << 20);
+    let rt = world.rt();
+    world.set_disk_capacity(6 << 20);
+    world.run(async move {
+        let config = FileStoreConfig { reserve_bytes: 2 << 20, ..small() };
+        let store = make(rt.clone(), 0, config).await;
+        store.create(object(1).0.seq, 1).await.unwrap();
+        let (mut rng, mut failed) = (Rng::new(1), 0);
+        for step in 1..400 {
+            match store.update(object(1), Change::random(&mut rng, 1, step).update(&rt)).await {
+                Err(FsError::NoSpace) => failed += 1,
+                other => drop(other.unwrap()),
+            }
+        }
+        let _ = failed;
+        let update = Update { size: SizeRule::Exactly(0), ..Update::default() };
+        store.update(object(1), update).await.unwrap();
+        store.sync().await.unwrap();
+        assert_eq!(store.failure(), None);
+        let free = store.space().free;
+        assert!(free > 1 << 20 && free < 6 << 20, "{free}");
+    });
+}
+
+/// Changes many objects at once, remembering what each transaction made of the objects, until the power fails.
+async fn work_until_power_fails(rt: Rt, store: Rc<dyn ObjectStore>, seed: u64, log: Rc<std::cell::RefCell<Log>>) {
+    let tasks = (0..3u64).map(|t| {
+        let (rt, store, log) = (rt.clone(), store.clone(), log.clone());
+        async move {
+            let mut rng = Rng::new(seed * 31 + t);
+            for step in 1..40u32 {
+                let mut change = Change::random(&mut rng, 1, step * 3 + t as u32);
+                change.object = object(1 + t as u32);
+                if step % 20 == 0 && t == 2 {
+                    if let Ok(transno) = store.destroy(vec![change.object], None).await {
+                        log.borrow_mut().changes.insert(transno, None);
+                    }
+                    return;
+                }
+                let Ok(applied) = store.update(change.object, change.update(&rt)).await else { return };
+                log.borrow_mut().changes.insert(applied.transno, Some(change));
+                if rng.chance(0.2) {
+                    if store.sync().await.is_err() {
+                        return;
+                    }
+                    let mut log = log.borrow_mut();
+                    log.synced = log.synced.max(applied.transno);
+                }
+            }
+        }
+    });
+    rt::sync::join_all(tasks.collect()).await;
+}
+
+#[derive(Default)]
+struct Log {
+    /// What each transaction did; `None`: destroyed object 3.
+    changes: BTreeMap<Transno, Option<Change>>,
+    synced: Transno,
+}
+
+impl Log {
+    /// The objects after every transaction up to `last`.
+    fn model(&self, last: Transno) -> Model {
+        let mut model = Model::default();
+        for oid in 1..=3 {
+            model.objects.insert(object(oid), ModelObject::default());
+        }
+        for change in self.changes.range(..=last).map(|(_, c)| c) {
+            match change {
+                Some(c) => model.apply(c),
+                None => drop(model.objects.remove(&object(3))),
+            }
+        }
+        model
+    }
+}
+
+/// One life: works, loses power after `stop` disk steps, comes back; what is there must be exactly one prefix of the
+/// transactions, at least what was synced. Answers whether the power failed at all.
+fn one_power_loss(pool: FramePool, seed: u64, stop: u64) -> bool {
+    let world = TestWorld::with_pool(seed, pool);
+    let rt = world.rt();
+    let config = || FileStoreConfig { commit_interval: Duration::from_micros(400), ..small() };
+    let first = rt.clone();
+    world.run(async move {
+        let store = make(first, 0, config()).await;
+        store.create(object(1).0.seq, 3).await.unwrap();
+        store.session_open(ClientId(5)).await.unwrap();
+        store.close().await.unwrap();
+    });
+    let log = Rc::new(std::cell::RefCell::new(Log::default()));
+    world.stop_disks_at(world.disk_steps() + stop);
+    let (rt2, log2) = (rt.clone(), log.clone());
+    world.run(async move {
+        let Ok(store) = FileStore::open(rt2.clone(), Path::new(DIR), Some(7), config(), None).await else { return };
+        let store: Rc<dyn ObjectStore> = Rc::new(store);
+        work_until_power_fails(rt2, store.clone(), seed, log2).await;
+        let _ = store.close().await;
+    });
+    let failed = world.disks_are_off();
+    let next = world.power_cycle(seed ^ stop);
+    let rt = next.rt();
+    next.run(async move {
+        let store = open(rt.clone(), config()).await;
+        let committed = store.last_committed();
+        let log = log.borrow();
+        assert!(
+            committed >= log.synced,
+            "seed {seed} stop {stop}: {committed} is committed, {} was synced",
+            log.synced
+        );
+        let known = log.changes.keys().next_back().copied().unwrap_or_default();
+        // The last transaction may have been committed before its task could note it.
+        if committed > known {
+            return;
+        }
+        let model = log.model(committed);
+        for oid in 1..=3 {
+            compare(&store, object(oid), model.objects.get(&object(oid)), &format!("seed {seed} stop {stop}")).await;
+        }
+        assert_eq!(store.sessions(), [ClientId(5)]);
+        assert_eq!(store.last_object(object(1).0.seq), 3);
+        // And it goes on.
+        store.create(object(4).0.seq, 4).await.unwrap();
+        let change = Change { object: object(4), ..Change::random(&mut Rng::new(9), 1, 7) };
+        store.update(object(4), change.update(&rt)).await.unwrap();
+        store.close().await.unwrap();
+    });
+    failed
+}
+
+#[test]
+fn a_power_loss_after_any_disk_step_leaves_exactly_the_committed_transactions() {
+    let pool = FramePool::new(24 << 20);
+    for seed in 1..=3 {
+        let mut stop = 0;
+        while one_power_loss(pool, seed, stop) {
+            stop += if stop < 40 { 1 } else { 1 + stop / 16 };
+        }
+        assert!(stop > 100, "the work ended after {stop} steps");
+    }
+}
+
+#[test]
+fn a_flipped_bit_is_an_error_that_names_the_block_and_never_data() {
+    let world = TestWorld::new(4, 16 << 20);
+    let rt = world.rt();
+    let first = rt.clone();
+    world.run(async move {
+        let store = make(first.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 1).await.unwrap();
+        let mut rng = Rng::new(3);
+        let change = loop {
+            let c = Change::random(&mut rng, 1, 1);
+            if c.update(&first).puts.first().is_some_and(|p| p.crcs.len() > 5) {
+                break c;
+            }
+        };
+        store.update(object(1), change.update(&first)).await.unwrap();
+        store.close().await.unwrap();
+    });
+    world.damage(&Path::new(DIR).join("data"), |bytes| bytes[3 * 4096 + 77] ^= 4);
+    world.run(async move {
+        let store = open(rt.clone(), small()).await;
+        let bad = store.verify(object(1)).await.unwrap();
+        assert_eq!(bad.len(), 1);
+        let at = bad[0].block;
+        assert_eq!(store.read(object(1), BlockRange::new(at, at + 1)).await.unwrap_err(), FsError::Corrupt);
+        assert!(store.read(object(1), BlockRange::new(at + 1, at + 2)).await.is_ok());
+    });
+}
+
+#[test]
+fn a_store_of_another_cluster_a_newer_format_or_none_is_refused_with_the_reason() {
+    let world = TestWorld::new(5, 16 << 20);
+    let rt = world.rt();
+    let start = rt.clone();
+    world.run(async move {
+        let dir = Path::new(DIR);
+        let none = FileStore::open(start.clone(), dir, None, small(), None).await.err().unwrap();
+        assert!(matches!(none, OpenError::Missing(_)) && none.to_string().contains("mkfs"));
+        let bad = MkfsOptions { capacity_bytes: 1 << 20, ..options(0) };
+        assert!(mkfs(&start, dir, &bad).await.unwrap_err().to_string().contains("16M"));
+        let mut bad = options(0);
+        bad.identity.fsname = "far-too-long".into();
+        assert!(mkfs(&start, dir, &bad).await.unwrap_err().to_string().contains("far-too-long"));
+        mkfs(&start, dir, &options(0)).await.unwrap();
+        assert!(matches!(mkfs(&start, dir, &options(0)).await.unwrap_err(), OpenError::Exists(_)));
+        let other = FileStore::open(start.clone(), dir, Some(8), small(), None).await.err().unwrap();
+        assert!(matches!(other, OpenError::OtherCluster { found: 7, wanted: 8, .. }));
+    });
+    world.damage(&Path::new(DIR).join("data"), |bytes| bytes[8] = 99);
+    world.run(async move {
+        let newer = FileStore::open(rt.clone(), Path::new(DIR), None, small(), None).await.err().unwrap();
+        assert!(matches!(newer, OpenError::NewerFormat { found: 99, known: 1, .. }), "{newer}");
+    });
+}
+
+#[test]
+fn after_a_failed_write_everything_fails_until_it_is_opened_again() {
+    let world = TestWorld::new(6, 16 << 20);
+    let rt = world.rt();
+    let start = rt.clone();
+    let outer = world.clone();
+    world.run(async move {
+        let store = make(start.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 1).await.unwrap();
+        outer.stop_disks_at(outer.disk_steps());
+        let change = Change::random(&mut Rng::new(2), 1, 1).update(&start);
+        assert!(!change.puts.is_empty());
+        assert_eq!(store.update(object(1), change).await, Err(FsError::Io));
+        assert_eq!(store.failure(), Some(FsError::Io));
+        assert_eq!(store.sync().await, Err(FsError::Io));
+        assert_eq!(store.read(object(1), BlockRange::new(0, 1)).await.unwrap_err(), FsError::Io);
+        assert_eq!(store.close().await, Err(FsError::Io));
+    });
+    let next = world.power_cycle(1);
+    let rt = next.rt();
+    next.run(async move {
+        let store = open(rt, small()).await;
+        assert_eq!(store.attr(object(1)).await.map(|a| a.size), Ok(0));
+        assert_eq!(store.boot(), 2);
+    });
+}
+
+#[test]
+fn sequential_writes_become_few_extents_and_few_records() {
+    let world = TestWorld::new(7, 32 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 1).await.unwrap();
+        for i in 0..1024u64 {
+            let put = Update { size: SizeRule::AtLeast((i + 1) * 4096), ..block(&rt, i) };
+            store.update(object(1), put).await.unwrap();
+        }
+        store.sync().await.unwrap();
+        let blocks = store.read(object(1), BlockRange::new(0, 1024)).await.unwrap();
+        assert_eq!(blocks.crcs.len(), 1024);
+        assert_eq!(store.verify(object(1)).await, Ok(Vec::new()));
+    });
+}
+
+fn block(rt: &Rt, at: u64) -> Update {
+    let mut bulk = cache::frames::Bulk::alloc(rt.frames(), 4096).unwrap();
+    bulk.copy_in(0, &[at as u8; 4096]);
+    let crcs = bulk.slices().map(wire::crc32c).collect();
+    Update { puts: vec![oss::store::BlockRun { first: at, bulk, crcs }], ..Update::default() }
+}
