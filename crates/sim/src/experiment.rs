@@ -2,6 +2,7 @@
 use crate::cacheworld::{self, CacheWorldConfig};
 use crate::light::{self, LightConfig, Progress};
 use crate::metrics::{Metrics, StateHash};
+use crate::readworld::{self, ReadWorldConfig};
 use crate::scenario::{Expect, Params, Scenario, WorldKind};
 use crate::survey::{self, SurveyConfig};
 use std::time::Instant;
@@ -155,6 +156,11 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
         WorldKind::Cache => {
             let config = CacheWorldConfig::from_params(params)?;
             let (metrics, events, virtual_ns, hash) = cacheworld::run(&config, progress)?;
+            Ok(RunOutcome { metrics, events, virtual_ns, hash })
+        }
+        WorldKind::Readahead => {
+            let config = ReadWorldConfig::from_params(params)?;
+            let (metrics, events, virtual_ns, hash) = readworld::run(&config, progress)?;
             Ok(RunOutcome { metrics, events, virtual_ns, hash })
         }
         WorldKind::Reference => Err("a reference scenario is shown by a test of its room".to_string()),

@@ -11,5 +11,6 @@ pub mod hw;
 pub mod light;
 pub mod metrics;
 pub mod ost;
+pub mod readworld;
 pub mod scenario;
 pub mod survey;

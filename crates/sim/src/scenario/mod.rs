@@ -18,6 +18,8 @@ pub enum WorldKind {
     Survey,
     /// Client and OST caches.
     Cache,
+    /// Readers on one client, and the readahead room.
+    Readahead,
     /// Nothing runs here: the claim is a test of a room, which the scenario names.
     Reference,
 }
@@ -28,8 +30,9 @@ impl WorldKind {
             "light" => Ok(WorldKind::Light),
             "survey" => Ok(WorldKind::Survey),
             "cache" => Ok(WorldKind::Cache),
+            "readahead" => Ok(WorldKind::Readahead),
             "reference" => Ok(WorldKind::Reference),
-            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, reference")),
+            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, readahead, reference")),
         }
     }
 }

@@ -108,6 +108,22 @@ static ROWS: &[Row] = &[
     Row { name: "workload.stripe_bytes", default: "1M", kind: Kind::Size(1 << 16, 1 << 32), meaning: "World cache and readahead: stripe size." },
     Row { name: "workload.accesses", default: "5000", kind: Kind::Int(1, 100_000_000), meaning: "World cache: accesses measured." },
     Row { name: "workload.warmup", default: "0", kind: Kind::Int(0, 100_000_000), meaning: "World cache: accesses before." },
+    Row { name: "readahead.policy", default: "parallel", kind: Kind::Choice(|| readahead::POLICIES.iter().map(|p| p.name.to_string()).collect()), meaning: "World readahead: policy of every open file." },
+    Row { name: "reader.count", default: "1", kind: Kind::Int(1, 10_000), meaning: "World readahead: readers, each on its own file." },
+    Row { name: "reader.pool_threads", default: "4", kind: Kind::Int(1, 1000), meaning: "World readahead: threads that fetch beside the readers." },
+    Row { name: "reader.order", default: "sequential", kind: Kind::Choice(|| strings(&["sequential", "stride", "backward", "random"])), meaning: "World readahead: order of a reader's calls." },
+    Row { name: "reader.io_bytes", default: "1M", kind: Kind::Size(1, 1 << 30), meaning: "World readahead: bytes per call." },
+    Row { name: "reader.skip_bytes", default: "1M", kind: Kind::Size(0, 1 << 30), meaning: "World readahead: bytes skipped between calls of order stride." },
+    Row { name: "reader.rpc_bytes", default: "1M", kind: Kind::Size(4096, 1 << 26), meaning: "World readahead: largest RPC." },
+    Row { name: "reader.ost_count", default: "4", kind: Kind::Int(1, 1000), meaning: "World readahead: OSTs that files are striped over." },
+    Row { name: "reader.ost_slots", default: "16", kind: Kind::Int(1, 10_000), meaning: "World readahead: RPCs that an OST works on at once." },
+    Row { name: "reader.ost_latency_us", default: "30", kind: Kind::Float(0.0, 1e7), meaning: "World readahead: an OST's time before the first byte; 30 is a null OST, 2000 an emulated disk." },
+    Row { name: "reader.ost_mb_per_s", default: "5000", kind: Kind::Float(0.1, 1e6), meaning: "World readahead: an OST's rate." },
+    Row { name: "reader.nic_mb_per_s", default: "5000", kind: Kind::Float(0.1, 1e6), meaning: "World readahead: rate of the client's NIC." },
+    Row { name: "reader.copy_mb_per_s", default: "4000", kind: Kind::Float(1.0, 1e6), meaning: "World readahead: rate of copying from cache to program, per core." },
+    Row { name: "reader.receive_mb_per_s", default: "2500", kind: Kind::Float(1.0, 1e6), meaning: "World readahead: rate of receiving bulk, per thread." },
+    Row { name: "reader.call_us", default: "2", kind: Kind::Float(0.0, 1e6), meaning: "World readahead: fixed cost of a call." },
+    Row { name: "reader.issue_us", default: "15", kind: Kind::Float(0.0, 1e6), meaning: "World readahead: CPU cost of sending an RPC." },
     Row { name: "engine.partition", default: "true", kind: Kind::Flag, meaning: "Run parts that share nothing one after the other; same history, less memory." },
     Row { name: "timeline", default: "false", kind: Kind::Flag, meaning: "Record curves over virtual time." },
 ];
@@ -131,6 +147,8 @@ impl Params {
             nrs::NrsConfig::default().set(room_key, text).map_err(|e| e.to_string())?;
         } else if let Some(room_key) = key.strip_prefix("cache.") {
             cache::CacheConfig::new(64).set(room_key, text)?;
+        } else if let Some(room_key) = key.strip_prefix("readahead.") {
+            readahead::Config::default().set(room_key, text).map_err(|e| e.to_string())?;
         } else {
             return Err(unknown_key(key));
         }
