@@ -20,6 +20,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
+use std::time::Duration;
 
 /// Why a mount or unmount did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -43,6 +44,9 @@ pub enum MountError {
     /// A FUSE mount without a daemon is there.
     #[error("mount point {} holds a dead FUSE mount (its daemon is gone): detach it (umount -l {p}) or use -o clean_stale", .0.display(), p = .0.display())]
     Stale(PathBuf),
+    /// A FUSE mount whose daemon does not answer is there.
+    #[error("mount point {} holds a FUSE mount that does not answer: end it (umount -f -l {p})", .0.display(), p = .0.display())]
+    Hangs(PathBuf),
     /// Programs still use the mount.
     #[error("{} is still in use: close the programs that use it (fuser -vm {p}), or unmount lazily", .at.display(), p = .at.display())]
     StillBusy {
@@ -172,18 +176,42 @@ impl Mount {
     /// Ends the connection by force: every caller gets an error, every worker ends. Works when nothing else does.
     ///
     /// # Errors
-    /// The system's answer, or `Unsupported` when the connection's number is not known.
+    /// The system's answer when neither the control file nor a forced unmount (root only) works.
     pub fn abort(&self) -> io::Result<()> {
-        abort(self.connection.ok_or(io::ErrorKind::Unsupported)?)
+        let by_file = self.connection.ok_or(io::ErrorKind::Unsupported.into()).and_then(abort);
+        if by_file.is_ok() || !self.is_mounted() {
+            return Ok(());
+        }
+        // Where fusectl is not mounted: a forced unmount aborts first.
+        let path = CString::new(self.at.as_os_str().as_bytes())?;
+        let flags = libc::UMOUNT_NOFOLLOW | libc::MNT_FORCE | libc::MNT_DETACH;
+        // SAFETY: a NUL-terminated path that outlives the call.
+        if unsafe { libc::umount2(path.as_ptr(), flags) } == 0 { Ok(()) } else { Err(io::Error::last_os_error()) }
     }
 }
 
 /// Aborts FUSE connection `connection` (root, or the user who mounted).
 ///
 /// # Errors
-/// The system's answer; `NotFound` also when fusectl is not mounted on `/sys/fs/fuse/connections`.
+/// The system's answer; `NotFound` also when fusectl is not mounted on `/sys/fs/fuse/connections` and cannot be.
 pub fn abort(connection: u32) -> io::Result<()> {
-    std::fs::write(format!("/sys/fs/fuse/connections/{connection}/abort"), "1")
+    const CONTROL: &std::ffi::CStr = c"/sys/fs/fuse/connections";
+    let path = format!("/sys/fs/fuse/connections/{connection}/abort");
+    match std::fs::OpenOptions::new().write(true).open(&path) {
+        Err(e)
+            if e.kind() == io::ErrorKind::NotFound
+                && table::mount_at(Path::new("/sys/fs/fuse/connections")).is_none() =>
+        {
+            let kind = c"fusectl".as_ptr();
+            // SAFETY: static NUL-terminated strings; no data.
+            if unsafe { libc::mount(kind, CONTROL.as_ptr(), kind, 0, std::ptr::null()) } != 0 {
+                return Err(e);
+            }
+            std::fs::OpenOptions::new().write(true).open(&path)
+        }
+        other => other,
+    }
+    .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
 }
 
 /// Unmounts whatever FUSE file system is at `at`, as root directly, otherwise through fusermount3.
@@ -223,8 +251,8 @@ pub fn check_mount_point(at: &Path, options: &MountOptions) -> Result<PathBuf, M
     let parent = parent.canonicalize().map_err(|_| MountError::Missing(at.into()))?;
     let full = if at.is_absolute() && at.parent().is_none() { PathBuf::from("/") } else { parent.join(name) };
     loop {
-        let found = std::fs::metadata(&full);
-        match found {
+        match look(&full) {
+            Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(MountError::Hangs(full)),
             Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
                 if !options.clean_stale {
                     return Err(MountError::Stale(full));
@@ -244,6 +272,20 @@ pub fn check_mount_point(at: &Path, options: &MountOptions) -> Result<PathBuf, M
         return Err(MountError::Busy { at: full, kind: entry.kind, source_name: entry.source });
     }
     Ok(full)
+}
+
+/// How long a FUSE mount found at the mount point may take to answer.
+const LOOK_FOR: Duration = Duration::from_secs(3);
+
+/// Looks at the mount point without hanging in a FUSE mount whose daemon does not answer.
+fn look(at: &Path) -> io::Result<std::fs::Metadata> {
+    if table::connection_at(at).is_none() {
+        return std::fs::metadata(at);
+    }
+    let (tell, told) = std::sync::mpsc::channel();
+    let path = at.to_owned();
+    std::thread::spawn(move || tell.send(std::fs::metadata(path)));
+    told.recv_timeout(LOOK_FOR).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 
 fn mount_directly(at: &Path, options: &MountOptions) -> Result<OwnedFd, MountError> {

@@ -179,13 +179,15 @@ unsafe fn clean_up(plan: &Plan) {
                 libc::close(fd);
             }
         }
-        let mut stat: libc::stat = std::mem::zeroed();
-        if libc::stat(plan.at.as_ptr(), &raw mut stat) == 0 {
-            // The connection is aborted, so an answer is either cached and ours, or of another file system.
-            if Some(libc::minor(stat.st_dev)) != plan.minor || libc::major(stat.st_dev) != 0 {
+        // DONT_SYNC: answered from memory, even by a mount that hangs. Anything but our device is not ours to unmount.
+        let mut stat: libc::statx = std::mem::zeroed();
+        let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
+        if libc::statx(libc::AT_FDCWD, plan.at.as_ptr(), flags, 0, &raw mut stat) == 0 {
+            if Some(stat.stx_dev_minor) != plan.minor || stat.stx_dev_major != 0 {
                 return;
             }
-        } else if *libc::__errno_location() != libc::ENOTCONN && *libc::__errno_location() != libc::ECONNABORTED {
+        } else if plan.fusermount.is_none() && !matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED)
+        {
             return;
         }
         match &plan.fusermount {
@@ -201,7 +203,8 @@ unsafe fn clean_up(plan: &Plan) {
                 libc::execv(argv[0], argv.as_ptr());
             }
             None => {
-                libc::umount2(plan.at.as_ptr(), libc::MNT_DETACH);
+                // Forced: aborts the connection also where fusectl is not mounted.
+                libc::umount2(plan.at.as_ptr(), libc::MNT_FORCE | libc::MNT_DETACH | libc::UMOUNT_NOFOLLOW);
             }
         }
     }

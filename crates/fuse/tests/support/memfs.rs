@@ -293,7 +293,7 @@ impl MemFs {
                 if arg.flags & fuse::abi::POLL_SCHEDULE_NOTIFY != 0 {
                     state.poll_handles.push(arg.kh);
                 }
-                let ready = if state.ready { arg.events } else { 0 };
+                let ready = if state.ready { libc::POLLIN as u32 } else { 0 };
                 req.into_reply().poll(ready)
             }
             Op::Ioctl { arg, data } => {

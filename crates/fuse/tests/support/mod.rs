@@ -85,6 +85,11 @@ impl Mounted {
         self.session.notifier()
     }
 
+    /// Waits until the first serving thread ends by itself.
+    pub fn join_first(&mut self) -> Result<(), SessionError> {
+        self.serving.remove(0).join().unwrap()
+    }
+
     /// Unmounts and returns how serving ended.
     pub fn finish(mut self) -> Vec<Result<(), SessionError>> {
         self.mount.unmount(false).unwrap();

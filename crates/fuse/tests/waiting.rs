@@ -1,0 +1,238 @@
+//! Requests that wait (for locks, for events) hold up nobody, can be interrupted, and the kernel's caches obey the
+//! notifier. Each test runs on each transport.
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io;
+use std::os::fd::AsRawFd;
+use std::os::unix::fs::FileExt;
+use std::process::{Child, Command};
+use std::sync::atomic::Ordering;
+use support::{Mounted, transports, wait};
+
+fn everywhere(test: impl Fn(&Mounted)) {
+    for choice in transports() {
+        let config = fuse::SessionConfig { ring_depth: 4, dev_depth: 4, ..Default::default() };
+        let mounted = Mounted::with(choice, 1, config, "noatime");
+        test(&mounted);
+        for ended in mounted.finish() {
+            ended.unwrap();
+        }
+    }
+}
+
+fn fcntl_lock(f: &File, cmd: i32, kind: i32, start: i64, len: i64) -> io::Result<libc::flock> {
+    // SAFETY: an all-zero flock is valid; the descriptor is open.
+    unsafe {
+        let mut lk: libc::flock = std::mem::zeroed();
+        (lk.l_type, lk.l_start, lk.l_len) = (kind as i16, start, len);
+        if libc::fcntl(f.as_raw_fd(), cmd, &raw mut lk) < 0 { Err(io::Error::last_os_error()) } else { Ok(lk) }
+    }
+}
+
+fn open(m: &Mounted, name: &str) -> File {
+    OpenOptions::new().create(true).truncate(false).read(true).write(true).open(m.path(name)).unwrap()
+}
+
+/// A process that takes flock(2) on a file (and exits with it), so that its waiting can be killed.
+fn flock_child(m: &Mounted, name: &str, wait: bool) -> Child {
+    let mut c = Command::new("flock");
+    c.args(if wait { &["-x"][..] } else { &["-n", "-x"][..] }).arg(m.path(name)).arg("true");
+    c.spawn().unwrap()
+}
+
+fn until(m: &Mounted, what: &str, condition: impl Fn(&support::memfs::State) -> bool) {
+    let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+    while !condition(&m.state.lock().unwrap()) {
+        assert!(std::time::Instant::now() < deadline, "never happened: {what}");
+        std::thread::yield_now();
+    }
+}
+
+#[test]
+fn open_file_description_locks_conflict_and_getlk_names_the_holder() {
+    everywhere(|m| {
+        let (a, b) = (open(m, "f"), open(m, "f"));
+        fcntl_lock(&a, libc::F_OFD_SETLK, libc::F_WRLCK, 10, 10).unwrap();
+        let refused = fcntl_lock(&b, libc::F_OFD_SETLK, libc::F_RDLCK, 15, 1).unwrap_err();
+        assert_eq!(refused.raw_os_error(), Some(libc::EAGAIN));
+        let found = fcntl_lock(&b, libc::F_OFD_GETLK, libc::F_RDLCK, 0, 100).unwrap();
+        assert_eq!((found.l_type as i32, found.l_start, found.l_len), (libc::F_WRLCK, 10, 10));
+        fcntl_lock(&b, libc::F_OFD_SETLK, libc::F_WRLCK, 20, 5).unwrap();
+        fcntl_lock(&a, libc::F_OFD_SETLK, libc::F_UNLCK, 0, 0).unwrap();
+        fcntl_lock(&b, libc::F_OFD_SETLK, libc::F_WRLCK, 10, 5).unwrap();
+    });
+}
+
+#[test]
+fn a_waiting_lock_is_granted_when_the_holder_lets_go() {
+    everywhere(|m| {
+        let held = open(m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        assert!(!flock_child(m, "f", false).wait().unwrap().success());
+        let mut waiter = flock_child(m, "f", true);
+        until(m, "the child waits", |s| s.waiting_locks == 1);
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_UN) }, 0);
+        assert!(waiter.wait().unwrap().success());
+    });
+}
+
+#[test]
+fn a_waiting_lock_is_interrupted_by_a_signal() {
+    everywhere(|m| {
+        let held = open(m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let mut waiter = flock_child(m, "f", true);
+        until(m, "the child waits", |s| s.waiting_locks == 1);
+        waiter.kill().unwrap();
+        assert!(!waiter.wait().unwrap().success());
+        until(m, "the file system learned of it", |s| s.waiting_locks == 0);
+        assert!(m.session.counters().interrupts.load(Ordering::Relaxed) >= 1);
+    });
+}
+
+#[test]
+fn many_more_waiters_than_slots_do_not_keep_the_holder_from_unlocking() {
+    everywhere(|m| {
+        let held = open(m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let mut waiters: Vec<Child> = (0..40).map(|_| flock_child(m, "f", true)).collect();
+        until(m, "all children wait", |s| s.waiting_locks == 40);
+        assert_eq!(fs::read(m.path("f")).unwrap(), b"");
+        fs::write(m.path("g"), b"still served").unwrap();
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_UN) }, 0);
+        for w in &mut waiters {
+            assert!(w.wait().unwrap().success());
+        }
+    });
+}
+
+#[test]
+fn a_poller_sleeps_until_the_file_system_wakes_it() {
+    everywhere(|m| {
+        let f = open(m, "f");
+        let mut p = libc::pollfd { fd: f.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+        // SAFETY: one live pollfd.
+        assert_eq!(unsafe { libc::poll(&raw mut p, 1, 0) }, 0);
+        let poller = std::thread::spawn({
+            let g = f.try_clone().unwrap();
+            move || {
+                let mut p = libc::pollfd { fd: g.as_raw_fd(), events: libc::POLLIN, revents: 0 };
+                // SAFETY: one live pollfd.
+                (unsafe { libc::poll(&raw mut p, 1, 20_000) }, p.revents)
+            }
+        });
+        until(m, "the poller asked to be told", |s| !s.poll_handles.is_empty());
+        let mut word = 0u32;
+        // _IOWR('x', 7, u32) makes the file ready. SAFETY: a live u32.
+        assert_eq!(unsafe { libc::ioctl(f.as_raw_fd(), 0xc004_7807, &raw mut word) }, 0);
+        assert_eq!(poller.join().unwrap(), (1, libc::POLLIN));
+    });
+}
+
+/// The node of a name in the root directory.
+fn node(m: &Mounted, name: &str) -> u64 {
+    m.state.lock().unwrap().find(1, name.as_bytes()).unwrap()
+}
+
+#[test]
+fn cached_pages_and_attributes_live_until_they_are_invalidated() {
+    everywhere(|m| {
+        fs::write(m.path("cached"), vec![b'a'; 8192]).unwrap();
+        let f = open(m, "cached");
+        let read = |at| {
+            let mut b = [0u8; 1];
+            f.read_exact_at(&mut b, at).map(|()| b[0])
+        };
+        assert_eq!((read(0).unwrap(), read(8191).unwrap()), (b'a', b'a'));
+        assert_eq!(f.metadata().unwrap().len(), 8192);
+        let ino = node(m, "cached");
+        m.state.lock().unwrap().write(ino, 0, &[b'b'; 12000]).unwrap();
+        assert_eq!((read(0).unwrap(), f.metadata().unwrap().len()), (b'a', 8192), "the kernel's copy is believed");
+        wait(m.notifier().inval_inode(ino, 4096, 4096)).unwrap();
+        assert_eq!((read(0).unwrap(), read(4096).unwrap()), (b'a', b'b'), "only the range was dropped");
+        assert_eq!(f.metadata().unwrap().len(), 12000);
+        wait(m.notifier().inval_inode(ino, 0, 0)).unwrap();
+        assert_eq!((read(0).unwrap(), read(11_999).unwrap()), (b'b', b'b'));
+        m.state.lock().unwrap().resize(ino, 5).unwrap();
+        wait(m.notifier().inval_attr(ino)).unwrap();
+        assert_eq!(f.metadata().unwrap().len(), 5);
+        wait(m.notifier().store(ino, 0, b"STORE")).unwrap();
+        assert_eq!(read(4).unwrap(), b'E');
+    });
+}
+
+#[test]
+fn cached_names_live_until_they_are_invalidated() {
+    everywhere(|m| {
+        fs::write(m.path("a"), b"").unwrap();
+        fs::write(m.path("b"), b"").unwrap();
+        let gone = |name: &str| fs::symlink_metadata(m.path(name)).is_err();
+        for (name, how) in [("a", 0), ("b", 1)] {
+            let ino = node(m, name);
+            m.state.lock().unwrap().unlink(1, name.as_bytes(), false).unwrap();
+            assert!(!gone(name), "the kernel still believes {name}");
+            let n = m.notifier();
+            wait(if how == 0 { n.inval_entry(1, name.as_bytes()) } else { n.delete(1, ino, name.as_bytes()) }).unwrap();
+            assert!(gone(name));
+        }
+        for (name, expire) in [("c", true), ("d", false)] {
+            fs::write(m.path(name), b"").unwrap();
+            m.state.lock().unwrap().unlink(1, name.as_bytes(), false).unwrap();
+            assert!(!gone(name));
+            let n = m.notifier();
+            let minor = m.session.negotiated().minor;
+            let done = wait(if expire { n.expire_entry(1, name.as_bytes()) } else { n.inc_epoch() });
+            match done {
+                Ok(()) => assert!(gone(name), "{name}"),
+                Err(e) => assert!(!expire && minor < 44 && e.raw_os_error() == Some(libc::ENOSYS), "{name}: {e}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn invalidating_what_is_not_cached_succeeds_and_bad_notifications_fail() {
+    everywhere(|m| {
+        wait(m.notifier().inval_inode(99, 0, 0)).unwrap();
+        wait(m.notifier().inval_entry(1, b"nothing")).unwrap();
+        let long = vec![b'x'; 5000];
+        assert_eq!(wait(m.notifier().inval_entry(1, &long)).unwrap_err().raw_os_error(), Some(libc::ENAMETOOLONG));
+    });
+}
+
+#[test]
+fn pruned_nodes_are_forgotten() {
+    everywhere(|m| {
+        if m.session.negotiated().minor < 45 {
+            assert_eq!(wait(m.notifier().prune(&[2])).unwrap_err().raw_os_error(), Some(libc::ENOSYS));
+            return;
+        }
+        fs::write(m.path("f"), b"").unwrap();
+        let ino = node(m, "f");
+        assert!(m.state.lock().unwrap().nodes[&ino].lookups > 0);
+        wait(m.notifier().prune(&[ino])).unwrap();
+        until(m, "the node is forgotten", |s| s.nodes[&ino].lookups == 0);
+    });
+}
+
+#[test]
+fn a_notification_that_waits_in_the_kernel_holds_up_neither_requests_nor_others() {
+    everywhere(|m| {
+        fs::create_dir(m.path("d")).unwrap();
+        fs::write(m.path("d/x"), b"").unwrap();
+        let held = open(m, "f");
+        // SAFETY: an open descriptor.
+        assert_eq!(unsafe { libc::flock(held.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let pending: Vec<_> = (0..200).map(|i| m.notifier().inval_entry(1, format!("n{i}").as_bytes())).collect();
+        assert_eq!(fs::metadata(m.path("d/x")).unwrap().len(), 0);
+        for p in pending {
+            wait(p).unwrap();
+        }
+    });
+}
