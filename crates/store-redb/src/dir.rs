@@ -1,0 +1,89 @@
+//! The directory of a store: one file, and a lock so that two servers never share it.
+use std::fmt;
+use std::fs::{self, File, TryLockError};
+use std::io;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use mds::kv::{KvError, MetaKv};
+use mds::record::Superblock;
+use mds::{FormatError, MkfsOptions};
+use rt::{OpenMode, Rt};
+
+use crate::RedbKv;
+
+/// The database's name in its directory.
+pub const STORE_FILE: &str = "mdt.redb";
+const LOCK_FILE: &str = "lock";
+
+/// Held while a store is open; the system lets go of it when the process ends, however it ends.
+pub(crate) struct DirLock(#[expect(dead_code, reason = "held for its lock")] File);
+
+/// Why a directory cannot be used.
+#[derive(Debug)]
+pub enum OpenError {
+    /// It holds no store.
+    Missing(PathBuf),
+    /// Another process has it open.
+    InUse(PathBuf),
+    /// The operating system refused.
+    Io(PathBuf, io::Error),
+    /// The database cannot be used.
+    Store(PathBuf, KvError),
+    /// It cannot be formatted.
+    Format(PathBuf, FormatError),
+}
+
+impl fmt::Display for OpenError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            OpenError::Missing(p) => write!(f, "{} holds no metadata store: format it with 'stria mkfs' first", p.display()),
+            OpenError::InUse(p) => write!(f, "{} is in use by another process: stop it first", p.display()),
+            OpenError::Io(p, e) => write!(f, "{}: {e}", p.display()),
+            OpenError::Store(p, e) => write!(f, "{}: {e}", p.display()),
+            OpenError::Format(p, e) => write!(f, "{}: {e}", p.display()),
+        }
+    }
+}
+impl std::error::Error for OpenError {}
+
+fn lock(dir: &Path) -> Result<DirLock, OpenError> {
+    let path = dir.join(LOCK_FILE);
+    let io = |e| OpenError::Io(path.clone(), e);
+    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(io)?;
+    match file.try_lock() {
+        Ok(()) => Ok(DirLock(file)),
+        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.into())),
+        Err(TryLockError::Error(e)) => Err(io(e)),
+    }
+}
+
+fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<RedbKv>, OpenError> {
+    let lock = lock(dir)?;
+    let path = dir.join(STORE_FILE);
+    let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
+    let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
+    let kv = RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path, e))?;
+    Ok(Rc::new(kv))
+}
+
+/// Opens the store in `dir`.
+///
+/// # Errors
+/// There is none, it is in use, or it is damaged.
+pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenError> {
+    if !dir.join(STORE_FILE).exists() {
+        return Err(OpenError::Missing(dir.into()));
+    }
+    open_file(rt, dir, cache_bytes, false)
+}
+
+/// Makes `dir` (when missing) and a new file system in it.
+///
+/// # Errors
+/// The directory holds a store, of any format, or is in use; or the options are not legal.
+pub async fn mkfs(rt: Rt, dir: &Path, options: &MkfsOptions) -> Result<Superblock, OpenError> {
+    fs::create_dir_all(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
+    let kv: Rc<dyn MetaKv> = open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true)?;
+    mds::mkfs::format(&kv, options).await.map_err(|e| OpenError::Format(dir.into(), e))
+}

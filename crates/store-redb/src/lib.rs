@@ -1,0 +1,168 @@
+//! The embedded engine of the metadata server: redb, over files of the world.
+//!
+//! One table holds all keys. Reads are answered at once from redb's page cache (or the file, blocking the shard for one
+//! read); commits run on a worker. redb writes copy-on-write and syncs before it moves its root, so a commit is there
+//! whole or not at all. What keys and values mean is the MDS's business; values carry its checksums.
+//! Also here: the directory a store lives in, with its lock, and `mkfs` into it.
+use std::cell::RefCell;
+use std::fmt;
+use std::io;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
+use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
+use rt::{BlockingFile, DiskFile, LocalFuture, Rt};
+
+mod dir;
+
+pub use dir::{OpenError, STORE_FILE, mkfs, open};
+
+const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
+
+/// Page cache of an engine when nothing else is said: 64 MiB.
+pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
+
+struct Backend(Box<dyn BlockingFile>);
+
+impl fmt::Debug for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Backend")
+    }
+}
+
+impl StorageBackend for Backend {
+    fn len(&self) -> io::Result<u64> {
+        self.0.len()
+    }
+    fn read(&self, offset: u64, out: &mut [u8]) -> io::Result<()> {
+        self.0.read(offset, out)
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.set_len(len)
+    }
+    fn sync_data(&self) -> io::Result<()> {
+        self.0.sync()
+    }
+    fn write(&self, offset: u64, data: &[u8]) -> io::Result<()> {
+        self.0.write(offset, data)
+    }
+}
+
+/// A redb database as a metadata store.
+pub struct RedbKv {
+    rt: Rt,
+    db: Arc<Database>,
+    latched: Rc<RefCell<Option<String>>>,
+    space: Option<Rc<dyn DiskFile>>,
+    _lock: Option<dir::DirLock>,
+}
+
+impl RedbKv {
+    /// Opens the database in `file`, making an empty one when the file is empty. `cache_bytes`: redb's page cache.
+    ///
+    /// # Errors
+    /// `Io` and `Corrupt` as redb finds the file.
+    pub fn on(rt: Rt, file: Box<dyn BlockingFile>, cache_bytes: usize) -> Result<Rc<RedbKv>, KvError> {
+        RedbKv::build(rt, file, cache_bytes, None, None).map(Rc::new)
+    }
+
+    fn build(
+        rt: Rt,
+        file: Box<dyn BlockingFile>,
+        cache_bytes: usize,
+        space: Option<Rc<dyn DiskFile>>,
+        lock: Option<dir::DirLock>,
+    ) -> Result<RedbKv, KvError> {
+        let mut builder = Database::builder();
+        builder.set_cache_size(cache_bytes);
+        let db = builder.create_with_backend(Backend(file)).map_err(|e| broken(&e))?;
+        // Readers need the table to exist.
+        let missing = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).is_err();
+        if missing {
+            let write = db.begin_write().map_err(|e| broken(&e))?;
+            write.open_table(TABLE).map_err(|e| broken(&e))?;
+            write.commit().map_err(|e| broken(&e))?;
+        }
+        Ok(RedbKv { rt, db: Arc::new(db), latched: Rc::default(), space, _lock: lock })
+    }
+}
+
+fn broken(e: &dyn fmt::Display) -> KvError {
+    let text = e.to_string();
+    if text.contains("os error 28") { KvError::NoSpace } else { KvError::Io(text) }
+}
+
+fn commit(db: &Database, batch: &KvBatch) -> Result<(), KvError> {
+    let write = db.begin_write().map_err(|e| broken(&e))?;
+    {
+        let mut table = write.open_table(TABLE).map_err(|e| broken(&e))?;
+        batch.check_expectations(|k| Ok(table.get(k).map_err(|e| broken(&e))?.map(|v| v.value().to_vec())))?;
+        batch.each_sealed(|k, v| {
+            match v {
+                Some(v) => table.insert(k, v).map(|_| ()),
+                None => table.remove(k).map(|_| ()),
+            }
+            .map_err(|e| broken(&e))
+        })?;
+    }
+    write.commit().map_err(|e| broken(&e))
+}
+
+impl MetaKv for RedbKv {
+    fn limits(&self) -> KvLimits {
+        // redb keeps a batch's dirty pages in memory: the bound is what a server should spend on one.
+        KvLimits { batch_ops_max: 4 << 20, batch_bytes_max: 1 << 30, key_bytes_max: 4096, value_bytes_max: 1 << 20, snapshot_isolation: true }
+    }
+    fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
+        let table = self.db.begin_read().map_err(|e| broken(&e)).and_then(|r| r.open_table(TABLE).map_err(|e| broken(&e)));
+        let snapshot = table.map(|table| Rc::new(Snapshot { table }) as Rc<dyn KvSnapshot>);
+        Box::pin(async move { snapshot })
+    }
+    fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
+        let (rt, db, latched) = (self.rt.clone(), self.db.clone(), self.latched.clone());
+        Box::pin(async move {
+            if let Some(e) = &*latched.borrow() {
+                return Err(KvError::Latched(e.clone()));
+            }
+            let result = rt.offload(move || commit(&db, &batch)).await;
+            if let Err(e) = &result
+                && !matches!(e, KvError::Conflict { .. })
+            {
+                *latched.borrow_mut() = Some(e.to_string());
+            }
+            result
+        })
+    }
+    fn space(&self) -> (u64, u64) {
+        let space = self.space.as_ref().and_then(|f| f.space().ok());
+        space.map_or((0, 0), |(free, total)| (total, free))
+    }
+}
+
+struct Snapshot {
+    table: ReadOnlyTable<&'static [u8], &'static [u8]>,
+}
+
+impl Snapshot {
+    fn pairs(&self, from: &[u8], to: &[u8], limit: usize) -> Result<Pairs, KvError> {
+        if from >= to {
+            return Ok(Vec::new());
+        }
+        let mut pairs = Vec::new();
+        for pair in self.table.range::<&[u8]>(from..to).map_err(|e| broken(&e))?.take(limit) {
+            let (k, v) = pair.map_err(|e| broken(&e))?;
+            pairs.push((k.value().to_vec(), v.value().to_vec()));
+        }
+        Ok(pairs)
+    }
+}
+
+impl KvSnapshot for Snapshot {
+    fn get(&self, key: &[u8]) -> Answer<Option<Vec<u8>>> {
+        Answer::Now(self.table.get(key).map(|v| v.map(|v| v.value().to_vec())).map_err(|e| broken(&e)))
+    }
+    fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Answer<Pairs> {
+        Answer::Now(self.pairs(from, to, limit))
+    }
+}
