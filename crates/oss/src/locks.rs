@@ -256,7 +256,7 @@ impl Locks {
             d.resource.fid == object.0 && modes && d.data.as_extent().is_some_and(|e| e.contains(&extent))
         };
         ns.granted(client, handle).is_some_and(|d| fits(&d))
-            || ns.locks_of(client).any(|(d, granted)| granted && fits(&d))
+            || ns.allowing_io(client, ResourceId::extent(object.0), extent, mode.writes()).is_some()
     }
 
     /// Locks `extent` of `object` for the server itself, waiting for holders to give theirs back.

@@ -141,6 +141,8 @@ struct Inner {
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     disks: Arc<Mutex<Disks>>,
     listeners: RefCell<HashMap<String, Rc<Queue<Connection>>>>,
+    /// The next bulk that is sent arrives with a flipped bit.
+    damage_bulk: Rc<Cell<bool>>,
     pool: FramePool,
 }
 
@@ -168,6 +170,7 @@ impl TestWorld {
             timers: RefCell::default(),
             disks: Arc::new(Mutex::new(disks)),
             listeners: RefCell::default(),
+            damage_bulk: Rc::default(),
             pool,
         }))
     }
@@ -265,6 +268,16 @@ impl TestWorld {
         change(&mut image.live);
         image.durable.clone_from(&image.live);
     }
+    /// The next bulk that is sent over a connection arrives with a flipped bit.
+    pub fn damage_next_bulk(&self) {
+        self.0.damage_bulk.set(true);
+    }
+    /// Nobody listens at an address any more.
+    pub fn close_listener(&self, nid: &Nid) {
+        if let Some(queue) = self.0.listeners.borrow_mut().remove(&nid.to_string()) {
+            queue.close();
+        }
+    }
     fn pause(&self) -> LocalFuture<()> {
         let ns = 1_000 + self.0.rng.borrow_mut().below(50_000);
         self.sleep_until(self.now() + Duration::from_nanos(ns))
@@ -312,7 +325,7 @@ impl World for TestWorld {
         };
         let (a, b) = (Rc::new(Queue::new()), Rc::new(Queue::new()));
         let end = |send: &Rc<Queue<Message>>, recv: &Rc<Queue<Message>>| Connection {
-            sink: Rc::new(End { send: send.clone(), recv: recv.clone() }),
+            sink: Rc::new(End { send: send.clone(), recv: recv.clone(), damage: self.0.damage_bulk.clone() }),
             source: Box::new(EndSource { recv: recv.clone(), bulk: Rc::default() }),
         };
         listener.push(end(&a, &b));
@@ -360,9 +373,17 @@ type Message = (Header, Vec<u8>, Bulk);
 struct End {
     send: Rc<Queue<Message>>,
     recv: Rc<Queue<Message>>,
+    damage: Rc<Cell<bool>>,
 }
 impl Sink for End {
-    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+    fn send(&self, mut header: Header, body: Vec<u8>, mut bulk: Bulk) {
+        if !bulk.is_empty() && self.damage.take() {
+            let mut bytes = bulk.to_vec();
+            bytes[0] ^= 1;
+            let pool = bulk.segments()[0].run.pool();
+            bulk = Bulk::alloc(pool, bytes.len()).expect("the test's pool suffices");
+            bulk.copy_in(0, &bytes);
+        }
         header.body_len = body.len() as u32;
         header.bulk_len = bulk.len() as u32;
         self.send.push((header, body, bulk));

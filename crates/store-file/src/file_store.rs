@@ -104,6 +104,13 @@ impl FileStore {
     }
 }
 
+impl FileStore {
+    /// Ends it as a crash would: nothing more is committed, everything fails.
+    pub fn abandon(&self) {
+        self.0.latch("abandoned: the store", &"its owner gave it up");
+    }
+}
+
 fn open_data(rt: &Rt, dir: &Path, config: &FileStoreConfig) -> Result<Rc<dyn DiskFile>, OpenError> {
     let path = dir.join("data");
     let open = |direct| rt.open(&path, OpenMode { create: false, direct });
