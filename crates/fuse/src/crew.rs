@@ -2,14 +2,21 @@
 //!
 //! A slot whose request waits (for a lock, a server) is not available, and queues do not steal from one another. So that
 //! waiting requests never keep new ones out, the crew grows when free slots run short, up to a limit that is counted.
+//!
+//! A ring entry that is registered while requests already queue does not pick them up: the kernel gives an entry a
+//! queued request only when it commits a reply. So after growing, the queue is kicked: from its CPU a statfs(2) is sent
+//! through the mount for every new entry, each of which takes an idle entry and, being answered, draws a queued request.
 use crate::session::{FileSystem, SessionError, Shared, count};
 use crate::{dev, ring};
 use std::cell::{Cell, RefCell};
+use std::ffi::CStr;
 use std::future::{Future, poll_fn};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 /// One group of interchangeable slots: a ring queue, or the readers of `/dev/fuse`.
 pub(crate) struct Group {
@@ -21,6 +28,7 @@ pub(crate) struct Group {
     max: u16,
     growth: Rc<Growth>,
     index: usize,
+    kicks_due: Cell<u32>,
 }
 
 /// Slots wanted, by group index.
@@ -48,9 +56,11 @@ impl Group {
             count(&shared.counters.depth_limit_hit);
             return;
         }
-        self.growth.wanted.borrow_mut().push(self.index);
-        self.total.set(self.total.get() + 1);
-        self.free.set(self.free.get() + 1);
+        let more = (self.total.get() / 2).max(1).min(self.max - self.total.get());
+        self.growth.wanted.borrow_mut().extend(std::iter::repeat_n(self.index, usize::from(more)));
+        self.total.set(self.total.get() + more);
+        self.free.set(self.free.get() + more);
+        self.kicks_due.set(self.kicks_due.get() + u32::from(more));
         self.growth.wake();
     }
 
@@ -100,7 +110,7 @@ impl<F: FileSystem> Crew<F> {
     pub fn add_ring_queue(&self, queue: u16) {
         let config = &self.shared.config;
         let depth = config.ring_depth.max(1);
-        self.add_group(Some(queue), depth, config.ring_depth_max.max(depth), depth / 4);
+        self.add_group(Some(queue), depth, config.ring_depth_max.max(depth), depth / 2);
     }
 
     /// Adds readers of `/dev/fuse`.
@@ -112,7 +122,8 @@ impl<F: FileSystem> Crew<F> {
         let mut groups = self.groups.borrow_mut();
         let index = groups.len();
         let (free, total) = (Cell::new(depth), Cell::new(depth));
-        groups.push(Rc::new(Group { queue, free, total, low, max, growth: self.growth.clone(), index }));
+        let (kicks_due, growth) = (Cell::new(0), self.growth.clone());
+        groups.push(Rc::new(Group { queue, free, total, low, max, growth, index, kicks_due }));
         self.growth.wanted.borrow_mut().extend(std::iter::repeat_n(index, usize::from(depth)));
     }
 
@@ -132,6 +143,11 @@ impl<F: FileSystem> Crew<F> {
             let wanted = std::mem::take(&mut *self.growth.wanted.borrow_mut());
             for index in wanted {
                 tasks.push(compio::runtime::spawn(self.slot_task(index)));
+                let group = self.groups.borrow()[index].clone();
+                let kicks = group.kicks_due.take();
+                if let (Some(queue), 1..) = (group.queue, kicks) {
+                    tasks.push(compio::runtime::spawn(kick(self.shared.clone(), queue, kicks)));
+                }
             }
             let next = poll_fn(|cx| {
                 if !self.growth.wanted.borrow().is_empty() {
@@ -155,5 +171,43 @@ impl<F: FileSystem> Crew<F> {
                 Some(Err(_)) => return Err(SessionError::HandlerPanicked),
             }
         }
+    }
+}
+
+/// Pause before kicking. Timers run after submission, so the new entries are registered by then.
+const KICK_AFTER: Duration = Duration::from_millis(1);
+
+/// Kicks a ring queue `times` times. A kick may itself queue behind others and wait for the next one, so every round of
+/// growth has its own; as slots grow by half, rounds are few.
+async fn kick(shared: Arc<Shared>, queue: u16, times: u32) -> Result<(), SessionError> {
+    compio::time::sleep(KICK_AFTER).await;
+    if let Some(path) = shared.root.get().cloned()
+        && !shared.ended.load(Ordering::Acquire)
+    {
+        let _ = compio::runtime::spawn_blocking(move || statfs_from(queue, &path, times)).await;
+    }
+    Ok(())
+}
+
+/// Calls statfs(2) on `path` from CPU `cpu`, then lets the thread run anywhere again.
+fn statfs_from(cpu: u16, path: &CStr, times: u32) {
+    // SAFETY: plain structures on the stack, a NUL-terminated path; the CPU number is checked against the set's size.
+    unsafe {
+        let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = (std::mem::zeroed(), std::mem::zeroed());
+        let size = size_of::<libc::cpu_set_t>();
+        if usize::from(cpu) >= size * 8 || libc::sched_getaffinity(0, size, &raw mut before) != 0 {
+            return;
+        }
+        libc::CPU_SET(usize::from(cpu), &mut here);
+        if libc::sched_setaffinity(0, size, &raw const here) != 0 {
+            return;
+        }
+        for _ in 0..times {
+            let mut st: libc::statfs = std::mem::zeroed();
+            if libc::statfs(path.as_ptr(), &raw mut st) != 0 {
+                break;
+            }
+        }
+        libc::sched_setaffinity(0, size, &raw const before);
     }
 }

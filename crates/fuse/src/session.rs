@@ -8,12 +8,13 @@ use crate::interrupt::InterruptTable;
 use crate::notify::Notifier;
 use crate::request::Request;
 use crate::{Replied, probe};
+use std::ffi::CString;
 use std::future::Future;
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// What a mounted file system does with requests.
@@ -77,6 +78,8 @@ pub(crate) struct Shared {
     pub interrupts: Arc<InterruptTable>,
     pub counters: Counters,
     pub ended: AtomicBool,
+    /// Where the file system is mounted, once known.
+    pub root: OnceLock<CString>,
 }
 
 impl Shared {
@@ -204,9 +207,16 @@ impl Session {
             interrupts: Arc::default(),
             counters: Counters::default(),
             ended: AtomicBool::new(false),
+            root: OnceLock::new(),
         });
         let notifier = Notifier::new(shared.clone());
         Ok(Session { shared, notifier })
+    }
+
+    /// Tells the session where it is mounted ([`crate::mount::mount`] does). On rings, growth beyond `ring_depth` relies
+    /// on it to get requests going that were queued before.
+    pub fn set_root(&self, path: CString) {
+        let _ = self.shared.root.set(path);
     }
 
     /// How requests travel.

@@ -116,6 +116,7 @@ pub fn mount(
     let mut mount = Mount { at, by_user, connection, supervisor: None, _auto_unmount: socket };
     match Session::start(fd, config, choice) {
         Ok(session) => {
+            session.set_root(c_path(&mount.at)?);
             if options.auto_unmount && !by_user {
                 mount.supervise()?;
             }
