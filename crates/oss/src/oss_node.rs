@@ -7,8 +7,8 @@ use rt::Rt;
 use types::FsError;
 
 use crate::config::OstConfig;
-use crate::ost::{Ost, SharedCache};
-use crate::page_cache::PageCache;
+use crate::ost::Ost;
+use crate::page_cache::SharedCache;
 use crate::store::ObjectStore;
 
 /// The targets of one process. They share a page cache.
@@ -25,8 +25,8 @@ impl Oss {
     /// # Errors
     /// A sentence when the cache policy does not exist.
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
-        let cache = PageCache::new(&config.cache_policy, config.cache_bytes)?;
-        Ok(Oss { rt, server, cache: Rc::new(RefCell::new(cache)), osts: RefCell::default() })
+        let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes)?;
+        Ok(Oss { rt, server, cache, osts: RefCell::default() })
     }
 
     /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted

@@ -5,14 +5,43 @@
 //! copy. Pages are found through groups of 64, so that a large request costs few look-ups.
 //! A page that was read may be inserted only when nothing changed its neighbourhood since the read began:
 //! [`PageCache::stamp`].
-use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
 use cache::{CacheConfig, FrameId, PageAccess, ReclaimPolicy, Stats, block_id};
 use hashbrown::HashMap;
+use rt::Rt;
 use rustc_hash::FxBuildHasher;
-use types::ObjectId;
+use types::{Duration, ObjectId};
 use wire::Crc;
 
 use crate::store::BlockRange;
+
+/// A page cache that the OSTs of one process share.
+pub type SharedCache = Rc<RefCell<PageCache>>;
+
+/// Share of the frame pool that the cache leaves free: one in this many.
+const LEAVE_FREE: usize = 16;
+/// Time between two looks at the frame pool.
+const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// A cache that gives pages back while the frame pool is nearly empty, whoever took the frames.
+///
+/// # Errors
+/// A sentence with the policies that exist.
+pub fn shared(rt: &Rt, policy: &str, bytes: u64) -> Result<SharedCache, String> {
+    let cache = Rc::new(RefCell::new(PageCache::new(policy, bytes)?));
+    let (weak, clock) = (Rc::downgrade(&cache), rt.clone());
+    rt.spawn(async move {
+        while let Some(cache) = weak.upgrade() {
+            cache.borrow_mut().yield_frames(clock.frames());
+            drop(cache);
+            clock.sleep(LOOK_EVERY).await;
+        }
+    });
+    Ok(cache)
+}
 
 const GROUP: u64 = 64;
 const NONE: u32 = u32::MAX;
@@ -192,6 +221,9 @@ impl PageCache {
         if self.policy.as_ref().is_none_or(|p| !p.admits(&access)) {
             return;
         }
+        if let Some(s) = bulk.segments().first() {
+            self.yield_frames(s.run.pool());
+        }
         let mut block = first;
         for s in bulk.segments() {
             let at = s.offset as usize / FRAME_BYTES;
@@ -239,6 +271,12 @@ impl PageCache {
         }
         self.victims = victims;
         gone
+    }
+
+    /// Lets pages go while `pool` is nearly empty.
+    fn yield_frames(&mut self, pool: FramePool) {
+        let want = pool.capacity() / LEAVE_FREE;
+        while pool.free() < want && self.shrink(256) > 0 {}
     }
 
     /// Takes a page that the policy no longer knows out of the tables.

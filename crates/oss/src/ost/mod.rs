@@ -21,15 +21,12 @@ use crate::config::OstConfig;
 use crate::dispatch::Dispatcher;
 use crate::grants::Grants;
 use crate::locks::{Exports, LocalLock, Locks};
-use crate::page_cache::{CacheKey, PageCache};
+use crate::page_cache::{CacheKey, SharedCache};
 
 use crate::pipeline::Pipeline;
 use crate::range_gate::RangeGate;
 use crate::stats::OstStats;
 use crate::store::{BLOCK_BYTES, BlockRange, ObjectStore, Space, StoreIdentity};
-
-/// A page cache that the OSTs of one process share.
-pub type SharedCache = Rc<RefCell<PageCache>>;
 
 /// One object storage target; see the module's head.
 pub struct Ost {
@@ -66,7 +63,7 @@ impl Ost {
             .map_err(|e| e.to_string())?;
         let cache = match cache {
             Some(c) => c,
-            None => Rc::new(RefCell::new(PageCache::new(&config.cache_policy, config.cache_bytes)?)),
+            None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes)?,
         };
         let dispatch = Dispatcher::new(rt.clone(), pipeline);
         let exports = Exports::default();
