@@ -131,10 +131,7 @@ impl Locks {
         }
         match rx.await {
             Some(Ok(_)) => Ok(held),
-            Some(Err(reason)) => {
-                std::mem::forget(held);
-                Err(reason)
-            }
+            Some(Err(reason)) => Err(reason),
             None => Err(DenyReason::Evicted),
         }
     }

@@ -1,0 +1,56 @@
+//! A whole cluster on one shard, mounted: `up DIR MOUNTPOINT [OSTS] [uring|dev]`. Formats what is missing.
+use std::path::PathBuf;
+
+use cache::frames::FramePool;
+use client::ClientConfig;
+use cluster::{MountSpec, format_mdt, format_ost, join, open_ost, start_mds, start_mount, start_oss};
+use fuse::TransportChoice;
+use oss::OstConfig;
+use ptlrpc::ClusterKey;
+use rt::Nid;
+use types::{Duration, OstIndex};
+
+fn main() -> Result<(), Box<dyn std::error::Error>> {
+    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    let args: Vec<String> = std::env::args().collect();
+    let dir = PathBuf::from(args.get(1).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev]")?);
+    let at = PathBuf::from(args.get(2).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev]")?);
+    let osts: u16 = args.get(3).map_or(Ok(4), |n| n.parse())?;
+    let transport = match args.get(4).map(String::as_str) {
+        Some("uring") => TransportChoice::Uring,
+        Some("dev") => TransportChoice::Dev,
+        _ => TransportChoice::Auto,
+    };
+    let window = Duration::from_secs(5);
+    let pool = FramePool::new(1 << 30);
+    rt::real::run(pool, async |rt| -> Result<(), Box<dyn std::error::Error>> {
+        let key = ClusterKey::none();
+        let cluster = 0x57a1;
+        if !dir.join("mdt0").exists() {
+            format_mdt(&rt, &dir.join("mdt0"), "stria", cluster, (0, 0)).await?;
+        }
+        for i in 0..osts {
+            let d = dir.join(format!("ost{i}"));
+            if !d.exists() {
+                format_ost(&rt, &d, "stria", cluster, OstIndex(i), 0).await?;
+            }
+        }
+        let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
+        let mds = start_mds(&rt, &dir.join("mdt0"), &mds_nid, &key, window, mds::MdsConfig::default()).await?;
+        let mut stores = Vec::new();
+        for i in 0..osts {
+            stores.push(open_ost(&rt, &dir.join(format!("ost{i}")), cluster, store_file::FileStoreConfig::default()).await?);
+        }
+        let oss = start_oss(&rt, stores, &oss_nid, &mds_nid, &key, window, &OstConfig::default())?;
+        let client = join(&rt, ClientConfig::new(mds_nid.clone()), usize::from(osts), Duration::from_secs(20)).await?;
+        let spec = MountSpec { transport, ..MountSpec::default() };
+        let (role, serving) = start_mount(client.clone(), &at, &spec)?;
+        println!("mounted on {} over {:?}", at.display(), role.session.transport());
+        serving.await?;
+        client.leave().await;
+        oss.oss.close().await?;
+        mds.mds.stop().await?;
+        Ok(())
+    })??;
+    Ok(())
+}
