@@ -1,0 +1,186 @@
+//! An OST over a file store that crashes under its clients: they wait, replay, and lose nothing.
+use std::cell::RefCell;
+use std::path::Path;
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use oss::store::{ObjectStore, StoreIdentity};
+use oss::testworld::TestWorld;
+use oss::{Oss, OstConfig};
+use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
+use rt::{LocalFuture, Nid, Rt};
+use store_file::{FileStore, FileStoreConfig, MkfsOptions, mkfs};
+use types::{ClientId, Duration, Extent, FsError, MIB, ObjectId, OstIndex, Rng};
+use wire::Op;
+use wire::lock::{EnqueueFlags, EnqueueReply, EnqueueRequest, LockSpec, Mode};
+use wire::ost::{PrecreateReply, PrecreateRequest, PunchKind, PunchRequest, ReadReply, ReadRequest, WriteRequest};
+
+const DIR: &str = "/ost0";
+
+fn object() -> ObjectId {
+    ObjectId::new(OstIndex(0), 1)
+}
+fn nid() -> Nid {
+    Nid::Local("oss".into())
+}
+
+struct Running {
+    server: Rc<Server>,
+    store: Rc<FileStore>,
+    _oss: Oss,
+}
+
+async fn start(rt: Rt, boot: u64, interval_ms: u64) -> Running {
+    let config = FileStoreConfig {
+        grow_bytes: MIB,
+        db_cache_bytes: 1 << 20,
+        commit_interval: Duration::from_millis(interval_ms),
+        ..FileStoreConfig::default()
+    };
+    let store = Rc::new(FileStore::open(rt.clone(), Path::new(DIR), Some(7), config, None).await.unwrap());
+    let config = ServerConfig {
+        key: ClusterKey::none(),
+        recovery_window: Duration::from_secs(5),
+        client_timeout: Duration::from_secs(600),
+        boot,
+    };
+    let server = Server::new(rt.clone(), config);
+    let oss = Oss::new(rt.clone(), server.clone(), &OstConfig::default()).unwrap();
+    oss.add(store.clone(), OstConfig::default()).unwrap();
+    server.listen(&nid()).unwrap();
+    Running { server, store, _oss: oss }
+}
+
+/// Remembers the lock it holds and tells a restarted server of it.
+#[derive(Default)]
+struct Holder {
+    lock: RefCell<Option<EnqueueRequest>>,
+    replayed: RefCell<Vec<EnqueueReply>>,
+}
+impl Callbacks for Holder {
+    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let lock = self.lock.borrow();
+        lock.iter().map(|l| (Op::LockEnqueue, wire::encode(l))).collect()
+    }
+    fn on_state_replayed(&self, _: Op, _: &[u8], answer: Result<Vec<u8>, FsError>) {
+        self.replayed.borrow_mut().push(wire::decode(&answer.unwrap()).unwrap());
+    }
+}
+
+async fn connect(rt: &Rt) -> (Rc<Import>, Rc<Holder>) {
+    let holder = Rc::new(Holder::default());
+    let config = ImportConfig {
+        nid: nid(),
+        target: "stria-OST0000".into(),
+        client: ClientId(5),
+        key: ClusterKey::none(),
+        recoverable: true,
+        ping_interval: Duration::from_secs(1),
+    };
+    let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(holder.clone() as Rc<dyn Callbacks>));
+    let import = Import::new(rt.clone(), config, weak);
+    import.ready(Duration::from_secs(5)).await.unwrap();
+    (import, holder)
+}
+
+async fn write(rt: &Rt, import: &Import, at: u64, bytes: &[u8]) {
+    let mut bulk = Bulk::alloc(rt.frames(), bytes.len()).unwrap();
+    bulk.copy_in(0, bytes);
+    let extents = vec![Extent::at(at, bytes.len() as u64)];
+    let ask = WriteRequest { object: object(), extents, ..WriteRequest::default() };
+    import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+}
+
+async fn read_all(import: &Import) -> Vec<u8> {
+    let ask = ReadRequest { object: object(), extents: vec![Extent::at(0, 2 * MIB)], ..ReadRequest::default() };
+    let reply = import.call(Op::OstRead, wire::encode(&ask), Bulk::new(), CallOptions::default()).await.unwrap();
+    assert_eq!(reply.decode::<ReadReply>().unwrap().lens, [reply.bulk.len() as u32]);
+    reply.bulk.to_vec()
+}
+
+fn made(seed: u64) -> TestWorld {
+    let world = TestWorld::new(seed, 24 * MIB);
+    let rt = world.rt();
+    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+    world.run(async move {
+        mkfs(&rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes: 0 }).await.unwrap();
+    });
+    world
+}
+
+#[test]
+fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
+    for seed in 1..12 {
+        let world = made(seed);
+        let (rt, outer) = (world.rt(), world.clone());
+        world.run(async move {
+            // Alternately commits never come by themselves, and come all the time.
+            let interval = if seed % 2 == 0 { 1_000_000 } else { 1 };
+            let mut running = start(rt.clone(), 1, interval).await;
+            let (import, _) = connect(&rt).await;
+            let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
+            import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
+            let (mut rng, mut model) = (Rng::new(seed), Vec::<u8>::new());
+            for life in 2..5 {
+                for step in 0..20u64 {
+                    let (at, len) = (rng.below(200_000), 1 + rng.below(30_000));
+                    if step % 7 == 6 {
+                        let extent = Extent::from(at);
+                        let kind = PunchKind::Truncate;
+                        let cut = PunchRequest { object: object(), kind, extent, ..PunchRequest::default() };
+                        import.ask::<_, wire::ost::AttrReply>(Op::OstPunch, &cut).await.unwrap();
+                        model.resize(at as usize, 0);
+                        continue;
+                    }
+                    let bytes: Vec<u8> = (0..len).map(|_| rng.next_u64() as u8).collect();
+                    write(&rt, &import, at, &bytes).await;
+                    model.resize(model.len().max((at + len) as usize), 0);
+                    model[at as usize..(at + len) as usize].copy_from_slice(&bytes);
+                }
+                outer.close_listener(&nid());
+                running.server.stop();
+                running.store.abandon();
+                rt.sleep(Duration::from_millis(rng.below(300))).await;
+                running = start(rt.clone(), life, interval).await;
+                assert!(read_all(&import).await == model, "seed {seed}, life {life}");
+            }
+            let boots = running.store.boot();
+            assert_eq!(boots, 4);
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
+    let world = made(77);
+    let (rt, outer) = (world.rt(), world.clone());
+    world.run(async move {
+        let first = start(rt.clone(), 1, 50).await;
+        let (import, holder) = connect(&rt).await;
+        let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
+        import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
+        let lock = LockSpec { fid: object().0, mode: Mode::Pw, extent: Extent::ALL, ..LockSpec::default() };
+        let wish = EnqueueRequest { lock, cookie: 3, ..EnqueueRequest::default() };
+        let granted: EnqueueReply = import.ask(Op::LockEnqueue, &wish).await.unwrap();
+        assert!(granted.granted);
+        *holder.lock.borrow_mut() = Some(EnqueueRequest { flags: EnqueueFlags::REPLAY, ..wish });
+        outer.close_listener(&nid());
+        first.server.stop();
+        first.store.close().await.unwrap();
+        let _second = start(rt.clone(), 2, 50).await;
+        // Under its lock the client writes with the old handle; it is known by what it covers.
+        let ask = WriteRequest {
+            object: object(),
+            extents: vec![Extent::at(0, 4096)],
+            lock: granted.handle,
+            ..WriteRequest::default()
+        };
+        let bulk = Bulk::alloc(rt.frames(), 4096).unwrap();
+        import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+        let replayed = holder.replayed.borrow();
+        assert!(replayed.len() == 1 && replayed[0].granted && replayed[0].handle > granted.handle);
+    });
+}
