@@ -15,6 +15,9 @@ pub const FRAME_BYTES: usize = types::PAGE_BYTES;
 /// Longest contiguous run that one allocation returns, in frames (256 KiB).
 pub const RUN_FRAMES_MAX: usize = 64;
 
+/// Alignment of an arena: a huge page.
+const ARENA_ALIGN: usize = 2 << 20;
+
 struct Arena {
     base: *mut u8,
     frames: u32,
@@ -47,11 +50,15 @@ impl FramePool {
         let words = bytes.div_ceil((RUN_FRAMES_MAX * FRAME_BYTES) as u64).max(1);
         let words = usize::try_from(words).expect("arena size fits the address space");
         let frames = u32::try_from(words * 64).expect("an arena is at most 16 TiB");
-        let layout = core::alloc::Layout::from_size_align(words * 64 * FRAME_BYTES, 2 << 20)
+        // Asked for with a small alignment and aligned here: only so do allocators hand out fresh zero pages that cost
+        // nothing until they are touched.
+        let layout = core::alloc::Layout::from_size_align(words * 64 * FRAME_BYTES + ARENA_ALIGN, 16)
             .expect("arena size is far below isize::MAX");
         // SAFETY: the layout has a non-zero size.
-        let base = unsafe { alloc::alloc::alloc_zeroed(layout) };
-        assert!(!base.is_null(), "cannot reserve {bytes} bytes for page frames");
+        let raw = unsafe { alloc::alloc::alloc_zeroed(layout) };
+        assert!(!raw.is_null(), "cannot reserve {bytes} bytes for page frames");
+        // SAFETY: the allocation has ARENA_ALIGN spare bytes at its end.
+        let base = unsafe { raw.add(raw.align_offset(ARENA_ALIGN)) };
         let refs: Vec<AtomicU32> = (0..frames).map(|_| AtomicU32::new(0)).collect();
         let free: Vec<AtomicU64> = (0..words).map(|_| AtomicU64::new(u64::MAX)).collect();
         FramePool(Box::leak(Box::new(Arena {
