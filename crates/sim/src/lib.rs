@@ -11,6 +11,8 @@ pub mod hw;
 pub mod light;
 pub mod metrics;
 pub mod ost;
+pub mod plot;
 pub mod readworld;
+pub mod report;
 pub mod scenario;
 pub mod survey;

@@ -1,5 +1,5 @@
-//! A raw survey of one disk, as sgpdd-survey does it: threads write or read whole records, each in its own part of one of
-//! several regions, straight to the elevator. No clients, no scheduler, no allocator.
+//! A raw survey of one disk, as sgpdd-survey does it: threads write or read whole records, those of one region one after
+//! the other from the region's start, straight to the elevator. No clients, no scheduler, no allocator.
 //!
 //! Source: paper 001, figure 1 (sgpdd-survey of a disk array).
 use crate::engine::EventQueue;
@@ -72,14 +72,8 @@ pub fn run(config: &SurveyConfig) -> (Metrics, u64, u64, u64) {
     let records = (config.total_bytes / config.record_bytes).max(1);
     let per_thread = records.div_ceil(u64::from(config.threads));
     let region_step = config.disk.capacity.min(1 << 42) / u64::from(config.regions);
-    let threads_per_region = u64::from(config.threads).div_ceil(u64::from(config.regions));
-    // Each thread has a contiguous part of its region.
-    let base = |thread: u32| {
-        let (region, slot) = (u64::from(thread % config.regions), u64::from(thread / config.regions));
-        let part = per_thread * config.record_bytes;
-        let first = (region * region_step).next_multiple_of(1 << 20);
-        first + slot.min(threads_per_region) * part.next_multiple_of(1 << 20)
-    };
+    // The threads of a region take its records in turn.
+    let mut next = vec![0u64; config.regions as usize];
     let mut done = vec![0u64; config.threads as usize];
     let mut sent_at = vec![0u64; config.threads as usize];
     let (mut times, mut hash) = (Histogram::default(), StateHash::default());
@@ -91,7 +85,10 @@ pub fn run(config: &SurveyConfig) -> (Metrics, u64, u64, u64) {
         match event {
             Event::Next { thread } => {
                 let t = thread as usize;
-                let lba = base(thread) + done[t] * config.record_bytes;
+                let region = u64::from(thread % config.regions);
+                let record = &mut next[region as usize];
+                let lba = (region * region_step).next_multiple_of(1 << 20) + *record * config.record_bytes;
+                *record += 1;
                 sent_at[t] = now;
                 let access = Access { lba, len: config.record_bytes, write: config.write };
                 if let Some(at) = store.submit(now, thread, access) {

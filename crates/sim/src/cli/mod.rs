@@ -1,9 +1,12 @@
 //! `stria sim`: run, sweep, list, plot, report.
 //!
 //! The `stria` binary mounts [`command`] and calls [`main`]; both speak clap. Decides what is printed, nothing else.
+mod draw;
 mod list;
 mod run;
 mod show;
+
+pub(crate) use show::{condition, expected, number};
 
 use crate::experiment::Overrides;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -26,6 +29,10 @@ pub enum Verb {
     Run(RunArgs),
     /// Run a scenario over values of a parameter given here
     Sweep(SweepArgs),
+    /// Run a scenario and draw what it shows, the paper's values and ours, as SVG
+    Plot(PlotArgs),
+    /// Run all scenarios and write one HTML page: claim, expected, measured, plot, verdict
+    Report(ReportArgs),
     /// List scenarios, or the parameters that --set takes
     List(ListArgs),
 }
@@ -74,6 +81,36 @@ pub struct SweepArgs {
     pub json: bool,
 }
 
+/// Arguments of `plot`.
+#[derive(Args, Debug)]
+pub struct PlotArgs {
+    /// The scenario.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// Directory for the SVG files
+    #[arg(long, default_value = ".")]
+    pub out: PathBuf,
+}
+
+/// Arguments of `report`.
+#[derive(Args, Debug)]
+pub struct ReportArgs {
+    /// Only these scenarios (files or ids); default: all
+    pub ids: Vec<String>,
+    /// The page to write
+    #[arg(long, default_value = "report.html")]
+    pub out: PathBuf,
+    /// Where scenarios are; default: sim/scenarios
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// The small forms that continuous integration runs
+    #[arg(long)]
+    pub smoke: bool,
+    /// Fail when an expectation misses
+    #[arg(long)]
+    pub strict: bool,
+}
+
 /// Arguments of `list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
@@ -96,6 +133,8 @@ pub fn main(arguments: Arguments) -> ExitCode {
     let done = match arguments.verb {
         Verb::Run(a) => run::run(&a),
         Verb::Sweep(a) => run::sweep(&a),
+        Verb::Plot(a) => draw::plot(&a),
+        Verb::Report(a) => draw::report(&a),
         Verb::List(a) => list::list(&a),
     };
     match done {

@@ -56,7 +56,7 @@ pub struct ElevatorConfig {
     pub plug_requests: u32,
     /// Time that unplugs `paper001`: 3 ms.
     pub plug_ns: u64,
-    /// Wait after which `cscan` serves a request out of turn: 100 ms, some 40 requests of 1 MiB.
+    /// Wait after which `cscan` serves a request out of turn: 5 s, Linux's for writes.
     pub expire_ns: u64,
 }
 
@@ -68,7 +68,7 @@ impl Default for ElevatorConfig {
             request_bytes_max: 4 << 20,
             plug_requests: 8,
             plug_ns: 3_000_000,
-            expire_ns: 100_000_000,
+            expire_ns: 5_000_000_000,
         }
     }
 }
@@ -445,7 +445,8 @@ mod tests {
 
     #[test]
     fn a_sweep_that_never_wraps_still_serves_what_lies_behind() {
-        let (mut e, mut p) = elevator(ElevatorKind::Cscan);
+        let config = ElevatorConfig { kind: ElevatorKind::Cscan, expire_ns: 100_000_000, ..ElevatorConfig::default() };
+        let (mut e, mut p) = (Elevator::new(config), Pieces::default());
         e.add(0, 0, 500 * M, M, true, &mut p);
         e.next(0);
         e.add(0, 1, 0, M, true, &mut p);

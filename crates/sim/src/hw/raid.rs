@@ -1,7 +1,11 @@
 //! A controller's write-back cache: writes are answered when their bytes are in it, the array works them off behind.
 //!
-//! Decides when a write is answered. Does not reorder: sorting inside the cache is part of the profile's costs.
+//! Decides when a write is answered and how often the heads move for it: the cache collects each sequential stream and
+//! destages it in one go, so streams share it and positioning costs more the more of them there are.
 use std::collections::VecDeque;
+
+/// Streams that a controller keeps apart.
+const STREAMS_MAX: usize = 512;
 
 /// Bytes accepted and not yet on the medium, oldest first.
 #[derive(Clone, Debug)]
@@ -12,6 +16,8 @@ pub struct WriteBackCache {
     /// (when it is on the medium, bytes), ascending.
     destaging: VecDeque<(u64, u64)>,
     array_free_at: u64,
+    /// Where each sequential stream ended, least recently continued first.
+    streams: VecDeque<u64>,
 }
 
 impl WriteBackCache {
@@ -19,12 +25,32 @@ impl WriteBackCache {
     #[must_use]
     pub fn new(capacity: u64, rate: f64) -> WriteBackCache {
         let ns_per_byte = if rate > 0.0 { 1e9 / rate } else { 0.0 };
-        WriteBackCache { capacity, ns_per_byte, held: 0, destaging: VecDeque::new(), array_free_at: 0 }
+        WriteBackCache { capacity, ns_per_byte, held: 0, destaging: VecDeque::new(), array_free_at: 0, streams: VecDeque::new() }
     }
     /// Whether there is one.
     #[must_use]
     pub fn is_present(&self) -> bool {
         self.capacity > 0
+    }
+    /// The share of a whole positioning that a write of `len` bytes at `lba` costs, and whether it continues a stream.
+    pub fn positioning(&mut self, lba: u64, len: u64) -> (f64, bool) {
+        let known = self.streams.iter().position(|end| *end == lba);
+        match known {
+            Some(i) => {
+                self.streams.remove(i);
+            }
+            None if self.streams.len() >= STREAMS_MAX => {
+                self.streams.pop_front();
+            }
+            None => {}
+        }
+        self.streams.push_back(lba + len);
+        if known.is_none() {
+            return (1.0, false);
+        }
+        let others = self.streams.len() - 1;
+        let per_destage = self.capacity as f64 / self.streams.len() as f64;
+        (if others == 0 { 0.0 } else { (len as f64 / per_destage).min(1.0) }, true)
     }
     /// A write of `len` bytes that costs the array `array_ns`: when the controller answers it.
     pub fn write(&mut self, now: u64, len: u64, array_ns: f64) -> u64 {
@@ -49,6 +75,15 @@ impl WriteBackCache {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn positioning_is_shared_by_what_a_stream_has_in_the_cache() {
+        let mut cache = WriteBackCache::new(64 << 20, 1e9);
+        assert_eq!(cache.positioning(0, 1 << 20), (1.0, false));
+        assert_eq!(cache.positioning(1 << 20, 1 << 20), (0.0, true));
+        assert_eq!(cache.positioning(1 << 40, 1 << 20), (1.0, false));
+        assert_eq!(cache.positioning(2 << 20, 1 << 20), (1.0 / 32.0, true));
+    }
 
     #[test]
     fn a_burst_runs_at_cache_speed_and_a_long_run_at_array_speed() {

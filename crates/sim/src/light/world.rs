@@ -9,6 +9,7 @@ use crate::hw::{Access, Allocator};
 use crate::metrics::StateHash;
 use crate::ost::{DispatchWindow, SimStore};
 use nrs::{BW_WINDOWS, IoOp, JobId, NrsConfig, NrsRequest};
+use std::collections::BTreeMap;
 use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId, Rng};
 
 /// What can happen.
@@ -111,6 +112,8 @@ pub(super) struct World<'a> {
     nic_ns_per_byte: f64,
     produce_ns: f64,
     scratch: Vec<u32>,
+    /// When requests that had to be sent again were sent first.
+    first_sent: BTreeMap<(u32, u32), u64>,
 }
 
 impl<'a> World<'a> {
@@ -129,6 +132,7 @@ impl<'a> World<'a> {
             nic_ns_per_byte: 1e9 / config.nic_rate,
             produce_ns: if config.produce_rate > 0.0 { config.transfer_bytes as f64 * 1e9 / config.produce_rate } else { 0.0 },
             scratch: Vec::new(),
+            first_sent: BTreeMap::new(),
             config,
         }
     }
@@ -195,10 +199,7 @@ impl<'a> World<'a> {
                 self.osts[ost as usize].wake_at = u64::MAX;
                 self.pump_window(now, ost);
             }
-            Event::Late { flow, rpc } => {
-                let sent = now.saturating_sub(self.config.resend_ns);
-                self.on_reply(now, flow, rpc, sent);
-            }
+            Event::Late { flow, rpc } => self.on_reply(now, flow, rpc, now),
             Event::Down { ost, until } => self.on_down(now, ost, until),
         }
     }
@@ -232,6 +233,7 @@ impl<'a> World<'a> {
         let lost = config.loss > 0.0 && ost.rng.chance(config.loss);
         if lost || now < ost.down_until {
             self.stats.resent += 1;
+            self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
             self.queue.at((now + config.resend_ns).max(ost.down_until + config.latency_ns), Event::Arrive { flow: f, rpc });
             return;
         }
@@ -390,10 +392,12 @@ impl<'a> World<'a> {
         let sent = request.arrived - config.latency_ns;
         if request.epoch != ost.epoch {
             self.stats.resent += 1;
+            self.first_sent.entry((f, rpc)).or_insert(sent);
             let at = (now + config.resend_ns).max(ost.down_until + config.latency_ns);
             self.queue.at(at, Event::Arrive { flow: f, rpc });
         } else if config.loss > 0.0 && ost.rng.chance(config.loss) {
             self.stats.resent += 1;
+            self.first_sent.entry((f, rpc)).or_insert(sent);
             self.queue.at(now + config.resend_ns, Event::Late { flow: f, rpc });
         } else {
             let flow = &mut self.flows[f as usize];
@@ -406,7 +410,9 @@ impl<'a> World<'a> {
     }
 
     /// A reply reaches its client at `at`; called ahead of that time when nothing can observe the difference.
-    fn on_reply(&mut self, at: u64, f: u32, _rpc: u32, sent: u64) {
+    fn on_reply(&mut self, at: u64, f: u32, rpc: u32, sent: u64) {
+        let again = if self.first_sent.is_empty() { None } else { self.first_sent.remove(&(f, rpc)) };
+        let sent = again.unwrap_or(sent);
         let flow = &mut self.flows[f as usize];
         flow.in_flight -= 1;
         flow.done += 1;
@@ -463,6 +469,7 @@ impl<'a> World<'a> {
                 ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
             }
             self.stats.resent += 1;
+            self.first_sent.entry((request.flow, request.rpc)).or_insert(request.arrived - config.latency_ns);
             let at = (request.arrived + config.resend_ns).max(until + config.latency_ns);
             self.queue.at(at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
         }

@@ -87,7 +87,7 @@ static ROWS: &[Row] = &[
     Row { name: "elevator.request_bytes_max", default: "4194304", kind: Kind::Size(4096, 1 << 30), meaning: "Largest disk request." },
     Row { name: "elevator.plug_requests", default: "8", kind: Kind::Int(1, 100_000), meaning: "Pending requests that unplug paper001's elevator." },
     Row { name: "elevator.plug_ms", default: "3", kind: Kind::Float(0.0, 1e6), meaning: "Time that unplugs it." },
-    Row { name: "elevator.expire_ms", default: "100", kind: Kind::Float(0.0, 1e7), meaning: "Wait after which cscan serves a request out of turn." },
+    Row { name: "elevator.expire_ms", default: "5000", kind: Kind::Float(0.0, 1e7), meaning: "Wait after which cscan serves a request out of turn." },
     Row { name: "alloc.kind", default: "mballoc", kind: Kind::Choice(|| strings(&AllocKind::NAMES)), meaning: "Block allocator." },
     Row { name: "faults.ost_down", default: "", kind: Kind::Checked(|t| parse_outages(t).map(|_| ())), meaning: "Outages OST:FROM-TO in seconds, comma-separated." },
     Row { name: "survey.regions", default: "1", kind: Kind::Int(1, 100_000), meaning: "World survey: regions of the disk worked on at once." },

@@ -1,0 +1,54 @@
+//! `stria sim plot` and `stria sim report`.
+use super::run::{execute, selected};
+use super::{PlotArgs, ReportArgs};
+use crate::experiment::{self, Overrides};
+use crate::plot::charts;
+use crate::report;
+use crate::scenario::{find, load, scenario_dir, scenario_files};
+use std::path::Path;
+
+fn write(path: &Path, text: &str) -> Result<(), String> {
+    std::fs::write(path, text).map_err(|e| format!("cannot write {}: {e}", path.display()))
+}
+
+/// Runs a scenario and writes its plots.
+pub(super) fn plot(a: &PlotArgs) -> Result<bool, String> {
+    let e = execute(selected(&a.selection)?)?;
+    let charts = charts(&e);
+    if charts.is_empty() {
+        return Err(format!("scenario {} has no [plot]", e.scenario.id));
+    }
+    std::fs::create_dir_all(&a.out).map_err(|e| format!("cannot create {}: {e}", a.out.display()))?;
+    for (i, chart) in charts.iter().enumerate() {
+        let suffix = if i == 0 { String::new() } else { format!("-{}", i + 1) };
+        let path = a.out.join(format!("{}{suffix}.svg", e.scenario.id));
+        write(&path, &chart.svg())?;
+        println!("{}", path.display());
+    }
+    Ok(true)
+}
+
+/// Runs all scenarios, or those named, and writes the page. False when an expectation misses and `--strict` is given.
+pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
+    let dir = a.dir.clone().unwrap_or_else(scenario_dir);
+    let mut files = scenario_files(&dir);
+    if !a.ids.is_empty() {
+        files = a.ids.iter().map(|id| find(id)).collect::<Result<_, _>>()?;
+    }
+    if files.is_empty() {
+        return Err(format!("no scenarios below {}", dir.display()));
+    }
+    let overrides = Overrides { smoke: a.smoke, ..Overrides::default() };
+    let mut experiments = Vec::new();
+    for file in files {
+        let s = experiment::prepare(load(&file).map_err(|e| e.to_string())?, &overrides)?;
+        let e = execute(s)?;
+        let verdict = if e.holds() { "holds" } else { "MISSES" };
+        let wall: f64 = e.points.iter().map(|p| p.wall_s).sum();
+        println!("{:10} {verdict:7} {wall:7.2} s  {}", e.scenario.id, e.scenario.title);
+        experiments.push(e);
+    }
+    write(&a.out, &report::html(&experiments))?;
+    println!("{}", a.out.display());
+    Ok(!a.strict || experiments.iter().all(experiment::Experiment::holds))
+}

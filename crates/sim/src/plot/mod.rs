@@ -1,0 +1,105 @@
+//! Plots: an experiment's points, with the paper's values over them, as SVG that stands alone.
+//!
+//! Decides what is drawn (from a scenario's `[plot]`); how it looks is in `svg`.
+mod svg;
+
+pub(crate) use svg::escape;
+pub use svg::{Chart, Series, Tick};
+
+use crate::experiment::{Experiment, Point};
+use crate::scenario::{Expect, Plot};
+
+/// The charts that a scenario asks for.
+#[must_use]
+pub fn charts(e: &Experiment) -> Vec<Chart> {
+    e.scenario.plots.iter().filter_map(|p| chart(e, p)).filter(|c| c.series.iter().any(|s| !s.points.is_empty())).collect()
+}
+
+fn chart(e: &Experiment, plot: &Plot) -> Option<Chart> {
+    let title = if plot.title.is_empty() { e.scenario.title.clone() } else { plot.title.clone() };
+    let mut chart = Chart {
+        title,
+        x_label: if plot.x_label.is_empty() { plot.x.clone() } else { plot.x_label.clone() },
+        y_label: if plot.y_label.is_empty() { plot.y.clone() } else { plot.y_label.clone() },
+        log_x: plot.log_x,
+        ..Chart::default()
+    };
+    if plot.curves.is_empty() {
+        sweep_series(e, plot, &mut chart);
+    } else {
+        let main = e.main_point()?;
+        for (color, name) in plot.curves.iter().enumerate() {
+            let ours = main.metrics.curve(name).unwrap_or_default().to_vec();
+            chart.series.push(Series { name: name.clone(), points: ours, color, paper: false });
+            let claimed = |x: &&Expect| &x.metric == name && x.at.is_some() && x.value.is_some();
+            let paper: Vec<(f64, f64)> =
+                e.scenario.expect.iter().filter(claimed).filter_map(|x| Some((x.at?, x.value?))).collect();
+            if !paper.is_empty() {
+                chart.series.push(Series { name: format!("{name}, paper"), points: paper, color, paper: true });
+            }
+        }
+    }
+    Some(chart)
+}
+
+/// A series per value of the series parameter: ours solid, the paper's dashed.
+fn sweep_series(e: &Experiment, plot: &Plot, chart: &mut Chart) {
+    let values = |key: &str| e.scenario.sweep.iter().find(|s| s.0 == key).map(|s| s.1.clone()).unwrap_or_default();
+    let x_values = values(&plot.x);
+    let numeric = x_values.iter().all(|v| number(v).is_some());
+    let x_of = |text: &str| if numeric { number(text) } else { x_values.iter().position(|v| v == text).map(|i| i as f64) };
+    chart.ticks = x_values.iter().filter_map(|v| Some(Tick { at: x_of(v)?, label: v.clone() })).collect();
+    chart.log_x &= numeric && x_values.iter().all(|v| number(v).is_some_and(|x| x > 0.0));
+    let names = values(&plot.series);
+    let names = if names.is_empty() { vec![String::new()] } else { names };
+    for (color, name) in names.iter().enumerate() {
+        let of_series = |p: &&Point| name.is_empty() || p.params.text(&plot.series) == name;
+        let mut ours: Vec<(f64, f64)> = e
+            .points
+            .iter()
+            .filter(of_series)
+            .filter_map(|p| Some((x_of(p.params.text(&plot.x))?, p.metrics.get(&plot.y)?)))
+            .collect();
+        ours.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let label = if name.is_empty() { "measured".to_string() } else { name.clone() };
+        chart.series.push(Series { name: label.clone(), points: ours, color, paper: false });
+        let mut paper: Vec<(f64, f64)> = e
+            .scenario
+            .expect
+            .iter()
+            .filter(|x| x.metric == plot.y && x.relative_to.is_empty())
+            .filter(|x| name.is_empty() || x.when.iter().any(|(k, v)| *k == plot.series && v == name))
+            .filter_map(|x| Some((x_of(&x.when.iter().find(|(k, _)| *k == plot.x)?.1)?, x.value?)))
+            .collect();
+        paper.sort_by(|a, b| a.0.total_cmp(&b.0));
+        if !paper.is_empty() {
+            chart.series.push(Series { name: format!("{label}, paper"), points: paper, color, paper: true });
+        }
+    }
+}
+
+fn number(text: &str) -> Option<f64> {
+    text.parse().ok().or_else(|| types::parse_size(text).ok().map(|n| n as f64))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::experiment::run;
+    use crate::scenario::parse;
+
+    #[test]
+    fn a_chart_has_ours_and_the_papers_series() {
+        let s = parse(
+            "x",
+            "id='T'\ntitle='a < b'\nsource='s'\n[params]\nclients=4\noss_count=1\nfile_bytes='2M'\n[sweep]\ntransfer_size_bytes=['512K','1M']\n[plot]\nx='transfer_size_bytes'\ny='makespan_s'\nlog_x=true\n[[expect]]\nmetric='makespan_s'\nwhen={transfer_size_bytes='1M'}\nvalue=1\ntolerance_percent=99\n",
+        )
+        .unwrap();
+        let e = run(s, &mut |_, _, _| {}).unwrap();
+        let chart = &charts(&e)[0];
+        assert_eq!(chart.series.iter().map(|s| (s.points.len(), s.paper)).collect::<Vec<_>>(), [(2, false), (1, true)]);
+        let svg = chart.svg();
+        assert!(svg.contains("a &lt; b") && svg.contains("512K") && svg.ends_with("</svg>\n"));
+        assert_eq!(svg.matches('<').count(), svg.matches('>').count());
+    }
+}
