@@ -4,6 +4,7 @@
 //! as completions on the runtime's io_uring, or read from `/dev/fuse`), notifications, mounting and unmounting, and
 //! the supervisor that cleans up after a killed daemon. Holds no file system: that is a [`FileSystem`] given to
 //! [`Worker::serve`]. Everything asynchronous runs on a compio runtime, one thread per worker, nothing blocks.
+//! A process that serves a mount must not hold files open on it: on rings, killing it then leaves it in its exit for ever.
 //!
 //! ```text
 //! kernel --ring completion / read(2)--> slot --Request--> FileSystem::handle --Reply--> slot --commit / writev--> kernel

@@ -11,15 +11,13 @@ pub struct RuntimeConfig {
     pub cpu: Option<usize>,
     /// Submission entries of the ring, default 1024, rounded to a power of two.
     pub ring_entries: u32,
-    /// Completions run only when the thread asks for them (DEFER_TASKRUN). Default false: it gains nothing measurable
-    /// here, and its work is lost when the thread dies, so that a killed daemon which held files open on its own mount
-    /// hangs in its exit for ever (seen on Linux 6.18).
+    /// Completions run only when the thread asks for them (DEFER_TASKRUN). Default true.
     pub defer_taskrun: bool,
 }
 
 impl Default for RuntimeConfig {
     fn default() -> Self {
-        RuntimeConfig { cpu: None, ring_entries: 1024, defer_taskrun: false }
+        RuntimeConfig { cpu: None, ring_entries: 1024, defer_taskrun: true }
     }
 }
 

@@ -1,4 +1,5 @@
 //! Mounting and unmounting: every obstacle is named, everything that ends a mount ends serving, nothing stays behind.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod support;
 
 use fuse::mount::{MountError, MountOptions, abort, check_mount_point, mounts, unmount};

@@ -1,4 +1,5 @@
 //! Both transports carry every operation of a real file system: each test runs on each transport.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod support;
 
 use std::fs::{self, File, OpenOptions};

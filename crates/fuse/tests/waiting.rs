@@ -1,5 +1,6 @@
 //! Requests that wait (for locks, for events) hold up nobody, can be interrupted, and the kernel's caches obey the
 //! notifier. Each test runs on each transport.
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 mod support;
 
 use std::fs::{self, File, OpenOptions};

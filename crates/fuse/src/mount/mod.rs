@@ -285,7 +285,10 @@ fn look(at: &Path) -> io::Result<std::fs::Metadata> {
     }
     let (tell, told) = std::sync::mpsc::channel();
     let path = at.to_owned();
-    std::thread::spawn(move || tell.send(std::fs::metadata(path)));
+    std::thread::spawn(move || {
+        // Nobody listens any more after LOOK_FOR.
+        let _ = tell.send(std::fs::metadata(path));
+    });
     told.recv_timeout(LOOK_FOR).unwrap_or_else(|_| Err(io::ErrorKind::TimedOut.into()))
 }
 

@@ -3,7 +3,10 @@
 //! It sleeps on a pipe whose other end only the daemon holds. A byte means "unmounted, go"; end of file means that the
 //! daemon died: the connection is aborted (so that nobody hangs) and the mount detached. A daemon that was killed while
 //! it held files on its own mount hangs inside its exit and never closes the pipe, so the supervisor also looks now and
-//! then whether the daemon is on its way out. It holds no other descriptor, in particular not `/dev/fuse`.
+//! then whether the daemon is on its way out. On rings this does not help (Linux 6.18): the FLUSH that the dying process
+//! sends to itself is bound to a ring entry whose work only that process could run, no abort ends it, and the process
+//! stays in its exit for ever. So a daemon that serves rings must never hold files open on its own mount; the mount
+//! itself does go away. It holds no other descriptor, in particular not `/dev/fuse`.
 use std::ffi::CString;
 use std::io;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};

@@ -92,7 +92,13 @@ impl Mounted {
 
     /// Unmounts and returns how serving ended.
     pub fn finish(mut self) -> Vec<Result<(), SessionError>> {
-        self.mount.unmount(false).unwrap();
+        // A process that another test is forking right now may hold our files for a moment.
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while let Err(e) = self.mount.unmount(false) {
+            let busy = matches!(e, fuse::mount::MountError::StillBusy { .. });
+            assert!(busy && std::time::Instant::now() < deadline, "{e}");
+            std::thread::yield_now();
+        }
         assert_eq!(self.session.counters().bad_replies.load(std::sync::atomic::Ordering::Relaxed), 0);
         assert_eq!(self.session.counters().refused.load(std::sync::atomic::Ordering::Relaxed), 0);
         self.serving.drain(..).map(|t| t.join().unwrap()).collect()
