@@ -22,26 +22,33 @@ pub enum DeadlineMode {
 /// Everything a policy can be configured with. One struct for all policies: a policy reads the fields it knows.
 #[derive(Clone, PartialEq, Debug)]
 pub struct NrsConfig {
-    /// Requests served per object (or client) before the next one's turn. 0 = the policy's own default: 8 for `obrr`,
-    /// 256 for `orr` and `trr`, 16 for `crrn`. Larger: fewer seeks, longer waits for others.
+    /// Requests served per object (or client) before the next one's turn. 0..=65535; default 0 = the policy's own: 8
+    /// for `obrr`, 256 for `obrr+`, `orr` and `trr`, 16 for `crrn`. Larger: fewer seeks, longer waits for others
+    /// (quantum x service time x objects); more than clients keep in flight buys nothing.
     pub quantum_requests: u32,
-    /// Bytes served per object before the next one's turn; 0 = no limit in bytes. A turn serves at least one request.
+    /// Bytes served per object before the next one's turn. 0..=1 GiB; default 0 = no limit in bytes. A turn serves at
+    /// least one request, and what it serves beyond the quantum is taken off the next turn; so below the largest RPC it
+    /// is fair in requests only.
     pub quantum_bytes: u64,
-    /// `obrr+`: a turn ends where the offset crosses a multiple of this. A power of two.
+    /// `obrr+`: a turn ends where the offset crosses a multiple of this. A power of two, 64 KiB..=1 GiB; default 8 MiB,
+    /// the region in which the allocator lays out a large object.
     pub region_bytes: u64,
-    /// Dynamic deadline: `e = lambda x sum(s_i / bw_i)`; how much later than a FIFO server a request may be served.
+    /// Dynamic deadline: `e = lambda x sum(s_i / bw_i)`; how much later than a FIFO server with the table's bandwidth a
+    /// request may be served. 0.1..=1000, default 1.5. Smaller: more requests are served out of order, with a seek each.
     pub lambda: f64,
-    /// Bytes per second that the store reaches with records of each window, smallest window first.
+    /// Bytes per second that the store reaches with records of each window, smallest window first. 10^3..=10^12, default
+    /// 250 MB/s for all: half of what a disk streams. Too high a value makes everything overdue.
     pub bw_bytes_per_s: [u64; BW_WINDOWS],
-    /// When deadlines take effect.
+    /// When deadlines take effect; default as paper 001 prints it. `obrr+` always uses [`DeadlineMode::Drain`].
     pub deadline_mode: DeadlineMode,
-    /// `obrr+`: bytes per second of urgent requests that are served at once, before their deadline is near.
+    /// `obrr+`: bytes per second of urgent requests that are served at once, before their deadline is near. 0..=1 TiB,
+    /// default 10 MB/s; a second's worth is saved up. Each costs about a seek.
     pub urgent_bytes_per_s: u64,
-    /// Requests that a head holds at most; more are refused. 1..=2^26.
+    /// Requests that a head holds at most; more are refused. 1..=2^26, default 2^22.
     pub queue_max: u32,
-    /// Rules that give objects a share other than 1, in order; the first that matches counts.
+    /// Rules that give objects a share other than 1, in order; the first that matches counts. Default none.
     pub weights: Weights,
-    /// Throttling rules of `tbf`.
+    /// Throttling rules of `tbf`. Default: 10000 requests per second and client.
     pub tbf_rules: TbfRules,
 }
 

@@ -110,9 +110,7 @@ impl<S: Shape> Rounds<S> {
         let new = || Taker { round: current, left: quantum, queued: 0, batch: NIL, idle: false };
         let (at, _) = self.takers.find_or_insert(S::taker(req), new);
         let taker = self.takers.get_mut(at);
-        if taker.round < current {
-            (taker.round, taker.left, taker.batch) = (current, quantum, NIL);
-        }
+        assert!(taker.round >= current, "takers that sat out a round are forgotten when the next begins");
         if taker.left == 0 {
             (taker.round, taker.left, taker.batch) = (taker.round + 1, quantum, NIL);
         }

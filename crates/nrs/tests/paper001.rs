@@ -40,6 +40,21 @@ fn objects_take_turns_of_a_quantum_and_go_to_the_tail_with_work_left() {
 }
 
 #[test]
+fn the_next_object_gets_its_whole_quantum_when_the_first_is_cancelled_in_its_turn() {
+    let mut desk = Desk::new(policy("obrr", &[("quantum_requests", "3")]));
+    let first: Vec<RequestId> = (0..3).map(|i| desk.send(1, i * MIB, MIB as u32, IoOp::Write)).collect();
+    for object in 2..=3 {
+        for i in 0..3 {
+            desk.send(object, i * MIB, MIB as u32, IoOp::Write);
+        }
+    }
+    assert_eq!(desk.policy.dequeue(desk.now), Some(first[0]));
+    assert!(desk.policy.cancel(first[1]) && desk.policy.cancel(first[2]));
+    let objects: Vec<u32> = desk.serve_all().iter().map(|s| s.0).collect();
+    assert_eq!(objects, [2, 2, 2, 3, 3, 3]);
+}
+
+#[test]
 fn a_quantum_may_be_counted_in_bytes() {
     let mut desk = Desk::new(policy("obrr", &[("quantum_requests", "100"), ("quantum_bytes", "1M")]));
     for i in 0..4 {

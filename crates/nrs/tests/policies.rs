@@ -151,6 +151,37 @@ fn an_overdue_request_brings_its_objects_turn_next_so_that_a_wrong_table_does_no
 }
 
 #[test]
+fn an_overdue_request_waits_for_the_end_of_the_turn_under_way_and_is_counted_once() {
+    let mut desk = Desk::new(policy("obrr+", &[("lambda", "1"), ("bw_mb_per_s", "1")]));
+    desk.send(1, 0, MIB32, IoOp::Write);
+    let overdue = desk.send(2, 0, MIB32, IoOp::Write);
+    desk.send(3, 0, MIB32, IoOp::Write);
+    assert_eq!(desk.serve(), Some((1, 0, IoOp::Write)));
+    // The turn of object 1 goes on, with requests that came later.
+    for i in 1..8 {
+        desk.send(1, i * MIB, MIB32, IoOp::Write);
+    }
+    desk.now = desk.policy.expiry(overdue).expect("it is queued");
+    assert_eq!(objects(&mut desk), [1, 1, 1, 1, 1, 1, 1, 2, 3]);
+    assert_eq!(desk.policy.counters().dynamic_fired, 1);
+}
+
+#[test]
+fn urgent_requests_that_were_served_do_not_hurry_later_ones() {
+    let mut desk = Desk::new(policy("deadline+fifo", &[("deadline_mode", "drain"), ("lambda", "1000")]));
+    // 1000 x 1 MiB at 250 MB/s: 4.2 s of urgent work, all served.
+    for i in 0..1000 {
+        desk.send_urgent(i, 0, MIB32, Duration::from_secs(60));
+    }
+    assert_eq!(desk.serve_all().len(), 1000);
+    let bulk = desk.send(1, 0, MIB32, IoOp::Write);
+    let urgent = desk.send_urgent(2, 0, MIB32, Duration::from_secs(5));
+    desk.now = Instant(4_000_000_000);
+    assert_eq!(desk.policy.dequeue(desk.now), Some(bulk), "its deadline is a second away");
+    assert_eq!(desk.policy.dequeue(desk.now), Some(urgent));
+}
+
+#[test]
 fn endless_rewrites_of_one_region_do_not_hold_an_obrr_plus_turn() {
     let mut desk = Desk::new(policy("obrr+", &[("lambda", "1000")]));
     for _ in 0..8 {
@@ -204,6 +235,7 @@ fn rates(desk: &mut Desk, senders: &[u32], bytes: u32, seconds: u64) -> BTreeMap
         };
         let sender = desk.object_of(id);
         *served.entry(sender).or_default() += 1;
+        assert!(served[&sender] < 100_000, "sender {sender} is not held to any rate");
         desk.send(sender, 0, bytes, IoOp::Write);
     }
 }
@@ -226,6 +258,14 @@ fn tbf_holds_bytes_too_and_a_rule_for_a_job_has_one_bucket() {
     let sum: u64 = served.values().sum();
     // One bucket for all writes, since the rule names the operation only.
     assert!(sum.abs_diff(100) <= 1, "{served:?}");
+}
+
+#[test]
+fn a_burst_of_bytes_is_paid_back() {
+    let mut desk = Desk::new(policy("tbf", &[("tbf_rules", "start a uid={1} bytes=10M depth=4")]));
+    let served = rates(&mut desk, &[1], MIB32, 10);
+    // 10 MiB/s for 10 s, and at first 4 MiB at once.
+    assert!(served[&1].abs_diff(104) <= 1, "{served:?}");
 }
 
 #[test]
