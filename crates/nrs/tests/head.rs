@@ -166,6 +166,31 @@ fn a_promotion_survives_switches_even_through_a_policy_without_deadlines() {
 }
 
 #[test]
+fn a_promotion_ends_with_its_request_and_does_not_pass_to_the_next_of_the_same_id() {
+    let mut pipeline = Pipeline::new("deadline+fifo", 1);
+    pipeline.head.set(pipeline.now, "lambda", "1000").expect("in range");
+    let send = |head: &mut Head, id: u32| {
+        head.enqueue(Instant(1_000_000), &request(id, 1, 0, 4096, IoOp::Read, Instant(1_000_000))).expect("room");
+    };
+    let head = &mut pipeline.head;
+    for end in 0..3 {
+        send(head, 7);
+        assert!(head.promote(Instant(1_000_000), RequestId(7), Instant(1_000_000)));
+        match end {
+            0 => assert_eq!(head.dequeue(Instant(1_000_000)), Some(RequestId(7))),
+            1 => assert!(head.cancel(RequestId(7))),
+            _ => assert_eq!(head.drain(), [RequestId(7)]),
+        }
+        send(head, 1);
+        send(head, 7);
+        let mut again = |id: RequestId| request(id.0, 1, 0, 4096, IoOp::Read, Instant(1_000_000));
+        head.switch(Instant(1_000_000), "deadline+fifo", &mut again).expect("the name is known");
+        let order = [head.dequeue(Instant(1_000_000)), head.dequeue(Instant(1_000_000))];
+        assert_eq!(order, [Some(RequestId(1)), Some(RequestId(7))], "case {end}");
+    }
+}
+
+#[test]
 fn an_unknown_policy_is_refused_by_name_and_the_old_one_goes_on() {
     let mut pipeline = Pipeline::new("obrr", 1);
     pipeline.enqueue();
