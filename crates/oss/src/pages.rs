@@ -55,5 +55,5 @@ pub fn join_pages(first: Crc, pages: &[Crc]) -> Crc {
 /// Whether `bulk` consists of whole, page-aligned pages.
 #[must_use]
 pub fn is_page_aligned(bulk: &Bulk) -> bool {
-    bulk.segments().iter().all(|s| s.offset as usize % FRAME_BYTES == 0 && s.len as usize % FRAME_BYTES == 0)
+    bulk.segments().iter().all(|s| [s.offset, s.len].iter().all(|n| (*n as usize).is_multiple_of(FRAME_BYTES)))
 }

@@ -76,8 +76,8 @@ impl NullStore {
     fn check(&self, object: ObjectId, update: &Update) -> StoreResult<()> {
         let mut want = [0; FRAME_BYTES];
         for put in &update.puts {
-            let mut block = put.first;
-            for page in put.bulk.slices().flat_map(|s| s.chunks_exact(FRAME_BYTES)) {
+            let pages = put.bulk.slices().flat_map(|s| s.chunks_exact(FRAME_BYTES));
+            for (block, page) in (put.first..).zip(pages) {
                 pattern_page(object, block, &mut want);
                 let same = page.iter().zip(&want).take_while(|(a, b)| a == b).count();
                 if page[same..].iter().any(|b| *b != 0) {
@@ -86,7 +86,6 @@ impl NullStore {
                     tracing::error!(%object, offset, "written bytes are not the pattern");
                     return Err(FsError::Corrupt);
                 }
-                block += 1;
             }
         }
         Ok(())
