@@ -50,12 +50,20 @@ impl fmt::Display for RegisterError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             RegisterError::OtherCluster { ours, theirs } => {
-                write!(f, "its store belongs to cluster {theirs:016x}, this is cluster {ours:016x}: start it with its own cluster, or format a new store")
+                write!(
+                    f,
+                    "its store belongs to cluster {theirs:016x}, this is cluster {ours:016x}: start it with its own cluster, or format a new store"
+                )
             }
             RegisterError::IndexTaken { ost, holder, asked } => {
-                write!(f, "{ost} is store {holder:016x} already, store {asked:016x} cannot be it too: format it with another index")
+                write!(
+                    f,
+                    "{ost} is store {holder:016x} already, store {asked:016x} cannot be it too: format it with another index"
+                )
             }
-            RegisterError::WrongName { name, right } => write!(f, "its target is named '{name}': this index is '{right}'"),
+            RegisterError::WrongName { name, right } => {
+                write!(f, "its target is named '{name}': this index is '{right}'")
+            }
         }
     }
 }
@@ -113,7 +121,10 @@ impl ConfigService {
         }
         let right = format!("{}-OST{:04x}", self.fsname, ost.0);
         if q.entry.target[..] != *right.as_bytes() {
-            return Err(RegisterError::WrongName { name: String::from_utf8_lossy(&q.entry.target).into_owned(), right });
+            return Err(RegisterError::WrongName {
+                name: String::from_utf8_lossy(&q.entry.target).into_owned(),
+                right,
+            });
         }
         let mut map = self.map.borrow_mut();
         let changed = match map.osts.binary_search_by_key(&ost, |e| e.ost) {
@@ -149,7 +160,8 @@ mod tests {
 
     fn ask(ost: u16, uuid: u64, nid: &str) -> RegisterRequest {
         let target = format!("fs-OST{ost:04x}");
-        let entry = OstEntry { ost: OstIndex(ost), nid: nid.into(), target: target.as_str().into(), active: true, uuid };
+        let entry =
+            OstEntry { ost: OstIndex(ost), nid: nid.into(), target: target.as_str().into(), active: true, uuid };
         RegisterRequest { entry, cluster: 7 }
     }
 

@@ -17,7 +17,11 @@ impl Mds {
     ///
     /// # Errors
     /// Why there is no lock.
-    pub(crate) async fn enqueue(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+    pub(crate) async fn enqueue(
+        self: &Rc<Self>,
+        client: ClientId,
+        q: &EnqueueRequest,
+    ) -> Result<EnqueueReply, FsError> {
         let mut out = Vec::new();
         if !q.cancels.is_empty() {
             self.locks.namespace.borrow_mut().cancel_batch(self.rt.now(), client, &q.cancels, &mut out);
@@ -48,11 +52,14 @@ impl Mds {
         let now = self.rt.now();
         if q.flags & EnqueueFlags::REPLAY != 0 {
             let replay = LockReplay { cookie, resource, mode, data };
-            let handle = self.locks.namespace.borrow_mut().replay(now, client, &replay).map_err(|_| FsError::WouldBlock)?;
+            let handle =
+                self.locks.namespace.borrow_mut().replay(now, client, &replay).map_err(|_| FsError::WouldBlock)?;
             return Ok(EnqueueReply { handle, granted: true, lock: q.lock.clone(), lvb: None });
         }
         let mut flags = ldlm::EnqueueFlags::NONE;
-        for (wire, room) in [(EnqueueFlags::NOWAIT, ldlm::EnqueueFlags::NOWAIT), (EnqueueFlags::TEST, ldlm::EnqueueFlags::TEST)] {
+        for (wire, room) in
+            [(EnqueueFlags::NOWAIT, ldlm::EnqueueFlags::NOWAIT), (EnqueueFlags::TEST, ldlm::EnqueueFlags::TEST)]
+        {
             if q.flags & wire != 0 {
                 flags = flags.with(room);
             }
@@ -66,7 +73,9 @@ impl Mds {
         self.dispatch(out);
         match outcome {
             EnqueueOutcome::Granted(lock) => Ok(inode_lock_reply(&lock)),
-            EnqueueOutcome::Waiting(handle) => Ok(EnqueueReply { handle, granted: false, lock: q.lock.clone(), lvb: None }),
+            EnqueueOutcome::Waiting(handle) => {
+                Ok(EnqueueReply { handle, granted: false, lock: q.lock.clone(), lvb: None })
+            }
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
         }
     }

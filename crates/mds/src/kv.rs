@@ -50,7 +50,10 @@ impl fmt::Display for KvError {
         match self {
             KvError::Io(e) => write!(f, "metadata store: {e}"),
             KvError::Corrupt { key, why } => write!(f, "metadata store: key {key} is damaged: {why}"),
-            KvError::Conflict { key } => write!(f, "metadata store: key {key} was changed by somebody else: is a second server running on this store?"),
+            KvError::Conflict { key } => write!(
+                f,
+                "metadata store: key {key} was changed by somebody else: is a second server running on this store?"
+            ),
             KvError::NoSpace => f.write_str("metadata store: no space left"),
             KvError::Latched(e) => write!(f, "metadata store stopped after an earlier failure: {e}"),
         }
@@ -147,7 +150,10 @@ impl KvBatch {
     ///
     /// # Errors
     /// `Conflict` with the first key that is not as expected, or what `get` answers.
-    pub fn check_expectations(&self, mut get: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, KvError>) -> Result<(), KvError> {
+    pub fn check_expectations(
+        &self,
+        mut get: impl FnMut(&[u8]) -> Result<Option<Vec<u8>>, KvError>,
+    ) -> Result<(), KvError> {
         for (key, want) in &self.expect {
             let have = match get(key)? {
                 Some(v) => Some(unseal(key, v)?),

@@ -35,7 +35,7 @@ pub mod store;
 pub mod tx;
 
 pub use kv::{KvError, MemoryKv, MetaKv};
-pub use mds::{Answered, Caller, Evictor, Mds, MdsConfig};
+pub use mds::{Answered, Caller, ConnectorBox, Evictor, Mds, MdsConfig};
 pub use mkfs::{FormatError, MkfsOptions};
 pub use ops::{DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 pub use service::Outcome;

@@ -116,7 +116,8 @@ impl Mds {
             return None;
         }
         let data = LockPolicyData::Inodebits { bits };
-        let request = EnqueueRequest::new(LockCookie(cookie), ResourceId::inode(fid), LockMode::Pr, data).flags(Flags::NOWAIT);
+        let request =
+            EnqueueRequest::new(LockCookie(cookie), ResourceId::inode(fid), LockMode::Pr, data).flags(Flags::NOWAIT);
         let mut out = Vec::new();
         let outcome = self.locks.namespace.borrow_mut().enqueue(self.rt.now(), client, &request, &mut out);
         self.dispatch_in_place(out);
@@ -198,11 +199,19 @@ impl Mds {
                 }
                 Action::SendCompletion { client, lock } => {
                     let granted = inode_lock_reply(&lock);
-                    let body = CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: granted.lock, status: 0, lvb: None };
+                    let body = CompletionCallback {
+                        handle: lock.handle,
+                        cookie: lock.cookie.0,
+                        lock: granted.lock,
+                        status: 0,
+                        lvb: None,
+                    };
                     self.complete(client, body);
                 }
                 Action::FlockGranted { client, cookie } => self.flock_ended(client, cookie.0, None),
-                Action::FlockDenied { client, cookie, reason } => self.flock_ended(client, cookie.0, Some(reason.error())),
+                Action::FlockDenied { client, cookie, reason } => {
+                    self.flock_ended(client, cookie.0, Some(reason.error()))
+                }
                 Action::SendGlimpse { .. } => {}
             }
         }
@@ -240,7 +249,8 @@ impl Mds {
     fn flock_ended(self: &Rc<Self>, client: ClientId, cookie: u64, error: Option<FsError>) {
         let spec = self.locks.flocks.borrow_mut().remove(&(client, cookie));
         let status = error.map_or(0, |e| e.errno() as u16);
-        let body = CompletionCallback { handle: HandleId(cookie), cookie, lock: spec.unwrap_or_default(), status, lvb: None };
+        let body =
+            CompletionCallback { handle: HandleId(cookie), cookie, lock: spec.unwrap_or_default(), status, lvb: None };
         self.complete(client, body);
     }
 
@@ -292,7 +302,12 @@ impl Mds {
             loop {
                 let next = me.locks.namespace.borrow().next_deadline();
                 let Some(at) = next else { break };
-                me.rt.sleep_until(at).await;
+                // In steps, so that a node that was stopped is let go soon.
+                let step = at.min(me.rt.now() + Duration::from_secs(1));
+                me.rt.sleep_until(step).await;
+                if me.stopped.get() {
+                    break;
+                }
                 let late = me.locks.namespace.borrow().on_blocking_timeout(me.rt.now());
                 for expired in late {
                     tracing::warn!(client = %expired.client, lock = %expired.handle, "did not answer a lock callback in time: evicted");

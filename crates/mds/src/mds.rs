@@ -1,6 +1,6 @@
 //! The node: what a metadata target holds, and how an operation becomes an answer.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
 use layout::{AllocConfig, LayoutSpec};
@@ -64,7 +64,11 @@ impl Default for MdsConfig {
             commit: CommitConfig::default(),
             default_layout: LayoutSpec::default(),
             alloc: AllocConfig::default(),
-            locks: NamespaceConfig { locks_max: 1 << 19, callback_timeout: Duration::from_secs(30), ..NamespaceConfig::default() },
+            locks: NamespaceConfig {
+                locks_max: 1 << 19,
+                callback_timeout: Duration::from_secs(30),
+                ..NamespaceConfig::default()
+            },
             object_wait: Duration::from_secs(30),
             connector: None,
         }
@@ -90,6 +94,8 @@ pub struct Mds {
     pub(crate) map: ConfigService,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
     pub(crate) known: RefCell<Vec<ptlrpc::SessionRecord>>,
+    /// Clients whose session is on stable storage.
+    pub(crate) remembered: RefCell<BTreeSet<ClientId>>,
     pub(crate) stats: Stats,
     pub(crate) stopped: Cell<bool>,
     pub(crate) recovering: Cell<bool>,
@@ -163,6 +169,7 @@ impl Mds {
             osts,
             map,
             exports: RefCell::default(),
+            remembered: RefCell::new(known.iter().map(|s| s.client).collect()),
             known: RefCell::new(known),
             stopped: Cell::new(false),
             evictor: RefCell::new(None),
@@ -214,6 +221,9 @@ impl Mds {
         self.store.stop();
         self.osts.stop();
         self.pool_filled.notify();
+        // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
+        self.exports.borrow_mut().clear();
+        self.evictor.borrow_mut().take();
     }
     /// The store, for tools and tests.
     #[must_use]
@@ -332,7 +342,11 @@ impl Mds {
             if parent_lock.is_none() {
                 return Err(FsError::NotFound);
             }
-            return Ok(EntryReply { parent_lock, parent: out.parent.map(|p| p.attr()).unwrap_or_default(), ..EntryReply::default() });
+            return Ok(EntryReply {
+                parent_lock,
+                parent: out.parent.map(|p| p.attr()).unwrap_or_default(),
+                ..EntryReply::default()
+            });
         };
         Ok(EntryReply {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),

@@ -58,7 +58,10 @@ impl fmt::Display for FormatError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             FormatError::InUse { fsname, cluster } => {
-                write!(f, "the store holds file system '{fsname}' of cluster {cluster:016x} already: choose another directory, or remove it first")
+                write!(
+                    f,
+                    "the store holds file system '{fsname}' of cluster {cluster:016x} already: choose another directory, or remove it first"
+                )
             }
             FormatError::Foreign(e) => write!(f, "{e}"),
             FormatError::BadName(name) => {
@@ -83,7 +86,12 @@ pub async fn format(kv: &Rc<dyn MetaKv>, options: &MkfsOptions) -> Result<Superb
     let snapshot = kv.snapshot().await.map_err(FormatError::Store)?;
     match read_superblock(&*snapshot).await {
         Err(StartError::NotFormatted) => {}
-        Ok(sb) => return Err(FormatError::InUse { fsname: String::from_utf8_lossy(&sb.fsname).into_owned(), cluster: sb.cluster }),
+        Ok(sb) => {
+            return Err(FormatError::InUse {
+                fsname: String::from_utf8_lossy(&sb.fsname).into_owned(),
+                cluster: sb.cluster,
+            });
+        }
         Err(e) => return Err(FormatError::Foreign(e)),
     }
     let superblock = Superblock {

@@ -183,7 +183,8 @@ impl Mds {
         // A fresh identity each time: an OST must not take our first requests for repetitions of an earlier life's.
         let client = ClientId(self.rt.rng(&format!("mdt to {target} at {}", self.rt.wall().0)).next_u64() | 1);
         let key = self.config.key.clone();
-        let config = ImportConfig { nid, target, client, key, recoverable: false, ping_interval: Duration::from_secs(5) };
+        let config =
+            ImportConfig { nid, target, client, key, recoverable: false, ping_interval: Duration::from_secs(5) };
         let events: Rc<LinkEvents> = Rc::new(LinkEvents(link.clone()));
         let weak: std::rc::Weak<LinkEvents> = Rc::downgrade(&events);
         let import = Import::new(self.rt.clone(), config, weak);
@@ -261,7 +262,8 @@ impl Mds {
     /// Brings objects into being: behind the last used one, after removing orphans when `first`.
     async fn fill(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort, first: bool) -> Result<(), FsError> {
         let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
-        let request = PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
+        let request =
+            PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
         let row = self.pools.borrow_mut().update(link.ost, |p| {

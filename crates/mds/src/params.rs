@@ -19,7 +19,11 @@ fn expand(pattern: &str, depth: usize) -> Vec<String> {
     let parts = pattern.find('{').and_then(|open| Some((open, open + pattern[open..].find('}')?)));
     let Some((open, close)) = parts.filter(|_| depth < 4) else { return vec![pattern.to_string()] };
     let (head, tail) = (&pattern[..open], &pattern[close + 1..]);
-    pattern[open + 1..close].split(',').take(64).flat_map(|alt| expand(&format!("{head}{alt}{tail}"), depth + 1)).collect()
+    pattern[open + 1..close]
+        .split(',')
+        .take(64)
+        .flat_map(|alt| expand(&format!("{head}{alt}{tail}"), depth + 1))
+        .collect()
 }
 
 fn matches_one(pattern: &[u8], text: &[u8]) -> bool {
@@ -64,7 +68,11 @@ impl Mds {
     /// `NotFound`: nothing matches; `NotPermitted`: it cannot be set; `Invalid`: not such a value.
     pub(crate) async fn params(self: &Rc<Self>, q: &ParamsRequest) -> Result<ParamsReply, FsError> {
         let pattern = String::from_utf8_lossy(&q.pattern).into_owned();
-        let mut params: Vec<Param> = self.all_params().into_iter().filter(|p| glob_matches(&pattern, &String::from_utf8_lossy(&p.path))).collect();
+        let mut params: Vec<Param> = self
+            .all_params()
+            .into_iter()
+            .filter(|p| glob_matches(&pattern, &String::from_utf8_lossy(&p.path)))
+            .collect();
         if params.is_empty() {
             return Err(FsError::NotFound);
         }
@@ -121,7 +129,7 @@ impl Mds {
             add(format!("lod.{fs}-MDT0000-mdtlov.qos_{}", key.key), value.to_string(), true);
         }
         add(format!("lod.{fs}-MDT0000-mdtlov.pool_dry"), pools.dry.to_string(), false);
-        let fields: Vec<(String, [(&str, String, bool); 6])> = pools.all().iter().map(|p| (osp_name(fs, p), osp_fields(p))).collect();
+        let fields: Vec<_> = pools.all().iter().map(|p| (osp_name(fs, p), osp_fields(p))).collect();
         drop(pools);
         for (name, fields) in fields {
             for (field, value, writable) in fields {
@@ -163,7 +171,10 @@ impl Mds {
                 "1" => true,
                 _ => return Err(FsError::Invalid),
             };
-            let index = path.split('-').find_map(|p| p.strip_prefix("OST")).and_then(|h| u16::from_str_radix(h.get(..4)?, 16).ok());
+            let index = path
+                .split('-')
+                .find_map(|p| p.strip_prefix("OST"))
+                .and_then(|h| u16::from_str_radix(h.get(..4)?, 16).ok());
             let ost = OstIndex(index.ok_or(FsError::Invalid)?);
             return self.set_ost_active(ost, active).await;
         }

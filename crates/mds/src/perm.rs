@@ -123,6 +123,10 @@ impl Tx<'_> {
     /// # Errors
     /// `NotPermitted`.
     pub fn must_own(&self, cred: &Cred, inode: &Inode) -> Done<()> {
-        if self.replay || cred.uid == inode.uid || is_privileged(cred) { Ok(()) } else { Err(FsError::NotPermitted.into()) }
+        if self.replay || cred.uid == inode.uid || is_privileged(cred) {
+            Ok(())
+        } else {
+            Err(FsError::NotPermitted.into())
+        }
     }
 }

@@ -103,7 +103,16 @@ impl Pools {
     pub fn add(&mut self, ost: OstIndex, active: bool, used: u32, ceiling: u32) {
         if let Err(i) = self.pools.binary_search_by_key(&ost, |p| p.ost) {
             let ceiling = ceiling.max(used);
-            let pool = Pool { ost, used: ceiling, last: ceiling, ceiling, active, want: READY_MIN, used_at_start: used, ..Pool::default() };
+            let pool = Pool {
+                ost,
+                used: ceiling,
+                last: ceiling,
+                ceiling,
+                active,
+                want: READY_MIN,
+                used_at_start: used,
+                ..Pool::default()
+            };
             let facts = OstFacts { index: ost, total_bytes: 0, free_bytes: 0, active: false, in_pool: false };
             self.pools.insert(i, pool);
             self.facts.insert(i, facts);
@@ -207,7 +216,10 @@ impl Pools {
         let mut lost = Vec::new();
         for p in &mut self.pools {
             let ids = p.used_at_start + 1..=p.used.min(p.used_at_start.saturating_add(64 * READY_MAX));
-            lost.extend(ids.filter(|id| !p.replayed.contains(id)).map(|id| StripeObject { ost: p.ost, object: ObjectId::new(p.ost, id) }));
+            lost.extend(
+                ids.filter(|id| !p.replayed.contains(id))
+                    .map(|id| StripeObject { ost: p.ost, object: ObjectId::new(p.ost, id) }),
+            );
             p.used_at_start = p.used;
             p.replayed.clear();
         }

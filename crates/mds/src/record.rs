@@ -216,7 +216,11 @@ impl Inode {
         let time_at = |at: usize| WallTime(u64_at(at) as i64);
         let flags = u16_at(2);
         let reserved_zero = head[1] == 0 && head[116..136].iter().all(|b| *b == 0);
-        if head[0] != INODE_VERSION || !reserved_zero || flags & !InodeFlags::ALL != 0 || u32_at(136) as usize != tail.len() {
+        if head[0] != INODE_VERSION
+            || !reserved_zero
+            || flags & !InodeFlags::ALL != 0
+            || u32_at(136) as usize != tail.len()
+        {
             return None;
         }
         Some(Inode {

@@ -7,9 +7,9 @@ use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{ParamsRequest, RegisterRequest};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueRequest};
 use wire::mdt::{
-    BytesReply, CloseRequest, CreateRequest, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest, LockBits,
-    LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest,
-    SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
+    BytesReply, CloseRequest, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest,
+    LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply, ReaddirRequest, RenameRequest,
+    SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Op};
@@ -51,10 +51,18 @@ impl Mds {
             Op::MdtRename => self.op(caller, body, |tx, q: &RenameRequest| tx.rename(q), entry).await,
             Op::MdtLink => self.op(caller, body, |tx, q: &LinkRequest| tx.link(q), entry).await,
             Op::MdtSetattr => self.op(caller, body, |tx, q: &SetattrRequest| tx.setattr(q), entry).await,
-            Op::MdtOpen => self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await,
+            Op::MdtOpen => {
+                self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await
+            }
             Op::MdtClose => self.close(caller, body).await,
             Op::MdtReaddir => {
-                self.op(caller, body, |tx, q: &ReaddirRequest| tx.readdir(q), move |m, out| Ok(m.readdir_reply(client, out))).await
+                self.op(
+                    caller,
+                    body,
+                    |tx, q: &ReaddirRequest| tx.readdir(q),
+                    move |m, out| Ok(m.readdir_reply(client, out)),
+                )
+                .await
             }
             Op::MdtReadlink => self.op(caller, body, |tx, q: &InodeRequest| tx.readlink(q), value).await,
             Op::MdtFid2path => self.op(caller, body, |tx, q: &Fid2pathRequest| tx.fid2path(q), value).await,
@@ -63,7 +71,9 @@ impl Mds {
                 self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
             }
             Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), |_, ()| Ok(())).await,
-            Op::MdtSwapLayouts => self.op(caller, body, |tx, q: &SwapLayoutsRequest| tx.swap_layouts(q), |_, ()| Ok(())).await,
+            Op::MdtSwapLayouts => {
+                self.op(caller, body, |tx, q: &SwapLayoutsRequest| tx.swap_layouts(q), |_, ()| Ok(())).await
+            }
             Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
             Op::LockEnqueue => {
@@ -106,14 +116,14 @@ impl Mds {
 
     async fn close(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
         let q: CloseRequest = wire::decode(body).map_err(FsError::from)?;
-        let finish = move |m: &Rc<Mds>, ()| {
+        let finish = move |m: &Rc<Mds>, inode: Option<crate::record::Inode>| {
             let mut handles = m.handles.borrow_mut();
             let told = q.valid & wire::mdt::SetBits::SIZE != 0;
             if q.valid & wire::mdt::SetBits::DIRTY != 0 && !told {
                 handles.suspect(q.fid);
             }
             handles.close(caller.client, q.handle);
-            Ok(())
+            Ok(EntryReply { attr: inode.map(|i| i.attr()).unwrap_or_default(), ..EntryReply::default() })
         };
         self.op(caller, body, |tx, q: &CloseRequest| tx.close(q), finish).await
     }
@@ -165,6 +175,20 @@ impl Mds {
         self.store.sync().await
     }
 
+    /// A client is written to the store before the first answer that it may have to replay. Those who only ask for the
+    /// cluster map or register a target are not waited for after a restart.
+    pub(crate) async fn remember_client(&self, client: ClientId, op: Op) -> Result<(), FsError> {
+        let passing = matches!(op, Op::Ping | Op::Config | Op::Register | Op::Params | Op::MdtStatfs);
+        if passing || self.remembered.borrow().contains(&client) {
+            return Ok(());
+        }
+        let row = wire::encode(&SessionRow { version: 1 });
+        self.store.apply([(keys::session(client), Some(row))], 0, 0);
+        self.store.sync().await?;
+        self.remembered.borrow_mut().insert(client);
+        Ok(())
+    }
+
     async fn handle_request(self: Rc<Self>, request: Request) {
         let started = self.rt.now();
         let op = request.header.op;
@@ -173,7 +197,10 @@ impl Mds {
             replay: request.is_replay().then_some(request.header.transno),
             slot: Some((request.header.slot_or_credits, request.header.xid)),
         };
-        let result = self.serve(caller, op, &request.body).await;
+        let result = match self.remember_client(caller.client, op).await {
+            Ok(()) => self.serve(caller, op, &request.body).await,
+            Err(e) => Err(e),
+        };
         self.stats.count(op, self.rt.now().since(started));
         match result {
             Ok(o) if o.remember => request.reply_transno(o.transno, Ok(o.body)),
@@ -186,7 +213,8 @@ impl Mds {
     pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
         self.exports.borrow_mut().remove(&client);
         self.drop_locks(client);
-        for handle in self.handles.borrow().of_client(client) {
+        let handles = self.handles.borrow().of_client(client);
+        for handle in handles {
             let caller = Caller { client, replay: None, slot: None };
             let finish = move |m: &Rc<Mds>, ()| {
                 let mut handles = m.handles.borrow_mut();
@@ -201,6 +229,7 @@ impl Mds {
                 tracing::error!(%client, %handle, "an open of a lost client could not be closed: {e}");
             }
         }
+        self.remembered.borrow_mut().remove(&client);
         let mut gone = vec![(keys::session(client), None)];
         let from = keys::reply(client, 0);
         let to = keys::end_of(&from[..9]);
@@ -263,15 +292,10 @@ impl Service for Mds {
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         let client = export.client();
         self.exports.borrow_mut().insert(client, export);
-        Box::pin(async move {
-            if known {
-                self.repeat_lock_messages(client);
-                return Ok(());
-            }
-            let row = wire::encode(&SessionRow { version: 1 });
-            self.store.apply([(keys::session(client), Some(row))], 0, 0);
-            self.store.sync().await
-        })
+        if known {
+            self.repeat_lock_messages(client);
+        }
+        Box::pin(async { Ok(()) })
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {

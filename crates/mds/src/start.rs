@@ -48,9 +48,14 @@ impl fmt::Display for StartError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             StartError::NotFormatted => f.write_str("the metadata store is empty: format it with 'stria mkfs' first"),
-            StartError::NotOurs { magic } => write!(f, "the metadata store starts with {magic:#018x}, which is not Stria's"),
+            StartError::NotOurs { magic } => {
+                write!(f, "the metadata store starts with {magic:#018x}, which is not Stria's")
+            }
             StartError::NewerFormat { found } => {
-                write!(f, "the metadata store has format {found}, this build reads up to {FORMAT_VERSION}: use a newer build")
+                write!(
+                    f,
+                    "the metadata store has format {found}, this build reads up to {FORMAT_VERSION}: use a newer build"
+                )
             }
             StartError::Store(e) => write!(f, "{e}"),
             StartError::Damaged { key } => write!(f, "metadata store: record {key} is damaged: run 'stria fsck'"),
@@ -136,7 +141,8 @@ impl Mds {
         };
         let mut pools = Pools::new(config.alloc.clone(), rt.rng("mds allocator"));
         for (key, value) in all(&*snapshot, keys::PRECREATE).await? {
-            let (ost, p) = decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
+            let (ost, p) =
+                decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
             let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
             pools.add(ost, active, p.last_used, p.ceiling);
         }
@@ -171,7 +177,9 @@ impl Mds {
             let objects: Vec<_> = lost.iter().map(|o| DestroyObject { ost: o.ost, object: o.object }).collect();
             let key = keys::destroy(types::Fid::ZERO, self.store.last_transno());
             let mut changes = vec![(key.clone(), Some(wire::encode(&DestroyRow { objects: objects.clone() })))];
-            changes.extend(self.pools.borrow().all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))));
+            changes.extend(
+                self.pools.borrow().all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))),
+            );
             self.store.apply(changes, 0, 0);
             self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
         }

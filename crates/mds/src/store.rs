@@ -66,7 +66,12 @@ pub struct MetaStore {
 
 impl MetaStore {
     /// Over an engine; `boot` is written already, `counters` are what the store says.
-    pub(crate) async fn open(kv: Rc<dyn MetaKv>, config: CommitConfig, boot: u64, counters: &Counters) -> Result<Rc<MetaStore>, KvError> {
+    pub(crate) async fn open(
+        kv: Rc<dyn MetaKv>,
+        config: CommitConfig,
+        boot: u64,
+        counters: &Counters,
+    ) -> Result<Rc<MetaStore>, KvError> {
         let limits = kv.limits();
         assert!(limits.snapshot_isolation, "the MDS needs snapshots that hold still");
         let keys_max = config.keys_max.min(limits.batch_ops_max / 8).max(16);
@@ -153,7 +158,12 @@ impl MetaStore {
     }
 
     /// Makes the changes of one operation visible; they are committed with the next batch. `transno` 0: none of its own.
-    pub(crate) fn apply(&self, changes: impl IntoIterator<Item = (Key, Option<Vec<u8>>)>, transno: u64, inode_delta: i64) {
+    pub(crate) fn apply(
+        &self,
+        changes: impl IntoIterator<Item = (Key, Option<Vec<u8>>)>,
+        transno: u64,
+        inode_delta: i64,
+    ) {
         let mut active = self.active.borrow_mut();
         let idle = active.is_empty();
         active.extend(changes);
@@ -169,7 +179,11 @@ impl MetaStore {
     }
 
     /// Value of a key in the changes that the engine does not have yet: `None` when they do not touch it.
-    pub(crate) fn pending<T>(&self, key: &[u8], f: impl FnOnce(Option<&[u8]>) -> T) -> Result<T, impl FnOnce(Option<&[u8]>) -> T> {
+    pub(crate) fn pending<T>(
+        &self,
+        key: &[u8],
+        f: impl FnOnce(Option<&[u8]>) -> T,
+    ) -> Result<T, impl FnOnce(Option<&[u8]>) -> T> {
         let active = self.active.borrow();
         if !active.is_empty()
             && let Some(v) = active.get(key)
@@ -203,7 +217,7 @@ impl MetaStore {
     ///
     /// # Errors
     /// As the engine answers.
-    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<(Vec<(Key, Vec<u8>)>, bool), KvError> {
+    pub async fn scan(&self, from: &[u8], to: &[u8], limit: usize) -> Result<(Vec<crate::tx::Pair>, bool), KvError> {
         let answer = self.snapshot.borrow().range(from, to, limit);
         let pairs = match answer {
             Answer::Now(r) => r?,

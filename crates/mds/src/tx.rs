@@ -37,6 +37,9 @@ impl From<FsError> for Fail {
 /// An operation's outcome.
 pub type Done<T> = Result<T, Fail>;
 
+/// A key and its value.
+pub type Pair = (Key, Vec<u8>);
+
 /// What an operation changes about an inode, in lock bits: others' locks on them must be gone first.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Claim {
@@ -191,7 +194,7 @@ impl<'a> Tx<'a> {
     ///
     /// # Errors
     /// As [`Tx::read`].
-    pub fn range(&mut self, from: &Key, to: &Key, limit: usize) -> Done<(Vec<(Key, Vec<u8>)>, Option<Key>)> {
+    pub fn range(&mut self, from: &Key, to: &Key, limit: usize) -> Done<(Vec<Pair>, Option<Key>)> {
         let pairs = if let Some(v) = self.fetched.ranges.get(from) {
             v.clone()
         } else {
@@ -211,7 +214,9 @@ impl<'a> Tx<'a> {
             merged.insert(Key::from_slice(&k), Some(v));
         }
         self.mds.store.overlay_range(from, to, bound.as_deref(), &mut merged);
-        for (k, v) in self.puts.iter().filter(|(k, _)| k >= from && k < to && bound.as_ref().is_none_or(|b| k[..] <= b[..])) {
+        for (k, v) in
+            self.puts.iter().filter(|(k, _)| k >= from && k < to && bound.as_ref().is_none_or(|b| k[..] <= b[..]))
+        {
             merged.insert(k.clone(), v.clone());
         }
         let next = bound.map(|b| {

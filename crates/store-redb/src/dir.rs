@@ -37,7 +37,9 @@ pub enum OpenError {
 impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            OpenError::Missing(p) => write!(f, "{} holds no metadata store: format it with 'stria mkfs' first", p.display()),
+            OpenError::Missing(p) => {
+                write!(f, "{} holds no metadata store: format it with 'stria mkfs' first", p.display())
+            }
             OpenError::InUse(p) => write!(f, "{} is in use by another process: stop it first", p.display()),
             OpenError::Io(p, e) => write!(f, "{}: {e}", p.display()),
             OpenError::Store(p, e) => write!(f, "{}: {e}", p.display()),

@@ -52,10 +52,10 @@ impl StorageBackend for Backend {
 /// A redb database as a metadata store.
 pub struct RedbKv {
     rt: Rt,
-    db: Arc<Database>,
+    /// The lock goes after the database, and neither before a commit that is still under way on a worker.
+    db: Arc<(Database, Option<dir::DirLock>)>,
     latched: Rc<RefCell<Option<String>>>,
     space: Option<Rc<dyn DiskFile>>,
-    _lock: Option<dir::DirLock>,
 }
 
 impl RedbKv {
@@ -84,7 +84,7 @@ impl RedbKv {
             write.open_table(TABLE).map_err(|e| broken(&e))?;
             write.commit().map_err(|e| broken(&e))?;
         }
-        Ok(RedbKv { rt, db: Arc::new(db), latched: Rc::default(), space, _lock: lock })
+        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched: Rc::default(), space })
     }
 }
 
@@ -112,10 +112,17 @@ fn commit(db: &Database, batch: &KvBatch) -> Result<(), KvError> {
 impl MetaKv for RedbKv {
     fn limits(&self) -> KvLimits {
         // redb keeps a batch's dirty pages in memory: the bound is what a server should spend on one.
-        KvLimits { batch_ops_max: 4 << 20, batch_bytes_max: 1 << 30, key_bytes_max: 4096, value_bytes_max: 1 << 20, snapshot_isolation: true }
+        KvLimits {
+            batch_ops_max: 4 << 20,
+            batch_bytes_max: 1 << 30,
+            key_bytes_max: 4096,
+            value_bytes_max: 1 << 20,
+            snapshot_isolation: true,
+        }
     }
     fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
-        let table = self.db.begin_read().map_err(|e| broken(&e)).and_then(|r| r.open_table(TABLE).map_err(|e| broken(&e)));
+        let table =
+            self.db.0.begin_read().map_err(|e| broken(&e)).and_then(|r| r.open_table(TABLE).map_err(|e| broken(&e)));
         let snapshot = table.map(|table| Rc::new(Snapshot { table }) as Rc<dyn KvSnapshot>);
         Box::pin(async move { snapshot })
     }
@@ -125,7 +132,7 @@ impl MetaKv for RedbKv {
             if let Some(e) = &*latched.borrow() {
                 return Err(KvError::Latched(e.clone()));
             }
-            let result = rt.offload(move || commit(&db, &batch)).await;
+            let result = rt.offload(move || commit(&db.0, &batch)).await;
             if let Err(e) = &result
                 && !matches!(e, KvError::Conflict { .. })
             {

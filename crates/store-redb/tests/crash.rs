@@ -1,4 +1,5 @@
 //! The engine on a medium that forgets what was not synced, stopped after every write and every sync.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
 use std::io;
 use std::path::Path;
 use std::rc::Rc;
@@ -26,7 +27,12 @@ struct Medium(Arc<Mutex<Image>>);
 
 impl Medium {
     fn from(bytes: Vec<u8>) -> Medium {
-        Medium(Arc::new(Mutex::new(Image { live: bytes.clone(), durable: bytes, stop_at: usize::MAX, ..Image::default() })))
+        Medium(Arc::new(Mutex::new(Image {
+            live: bytes.clone(),
+            durable: bytes,
+            stop_at: usize::MAX,
+            ..Image::default()
+        })))
     }
     /// What a restarted machine may find: all that was synced, and the first `n` writes after it.
     fn after_power_loss(&self, n: usize) -> Vec<u8> {
@@ -196,7 +202,8 @@ fn check(kv: &RedbKv) -> u64 {
     let n = read(&*s, b"n").map_or(0, |v| u64::from_le_bytes(v.try_into().unwrap()));
     let Answer::Now(pairs) = s.range(b"k", b"l", 1000) else { panic!("redb answers at once") };
     let have: Vec<Vec<u8>> = pairs.unwrap().into_iter().map(|(k, _)| k).collect();
-    let want: Vec<Vec<u8>> = (n.saturating_sub(1).max(1)..=n).flat_map(|b| (0..10).map(move |i| key(b, i).to_vec())).collect();
+    let want: Vec<Vec<u8>> =
+        (n.saturating_sub(1).max(1)..=n).flat_map(|b| (0..10).map(move |i| key(b, i).to_vec())).collect();
     assert_eq!(have, want, "after batch {n}");
     n
 }

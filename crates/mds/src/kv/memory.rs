@@ -54,7 +54,11 @@ impl MemoryKv {
     /// The store as a restarted server finds it.
     #[must_use]
     pub fn reopen(&self) -> Rc<MemoryKv> {
-        Rc::new(MemoryKv { map: RefCell::new(self.map.borrow().clone()), slow_reads: Cell::new(self.slow_reads.get()), ..MemoryKv::default() })
+        Rc::new(MemoryKv {
+            map: RefCell::new(self.map.borrow().clone()),
+            slow_reads: Cell::new(self.slow_reads.get()),
+            ..MemoryKv::default()
+        })
     }
     /// Sealed pairs, for tests that damage them.
     pub fn tamper(&self, f: impl FnOnce(&mut Map)) {
@@ -101,7 +105,8 @@ impl MetaKv for MemoryKv {
         }
     }
     fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
-        let s: Rc<dyn KvSnapshot> = Rc::new(MemorySnapshot { map: self.map.borrow().clone(), slow: self.slow_reads.get() });
+        let s: Rc<dyn KvSnapshot> =
+            Rc::new(MemorySnapshot { map: self.map.borrow().clone(), slow: self.slow_reads.get() });
         Box::pin(async move { Ok(s) })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {

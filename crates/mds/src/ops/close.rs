@@ -6,21 +6,21 @@ use crate::record::{Inode, InodeFlags};
 use crate::tx::{Done, Tx};
 
 impl Tx<'_> {
-    /// Ends an open. The handle itself goes when this is applied.
-    pub(crate) fn close(&mut self, q: &CloseRequest) -> Done<()> {
+    /// Ends an open. The handle itself goes when this is applied. Answers the inode, if it lives on.
+    pub(crate) fn close(&mut self, q: &CloseRequest) -> Done<Option<Inode>> {
         self.remember = true;
         let open = self.mds.handles.borrow().get(self.client, q.handle);
         let Some(open) = open else {
-            return if self.replay { self.close_unknown(q) } else { Err(FsError::BadHandle.into()) };
+            return if self.replay { self.close_unknown(q).map(|()| None) } else { Err(FsError::BadHandle.into()) };
         };
-        let Some(mut inode) = self.find_inode(open.fid)? else { return Ok(()) };
+        let Some(mut inode) = self.find_inode(open.fid)? else { return Ok(None) };
         let handles = self.mds.handles.borrow();
         let last_open = handles.opens(open.fid) == 1;
         let last_writer = open.writes && handles.writers(open.fid) == 1;
         let suspect = handles.is_suspect(open.fid);
         drop(handles);
         if inode.has(InodeFlags::ORPHAN) && last_open {
-            return self.remove_inode(&inode);
+            return self.remove_inode(&inode).map(|()| None);
         }
         let mut changed = open.writes && self.take_home(&mut inode, q);
         let told = q.valid & SetBits::SIZE != 0;
@@ -32,7 +32,7 @@ impl Tx<'_> {
         if changed {
             self.put_inode(&inode);
         }
-        Ok(())
+        Ok(Some(inode))
     }
 
     /// A replayed close: its open is not told again, for the client has forgotten it.

@@ -141,7 +141,11 @@ impl Tx<'_> {
             self.set_layout(inode, wish.to_vec());
             return Ok(());
         }
-        let spec = if wish.is_empty() { LayoutSpec::default() } else { layout::xattr::decode_spec(wish).map_err(FsError::from)? };
+        let spec = if wish.is_empty() {
+            LayoutSpec::default()
+        } else {
+            layout::xattr::decode_spec(wish).map_err(FsError::from)?
+        };
         let layout = self.allocate(spec, Some(dir))?;
         inode.layout_gen = u32::from(layout.generation());
         let bytes = layout::xattr::encode_layout(&layout, inode.fid, layout::xattr::Form::Stored);

@@ -85,7 +85,8 @@ impl Tx<'_> {
             return Ok(inode.tail.clone());
         }
         let key = keys::layout(inode.fid);
-        self.read(&key, |v| v.map(<[u8]>::to_vec))?.ok_or_else(|| damaged(&key, "missing, but the inode says it exists"))
+        self.read(&key, |v| v.map(<[u8]>::to_vec))?
+            .ok_or_else(|| damaged(&key, "missing, but the inode says it exists"))
     }
 
     /// The directory that holds a directory.

@@ -84,7 +84,8 @@ impl Tx<'_> {
         loop {
             let (links, next) = self.range(&from, &to, 16)?;
             if let Some((key, _)) = links.first() {
-                let bytes: [u8; 16] = key.get(17..33).and_then(|b| b.try_into().ok()).ok_or_else(|| damaged(key, "not a link key"))?;
+                let bytes: [u8; 16] =
+                    key.get(17..33).and_then(|b| b.try_into().ok()).ok_or_else(|| damaged(key, "not a link key"))?;
                 let place = keys::last_u64(key).ok_or_else(|| damaged(key, "not a link key"))?;
                 (inode.parent, inode.place) = (Fid::from_key(&bytes), place);
                 self.put(key.clone(), None);
@@ -103,13 +104,15 @@ impl Tx<'_> {
         let fid = inode.fid;
         let layout = self.layout_bytes(inode)?;
         if !layout.is_empty() {
-            let (_, layout) = layout::xattr::decode_layout(&layout).map_err(|_| damaged(&keys::inode(fid), "its layout is damaged"))?;
+            let (_, layout) = layout::xattr::decode_layout(&layout)
+                .map_err(|_| damaged(&keys::inode(fid), "its layout is damaged"))?;
             self.destroy(fid, layout.objects());
         }
         if inode.has(InodeFlags::LAYOUT_APART) {
             self.put(keys::layout(fid), None);
         }
-        let any = InodeFlags::HAS_XATTRS | InodeFlags::HAS_ACL | InodeFlags::HAS_DEFAULT_ACL | InodeFlags::HAS_DIR_LAYOUT;
+        let any =
+            InodeFlags::HAS_XATTRS | InodeFlags::HAS_ACL | InodeFlags::HAS_DEFAULT_ACL | InodeFlags::HAS_DIR_LAYOUT;
         if inode.flags & any != 0 {
             let (mut from, to) = keys::of_fid(keys::XATTR, fid);
             loop {

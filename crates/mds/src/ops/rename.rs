@@ -99,7 +99,14 @@ impl Tx<'_> {
         Err(FsError::Loop.into())
     }
 
-    fn move_over(&mut self, q: &RenameRequest, from: Inode, to: Inode, source: Named, target: Option<Named>) -> Done<EntryOut> {
+    fn move_over(
+        &mut self,
+        q: &RenameRequest,
+        from: Inode,
+        to: Inode,
+        source: Named,
+        target: Option<Named>,
+    ) -> Done<EntryOut> {
         let mut moved = source.inode;
         let moves_dir = moved.is_dir();
         if let Some(t) = &target {

@@ -48,18 +48,16 @@ impl Tx<'_> {
         let cred = &q.cred;
         let free = is_privileged(cred) || self.replay;
         let owns = cred.uid == inode.uid;
-        if q.valid & SetBits::UID != 0 {
-            if !free && !(owns && q.uid == inode.uid) {
-                return Err(FsError::NotPermitted.into());
-            }
+        let (sets_uid, sets_gid) = (q.valid & SetBits::UID != 0, q.valid & SetBits::GID != 0);
+        let keeps_uid = owns && q.uid == inode.uid;
+        let own_group = owns && (in_group(cred, q.gid) || q.gid == inode.gid);
+        if !free && (sets_uid && !keeps_uid || sets_gid && !own_group) {
+            return Err(FsError::NotPermitted.into());
         }
-        if q.valid & SetBits::GID != 0 {
-            if !free && !(owns && (in_group(cred, q.gid) || q.gid == inode.gid)) {
-                return Err(FsError::NotPermitted.into());
-            }
+        if sets_gid {
             inode.gid = q.gid;
         }
-        if q.valid & SetBits::UID != 0 {
+        if sets_uid {
             inode.uid = q.uid;
         }
         // A mode that comes along is what the caller wants after the change of owner.
@@ -96,7 +94,8 @@ impl Tx<'_> {
         if q.size > FILE_SIZE_MAX {
             return Err(FsError::FileTooBig.into());
         }
-        let by_handle = self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
+        let by_handle =
+            self.mds.handles.borrow().get(self.client, q.handle).is_some_and(|o| o.fid == inode.fid && o.writes);
         if !by_handle {
             self.may(&q.cred, inode, MAY_WRITE)?;
         }

@@ -44,7 +44,9 @@ fn space_of(name: &[u8]) -> Done<Space> {
     if name == ACL_ACCESS || name == ACL_DEFAULT {
         return Ok(Space::Acl);
     }
-    for (prefix, space) in [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)] {
+    for (prefix, space) in
+        [(&b"user."[..], Space::User), (b"trusted.", Space::Trusted), (b"security.", Space::Security)]
+    {
         if let Some(rest) = name.strip_prefix(prefix) {
             return if rest.is_empty() || rest.contains(&0) { Err(FsError::Invalid.into()) } else { Ok(space) };
         }
@@ -129,7 +131,11 @@ impl Tx<'_> {
                 self.may(cred, inode, MAY_WRITE)
             }
             // Labels that a client's kernel sets on its own account when it makes a file.
-            Space::Security if name != b"security.capability" && cred.uid == inode.uid && inode.ctime == inode.btime => Ok(()),
+            Space::Security
+                if name != b"security.capability" && cred.uid == inode.uid && inode.ctime == inode.btime =>
+            {
+                Ok(())
+            }
             _ if self.replay => Ok(()),
             _ => Err(FsError::NotPermitted.into()),
         }

@@ -83,7 +83,13 @@ pub fn options(hash_mask: u64) -> MkfsOptions {
 
 fn entry(ost: u16) -> OstEntry {
     let target = format!("fs-OST{ost:04x}");
-    OstEntry { ost: OstIndex(ost), nid: "local:x".into(), target: target.as_str().into(), active: true, uuid: 100 + u64::from(ost) }
+    OstEntry {
+        ost: OstIndex(ost),
+        nid: "local:x".into(),
+        target: target.as_str().into(),
+        active: true,
+        uuid: 100 + u64::from(ost),
+    }
 }
 
 impl Fs {
@@ -189,8 +195,16 @@ impl Fs {
         Ok(o.entry.attr.fid)
     }
     pub fn close(&self, handle: HandleId, fid: Fid, valid: u32, size: u64) -> Result<(), FsError> {
-        let q = CloseRequest { handle, fid, valid, size, blocks: size.div_ceil(512), mtime: WallTime(5), ..CloseRequest::default() };
-        self.call(Op::MdtClose, &q)
+        let q = CloseRequest {
+            handle,
+            fid,
+            valid,
+            size,
+            blocks: size.div_ceil(512),
+            mtime: WallTime(5),
+            ..CloseRequest::default()
+        };
+        self.call::<_, EntryReply>(Op::MdtClose, &q).map(|_| ())
     }
     fn remove(&self, parent: Fid, name: &str, directory: bool) -> Result<(), FsError> {
         let q = UnlinkRequest { cred: self.cred.clone(), parent, name: name.into(), directory };
@@ -248,5 +262,22 @@ impl Fs {
         let q = XattrRequest { cred: self.cred.clone(), fid, name: Bytes::default() };
         let r: NamesReply = self.call(Op::MdtListxattr, &q).unwrap();
         r.names.into_iter().map(|n| String::from_utf8(n.0).unwrap()).collect()
+    }
+    /// Lets `seconds` pass.
+    pub fn pass(&self, seconds: u64) {
+        let rt = self.world.rt();
+        self.world.block_on(rt.sleep(types::Duration::from_secs(seconds)));
+        self.world.settle();
+    }
+    /// Inodes that exist.
+    pub fn count(&self) -> u64 {
+        self.mds.store.inodes()
+    }
+    pub fn path(&self, fid: Fid, link: u32) -> String {
+        let r: BytesReply = self.call(Op::MdtFid2path, &Fid2pathRequest { fid, link }).unwrap();
+        String::from_utf8(r.value.0).unwrap()
+    }
+    pub fn walk(&self, path: &str) -> Result<Fid, FsError> {
+        path.split('/').try_fold(Fid::ROOT, |at, name| self.lookup(at, name).map(|a| a.fid))
     }
 }

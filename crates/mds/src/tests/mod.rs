@@ -1,4 +1,9 @@
 //! Tests of the whole node in a world of their own.
+mod coherence;
+mod crash;
 mod harness;
+mod model;
 mod namespace;
+mod permissions;
+mod readdir;
 mod world;

@@ -1,0 +1,189 @@
+//! Locks between clients: what is granted, who waits for whom, flocks.
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use types::{Extent, Fid, FsError, HandleId, Transno};
+use wire::lock::{CancelRequest, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
+use wire::mdt::*;
+use wire::{Encode, Op};
+
+use super::harness::{Fs, user};
+use crate::mds::Caller;
+
+const ROOT: Fid = Fid::ROOT;
+
+fn look(fs: &Fs, parent: Fid, name: &str, cookie: u64) -> EntryReply {
+    let q = LookupRequest {
+        cred: user(0),
+        parent,
+        name: name.into(),
+        lock_bits: LockBits::LOOKUP | LockBits::UPDATE,
+        lock_cookie: cookie,
+        parent_cookie: cookie + 1000,
+    };
+    fs.call(Op::MdtLookup, &q).unwrap()
+}
+
+/// Starts an operation; its outcome appears in the cell.
+fn start<Q: Encode>(fs: &Fs, op: Op, q: &Q) -> Rc<RefCell<Option<Result<(), FsError>>>> {
+    let (done, mds, body) = (Rc::new(RefCell::new(None)), fs.mds.clone(), wire::encode(q));
+    let (out, caller) = (done.clone(), Caller { client: fs.client, replay: None, slot: None });
+    fs.world.rt().spawn(async move {
+        let r = mds.serve(caller, op, &body).await.map(|_| ());
+        *out.borrow_mut() = Some(r);
+    });
+    fs.world.settle();
+    done
+}
+
+fn cancel(fs: &Fs, handles: &[HandleId]) {
+    fs.call::<_, ()>(Op::LockCancel, &CancelRequest { handles: handles.to_vec(), cookies: Vec::new() }).unwrap();
+    fs.world.settle();
+}
+
+#[test]
+fn a_change_waits_until_other_clients_gave_their_locks_back_and_nobody_gets_one_meanwhile() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let (a, b, c) = (fs.of(1), fs.of(2), fs.of(3));
+    let of_a = look(&a, ROOT, "f", 1).lock.unwrap();
+    let chmod = SetattrRequest { cred: user(0), fid: f, valid: SetBits::MODE, mode: 0o600, ..Default::default() };
+    let done = start(&b, Op::MdtSetattr, &chmod);
+    assert!(done.borrow().is_none(), "it waits for the holder");
+    assert!(look(&c, ROOT, "f", 1).lock.is_none(), "no new lock while somebody waits");
+    assert_eq!(c.getattr(f).unwrap().mode & 0o777, 0o644, "nothing has changed yet");
+    cancel(&a, &[of_a.handle]);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+    assert_eq!(a.getattr(f).unwrap().mode & 0o777, 0o600);
+    assert!(look(&c, ROOT, "f", 5).lock.is_some(), "locks are granted again");
+}
+
+#[test]
+fn a_clients_own_locks_never_stand_in_its_way() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    assert!(look(&fs, ROOT, "f", 1).lock.is_some());
+    fs.chmod(f, 0o600).unwrap();
+    fs.rename((ROOT, "f"), (ROOT, "g"), 0).unwrap();
+    fs.unlink(ROOT, "g").unwrap();
+}
+
+#[test]
+fn a_negative_answer_comes_under_a_lock_that_a_create_takes_back() {
+    let fs = Fs::new();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let no = look(&a, ROOT, "f", 1);
+    assert!(no.attr.fid.is_zero() && no.parent_lock.is_some());
+    let open = b.open_request(ROOT, "f", 0o102, 0o644);
+    let done = start(&b, Op::MdtOpen, &open);
+    assert!(done.borrow().is_none());
+    cancel(&a, &[no.parent_lock.unwrap().handle]);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+    let q = LookupRequest { cred: user(0), parent: ROOT, name: "none".into(), ..Default::default() };
+    assert_eq!(a.call::<_, EntryReply>(Op::MdtLookup, &q).unwrap_err(), FsError::NotFound, "without a lock: ENOENT");
+}
+
+#[test]
+fn a_holder_that_does_not_answer_is_evicted_and_the_change_goes_on() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let (a, b) = (fs.of(1), fs.of(2));
+    assert!(look(&a, ROOT, "f", 1).lock.is_some());
+    let o = a.open(f, "", 0, 0).unwrap();
+    let done =
+        start(&b, Op::MdtUnlink, &UnlinkRequest { cred: user(0), parent: ROOT, name: "f".into(), directory: false });
+    fs.pass(29);
+    assert!(done.borrow().is_none());
+    fs.pass(2);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+    assert_eq!(a.close(o.handle, f, 0, 0), Err(FsError::BadHandle), "its opens went too");
+}
+
+#[test]
+fn renames_that_cross_each_other_finish() {
+    let fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    let e = fs.mkdir(ROOT, "e").unwrap();
+    fs.create(d, "x").unwrap();
+    fs.create(e, "y").unwrap();
+    let holder = fs.of(9);
+    let held = [look(&holder, d, "x", 1), look(&holder, e, "y", 2)];
+    let (a, b) = (fs.of(1), fs.of(2));
+    let rename = |from, n: &str, to, m: &str| RenameRequest {
+        cred: user(0),
+        from,
+        from_name: n.into(),
+        to,
+        to_name: m.into(),
+        flags: 0,
+    };
+    let one = start(&a, Op::MdtRename, &rename(d, "x", e, "x2"));
+    let two = start(&b, Op::MdtRename, &rename(e, "y", d, "y2"));
+    assert!(one.borrow().is_none() && two.borrow().is_none());
+    let handles: Vec<HandleId> =
+        held.iter().flat_map(|r| [&r.lock, &r.parent_lock]).flatten().map(|l| l.handle).collect();
+    cancel(&holder, &handles);
+    assert_eq!((*one.borrow(), *two.borrow()), (Some(Ok(())), Some(Ok(()))));
+    assert_eq!((fs.names(d), fs.names(e)), (vec!["y2".to_string()], vec!["x2".to_string()]));
+    assert!(fs.mds.locks.namespace.borrow().is_empty(), "every server-side lock was given back");
+}
+
+#[test]
+fn a_content_lease_is_not_given_while_another_writes_and_goes_when_another_opens_for_writing() {
+    let fs = Fs::new();
+    fs.create(ROOT, "f").unwrap();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let lease = |fs: &Fs, cookie| {
+        let q = OpenRequest { lock_bits: LockBits::DATA, lock_cookie: cookie, ..fs.open_request(ROOT, "f", 0, 0) };
+        fs.call::<_, OpenReply>(Op::MdtOpen, &q).unwrap()
+    };
+    let held = lease(&a, 1).entry.lock.unwrap();
+    let done = start(&b, Op::MdtOpen, &b.open_request(ROOT, "f", 1, 0));
+    assert!(done.borrow().is_none());
+    cancel(&a, &[held.handle]);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+    assert!(lease(&a, 2).entry.lock.is_none());
+}
+
+fn flock(owner: u64, mode: Mode, extent: Extent, flags: u32, cookie: u64, fid: Fid) -> EnqueueRequest {
+    let lock = LockSpec { fid, kind: Kind::Posix, mode, extent, bits: 0, owner, pid: owner as u32 };
+    EnqueueRequest { lock, flags, cookie, cancels: Vec::new() }
+}
+
+#[test]
+fn byte_range_locks_wait_test_deadlock_and_withdraw_across_clients() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let ask = |fs: &Fs, q: &EnqueueRequest| fs.call::<_, EnqueueReply>(Op::LockEnqueue, q);
+    let (low, high) = (Extent::new(0, 10), Extent::new(10, 20));
+    assert!(ask(&a, &flock(1, Mode::Pw, low, 0, 1, f)).unwrap().granted);
+    assert!(ask(&b, &flock(2, Mode::Pw, high, 0, 1, f)).unwrap().granted);
+    assert_eq!(ask(&b, &flock(2, Mode::Pr, low, EnqueueFlags::NOWAIT, 2, f)).unwrap_err(), FsError::WouldBlock);
+    let test = ask(&b, &flock(2, Mode::Pw, Extent::ALL, EnqueueFlags::TEST, 3, f)).unwrap();
+    assert!(!test.granted && test.lock.pid == 1 && test.lock.extent == low);
+    assert!(!ask(&b, &flock(2, Mode::Pw, low, 0, 4, f)).unwrap().granted, "it waits");
+    assert_eq!(ask(&a, &flock(1, Mode::Pw, high, 0, 5, f)).unwrap_err(), FsError::Deadlock);
+    fs.of(2).call::<_, ()>(Op::LockCancel, &CancelRequest { handles: Vec::new(), cookies: vec![4] }).unwrap();
+    assert!(!ask(&a, &flock(1, Mode::Pw, high, 0, 6, f)).unwrap().granted, "no cycle any more: it waits");
+    assert!(ask(&b, &flock(2, Mode::Pw, Extent::ALL, EnqueueFlags::UNLOCK, 7, f)).unwrap().granted);
+    assert_eq!(ask(&b, &flock(2, Mode::Pr, high, EnqueueFlags::NOWAIT, 8, f)).unwrap_err(), FsError::WouldBlock);
+    fs.world.block_on(fs.mds.forget_client(a.client));
+    assert!(ask(&b, &flock(2, Mode::Pr, Extent::ALL, EnqueueFlags::NOWAIT, 9, f)).unwrap().granted);
+    let gone = Fid::new(9, 9);
+    assert_eq!(ask(&b, &flock(2, Mode::Pr, low, 0, 10, gone)).unwrap_err(), FsError::Stale);
+}
+
+#[test]
+fn answers_that_carry_no_change_have_no_transaction() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let (_, t) = fs
+        .call_as::<_, EntryReply>(None, Op::MdtGetattr, &GetattrRequest { cred: user(0), fid: f, ..Default::default() })
+        .unwrap();
+    assert_eq!(t, 0);
+    let (o, t) = fs.call_as::<_, OpenReply>(None, Op::MdtOpen, &fs.open_request(f, "", 0, 0)).unwrap();
+    assert!(t == 0 && o.handle.0 != 0);
+    let (_, t) = fs.call_as::<_, OpenReply>(None, Op::MdtOpen, &fs.open_request(f, "", 2, 0)).unwrap();
+    assert!(Transno(t) > Transno(0), "the first writer makes the size unknown");
+}
