@@ -78,7 +78,9 @@ impl CacheWorldConfig {
             }
         }
         if c.fine_bytes >= c.stripe_bytes || c.fine_bytes > c.hot_bytes {
-            return Err("workload.fine_bytes must be smaller than workload.stripe_bytes and fit workload.hot_bytes".into());
+            return Err(
+                "workload.fine_bytes must be smaller than workload.stripe_bytes and fit workload.hot_bytes".into()
+            );
         }
         Ok(c)
     }
@@ -243,7 +245,8 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
         hash: StateHash::default(),
     };
     let mut rng = Rng::named(c.seed, "workload");
-    let (mut fine, mut coarse, mut bytes, mut began, mut round) = (Histogram::default(), Histogram::default(), 0, 0.0, 0u64);
+    let (mut fine, mut coarse, mut bytes, mut began, mut round) =
+        (Histogram::default(), Histogram::default(), 0, 0.0, 0u64);
     for i in 0..c.warmup + c.accesses {
         if i == c.warmup {
             (fine, coarse, bytes, began) = (Histogram::default(), Histogram::default(), 0, w.now);
@@ -255,7 +258,11 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
         let (file, start, len) = next_access(c, is_fine, &mut round, &mut rng);
         let took = w.access(file, start, len);
         bytes += len;
-        if is_fine { fine.record(took as u64) } else { coarse.record(took as u64) }
+        if is_fine {
+            fine.record(took as u64)
+        } else {
+            coarse.record(took as u64)
+        }
         if i % 256 == 0 {
             let share = i as f64 / (c.warmup + c.accesses) as f64;
             progress(Progress { events: i, virtual_ns: w.now as u64, share });
@@ -269,9 +276,9 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
     let ratio = |c: [u64; 2]| c[0] as f64 / c[1].max(1) as f64;
     let mut ost = [[0; 2]; 2];
     for o in &w.osts {
-        for g in 0..2 {
-            ost[g][0] += o.counts[g][0];
-            ost[g][1] += o.counts[g][1];
+        for (sum, counts) in ost.iter_mut().zip(o.counts) {
+            sum[0] += counts[0];
+            sum[1] += counts[1];
         }
     }
     for (grain, name) in [(Grain::Fine, "fine"), (Grain::Coarse, "coarse")] {
@@ -332,7 +339,8 @@ mod tests {
 
     #[test]
     fn a_fine_miss_costs_a_seek_and_a_fine_hit_next_to_nothing() {
-        let miss = measure(&[("workload.fine_share", "1"), ("workload.accesses", "50"), ("workload.hot_bytes", "128M")]);
+        let miss =
+            measure(&[("workload.fine_share", "1"), ("workload.accesses", "50"), ("workload.hot_bytes", "128M")]);
         let ms = miss.get("response_time_p50_s.fine").unwrap() * 1e3;
         assert!((10.0..12.5).contains(&ms), "9 ms + 64 KiB at 60 and 110 MB/s: {ms}");
         let hit = measure(&[("workload.fine_share", "1"), ("workload.warmup", "2000"), ("workload.hot_bytes", "64K")]);

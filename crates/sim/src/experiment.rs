@@ -225,6 +225,9 @@ fn matches(point: &Point, conditions: &[(String, String)]) -> bool {
 
 /// `1M` and `1048576` are the same value.
 fn same_value(a: &str, b: &str) -> bool {
+    if let (Ok(x), Ok(y)) = (a.parse::<f64>(), b.parse::<f64>()) {
+        return x == y;
+    }
     a == b || matches!((types::parse_size(a), types::parse_size(b)), (Ok(x), Ok(y)) if x == y)
 }
 
@@ -233,7 +236,9 @@ fn subject<'a>(scenario: &Scenario, points: &'a [Point], e: &Expect) -> Option<&
     // A condition on a key that the command line pinned to another value speaks of a point that does not exist.
     let swept = |k: &str| scenario.sweep.iter().any(|(s, _)| s == k);
     let unswept_base = e.when.is_empty() && points.iter().any(|p| !swept_away(scenario, p));
-    points.iter().find(|p| matches(p, &e.when) && (!unswept_base || e.when.iter().any(|(k, _)| swept(k)) || !swept_away(scenario, p)))
+    points.iter().find(|p| {
+        matches(p, &e.when) && (!unswept_base || e.when.iter().any(|(k, _)| swept(k)) || !swept_away(scenario, p))
+    })
 }
 
 /// Whether a point's swept values differ from the scenario's own parameters.
@@ -265,7 +270,9 @@ fn judge(scenario: &Scenario, points: &[Point], e: &Expect) -> Verdict {
         other.extend(e.relative_to.clone());
         let same_elsewhere = |q: &&Point| {
             matches(q, &e.relative_to)
-                && p.at.iter().all(|(k, v)| e.relative_to.iter().any(|(r, _)| r == k) || same_value(q.params.text(k), v))
+                && p.at
+                    .iter()
+                    .all(|(k, v)| e.relative_to.iter().any(|(r, _)| r == k) || same_value(q.params.text(k), v))
         };
         let base = value_at(points.iter().find(same_elsewhere)?, e)?;
         (base != 0.0).then(|| (value / base - 1.0) * 100.0)
@@ -323,7 +330,11 @@ mod tests {
         ));
         let gain = e.verdicts[0].measured.unwrap();
         let of = |p: &str| {
-            e.points.iter().find(|x| x.params.text("nrs.policy") == p).and_then(|x| x.metrics.get("makespan_s")).unwrap()
+            e.points
+                .iter()
+                .find(|x| x.params.text("nrs.policy") == p)
+                .and_then(|x| x.metrics.get("makespan_s"))
+                .unwrap()
         };
         assert!((gain - (of("obrr") / of("fifo") - 1.0) * 100.0).abs() < 1e-9);
         assert_eq!(e.points.len(), 4);
@@ -331,11 +342,19 @@ mod tests {
 
     #[test]
     fn setting_a_swept_key_pins_it() {
-        let s = scenario("[sweep]\nnrs.policy=['fifo','obrr']\n[[expect]]\nmetric='makespan_s'\nwhen={nrs.policy='obrr'}\nmin=0\n");
+        let s = scenario(
+            "[sweep]\nnrs.policy=['fifo','obrr']\n[[expect]]\nmetric='makespan_s'\nwhen={nrs.policy='obrr'}\nmin=0\n",
+        );
         let set = Overrides { set: vec![("nrs.policy".into(), "fifo".into())], ..Overrides::default() };
         let e = quiet(prepare(s, &set).unwrap());
         assert_eq!(e.points.len(), 1);
         assert_eq!(e.verdicts[0].outcome, Outcome::NotMeasured);
+    }
+
+    #[test]
+    fn values_are_compared_as_what_they_are() {
+        assert!(same_value("1M", "1048576") && same_value("0.50", "0.5") && same_value("fifo", "fifo"));
+        assert!(!same_value("0.9", "0.1") && !same_value("1M", "1K") && !same_value("fifo", "obrr"));
     }
 
     #[test]

@@ -179,7 +179,11 @@ mod tests {
         let (mut a, mut b, mut both) = (Histogram::default(), Histogram::default(), Histogram::default());
         for i in 0..1000u64 {
             let v = i * i * 37;
-            if i % 3 == 0 { a.record(v) } else { b.record(v) }
+            if i % 3 == 0 {
+                a.record(v)
+            } else {
+                b.record(v)
+            }
             both.record(v);
         }
         a.add(&b);

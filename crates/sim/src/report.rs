@@ -33,7 +33,7 @@ pub fn html(experiments: &[Experiment]) -> String {
     for e in experiments {
         article(&mut out, e);
     }
-    let wall: f64 = experiments.iter().flat_map(|e| &e.points).map(|p| p.wall_s).sum();
+    let wall: f64 = experiments.iter().flat_map(|e| &e.points).map(|p| p.wall_s).fold(0.0, |a, b| a + b);
     let events: u64 = experiments.iter().flat_map(|e| &e.points).map(|p| p.events).sum();
     let _ = writeln!(
         out,
@@ -88,7 +88,7 @@ fn article(out: &mut String, e: &Experiment) {
     if let Some(main) = e.main_point() {
         let changed = main.params.changed().map(|(k, v)| format!("<code>{}={}</code>", escape(k), escape(v)));
         let events: u64 = e.points.iter().map(|p| p.events).sum();
-        let wall: f64 = e.points.iter().map(|p| p.wall_s).sum();
+        let wall: f64 = e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b);
         let _ = writeln!(
             out,
             "<p class=\"meta\">{} points, {events} events, {wall:.2} s, state hash <code>{:016x}</code><br>{}</p>",

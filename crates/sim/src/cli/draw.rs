@@ -44,7 +44,7 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
         let s = experiment::prepare(load(&file).map_err(|e| e.to_string())?, &overrides)?;
         let e = execute(s)?;
         let verdict = if e.holds() { "holds" } else { "MISSES" };
-        let wall: f64 = e.points.iter().map(|p| p.wall_s).sum();
+        let wall: f64 = e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b);
         println!("{:10} {verdict:7} {wall:7.2} s  {}", e.scenario.id, e.scenario.title);
         experiments.push(e);
     }

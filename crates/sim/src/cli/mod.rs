@@ -74,7 +74,12 @@ pub struct SweepArgs {
     #[arg(long = "over", value_name = "KEY=V1,V2,..", required = true)]
     pub over: Vec<String>,
     /// Metrics to show
-    #[arg(long, value_name = "NAME,..", value_delimiter = ',', default_value = "bandwidth_gb_per_s,seeks_per_s_per_oss,response_time_p99_s.bulk")]
+    #[arg(
+        long,
+        value_name = "NAME,..",
+        value_delimiter = ',',
+        default_value = "bandwidth_gb_per_s,seeks_per_s_per_oss,response_time_p99_s.bulk"
+    )]
     pub metrics: Vec<String>,
     /// Print one JSON object
     #[arg(long)]

@@ -11,7 +11,11 @@ use std::time::Instant;
 /// Runs a scenario; false when an expectation misses.
 pub(super) fn run(a: &RunArgs) -> Result<bool, String> {
     let e = execute(selected(&a.selection)?)?;
-    if a.json { println!("{}", show::json(&e)) } else { print!("{}", show::text(&e)) }
+    if a.json {
+        println!("{}", show::json(&e))
+    } else {
+        print!("{}", show::text(&e))
+    }
     Ok(e.holds())
 }
 
@@ -29,7 +33,11 @@ pub(super) fn sweep(a: &SweepArgs) -> Result<bool, String> {
     }
     s.expect.clear();
     let e = execute(s)?;
-    if a.json { println!("{}", show::json(&e)) } else { print!("{}", show::sweep_table(&e, &a.metrics)) }
+    if a.json {
+        println!("{}", show::json(&e))
+    } else {
+        print!("{}", show::sweep_table(&e, &a.metrics))
+    }
     Ok(true)
 }
 
@@ -58,7 +66,11 @@ pub(super) fn execute(s: Scenario) -> Result<Experiment, String> {
         last = (run, p.events);
         let rate = (earlier + p.events) as f64 / begin.elapsed().as_secs_f64().max(1e-3) / 1e6;
         bar.set_position(((run as f64 + p.share) / runs as f64 * 1000.0) as u64);
-        bar.set_message(format!("run {}/{runs}, {rate:.1} M events/s, virtual {:.2} s", run + 1, p.virtual_ns as f64 / 1e9));
+        bar.set_message(format!(
+            "run {}/{runs}, {rate:.1} M events/s, virtual {:.2} s",
+            run + 1,
+            p.virtual_ns as f64 / 1e9
+        ));
     });
     bar.finish_and_clear();
     done

@@ -28,7 +28,7 @@ pub(super) fn json(e: &Experiment) -> String {
     object.insert("expected".into(), Value::Array(e.verdicts.iter().map(verdict).collect()));
     object.insert("holds".into(), json!(e.holds()));
     object.insert("events_total".into(), json!(e.points.iter().map(|p| p.events).sum::<u64>()));
-    object.insert("wall_seconds_total".into(), json!(e.points.iter().map(|p| p.wall_s).sum::<f64>()));
+    object.insert("wall_seconds_total".into(), json!(e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b)));
     object.insert("peak_memory_mib".into(), json!(peak_memory_mib()));
     if !s.test.is_empty() {
         object.insert("test".into(), json!(s.test));
@@ -49,7 +49,10 @@ fn point_fields(p: &Point) -> Map<String, Value> {
     });
     o.insert("metrics".into(), Value::Object(metrics.collect()));
     if !p.metrics.curves.is_empty() {
-        o.insert("curves".into(), json!(p.metrics.curves.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()));
+        o.insert(
+            "curves".into(),
+            json!(p.metrics.curves.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()),
+        );
     }
     o.insert("events".into(), json!(p.events));
     o.insert("virtual_seconds".into(), json!(p.virtual_s));
@@ -131,7 +134,8 @@ pub(super) fn text(e: &Experiment) -> String {
         }
         out.push_str(&format!("{table}\n"));
     }
-    let (events, wall) = (e.points.iter().map(|p| p.events).sum::<u64>(), e.points.iter().map(|p| p.wall_s).sum::<f64>());
+    let (events, wall) =
+        (e.points.iter().map(|p| p.events).sum::<u64>(), e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b));
     let hash = e.main_point().map_or(0, |p| p.hash);
     out.push_str(&format!(
         "{events} events in {wall:.2} s ({:.1} M/s), peak {:.0} MiB, state hash {hash:016x}\n",

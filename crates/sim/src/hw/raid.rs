@@ -25,7 +25,14 @@ impl WriteBackCache {
     #[must_use]
     pub fn new(capacity: u64, rate: f64) -> WriteBackCache {
         let ns_per_byte = if rate > 0.0 { 1e9 / rate } else { 0.0 };
-        WriteBackCache { capacity, ns_per_byte, held: 0, destaging: VecDeque::new(), array_free_at: 0, streams: VecDeque::new() }
+        WriteBackCache {
+            capacity,
+            ns_per_byte,
+            held: 0,
+            destaging: VecDeque::new(),
+            array_free_at: 0,
+            streams: VecDeque::new(),
+        }
     }
     /// Whether there is one.
     #[must_use]

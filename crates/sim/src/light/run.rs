@@ -73,9 +73,19 @@ struct Totals {
 }
 
 impl Totals {
-    fn run(&mut self, config: &LightConfig, world: &mut World, base: f64, part: f64, progress: &mut dyn FnMut(Progress)) {
-        let phases: &[Operation] =
-            if config.operation == Operation::Read { &[Operation::Write, Operation::Read] } else { &[Operation::Write] };
+    fn run(
+        &mut self,
+        config: &LightConfig,
+        world: &mut World,
+        base: f64,
+        part: f64,
+        progress: &mut dyn FnMut(Progress),
+    ) {
+        let phases: &[Operation] = if config.operation == Operation::Read {
+            &[Operation::Write, Operation::Read]
+        } else {
+            &[Operation::Write]
+        };
         let rpcs = world.flows.iter().map(|f| u64::from(f.total)).sum::<u64>().max(1) * phases.len() as u64;
         for phase in phases {
             world.begin(*phase);
@@ -148,7 +158,8 @@ impl Placed {
             for i in (ost..urgent.clients).step_by(config.oss_count as usize) {
                 let start = u64::from(i % urgent.stagger_s.max(1)) * 1_000_000_000;
                 let total = config.rpcs_per_flow(0);
-                let flow = Flow { client: config.clients + i, ost, total, limit: 1, start, urgent: true, ..Flow::default() };
+                let flow =
+                    Flow { client: config.clients + i, ost, total, limit: 1, start, urgent: true, ..Flow::default() };
                 flows.push(flow);
             }
         }

@@ -67,7 +67,8 @@ pub(super) struct Ost {
 
 impl Ost {
     fn new(config: &LightConfig, ost: u32) -> Ost {
-        let head = nrs::build(&config.nrs_policy, &config.nrs).expect("the policy's name was checked with the scenario");
+        let head =
+            nrs::build(&config.nrs_policy, &config.nrs).expect("the policy's name was checked with the scenario");
         let stream = |name: &str| Rng::named(config.seed.wrapping_add(u64::from(ost) << 32), name);
         Ost {
             window: DispatchWindow::new(head, config.dispatch_window),
@@ -130,7 +131,11 @@ impl<'a> World<'a> {
             operation: config.operation,
             begin: 0,
             nic_ns_per_byte: 1e9 / config.nic_rate,
-            produce_ns: if config.produce_rate > 0.0 { config.transfer_bytes as f64 * 1e9 / config.produce_rate } else { 0.0 },
+            produce_ns: if config.produce_rate > 0.0 {
+                config.transfer_bytes as f64 * 1e9 / config.produce_rate
+            } else {
+                0.0
+            },
             scratch: Vec::new(),
             first_sent: BTreeMap::new(),
             config,
@@ -234,7 +239,8 @@ impl<'a> World<'a> {
         if lost || now < ost.down_until {
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
-            self.queue.at((now + config.resend_ns).max(ost.down_until + config.latency_ns), Event::Arrive { flow: f, rpc });
+            self.queue
+                .at((now + config.resend_ns).max(ost.down_until + config.latency_ns), Event::Arrive { flow: f, rpc });
             return;
         }
         let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };

@@ -12,7 +12,12 @@ use crate::scenario::{Expect, Plot};
 /// The charts that a scenario asks for.
 #[must_use]
 pub fn charts(e: &Experiment) -> Vec<Chart> {
-    e.scenario.plots.iter().filter_map(|p| chart(e, p)).filter(|c| c.series.iter().any(|s| !s.points.is_empty())).collect()
+    e.scenario
+        .plots
+        .iter()
+        .filter_map(|p| chart(e, p))
+        .filter(|c| c.series.iter().any(|s| !s.points.is_empty()))
+        .collect()
 }
 
 fn chart(e: &Experiment, plot: &Plot) -> Option<Chart> {
@@ -47,7 +52,8 @@ fn sweep_series(e: &Experiment, plot: &Plot, chart: &mut Chart) {
     let values = |key: &str| e.scenario.sweep.iter().find(|s| s.0 == key).map(|s| s.1.clone()).unwrap_or_default();
     let x_values = values(&plot.x);
     let numeric = x_values.iter().all(|v| number(v).is_some());
-    let x_of = |text: &str| if numeric { number(text) } else { x_values.iter().position(|v| v == text).map(|i| i as f64) };
+    let x_of =
+        |text: &str| if numeric { number(text) } else { x_values.iter().position(|v| v == text).map(|i| i as f64) };
     chart.ticks = x_values.iter().filter_map(|v| Some(Tick { at: x_of(v)?, label: v.clone() })).collect();
     chart.log_x &= numeric && x_values.iter().all(|v| number(v).is_some_and(|x| x > 0.0));
     let names = values(&plot.series);

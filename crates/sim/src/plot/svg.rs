@@ -139,7 +139,8 @@ impl Chart {
             let color = COLORS[s.color % COLORS.len()];
             let dash = if s.paper { " stroke-dasharray=\"5 4\"" } else { "" };
             let y = HEIGHT - 8.0;
-            let _ = writeln!(out, "<path d=\"M{x:.1} {:.1}h22\" stroke=\"{color}\" stroke-width=\"2.2\"{dash}/>", y - 4.0);
+            let _ =
+                writeln!(out, "<path d=\"M{x:.1} {:.1}h22\" stroke=\"{color}\" stroke-width=\"2.2\"{dash}/>", y - 4.0);
             marker(out, x + 11.0, y - 4.0, color, s.paper);
             text(out, x + 28.0, y, "start", 12.0, "#334155", &s.name);
             x += 46.0 + 6.6 * s.name.chars().count() as f64;
@@ -151,7 +152,11 @@ fn line(out: &mut String, s: &Series, scale: &Scale) {
     let color = COLORS[s.color % COLORS.len()];
     let path: Vec<String> = s.points.iter().map(|p| format!("{:.1} {:.1}", scale.x(p.0), scale.y(p.1))).collect();
     if path.len() > 1 {
-        let style = if s.paper { "stroke-dasharray=\"5 4\" stroke-width=\"1.8\" opacity=\"0.75\"" } else { "stroke-width=\"2.4\"" };
+        let style = if s.paper {
+            "stroke-dasharray=\"5 4\" stroke-width=\"1.8\" opacity=\"0.75\""
+        } else {
+            "stroke-width=\"2.4\""
+        };
         let d = path.join("L");
         let _ = writeln!(out, "<path d=\"M{d}\" fill=\"none\" stroke=\"{color}\" stroke-linejoin=\"round\" {style}/>");
     }
@@ -164,12 +169,18 @@ fn line(out: &mut String, s: &Series, scale: &Scale) {
 
 fn marker(out: &mut String, x: f64, y: f64, color: &str, hollow: bool) {
     let fill = if hollow { "#ffffff" } else { color };
-    let _ = writeln!(out, "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.6\" fill=\"{fill}\" stroke=\"{color}\" stroke-width=\"1.6\"/>");
+    let _ = writeln!(
+        out,
+        "<circle cx=\"{x:.1}\" cy=\"{y:.1}\" r=\"3.6\" fill=\"{fill}\" stroke=\"{color}\" stroke-width=\"1.6\"/>"
+    );
 }
 
 fn text(out: &mut String, x: f64, y: f64, anchor: &str, size: f64, color: &str, content: &str) {
     let content = escape(content);
-    let _ = writeln!(out, "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{color}\">{content}</text>");
+    let _ = writeln!(
+        out,
+        "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{color}\">{content}</text>"
+    );
 }
 
 /// 1, 2 or 5 times a power of ten, at least `raw`.

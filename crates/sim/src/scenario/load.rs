@@ -23,8 +23,11 @@ pub struct LoadError {
 /// [`LoadError`] with the first thing that is wrong.
 pub fn load(path: &Path) -> Result<Scenario, LoadError> {
     let file = path.display().to_string();
-    let text = std::fs::read_to_string(path)
-        .map_err(|e| LoadError { file: file.clone(), line: 0, reason: format!("cannot be read: {e}") })?;
+    let text = std::fs::read_to_string(path).map_err(|e| LoadError {
+        file: file.clone(),
+        line: 0,
+        reason: format!("cannot be read: {e}"),
+    })?;
     parse(&file, &text)
 }
 
@@ -117,7 +120,9 @@ impl Reader<'_> {
                 "when" => self.conditions(value, &mut e.when)?,
                 "relative_to" => self.conditions(value, &mut e.relative_to)?,
                 other => {
-                    let why = format!("unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, note");
+                    let why = format!(
+                        "unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, note"
+                    );
                     return Err(self.error(key.span().start, why));
                 }
             }
@@ -163,7 +168,9 @@ impl Reader<'_> {
                     }
                 }
                 other => {
-                    let why = format!("unknown key '{other}'; a plot has x, y, series, curves, title, x_label, y_label, log_x");
+                    let why = format!(
+                        "unknown key '{other}'; a plot has x, y, series, curves, title, x_label, y_label, log_x"
+                    );
                     return Err(self.error(key.span().start, why));
                 }
             }
@@ -179,7 +186,8 @@ impl Reader<'_> {
         each: &mut dyn FnMut(usize, &str, &ScalarOr<'_, '_>) -> Result<(), LoadError>,
     ) -> Result<(), LoadError> {
         for (key, value) in table.iter() {
-            let name = if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
+            let name =
+                if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
             match value.get_ref() {
                 DeValue::Table(inner) => self.flatten(&name, inner, each)?,
                 _ => each(key.span().start, &name, &ScalarOr::Value(value))?,

@@ -3,8 +3,8 @@ mod load;
 mod params;
 
 pub use load::{LoadError, load, parse};
-pub use params::{Params, keys_markdown};
 pub(crate) use params::parse_outages;
+pub use params::{Params, keys_markdown};
 
 use std::path::{Path, PathBuf};
 
