@@ -1,4 +1,5 @@
 //! An OST over sessions, as clients see it: bytes, checksums, locks, grants.
+#![allow(clippy::unwrap_used)]
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

@@ -325,7 +325,8 @@ mod tests {
             o.unmap(range, &mut freed);
             let mut want: Vec<u64> = model.range(first..range.end()).map(|(_, p)| p.0).collect();
             let mut got: Vec<u64> = freed.iter().flat_map(|r| r.start..r.start + r.blocks).collect();
-            (want.sort_unstable(), got.sort_unstable());
+            want.sort_unstable();
+            got.sort_unstable();
             assert_eq!(want, got);
             model.retain(|b, _| *b < first || *b >= range.end());
             if rng.chance(0.7) {

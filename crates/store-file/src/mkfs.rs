@@ -39,8 +39,12 @@ pub async fn mkfs(rt: &Rt, dir: &Path, options: &MkfsOptions) -> Result<(), Open
         )));
     }
     let path = dir.join("data");
-    if rt.open(&path, OpenMode { create: false, direct: false }).is_ok() {
-        return Err(OpenError::Exists(dir.into()));
+    if let Ok(data) = rt.open(&path, OpenMode { create: false, direct: false }) {
+        let block0 = crate::file_store::read_block0(rt, &data).await.map_err(|e| OpenError::Io(path.clone(), e))?;
+        // Zeros are what an interrupted mkfs leaves: no store yet.
+        if block0.iter().any(|b| *b != 0) {
+            return Err(OpenError::Exists(dir.into()));
+        }
     }
     let superblock = Superblock {
         identity: options.identity.clone(),
@@ -84,7 +88,7 @@ pub(crate) fn check_superblock(dir: &Path, block0: &[u8], cluster: Option<u64>) 
         FormatError::Version(found) if found > FORMAT_VERSION => {
             OpenError::NewerFormat { dir: dir.into(), found, known: FORMAT_VERSION }
         }
-        FormatError::Length(0) => OpenError::Missing(dir.into()),
+        FormatError::Length(_) | FormatError::Magic(0) => OpenError::Missing(dir.into()),
         e => OpenError::Corrupt(dir.into(), format!("block 0 of the data file: {e}")),
     })?;
     let found = superblock.identity.cluster;

@@ -1,4 +1,5 @@
 //! An OST over a file store that crashes under its clients: they wait, replay, and lose nothing.
+#![allow(clippy::unwrap_used)]
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;

@@ -1,4 +1,5 @@
 //! The file store against the conformance suite, power losses, damage and full disks.
+#![allow(clippy::unwrap_used)]
 use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
@@ -179,7 +180,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64) -> bool {
     next.run(async move {
         let store = open(rt.clone(), config()).await;
         let committed = store.last_committed();
-        let log = log.borrow();
+        let log = log.take();
         assert!(
             committed >= log.synced,
             "seed {seed} stop {stop}: {committed} is committed, {} was synced",
@@ -260,6 +261,10 @@ fn a_store_of_another_cluster_a_newer_format_or_none_is_refused_with_the_reason(
         let mut bad = options(0);
         bad.identity.fsname = "far-too-long".into();
         assert!(mkfs(&start, dir, &bad).await.unwrap_err().to_string().contains("far-too-long"));
+        let data = start.open(&dir.join("data"), rt::OpenMode { create: true, direct: false }).unwrap();
+        data.allocate(0, 4096).await.unwrap();
+        let unfinished = FileStore::open(start.clone(), dir, None, small(), None).await.err().unwrap();
+        assert!(matches!(unfinished, OpenError::Missing(_)), "an interrupted mkfs left no store: {unfinished}");
         mkfs(&start, dir, &options(0)).await.unwrap();
         assert!(matches!(mkfs(&start, dir, &options(0)).await.unwrap_err(), OpenError::Exists(_)));
         let other = FileStore::open(start.clone(), dir, Some(8), small(), None).await.err().unwrap();
