@@ -156,7 +156,11 @@ impl FramePool {
     fn release(&self, frame: u32) {
         if self.0.refs[frame as usize].fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
-            self.0.free[frame as usize / 64].fetch_or(1 << (frame % 64), Ordering::Release);
+            let word = frame as usize / 64;
+            self.0.free[word].fetch_or(1 << (frame % 64), Ordering::Release);
+            // Low frames first: what was touched once is used again, and the rest of the arena stays untouched.
+            self.0.hint_single.fetch_min(word, Relaxed);
+            self.0.hint_run.fetch_min(word, Relaxed);
             self.0.free_count.fetch_add(1, Relaxed);
         }
     }

@@ -457,6 +457,7 @@ impl LockOwner for Client {
                 names = true;
             }
             if gone & LockBits::UPDATE != 0 && inode.attr().mode & 0o170_000 == 0o040_000 {
+                inode.forget_children();
                 self.dentries.borrow_mut().retain(|(parent, _), child| *parent != fid || !child.is_zero());
                 names = true;
             }
@@ -472,6 +473,7 @@ impl LockOwner for Client {
     fn lost(&self, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return };
         inode.stale.set(true);
+        inode.forget_children();
         self.forget_names(&inode);
         let kernel = self.kernel();
         kernel.drop_attributes(inode.fid);

@@ -2,13 +2,18 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
+use rustc_hash::FxBuildHasher;
 use types::{Extent, Fid, FsError, WallTime};
 use wire::Bytes;
 use wire::mdt::Attr;
 
 use crate::client::Client;
 use crate::object::Object;
+
+/// Names remembered of a directory that is known whole; a larger one is asked of the server.
+const CHILDREN_MAX: usize = 100_000;
 
 /// A file's layout with the objects behind it, in stripe order.
 pub(crate) struct Striping {
@@ -50,6 +55,8 @@ pub struct Inode {
     /// A kernel may hold pages of it (it is mapped, or cached under a lease).
     pub(crate) kernel_pages: Cell<bool>,
     reads: RefCell<Vec<Rc<KernelRead>>>,
+    /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
+    children: RefCell<Option<HashSet<Vec<u8>, FxBuildHasher>>>,
 }
 
 impl Inode {
@@ -71,6 +78,7 @@ impl Inode {
             dropping: Cell::new(0),
             kernel_pages: Cell::new(false),
             reads: RefCell::default(),
+            children: RefCell::new(None),
         })
     }
     /// The attributes as last told.
@@ -79,8 +87,9 @@ impl Inode {
         self.attr.borrow().clone()
     }
     /// From now on a kernel may hold pages of this inode: they are dropped when a lock goes.
-    pub fn set_kernel_pages(&self) {
-        self.kernel_pages.set(true);
+    /// Says whether it did already.
+    pub fn set_kernel_pages(&self) -> bool {
+        self.kernel_pages.replace(true)
     }
     pub(crate) fn set_attr(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();
@@ -89,6 +98,33 @@ impl Inode {
     pub(crate) fn striping(&self) -> Option<Rc<Striping>> {
         self.striping.borrow().clone()
     }
+    /// The directory was just made by us: it is empty, and stays known.
+    pub(crate) fn starts_empty(&self) {
+        *self.children.borrow_mut() = Some(HashSet::default());
+    }
+    /// Its names are no longer known (its lock went).
+    pub(crate) fn forget_children(&self) {
+        *self.children.borrow_mut() = None;
+    }
+    pub(crate) fn child_added(&self, name: &[u8]) {
+        let mut children = self.children.borrow_mut();
+        if children.as_ref().is_some_and(|c| c.len() >= CHILDREN_MAX) {
+            *children = None;
+        }
+        if let Some(c) = children.as_mut() {
+            c.insert(name.to_vec());
+        }
+    }
+    pub(crate) fn child_removed(&self, name: &[u8]) {
+        if let Some(c) = self.children.borrow_mut().as_mut() {
+            c.remove(name);
+        }
+    }
+    /// Whether the directory is known to have no such name (ask only under its UPDATE lock).
+    pub(crate) fn lacks(&self, name: &[u8]) -> bool {
+        self.children.borrow().as_ref().is_some_and(|c| !c.contains(name))
+    }
+
     /// Takes a layout in, unless the same generation is known.
     pub(crate) fn set_layout(self: &Rc<Self>, bytes: &[u8]) -> Result<(), FsError> {
         if bytes.is_empty() {

@@ -58,7 +58,7 @@ impl Client {
     ) -> Result<Bulk, FsError> {
         let inode = &file.inode;
         let mut plan = Plan::default();
-        self.plan(file, s, extent, &mut plan, |ra, facts, budget, plan| ra.on_read(extent, facts, budget, plan));
+        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_read(extent, facts, budget, plan));
         self.prefetch(file, s, &plan);
         let mut pieces = s.layout.geometry().pieces(extent)?;
         let first = pieces.next();
@@ -75,7 +75,7 @@ impl Client {
                 whole
             }
         };
-        self.plan(file, s, extent, &mut plan, |ra, facts, budget, plan| ra.on_progress(extent, facts, budget, plan));
+        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_progress(extent, facts, budget, plan));
         self.prefetch(file, s, &plan);
         let mut size = inode.known_size();
         if extent.end > size {
@@ -85,11 +85,28 @@ impl Client {
         Ok(bulk)
     }
 
+    /// Tells readahead that a read has to wait: for pages nobody asked for, or for pages on their way.
+    fn note_miss(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        object: &Object,
+        pages: (u64, u64),
+        extent: Extent,
+    ) {
+        if (pages.0..pages.1).all(|p| object.is_cached(p) || object.is_loading(p)) {
+            file.readahead.borrow_mut().on_blocked();
+            return;
+        }
+        let mut plan = Plan::default();
+        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_miss(extent, facts, budget, plan));
+        self.prefetch(file, s, &plan);
+    }
+
     fn plan(
         &self,
         file: &OpenFile,
         s: &Striping,
-        _extent: Extent,
         plan: &mut Plan,
         ask: impl FnOnce(&mut readahead::FileReadahead, &Facts, &mut readahead::Budget, &mut Plan),
     ) {
@@ -172,6 +189,7 @@ impl Client {
             let reach = end.min(object.size().div_ceil(PAGE));
             let missing = (first..reach).any(|p| !object.is_cached(p));
             if missing {
+                self.note_miss(file, s, object, (first, reach), piece.file);
                 self.pages.misses.set(self.pages.misses.get() + reach.saturating_sub(first));
                 osc.load(object, first, reach, held.handle(), access).await?;
             } else {
@@ -394,7 +412,7 @@ impl Client {
             osc.locks.acquire(object.resource(), LockMode::Pw, LockPolicyData::extent(wide), EnqueueFlags::NONE).await;
         let held = held.map_err(|e| e.error())?;
         osc.flush(object, wide, false).await;
-        object.drop_pages(wide, false);
+        osc.discard(object, wide, false);
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         let mut bulk = self.rt.bulk(data.len()).await;
         bulk.copy_in(0, data);

@@ -105,7 +105,7 @@ impl Locks {
     }
     /// Whether a held lock covers it; takes no reference and does not count as a use.
     pub(crate) fn covers(self: &Rc<Self>, resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> bool {
-        self.find(resource, mode, data).is_some()
+        self.cache.borrow().holds(resource, mode, data)
     }
 
     /// The lock, whatever it takes.

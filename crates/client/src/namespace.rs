@@ -44,6 +44,9 @@ pub struct NewNode {
     pub target: Vec<u8>,
 }
 
+/// renameat2(2): both names stay, their inodes change places.
+const RENAME_EXCHANGE: u32 = 2;
+
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -95,6 +98,21 @@ impl Client {
             }
         }
     }
+    /// Whether the directory is known not to have the name.
+    fn lacks(&self, parent: Fid, name: &[u8]) -> bool {
+        self.known_inode(parent).is_some_and(|p| p.lacks(name)) && self.holds(parent, LockBits::UPDATE)
+    }
+    /// A name appeared by our own hand.
+    pub(crate) fn name_added(&self, parent: Fid, name: &[u8]) {
+        if let Some(p) = self.known_inode(parent) {
+            p.child_added(name);
+        }
+    }
+    fn name_removed(&self, parent: Fid, name: &[u8]) {
+        if let Some(p) = self.known_inode(parent) {
+            p.child_removed(name);
+        }
+    }
     fn unlearn_name(&self, parent: Fid, name: &[u8]) {
         self.dentries.borrow_mut().remove(&(parent, name.to_vec()));
     }
@@ -135,6 +153,9 @@ impl Client {
                 return self.entry(&inode).await;
             }
             self.unlearn_name(parent, name);
+        }
+        if self.lacks(parent, name) {
+            return Ok(Entry { attr: Attr::default(), name_cached: true, attr_cached: false });
         }
         let cookie = self.mdt_locks.reserve();
         let wants_parent = !self.holds(parent, LockBits::UPDATE);
@@ -249,6 +270,10 @@ impl Client {
         self.mdc().amend_replay(transno, &request);
         let inode = self.take_entry(&reply, cookie, 0)?.ok_or(FsError::Protocol)?;
         self.touch_parent(parent, &reply.parent);
+        self.name_added(parent, name);
+        if node.kind == NodeKind::Directory {
+            inode.starts_empty();
+        }
         self.learn_name(parent, name, &inode);
         self.entry(&inode).await
     }
@@ -269,11 +294,23 @@ impl Client {
         let reply: EntryReply = self.mdt_call(Op::MdtUnlink, &request).await?.decode()?;
         let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.unlearn_name(parent, name);
+        self.name_removed(parent, name);
         if let Some(inode) = child.filter(|c| !c.is_zero()).and_then(|c| self.known_inode(c)) {
             self.changed_behind(&inode, &reply.attr);
+            if reply.attr.fid == inode.fid && reply.attr.nlink == 0 && inode.opens.get() == 0 {
+                self.discard_data(&inode);
+            }
         }
         self.take_parent(parent, &reply);
         Ok(())
+    }
+    /// The file is gone for good: what was not written yet need not be.
+    fn discard_data(&self, inode: &Inode) {
+        if let Some(s) = inode.striping() {
+            for o in &s.objects {
+                self.osc(o.ost).discard(o, types::Extent::ALL, false);
+            }
+        }
     }
     fn take_parent(&self, parent: Fid, reply: &EntryReply) {
         match self.known_inode(parent) {
@@ -322,6 +359,10 @@ impl Client {
             }
             self.take_parent(parent, &reply);
         }
+        if flags & RENAME_EXCHANGE == 0 {
+            self.name_removed(from.0, from.1);
+        }
+        self.name_added(to.0, to.1);
         Ok(())
     }
 
@@ -334,6 +375,7 @@ impl Client {
         let request = LinkRequest { cred: cred.clone(), fid, parent, name: name.into() };
         let reply: EntryReply = self.mdt_call(Op::MdtLink, &request).await?.decode()?;
         self.unlearn_name(parent, name);
+        self.name_added(parent, name);
         self.take_parent(parent, &reply);
         let inode = self.take_entry(&reply, 0, 0)?.ok_or(FsError::Protocol)?;
         self.learn_name(parent, name, &inode);

@@ -156,6 +156,7 @@ impl Client {
             if let Some(p) = parent.filter(|p| reply.entry.parent.fid != p.fid) {
                 p.stale.set(true);
             }
+            self.name_added(request.parent, &request.name);
             // A negative entry may be known for this name.
             self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
         }

@@ -344,7 +344,10 @@ impl Osc {
             let result = me.write_rpc(&object, out, handle, urgent).await;
             me.rpcs.add(1);
             me.dirty.set(me.dirty.get().saturating_sub(pages * PAGE));
-            if let Err(e) = result {
+            if result == Err(FsError::NotFound) {
+                // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
+                tracing::debug!(object = %object.id, "write-back of a removed object");
+            } else if let Err(e) = result {
                 tracing::error!(object = %object.id, "write-back failed: {e}");
                 if let Some(inode) = object.inode.borrow().upgrade() {
                     inode.writeback_failed(e);
@@ -449,6 +452,18 @@ impl Osc {
             }
             changed.await;
         }
+    }
+
+    /// Forgets cached pages, dirty ones too; gives the number of dirty pages forgotten.
+    pub(crate) fn discard(&self, object: &Rc<Object>, extent: Extent, zero_tail: bool) -> usize {
+        let lost = object.drop_pages(extent, zero_tail);
+        if lost > 0 {
+            let bytes = lost as u64 * PAGE;
+            self.dirty.set(self.dirty.get().saturating_sub(bytes));
+            self.grant.set(self.grant.get() + bytes);
+            self.changed.notify();
+        }
+        lost
     }
 
     /// Everything answered so far of this object is on stable storage afterwards.
@@ -561,7 +576,7 @@ impl LockOwner for Osc {
             if lock.mode.writes() {
                 self.flush(&object, extent, true).await;
             }
-            let lost = object.drop_pages(page_extent(extent), false);
+            let lost = self.discard(&object, page_extent(extent), false);
             if lost > 0 {
                 tracing::error!(object = %object.id, lost, "dirty pages under a revoked lock could not be written");
             }
@@ -575,8 +590,7 @@ impl LockOwner for Osc {
     }
     fn lost(&self, lock: LockDesc) {
         let Some(object) = self.object(&lock) else { return };
-        let lost = object.drop_pages(Extent::ALL, false) as u64;
-        self.dirty.set(self.dirty.get().saturating_sub(lost * PAGE));
+        let lost = self.discard(&object, Extent::ALL, false);
         if let Some(inode) = object.inode.borrow().upgrade() {
             if lost > 0 {
                 tracing::error!(file = %inode.fid, pages = lost, "evicted: unwritten data are lost");

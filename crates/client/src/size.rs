@@ -215,7 +215,7 @@ impl Client {
         }
         // What is being written right now must not arrive behind the punch.
         osc.flush(object, Extent::ALL, false).await;
-        object.drop_pages(Extent::from(size), true);
+        osc.discard(object, Extent::from(size), true);
         object.mtime.set(object.mtime.get().max(now));
         osc.punch(object, PunchKind::Truncate, Extent::from(size), held.handle()).await?;
         object.set_size(size);
@@ -278,7 +278,7 @@ impl Client {
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
             let cut = if keep { extent.intersect(&Extent::new(0, object.size())) } else { Some(extent) };
-            object.drop_pages(extent.align_out(4096), false);
+            osc.discard(object, extent.align_out(4096), false);
             if let Some(cut) = cut {
                 osc.punch(object, kind, cut, held.handle()).await?;
             }

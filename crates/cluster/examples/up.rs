@@ -1,4 +1,4 @@
-//! A whole cluster on one shard, mounted: `up DIR MOUNTPOINT [OSTS] [uring|dev]`. Formats what is missing.
+//! A whole cluster on one shard, mounted: `up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]`. Formats what is missing.
 use std::path::PathBuf;
 
 use cache::frames::FramePool;
@@ -11,10 +11,13 @@ use rt::Nid;
 use types::{Duration, OstIndex};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
-    tracing_subscriber::fmt().with_env_filter(tracing_subscriber::EnvFilter::from_default_env()).with_writer(std::io::stderr).init();
+    tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .init();
     let args: Vec<String> = std::env::args().collect();
-    let dir = PathBuf::from(args.get(1).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev]")?);
-    let at = PathBuf::from(args.get(2).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev]")?);
+    let dir = PathBuf::from(args.get(1).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]")?);
+    let at = PathBuf::from(args.get(2).ok_or("usage: up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]")?);
     let osts: u16 = args.get(3).map_or(Ok(4), |n| n.parse())?;
     let transport = match args.get(4).map(String::as_str) {
         Some("uring") => TransportChoice::Uring,
@@ -39,12 +42,28 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let mds = start_mds(&rt, &dir.join("mdt0"), &mds_nid, &key, window, mds::MdsConfig::default()).await?;
         let mut stores = Vec::new();
         for i in 0..osts {
-            stores.push(open_ost(&rt, &dir.join(format!("ost{i}")), cluster, store_file::FileStoreConfig::default()).await?);
+            stores.push(
+                open_ost(&rt, &dir.join(format!("ost{i}")), cluster, store_file::FileStoreConfig::default()).await?,
+            );
         }
         let oss = start_oss(&rt, stores, &oss_nid, &mds_nid, &key, window, &OstConfig::default())?;
         let client = join(&rt, ClientConfig::new(mds_nid.clone()), usize::from(osts), Duration::from_secs(20)).await?;
-        let spec = MountSpec { transport, ..MountSpec::default() };
+        let kernel_cache = match std::env::var("KERNEL_CACHE").as_deref() {
+            Ok("never") => mount::KernelCaching::Never,
+            Ok("always") => mount::KernelCaching::Always,
+            _ => mount::KernelCaching::Reopened,
+        };
+        let spec = MountSpec { transport, kernel_cache, ..MountSpec::default() };
         let (role, serving) = start_mount(client.clone(), &at, &spec)?;
+        if let Some(second) = args.get(5) {
+            let other =
+                join(&rt, ClientConfig::new(mds_nid.clone()), usize::from(osts), Duration::from_secs(20)).await?;
+            let (role, serving) = start_mount(other, std::path::Path::new(second), &spec)?;
+            rt.spawn(async move {
+                let _ = serving.await;
+                role.client.leave().await;
+            });
+        }
         println!("mounted on {} over {:?}", at.display(), role.session.transport());
         serving.await?;
         client.leave().await;

@@ -6,7 +6,7 @@ use client::{Client, ClientConfig};
 use fuse::mount::{Mount, MountOptions};
 use fuse::{Session, SessionConfig, TransportChoice};
 use mds::{Mds, MdsConfig, MetaKv};
-use mount::{Squash, StriaFs};
+use mount::{KernelCaching, Squash, StriaFs};
 use oss::store::{ObjectStore, StoreIdentity};
 use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
@@ -48,7 +48,12 @@ pub struct OssRole {
 
 /// Settings that both kinds of server share.
 fn server_config(rt: &Rt, key: &ClusterKey, recovery_window: Duration) -> ServerConfig {
-    ServerConfig { key: key.clone(), recovery_window, client_timeout: Duration::from_secs(60), boot: rt.rng("boot").next_u64() | 1 }
+    ServerConfig {
+        key: key.clone(),
+        recovery_window,
+        client_timeout: Duration::from_secs(60),
+        boot: rt.rng("boot").next_u64() | 1,
+    }
 }
 
 /// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid).
@@ -85,7 +90,8 @@ pub async fn start_mds(
     recovery_window: Duration,
     config: MdsConfig,
 ) -> Result<MdsRole, RoleError> {
-    let kv = store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT).map_err(|e| RoleError(e.to_string()))?;
+    let kv =
+        store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT).map_err(|e| RoleError(e.to_string()))?;
     start_mds_on(rt, kv, nid, key, recovery_window, config).await
 }
 
@@ -123,7 +129,14 @@ pub async fn start_mds_on(
 ///
 /// # Errors
 /// [`RoleError`] as [`format_mdt`].
-pub async fn format_ost(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, ost: OstIndex, capacity_bytes: u64) -> Result<(), RoleError> {
+pub async fn format_ost(
+    rt: &Rt,
+    dir: &Path,
+    fsname: &str,
+    cluster: u64,
+    ost: OstIndex,
+    capacity_bytes: u64,
+) -> Result<(), RoleError> {
     std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
     let uuid = rt.rng(&format!("mkfs {ost}")).next_u64() | 1;
     let identity = StoreIdentity { cluster, fsname: fsname.into(), ost, uuid };
@@ -135,7 +148,12 @@ pub async fn format_ost(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, ost: Os
 ///
 /// # Errors
 /// [`RoleError`]: not formatted, another cluster's, a newer format, in use.
-pub async fn open_ost(rt: &Rt, dir: &Path, cluster: u64, config: FileStoreConfig) -> Result<Rc<dyn ObjectStore>, RoleError> {
+pub async fn open_ost(
+    rt: &Rt,
+    dir: &Path,
+    cluster: u64,
+    config: FileStoreConfig,
+) -> Result<Rc<dyn ObjectStore>, RoleError> {
     let lock = DirLock::take(dir).map_err(|e| RoleError(e.to_string()))?;
     let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
     Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))
@@ -165,7 +183,10 @@ pub fn start_oss(
         let (rt2, mds, key, nid) = (rt.clone(), mds.clone(), key.clone(), bound.clone());
         rt.spawn(async move {
             if let Err(e) = register_ost(&rt2, &ost, &mds, &key, &nid).await {
-                tracing::error!(target = ptlrpc::Service::target(&*ost), "the metadata server refused this target: {e}");
+                tracing::error!(
+                    target = ptlrpc::Service::target(&*ost),
+                    "the metadata server refused this target: {e}"
+                );
             }
         });
     }
@@ -203,7 +224,9 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
         uuid: identity.uuid,
     };
     let request = RegisterRequest { entry, cluster: identity.cluster };
-    let reply = import.call(Op::Register, wire::encode(&request), cache::frames::Bulk::new(), ptlrpc::CallOptions::default()).await;
+    let reply = import
+        .call(Op::Register, wire::encode(&request), cache::frames::Bulk::new(), ptlrpc::CallOptions::default())
+        .await;
     import.close().await;
     reply.map(|_| ())
 }
@@ -216,7 +239,8 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
     let client = Client::join(rt.clone(), config, patience).await.map_err(|e| RoleError(e.to_string()))?;
     let deadline = rt.now() + patience;
     loop {
-        let ready = client.oscs().iter().filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full)).count();
+        let ready =
+            client.oscs().iter().filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full)).count();
         if ready >= osts {
             return Ok(client);
         }
@@ -237,6 +261,8 @@ pub struct MountSpec {
     pub transport: TransportChoice,
     /// Ids to replace.
     pub squash: Squash,
+    /// When the kernel may keep file pages.
+    pub kernel_cache: KernelCaching,
 }
 
 /// A mounted client.
@@ -249,20 +275,36 @@ pub struct MountRole {
     pub mount: Mount,
 }
 
+/// Lets the kernel read ahead in whole requests where it caches pages. Needs root; without it reads are 128 KiB.
+fn widen_readahead(at: &Path) {
+    let entry = fuse::mount::mounts().into_iter().rev().find(|m| m.at == at);
+    let Some(entry) = entry else { return };
+    let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", entry.minor);
+    if let Err(e) = std::fs::write(&knob, "1024") {
+        tracing::debug!("{knob}: {e}");
+    }
+}
+
 /// Mounts `client` at `at`. The returned future serves until the file system is unmounted; poll it.
 ///
 /// # Errors
 /// [`RoleError`]: the mount point is missing, busy or no directory; no permission; no transport.
-pub fn start_mount(client: Rc<Client>, at: &Path, spec: &MountSpec) -> Result<(MountRole, LocalFuture<Result<(), RoleError>>), RoleError> {
+pub fn start_mount(
+    client: Rc<Client>,
+    at: &Path,
+    spec: &MountSpec,
+) -> Result<(MountRole, LocalFuture<Result<(), RoleError>>), RoleError> {
     let mut options = spec.options.clone();
     options.default_permissions = true;
     if options.fsname.is_empty() {
         options.fsname = String::from_utf8_lossy(&client.map().fsname).into_owned();
     }
     let config = SessionConfig { posix_acl: true, ..SessionConfig::default() };
-    let (session, mut mount) = fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
+    let (session, mut mount) =
+        fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
     mount.supervise().map_err(|e| RoleError(e.to_string()))?;
-    let fs = StriaFs::new(client.clone(), &session, spec.squash);
+    let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
+    widen_readahead(at);
     let mut workers = session.workers(1);
     let worker = workers.pop().ok_or_else(|| RoleError("the session has no worker".into()))?;
     let serving: LocalFuture<Result<(), RoleError>> = Box::pin(async move {

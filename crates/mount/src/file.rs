@@ -11,7 +11,7 @@ use rt::sync::Event;
 use types::{Extent, Fid, FsError};
 use wire::mdt::{SetBits, SetattrRequest};
 
-use crate::{StriaFs, convert, errno};
+use crate::{KernelCaching, StriaFs, convert, errno};
 
 /// How an open file is served: reads and writes come to us as they are, in parallel.
 const OPEN_FLAGS: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
@@ -114,7 +114,7 @@ impl StriaFs {
                 self.mapped.settle(fid).await;
                 match self.client.open(&cred, fid, arg.flags).await {
                     Ok(file) => {
-                        file.inode().set_kernel_pages();
+                        let again = file.inode().set_kernel_pages();
                         if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
                             let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
                             if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
@@ -122,7 +122,7 @@ impl StriaFs {
                                 return req.err(errno(e));
                             }
                         }
-                        req.into_reply().open(file.id(), OPEN_FLAGS)
+                        req.into_reply().open(file.id(), self.open_flags(arg.flags, again))
                     }
                     Err(e) => req.err(errno(e)),
                 }
@@ -156,6 +156,19 @@ impl StriaFs {
             }
             _ => req.err(libc::ENOSYS),
         }
+    }
+
+    /// How an open is served; `again`: the file was opened before and its pages may be known.
+    fn open_flags(&self, flags: u32, again: bool) -> u32 {
+        const O_ACCMODE: u32 = 0o3;
+        const O_DIRECT: u32 = 0o40000;
+        let cacheable = flags & (O_ACCMODE | O_DIRECT) == 0;
+        let wanted = match self.kernel_cache {
+            KernelCaching::Never => false,
+            KernelCaching::Reopened => again,
+            KernelCaching::Always => true,
+        };
+        if cacheable && wanted { fopen::KEEP_CACHE } else { OPEN_FLAGS }
     }
 
     fn reply_create(&self, req: Request<'_>, result: Result<(client::Entry, Rc<OpenFile>), FsError>) -> Replied {

@@ -27,12 +27,25 @@ pub struct StriaFs {
     dirs: RefCell<HashMap<u64, Rc<dir::DirHandle>>>,
     dir_next: Cell<u64>,
     mapped: file::MappedWrites,
+    kernel_cache: KernelCaching,
+}
+
+/// When the kernel may keep file pages (always under locks, dropped when one goes).
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum KernelCaching {
+    /// Only mapped pages: every read comes to the client's cache.
+    Never,
+    /// Files opened for reading a second time while the first time's pages are still known.
+    #[default]
+    Reopened,
+    /// Every file opened for reading only.
+    Always,
 }
 
 impl StriaFs {
     /// The file system of `client`, mounted by `session`.
     #[must_use]
-    pub fn new(client: Rc<Client>, session: &Session, squash: Squash) -> Rc<StriaFs> {
+    pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
         client.set_kernel(Rc::new(kernel::Kernel(session.notifier())));
         Rc::new(StriaFs {
             client,
@@ -41,6 +54,7 @@ impl StriaFs {
             dirs: RefCell::default(),
             dir_next: Cell::new(1),
             mapped: file::MappedWrites::default(),
+            kernel_cache,
         })
     }
     fn cred(&self, req: &Request<'_>) -> Cred {

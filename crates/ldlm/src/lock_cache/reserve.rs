@@ -51,6 +51,12 @@ impl LockCache {
         true
     }
 
+    /// Whether a held lock covers all of it: a question, not a use.
+    #[must_use]
+    pub fn holds(&self, resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> bool {
+        self.matching(resource, mode, data).is_some()
+    }
+
     /// A lock at the server, held or on its way out, that covers all of it: what a write-out names as its right. Takes
     /// no reference: whoever flushes under a lock does so before it is given back.
     #[must_use]
