@@ -1,5 +1,6 @@
 //! Running a scenario: all points of its sweep, all its seeds, and the verdict on what it expects.
 use crate::cacheworld::{self, CacheWorldConfig};
+use crate::createworld::{self, CreateWorldConfig};
 use crate::light::{self, LightConfig, Progress};
 use crate::metrics::{Metrics, StateHash};
 use crate::readworld::{self, ReadWorldConfig};
@@ -161,6 +162,11 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
         WorldKind::Readahead => {
             let config = ReadWorldConfig::from_params(params)?;
             let (metrics, events, virtual_ns, hash) = readworld::run(&config, progress)?;
+            Ok(RunOutcome { metrics, events, virtual_ns, hash })
+        }
+        WorldKind::Create => {
+            let (metrics, events, virtual_ns, hash) =
+                createworld::run(&CreateWorldConfig::from_params(params), progress);
             Ok(RunOutcome { metrics, events, virtual_ns, hash })
         }
         WorldKind::Reference => Err("a reference scenario is shown by a test of its room".to_string()),
@@ -359,7 +365,8 @@ mod tests {
 
     #[test]
     fn a_value_out_of_bounds_misses() {
-        let e = quiet(scenario("[[expect]]\nmetric='makespan_s'\nmin=1000\n[[expect]]\nmetric='queue_max'\nmin=1\n"));
+        let e =
+            quiet(scenario("[[expect]]\nmetric='makespan_s'\nmin=1000\n[[expect]]\nmetric='requests.bulk'\nmin=32\n"));
         assert_eq!(e.verdicts[0].outcome, Outcome::Misses);
         assert_eq!(e.verdicts[1].outcome, Outcome::Holds);
         assert!(!e.holds());

@@ -1,9 +1,10 @@
 //! Scenarios: what to simulate, what to vary, what to expect. One TOML file each, under `sim/scenarios/AREA/ID.toml`.
+mod keys;
 mod load;
 mod params;
 
+pub(crate) use keys::parse_outages;
 pub use load::{LoadError, load, parse};
-pub(crate) use params::parse_outages;
 pub use params::{Params, keys_markdown};
 
 use std::path::{Path, PathBuf};
@@ -20,6 +21,8 @@ pub enum WorldKind {
     Cache,
     /// Readers on one client, and the readahead room.
     Readahead,
+    /// A create storm on one MDS.
+    Create,
     /// Nothing runs here: the claim is a test of a room, which the scenario names.
     Reference,
 }
@@ -31,8 +34,9 @@ impl WorldKind {
             "survey" => Ok(WorldKind::Survey),
             "cache" => Ok(WorldKind::Cache),
             "readahead" => Ok(WorldKind::Readahead),
+            "create" => Ok(WorldKind::Create),
             "reference" => Ok(WorldKind::Reference),
-            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, readahead, reference")),
+            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, readahead, create, reference")),
         }
     }
 }
