@@ -25,6 +25,6 @@ pub use inode::Inode;
 pub use kernel::{KernelCache, NoKernel};
 pub use ldlm::FlockMode;
 pub use namespace::{Entry, NAME_BYTES_MAX, NewNode};
-pub use open::OpenFile;
+pub use open::{NewFile, OpenFile};
 pub use osc::{Osc, OscStats};
 pub use size::FILE_BYTES_MAX;

@@ -16,6 +16,19 @@ const O_TRUNC: u32 = 0o1000;
 const O_CREAT: u32 = 0o100;
 const O_EXCL: u32 = 0o200;
 
+/// What a file is to be when its open creates it.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct NewFile<'a> {
+    /// O_* flags of the open.
+    pub flags: u32,
+    /// Permission bits, umask not yet applied.
+    pub mode: u32,
+    /// umask of the caller.
+    pub umask: u32,
+    /// Layout wished, as `lustre.lov` set bytes; empty: the directory's default.
+    pub layout: &'a [u8],
+}
+
 /// One open file.
 pub struct OpenFile {
     pub(crate) inode: Rc<Inode>,
@@ -97,10 +110,7 @@ impl Client {
         cred: &Cred,
         parent: Fid,
         name: &[u8],
-        flags: u32,
-        mode: u32,
-        umask: u32,
-        layout: &[u8],
+        new: NewFile<'_>,
     ) -> Result<(Entry, Rc<OpenFile>), FsError> {
         if !name.is_empty() {
             check_name(name)?;
@@ -109,10 +119,10 @@ impl Client {
             cred: cred.clone(),
             parent,
             name: name.into(),
-            flags,
-            mode,
-            umask,
-            layout: Bytes::from(layout),
+            flags: new.flags,
+            mode: new.mode,
+            umask: new.umask,
+            layout: Bytes::from(new.layout),
             ..OpenRequest::default()
         };
         let (file, _) = self.open_with(request).await?;

@@ -53,7 +53,8 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             Ok("always") => mount::KernelCaching::Always,
             _ => mount::KernelCaching::Reopened,
         };
-        let spec = MountSpec { transport, kernel_cache, ..MountSpec::default() };
+        let options = fuse::mount::MountOptions { allow_other: true, ..Default::default() };
+        let spec = MountSpec { options, transport, kernel_cache, ..MountSpec::default() };
         let (role, serving) = start_mount(client.clone(), &at, &spec)?;
         if let Some(second) = args.get(5) {
             let other =

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::io::IoSlice;
 use std::rc::Rc;
 
-use client::{FlockMode, LockCall, OpenFile};
+use client::{FlockMode, LockCall, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
 use rt::sync::Event;
@@ -128,11 +128,11 @@ impl StriaFs {
                 }
             }
             Op::Create { arg, name, .. } => {
-                let result = self.client.create_open(&cred, fid, name, arg.flags, arg.mode, arg.umask, &[]).await;
+                let result = self.client.create_open(&cred, fid, name, new_file(&arg)).await;
                 self.reply_create(req, result)
             }
             Op::Tmpfile { arg, .. } => {
-                let result = self.client.create_open(&cred, fid, b"", arg.flags, arg.mode, arg.umask, &[]).await;
+                let result = self.client.create_open(&cred, fid, b"", new_file(&arg)).await;
                 self.reply_create(req, result)
             }
             Op::Flush { arg } => {
@@ -274,6 +274,10 @@ impl StriaFs {
             Err(e) => req.err(errno(e)),
         }
     }
+}
+
+fn new_file(arg: &abi::CreateIn) -> NewFile<'static> {
+    NewFile { flags: arg.flags, mode: arg.mode, umask: arg.umask, layout: &[] }
 }
 
 fn lock_call(fid: Fid, arg: &abi::LkIn) -> LockCall {

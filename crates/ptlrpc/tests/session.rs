@@ -1,4 +1,5 @@
 //! Sessions over both transports: answers, bulk, callbacks, wrong keys, restarts.
+#![allow(clippy::unwrap_used, reason = "a test that cannot go on has failed")]
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
