@@ -434,7 +434,7 @@ impl World<'_> {
             }
             let sum = &mut self.halves[half][usize::from(r.waited)];
             *sum = (sum.0 + r.read.len(), sum.1 + took);
-            self.hash.event(t, 1, reader, r.count as u32);
+            self.hash.event(t, 1, reader, (r.read.start >> 12) as u32);
         }
         self.queue.at(t, Event::Step { reader });
     }

@@ -13,13 +13,14 @@ fn scenario(id: &str) -> Scenario {
         .into_iter()
         .find(|f| f.file_stem().is_some_and(|s| s == id))
         .unwrap_or_else(|| panic!("no scenario {id}"));
-    load(&file).unwrap()
+    load(&file).unwrap_or_else(|e| panic!("{e}"))
 }
 
 fn small(id: &str, set: &[(&str, &str)]) -> Experiment {
     let set = set.iter().map(|(k, v)| (k.to_string(), v.to_string())).collect();
     let overrides = Overrides { set, ..Overrides::default() };
-    run(prepare(scenario(id), &overrides).unwrap(), &mut |_, _, _| {}).unwrap()
+    let prepared = prepare(scenario(id), &overrides).unwrap_or_else(|e| panic!("{id}: {e}"));
+    run(prepared, &mut |_, _, _| {}).unwrap_or_else(|e| panic!("{id}: {e}"))
 }
 
 /// Paper 001's load per OSS on four of them: 224 clients.
