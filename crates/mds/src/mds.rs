@@ -249,6 +249,7 @@ impl Mds {
         let mut fetched = Fetched::default();
         let mut held: Option<LocalLocks> = None;
         let mut waited = false;
+        let mut session = None;
         loop {
             if self.store.is_crowded() {
                 self.store.next_commit().await;
@@ -272,7 +273,12 @@ impl Mds {
                         }
                     }
                     drop(held.take());
+                    session = session.or_else(|| self.export(caller.client));
                     held = Some(self.lock_claims(caller.client, claims).await);
+                    // Nobody is there any more for whom this was to be done.
+                    if session.as_ref().is_some_and(|s: &Rc<Export>| s.is_evicted()) {
+                        return Err(FsError::NotConnected);
+                    }
                 }
             }
         }

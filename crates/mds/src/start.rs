@@ -146,12 +146,13 @@ impl Mds {
             let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
             pools.add(ost, active, p.last_used, p.ceiling);
         }
-        let known = read_sessions(&*snapshot).await?;
+        let (known, stale) = read_sessions(&*snapshot).await?;
         drop(snapshot);
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
         if known.is_empty() {
             store.begin_boot();
         }
+        store.apply(stale.into_iter().map(|k| (k, None)), 0, 0);
         let fsname = String::from_utf8_lossy(&superblock.fsname).into_owned();
         let service = ConfigService::new(&fsname, superblock.cluster, &config.nid, map.clone());
         let quiet = known.is_empty();
@@ -235,8 +236,10 @@ async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<u64, S
     Ok(boot)
 }
 
-async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<Vec<SessionRecord>, StartError> {
+/// Sessions with their answers, and the keys of answers that belong to none.
+async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>, Vec<Key>), StartError> {
     let mut known: Vec<SessionRecord> = Vec::new();
+    let mut stale = Vec::new();
     for (key, _) in all(snapshot, keys::SESSION).await? {
         let client = ClientId(keys::last_u64(&key).unwrap_or_default());
         known.push(SessionRecord { client, replies: Vec::new() });
@@ -248,10 +251,13 @@ async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<Vec<SessionRecord>, 
         let client = ClientId(u64::from_be_bytes(client.try_into().map_err(|_| damaged())?));
         let slot = u16::from_be_bytes(slot.try_into().map_err(|_| damaged())?);
         let r: ReplyRow = row(&key, &value)?;
-        if let Ok(i) = known.binary_search_by_key(&client, |s| s.client) {
-            let (xid, transno, status) = (Xid(r.xid), Transno(r.transno), r.status);
-            known[i].replies.push(ReplyRecord { client, slot, xid, transno, status, body: r.body.0 });
+        match known.binary_search_by_key(&client, |s| s.client) {
+            Ok(i) => {
+                let (xid, transno, status) = (Xid(r.xid), Transno(r.transno), r.status);
+                known[i].replies.push(ReplyRecord { client, slot, xid, transno, status, body: r.body.0 });
+            }
+            Err(_) => stale.push(Key::from_slice(&key)),
         }
     }
-    Ok(known)
+    Ok((known, stale))
 }

@@ -41,8 +41,15 @@ fn cpu_us() -> f64 {
 }
 
 struct Bench {
+    rt: Rt,
     mds: Rc<Mds>,
     xid: u64,
+    wall: Instant,
+    cpu: f64,
+}
+
+fn name_of(i: u64) -> wire::Bytes {
+    format!("file{i:08}").as_str().into()
 }
 
 impl Bench {
@@ -50,6 +57,85 @@ impl Bench {
         self.xid += 1;
         let caller = Caller { client: ClientId(1), replay: None, slot: Some(((self.xid % 8) as u16, Xid(self.xid))) };
         self.mds.serve(caller, op, &wire::encode(q)).await.expect("the operation is legal").body
+    }
+    fn begin(&mut self) {
+        (self.wall, self.cpu) = (Instant::now(), cpu_us());
+    }
+    fn report(&self, name: &str, n: u64) {
+        let us = self.wall.elapsed().as_secs_f64() * 1e6 / n as f64;
+        let cpu = (cpu_us() - self.cpu) / n as f64;
+        println!("{name:<28} {n:>9}  {us:>7.2} us/op wall  {cpu:>7.2} us/op cpu");
+    }
+    /// Lets the commit task run now and then, as arriving requests would.
+    async fn breathe(&self, i: u64) {
+        if i.is_multiple_of(64) {
+            self.rt.sleep(types::Duration::from_nanos(1)).await;
+        }
+    }
+    async fn register(&mut self) {
+        for ost in 0..4 {
+            let target = format!("bench-OST{ost:04x}");
+            let (nid, target) = ("local:x".into(), target.as_str().into());
+            let entry = OstEntry { ost: OstIndex(ost), nid, target, active: true, uuid: 10 + u64::from(ost) };
+            self.call(Op::Register, &RegisterRequest { entry, cluster: 1 }).await;
+        }
+    }
+    async fn create(&mut self, files: u64) -> Vec<Fid> {
+        let mut fids = Vec::new();
+        self.begin();
+        for i in 0..files {
+            let (parent, name) = (Fid::ROOT, name_of(i));
+            let q =
+                OpenRequest { parent, name, flags: 0o102, mode: 0o644, known_layout: u32::MAX, ..Default::default() };
+            let r: OpenReply = wire::decode(&self.call(Op::MdtOpen, &q).await).expect("an answer to open");
+            let fid = r.entry.attr.fid;
+            self.call(Op::MdtClose, &CloseRequest { handle: r.handle, fid, ..Default::default() }).await;
+            fids.push(fid);
+            self.breathe(i).await;
+        }
+        self.report("create + close", files);
+        self.mds.store().sync().await.expect("the disk works");
+        self.report("create + close + commit", files);
+        fids
+    }
+    async fn look(&mut self, fids: &[Fid]) {
+        let files = fids.len() as u64;
+        self.begin();
+        for i in 0..files {
+            let name = name_of(i * 7919 % files);
+            self.call(Op::MdtLookup, &LookupRequest { parent: Fid::ROOT, name, ..Default::default() }).await;
+        }
+        self.report("lookup (store)", files);
+        self.begin();
+        for fid in fids {
+            self.call(Op::MdtGetattr, &GetattrRequest { fid: *fid, ..Default::default() }).await;
+        }
+        self.report("getattr (store)", files);
+    }
+    async fn list(&mut self) {
+        self.begin();
+        let (mut cookie, mut seen) = (0, 0);
+        loop {
+            let q = ReaddirRequest { fid: Fid::ROOT, cookie, bytes_max: 65_536, ..Default::default() };
+            let r: ReaddirReply = wire::decode(&self.call(Op::MdtReaddir, &q).await).expect("a page");
+            seen += r.entries.len() as u64;
+            if r.eof {
+                break;
+            }
+            cookie = r.entries.last().map_or(0, |e| e.cookie);
+        }
+        self.report("readdir, per entry", seen);
+    }
+    async fn unlink(&mut self, files: u64) {
+        self.begin();
+        for i in 0..files {
+            let q = UnlinkRequest { parent: Fid::ROOT, name: name_of(i), ..Default::default() };
+            self.call(Op::MdtUnlink, &q).await;
+            self.breathe(i).await;
+        }
+        self.report("unlink", files);
+        self.mds.stop().await.expect("the disk works");
+        self.report("unlink + commit", files);
     }
 }
 
@@ -72,84 +158,13 @@ async fn main_on(rt: Rt, dir: PathBuf, files: u64) {
         Rc::new(Port(link.ost)) as Rc<dyn OstPort>
     });
     let config = MdsConfig { connector: Some(ConnectorBox(connector)), ..MdsConfig::default() };
-    let mut b = Bench { mds: Mds::start(rt.clone(), config, kv).await.expect("formatted"), xid: 0 };
-    for ost in 0..4 {
-        let target = format!("bench-OST{ost:04x}");
-        let entry = OstEntry {
-            ost: OstIndex(ost),
-            nid: "local:x".into(),
-            target: target.as_str().into(),
-            active: true,
-            uuid: 10 + u64::from(ost),
-        };
-        b.call(Op::Register, &RegisterRequest { entry, cluster: 1 }).await;
-    }
-    let mut report = |name: &str, n: u64, wall: Instant, cpu: f64| {
-        let us = wall.elapsed().as_secs_f64() * 1e6;
-        println!(
-            "{name:<28} {n:>9}  {:>7.2} us/op wall  {:>7.2} us/op cpu",
-            us / n as f64,
-            (cpu_us() - cpu) / n as f64
-        );
-    };
-    let mut fids = Vec::new();
-    let (wall, cpu) = (Instant::now(), cpu_us());
-    for i in 0..files {
-        let name = format!("file{i:08}");
-        let q = OpenRequest {
-            parent: Fid::ROOT,
-            name: name.as_str().into(),
-            flags: 0o102,
-            mode: 0o644,
-            known_layout: u32::MAX,
-            ..Default::default()
-        };
-        let r: OpenReply = wire::decode(&b.call(Op::MdtOpen, &q).await).expect("an answer to open");
-        let fid = r.entry.attr.fid;
-        b.call(Op::MdtClose, &CloseRequest { handle: r.handle, fid, ..Default::default() }).await;
-        fids.push(fid);
-        if i % 64 == 0 {
-            rt.sleep(types::Duration::from_nanos(1)).await;
-        }
-    }
-    report("create + close", files, wall, cpu);
-    b.mds.store().sync().await.expect("the disk works");
-    report("create + close + commit", files, wall, cpu);
-    let (wall, cpu) = (Instant::now(), cpu_us());
-    for i in 0..files {
-        let name = format!("file{:08}", i * 7919 % files);
-        b.call(Op::MdtLookup, &LookupRequest { parent: Fid::ROOT, name: name.as_str().into(), ..Default::default() })
-            .await;
-    }
-    report("lookup (store)", files, wall, cpu);
-    let (wall, cpu) = (Instant::now(), cpu_us());
-    for fid in &fids {
-        b.call(Op::MdtGetattr, &GetattrRequest { fid: *fid, ..Default::default() }).await;
-    }
-    report("getattr (store)", files, wall, cpu);
-    let (wall, cpu, mut cookie, mut seen) = (Instant::now(), cpu_us(), 0, 0);
-    loop {
-        let q = ReaddirRequest { fid: Fid::ROOT, cookie, bytes_max: 65_536, ..Default::default() };
-        let r: ReaddirReply = wire::decode(&b.call(Op::MdtReaddir, &q).await).expect("a page");
-        seen += r.entries.len() as u64;
-        if r.eof {
-            break;
-        }
-        cookie = r.entries.last().map_or(0, |e| e.cookie);
-    }
-    report("readdir, per entry", seen, wall, cpu);
-    let (wall, cpu) = (Instant::now(), cpu_us());
-    for i in 0..files {
-        let name = format!("file{i:08}");
-        b.call(Op::MdtUnlink, &UnlinkRequest { parent: Fid::ROOT, name: name.as_str().into(), ..Default::default() })
-            .await;
-        if i % 64 == 0 {
-            rt.sleep(types::Duration::from_nanos(1)).await;
-        }
-    }
-    report("unlink", files, wall, cpu);
-    b.mds.stop().await.expect("the disk works");
-    report("unlink + commit", files, wall, cpu);
+    let mds = Mds::start(rt.clone(), config, kv).await.expect("formatted");
+    let mut b = Bench { rt, mds, xid: 0, wall: Instant::now(), cpu: 0.0 };
+    b.register().await;
+    let fids = b.create(files).await;
+    b.look(&fids).await;
+    b.list().await;
+    b.unlink(files).await;
 }
 
 fn main() {

@@ -22,7 +22,7 @@ impl Tx<'_> {
         if inode.has(InodeFlags::ORPHAN) && last_open {
             return self.remove_inode(&inode).map(|()| None);
         }
-        let mut changed = open.writes && self.take_home(&mut inode, q);
+        let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
         let told = q.valid & SetBits::SIZE != 0;
         let clean = q.valid & SetBits::DIRTY == 0 && !suspect;
         if last_writer && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
@@ -60,9 +60,7 @@ impl Tx<'_> {
         if q.valid & SetBits::MTIME != 0 {
             inode.mtime = q.mtime;
         }
-        if q.valid & SetBits::ATIME != 0 {
-            inode.atime = inode.atime.max(q.atime);
-        }
+        take_atime(inode, q);
         if q.valid & SetBits::CTIME != 0 {
             inode.ctime = inode.ctime.max(q.ctime);
         } else if q.valid & SetBits::DIRTY != 0 {
@@ -85,4 +83,13 @@ impl Tx<'_> {
             _ => Ok(()),
         }
     }
+}
+
+/// A reader's access time; whether it is later than what was known.
+fn take_atime(inode: &mut Inode, q: &CloseRequest) -> bool {
+    let later = q.valid & SetBits::ATIME != 0 && q.atime > inode.atime;
+    if later {
+        inode.atime = q.atime;
+    }
+    later
 }

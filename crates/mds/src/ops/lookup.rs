@@ -22,7 +22,7 @@ impl Tx<'_> {
         self.may(&q.cred, &dir, MAY_EXEC)?;
         let found = match &q.name[..] {
             b"." => Some(dir.fid),
-            b".." => Some(self.parent_of(&dir)),
+            b".." => Some(self.parent_of(&dir)?),
             name => self.find_entry(dir.fid, name)?.map(|(fid, _, _)| fid),
         };
         let mut out = match found {

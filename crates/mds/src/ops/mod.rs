@@ -89,9 +89,13 @@ impl Tx<'_> {
             .ok_or_else(|| damaged(&key, "missing, but the inode says it exists"))
     }
 
-    /// The directory that holds a directory.
-    pub(crate) fn parent_of(&self, dir: &Inode) -> Fid {
-        if dir.fid == Fid::ROOT { Fid::ROOT } else { dir.parent }
+    /// The directory that holds a directory; ENOENT for one that was removed.
+    pub(crate) fn parent_of(&self, dir: &Inode) -> Done<Fid> {
+        match dir.fid {
+            Fid::ROOT => Ok(Fid::ROOT),
+            _ if dir.parent.is_zero() => Err(FsError::NotFound.into()),
+            _ => Ok(dir.parent),
+        }
     }
 
     /// Notes that names in `dir` changed.

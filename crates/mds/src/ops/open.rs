@@ -118,7 +118,7 @@ impl Tx<'_> {
         self.may(&q.cred, &dir, MAY_EXEC)?;
         match &q.name[..] {
             b"." => Ok(Some(dir.fid)),
-            b".." => Ok(Some(self.parent_of(&dir))),
+            b".." => Ok(Some(self.parent_of(&dir)?)),
             name => Ok(self.find_entry(dir.fid, name)?.map(|(fid, _, _)| fid)),
         }
     }

@@ -39,7 +39,7 @@ impl Tx<'_> {
         }
         let mut out = ReaddirOut {
             dir: dir.fid,
-            parent: self.parent_of(&dir),
+            parent: self.parent_of(&dir).unwrap_or_default(),
             lock_cookie: q.lock_cookie,
             entry_cookie: if q.plus { q.entry_cookie } else { 0 },
             ..ReaddirOut::default()

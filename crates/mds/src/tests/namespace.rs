@@ -1,6 +1,6 @@
 //! Namespace operations, to errno.
-use types::{Fid, FsError};
-use wire::mdt::{AttrFlags, SetBits};
+use types::{Fid, FsError, WallTime};
+use wire::mdt::{AttrFlags, CloseRequest, EntryReply, SetBits};
 
 use super::harness::{Fs, user};
 
@@ -99,4 +99,39 @@ fn permissions_are_checked_for_every_caller() {
     assert!(eve.open(f, "", 0, 0).is_ok());
     assert_eq!(bob.setattr(f, SetBits::UID, |q| q.uid = 11), Err(FsError::NotPermitted));
     bob.unlink(d, "f").unwrap();
+}
+
+#[test]
+fn a_removed_directory_that_is_open_is_empty_and_has_no_parent() {
+    let fs = Fs::new();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    let o = fs.open(d, "", 0o200_000, 0).unwrap();
+    fs.rmdir(ROOT, "d").unwrap();
+    assert_eq!(fs.getattr(d).unwrap().nlink, 0);
+    assert_eq!(fs.names(d), Vec::<String>::new());
+    assert_eq!(fs.lookup(d, ".."), Err(FsError::NotFound));
+    assert_eq!(fs.lookup(d, ".").unwrap().fid, d);
+    assert_eq!((fs.mkdir(d, "x"), fs.create(d, "y")), (Err(FsError::NotFound), Err(FsError::NotFound)));
+    fs.close(o.handle, d, 0, 0).unwrap();
+    assert_eq!(fs.getattr(d), Err(FsError::Stale));
+}
+
+#[test]
+fn a_readers_access_time_comes_home_and_goes_only_forward() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let at = |t: i64| {
+        let o = fs.open(f, "", 0, 0).unwrap();
+        let q = CloseRequest {
+            handle: o.handle,
+            fid: f,
+            valid: SetBits::ATIME,
+            atime: WallTime(t),
+            ..CloseRequest::default()
+        };
+        fs.call::<_, EntryReply>(wire::Op::MdtClose, &q).unwrap().attr.atime
+    };
+    let born = fs.getattr(f).unwrap().atime;
+    assert_eq!(at(5), born);
+    assert_eq!(at(born.0 + 9), WallTime(born.0 + 9));
 }
