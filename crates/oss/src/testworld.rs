@@ -240,6 +240,11 @@ impl TestWorld {
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.0.disks.lock().expect("one thread").capacity = bytes;
     }
+    /// Bytes that all files together have.
+    #[must_use]
+    pub fn disk_used(&self) -> u64 {
+        self.0.disks.lock().expect("one thread").used()
+    }
     /// Ends every task (without running destructors' async parts) and takes the disks as a power loss leaves them into
     /// a new world.
     #[must_use]

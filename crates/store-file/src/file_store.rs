@@ -22,6 +22,17 @@ use crate::state::{Outcome, Placed, Placement, State};
 /// Objects up to this many blocks are loaded whole.
 const WHOLE_BLOCKS: u64 = CHUNK_BLOCKS;
 
+/// Commits that a change waits for at most before it is told that there is no space.
+const ROOM_ATTEMPTS_MAX: u32 = 64;
+/// Pause after each, for reads that hold freed blocks.
+const ROOM_PAUSE: types::Duration = types::Duration::from_micros(500);
+
+/// Blocks that an update may need.
+fn wanted_blocks(update: &Update) -> u64 {
+    let puts: u64 = update.puts.iter().map(|p| p.range().count).sum();
+    puts + update.reserves.iter().map(|r| r.count).sum::<u64>()
+}
+
 /// An object store in a directory. Dropping it without [`oss::store::ObjectStore::close`] is a crash: what was
 /// committed stays.
 pub struct FileStore(pub(crate) Rc<Inner>);
@@ -369,11 +380,13 @@ impl Inner {
                 return Err(self.latch("writing data", &e));
             }
             let outcome = self.apply(id, &update, &placement.placed, &ranges).await;
-            let used = matches!(outcome, Ok(Some(_)));
+            let used = matches!(outcome, Ok(Outcome::Applied(_)));
             self.state.borrow_mut().settle(&placement, used);
             match outcome {
-                Ok(Some(applied)) => break Ok(applied),
-                Ok(None) => {}
+                Ok(Outcome::Applied(applied)) => break Ok(applied),
+                Ok(Outcome::Stale) => {}
+                // Nothing may be held while waiting for space: what is held could be what others wait for.
+                Ok(Outcome::NoRoom) => self.make_room(wanted_blocks(&update)).await?,
                 Err(e) => break Err(e),
             }
         };
@@ -383,7 +396,7 @@ impl Inner {
     }
 
     async fn place(self: &Rc<Self>, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Placement> {
-        let want: u64 = update.puts.iter().map(|p| p.range().count).sum();
+        let want = update.puts.iter().map(|p| p.range().count).sum();
         loop {
             self.load(id, ranges).await?;
             let placement = self.state.borrow_mut().place(id, &update.puts)?;
@@ -395,24 +408,15 @@ impl Inner {
         }
     }
 
-    /// Applies an update; `None`: it has to be placed and written again.
     async fn apply(
         &self,
         id: ObjectId,
         update: &Update,
         placed: &[Placed],
         ranges: &[BlockRange],
-    ) -> StoreResult<Option<Applied>> {
-        let want: u64 = update.reserves.iter().map(|r| r.count).sum();
-        loop {
-            self.load(id, ranges).await?;
-            let outcome = self.state.borrow_mut().apply(id, update, placed)?;
-            match outcome {
-                Outcome::Applied(applied) => return Ok(Some(applied)),
-                Outcome::Stale => return Ok(None),
-                Outcome::NoRoom => self.make_room(want).await?,
-            }
-        }
+    ) -> StoreResult<Outcome> {
+        self.load(id, ranges).await?;
+        self.state.borrow_mut().apply(id, update, placed)
     }
 
     async fn write_placed(&self, update: &Update, placed: &[Placed]) -> std::io::Result<()> {
@@ -435,13 +439,16 @@ impl Inner {
         if self.grow(want).await? {
             return Ok(());
         }
-        if self.state.borrow().coming_free() > 0 {
-            self.commit_now().await?;
-            // Reads that began before the commit still hold what it freed; they end soon.
-            while self.state.borrow().space.ready() < want && self.state.borrow().coming_free() > 0 {
-                self.rt.sleep(types::Duration::from_micros(200)).await;
-                self.check()?;
+        for _ in 0..ROOM_ATTEMPTS_MAX {
+            if self.state.borrow().space.ready() >= want {
+                return Ok(());
             }
+            if self.state.borrow().coming_free() == 0 {
+                break;
+            }
+            self.commit_now().await?;
+            // Reads and writes that began before the commit still hold what it freed; they end soon.
+            self.rt.sleep(ROOM_PAUSE).await;
         }
         if self.state.borrow().space.ready() < want { Err(FsError::NoSpace) } else { Ok(()) }
     }
