@@ -1,2 +1,48 @@
-//! Project tasks.
-fn main() {}
+//! Project tasks: `cargo xtask check | ci | layers | tidy | smoke`. What continuous integration checks, anyone can run.
+mod layers;
+mod source;
+mod steps;
+mod tidy;
+
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+const USAGE: &str = "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
+       cargo xtask ci       check, and the tests that mount
+       cargo xtask layers   crates depend only on lower layers
+       cargo xtask tidy     what files must look like
+       cargo xtask smoke    every scenario in its small form";
+
+fn main() -> ExitCode {
+    let root = root();
+    let task = std::env::args().nth(1).unwrap_or_default();
+    let done = match task.as_str() {
+        "check" => steps::check(&root),
+        "ci" => steps::ci(&root),
+        "layers" => layers::layers(&root),
+        "tidy" => tidy::tidy(&root),
+        "smoke" => steps::smoke(&root),
+        _ => Err(vec![USAGE.to_string()]),
+    };
+    match done {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(faults) => {
+            for fault in &faults {
+                eprintln!("{fault}");
+            }
+            eprintln!("xtask {task}: {} fault(s)", faults.len());
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// What a task finds wrong; each line names the place.
+type Findings = Result<(), Vec<String>>;
+
+fn root() -> PathBuf {
+    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a folder of the workspace").into()
+}
+
+fn judged(faults: Vec<String>) -> Findings {
+    if faults.is_empty() { Ok(()) } else { Err(faults) }
+}

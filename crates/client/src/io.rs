@@ -200,6 +200,7 @@ impl Client {
             }
         }
         // The cache is too small to hold the piece: read past it.
+        osc.flush(object, piece.object.align_out(PAGE), false).await;
         let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), held.handle()).await?;
         self.pad(&mut bulk, piece.object.align_out(PAGE).len());
         let skip = (piece.object.start % PAGE) as usize;

@@ -223,8 +223,15 @@ impl Osc {
         if reply.lvb.mtime > object.mtime.get() {
             object.mtime.set(reply.lvb.mtime);
         }
+        let brought = bulk.len().div_ceil(FRAME_BYTES) as u64;
         for (i, frame) in frames_of(bulk, object, self.rt.frames()).into_iter().enumerate() {
             object.arrived(first + i as u64, frame, access.of_page(object, first + i as u64));
+        }
+        // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
+        if let Some(client) = self.client.upgrade() {
+            for page in first + brought..end {
+                object.arrived(page, client.zeros.slice(0, 1), access.of_page(object, page));
+            }
         }
         drop(claim);
         Ok(())

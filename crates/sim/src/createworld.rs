@@ -1,7 +1,8 @@
 //! A create storm: many clients create files in one directory of one MDS.
 //!
 //! The MDS has service threads; operations on one directory share its lock for a part of their time; the journal commits
-//! in groups. With `reply_before_commit` (the house rule) a reply leaves after the operation, else after its commit.
+//! in groups. With `reply_before_commit` (the house rule) a reply leaves after the operation, else after its commit; what
+//! clients would have to replay is bounded (`uncommitted_max`).
 use crate::engine::EventQueue;
 use crate::light::Progress;
 use crate::metrics::{Histogram, Metrics, StateHash};
@@ -21,6 +22,7 @@ pub struct CreateWorldConfig {
     locked_ns: u64,
     commit_ns: u64,
     group: u32,
+    uncommitted_max: u32,
     reply_before_commit: bool,
     latency_ns: u64,
 }
@@ -40,6 +42,7 @@ impl CreateWorldConfig {
             locked_ns: ns("mds.locked_us"),
             commit_ns: ns("mds.commit_us"),
             group: p.int("mds.group_max") as u32,
+            uncommitted_max: p.int("mds.uncommitted_max") as u32,
             reply_before_commit: p.flag("mds.reply_before_commit"),
             latency_ns: ns("net.latency_us"),
         }
@@ -136,7 +139,7 @@ impl World<'_> {
     }
     /// Gives waiting requests to idle threads. The directory's lock is held for a part of each operation.
     fn start(&mut self, now: u64) {
-        while self.busy < self.c.threads {
+        while self.busy < self.c.threads && self.uncommitted.len() < self.c.uncommitted_max as usize {
             let Some((client, _)) = self.waiting.pop_front() else { return };
             self.busy += 1;
             let spread = self.rng.below(self.c.operation_ns / 4 + 1);
@@ -173,6 +176,7 @@ impl World<'_> {
             }
         }
         self.commit();
+        self.start(now);
     }
 }
 

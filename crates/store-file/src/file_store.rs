@@ -81,8 +81,7 @@ impl FileStore {
         let data = open_data(&rt, dir, &config)?;
         let block0 = read_block0(&rt, &data).await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
         let superblock = crate::mkfs::check_superblock(dir, &block0, cluster)?;
-        let start = load_start(&rt, dir, superblock, &config).await?;
-        let (db, start) = start;
+        let (db, start) = load_start(&rt, dir, superblock, &config).await?;
         let blocks = data.len().map_err(|e| OpenError::Io(dir.join("data"), e))? / BLOCK_BYTES;
         let space = space_of(dir, blocks, &start.used)?;
         let state = State::new(&start, space);
@@ -154,20 +153,23 @@ async fn load_start(
     let file = rt.open_blocking(&path, false).map_err(|e| OpenError::Io(path.clone(), e))?;
     let cache_bytes = config.db_cache_bytes;
     let started = rt
-        .offload(move || -> Result<(Db, Start), DbError> {
+        .offload(move || -> Result<Option<(Db, Start)>, DbError> {
             let mut builder = redb::Database::builder();
             builder.set_cache_size(cache_bytes);
             let db = Db::new(builder.create_with_backend(crate::backend::FileBackend(file))?);
-            let found = db.superblock()?;
-            let same = found.as_ref() == Some(&superblock);
-            let start = db.start(if same { superblock } else { found.unwrap_or(superblock) })?;
-            Ok((db, start))
+            if db.superblock()?.as_ref() != Some(&superblock) {
+                return Ok(None);
+            }
+            let start = db.start(superblock)?;
+            Ok(Some((db, start)))
         })
         .await;
-    started.map_err(|e| match e {
+    let started = started.map_err(|e| match e {
         DbError::Engine(e) => OpenError::Io(path, std::io::Error::other(e)),
         DbError::Record(what, e) => OpenError::Corrupt(dir.into(), format!("{what}: {e}")),
-    })
+    })?;
+    let mixed = "data and meta.redb are not of the same store";
+    started.ok_or_else(|| OpenError::Corrupt(dir.into(), mixed.into()))
 }
 
 /// The free blocks, from the space that extents use.

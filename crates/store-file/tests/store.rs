@@ -289,6 +289,25 @@ fn a_store_of_another_cluster_a_newer_format_or_none_is_refused_with_the_reason(
 }
 
 #[test]
+fn data_and_database_of_different_stores_are_refused() {
+    let world = TestWorld::new(5, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        mkfs(&rt, Path::new(DIR), &options(0)).await.unwrap();
+        let mut other = options(0);
+        other.identity.uuid = 10;
+        mkfs(&rt, Path::new("/ost1"), &other).await.unwrap();
+        let data = rt.open(Path::new("/ost1/data"), rt::OpenMode { create: false, direct: false }).unwrap();
+        let (read, block) = data.read_at(0, rt.bulk(4096).await).await;
+        assert_eq!(read.unwrap(), 4096);
+        let mine = rt.open(Path::new("/ost0/data"), rt::OpenMode { create: false, direct: false }).unwrap();
+        mine.write_at(0, block).await.unwrap();
+        let mixed = FileStore::open(rt.clone(), Path::new(DIR), None, small(), None).await.err().unwrap();
+        assert!(matches!(mixed, OpenError::Corrupt(..)) && mixed.to_string().contains("same store"), "{mixed}");
+    });
+}
+
+#[test]
 fn after_a_failed_write_everything_fails_until_it_is_opened_again() {
     let world = TestWorld::new(6, 16 << 20);
     let rt = world.rt();

@@ -1,2 +1,144 @@
-//! The command line.
-fn main() {}
+//! `stria`: one binary for every role of the file system and for the tools that go with it. Called through a link named
+//! `lfs` or `lctl` it takes the verbs of those names.
+mod cli;
+mod config;
+mod control;
+mod daemon;
+mod demo;
+mod failure;
+mod fsck;
+mod lfs;
+mod parameters;
+mod status;
+
+use std::ffi::OsString;
+use std::path::Path;
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use crate::cli::{Arguments, ConfigVerb, Verb};
+use crate::config::Config;
+use crate::failure::{Failure, Outcome};
+
+fn main() -> ExitCode {
+    let filter = tracing_subscriber::EnvFilter::try_from_env("STRIA_LOG");
+    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
+    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let arguments: Vec<OsString> = std::env::args_os().collect();
+    let name = arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
+    let done = match name.as_str() {
+        "lfs" | "lctl" => borrowed_name(&name, &arguments[1..]),
+        _ => run(Arguments::parse_from(arguments).verb),
+    };
+    match done {
+        Ok(code) => code,
+        Err(failure) => {
+            let told = std::env::var_os(daemon::ANNOUNCE).is_some();
+            if told {
+                println!("failed {} {}", failure.code(), failure.to_string().replace('\n', " "));
+            }
+            failure.report("stria")
+        }
+    }
+}
+
+fn run(verb: Verb) -> Result<ExitCode, Failure> {
+    match verb {
+        Verb::Up(a) => daemon::up(&a)?,
+        Verb::Demo(a) => demo::demo(&a)?,
+        Verb::Mkfs(a) => daemon::mkfs(&a)?,
+        Verb::Mds(a) => daemon::mds(&a)?,
+        Verb::Oss(a) => daemon::oss(&a)?,
+        Verb::Mount(a) => daemon::mount(&a)?,
+        Verb::Umount(a) => daemon::umount(&a)?,
+        Verb::Status(a) => status::status(&a)?,
+        Verb::Fsck(a) => return fsck::fsck(&a),
+        Verb::Config(v) => explain(&v)?,
+        Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
+        Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,
+        Verb::Df(a) => lfs::df(&a.arguments)?,
+        Verb::Find(a) => lfs::find(&a.arguments)?,
+        Verb::GetParam(a) => parameters::get(&a.arguments)?,
+        Verb::SetParam(a) => parameters::set(&a.arguments)?,
+        Verb::ListParam(a) => parameters::list(&a.arguments)?,
+        Verb::Sim(a) => return Ok(sim::cli::main(a)),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The verbs of `lfs` and `lctl`.
+fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure> {
+    let Some((verb, rest)) = arguments.split_first() else {
+        return Err(Failure::usage(format!("usage: {name} VERB ...: see 'stria --help' for the verbs")));
+    };
+    match (name, &*verb.to_string_lossy()) {
+        ("lfs", "setstripe") => lfs::setstripe(rest)?,
+        ("lfs", "getstripe") => lfs::getstripe(rest)?,
+        ("lfs", "df") => lfs::df(rest)?,
+        ("lfs", "find") => lfs::find(rest)?,
+        (_, "get_param") => parameters::get(rest)?,
+        (_, "set_param") => parameters::set(rest)?,
+        (_, "list_param") => parameters::list(rest)?,
+        ("lctl", "dl" | "device_list") => status::device_list()?,
+        (_, "--version" | "version") => println!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
+        (_, other) => {
+            let known = match name {
+                "lfs" => "setstripe, getstripe, df, find",
+                _ => "get_param, set_param, list_param, dl",
+            };
+            return Err(Failure::with_errno(format!("{name}: '{other}' is not there yet; there are: {known}"), libc::EOPNOTSUPP));
+        }
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+fn explain(verb: &ConfigVerb) -> Outcome {
+    match verb {
+        ConfigVerb::Explain { markdown: true, .. } => print!("{}", config::reference_markdown()),
+        ConfigVerb::Explain { part, settings, .. } => {
+            let text = config::explain(&daemon::load(settings)?, part);
+            if text.is_empty() {
+                return Err(Failure::usage(format!("no key's name contains '{part}': 'stria config explain' lists all")));
+            }
+            print!("{text}");
+        }
+        ConfigVerb::Check { file } => {
+            Config::load(file).map_err(Failure::usage)?;
+            println!("{}: fine", file.display());
+        }
+        ConfigVerb::Show { settings } => print!("{}", daemon::load(settings)?.to_toml()),
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn the_grammar_is_consistent() {
+        Arguments::command().debug_assert();
+    }
+
+    #[test]
+    fn arguments_that_cannot_be_are_refused() {
+        let wrong = |line: &str| Arguments::try_parse_from(line.split(' ')).unwrap_err().to_string();
+        assert!(wrong("stria up --dir d").contains("--mount"));
+        assert!(wrong("stria up --dir d --mount m --osts 0").contains("1..=512"));
+        assert!(wrong("stria mount /m").contains("--mds"));
+        assert!(wrong("stria demo --large lots").contains("lots"));
+        assert!(wrong("stria frobnicate").contains("frobnicate"));
+        let line = "stria setstripe -c -1 -S 4M file";
+        let Verb::Setstripe(rest) = Arguments::try_parse_from(line.split(' ')).unwrap().verb else { panic!() };
+        assert_eq!(rest.arguments, ["-c", "-1", "-S", "4M", "file"]);
+    }
+
+    #[test]
+    fn borrowed_names_say_what_they_can() {
+        let e = borrowed_name("lfs", &["migrate".into()]).unwrap_err();
+        assert!(e.to_string().contains("setstripe, getstripe, df, find"), "{e}");
+        assert!(borrowed_name("lctl", &[]).is_err());
+    }
+}

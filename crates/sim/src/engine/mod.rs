@@ -30,6 +30,9 @@ impl<E> Pending<E> {
 /// Pending events beyond which the radix heap is faster than the 4-ary one.
 pub const RADIX_FROM_PENDING: usize = 300_000;
 
+/// Pending events below which the 4-ary heap is used again.
+const HEAP_BELOW_PENDING: usize = RADIX_FROM_PENDING / 4;
+
 enum Store<E> {
     Heap(FourAryHeap<E>),
     Radix(Box<RadixHeap<E>>),
@@ -93,11 +96,9 @@ impl<E: Copy> EventQueue<E> {
             Store::Heap(h) => {
                 h.push(item);
                 let n = h.len();
-                if n > self.pending_max {
-                    self.pending_max = n;
-                    if n > RADIX_FROM_PENDING {
-                        self.turn_radix();
-                    }
+                self.pending_max = self.pending_max.max(n);
+                if n > RADIX_FROM_PENDING {
+                    self.turn_radix();
                 }
             }
             Store::Radix(r) => {
@@ -116,11 +117,27 @@ impl<E: Copy> EventQueue<E> {
     pub fn pop(&mut self) -> Option<(u64, E)> {
         let item = match &mut self.store {
             Store::Heap(h) => h.pop(),
-            Store::Radix(r) => r.pop(),
+            Store::Radix(r) => {
+                let item = r.pop();
+                if r.len() < HEAP_BELOW_PENDING {
+                    self.turn_heap();
+                }
+                item
+            }
         }?;
         self.now = item.time;
         self.popped += 1;
         Some((item.time, item.event))
+    }
+
+    #[cold]
+    fn turn_heap(&mut self) {
+        let Store::Radix(radix) = &mut self.store else { return };
+        let mut heap = FourAryHeap::default();
+        for item in radix.take_all() {
+            heap.push(item);
+        }
+        self.store = Store::Heap(heap);
     }
 
     #[cold]

@@ -51,6 +51,16 @@ impl<E: Copy> RadixHeap<E> {
         self.ready.pop()
     }
 
+    /// Everything held, in no order; the heap is empty afterwards.
+    pub fn take_all(&mut self) -> Vec<Pending<E>> {
+        self.len = 0;
+        let mut all = core::mem::take(&mut self.ready);
+        for bucket in &mut self.buckets {
+            all.append(bucket);
+        }
+        all
+    }
+
     /// Moves the items of the next instant to `ready`. Answers whether there are any.
     fn refill(&mut self) -> bool {
         if self.buckets[0].is_empty() {

@@ -474,6 +474,12 @@ pub(super) static ROWS: &[Row] = &[
         meaning: "World create: creates per commit.",
     },
     Row {
+        name: "mds.uncommitted_max",
+        default: "4096",
+        kind: Kind::Int(1, 10_000_000),
+        meaning: "World create: creates that may wait for their commit.",
+    },
+    Row {
         name: "mds.reply_before_commit",
         default: "true",
         kind: Kind::Flag,

@@ -1,0 +1,269 @@
+//! Roles as processes of their own: the test binary starts itself again, told by the environment which role to be.
+//! Killing such a process is what a crash of that role looks like to the others.
+use std::io::{BufRead, BufReader};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
+
+use cache::frames::FramePool;
+use client::ClientConfig;
+use cluster::{MountSpec, format_mdt, format_ost, join, open_ost, start_mds, start_mount, start_oss};
+use fuse::TransportChoice;
+use fuse::mount::MountOptions;
+use oss::OstConfig;
+use ptlrpc::ClusterKey;
+use rt::{Nid, Rt};
+use types::OstIndex;
+
+/// Names the role and its arguments, separated by newlines, to a copy of the test binary.
+const ROLE: &str = "STRIA_TEST_ROLE";
+const CLUSTER: u64 = 0x57a1;
+const WINDOW: types::Duration = types::Duration::from_secs(10);
+const PATIENCE: types::Duration = types::Duration::from_secs(60);
+
+type Any = Box<dyn std::error::Error>;
+
+/// Serves as the role named by the environment, if any, until it ends; the process ends with it.
+pub fn serve_if_told() {
+    let Ok(role) = std::env::var(ROLE) else { return };
+    let _ = tracing_subscriber::fmt()
+        .with_env_filter(tracing_subscriber::EnvFilter::from_default_env())
+        .with_writer(std::io::stderr)
+        .try_init();
+    let words: Vec<String> = role.split('\n').map(String::from).collect();
+    let pool = FramePool::new(512 << 20);
+    let ended = rt::real::run(pool, async |rt| serve(&rt, &words).await);
+    let code = match ended {
+        Ok(Ok(())) => 0,
+        Ok(Err(e)) => {
+            eprintln!("role {words:?}: {e}");
+            1
+        }
+        Err(e) => {
+            eprintln!("role {words:?}: no runtime: {e}");
+            1
+        }
+    };
+    std::process::exit(code);
+}
+
+async fn serve(rt: &Rt, words: &[String]) -> Result<(), Any> {
+    match words {
+        [r, dir, nid] if r == "mds" => mds(rt, Path::new(dir), &Nid::parse(nid)?).await,
+        [r, dir, nid, mds, osts] if r == "oss" => oss(rt, Path::new(dir), nid, mds, osts).await,
+        [r, mds, osts, transport, at @ ..] if r == "mount" => {
+            mounts(rt, &Nid::parse(mds)?, osts.parse()?, transport, at).await
+        }
+        [r, dir, osts, transport, at @ ..] if r == "up" => up(rt, Path::new(dir), osts.parse()?, transport, at).await,
+        other => Err(format!("no such role: {other:?}").into()),
+    }
+}
+
+/// Tells the parent that the role serves, and where.
+fn ready(at: &str) {
+    println!("\nready {at}");
+}
+
+async fn mds(rt: &Rt, dir: &Path, nid: &Nid) -> Result<(), Any> {
+    if !dir.exists() {
+        format_mdt(rt, dir, "stria", CLUSTER, (0, 0)).await?;
+    }
+    let role = start_mds(rt, dir, nid, &ClusterKey::none(), WINDOW, mds::MdsConfig::default()).await?;
+    ready(&role.nid.to_string());
+    std::future::pending::<()>().await;
+    Ok(())
+}
+
+async fn oss(rt: &Rt, dir: &Path, nid: &str, mds: &str, osts: &str) -> Result<(), Any> {
+    let mut stores = Vec::new();
+    for index in osts.split(',') {
+        let at = dir.join(format!("ost{index}"));
+        if !at.exists() {
+            format_ost(rt, &at, "stria", CLUSTER, OstIndex(index.parse()?), 0).await?;
+        }
+        stores.push(open_ost(rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
+    }
+    let key = ClusterKey::none();
+    let role = start_oss(rt, stores, &Nid::parse(nid)?, &Nid::parse(mds)?, &key, WINDOW, &OstConfig::default())?;
+    ready(&role.nid.to_string());
+    std::future::pending::<()>().await;
+    Ok(())
+}
+
+/// How the tests mount: everyone may enter, devices and set-id programs work, over the transport named.
+fn spec(transport: &str) -> MountSpec {
+    let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
+    MountSpec { options: MountOptions { allow_other: true, ..MountOptions::default() }, transport, ..MountSpec::default() }
+}
+
+async fn mounts(rt: &Rt, mds: &Nid, osts: usize, transport: &str, at: &[String]) -> Result<(), Any> {
+    let mut serving = Vec::new();
+    for at in at {
+        let client = join(rt, ClientConfig::new(mds.clone()), osts, PATIENCE).await?;
+        let (role, until_unmounted) = start_mount(client, Path::new(at), &spec(transport))?;
+        serving.push(rt.spawn(async move {
+            let ended = until_unmounted.await;
+            role.client.leave().await;
+            ended
+        }));
+    }
+    ready("mounted");
+    for ended in serving {
+        ended.await?;
+    }
+    Ok(())
+}
+
+async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> Result<(), Any> {
+    let key = ClusterKey::none();
+    let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
+    let mdt = dir.join("mdt0");
+    if !mdt.exists() {
+        format_mdt(rt, &mdt, "stria", CLUSTER, (0, 0)).await?;
+    }
+    let mds = start_mds(rt, &mdt, &mds_nid, &key, WINDOW, mds::MdsConfig::default()).await?;
+    let mut stores = Vec::new();
+    for i in 0..osts {
+        let at = dir.join(format!("ost{i}"));
+        if !at.exists() {
+            format_ost(rt, &at, "stria", CLUSTER, OstIndex(i), 0).await?;
+        }
+        stores.push(open_ost(rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
+    }
+    let oss = start_oss(rt, stores, &oss_nid, &mds_nid, &key, WINDOW, &OstConfig::default())?;
+    mounts(rt, &mds_nid, usize::from(osts), transport, at).await?;
+    oss.oss.close().await?;
+    mds.mds.stop().await?;
+    Ok(())
+}
+
+/// A role in a process of its own; killed when dropped.
+pub struct RoleProcess {
+    child: Child,
+    /// Where it serves (`mounted` for mounts).
+    pub at: String,
+}
+
+impl RoleProcess {
+    /// Starts it and waits until it serves.
+    pub fn start(words: &[&str]) -> RoleProcess {
+        let mut child = Command::new(std::env::current_exe().expect("the path of the test binary"))
+            .args(["--exact", "a_role_serves_in_a_process_of_its_own", "--nocapture"])
+            .env(ROLE, words.join("\n"))
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("the test binary starts again");
+        let mut lines = BufReader::new(child.stdout.take().expect("piped")).lines();
+        let at = loop {
+            match lines.next() {
+                Some(Ok(line)) if line.starts_with("ready ") => break line["ready ".len()..].to_string(),
+                Some(Ok(_)) => {}
+                _ => panic!("role {words:?} ended before it served: {:?}", child.wait()),
+            }
+        };
+        // Whatever the harness of the child still prints has a reader.
+        std::thread::spawn(move || lines.for_each(drop));
+        RoleProcess { child, at }
+    }
+
+    /// SIGKILL, as a crash would end it.
+    pub fn kill(mut self) {
+        self.end();
+    }
+
+    fn end(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// Waits for its own end, at most `limit`.
+    pub fn ends_within(&mut self, limit: Duration) -> Option<i32> {
+        let end = Instant::now() + limit;
+        loop {
+            if let Some(status) = self.child.try_wait().expect("our own child") {
+                return Some(status.code().unwrap_or(-1));
+            }
+            if Instant::now() > end {
+                return None;
+            }
+            std::thread::park_timeout(Duration::from_millis(10));
+        }
+    }
+}
+
+impl Drop for RoleProcess {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// Directories of a test: stores on memory if there is such a file system, and mount points; all gone at the end.
+pub struct World {
+    /// Stores and mount points are below.
+    pub dir: tempfile::TempDir,
+    points: Vec<PathBuf>,
+}
+
+impl World {
+    /// A fresh directory.
+    pub fn new() -> World {
+        let shm = Path::new("/dev/shm");
+        let dir = if shm.is_dir() { tempfile::tempdir_in(shm) } else { tempfile::tempdir() };
+        let dir = dir.expect("a directory for the stores");
+        // Other users must get to the mount points.
+        std::fs::set_permissions(dir.path(), std::os::unix::fs::PermissionsExt::from_mode(0o755)).expect("chmod");
+        World { dir, points: Vec::new() }
+    }
+    /// A path below, as text.
+    pub fn path(&self, name: &str) -> String {
+        self.dir.path().join(name).to_str().expect("a plain path").to_string()
+    }
+    /// A new mount point.
+    pub fn point(&mut self, name: &str) -> PathBuf {
+        let at = self.dir.path().join(name);
+        std::fs::create_dir(&at).expect("a mount point");
+        self.points.push(at.clone());
+        at
+    }
+}
+
+/// Detaches whatever is mounted there.
+pub fn unmount(at: &Path) -> bool {
+    let at = std::ffi::CString::new(at.to_str().expect("a plain path")).expect("no zero byte");
+    // SAFETY: the path lives through the call.
+    unsafe { libc::umount2(at.as_ptr(), libc::MNT_DETACH) == 0 }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for at in &self.points {
+            unmount(at);
+        }
+    }
+}
+
+/// Whether mounts can be made here. Without it, a test prints why it did not run; under CI it fails.
+pub fn can_mount() -> bool {
+    // SAFETY: cannot fail.
+    let root = unsafe { libc::geteuid() } == 0;
+    let device = std::fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    if root && device {
+        return true;
+    }
+    let why = format!("needs root ({root}) and /dev/fuse ({device})");
+    assert!(std::env::var("CI").as_deref() != Ok("true"), "{why}");
+    println!("not run: {why}");
+    false
+}
+
+/// The transports this kernel offers.
+pub fn transports() -> Vec<&'static str> {
+    let uring = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
+    if uring.is_ok_and(|v| v.starts_with('Y')) {
+        vec!["uring", "dev"]
+    } else {
+        println!("FUSE over io_uring is not enabled in this kernel: /dev/fuse only");
+        vec!["dev"]
+    }
+}
