@@ -251,10 +251,11 @@ impl Mds {
         let mut waited = false;
         let mut session = None;
         loop {
+            self.store.check()?;
             if self.store.is_crowded() {
                 self.store.next_commit().await;
+                self.store.check()?;
             }
-            self.store.check()?;
             let locked: &[Claim] = held.as_ref().map_or(&[], |h| &h.claims);
             match self.attempt(caller, &mut fetched, locked, &op, &finish)? {
                 Step::Done(answered) => return Ok(answered),

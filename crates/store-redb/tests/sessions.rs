@@ -207,7 +207,7 @@ fn an_operation_calls_the_locks_of_other_clients_back() {
         let q = SetattrRequest { fid: d, valid: SetBits::MODE, mode: 0o700, ..SetattrRequest::default() };
         let (reply, _) = b.call::<_, EntryReply>(Op::MdtSetattr, &q).await.unwrap();
         assert_eq!(reply.attr.mode & 0o777, 0o700);
-        let called = a.called_back.borrow();
+        let called = a.called_back.take();
         assert_eq!((called.len(), called[0].handle, called[0].cookie), (1, held.handle, 77));
         assert_eq!(called[0].wanted.fid, d);
         a.import().close().await;

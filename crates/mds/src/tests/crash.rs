@@ -217,3 +217,17 @@ fn the_cluster_map_and_deactivation_survive() {
         assert_eq!(l.objects()[0].ost.0, 0);
     }
 }
+
+#[test]
+fn operations_wait_when_commits_fall_behind_and_lose_nothing() {
+    let fs = Fs::with_commit(crate::store::CommitConfig { keys_max: 16, ..Default::default() });
+    for i in 0..100 {
+        fs.mkdir(Fid::ROOT, &format!("d{i}")).unwrap();
+        let (_, _, waiting) = fs.mds.store().commit_counters();
+        assert!(waiting <= 4 * 16 + 16, "{waiting} keys wait");
+    }
+    assert!(fs.kv.commits() > 3);
+    assert_eq!(fs.names(Fid::ROOT).len(), 100);
+    fs.sync();
+    assert_eq!(findings(&fs), Vec::<String>::new());
+}

@@ -97,13 +97,20 @@ impl Fs {
     pub fn new() -> Fs {
         Fs::with_hash(u64::MAX)
     }
+    /// The same with other commit settings.
+    pub fn with_commit(commit: crate::store::CommitConfig) -> Fs {
+        Fs::build(u64::MAX, commit)
+    }
     /// The same with a short name hash, so that names collide.
     pub fn with_hash(mask: u64) -> Fs {
+        Fs::build(mask, crate::store::CommitConfig::default())
+    }
+    fn build(mask: u64, commit: crate::store::CommitConfig) -> Fs {
         let world = TestWorld::new();
         let kv = MemoryKv::new();
         let dynkv: Rc<dyn MetaKv> = kv.clone();
         world.block_on(format(&dynkv, &options(mask))).unwrap();
-        let fs = Fs::on(world, kv);
+        let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), commit);
         for ost in 0..2 {
             let q = RegisterRequest { entry: entry(ost), cluster: 77 };
             let _: wire::connect::ConfigReply = fs.call(Op::Register, &q).unwrap();
@@ -111,18 +118,14 @@ impl Fs {
         fs.world.settle();
         fs
     }
-    fn on(world: Rc<TestWorld>, kv: Rc<MemoryKv>) -> Fs {
-        let osts = Rc::new(FakeOsts::default());
-        Fs::with_osts(world, kv, osts)
-    }
-    fn with_osts(world: Rc<TestWorld>, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>) -> Fs {
+    fn with_osts(world: Rc<TestWorld>, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>, commit: crate::store::CommitConfig) -> Fs {
         let all = osts.clone();
         let connector: crate::osts::Connector = Rc::new(move |link: Rc<crate::osts::OstLink>| {
             link.on_session();
             let port: Rc<dyn OstPort> = Rc::new(FakePort { ost: link.ost, all: all.clone() });
             port
         });
-        let config = MdsConfig { connector: Some(crate::mds::ConnectorBox(connector)), ..MdsConfig::default() };
+        let config = MdsConfig { connector: Some(crate::mds::ConnectorBox(connector)), commit, ..MdsConfig::default() };
         let mds = world.block_on(Mds::start(world.rt(), config, kv.clone())).unwrap();
         Fs { world, kv, mds, osts, cred: user(0), client: ClientId(1) }
     }
@@ -131,7 +134,7 @@ impl Fs {
         self.mds.halt();
         self.world.kill();
         let kv = self.kv.reopen();
-        Fs::with_osts(self.world.clone(), kv, self.osts.clone())
+        Fs::with_osts(self.world.clone(), kv, self.osts.clone(), crate::store::CommitConfig::default())
     }
     /// The same file system seen by another user.
     pub fn by(&self, cred: Cred) -> Fs {
