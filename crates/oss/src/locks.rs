@@ -184,7 +184,8 @@ impl Locks {
         let object = ObjectId(ask.lock.fid);
         match outcome {
             EnqueueOutcome::Granted(desc) => {
-                let lvb = Some(self.lvb(object).await?);
+                // Nothing waited since the attributes were read: they are what the lock protects.
+                let lvb = Some(before);
                 Ok(EnqueueReply { handle: desc.handle, granted: true, lock: spec(&desc), lvb })
             }
             EnqueueOutcome::Waiting(handle) => {

@@ -185,3 +185,59 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
         assert!(replayed.len() == 1 && replayed[0].granted && replayed[0].handle > granted.handle);
     });
 }
+
+#[test]
+fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
+    let world = made(5);
+    let (rt, kept) = (world.rt(), Rc::new(RefCell::new(Vec::new())));
+    let out = kept.clone();
+    world.run(async move {
+        let _running = start(rt.clone(), 1, 1_000_000).await;
+        let (import, _) = connect(&rt).await;
+        let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
+        import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
+        write(&rt, &import, 0, &[1; 9000]).await;
+        let mut bulk = Bulk::alloc(rt.frames(), 100).unwrap();
+        bulk.copy_in(0, &[2; 100]);
+        let extents = vec![Extent::at(50, 100)];
+        let ask = WriteRequest { object: object(), extents, sync: true, ..WriteRequest::default() };
+        import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+        *out.borrow_mut() = read_all(&import).await;
+        write(&rt, &import, 0, &[3; 5]).await;
+        assert!(import.last_committed().0 >= 2);
+    });
+    let next = world.power_cycle(9);
+    let rt = next.rt();
+    next.run(async move {
+        let running = start(rt.clone(), 2, 1).await;
+        let blocks = running.store.read(object(), oss::store::BlockRange::new(0, 3)).await.unwrap();
+        let attr = running.store.attr(object()).await.unwrap();
+        assert_eq!((attr.size, &blocks.bulk.to_vec()[..9000]), (9000, &kept.borrow()[..]));
+        assert_eq!(kept.borrow()[49..51], [1, 2]);
+    });
+}
+
+#[test]
+fn orphans_are_emptied_and_objects_in_use_are_not() {
+    let world = made(6);
+    let rt = world.rt();
+    world.run(async move {
+        let running = start(rt.clone(), 1, 1).await;
+        let (import, _) = connect(&rt).await;
+        let seq = object().0.seq;
+        let ask = PrecreateRequest { seq, last_used: 0, count: 4, orphans: false };
+        import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
+        for oid in 1..=3 {
+            let bulk = Bulk::alloc(rt.frames(), 4096).unwrap();
+            let object = ObjectId::new(OstIndex(0), oid);
+            let ask = WriteRequest { object, extents: vec![Extent::at(0, 4096)], ..WriteRequest::default() };
+            import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
+        }
+        let ask = PrecreateRequest { seq, last_used: 2, count: 8, orphans: true };
+        let reply: PrecreateReply = import.ask(Op::OstPrecreate, &ask).await.unwrap();
+        assert_eq!((reply.last, reply.statfs.files), (10, 10));
+        let listed = running.store.objects(ObjectId::default(), 99).await.unwrap();
+        let sizes: Vec<u64> = listed.iter().map(|o| o.attr.size).collect();
+        assert_eq!(sizes, [4096, 4096, 0, 0, 0, 0, 0, 0, 0, 0]);
+    });
+}

@@ -6,7 +6,7 @@ use nrs::{IoOp, NrsRequest};
 use ptlrpc::Request;
 use rt::sync::join_all;
 use types::{Extent, FsError, ObjectId};
-use wire::lock::{EnqueueFlags, EnqueueReply};
+use wire::lock::{CancelRequest, EnqueueFlags, EnqueueReply};
 use wire::ost::{ReadReply, ReadRequest};
 use wire::{Crc, crc32c_append};
 
@@ -42,9 +42,27 @@ impl Ost {
 
     async fn do_read(&self, request: &Request, ask: &ReadRequest) -> Result<Answer, FsError> {
         let (extents, bytes) = joined(&ask.extents, u64::from(self.config.borrow().bulk_bytes_max))?;
+        let enqueue = self.enqueue_along(request, ask).await;
+        let handle = enqueue.as_ref().map(|e| e.handle).filter(|h| h.0 != 0);
+        let outcome = self.read_locked(request, ask, &extents, bytes, enqueue).await;
+        if let (Err(_), Some(handle)) = (&outcome, handle) {
+            // The client will not learn of the lock.
+            let gone = CancelRequest { handles: vec![handle], cookies: Vec::new() };
+            self.locks.cancel(request.client(), &gone);
+        }
+        outcome
+    }
+
+    async fn read_locked(
+        &self,
+        request: &Request,
+        ask: &ReadRequest,
+        extents: &[Extent],
+        bytes: u64,
+        enqueue: Option<EnqueueReply>,
+    ) -> Result<Answer, FsError> {
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
-        let enqueue = self.enqueue_along(request, ask).await;
         let locked = enqueue.as_ref().is_some_and(|e| e.granted && e.lock.extent.contains(&hull));
         let _lock = if locked {
             None
@@ -57,7 +75,7 @@ impl Ost {
         let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
         let started = self.rt.now();
         let attr = self.store.attr(object).await?;
-        let (bulk, crc) = self.read_extents(ask, &extents, &attr).await?;
+        let (bulk, crc) = self.read_extents(ask, extents, &attr).await?;
         drop(permit);
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
