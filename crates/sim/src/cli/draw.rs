@@ -23,7 +23,7 @@ pub(super) fn plot(a: &PlotArgs) -> Result<bool, String> {
         let suffix = if i == 0 { String::new() } else { format!("-{}", i + 1) };
         let path = a.out.join(format!("{}{suffix}.svg", e.scenario.id));
         write(&path, &chart.svg())?;
-        println!("{}", path.display());
+        super::print(&(format!("{}", path.display()) + "\n"));
     }
     Ok(true)
 }
@@ -45,10 +45,10 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
         let e = execute(s)?;
         let verdict = if e.holds() { "holds" } else { "MISSES" };
         let wall: f64 = e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b);
-        println!("{:10} {verdict:7} {wall:7.2} s  {}", e.scenario.id, e.scenario.title);
+        super::print(&(format!("{:10} {verdict:7} {wall:7.2} s  {}", e.scenario.id, e.scenario.title) + "\n"));
         experiments.push(e);
     }
     write(&a.out, &report::html(&experiments))?;
-    println!("{}", a.out.display());
+    super::print(&(format!("{}", a.out.display()) + "\n"));
     Ok(!a.strict || experiments.iter().all(experiment::Experiment::holds))
 }

@@ -6,7 +6,7 @@ use comfy_table::{Table, presets};
 /// Lists scenarios with their claims, or all parameters.
 pub(super) fn list(a: &ListArgs) -> Result<bool, String> {
     if a.keys {
-        print!("{}", keys_markdown());
+        super::print(&keys_markdown());
         return Ok(true);
     }
     let dir = a.dir.clone().unwrap_or_else(scenario_dir);
@@ -21,6 +21,6 @@ pub(super) fn list(a: &ListArgs) -> Result<bool, String> {
         let area = file.parent().and_then(|p| p.file_name()).unwrap_or_default().to_string_lossy().into_owned();
         table.add_row([s.id.clone(), area, s.source.clone(), s.points().len().to_string(), s.title.clone()]);
     }
-    println!("{table}");
+    super::print(&format!("{table}\n"));
     Ok(true)
 }

@@ -162,3 +162,9 @@ impl Selection {
         Ok(Overrides { set, seed: self.seed, smoke: self.smoke })
     }
 }
+
+/// Prints to standard output; a reader that went away (`| head`) is not an error.
+fn print(text: &str) {
+    use std::io::Write as _;
+    let _ = std::io::stdout().write_all(text.as_bytes());
+}

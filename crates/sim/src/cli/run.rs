@@ -12,9 +12,13 @@ use std::time::Instant;
 pub(super) fn run(a: &RunArgs) -> Result<bool, String> {
     let e = execute(selected(&a.selection)?)?;
     if a.json {
-        println!("{}", show::json(&e))
+        super::print(&format!(
+            "{}
+",
+            show::json(&e)
+        ))
     } else {
-        print!("{}", show::text(&e))
+        super::print(&show::text(&e))
     }
     Ok(e.holds())
 }
@@ -34,9 +38,13 @@ pub(super) fn sweep(a: &SweepArgs) -> Result<bool, String> {
     s.expect.clear();
     let e = execute(s)?;
     if a.json {
-        println!("{}", show::json(&e))
+        super::print(&format!(
+            "{}
+",
+            show::json(&e)
+        ))
     } else {
-        print!("{}", show::sweep_table(&e, &a.metrics))
+        super::print(&show::sweep_table(&e, &a.metrics))
     }
     Ok(true)
 }

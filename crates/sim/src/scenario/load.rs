@@ -44,6 +44,9 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, LoadError> {
     reader.scenario(document.get_ref())
 }
 
+/// Values that one key of a sweep may have.
+const SWEEP_VALUES_MAX: usize = 1000;
+
 struct Reader<'a> {
     file: &'a str,
     text: &'a str,
@@ -189,7 +192,7 @@ impl Reader<'_> {
             let name =
                 if prefix.is_empty() { key.get_ref().to_string() } else { format!("{prefix}.{}", key.get_ref()) };
             match value.get_ref() {
-                DeValue::Table(inner) => self.flatten(&name, inner, each)?,
+                DeValue::Table(inner) if !inner.contains_key("from") => self.flatten(&name, inner, each)?,
                 _ => each(key.span().start, &name, &ScalarOr::Value(value))?,
             }
         }
@@ -208,14 +211,53 @@ impl Reader<'_> {
         }
     }
 
-    /// A sweep's values: a list, or `{ from, to, step }`, or `{ from, to, factor }`.
+    /// A sweep's values: a list or a range.
     fn sweep_values(&self, key: &str, value: &ScalarOr<'_, '_>) -> Result<Vec<String>, LoadError> {
         let ScalarOr::Value(value) = value else { return Ok(Vec::new()) };
+        if let DeValue::Table(range) = value.get_ref() {
+            return self.range(range, value.span());
+        }
         let items = self.array(value)?;
         if items.is_empty() {
             return Err(self.error(value.span().start, format!("the sweep of '{key}' has no values")));
         }
         items.iter().map(|v| self.text_of(v)).collect()
+    }
+
+    /// `{ from = 1, to = 64, factor = 2 }` or `{ from = 10, to = 100, step = 10 }`, both ends included.
+    fn range(&self, table: &DeTable, span: Range<usize>) -> Result<Vec<String>, LoadError> {
+        let (mut from, mut to, mut step, mut factor) = (None, None, None, None);
+        for (key, value) in table.iter() {
+            let slot = match key.get_ref().as_ref() {
+                "from" => &mut from,
+                "to" => &mut to,
+                "step" => &mut step,
+                "factor" => &mut factor,
+                other => {
+                    let why = format!("unknown key '{other}'; a range has from, to, and step or factor");
+                    return Err(self.error(key.span().start, why));
+                }
+            };
+            *slot = Some(self.number(value)?);
+        }
+        let wrong = || self.error(span.start, "a range has from <= to, and a step above 0 or a factor above 1");
+        let (Some(from), Some(to)) = (from, to) else { return Err(wrong()) };
+        let grows = match (step, factor) {
+            (Some(s), None) => s > 0.0,
+            (None, Some(f)) => f > 1.0 && from > 0.0,
+            _ => false,
+        };
+        if !grows || from > to {
+            return Err(wrong());
+        }
+        let mut values = Vec::new();
+        let mut at = from;
+        // The bound keeps a tiny step from filling the memory; rounding must not lose the last value.
+        while at <= to * (1.0 + 1e-9) && values.len() < SWEEP_VALUES_MAX {
+            values.push(format!("{}", (at * 1e9).round() / 1e9));
+            at = step.map_or(at * factor.unwrap_or(2.0), |s| from + s * values.len() as f64);
+        }
+        Ok(values)
     }
 
     fn text_of(&self, value: &Value) -> Result<String, LoadError> {
@@ -279,6 +321,9 @@ mod tests {
             ("world = 'heavy'\n", 4, "heavy"),
             ("[params.nrs]\npolicy = 'x'\n", 5, "unknown NRS policy"),
             ("[sweep]\nclients = []\n", 5, "no values"),
+            ("[sweep]\nclients = { from = 1, to = 8 }\n", 5, "step above 0"),
+            ("[sweep]\nclients = { from = 1, to = 8, by = 2 }\n", 5, "unknown key 'by'"),
+            ("[sweep]\nclients = { from = 8, to = 1, step = 1 }\n", 5, "from <= to"),
             ("[sweep]\nclients = [1, 0]\n", 5, "clients"),
             ("[[expect]]\nmetric = 'a'\n", 4, "tolerance_percent"),
             ("[[expect]]\nmetric = 'a'\nmin = 2\nmax = 1\n", 4, "above"),
@@ -298,6 +343,16 @@ mod tests {
     fn a_tolerance_becomes_bounds() {
         let s = parse("x", &format!("{HEAD}[[expect]]\nmetric = 'a'\nvalue = 200\ntolerance_percent = 3\n")).unwrap();
         assert_eq!((s.expect[0].min, s.expect[0].max), (Some(194.0), Some(206.0)));
+    }
+
+    #[test]
+    fn a_range_includes_both_ends() {
+        let values =
+            |range: &str| parse("x", &format!("{HEAD}[sweep]\nclients = {range}\n")).unwrap().sweep[0].1.clone();
+        assert_eq!(values("{ from = 1, to = 8, factor = 2 }"), ["1", "2", "4", "8"]);
+        assert_eq!(values("{ from = 10, to = 30, step = 10 }"), ["10", "20", "30"]);
+        let nested = format!("{HEAD}[sweep.net]\nloss = {{ from = 0.1, to = 0.3, step = 0.1 }}\n");
+        assert_eq!(parse("x", &nested).unwrap().sweep[0].1, ["0.1", "0.2", "0.3"]);
     }
 
     #[test]
