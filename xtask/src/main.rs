@@ -7,7 +7,8 @@ mod tidy;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-const USAGE: &str = "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
+const USAGE: &str =
+    "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
        cargo xtask ci       check, and the tests that mount
        cargo xtask layers   crates depend only on lower layers
        cargo xtask tidy     what files must look like

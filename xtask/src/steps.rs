@@ -1,0 +1,95 @@
+//! The steps of `check` and `ci`: each a command that anyone can type.
+use std::fs;
+use std::path::Path;
+use std::process::Command;
+use std::time::Instant;
+
+use crate::{Findings, judged, layers, tidy};
+
+/// Crates whose tests mount.
+const MOUNTING: &[&str] = &["stria-fuse", "stria-mount", "stria-cluster", "stria"];
+
+/// Everything that needs no mount. All steps run; what fails is listed at the end.
+pub fn check(root: &Path) -> Findings {
+    let mut without: Vec<&str> = vec!["test", "--workspace"];
+    for name in MOUNTING {
+        without.extend(["--exclude", name]);
+    }
+    let mut lib: Vec<&str> = vec!["test", "--lib", "--bins"];
+    for name in MOUNTING {
+        lib.extend(["-p", name]);
+    }
+    all(vec![
+        ("format", cargo(root, &["fmt", "--all", "--check"])),
+        ("tidy", tidy::tidy(root)),
+        ("layers", layers::layers(root)),
+        ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+        ("tests", cargo(root, &without)),
+        ("tests of what mounts, without mounting", cargo(root, &lib)),
+        ("scenarios", smoke(root)),
+    ])
+}
+
+/// [`check`], and the tests that mount.
+pub fn ci(root: &Path) -> Findings {
+    all(vec![
+        ("format", cargo(root, &["fmt", "--all", "--check"])),
+        ("tidy", tidy::tidy(root)),
+        ("layers", layers::layers(root)),
+        ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
+        ("tests", cargo(root, &["test", "--workspace", "--no-fail-fast"])),
+        ("scenarios", smoke(root)),
+    ])
+}
+
+fn all(steps: Vec<(&str, Findings)>) -> Findings {
+    let faults = steps.into_iter().filter_map(|(name, done)| {
+        let lines = done.err()?;
+        Some(format!("== {name} ==\n{}", lines.join("\n")))
+    });
+    judged(faults.collect())
+}
+
+fn cargo(root: &Path, arguments: &[&str]) -> Findings {
+    eprintln!("+ cargo {}", arguments.join(" "));
+    let begun = Instant::now();
+    let status = Command::new(env!("CARGO")).current_dir(root).args(arguments).status();
+    eprintln!("  {:.0} s", begun.elapsed().as_secs_f64());
+    match status {
+        Ok(s) if s.success() => Ok(()),
+        Ok(s) => Err(vec![format!("cargo {}: {s}", arguments.join(" "))]),
+        Err(e) => Err(vec![format!("cargo: {e}")]),
+    }
+}
+
+/// Every scenario in its small form.
+pub fn smoke(root: &Path) -> Findings {
+    cargo(root, &["build", "-p", "stria"])?;
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let program = target.join("debug/stria");
+    let mut faults = Vec::new();
+    let folders = fs::read_dir(root.join("sim/scenarios")).into_iter().flatten().flatten();
+    let mut files: Vec<_> =
+        folders.flat_map(|d| fs::read_dir(d.path()).into_iter().flatten().flatten()).map(|f| f.path()).collect();
+    files.retain(|f| f.extension().is_some_and(|e| e == "toml"));
+    files.sort();
+    if files.is_empty() {
+        faults.push("sim/scenarios holds no scenario".into());
+    }
+    for file in &files {
+        let out = Command::new(&program).current_dir(root).args(["sim", "run", "--smoke"]).arg(file).output();
+        match out {
+            Ok(out) if out.status.success() => {}
+            Ok(out) => faults.push(format!(
+                "stria sim run --smoke {}: {}\n{}{}",
+                file.display(),
+                out.status,
+                String::from_utf8_lossy(&out.stdout),
+                String::from_utf8_lossy(&out.stderr)
+            )),
+            Err(e) => faults.push(format!("{}: {e}", program.display())),
+        }
+    }
+    eprintln!("  {} scenarios", files.len());
+    judged(faults)
+}
