@@ -13,6 +13,7 @@
 
 pub mod acl;
 pub mod check;
+mod config;
 pub mod config_service;
 pub mod dirent;
 mod enqueue;
@@ -34,8 +35,9 @@ pub mod stats;
 pub mod store;
 pub mod tx;
 
+pub use config::{ConfigError, ConnectorBox, KeyDoc, MdsConfig};
 pub use kv::{KvError, MemoryKv, MetaKv};
-pub use mds::{Answered, Caller, ConnectorBox, Evictor, Mds, MdsConfig};
+pub use mds::{Answered, Caller, Evictor, Mds};
 pub use mkfs::{FormatError, MkfsOptions};
 pub use ops::{DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};
 pub use service::Outcome;

@@ -3,15 +3,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::{Rc, Weak};
 
-use layout::{AllocConfig, LayoutSpec};
 use ldlm::NamespaceConfig;
-use ptlrpc::{ClusterKey, Export};
+use ptlrpc::Export;
 use rt::sync::Event;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, Duration, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
+use types::{ClientId, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
 use wire::Encode;
 use wire::mdt::EntryReply;
 
+use crate::config::MdsConfig;
 use crate::config_service::ConfigService;
 use crate::dirent::NameHash;
 use crate::handles::Handles;
@@ -19,61 +19,12 @@ use crate::keys;
 use crate::kv::KvError;
 use crate::locks::{LocalLocks, Locks};
 use crate::ops::EntryOut;
-use crate::osts::{Connector, Osts};
+use crate::osts::Osts;
 use crate::pools::Pools;
 use crate::record::{ReplyRow, Superblock};
 use crate::stats::Stats;
-use crate::store::{CommitConfig, MetaStore};
+use crate::store::MetaStore;
 use crate::tx::{Claim, Done, Fail, Fetched, Tx};
-
-/// Settings of a metadata server.
-#[derive(Clone, Debug)]
-pub struct MdsConfig {
-    /// The address under which clients reach it, as the cluster map tells it.
-    pub nid: String,
-    /// Shared secret of the cluster, for connections to OSTs.
-    pub key: ClusterKey,
-    /// When changes are committed.
-    pub commit: CommitConfig,
-    /// Layout of new files where neither request nor directory says more. Default: 4 MiB stripes, one stripe.
-    pub default_layout: LayoutSpec,
-    /// OST allocation.
-    pub alloc: AllocConfig,
-    /// Lock tables.
-    pub locks: NamespaceConfig,
-    /// How long a create waits when no OST has objects ready. Default 30 s.
-    pub object_wait: Duration,
-    /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
-    pub connector: Option<ConnectorBox>,
-}
-
-/// A [`Connector`] that prints as a word.
-#[derive(Clone)]
-pub struct ConnectorBox(pub Connector);
-impl std::fmt::Debug for ConnectorBox {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Connector")
-    }
-}
-
-impl Default for MdsConfig {
-    fn default() -> Self {
-        MdsConfig {
-            nid: String::new(),
-            key: ClusterKey::none(),
-            commit: CommitConfig::default(),
-            default_layout: LayoutSpec::default(),
-            alloc: AllocConfig::default(),
-            locks: NamespaceConfig {
-                locks_max: 1 << 19,
-                callback_timeout: Duration::from_secs(30),
-                ..NamespaceConfig::default()
-            },
-            object_wait: Duration::from_secs(30),
-            connector: None,
-        }
-    }
-}
 
 /// What carries an eviction out: the server that holds the sessions.
 pub type Evictor = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;

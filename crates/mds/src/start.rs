@@ -8,10 +8,11 @@ use rt::Rt;
 use types::{ClientId, FsError, Transno, Xid};
 use wire::Decode;
 
+use crate::config::MdsConfig;
 use crate::config_service::{ClusterMap, ConfigService};
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal};
-use crate::mds::{Caller, Mds, MdsConfig, Parts};
+use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::record::{Counters, DestroyObject, DestroyRow, FORMAT_VERSION, ReplyRow, SUPER_MAGIC, Superblock};

@@ -10,8 +10,9 @@ use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
 use wire::{Bytes, Decode, Encode, Op};
 
 use super::world::TestWorld;
+use crate::config::MdsConfig;
 use crate::kv::{MemoryKv, MetaKv};
-use crate::mds::{Caller, Mds, MdsConfig};
+use crate::mds::{Caller, Mds};
 use crate::mkfs::{MkfsOptions, format};
 use crate::osts::OstPort;
 
@@ -125,7 +126,8 @@ impl Fs {
             let port: Rc<dyn OstPort> = Rc::new(FakePort { ost: link.ost, all: all.clone() });
             port
         });
-        let config = MdsConfig { connector: Some(crate::mds::ConnectorBox(connector)), commit, ..MdsConfig::default() };
+        let config =
+            MdsConfig { connector: Some(crate::config::ConnectorBox(connector)), commit, ..MdsConfig::default() };
         let mds = world.block_on(Mds::start(world.rt(), config, kv.clone())).unwrap();
         Fs { world, kv, mds, osts, cred: user(0), client: ClientId(1) }
     }

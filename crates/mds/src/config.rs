@@ -1,0 +1,209 @@
+//! Settings of a metadata server, and the one table from which keys, parser and reference page come.
+use std::fmt;
+
+use layout::{AllocConfig, LayoutSpec};
+use ldlm::NamespaceConfig;
+use ptlrpc::ClusterKey;
+use types::Duration;
+
+use crate::osts::Connector;
+use crate::store::CommitConfig;
+
+/// Settings of a metadata server.
+#[derive(Clone, Debug)]
+pub struct MdsConfig {
+    /// The address under which clients reach it, as the cluster map tells it.
+    pub nid: String,
+    /// Shared secret of the cluster, for connections to OSTs.
+    pub key: ClusterKey,
+    /// When changes are committed.
+    pub commit: CommitConfig,
+    /// Layout of new files where neither request nor directory says more. Default: 4 MiB stripes, one stripe.
+    pub default_layout: LayoutSpec,
+    /// OST allocation.
+    pub alloc: AllocConfig,
+    /// Lock tables.
+    pub locks: NamespaceConfig,
+    /// How long a create waits when no OST has objects ready. Default 30 s.
+    pub object_wait: Duration,
+    /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
+    pub connector: Option<ConnectorBox>,
+}
+
+/// A [`Connector`] that prints as a word.
+#[derive(Clone)]
+pub struct ConnectorBox(pub Connector);
+impl fmt::Debug for ConnectorBox {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("Connector")
+    }
+}
+
+impl Default for MdsConfig {
+    fn default() -> Self {
+        let mut config = MdsConfig {
+            nid: String::new(),
+            key: ClusterKey::none(),
+            commit: CommitConfig::default(),
+            default_layout: LayoutSpec::default(),
+            alloc: AllocConfig::default(),
+            locks: NamespaceConfig::default(),
+            object_wait: Duration::ZERO,
+            connector: None,
+        };
+        for row in MdsConfig::KEYS {
+            config.put(row.key, row.default);
+        }
+        config
+    }
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct KeyDoc {
+    /// Key, without the prefix `mds.`.
+    pub key: &'static str,
+    /// Value when nothing is said.
+    pub default: u64,
+    /// Smallest legal value.
+    pub min: u64,
+    /// Largest legal value.
+    pub max: u64,
+    /// What it does, with its unit. All take effect at the next start.
+    pub meaning: &'static str,
+}
+
+/// Why a value is refused.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub enum ConfigError {
+    /// No such key.
+    UnknownKey(String),
+    /// Not a number within the row's range.
+    OutOfRange {
+        /// The key's row.
+        row: KeyDoc,
+        /// What was given.
+        value: String,
+    },
+}
+
+impl fmt::Display for ConfigError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            ConfigError::UnknownKey(key) => {
+                write!(f, "unknown key 'mds.{key}': known are")?;
+                MdsConfig::KEYS.iter().try_for_each(|k| write!(f, " {}", k.key))
+            }
+            ConfigError::OutOfRange { row, value } => {
+                write!(
+                    f,
+                    "mds.{} = {value} is out of range: use a whole number from {} to {}",
+                    row.key, row.min, row.max
+                )
+            }
+        }
+    }
+}
+impl std::error::Error for ConfigError {}
+
+const fn row(key: &'static str, default: u64, min: u64, max: u64, meaning: &'static str) -> KeyDoc {
+    KeyDoc { key, default, min, max, meaning }
+}
+
+impl MdsConfig {
+    /// The table: every key with default, range and meaning.
+    pub const KEYS: &'static [KeyDoc] = &[
+        row(
+            "commit_interval_ms",
+            100,
+            1,
+            10_000,
+            "Milliseconds the oldest change waits at most for its commit to begin; larger batches cost less and lose more with client and server together.",
+        ),
+        row("commit_idle_ms", 5, 1, 10_000, "Milliseconds without a change after which the commit begins at once."),
+        row(
+            "commit_keys_max",
+            65_536,
+            64,
+            1 << 24,
+            "Changed keys above which the commit begins at once, and above four times which operations wait; about 300 bytes of memory each.",
+        ),
+        row(
+            "locks_max",
+            1 << 19,
+            1024,
+            1 << 26,
+            "Locks that clients hold at most in all, about 250 bytes of memory each; beyond it answers come without locks.",
+        ),
+        row(
+            "lock_callback_timeout_ms",
+            30_000,
+            1_000,
+            600_000,
+            "Milliseconds a client has to give a lock back before it is evicted.",
+        ),
+        row("object_wait_ms", 30_000, 0, 600_000, "Milliseconds a create waits when no OST has objects ready."),
+    ];
+
+    /// A key's value.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<u64> {
+        let ms = |d: Duration| u64::try_from(d.as_millis()).unwrap_or(u64::MAX);
+        Some(match key {
+            "commit_interval_ms" => ms(self.commit.interval),
+            "commit_idle_ms" => ms(self.commit.idle),
+            "commit_keys_max" => self.commit.keys_max as u64,
+            "locks_max" => self.locks.locks_max as u64,
+            "lock_callback_timeout_ms" => ms(self.locks.callback_timeout),
+            "object_wait_ms" => ms(self.object_wait),
+            _ => return None,
+        })
+    }
+
+    /// Sets a key from text.
+    ///
+    /// # Errors
+    /// [`ConfigError`]; the configuration stays as it was.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
+        let row = *Self::KEYS.iter().find(|k| k.key == key).ok_or_else(|| ConfigError::UnknownKey(key.to_string()))?;
+        let value = text.trim().parse().ok().filter(|v| (row.min..=row.max).contains(v));
+        self.put(row.key, value.ok_or_else(|| ConfigError::OutOfRange { row, value: text.to_string() })?);
+        Ok(())
+    }
+
+    /// Stores a value that is in its row's range.
+    fn put(&mut self, key: &str, value: u64) {
+        let (ms, count) = (Duration::from_millis(value), usize::try_from(value).unwrap_or(usize::MAX));
+        match key {
+            "commit_interval_ms" => self.commit.interval = ms,
+            "commit_idle_ms" => self.commit.idle = ms,
+            "commit_keys_max" => self.commit.keys_max = count,
+            "locks_max" => self.locks.locks_max = count,
+            "lock_callback_timeout_ms" => self.locks.callback_timeout = ms,
+            "object_wait_ms" => self.object_wait = ms,
+            _ => unreachable!("only keys of the table come here"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_key_has_its_default_takes_its_bounds_and_refuses_what_is_outside() {
+        let mut c = MdsConfig::default();
+        for k in MdsConfig::KEYS {
+            assert_eq!(c.get(k.key), Some(k.default), "{}", k.key);
+            for v in [k.min, k.max] {
+                c.set(k.key, &v.to_string()).unwrap();
+                assert_eq!(c.get(k.key), Some(v));
+            }
+            let e = c.set(k.key, &(k.max + 1).to_string()).unwrap_err().to_string();
+            assert!(e.contains(k.key) && e.contains(&k.max.to_string()), "{e}");
+        }
+        assert!(
+            c.set("commit_ms", "1").unwrap_err().to_string().contains("'mds.commit_ms': known are commit_interval_ms")
+        );
+    }
+}
