@@ -312,6 +312,8 @@ impl Mds {
                 for expired in late {
                     tracing::warn!(client = %expired.client, lock = %expired.handle, "did not answer a lock callback in time: evicted");
                     me.evict(expired.client).await;
+                    // Whatever became of the session: nobody waits for these locks any more.
+                    me.drop_locks(expired.client);
                 }
             }
             me.locks.timer_runs.set(false);
