@@ -98,6 +98,9 @@ pub fn prepare(mut scenario: Scenario, overrides: &Overrides) -> Result<Scenario
             apply(&mut scenario, key, value)?;
         }
         scenario.seeds.truncate(1);
+        if scenario.smoke.changed().next().is_some() {
+            scenario.expect.retain(|e| e.smoke);
+        }
     }
     for (key, value) in &overrides.set {
         apply(&mut scenario, key, value)?;
@@ -296,6 +299,11 @@ impl Experiment {
     #[must_use]
     pub fn holds(&self) -> bool {
         self.verdicts.iter().all(|v| v.outcome != Outcome::Misses)
+    }
+    /// Whether nothing misses but what is known to.
+    #[must_use]
+    pub fn as_known(&self) -> bool {
+        self.verdicts.iter().all(|v| v.outcome != Outcome::Misses || !v.expect.known_miss.is_empty())
     }
     /// The point that a bare `run` is about: the scenario's own parameters, else the first.
     #[must_use]

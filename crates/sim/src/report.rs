@@ -115,6 +115,9 @@ fn verdicts(out: &mut String, e: &Experiment) {
         if !v.expect.note.is_empty() {
             place = format!("{place}{}{}", if place.is_empty() { "" } else { "; " }, v.expect.note);
         }
+        if !v.expect.known_miss.is_empty() {
+            place = format!("{place}; known miss: {}", v.expect.known_miss);
+        }
         let status = if v.expect.beyond { "BEYOND" } else { v.expect.status.unwrap_or(e.scenario.status).name() };
         let _ = writeln!(
             out,

@@ -118,13 +118,15 @@ impl Reader<'_> {
                 "max" => e.max = Some(self.number(value)?),
                 "at" => e.at = Some(self.number(value)?),
                 "note" => e.note = self.string(value)?,
+                "known_miss" => e.known_miss = self.string(value)?,
+                "smoke" => e.smoke = self.text_of(value)? == "true",
                 "beyond" => e.beyond = self.text_of(value)? == "true",
                 "status" => e.status = Some(self.at(value.span(), Status::named(&self.string(value)?))?),
                 "when" => self.conditions(value, &mut e.when)?,
                 "relative_to" => self.conditions(value, &mut e.relative_to)?,
                 other => {
                     let why = format!(
-                        "unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, note"
+                        "unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, smoke, known_miss, note"
                     );
                     return Err(self.error(key.span().start, why));
                 }

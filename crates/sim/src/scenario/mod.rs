@@ -104,6 +104,10 @@ pub struct Expect {
     pub beyond: bool,
     /// A remark for the report.
     pub note: String,
+    /// It is known to miss, and why: still a miss, but `report --strict` passes.
+    pub known_miss: String,
+    /// Judged in the small form, too, although that changes parameters.
+    pub smoke: bool,
 }
 
 /// What to draw.
