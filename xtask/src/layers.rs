@@ -27,7 +27,7 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("fuse", 5, 0),
     ("mount", 5, 1),
     ("cluster", 5, 2),
-    ("posix", 0, 1),
+    ("posix", 5, 0),
     ("stria", 6, 0),
 ];
 

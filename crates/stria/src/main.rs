@@ -26,7 +26,8 @@ fn main() -> ExitCode {
     let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
     tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
     let arguments: Vec<OsString> = std::env::args_os().collect();
-    let name = arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
+    let name =
+        arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
     let done = match name.as_str() {
         "lfs" | "lctl" => borrowed_name(&name, &arguments[1..]),
         _ => run(Arguments::parse_from(arguments).verb),
@@ -87,7 +88,10 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
                 "lfs" => "setstripe, getstripe, df, find",
                 _ => "get_param, set_param, list_param, dl",
             };
-            return Err(Failure::with_errno(format!("{name}: '{other}' is not there yet; there are: {known}"), libc::EOPNOTSUPP));
+            return Err(Failure::with_errno(
+                format!("{name}: '{other}' is not there yet; there are: {known}"),
+                libc::EOPNOTSUPP,
+            ));
         }
     }
     Ok(ExitCode::SUCCESS)
@@ -99,7 +103,9 @@ fn explain(verb: &ConfigVerb) -> Outcome {
         ConfigVerb::Explain { part, settings, .. } => {
             let text = config::explain(&daemon::load(settings)?, part);
             if text.is_empty() {
-                return Err(Failure::usage(format!("no key's name contains '{part}': 'stria config explain' lists all")));
+                return Err(Failure::usage(format!(
+                    "no key's name contains '{part}': 'stria config explain' lists all"
+                )));
             }
             print!("{text}");
         }

@@ -1,0 +1,263 @@
+//! The command line's grammar.
+use std::ffi::OsString;
+use std::path::PathBuf;
+
+use clap::{Args, Parser, Subcommand};
+
+/// A parallel file system in user space
+#[derive(Parser, Debug)]
+#[command(name = "stria", version, propagate_version = true)]
+pub struct Arguments {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: Verb,
+}
+
+/// The verbs.
+#[derive(Subcommand, Debug)]
+pub enum Verb {
+    /// Start a cluster in a directory, making what is missing, and mount it
+    Up(Up),
+    /// Start a real cluster, mount it twice, do real work on it and show how fast it was
+    Demo(Demo),
+    /// Make the stores of a new cluster in a directory
+    Mkfs(Mkfs),
+    /// Run the metadata server of a cluster directory
+    Mds(Mds),
+    /// Run object storage targets of a cluster directory
+    Oss(Oss),
+    /// Mount a cluster
+    Mount(Mount),
+    /// Unmount a mount, and stop a cluster that 'up' started for it
+    Umount(Umount),
+    /// Show mounts and the state of their clusters
+    Status(Status),
+    /// Check the metadata of a stopped cluster against its objects
+    Fsck(Fsck),
+    /// Explain configuration keys, check a file
+    #[command(subcommand)]
+    Config(ConfigVerb),
+    /// Set the layout of a new file or the default of a directory
+    #[command(disable_help_flag = true)]
+    Setstripe(Rest),
+    /// Show layouts
+    #[command(disable_help_flag = true)]
+    Getstripe(Rest),
+    /// Show space target by target
+    #[command(disable_help_flag = true)]
+    Df(Rest),
+    /// Find files by name, size, age and layout
+    #[command(disable_help_flag = true)]
+    Find(Rest),
+    /// Read parameters of a mount and its servers
+    #[command(name = "get_param", disable_help_flag = true)]
+    GetParam(Rest),
+    /// Set parameters of a mount and its servers
+    #[command(name = "set_param", disable_help_flag = true)]
+    SetParam(Rest),
+    /// List parameters of a mount and its servers
+    #[command(name = "list_param", disable_help_flag = true)]
+    ListParam(Rest),
+    /// Simulate servers, disks and clients
+    Sim(sim::cli::Arguments),
+}
+
+/// Arguments that the verb reads itself.
+#[derive(Args, Debug)]
+pub struct Rest {
+    /// Options and operands; --help explains them
+    #[arg(trailing_var_arg = true, allow_hyphen_values = true, num_args = 0.., value_name = "ARGUMENTS")]
+    pub arguments: Vec<OsString>,
+}
+
+/// How daemons are told what to do.
+#[derive(Args, Debug, Clone, Default)]
+pub struct Settings {
+    /// TOML file with settings ('stria config explain' lists them)
+    #[arg(long, value_name = "FILE")]
+    pub config: Option<PathBuf>,
+    /// Override one setting; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+}
+
+/// Arguments of `up`.
+#[derive(Args, Debug)]
+pub struct Up {
+    /// Directory of the cluster; made if missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Mount point; may be repeated: every mount is a client of its own
+    #[arg(long, value_name = "MNT", required = true)]
+    pub mount: Vec<PathBuf>,
+    /// Object storage targets; default: those that DIR has, 4 in a new one. A larger number adds targets
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub osts: Option<u16>,
+    /// Run every role as a process of its own, over TCP
+    #[arg(long)]
+    pub processes: bool,
+    /// Return when the mount is ready, and go on in the background
+    #[arg(long)]
+    pub background: bool,
+    /// Mount options, comma-separated
+    #[arg(short = 'o', value_name = "OPTS", default_value = "")]
+    pub options: String,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `demo`.
+#[derive(Args, Debug)]
+pub struct Demo {
+    /// Size of the large striped file
+    #[arg(long, default_value = "1G", value_parser = types::parse_size)]
+    pub large: u64,
+    /// Most bytes of crates that are copied
+    #[arg(long, default_value = "300M", value_parser = types::parse_size)]
+    pub crates: u64,
+    /// Object storage targets
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub osts: u16,
+    /// Where the cluster lives meanwhile; default: shared memory when it has 4 GiB, else target/
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `mkfs`.
+#[derive(Args, Debug)]
+pub struct Mkfs {
+    /// Directory of the cluster; made if missing
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Object storage targets that it shall have; targets that exist stay as they are
+    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub osts: u16,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `mds`.
+#[derive(Args, Debug)]
+pub struct Mds {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Address and port; default: where it listened last, else net.listen
+    #[arg(long)]
+    pub listen: Option<String>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `oss`.
+#[derive(Args, Debug)]
+pub struct Oss {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Targets, like 0-2,5
+    #[arg(long = "ost", value_name = "LIST")]
+    pub ost: String,
+    /// Address of the metadata server; default: the one running in DIR
+    #[arg(long)]
+    pub mds: Option<String>,
+    /// Address and port; default: where it listened last, else net.listen
+    #[arg(long)]
+    pub listen: Option<String>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `mount`.
+#[derive(Args, Debug)]
+pub struct Mount {
+    /// Address of the metadata server
+    #[arg(long, required_unless_present = "dir")]
+    pub mds: Option<String>,
+    /// Directory of a cluster that runs on this host, instead of --mds
+    #[arg(long, conflicts_with = "mds")]
+    pub dir: Option<PathBuf>,
+    /// Mount point
+    pub mount: PathBuf,
+    /// Mount options, comma-separated
+    #[arg(short = 'o', value_name = "OPTS", default_value = "")]
+    pub options: String,
+    /// Return when the mount is ready, and go on in the background
+    #[arg(long)]
+    pub background: bool,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `umount`.
+#[derive(Args, Debug)]
+pub struct Umount {
+    /// Mount point
+    pub mount: PathBuf,
+    /// Detach at once, even if programs use it
+    #[arg(short, long)]
+    pub lazy: bool,
+}
+
+/// Arguments of `status`.
+#[derive(Args, Debug)]
+pub struct Status {
+    /// A path on a mount; default: all mounts
+    pub path: Option<PathBuf>,
+    /// Directory of a cluster: its processes
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Print one JSON object per mount
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `fsck`.
+#[derive(Args, Debug)]
+pub struct Fsck {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// Also read all data and check it against its checksums
+    #[arg(long)]
+    pub data: bool,
+    /// Move what belongs to no file to lost+found (not there yet)
+    #[arg(long)]
+    pub repair: bool,
+}
+
+/// The verbs of `config`.
+#[derive(Subcommand, Debug)]
+pub enum ConfigVerb {
+    /// Explain the keys, or those whose names contain PART
+    Explain {
+        /// Part of a key
+        #[arg(default_value = "")]
+        part: String,
+        /// Print the reference page
+        #[arg(long)]
+        markdown: bool,
+        /// Settings.
+        #[command(flatten)]
+        settings: Settings,
+    },
+    /// Check a file
+    Check {
+        /// The file
+        file: PathBuf,
+    },
+    /// Print all settings as a file
+    Show {
+        /// Settings.
+        #[command(flatten)]
+        settings: Settings,
+    },
+}

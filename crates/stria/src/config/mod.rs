@@ -1,0 +1,252 @@
+//! Configuration: one table of keys, read from TOML. Unknown keys are refused with their line and the nearest known key.
+mod explain;
+mod table;
+mod value;
+
+pub use explain::{explain, reference_markdown};
+pub use table::{Config, Effect, ROWS, Row, Scope};
+pub use value::Kind;
+
+use std::path::Path;
+
+use toml::de::{DeTable, DeValue};
+
+fn names(list: &[&str]) -> Vec<String> {
+    list.iter().map(ToString::to_string).collect()
+}
+fn cache_policies() -> Vec<String> {
+    cache::registry().iter().map(|p| p.name.to_string()).collect()
+}
+fn readahead_policies() -> Vec<String> {
+    readahead::POLICIES.iter().map(|p| p.name.to_string()).collect()
+}
+fn nrs_policies() -> Vec<String> {
+    let plain = nrs::registry().iter().map(|p| p.name.to_string());
+    let wrapped = nrs::registry().iter().filter(|p| p.name != "obrr+");
+    plain.chain(wrapped.map(|p| format!("{}{}", nrs::DEADLINE_PREFIX, p.name))).collect()
+}
+fn transports() -> Vec<String> {
+    names(&["auto", "uring", "dev"])
+}
+fn kernel_caching() -> Vec<String> {
+    names(&["never", "reopened", "always"])
+}
+fn store_kinds() -> Vec<String> {
+    names(&["file", "memory", "null", "emulated"])
+}
+fn device_profiles() -> Vec<String> {
+    names(&["paper001", "hdd", "raid", "ssd", "nvme"])
+}
+
+/// The refusal of an unknown key, with the nearest known one.
+pub(crate) fn unknown(key: &str) -> String {
+    let near = ROWS.iter().map(|r| (distance(key, r.key), r.key)).min();
+    match near {
+        Some((d, near)) if d <= 2 + key.len() / 4 => format!("unknown key '{key}': did you mean '{near}'?"),
+        _ => format!("unknown key '{key}': 'stria config explain' lists all keys"),
+    }
+}
+
+/// Edits (insert, delete, replace) between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replace = corner + usize::from(ca != *cb);
+            corner = row[j + 1];
+            row[j + 1] = replace.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
+
+impl Config {
+    /// Reads a file.
+    ///
+    /// # Errors
+    /// A sentence with file, line, value and remedy.
+    pub fn load(path: &Path) -> Result<Config, String> {
+        let text = std::fs::read_to_string(path).map_err(|e| format!("configuration {}: {e}", path.display()))?;
+        Config::parse(&text).map_err(|e| format!("configuration {}: {e}", path.display()))
+    }
+
+    /// Reads TOML; keys that are not there keep their defaults.
+    ///
+    /// # Errors
+    /// A sentence with line, value and remedy.
+    pub fn parse(text: &str) -> Result<Config, String> {
+        let mut config = Config::default();
+        let document = DeTable::parse(text).map_err(|e| match e.span() {
+            Some(span) => format!("line {}: {}", line_of(text, span.start), e.message()),
+            None => e.message().to_string(),
+        })?;
+        config.take(text, "", document.get_ref())?;
+        config.check()?;
+        Ok(config)
+    }
+
+    fn take(&mut self, text: &str, prefix: &str, table: &DeTable<'_>) -> Result<(), String> {
+        for (name, value) in table {
+            let line = line_of(text, name.span().start);
+            let key =
+                if prefix.is_empty() { name.get_ref().to_string() } else { format!("{prefix}.{}", name.get_ref()) };
+            let at = |e: String| format!("line {line}: {e}");
+            match value.get_ref() {
+                DeValue::Table(inner) => {
+                    let known =
+                        ROWS.iter().any(|r| r.key.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('.')));
+                    if !known {
+                        return Err(at(unknown(&key)));
+                    }
+                    self.take(text, &key, inner)?;
+                }
+                DeValue::String(s) => self.set(&key, s).map_err(at)?,
+                DeValue::Integer(i) => {
+                    let written = match i.radix() {
+                        10 => i.as_str().to_string(),
+                        radix => i64::from_str_radix(i.as_str(), radix).map_err(|e| at(e.to_string()))?.to_string(),
+                    };
+                    self.set(&key, &written).map_err(at)?;
+                }
+                DeValue::Boolean(b) => self.set(&key, &b.to_string()).map_err(at)?,
+                _ => return Err(at(format!("{key}: write a text, a number, true or false"))),
+            }
+        }
+        Ok(())
+    }
+
+    /// What the ranges of single keys cannot say.
+    ///
+    /// # Errors
+    /// A sentence with value and remedy.
+    pub fn check(&self) -> Result<(), String> {
+        layout::LayoutSpec::from_raw(self.layout_stripe_size, self.layout_stripe_count, -1)
+            .map_err(|e| format!("layout: {e}"))?;
+        if !self.oss_bulk_bytes_max.is_power_of_two() {
+            return Err(format!(
+                "oss.bulk_bytes_max = {}: write a power of two from 1M to 64M",
+                self.oss_bulk_bytes_max
+            ));
+        }
+        let nid = rt::Nid::parse(&self.listen).map_err(|e| format!("net.listen: {e}"))?;
+        if !nid.is_loopback() && self.key_file.is_empty() {
+            return Err(format!(
+                "net.listen = \"{}\" is reachable from other hosts: set cluster.key_file first (head -c 32 /dev/urandom | base64 > FILE), or listen on 127.0.0.1",
+                self.listen
+            ));
+        }
+        for (key, ids) in [("mount.squash_all", &self.mount_squash_all), ("mount.squash_root", &self.mount_squash_root)]
+        {
+            parse_ids(ids).map_err(|e| format!("{key} = \"{ids}\": {e}"))?;
+        }
+        Ok(())
+    }
+
+    /// The configuration as TOML that reads back.
+    #[must_use]
+    pub fn to_toml(&self) -> String {
+        let mut out = String::new();
+        let mut section = "";
+        for row in ROWS {
+            let (head, name) = row.key.split_once('.').unwrap_or(("", row.key));
+            if head != section {
+                out += &format!("{}[{head}]\n", if out.is_empty() { "" } else { "\n" });
+                section = head;
+            }
+            let value = self.get(row.key).unwrap_or_default();
+            let bare = matches!(row.kind, Kind::Number { .. } | Kind::Signed { .. } | Kind::Switch);
+            let shown = if bare { value } else { toml::Value::String(value).to_string() };
+            out += &format!("{name} = {shown}\n");
+        }
+        out
+    }
+}
+
+/// Reads `UID:GID`; empty is nobody.
+///
+/// # Errors
+/// What it should be.
+pub fn parse_ids(text: &str) -> Result<Option<(u32, u32)>, String> {
+    if text.is_empty() {
+        return Ok(None);
+    }
+    let ids = text.split_once(':').and_then(|(u, g)| Some((u.parse().ok()?, g.parse().ok()?)));
+    ids.map(Some).ok_or_else(|| "write UID:GID in numbers, like 65534:65534".into())
+}
+
+fn line_of(text: &str, offset: usize) -> usize {
+    text.as_bytes()[..offset.min(text.len())].iter().filter(|b| **b == b'\n').count() + 1
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_defaults_are_legal_and_read_back() {
+        let config = Config::default();
+        config.check().unwrap();
+        for row in ROWS {
+            let mut other = config.clone();
+            other.set(row.key, row.default).unwrap_or_else(|e| panic!("{e}"));
+            assert_eq!(other, config, "{}", row.key);
+            other.set(row.key, &config.get(row.key).unwrap()).unwrap();
+            assert_eq!(other, config, "{} reads back", row.key);
+        }
+        assert_eq!(Config::parse(&config.to_toml()).unwrap(), config);
+    }
+
+    #[test]
+    fn keys_are_declared_once() {
+        let mut keys: Vec<_> = ROWS.iter().map(|r| r.key).collect();
+        keys.sort_unstable();
+        assert!(keys.windows(2).all(|w| w[0] != w[1]));
+    }
+
+    #[test]
+    fn unknown_keys_are_refused_with_line_and_nearest_key() {
+        let e = Config::parse("[client]\n\ncache_byte = \"1G\"\n").unwrap_err();
+        assert_eq!(e, "line 3: unknown key 'client.cache_byte': did you mean 'client.cache_bytes'?");
+        let e = Config::parse("[cleint]\nx = 1\n").unwrap_err();
+        assert!(e.starts_with("line 1: unknown key 'cleint'"), "{e}");
+        let e = Config::parse("[client.cache_bytes]\nx = 1\n").unwrap_err();
+        assert!(e.contains("unknown key 'client.cache_bytes'"), "{e}");
+        let e = Config::parse("a = [1\n").unwrap_err();
+        assert!(e.starts_with("line "), "{e}");
+    }
+
+    #[test]
+    fn values_out_of_range_are_refused_with_value_and_range() {
+        let error = |text: &str| Config::parse(text).unwrap_err();
+        assert_eq!(
+            error("client.max_rpcs_in_flight = 257"),
+            "line 1: client.max_rpcs_in_flight = 257: out of range: write a number, 1 to 256 RPCs"
+        );
+        assert!(error("nrs.policy = \"fifi\"").contains("one of fifo"), "{}", error("nrs.policy = \"fifi\""));
+        assert!(error("store.direct = \"maybe\"").contains("true or false"));
+        assert!(error("client.cache_bytes = []").contains("write a text"));
+        assert!(error("layout.default_stripe_size = \"65K\"").contains("not a multiple of 64K"));
+        assert!(error("oss.bulk_bytes_max = \"3M\"").contains("power of two"));
+        assert!(error("mount.squash_all = \"nobody\"").contains("UID:GID"));
+    }
+
+    #[test]
+    fn a_public_address_needs_a_key() {
+        assert!(Config::parse("net.listen = \"0.0.0.0:7988\"").unwrap_err().contains("cluster.key_file"));
+        assert!(Config::parse("net.listen = \"0.0.0.0:7988\"\ncluster.key_file = \"k\"").is_ok());
+        assert!(Config::parse("net.listen = \"localhost\"").unwrap_err().contains("not an address"));
+    }
+
+    #[test]
+    fn the_reference_page_is_the_table() {
+        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/reference/config.md");
+        let page = std::fs::read_to_string(path).unwrap();
+        assert!(
+            page == reference_markdown(),
+            "write it anew: cargo run -- config explain --markdown > docs/reference/config.md"
+        );
+    }
+}

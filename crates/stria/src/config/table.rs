@@ -1,0 +1,150 @@
+//! The table of configuration keys: each declared once, with type, default, range, scope, effect and meaning. Struct,
+//! parser, `config explain` and the reference page come from it.
+use super::value::{Kind, Value};
+
+/// Whose key it is.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Scope {
+    /// The same in every process of a cluster.
+    Cluster,
+    /// Each process its own.
+    Process,
+}
+
+/// When a change takes effect.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Effect {
+    /// At once, with `set_param`.
+    Live,
+    /// At the next start.
+    Restart,
+}
+
+/// One row of the table.
+#[derive(Clone, Copy, Debug)]
+pub struct Row {
+    /// Dotted name: section and key.
+    pub key: &'static str,
+    /// Type and range.
+    pub kind: Kind,
+    /// Default as a user would write it.
+    pub default: &'static str,
+    /// Whose key it is.
+    pub scope: Scope,
+    /// When a change takes effect.
+    pub effect: Effect,
+    /// One sentence or two.
+    pub meaning: &'static str,
+}
+
+macro_rules! table {
+    ($($(#[doc = $doc:literal])+ $field:ident: $ty:ty = $key:literal, $kind:expr, $default:literal, $scope:ident, $effect:ident;)*) => {
+        /// All settings, every default filled in.
+        #[derive(Clone, PartialEq, Debug)]
+        pub struct Config { $($(#[doc = $doc])+ pub $field: $ty,)* }
+
+        /// The table.
+        pub const ROWS: &[Row] = &[$(Row {
+            key: $key, kind: $kind, default: $default, scope: Scope::$scope, effect: Effect::$effect,
+            meaning: concat!($($doc),+),
+        },)*];
+
+        impl Default for Config {
+            fn default() -> Config {
+                Config { $($field: <$ty as Value>::read($default, &$kind).expect("the table's defaults are legal: a test reads them all"),)* }
+            }
+        }
+
+        impl Config {
+            /// Sets a key from its text.
+            ///
+            /// # Errors
+            /// A sentence: no such key, or what the value should be.
+            pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
+                match key {
+                    $($key => self.$field = <$ty as Value>::read(text, &$kind).map_err(|e| format!("{key} = {text}: {e}"))?,)*
+                    _ => return Err(super::unknown(key)),
+                }
+                Ok(())
+            }
+            /// A key's value as text that [`Config::set`] reads back.
+            #[must_use]
+            pub fn get(&self, key: &str) -> Option<String> {
+                match key { $($key => Some(Value::show(&self.$field, &$kind)),)* _ => None }
+            }
+        }
+    };
+}
+
+const fn bytes(min: u64, max: u64) -> Kind {
+    Kind::Bytes { min, max }
+}
+const fn number(min: u64, max: u64, unit: &'static str) -> Kind {
+    Kind::Number { min, max, unit }
+}
+const GIB: u64 = 1 << 30;
+
+table! {
+    /// File with the cluster's shared secret (at least 16 bytes). Empty: none, and servers listen on loopback only.
+    key_file: String = "cluster.key_file", Kind::Text, "", Cluster, Restart;
+    /// Name of a new file system: 1 to 8 letters, digits, '-' or '_'.
+    fsname: String = "cluster.fsname", Kind::Text, "stria", Cluster, Restart;
+    /// Address and port that servers listen on; port 0 takes a free one. A non-loopback address needs cluster.key_file.
+    listen: String = "net.listen", Kind::Text, "127.0.0.1:0", Process, Restart;
+    /// Page cache of a client.
+    client_cache_bytes: u64 = "client.cache_bytes", bytes(4 << 20, 1024 * GIB), "256M", Process, Live;
+    /// Which page leaves a client's cache.
+    client_cache_policy: String = "client.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
+    /// Dirty data per OST before writers wait. Larger: smoother writing, more to lose and to replay.
+    client_max_dirty_mb: u64 = "client.max_dirty_mb", number(1, 65_536, "MiB"), "64", Process, Live;
+    /// Bulk RPCs in flight per OST.
+    client_max_rpcs_in_flight: u64 = "client.max_rpcs_in_flight", number(1, 256, "RPCs"), "8", Process, Live;
+    /// Pages in one bulk RPC; 1024 are 4 MiB.
+    client_max_pages_per_rpc: u64 = "client.max_pages_per_rpc", number(1, 16_384, "pages of 4 KiB"), "1024", Process, Live;
+    /// Dirty data older than this is written.
+    client_dirty_age_s: u64 = "client.dirty_age_s", number(1, 3600, "s"), "5", Process, Restart;
+    /// Unused locks a client keeps per target.
+    client_locks_max: u64 = "client.locks_max", number(100, 10_000_000, "locks"), "50000", Process, Restart;
+    /// What is read ahead.
+    client_readahead_policy: String = "client.readahead_policy", Kind::Choice(super::readahead_policies), "parallel", Process, Restart;
+    /// Mount options as with -o, comma-separated; -o is added to them.
+    mount_options: String = "mount.options", Kind::Text, "", Process, Restart;
+    /// How requests reach the daemon.
+    mount_transport: String = "mount.transport", Kind::Choice(super::transports), "auto", Process, Restart;
+    /// When the kernel may keep file pages beside the client's cache: never, of files that are read again, always.
+    mount_kernel_cache: String = "mount.kernel_cache", Kind::Choice(super::kernel_caching), "reopened", Process, Restart;
+    /// Users of the mount, root too, act as this uid:gid on the servers. Empty: as themselves.
+    mount_squash_all: String = "mount.squash_all", Kind::Text, "", Process, Restart;
+    /// Root acts as this uid:gid on the servers. Empty: as root.
+    mount_squash_root: String = "mount.squash_root", Kind::Text, "", Process, Restart;
+    /// Page cache of an object server, shared by its targets. 0 turns it off.
+    oss_cache_bytes: u64 = "oss.cache_bytes", bytes(0, 1024 * GIB), "64M", Process, Live;
+    /// Which page leaves an object server's cache.
+    oss_cache_policy: String = "oss.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
+    /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.
+    oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
+    /// Most bulk data of one RPC: a power of two.
+    oss_bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(1 << 20, 64 << 20), "4M", Process, Restart;
+    /// Which queued request an OST serves next.
+    nrs_policy: String = "nrs.policy", Kind::Choice(super::nrs_policies), "fifo", Process, Live;
+    /// Requests served per object before the next object's turn, for the policies that take turns; 0 is the policy's own number.
+    nrs_quantum_requests: u64 = "nrs.quantum_requests", number(0, 65_535, "requests"), "0", Process, Live;
+    /// Longest time between an answered change and its commit at the MDS.
+    mds_commit_interval_ms: u64 = "mds.commit_interval_ms", number(1, 10_000, "ms"), "100", Process, Restart;
+    /// Stripe size of new files where no directory says more: a multiple of 64K.
+    layout_stripe_size: u64 = "layout.default_stripe_size", bytes(64 << 10, 0xFFFF_0000), "4M", Cluster, Restart;
+    /// Stripes of new files where no directory says more; -1 means all OSTs.
+    layout_stripe_count: i64 = "layout.default_stripe_count", Kind::Signed { min: -1, max: 2000, unit: "stripes" }, "1", Cluster, Restart;
+    /// Where OSTs keep bytes: files in DIR, this process's memory (gone at exit), nowhere (a checkable pattern), or files behind a device's timing.
+    store_kind: String = "store.kind", Kind::Choice(super::store_kinds), "file", Process, Restart;
+    /// The device that store.kind = "emulated" behaves like.
+    store_profile: String = "store.profile", Kind::Choice(super::device_profiles), "paper001", Process, Restart;
+    /// Size that each new OST claims; 0 takes what its file system has. For memory and null stores 0 means 16G.
+    store_capacity_bytes: u64 = "store.capacity_bytes", bytes(0, 1 << 60), "0", Process, Restart;
+    /// Bypass the kernel's page cache for OST data.
+    store_direct: bool = "store.direct", Kind::Switch, "true", Process, Restart;
+    /// How long a restarted server waits for its clients before it goes on without them.
+    recovery_window_s: u64 = "recovery.window_s", number(1, 3600, "s"), "30", Cluster, Restart;
+    /// A client unheard of for this long is evicted.
+    recovery_client_timeout_s: u64 = "recovery.client_timeout_s", number(20, 3600, "s"), "60", Cluster, Restart;
+}

@@ -1,0 +1,46 @@
+//! The tool's side: asks a mount and waits for its answer.
+use std::io::{BufRead, BufReader, Read, Write};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+use serde_json::{Value, json};
+
+use super::{LINE_BYTES_MAX, address};
+use crate::failure::Failure;
+
+/// Asks the mount of a FUSE connection. Waits up to a minute: parameters of servers that restart take their time.
+///
+/// # Errors
+/// Nobody answers, or the mount's refusal.
+pub fn ask(connection: u32, request: &Value) -> Result<Value, Failure> {
+    let gone = |what: &str, e: &std::io::Error| {
+        let why = format!("the daemon of mount {connection} {what}: {e}; is it running ('stria status')?");
+        Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
+    };
+    let mut stream =
+        address(connection).and_then(|a| UnixStream::connect_addr(&a)).map_err(|e| gone("does not answer", &e))?;
+    let exchange = |stream: &mut UnixStream| -> std::io::Result<Vec<u8>> {
+        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.write_all(format!("{request}\n").as_bytes())?;
+        let mut line = Vec::new();
+        BufReader::new(stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
+        Ok(line)
+    };
+    let line = exchange(&mut stream).map_err(|e| gone("broke off", &e))?;
+    let answer: Value = serde_json::from_slice(&line)
+        .map_err(|e| Failure::from(format!("the daemon of mount {connection} answered nonsense: {e}")))?;
+    match answer["error"].as_str() {
+        Some(text) => Err(Failure::with_errno(text, answer["errno"].as_i64().map_or(libc::EIO, |n| n as i32))),
+        None => Ok(answer),
+    }
+}
+
+/// Indices of the OSTs of the file system mounted as `connection`, ascending.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_osts(connection: u32) -> Result<Vec<u16>, Failure> {
+    let answer = ask(connection, &json!({"do": "osts"}))?;
+    let list = answer["osts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    Ok(list.iter().filter_map(|o| u16::try_from(o.as_u64()?).ok()).collect())
+}

@@ -1,0 +1,36 @@
+//! Talking to a running mount: one line of JSON there, one back, over an abstract Unix socket named after the FUSE
+//! connection. Reading is everybody's; changing is for root and the user who runs the daemon.
+mod ask;
+mod events;
+mod glob;
+mod params;
+mod server;
+mod shard;
+
+pub use ask::{ask, ask_osts};
+pub use events::{Ask, Event, Events, block_signals, unblock_signals};
+pub use glob::matches_prefix;
+pub use server::serve;
+pub use shard::{Facts, Shard};
+
+use std::os::linux::net::SocketAddrExt;
+use std::os::unix::net::SocketAddr;
+
+/// Longest line in bytes: a request is short, an answer may hold every parameter of a large cluster.
+const LINE_BYTES_MAX: u64 = 64 << 20;
+
+fn address(connection: u32) -> std::io::Result<SocketAddr> {
+    SocketAddr::from_abstract_name(format!("stria-mount-{connection}"))
+}
+
+/// Who is on the other end of a socket.
+fn peer_uid(stream: &std::os::unix::net::UnixStream) -> Option<u32> {
+    use std::os::fd::AsRawFd;
+    let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
+    let mut len = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: a structure of the said length that outlives the call.
+    let rc = unsafe {
+        libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
+    };
+    (rc == 0).then_some(cred.uid)
+}

@@ -1,0 +1,231 @@
+//! One parameter tree over a whole cluster: the client's own parameters, and those of every server, by name.
+//!
+//! Patterns are matched here, by one rule; servers are asked for everything, or told single names.
+use std::collections::BTreeMap;
+
+use client::Osc;
+use ptlrpc::ImportState;
+use serde_json::{Value, json};
+use types::{MIB, parse_size};
+use wire::Op;
+use wire::connect::{ParamsReply, ParamsRequest};
+
+use super::glob;
+use super::shard::{Shard, refusal};
+
+/// Every parameter a server has: names have two to six parts.
+const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
+
+/// One parameter as tools see it.
+struct Param {
+    value: String,
+    writable: bool,
+}
+
+/// Parameters in the order of their names. Targets of one process may answer the same name, hence the list.
+type Tree = BTreeMap<String, Vec<Param>>;
+
+impl Shard {
+    pub(super) async fn get_params(&self, pattern: &str) -> Value {
+        let mut found = Vec::new();
+        for (name, params) in self.tree().await {
+            let Some(shown) = glob::matches_prefix(pattern, &name) else { continue };
+            let whole = shown.len() == name.len();
+            let mut last: Option<&str> = None;
+            for p in &params {
+                if last.replace(&p.value) != Some(&p.value) {
+                    found.push(json!({"name": name, "value": p.value, "writable": p.writable, "whole": whole}));
+                }
+            }
+        }
+        match found.is_empty() {
+            true => refusal(&no_match(pattern), libc::ENOENT),
+            false => json!({"params": found}),
+        }
+    }
+
+    pub(super) async fn set_params(&self, pattern: &str, value: &str) -> Value {
+        let tree = self.tree().await;
+        let names: Vec<_> = tree.iter().filter(|(name, _)| glob::matches(pattern, name)).collect();
+        if names.is_empty() {
+            return refusal(&no_match(pattern), libc::ENOENT);
+        }
+        let mut set = Vec::new();
+        for (name, params) in names {
+            if !params.iter().any(|p| p.writable) {
+                return refusal(&format!("{name} cannot be set: it only tells"), libc::EACCES);
+            }
+            let done = match self.set_own(name, value) {
+                Some(done) => done.map_err(|e| (e, libc::EINVAL)),
+                None => self.set_on_servers(name, value).await,
+            };
+            match done {
+                Ok(()) => set.push(name.clone()),
+                Err((e, errno)) => return refusal(&format!("{name} = {value}: {e}"), errno),
+            }
+        }
+        json!({"set": set})
+    }
+
+    async fn tree(&self) -> Tree {
+        let mut tree = Tree::new();
+        let mut add = |name: String, value: String, writable: bool| {
+            tree.entry(name).or_default().push(Param { value, writable });
+        };
+        self.own(&mut add);
+        let question = ParamsRequest { pattern: ALL.into(), value: None, list: false };
+        for import in self.servers() {
+            // A server that is away has no parameters for now.
+            let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
+            match answer {
+                Ok(reply) => {
+                    for p in reply.params {
+                        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+                        add(text(&p.path), text(&p.value), p.writable);
+                    }
+                }
+                Err(e) => tracing::debug!("parameters of {}: {e}", import.target()),
+            }
+        }
+        tree
+    }
+
+    /// Imports of servers that are in service.
+    fn servers(&self) -> Vec<std::rc::Rc<ptlrpc::Import>> {
+        let osts = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
+        std::iter::once(self.client.mdc()).chain(osts).filter(|i| i.state() == ImportState::Full).collect()
+    }
+
+    async fn set_on_servers(&self, name: &str, value: &str) -> Result<(), (String, i32)> {
+        let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), list: false };
+        let mut told = false;
+        for import in self.servers() {
+            let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
+            match answer {
+                Ok(reply) => told |= !reply.params.is_empty(),
+                Err(types::FsError::NotFound) => {}
+                Err(e) => {
+                    let why = match e {
+                        types::FsError::Invalid => "the server refuses this value (its log says why)".to_string(),
+                        e => e.to_string(),
+                    };
+                    return Err((why, e.errno()));
+                }
+            }
+        }
+        if told { Ok(()) } else { Err(("no server knows it any more".into(), libc::ENOENT)) }
+    }
+
+    fn instance(&self) -> String {
+        let map = self.client.map();
+        format!("{}-{:016x}", String::from_utf8_lossy(&map.fsname), self.client.id().0)
+    }
+
+    /// Name of an OST's client side, as in `osc.NAME.stats`.
+    fn osc_name(&self, osc: &Osc) -> String {
+        let fs = String::from_utf8_lossy(&self.client.map().fsname).into_owned();
+        format!("osc.{fs}-OST{:04x}-osc-{:016x}", osc.index().0, self.client.id().0)
+    }
+
+    fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
+        let llite = format!("llite.{}", self.instance());
+        let (hits, misses, used, limit, policy) = self.client.cache_figures();
+        let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
+        add(format!("{llite}.max_cached_mb"), mib(limit), true);
+        add(format!("{llite}.used_mb"), mib(used), false);
+        add(format!("{llite}.cache_policy"), policy.into(), true);
+        add(format!("{llite}.max_read_ahead_mb"), (self.facts.readahead_bytes / MIB).to_string(), false);
+        add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
+        let stats = format!("cache_hits {hits} samples [pages]\ncache_misses {misses} samples [pages]\n");
+        add(format!("{llite}.stats"), stats, false);
+        for osc in self.client.oscs() {
+            let (name, s) = (self.osc_name(&osc), osc.stats());
+            let (dirty, grant) = osc.dirty_and_grant();
+            add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
+            add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
+            add(format!("{name}.max_dirty_mb"), (osc.dirty_max() / MIB).to_string(), true);
+            add(format!("{name}.cur_dirty_bytes"), dirty.to_string(), false);
+            add(format!("{name}.cur_grant_bytes"), grant.to_string(), false);
+            let mut stats = String::new();
+            for (kind, rpcs, bytes) in [("read", s.read_rpcs, s.read_bytes), ("write", s.write_rpcs, s.write_bytes)] {
+                stats +=
+                    &format!("{kind}_rpcs {rpcs} samples [rpcs]\n{kind}_bytes {rpcs} samples [bytes] sum {bytes}\n");
+            }
+            add(format!("{name}.stats"), stats, false);
+            if let Ok(import) = osc.import() {
+                add(format!("{name}.import"), import_text(&import), false);
+            }
+        }
+        let map = self.client.map();
+        let mdc = format!("mdc.{}-mdc-{:016x}", String::from_utf8_lossy(&map.mdt_target), self.client.id().0);
+        add(format!("{mdc}.import"), import_text(&self.client.mdc()), false);
+    }
+
+    /// Sets one of the client's own parameters; `None` when the name is not the client's.
+    fn set_own(&self, name: &str, text: &str) -> Option<Result<(), String>> {
+        let text = text.trim();
+        let (node, key) = name.rsplit_once('.')?;
+        if node == format!("llite.{}", self.instance()) {
+            return Some(match key {
+                "cache_policy" => self.client.set_cache_policy(text),
+                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
+                _ => Err("it cannot be set".into()),
+            });
+        }
+        let osc = self.client.oscs().into_iter().find(|o| self.osc_name(o) == node)?;
+        Some(match key {
+            "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
+            "max_pages_per_rpc" => number(text, 1, 16_384).map(|n| osc.set_rpc_pages_max(n as usize)),
+            "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
+            _ => Err("it cannot be set".into()),
+        })
+    }
+}
+
+fn import_text(import: &ptlrpc::Import) -> String {
+    let (sessions, sent, resent) = import.counters();
+    let mut text = format!(
+        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n",
+        import.target(),
+        import.nid(),
+        import.state(),
+        import.in_flight(),
+        import.last_committed()
+    );
+    if let Some(why) = import.failure() {
+        text += &format!("    failure: {why}\n");
+    }
+    text
+}
+
+fn no_match(pattern: &str) -> String {
+    format!("no parameter matches '{pattern}': 'stria list_param -R \"*\"' lists all")
+}
+
+fn number(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let value: Option<u64> = text.parse().ok().filter(|n| (min..=max).contains(n));
+    value.ok_or_else(|| format!("write a number from {min} to {max}"))
+}
+
+/// Reads megabytes; a suffix makes it another size. Gives bytes.
+fn megabytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
+    let bare = text.bytes().all(|b| b.is_ascii_digit());
+    let bytes = parse_size(text)?.saturating_mul(if bare { MIB } else { 1 });
+    let fits = (min.saturating_mul(MIB)..=max.saturating_mul(MIB)).contains(&bytes);
+    if fits { Ok(bytes) } else { Err(format!("write {min} to {max} (MiB)")) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn values_are_checked_with_their_range() {
+        assert_eq!(number("8", 1, 256), Ok(8));
+        assert_eq!(number("0", 1, 256).unwrap_err(), "write a number from 1 to 256");
+        assert_eq!(megabytes("64", 1, 1024), Ok(64 << 20));
+        assert_eq!(megabytes("1G", 1, 1024), Ok(1 << 30));
+        assert!(megabytes("99999999999999999999", 1, 1024).is_err() && megabytes("0", 1, 1024).is_err());
+        assert!(megabytes("18446744073709551615", 1, 1024).is_err());
+    }
+}

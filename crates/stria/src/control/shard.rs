@@ -1,0 +1,162 @@
+//! The shard's side: answers what tools ask about a client and its cluster.
+use std::rc::Rc;
+
+use client::Client;
+use ptlrpc::Import;
+use serde_json::{Value, json};
+
+use super::Ask;
+
+/// What a daemon knows about itself.
+#[derive(Clone, Debug, Default)]
+pub struct Facts {
+    /// Where it is mounted.
+    pub mount_point: String,
+    /// How requests travel, in words.
+    pub transport: String,
+    /// Roles of this process.
+    pub roles: Vec<String>,
+    /// Bytes that readahead may use.
+    pub readahead_bytes: u64,
+}
+
+/// Answers for a client.
+pub struct Shard {
+    pub(super) client: Rc<Client>,
+    pub(super) facts: Facts,
+}
+
+impl Shard {
+    /// For a client whose daemon knows `facts`.
+    #[must_use]
+    pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
+        Rc::new(Shard { client, facts })
+    }
+
+    /// Answers a question, in a task of its own: servers may take their time.
+    pub fn take(self: &Rc<Self>, ask: Ask) {
+        let me = self.clone();
+        self.client.rt().spawn(async move {
+            let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
+            let changes = matches!(asked.as_str(), "set_param" | "drop_caches");
+            let answer = if changes && !ask.privileged {
+                refusal("only root and the user who runs the daemon may do this", libc::EPERM)
+            } else {
+                me.answer(&asked, &ask.request).await
+            };
+            // The tool may have gone; its answer is nobody's then.
+            let _ = ask.answer.send(answer);
+        });
+    }
+
+    async fn answer(&self, asked: &str, request: &Value) -> Value {
+        let text = |key: &str| request[key].as_str().unwrap_or_default().to_string();
+        match asked {
+            "status" => self.status(),
+            "df" => self.df().await,
+            "osts" => json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()}),
+            "get_param" => self.get_params(&text("pattern")).await,
+            "set_param" => self.set_params(&text("pattern"), &text("value")).await,
+            "drop_caches" => {
+                self.client.drop_caches().await;
+                json!({})
+            }
+            "sync" => match self.client.sync_all().await {
+                Ok(()) => json!({}),
+                Err(e) => refusal(&e.to_string(), e.errno()),
+            },
+            other => refusal(&format!("this daemon does not know '{other}'"), libc::ENOSYS),
+        }
+    }
+
+    fn status(&self) -> Value {
+        let map = self.client.map();
+        let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
+        let oscs = self.client.oscs();
+        let osts: Vec<Value> = map
+            .osts
+            .iter()
+            .map(|o| {
+                let osc = oscs.get(usize::from(o.ost.0));
+                let stats = osc.map(|o| o.stats()).unwrap_or_default();
+                let mut shown = match osc.map(|o| o.import()) {
+                    Some(Ok(import)) => import_facts(&import),
+                    _ => json!({"state": "none"}),
+                };
+                shown["index"] = json!(o.ost.0);
+                shown["target"] = json!(text(&o.target));
+                shown["nid"] = json!(text(&o.nid));
+                shown["active"] = json!(o.active);
+                shown["read_rpcs"] = json!(stats.read_rpcs);
+                shown["read_bytes"] = json!(stats.read_bytes);
+                shown["write_rpcs"] = json!(stats.write_rpcs);
+                shown["write_bytes"] = json!(stats.write_bytes);
+                shown
+            })
+            .collect();
+        let mut mdt = import_facts(&self.client.mdc());
+        mdt["target"] = json!(text(&map.mdt_target));
+        mdt["nid"] = json!(text(&map.mdt_nid));
+        let (hits, misses, used, limit, policy) = self.client.cache_figures();
+        json!({
+            "pid": std::process::id(),
+            "version": env!("CARGO_PKG_VERSION"),
+            "fsname": text(&map.fsname),
+            "cluster": format!("{:016x}", map.cluster),
+            "client": format!("{:016x}", self.client.id().0),
+            "mount_point": self.facts.mount_point,
+            "transport": self.facts.transport,
+            "roles": self.facts.roles,
+            "mdt": mdt,
+            "osts": osts,
+            "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},
+        })
+    }
+
+    async fn df(&self) -> Value {
+        let map = self.client.map();
+        let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
+        let targets: Vec<Value> = self
+            .client
+            .statfs_each()
+            .await
+            .into_iter()
+            .map(|(ost, answer)| {
+                let entry = ost.and_then(|o| map.osts.iter().find(|e| e.ost == o));
+                let name = entry.map_or_else(|| text(&map.mdt_target), |e| text(&e.target));
+                let mut shown = json!({"target": name, "index": ost.map_or(0, |o| o.0), "mdt": ost.is_none()});
+                match answer {
+                    Ok(s) => {
+                        shown["total"] = json!(s.total);
+                        shown["free"] = json!(s.free);
+                        shown["available"] = json!(s.available);
+                        shown["files"] = json!(s.files);
+                        shown["files_free"] = json!(s.files_free);
+                        shown["active"] = json!(entry.is_none_or(|e| e.active));
+                    }
+                    Err(e) => shown["down"] = json!(e.to_string()),
+                }
+                shown
+            })
+            .collect();
+        json!({"targets": targets, "fsname": text(&map.fsname), "mount_point": self.facts.mount_point})
+    }
+}
+
+/// A refusal as tools read it.
+pub(super) fn refusal(text: &str, errno: i32) -> Value {
+    json!({"error": text, "errno": errno})
+}
+
+fn import_facts(import: &Import) -> Value {
+    let (sessions, sent, resent) = import.counters();
+    json!({
+        "state": format!("{:?}", import.state()),
+        "in_flight": import.in_flight(),
+        "sessions": sessions,
+        "rpcs": sent,
+        "resent": resent,
+        "last_committed": import.last_committed().0,
+        "failure": import.failure(),
+    })
+}

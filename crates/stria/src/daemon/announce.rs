@@ -1,0 +1,128 @@
+//! How a daemon tells whoever started it that it is ready, or why it failed: one line on its stdout.
+use std::ffi::{OsStr, OsString};
+use std::fs::OpenOptions;
+use std::io::{BufRead, BufReader};
+use std::os::unix::process::CommandExt;
+use std::path::Path;
+use std::process::{Child, Command, Stdio};
+
+use crate::failure::{Failure, Outcome};
+
+/// How long a daemon whose mount is gone may take to end, in milliseconds.
+const END_WITHIN: i32 = 20_000;
+
+/// Environment variable of daemons whose starter listens.
+pub const ANNOUNCE: &str = "STRIA_ANNOUNCE";
+
+/// Whether somebody listens to this process's first line.
+#[must_use]
+pub fn is_awaited() -> bool {
+    std::env::var_os(ANNOUNCE).is_some()
+}
+
+/// Says that this daemon is ready: `word` for a starter, `text` for people.
+pub fn ready(word: &str, text: &str) {
+    if is_awaited() {
+        println!("ready {word}");
+    } else {
+        println!("{text}");
+    }
+}
+
+/// A process that this program started as a daemon.
+#[derive(Debug)]
+pub struct Daemon {
+    /// The process.
+    pub child: Child,
+    /// What it said when it was ready: its address.
+    pub word: String,
+}
+
+impl Daemon {
+    /// Starts this program with `arguments`, its messages going to `log`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// Its own words when it failed.
+    pub fn start(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
+        let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
+        let stderr = match log {
+            None => Stdio::inherit(),
+            Some(path) => {
+                let file = OpenOptions::new().create(true).append(true).open(path);
+                file.map_err(|e| Failure::io("opening", path, &e))?.into()
+            }
+        };
+        let mut command = Command::new(&program);
+        command.args(arguments).env(ANNOUNCE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        if session {
+            // SAFETY: setsid is async-signal-safe.
+            unsafe {
+                command.pre_exec(|| if libc::setsid() < 0 { Err(std::io::Error::last_os_error()) } else { Ok(()) })
+            };
+        } else {
+            // Ctrl-C is for the starter alone; and nobody stays when it is killed.
+            command.process_group(0);
+            // SAFETY: prctl is async-signal-safe.
+            unsafe {
+                command.pre_exec(|| {
+                    libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
+                    Ok(())
+                })
+            };
+        }
+        let mut child = command.spawn().map_err(|e| Failure::io("starting", &program, &e))?;
+        let mut line = String::new();
+        if let Some(out) = child.stdout.take() {
+            // A line that cannot be read is the empty line below.
+            let _ = BufReader::new(out).read_line(&mut line);
+        }
+        match line.trim_end().strip_prefix("ready ") {
+            Some(word) => Ok(Daemon { child, word: word.to_string() }),
+            None => Err(why(&mut child, &line, log)),
+        }
+    }
+}
+
+impl Daemon {
+    /// Waits for its end, and makes one after a while.
+    pub fn end(&mut self) {
+        let pid = self.child.id() as libc::pid_t;
+        for (signal, patience) in [(0, END_WITHIN), (libc::SIGTERM, END_WITHIN)] {
+            if signal != 0 {
+                // SAFETY: plain system call; the process is our child and not yet collected.
+                unsafe { libc::kill(pid, signal) };
+            }
+            if super::mounts::ends_within(pid, patience) {
+                break;
+            }
+        }
+        // Gone already, in the ordinary case.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+fn why(child: &mut Child, line: &str, log: Option<&Path>) -> Failure {
+    // It has failed; what matters is in the line.
+    let _ = child.kill();
+    let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+    let told = line.trim_end().strip_prefix("failed ").and_then(|t| t.split_once(' '));
+    match told {
+        Some((code, text)) => Failure::with_errno(text, code.parse().unwrap_or(1)),
+        None => {
+            let log = log.map(|l| format!("; see {}", l.display())).unwrap_or_default();
+            Failure::from(format!("it ended before it was ready ({status}){log}"))
+        }
+    }
+}
+
+/// Starts this very command again without `--background`, and returns when it is ready.
+///
+/// # Errors
+/// Its own words when it failed.
+pub fn in_background(log: Option<&Path>) -> Outcome {
+    let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|a| a != OsStr::new("--background")).collect();
+    let daemon = Daemon::start(&arguments, log, true)?;
+    println!("{} (process {})", daemon.word, daemon.child.id());
+    Ok(())
+}

@@ -1,0 +1,184 @@
+//! Servers as processes of their own: started, started again when they die, stopped in order.
+use std::ffi::OsString;
+use std::path::PathBuf;
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::sync::{Arc, Mutex};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+use super::announce::Daemon;
+use crate::failure::Failure;
+
+/// First pause before a server that died is started again; it doubles up to the longest.
+const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Longest pause before a server that died is started again.
+const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A server that lived so long died of something new: the pause begins anew.
+const STEADY_AFTER: Duration = Duration::from_secs(20);
+/// How long a server may take to stop before it is killed.
+const STOP_WITHIN: Duration = Duration::from_secs(30);
+
+/// What a supervisor thread and its owner share.
+#[derive(Default)]
+struct Shared {
+    pid: Option<i32>,
+    restarts: u32,
+}
+
+struct Supervised {
+    name: String,
+    shared: Arc<Mutex<Shared>>,
+    stop: Sender<()>,
+    done: Receiver<()>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// Supervised servers, in the order of their start.
+#[derive(Default)]
+pub struct Children {
+    all: Vec<Supervised>,
+}
+
+impl Children {
+    /// Starts `stria ARGUMENTS` as server `name` and waits until it is ready. From then on it is started again when it
+    /// dies. Gives its address.
+    ///
+    /// # Errors
+    /// Why it did not start, in its own words.
+    pub fn start(&mut self, name: &str, arguments: Vec<OsString>, log: PathBuf) -> Result<String, Failure> {
+        let shared = Arc::new(Mutex::new(Shared::default()));
+        let (stop, stopped) = channel();
+        let (tell, told) = channel();
+        let (end, done) = channel();
+        let mut watch = Watch { name: name.into(), arguments, log, shared: shared.clone(), stopped };
+        let thread = std::thread::Builder::new().name(format!("watch {name}")).spawn(move || {
+            watch.run(&tell);
+            drop(end);
+        });
+        let thread = thread.map_err(|e| Failure::from(format!("{name}: no thread to watch it: {e}")))?;
+        let word = told.recv().unwrap_or_else(|_| Err(Failure::from("its supervisor ended".to_string())));
+        let word = word.map_err(|e| Failure::with_errno(format!("{name}: {e}"), i32::from(e.code())))?;
+        self.all.push(Supervised { name: name.into(), shared, stop, done, thread: Some(thread) });
+        Ok(word)
+    }
+
+    /// Kills server `name`, as a crash would; it is started again. Whether it was running.
+    pub fn kill(&self, name: &str) -> bool {
+        self.all.iter().find(|c| c.name == name).is_some_and(|c| c.signal(libc::SIGKILL))
+    }
+
+    /// Names and how often they were started again.
+    #[must_use]
+    pub fn restarts(&self) -> Vec<(String, u32)> {
+        self.all.iter().map(|c| (c.name.clone(), c.lock().restarts)).collect()
+    }
+
+    /// Stops all servers, the last started first.
+    pub fn stop(&mut self) {
+        while let Some(mut child) = self.all.pop() {
+            // The watcher may have ended by itself.
+            let _ = child.stop.send(());
+            child.signal(libc::SIGTERM);
+            if child.done.recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
+                tracing::warn!("{} does not stop within {STOP_WITHIN:?}: killed", child.name);
+                child.signal(libc::SIGKILL);
+            }
+            if let Some(thread) = child.thread.take() {
+                // A watcher that panicked has told so on stderr.
+                let _ = thread.join();
+            }
+        }
+    }
+}
+
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.stop();
+    }
+}
+
+impl Supervised {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
+        self.shared.lock().expect("the lock is held for assignments only")
+    }
+    fn signal(&self, signal: i32) -> bool {
+        // Under the lock, so that the process is not collected and its number not given to another meanwhile.
+        let shared = self.lock();
+        // SAFETY: plain system call; the process is our child and not yet waited for.
+        shared.pid.is_some_and(|pid| unsafe { libc::kill(pid, signal) } == 0)
+    }
+}
+
+struct Watch {
+    name: String,
+    arguments: Vec<OsString>,
+    log: PathBuf,
+    shared: Arc<Mutex<Shared>>,
+    stopped: Receiver<()>,
+}
+
+impl Watch {
+    fn run(&mut self, tell: &Sender<Result<String, Failure>>) {
+        let mut pause = PAUSE_MIN;
+        let mut first = true;
+        loop {
+            let since = Instant::now();
+            match Daemon::start(&self.arguments, Some(&self.log), false) {
+                Ok(daemon) => {
+                    let (word, mut child) = (daemon.word, daemon.child);
+                    self.note(Some(child.id() as i32), !first);
+                    if first {
+                        // When nobody waits any more, `stop` comes by its channel.
+                        let _ = tell.send(Ok(word));
+                    }
+                    let status = wait_unreaped(child.id() as i32);
+                    self.note(None, false);
+                    // Collects the process; its state is known already.
+                    let _ = child.wait();
+                    if self.stopped.try_recv().is_ok() {
+                        return;
+                    }
+                    tracing::warn!("{} ended ({status}): it is started again", self.name);
+                }
+                Err(e) if first => {
+                    let _ = tell.send(Err(e));
+                    return;
+                }
+                Err(e) => tracing::error!("{} does not start: {e}", self.name),
+            }
+            first = false;
+            pause = if since.elapsed() > STEADY_AFTER { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            if !matches!(self.stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
+                return;
+            }
+        }
+    }
+
+    fn note(&self, pid: Option<i32>, again: bool) {
+        let mut shared = self.shared.lock().expect("the lock is held for assignments only");
+        shared.pid = pid;
+        shared.restarts += u32::from(again);
+    }
+}
+
+/// Waits for the end of a child and leaves it to be collected, so that its number stays taken.
+fn wait_unreaped(pid: i32) -> String {
+    // SAFETY: an all-zero siginfo is valid and filled in by the call.
+    let (rc, info) = unsafe {
+        let mut info: libc::siginfo_t = std::mem::zeroed();
+        let mut rc;
+        loop {
+            rc = libc::waitid(libc::P_PID, pid as libc::id_t, &raw mut info, libc::WEXITED | libc::WNOWAIT);
+            if rc == 0 || std::io::Error::last_os_error().kind() != std::io::ErrorKind::Interrupted {
+                break;
+            }
+        }
+        (rc, info)
+    };
+    if rc != 0 {
+        return std::io::Error::last_os_error().to_string();
+    }
+    // SAFETY: waitid filled the child's part of the union.
+    let status = unsafe { info.si_status() };
+    if info.si_code == libc::CLD_EXITED { format!("exit code {status}") } else { format!("signal {status}") }
+}

@@ -1,0 +1,19 @@
+//! Processes that stay: a cluster in one process or in many, single servers, mounts.
+mod announce;
+mod children;
+mod dir;
+mod mounts;
+mod servers;
+mod settings;
+mod up;
+
+pub use announce::{ANNOUNCE, Daemon};
+pub use children::Children;
+pub use dir::ClusterDir;
+pub use mounts::{mount, umount};
+pub use servers::{mds, mkfs, oss};
+pub use settings::load;
+pub use up::up;
+
+pub(crate) use servers::on_shard;
+pub(crate) use up::{settings_arguments, start_children};

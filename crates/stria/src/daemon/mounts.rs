@@ -1,0 +1,275 @@
+//! Mounted clients of a process: serving them, answering tools, and letting go in order.
+use std::cell::Cell;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use client::Client;
+use cluster::{MountRole, MountSpec};
+use fuse::mount::MountError;
+use rt::{Nid, Rt};
+use serde_json::json;
+use types::Duration;
+
+use super::announce;
+use super::dir::ClusterDir;
+use super::servers::on_shard;
+use super::settings;
+use crate::cli;
+use crate::config::Config;
+use crate::control::{self, Event, Events, Facts, Shard, block_signals};
+use crate::failure::{Failure, Outcome};
+
+/// How long programs may keep files open in a mount that was detached, before it is ended by force.
+const LINGER: Duration = Duration::from_secs(5);
+
+struct Mounted {
+    role: MountRole,
+    shard: Rc<Shard>,
+    over: Cell<bool>,
+}
+
+/// The mounts of this process.
+pub struct Mounts {
+    rt: Rt,
+    events: Rc<Events>,
+    all: Vec<Rc<Mounted>>,
+}
+
+impl Mounts {
+    /// None yet.
+    #[must_use]
+    pub fn new(rt: Rt, events: Rc<Events>) -> Mounts {
+        Mounts { rt, events, all: Vec::new() }
+    }
+
+    /// Mounts a client.
+    ///
+    /// # Errors
+    /// The mount point cannot be used. The client has left the cluster then.
+    pub async fn add(
+        &mut self,
+        client: Rc<Client>,
+        at: &Path,
+        spec: &MountSpec,
+        roles: &[&str],
+    ) -> Result<(), Failure> {
+        let place = self.all.len();
+        let (role, serving) = match cluster::start_mount(client.clone(), at, spec) {
+            Ok(started) => started,
+            Err(e) => {
+                client.leave().await;
+                return Err(Failure::from(e.0));
+            }
+        };
+        let facts = Facts {
+            mount_point: role.mount.path().display().to_string(),
+            transport: format!("{:?}", role.session.transport()).to_lowercase(),
+            roles: roles.iter().map(ToString::to_string).collect(),
+            readahead_bytes: (client.cache_figures().3 as u64 * 4096) / 2,
+        };
+        if let Some(connection) = role.mount.connection()
+            && let Err(e) = control::serve(connection, place, self.events.sender())
+        {
+            tracing::error!("tools cannot ask this mount: {e}");
+        }
+        let shard = Shard::new(client, facts);
+        self.all.push(Rc::new(Mounted { role, shard, over: Cell::new(false) }));
+        let events = self.events.sender();
+        self.rt.spawn(async move {
+            let failure = serving.await.err().map(|e| e.0);
+            // The event loop may have ended already.
+            let _ = events.send(Event::Unmounted { place, failure });
+        });
+        Ok(())
+    }
+
+    /// Serves until every mount is unmounted, from outside or because a signal came. Clients have left then.
+    ///
+    /// # Errors
+    /// A session that failed.
+    pub async fn serve(&self) -> Outcome {
+        let mut outcome = Ok(());
+        let mut signals = 0;
+        while self.all.iter().any(|m| !m.over.get()) {
+            match self.events.next(&self.rt).await {
+                Event::Ask(ask) => match self.all.get(ask.place).filter(|m| !m.over.get()) {
+                    Some(m) => m.shard.take(ask),
+                    None => tracing::debug!("asked about a mount that is gone"),
+                },
+                Event::Signal(signal) => {
+                    signals += 1;
+                    let force = signals > 1 || signal != libc::SIGINT;
+                    for m in self.all.iter().filter(|m| !m.over.get()) {
+                        self.rt.spawn(let_go(self.rt.clone(), m.clone(), force));
+                    }
+                }
+                Event::Unmounted { place, failure } => {
+                    let m = &self.all[place];
+                    m.over.set(true);
+                    m.shard_leaves().await;
+                    if let Some(why) = failure {
+                        outcome = Err(Failure::from(format!("mount {}: {why}", m.role.mount.path().display())));
+                    }
+                }
+            }
+        }
+        outcome
+    }
+
+    /// Unmounts what is still mounted: for starts that failed half way.
+    pub async fn give_up(&self) {
+        for m in self.all.iter().filter(|m| !m.over.get()) {
+            let_go(self.rt.clone(), m.clone(), true).await;
+        }
+        // Every session ends now, and `serve` lets its client leave.
+        if let Err(e) = self.serve().await {
+            tracing::warn!("{e}");
+        }
+    }
+}
+
+impl Mounted {
+    async fn shard_leaves(&self) {
+        self.role.client.leave().await;
+    }
+}
+
+/// Unmounts, away from the shard: the kernel asks it to write everything out meanwhile.
+async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
+    let at = m.role.mount.path().to_path_buf();
+    let shown = at.display().to_string();
+    let path = at.clone();
+    match rt.offload(move || fuse::mount::unmount(&path, false)).await {
+        Ok(()) => return,
+        Err(MountError::StillBusy { .. }) if !force => {
+            eprintln!(
+                "stria: {shown} is in use (fuser -vm {shown} tells by whom): press Ctrl-C again to detach it anyway"
+            );
+            return;
+        }
+        Err(MountError::StillBusy { .. }) => {}
+        Err(e) => eprintln!("stria: {e}"),
+    }
+    if let Err(e) = rt.offload(move || fuse::mount::unmount(&at, true)).await {
+        tracing::warn!("{e}");
+    }
+    rt.sleep(LINGER).await;
+    if m.over.get() {
+        return;
+    }
+    tracing::warn!("{shown} is still in use after {LINGER:?}: programs there get errors now");
+    if let Err(e) = m.role.client.sync_all().await {
+        tracing::error!("writing out before the end: {e}");
+    }
+    if let Some(connection) = m.role.mount.connection()
+        && let Err(e) = rt.offload(move || fuse::mount::abort(connection)).await
+    {
+        tracing::error!("ending connection {connection}: {e}");
+    }
+}
+
+/// Refuses mount points that cannot be used, before anything is started.
+pub(super) fn check(at: &Path, spec: &MountSpec) -> Result<PathBuf, Failure> {
+    fuse::mount::check_mount_point(at, &spec.options).map_err(|e| {
+        let errno = match &e {
+            MountError::Missing(_) => libc::ENOENT,
+            MountError::NotADirectory(_) => libc::ENOTDIR,
+            MountError::Busy { .. } => libc::EBUSY,
+            _ => libc::EIO,
+        };
+        Failure::with_errno(e.to_string(), errno)
+    })
+}
+
+/// How long a client waits for servers that may still wait for clients of their last life.
+pub(super) fn patience(config: &Config) -> Duration {
+    settings::window(config) + Duration::from_secs(20)
+}
+
+/// The verb `mount`.
+///
+/// # Errors
+/// Why the mount did not happen.
+pub fn mount(arguments: &cli::Mount) -> Outcome {
+    let config = settings::load(&arguments.settings)?;
+    let dir = arguments.dir.as_deref().map(ClusterDir::open).transpose()?;
+    if arguments.background {
+        return announce::in_background(dir.as_ref().map(|d| d.run().join("mount.log")).as_deref());
+    }
+    let nid = match (&arguments.mds, &dir) {
+        (Some(text), _) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
+        (None, Some(dir)) => dir.last_nid("mdt0").ok_or_else(|| {
+            let why = format!(
+                "{}: no metadata server of it listens: start the cluster with --processes",
+                dir.path().display()
+            );
+            Failure::with_errno(why, libc::ECONNREFUSED)
+        })?,
+        (None, None) => return Err(Failure::usage("say where the cluster is: --mds ADDRESS or --dir DIR")),
+    };
+    let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
+    let spec = settings::mount(&config, &arguments.options, fsname)?;
+    let at = check(&arguments.mount, &spec)?;
+    let key = settings::key(&config, dir.as_ref())?;
+    block_signals();
+    let events = Rc::new(Events::default());
+    events.watch_signals();
+    on_shard(settings::frames(&config, 1, false), async |rt| {
+        let mut client = settings::client(&config, &nid, &key);
+        client.noatime |= spec.options.no_atime;
+        let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
+        let mut mounts = Mounts::new(rt, events);
+        mounts.add(client, &at, &spec, &["client"]).await?;
+        announce::ready(&at.display().to_string(), &format!("mounted at {}; Ctrl-C unmounts", at.display()));
+        mounts.serve().await
+    })
+}
+
+/// The verb `umount`: unmounts, and waits until the daemon has written everything and is gone.
+///
+/// # Errors
+/// The path is not on a mount, or the mount is in use.
+pub fn umount(arguments: &cli::Umount) -> Outcome {
+    let busy = |e: MountError| {
+        let errno = if matches!(e, MountError::StillBusy { .. }) { libc::EBUSY } else { libc::EIO };
+        Failure::with_errno(e.to_string(), errno)
+    };
+    let found = crate::lfs::connection_of(&arguments.mount);
+    let (connection, at) = match found {
+        Ok(found) => found,
+        // A mount whose daemon is dead cannot be looked at, but it can be detached.
+        Err(e) => {
+            let full =
+                std::path::absolute(&arguments.mount).map_err(|e| Failure::io("looking at", &arguments.mount, &e))?;
+            let dead = fuse::mount::mounts().iter().any(|m| m.at == full && m.kind == "fuse.stria");
+            return if dead { fuse::mount::unmount(&full, true).map_err(busy) } else { Err(e) };
+        }
+    };
+    let pid_of = |c: u32| control::ask(c, &json!({"do": "status"})).ok().and_then(|a| a["pid"].as_i64());
+    let pid = pid_of(connection);
+    let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
+    let alone = pid.is_some() && others.into_iter().all(|m| pid_of(m.minor) != pid);
+    fuse::mount::unmount(&at, arguments.lazy).map_err(busy)?;
+    if let (Some(pid), false) = (pid, arguments.lazy)
+        && alone
+    {
+        ends_within(pid as i32, 60_000);
+    }
+    Ok(())
+}
+
+/// Whether a process ends within so many milliseconds.
+pub(super) fn ends_within(pid: i32, milliseconds: i32) -> bool {
+    // SAFETY: plain system call; the result is checked.
+    let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) };
+    if fd < 0 {
+        return true;
+    }
+    let mut poll = libc::pollfd { fd: fd as i32, events: libc::POLLIN, revents: 0 };
+    // SAFETY: one pollfd on the stack; the descriptor is ours and closed here.
+    unsafe {
+        let n = libc::poll(&raw mut poll, 1, milliseconds);
+        libc::close(fd as i32);
+        n > 0
+    }
+}

@@ -1,0 +1,144 @@
+//! Servers as processes, and making stores.
+use std::path::Path;
+
+use rt::{Nid, Rt};
+
+use super::announce;
+use super::dir::ClusterDir;
+use super::settings;
+use crate::cli;
+use crate::config::Config;
+use crate::control::{Event, Events, block_signals};
+use crate::failure::{Failure, Outcome};
+
+/// Runs `work` on a shard of this thread.
+pub(crate) fn on_shard<T>(
+    frames: cache::frames::FramePool,
+    work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    rt::real::run(frames, |rt| work(rt)).map_err(|e| {
+        let why =
+            format!("no runtime: {e}; io_uring or epoll is needed (is a container's seccomp profile in the way?)");
+        Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::ENOSYS))
+    })?
+}
+
+/// The verb `mkfs`.
+///
+/// # Errors
+/// The directory cannot be used, or a store cannot be made.
+pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
+    let config = settings::load(&arguments.settings)?;
+    on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
+        let (dir, osts) = prepare(&rt, &arguments.dir, Some(arguments.osts), &config).await?;
+        println!("{}: file system '{}' of cluster {:016x}, {osts} OSTs", dir.path().display(), dir.fsname, dir.cluster);
+        Ok(())
+    })
+}
+
+/// Opens or makes a cluster's directory with all its stores.
+pub(super) async fn prepare(
+    rt: &Rt,
+    path: &Path,
+    osts: Option<u16>,
+    config: &Config,
+) -> Result<(ClusterDir, u16), Failure> {
+    let dir = ClusterDir::open_or_make(path, config, rt.rng("cluster id").next_u64() | 1)?;
+    let osts = dir.make_missing(rt, osts, config).await?;
+    Ok((dir, osts))
+}
+
+/// Where to listen: as told, else where process `name` listened last, else as configured.
+fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config, secret: bool) -> Result<Nid, Failure> {
+    let configured = Nid::parse(&config.listen).map_err(Failure::usage)?;
+    let nid = match told {
+        Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--listen: {e}")))?,
+        None => match (&configured, dir.last_nid(name)) {
+            (Nid::Tcp(c), Some(Nid::Tcp(last))) if c.port() == 0 && c.ip() == last.ip() => Nid::Tcp(last),
+            _ => configured,
+        },
+    };
+    if !nid.is_loopback() && !secret {
+        return Err(Failure::usage(format!(
+            "{nid} is reachable from other hosts: set cluster.key_file first (head -c 32 /dev/urandom | base64 > FILE), or listen on 127.0.0.1"
+        )));
+    }
+    Ok(nid)
+}
+
+async fn until_told(rt: &Rt, events: &Events) {
+    while !matches!(events.next(rt).await, Event::Signal(_)) {}
+}
+
+/// The verb `mds`.
+///
+/// # Errors
+/// Why the server does not start.
+pub fn mds(arguments: &cli::Mds) -> Outcome {
+    let config = settings::load(&arguments.settings)?;
+    let dir = ClusterDir::open(&arguments.dir)?;
+    let key = settings::key(&config, Some(&dir))?;
+    let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config, key.is_secret())?;
+    block_signals();
+    let events = Events::default();
+    events.watch_signals();
+    on_shard(settings::frames(&config, 0, false), async |rt| {
+        let told = settings::mds(&config)?;
+        let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
+        let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
+        dir.note_running("mdt0", Some(&role.nid))?;
+        let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
+        announce::ready(&role.nid.to_string(), &text);
+        until_told(&rt, &events).await;
+        role.server.stop();
+        let stopped = role.mds.stop().await;
+        dir.note_stopped("mdt0");
+        stopped.map_err(|e| Failure::with_errno(format!("metadata store: {e}"), e.errno()))
+    })
+}
+
+/// The verb `oss`.
+///
+/// # Errors
+/// Why the server does not start.
+pub fn oss(arguments: &cli::Oss) -> Outcome {
+    let config = settings::load(&arguments.settings)?;
+    if config.store_kind == "memory" {
+        return Err(Failure::usage(
+            "store.kind = memory lives in one process with everything else: use 'stria up' without --processes",
+        ));
+    }
+    let dir = ClusterDir::open(&arguments.dir)?;
+    let key = settings::key(&config, Some(&dir))?;
+    let list = layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}")))?;
+    let name = format!("ost{}", arguments.ost);
+    let nid = address(arguments.listen.as_deref(), &dir, &name, &config, key.is_secret())?;
+    let mds = match &arguments.mds {
+        Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
+        None => dir.last_nid("mdt0").ok_or_else(|| {
+            Failure::usage(format!(
+                "{}: its metadata server never ran: start it first, or say --mds ADDRESS",
+                dir.path().display()
+            ))
+        })?,
+    };
+    block_signals();
+    let events = Events::default();
+    events.watch_signals();
+    on_shard(settings::frames(&config, 0, true), async |rt| {
+        let mut stores = Vec::new();
+        for ost in &list {
+            stores.push(settings::store(&rt, &dir, ost.0, &config).await?);
+        }
+        let role =
+            cluster::start_oss(&rt, stores, &nid, &mds, &key, settings::window(&config), &settings::ost(&config));
+        let role = role.map_err(|e| Failure::from(format!("object storage server at {nid}: {e}")))?;
+        settings::tune(&role.oss, &config)?;
+        dir.note_running(&name, Some(&role.nid))?;
+        announce::ready(&role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
+        until_told(&rt, &events).await;
+        let closed = role.oss.close().await;
+        dir.note_stopped(&name);
+        closed.map_err(|e| Failure::with_errno(format!("object store: {e}"), e.errno()))
+    })
+}

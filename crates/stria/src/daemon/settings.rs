@@ -1,0 +1,251 @@
+//! From configuration to what the roles are told.
+use std::path::Path;
+use std::rc::Rc;
+
+use client::ClientConfig;
+use cluster::MountSpec;
+use fuse::TransportChoice;
+use fuse::mount::{MountOptions, OptionError};
+use layout::LayoutSpec;
+use mds::MdsConfig;
+use oss::OstConfig;
+use oss::store::{DeviceProfile, EmulatedStore, MemoryStore, NullStore, ObjectStore, StoreIdentity};
+use ptlrpc::ClusterKey;
+use rt::{Nid, Rt};
+use store_file::FileStoreConfig;
+use types::{Duration, GIB, MIB, OstIndex};
+
+use super::dir::ClusterDir;
+use crate::cli::Settings;
+use crate::config::{Config, parse_ids};
+use crate::failure::Failure;
+
+/// Frames beyond the caches: transfers under way, zero pages, pages between caches.
+const FRAMES_BEYOND_CACHES: u64 = 512 * MIB;
+
+/// Reads `--config` and `--set`.
+///
+/// # Errors
+/// What is wrong, with file and line or option.
+pub fn load(settings: &Settings) -> Result<Config, Failure> {
+    let mut config = match &settings.config {
+        Some(file) => Config::load(file).map_err(Failure::usage)?,
+        None => Config::default(),
+    };
+    for item in &settings.set {
+        let (key, value) =
+            item.split_once('=').ok_or_else(|| Failure::usage(format!("--set {item}: write KEY=VALUE")))?;
+        config.set(key.trim(), value.trim()).map_err(|e| Failure::usage(format!("--set: {e}")))?;
+    }
+    config.check().map_err(Failure::usage)?;
+    Ok(config)
+}
+
+/// The cluster's secret: the configuration's file, else the directory's.
+///
+/// # Errors
+/// The file cannot be read or is too short.
+pub fn key(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Failure> {
+    let file = match (config.key_file.as_str(), dir) {
+        ("", Some(dir)) => dir.key_file.as_str(),
+        (file, _) => file,
+    };
+    if file.is_empty() {
+        return Ok(ClusterKey::none());
+    }
+    let text = std::fs::read(file).map_err(|e| Failure::io("cluster.key_file", Path::new(file), &e))?;
+    ClusterKey::from_text(&text).map_err(|e| Failure::usage(format!("cluster.key_file {file}: {e}")))
+}
+
+/// Page frames for a process with a client, an object server, or both.
+#[must_use]
+pub fn frames(config: &Config, clients: u64, serves: bool) -> cache::frames::FramePool {
+    let store = if serves && config.store_kind == "memory" { capacity(config).saturating_mul(64) } else { 0 };
+    let server = if serves { config.oss_cache_bytes } else { 0 };
+    let bytes = config.client_cache_bytes * clients + server + FRAMES_BEYOND_CACHES;
+    cache::frames::FramePool::new(bytes.saturating_add(store).min(1 << 40))
+}
+
+fn capacity(config: &Config) -> u64 {
+    match config.store_capacity_bytes {
+        0 => 16 * GIB,
+        n => n,
+    }
+}
+
+/// Settings of a metadata server.
+///
+/// # Errors
+/// The default layout is not legal.
+pub fn mds(config: &Config) -> Result<MdsConfig, Failure> {
+    let default_layout = LayoutSpec::from_raw(config.layout_stripe_size, config.layout_stripe_count, -1);
+    let mut mds = MdsConfig {
+        default_layout: default_layout.map_err(|e| Failure::usage(format!("layout: {e}")))?,
+        ..MdsConfig::default()
+    };
+    mds.commit.interval = Duration::from_millis(config.mds_commit_interval_ms);
+    Ok(mds)
+}
+
+/// Settings of an OST.
+#[must_use]
+pub fn ost(config: &Config) -> OstConfig {
+    OstConfig {
+        dispatch_window: config.oss_dispatch_window as u32,
+        nrs_policy: config.nrs_policy.clone(),
+        cache_policy: config.oss_cache_policy.clone(),
+        cache_bytes: config.oss_cache_bytes,
+        read_cache: config.oss_cache_bytes != 0,
+        writethrough_cache: config.oss_cache_bytes != 0,
+        bulk_bytes_max: config.oss_bulk_bytes_max as u32,
+        ..OstConfig::default()
+    }
+}
+
+/// Settings of OSTs that can only be set when they run.
+///
+/// # Errors
+/// What an OST refuses.
+pub fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
+    for ost in oss.osts() {
+        let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.nrs_quantum_requests.to_string());
+        set.map_err(|e| Failure::usage(format!("nrs.quantum_requests: {e}")))?;
+    }
+    Ok(())
+}
+
+/// Opens the store of an OST.
+///
+/// # Errors
+/// Not formatted, another cluster's, a newer format, in use.
+pub async fn store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> Result<Rc<dyn ObjectStore>, Failure> {
+    let identity = || StoreIdentity {
+        cluster: dir.cluster,
+        fsname: dir.fsname.clone(),
+        ost: OstIndex(index),
+        uuid: dir.cluster.rotate_left(16) ^ u64::from(index) ^ 1 << 63,
+    };
+    match config.store_kind.as_str() {
+        "memory" => return Ok(MemoryStore::new(rt, identity(), capacity(config))),
+        "null" => return Ok(NullStore::new(rt, identity(), capacity(config), false)),
+        _ => {}
+    }
+    let files = FileStoreConfig { direct: config.store_direct, ..FileStoreConfig::default() };
+    let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
+    if config.store_kind == "emulated" {
+        let profile = DeviceProfile::named(&config.store_profile).map_err(Failure::usage)?;
+        return Ok(EmulatedStore::new(rt.clone(), store, profile));
+    }
+    Ok(store)
+}
+
+/// How long a restarted server waits for its clients.
+#[must_use]
+pub fn window(config: &Config) -> Duration {
+    Duration::from_secs(config.recovery_window_s)
+}
+
+/// Settings of a client.
+#[must_use]
+pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
+    ClientConfig {
+        key: key.clone(),
+        cache_bytes: config.client_cache_bytes,
+        cache_policy: config.client_cache_policy.clone(),
+        dirty_bytes_max: config.client_max_dirty_mb * MIB,
+        rpcs_in_flight_max: config.client_max_rpcs_in_flight as usize,
+        rpc_pages_max: config.client_max_pages_per_rpc as usize,
+        dirty_age_max: Duration::from_secs(config.client_dirty_age_s),
+        readahead_policy: config.client_readahead_policy.clone(),
+        locks_max: config.client_locks_max as usize,
+        ..ClientConfig::new(mds.clone())
+    }
+}
+
+/// How a client is mounted: configuration, then `-o`.
+///
+/// # Errors
+/// An option that does not exist or has a wrong value.
+pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, Failure> {
+    let ids = |name: &str, value: Option<&str>| -> Result<Option<(u32, u32)>, OptionError> {
+        let value = value.ok_or_else(|| OptionError::NeedsValue(name.into()))?;
+        parse_ids(value).map_err(|why| OptionError::BadValue { name: name.into(), value: value.into(), why })
+    };
+    let mut squash = mount::Squash {
+        root: parse_ids(&config.mount_squash_root).map_err(Failure::usage)?,
+        all: parse_ids(&config.mount_squash_all).map_err(Failure::usage)?,
+    };
+    let text = format!("fsname={fsname},{},{options}", config.mount_options);
+    let parsed = MountOptions::parse_with(&text, |name, value| {
+        match name {
+            "squash_all" | "all_squash" => squash.all = ids(name, value)?,
+            "squash_root" | "root_squash" => squash.root = ids(name, value)?,
+            // Locks are coherent over all clients here, always.
+            "flock" | "localflock" | "user_xattr" | "acl" if value.is_none() => {}
+            _ => return Ok(false),
+        }
+        Ok(true)
+    });
+    let mut options = parsed.map_err(|e| Failure::usage(e.to_string()))?;
+    // SAFETY: plain system call without arguments.
+    if unsafe { libc::geteuid() } == 0 {
+        options.allow_other = true;
+    }
+    let transport = match config.mount_transport.as_str() {
+        "uring" => TransportChoice::Uring,
+        "dev" => TransportChoice::Dev,
+        _ => TransportChoice::Auto,
+    };
+    let kernel_cache = match config.mount_kernel_cache.as_str() {
+        "never" => mount::KernelCaching::Never,
+        "always" => mount::KernelCaching::Always,
+        _ => mount::KernelCaching::Reopened,
+    };
+    Ok(MountSpec { options, transport, squash, kernel_cache })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn settings_come_from_options_and_name_what_is_wrong() {
+        let set = |items: &[&str]| {
+            load(&Settings { config: None, set: items.iter().map(ToString::to_string).collect() })
+                .map_err(|e| e.to_string())
+        };
+        let config = set(&["client.cache_bytes=1G", "nrs.policy=obrr"]).unwrap();
+        assert_eq!((client_bytes(&config), ost(&config).nrs_policy.as_str()), (1 << 30, "obrr"));
+        assert!(set(&["client.cache_bytes"]).unwrap_err().contains("KEY=VALUE"));
+        assert!(set(&["client.cash_bytes=1"]).unwrap_err().contains("did you mean 'client.cache_bytes'"));
+        assert!(set(&["net.listen=0.0.0.0:1"]).unwrap_err().contains("cluster.key_file"));
+    }
+    fn client_bytes(config: &Config) -> u64 {
+        client(config, &Nid::Local("x".into()), &ClusterKey::none()).cache_bytes
+    }
+
+    #[test]
+    fn mount_options_are_read_and_refused_by_name() {
+        let config = Config { mount_options: "noatime".into(), ..Config::default() };
+        let spec = mount(&config, "ro,squash_root=65534:65534,flock", "fs").unwrap();
+        assert!(spec.options.read_only && spec.options.no_atime);
+        assert_eq!(spec.options.fsname, "fs");
+        assert_eq!(spec.squash.root, Some((65534, 65534)));
+        let e = mount(&config, "squash_all=nobody", "fs").unwrap_err().to_string();
+        assert!(e.contains("squash_all=nobody") && e.contains("UID:GID"), "{e}");
+        assert!(mount(&config, "bogus", "fs").unwrap_err().to_string().contains("'bogus'"));
+    }
+
+    #[test]
+    fn a_key_file_must_exist_and_be_long_enough() {
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("key");
+        let config = Config { key_file: file.display().to_string(), ..Config::default() };
+        assert!(key(&config, None).unwrap_err().to_string().contains("cluster.key_file"));
+        std::fs::write(&file, "short\n").unwrap();
+        assert!(key(&config, None).unwrap_err().to_string().contains("at least 16"));
+        std::fs::write(&file, "long enough for a secret\n").unwrap();
+        assert!(key(&config, None).unwrap().is_secret());
+        assert!(!key(&Config::default(), None).unwrap().is_secret());
+    }
+}

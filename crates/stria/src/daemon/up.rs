@@ -1,0 +1,215 @@
+//! `stria up`: a whole cluster and its mounts, on one thread or as processes.
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use cluster::{MdsRole, MountSpec, OssRole};
+use mds::{MemoryKv, MetaKv};
+use ptlrpc::ClusterKey;
+use rt::{Nid, Rt};
+
+use super::announce;
+use super::children::Children;
+use super::dir::ClusterDir;
+use super::mounts::{Mounts, check, patience};
+use super::servers::{on_shard, prepare};
+use super::settings;
+use crate::cli;
+use crate::config::Config;
+use crate::control::{Events, block_signals};
+use crate::failure::{Failure, Outcome};
+
+/// The verb `up`.
+///
+/// # Errors
+/// Why the cluster is not up and mounted; nothing of it stays running.
+pub fn up(arguments: &cli::Up) -> Outcome {
+    let config = settings::load(&arguments.settings)?;
+    let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
+    let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
+    if arguments.background {
+        std::fs::create_dir_all(&arguments.dir).map_err(|e| Failure::io("making", &arguments.dir, &e))?;
+        let log = ClusterDir::open(&arguments.dir).ok().map(|d| d.run().join("up.log"));
+        return announce::in_background(log.as_deref());
+    }
+    block_signals();
+    let events = Rc::new(Events::default());
+    events.watch_signals();
+    let run = Run { arguments, config, spec, places, events };
+    if arguments.processes { run.as_processes() } else { run.in_one_process() }
+}
+
+struct Run<'a> {
+    arguments: &'a cli::Up,
+    config: Config,
+    spec: MountSpec,
+    places: Vec<PathBuf>,
+    events: Rc<Events>,
+}
+
+impl Run<'_> {
+    fn in_one_process(self) -> Outcome {
+        on_shard(settings::frames(&self.config, self.places.len() as u64, true), async |rt| {
+            let (dir, osts) = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let key = settings::key(&self.config, Some(&dir))?;
+            let (mds, oss) = self.start_servers(&rt, &dir, osts, &key).await?;
+            dir.note_running("up", None)?;
+            let outcome = self.serve_mounts(&rt, &dir, osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
+            mds.server.stop();
+            let closed = oss.oss.close().await;
+            let stopped = mds.mds.stop().await;
+            dir.note_stopped("up");
+            let store = |what: &str, e: types::FsError| Failure::with_errno(format!("{what}: {e}"), e.errno());
+            outcome
+                .and(closed.map_err(|e| store("object store", e)))
+                .and(stopped.map_err(|e| store("metadata store", e)))
+        })
+    }
+
+    async fn start_servers(
+        &self,
+        rt: &Rt,
+        dir: &ClusterDir,
+        osts: u16,
+        key: &ClusterKey,
+    ) -> Result<(MdsRole, OssRole), Failure> {
+        let wrong = |e: cluster::RoleError| Failure::from(e.0);
+        let window = settings::window(&self.config);
+        let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
+        let told = settings::mds(&self.config)?;
+        let mds = if self.config.store_kind == "memory" {
+            let kv = memory_mdt(rt, dir).await?;
+            cluster::start_mds_on(rt, kv, &mds_nid, key, window, told).await
+        } else {
+            cluster::start_mds(rt, &dir.mdt(), &mds_nid, key, window, told).await
+        };
+        let mds = mds.map_err(wrong)?;
+        let mut stores = Vec::new();
+        for i in 0..osts {
+            stores.push(settings::store(rt, dir, i, &self.config).await?);
+        }
+        let oss = cluster::start_oss(rt, stores, &oss_nid, &mds_nid, key, window, &settings::ost(&self.config));
+        let oss = oss.map_err(wrong)?;
+        settings::tune(&oss.oss, &self.config)?;
+        Ok((mds, oss))
+    }
+
+    async fn serve_mounts(
+        &self,
+        rt: &Rt,
+        dir: &ClusterDir,
+        osts: u16,
+        mds: &Nid,
+        key: &ClusterKey,
+        roles: &[&str],
+    ) -> Outcome {
+        let mut mounts = Mounts::new(rt.clone(), self.events.clone());
+        for at in &self.places {
+            if let Err(e) = self.add_mount(rt, &mut mounts, at, usize::from(osts), mds, key, roles).await {
+                mounts.give_up().await;
+                return Err(e);
+            }
+        }
+        let list = self.places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ");
+        let text = format!(
+            "'{}' with {osts} OSTs in {} is mounted at {list}; Ctrl-C unmounts and stops",
+            dir.fsname,
+            dir.path().display()
+        );
+        announce::ready(&format!("mounted at {list}"), &text);
+        mounts.serve().await
+    }
+
+    #[expect(clippy::too_many_arguments, reason = "one call site; the arguments are what a mount is made of")]
+    async fn add_mount(
+        &self,
+        rt: &Rt,
+        mounts: &mut Mounts,
+        at: &Path,
+        osts: usize,
+        mds: &Nid,
+        key: &ClusterKey,
+        roles: &[&str],
+    ) -> Outcome {
+        let mut client = settings::client(&self.config, mds, key);
+        client.noatime |= self.spec.options.no_atime;
+        let client = cluster::join(rt, client, osts, patience(&self.config)).await.map_err(|e| Failure::from(e.0))?;
+        mounts.add(client, at, &self.spec, roles).await
+    }
+
+    fn as_processes(self) -> Outcome {
+        if self.config.store_kind == "memory" {
+            return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
+        }
+        let (dir, osts) = on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
+            prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await
+        })?;
+        let key = settings::key(&self.config, Some(&dir))?;
+        let mut servers = start_children(&dir, osts, &settings_arguments(&self.arguments.settings))?;
+        let mds =
+            dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
+        dir.note_running("up", None)?;
+        let outcome = on_shard(settings::frames(&self.config, self.places.len() as u64, false), async |rt| {
+            self.serve_mounts(&rt, &dir, osts, &mds, &key, &["client"]).await
+        });
+        servers.stop();
+        dir.note_stopped("up");
+        outcome
+    }
+}
+
+async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure> {
+    let kv: Rc<dyn MetaKv> = MemoryKv::new();
+    let mut rng = rt.rng("mkfs mdt");
+    // SAFETY: plain system calls without arguments.
+    let (root_uid, root_gid) = unsafe { (libc::geteuid(), libc::getegid()) };
+    let options = mds::MkfsOptions {
+        fsname: dir.fsname.clone(),
+        cluster: dir.cluster,
+        uuid: rng.next_u64() | 1,
+        hash_keys: [rng.next_u64(), rng.next_u64()],
+        hash_mask: u64::MAX,
+        root_uid,
+        root_gid,
+        root_mode: 0o755,
+        now: rt.wall(),
+    };
+    mds::mkfs::format(&kv, &options).await.map_err(|e| Failure::from(e.to_string()))?;
+    Ok(kv)
+}
+
+/// `--config` and `--set` for children.
+pub(crate) fn settings_arguments(settings: &cli::Settings) -> Vec<OsString> {
+    let file = settings.config.iter().flat_map(|f| {
+        let full = std::path::absolute(f).unwrap_or_else(|_| f.clone());
+        [OsString::from("--config"), full.into()]
+    });
+    file.chain(settings.set.iter().flat_map(|s| [OsString::from("--set"), s.into()])).collect()
+}
+
+/// Starts the servers of a directory as processes: the metadata server, then one process per OST.
+///
+/// # Errors
+/// Which server does not start, and why; the others are stopped.
+pub(crate) fn start_children(dir: &ClusterDir, osts: u16, told: &[OsString]) -> Result<Children, Failure> {
+    let mut children = Children::default();
+    for name in std::iter::once("mdt0".to_string()).chain((0..osts).map(|i| format!("ost{i}"))) {
+        forget_taken_port(dir, &name);
+        let role =
+            if name == "mdt0" { vec!["mds".into()] } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
+        let place = [OsString::from("--dir"), dir.path().into()];
+        let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told.iter().cloned()).collect();
+        children.start(&name, arguments, dir.run().join(format!("{name}.log")))?;
+    }
+    Ok(children)
+}
+
+/// A port that somebody else took since the last run is forgotten: no client of that run is left to miss it.
+fn forget_taken_port(dir: &ClusterDir, name: &str) {
+    if let Some(Nid::Tcp(addr)) = dir.last_nid(name)
+        && std::net::TcpListener::bind(addr).is_err()
+        && let Err(e) = std::fs::remove_file(dir.run().join(format!("{name}.nid")))
+    {
+        tracing::warn!("{name}: the address of its last run stays written down: {e}");
+    }
+}

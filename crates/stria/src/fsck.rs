@@ -1,0 +1,177 @@
+//! `stria fsck`: the metadata of a stopped cluster against itself, and against the objects of its OSTs.
+//!
+//! Reads everything, changes nothing. What is a fault: a finding of the metadata server's own check, an object that a
+//! file owns and no OST has, an object with data that no file owns, a block that does not match its checksum.
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::process::ExitCode;
+use std::rc::Rc;
+
+use mds::MetaKv;
+use mds::check::Report;
+use oss::store::{ObjectInfo, ObjectStore};
+use rt::Rt;
+use store_file::FileStoreConfig;
+use types::{ObjectId, format_size};
+
+use crate::cli;
+use crate::daemon::{ClusterDir, on_shard};
+use crate::failure::{Failure, Outcome};
+
+/// Objects read at a time.
+const OBJECTS_PER_READ: usize = 4096;
+/// Findings of one kind that are printed; the rest is counted.
+const SHOWN_MAX: usize = 1000;
+/// Exit code when something is wrong and stays so, as fsck(8) has it.
+const UNCORRECTED: u8 = 4;
+
+/// Collects faults.
+#[derive(Default)]
+struct Faults {
+    count: usize,
+}
+
+impl Faults {
+    fn note(&mut self, text: &str) {
+        self.count += 1;
+        if self.count <= SHOWN_MAX {
+            println!("{text}");
+        }
+    }
+}
+
+/// The verb `fsck`. Exit code 0: nothing is wrong; 4: something is.
+///
+/// # Errors
+/// A store is in use, damaged beyond reading, or another cluster's.
+pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
+    if arguments.repair {
+        return Err(Failure::with_errno(
+            "fsck --repair is not there yet: without it, fsck reports what it finds and changes nothing",
+            libc::EOPNOTSUPP,
+        ));
+    }
+    let dir = ClusterDir::open(&arguments.dir)?;
+    on_shard(cache::frames::FramePool::new(512 << 20), async |rt| {
+        let mut faults = Faults::default();
+        let report = check_metadata(&rt, &dir, &mut faults).await?;
+        let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
+        for index in 0..dir.osts_present() {
+            check_ost(&rt, &dir, index, &report, arguments.data, &mut missing, &mut faults).await?;
+        }
+        for object in &missing {
+            faults.note(&format!("object {object} of file {} is on no OST", report.objects[object]));
+        }
+        if faults.count > SHOWN_MAX {
+            println!("... and {} more", faults.count - SHOWN_MAX);
+        }
+        println!("{} fault(s)", faults.count);
+        Ok(if faults.count == 0 { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+    })
+}
+
+async fn check_metadata(rt: &Rt, dir: &ClusterDir, faults: &mut Faults) -> Result<Report, Failure> {
+    let at = |path: &Path, e: &dyn std::fmt::Display| Failure::from(format!("{}: {e}", path.display()));
+    let kv = store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT);
+    let kv: Rc<dyn MetaKv> = kv.map_err(|e| Failure::from(e.to_string()))?;
+    let report = mds::check::check(&kv).await.map_err(|e| at(&dir.mdt(), &e))?;
+    if report.superblock.cluster != dir.cluster {
+        return Err(Failure::from(format!(
+            "{} belongs to cluster {:016x}, not to {:016x}: put the right store there",
+            dir.mdt().display(),
+            report.superblock.cluster,
+            dir.cluster
+        )));
+    }
+    for finding in &report.findings {
+        faults.note(&format!("MDT: {finding}"));
+    }
+    println!(
+        "MDT: {} inodes, {} objects, {} waiting to be destroyed",
+        report.inodes.len(),
+        report.objects.len(),
+        report.doomed.len()
+    );
+    Ok(report)
+}
+
+#[expect(clippy::too_many_arguments, reason = "one call site; what is checked, against what, and where faults go")]
+async fn check_ost(
+    rt: &Rt,
+    dir: &ClusterDir,
+    index: u16,
+    report: &Report,
+    data: bool,
+    missing: &mut BTreeSet<ObjectId>,
+    faults: &mut Faults,
+) -> Outcome {
+    let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, FileStoreConfig::default()).await;
+    let store = store.map_err(|e| Failure::from(e.0))?;
+    let doomed: BTreeSet<ObjectId> = report.doomed.iter().copied().collect();
+    let failed = |e: types::FsError| Failure::with_errno(format!("{}: {e}", dir.ost(index).display()), e.errno());
+    let (mut objects, mut bytes) = (0u64, 0u64);
+    let mut after = ObjectId::default();
+    loop {
+        let page = store.objects(after, OBJECTS_PER_READ).await.map_err(failed)?;
+        let Some(last) = page.last() else { break };
+        after = last.object;
+        for info in &page {
+            objects += 1;
+            bytes += info.attr.blocks * 4096;
+            missing.remove(&info.object);
+            let owned = report.objects.contains_key(&info.object) || doomed.contains(&info.object);
+            if let Some(text) = unaccounted(index, info, owned) {
+                faults.note(&text);
+            }
+            if data {
+                check_blocks(&*store, index, info.object, faults).await.map_err(failed)?;
+            }
+        }
+    }
+    println!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
+    store.close().await.map_err(failed)
+}
+
+/// Objects without data that nobody owns are made ahead for new files.
+fn unaccounted(index: u16, info: &ObjectInfo, owned: bool) -> Option<String> {
+    let empty = info.attr.size == 0 && info.attr.blocks == 0;
+    (!owned && !empty)
+        .then(|| format!("OST{index:04x}: object {} with {} bytes belongs to no file", info.object, info.attr.size))
+}
+
+async fn check_blocks(
+    store: &dyn ObjectStore,
+    index: u16,
+    object: ObjectId,
+    faults: &mut Faults,
+) -> Result<(), types::FsError> {
+    for bad in store.verify(object).await? {
+        faults.note(&format!("OST{index:04x}: object {object}: {bad:?}"));
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use oss::store::ObjectAttr;
+    use types::OstIndex;
+
+    #[test]
+    fn only_objects_with_data_and_without_a_file_are_faults() {
+        let info = |size, blocks| ObjectInfo {
+            object: ObjectId::new(OstIndex(1), 7),
+            attr: ObjectAttr { size, blocks, ..ObjectAttr::default() },
+        };
+        assert!(unaccounted(1, &info(0, 0), false).is_none());
+        assert!(unaccounted(1, &info(9, 1), true).is_none());
+        assert!(unaccounted(1, &info(9, 1), false).unwrap().contains("9 bytes belongs to no file"));
+        assert!(unaccounted(1, &info(0, 1), false).is_some(), "blocks beyond the end are data");
+    }
+
+    #[test]
+    fn repair_says_that_it_is_not_there() {
+        let arguments = cli::Fsck { dir: "x".into(), data: false, repair: true };
+        assert!(fsck(&arguments).unwrap_err().to_string().contains("not there yet"));
+    }
+}

@@ -1,0 +1,266 @@
+//! `setstripe`: the layout of a new file, or the default of a directory.
+//!
+//! A file gets its layout when it is created. So a new file is created in a scratch directory beside its place, which
+//! has that layout as its default, and moved to its name; nobody sees it half made.
+use std::ffi::OsString;
+use std::fs;
+use std::io;
+use std::os::unix::fs::OpenOptionsExt;
+use std::path::{Path, PathBuf};
+
+use layout::{LayoutSpec, PoolChoice, StripeCount, parse_ost_list, parse_stripe_size};
+use types::OstIndex;
+
+use super::getopt::{Parsed, getopt};
+use super::xattr;
+use crate::failure::{Failure, Outcome};
+
+const USAGE: &str = "usage: setstripe [-c COUNT | -C COUNT] [-S SIZE] [-i INDEX] [-o LIST] [-p POOL] FILE|DIR...
+       setstripe -d DIR...
+  -c COUNT  stripes; -1 all OSTs, 0 the default        -C COUNT  the same, several may share an OST
+  -S SIZE   stripe size, a multiple of 64K; suffix K M G; bare numbers below 4096 are KiB; 0 the default
+  -i INDEX  OST of the first stripe; -1 any            -o LIST   exactly these OSTs, like 0-2,5
+  -p POOL   pool; 'ignore' for none, 'inherit' for the directory's
+  -d        delete a directory's default";
+
+const LONG: &[(&str, char)] = &[
+    ("stripe-count", 'c'),
+    ("overstripe-count", 'C'),
+    ("stripe-size", 'S'),
+    ("stripe-index", 'i'),
+    ("stripe-offset", 'i'),
+    ("ost", 'o'),
+    ("ost-list", 'o'),
+    ("pool", 'p'),
+    ("delete", 'd'),
+    ("layout", 'L'),
+    ("help", 'h'),
+];
+
+/// Runs the verb.
+///
+/// # Errors
+/// What is wrong with the options or the path.
+pub fn setstripe(arguments: &[OsString]) -> Outcome {
+    let parsed = getopt("setstripe", arguments, "c:C:S:i:o:p:L:dh", LONG)?;
+    if parsed.has('h') {
+        println!("{USAGE}");
+        return Ok(());
+    }
+    if parsed.operands.is_empty() {
+        return Err(Failure::usage(format!("setstripe: name a file or a directory\n{USAGE}")));
+    }
+    let spec = read_spec(&parsed)?;
+    for path in &parsed.operands {
+        apply(Path::new(path), &spec, parsed.has('d'))?;
+    }
+    Ok(())
+}
+
+fn integer(option: char, text: &str) -> Result<i64, Failure> {
+    text.parse().map_err(|_| Failure::usage(format!("setstripe: -{option} {text}: write a number")))
+}
+
+fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
+    if parsed.has('d') && parsed.options.iter().any(|(l, _)| *l != 'd') {
+        return Err(Failure::usage("setstripe: -d deletes a default and goes with no other option"));
+    }
+    if parsed.has('c') && parsed.has('C') {
+        return Err(Failure::usage("setstripe: -c and -C exclude each other"));
+    }
+    if let Some(l) = parsed.value('L').filter(|l| *l != "raid0") {
+        return Err(Failure::with_errno(
+            format!("setstripe: layout '{l}' is not supported: use raid0"),
+            libc::EOPNOTSUPP,
+        ));
+    }
+    let wrong = |e: layout::SpecError| Failure::usage(format!("setstripe: {e}"));
+    let count_letter = if parsed.has('C') { 'C' } else { 'c' };
+    let count = parsed.value(count_letter).map_or(Ok(0), |t| integer(count_letter, t))?;
+    let index = parsed.value('i').map_or(Ok(-1), |t| integer('i', t))?;
+    let mut spec = LayoutSpec::from_raw(0, count, index).map_err(wrong)?;
+    if let Some(text) = parsed.value('S') {
+        spec.stripe_size = parse_stripe_size(text).map_err(wrong)?;
+    }
+    spec.pool = PoolChoice::parse(parsed.value('p').unwrap_or("")).map_err(wrong)?;
+    spec.overstripe = parsed.has('C');
+    match parsed.value('o') {
+        Some(list) => spec.with_osts(parse_ost_list(list).map_err(wrong)?).map_err(wrong),
+        None => Ok(spec),
+    }
+}
+
+fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
+    match fs::symlink_metadata(path) {
+        Ok(meta) if meta.is_dir() => {
+            check_osts(path, spec)?;
+            let bytes = layout::xattr::encode_spec(spec);
+            xattr::set_lov(path, (!delete && !spec.is_empty()).then_some(&bytes[..]))
+        }
+        Ok(_) if delete => Err(Failure::with_errno(
+            format!("setstripe: {} is not a directory: -d deletes the default of a directory", path.display()),
+            libc::ENOTDIR,
+        )),
+        Ok(_) => Err(Failure::with_errno(
+            format!(
+                "setstripe: {} exists, and a file keeps the layout it was created with: write a new file and move it over",
+                path.display()
+            ),
+            libc::EEXIST,
+        )),
+        Err(e) if e.kind() == io::ErrorKind::NotFound && !delete => create(path, spec),
+        Err(e) => Err(Failure::io("setstripe: looking at", path, &e)),
+    }
+}
+
+/// Refuses OSTs that the cluster does not have, when the mount tells which it has.
+fn check_osts(on_mount: &Path, spec: &LayoutSpec) -> Outcome {
+    let named: Vec<OstIndex> = spec.osts().iter().copied().chain(spec.index).collect();
+    if named.is_empty() {
+        return Ok(());
+    }
+    let (connection, _) = xattr::connection_of(on_mount)?;
+    let Ok(known) = crate::control::ask_osts(connection) else { return Ok(()) };
+    match named.iter().find(|o| !known.contains(&o.0)) {
+        Some(missing) => Err(Failure::usage(format!(
+            "setstripe: there is no OST with index {}: this file system has {} ('stria df' lists them)",
+            missing.0,
+            show_list(&known)
+        ))),
+        None => Ok(()),
+    }
+}
+
+fn show_list(osts: &[u16]) -> String {
+    match (osts.first(), osts.last()) {
+        (Some(a), Some(b)) if usize::from(b - a) + 1 == osts.len() && a != b => format!("{a}-{b}"),
+        _ => osts.iter().map(u16::to_string).collect::<Vec<_>>().join(","),
+    }
+}
+
+fn create(path: &Path, spec: &LayoutSpec) -> Outcome {
+    let parent = match path.parent() {
+        Some(p) if !p.as_os_str().is_empty() => p,
+        _ => Path::new("."),
+    };
+    check_osts(parent, spec)?;
+    let scratch = Scratch::make(parent)?;
+    xattr::set_lov(&scratch.0, Some(&layout::xattr::encode_spec(&explicit(spec.clone().or(&default_of(parent)?)))))?;
+    let file = scratch.0.join("new");
+    let open = fs::OpenOptions::new().write(true).create_new(true).mode(0o666).open(&file);
+    open.map_err(|e| Failure::io("setstripe: creating", path, &e))?;
+    rename_new(&file, path).map_err(|e| {
+        // The scratch directory must be empty to go.
+        let _ = fs::remove_file(&file);
+        Failure::io("setstripe: creating", path, &e)
+    })
+}
+
+/// The default that files in a directory get; empty when there is none.
+fn default_of(dir: &Path) -> Result<LayoutSpec, Failure> {
+    let Some(bytes) = xattr::get_lov(dir)? else { return Ok(LayoutSpec::default()) };
+    let wrong = |e| Failure::with_errno(format!("setstripe: the default of {}: {e}", dir.display()), libc::EBADMSG);
+    layout::xattr::decode_spec(&bytes).map_err(wrong)
+}
+
+/// Says one stripe where nothing is said: an empty default would be no default, and the root's would hold.
+fn explicit(mut spec: LayoutSpec) -> LayoutSpec {
+    if spec.stripe_count == StripeCount::Default && spec.osts().is_empty() {
+        spec.stripe_count = StripeCount::Exactly(1);
+    }
+    spec
+}
+
+fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+    use std::os::unix::ffi::OsStrExt;
+    let c = |p: &Path| std::ffi::CString::new(p.as_os_str().as_bytes()).map_err(io::Error::from);
+    let (from, to) = (c(from)?, c(to)?);
+    let (cwd, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
+    // SAFETY: NUL-terminated paths that outlive the call.
+    match unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), flags) } {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// A directory that goes when the work is done.
+struct Scratch(PathBuf);
+
+impl Scratch {
+    fn make(parent: &Path) -> Result<Scratch, Failure> {
+        let path = parent.join(format!(".setstripe-{}", std::process::id()));
+        fs::create_dir(&path).map_err(|e| Failure::io("setstripe: creating a file in", parent, &e))?;
+        Ok(Scratch(path))
+    }
+}
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        if let Err(e) = fs::remove_dir(&self.0) {
+            eprintln!("setstripe: {} is left behind: {e}", self.0.display());
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn spec(arguments: &[&str]) -> Result<LayoutSpec, String> {
+        let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
+        let parsed = getopt("setstripe", &arguments, "c:C:S:i:o:p:L:dh", LONG).map_err(|e| e.to_string())?;
+        read_spec(&parsed).map_err(|e| e.to_string())
+    }
+
+    #[test]
+    fn what_users_type_becomes_a_spec() {
+        let s = spec(&["-c", "-1", "-S", "64", "d"]).unwrap();
+        assert_eq!((s.stripe_count, s.stripe_size.unwrap().bytes()), (StripeCount::All, 65536));
+        let s = spec(&["-c2", "-S4M", "-i", "1", "-p", "flash"]).unwrap();
+        assert_eq!((s.stripe_count, s.index), (StripeCount::Exactly(2), Some(OstIndex(1))));
+        let s = spec(&["-o", "0-1,3"]).unwrap();
+        assert_eq!(s.osts(), [OstIndex(0), OstIndex(1), OstIndex(3)]);
+        assert!(spec(&["-C", "8"]).unwrap().overstripe);
+        assert!(spec(&["-d"]).unwrap().is_empty());
+    }
+
+    #[test]
+    fn bad_values_name_value_and_remedy() {
+        for (arguments, text) in [
+            (&["-S", "63K"][..], "stripe size 64512 is too small"),
+            (&["-S", "4G"], "must be below 4G"),
+            (&["-S", "65K"], "not a multiple of 64K"),
+            (&["-c", "2001"], "stripe count 2001 is out of range"),
+            (&["-c", "two"], "-c two: write a number"),
+            (&["-i", "-2"], "stripe index -2"),
+            (&["-o", "3-1"], "'3-1' is not an OST list"),
+            (&["-p", "a-name-that-is-too-long"], "pool"),
+            (&["-d", "-c", "1"], "no other option"),
+            (&["-c", "1", "-C", "2"], "exclude each other"),
+            (&["-L", "mdt"], "use raid0"),
+        ] {
+            let e = spec(arguments).unwrap_err();
+            assert!(e.contains(text) && e.starts_with("setstripe: "), "{arguments:?}: {e}");
+        }
+    }
+
+    #[test]
+    fn outside_a_mount_it_says_so() {
+        let dir = tempfile::tempdir().unwrap();
+        let e = setstripe(&["-c".into(), "2".into(), dir.path().into()]).unwrap_err();
+        assert!(e.to_string().contains("not on a Stria mount"), "{e}");
+        assert_eq!(e.code(), libc::ENOTTY as u8);
+        let file = dir.path().join("f");
+        fs::write(&file, b"x").unwrap();
+        assert_eq!(setstripe(&[file.clone().into()]).unwrap_err().code(), libc::EEXIST as u8);
+        assert_eq!(setstripe(&["-d".into(), file.into()]).unwrap_err().code(), libc::ENOTDIR as u8);
+        assert!(setstripe(&[dir.path().join("new").into()]).is_err());
+        assert_eq!(fs::read_dir(dir.path()).unwrap().count(), 1, "nothing is left behind");
+    }
+
+    #[test]
+    fn index_lists_are_short() {
+        assert_eq!(show_list(&[0, 1, 2, 3]), "0-3");
+        assert_eq!(show_list(&[0, 2]), "0,2");
+        assert_eq!(show_list(&[7]), "7");
+    }
+}

@@ -1,0 +1,139 @@
+//! `status`: mounts of this host, the state of their clusters, the processes of a cluster's directory.
+use serde_json::{Value, json};
+use types::format_size;
+
+use crate::cli;
+use crate::control;
+use crate::daemon::ClusterDir;
+use crate::failure::{Failure, Outcome};
+
+/// The verb `status`.
+///
+/// # Errors
+/// The path is on no mount, the directory is no cluster's. A mount that does not answer is shown, not an error.
+pub fn status(arguments: &cli::Status) -> Outcome {
+    if let Some(dir) = &arguments.dir {
+        return processes(&ClusterDir::open(dir)?);
+    }
+    let only = arguments.path.as_deref().map(crate::lfs::connection_of).transpose()?.map(|c| c.0);
+    let mounts: Vec<_> = fuse::mount::mounts()
+        .into_iter()
+        .filter(|m| m.kind == "fuse.stria" && only.is_none_or(|c| c == m.minor))
+        .collect();
+    if mounts.is_empty() && !arguments.json {
+        println!("no Stria file system is mounted here\n{}", fuse::probe::probe());
+    }
+    for m in mounts {
+        match control::ask(m.minor, &json!({"do": "status"})) {
+            Ok(answer) if arguments.json => println!("{answer}"),
+            Ok(answer) => print!("{}", show(&answer)),
+            Err(e) if arguments.json => println!("{}", json!({"mount_point": m.at, "error": e.to_string()})),
+            Err(e) => println!("{}: {e}", m.at.display()),
+        }
+    }
+    Ok(())
+}
+
+fn processes(dir: &ClusterDir) -> Outcome {
+    println!(
+        "{}: file system '{}', cluster {:016x}, {} OST directories",
+        dir.path().display(),
+        dir.fsname,
+        dir.cluster,
+        dir.osts_present()
+    );
+    for (name, pid, alive) in dir.processes() {
+        let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
+        println!("  {name:<8} process {pid} {}{nid}", if alive { "runs" } else { "is gone" });
+    }
+    Ok(())
+}
+
+fn show(a: &Value) -> String {
+    let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
+    let mut out = format!(
+        "{}: '{}' of cluster {}, client {}, process {}, {}\n",
+        text(&a["mount_point"]),
+        text(&a["fsname"]),
+        text(&a["cluster"]),
+        text(&a["client"]),
+        a["pid"],
+        text(&a["transport"])
+    );
+    let cache = &a["cache"];
+    let figure = |key: &str| cache[key].as_u64().unwrap_or(0);
+    out += &format!(
+        "  cache {} of {} ({}), {} hits, {} misses\n",
+        format_size(figure("used_pages") * 4096),
+        format_size(figure("max_pages") * 4096),
+        text(&cache["policy"]),
+        figure("hits"),
+        figure("misses")
+    );
+    let osts = a["osts"].as_array().cloned().unwrap_or_default();
+    for t in std::iter::once(&a["mdt"]).chain(&osts) {
+        let traffic = match t["read_rpcs"].as_u64() {
+            Some(reads) => format!(
+                ", read {} in {reads}, wrote {} in {} RPCs",
+                format_size(t["read_bytes"].as_u64().unwrap_or(0)),
+                format_size(t["write_bytes"].as_u64().unwrap_or(0)),
+                t["write_rpcs"]
+            ),
+            None => String::new(),
+        };
+        let why = t["failure"].as_str().map(|f| format!(" ({f})")).unwrap_or_default();
+        let off = if t["active"] == false { ", deactivated" } else { "" };
+        out += &format!(
+            "  {} at {}: {}{off}{traffic}{why}\n",
+            text(&t["target"]),
+            text(&t["nid"]),
+            text(&t["state"]).to_lowercase()
+        );
+    }
+    out
+}
+
+/// `lctl dl`: devices, one a line.
+///
+/// # Errors
+/// Nothing is mounted, or nobody answers.
+pub fn device_list() -> Outcome {
+    let mounts: Vec<_> = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria").collect();
+    if mounts.is_empty() {
+        return Err(Failure::with_errno("no Stria file system is mounted here", libc::ENODEV));
+    }
+    let mut number = 0;
+    for m in mounts {
+        let a = control::ask(m.minor, &json!({"do": "status"}))?;
+        let client = a["client"].as_str().unwrap_or("?").to_string();
+        let osts = a["osts"].as_array().cloned().unwrap_or_default();
+        for (kind, t) in std::iter::once(("mdc", &a["mdt"])).chain(osts.iter().map(|o| ("osc", o))) {
+            let state = if t["state"] == "Full" { "UP" } else { "IN" };
+            println!("{number:>3} {state} {kind} {}-{kind}-{client} {client} 1", t["target"].as_str().unwrap_or("?"));
+            number += 1;
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_mount_is_shown_with_its_servers() {
+        let a = json!({
+            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring",
+            "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
+            "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full"},
+            "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
+                      "read_rpcs": 2, "read_bytes": 4096, "write_rpcs": 1, "write_bytes": 1048576}],
+        });
+        let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
+  cache 1.0M of 256M (lru), 3 hits, 1 misses
+  stria-MDT0000 at local:mds: full
+  stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
+";
+        assert_eq!(show(&a), expected);
+    }
+}

@@ -1,0 +1,189 @@
+//! Clusters brought up by the program and used through their mounts, as a user would. Needs root and `/dev/fuse`.
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// Whether mounts can be made here; under CI they must.
+fn can_mount() -> bool {
+    // SAFETY: plain system call without arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    let why = format!("needs root ({root}) and /dev/fuse ({device})");
+    assert!(root && device || std::env::var("CI").as_deref() != Ok("true"), "{why}");
+    if !(root && device) {
+        println!("not run: {why}");
+    }
+    root && device
+}
+
+fn stria(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stria")).args(arguments).output().unwrap()
+}
+fn good(arguments: &[&str]) -> String {
+    let out = stria(arguments);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(out.stdout).unwrap()
+}
+fn refused(arguments: &[&str]) -> (i32, String) {
+    let out = stria(arguments);
+    assert!(!out.status.success(), "{arguments:?} succeeded");
+    (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+/// A cluster in a temporary directory, unmounted at the end whatever happened.
+struct Up {
+    dir: tempfile::TempDir,
+    mounts: Vec<PathBuf>,
+}
+
+impl Up {
+    fn new(more: &[&str]) -> Up {
+        let mut up = Up { dir: tempfile::tempdir().unwrap(), mounts: Vec::new() };
+        up.start(more);
+        up
+    }
+    fn start(&mut self, more: &[&str]) {
+        let at = self.dir.path().join("mnt");
+        fs::create_dir_all(&at).unwrap();
+        let cluster = self.cluster();
+        let mut line = vec!["up", "--background", "--dir", &cluster, "--mount", at.to_str().unwrap()];
+        line.extend(more);
+        good(&line);
+        self.mounts.push(at);
+    }
+    fn cluster(&self) -> String {
+        self.dir.path().join("c").to_str().unwrap().into()
+    }
+    fn at(&self, name: &str) -> String {
+        self.dir.path().join("mnt").join(name).to_str().unwrap().into()
+    }
+    fn stop(&mut self) {
+        while let Some(at) = self.mounts.pop() {
+            good(&["umount", at.to_str().unwrap()]);
+        }
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        for at in self.mounts.iter().rev() {
+            // A test that failed may have left anything.
+            drop(Command::new("umount").arg("-l").arg(at).output());
+        }
+    }
+}
+
+#[test]
+fn a_cluster_in_one_process_keeps_files_over_a_restart() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "3"]);
+    let data: Vec<u8> = (0..3_000_000u32).flat_map(|i| i.to_le_bytes()).collect();
+    fs::write(up.at("file"), &data).unwrap();
+    fs::create_dir(up.at("d")).unwrap();
+    let (_, said) = refused(&["up", "--dir", &up.cluster(), "--mount", up.dir.path().to_str().unwrap()]);
+    assert!(said.contains("in use"), "{said}");
+    let (code, said) = refused(&["up", "--dir", &up.cluster(), "--mount", &up.at("")]);
+    assert!(code == libc::EBUSY && said.contains("busy"), "{code} {said}");
+    up.stop();
+    let checked = good(&["fsck", "--data", "--dir", &up.cluster()]);
+    assert!(checked.ends_with("0 fault(s)\n"), "{checked}");
+    up.start(&[]);
+    assert!(fs::read(up.at("file")).unwrap() == data && Path::new(&up.at("d")).is_dir());
+    up.stop();
+}
+
+#[test]
+fn layouts_are_set_shown_and_found_with_the_words_of_lfs() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "4"]);
+    let (wide, two) = (up.at("wide"), up.at("two"));
+    fs::create_dir(&wide).unwrap();
+    good(&["setstripe", "-c", "-1", "-S", "1M", &wide]);
+    assert_eq!(
+        good(&["getstripe", "-d", &wide]),
+        format!("{wide}\nstripe_count:  -1 stripe_size:   1048576 pattern:       raid0 stripe_offset: -1\n")
+    );
+    fs::write(up.at("wide/f"), vec![1; 5 << 20]).unwrap();
+    assert_eq!(good(&["getstripe", "-c", &up.at("wide/f")]), "4\n");
+    good(&["setstripe", "-c", "2", "-i", "1", "-S", "64", &two]);
+    let shown = good(&["getstripe", &two]);
+    assert!(shown.starts_with(&format!("{two}\nlmm_stripe_count:  2\nlmm_stripe_size:   65536\nlmm_pattern:       raid0\nlmm_layout_gen:    0\nlmm_stripe_offset: 1\n\tobdidx")), "{shown}");
+    assert_eq!(fs::metadata(&two).unwrap().len(), 0);
+    assert_eq!(good(&["find", &up.at(""), "-type", "f", "-stripe-count", "+2"]).trim_end(), up.at("wide/f"));
+    assert_eq!(good(&["find", &up.at(""), "-type", "f", "-ost", "2", "-stripe-size", "64k"]).trim_end(), two);
+
+    assert_eq!(refused(&["setstripe", "-c", "1", &two]).0, libc::EEXIST);
+    let (code, said) = refused(&["setstripe", "-i", "9", &up.at("new")]);
+    assert!(code == libc::EINVAL && said.contains("no OST with index 9: this file system has 0-3"), "{said}");
+    good(&["setstripe", "-d", &wide]);
+    assert_eq!(good(&["getstripe", "-c", "-d", &wide]), "1\n");
+    assert_eq!(fs::read_dir(up.at("")).unwrap().count(), 2, "no scratch directory is left");
+
+    let df = good(&["df", &up.at("")]);
+    let ost3 = format!("[OST:3]");
+    assert!(
+        df.starts_with("UUID  ")
+            && df.contains("stria-MDT0000_UUID")
+            && df.contains(&ost3)
+            && df.contains("filesystem_summary:"),
+        "{df}"
+    );
+    up.stop();
+}
+
+#[test]
+fn parameters_of_clients_and_servers_are_read_and_set_by_pattern() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "2"]);
+    let at = up.at("");
+    let on = |verb: &str, rest: &[&str]| {
+        let mut line = vec![verb, "--at", &at];
+        line.extend(rest);
+        good(&line)
+    };
+    assert_eq!(on("get_param", &["-n", "osc.*.max_rpcs_in_flight"]), "8\n8\n");
+    assert!(on("set_param", &["osc.*OST0001*.max_rpcs_in_flight=16"]).contains("max_rpcs_in_flight=16"));
+    assert_eq!(on("get_param", &["-n", "osc.*.max_rpcs_in_flight"]), "8\n16\n");
+    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "fifo\n");
+    on("set_param", &["ost.OSS.ost_io.nrs_policies=obrr"]);
+    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "obrr\n");
+    assert!(on("get_param", &["mdt.*.md_stats"]).contains("snapshot_time"));
+    assert_eq!(on("list_param", &["obdfilter.*"]), "obdfilter.stria-OST0000\nobdfilter.stria-OST0001\n");
+    let (code, said) = refused(&["set_param", "--at", &at, "osc.*.max_rpcs_in_flight=0"]);
+    assert!(code == libc::EINVAL && said.contains("from 1 to 256"), "{said}");
+    assert_eq!(refused(&["get_param", "--at", &at, "no.such.thing"]).0, libc::ENOENT);
+    assert!(good(&["status", &at]).contains("stria-OST0001 at local:oss: full"));
+    up.stop();
+}
+
+#[test]
+fn processes_serve_two_mounts_and_a_killed_server_comes_back() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "2", "--processes"]);
+    let second = up.dir.path().join("mnt2");
+    fs::create_dir(&second).unwrap();
+    good(&["mount", "--background", "--dir", &up.cluster(), second.to_str().unwrap()]);
+    up.mounts.push(second.clone());
+    fs::write(up.at("f"), b"one").unwrap();
+    assert_eq!(fs::read(second.join("f")).unwrap(), b"one");
+    let pid = fs::read_to_string(Path::new(&up.cluster()).join("run/ost0.pid")).unwrap();
+    assert!(Command::new("kill").args(["-KILL", pid.trim()]).status().unwrap().success());
+    for i in 0..8 {
+        let name = format!("after{i}");
+        fs::write(second.join(&name), vec![i; 100_000]).unwrap();
+        fs::File::open(second.join(&name)).unwrap().sync_all().unwrap();
+        assert_eq!(fs::read(up.at(&name)).unwrap(), vec![i; 100_000]);
+    }
+    let status = good(&["status", "--dir", &up.cluster()]);
+    assert!(status.contains("mdt0") && status.contains("ost1"), "{status}");
+    up.stop();
+}
