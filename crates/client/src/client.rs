@@ -65,7 +65,7 @@ impl Client {
     pub async fn join(rt: Rt, config: ClientConfig, patience: Duration) -> Result<Rc<Client>, JoinError> {
         let mut config = config;
         if config.client.0 == 0 {
-            config.client = ClientId(rt.rng("client id").next_u64() | 1);
+            config.client = ClientId(rt.random());
         }
         let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
         readahead::FileReadahead::new(&config.readahead_policy, &config.readahead)
@@ -117,11 +117,10 @@ impl Client {
     async fn connect(self: &Rc<Self>, patience: Duration) -> Result<(), JoinError> {
         let mds = self.config.mds.clone();
         let nobody: Weak<Client> = Weak::new();
-        let scout = Import::new(
-            self.rt.clone(),
-            ImportConfig { recoverable: false, ..self.import_config(mds.clone(), "*") },
-            nobody,
-        );
+        // A session of its own, so that its end is not the end of ours.
+        let visitor = ClientId(self.rt.random());
+        let visit = ImportConfig { recoverable: false, client: visitor, ..self.import_config(mds.clone(), "*") };
+        let scout = Import::new(self.rt.clone(), visit, nobody);
         let reason = |i: &Import, e: FsError| {
             let why = i.failure().unwrap_or_else(|| e.to_string());
             JoinError(format!("cannot join the cluster at {mds}: {why}"))
@@ -469,7 +468,7 @@ impl LockOwner for Client {
             }
         })
     }
-    fn value_block(&self, _lock: &LockDesc, _lvb: &wl::Lvb) {}
+    fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb) {}
     fn lost(&self, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return };
         inode.stale.set(true);

@@ -6,7 +6,7 @@ use cache::frames::{Bulk, FRAME_BYTES, FrameRun, RUN_FRAMES_MAX, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use readahead::{Facts, Plan};
-use types::{Extent, FsError};
+use types::{Extent, FsError, HandleId};
 use wire::Op;
 
 use crate::client::Client;
@@ -21,6 +21,20 @@ const PAGE: u64 = FRAME_BYTES as u64;
 const O_APPEND: u32 = 0o2000;
 const O_DIRECT: u32 = 0o40000;
 const O_DSYNC: u32 = 0o10000;
+
+/// A write lock in use: taken for this write, or lent by an append that holds all of them.
+enum WriteLock<'a> {
+    Own(Held),
+    Lent(&'a Held),
+}
+impl WriteLock<'_> {
+    fn handle(&self) -> HandleId {
+        match self {
+            WriteLock::Own(held) => held.handle(),
+            WriteLock::Lent(held) => held.handle(),
+        }
+    }
+}
 
 impl Client {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
@@ -291,10 +305,12 @@ impl Client {
         for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
             let from = (piece.file.start - offset) as usize;
             let part = &data[from..from + piece.file.len() as usize];
+            // An append writes under the locks it holds: it must not wait for others meanwhile.
+            let held = appending.get(usize::from(piece.stripe.0));
             if file.flags() & O_DIRECT != 0 {
-                self.write_uncached(&s, piece, part).await?;
+                self.write_uncached(&s, piece, part, held).await?;
             } else {
-                self.write_piece(&s, piece, part, !appending.is_empty(), data.len() as u64).await?;
+                self.write_piece(&s, piece, part, held, data.len() as u64).await?;
             }
         }
         drop(appending);
@@ -323,7 +339,7 @@ impl Client {
             }
             for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
                 let from = (piece.file.start - offset) as usize;
-                self.write_piece(&s, piece, &data[from..from + piece.file.len() as usize], false, piece.file.len())
+                self.write_piece(&s, piece, &data[from..from + piece.file.len() as usize], None, piece.file.len())
                     .await?;
             }
             Ok(())
@@ -346,28 +362,39 @@ impl Client {
         Ok(held)
     }
 
+    /// The write lock of a piece: the one at hand, one that is cached, or a new one.
+    async fn lock_for_write<'a>(
+        &self,
+        osc: &Rc<Osc>,
+        object: &Object,
+        extent: Extent,
+        held: Option<&'a Held>,
+    ) -> Result<WriteLock<'a>, FsError> {
+        if let Some(held) = held {
+            return Ok(WriteLock::Lent(held));
+        }
+        let data = LockPolicyData::extent(extent);
+        if let Some(held) = osc.locks.find(object.resource(), LockMode::Pw, &data) {
+            return Ok(WriteLock::Own(held));
+        }
+        let held = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE).await;
+        held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
+    }
+
     async fn write_piece(
         &self,
         s: &Striping,
         piece: Piece,
         data: &[u8],
-        locked: bool,
+        held: Option<&Held>,
         request: u64,
     ) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
-        if !locked {
+        if held.is_none() {
             osc.dirty_room(piece.object.len()).await;
         }
-        let lock = LockPolicyData::extent(piece.object.align_out(PAGE));
-        let held = match osc.locks.find(object.resource(), LockMode::Pw, &lock) {
-            Some(held) => held,
-            None => osc
-                .locks
-                .acquire(object.resource(), LockMode::Pw, lock, EnqueueFlags::NONE)
-                .await
-                .map_err(|e| osc.import().err().unwrap_or(e.error()))?,
-        };
+        let lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size()).written();
         let mut write_through = false;
         let mut at = piece.object.start;
@@ -388,7 +415,7 @@ impl Client {
                     rest = &rest[take..];
                 }
                 Ok(None) => {
-                    osc.load(object, page, page + 1, held.handle(), access).await?;
+                    osc.load(object, page, page + 1, lock.handle(), access).await?;
                 }
                 Err(FsError::NoMemory) => {
                     osc.flush(object, Extent::ALL, false).await;
@@ -405,19 +432,23 @@ impl Client {
         Ok(())
     }
 
-    async fn write_uncached(&self, s: &Striping, piece: Piece, data: &[u8]) -> Result<(), FsError> {
+    async fn write_uncached(
+        &self,
+        s: &Striping,
+        piece: Piece,
+        data: &[u8],
+        held: Option<&Held>,
+    ) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
         let wide = piece.object.align_out(PAGE);
-        let held =
-            osc.locks.acquire(object.resource(), LockMode::Pw, LockPolicyData::extent(wide), EnqueueFlags::NONE).await;
-        let held = held.map_err(|e| e.error())?;
+        let lock = self.lock_for_write(&osc, object, wide, held).await?;
         osc.flush(object, wide, false).await;
         osc.discard(object, wide, false);
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         let mut bulk = self.rt.bulk(data.len()).await;
         bulk.copy_in(0, data);
-        osc.write_direct(object, piece.object.start, bulk, held.handle()).await?;
+        osc.write_direct(object, piece.object.start, bulk, lock.handle()).await?;
         object.grow(piece.object.end);
         Ok(())
     }

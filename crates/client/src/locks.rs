@@ -25,8 +25,8 @@ use crate::convert;
 pub(crate) trait LockOwner: 'static {
     /// Flush and drop what only this lock covers (but what `keep` covers).
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()>;
-    /// A lock came with the value block of its object.
-    fn value_block(&self, lock: &LockDesc, lvb: &w::Lvb);
+    /// An answer brought the value block of an object, with a lock or (glimpse) without.
+    fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
     /// The lock is gone and nothing could be flushed.
     fn lost(&self, lock: LockDesc);
 }
@@ -159,12 +159,12 @@ impl Locks {
         flags: EnqueueFlags,
         answer: Result<w::EnqueueReply, FsError>,
     ) {
+        if let Ok(reply) = &answer {
+            self.tell_value_block(resource, reply.lvb.as_ref());
+        }
         let outcome = match answer {
             Ok(reply) if reply.granted => match convert::desc(reply.handle, cookie, &reply.lock) {
-                Ok(desc) => {
-                    self.tell_value_block(&desc, reply.lvb.as_ref());
-                    EnqueueOutcome::Granted(desc)
-                }
+                Ok(desc) => EnqueueOutcome::Granted(desc),
                 Err(_) => EnqueueOutcome::Denied(DenyReason::Invalid),
             },
             Ok(reply) if reply.handle.0 != 0 => EnqueueOutcome::Waiting(reply.handle),
@@ -181,9 +181,9 @@ impl Locks {
         self.act(out);
     }
 
-    fn tell_value_block(&self, desc: &LockDesc, lvb: Option<&w::Lvb>) {
+    fn tell_value_block(&self, resource: ResourceId, lvb: Option<&w::Lvb>) {
         if let (Some(lvb), Some(owner)) = (lvb, self.owner()) {
-            owner.value_block(desc, lvb);
+            owner.value_block(resource, lvb);
         }
     }
 
@@ -216,7 +216,7 @@ impl Locks {
         let desc = convert::desc(call.handle, cookie, &call.lock)?;
         let mut out = Vec::new();
         if call.status == 0 {
-            self.tell_value_block(&desc, call.lvb.as_ref());
+            self.tell_value_block(desc.resource, call.lvb.as_ref());
             self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
         } else {
             let outcome = EnqueueOutcome::Denied(DenyReason::Cancelled);

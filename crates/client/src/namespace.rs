@@ -297,7 +297,8 @@ impl Client {
         self.name_removed(parent, name);
         if let Some(inode) = child.filter(|c| !c.is_zero()).and_then(|c| self.known_inode(c)) {
             self.changed_behind(&inode, &reply.attr);
-            if reply.attr.fid == inode.fid && reply.attr.nlink == 0 && inode.opens.get() == 0 {
+            let gone = reply.attr.nlink == 0 && reply.attr.flags & AttrFlags::ORPHAN == 0;
+            if reply.attr.fid == inode.fid && gone {
                 self.discard_data(&inode);
             }
         }

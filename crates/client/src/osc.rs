@@ -5,7 +5,7 @@ use std::rc::{Rc, Weak};
 
 use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
-use ldlm::{InodeBits, LockDesc, LockMode};
+use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
 use ptlrpc::{CallOptions, Callbacks, Import};
 use rt::sync::{Event, Semaphore};
 use rt::{LocalFuture, Rt};
@@ -589,8 +589,10 @@ impl LockOwner for Osc {
             }
         })
     }
-    fn value_block(&self, lock: &LockDesc, lvb: &wl::Lvb) {
-        let Some(object) = self.object(lock) else { return };
+    fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb) {
+        let Some(object) = self.client.upgrade().and_then(|c| c.find_object(types::ObjectId(resource.fid))) else {
+            return;
+        };
         object.set_size(lvb.size.max(object.unwritten_end()));
         object.mtime.set(object.mtime.get().max(lvb.mtime));
         object.blocks512.set(lvb.blocks);

@@ -61,7 +61,11 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
                 join(&rt, ClientConfig::new(mds_nid.clone()), usize::from(osts), Duration::from_secs(20)).await?;
             let (role, serving) = start_mount(other, std::path::Path::new(second), &spec)?;
             rt.spawn(async move {
-                let _ = serving.await;
+                // The whole role lives as long as the mount.
+                let role = role;
+                if let Err(e) = serving.await {
+                    eprintln!("second mount: {e}");
+                }
                 role.client.leave().await;
             });
         }

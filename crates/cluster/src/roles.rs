@@ -48,12 +48,7 @@ pub struct OssRole {
 
 /// Settings that both kinds of server share.
 fn server_config(rt: &Rt, key: &ClusterKey, recovery_window: Duration) -> ServerConfig {
-    ServerConfig {
-        key: key.clone(),
-        recovery_window,
-        client_timeout: Duration::from_secs(60),
-        boot: rt.rng("boot").next_u64() | 1,
-    }
+    ServerConfig { key: key.clone(), recovery_window, client_timeout: Duration::from_secs(60), boot: rt.random() }
 }
 
 /// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid).
@@ -61,12 +56,11 @@ fn server_config(rt: &Rt, key: &ClusterKey, recovery_window: Duration) -> Server
 /// # Errors
 /// [`RoleError`]: the directory holds a store already, or cannot be written.
 pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: (u32, u32)) -> Result<(), RoleError> {
-    let mut rng = rt.rng("mkfs mdt");
     let options = mds::MkfsOptions {
         fsname: fsname.into(),
         cluster,
-        uuid: rng.next_u64() | 1,
-        hash_keys: [rng.next_u64(), rng.next_u64()],
+        uuid: rt.random(),
+        hash_keys: [rt.random(), rt.random()],
         hash_mask: u64::MAX,
         root_uid: owner.0,
         root_gid: owner.1,
@@ -138,7 +132,7 @@ pub async fn format_ost(
     capacity_bytes: u64,
 ) -> Result<(), RoleError> {
     std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
-    let uuid = rt.rng(&format!("mkfs {ost}")).next_u64() | 1;
+    let uuid = rt.random();
     let identity = StoreIdentity { cluster, fsname: fsname.into(), ost, uuid };
     let options = store_file::MkfsOptions { identity, capacity_bytes };
     store_file::mkfs(rt, dir, &options).await.map_err(|e| RoleError(e.to_string()))
@@ -210,7 +204,7 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
     let config = ImportConfig {
         nid: mds.clone(),
         target: "*".into(),
-        client: ClientId(rt.rng(&format!("register {}", identity.target())).next_u64() | 1),
+        client: ClientId(rt.random()),
         key: key.clone(),
         recoverable: false,
         ping_interval: Duration::from_secs(10),

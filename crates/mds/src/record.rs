@@ -158,6 +158,9 @@ impl Inode {
         if self.has(InodeFlags::HAS_ACL) {
             flags |= AttrFlags::HAS_ACL;
         }
+        if self.has(InodeFlags::ORPHAN) {
+            flags |= AttrFlags::ORPHAN;
+        }
         Attr {
             fid: self.fid,
             mode: self.mode,

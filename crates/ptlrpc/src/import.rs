@@ -432,8 +432,7 @@ impl Import {
 
     async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
         let bad = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
-        let mut rng = self.rt.rng(&format!("import {} {}", self.config.target, self.rt.now().0));
-        let nonce: Vec<u8> = (0..4).flat_map(|_| rng.next_u64().to_le_bytes()).collect();
+        let nonce: Vec<u8> = (0..4).flat_map(|_| self.rt.random().to_le_bytes()).collect();
         let target = self.config.target.as_bytes();
         let client = self.config.client;
         let ask = ConnectRequest {

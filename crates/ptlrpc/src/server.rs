@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use cache::frames::Bulk;
+use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
 use types::{ClientId, Duration, FsError, Transno};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
@@ -86,13 +87,14 @@ pub struct Server {
     config: ServerConfig,
     targets: RefCell<BTreeMap<String, Rc<Target>>>,
     stopping: Cell<bool>,
+    stopped: Event,
 }
 
 impl Server {
     /// A server without targets.
     #[must_use]
     pub fn new(rt: Rt, config: ServerConfig) -> Rc<Server> {
-        Rc::new(Server { rt, config, targets: RefCell::default(), stopping: Cell::new(false) })
+        Rc::new(Server { rt, config, targets: RefCell::default(), stopping: Cell::new(false), stopped: Event::new() })
     }
 
     /// Adds a target; its known sessions start in recovery.
@@ -144,7 +146,9 @@ impl Server {
         let me = self.clone();
         self.rt.spawn(async move {
             while !me.stopping.get() {
-                match listener.accept().await {
+                let stopped = me.stopped.wait();
+                let Ok(accepted) = rt::sync::race(listener.accept(), stopped).await else { break };
+                match accepted {
                     Ok(connection) => {
                         let server = me.clone();
                         me.rt.spawn(async move { server.serve(connection).await });
@@ -163,6 +167,7 @@ impl Server {
     /// Closes every connection and answers nothing any more.
     pub fn stop(&self) {
         self.stopping.set(true);
+        self.stopped.notify();
         for t in self.targets.borrow().values() {
             for e in t.exports.borrow().values() {
                 e.disconnect();
@@ -299,10 +304,9 @@ impl Server {
     }
 
     fn nonce(&self) -> [u8; PROOF_BYTES] {
-        let mut rng = self.rt.rng(&format!("nonce {}", self.rt.now().0));
         let mut nonce = [0; PROOF_BYTES];
         for chunk in nonce.chunks_mut(8) {
-            chunk.copy_from_slice(&rng.next_u64().to_le_bytes());
+            chunk.copy_from_slice(&self.rt.random().to_le_bytes());
         }
         nonce
     }
@@ -356,8 +360,9 @@ impl Server {
                 continue;
             }
             if header.op == Op::Disconnect {
-                export.disconnect_reply(&header, sink);
+                // The session is gone when the client learns that it is: the next one begins afresh.
                 close(target, header.client, false).await;
+                export.disconnect_reply(&header, sink);
                 return Ok(());
             }
             self.accept(target, export, header, body, bulk);

@@ -19,6 +19,7 @@ use std::io;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use cache::frames::{Bulk, FramePool};
@@ -39,6 +40,13 @@ pub trait World {
     fn spawn(&self, task: LocalFuture<()>);
     /// Seed of the world's randomness: fixed in a simulation, fresh entropy in reality.
     fn seed(&self) -> u64;
+    /// A number that no earlier call gave, for ids and nonces. A world that must repeat itself draws from one stream of
+    /// its own; this draws from the process's.
+    fn random(&self) -> u64 {
+        static DRAWN: AtomicU64 = AtomicU64::new(0);
+        let n = DRAWN.fetch_add(1, Ordering::Relaxed);
+        Rng::new(self.seed() ^ n.rotate_left(40)).next_u64()
+    }
     /// Opens a message stream to a server.
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>>;
     /// Accepts message streams at an address. Port 0 takes any free port; [`Listener::nid`] tells which.
@@ -97,7 +105,12 @@ impl Rt {
         })
         .await
     }
-    /// The random stream of component `name`.
+    /// A fresh random number, for ids and nonces; never 0.
+    #[must_use]
+    pub fn random(&self) -> u64 {
+        self.0.random() | 1
+    }
+    /// The random stream of component `name`: the same one at every call.
     #[must_use]
     pub fn rng(&self, name: &str) -> Rng {
         Rng::named(self.0.seed(), name)

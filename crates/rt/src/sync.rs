@@ -257,6 +257,18 @@ impl<T> Queue<T> {
     }
 }
 
+/// Waits for whichever of two comes first: `Ok` of the first, `Err` of the second; the other is dropped.
+pub async fn race<A: Future, B: Future>(first: A, second: B) -> Result<A::Output, B::Output> {
+    let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
+    poll_fn(|cx| {
+        if let Poll::Ready(v) = first.as_mut().poll(cx) {
+            return Poll::Ready(Ok(v));
+        }
+        second.as_mut().poll(cx).map(Err)
+    })
+    .await
+}
+
 /// Waits for all of `work`; results in order.
 pub async fn join_all<F: Future>(work: Vec<F>) -> Vec<F::Output> {
     enum Slot<F: Future> {

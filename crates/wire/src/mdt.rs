@@ -15,6 +15,8 @@ impl AttrFlags {
     pub const HAS_XATTRS: u32 = 4;
     /// The inode has a POSIX ACL.
     pub const HAS_ACL: u32 = 8;
+    /// No name is left, but somebody has it open.
+    pub const ORPHAN: u32 = 16;
 }
 
 /// Bits of [`SetattrRequest::valid`] and [`CloseRequest::valid`].
