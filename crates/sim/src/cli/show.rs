@@ -38,7 +38,7 @@ pub(super) fn json(e: &Experiment) -> String {
 
 fn point_fields(p: &Point) -> Map<String, Value> {
     let mut o = Map::new();
-    o.insert("parameters".into(), json!(p.params.all()));
+    o.insert("parameters".into(), json!(p.params.typed()));
     let metrics = p.metrics.values.iter().map(|m| {
         let mut v = json!({"value": m.value, "unit": m.unit});
         if let Some((_, low, high)) = p.spread.iter().find(|s| s.0 == m.name) {

@@ -53,6 +53,19 @@ impl Params {
         all.extend(self.set.clone());
         all
     }
+    /// Every key with its value as JSON: numbers as numbers, sizes in bytes.
+    #[must_use]
+    pub fn typed(&self) -> BTreeMap<String, serde_json::Value> {
+        let typed = |key: &str, text: String| match ROWS.iter().find(|r| r.name == key).map(|r| &r.kind) {
+            Some(Kind::Int(..)) => self.int(key).into(),
+            Some(Kind::Float(..)) => self.float(key).into(),
+            Some(Kind::Size(..)) => self.size(key).into(),
+            Some(Kind::Flag) => self.flag(key).into(),
+            Some(_) => text.into(),
+            None => serde_json::from_str(&text).ok().filter(serde_json::Value::is_number).unwrap_or(text.into()),
+        };
+        self.all().into_iter().map(|(k, v)| (k.clone(), typed(&k, v))).collect()
+    }
     /// A whole number.
     #[must_use]
     pub fn int(&self, key: &str) -> u64 {
@@ -154,6 +167,19 @@ mod tests {
         for row in ROWS {
             Params::default().set(row.name, row.default).unwrap();
         }
+    }
+
+    #[test]
+    fn json_has_numbers_as_numbers_and_sizes_in_bytes() {
+        let mut p = Params::default();
+        p.set("transfer_size_bytes", "64K").unwrap();
+        p.set("nrs.quantum_requests", "8").unwrap();
+        let typed = p.typed();
+        assert_eq!(typed["transfer_size_bytes"], 65_536);
+        assert_eq!(typed["nrs.quantum_requests"], 8);
+        assert_eq!(typed["clients"], 8000);
+        assert_eq!(typed["nrs.policy"], "fifo");
+        assert_eq!(typed["timeline"], false);
     }
 
     #[test]
