@@ -45,6 +45,13 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
         let s = experiment::prepare(load(&file).map_err(|e| e.to_string())?, &overrides)?;
         let e = execute(s)?;
         let verdict = match (e.holds(), e.as_known()) {
+            (true, _) if e.verdicts.is_empty() => {
+                if e.points.is_empty() {
+                    "by its test"
+                } else {
+                    "not judged"
+                }
+            }
             (true, _) => "holds",
             (false, true) => "misses, known",
             (false, false) => "MISSES",
