@@ -95,7 +95,6 @@ async fn check_metadata(rt: &Rt, dir: &ClusterDir, faults: &mut Faults) -> Resul
     Ok(report)
 }
 
-#[expect(clippy::too_many_arguments, reason = "one call site; what is checked, against what, and where faults go")]
 async fn check_ost(
     rt: &Rt,
     dir: &ClusterDir,

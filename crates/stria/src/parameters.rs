@@ -62,10 +62,13 @@ fn read(arguments: &[OsString], usage: &str) -> Result<Option<Options>, Failure>
     if o.operands.is_empty() { Err(Failure::usage(usage)) } else { Ok(Some(o)) }
 }
 
-/// The mount that is meant: by `--at`, else the only one.
+/// The mount that is meant: by `--at`, else the one we are in, else the only one.
 fn connection(at: Option<&Path>) -> Result<u32, Failure> {
     if let Some(path) = at {
         return crate::lfs::connection_of(path).map(|c| c.0);
+    }
+    if let Ok((here, _)) = crate::lfs::connection_of(Path::new(".")) {
+        return Ok(here);
     }
     let mounts: Vec<_> = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria").collect();
     match &mounts[..] {

@@ -1,4 +1,5 @@
 //! The program's refusals as users meet them: what stderr says, and the exit code.
+#![allow(clippy::unwrap_used)]
 use std::path::Path;
 use std::process::{Command, Output};
 

@@ -1,4 +1,5 @@
 //! Clusters brought up by the program and used through their mounts, as a user would. Needs root and `/dev/fuse`.
+#![allow(clippy::unwrap_used)]
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -125,11 +126,10 @@ fn layouts_are_set_shown_and_found_with_the_words_of_lfs() {
     assert_eq!(fs::read_dir(up.at("")).unwrap().count(), 2, "no scratch directory is left");
 
     let df = good(&["df", &up.at("")]);
-    let ost3 = format!("[OST:3]");
     assert!(
         df.starts_with("UUID  ")
             && df.contains("stria-MDT0000_UUID")
-            && df.contains(&ost3)
+            && df.contains("[OST:3]")
             && df.contains("filesystem_summary:"),
         "{df}"
     );

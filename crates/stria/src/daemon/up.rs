@@ -36,7 +36,7 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let events = Rc::new(Events::default());
     events.watch_signals();
     let run = Run { arguments, config, spec, places, events };
-    if arguments.processes { run.as_processes() } else { run.in_one_process() }
+    if arguments.processes { run.in_processes() } else { run.in_one_process() }
 }
 
 struct Run<'a> {
@@ -137,7 +137,7 @@ impl Run<'_> {
         mounts.add(client, at, &self.spec, roles).await
     }
 
-    fn as_processes(self) -> Outcome {
+    fn in_processes(self) -> Outcome {
         if self.config.store_kind == "memory" {
             return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
         }

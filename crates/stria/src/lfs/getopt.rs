@@ -56,8 +56,7 @@ pub fn getopt(verb: &str, arguments: &[OsString], short: &str, long: &[(&str, ch
             };
             parsed.options.push((letter, value));
         } else if argument.len() > 1 && argument.starts_with('-') {
-            let mut letters = argument[1..].char_indices();
-            while let Some((at, letter)) = letters.next() {
+            for (at, letter) in argument[1..].char_indices() {
                 if !takes(letter).ok_or_else(|| unknown(&argument))? {
                     parsed.options.push((letter, None));
                     continue;
