@@ -476,14 +476,10 @@ impl Client {
             flags,
             kill_sgid,
         };
-        let reply: EntryReply = self.mdt_call(Op::MdtSetxattr, &request).await?.decode()?;
-        let inode = self.inode(fid);
-        if reply.attr.fid == fid {
-            inode.set_attr(&reply.attr);
-        } else {
-            inode.stale.set(true);
-        }
-        inode.set_layout(&reply.layout)?;
+        self.mdt_call(Op::MdtSetxattr, &request).await?;
+        // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
+        self.inode(fid).stale.set(true);
+        self.kernel().drop_attributes(fid);
         Ok(())
     }
 }
