@@ -85,6 +85,10 @@ fn a_cluster_in_one_process_keeps_files_over_a_restart() {
     fs::write(up.at("file"), &data).unwrap();
     fs::create_dir(up.at("d")).unwrap();
     let (_, said) = refused(&["up", "--dir", &up.cluster(), "--mount", up.dir.path().to_str().unwrap()]);
+    assert!(said.contains("would hide the cluster's own directory"), "{said}");
+    let elsewhere = up.dir.path().join("elsewhere");
+    fs::create_dir(&elsewhere).unwrap();
+    let (_, said) = refused(&["up", "--dir", &up.cluster(), "--mount", elsewhere.to_str().unwrap()]);
     assert!(said.contains("in use"), "{said}");
     let (code, said) = refused(&["up", "--dir", &up.cluster(), "--mount", &up.at("")]);
     assert!(code == libc::EBUSY && said.contains("busy"), "{code} {said}");

@@ -139,7 +139,7 @@ table! {
     store_kind: String = "store.kind", Kind::Choice(super::store_kinds), "file", Process, Restart;
     /// The device that store.kind = "emulated" behaves like.
     store_profile: String = "store.profile", Kind::Choice(super::device_profiles), "paper001", Process, Restart;
-    /// Size that each new OST claims; 0 takes what its file system has. For memory and null stores 0 means 16G.
+    /// Size that each new OST claims; 0 takes what its file system has; for memory stores 0 means 1G, for null stores 16G.
     store_capacity_bytes: u64 = "store.capacity_bytes", bytes(0, 1 << 60), "0", Process, Restart;
     /// Bypass the kernel's page cache for OST data.
     store_direct: bool = "store.direct", Kind::Switch, "true", Process, Restart;

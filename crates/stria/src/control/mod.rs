@@ -10,7 +10,7 @@ mod shard;
 pub use ask::{ask, ask_osts};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
 pub use glob::matches_prefix;
-pub use server::serve;
+pub use server::{Served, serve};
 pub use shard::{Facts, Shard};
 
 use std::os::linux::net::SocketAddrExt;

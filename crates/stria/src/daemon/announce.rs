@@ -1,7 +1,7 @@
 //! How a daemon tells whoever started it that it is ready, or why it failed: one line on its stdout.
 use std::ffi::{OsStr, OsString};
 use std::fs::OpenOptions;
-use std::io::{BufRead, BufReader};
+use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -22,11 +22,14 @@ pub fn is_awaited() -> bool {
 
 /// Says that this daemon is ready: `word` for a starter, `text` for people.
 pub fn ready(word: &str, text: &str) {
-    if is_awaited() {
-        println!("ready {word}");
-    } else {
-        println!("{text}");
-    }
+    // Who started this may be gone; that is no reason to stop serving.
+    let line = if is_awaited() { format!("ready {word}") } else { text.to_string() };
+    let _ = writeln!(std::io::stdout(), "{line}");
+}
+
+/// Tells whoever watches this daemon's stderr, if anybody does.
+pub fn tell(text: &str) {
+    let _ = writeln!(std::io::stderr(), "stria: {text}");
 }
 
 /// A process that this program started as a daemon.
@@ -46,6 +49,8 @@ impl Daemon {
     pub fn start(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
         let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
         let stderr = match log {
+            // Nobody reads a background daemon's messages; holding the starter's stderr open would keep pipes waiting.
+            None if session => Stdio::null(),
             None => Stdio::inherit(),
             Some(path) => {
                 let file = OpenOptions::new().create(true).append(true).open(path);

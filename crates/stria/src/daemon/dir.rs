@@ -17,6 +17,9 @@ use crate::failure::{Failure, Outcome};
 /// Format of `cluster.toml`.
 const FORMAT: i64 = 1;
 
+/// OSTs of a new cluster when nobody says how many.
+pub const NEW_OSTS: u16 = 4;
+
 /// An identified directory.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ClusterDir {
@@ -123,10 +126,10 @@ impl ClusterDir {
             format_mdt(rt, &self.mdt(), &self.fsname, self.cluster, owner).await.map_err(failed)?;
         }
         if matches!(config.store_kind.as_str(), "memory" | "null") {
-            return Ok(osts.unwrap_or(4));
+            return Ok(osts.unwrap_or(NEW_OSTS));
         }
         let have = self.osts_present();
-        let osts = osts.unwrap_or(if have == 0 { 4 } else { have }).max(have);
+        let osts = osts.unwrap_or(if have == 0 { NEW_OSTS } else { have }).max(have);
         for i in 0..osts {
             let dir = self.ost(i);
             if is_missing(&dir) {

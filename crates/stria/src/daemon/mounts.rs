@@ -1,5 +1,5 @@
 //! Mounted clients of a process: serving them, answering tools, and letting go in order.
-use std::cell::Cell;
+use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -16,15 +16,19 @@ use super::servers::on_shard;
 use super::settings;
 use crate::cli;
 use crate::config::Config;
-use crate::control::{self, Event, Events, Facts, Shard, block_signals};
+use crate::control::{self, Event, Events, Facts, Served, Shard, block_signals};
 use crate::failure::{Failure, Outcome};
 
 /// How long programs may keep files open in a mount that was detached, before it is ended by force.
 const LINGER: Duration = Duration::from_secs(5);
 
+/// How long the daemon of an earlier mount may keep the name of the control socket.
+const NAME_WAIT: Duration = Duration::from_secs(10);
+
 struct Mounted {
     role: MountRole,
     shard: Rc<Shard>,
+    socket: RefCell<Option<Served>>,
     over: Cell<bool>,
 }
 
@@ -67,13 +71,12 @@ impl Mounts {
             roles: roles.iter().map(ToString::to_string).collect(),
             readahead_bytes: (client.cache_figures().3 as u64 * 4096) / 2,
         };
-        if let Some(connection) = role.mount.connection()
-            && let Err(e) = control::serve(connection, place, self.events.sender())
-        {
-            tracing::error!("tools cannot ask this mount: {e}");
-        }
+        let socket = match role.mount.connection() {
+            Some(connection) => self.socket(connection, place).await,
+            None => None,
+        };
         let shard = Shard::new(client, facts);
-        self.all.push(Rc::new(Mounted { role, shard, over: Cell::new(false) }));
+        self.all.push(Rc::new(Mounted { role, shard, socket: RefCell::new(socket), over: Cell::new(false) }));
         let events = self.events.sender();
         self.rt.spawn(async move {
             let failure = serving.await.err().map(|e| e.0);
@@ -81,6 +84,23 @@ impl Mounts {
             let _ = events.send(Event::Unmounted { place, failure });
         });
         Ok(())
+    }
+
+    /// The control socket of a mount; waits for an earlier daemon to leave its name.
+    async fn socket(&self, connection: u32, place: usize) -> Option<Served> {
+        let deadline = self.rt.now() + NAME_WAIT;
+        loop {
+            match control::serve(connection, place, self.events.sender()) {
+                Ok(served) => return Some(served),
+                Err(e) if e.kind() == std::io::ErrorKind::AddrInUse && self.rt.now() < deadline => {
+                    self.rt.sleep(Duration::from_millis(10)).await;
+                }
+                Err(e) => {
+                    tracing::error!("tools cannot ask this mount: {e}");
+                    return None;
+                }
+            }
+        }
     }
 
     /// Serves until every mount is unmounted, from outside or because a signal came. Clients have left then.
@@ -106,7 +126,8 @@ impl Mounts {
                 Event::Unmounted { place, failure } => {
                     let m = &self.all[place];
                     m.over.set(true);
-                    m.shard_leaves().await;
+                    drop(m.socket.take());
+                    m.role.client.leave().await;
                     if let Some(why) = failure {
                         outcome = Err(Failure::from(format!("mount {}: {why}", m.role.mount.path().display())));
                     }
@@ -128,12 +149,6 @@ impl Mounts {
     }
 }
 
-impl Mounted {
-    async fn shard_leaves(&self) {
-        self.role.client.leave().await;
-    }
-}
-
 /// Unmounts, away from the shard: the kernel asks it to write everything out meanwhile.
 async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     let at = m.role.mount.path().to_path_buf();
@@ -142,13 +157,13 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     match rt.offload(move || fuse::mount::unmount(&path, false)).await {
         Ok(()) => return,
         Err(MountError::StillBusy { .. }) if !force => {
-            eprintln!(
-                "stria: {shown} is in use (fuser -vm {shown} tells by whom): press Ctrl-C again to detach it anyway"
-            );
+            announce::tell(&format!(
+                "{shown} is in use (fuser -vm {shown} tells by whom): press Ctrl-C again to detach it anyway"
+            ));
             return;
         }
         Err(MountError::StillBusy { .. }) => {}
-        Err(e) => eprintln!("stria: {e}"),
+        Err(e) => announce::tell(&e.to_string()),
     }
     if let Err(e) = rt.offload(move || fuse::mount::unmount(&at, true)).await {
         tracing::warn!("{e}");
@@ -214,13 +229,16 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
-    on_shard(settings::frames(&config, 1, false), async |rt| {
+    on_shard(settings::frames(&config, 1, 0), async |rt| {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events);
         mounts.add(client, &at, &spec, &["client"]).await?;
-        announce::ready(&at.display().to_string(), &format!("mounted at {}; Ctrl-C unmounts", at.display()));
+        announce::ready(
+            &format!("mounted at {}", at.display()),
+            &format!("mounted at {}; Ctrl-C unmounts", at.display()),
+        );
         mounts.serve().await
     })
 }

@@ -82,7 +82,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
-    on_shard(settings::frames(&config, 0, false), async |rt| {
+    on_shard(settings::frames(&config, 0, 0), async |rt| {
         let told = settings::mds(&config)?;
         let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
         let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
@@ -125,7 +125,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
-    on_shard(settings::frames(&config, 0, true), async |rt| {
+    on_shard(settings::frames(&config, 0, list.len() as u64), async |rt| {
         let mut stores = Vec::new();
         for ost in &list {
             stores.push(settings::store(&rt, &dir, ost.0, &config).await?);

@@ -57,19 +57,20 @@ pub fn key(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Fail
     ClusterKey::from_text(&text).map_err(|e| Failure::usage(format!("cluster.key_file {file}: {e}")))
 }
 
-/// Page frames for a process with a client, an object server, or both.
+/// Page frames for a process with so many clients and OSTs.
 #[must_use]
-pub fn frames(config: &Config, clients: u64, serves: bool) -> cache::frames::FramePool {
-    let store = if serves && config.store_kind == "memory" { capacity(config).saturating_mul(64) } else { 0 };
-    let server = if serves { config.oss_cache_bytes } else { 0 };
-    let bytes = config.client_cache_bytes * clients + server + FRAMES_BEYOND_CACHES;
-    cache::frames::FramePool::new(bytes.saturating_add(store).min(1 << 40))
+pub fn frames(config: &Config, clients: u64, osts: u64) -> cache::frames::FramePool {
+    let stores = if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 };
+    let server = if osts > 0 { config.oss_cache_bytes } else { 0 };
+    let caches = config.client_cache_bytes.saturating_mul(clients).saturating_add(server);
+    cache::frames::FramePool::new(caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES))
 }
 
 fn capacity(config: &Config) -> u64 {
-    match config.store_capacity_bytes {
-        0 => 16 * GIB,
-        n => n,
+    match (config.store_capacity_bytes, config.store_kind.as_str()) {
+        (0, "memory") => GIB,
+        (0, _) => 16 * GIB,
+        (n, _) => n,
     }
 }
 

@@ -10,7 +10,7 @@ use rt::{Nid, Rt};
 
 use super::announce;
 use super::children::Children;
-use super::dir::ClusterDir;
+use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
 use super::servers::{on_shard, prepare};
 use super::settings;
@@ -27,16 +27,33 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let config = settings::load(&arguments.settings)?;
     let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
     let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
+    refuse_shadowing(&arguments.dir, &places)?;
     if arguments.background {
-        std::fs::create_dir_all(&arguments.dir).map_err(|e| Failure::io("making", &arguments.dir, &e))?;
-        let log = ClusterDir::open(&arguments.dir).ok().map(|d| d.run().join("up.log"));
-        return announce::in_background(log.as_deref());
+        let dir = on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
+            ClusterDir::open_or_make(&arguments.dir, &config, rt.rng("cluster id").next_u64() | 1)
+        })?;
+        std::fs::create_dir_all(dir.run()).map_err(|e| Failure::io("making", &dir.run(), &e))?;
+        return announce::in_background(Some(&dir.run().join("up.log")));
     }
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
     let run = Run { arguments, config, spec, places, events };
     if arguments.processes { run.in_processes() } else { run.in_one_process() }
+}
+
+/// A mount over the cluster's own directory would hide the stores behind the file system that is made of them.
+fn refuse_shadowing(dir: &Path, places: &[PathBuf]) -> Outcome {
+    let full = std::path::absolute(dir).map_err(|e| Failure::io("looking at", dir, &e))?;
+    let full = full.canonicalize().unwrap_or(full);
+    match places.iter().find(|at| full.starts_with(at)) {
+        Some(at) => Err(Failure::usage(format!(
+            "mount point {} would hide the cluster's own directory {}: mount somewhere else",
+            at.display(),
+            full.display()
+        ))),
+        None => Ok(()),
+    }
 }
 
 struct Run<'a> {
@@ -49,7 +66,8 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn in_one_process(self) -> Outcome {
-        on_shard(settings::frames(&self.config, self.places.len() as u64, true), async |rt| {
+        let osts = u64::from(self.arguments.osts.unwrap_or(NEW_OSTS));
+        on_shard(settings::frames(&self.config, self.places.len() as u64, osts), async |rt| {
             let (dir, osts) = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
             let key = settings::key(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, osts, &key).await?;
@@ -149,7 +167,7 @@ impl Run<'_> {
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
-        let outcome = on_shard(settings::frames(&self.config, self.places.len() as u64, false), async |rt| {
+        let outcome = on_shard(settings::frames(&self.config, self.places.len() as u64, 0), async |rt| {
             self.serve_mounts(&rt, &dir, osts, &mds, &key, &["client"]).await
         });
         servers.stop();
