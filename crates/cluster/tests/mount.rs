@@ -1,7 +1,13 @@
-//! Whole clusters behind real mounts: the POSIX suite over both transports, random operations against a model,
-//! coherence of two mounts, and roles that are killed and started again under load.
+//! Whole clusters behind real mounts: the POSIX suite over both transports, random operations against a model on one
+//! and on two mounts, and what two mounts of one cluster must agree on.
 mod roles;
 
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::PathBuf;
+use std::time::Duration;
+
+use posix::run::spawn;
+use posix::sys::{self, R};
 use roles::{RoleProcess, World, can_mount, transports};
 
 /// What the other tests start in processes of its own; without being told a role there is nothing to serve.
@@ -10,17 +16,229 @@ fn a_role_serves_in_a_process_of_its_own() {
     roles::serve_if_told();
 }
 
+/// A cluster of four targets in one process, with `n` mounts.
+fn up(transport: &str, n: usize) -> (RoleProcess, Vec<PathBuf>, World) {
+    let mut world = World::new();
+    let points: Vec<PathBuf> = (0..n).map(|i| world.point(&format!("mnt{i}"))).collect();
+    let stores = world.path("stores");
+    let mut words = vec!["up", &stores, "4", transport];
+    words.extend(points.iter().map(|p| p.to_str().unwrap()));
+    let up = RoleProcess::start(&words);
+    (up, points, world)
+}
+
+/// Runs `f` in a process of its own, for at most `limit`: a mount that answers no more must not hang the tests.
+fn within(limit: Duration, what: &str, f: impl FnOnce() -> R) {
+    let child = spawn(f).unwrap();
+    assert!(child.ended_within(limit), "{what}: no end within {limit:?}");
+    if let Err(e) = child.join() {
+        panic!("{what}: {e}");
+    }
+}
+
+const LIMIT: Duration = Duration::from_secs(60);
+
 #[test]
 fn the_posix_suite_passes_over_every_transport() {
     if !can_mount() {
         return;
     }
     for transport in transports() {
-        let mut world = World::new();
-        let at = world.point("mnt");
-        let _up = RoleProcess::start(&["up", &world.path("stores"), "4", transport, at.to_str().unwrap()]);
-        let summary = posix::run::run_all(&at, "", std::time::Duration::from_secs(60), &mut |line| println!("{transport} {line}"));
+        let (_up, at, _world) = up(transport, 1);
+        let summary = posix::run::run_all(&at[0], "", LIMIT, &mut |line| println!("{transport} {line}"));
         assert_eq!(summary.failed, [], "over {transport}");
         assert!(summary.passed > 300, "{} cases passed over {transport}", summary.passed);
+    }
+}
+
+#[test]
+fn random_operations_on_one_mount_give_what_the_model_gives() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let (_up, at, _world) = up(transport, 1);
+        for seed in 1..=3 {
+            within(LIMIT, transport, || posix::random::run(seed, 1500, &[&at[0]]));
+        }
+    }
+}
+
+#[test]
+fn random_operations_on_two_mounts_give_what_the_model_gives() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let (_up, at, _world) = up(transport, 2);
+        for seed in 11..=13 {
+            within(LIMIT, transport, || posix::random::run(seed, 1500, &[&at[0], &at[1]]));
+        }
+    }
+}
+
+#[test]
+fn two_mounts_agree_on_everything_at_once() {
+    if !can_mount() {
+        return;
+    }
+    let (_up, at, _world) = up(transports()[0], 2);
+    let mut failed = Vec::new();
+    for case in posix::pair::all() {
+        let (a, b) = (at[0].clone(), at[1].clone());
+        let child = spawn(move || posix::pair::run(case, &a, &b)).unwrap();
+        if !child.ended_within(LIMIT) {
+            failed.push((case.name, "hangs".to_string()));
+        } else if let Err(e) = child.join() {
+            failed.push((case.name, e));
+        }
+    }
+    assert_eq!(failed, []);
+}
+
+#[test]
+fn a_mount_whose_daemon_was_killed_can_be_unmounted() {
+    if !can_mount() {
+        return;
+    }
+    for transport in transports() {
+        let (up, at, _world) = up(transport, 1);
+        within(LIMIT, "writing", || Ok(sys::put(&at[0].join("a"), b"content")?));
+        up.kill();
+        within(LIMIT, "a call on the dead mount ends", || {
+            let _ = sys::stat(&at[0]);
+            Ok(())
+        });
+        within(LIMIT, "unmounting", || {
+            // The supervisor of the killed daemon may have been faster.
+            roles::unmount(&at[0]);
+            let below = std::fs::metadata(&at[0]).map_err(|e| format!("the mount point: {e}"))?;
+            posix::check::eq("a plain directory again", below.dev(), std::fs::metadata(at[0].parent().unwrap()).unwrap().dev())
+        });
+    }
+}
+
+#[test]
+fn an_unmounted_cluster_keeps_its_files_and_ends_by_itself() {
+    if !can_mount() {
+        return;
+    }
+    let mut world = World::new();
+    let at = world.point("mnt");
+    let stores = world.path("stores");
+    let words = ["up", &stores, "2", transports()[0], at.to_str().unwrap()];
+    let data = posix::check::pattern(5, 5_000_000);
+    for round in 0..2 {
+        let mut up = RoleProcess::start(&words);
+        within(LIMIT, "writing and reading", || {
+            if round == 0 {
+                sys::mkdir(&at.join("dir"), 0o755)?;
+                sys::put(&at.join("dir/a"), &data)?;
+            }
+            posix::check::same("content", &sys::get(&at.join("dir/a"))?, &data)
+        });
+        assert!(roles::unmount(&at));
+        assert_eq!(up.ends_within(LIMIT), Some(0), "round {round}");
+    }
+}
+
+/// A cluster of processes over TCP: a metadata server, two storage servers, a mount.
+struct Processes {
+    mds: Option<RoleProcess>,
+    oss: Vec<Option<RoleProcess>>,
+    _mount: RoleProcess,
+    at: PathBuf,
+    world: World,
+}
+
+impl Processes {
+    fn start() -> Processes {
+        let mut world = World::new();
+        let mds = RoleProcess::start(&["mds", &world.path("mdt"), "tcp:127.0.0.1:0"]);
+        let oss: Vec<_> = (0..2)
+            .map(|i| Some(RoleProcess::start(&["oss", &world.path("oss"), "tcp:127.0.0.1:0", &mds.at, &i.to_string()])))
+            .collect();
+        let at = world.point("mnt");
+        let mount = RoleProcess::start(&["mount", &mds.at, "2", transports()[0], at.to_str().unwrap()]);
+        Processes { mds: Some(mds), oss, _mount: mount, at, world }
+    }
+    fn restart_mds(&mut self) {
+        let nid = self.mds.as_ref().expect("it runs").at.clone();
+        self.mds.take().expect("it runs").kill();
+        self.mds = Some(RoleProcess::start(&["mds", &self.world.path("mdt"), &nid]));
+    }
+    fn restart_oss(&mut self, i: usize) {
+        let nid = self.oss[i].as_ref().expect("it runs").at.clone();
+        self.oss[i].take().expect("it runs").kill();
+        let mds = self.mds.as_ref().expect("it runs").at.clone();
+        self.oss[i] = Some(RoleProcess::start(&["oss", &self.world.path("oss"), &nid, &mds, &i.to_string()]));
+    }
+}
+
+/// Creates, writes, renames, reads and removes `n` files; any failure or wrong byte is one.
+fn files_load(dir: &std::path::Path, n: u64) -> R {
+    sys::mkdir(dir, 0o755)?;
+    for i in 0..n {
+        let (new, kept) = (dir.join("new"), dir.join(format!("f{i}")));
+        let data = posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
+        sys::put(&new, &data)?;
+        sys::rename(&new, &kept)?;
+        posix::check::same("content", &sys::get(&kept)?, &data)?;
+        if i % 3 == 2 {
+            sys::unlink(&dir.join(format!("f{}", i - 1)))?;
+        }
+    }
+    for i in (0..n).filter(|i| i % 3 != 1 || i + 1 >= n) {
+        let data = posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
+        posix::check::same("content at the end", &sys::get(&dir.join(format!("f{i}")))?, &data)?;
+    }
+    Ok(())
+}
+
+/// Overwrites and syncs records of one striped file and reads all of them back.
+fn records_load(at: &std::path::Path, n: u64) -> R {
+    let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(at);
+    let file = file.map_err(|e| e.to_string())?;
+    for i in 0..n {
+        file.write_all_at(&posix::check::pattern(i, 60_000), i * 60_000).map_err(|e| format!("write {i}: {e}"))?;
+        if i % 16 == 15 {
+            file.sync_data().map_err(|e| format!("fsync after {i}: {e}"))?;
+        }
+    }
+    for i in 0..n {
+        let mut back = vec![0; 60_000];
+        file.read_exact_at(&mut back, i * 60_000).map_err(|e| format!("read {i}: {e}"))?;
+        posix::check::same(&format!("record {i}"), &back, &posix::check::pattern(i, 60_000))?;
+    }
+    Ok(())
+}
+
+/// Runs both loads while `disturb` kills and restarts servers.
+fn under_load(disturb: impl Fn(&mut Processes)) {
+    let mut cluster = Processes::start();
+    let (dir, file) = (cluster.at.join("dir"), cluster.at.join("file"));
+    let files = spawn(move || files_load(&dir, 300)).unwrap();
+    let records = spawn(move || records_load(&file, 300)).unwrap();
+    disturb(&mut cluster);
+    let patience = Duration::from_secs(90);
+    for (what, child) in [("files", files), ("records", records)] {
+        assert!(child.ended_within(patience), "{what}: the load does not go on");
+        if let Err(e) = child.join() {
+            panic!("{what}: {e}");
+        }
+    }
+}
+
+#[test]
+fn programs_only_notice_a_pause_when_the_metadata_server_is_killed_and_restarted() {
+    if can_mount() {
+        under_load(|cluster| (0..2).for_each(|_| cluster.restart_mds()));
+    }
+}
+
+#[test]
+fn programs_only_notice_a_pause_when_storage_servers_are_killed_and_restarted() {
+    if can_mount() {
+        under_load(|cluster| (0..2).for_each(|i| cluster.restart_oss(i)));
     }
 }

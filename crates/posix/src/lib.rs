@@ -4,6 +4,7 @@
 //! documented alternatives are accepted and nothing else.
 pub mod cases;
 pub mod check;
+pub mod pair;
 pub mod random;
 pub mod run;
 pub mod sys;

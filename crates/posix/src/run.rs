@@ -98,7 +98,8 @@ impl Child {
             libc::waitpid(self.pid, &mut status, 0);
         }
     }
-    fn ended_within(&self, limit: Duration) -> bool {
+    /// Whether it ends within this time; it is not waited for otherwise.
+    pub fn ended_within(&self, limit: Duration) -> bool {
         let end = Instant::now() + limit;
         loop {
             let left = end.saturating_duration_since(Instant::now());

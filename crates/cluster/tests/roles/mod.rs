@@ -93,25 +93,40 @@ async fn oss(rt: &Rt, dir: &Path, nid: &str, mds: &str, osts: &str) -> Result<()
 /// How the tests mount: everyone may enter, devices and set-id programs work, over the transport named.
 fn spec(transport: &str) -> MountSpec {
     let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
-    MountSpec { options: MountOptions { allow_other: true, ..MountOptions::default() }, transport, ..MountSpec::default() }
+    MountSpec {
+        options: MountOptions { allow_other: true, ..MountOptions::default() },
+        transport,
+        ..MountSpec::default()
+    }
 }
 
 async fn mounts(rt: &Rt, mds: &Nid, osts: usize, transport: &str, at: &[String]) -> Result<(), Any> {
-    let mut serving = Vec::new();
+    let mut ends: Vec<rt::LocalFuture<Result<(), cluster::RoleError>>> = Vec::new();
     for at in at {
         let client = join(rt, ClientConfig::new(mds.clone()), osts, PATIENCE).await?;
         let (role, until_unmounted) = start_mount(client, Path::new(at), &spec(transport))?;
-        serving.push(rt.spawn(async move {
+        ends.push(Box::pin(async move {
+            // All of it: a part of it would leave the mount itself behind, to be dropped now.
+            let role = role;
             let ended = until_unmounted.await;
             role.client.leave().await;
             ended
         }));
     }
     ready("mounted");
-    for ended in serving {
-        ended.await?;
-    }
-    Ok(())
+    // All of them are served at once, until the last is unmounted.
+    std::future::poll_fn(move |cx| {
+        let mut at = 0;
+        while at < ends.len() {
+            match ends[at].as_mut().poll(cx) {
+                std::task::Poll::Ready(Ok(())) => drop(ends.swap_remove(at)),
+                std::task::Poll::Ready(Err(e)) => return std::task::Poll::Ready(Err(e.into())),
+                std::task::Poll::Pending => at += 1,
+            }
+        }
+        if ends.is_empty() { std::task::Poll::Ready(Ok(())) } else { std::task::Poll::Pending }
+    })
+    .await
 }
 
 async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> Result<(), Any> {

@@ -209,10 +209,8 @@ suite! { "mmap";
         let map = Map::new(&fd, 0, 4096, RW, MAP_SHARED)?;
         map.set(0, b"xyzjunk");
         map.sync()?;
+        // What growth shows there later differs between local file systems, with and without write-back.
         same("content", &get(&d.join("a"))?, b"xyz")?;
-        drop(map);
-        ftruncate(&fd, 100)?;
-        same("after growth", &pread(&fd, 100, 3)?, &[0; 97])?;
     }
     a_hole_reads_as_zeros_and_can_be_stored_to(d) {
         let fd = rw(&d.join("a"))?;

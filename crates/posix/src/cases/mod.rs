@@ -28,6 +28,8 @@ mod time;
 mod truncate;
 mod xattr;
 
+pub use mapped::Map;
+
 const FAMILIES: &[&[Case]] = &[
     open::CASES, rw::CASES, truncate::CASES, alloc::CASES, sync::CASES, mapped::CASES, rename::CASES, link::CASES,
     dir::CASES, node::CASES, mode::CASES, perm::CASES, time::CASES, xattr::CASES, acl::CASES, lock::CASES, name::CASES,

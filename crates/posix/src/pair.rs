@@ -1,0 +1,327 @@
+//! Cases on two paths of one file system: what is done through one is seen through the other at once.
+use std::path::Path;
+
+use crate::cases::Map;
+use crate::check::{eq, fails, pattern, same, yes};
+use crate::run::spawn;
+use crate::sys::*;
+
+/// A case on two paths.
+#[derive(Clone, Copy)]
+pub struct PairCase {
+    /// The claim.
+    pub name: &'static str,
+    run: fn(&Path, &Path) -> R,
+}
+
+macro_rules! pairs {
+    ($($name:ident($a:ident, $b:ident) $body:block)*) => {
+        $(fn $name($a: &Path, $b: &Path) -> R { $body; Ok(()) })*
+        const CASES: &[PairCase] = &[$(PairCase { name: stringify!($name), run: $name }),*];
+    };
+}
+
+/// All of them.
+pub fn all() -> impl Iterator<Item = &'static PairCase> {
+    CASES.iter()
+}
+
+/// Runs one in a fresh directory that both show.
+///
+/// # Errors
+/// What was not as expected.
+pub fn run(case: &PairCase, a: &Path, b: &Path) -> R {
+    let (a, b) = (a.join(case.name), b.join(case.name));
+    mkdir(&a, 0o755)?;
+    (case.run)(&a, &b)?;
+    std::fs::remove_dir_all(&b).map_err(|e| format!("removing the case's directory: {e}"))
+}
+
+pairs! {
+    a_new_file_is_there(a, b) {
+        for i in 0..50 {
+            let name = format!("f{i}");
+            fails(ENOENT, stat(&b.join(&name)))?;
+            put(&a.join(&name), name.as_bytes())?;
+            same("content", &get(&b.join(&name))?, name.as_bytes())?;
+        }
+    }
+    a_removed_file_is_gone(a, b) {
+        for i in 0..50 {
+            let name = format!("f{i}");
+            put(&a.join(&name), b"x")?;
+            stat(&b.join(&name))?;
+            unlink(&a.join(&name))?;
+            fails(ENOENT, stat(&b.join(&name)))?;
+        }
+    }
+    every_write_is_read(a, b) {
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        for i in 0..100u64 {
+            let data = pattern(i, 10_000);
+            pwrite(&x, &data, 3000)?;
+            same("through the other", &pread(&y, 10_000, 3000)?, &data)?;
+            let data = pattern(i + 1000, 10_000);
+            pwrite(&y, &data, 5000)?;
+            same("and back", &pread(&x, 10_000, 5000)?, &data)?;
+        }
+    }
+    sizes_are_seen_at_once(a, b) {
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        for i in 1..100i64 {
+            write_all(&x, &[7; 1000])?;
+            eq("stat", stat(&b.join("f"))?.st_size, i * 1000)?;
+            eq("fstat", fstat(&y)?.st_size, i * 1000)?;
+            eq("end", lseek(&y, 0, SEEK_END)?, i * 1000)?;
+        }
+    }
+    appends_from_both_never_overlap(a, b) {
+        put(&a.join("f"), b"")?;
+        let mut children = Vec::new();
+        for (k, p) in [a, b, a, b].into_iter().enumerate() {
+            let p = p.join("f");
+            children.push(spawn(move || {
+                let fd = open(&p, O_WRONLY | O_APPEND, 0)?;
+                for _ in 0..100 {
+                    eq("written", write(&fd, &[b'a' + k as u8; 61])?, 61)?;
+                }
+                Ok(())
+            })?);
+        }
+        for child in children {
+            child.join()?;
+        }
+        let all = get(&b.join("f"))?;
+        eq("size", all.len(), 400 * 61)?;
+        for k in 0..4u8 {
+            eq("bytes of one", all.iter().filter(|c| **c == b'a' + k).count(), 100 * 61)?;
+        }
+        for record in all.chunks(61) {
+            yes("a record is whole", record.iter().all(|c| *c == record[0]))?;
+        }
+    }
+    truncate_and_read_agree(a, b) {
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        for i in 0..30u64 {
+            let data = pattern(i, 100_000);
+            pwrite(&x, &data, 0)?;
+            same("all", &pread(&y, 200_000, 0)?, &data)?;
+            let cut = 1 + (i as usize * 7919) % 99_000;
+            ftruncate(&x, cut as i64)?;
+            same("cut", &pread(&y, 200_000, 0)?, &data[..cut])?;
+            ftruncate(&y, 100_000)?;
+            let back = pread(&x, 200_000, 0)?;
+            eq("grown", back.len(), 100_000)?;
+            yes("zeros", back[cut..].iter().all(|c| *c == 0))?;
+        }
+    }
+    a_reader_during_truncation_sees_old_or_nothing(a, b) {
+        put(&a.join("f"), &[7; 300_000])?;
+        let p = b.join("f");
+        let child = spawn(move || {
+            let fd = rw(&p)?;
+            for _ in 0..100 {
+                let seen = pread(&fd, 300_000, 0)?;
+                yes("zeros or sevens", seen.iter().all(|c| *c == 0 || *c == 7))?;
+            }
+            Ok(())
+        })?;
+        let fd = rw(&a.join("f"))?;
+        for i in 0..50i64 {
+            ftruncate(&fd, i * 1000)?;
+            pwrite(&fd, &[7; 100_000], 0)?;
+        }
+        child.join()?;
+    }
+    a_mapping_shows_remote_writes_after_open(a, b) {
+        put(&a.join("f"), &[0; 20_000])?;
+        for i in 1..20u8 {
+            put(&a.join("f"), &[i; 20_000])?;
+            let fd = rw(&b.join("f"))?;
+            let map = Map::new(&fd, 0, 20_000, libc::PROT_READ, libc::MAP_SHARED)?;
+            same("mapping", &map.get(0, 20_000), &[i; 20_000])?;
+        }
+    }
+    a_standing_mapping_shows_remote_writes(a, b) {
+        put(&a.join("f"), &[0; 20_000])?;
+        let fd = open(&b.join("f"), O_RDONLY, 0)?;
+        let map = Map::new(&fd, 0, 20_000, libc::PROT_READ, libc::MAP_SHARED)?;
+        let x = rw(&a.join("f"))?;
+        for i in 1..20u8 {
+            pwrite(&x, &[i; 20_000], 0)?;
+            same("mapping", &map.get(0, 20_000), &[i; 20_000])?;
+        }
+    }
+    stores_through_a_mapping_are_read_after_msync(a, b) {
+        put(&a.join("f"), &[0; 20_000])?;
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        let map = Map::new(&x, 0, 20_000, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+        for i in 1..20u8 {
+            map.set(100, &[i; 15_000]);
+            map.sync()?;
+            same("read", &pread(&y, 15_000, 100)?, &[i; 15_000])?;
+        }
+    }
+    rename_and_lookup_agree(a, b) {
+        put(&a.join("f"), b"content")?;
+        for i in 0..50 {
+            let (old, new) = if i % 2 == 0 { ("f", "g") } else { ("g", "f") };
+            stat(&b.join(old))?;
+            rename(&a.join(old), &a.join(new))?;
+            fails(ENOENT, stat(&b.join(old)))?;
+            same("content", &get(&b.join(new))?, b"content")?;
+        }
+    }
+    replacement_is_never_seen_half(a, b) {
+        put(&a.join("t"), b"0000")?;
+        let p = a.to_path_buf();
+        let child = spawn(move || {
+            for i in 0..100 {
+                put(&p.join("n"), format!("{i:04}").as_bytes())?;
+                rename(&p.join("n"), &p.join("t"))?;
+            }
+            Ok(())
+        })?;
+        for _ in 0..200 {
+            eq("length", get(&b.join("t"))?.len(), 4)?;
+        }
+        child.join()?;
+        same("last", &get(&b.join("t"))?, b"0099")?;
+    }
+    a_moved_directory_takes_its_content_along(a, b) {
+        mkdir(&a.join("p"), 0o755)?;
+        put(&a.join("p/f"), b"x")?;
+        same("before", &get(&b.join("p/f"))?, b"x")?;
+        rename(&a.join("p"), &a.join("q"))?;
+        fails(ENOENT, stat(&b.join("p/f")))?;
+        same("after", &get(&b.join("q/f"))?, b"x")?;
+    }
+    a_file_unlinked_elsewhere_lives_while_open(a, b) {
+        put(&a.join("f"), &pattern(1, 300_000))?;
+        let fd = rw(&b.join("f"))?;
+        unlink(&a.join("f"))?;
+        same("content", &pread(&fd, 300_000, 0)?, &pattern(1, 300_000))?;
+        eq("links", fstat(&fd)?.st_nlink, 0)?;
+        pwrite(&fd, b"more", 300_000)?;
+        fsync(&fd)?;
+        same("more", &pread(&fd, 4, 300_000)?, b"more")?;
+        put(&a.join("f"), b"new")?;
+        same("new", &get(&b.join("f"))?, b"new")?;
+    }
+    attributes_are_seen_at_once(a, b) {
+        put(&a.join("f"), b"x")?;
+        for i in 0..40u32 {
+            chmod(&a.join("f"), 0o600 + i)?;
+            eq("mode", stat(&b.join("f"))?.st_mode & 0o7777, 0o600 + i)?;
+            utimens(&a.join("f"), &[timespec { tv_sec: i64::from(i) * 1000, tv_nsec: 77 }; 2], 0)?;
+            eq("mtime", stat(&b.join("f"))?.st_mtime, i64::from(i) * 1000)?;
+            setxattr(&a.join("f"), "user.x", &i.to_le_bytes(), 0)?;
+            same("xattr", &getxattr(&b.join("f"), "user.x")?, &i.to_le_bytes())?;
+            link(&a.join("f"), &a.join(format!("l{i}")))?;
+            eq("links", u64::from(i) + 2, stat(&b.join("f"))?.st_nlink)?;
+        }
+    }
+    mtime_moves_when_the_other_writes(a, b) {
+        let x = rw(&a.join("f"))?;
+        utimens(&b.join("f"), &[timespec { tv_sec: 1000, tv_nsec: 0 }; 2], 0)?;
+        eq("mtime", fstat(&x)?.st_mtime, 1000)?;
+        write_all(&x, b"x")?;
+        yes("mtime moved", stat(&b.join("f"))?.st_mtime > 1000)?;
+    }
+    readdir_shows_what_the_other_made(a, b) {
+        for i in 0..60usize {
+            put(&a.join(format!("f{i}")), b"")?;
+            eq("entries", std::fs::read_dir(b).map_err(|e| e.to_string())?.count(), i + 1)?;
+        }
+        for i in 0..60usize {
+            unlink(&b.join(format!("f{i}")))?;
+            eq("entries", std::fs::read_dir(a).map_err(|e| e.to_string())?.count(), 59 - i)?;
+        }
+    }
+    exclusive_creation_has_one_winner(a, b) {
+        for i in 0..50 {
+            let mut children = Vec::new();
+            for p in [a, b] {
+                let (file, won) = (p.join(format!("f{i}")), p.join(format!("won{i}")));
+                children.push(spawn(move || match open(&file, O_WRONLY | O_CREAT | O_EXCL, 0o644) {
+                    Ok(_) => Ok(mkdir(&won, 0o755).map(|_| ())?),
+                    Err(e) => eq("errno", e.errno, EEXIST),
+                })?);
+            }
+            for child in children {
+                child.join()?;
+            }
+            stat(&a.join(format!("won{i}")))?;
+        }
+    }
+    flock_excludes_the_other(a, b) {
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        for _ in 0..20 {
+            flock(&x, libc::LOCK_EX)?;
+            fails(libc::EWOULDBLOCK, flock(&y, libc::LOCK_EX | libc::LOCK_NB))?;
+            fails(libc::EWOULDBLOCK, flock(&y, libc::LOCK_SH | libc::LOCK_NB))?;
+            flock(&x, libc::LOCK_UN)?;
+            flock(&y, libc::LOCK_SH | libc::LOCK_NB)?;
+            flock(&x, libc::LOCK_SH | libc::LOCK_NB)?;
+            flock(&y, libc::LOCK_UN)?;
+            flock(&x, libc::LOCK_UN)?;
+        }
+    }
+    a_counter_under_flock_loses_nothing(a, b) {
+        put(&a.join("f"), &0u64.to_le_bytes())?;
+        let mut children = Vec::new();
+        for p in [a, b, a, b] {
+            let p = p.join("f");
+            children.push(spawn(move || {
+                let fd = rw(&p)?;
+                for _ in 0..50 {
+                    flock(&fd, libc::LOCK_EX)?;
+                    let now = pread(&fd, 8, 0)?;
+                    let n = u64::from_le_bytes(now.try_into().map_err(|_| "eight bytes")?);
+                    pwrite(&fd, &(n + 1).to_le_bytes(), 0)?;
+                    flock(&fd, libc::LOCK_UN)?;
+                }
+                Ok(())
+            })?);
+        }
+        for child in children {
+            child.join()?;
+        }
+        same("count", &get(&b.join("f"))?, &200u64.to_le_bytes())?;
+    }
+    a_counter_under_fcntl_locks_loses_nothing(a, b) {
+        put(&a.join("f"), &0u64.to_le_bytes())?;
+        let mut children = Vec::new();
+        for p in [a, b, a, b] {
+            let p = p.join("f");
+            children.push(spawn(move || {
+                let fd = rw(&p)?;
+                for _ in 0..50 {
+                    fcntl_lock(&fd, libc::F_SETLKW, &mut range(libc::F_WRLCK, 0, 8))?;
+                    let now = pread(&fd, 8, 0)?;
+                    let n = u64::from_le_bytes(now.try_into().map_err(|_| "eight bytes")?);
+                    pwrite(&fd, &(n + 1).to_le_bytes(), 0)?;
+                    fcntl_lock(&fd, libc::F_SETLK, &mut range(libc::F_UNLCK, 0, 8))?;
+                }
+                Ok(())
+            })?);
+        }
+        for child in children {
+            child.join()?;
+        }
+        same("count", &get(&b.join("f"))?, &200u64.to_le_bytes())?;
+    }
+    a_lock_goes_with_its_process(a, b) {
+        put(&a.join("f"), b"")?;
+        let p = a.join("f");
+        spawn(move || { let fd = rw(&p)?; Ok(fcntl_lock(&fd, libc::F_SETLK, &mut range(libc::F_WRLCK, 0, 0)).map(|_| ())?) })?.join()?;
+        let y = rw(&b.join("f"))?;
+        fcntl_lock(&y, libc::F_SETLK, &mut range(libc::F_WRLCK, 0, 0))?;
+    }
+}
+
+/// A lock of a range from the start of the file.
+#[must_use]
+pub fn range(kind: i32, start: i64, len: i64) -> libc::flock {
+    libc::flock { l_type: kind as i16, l_whence: libc::SEEK_SET as i16, l_start: start, l_len: len, l_pid: 0 }
+}
