@@ -277,10 +277,13 @@ impl Client {
             osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstAllocate, &ask).await?;
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
-            let cut = if keep { extent.intersect(&Extent::new(0, object.size())) } else { Some(extent) };
             osc.discard(object, extent.align_out(4096), false);
-            if let Some(cut) = cut {
+            if let Some(cut) = extent.intersect(&Extent::new(0, object.size())) {
                 osc.punch(object, kind, cut, held.handle()).await?;
+            }
+            if !keep && extent.end > object.size() {
+                // Behind the end there is nothing to zero; the object only becomes that long.
+                osc.punch(object, PunchKind::Truncate, Extent::from(extent.end), held.handle()).await?;
             }
         }
         if !keep {
