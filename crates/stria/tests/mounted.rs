@@ -95,7 +95,7 @@ fn a_cluster_in_one_process_keeps_files_over_a_restart() {
     up.stop();
     let checked = good(&["fsck", "--data", "--dir", &up.cluster()]);
     assert!(checked.ends_with("0 fault(s)\n"), "{checked}");
-    up.start(&[]);
+    up.start(&["--set", "recovery.window_s=2"]);
     assert!(fs::read(up.at("file")).unwrap() == data && Path::new(&up.at("d")).is_dir());
     up.stop();
 }

@@ -73,9 +73,9 @@ impl Children {
         self.all.iter().map(|c| (c.name.clone(), c.lock().restarts)).collect()
     }
 
-    /// Stops all servers, the last started first.
+    /// Stops all servers, in the order of their start: the metadata server is a client of the OSTs.
     pub fn stop(&mut self) {
-        while let Some(mut child) = self.all.pop() {
+        for mut child in self.all.drain(..) {
             // The watcher may have ended by itself.
             let _ = child.stop.send(());
             child.signal(libc::SIGTERM);

@@ -74,8 +74,9 @@ impl Run<'_> {
             dir.note_running("up", None)?;
             let outcome = self.serve_mounts(&rt, &dir, osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
             mds.server.stop();
-            let closed = oss.oss.close().await;
+            // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.mds.stop().await;
+            let closed = oss.oss.close().await;
             dir.note_stopped("up");
             let store = |what: &str, e: types::FsError| Failure::with_errno(format!("{what}: {e}"), e.errno());
             outcome
