@@ -85,11 +85,7 @@ fn two_mounts_agree_on_everything_at_once() {
     let (_up, at, _world) = up(transports()[0], 2);
     let mut failed = Vec::new();
     for case in posix::pair::all() {
-        let (a, b) = (at[0].clone(), at[1].clone());
-        let child = spawn(move || posix::pair::run(case, &a, &b)).unwrap();
-        if !child.ended_within(LIMIT) {
-            failed.push((case.name, "hangs".to_string()));
-        } else if let Err(e) = child.join() {
+        if let Err(e) = posix::pair::run_within(case, &at[0], &at[1], LIMIT) {
             failed.push((case.name, e));
         }
     }

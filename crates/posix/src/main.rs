@@ -1,4 +1,5 @@
 //! `posix DIR [FILTER] [--list]`: runs the cases on a directory, a line each, and a closing line.
+//! `posix pairs DIR SECOND_DIR`: the cases on two paths of one file system.
 //! `posix random SEED OPS DIR [SECOND_DIR]`: the random-operation test.
 use std::path::Path;
 use std::process::ExitCode;
@@ -9,6 +10,9 @@ fn main() -> ExitCode {
     if args.first().is_some_and(|a| a == "random") {
         return random(&args[1..]);
     }
+    if args.first().is_some_and(|a| a == "pairs") && args.len() == 3 {
+        return pairs(Path::new(&args[1]), Path::new(&args[2]));
+    }
     let words: Vec<&String> = args.iter().filter(|a| !a.starts_with("--")).collect();
     let filter = words.get(1).map_or("", |s| s.as_str());
     if args.iter().any(|a| a == "--list") {
@@ -18,7 +22,7 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(dir) = words.first() else {
-        eprintln!("usage: posix DIR [FILTER] [--list]\n       posix random SEED OPS DIR [SECOND_DIR]");
+        eprintln!("usage: posix DIR [FILTER] [--list]\n       posix pairs DIR SECOND_DIR\n       posix random SEED OPS DIR [SECOND_DIR]");
         return ExitCode::from(2);
     };
     let base = Path::new(dir).join(format!("posix.{}", std::process::id()));
@@ -49,4 +53,19 @@ fn random(args: &[String]) -> ExitCode {
             ExitCode::FAILURE
         }
     }
+}
+
+fn pairs(a: &Path, b: &Path) -> ExitCode {
+    let mut failed = 0;
+    for case in posix::pair::all() {
+        match posix::pair::run_within(case, a, b, Duration::from_secs(60)) {
+            Ok(()) => println!("ok    pair/{}", case.name),
+            Err(e) => {
+                failed += 1;
+                println!("FAIL  pair/{}: {e}", case.name);
+            }
+        }
+    }
+    println!("{failed} failed");
+    if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }

@@ -26,11 +26,16 @@ pub fn all() -> impl Iterator<Item = &'static PairCase> {
     CASES.iter()
 }
 
-/// Runs one in a fresh directory that both show.
+/// Runs one in a process of its own, for at most `limit`.
 ///
 /// # Errors
-/// What was not as expected.
-pub fn run(case: &PairCase, a: &Path, b: &Path) -> R {
+/// What was not as expected, or that it did not end.
+pub fn run_within(case: &PairCase, a: &Path, b: &Path, limit: std::time::Duration) -> R {
+    let child = spawn(|| run(case, a, b))?;
+    if child.ended_within(limit) { child.join() } else { Err("hangs".into()) }
+}
+
+fn run(case: &PairCase, a: &Path, b: &Path) -> R {
     let (a, b) = (a.join(case.name), b.join(case.name));
     mkdir(&a, 0o755)?;
     (case.run)(&a, &b)?;

@@ -42,21 +42,50 @@ fn attempt(steps: &[Step], dirs: &[&Path], fresh: &mut u32) -> Result<(), (usize
     *fresh += 1;
     let below: Vec<PathBuf> = dirs.iter().map(|d| d.join(&name)).collect();
     std::fs::create_dir(&below[0]).map_err(|e| (0, format!("mkdir {}: {e}", below[0].display())))?;
-    let mut run = Run::new(&below);
-    let mut result = Ok(());
-    for (i, step) in steps.iter().enumerate() {
-        if let Err(e) = run.step(step) {
-            result = Err((i, e));
-            break;
+    let at = Progress::new()?;
+    // In a process of its own: a bus error of a mapping is a result, too.
+    let result = crate::run::in_child(|| {
+        let mut run = Run::new(&below);
+        for (i, step) in steps.iter().enumerate() {
+            at.set(i);
+            run.step(step)?;
         }
-    }
-    if result.is_ok() {
-        result = run.finish().map_err(|e| (steps.len().saturating_sub(1), e));
-    }
-    drop(run);
+        run.finish()
+    })
+    .map_err(|e| (at.get(), e));
     match std::fs::remove_dir_all(&below[0]) {
         Err(e) if result.is_ok() => Err((steps.len().saturating_sub(1), format!("removing what the run left: {e}"))),
         _ => result,
+    }
+}
+
+/// How far the child is, seen from the parent.
+struct Progress(*mut usize);
+
+impl Progress {
+    fn new() -> Result<Progress, (usize, String)> {
+        let (prot, flags) = (libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED | libc::MAP_ANONYMOUS);
+        // SAFETY: a new mapping of a page, at an address of the kernel's choice.
+        let at = unsafe { libc::mmap(std::ptr::null_mut(), 4096, prot, flags, -1, 0) };
+        if at == libc::MAP_FAILED {
+            return Err((0, format!("mmap: {}", std::io::Error::last_os_error())));
+        }
+        Ok(Progress(at.cast()))
+    }
+    fn set(&self, i: usize) {
+        // SAFETY: mapped until the drop; the parent only reads after the child's end.
+        unsafe { self.0.write_volatile(i) }
+    }
+    fn get(&self) -> usize {
+        // SAFETY: as in `set`.
+        unsafe { self.0.read_volatile() }
+    }
+}
+
+impl Drop for Progress {
+    fn drop(&mut self) {
+        // SAFETY: mapped by `new`.
+        unsafe { libc::munmap(self.0.cast(), 4096) };
     }
 }
 
