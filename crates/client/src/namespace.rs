@@ -129,7 +129,9 @@ impl Client {
     pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
         let attr = self.sized(inode).await?;
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
-        Ok(Entry { attr, name_cached, attr_cached: name_cached && self.attr_valid(inode) })
+        // The size of a file that somebody writes is nobody's to keep.
+        let settled = attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0;
+        Ok(Entry { attr, name_cached, attr_cached: name_cached && settled && self.attr_valid(inode) })
     }
 
     /// Looks a name up. An [`Entry`] with a zero FID says that there is none.

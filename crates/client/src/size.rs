@@ -264,7 +264,9 @@ impl Client {
 
     async fn allocate_object(&self, object: &Rc<Object>, extent: Extent, mode: u32, keep: bool) -> Result<(), FsError> {
         let osc = self.osc(object.ost);
-        let wide = LockPolicyData::extent(extent.align_out(4096));
+        // Making the object longer is a matter of everything behind the range, too.
+        let reach = if keep { extent } else { Extent::from(extent.start) };
+        let wide = LockPolicyData::extent(reach.align_out(4096));
         let held = osc
             .locks
             .acquire(object.resource(), LockMode::Pw, wide, EnqueueFlags::NONE)
@@ -292,6 +294,17 @@ impl Client {
         Ok(())
     }
 
+    /// Brings every client's unwritten data of the file to its OSTs: a read lock over each object makes others write out.
+    async fn settle_data(&self, s: &Striping) -> Result<(), FsError> {
+        for o in &s.objects {
+            let osc = self.osc(o.ost);
+            osc.flush(o, Extent::ALL, false).await;
+            let all = LockPolicyData::extent(Extent::ALL);
+            osc.locks.acquire(o.resource(), LockMode::Pr, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
+        }
+        Ok(())
+    }
+
     /// SEEK_DATA and SEEK_HOLE.
     ///
     /// # Errors
@@ -302,9 +315,7 @@ impl Client {
             return Err(FsError::NoDevice);
         }
         let Some(s) = inode.striping() else { return if hole { Ok(size) } else { Err(FsError::NoDevice) } };
-        for o in &s.objects {
-            self.osc(o.ost).flush(o, Extent::ALL, false).await;
-        }
+        self.settle_data(&s).await?;
         let geometry = s.layout.geometry();
         for piece in geometry.pieces(Extent::new(offset, size))? {
             let object = &s.objects[usize::from(piece.stripe.0)];

@@ -1,3 +1,4 @@
+//! Runs of the model: what a client and a server must never do, over many seeds.
 use super::*;
 use crate::record::replay;
 use std::string::String;
