@@ -10,7 +10,11 @@ fn here(at: &Location<'_>) -> String {
 
 fn short(v: &impl Debug) -> String {
     let text = format!("{v:?}");
-    if text.len() <= 160 { text } else { format!("{}... ({} characters)", text.chars().take(160).collect::<String>(), text.len()) }
+    if text.len() <= 160 {
+        text
+    } else {
+        format!("{}... ({} characters)", text.chars().take(160).collect::<String>(), text.len())
+    }
 }
 
 /// Two values are equal.
@@ -19,7 +23,11 @@ fn short(v: &impl Debug) -> String {
 /// They are not.
 #[track_caller]
 pub fn eq<T: PartialEq<U> + Debug, U: Debug>(what: &str, got: T, want: U) -> R {
-    if got == want { Ok(()) } else { Err(format!("{}: {what} is {}, not {}", here(Location::caller()), short(&got), short(&want))) }
+    if got == want {
+        Ok(())
+    } else {
+        Err(format!("{}: {what} is {}, not {}", here(Location::caller()), short(&got), short(&want)))
+    }
 }
 
 /// Two byte strings are equal; the first difference is named.

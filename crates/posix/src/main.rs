@@ -22,7 +22,9 @@ fn main() -> ExitCode {
         return ExitCode::SUCCESS;
     }
     let Some(dir) = words.first() else {
-        eprintln!("usage: posix DIR [FILTER] [--list]\n       posix pairs DIR SECOND_DIR\n       posix random SEED OPS DIR [SECOND_DIR]");
+        eprintln!(
+            "usage: posix DIR [FILTER] [--list]\n       posix pairs DIR SECOND_DIR\n       posix random SEED OPS DIR [SECOND_DIR]"
+        );
         return ExitCode::from(2);
     };
     let base = Path::new(dir).join(format!("posix.{}", std::process::id()));

@@ -212,7 +212,8 @@ pub fn run_all(base: &Path, filter: &str, limit: Duration, report: &mut dyn FnMu
         let begin = Instant::now();
         let outcome = run_case(case, base, limit);
         let took = begin.elapsed();
-        let slow = if took > Duration::from_secs(1) { format!(" ({:.1} s)", took.as_secs_f64()) } else { String::new() };
+        let slow =
+            if took > Duration::from_secs(1) { format!(" ({:.1} s)", took.as_secs_f64()) } else { String::new() };
         match outcome {
             Outcome::Pass => {
                 summary.passed += 1;

@@ -82,6 +82,11 @@ impl Export {
     pub fn is_evicted(&self) -> bool {
         self.evicted.get()
     }
+    /// Whether the client wants to be waited for after a restart; others need not be remembered.
+    #[must_use]
+    pub fn is_recoverable(&self) -> bool {
+        self.recoverable.get()
+    }
     /// Where the client is, for reports.
     #[must_use]
     pub fn peer(&self) -> String {

@@ -129,6 +129,8 @@ pub struct Import {
     heard: Cell<Instant>,
     session: RefCell<AuthReply>,
     failure: RefCell<Option<String>>,
+    /// The last attempt ended over the cluster key: trying again will not help whoever waits.
+    refused: Cell<bool>,
     connects: Cell<u64>,
     sent: Cell<u64>,
     resent: Cell<u64>,
@@ -157,6 +159,7 @@ impl Import {
             boot: Cell::new(0),
             session: RefCell::default(),
             failure: RefCell::new(None),
+            refused: Cell::new(false),
             connects: Cell::new(0),
             sent: Cell::new(0),
             resent: Cell::new(0),
@@ -217,9 +220,20 @@ impl Import {
     /// Waits until in service.
     ///
     /// # Errors
-    /// `NotConnected` when closed, `TimedOut` after `limit`.
+    /// `NotConnected` when closed, `Access` when the cluster keys differ, `TimedOut` after `limit`.
     pub async fn ready(&self, limit: Duration) -> Result<(), FsError> {
-        self.rt.timeout(limit, self.wait_full()).await.unwrap_or(Err(FsError::TimedOut))
+        let up_or_refused = async {
+            loop {
+                let changed = self.changed.wait();
+                match self.state.get() {
+                    ImportState::Full => return Ok(()),
+                    ImportState::Closed => return Err(FsError::NotConnected),
+                    _ if self.refused.get() => return Err(FsError::Access),
+                    _ => changed.await,
+                }
+            }
+        };
+        self.rt.timeout(limit, up_or_refused).await.unwrap_or(Err(FsError::TimedOut))
     }
 
     async fn wait_full(&self) -> Result<(), FsError> {
@@ -375,6 +389,8 @@ impl Import {
                 Ok(()) => pause = Duration::from_millis(20),
                 Err(e) => {
                     *self.failure.borrow_mut() = Some(e.to_string());
+                    self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
+                    self.changed.notify();
                     tracing::debug!(target = self.config.target, nid = %self.config.nid, "connection: {e}");
                 }
             }
@@ -431,7 +447,8 @@ impl Import {
     }
 
     async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
-        let bad = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
+        let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
+        let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
         let nonce: Vec<u8> = (0..4).flat_map(|_| self.rt.random().to_le_bytes()).collect();
         let target = self.config.target.as_bytes();
         let client = self.config.client;
@@ -452,7 +469,7 @@ impl Import {
         let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
         let nonces = [&nonce[..], &answer.nonce[..]];
         if !ClusterKey::matches(&self.config.key.proof("server", nonces, target, client), &answer.proof) {
-            return Err(bad("the server does not know our cluster key: check cluster.key_file on both sides"));
+            return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
         }
         let proof = self.config.key.proof("client", nonces, target, client);
         let auth = AuthRequest { proof: proof.to_vec().into() };
@@ -461,7 +478,7 @@ impl Import {
         match h.result() {
             Ok(()) => wire::decode(&body).map_err(|e| bad(&e.to_string())),
             Err(FsError::Access) => {
-                Err(bad("the server refused our cluster key: check cluster.key_file on both sides"))
+                Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
             }
             Err(e) => Err(bad(&e.to_string())),
         }

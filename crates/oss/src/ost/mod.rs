@@ -249,13 +249,13 @@ impl Service for Ost {
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         Box::pin(async move {
-            let client = export.client();
+            let (client, recoverable) = (export.client(), export.is_recoverable());
             self.exports.borrow_mut().insert(client, export);
             if known {
                 self.locks.reconnected(client);
                 return Ok(());
             }
-            self.store.session_open(client).await
+            if recoverable { self.store.session_open(client).await } else { Ok(()) }
         })
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {

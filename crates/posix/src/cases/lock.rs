@@ -1,5 +1,8 @@
 //! flock(2), fcntl(2) record locks, open file description locks.
-use libc::{F_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_SH, LOCK_UN};
+use libc::{
+    F_GETLK, F_OFD_SETLK, F_OFD_SETLKW, F_RDLCK, F_SETLK, F_SETLKW, F_UNLCK, F_WRLCK, LOCK_EX, LOCK_NB, LOCK_SH,
+    LOCK_UN,
+};
 
 use crate::check::{eq, fails, fails_any, yes};
 use crate::pair::range;

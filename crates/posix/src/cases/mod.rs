@@ -31,8 +31,23 @@ mod xattr;
 pub use mapped::Map;
 
 const FAMILIES: &[&[Case]] = &[
-    open::CASES, rw::CASES, truncate::CASES, alloc::CASES, sync::CASES, mapped::CASES, rename::CASES, link::CASES,
-    dir::CASES, node::CASES, mode::CASES, perm::CASES, time::CASES, xattr::CASES, acl::CASES, lock::CASES, name::CASES,
+    open::CASES,
+    rw::CASES,
+    truncate::CASES,
+    alloc::CASES,
+    sync::CASES,
+    mapped::CASES,
+    rename::CASES,
+    link::CASES,
+    dir::CASES,
+    node::CASES,
+    mode::CASES,
+    perm::CASES,
+    time::CASES,
+    xattr::CASES,
+    acl::CASES,
+    lock::CASES,
+    name::CASES,
 ];
 
 /// All cases, in order of family.

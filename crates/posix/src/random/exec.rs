@@ -213,7 +213,8 @@ impl<'a> Run<'a> {
                 sys::fallocate(fd, libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE, *off as i64, *len as i64)?;
                 zero_at(self.model.data_mut(node), *off, *len);
             }
-            Op::Zero { off, len, .. } => match sys::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE, *off as i64, *len as i64) {
+            Op::Zero { off, len, .. } => match sys::fallocate(fd, libc::FALLOC_FL_ZERO_RANGE, *off as i64, *len as i64)
+            {
                 Err(e) if e.errno == libc::EOPNOTSUPP => {}
                 result => {
                     result?;
@@ -250,6 +251,8 @@ impl<'a> Run<'a> {
 
     fn map_read(&self, fd: &OwnedFd, node: NodeId, off: u64, len: usize) -> R {
         let Some((start, skip, len)) = self.mapped(node, off, len) else { return Ok(()) };
+        // A kernel asks for a file's size before programs map it only when it is asked for it.
+        sys::fstat(fd)?;
         let map = Map::new(fd, start, skip + len, libc::PROT_READ, libc::MAP_SHARED)?;
         same("what a mapping shows", &map.get(skip, len), &self.model.data(node)[off as usize..off as usize + len])
     }
@@ -257,6 +260,7 @@ impl<'a> Run<'a> {
     fn map_write(&mut self, fd: &OwnedFd, node: NodeId, off: u64, len: usize, tag: u64) -> R {
         let Some((start, skip, len)) = self.mapped(node, off, len) else { return Ok(()) };
         let bytes = pattern(tag, len);
+        sys::fstat(fd)?;
         let map = Map::new(fd, start, skip + len, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
         map.set(skip, &bytes);
         map.sync()?;
@@ -288,6 +292,12 @@ impl<'a> Run<'a> {
         let (Some(a), Some(b)) = (&self.slots[usize::from(from)], &self.slots[usize::from(to)]) else { return Ok(()) };
         let size = self.model.data(a.node).len();
         let len = len.min(size.saturating_sub(from_off as usize));
+        sys::fstat(&a.fd)?;
+        let crossing = self.sides.len() > 1 && a.node == b.node;
+        if crossing && from_off < to_off + len as u64 && to_off < from_off + len as u64 {
+            // Two mounts are two file systems to a kernel: it cannot know that the ranges overlap.
+            return Ok(());
+        }
         let got = sys::copy_range(&a.fd, from_off as i64, &b.fd, to_off as i64, len);
         let overlaps = a.node == b.node && from_off < to_off + len as u64 && to_off < from_off + len as u64;
         if b.append {
