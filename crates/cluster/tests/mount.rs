@@ -3,7 +3,7 @@
 mod roles;
 
 use std::os::unix::fs::{FileExt, MetadataExt};
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use posix::run::spawn;
@@ -22,14 +22,14 @@ fn up(transport: &str, n: usize) -> (RoleProcess, Vec<PathBuf>, World) {
     let points: Vec<PathBuf> = (0..n).map(|i| world.point(&format!("mnt{i}"))).collect();
     let stores = world.path("stores");
     let mut words = vec!["up", &stores, "4", transport];
-    words.extend(points.iter().map(|p| p.to_str().unwrap()));
+    words.extend(points.iter().map(|p| p.to_str().expect("a plain path")));
     let up = RoleProcess::start(&words);
     (up, points, world)
 }
 
 /// Runs `f` in a process of its own, for at most `limit`: a mount that answers no more must not hang the tests.
 fn within(limit: Duration, what: &str, f: impl FnOnce() -> R) {
-    let child = spawn(f).unwrap();
+    let child = spawn(f).expect("a process");
     assert!(child.ended_within(limit), "{what}: no end within {limit:?}");
     if let Err(e) = child.join() {
         panic!("{what}: {e}");
@@ -109,7 +109,11 @@ fn a_mount_whose_daemon_was_killed_can_be_unmounted() {
             // The supervisor of the killed daemon may have been faster.
             roles::unmount(&at[0]);
             let below = std::fs::metadata(&at[0]).map_err(|e| format!("the mount point: {e}"))?;
-            posix::check::eq("a plain directory again", below.dev(), std::fs::metadata(at[0].parent().unwrap()).unwrap().dev())
+            posix::check::eq(
+                "a plain directory again",
+                below.dev(),
+                std::fs::metadata(at[0].parent().unwrap()).unwrap().dev(),
+            )
         });
     }
 }
@@ -155,53 +159,75 @@ impl Processes {
             .map(|i| Some(RoleProcess::start(&["oss", &world.path("oss"), "tcp:127.0.0.1:0", &mds.at, &i.to_string()])))
             .collect();
         let at = world.point("mnt");
-        let mount = RoleProcess::start(&["mount", &mds.at, "2", transports()[0], at.to_str().unwrap()]);
+        let mount = RoleProcess::start(&["mount", &mds.at, "2", transports()[0], at.to_str().expect("a plain path")]);
         Processes { mds: Some(mds), oss, _mount: mount, at, world }
     }
     fn restart_mds(&mut self) {
         let nid = self.mds.as_ref().expect("it runs").at.clone();
         self.mds.take().expect("it runs").kill();
-        self.mds = Some(RoleProcess::start(&["mds", &self.world.path("mdt"), &nid]));
+        self.mds = Some(RoleProcess::start_again(&["mds", &self.world.path("mdt"), &nid]));
     }
     fn restart_oss(&mut self, i: usize) {
         let nid = self.oss[i].as_ref().expect("it runs").at.clone();
         self.oss[i].take().expect("it runs").kill();
         let mds = self.mds.as_ref().expect("it runs").at.clone();
-        self.oss[i] = Some(RoleProcess::start(&["oss", &self.world.path("oss"), &nid, &mds, &i.to_string()]));
+        self.oss[i] = Some(RoleProcess::start_again(&["oss", &self.world.path("oss"), &nid, &mds, &i.to_string()]));
     }
 }
 
-/// Creates, writes, renames, reads and removes `n` files; any failure or wrong byte is one.
-fn files_load(dir: &std::path::Path, n: u64) -> R {
+/// Steps of each load.
+const STEPS: u64 = 240;
+
+/// How far a load is, told through a file that is not on the mount.
+#[derive(Clone)]
+struct Steps(PathBuf);
+
+impl Steps {
+    fn done(&self) -> R {
+        let fd = sys::open(&self.0, libc::O_WRONLY | libc::O_CREAT | libc::O_APPEND, 0o644)?;
+        Ok(sys::write_all(&fd, b".")?)
+    }
+    fn wait_for(&self, n: u64) {
+        let end = std::time::Instant::now() + LIMIT;
+        while std::fs::metadata(&self.0).map_or(0, |m| m.len()) < n {
+            assert!(std::time::Instant::now() < end, "the load does not reach step {n}");
+            std::thread::park_timeout(Duration::from_millis(2));
+        }
+    }
+}
+
+/// Creates, writes, renames, reads and removes files; any failure or wrong byte is one.
+fn files_load(dir: &Path, steps: &Steps) -> R {
+    let data = |i: u64| posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
     sys::mkdir(dir, 0o755)?;
-    for i in 0..n {
+    for i in 0..STEPS {
         let (new, kept) = (dir.join("new"), dir.join(format!("f{i}")));
-        let data = posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
-        sys::put(&new, &data)?;
+        sys::put(&new, &data(i))?;
         sys::rename(&new, &kept)?;
-        posix::check::same("content", &sys::get(&kept)?, &data)?;
+        posix::check::same("content", &sys::get(&kept)?, &data(i))?;
         if i % 3 == 2 {
             sys::unlink(&dir.join(format!("f{}", i - 1)))?;
         }
+        steps.done()?;
     }
-    for i in (0..n).filter(|i| i % 3 != 1 || i + 1 >= n) {
-        let data = posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
-        posix::check::same("content at the end", &sys::get(&dir.join(format!("f{i}")))?, &data)?;
+    for i in (0..STEPS).filter(|i| i % 3 != 1) {
+        posix::check::same("content at the end", &sys::get(&dir.join(format!("f{i}")))?, &data(i))?;
     }
     Ok(())
 }
 
-/// Overwrites and syncs records of one striped file and reads all of them back.
-fn records_load(at: &std::path::Path, n: u64) -> R {
+/// Writes and syncs records of one striped file and reads all of them back.
+fn records_load(at: &Path, steps: &Steps) -> R {
     let file = std::fs::OpenOptions::new().read(true).write(true).create(true).truncate(true).open(at);
     let file = file.map_err(|e| e.to_string())?;
-    for i in 0..n {
+    for i in 0..STEPS {
         file.write_all_at(&posix::check::pattern(i, 60_000), i * 60_000).map_err(|e| format!("write {i}: {e}"))?;
         if i % 16 == 15 {
             file.sync_data().map_err(|e| format!("fsync after {i}: {e}"))?;
         }
+        steps.done()?;
     }
-    for i in 0..n {
+    for i in 0..STEPS {
         let mut back = vec![0; 60_000];
         file.read_exact_at(&mut back, i * 60_000).map_err(|e| format!("read {i}: {e}"))?;
         posix::check::same(&format!("record {i}"), &back, &posix::check::pattern(i, 60_000))?;
@@ -209,16 +235,20 @@ fn records_load(at: &std::path::Path, n: u64) -> R {
     Ok(())
 }
 
-/// Runs both loads while `disturb` kills and restarts servers.
-fn under_load(disturb: impl Fn(&mut Processes)) {
+/// Runs both loads, and `disturb` at a third and at two thirds of each.
+fn under_load(disturb: impl Fn(&mut Processes, usize)) {
     let mut cluster = Processes::start();
+    let steps: Vec<Steps> = (0..2).map(|i| Steps(cluster.world.path(&format!("steps{i}")).into())).collect();
     let (dir, file) = (cluster.at.join("dir"), cluster.at.join("file"));
-    let files = spawn(move || files_load(&dir, 300)).unwrap();
-    let records = spawn(move || records_load(&file, 300)).unwrap();
-    disturb(&mut cluster);
-    let patience = Duration::from_secs(90);
+    let (files_steps, records_steps) = (steps[0].clone(), steps[1].clone());
+    let files = spawn(move || files_load(&dir, &files_steps)).expect("a process");
+    let records = spawn(move || records_load(&file, &records_steps)).expect("a process");
+    for (round, of) in [&steps[0], &steps[1]].into_iter().enumerate() {
+        of.wait_for(STEPS / 3 * (round as u64 + 1));
+        disturb(&mut cluster, round);
+    }
     for (what, child) in [("files", files), ("records", records)] {
-        assert!(child.ended_within(patience), "{what}: the load does not go on");
+        assert!(child.ended_within(LIMIT), "{what}: the load does not go on");
         if let Err(e) = child.join() {
             panic!("{what}: {e}");
         }
@@ -228,13 +258,13 @@ fn under_load(disturb: impl Fn(&mut Processes)) {
 #[test]
 fn programs_only_notice_a_pause_when_the_metadata_server_is_killed_and_restarted() {
     if can_mount() {
-        under_load(|cluster| (0..2).for_each(|_| cluster.restart_mds()));
+        under_load(|cluster, _| cluster.restart_mds());
     }
 }
 
 #[test]
 fn programs_only_notice_a_pause_when_storage_servers_are_killed_and_restarted() {
     if can_mount() {
-        under_load(|cluster| (0..2).for_each(|i| cluster.restart_oss(i)));
+        under_load(|cluster, round| cluster.restart_oss(round));
     }
 }
