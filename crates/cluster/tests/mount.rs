@@ -210,8 +210,21 @@ fn files_load(dir: &Path, steps: &Steps) -> R {
         }
         steps.done()?;
     }
+    Ok(())
+}
+
+/// What both loads left, seen through any mount.
+fn loads_are_whole(at: &Path) -> R {
     for i in (0..STEPS).filter(|i| i % 3 != 1) {
-        posix::check::same("content at the end", &sys::get(&dir.join(format!("f{i}")))?, &data(i))?;
+        let want = posix::check::pattern(i, 1000 + (i as usize * 7919) % 150_000);
+        let got = sys::get(&at.join(format!("dir/f{i}")))?;
+        posix::check::same(&format!("file {i} at the end"), &got, &want)?;
+    }
+    let file = std::fs::File::open(at.join("file")).map_err(|e| e.to_string())?;
+    for i in 0..STEPS {
+        let mut back = vec![0; 60_000];
+        file.read_exact_at(&mut back, i * 60_000).map_err(|e| format!("read {i}: {e}"))?;
+        posix::check::same(&format!("record {i} at the end"), &back, &posix::check::pattern(i, 60_000))?;
     }
     Ok(())
 }
@@ -252,6 +265,14 @@ fn under_load(disturb: impl Fn(&mut Processes, usize)) {
         if let Err(e) = child.join() {
             panic!("{what}: {e}");
         }
+    }
+    // A client that saw nothing of it: what it reads is what the servers have, or get from the first one now.
+    let second = cluster.world.point("second");
+    let mds = cluster.mds.as_ref().expect("it runs").at.clone();
+    let words = ["mount", &mds, "2", transports()[0], second.to_str().expect("a plain path")];
+    let _second = RoleProcess::start(&words);
+    for at in [&second, &cluster.at] {
+        within(LIMIT, "reading everything again", || loads_are_whole(at));
     }
 }
 
