@@ -486,17 +486,23 @@ impl Import {
 
     /// After the handshake: recovery if the server was restarted, then service.
     async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
-        let previous = self.boot.replace(session.boot);
+        let previous = self.boot.get();
         let restarted = previous != 0 && previous != session.boot;
         self.set_credits(session.credits);
         *self.session.borrow_mut() = session.clone();
         let callbacks = self.callbacks.borrow().upgrade();
         if previous != 0 && !session.known {
-            self.replay.borrow_mut().clear();
-            self.fail_pending();
+            // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
+            let nothing = restarted
+                && self.replay.borrow().is_empty()
+                && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
             self.note_committed(session.last_committed, true);
-            if let Some(c) = &callbacks {
-                c.on_evicted();
+            if !nothing {
+                self.replay.borrow_mut().clear();
+                self.fail_pending();
+                if let Some(c) = &callbacks {
+                    c.on_evicted();
+                }
             }
         }
         if let Some(c) = &callbacks {
@@ -513,6 +519,8 @@ impl Import {
         if !self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
             return;
         }
+        // Only now: a connection lost during recovery begins it anew.
+        self.boot.set(session.boot);
         self.resend();
         self.set_state(ImportState::Full);
         if let Some(c) = callbacks.filter(|_| restarted) {

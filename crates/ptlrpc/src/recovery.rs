@@ -9,12 +9,13 @@ use std::rc::Rc;
 
 use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
-use types::{ClientId, Instant, Transno};
+use types::{ClientId, Duration, Instant, Transno};
 use wire::{Flags, Header, Op};
 
 pub(crate) struct Recovery {
     rt: Rt,
     deadline: Instant,
+    window: Duration,
     state: Rc<State>,
 }
 
@@ -25,6 +26,8 @@ struct State {
     /// Replays offered, by transaction.
     offered: RefCell<BTreeMap<(Transno, ClientId), OneSender<()>>>,
     running: Cell<bool>,
+    /// When a client last showed that it is at work.
+    progress: Cell<Instant>,
     changed: Event,
     opened: Event,
 }
@@ -59,15 +62,18 @@ impl State {
 }
 
 impl Recovery {
-    pub(crate) fn new(rt: Rt, expected: BTreeSet<ClientId>, deadline: Instant) -> Recovery {
+    pub(crate) fn new(rt: Rt, expected: BTreeSet<ClientId>, window: Duration) -> Recovery {
+        let now = rt.now();
         Recovery {
             rt,
-            deadline,
+            deadline: now + window,
+            window,
             state: Rc::new(State {
                 active: Cell::new(!expected.is_empty()),
                 expected: RefCell::new(expected),
                 offered: RefCell::default(),
                 running: Cell::new(false),
+                progress: Cell::new(now),
                 changed: Event::new(),
                 opened: Event::new(),
             }),
@@ -91,14 +97,18 @@ impl Recovery {
     /// Completes when every client is done or the window has closed; gives those that did not come back.
     pub(crate) async fn finished(&self) -> Vec<ClientId> {
         loop {
+            let changed = self.state.changed.wait();
             if self.state.expected.borrow().is_empty() {
                 return Vec::new();
             }
-            let left = self.deadline.since(self.rt.now());
-            let changed = self.state.changed.wait();
-            if left.is_zero() || self.rt.timeout(left, changed).await.is_none() {
+            // Whoever replays is waited for: the window closes on silence, at the latest after ten of them.
+            let quiet = self.state.progress.get() + self.window / 2;
+            let until = self.deadline.max(quiet).min(self.deadline + self.window * 9);
+            let left = until.since(self.rt.now());
+            if left.is_zero() {
                 return std::mem::take(&mut *self.state.expected.borrow_mut()).into_iter().collect();
             }
+            let _ = self.rt.timeout(left, changed).await;
         }
     }
     /// Ordinary service begins.
@@ -111,6 +121,7 @@ impl Recovery {
     /// recovery is over.
     pub(crate) async fn turn(&self, header: &Header) -> Turn {
         if header.flags.has(Flags::REPLAY) {
+            self.state.progress.set(self.rt.now());
             if header.op == Op::LockEnqueue {
                 return Turn(None);
             }

@@ -116,7 +116,7 @@ impl Server {
         let target = Rc::new(Target {
             service,
             exports: RefCell::new(exports),
-            recovery: Recovery::new(self.rt.clone(), waiting, self.rt.now() + self.config.recovery_window),
+            recovery: Recovery::new(self.rt.clone(), waiting, self.config.recovery_window),
         });
         self.targets.borrow_mut().insert(name, target.clone());
         let (me, t) = (self.clone(), target.clone());
