@@ -267,7 +267,7 @@ impl Client {
     }
     /// Tells the kernel that its attributes of an inode are old.
     pub fn kernel_attributes_changed(&self, fid: Fid) {
-        self.kernel().drop_attributes(fid);
+        drop(self.kernel().drop_attributes(fid));
     }
     /// All metadata of an inode on stable storage.
     ///
@@ -448,7 +448,9 @@ impl LockOwner for Client {
             let Some(inode) = self.known_inode(fid) else { return };
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.stale.set(true);
-                self.kernel().drop_attributes(fid);
+                if inode.lookups.get() > 0 {
+                    self.kernel().drop_attributes(fid).await;
+                }
             }
             let mut names = false;
             if gone & LockBits::LOOKUP != 0 {
@@ -475,7 +477,7 @@ impl LockOwner for Client {
         inode.forget_children();
         self.forget_names(&inode);
         let kernel = self.kernel();
-        kernel.drop_attributes(inode.fid);
+        drop(kernel.drop_attributes(inode.fid));
         self.rt.spawn(async move { kernel.drop_names().await });
     }
 }

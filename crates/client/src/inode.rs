@@ -12,6 +12,9 @@ use wire::mdt::Attr;
 use crate::client::Client;
 use crate::object::Object;
 
+/// A time that nothing has set: before every other.
+pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
+
 /// Names remembered of a directory that is known whole; a larger one is asked of the server.
 const CHILDREN_MAX: usize = 100_000;
 
@@ -72,8 +75,8 @@ impl Inode {
             opens: Cell::new(0),
             writers: Cell::new(0),
             lookups: Cell::new(0),
-            mtime: Cell::new(WallTime(0)),
-            atime: Cell::new(WallTime(0)),
+            mtime: Cell::new(UNSET),
+            atime: Cell::new(UNSET),
             errors: Cell::new((0, None)),
             dropping: Cell::new(0),
             kernel_pages: Cell::new(false),

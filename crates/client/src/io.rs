@@ -10,7 +10,7 @@ use types::{Extent, FsError, HandleId};
 use wire::Op;
 
 use crate::client::Client;
-use crate::inode::{Inode, KernelRead, Striping};
+use crate::inode::{Inode, KernelRead, Striping, UNSET};
 use crate::locks::Held;
 use crate::object::{Object, page_range};
 use crate::open::OpenFile;
@@ -268,7 +268,7 @@ impl Client {
     }
 
     fn note_access(&self, inode: &Inode) {
-        if self.config.noatime || inode.atime.get().0 != 0 {
+        if self.config.noatime || inode.atime.get() != UNSET {
             return;
         }
         let a = inode.attr();

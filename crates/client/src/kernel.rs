@@ -9,8 +9,8 @@ use types::{Extent, Fid};
 
 /// A cache in front of the client that believes what it was told until it is told otherwise.
 pub trait KernelCache: 'static {
-    /// Forget the attributes of an inode. Never waits.
-    fn drop_attributes(&self, fid: Fid);
+    /// Forget the attributes of an inode; done when the future completes. Begins at once, also when nobody waits.
+    fn drop_attributes(&self, fid: Fid) -> LocalFuture<()>;
     /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount).
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;
     /// Ask again for every name before believing it.
@@ -20,7 +20,9 @@ pub trait KernelCache: 'static {
 /// Nothing in front.
 pub struct NoKernel;
 impl KernelCache for NoKernel {
-    fn drop_attributes(&self, _fid: Fid) {}
+    fn drop_attributes(&self, _fid: Fid) -> LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
     fn drop_pages(&self, _fid: Fid, _extent: Extent) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))
     }

@@ -294,10 +294,9 @@ impl Client {
         check_name(name)?;
         let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
         let reply: EntryReply = self.mdt_call(Op::MdtUnlink, &request).await?.decode()?;
-        let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.unlearn_name(parent, name);
         self.name_removed(parent, name);
-        if let Some(inode) = child.filter(|c| !c.is_zero()).and_then(|c| self.known_inode(c)) {
+        if let Some(inode) = self.known_inode(reply.attr.fid) {
             self.changed_behind(&inode, &reply.attr);
             let gone = reply.attr.nlink == 0 && reply.attr.flags & AttrFlags::ORPHAN == 0;
             if reply.attr.fid == inode.fid && gone {
@@ -329,7 +328,7 @@ impl Client {
         } else {
             inode.stale.set(true)
         }
-        self.kernel().drop_attributes(inode.fid);
+        drop(self.kernel().drop_attributes(inode.fid));
     }
 
     /// Renames; `flags` as in renameat2(2).
@@ -354,6 +353,8 @@ impl Client {
             flags,
         };
         let reply: EntryReply = self.mdt_call(Op::MdtRename, &request).await?.decode()?;
+        let ends =
+            [from, to].map(|(p, n)| self.dentries.borrow().get(&(p, n.to_vec())).and_then(|c| self.known_inode(*c)));
         for (parent, name) in [from, to] {
             let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
             self.unlearn_name(parent, name);
@@ -364,6 +365,12 @@ impl Client {
         }
         if flags & RENAME_EXCHANGE == 0 {
             self.name_removed(from.0, from.1);
+        } else {
+            let [first, second] = ends;
+            if let (Some(first), Some(second)) = (first, second) {
+                self.learn_name(from.0, from.1, &second);
+                self.learn_name(to.0, to.1, &first);
+            }
         }
         self.name_added(to.0, to.1);
         Ok(())
@@ -481,7 +488,7 @@ impl Client {
         self.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
         self.inode(fid).stale.set(true);
-        self.kernel().drop_attributes(fid);
+        drop(self.kernel().drop_attributes(fid));
         Ok(())
     }
 }

@@ -85,7 +85,7 @@ impl Object {
             dirty_pages: Cell::new(0),
             writeback_pages: Cell::new(0),
             size: Cell::new(0),
-            mtime: Cell::new(WallTime(0)),
+            mtime: Cell::new(crate::inode::UNSET),
             blocks512: Cell::new(0),
             changed: Event::new(),
             listed: Cell::new(false),

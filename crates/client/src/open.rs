@@ -8,7 +8,7 @@ use wire::mdt::{CloseRequest, Cred, OpenReply, OpenRequest, SetBits};
 use wire::{Bytes, Op};
 
 use crate::client::Client;
-use crate::inode::Inode;
+use crate::inode::{Inode, UNSET};
 use crate::namespace::{ATTR_BITS, Entry, check_name};
 
 const O_ACCMODE: u32 = 0o3;
@@ -40,7 +40,8 @@ pub struct OpenFile {
     pub(crate) dirty: Cell<bool>,
     pub(crate) error_mark: Cell<u64>,
     pub(crate) readahead: RefCell<FileReadahead>,
-    /// Position behind the last read, to report progress to readahead.
+    /// Owners that set fcntl locks through this open and did not close it since.
+    lock_owners: RefCell<Vec<u64>>,
     released: Cell<bool>,
 }
 
@@ -74,6 +75,22 @@ impl OpenFile {
     #[must_use]
     pub fn cred(&self) -> &Cred {
         &self.cred
+    }
+    /// An owner sets an fcntl lock through this open.
+    pub fn note_lock_owner(&self, owner: u64) {
+        let mut owners = self.lock_owners.borrow_mut();
+        if !owners.contains(&owner) {
+            owners.push(owner);
+        }
+    }
+    /// An owner closed a descriptor: its fcntl locks are given back then.
+    pub fn forget_lock_owner(&self, owner: u64) {
+        self.lock_owners.borrow_mut().retain(|o| *o != owner);
+    }
+    /// Owners left at the last close: locks of the open file description, which nobody else gives back.
+    #[must_use]
+    pub fn take_lock_owners(&self) -> Vec<u64> {
+        std::mem::take(&mut *self.lock_owners.borrow_mut())
     }
     /// Whether something was written through it.
     #[must_use]
@@ -201,6 +218,7 @@ impl Client {
             dirty: Cell::new(false),
             error_mark: Cell::new(inode.error_mark()),
             readahead: RefCell::new(readahead),
+            lock_owners: RefCell::default(),
             released: Cell::new(false),
         });
         inode.opens.set(inode.opens.get() + 1);
@@ -233,16 +251,19 @@ impl Client {
             request.valid |= SetBits::DIRTY;
             if let Ok(size) = self.file_size(&inode).await {
                 let attr = inode.attr();
-                request.valid |= SetBits::SIZE | SetBits::MTIME | SetBits::BLOCKS | SetBits::CTIME;
+                request.valid |= SetBits::SIZE | SetBits::BLOCKS;
                 request.size = size.size;
                 request.blocks = size.blocks512;
                 request.mtime = size.mtime.max(inode.mtime.get());
                 request.ctime = request.mtime.max(attr.ctime);
+                if request.mtime != UNSET {
+                    request.valid |= SetBits::MTIME | SetBits::CTIME;
+                }
             }
         }
-        if inode.atime.get().0 != 0 {
+        if inode.atime.get() != UNSET {
             request.valid |= SetBits::ATIME;
-            request.atime = inode.atime.replace(types::WallTime(0));
+            request.atime = inode.atime.replace(UNSET);
         }
         file.readahead.replace(new_readahead(self)).close(&mut self.readahead_budget.borrow_mut());
         let answer = self.mdt_call(Op::MdtClose, &request).await;

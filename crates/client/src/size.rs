@@ -12,7 +12,7 @@ use wire::mdt::{Attr, AttrFlags, Cred, EntryReply, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
 use crate::client::Client;
-use crate::inode::{Inode, Striping};
+use crate::inode::{Inode, Striping, UNSET};
 use crate::object::Object;
 use crate::open::OpenFile;
 
@@ -119,7 +119,7 @@ impl Client {
             inode.stale.set(true);
         }
         if explicit_mtime {
-            inode.mtime.set(WallTime(0));
+            inode.mtime.set(UNSET);
         }
         Ok(())
     }
@@ -333,7 +333,7 @@ impl Client {
 /// The file's size from what is known of its objects.
 fn local_size(s: &Striping) -> FileSize {
     let geometry = s.layout.geometry();
-    let mut out = FileSize::default();
+    let mut out = FileSize { mtime: UNSET, ..FileSize::default() };
     for (i, o) in s.objects.iter().enumerate() {
         out.size = out.size.max(geometry.file_size(StripeIndex(i as u16), o.size()).unwrap_or(FILE_BYTES_MAX));
         out.blocks512 += o.blocks512.get() + o.dirty_pages() as u64 * 8;

@@ -9,7 +9,7 @@ use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
 use rt::sync::Event;
 use types::{Extent, Fid, FsError};
-use wire::mdt::{SetBits, SetattrRequest};
+use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
 
 use crate::{KernelCaching, StriaFs, convert, errno};
 
@@ -87,6 +87,14 @@ impl StriaFs {
             let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
             self.client.setattr(file.cred(), file.inode(), request, Some(file)).await?;
         }
+        if !file.is_dirty() && file.inode().attr().flags & AttrFlags::HAS_XATTRS != 0 {
+            // A program that was changed has no capabilities any more.
+            let root = Cred { caps: 3, ..Cred::default() };
+            match self.client.setxattr(&root, file.fid(), b"security.capability", None, 0, false).await {
+                Ok(()) | Err(FsError::NoData) => {}
+                Err(e) => return Err(e),
+            }
+        }
         let at = self.client.write(file, arg.offset, data).await?;
         if at != arg.offset {
             // An append landed elsewhere than this kernel believed the end to be.
@@ -137,6 +145,7 @@ impl StriaFs {
             }
             Op::Flush { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
+                file.forget_lock_owner(arg.lock_owner);
                 let unlocked = self.client.drop_locks(fid, arg.lock_owner, false).await;
                 match self.client.flush_errors(&file).and(unlocked) {
                     Ok(()) => req.into_reply().ok(),
@@ -146,6 +155,9 @@ impl StriaFs {
             Op::Release { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 self.mapped.settle(fid).await;
+                for owner in file.take_lock_owners() {
+                    let _ = self.client.drop_locks(fid, owner, false).await;
+                }
                 if arg.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
                     let _ = self.client.drop_locks(fid, arg.lock_owner, true).await;
                 }
@@ -242,6 +254,11 @@ impl StriaFs {
                 Err(e) => req.err(errno(e)),
             },
             Op::Setlk { arg, wait } => {
+                if arg.lk_flags & abi::LK_FLOCK == 0
+                    && let Some(file) = self.client.file(arg.fh)
+                {
+                    file.note_lock_owner(arg.owner);
+                }
                 let signal = req.interrupted();
                 let result = self.client.set_lock(lock_call(fid, &arg), wait, async move {
                     signal.await;

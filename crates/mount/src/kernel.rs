@@ -7,8 +7,13 @@ use types::{Extent, Fid};
 pub(crate) struct Kernel(pub(crate) Notifier);
 
 impl KernelCache for Kernel {
-    fn drop_attributes(&self, fid: Fid) {
-        drop(self.0.inval_attr(fid.to_ino()));
+    fn drop_attributes(&self, fid: Fid) -> LocalFuture<()> {
+        let done = self.0.inval_attr(fid.to_ino());
+        Box::pin(async move {
+            if let Err(e) = done.await {
+                tracing::debug!("attribute invalidation of {fid}: {e}");
+            }
+        })
     }
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()> {
         let len = if extent.end == u64::MAX { 0 } else { extent.len() };
