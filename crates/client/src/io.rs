@@ -323,6 +323,18 @@ impl Client {
         Ok(offset)
     }
 
+    /// Whether write locks over the whole range are held: a write of it will not wait for another client.
+    #[must_use]
+    pub fn may_write_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
+        let Some(s) = file.inode.striping() else { return false };
+        let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
+        pieces.all(|p| {
+            let object = &s.objects[usize::from(p.stripe.0)];
+            let data = LockPolicyData::extent(p.object.align_out(PAGE));
+            self.osc(object.ost).locks.covers(object.resource(), LockMode::Pw, &data)
+        })
+    }
+
     /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written.
     ///
     /// # Errors

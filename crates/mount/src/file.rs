@@ -69,7 +69,13 @@ impl StriaFs {
             Op::Write { arg, data } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
                 if arg.write_flags & abi::WRITE_CACHE != 0 {
-                    self.write_mapped(file, arg.offset, data.to_vec());
+                    if self.client.may_write_at_once(&file, arg.offset, u64::from(arg.size)) {
+                        if let Err(e) = self.client.write_mapped(&file, arg.offset, data).await {
+                            return req.err(errno(e));
+                        }
+                    } else {
+                        self.write_mapped(file, arg.offset, data.to_vec());
+                    }
                     return req.into_reply().write(arg.size);
                 }
                 let result = self.write(&file, &arg, data).await;
