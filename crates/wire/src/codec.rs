@@ -95,6 +95,35 @@ pub trait Decode: Sized {
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError>;
 }
 
+/// A value whose every field differs from its neighbours and from the default: what golden files are made of.
+pub trait Example: Sized {
+    /// The next value; `n` counts the fields made so far.
+    fn example(n: &mut u64) -> Self;
+}
+
+/// A body's shape, for those that treat all alike: golden files, mutated input.
+#[derive(Clone, Copy, Debug)]
+pub struct Body {
+    /// Its type's name.
+    pub name: &'static str,
+    /// The bytes of its [`Example`].
+    pub example: fn() -> Vec<u8>,
+    /// Reads bytes and writes what was understood of them.
+    pub recode: fn(&[u8]) -> Result<Vec<u8>, WireError>,
+}
+
+impl Body {
+    /// The shape of `T`.
+    #[must_use]
+    pub const fn of<T: Encode + Decode + Example>(name: &'static str) -> Body {
+        Body {
+            name,
+            example: || encode(&T::example(&mut 0)),
+            recode: |bytes| decode::<T>(bytes).map(|value| encode(&value)),
+        }
+    }
+}
+
 /// The bytes of a body.
 #[must_use]
 pub fn encode<T: Encode>(value: &T) -> Vec<u8> {
@@ -123,6 +152,12 @@ macro_rules! number {
                 Ok(<$t>::from_le_bytes(b))
             }
         }
+        impl Example for $t {
+            fn example(n: &mut u64) -> Self {
+                *n += 1;
+                *n as $t
+            }
+        }
     )*};
 }
 number!(u8, u16, u32, u64, i32, i64);
@@ -131,6 +166,7 @@ macro_rules! newtype {
     ($($t:ident),*) => {$(
         impl Encode for $t { fn put(&self, out: &mut Vec<u8>) { self.0.put(out); } }
         impl Decode for $t { fn get(r: &mut Reader<'_>) -> Result<Self, WireError> { Ok($t(Decode::get(r)?)) } }
+        impl Example for $t { fn example(n: &mut u64) -> Self { $t(Example::example(n)) } }
     )*};
 }
 newtype!(OstIndex, MdtIndex, ClientId, Xid, Transno, HandleId, ObjectId, WallTime);
@@ -147,6 +183,12 @@ impl Decode for bool {
             1 => Ok(true),
             v => Err(WireError::BadValue(v.into())),
         }
+    }
+}
+impl Example for bool {
+    fn example(n: &mut u64) -> Self {
+        *n += 1;
+        true
     }
 }
 impl Encode for () {
@@ -169,6 +211,11 @@ impl Decode for Fid {
         Ok(Fid { seq: u64::get(r)?, oid: u32::get(r)?, ver: u32::get(r)? })
     }
 }
+impl Example for Fid {
+    fn example(n: &mut u64) -> Self {
+        Fid { seq: 0x2_0000_0000 + u64::example(n), oid: Example::example(n), ver: Example::example(n) }
+    }
+}
 impl Encode for Extent {
     fn put(&self, out: &mut Vec<u8>) {
         self.start.put(out);
@@ -179,6 +226,12 @@ impl Decode for Extent {
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
         let (start, end) = (u64::get(r)?, u64::get(r)?);
         Extent::checked(start, end).ok_or(WireError::BadValue(end))
+    }
+}
+impl Example for Extent {
+    fn example(n: &mut u64) -> Self {
+        let start = u64::example(n) << 12;
+        Extent { start, end: start + (u64::example(n) << 12) }
     }
 }
 impl<T: Encode> Encode for Vec<T> {
@@ -196,11 +249,17 @@ impl<T: Decode> Decode for Vec<T> {
         if n > r.left() {
             return Err(WireError::TooLong(n as u64));
         }
-        let mut v = Vec::with_capacity(n.min(1024));
+        // Elements may be larger in memory than on the wire: what is reserved at once stays below the message's size.
+        let mut v = Vec::with_capacity(n.min(r.left() / size_of::<T>().max(1) + 1));
         for _ in 0..n {
             v.push(T::get(r)?);
         }
         Ok(v)
+    }
+}
+impl<T: Example> Example for Vec<T> {
+    fn example(n: &mut u64) -> Self {
+        vec![T::example(n), T::example(n)]
     }
 }
 impl<T: Encode> Encode for Option<T> {
@@ -214,6 +273,12 @@ impl<T: Encode> Encode for Option<T> {
 impl<T: Decode> Decode for Option<T> {
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError> {
         if bool::get(r)? { Ok(Some(T::get(r)?)) } else { Ok(None) }
+    }
+}
+
+impl<T: Example> Example for Option<T> {
+    fn example(n: &mut u64) -> Self {
+        Some(T::example(n))
     }
 }
 
@@ -260,11 +325,20 @@ impl Decode for Bytes {
     }
 }
 
+impl Example for Bytes {
+    fn example(n: &mut u64) -> Self {
+        format!("bytes {}", u8::example(n)).as_str().into()
+    }
+}
+
 /// Declares a message part: a struct whose bytes are a length and its fields in order, growing by appending.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! message {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {$(
+    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
+        /// Every body declared here.
+        pub const BODIES: &[$crate::Body] = &[$($crate::Body::of::<$name>(stringify!($name)),)*];
+        $(
         $(#[$doc])*
         #[derive(Clone, PartialEq, Debug, Default)]
         pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
@@ -284,6 +358,11 @@ macro_rules! message {
                 Ok($name {
                     $($field: if part.left() == 0 { Default::default() } else { $crate::Decode::get(&mut part)? },)*
                 })
+            }
+        }
+        impl $crate::Example for $name {
+            fn example(n: &mut u64) -> Self {
+                Self { $($field: $crate::Example::example(n),)* }
             }
         }
     )*};
@@ -307,6 +386,13 @@ macro_rules! byte_enum {
                     $($value => Ok($name::$variant),)*
                     v => Err($crate::WireError::BadValue(v.into())),
                 }
+            }
+        }
+        impl $crate::Example for $name {
+            fn example(n: &mut u64) -> Self {
+                *n += 1;
+                let all = [$($name::$variant),*];
+                all[*n as usize % all.len()]
             }
         }
     };

@@ -14,7 +14,7 @@ mod op;
 pub mod ost;
 
 pub use checksum::{Crc, crc32c, crc32c_append, crc32c_join};
-pub use codec::{BODY_BYTES_MAX, Bytes, Decode, Encode, Reader, WireError, decode, encode};
+pub use codec::{BODY_BYTES_MAX, Body, Bytes, Decode, Encode, Example, Reader, WireError, decode, encode};
 pub use header::{Flags, HEADER_BYTES, Header, MAGIC, VERSION};
 pub use op::Op;
 

@@ -59,7 +59,8 @@ impl LockBits {
     pub const LOOKUP: u64 = 1;
     /// Attributes and, for a directory, its entries.
     pub const UPDATE: u64 = 2;
-    /// Open handles may be cached.
+    /// The inode may be opened by its id: it stays as long as this is held, also when its last name goes. Granted
+    /// alone when the other wanted bits cannot be had.
     pub const OPEN: u64 = 4;
     /// The layout.
     pub const LAYOUT: u64 = 8;

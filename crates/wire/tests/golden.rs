@@ -1,0 +1,85 @@
+//! The bytes of every message, compared with golden files; what a message was before is still read.
+#![allow(clippy::unwrap_used)]
+use formats::golden::Folder;
+use types::{ClientId, FsError, Transno, Xid};
+use wire::{Body, Flags, HEADER_BYTES, Header, Op, crc32c};
+
+/// Folder and bodies of each module.
+pub const MODULES: &[(&str, &[Body])] = &[
+    ("connect", wire::connect::BODIES),
+    ("lock", wire::lock::BODIES),
+    ("mdt", wire::mdt::BODIES),
+    ("ost", wire::ost::BODIES),
+];
+
+/// The fields of a message part, without its length.
+fn fields(part: &[u8]) -> &[u8] {
+    let len = u32::from_le_bytes(part[..4].try_into().unwrap()) as usize;
+    assert_eq!(len, part.len() - 4, "a body is one part");
+    &part[4..]
+}
+
+#[test]
+fn every_body_has_its_golden_bytes_and_reads_them_back() {
+    let folder = Folder::of(env!("CARGO_MANIFEST_DIR"));
+    for (module, bodies) in MODULES {
+        for body in *bodies {
+            let name = format!("{module}.{}", body.name);
+            let bytes = (body.example)();
+            folder.check(&name, &bytes);
+            assert_eq!((body.recode)(&bytes).as_deref(), Ok(&bytes[..]), "{name}");
+            for old in folder.earlier(&name) {
+                let now = (body.recode)(&old).unwrap_or_else(|e| panic!("{name}: old bytes are not read: {e}"));
+                assert!(fields(&now).starts_with(fields(&old)), "{name}: a message only grows at its end");
+            }
+        }
+    }
+    headers(&folder);
+    folder.finish();
+}
+
+fn headers(folder: &Folder) {
+    let body = b"body of the message";
+    let mut request = Header::request(Op::OstWrite, ClientId(0x0102_0304_0506_0708), Xid(0x1112_1314_1516_1718));
+    request.flags = Flags::URGENT.with(Flags::RESENT);
+    (request.slot_or_credits, request.patience) = (7, 30_000);
+    (request.body_len, request.bulk_len) = (body.len() as u32, 1 << 20);
+    let mut with_crc = request;
+    with_crc.flags = with_crc.flags.with(Flags::BULK_CRC);
+    (with_crc.patience, with_crc.bulk_crc) = (0, 0xdead_beef);
+    let mut reply = request.reply(Err(FsError::NoSpace));
+    (reply.transno, reply.last_committed) = (Transno(0x2122_2324_2526_2728), Transno(0x3132_3334_3536_3738));
+    (reply.slot_or_credits, reply.body_len) = (64, body.len() as u32);
+    for (name, header) in [("request", request), ("request_with_bulk_crc", with_crc), ("reply", reply)] {
+        let bytes = header.to_bytes(body);
+        folder.check(&format!("header.{name}"), &bytes);
+        assert_eq!(Header::from_bytes(&bytes), Ok(header));
+        assert_eq!(Header::check_body(&bytes, body), Ok(()));
+    }
+    let mut all = Vec::new();
+    for op in Op::ALL {
+        all.extend_from_slice(&(*op as u16).to_le_bytes());
+        all.extend_from_slice(op.name().as_bytes());
+    }
+    folder.check("ops", &all);
+}
+
+#[test]
+fn one_flipped_bit_anywhere_in_header_or_body_is_found() {
+    let body = b"some names and numbers";
+    let mut header = Header::request(Op::MdtLookup, ClientId(3), Xid(9));
+    header.body_len = body.len() as u32;
+    let bytes = header.to_bytes(body);
+    for bit in 0..HEADER_BYTES * 8 {
+        let mut bad = bytes;
+        bad[bit / 8] ^= 1 << (bit % 8);
+        let seen = Header::from_bytes(&bad).and_then(|_| Header::check_body(&bad, body));
+        assert!(seen.is_err(), "bit {bit} of the header");
+    }
+    for bit in 0..body.len() * 8 {
+        let mut bad = body.to_vec();
+        bad[bit / 8] ^= 1 << (bit % 8);
+        assert!(Header::check_body(&bytes, &bad).is_err(), "bit {bit} of the body");
+    }
+    assert_ne!(crc32c(&bytes), 0);
+}
