@@ -1,9 +1,7 @@
 //! The roles of a cluster, started inside a running shard: metadata server, object storage targets, mounted client.
 //!
 //! One process may run any of them, or all on one shard; who runs what is the command line's business.
-mod roles;
+mod dirs;
 
-pub use roles::{
-    MdsRole, MountRole, MountSpec, OssRole, RoleError, format_mdt, format_ost, join, open_ost, register_ost, start_mds,
-    start_mds_on, start_mount, start_oss,
-};
+pub use dirs::{MountRole, MountSpec, format_mdt, format_ost, open_ost, start_mds, start_mount};
+pub use roles::{MdsRole, OssRole, RoleError, join, register_ost, start_mds_on, start_oss};

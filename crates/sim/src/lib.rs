@@ -5,6 +5,7 @@
 //! [`engine`]. Deliberately not here: policies (rooms), the real I/O path (nodes).
 pub mod cacheworld;
 pub mod cli;
+pub mod cluster;
 pub mod createworld;
 pub mod engine;
 pub mod experiment;

@@ -1,18 +1,14 @@
-//! Starting and formatting roles.
-use std::path::Path;
+//! The roles of a cluster, started inside a running shard over any world: metadata server, object storage server,
+//! client. Opens no store: what a role stands on, and where that lives, its caller decides.
 use std::rc::Rc;
 
 use client::{Client, ClientConfig};
-use fuse::mount::{Mount, MountOptions};
-use fuse::{Session, SessionConfig, TransportChoice};
 use mds::{Mds, MdsConfig, MetaKv};
-use mount::{KernelCaching, Squash, StriaFs};
-use oss::store::{ObjectStore, StoreIdentity};
+use oss::store::ObjectStore;
 use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};
-use store_file::{DirLock, FileStore, FileStoreConfig};
-use types::{ClientId, Duration, FsError, OstIndex};
+use types::{ClientId, Duration, FsError};
 use wire::Op;
 use wire::connect::{OstEntry, RegisterRequest};
 
@@ -51,48 +47,11 @@ fn server_config(rt: &Rt, key: &ClusterKey, recovery_window: Duration) -> Server
     ServerConfig { key: key.clone(), recovery_window, client_timeout: Duration::from_secs(60), boot: rt.random() }
 }
 
-/// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid).
+/// Starts the metadata server of an open store, listening at `nid`. `key`, `nid` and address in `config` are filled in
+/// here.
 ///
 /// # Errors
-/// [`RoleError`]: the directory holds a store already, or cannot be written.
-pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: (u32, u32)) -> Result<(), RoleError> {
-    let options = mds::MkfsOptions {
-        fsname: fsname.into(),
-        cluster,
-        uuid: rt.random(),
-        hash_keys: [rt.random(), rt.random()],
-        hash_mask: u64::MAX,
-        root_uid: owner.0,
-        root_gid: owner.1,
-        root_mode: 0o755,
-        now: rt.wall(),
-    };
-    store_redb::mkfs(rt.clone(), dir, &options).await.map_err(|e| RoleError(e.to_string()))?;
-    Ok(())
-}
-
-/// Starts the metadata server of the store in `dir`, listening at `nid`. `key`, `nid` and address in `config` are
-/// filled in here.
-///
-/// # Errors
-/// [`RoleError`]: not formatted, in use, the address is taken.
-pub async fn start_mds(
-    rt: &Rt,
-    dir: &Path,
-    nid: &Nid,
-    key: &ClusterKey,
-    recovery_window: Duration,
-    config: MdsConfig,
-) -> Result<MdsRole, RoleError> {
-    let kv =
-        store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT).map_err(|e| RoleError(e.to_string()))?;
-    start_mds_on(rt, kv, nid, key, recovery_window, config).await
-}
-
-/// [`start_mds`] over an open store.
-///
-/// # Errors
-/// As [`start_mds`].
+/// [`RoleError`]: not formatted, another server has the store, the address is taken.
 pub async fn start_mds_on(
     rt: &Rt,
     kv: Rc<dyn MetaKv>,
@@ -117,40 +76,6 @@ pub async fn start_mds_on(
     }));
     server.add(mds.clone());
     Ok(MdsRole { mds, server, nid: bound })
-}
-
-/// Formats object storage target `ost` in `dir`. `capacity_bytes` 0: all there is.
-///
-/// # Errors
-/// [`RoleError`] as [`format_mdt`].
-pub async fn format_ost(
-    rt: &Rt,
-    dir: &Path,
-    fsname: &str,
-    cluster: u64,
-    ost: OstIndex,
-    capacity_bytes: u64,
-) -> Result<(), RoleError> {
-    std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
-    let uuid = rt.random();
-    let identity = StoreIdentity { cluster, fsname: fsname.into(), ost, uuid };
-    let options = store_file::MkfsOptions { identity, capacity_bytes };
-    store_file::mkfs(rt, dir, &options).await.map_err(|e| RoleError(e.to_string()))
-}
-
-/// Opens the file store of an OST directory, exclusively.
-///
-/// # Errors
-/// [`RoleError`]: not formatted, another cluster's, a newer format, in use.
-pub async fn open_ost(
-    rt: &Rt,
-    dir: &Path,
-    cluster: u64,
-    config: FileStoreConfig,
-) -> Result<Rc<dyn ObjectStore>, RoleError> {
-    let lock = DirLock::take(dir).map_err(|e| RoleError(e.to_string()))?;
-    let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
-    Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))
 }
 
 /// Starts an object storage server with the given stores behind one listener, and announces each to the metadata
@@ -244,66 +169,4 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
         rt.sleep(Duration::from_millis(20)).await;
         client.refresh_map().await.map_err(|e| RoleError(format!("cluster map: {e}")))?;
     }
-}
-
-/// How a client is mounted.
-#[derive(Clone, Debug, Default)]
-pub struct MountSpec {
-    /// Kernel-side options.
-    pub options: MountOptions,
-    /// Transport.
-    pub transport: TransportChoice,
-    /// Ids to replace.
-    pub squash: Squash,
-    /// When the kernel may keep file pages.
-    pub kernel_cache: KernelCaching,
-}
-
-/// A mounted client.
-pub struct MountRole {
-    /// The client.
-    pub client: Rc<Client>,
-    /// The kernel connection.
-    pub session: Session,
-    /// The mount.
-    pub mount: Mount,
-}
-
-/// Lets the kernel read ahead in whole requests where it caches pages. Needs root; without it reads are 128 KiB.
-fn widen_readahead(at: &Path) {
-    let entry = fuse::mount::mounts().into_iter().rev().find(|m| m.at == at);
-    let Some(entry) = entry else { return };
-    let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", entry.minor);
-    if let Err(e) = std::fs::write(&knob, "1024") {
-        tracing::debug!("{knob}: {e}");
-    }
-}
-
-/// Mounts `client` at `at`. The returned future serves until the file system is unmounted; poll it.
-///
-/// # Errors
-/// [`RoleError`]: the mount point is missing, busy or no directory; no permission; no transport.
-pub fn start_mount(
-    client: Rc<Client>,
-    at: &Path,
-    spec: &MountSpec,
-) -> Result<(MountRole, LocalFuture<Result<(), RoleError>>), RoleError> {
-    let mut options = spec.options.clone();
-    options.default_permissions = true;
-    if options.fsname.is_empty() {
-        options.fsname = String::from_utf8_lossy(&client.map().fsname).into_owned();
-    }
-    let config = SessionConfig { posix_acl: true, ..SessionConfig::default() };
-    let (session, mut mount) =
-        fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
-    mount.supervise().map_err(|e| RoleError(e.to_string()))?;
-    let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
-    widen_readahead(at);
-    let mut workers = session.workers(1);
-    let worker = workers.pop().ok_or_else(|| RoleError("the session has no worker".into()))?;
-    let serving: LocalFuture<Result<(), RoleError>> = Box::pin(async move {
-        debug_assert!(workers.is_empty());
-        worker.serve(fs).await.map_err(|e| RoleError(e.to_string()))
-    });
-    Ok((MountRole { client, session, mount }, serving))
 }

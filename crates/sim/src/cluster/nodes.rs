@@ -1,0 +1,294 @@
+//! The hosts of a cluster and what runs on them: real servers over real stores on simulated disks, real clients.
+use std::cell::{Cell, RefCell};
+use std::future::Future;
+use std::path::Path;
+use std::rc::Rc;
+
+use client::{Client, ClientConfig};
+use layout::LayoutSpec;
+use mds::{MdsConfig, MetaKv, MkfsOptions};
+use oss::OstConfig;
+use oss::store::{ObjectStore, StoreIdentity};
+use ptlrpc::ClusterKey;
+use roles::{MdsRole, OssRole};
+use rt::{Nid, Rt};
+use simworld::{Host, Sim};
+use store_file::{FileStore, FileStoreConfig};
+use store_redb::RedbKv;
+use types::{ClientId, Duration, MIB, OstIndex};
+
+use super::config::ClusterConfig;
+
+const MDT_FILE: &str = "/mdt/mdt.redb";
+const OST_DIR: &str = "/ost";
+const FSNAME: &str = "sim";
+const CLUSTER_ID: u64 = 77;
+const MDS_PORT: u16 = 7988;
+const OSS_PORT: u16 = 7989;
+/// How long a client may take to join; servers may be down meanwhile.
+const JOIN_PATIENCE: Duration = Duration::from_secs(600);
+
+/// What kind of node a fault or a check is about.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub enum NodeId {
+    /// The metadata server.
+    Mds,
+    /// An object storage server, by OST index.
+    Oss(usize),
+    /// A client.
+    Client(usize),
+}
+
+impl std::fmt::Display for NodeId {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        match self {
+            NodeId::Mds => f.write_str("mds"),
+            NodeId::Oss(i) => write!(f, "oss{i}"),
+            NodeId::Client(i) => write!(f, "client{i}"),
+        }
+    }
+}
+
+enum Running {
+    Nothing,
+    Mds(MdsRole),
+    Oss(OssRole, Rc<FileStore>),
+    Client(Rc<Client>),
+}
+
+/// A host and what runs on it.
+pub struct Node {
+    /// Which.
+    pub id: NodeId,
+    /// Its host.
+    pub host: Host,
+    running: RefCell<Running>,
+    /// Starts so far.
+    pub starts: Cell<u64>,
+}
+
+impl Node {
+    fn new(sim: &Sim, id: NodeId) -> Rc<Node> {
+        let running = RefCell::new(Running::Nothing);
+        Rc::new(Node { id, host: sim.host(&id.to_string()), running, starts: Cell::new(0) })
+    }
+    /// Forgets what ran: the process is dead already. What knows each other in rings is told to let go.
+    fn forget(&self) {
+        match self.running.replace(Running::Nothing) {
+            Running::Nothing => {}
+            Running::Mds(role) => {
+                role.mds.halt();
+                role.server.stop();
+            }
+            Running::Oss(role, store) => {
+                role.server.stop();
+                drop(store);
+            }
+            Running::Client(client) => client.abandon(),
+        }
+    }
+    /// Ends the process; with `power` the host, too.
+    pub fn kill(&self, power: bool) {
+        if power {
+            self.host.lose_power();
+        } else {
+            self.host.kill();
+        }
+        self.forget();
+    }
+}
+
+/// A cluster of one metadata server, object storage servers with one target each, and clients.
+pub struct Cluster {
+    /// The world.
+    pub sim: Sim,
+    /// How it is made.
+    pub config: ClusterConfig,
+    /// The metadata server.
+    pub mds: Rc<Node>,
+    /// Object storage servers.
+    pub osses: Vec<Rc<Node>>,
+    /// Clients.
+    pub clients: Vec<Rc<Node>>,
+    key: ClusterKey,
+}
+
+/// Runs `work` as a task of the process behind `rt`; `None` when that process ended first.
+async fn inside<T: 'static>(rt: &Rt, work: impl Future<Output = T> + 'static) -> Option<T> {
+    let (tx, rx) = rt::sync::oneshot();
+    rt.spawn(async move { tx.send(work.await) });
+    rx.await
+}
+
+impl Cluster {
+    /// Hosts without anything on them.
+    #[must_use]
+    pub fn new(sim: Sim, config: ClusterConfig) -> Cluster {
+        let mds = Node::new(&sim, NodeId::Mds);
+        let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
+        let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
+        let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
+        Cluster { sim, config, mds, osses, clients, key }
+    }
+    /// All nodes.
+    pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
+        std::iter::once(&self.mds).chain(&self.osses).chain(&self.clients)
+    }
+    /// A node.
+    #[must_use]
+    pub fn node(&self, id: NodeId) -> &Rc<Node> {
+        match id {
+            NodeId::Mds => &self.mds,
+            NodeId::Oss(i) => &self.osses[i],
+            NodeId::Client(i) => &self.clients[i],
+        }
+    }
+    fn mds_nid(&self) -> Nid {
+        self.mds.host.nid(MDS_PORT)
+    }
+
+    /// Makes all stores.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub async fn format(&self) -> Result<(), String> {
+        let rt = self.mds.host.boot();
+        let options = MkfsOptions {
+            fsname: FSNAME.into(),
+            cluster: CLUSTER_ID,
+            uuid: rt.random(),
+            hash_keys: [rt.random(), rt.random()],
+            hash_mask: u64::MAX,
+            root_uid: 0,
+            root_gid: 0,
+            root_mode: 0o755,
+            now: rt.wall(),
+        };
+        let kv: Rc<dyn MetaKv> = open_mdt(&rt, true)?;
+        mds::mkfs::format(&kv, &options).await.map_err(|e| format!("mkfs of the metadata target: {e}"))?;
+        drop(kv);
+        self.mds.host.kill();
+        for (i, oss) in self.osses.iter().enumerate() {
+            let rt = oss.host.boot();
+            let identity = StoreIdentity {
+                cluster: CLUSTER_ID,
+                fsname: FSNAME.into(),
+                ost: OstIndex(i as u16),
+                uuid: rt.random(),
+            };
+            let options = store_file::MkfsOptions { identity, capacity_bytes: self.config.ost_bytes };
+            store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.map_err(|e| format!("mkfs of OST {i}: {e}"))?;
+            oss.host.kill();
+        }
+        Ok(())
+    }
+
+    /// Boots a node's host and starts what belongs on it.
+    ///
+    /// # Errors
+    /// Why it does not start.
+    ///
+    /// # Panics
+    /// When it runs already.
+    pub async fn start(&self, id: NodeId) -> Result<(), String> {
+        let node = self.node(id).clone();
+        let rt = node.host.boot();
+        node.starts.set(node.starts.get() + 1);
+        let started = match id {
+            NodeId::Mds => inside(&rt, self.mds_role(rt.clone())).await,
+            NodeId::Oss(_) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT))).await,
+            NodeId::Client(i) => inside(&rt, self.client_role(rt.clone(), i)).await,
+        };
+        match started {
+            Some(Ok(running)) => {
+                *node.running.borrow_mut() = running;
+                Ok(())
+            }
+            Some(Err(e)) => Err(format!("{id}: {e}")),
+            None => Err(format!("{id} died while it started")),
+        }
+    }
+
+    fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
+        let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
+        let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
+        let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
+        async move {
+            let kv = open_mdt(&rt, false)?;
+            let config = MdsConfig { default_layout: spec?, ..MdsConfig::default() };
+            let role = roles::start_mds_on(&rt, kv, &nid, &key, window, config).await;
+            role.map(Running::Mds).map_err(|e| e.to_string())
+        }
+    }
+
+    fn oss_role(&self, rt: Rt, nid: Nid) -> impl Future<Output = Result<Running, String>> + use<> {
+        let (mds, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
+        let config = OstConfig {
+            cache_bytes: self.config.ost_cache_bytes,
+            nrs_policy: self.config.nrs_policy.clone(),
+            ..OstConfig::default()
+        };
+        async move {
+            let store = Rc::new(open_ost(&rt).await?);
+            let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
+            let role = roles::start_oss(&rt, stores, &nid, &mds, &key, window, &config);
+            role.map(|r| Running::Oss(r, store)).map_err(|e| e.to_string())
+        }
+    }
+
+    fn client_role(&self, rt: Rt, index: usize) -> impl Future<Output = Result<Running, String>> + use<> {
+        let config = ClientConfig {
+            key: self.key.clone(),
+            client: ClientId(rt.random() << 8 | index as u64),
+            cache_bytes: self.config.client_cache_bytes,
+            dirty_bytes_max: (self.config.client_cache_bytes / 2).max(MIB),
+            ..ClientConfig::new(self.mds_nid())
+        };
+        let osts = self.config.osts;
+        async move {
+            let joined = roles::join(&rt, config, osts, JOIN_PATIENCE).await;
+            joined.map(Running::Client).map_err(|e| e.to_string())
+        }
+    }
+
+    /// The client on a node, when it runs.
+    #[must_use]
+    pub fn client(&self, index: usize) -> Option<Rc<Client>> {
+        match &*self.clients[index].running.borrow() {
+            Running::Client(c) => Some(c.clone()),
+            _ => None,
+        }
+    }
+
+    /// Ends every process.
+    pub fn end(&self) {
+        for node in self.nodes() {
+            node.kill(false);
+        }
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        self.end();
+    }
+}
+
+/// The metadata store of the host behind `rt`.
+///
+/// # Errors
+/// A sentence.
+pub(super) fn open_mdt(rt: &Rt, create: bool) -> Result<Rc<RedbKv>, String> {
+    let file = rt.open_blocking(Path::new(MDT_FILE), create).map_err(|e| format!("{MDT_FILE}: {e}"))?;
+    RedbKv::on(rt.clone(), file, 1 << 20).map_err(|e| format!("{MDT_FILE}: {e}"))
+}
+
+/// The object store of the host behind `rt`.
+///
+/// # Errors
+/// A sentence.
+pub(super) async fn open_ost(rt: &Rt) -> Result<FileStore, String> {
+    let config =
+        FileStoreConfig { grow_bytes: MIB, reserve_bytes: MIB, db_cache_bytes: 1 << 20, ..FileStoreConfig::default() };
+    FileStore::open(rt.clone(), Path::new(OST_DIR), Some(CLUSTER_ID), config, None).await.map_err(|e| e.to_string())
+}

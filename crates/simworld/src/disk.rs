@@ -1,0 +1,228 @@
+//! A host's disk: its files, its faults, and the switch that cuts its power.
+use std::collections::BTreeMap;
+use std::io;
+use std::path::{Path, PathBuf};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use types::Rng;
+
+use crate::hash::StateHash;
+use crate::image::Image;
+
+/// Which operations of a disk fail from now on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct DiskFault {
+    /// Reads fail.
+    pub reads: bool,
+    /// Writes fail.
+    pub writes: bool,
+    /// Syncs fail; what they should have written is lost in part.
+    pub syncs: bool,
+    /// So many times.
+    pub times: u32,
+}
+
+/// What an operation is to the disk.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Access {
+    Read,
+    Write,
+    Sync,
+}
+
+/// A write under way: it may be done, undone or torn when its process dies.
+struct Pending {
+    path: PathBuf,
+    offset: u64,
+    bytes: Vec<u8>,
+}
+
+pub(crate) struct Disk {
+    files: BTreeMap<PathBuf, Image>,
+    pending: BTreeMap<u64, Pending>,
+    next: u64,
+    /// Who may use it: handles of earlier processes are dead.
+    process: u64,
+    pub capacity: u64,
+    /// Writes and syncs so far.
+    pub steps: u64,
+    /// The step at which the disk alone goes off.
+    pub stop_at: Option<u64>,
+    /// Syncs so far.
+    pub syncs: u64,
+    /// The sync before which the power of the host fails.
+    pub stop_at_sync: Option<u64>,
+    pub off: bool,
+    pub fault: DiskFault,
+    /// How many times slower than usual.
+    pub slow: u64,
+    /// Nanoseconds that blocking operations took since they were last asked for.
+    pub accrued_ns: u64,
+    pub hash: StateHash,
+    rng: Rng,
+    clock: Arc<AtomicU64>,
+    /// Told when the host's power fails by itself.
+    tripped: Arc<AtomicBool>,
+}
+
+/// A disk as its host, its files and blocking work on it share it.
+#[derive(Clone)]
+pub(crate) struct DiskRef(Arc<Mutex<Disk>>);
+
+impl DiskRef {
+    pub fn new(seed: u64, name: &str, capacity: u64, clock: Arc<AtomicU64>, tripped: Arc<AtomicBool>) -> DiskRef {
+        DiskRef(Arc::new(Mutex::new(Disk {
+            files: BTreeMap::new(),
+            pending: BTreeMap::new(),
+            next: 0,
+            process: 0,
+            capacity,
+            steps: 0,
+            stop_at: None,
+            syncs: 0,
+            stop_at_sync: None,
+            off: false,
+            fault: DiskFault::default(),
+            slow: 1,
+            accrued_ns: 0,
+            hash: StateHash::default(),
+            rng: Rng::named(seed, &format!("disk {name}")),
+            clock,
+            tripped,
+        })))
+    }
+    pub fn lock(&self) -> MutexGuard<'_, Disk> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+fn io_error() -> io::Error {
+    io::Error::from_raw_os_error(5)
+}
+
+impl Disk {
+    fn usable(&self, process: u64) -> io::Result<()> {
+        if self.off || process != self.process {
+            return Err(io::Error::other("the power is off"));
+        }
+        Ok(())
+    }
+    /// Counts an operation; fails when the power is off, fails now, or a fault was asked for.
+    pub fn begin(&mut self, process: u64, access: Access) -> io::Result<()> {
+        if access != Access::Read && !self.off && process == self.process {
+            self.steps += 1;
+            self.syncs += u64::from(access == Access::Sync);
+            let step = self.stop_at.is_some_and(|s| self.steps > s);
+            let at_sync = access == Access::Sync && self.stop_at_sync.is_some_and(|s| self.syncs > s);
+            self.off |= step || at_sync;
+            if at_sync {
+                self.tripped.store(true, Relaxed);
+            }
+        }
+        self.usable(process)?;
+        let f = &mut self.fault;
+        let hit = match access {
+            Access::Read => f.reads,
+            Access::Write => f.writes,
+            Access::Sync => f.syncs,
+        };
+        if hit && f.times > 0 {
+            f.times -= 1;
+            return Err(io_error());
+        }
+        Ok(())
+    }
+    pub fn image(&mut self, process: u64, path: &Path) -> io::Result<&mut Image> {
+        self.usable(process)?;
+        self.files.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+    }
+    pub fn open(&mut self, process: u64, path: &Path, create: bool) -> io::Result<()> {
+        self.usable(process)?;
+        if create {
+            self.files.entry(path.into()).or_default();
+        }
+        self.image(process, path).map(|_| ())
+    }
+    pub fn used(&self) -> u64 {
+        self.files.values().map(Image::len).sum()
+    }
+    pub fn grow(&mut self, process: u64, path: &Path, len: u64) -> io::Result<()> {
+        let (used, capacity) = (self.used(), self.capacity);
+        let image = self.image(process, path)?;
+        if len > image.len() {
+            if used + (len - image.len()) > capacity {
+                return Err(io::ErrorKind::StorageFull.into());
+            }
+            image.set_len(len);
+        }
+        Ok(())
+    }
+    pub fn sync(&mut self, process: u64, path: &Path) -> io::Result<()> {
+        if let Err(e) = self.begin(process, Access::Sync) {
+            let mut rng = self.rng.clone();
+            if let Ok(image) = self.image(process, path) {
+                image.sync_fails(&mut rng);
+            }
+            self.rng = rng;
+            return Err(e);
+        }
+        let crc = self.image(process, path)?.sync();
+        self.hash.fold(self.clock.load(Relaxed));
+        self.hash.fold(u64::from(crc));
+        Ok(())
+    }
+
+    /// A write is on its way from now until [`Disk::land`].
+    pub fn submit(&mut self, path: &Path, offset: u64, bytes: Vec<u8>) -> u64 {
+        self.next += 1;
+        self.pending.insert(self.next, Pending { path: path.into(), offset, bytes });
+        self.next
+    }
+    pub fn land(&mut self, process: u64, id: u64) -> io::Result<()> {
+        let Some(p) = self.pending.remove(&id) else { return Err(io::Error::other("the power is off")) };
+        self.begin(process, Access::Write)?;
+        self.image(process, &p.path)?.write(p.offset, &p.bytes);
+        Ok(())
+    }
+    fn settle_pending(&mut self) {
+        for p in std::mem::take(&mut self.pending).into_values() {
+            let Some(image) = self.files.get_mut(&p.path) else { continue };
+            match self.rng.below(3) {
+                0 => {}
+                1 => image.write(p.offset, &p.bytes),
+                _ => image.write_torn(p.offset, &p.bytes, &mut self.rng),
+            }
+        }
+    }
+    /// The process is gone, the host is not: what was written stays.
+    pub fn process_ended(&mut self) {
+        self.settle_pending();
+        self.process = u64::MAX;
+    }
+    pub fn lose_power(&mut self) {
+        self.settle_pending();
+        for (path, image) in &mut self.files {
+            let mut rng = Rng::named(self.rng.next_u64(), &path.to_string_lossy());
+            image.lose_power(&mut rng);
+        }
+        self.process = u64::MAX;
+        self.off = true;
+    }
+    /// A new process takes the disk over, with everything repaired.
+    pub fn boot(&mut self, process: u64) {
+        self.process = process;
+        self.off = false;
+        self.stop_at = None;
+        self.stop_at_sync = None;
+        self.fault = DiskFault::default();
+    }
+    /// The files as they are, for another world.
+    pub fn take_over(&mut self, from: &Disk) {
+        self.files = from.files.clone();
+        self.capacity = from.capacity;
+    }
+    pub fn damage(&mut self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        self.files.get_mut(path).expect("the file exists").damage(change);
+    }
+}

@@ -1,0 +1,165 @@
+//! Files of a host's disk as nodes and embedded databases use them.
+use std::io;
+use std::path::PathBuf;
+
+use cache::frames::Bulk;
+use rt::{BlockingFile, DiskFile, LocalFuture, World};
+use types::Duration;
+
+use crate::disk::{Access, Disk, DiskRef};
+use crate::host::ProcessWorld;
+
+/// How long operations take.
+#[derive(Clone, Copy)]
+pub(crate) struct DiskTimes {
+    pub min_ns: u64,
+    pub max_ns: u64,
+    pub sync_ns: u64,
+    pub bytes_per_s: u64,
+}
+
+impl DiskTimes {
+    /// Nanoseconds of an operation of `bytes`; `draw` is uniform below its argument.
+    pub fn of(&self, access: Access, bytes: u64, draw: impl FnOnce(u64) -> u64) -> u64 {
+        let seek = self.min_ns + draw(self.max_ns.saturating_sub(self.min_ns).max(1));
+        let sync = if access == Access::Sync { self.sync_ns } else { 0 };
+        let move_ns = u128::from(bytes) * 1_000_000_000 / u128::from(self.bytes_per_s.max(1));
+        seek + sync + move_ns as u64
+    }
+}
+
+/// A file for data: operations take time and overlap.
+pub(crate) struct DataFile {
+    pub world: ProcessWorld,
+    pub disk: DiskRef,
+    pub path: PathBuf,
+}
+
+impl DataFile {
+    fn process(&self) -> u64 {
+        self.world.process.id
+    }
+    fn pause(&self, access: Access, bytes: u64) -> LocalFuture<()> {
+        let ns = self.world.disk_time(access, bytes);
+        self.world.sleep_until(self.world.now() + Duration::from_nanos(ns))
+    }
+    fn later<T: 'static>(
+        &self,
+        access: Access,
+        bytes: u64,
+        work: impl FnOnce(&mut Disk) -> io::Result<T> + 'static,
+    ) -> LocalFuture<io::Result<T>> {
+        let (pause, disk) = (self.pause(access, bytes), self.disk.clone());
+        Box::pin(async move {
+            pause.await;
+            work(&mut disk.lock())
+        })
+    }
+}
+
+impl DiskFile for DataFile {
+    fn read_at(&self, offset: u64, mut into: Bulk) -> LocalFuture<(io::Result<usize>, Bulk)> {
+        let (pause, disk) = (self.pause(Access::Read, into.len() as u64), self.disk.clone());
+        let (process, path) = (self.process(), self.path.clone());
+        Box::pin(async move {
+            pause.await;
+            let mut bytes = vec![0; into.len()];
+            let read = {
+                let mut disk = disk.lock();
+                disk.begin(process, Access::Read)
+                    .and_then(|()| disk.image(process, &path).map(|i| i.read(offset, &mut bytes)))
+            };
+            if let Ok(n) = read {
+                into.copy_in(0, &bytes[..n]);
+            }
+            (read, into)
+        })
+    }
+    fn write_at(&self, offset: u64, from: Bulk) -> LocalFuture<io::Result<()>> {
+        let bytes = from.len() as u64;
+        let id = self.disk.lock().submit(&self.path, offset, from.to_vec());
+        let process = self.process();
+        self.later(Access::Write, bytes, move |disk| disk.land(process, id))
+    }
+    fn sync(&self) -> LocalFuture<io::Result<()>> {
+        let (process, path) = (self.process(), self.path.clone());
+        self.later(Access::Sync, 0, move |disk| disk.sync(process, &path))
+    }
+    fn allocate(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
+        let (process, path) = (self.process(), self.path.clone());
+        self.later(Access::Write, 0, move |disk| {
+            disk.begin(process, Access::Write)?;
+            disk.grow(process, &path, offset + len)
+        })
+    }
+    fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
+        let (process, path) = (self.process(), self.path.clone());
+        self.later(Access::Write, 0, move |disk| {
+            disk.begin(process, Access::Write)?;
+            disk.image(process, &path)?.zero(offset, len);
+            Ok(())
+        })
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().image(self.process(), &self.path)?.len())
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.disk.lock().image(self.process(), &self.path)?.set_len(len);
+        Ok(())
+    }
+    fn space(&self) -> io::Result<(u64, u64)> {
+        let disk = self.disk.lock();
+        Ok((disk.capacity.saturating_sub(disk.used()), disk.capacity))
+    }
+}
+
+/// A file for an embedded store: operations are done at once, and what they take is added up for whoever offloaded
+/// the work.
+pub(crate) struct StoreFile {
+    pub disk: DiskRef,
+    pub process: u64,
+    pub path: PathBuf,
+    pub times: DiskTimes,
+}
+
+impl StoreFile {
+    fn charge(&self, disk: &mut Disk, access: Access, bytes: u64) {
+        // Half the spread: no randomness is drawn where a database decides the order of calls.
+        let ns = self.times.of(access, bytes, |n| n / 2);
+        disk.accrued_ns += ns * disk.slow;
+    }
+}
+
+impl BlockingFile for StoreFile {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        self.charge(&mut disk, Access::Read, into.len() as u64);
+        disk.begin(self.process, Access::Read)?;
+        let n = disk.image(self.process, &self.path)?.read(offset, into);
+        if n == into.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
+    }
+    fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        self.charge(&mut disk, Access::Write, from.len() as u64);
+        disk.begin(self.process, Access::Write)?;
+        disk.image(self.process, &self.path)?.write(offset, from);
+        Ok(())
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.disk.lock().image(self.process, &self.path)?.len())
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        disk.begin(self.process, Access::Write)?;
+        if len > disk.image(self.process, &self.path)?.len() {
+            return disk.grow(self.process, &self.path, len);
+        }
+        disk.image(self.process, &self.path)?.set_len(len);
+        Ok(())
+    }
+    fn sync(&self) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        self.charge(&mut disk, Access::Sync, 0);
+        disk.sync(self.process, &self.path)
+    }
+}

@@ -1,0 +1,324 @@
+//! Hosts and their processes: booted, killed, without power.
+use std::cell::{Cell, RefCell};
+use std::io;
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::path::Path;
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::{Context, Poll};
+
+use cache::frames::FramePool;
+use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
+use types::{Duration, Instant, Rng, WallTime};
+
+use crate::disk::{Access, DiskFault, DiskRef};
+use crate::exec::{Core, Sleeper};
+use crate::file::{DataFile, DiskTimes, StoreFile};
+
+/// Wall time at the beginning of every world.
+const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
+
+/// A process that runs, or ran, on a host.
+pub(crate) struct Process {
+    pub id: u64,
+    pub host: Rc<HostState>,
+    pub alive: Cell<bool>,
+}
+
+/// What a host is over all its processes.
+pub(crate) struct HostState {
+    pub index: usize,
+    pub name: String,
+    pub disk: DiskRef,
+    /// The operating system runs: it answers for dead processes.
+    pub up: Cell<bool>,
+    process: RefCell<Option<Rc<Process>>>,
+    skew_ns: i64,
+    last_wall: Cell<i64>,
+    /// When each direction of its NIC is free.
+    pub nic_out: Cell<u64>,
+    pub nic_in: Cell<u64>,
+}
+
+impl HostState {
+    pub fn process(&self) -> Option<Rc<Process>> {
+        self.process.borrow().clone()
+    }
+    pub fn runs(&self, process: u64) -> bool {
+        self.process.borrow().as_ref().is_some_and(|p| p.id == process)
+    }
+    fn boot(self: &Rc<Self>, core: &Rc<Core>) -> Rc<Process> {
+        assert!(self.process.borrow().is_none(), "{} runs already", self.name);
+        let process = Rc::new(Process { id: core.id(), host: self.clone(), alive: Cell::new(true) });
+        self.disk.lock().boot(process.id);
+        self.up.set(true);
+        *self.process.borrow_mut() = Some(process.clone());
+        core.net.wake_stalled(core);
+        process
+    }
+    /// The process ends; its operating system closes its connections.
+    pub fn end(&self, core: &Core) {
+        let Some(process) = self.process.borrow_mut().take() else { return };
+        process.alive.set(false);
+        self.disk.lock().process_ended();
+        core.net.process_ended(core, &process, true);
+        core.end_tasks(process.id);
+    }
+    pub fn lose_power(&self, core: &Core) {
+        let process = self.process.borrow_mut().take();
+        self.up.set(false);
+        self.disk.lock().lose_power();
+        let Some(process) = process else { return };
+        process.alive.set(false);
+        core.net.process_ended(core, &process, false);
+        core.end_tasks(process.id);
+    }
+}
+
+/// A host of a [`crate::Sim`]; cheap to clone.
+#[derive(Clone)]
+pub struct Host {
+    core: Rc<Core>,
+    pub(crate) state: Rc<HostState>,
+}
+
+impl Host {
+    pub(crate) fn add(core: &Rc<Core>, name: &str) -> Host {
+        let mut hosts = core.hosts.borrow_mut();
+        let (c, seed) = (&core.config, core.config.seed);
+        let skew_max = c.clock_skew_max.as_nanos() as u64;
+        let skew = Rng::named(seed, &format!("clock {name}")).below(2 * skew_max + 1) as i64 - skew_max as i64;
+        let disk = DiskRef::new(seed, name, c.disk_capacity_bytes, core.clock.clone(), core.tripped.clone());
+        let state = Rc::new(HostState {
+            index: hosts.len(),
+            name: name.into(),
+            disk,
+            up: Cell::new(false),
+            process: RefCell::new(None),
+            skew_ns: skew,
+            last_wall: Cell::new(0),
+            nic_out: Cell::new(0),
+            nic_in: Cell::new(0),
+        });
+        hosts.push(state.clone());
+        Host { core: core.clone(), state }
+    }
+    /// Its name.
+    #[must_use]
+    pub fn name(&self) -> &str {
+        &self.state.name
+    }
+    /// An address of it, as [`Rt::listen`] and [`Rt::connect`] take it.
+    #[must_use]
+    pub fn nid(&self, port: u16) -> Nid {
+        Nid::Tcp(SocketAddr::new(address(self.state.index), port))
+    }
+    /// Starts a process over what the disk holds; what was broken about the disk is repaired.
+    ///
+    /// # Panics
+    /// When one runs already.
+    #[must_use]
+    pub fn boot(&self) -> Rt {
+        let process = self.state.boot(&self.core);
+        Rt::new(Rc::new(ProcessWorld { core: self.core.clone(), process }))
+    }
+    /// Whether a process runs.
+    #[must_use]
+    pub fn runs(&self) -> bool {
+        self.state.process.borrow().is_some()
+    }
+    /// Ends the process as `kill -9` does: what it wrote stays, its connections are closed for it.
+    pub fn kill(&self) {
+        self.state.end(&self.core);
+    }
+    /// The power goes: of what was not synced each sector is there or not, and nobody is told.
+    pub fn lose_power(&self) {
+        self.state.lose_power(&self.core);
+    }
+    /// The power goes before the `nth` sync from now (1: before the next).
+    pub fn lose_power_at_sync(&self, nth: u64) {
+        let mut disk = self.state.disk.lock();
+        let at = disk.syncs + nth.max(1) - 1;
+        disk.stop_at_sync = Some(at);
+    }
+    /// The disk, and only the disk, goes off after so many writes and syncs from now.
+    pub fn stop_disk_after(&self, steps: u64) {
+        let mut disk = self.state.disk.lock();
+        let at = disk.steps + steps;
+        disk.stop_at = Some(at);
+    }
+    /// Writes and syncs of the disk so far.
+    #[must_use]
+    pub fn disk_steps(&self) -> u64 {
+        self.state.disk.lock().steps
+    }
+    /// Whether the disk has no power.
+    #[must_use]
+    pub fn disk_is_off(&self) -> bool {
+        self.state.disk.lock().off
+    }
+    /// Operations of the disk fail, until the next boot at the latest.
+    pub fn set_disk_fault(&self, fault: DiskFault) {
+        self.state.disk.lock().fault = fault;
+    }
+    /// The disk takes so many times longer. 1: as usual.
+    pub fn set_disk_slowness(&self, times: u64) {
+        self.state.disk.lock().slow = times.max(1);
+    }
+    /// Bytes that all files together may have.
+    pub fn set_disk_capacity(&self, bytes: u64) {
+        self.state.disk.lock().capacity = bytes;
+    }
+    /// Bytes that all files together have.
+    #[must_use]
+    pub fn disk_used(&self) -> u64 {
+        self.state.disk.lock().used()
+    }
+    /// Changes bytes of a file behind everyone's back.
+    ///
+    /// # Panics
+    /// When there is no such file.
+    pub fn damage(&self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
+        self.state.disk.lock().damage(path, change);
+    }
+    /// Nobody listens at an address any more.
+    pub fn close_listener(&self, nid: &Nid) {
+        self.core.net.close_listener(nid);
+    }
+}
+
+fn address(index: usize) -> IpAddr {
+    let [_, _, high, low] = (index as u32 + 1).to_be_bytes();
+    IpAddr::V4(Ipv4Addr::new(10, 0, high, low))
+}
+
+/// The host behind an address of [`Host::nid`].
+pub(crate) fn index_of(nid: &Nid) -> Option<usize> {
+    match nid {
+        Nid::Tcp(SocketAddr::V4(a)) => match a.ip().octets() {
+            [10, 0, high, low] => (usize::from(high) << 8 | usize::from(low)).checked_sub(1),
+            _ => None,
+        },
+        _ => None,
+    }
+}
+
+struct Sleep {
+    core: Rc<Core>,
+    at: Instant,
+    sleeper: Option<Sleeper>,
+}
+impl Future for Sleep {
+    type Output = ();
+    fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+        if self.core.now() >= self.at {
+            return Poll::Ready(());
+        }
+        match &self.sleeper {
+            Some(s) => *s.borrow_mut() = Some(cx.waker().clone()),
+            None => {
+                let sleeper: Sleeper = Rc::new(RefCell::new(Some(cx.waker().clone())));
+                self.core.wake_at(self.at, sleeper.clone());
+                self.sleeper = Some(sleeper);
+            }
+        }
+        Poll::Pending
+    }
+}
+impl Drop for Sleep {
+    fn drop(&mut self) {
+        if let Some(s) = &self.sleeper {
+            s.borrow_mut().take();
+        }
+    }
+}
+
+pub(crate) fn sleep_until(core: Rc<Core>, at: Instant) -> LocalFuture<()> {
+    Box::pin(Sleep { core, at, sleeper: None })
+}
+
+/// The world as one process sees it.
+#[derive(Clone)]
+pub(crate) struct ProcessWorld {
+    pub core: Rc<Core>,
+    pub process: Rc<Process>,
+}
+
+impl ProcessWorld {
+    fn times(&self) -> DiskTimes {
+        let c = &self.core.config;
+        DiskTimes {
+            min_ns: c.disk_min.as_nanos() as u64,
+            max_ns: c.disk_max.as_nanos() as u64,
+            sync_ns: c.sync_time.as_nanos() as u64,
+            bytes_per_s: c.disk_bytes_per_s,
+        }
+    }
+    /// Nanoseconds that an operation on this host's disk takes.
+    pub fn disk_time(&self, access: Access, bytes: u64) -> u64 {
+        let slow = self.process.host.disk.lock().slow;
+        self.times().of(access, bytes, |n| self.core.rng.borrow_mut().below(n)) * slow
+    }
+    fn dead(&self) -> io::Result<()> {
+        if self.process.alive.get() { Ok(()) } else { Err(io::Error::other("the process has ended")) }
+    }
+}
+
+impl World for ProcessWorld {
+    fn now(&self) -> Instant {
+        self.core.now()
+    }
+    fn wall(&self) -> WallTime {
+        let host = &self.process.host;
+        let now = (EPOCH_NS + self.core.now().0 as i64 + host.skew_ns).max(host.last_wall.get() + 1);
+        host.last_wall.set(now);
+        WallTime(now)
+    }
+    fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
+        sleep_until(self.core.clone(), at)
+    }
+    fn spawn(&self, task: LocalFuture<()>) {
+        if self.process.alive.get() {
+            self.core.spawn(self.process.id, task);
+        }
+    }
+    fn seed(&self) -> u64 {
+        self.core.config.seed
+    }
+    fn random(&self) -> u64 {
+        self.core.rng.borrow_mut().next_u64()
+    }
+    fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
+        crate::net::connect(self.core.clone(), self.process.clone(), nid.clone())
+    }
+    fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
+        self.dead()?;
+        crate::net::listen(&self.core, &self.process, nid)
+    }
+    fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
+        let disk = self.process.host.disk.clone();
+        disk.lock().open(self.process.id, path, mode.create)?;
+        Ok(Rc::new(DataFile { world: self.clone(), disk, path: path.into() }))
+    }
+    fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
+        let disk = self.process.host.disk.clone();
+        disk.lock().open(self.process.id, path, create)?;
+        Ok(Box::new(StoreFile { disk, process: self.process.id, path: path.into(), times: self.times() }))
+    }
+    fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
+        let me = self.clone();
+        Box::pin(async move {
+            // A worker takes its time to begin; what the job does to the disk is done at once and paid for behind it.
+            let begin = me.core.between(1_000, 30_000);
+            me.sleep_until(me.now() + Duration::from_nanos(begin)).await;
+            let disk = me.process.host.disk.clone();
+            disk.lock().accrued_ns = 0;
+            job();
+            let took = std::mem::take(&mut disk.lock().accrued_ns);
+            me.sleep_until(me.now() + Duration::from_nanos(took)).await;
+        })
+    }
+    fn frames(&self) -> FramePool {
+        self.core.pool
+    }
+}

@@ -1,0 +1,195 @@
+//! A file's two images: what was written, and what a power loss leaves.
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+
+use types::Rng;
+use wire::crc32c_append;
+
+const PAGE: u64 = 4096;
+const SECTOR: usize = 512;
+
+type Page = Arc<[u8; PAGE as usize]>;
+
+/// Sparse bytes: pages that are missing are zero.
+#[derive(Default, Clone)]
+struct Bytes {
+    len: u64,
+    pages: BTreeMap<u64, Page>,
+}
+
+impl Bytes {
+    fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE as usize] {
+        Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE as usize])))
+    }
+    fn sector(&self, page: u64, at: usize) -> &[u8] {
+        match self.pages.get(&page) {
+            Some(p) => &p[at..at + SECTOR],
+            None => &[0; SECTOR],
+        }
+    }
+}
+
+/// See the module's head.
+#[derive(Default, Clone)]
+pub(crate) struct Image {
+    live: Bytes,
+    durable: Bytes,
+    /// Pages written since the last sync.
+    unsynced: BTreeSet<u64>,
+}
+
+/// The parts of `offset..offset + len` by page: page, place in it, length.
+fn parts(offset: u64, len: u64) -> impl Iterator<Item = (u64, usize, usize)> {
+    let (mut at, end) = (offset, offset + len);
+    std::iter::from_fn(move || {
+        let (page, within) = (at / PAGE, at % PAGE);
+        let take = (PAGE - within).min(end - at);
+        at += take;
+        (take > 0).then_some((page, within as usize, take as usize))
+    })
+}
+
+impl Image {
+    pub fn len(&self) -> u64 {
+        self.live.len
+    }
+    /// Fills `into`; behind the end it is left alone. Gives the bytes that there were.
+    pub fn read(&self, offset: u64, into: &mut [u8]) -> usize {
+        let len = self.live.len.saturating_sub(offset).min(into.len() as u64);
+        let mut done = 0;
+        for (page, within, take) in parts(offset, len) {
+            let out = &mut into[done..done + take];
+            match self.live.pages.get(&page) {
+                Some(p) => out.copy_from_slice(&p[within..within + take]),
+                None => out.fill(0),
+            }
+            done += take;
+        }
+        done
+    }
+    pub fn write(&mut self, offset: u64, bytes: &[u8]) {
+        self.live.len = self.live.len.max(offset + bytes.len() as u64);
+        let mut done = 0;
+        for (page, within, take) in parts(offset, bytes.len() as u64) {
+            self.live.page_mut(page)[within..within + take].copy_from_slice(&bytes[done..done + take]);
+            self.unsynced.insert(page);
+            done += take;
+        }
+    }
+    /// The same, but every sector gets there or not.
+    pub fn write_torn(&mut self, offset: u64, bytes: &[u8], rng: &mut Rng) {
+        let mut done = 0;
+        while done < bytes.len() {
+            let at = offset + done as u64;
+            let take = (SECTOR - at as usize % SECTOR).min(bytes.len() - done);
+            if rng.chance(0.5) {
+                self.write(at, &bytes[done..done + take]);
+            }
+            done += take;
+        }
+    }
+    pub fn zero(&mut self, offset: u64, len: u64) {
+        let end = (offset + len).min(self.live.len);
+        for (page, within, take) in parts(offset, end.saturating_sub(offset)) {
+            self.unsynced.insert(page);
+            if take as u64 == PAGE {
+                self.live.pages.remove(&page);
+            } else if self.live.pages.contains_key(&page) {
+                self.live.page_mut(page)[within..within + take].fill(0);
+            }
+        }
+    }
+    pub fn set_len(&mut self, len: u64) {
+        if len < self.live.len {
+            self.zero(len, self.live.len - len);
+        }
+        self.live.len = len;
+    }
+    /// Everything written is durable; gives a checksum of what became so.
+    pub fn sync(&mut self) -> u32 {
+        let mut crc = crc32c_append(0, &self.live.len.to_le_bytes());
+        for page in std::mem::take(&mut self.unsynced) {
+            crc = crc32c_append(crc, &page.to_le_bytes());
+            self.keep(page);
+            if let Some(p) = self.live.pages.get(&page) {
+                crc = crc32c_append(crc, &p[..]);
+            }
+        }
+        self.durable.len = self.live.len;
+        crc
+    }
+    fn keep(&mut self, page: u64) {
+        match self.live.pages.get(&page) {
+            Some(p) => drop(self.durable.pages.insert(page, p.clone())),
+            None => drop(self.durable.pages.remove(&page)),
+        }
+    }
+    /// A sync that fails: some of what it should have written counts as written from now on and is not durable.
+    pub fn sync_fails(&mut self, rng: &mut Rng) {
+        self.unsynced.retain(|_| rng.chance(0.5));
+    }
+    /// What is there after the power comes back: of everything not synced, each sector is new or old.
+    pub fn lose_power(&mut self, rng: &mut Rng) {
+        let (new, old) = (self.live.len, self.durable.len);
+        self.durable.len = if rng.chance(0.5) { new } else { old };
+        let keep = [0.0, 0.5, 1.0][rng.below(3) as usize];
+        for page in std::mem::take(&mut self.unsynced) {
+            for at in (0..PAGE as usize).step_by(SECTOR) {
+                if rng.chance(keep) {
+                    let new: [u8; SECTOR] = self.live.sector(page, at).try_into().expect("a sector");
+                    self.durable.page_mut(page)[at..at + SECTOR].copy_from_slice(&new);
+                }
+            }
+        }
+        // Nothing is behind the end.
+        let (len, mut all) = (self.durable.len, std::mem::take(&mut self.durable));
+        all.len = all.len.max(new).max(old);
+        let mut whole = Image { live: all, ..Image::default() };
+        whole.set_len(len);
+        self.durable = whole.live.clone();
+        self.live = whole.live;
+    }
+    /// Changes bytes behind everyone's back.
+    pub fn damage(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
+        let mut bytes = vec![0; self.live.len as usize];
+        self.read(0, &mut bytes);
+        change(&mut bytes);
+        let len = bytes.len() as u64;
+        self.write(0, &bytes);
+        self.set_len(len);
+        self.sync();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_synced_survives_whatever_comes_after() {
+        for seed in 0..50 {
+            let mut i = Image::default();
+            i.write(100, &[1; 9000]);
+            i.sync();
+            i.write(5000, &[2; 9000]);
+            i.lose_power(&mut Rng::new(seed));
+            let mut bytes = vec![9; i.len() as usize];
+            assert_eq!(i.read(0, &mut bytes), bytes.len());
+            assert!(bytes.len() == 9100 || bytes.len() == 14_000);
+            assert!(bytes[100..5000].iter().all(|b| *b == 1));
+            assert!(bytes[5000..9100].iter().all(|b| *b == 1 || *b == 2));
+            assert!(bytes[9100..].iter().all(|b| *b == 0 || *b == 2));
+        }
+    }
+
+    #[test]
+    fn a_cut_file_reads_zeros_where_it_grows_again() {
+        let mut i = Image::default();
+        i.write(0, &[7; 10_000]);
+        i.set_len(5000);
+        i.set_len(10_000);
+        let mut bytes = vec![1; 10_000];
+        i.read(0, &mut bytes);
+        assert!(bytes[..5000].iter().all(|b| *b == 7) && bytes[5000..].iter().all(|b| *b == 0));
+    }
+}

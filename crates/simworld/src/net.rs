@@ -1,0 +1,321 @@
+//! The network: connections between processes, what delays their messages, what ends them.
+//!
+//! A connection is two lanes. A lane delivers in order whatever is lost on the way: what is lost comes late, and what
+//! follows waits behind it, as over TCP. Over a cut, or to a host without power, nothing comes and nobody is told.
+//! A host that runs answers for dead processes: a message to one ends the connection at its sender.
+use std::cell::{Cell, RefCell};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::io;
+use std::rc::{Rc, Weak};
+
+use cache::frames::Bulk;
+use rt::sync::Queue;
+use rt::{Connection, Listener, LocalFuture, Nid};
+use types::{Duration, Instant};
+use wire::{Header, crc32c, crc32c_append};
+
+use crate::exec::Core;
+use crate::host::{Process, index_of, sleep_until};
+use crate::stream;
+
+/// How long a connection attempt waits for an answer: as `rt::real` does.
+const CONNECT_PATIENCE: Duration = Duration::from_secs(5);
+/// First pause before something lost is sent again; doubles each time.
+const RETRANSMIT_NS: u64 = 200_000_000;
+/// Longest pause between two attempts over a cut.
+const RETRANSMIT_NS_MAX: u64 = 20_000_000_000;
+
+pub(crate) struct Message {
+    pub header: Header,
+    pub body: Vec<u8>,
+    pub bulk: Bulk,
+}
+
+enum Parcel {
+    Message(Message),
+    End,
+}
+
+/// One direction of a connection.
+pub(crate) struct Lane {
+    core: Weak<Core>,
+    id: u64,
+    pub from: Rc<Process>,
+    pub to: Rc<Process>,
+    pub inbox: Queue<Message>,
+    flight: RefCell<VecDeque<Parcel>>,
+    last: Cell<u64>,
+    /// Arrivals that found the way cut, and since when.
+    owed: Cell<usize>,
+    since: Cell<u64>,
+    /// The sender said its last.
+    ended: Cell<bool>,
+    /// The connection is no more.
+    broken: Cell<bool>,
+    back: RefCell<Weak<Lane>>,
+}
+
+impl Lane {
+    fn new(core: &Rc<Core>, id: u64, from: &Rc<Process>, to: &Rc<Process>) -> Rc<Lane> {
+        Rc::new(Lane {
+            core: Rc::downgrade(core),
+            id,
+            from: from.clone(),
+            to: to.clone(),
+            inbox: Queue::new(),
+            flight: RefCell::default(),
+            last: Cell::new(0),
+            owed: Cell::new(0),
+            since: Cell::new(0),
+            ended: Cell::new(false),
+            broken: Cell::new(false),
+            back: RefCell::new(Weak::new()),
+        })
+    }
+    pub fn send(self: &Rc<Self>, message: Message) {
+        if self.from.alive.get() && !self.ended.get() && !self.broken.get() {
+            let bytes = wire::HEADER_BYTES + message.body.len() + message.bulk.len();
+            self.post(Parcel::Message(message), bytes as u64);
+        }
+    }
+    /// The sender closes: what it sent still arrives, then the end.
+    pub fn end(self: &Rc<Self>) {
+        if !self.ended.replace(true) && !self.broken.get() {
+            self.post(Parcel::End, 40);
+        }
+    }
+    fn post(self: &Rc<Self>, mut parcel: Parcel, bytes: u64) {
+        let Some(core) = self.core.upgrade() else { return };
+        if let Parcel::Message(m) = &mut parcel {
+            corrupt(&core, m);
+        }
+        let at = self.arrival(&core, bytes);
+        self.flight.borrow_mut().push_back(parcel);
+        let me = self.clone();
+        core.at(Instant(at), move || me.arrive());
+    }
+    /// When something sent now arrives: through both NICs, after the latency and what it takes to get through, and
+    /// behind everything sent before it.
+    fn arrival(&self, core: &Core, bytes: u64) -> u64 {
+        let c = &core.config;
+        let now = core.now().0;
+        let wire_ns = (u128::from(bytes) * 1_000_000_000 / u128::from(c.nic_bytes_per_s.max(1))) as u64;
+        let out = now.max(self.from.host.nic_out.get()) + wire_ns;
+        self.from.host.nic_out.set(out);
+        let mut at = out + core.between(c.latency_min.as_nanos() as u64, c.latency_max.as_nanos() as u64);
+        let mut pause = RETRANSMIT_NS;
+        while core.chance(c.loss) {
+            at += pause;
+            pause = (pause * 2).min(RETRANSMIT_NS_MAX);
+        }
+        at = at.max(self.to.host.nic_in.get() + wire_ns).max(self.last.get() + 1);
+        self.to.host.nic_in.set(at);
+        self.last.set(at);
+        at
+    }
+    fn is_cut(&self, core: &Core) -> bool {
+        !self.to.host.up.get() || core.net.is_cut(self.from.host.index, self.to.host.index)
+    }
+    fn arrive(self: &Rc<Self>) {
+        let Some(core) = self.core.upgrade() else { return };
+        if self.broken.get() {
+            return;
+        }
+        if self.owed.get() > 0 || self.is_cut(&core) {
+            if self.owed.get() == 0 {
+                self.since.set(core.now().0);
+            }
+            self.owed.set(self.owed.get() + 1);
+            return;
+        }
+        let parcel = self.flight.borrow_mut().pop_front();
+        match parcel {
+            Some(Parcel::Message(m)) if self.to.alive.get() => {
+                note(&core, self.id, &m);
+                self.inbox.push(m);
+            }
+            Some(Parcel::Message(_)) => self.refuse(&core),
+            Some(Parcel::End) => {
+                self.inbox.close();
+                if !self.to.alive.get() {
+                    self.break_off();
+                }
+            }
+            None => {}
+        }
+    }
+    /// Nobody is there: the sender is told.
+    fn refuse(self: &Rc<Self>, core: &Core) {
+        let me = self.clone();
+        let at = core.now() + core.config.latency_min;
+        core.at(at, move || me.reset());
+    }
+    /// What waits on a way that is open again, some time later.
+    fn wake(self: &Rc<Self>, core: &Core) {
+        if self.owed.get() == 0 || self.broken.get() || self.is_cut(core) {
+            return;
+        }
+        let waited = core.now().0.saturating_sub(self.since.get());
+        let pause = core.between(0, waited.clamp(RETRANSMIT_NS, RETRANSMIT_NS_MAX));
+        let me = self.clone();
+        core.at(core.now() + Duration::from_nanos(pause), move || me.deliver_owed());
+    }
+    fn deliver_owed(self: &Rc<Self>) {
+        let Some(core) = self.core.upgrade() else { return };
+        if self.is_cut(&core) {
+            return;
+        }
+        for _ in 0..self.owed.replace(0) {
+            self.arrive();
+        }
+    }
+    fn break_off(&self) {
+        self.broken.set(true);
+        self.flight.borrow_mut().clear();
+        self.inbox.close();
+    }
+    /// Both ends learn at once that the connection is no more.
+    pub fn reset(&self) {
+        self.break_off();
+        if let Some(back) = self.back.borrow().upgrade() {
+            back.break_off();
+        }
+    }
+}
+
+/// Flips a bit of the bulk, where that was asked for or chance has it.
+fn corrupt(core: &Core, m: &mut Message) {
+    if m.bulk.is_empty() || !(core.net.corrupt_next.take() || core.chance(core.config.corrupt)) {
+        return;
+    }
+    let mut bytes = m.bulk.to_vec();
+    let bit = core.between(0, bytes.len() as u64 * 8 - 1);
+    bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+    if let Some(mut copy) = Bulk::alloc(core.pool, bytes.len()) {
+        copy.copy_in(0, &bytes);
+        m.bulk = copy;
+    }
+}
+
+/// Makes a delivery part of the history.
+fn note(core: &Core, lane: u64, m: &Message) {
+    core.fold(core.now().0);
+    core.fold(lane);
+    let head = crc32c(&m.header.to_bytes(&m.body));
+    core.fold(u64::from(head) << 32 | u64::from(m.bulk.slices().fold(0, crc32c_append)));
+}
+
+struct Port {
+    process: Rc<Process>,
+    queue: Rc<Queue<Connection>>,
+}
+
+/// All connections and ports, and what is cut.
+#[derive(Default)]
+pub(crate) struct Net {
+    ports: RefCell<BTreeMap<String, Port>>,
+    lanes: RefCell<Vec<Rc<Lane>>>,
+    cuts: RefCell<BTreeSet<(usize, usize)>>,
+    pub corrupt_next: Cell<bool>,
+}
+
+impl Net {
+    pub fn cut(&self, a: usize, b: usize, cut: bool) {
+        let pair = (a.min(b), a.max(b));
+        if cut {
+            self.cuts.borrow_mut().insert(pair);
+        } else {
+            self.cuts.borrow_mut().remove(&pair);
+        }
+    }
+    fn is_cut(&self, a: usize, b: usize) -> bool {
+        self.cuts.borrow().contains(&(a.min(b), a.max(b)))
+    }
+    fn all(&self) -> Vec<Rc<Lane>> {
+        let gone = |l: &Rc<Lane>| l.broken.get() || !l.from.alive.get() && l.flight.borrow().is_empty();
+        let mut lanes = self.lanes.borrow_mut();
+        lanes.retain(|l| !gone(l) || l.back.borrow().upgrade().is_some_and(|b| !gone(&b)));
+        lanes.clone()
+    }
+    /// Something may get through that could not before.
+    pub fn wake_stalled(&self, core: &Core) {
+        for lane in self.all() {
+            lane.wake(core);
+        }
+    }
+    pub fn reset(&self, a: usize, b: usize) -> usize {
+        let ends = |l: &Lane| (l.from.host.index, l.to.host.index);
+        let between: Vec<_> =
+            self.all().into_iter().filter(|l| ends(l) == (a, b) && !l.broken.get() && !l.ended.get()).collect();
+        for lane in &between {
+            lane.reset();
+        }
+        between.len()
+    }
+    /// A process has ended; when its operating system is there to do it, its connections are closed.
+    pub fn process_ended(&self, core: &Core, process: &Rc<Process>, orderly: bool) {
+        let mine: Vec<Port> = {
+            let mut ports = self.ports.borrow_mut();
+            let names: Vec<String> =
+                ports.iter().filter(|(_, p)| p.process.id == process.id).map(|(n, _)| n.clone()).collect();
+            names.iter().filter_map(|n| ports.remove(n)).collect()
+        };
+        for lane in self.all() {
+            if lane.from.id == process.id && orderly {
+                lane.end();
+            }
+            if lane.to.id == process.id && orderly && !lane.from.alive.get() {
+                lane.break_off();
+            }
+        }
+        let _ = core;
+        drop(mine);
+    }
+    pub fn close_listener(&self, nid: &Nid) {
+        if let Some(port) = self.ports.borrow_mut().remove(&nid.to_string()) {
+            port.queue.close();
+        }
+    }
+    pub fn clear(&self) {
+        drop(std::mem::take(&mut *self.ports.borrow_mut()));
+        drop(std::mem::take(&mut *self.lanes.borrow_mut()));
+    }
+}
+
+pub(crate) fn connect(core: Rc<Core>, from: Rc<Process>, nid: Nid) -> LocalFuture<io::Result<Connection>> {
+    Box::pin(async move {
+        let host = index_of(&nid).and_then(|i| core.hosts.borrow().get(i).cloned());
+        let unreachable =
+            |core: &Core| host.as_ref().is_some_and(|h| !h.up.get() || core.net.is_cut(from.host.index, h.index));
+        let there_and_back = Duration::from_nanos(2 * core.config.latency_max.as_nanos() as u64);
+        let lost = core.chance(core.config.loss);
+        let pause = if lost { Duration::from_secs(1) } else { there_and_back };
+        sleep_until(core.clone(), core.now() + pause).await;
+        if unreachable(&core) {
+            sleep_until(core.clone(), core.now() + CONNECT_PATIENCE).await;
+            return Err(io::Error::new(io::ErrorKind::TimedOut, format!("{nid} does not answer")));
+        }
+        let port = core.net.ports.borrow().get(&nid.to_string()).map(|p| (p.process.clone(), p.queue.clone()));
+        let Some((to, queue)) = port.filter(|(p, _)| p.alive.get()) else {
+            return Err(io::Error::new(io::ErrorKind::ConnectionRefused, format!("nobody listens at {nid}")));
+        };
+        let id = core.id();
+        let (up, down) = (Lane::new(&core, id << 1, &from, &to), Lane::new(&core, id << 1 | 1, &to, &from));
+        *up.back.borrow_mut() = Rc::downgrade(&down);
+        *down.back.borrow_mut() = Rc::downgrade(&up);
+        core.net.lanes.borrow_mut().extend([up.clone(), down.clone()]);
+        queue.push(stream::connection(down.clone(), up.clone()));
+        Ok(stream::connection(up, down))
+    })
+}
+
+pub(crate) fn listen(core: &Rc<Core>, process: &Rc<Process>, nid: &Nid) -> io::Result<Box<dyn Listener>> {
+    let name = nid.to_string();
+    let mut ports = core.net.ports.borrow_mut();
+    if ports.get(&name).is_some_and(|p| p.process.alive.get()) {
+        return Err(io::Error::new(io::ErrorKind::AddrInUse, format!("{nid} is in use")));
+    }
+    let queue = Rc::new(Queue::new());
+    ports.insert(name, Port { process: process.clone(), queue: queue.clone() });
+    Ok(Box::new(stream::Accepting { nid: nid.clone(), queue }))
+}
