@@ -6,7 +6,7 @@
 //! answered, and the victims. ACCESS is `BLOCK:BYTES:FLAGS` with the block in hexadecimal and the flags
 //! `f` or `c` (grain), `0`..`4` (advice), `a` (readahead), `w` (write).
 use crate::{Advice, CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy};
-use alloc::{boxed::Box, format, string::String, string::ToString, vec::Vec};
+use alloc::{boxed::Box, collections::BTreeSet, format, string::String, string::ToString, vec::Vec};
 use core::fmt::Write as _;
 use core::time::Duration;
 
@@ -86,7 +86,7 @@ impl Log {
         out
     }
 
-    /// Reads the text form.
+    /// Reads the text form. What comes back can be replayed: it asks nothing of a policy that its contract forbids.
     ///
     /// # Errors
     /// A sentence naming the line.
@@ -105,9 +105,35 @@ impl Log {
             }
         }
         let config = config.ok_or("line 1: no capacity_pages")?;
-        let calls = lines.enumerate().map(|(i, l)| read_call(l).ok_or_else(|| format!("line {}: '{l}'", i + 2)));
-        Ok(Log { policy, config, calls: calls.collect::<Result<_, _>>()? })
+        let mut calls = Vec::new();
+        let mut resident = BTreeSet::new();
+        for (i, line) in lines.enumerate() {
+            let call = read_call(line).ok_or_else(|| format!("line {}: '{line}'", i + 2))?;
+            follow(&call, config.capacity_pages, &mut resident).map_err(|e| format!("line {}: {e}", i + 2))?;
+            calls.push(call);
+        }
+        Ok(Log { policy, config, calls })
     }
+}
+
+/// Keeps the set of resident frames over a call; refuses what no mechanism may ask of a policy.
+fn follow(call: &Call, capacity_pages: u32, resident: &mut BTreeSet<FrameId>) -> Result<(), String> {
+    let absent = |frame: &FrameId| format!("frame {} is not resident", frame.0);
+    match call {
+        Call::Insert(frame, _) if frame.0 >= capacity_pages => {
+            return Err(format!("frame {} is beyond the capacity of {capacity_pages} pages", frame.0));
+        }
+        Call::Insert(frame, _) if !resident.insert(*frame) => return Err(format!("frame {} is resident", frame.0)),
+        Call::Touch(frame, _) if !resident.contains(frame) => return Err(absent(frame)),
+        Call::Remove(frame) if !resident.remove(frame) => return Err(absent(frame)),
+        Call::Reclaim { victims, .. } => {
+            if let Some(frame) = victims.iter().find(|v| !resident.remove(v)) {
+                return Err(absent(frame));
+            }
+        }
+        _ => {}
+    }
+    Ok(())
 }
 
 fn capacity(value: &str) -> Result<u32, String> {

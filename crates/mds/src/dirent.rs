@@ -202,7 +202,6 @@ fn siphash13(k0: u64, k1: u64, data: &[u8]) -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use proptest::prelude::*;
 
     #[test]
     fn the_hash_is_golden_siphash_1_3() {
@@ -235,15 +234,5 @@ mod tests {
         }
         assert!(is_legal(&bucket));
         assert_eq!(with(&bucket, b"one more", Fid::ROOT, 8), None);
-    }
-
-    proptest! {
-        #![proptest_config(ProptestConfig::with_cases(64))]
-        #[test]
-        fn any_bytes_are_read_without_a_panic(bytes in prop::collection::vec(any::<u8>(), 0..200)) {
-            let n = entries(&bytes).count();
-            prop_assert!(n <= bytes.len());
-            let _ = is_legal(&bytes);
-        }
     }
 }

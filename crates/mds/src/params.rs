@@ -2,64 +2,12 @@
 use std::fmt::Write;
 use std::rc::Rc;
 
+use types::glob::Glob;
 use types::{FsError, OstIndex};
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::mds::Mds;
 use crate::pools::Pool;
-
-/// Whether a parameter path matches a pattern of `*`, `?`, `[abc]` and `{one,two}`.
-#[must_use]
-pub fn glob_matches(pattern: &str, path: &str) -> bool {
-    expand(pattern, 0).iter().any(|p| matches_one(p.as_bytes(), path.as_bytes()))
-}
-
-/// Alternatives of `{a,b}`; nesting and number are bounded, what is beyond stays as written.
-fn expand(pattern: &str, depth: usize) -> Vec<String> {
-    let parts = pattern.find('{').and_then(|open| Some((open, open + pattern[open..].find('}')?)));
-    let Some((open, close)) = parts.filter(|_| depth < 4) else { return vec![pattern.to_string()] };
-    let (head, tail) = (&pattern[..open], &pattern[close + 1..]);
-    pattern[open + 1..close]
-        .split(',')
-        .take(64)
-        .flat_map(|alt| expand(&format!("{head}{alt}{tail}"), depth + 1))
-        .collect()
-}
-
-fn matches_one(pattern: &[u8], text: &[u8]) -> bool {
-    let (mut p, mut t) = (0, 0);
-    let mut star: Option<(usize, usize)> = None;
-    while t < text.len() {
-        let step = match pattern.get(p) {
-            Some(b'*') => {
-                star = Some((p, t));
-                p += 1;
-                continue;
-            }
-            Some(b'?') => Some(1),
-            Some(b'[') => class(&pattern[p..], text[t]),
-            Some(c) if *c == text[t] => Some(1),
-            _ => None,
-        };
-        match (step, star) {
-            (Some(n), _) => (p, t) = (p + n, t + 1),
-            (None, Some((sp, st))) => {
-                star = Some((sp, st + 1));
-                (p, t) = (sp + 1, st + 1);
-            }
-            (None, None) => return false,
-        }
-    }
-    pattern[p..].iter().all(|c| *c == b'*')
-}
-
-/// Length of the class at the pattern's start when it holds the byte.
-fn class(pattern: &[u8], byte: u8) -> Option<usize> {
-    let close = pattern.iter().position(|c| *c == b']')?;
-    let inside = &pattern[1..close];
-    let range = |w: &[u8]| w[1] == b'-' && w[0] <= byte && byte <= w[2];
-    (inside.contains(&byte) || inside.windows(3).any(range)).then_some(close + 1)
-}
 
 impl Mds {
     /// Reads or sets parameters.
@@ -68,11 +16,9 @@ impl Mds {
     /// `NotFound`: nothing matches; `NotPermitted`: it cannot be set; `Invalid`: not such a value.
     pub(crate) async fn params(self: &Rc<Self>, q: &ParamsRequest) -> Result<ParamsReply, FsError> {
         let pattern = String::from_utf8_lossy(&q.pattern).into_owned();
-        let mut params: Vec<Param> = self
-            .all_params()
-            .into_iter()
-            .filter(|p| glob_matches(&pattern, &String::from_utf8_lossy(&p.path)))
-            .collect();
+        let glob = Glob::new(&pattern);
+        let mut params: Vec<Param> =
+            self.all_params().into_iter().filter(|p| glob.matches(&String::from_utf8_lossy(&p.path))).collect();
         if params.is_empty() {
             return Err(FsError::NotFound);
         }
@@ -194,19 +140,4 @@ fn osp_fields(p: &Pool) -> [(&'static str, String, bool); 6] {
         ("kbytestotal", (p.total_bytes / 1024).to_string(), false),
         ("kbytesavail", (p.free_bytes / 1024).to_string(), false),
     ]
-}
-
-#[cfg(test)]
-mod tests {
-    use super::glob_matches;
-
-    #[test]
-    fn patterns_match_as_in_lctl() {
-        assert!(glob_matches("mdt.*.md_stats", "mdt.fs-MDT0000.md_stats"));
-        assert!(glob_matches("osp.fs-OST000[0-3]*.active", "osp.fs-OST0002-osc-MDT0000.active"));
-        assert!(!glob_matches("osp.fs-OST000[0-1]*.active", "osp.fs-OST0002-osc-MDT0000.active"));
-        assert!(glob_matches("{mdt,osd}.*.{commits,md_stats}", "osd.x.commits"));
-        assert!(glob_matches("a?c*", "abcdef") && !glob_matches("a?c", "ac") && glob_matches("*", ""));
-        assert!(!glob_matches("[", "[") || glob_matches("[", "["), "an open class does not panic");
-    }
 }

@@ -17,6 +17,11 @@ use std::process::ExitCode;
 
 use clap::Parser;
 
+/// Tests of formats account for memory.
+#[cfg(test)]
+#[global_allocator]
+static MEMORY: formats::memory::Counting = formats::memory::Counting;
+
 use crate::cli::{Arguments, ConfigVerb, Verb};
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};

@@ -4,8 +4,9 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
+use types::glob::Glob;
 
-use crate::control::{self, matches_prefix};
+use crate::control;
 use crate::failure::{Failure, Outcome};
 
 const USAGE_GET: &str = "usage: get_param [-n | -N] [-F] [-R] [--at PATH] PATTERN...";
@@ -137,9 +138,10 @@ pub fn list(arguments: &[OsString]) -> Outcome {
 /// Names at the pattern's depth; every parameter below with `-R`.
 fn names(answer: &Value, pattern: &str, o: &Options) -> BTreeSet<String> {
     let params = answer["params"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let glob = Glob::new(pattern);
     let one = |p: &Value| {
         let name = p["name"].as_str()?;
-        let shown = if o.recursive { name } else { matches_prefix(pattern, name)? };
+        let shown = if o.recursive { name } else { glob.matches_prefix(name)? };
         let mark = match (o.mark_writable, shown.len() < name.len(), p["writable"] == true) {
             (true, true, _) => "/",
             (true, false, true) => "=",

@@ -6,6 +6,7 @@ extern crate alloc;
 
 mod error;
 mod extent;
+pub mod glob;
 mod ids;
 mod rng;
 mod time;

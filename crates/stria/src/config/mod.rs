@@ -200,6 +200,35 @@ mod tests {
     }
 
     #[test]
+    fn no_configuration_file_panics_and_what_is_read_is_written_the_same() {
+        use formats::fuzz::{Target, outcome_of};
+        let target = Target {
+            name: "config",
+            root: env!("CARGO_MANIFEST_DIR"),
+            seeds: vec![Config::default().to_toml().into_bytes(), b"[client]\ncache_bytes = \"1G\"\n".to_vec()],
+            words: &[
+                b"[client]\n",
+                b" = ",
+                b"\"",
+                b"0x",
+                b"18446744073709551615",
+                b"[[[[[[[[[[[[[[[[",
+                b"-1",
+                b"\"\"\"",
+            ],
+            mend: None,
+            memory: (1 << 20, 1 << 10),
+        };
+        target.run(|input| match Config::parse(&String::from_utf8_lossy(input)) {
+            Ok(config) => {
+                assert_eq!(Config::parse(&config.to_toml()), Ok(config));
+                1
+            }
+            Err(e) => outcome_of(&e),
+        });
+    }
+
+    #[test]
     fn keys_are_declared_once() {
         let mut keys: Vec<_> = ROWS.iter().map(|r| r.key).collect();
         keys.sort_unstable();

@@ -2,14 +2,12 @@
 //! connection. Reading is everybody's; changing is for root and the user who runs the daemon.
 mod ask;
 mod events;
-mod glob;
 mod params;
 mod server;
 mod shard;
 
 pub use ask::{ask, ask_osts};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
-pub use glob::matches_prefix;
 pub use server::{Served, serve};
 pub use shard::{Facts, Shard};
 

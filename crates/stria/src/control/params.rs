@@ -6,11 +6,11 @@ use std::collections::BTreeMap;
 use client::Osc;
 use ptlrpc::ImportState;
 use serde_json::{Value, json};
+use types::glob::Glob;
 use types::{MIB, parse_size};
 use wire::Op;
 use wire::connect::{ParamsReply, ParamsRequest};
 
-use super::glob;
 use super::shard::{Shard, refusal};
 
 /// Every parameter a server has: names have two to six parts.
@@ -27,9 +27,9 @@ type Tree = BTreeMap<String, Vec<Param>>;
 
 impl Shard {
     pub(super) async fn get_params(&self, pattern: &str) -> Value {
-        let mut found = Vec::new();
+        let (mut found, glob) = (Vec::new(), Glob::new(pattern));
         for (name, params) in self.tree().await {
-            let Some(shown) = glob::matches_prefix(pattern, &name) else { continue };
+            let Some(shown) = glob.matches_prefix(&name) else { continue };
             let whole = shown.len() == name.len();
             let mut last: Option<&str> = None;
             for p in &params {
@@ -46,7 +46,8 @@ impl Shard {
 
     pub(super) async fn set_params(&self, pattern: &str, value: &str) -> Value {
         let tree = self.tree().await;
-        let names: Vec<_> = tree.iter().filter(|(name, _)| glob::matches(pattern, name)).collect();
+        let glob = Glob::new(pattern);
+        let names: Vec<_> = tree.iter().filter(|(name, _)| glob.matches(name)).collect();
         if names.is_empty() {
             return refusal(&no_match(pattern), libc::ENOENT);
         }
