@@ -1,5 +1,6 @@
 //! The client node: connects to a cluster and holds what all files share.
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
 use cache::frames::FrameRun;
@@ -12,7 +13,7 @@ use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, ConfigReply};
 use wire::lock as wl;
-use wire::mdt::LockBits;
+use wire::mdt::{AttrFlags, LockBits};
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
@@ -41,6 +42,9 @@ pub struct Client {
     objects: Table<ObjectId, Rc<Object>>,
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
+    /// Inodes that the kernel knows and that may have lost their last name.
+    unnamed: RefCell<BTreeSet<Fid>>,
+    pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) readahead_budget: RefCell<readahead::Budget>,
     kernel: RefCell<Rc<dyn KernelCache>>,
@@ -91,6 +95,8 @@ impl Client {
             objects: RefCell::default(),
             dentries: RefCell::default(),
             opens: RefCell::default(),
+            unnamed: RefCell::default(),
+            listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
             readahead_budget: RefCell::new(budget),
             kernel: RefCell::new(Rc::new(NoKernel)),
@@ -252,6 +258,42 @@ impl Client {
     pub fn forget(&self, fid: Fid, lookups: u64) {
         if let Some(inode) = self.known_inode(fid) {
             inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
+            if inode.unnamed.get() || !self.holds(fid, LockBits::LOOKUP) {
+                self.let_go(&inode);
+            }
+        }
+    }
+
+    /// An inode that may have lost its last name. The metadata server keeps it while our lock says that a kernel may
+    /// still open it; when none knows it any more, the lock goes.
+    pub(crate) fn may_be_unnamed(&self, inode: &Inode) {
+        inode.unnamed.set(true);
+        self.let_go(inode);
+    }
+    fn let_go(&self, inode: &Inode) {
+        if inode.is_known_outside() {
+            return;
+        }
+        self.unnamed.borrow_mut().remove(&inode.fid);
+        let attr = inode.attr();
+        if attr.nlink == 0 && attr.flags & AttrFlags::ALONE != 0 && inode.opens.get() == 0 {
+            self.discard_data(inode);
+        }
+        self.mdt_locks.give_up(ResourceId::inode(inode.fid));
+    }
+    /// Asks the kernel again to give up what it keeps of inodes that have no name (it was in use the last time).
+    fn chase_unnamed(&self) {
+        let all: Vec<Fid> = self.unnamed.borrow().iter().copied().collect();
+        let mut chased = Vec::new();
+        for fid in all {
+            match self.known_inode(fid) {
+                Some(inode) if inode.is_known_outside() && inode.unnamed.get() => chased.push(fid),
+                Some(inode) if inode.unnamed.get() => self.let_go(&inode),
+                _ => drop(self.unnamed.borrow_mut().remove(&fid)),
+            }
+        }
+        for some in chased.chunks(1024) {
+            self.kernel().let_go(some);
         }
     }
 
@@ -429,6 +471,7 @@ async fn keep_house(client: Weak<Client>) {
                 osc.locks.tick(0);
             }
             me.mdt_locks.tick(0);
+            me.chase_unnamed();
             me.prune();
         }
         if me.pages.pool().free() < me.pages.pool().capacity() / 16 {
@@ -465,12 +508,25 @@ impl LockOwner for Client {
             if names && inode.lookups.get() > 0 {
                 self.kernel().drop_names().await;
             }
+            if gone & LockBits::LOOKUP != 0 && inode.is_known_outside() {
+                inode.unnamed.set(true);
+                self.unnamed.borrow_mut().insert(fid);
+                self.kernel().let_go(&[fid]);
+            }
             if gone & LockBits::DATA != 0 {
                 inode.drop_kernel_pages(0, Extent::ALL).await;
             }
         })
     }
     fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb) {}
+    fn also_goes(&self, resource: ResourceId, wanted: InodeBits) -> InodeBits {
+        if !wanted.overlaps(InodeBits::LOOKUP) {
+            return InodeBits::NONE;
+        }
+        let known = self.known_inode(resource.fid).is_some_and(|i| i.is_known_outside());
+        // A kernel that cannot be asked to give an inode up may keep it for good, and its data with it.
+        if known && self.kernel().lets_go() { InodeBits::NONE } else { InodeBits::ALL }
+    }
     fn lost(&self, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return };
         inode.stale.set(true);

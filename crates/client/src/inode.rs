@@ -6,7 +6,6 @@ use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
 use rustc_hash::FxBuildHasher;
 use types::{Extent, Fid, FsError, WallTime};
-use wire::Bytes;
 use wire::mdt::Attr;
 
 use crate::client::Client;
@@ -32,6 +31,14 @@ pub(crate) struct KernelRead {
     tainted: Cell<bool>,
 }
 
+/// While it lives, the inode counts as known to the kernel.
+pub(crate) struct Naming(Rc<Inode>);
+impl Drop for Naming {
+    fn drop(&mut self) {
+        self.0.naming.set(self.0.naming.get() - 1);
+    }
+}
+
 /// One inode as a client sees it.
 pub struct Inode {
     /// Its id.
@@ -40,7 +47,6 @@ pub struct Inode {
     attr: RefCell<Attr>,
     /// The attributes were changed by ourselves in a way we do not know exactly.
     pub(crate) stale: Cell<bool>,
-    pub(crate) acl: RefCell<Bytes>,
     striping: RefCell<Option<Rc<Striping>>>,
     /// Names known to lead here: (parent, name).
     pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
@@ -48,6 +54,10 @@ pub struct Inode {
     pub(crate) writers: Cell<u32>,
     /// Lookups that the kernel remembers.
     pub(crate) lookups: Cell<u64>,
+    /// Answers being made that will tell the kernel of it.
+    naming: Cell<u32>,
+    /// It may have lost its last name: when the kernel forgets it, so do we.
+    pub(crate) unnamed: Cell<bool>,
     /// Modified here since its last attribute fetch.
     pub(crate) mtime: Cell<WallTime>,
     pub(crate) atime: Cell<WallTime>,
@@ -69,12 +79,13 @@ impl Inode {
             client,
             attr: RefCell::default(),
             stale: Cell::new(true),
-            acl: RefCell::default(),
             striping: RefCell::new(None),
             names: RefCell::default(),
             opens: Cell::new(0),
             writers: Cell::new(0),
             lookups: Cell::new(0),
+            naming: Cell::new(0),
+            unnamed: Cell::new(false),
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),
             errors: Cell::new((0, None)),
@@ -83,6 +94,15 @@ impl Inode {
             reads: RefCell::default(),
             children: RefCell::new(None),
         })
+    }
+    /// Whether the kernel knows it, or is about to: it may then open it by its id.
+    pub(crate) fn is_known_outside(&self) -> bool {
+        self.lookups.get() > 0 || self.naming.get() > 0
+    }
+    /// The kernel is about to be told of it.
+    pub(crate) fn naming(self: &Rc<Self>) -> Naming {
+        self.naming.set(self.naming.get() + 1);
+        Naming(self.clone())
     }
     /// The attributes as last told.
     #[must_use]

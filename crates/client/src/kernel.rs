@@ -15,6 +15,10 @@ pub trait KernelCache: 'static {
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;
     /// Ask again for every name before believing it.
     fn drop_names(&self) -> LocalFuture<()>;
+    /// Whether [`KernelCache::let_go`] does anything.
+    fn lets_go(&self) -> bool;
+    /// Give up what is kept of these inodes and not in use: [`crate::Client::forget`] follows for what went.
+    fn let_go(&self, fids: &[Fid]);
 }
 
 /// Nothing in front.
@@ -29,4 +33,8 @@ impl KernelCache for NoKernel {
     fn drop_names(&self) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))
     }
+    fn lets_go(&self) -> bool {
+        false
+    }
+    fn let_go(&self, _fids: &[Fid]) {}
 }

@@ -10,6 +10,7 @@ mod flock;
 mod inode;
 mod io;
 mod kernel;
+mod listing;
 mod locks;
 mod namespace;
 mod object;

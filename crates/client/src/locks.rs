@@ -15,7 +15,7 @@ use ptlrpc::{CallOptions, Import};
 use rt::sync::{OneSender, oneshot};
 use rt::{LocalFuture, Rt};
 use rustc_hash::FxBuildHasher;
-use types::{FsError, HandleId};
+use types::{Fid, FsError, HandleId};
 use wire::Op;
 use wire::lock as w;
 
@@ -29,6 +29,10 @@ pub(crate) trait LockOwner: 'static {
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
     /// The lock is gone and nothing could be flushed.
     fn lost(&self, lock: LockDesc);
+    /// Bits of locks on the resource that are of no use any more once `wanted` is given back: they go, too.
+    fn also_goes(&self, _resource: ResourceId, _wanted: InodeBits) -> InodeBits {
+        InodeBits::NONE
+    }
 }
 
 type Waiters = HashMap<LockCookie, Vec<OneSender<Result<LockDesc, DenyReason>>>, FxBuildHasher>;
@@ -187,16 +191,34 @@ impl Locks {
         }
     }
 
-    /// Takes a lock in that came with another answer under a cookie of [`Locks::reserve`].
-    pub(crate) fn adopt(self: &Rc<Self>, cookie: u64, reply: Option<&w::EnqueueReply>) {
+    /// Takes a lock in that came with another answer under a cookie of [`Locks::reserve`]. Whether it is held whole:
+    /// what the answer says may be believed as long as it is.
+    pub(crate) fn adopt(self: &Rc<Self>, cookie: u64, reply: Option<&w::EnqueueReply>) -> bool {
         if cookie == 0 {
-            return;
+            return false;
         }
         let cookie = LockCookie(cookie);
         let granted = reply.filter(|r| r.granted).and_then(|r| convert::desc(r.handle, cookie, &r.lock).ok());
         let mut out = Vec::new();
-        self.cache.borrow_mut().adopt(self.rt.now(), cookie, granted, &mut out);
+        let whole = self.cache.borrow_mut().adopt(self.rt.now(), cookie, granted, &mut out);
         self.act(out);
+        whole
+    }
+    /// Gives unused inode-bit locks on a resource back.
+    pub(crate) fn give_up(self: &Rc<Self>, resource: ResourceId) {
+        let mut out = Vec::new();
+        self.cache.borrow_mut().give_up(resource, &mut out);
+        self.act(out);
+    }
+    /// Cookies for `n` locks that an answer may bring along: the first, the others count up.
+    pub(crate) fn reserve_run(&self, n: u64) -> u64 {
+        self.cache.borrow_mut().reserve_run(n).0
+    }
+    /// As [`Locks::adopt`], of a PR inode-bit lock told by its handle only; 0: none came.
+    pub(crate) fn adopt_bits(self: &Rc<Self>, cookie: u64, handle: HandleId, fid: Fid, bits: u64) -> bool {
+        let lock = w::LockSpec { fid, kind: w::Kind::Inodebits, mode: w::Mode::Pr, bits, ..w::LockSpec::default() };
+        let reply = w::EnqueueReply { handle, granted: true, lock, lvb: None };
+        self.adopt(cookie, Some(&reply).filter(|_| handle.0 != 0))
     }
     /// A cookie for a lock that an answer may bring along, on a resource not yet known.
     pub(crate) fn reserve(&self) -> u64 {
@@ -205,9 +227,14 @@ impl Locks {
 
     /// Callbacks of the server.
     pub(crate) fn on_blocking(self: &Rc<Self>, call: &w::BlockingCallback) -> Result<(), FsError> {
-        let (resource, wanted) = convert::resource_and_data(&call.wanted)?;
+        let (resource, mut wanted) = convert::resource_and_data(&call.wanted)?;
+        let cookie = LockCookie(call.cookie);
+        if let Some(bits) = wanted.as_bits().filter(|_| !self.cache.borrow().is_reserved(cookie)) {
+            let also = self.owner().map_or(InodeBits::NONE, |o| o.also_goes(resource, bits));
+            wanted = LockPolicyData::bits(bits.union(also));
+        }
         let mut out = Vec::new();
-        self.cache.borrow_mut().on_blocking(call.handle, LockCookie(call.cookie), resource, &wanted, &mut out);
+        self.cache.borrow_mut().on_blocking(call.handle, cookie, resource, &wanted, &mut out);
         self.act(out);
         Ok(())
     }

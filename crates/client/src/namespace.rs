@@ -6,8 +6,7 @@ use ptlrpc::{CallOptions, Reply};
 use types::{Fid, FsError};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CreateRequest, Cred, EntryReply, GetattrRequest, InodeRequest, LinkRequest, LockBits,
-    LookupRequest, NamesReply, NodeKind, ReaddirReply, ReaddirRequest, RenameRequest, SetxattrRequest, UnlinkRequest,
-    XattrRequest,
+    LookupRequest, NamesReply, NodeKind, RenameRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
 };
 use wire::{Bytes, Encode, Op};
 
@@ -15,8 +14,17 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::open::OpenFile;
 
-/// Lock bits that cover names and attributes.
-pub(crate) const ATTR_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM;
+/// Lock bits that cover names and attributes, and that keep the inode while a kernel may open it by its id.
+pub(crate) const ATTR_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM | LockBits::OPEN;
+
+/// What an answer about an inode is worth.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Told {
+    /// We changed the inode: it is as the answer has it.
+    Changed,
+    /// We only asked: a lock that came along makes it true; another one that is held knows better.
+    Asked,
+}
 
 /// The answer to a look-up or a create.
 #[derive(Clone, Debug)]
@@ -71,11 +79,14 @@ impl Client {
         reply: &EntryReply,
         cookie: u64,
         parent_cookie: u64,
+        told: Told,
     ) -> Result<Option<Rc<Inode>>, FsError> {
-        self.mdt_locks.adopt(cookie, reply.lock.as_ref());
-        self.mdt_locks.adopt(parent_cookie, reply.parent_lock.as_ref());
+        let whole = self.mdt_locks.adopt(cookie, reply.lock.as_ref());
+        let parent_locked = self.mdt_locks.adopt(parent_cookie, reply.parent_lock.as_ref());
+        let changed = told == Told::Changed;
         if !reply.parent.fid.is_zero()
             && let Some(parent) = self.known_inode(reply.parent.fid)
+            && (parent_locked || changed || !self.attr_valid(&parent))
         {
             parent.set_attr(&reply.parent);
         }
@@ -83,14 +94,16 @@ impl Client {
             return Ok(None);
         }
         let inode = self.inode(reply.attr.fid);
-        inode.set_attr(&reply.attr);
-        *inode.acl.borrow_mut() = reply.acl.clone();
+        if whole || changed || !self.attr_valid(&inode) {
+            inode.set_attr(&reply.attr);
+        }
         inode.set_layout(&reply.layout)?;
         Ok(Some(inode))
     }
 
     pub(crate) fn learn_name(&self, parent: Fid, name: &[u8], inode: &Inode) {
         if self.holds(inode.fid, LockBits::LOOKUP) {
+            inode.unnamed.set(false);
             let key = (parent, name.to_vec());
             let known = self.dentries.borrow_mut().insert(key.clone(), inode.fid);
             if known != Some(inode.fid) {
@@ -127,6 +140,7 @@ impl Client {
     }
 
     pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        let _naming = inode.naming();
         let attr = self.sized(inode).await?;
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
         // The size of a file that somebody writes is nobody's to keep.
@@ -140,6 +154,7 @@ impl Client {
     /// ENAMETOOLONG, EINVAL, ENOTDIR, EACCES, and what the server answers.
     pub async fn lookup(self: &Rc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
         check_name(name)?;
+        self.note_lookup(parent);
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         if let Some(child) = known {
             if child.is_zero() {
@@ -149,15 +164,22 @@ impl Client {
             } else if let Some(inode) = self.known_inode(child)
                 && self.holds(child, LockBits::LOOKUP)
             {
-                if !self.attr_valid(&inode) {
-                    self.fetch_attr(cred, &inode, None).await?;
+                let _naming = inode.naming();
+                let fetched = if self.attr_valid(&inode) { Ok(()) } else { self.fetch_attr(cred, &inode, None).await };
+                match fetched {
+                    Ok(()) => return self.entry(&inode).await,
+                    // It lost its name and went, meanwhile.
+                    Err(FsError::Stale) => {}
+                    Err(e) => return Err(e),
                 }
-                return self.entry(&inode).await;
             }
             self.unlearn_name(parent, name);
         }
         if self.lacks(parent, name) {
             return Ok(Entry { attr: Attr::default(), name_cached: true, attr_cached: false });
+        }
+        if let Some(inode) = self.look_ahead(cred, parent, name).await {
+            return self.entry(&inode).await;
         }
         let cookie = self.mdt_locks.reserve();
         let wants_parent = !self.holds(parent, LockBits::UPDATE);
@@ -185,7 +207,7 @@ impl Client {
                 EntryReply::default()
             }
         };
-        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie)? else {
+        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked)? else {
             let cached = self.holds(parent, LockBits::UPDATE);
             if cached {
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
@@ -211,7 +233,7 @@ impl Client {
             Err(e) => Err(e),
         };
         match answer {
-            Ok(reply) => self.take_entry(&reply, cookie, 0).map(|_| ()),
+            Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked).map(|_| ()),
             Err(e) => {
                 self.mdt_locks.adopt(cookie, None);
                 Err(e)
@@ -270,7 +292,7 @@ impl Client {
         request.fid = reply.attr.fid;
         request.layout = reply.layout.clone();
         self.mdc().amend_replay(transno, &request);
-        let inode = self.take_entry(&reply, cookie, 0)?.ok_or(FsError::Protocol)?;
+        let inode = self.take_entry(&reply, cookie, 0, Told::Changed)?.ok_or(FsError::Protocol)?;
         self.touch_parent(parent, &reply.parent);
         self.name_added(parent, name);
         if node.kind == NodeKind::Directory {
@@ -298,16 +320,19 @@ impl Client {
         self.name_removed(parent, name);
         if let Some(inode) = self.known_inode(reply.attr.fid) {
             self.changed_behind(&inode, &reply.attr);
-            let gone = reply.attr.nlink == 0 && reply.attr.flags & AttrFlags::ORPHAN == 0;
-            if reply.attr.fid == inode.fid && gone {
-                self.discard_data(&inode);
+            if reply.attr.nlink == 0 {
+                let gone = reply.attr.flags & AttrFlags::ORPHAN == 0;
+                if gone {
+                    self.discard_data(&inode);
+                }
+                self.may_be_unnamed(&inode);
             }
         }
         self.take_parent(parent, &reply);
         Ok(())
     }
     /// The file is gone for good: what was not written yet need not be.
-    fn discard_data(&self, inode: &Inode) {
+    pub(crate) fn discard_data(&self, inode: &Inode) {
         if let Some(s) = inode.striping() {
             for o in &s.objects {
                 self.osc(o.ost).discard(o, types::Extent::ALL, false);
@@ -363,14 +388,15 @@ impl Client {
             }
             self.take_parent(parent, &reply);
         }
+        let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
             self.name_removed(from.0, from.1);
-        } else {
-            let [first, second] = ends;
-            if let (Some(first), Some(second)) = (first, second) {
-                self.learn_name(from.0, from.1, &second);
-                self.learn_name(to.0, to.1, &first);
+            if let Some(replaced) = second.filter(|i| i.fid != reply.attr.fid) {
+                self.may_be_unnamed(&replaced);
             }
+        } else if let (Some(first), Some(second)) = (first, second) {
+            self.learn_name(from.0, from.1, &second);
+            self.learn_name(to.0, to.1, &first);
         }
         self.name_added(to.0, to.1);
         Ok(())
@@ -387,7 +413,7 @@ impl Client {
         self.unlearn_name(parent, name);
         self.name_added(parent, name);
         self.take_parent(parent, &reply);
-        let inode = self.take_entry(&reply, 0, 0)?.ok_or(FsError::Protocol)?;
+        let inode = self.take_entry(&reply, 0, 0, Told::Changed)?.ok_or(FsError::Protocol)?;
         self.learn_name(parent, name, &inode);
         self.entry(&inode).await
     }
@@ -400,41 +426,6 @@ impl Client {
         let reply: BytesReply =
             self.mdt_call(Op::MdtReadlink, &InodeRequest { cred: cred.clone(), fid }).await?.decode()?;
         Ok(reply.value.0)
-    }
-
-    /// A page of directory entries behind `cookie` (0: from the start). With `plus`, entries bring attributes where
-    /// they could be had.
-    ///
-    /// # Errors
-    /// ENOTDIR, EACCES.
-    pub async fn readdir(
-        self: &Rc<Self>,
-        cred: &Cred,
-        fid: Fid,
-        cookie: u64,
-        bytes_max: u32,
-        plus: bool,
-    ) -> Result<ReaddirReply, FsError> {
-        let lock_cookie = if self.holds(fid, LockBits::UPDATE) { 0 } else { self.mdt_locks.reserve() };
-        let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie: 0 };
-        let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
-        let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());
-        self.mdt_locks.adopt(lock_cookie, lock.as_ref());
-        answer
-    }
-
-    /// Takes in the attributes of a directory entry that [`Client::readdir`] brought; gives what a kernel may believe.
-    /// Without a lock on the entry nothing may be cached.
-    pub async fn entry_of(self: &Rc<Self>, attr: &Attr) -> Option<Entry> {
-        let inode = self.inode(attr.fid);
-        if !self.attr_valid(&inode) {
-            inode.set_attr(attr);
-            inode.stale.set(true);
-        }
-        if attr.mode & 0o170_000 == 0o100_000 && attr.flags & AttrFlags::SIZE_KNOWN == 0 && inode.striping().is_none() {
-            return None;
-        }
-        self.entry(&inode).await.ok()
     }
 
     /// One xattr's value.

@@ -9,7 +9,7 @@ use wire::{Bytes, Op};
 
 use crate::client::Client;
 use crate::inode::{Inode, UNSET};
-use crate::namespace::{ATTR_BITS, Entry, check_name};
+use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
 
 const O_ACCMODE: u32 = 0o3;
 const O_TRUNC: u32 = 0o1000;
@@ -169,7 +169,9 @@ impl Client {
                 return Err(e);
             }
         };
-        let inode = self.take_entry(&reply.entry, cookie, 0)?.ok_or(FsError::Protocol)?;
+        let told =
+            if reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0 { Told::Changed } else { Told::Asked };
+        let inode = self.take_entry(&reply.entry, cookie, 0, told)?.ok_or(FsError::Protocol)?;
         if transno.0 != 0 {
             request.fid = inode.fid;
             request.handle = reply.handle;

@@ -152,9 +152,15 @@ impl Notifier {
         if self.minor() < 44 { refused(libc::ENOSYS) } else { self.send(notify::INC_EPOCH, &[]) }
     }
 
+    /// Whether the kernel knows [`Notifier::prune`].
+    #[must_use]
+    pub fn prunes(&self) -> bool {
+        self.minor() >= 45
+    }
+
     /// Asks the kernel to give up unused dentries of nodes, so that FORGETs follow (ABI 7.45; older: ENOSYS).
     pub fn prune(&self, nodeids: &[u64]) -> Notified {
-        if self.minor() < 45 {
+        if !self.prunes() {
             return refused(libc::ENOSYS);
         }
         let Ok(count) = u32::try_from(nodeids.len()) else { return refused(libc::E2BIG) };
@@ -207,6 +213,7 @@ fn refused(errno: i32) -> Notified {
 /// A helper thread.
 fn run(pool: &Weak<Pool>) {
     let Some(pool) = pool.upgrade() else { return };
+    crate::follow::release();
     while let Some(job) = next(&pool) {
         let result = write_message(&pool.shared.fd, 0, job.code, &[IoSlice::new(&job.body)]);
         job.done.set(match result {

@@ -61,7 +61,7 @@ impl InodeBits {
     pub const LOOKUP: InodeBits = InodeBits(0x01);
     /// Size, times, link count; for a directory its entries.
     pub const UPDATE: InodeBits = InodeBits(0x02);
-    /// An open handle that may be kept over close.
+    /// The inode may be opened by its id: it stays as long as this is held, also when its last name goes.
     pub const OPEN: InodeBits = InodeBits(0x04);
     /// The file's layout.
     pub const LAYOUT: InodeBits = InodeBits(0x08);

@@ -186,8 +186,8 @@ pub struct LockCache {
     resources: HashMap<ResourceId, Held, FxBuildHasher>,
     /// Granted and unused, oldest first.
     lru: BTreeSet<(Instant, LockCookie)>,
-    /// Cookies given out for locks that answers may bring along; true: called back already.
-    reserved: BTreeMap<LockCookie, bool>,
+    /// Cookies given out for locks that answers may bring along, with the bits that were called back already.
+    reserved: BTreeMap<LockCookie, InodeBits>,
     stats: LockCacheStats,
 }
 

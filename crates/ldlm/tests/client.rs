@@ -412,3 +412,48 @@ fn a_lock_called_back_before_its_reply_came_is_not_taken() {
     assert!(!c.cache.adopt(c.now, late, Some(LockDesc { cookie: late, ..lock }), &mut c.out));
     assert_eq!(c.out, [cancel_of(&lock)], "from before the eviction");
 }
+
+fn came_along(c: &mut Client, handle: u64, held: LockPolicyData) -> (LockDesc, bool) {
+    let cookie = c.cache.reserve();
+    let lock = LockDesc { handle: HandleId(handle), cookie, resource: INODE, mode: LockMode::Pr, data: held };
+    let whole = c.cache.adopt(c.now, cookie, Some(lock), &mut c.out);
+    (lock, whole)
+}
+
+#[test]
+fn a_lock_called_back_in_part_before_its_reply_came_keeps_the_rest() {
+    let mut c = Client::new();
+    let cookie = c.cache.reserve();
+    let both = LOOKUP.union(InodeBits::OPEN);
+    let lock = LockDesc { handle: HandleId(9), cookie, resource: INODE, mode: LockMode::Pr, data: bits(both) };
+    assert_eq!(c.blocking(&lock, bits(LOOKUP)), BlockingOutcome::Pending);
+    assert!(!c.cache.adopt(c.now, cookie, Some(lock), &mut c.out), "what the answer says cannot be believed");
+    assert_eq!(c.out, [CacheAction::SendNarrow { resource: INODE, handle: lock.handle, keep: InodeBits::OPEN }]);
+    assert!(c.cache.holds(INODE, LockMode::Pr, &bits(InodeBits::OPEN)));
+    assert!(!c.cache.holds(INODE, LockMode::Pr, &bits(LOOKUP)));
+}
+
+#[test]
+fn a_lock_that_covers_older_ones_replaces_them_unless_they_are_in_use() {
+    let mut c = Client::new();
+    let (open, _) = came_along(&mut c, 1, bits(InodeBits::OPEN));
+    let (other, _) = came_along(&mut c, 2, bits(InodeBits::XATTR));
+    let (used, _) = came_along(&mut c, 3, bits(LOOKUP));
+    assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(LOOKUP)), Some(used.cookie));
+    assert!(c.out.is_empty());
+    let (all, whole) = came_along(&mut c, 4, bits(LOOKUP.union(InodeBits::OPEN)));
+    assert!(whole);
+    assert_eq!(c.out, [cancel_of(&open)]);
+    assert!([other, used, all].iter().all(|l| c.cache.is_valid(l.cookie)) && c.cache.get(open.cookie).is_none());
+}
+
+#[test]
+fn what_is_given_up_is_flushed_and_goes_but_what_is_in_use_stays() {
+    let mut c = Client::new();
+    let (idle, _) = came_along(&mut c, 1, bits(InodeBits::OPEN));
+    let (used, _) = came_along(&mut c, 2, bits(LOOKUP));
+    assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(LOOKUP)), Some(used.cookie));
+    c.cache.give_up(INODE, &mut c.out);
+    assert_eq!(c.out, [CacheAction::Revoke { lock: idle, keep: InodeBits::NONE }]);
+    assert!(c.cache.is_valid(used.cookie) && !c.cache.is_valid(idle.cookie));
+}

@@ -22,10 +22,8 @@ impl Mds {
         client: ClientId,
         q: &EnqueueRequest,
     ) -> Result<EnqueueReply, FsError> {
-        let mut out = Vec::new();
         if !q.cancels.is_empty() {
-            self.locks.namespace.borrow_mut().cancel_batch(self.rt.now(), client, &q.cancels, &mut out);
-            self.dispatch(std::mem::take(&mut out));
+            self.cancel_locks(client, &q.cancels);
         }
         match q.lock.kind {
             Kind::Extent => Err(FsError::Invalid),
@@ -131,9 +129,9 @@ impl Mds {
 
     /// `LockCancel`.
     pub(crate) fn cancel(self: &Rc<Self>, client: ClientId, q: &CancelRequest) {
+        self.cancel_locks(client, &q.handles);
         let mut out = Vec::new();
         let mut namespace = self.locks.namespace.borrow_mut();
-        namespace.cancel_batch(self.rt.now(), client, &q.handles, &mut out);
         for cookie in &q.cookies {
             let withdrawn = namespace.flock_cancel_wait(client, LockCookie(*cookie));
             if withdrawn {
@@ -159,6 +157,7 @@ impl Mds {
         let result = namespace.convert(now, client, q.handle, held.mode, LockPolicyData::Inodebits { bits }, &mut out);
         drop(namespace);
         self.dispatch(out);
+        self.remove_unkept(vec![held.resource.fid]);
         result.map(|lock| inode_lock_reply(&lock)).map_err(|r| r.error())
     }
 }

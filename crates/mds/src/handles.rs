@@ -31,13 +31,22 @@ pub struct Handles {
     table: HashMap<HandleId, Open, FxBuildHasher>,
     uses: HashMap<Fid, Uses, FxBuildHasher>,
     by_client: BTreeSet<(ClientId, HandleId)>,
+    /// Inodes without a name that stay although nobody has them open, for a client may still open them by id: their
+    /// OPEN locks are watched.
+    kept: BTreeSet<Fid>,
 }
 
 impl Handles {
     /// An empty table; handles are numbered above those of earlier boots.
     #[must_use]
     pub fn new(boot: u64) -> Handles {
-        Handles { next: boot << 40, table: HashMap::default(), uses: HashMap::default(), by_client: BTreeSet::new() }
+        Handles {
+            next: boot << 40,
+            table: HashMap::default(),
+            uses: HashMap::default(),
+            by_client: BTreeSet::new(),
+            kept: BTreeSet::new(),
+        }
     }
     /// Opens in all.
     #[must_use]
@@ -128,6 +137,34 @@ impl Handles {
     #[must_use]
     pub fn others_write(&self, fid: Fid, client: ClientId) -> bool {
         self.uses.get(&fid).is_some_and(|u| u.writers.iter().any(|w| *w != client))
+    }
+    /// Whether a client other than this one has the inode open.
+    #[must_use]
+    pub fn others_open(&self, fid: Fid, client: ClientId) -> bool {
+        self.uses.get(&fid).is_some_and(|u| u.openers.iter().any(|o| *o != client))
+    }
+    /// A nameless inode stays for those who may still open it.
+    pub fn keep(&mut self, fid: Fid) {
+        self.kept.insert(fid);
+    }
+    /// A kept inode went, or is not nameless.
+    pub fn unkeep(&mut self, fid: Fid) {
+        self.kept.remove(&fid);
+    }
+    /// Whether [`Handles::keep`] was said of it.
+    #[must_use]
+    pub fn is_kept(&self, fid: Fid) -> bool {
+        self.kept.contains(&fid)
+    }
+    /// Whether no inode is kept.
+    #[must_use]
+    pub fn keeps_none(&self) -> bool {
+        self.kept.is_empty()
+    }
+    /// All that are kept.
+    #[must_use]
+    pub fn kept(&self) -> Vec<Fid> {
+        self.kept.iter().copied().collect()
     }
     /// Handles of a client.
     #[must_use]

@@ -17,6 +17,7 @@ use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, FsError, HandleId};
 use wire::Op;
 use wire::lock::{BlockingCallback, CompletionCallback, EnqueueReply, Kind, LockSpec, Mode};
+use wire::mdt::LockBits;
 
 use crate::mds::Mds;
 use crate::tx::Claim;
@@ -108,6 +109,12 @@ pub(crate) fn room_mode(mode: Mode) -> LockMode {
 impl Mds {
     /// A read lock for a client's cache, if nothing stands in the way.
     pub(crate) fn grant(&self, client: ClientId, fid: Fid, bits: u64, cookie: u64) -> Option<EnqueueReply> {
+        // That the inode may be opened stands in nobody's way: it is worth having alone.
+        self.grant_whole(client, fid, bits, cookie)
+            .or_else(|| self.grant_whole(client, fid, bits & LockBits::OPEN, cookie))
+    }
+    /// The same with all of the bits (but a lease on content that somebody writes), or nothing.
+    pub(crate) fn grant_whole(&self, client: ClientId, fid: Fid, bits: u64, cookie: u64) -> Option<EnqueueReply> {
         let mut bits = InodeBits((bits & u64::from(InodeBits::ALL.0)) as u8);
         if self.handles.borrow().others_write(fid, client) {
             bits = bits.minus(InodeBits::DATA);
@@ -125,6 +132,17 @@ impl Mds {
             EnqueueOutcome::Granted(lock) => Some(inode_lock_reply(&lock)),
             EnqueueOutcome::Waiting(_) | EnqueueOutcome::Denied(_) => None,
         }
+    }
+
+    /// Whether a client, another than `but`, may open the inode by its id: it holds an OPEN lock.
+    pub(crate) fn may_be_opened(&self, fid: Fid, but: Option<ClientId>) -> bool {
+        let mut namespace = self.locks.namespace.borrow_mut();
+        if namespace.is_empty() {
+            return false;
+        }
+        let claim = Claim { fid, bits: InodeBits::OPEN.0 };
+        let request = EnqueueRequest { on_behalf: but, ..claim_request(0, claim, LOCAL) }.flags(Flags::TEST);
+        !matches!(namespace.enqueue(self.rt.now(), LOCAL, &request, &mut Vec::new()), EnqueueOutcome::Granted(_))
     }
 
     /// Whether other clients hold locks (or operations wait for locks) that `claims` conflict with.
@@ -241,9 +259,20 @@ impl Mds {
     }
 
     fn cancel_unknown(self: &Rc<Self>, client: ClientId, handle: HandleId) {
+        self.cancel_locks(client, &[handle]);
+    }
+    /// A client gave locks back.
+    pub(crate) fn cancel_locks(self: &Rc<Self>, client: ClientId, handles: &[HandleId]) {
         let mut out = Vec::new();
-        self.locks.namespace.borrow_mut().cancel(self.rt.now(), client, handle, &mut out);
+        let mut namespace = self.locks.namespace.borrow_mut();
+        let kept = self.handles.borrow();
+        let of = |h: &HandleId| namespace.granted(client, *h).map(|d| d.resource.fid).filter(|f| kept.is_kept(*f));
+        let fids: Vec<Fid> = if kept.keeps_none() { Vec::new() } else { handles.iter().filter_map(of).collect() };
+        drop(kept);
+        namespace.cancel_batch(self.rt.now(), client, handles, &mut out);
+        drop(namespace);
         self.dispatch(out);
+        self.remove_unkept(fids);
     }
 
     fn flock_ended(self: &Rc<Self>, client: ClientId, cookie: u64, error: Option<FsError>) {
@@ -290,6 +319,8 @@ impl Mds {
         self.locks.undelivered.borrow_mut().remove(&client);
         self.locks.flocks.borrow_mut().retain(|(c, _), _| *c != client);
         self.dispatch(out);
+        let kept = self.handles.borrow().kept();
+        self.remove_unkept(kept);
     }
 
     /// Watches deadlines while callbacks are out.

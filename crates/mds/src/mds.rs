@@ -9,7 +9,7 @@ use rt::sync::Event;
 use rt::{LocalFuture, Rt};
 use types::{ClientId, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
 use wire::Encode;
-use wire::mdt::EntryReply;
+use wire::mdt::{AttrFlags, EntryReply};
 
 use crate::config::MdsConfig;
 use crate::config_service::ConfigService;
@@ -76,6 +76,13 @@ pub struct Caller {
     pub replay: Option<Transno>,
     /// Slot and request that the answer is kept under.
     pub slot: Option<(u16, Xid)>,
+}
+
+impl Caller {
+    /// The server itself.
+    pub(crate) fn own() -> Caller {
+        Caller { client: ldlm::LOCAL, replay: None, slot: None }
+    }
 }
 
 /// How an operation ended.
@@ -306,9 +313,11 @@ impl Mds {
                 ..EntryReply::default()
             });
         };
+        let mut attr = inode.attr();
+        attr.flags |= if out.alone { AttrFlags::ALONE } else { 0 };
         Ok(EntryReply {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),
-            attr: inode.attr(),
+            attr,
             layout: out.layout,
             acl: out.acl,
             parent: out.parent.map(|p| p.attr()).unwrap_or_default(),

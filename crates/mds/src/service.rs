@@ -122,7 +122,9 @@ impl Mds {
             if q.valid & wire::mdt::SetBits::DIRTY != 0 && !told {
                 handles.suspect(q.fid);
             }
-            handles.close(caller.client, q.handle);
+            if let Some(open) = handles.close(caller.client, q.handle).filter(|_| inode.is_none()) {
+                handles.unkeep(open.fid);
+            }
             Ok(EntryReply { attr: inode.map(|i| i.attr()).unwrap_or_default(), ..EntryReply::default() })
         };
         self.op(caller, body, |tx, q: &CloseRequest| tx.close(q), finish).await
@@ -133,8 +135,8 @@ impl Mds {
         let lock = self.grant(client, dir, LockBits::LOOKUP | LockBits::UPDATE, lock_cookie);
         if entry_cookie != 0 {
             for (cookie, e) in (entry_cookie..).zip(&mut entries) {
-                let bits = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM;
-                e.lock = self.grant(client, e.fid, bits, cookie).map_or(HandleId(0), |l| l.handle);
+                let bits = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM | LockBits::OPEN;
+                e.lock = self.grant_whole(client, e.fid, bits, cookie).map_or(HandleId(0), |l| l.handle);
             }
         }
         ReaddirReply { entries, eof, lock, parent }

@@ -21,6 +21,9 @@ use crate::store::MetaStore;
 /// Keys read at a time when the store is scanned.
 const SCAN_KEYS: usize = 4096;
 
+/// Inodes without a name removed in one transaction.
+const REMOVED_AT_ONCE_MAX: usize = 64;
+
 /// Why a target does not start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartError {
@@ -195,6 +198,28 @@ impl Mds {
         });
     }
 
+    /// Removes those of these nameless inodes that nobody may open any more, behind the caller.
+    pub(crate) fn remove_unkept(self: &Rc<Self>, mut fids: Vec<types::Fid>) {
+        // During recovery opens and locks are still being told; what has no name is looked at when it is over.
+        if self.recovering.get() {
+            return;
+        }
+        fids.retain(|f| self.handles.borrow().is_kept(*f) && !self.may_be_opened(*f, None));
+        if fids.is_empty() {
+            return;
+        }
+        let me = self.clone();
+        self.rt.spawn(async move {
+            for some in fids.chunks(REMOVED_AT_ONCE_MAX) {
+                let remove = |tx: &mut crate::tx::Tx<'_>| some.iter().try_for_each(|f| tx.remove_kept(*f));
+                if let Err(e) = me.run(Caller::own(), remove, |_, ()| Ok(())).await {
+                    // They are found again at the next start.
+                    tracing::error!("nameless inodes stay: {e}");
+                }
+            }
+        });
+    }
+
     /// Removes inodes without a name that nobody has open.
     async fn remove_orphans(self: &Rc<Self>) -> Result<(), FsError> {
         let (mut from, to) = (keys::plain(&[keys::ORPHAN]), keys::end_of(&[keys::ORPHAN]));
@@ -205,16 +230,13 @@ impl Mds {
             from.push(0);
             for (key, _) in orphans {
                 let Some(fid) = keys::fid_of(&key) else { continue };
-                let caller = Caller { client: ldlm::LOCAL, replay: None, slot: None };
-                let remove = |tx: &mut crate::tx::Tx<'_>| match tx.find_inode(fid)? {
-                    _ if tx.mds.handles.borrow().opens(fid) > 0 => Ok(()),
-                    Some(inode) if inode.has(crate::record::InodeFlags::ORPHAN) => tx.remove_inode(&inode),
-                    _ => {
+                let remove = |tx: &mut crate::tx::Tx<'_>| {
+                    if tx.find_inode(fid)?.is_none_or(|i| !i.has(crate::record::InodeFlags::ORPHAN)) {
                         tx.put(key.clone(), None);
-                        Ok(())
                     }
+                    tx.remove_kept(fid)
                 };
-                self.run(caller, remove, |_, ()| Ok(())).await?;
+                self.run(Caller::own(), remove, |_, ()| Ok(())).await?;
             }
             if !more {
                 return Ok(());

@@ -24,6 +24,13 @@ impl KernelCache for Kernel {
             }
         })
     }
+    fn lets_go(&self) -> bool {
+        self.0.prunes()
+    }
+    fn let_go(&self, fids: &[Fid]) {
+        let nodes: Vec<u64> = fids.iter().map(|f| f.to_ino()).collect();
+        drop(self.0.prune(&nodes));
+    }
     fn drop_names(&self) -> LocalFuture<()> {
         let done = self.0.inc_epoch();
         Box::pin(async move {

@@ -193,6 +193,73 @@ pairs! {
         child.join()?;
         same("last", &get(&b.join("t"))?, b"0099")?;
     }
+    a_name_that_is_replaced_always_leads_to_a_file(a, b) {
+        put(&a.join("t"), b"0000")?;
+        let mut children = Vec::new();
+        for (k, p) in [a, b].into_iter().enumerate() {
+            let p = p.to_path_buf();
+            children.push(spawn(move || {
+                for i in 0..150 {
+                    let new = p.join(format!("n{k}"));
+                    put(&new, format!("{i:04}").as_bytes())?;
+                    setxattr(&new, "user.x", b"1", 0)?;
+                    rename(&new, &p.join("t"))?;
+                }
+                Ok(())
+            })?);
+        }
+        setxattr(&a.join("t"), "user.x", b"1", 0)?;
+        for i in 0..150 {
+            for p in [a, b] {
+                let t = p.join("t");
+                let fd = open(&t, if i % 2 == 0 { O_RDONLY } else { O_RDWR }, 0)?;
+                eq("size", fstat(&fd)?.st_size, 4)?;
+                eq("length", pread(&fd, 10, 0)?.len(), 4)?;
+                drop(fd);
+                eq("size by name", stat(&t)?.st_size, 4)?;
+                same("xattr", &getxattr(&t, "user.x")?, b"1")?;
+                chmod(&t, 0o644)?;
+            }
+        }
+        for child in children {
+            child.join()?;
+        }
+    }
+    a_name_that_comes_and_goes_is_there_or_not(a, b) {
+        let p = a.to_path_buf();
+        let child = spawn(move || {
+            for _ in 0..200 {
+                put(&p.join("t"), b"0000")?;
+                unlink(&p.join("t"))?;
+            }
+            Ok(())
+        })?;
+        for _ in 0..200 {
+            for p in [a, b] {
+                for seen in [open(&p.join("t"), O_RDONLY, 0).map(drop), stat(&p.join("t")).map(drop)] {
+                    yes("there or not", seen.as_ref().map_or_else(|e| e.errno == ENOENT, |()| true))?;
+                }
+            }
+        }
+        child.join()?;
+    }
+    a_removed_file_gives_its_space_back(a, b) {
+        let used = || -> Result<u64, String> { statvfs(a).map(|s| s.f_files - s.f_ffree).map_err(String::from) };
+        let (before, n) = (used()?, 50);
+        for i in 0..n {
+            put(&a.join(format!("f{i}")), b"x")?;
+            stat(&b.join(format!("f{i}")))?;
+        }
+        for i in 0..n {
+            unlink(&a.join(format!("f{i}")))?;
+        }
+        // What may still be opened is given back when the other kernel forgot it, a moment later.
+        let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+        while used()? > before {
+            yes("the inodes come back", std::time::Instant::now() < end)?;
+            std::thread::park_timeout(std::time::Duration::from_millis(20));
+        }
+    }
     a_moved_directory_takes_its_content_along(a, b) {
         mkdir(&a.join("p"), 0o755)?;
         put(&a.join("p/f"), b"x")?;

@@ -302,6 +302,21 @@ pub fn stat(p: &Path) -> Result<libc::stat, Failed> {
     }
 }
 
+/// statvfs(3).
+///
+/// # Errors
+/// The errno.
+#[track_caller]
+pub fn statvfs(p: &Path) -> Result<libc::statvfs, Failed> {
+    // SAFETY: plain old data; the call fills it.
+    let mut st: libc::statvfs = unsafe { std::mem::zeroed() };
+    // SAFETY: path and buffer live through the call.
+    match unsafe { libc::statvfs(c(p).as_ptr(), &mut st) } {
+        0 => Ok(st),
+        _ => Err(Failed::now("statvfs", &[format!("{p:?}")])),
+    }
+}
+
 /// lstat(2).
 ///
 /// # Errors

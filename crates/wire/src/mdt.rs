@@ -15,8 +15,10 @@ impl AttrFlags {
     pub const HAS_XATTRS: u32 = 4;
     /// The inode has a POSIX ACL.
     pub const HAS_ACL: u32 = 8;
-    /// No name is left, but somebody has it open.
+    /// No name is left, but somebody has it open, or may still open it by its id.
     pub const ORPHAN: u32 = 16;
+    /// In the answer to an unlink of the last name: no other client has it open or may open it (by an OPEN lock).
+    pub const ALONE: u32 = 32;
 }
 
 /// Bits of [`SetattrRequest::valid`] and [`CloseRequest::valid`].
@@ -329,7 +331,8 @@ message! {
         plus: bool,
         /// Cookie for a PR UPDATE|LOOKUP lock on the directory; 0: not wanted.
         lock_cookie: u64,
-        /// With `plus`: ask for PR LOOKUP|UPDATE|PERM locks on the entries, cookies counting up from here; 0: not wanted.
+        /// With `plus`: ask for PR LOOKUP|UPDATE|PERM|OPEN locks on the entries, cookies counting up from here, one an
+        /// entry; 0: not wanted.
         entry_cookie: u64,
     }
     /// One directory entry.
@@ -344,7 +347,7 @@ message! {
         name: Bytes,
         /// Attributes (`plus`).
         attr: Option<Attr>,
-        /// Lock handle granted on the entry (`plus` with `entry_cookie`); 0: none. Its bits are LOOKUP|UPDATE|PERM.
+        /// Lock handle granted on the entry (`plus` with `entry_cookie`); 0: none. Its bits are LOOKUP|UPDATE|PERM|OPEN.
         lock: HandleId,
     }
     /// `MdtReaddir` reply.

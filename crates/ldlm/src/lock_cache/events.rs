@@ -111,7 +111,8 @@ impl LockCache {
     ) -> BlockingOutcome {
         self.stats.callbacks += 1;
         if let Some(called) = self.reserved.get_mut(&cookie) {
-            *called = true;
+            // A lock that is not of bits goes whole, whatever is wanted.
+            *called = called.union(wanted.as_bits().unwrap_or(InodeBits::ALL));
             return BlockingOutcome::Pending;
         }
         let Some(entry) = self.locks.get_mut(&cookie) else {

@@ -4,11 +4,26 @@
 //! callback that overtakes the answer is remembered under the cookie: the lock is then given back at once instead of
 //! being trusted.
 use alloc::vec::Vec;
+use smallvec::SmallVec;
 use types::Instant;
 
 use super::{CacheAction, Entry, LockCache, State};
 use crate::LockMode;
 use crate::lock::{EnqueueFlags, InodeBits, LockCookie, LockDesc, LockPolicyData, ResourceId};
+
+/// The lock without the bits that were called back while it was on its way, and whether it is whole; `None`: nothing
+/// is left.
+fn left_of(desc: LockDesc, wanted: InodeBits) -> Option<(LockDesc, bool)> {
+    if wanted.is_empty() {
+        return Some((desc, true));
+    }
+    let bits = desc.data.as_bits()?;
+    let left = bits.minus(wanted);
+    if left.is_empty() {
+        return None;
+    }
+    Some((LockDesc { data: LockPolicyData::bits(left), ..desc }, left == bits))
+}
 
 impl LockCache {
     /// A cookie for a lock that may come along with an answer. Every one must be given to [`LockCache::adopt`], also
@@ -16,12 +31,28 @@ impl LockCache {
     pub fn reserve(&mut self) -> LockCookie {
         let cookie = LockCookie(self.next_cookie);
         self.next_cookie += 1;
-        self.reserved.insert(cookie, false);
+        self.reserved.insert(cookie, InodeBits::NONE);
         cookie
     }
 
-    /// The answer is here: the lock it brought under this cookie, or none. True: the lock is held, unused; what the
-    /// answer says may be cached under it. False: what the answer says was true when it was sent, and that is all.
+    /// As [`LockCache::reserve`], `n` of them: the first, and the others count up from it.
+    pub fn reserve_run(&mut self, n: u64) -> LockCookie {
+        let first = self.next_cookie;
+        self.next_cookie += n;
+        self.reserved.extend((first..first + n).map(|c| (LockCookie(c), InodeBits::NONE)));
+        LockCookie(first)
+    }
+
+    /// Whether the answer that this cookie is for is still on its way.
+    #[must_use]
+    pub fn is_reserved(&self, cookie: LockCookie) -> bool {
+        self.reserved.contains_key(&cookie)
+    }
+
+    /// The answer is here: the lock it brought under this cookie, or none. True: the lock is held, whole and unused;
+    /// what the answer says may be cached under it. False: what the answer says was true when it was sent, and that is
+    /// all. A lock that was called back on its way keeps the bits that nobody wanted. Locks that the new one covers are
+    /// given back.
     pub fn adopt(
         &mut self,
         now: Instant,
@@ -34,21 +65,50 @@ impl LockCache {
         if self.locks.get(&cookie).is_some_and(|e| e.desc.handle == desc.handle) {
             return false; // the answer came twice; the lock is in use under this very handle
         }
-        let takes = called == Some(false) && desc.cookie == cookie;
-        if !takes || !desc.data.is_legal(desc.resource.kind, desc.mode) {
+        let legal = desc.cookie == cookie && desc.data.is_legal(desc.resource.kind, desc.mode);
+        let Some((desc, whole)) = called.filter(|_| legal).and_then(|wanted| left_of(desc, wanted)) else {
             // Called back before it came, from before an eviction, or nonsense.
             self.stray(desc.resource, desc.handle, out);
             return false;
-        }
+        };
         let (state, users, uses, last_used) = (State::Granted, 0, 1, now);
         let (called, served, keep, keep_told) = (false, false, InodeBits::ALL, InodeBits::NONE);
         let flags = EnqueueFlags::NOWAIT;
         let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, last_used, uses };
         self.locks.insert(cookie, entry);
+        self.supersede(&desc, out);
         self.index(&desc);
         self.lru.insert((now, cookie));
+        if !whole {
+            self.stats.narrowed += 1;
+            let keep = desc.data.as_bits().unwrap_or(InodeBits::NONE);
+            out.push(CacheAction::SendNarrow { resource: desc.resource, handle: desc.handle, keep });
+        }
         self.trim(now, out);
-        true
+        whole
+    }
+
+    /// Unused inode-bit locks that `newer` covers go: whatever is cached under them is cached under it.
+    fn supersede(&mut self, newer: &LockDesc, out: &mut Vec<CacheAction>) {
+        let Some(held) = self.resources.get(&newer.resource) else { return };
+        let covered = |c: &&LockCookie| {
+            let entry = self.locks.get(c).filter(|e| e.users == 0);
+            entry.is_some_and(|e| super::covers(newer, e.desc.mode, &e.desc.data))
+        };
+        let old: SmallVec<[LockCookie; 2]> = held.bits.iter().filter(covered).copied().collect();
+        for cookie in old {
+            self.send_cancel(cookie, out);
+        }
+    }
+
+    /// Unused inode-bit locks on a resource go: what they cover is of no interest any more.
+    pub fn give_up(&mut self, resource: ResourceId, out: &mut Vec<CacheAction>) {
+        let Some(held) = self.resources.get(&resource) else { return };
+        let unused = |c: &&LockCookie| self.locks.get(c).is_some_and(|e| e.users == 0);
+        let unused: SmallVec<[LockCookie; 2]> = held.bits.iter().filter(unused).copied().collect();
+        for cookie in unused {
+            self.revoke(cookie, InodeBits::NONE, out);
+        }
     }
 
     /// Whether a held lock covers all of it: a question, not a use.

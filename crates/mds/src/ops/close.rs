@@ -19,7 +19,7 @@ impl Tx<'_> {
         let last_writer = open.writes && handles.writers(open.fid) == 1;
         let suspect = handles.is_suspect(open.fid);
         drop(handles);
-        if inode.has(InodeFlags::ORPHAN) && last_open {
+        if inode.has(InodeFlags::ORPHAN) && last_open && !self.keep(open.fid) {
             return self.remove_inode(&inode).map(|()| None);
         }
         let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
@@ -79,7 +79,7 @@ impl Tx<'_> {
             return Ok(());
         }
         match self.find_inode(open.fid)? {
-            Some(inode) if inode.has(InodeFlags::ORPHAN) => self.remove_inode(&inode),
+            Some(inode) if inode.has(InodeFlags::ORPHAN) && !self.keep(open.fid) => self.remove_inode(&inode),
             _ => Ok(()),
         }
     }

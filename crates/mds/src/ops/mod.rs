@@ -46,6 +46,8 @@ pub(crate) struct EntryOut {
     pub bits: u64,
     pub cookie: u64,
     pub parent_cookie: u64,
+    /// No other client has the inode open or may open it.
+    pub alone: bool,
 }
 
 /// Checks a name that is to be looked up or made.

@@ -35,11 +35,14 @@ impl Tx<'_> {
         self.touch_dir(&mut dir, -1, -i32::from(inode.is_dir()));
         self.claim(dir.fid, LockBits::UPDATE);
         self.lose_name(&mut inode, dir.fid, cookie)?;
-        Ok(EntryOut { inode: Some(inode), parent: Some(dir), ..EntryOut::default() })
+        let alone = inode.nlink == 0
+            && !self.mds.handles.borrow().others_open(fid, self.client)
+            && !self.mds.may_be_opened(fid, Some(self.client));
+        Ok(EntryOut { inode: Some(inode), parent: Some(dir), alone, ..EntryOut::default() })
     }
 
     /// The inode loses the name at (`dir`, `cookie`), whose entry is gone already. The last name takes the inode along,
-    /// unless somebody has it open.
+    /// unless somebody has it open or may still open it (a program may be between its look-up and its open).
     pub(crate) fn lose_name(&mut self, inode: &mut Inode, dir: Fid, cookie: u64) -> Done<()> {
         self.claim(inode.fid, LockBits::LOOKUP | LockBits::UPDATE);
         inode.ctime = self.now;
@@ -50,13 +53,36 @@ impl Tx<'_> {
             return Ok(());
         }
         // In a replay the opens are not known yet: what is not opened again goes when recovery is over.
-        if self.replay || self.mds.handles.borrow().opens(inode.fid) > 0 {
+        if self.replay || self.mds.handles.borrow().opens(inode.fid) > 0 || self.keep(inode.fid) {
             inode.set(InodeFlags::ORPHAN, true);
             self.put(keys::orphan(inode.fid), Some(Vec::new()));
             self.put_inode(inode);
             return Ok(());
         }
         self.remove_inode(inode)
+    }
+
+    /// Whether a client may still open the inode, which has no name: then it stays until that ends.
+    pub(crate) fn keep(&mut self, fid: Fid) -> bool {
+        let keeps = self.mds.may_be_opened(fid, None);
+        if keeps {
+            self.mds.handles.borrow_mut().keep(fid);
+        }
+        keeps
+    }
+
+    /// Removes an inode that was kept, if it is nameless and nobody has it open or may open it.
+    pub(crate) fn remove_kept(&mut self, fid: Fid) -> Done<()> {
+        let inode = self.find_inode(fid)?.filter(|i| i.has(InodeFlags::ORPHAN));
+        let Some(inode) = inode else {
+            self.mds.handles.borrow_mut().unkeep(fid);
+            return Ok(());
+        };
+        if self.mds.handles.borrow().opens(fid) > 0 || self.keep(fid) {
+            return Ok(());
+        }
+        self.mds.handles.borrow_mut().unkeep(fid);
+        self.remove_inode(&inode)
     }
 
     /// Notes a link: the first one lives in the inode, further ones under keys of their own.
@@ -129,7 +155,8 @@ impl Tx<'_> {
         }
         self.put(keys::inode(fid), None);
         self.inode_delta -= 1;
-        self.claim(fid, u64::from(ldlm::InodeBits::ALL.0));
+        // Nobody may open it any more, so there is nothing to wait for in that respect.
+        self.claim(fid, u64::from(ldlm::InodeBits::ALL.minus(ldlm::InodeBits::OPEN).0));
         Ok(())
     }
 

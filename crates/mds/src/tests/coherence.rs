@@ -68,6 +68,112 @@ fn a_clients_own_locks_never_stand_in_its_way() {
     fs.unlink(ROOT, "g").unwrap();
 }
 
+/// A look-up that also asks that the file may be opened by its id.
+fn look_to_open(fs: &Fs, name: &str, cookie: u64) -> EntryReply {
+    let lock_bits = LockBits::LOOKUP | LockBits::UPDATE | LockBits::OPEN;
+    let (cred, parent, name) = (user(0), ROOT, name.into());
+    let q = LookupRequest { cred, parent, name, lock_bits, lock_cookie: cookie, parent_cookie: 0 };
+    fs.call(Op::MdtLookup, &q).unwrap()
+}
+/// The client keeps only that the file may be opened.
+fn keep_open_bit(fs: &Fs, handle: HandleId) {
+    let q = wire::lock::ConvertRequest { handle, bits: LockBits::OPEN };
+    fs.call::<_, EnqueueReply>(Op::LockConvert, &q).unwrap();
+    fs.world.settle();
+}
+
+#[test]
+fn a_file_that_was_looked_up_can_be_opened_after_it_was_replaced_until_its_lock_goes() {
+    let fs = Fs::new();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let f = fs.create(ROOT, "f").unwrap();
+    fs.create(ROOT, "g").unwrap();
+    let inodes = fs.count();
+    let lock = look_to_open(&a, "f", 1).lock.unwrap();
+    let (from_name, to_name) = ("g".into(), "f".into());
+    let rename = RenameRequest { cred: user(0), from: ROOT, from_name, to: ROOT, to_name, flags: 0 };
+    let done = start(&b, Op::MdtRename, &rename);
+    assert!(done.borrow().is_none(), "it waits for the name's lock");
+    // Whoever looks it up meanwhile gets no lock on the name, but may open it.
+    let c = fs.of(3);
+    let seen = look_to_open(&c, "f", 1);
+    assert_eq!((seen.attr.fid, seen.lock.as_ref().unwrap().lock.bits), (f, LockBits::OPEN));
+    keep_open_bit(&a, lock.handle);
+    assert_eq!(*done.borrow(), Some(Ok(())));
+    for client in [&a, &c] {
+        let o = client.open(f, "", 0, 0).unwrap();
+        assert_eq!(o.entry.attr.nlink, 0);
+        client.close(o.handle, f, 0, 0).unwrap();
+        assert_eq!(client.getattr(f).unwrap().fid, f, "its last close is not the end");
+    }
+    cancel(&a, &[lock.handle]);
+    assert_eq!(fs.count(), inodes, "the other one may still open it");
+    cancel(&c, &[seen.lock.unwrap().handle]);
+    assert_eq!(fs.count(), inodes - 1);
+    assert_eq!(a.getattr(f).unwrap_err(), FsError::Stale);
+}
+
+#[test]
+fn a_removed_file_that_may_be_opened_stays_until_that_ends_however_it_ends() {
+    let fs = Fs::new();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let unlink = |name: &str| UnlinkRequest { cred: user(0), parent: ROOT, name: name.into(), directory: false };
+    let inodes = fs.count();
+    for end in 0..3 {
+        let f = fs.create(ROOT, "f").unwrap();
+        let lock = look_to_open(&a, "f", 1 + end).lock.unwrap();
+        let reply: EntryReply = a.call(Op::MdtUnlink, &unlink("f")).unwrap();
+        assert!(reply.attr.nlink == 0 && reply.attr.flags & (AttrFlags::ORPHAN | AttrFlags::ALONE) != 0);
+        assert_eq!(fs.count(), inodes + 1);
+        match end {
+            0 => cancel(&a, &[lock.handle]),
+            1 => {
+                // The lock goes while it is open: the last close is the end.
+                let o = a.open(f, "", 2, 0).unwrap();
+                cancel(&a, &[lock.handle]);
+                assert_eq!(fs.count(), inodes + 1);
+                a.close(o.handle, f, 0, 0).unwrap();
+            }
+            _ => fs.world.block_on(fs.mds.forget_client(a.client)),
+        }
+        fs.world.settle();
+        assert_eq!(fs.count(), inodes, "end {end}");
+    }
+    let f = fs.create(ROOT, "f").unwrap();
+    let mine = look_to_open(&a, "f", 10).lock.unwrap();
+    let theirs = look_to_open(&b, "f", 10).lock.unwrap();
+    keep_open_bit(&b, theirs.handle);
+    let reply: EntryReply = a.call(Op::MdtUnlink, &unlink("f")).unwrap();
+    assert!(reply.attr.flags & AttrFlags::ALONE == 0, "another client may open it");
+    cancel(&a, &[mine.handle]);
+    assert_eq!(b.getattr(f).unwrap().nlink, 0);
+}
+
+#[test]
+fn after_a_restart_a_removed_file_stays_for_whoever_tells_its_lock_again() {
+    let fs = Fs::new();
+    let a = fs.of(1);
+    let (f, g) = (fs.create(ROOT, "f").unwrap(), fs.create(ROOT, "g").unwrap());
+    for (name, cookie) in [("f", 1), ("g", 2)] {
+        look_to_open(&a, name, cookie);
+        a.unlink(ROOT, name).unwrap();
+    }
+    fs.world.block_on(fs.mds.remember_client(a.client, Op::MdtUnlink)).unwrap();
+    fs.sync();
+    let fs = fs.crash();
+    let a = fs.of(1);
+    let lock = LockSpec { fid: f, kind: Kind::Inodebits, mode: Mode::Pr, bits: LockBits::OPEN, ..LockSpec::default() };
+    let replay = EnqueueRequest { lock, flags: EnqueueFlags::REPLAY, cookie: 1, cancels: Vec::new() };
+    a.call::<_, EnqueueReply>(Op::LockEnqueue, &replay).unwrap();
+    fs.mds.end_recovery();
+    fs.world.settle();
+    assert_eq!(a.open(f, "", 0, 0).map(|o| o.entry.attr.nlink), Ok(0));
+    assert_eq!(a.getattr(g).unwrap_err(), FsError::Stale, "nobody wants the other one");
+    fs.world.block_on(fs.mds.forget_client(a.client));
+    fs.world.settle();
+    assert_eq!(fs.getattr(f).unwrap_err(), FsError::Stale);
+}
+
 #[test]
 fn a_negative_answer_comes_under_a_lock_that_a_create_takes_back() {
     let fs = Fs::new();
