@@ -191,6 +191,7 @@ async fn kick(shared: Arc<Shared>, queue: u16, times: u32) -> Result<(), Session
 
 /// Calls statfs(2) on `path` from CPU `cpu`, then lets the thread run anywhere again.
 fn statfs_from(cpu: u16, path: &CStr, times: u32) {
+    crate::follow::release();
     // SAFETY: plain structures on the stack, a NUL-terminated path; the CPU number is checked against the set's size.
     unsafe {
         let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = (std::mem::zeroed(), std::mem::zeroed());

@@ -12,6 +12,7 @@
 pub mod abi;
 mod crew;
 mod dev;
+mod follow;
 pub mod init;
 mod interrupt;
 pub mod mount;

@@ -7,6 +7,7 @@
 //! unmounted; FORGET and INTERRUPT come on `/dev/fuse` all the same.
 use crate::abi::*;
 use crate::crew::Group;
+use crate::follow;
 use crate::op::op_struct_len;
 use crate::request::Request;
 use crate::session::{FileSystem, SessionError, Shared, count, io_error, is_gone};
@@ -95,6 +96,9 @@ pub(crate) async fn serve_entry<F: FileSystem>(
         match Request::new(&mut slot, head, arg, data) {
             Ok(req) => {
                 count(&shared.counters.requests);
+                if shared.config.follow_callers {
+                    follow::request_from(queue);
+                }
                 let replied = group.watch(&shared, || {}, fs.handle(req)).await;
                 assert_eq!(replied.unique, head.unique, "a handler returned another request's reply");
             }

@@ -1,8 +1,11 @@
 //! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
+mod affinity;
 mod file;
 mod local;
 mod op;
 mod tcp;
+mod timer;
+mod turn;
 
 use std::future::Future;
 use std::io;
@@ -18,7 +21,7 @@ use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, Open
 
 /// The world of one shard (one thread).
 pub struct RealWorld {
-    start: StdInstant,
+    timers: Rc<timer::Timers>,
     frames: FramePool,
     seed: u64,
 }
@@ -29,11 +32,13 @@ pub struct RealWorld {
 /// # Errors
 /// The runtime cannot be built (neither io_uring nor epoll).
 pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Result<F::Output> {
+    affinity::note();
     let mut proactor = ProactorBuilder::new();
     proactor.capacity(1024).coop_taskrun(true).taskrun_flag(true);
     let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).event_interval(31).build()?;
-    let rt = Rt::new(Rc::new(RealWorld { start: clock_origin(), frames, seed: entropy() }));
-    Ok(runtime.block_on(main(rt)))
+    let timers = timer::Timers::new(clock_origin())?;
+    let rt = Rt::new(Rc::new(RealWorld { timers, frames, seed: entropy() }));
+    Ok(runtime.enter(|| turn::run(&runtime, main(rt))))
 }
 
 /// One origin for all shards of a process, so that their instants compare.
@@ -52,19 +57,14 @@ fn entropy() -> u64 {
 
 impl World for RealWorld {
     fn now(&self) -> Instant {
-        Instant(u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX))
+        self.timers.now()
     }
     fn wall(&self) -> WallTime {
         let d = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
         WallTime(i64::try_from(d.as_nanos()).unwrap_or(i64::MAX))
     }
     fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
-        let wait = at.since(self.now());
-        if wait.is_zero() {
-            return Box::pin(std::future::ready(()));
-        }
-        // Far deadlines are capped: a day is beyond every timer in use, and loops check their deadline anyway.
-        Box::pin(compio::runtime::time::sleep(wait.min(std::time::Duration::from_secs(86_400))))
+        Box::pin(self.timers.sleep_until(at))
     }
     fn spawn(&self, task: LocalFuture<()>) {
         compio::runtime::spawn(task).detach();
@@ -94,7 +94,10 @@ impl World for RealWorld {
         file::open_blocking(path, create)
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
-        let work = compio::runtime::spawn_blocking(job);
+        let work = compio::runtime::spawn_blocking(move || {
+            affinity::release();
+            job();
+        });
         Box::pin(async move {
             // A panic on the worker surfaces here as a missing result, reported by `Rt::offload`.
             let _ = work.await;

@@ -16,6 +16,8 @@ use io_uring::{opcode, types::Fd};
 pub(crate) enum Call {
     ReadAt(u64),
     WriteAt(u64),
+    /// Of something that has no position; waits until there is something.
+    Read,
     Send,
     /// Fill the vectors completely unless the stream ends.
     RecvAll,
@@ -58,6 +60,7 @@ impl<K> Op<K> {
             match self.call {
                 Call::ReadAt(at) => libc::preadv(fd, self.iov.as_ptr(), count, at as i64),
                 Call::WriteAt(at) => libc::pwritev(fd, self.iov.as_ptr(), count, at as i64),
+                Call::Read => libc::readv(fd, self.iov.as_ptr(), count),
                 Call::Send => libc::sendmsg(fd, &raw const self.msg, libc::MSG_NOSIGNAL | extra_flags),
                 Call::Recv | Call::RecvAll => libc::recvmsg(fd, &raw mut self.msg, extra_flags),
                 Call::Sync => libc::fdatasync(fd) as isize,
@@ -76,7 +79,7 @@ impl<K> Op<K> {
     fn interest(&self) -> Option<Interest> {
         match self.call {
             Call::Send => Some(Interest::Writable),
-            Call::Recv | Call::RecvAll | Call::Accept => Some(Interest::Readable),
+            Call::Read | Call::Recv | Call::RecvAll | Call::Accept => Some(Interest::Readable),
             _ => None,
         }
     }
@@ -92,6 +95,7 @@ unsafe impl<K> IourOpCode for Op<K> {
         let entry = match self.call {
             Call::ReadAt(at) => opcode::Readv::new(fd, iov, count).offset(at).build(),
             Call::WriteAt(at) => opcode::Writev::new(fd, iov, count).offset(at).build(),
+            Call::Read => opcode::Readv::new(fd, iov, count).offset(u64::MAX).build(),
             Call::Send => opcode::SendMsg::new(fd, &raw const self.msg)
                 .flags((libc::MSG_NOSIGNAL | libc::MSG_WAITALL) as u32)
                 .build(),

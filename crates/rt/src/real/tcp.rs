@@ -6,6 +6,7 @@ use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 
 use cache::frames::{Bulk, FRAME_BYTES};
 use wire::{HEADER_BYTES, Header};
@@ -23,10 +24,9 @@ const SEND_VECTORS_MAX: usize = 1000;
 const RECV_BYTES: usize = 16 << 10;
 
 pub(super) async fn connect(addr: SocketAddr) -> io::Result<Connection> {
-    let stream =
-        compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, std::time::Duration::from_secs(5)))
-            .await
-            .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
+    let stream = compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
+        .await
+        .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
     open(stream)
 }
 
@@ -40,13 +40,20 @@ fn open(stream: TcpStream) -> io::Result<Connection> {
         queue: RefCell::default(),
         more: Event::new(),
         closed: Cell::new(false),
+        waiting_bytes: Cell::new(0),
         peer,
     });
     let writer = out.clone();
     compio::runtime::spawn(async move { writer.run().await }).detach();
     Ok(Connection {
         sink: Rc::new(TcpSink(out)),
-        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 })))),
+        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox {
+            body_bytes_max: wire::BODY_BYTES_MAX,
+            fd,
+            buf: vec![0; RECV_BYTES],
+            at: 0,
+            end: 0,
+        })))),
     })
 }
 
@@ -55,8 +62,27 @@ struct TcpIn {
     nid: Nid,
 }
 
+/// How long an address that is in use is tried again. The kernel takes a killed process's ring apart after the process
+/// is gone, and the ring holds its sockets until then.
+const REBIND_WITHIN: Duration = Duration::from_secs(2);
+/// Pause between two tries.
+const REBIND_PAUSE: Duration = Duration::from_millis(20);
+
+fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
+    let since = Instant::now();
+    loop {
+        match TcpListener::bind(addr) {
+            Err(e) if e.kind() == io::ErrorKind::AddrInUse && since.elapsed() < REBIND_WITHIN => {
+                // Before anything is served: the shard has nothing else to do.
+                std::thread::sleep(REBIND_PAUSE);
+            }
+            other => return other,
+        }
+    }
+}
+
 pub(super) fn listen(addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
-    let listener = TcpListener::bind(addr).map_err(|e| {
+    let listener = bind(addr).map_err(|e| {
         let why = match e.kind() {
             io::ErrorKind::AddrInUse => format!("{addr} is in use by another program: choose another port, or stop it"),
             io::ErrorKind::AddrNotAvailable => format!("{addr} is not an address of this host"),
@@ -95,6 +121,8 @@ struct Outbox {
     queue: RefCell<VecDeque<Outgoing>>,
     more: Event,
     closed: Cell<bool>,
+    /// Header and body bytes in the queue.
+    waiting_bytes: Cell<usize>,
     peer: String,
 }
 
@@ -131,6 +159,8 @@ impl Outbox {
             bytes += m.head.len() + m.bulk.len();
             batch.extend(queue.pop_front());
         }
+        let heads: usize = batch.iter().map(|m| m.head.len()).sum();
+        self.waiting_bytes.set(self.waiting_bytes.get() - heads);
         batch
     }
     async fn send(&self, mut batch: Vec<Outgoing>) -> io::Result<()> {
@@ -152,6 +182,7 @@ impl Outbox {
     fn shutdown(&self) {
         self.closed.set(true);
         self.queue.borrow_mut().clear();
+        self.waiting_bytes.set(0);
         self.more.notify();
         // SAFETY: the descriptor is open as long as `fd` lives.
         unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.fd), libc::SHUT_RDWR) };
@@ -194,6 +225,7 @@ impl Sink for TcpSink {
         let mut head = Vec::with_capacity(HEADER_BYTES + body.len());
         head.extend_from_slice(&header.to_bytes(&body));
         head.extend_from_slice(&body);
+        self.0.waiting_bytes.set(self.0.waiting_bytes.get() + head.len());
         self.0.queue.borrow_mut().push_back(Outgoing { head, bulk });
         self.0.more.notify();
     }
@@ -204,6 +236,9 @@ impl Sink for TcpSink {
         // What is queued still goes out (a refusal's reason, a last answer); then the writer ends the stream.
         self.0.closed.set(true);
         self.0.more.notify();
+    }
+    fn backlog_bytes(&self) -> usize {
+        self.0.waiting_bytes.get()
     }
     fn peer(&self) -> String {
         self.0.peer.clone()
@@ -216,6 +251,7 @@ impl Drop for TcpSink {
 }
 
 struct Inbox {
+    body_bytes_max: u32,
     fd: Arc<OwnedFd>,
     buf: Vec<u8>,
     at: usize,
@@ -264,7 +300,7 @@ impl Source for TcpSource {
     fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
         let inbox = self.0.clone();
         Box::pin(async move {
-            let invalid = |e: wire::WireError| io::Error::new(io::ErrorKind::InvalidData, e.to_string());
+            let invalid = |e: wire::WireError| io::Error::new(io::ErrorKind::InvalidData, e);
             need(&inbox, HEADER_BYTES).await?;
             let mut raw = [0; HEADER_BYTES];
             {
@@ -272,6 +308,9 @@ impl Source for TcpSource {
                 raw.copy_from_slice(&i.buf[i.at..i.at + HEADER_BYTES]);
             }
             let header = Header::from_bytes(&raw).map_err(invalid)?;
+            if header.body_len > inbox.borrow().body_bytes_max {
+                return Err(invalid(wire::WireError::TooLong(header.body_len.into())));
+            }
             let body_len = header.body_len as usize;
             need(&inbox, HEADER_BYTES + body_len).await?;
             let mut i = inbox.borrow_mut();
@@ -281,6 +320,9 @@ impl Source for TcpSource {
             Header::check_body(&raw, &body).map_err(invalid)?;
             Ok((header, body))
         })
+    }
+    fn limit_body(&mut self, bytes: u32) {
+        self.0.borrow_mut().body_bytes_max = bytes;
     }
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
         let (inbox, landing) = (self.0.clone(), land(len));
