@@ -17,6 +17,7 @@ use wire::mdt::{AttrFlags, LockBits};
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
+use crate::ahead::Ahead;
 use crate::inode::Inode;
 use crate::kernel::{KernelCache, NoKernel};
 use crate::locks::{LockOwner, Locks};
@@ -47,6 +48,7 @@ pub struct Client {
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) readahead_budget: RefCell<readahead::Budget>,
+    pub(crate) ahead: RefCell<Ahead>,
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
 }
@@ -72,8 +74,10 @@ impl Client {
             config.client = ClientId(rt.random());
         }
         let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
-        readahead::FileReadahead::new(&config.readahead_policy, &config.readahead)
-            .map_err(|e| JoinError(e.to_string()))?;
+        let mut readahead = config.readahead.clone();
+        readahead.budget_bytes_max = readahead.budget_bytes_max.min(config.cache_bytes / 2);
+        let budget = readahead::Budget::new(readahead.budget_bytes_max);
+        let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(JoinError)?;
         let mut zeros = rt
             .frames()
             .alloc_run(cache::frames::RUN_FRAMES_MAX)
@@ -81,7 +85,6 @@ impl Client {
         zeros.bytes_mut().expect("a fresh frame has one owner").fill(0);
         let mdt_locks =
             Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });
-        let budget = readahead::Budget::new(config.cache_bytes / 2);
         let client = Rc::new(Client {
             rt: rt.clone(),
             id: config.client,
@@ -99,6 +102,7 @@ impl Client {
             listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
             readahead_budget: RefCell::new(budget),
+            ahead: RefCell::new(ahead),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
             config,

@@ -4,6 +4,7 @@ use std::rc::{Rc, Weak};
 
 use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
+use rt::sync::Event;
 use rustc_hash::FxBuildHasher;
 use types::{Extent, Fid, FsError, WallTime};
 use wire::mdt::Attr;
@@ -39,6 +40,23 @@ impl Drop for Naming {
     }
 }
 
+/// A write under way: the layout stays.
+pub(crate) struct Writing(Rc<Inode>);
+impl Drop for Writing {
+    fn drop(&mut self) {
+        self.0.writes.set(self.0.writes.get() - 1);
+    }
+}
+
+/// A change of the layout under way: writes wait.
+pub(crate) struct LayoutChange(Rc<Inode>);
+impl Drop for LayoutChange {
+    fn drop(&mut self) {
+        self.0.layout_changes.set(false);
+        self.0.layout_changed.notify();
+    }
+}
+
 /// One inode as a client sees it.
 pub struct Inode {
     /// Its id.
@@ -50,6 +68,11 @@ pub struct Inode {
     striping: RefCell<Option<Rc<Striping>>>,
     /// Names known to lead here: (parent, name).
     pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
+    /// Writes under way.
+    writes: Cell<u32>,
+    /// The layout is being replaced; told when that ends.
+    layout_changes: Cell<bool>,
+    layout_changed: Event,
     pub(crate) opens: Cell<u32>,
     pub(crate) writers: Cell<u32>,
     /// Lookups that the kernel remembers.
@@ -81,6 +104,9 @@ impl Inode {
             stale: Cell::new(true),
             striping: RefCell::new(None),
             names: RefCell::default(),
+            writes: Cell::new(0),
+            layout_changes: Cell::new(false),
+            layout_changed: Event::new(),
             opens: Cell::new(0),
             writers: Cell::new(0),
             lookups: Cell::new(0),
@@ -117,6 +143,28 @@ impl Inode {
     pub(crate) fn set_attr(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();
         self.stale.set(false);
+    }
+    /// A write begins, right after its layout was settled ([`Client::layout_of`]).
+    pub(crate) fn writing(self: &Rc<Self>) -> Writing {
+        self.writes.set(self.writes.get() + 1);
+        Writing(self.clone())
+    }
+    pub(crate) fn is_being_written(&self) -> bool {
+        self.writes.get() > 0
+    }
+    pub(crate) fn change_layout(self: &Rc<Self>) -> LayoutChange {
+        self.layout_changes.set(true);
+        LayoutChange(self.clone())
+    }
+    /// Waits until the layout is not being replaced.
+    pub(crate) async fn layout_settled(&self) {
+        loop {
+            let changed = self.layout_changed.wait();
+            if !self.layout_changes.get() {
+                return;
+            }
+            changed.await;
+        }
     }
     pub(crate) fn striping(&self) -> Option<Rc<Striping>> {
         self.striping.borrow().clone()

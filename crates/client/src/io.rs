@@ -46,7 +46,7 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        let Some(s) = inode.striping() else { return Ok(Bulk::new()) };
+        let Some(s) = self.layout_of(inode).await? else { return Ok(Bulk::new()) };
         if offset >= FILE_BYTES_MAX || len == 0 {
             return Ok(Bulk::new());
         }
@@ -288,7 +288,8 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        let s = inode.striping().ok_or(FsError::Io)?;
+        let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
+        let _writing = inode.writing();
         let mut appending = Vec::new();
         let offset = if file.flags() & O_APPEND != 0 {
             appending = self.lock_all(&s).await?;

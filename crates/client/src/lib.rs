@@ -3,6 +3,7 @@
 //! [`Client`] joins a cluster over `rt` and offers POSIX-shaped operations by FID. It caches what its locks cover and
 //! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
+mod ahead;
 mod client;
 mod config;
 mod convert;
@@ -10,6 +11,7 @@ mod flock;
 mod inode;
 mod io;
 mod kernel;
+mod layouts;
 mod listing;
 mod locks;
 mod namespace;

@@ -226,8 +226,9 @@ impl Client {
     ) -> Result<(), FsError> {
         let cookie = self.mdt_locks.reserve();
         let handle = file.map(|f| f.handle.get()).unwrap_or_default();
-        let request =
-            GetattrRequest { cred: cred.clone(), fid: inode.fid, lock_bits: ATTR_BITS, lock_cookie: cookie, handle };
+        // A long layout comes only when it is asked for.
+        let lock_bits = ATTR_BITS | if inode.striping().is_none() { LockBits::LAYOUT } else { 0 };
+        let request = GetattrRequest { cred: cred.clone(), fid: inode.fid, lock_bits, lock_cookie: cookie, handle };
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtGetattr, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
@@ -476,6 +477,10 @@ impl Client {
             flags,
             kill_sgid,
         };
+        let inode = self.inode(fid);
+        if crate::layouts::is_layout(name) && value.is_some() && inode.attr().mode & 0o170_000 != 0o040_000 {
+            return self.set_layout(&inode, request).await;
+        }
         self.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
         self.inode(fid).stale.set(true);

@@ -175,7 +175,8 @@ impl Client {
         if transno.0 != 0 {
             request.fid = inode.fid;
             request.handle = reply.handle;
-            if reply.created {
+            // Created now, or given its objects now: a replay gives it the same.
+            if !reply.entry.layout.is_empty() {
                 request.layout = reply.entry.layout.clone();
             }
             self.mdc().amend_replay(transno, &request);
@@ -209,8 +210,6 @@ impl Client {
         handle: HandleId,
         transno: Transno,
     ) -> Rc<OpenFile> {
-        let readahead = FileReadahead::new(&self.config.readahead_policy, &self.config.readahead)
-            .expect("the policy's name was checked when the client joined");
         let file = Rc::new(OpenFile {
             inode: inode.clone(),
             handle: Cell::new(handle),
@@ -219,7 +218,7 @@ impl Client {
             transno: Cell::new(transno),
             dirty: Cell::new(false),
             error_mark: Cell::new(inode.error_mark()),
-            readahead: RefCell::new(readahead),
+            readahead: RefCell::new(self.ahead.borrow().of_file()),
             lock_owners: RefCell::default(),
             released: Cell::new(false),
         });
@@ -267,7 +266,7 @@ impl Client {
             request.valid |= SetBits::ATIME;
             request.atime = inode.atime.replace(UNSET);
         }
-        file.readahead.replace(new_readahead(self)).close(&mut self.readahead_budget.borrow_mut());
+        file.readahead.replace(self.ahead.borrow().of_file()).close(&mut self.readahead_budget.borrow_mut());
         let answer = self.mdt_call(Op::MdtClose, &request).await;
         self.opens.borrow_mut().remove(&file.handle.get().0);
         inode.opens.set(inode.opens.get() - 1);
@@ -305,8 +304,4 @@ impl Client {
             })
             .collect()
     }
-}
-
-fn new_readahead(client: &Client) -> FileReadahead {
-    FileReadahead::new("none", &client.config.readahead).expect("'none' is always registered")
 }

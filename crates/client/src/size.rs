@@ -173,12 +173,10 @@ impl Client {
             // Whether the caller may is the metadata server's decision, and it comes before any byte goes.
             self.may_truncate(cred, inode).await?;
         }
-        if inode.striping().is_none() {
-            self.fetch_attr(cred, inode, file).await?;
-        }
-        let Some(s) = inode.striping() else {
+        let Some(s) = self.layout_of(inode).await? else {
             return if inode.attr().flags & AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
         };
+        let _writing = inode.writing();
         let geometry = s.layout.geometry();
         inode.drop_kernel_pages(0, Extent::ALL).await;
         let now = self.rt.wall();
@@ -249,7 +247,8 @@ impl Client {
             return Err(FsError::NotSupported);
         }
         let inode = &file.inode;
-        let s = inode.striping().ok_or(FsError::NotSupported)?;
+        let s = self.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
+        let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
         inode.drop_kernel_pages(0, Extent::ALL).await;
         let range = Extent::at(offset, len);

@@ -267,6 +267,8 @@ impl Mds {
         let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
         let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
         let row = self.pools.borrow_mut().update(link.ost, |p| {
+            // What lay between is gone for good.
+            p.used = p.used.max(reply.first.saturating_sub(1));
             p.ceiling = p.ceiling.max(reply.last);
             precreate_row(p)
         });
@@ -284,7 +286,7 @@ impl Mds {
             p.want = if grow { want * 2 } else { p.want.max(READY_MIN) };
         });
         self.pool_filled.notify();
-        if reply.last <= used {
+        if reply.last <= used.max(reply.first.saturating_sub(1)) {
             return Err(FsError::NoSpace);
         }
         Ok(())

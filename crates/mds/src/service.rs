@@ -70,7 +70,7 @@ impl Mds {
             Op::MdtListxattr => {
                 self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
             }
-            Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), |_, ()| Ok(())).await,
+            Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), value).await,
             Op::MdtSwapLayouts => {
                 self.op(caller, body, |tx, q: &SwapLayoutsRequest| tx.swap_layouts(q), |_, ()| Ok(())).await
             }

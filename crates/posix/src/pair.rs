@@ -193,6 +193,19 @@ pairs! {
         child.join()?;
         same("last", &get(&b.join("t"))?, b"0099")?;
     }
+    a_file_made_by_mknod_is_written_and_read_by_both(a, b) {
+        mknod(&a.join("f"), S_IFREG | 0o644, 0)?;
+        let reader = open(&b.join("f"), O_RDONLY, 0)?;
+        eq("nothing", pread(&reader, 10, 0)?.len(), 0)?;
+        eq("size", fstat(&reader)?.st_size, 0)?;
+        let writer = rw(&a.join("f"))?;
+        write_all(&writer, &pattern(1, 10_000))?;
+        same("content", &pread(&reader, 20_000, 0)?, &pattern(1, 10_000))?;
+        mknod(&a.join("g"), S_IFREG | 0o644, 0)?;
+        truncate(&b.join("g"), 5000)?;
+        eq("size of the other", stat(&a.join("g"))?.st_size, 5000)?;
+        same("zeros", &get(&a.join("g"))?, &[0; 5000])?;
+    }
     a_name_that_is_replaced_always_leads_to_a_file(a, b) {
         put(&a.join("t"), b"0000")?;
         let mut children = Vec::new();

@@ -218,7 +218,7 @@ fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
 }
 
 #[test]
-fn orphans_are_emptied_and_objects_in_use_are_not() {
+fn orphans_go_for_good_and_objects_in_use_do_not() {
     let world = made(6);
     let rt = world.rt();
     world.run(async move {
@@ -235,9 +235,10 @@ fn orphans_are_emptied_and_objects_in_use_are_not() {
         }
         let ask = PrecreateRequest { seq, last_used: 2, count: 8, orphans: true };
         let reply: PrecreateReply = import.ask(Op::OstPrecreate, &ask).await.unwrap();
-        assert_eq!((reply.last, reply.statfs.files), (10, 10));
+        assert_eq!((reply.first, reply.last, reply.statfs.files), (5, 12, 10));
         let listed = running.store.objects(ObjectId::default(), 99).await.unwrap();
-        let sizes: Vec<u64> = listed.iter().map(|o| o.attr.size).collect();
-        assert_eq!(sizes, [4096, 4096, 0, 0, 0, 0, 0, 0, 0, 0]);
+        let sizes: Vec<(u32, u64)> = listed.iter().map(|o| (o.object.0.oid, o.attr.size)).collect();
+        let fresh = (5..=12).map(|oid| (oid, 0));
+        assert_eq!(sizes, [(1, 4096), (2, 4096)].into_iter().chain(fresh).collect::<Vec<_>>());
     });
 }

@@ -191,3 +191,104 @@ fn processes_serve_two_mounts_and_a_killed_server_comes_back() {
     assert!(status.contains("mdt0") && status.contains("ost1"), "{status}");
     up.stop();
 }
+
+/// Reads the next bytes of an open file in small pieces; how many read requests that took, at all OSTs.
+fn requests_of_reading(file: &mut fs::File, bytes: usize, requests: impl Fn() -> u64) -> u64 {
+    use std::io::Read;
+    let before = requests();
+    let mut piece = vec![0; 16 << 10];
+    for at in (0..bytes).step_by(piece.len()) {
+        file.read_exact(&mut piece).unwrap();
+        assert!(piece.iter().all(|b| *b == 7), "at {at}");
+    }
+    requests() - before
+}
+
+#[test]
+fn every_room_is_switched_while_data_flows() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "2"]);
+    let at = up.at("");
+    let set = |what: &str| good(&["set_param", "--at", &at, what]);
+    let get = |what: &str| good(&["get_param", "-n", "--at", &at, what]).trim_end().to_string();
+    let running = std::sync::atomic::AtomicBool::new(true);
+    let order = std::sync::atomic::Ordering::Relaxed;
+    std::thread::scope(|s| {
+        let load = |name: &'static str| {
+            let (path, running) = (up.at(name), &running);
+            move || {
+                let mut rounds = 0u8;
+                while running.load(order) || rounds < 3 {
+                    rounds = rounds.wrapping_add(1).max(1);
+                    let data = vec![rounds; 1_500_000];
+                    fs::write(&path, &data).unwrap();
+                    fs::File::open(&path).unwrap().sync_all().unwrap();
+                    assert!(fs::read(&path).unwrap() == data, "round {rounds} of {path}");
+                }
+            }
+        };
+        let loads = [s.spawn(load("a")), s.spawn(load("b"))];
+        for _round in 0..2 {
+            for policy in ["crrn", "obrr", "fifo"] {
+                set(&format!("ost.OSS.ost_io.nrs_policies={policy}"));
+                assert_eq!(get("ost.OSS.ost_io.nrs_policies"), policy);
+            }
+            for policy in ["arc", "lru"] {
+                set(&format!("llite.*.cache_policy={policy}"));
+                assert_eq!(get("llite.*.cache_policy"), policy);
+                set(&format!("obdfilter.*.cache_policy={policy}"));
+                assert_eq!(get("obdfilter.*OST0001.cache_policy"), policy);
+            }
+            for policy in ["none", "ondemand", "parallel"] {
+                set(&format!("llite.*.readahead_policy={policy}"));
+                assert_eq!(get("llite.*.readahead_policy"), policy);
+            }
+            for mib in ["0", "1", "64"] {
+                set(&format!("llite.*.max_read_ahead_mb={mib}"));
+                assert_eq!(get("llite.*.max_read_ahead_mb"), mib);
+            }
+        }
+        running.store(false, order);
+        loads.into_iter().for_each(|l| l.join().unwrap());
+    });
+    let said = refused(&["set_param", "--at", &at, "llite.*.readahead_policy=psychic"]).1;
+    assert!(said.contains("psychic") && said.contains("parallel"), "{said}");
+    let said = refused(&["set_param", "--at", &at, "llite.*.max_read_ahead_mb=much"]).1;
+    assert!(said.contains("much"), "{said}");
+    up.stop();
+}
+
+#[test]
+fn readahead_settings_hold_for_files_that_are_open() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "1"]);
+    let at = up.at("");
+    let set = |what: &str| good(&["set_param", "--at", &at, what]);
+    fs::write(up.at("f"), vec![7; 12 << 20]).unwrap();
+    set("llite.*.readahead_policy=none");
+    let requests = || -> u64 {
+        let stats = good(&["get_param", "-n", "--at", &at, "osc.*.stats"]);
+        stats.lines().filter_map(|l| l.strip_prefix("read_rpcs ")?.split(' ').next()?.parse::<u64>().ok()).sum()
+    };
+    // A mount of its own has nothing cached.
+    up.stop();
+    up.start(&[]);
+    set("llite.*.readahead_policy=none");
+    let mut file = fs::File::open(up.at("f")).unwrap();
+    let pieces = (2 << 20) / (16 << 10);
+    assert_eq!(requests_of_reading(&mut file, 2 << 20, requests), pieces);
+    set("llite.*.max_read_ahead_per_file_mb=1");
+    set("llite.*.readahead_policy=parallel");
+    let ahead = requests_of_reading(&mut file, 4 << 20, requests);
+    assert!(ahead < pieces, "{ahead} requests for twice as much");
+    set("llite.*.max_read_ahead_mb=0");
+    // What is on its way still comes; behind it each piece is asked for.
+    let without = requests_of_reading(&mut file, 6 << 20, requests);
+    assert!(without > 2 * pieces && ahead < pieces, "{without} requests without a budget, {ahead} with one");
+    drop(file);
+    up.stop();
+}

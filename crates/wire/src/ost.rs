@@ -163,19 +163,22 @@ message! {
     PrecreateRequest {
         /// First sequence number of the objects wanted.
         seq: u64,
-        /// The last object id that the MDS knows to be in use; with `orphans`, every precreated object behind it goes.
+        /// The last object id that the MDS knows to be in use; with `orphans`, every object behind it goes, for good.
         last_used: u32,
         /// Objects wanted behind `last_used`.
         count: u32,
         /// First contact after a restart: clean up objects nobody uses.
         orphans: bool,
     }
-    /// `OstPrecreate` reply: objects `last_used + 1 ..= last` exist now.
+    /// `OstPrecreate` reply: objects `first ..= last` exist now, unused.
     PrecreateReply {
         /// Last id that exists.
         last: u32,
         /// Space state, so that the allocator learns of full targets.
         statfs: StatfsReply,
+        /// The first of them: ids between `last_used` and it are never used again, their objects are gone. 0:
+        /// `last_used + 1`.
+        first: u32,
     }
     /// `OstDestroy` request.
     DestroyRequest {

@@ -33,7 +33,8 @@ impl Tx<'_> {
         match kind {
             S_IFLNK => set_target(&mut inode, &q.target)?,
             S_IFCHR | S_IFBLK => inode.rdev = q.rdev,
-            S_IFREG => self.give_layout(&mut inode, &dir, &q.layout)?,
+            // Without a wish the first open for writing gives it objects, or a layout set until then.
+            S_IFREG if !q.layout.is_empty() => self.give_layout(&mut inode, Some(&dir), &q.layout)?,
             _ => {}
         }
         self.enter(&mut dir, &q.name, &mut inode)?;
@@ -130,14 +131,8 @@ impl Tx<'_> {
 
     /// Objects for a new file: as the request says, else its directory, else the root, else the configuration. In a
     /// replay the request carries the layout that was answered, and the file gets exactly that.
-    pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: &Inode, wish: &[u8]) -> Done<()> {
-        if self.replay
-            && let Ok((_, layout)) = layout::xattr::decode_layout(wish)
-        {
-            for o in layout.objects() {
-                self.mds.pools.borrow_mut().replayed(o);
-            }
-            self.note_used(layout.objects());
+    pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: Option<&Inode>, wish: &[u8]) -> Done<()> {
+        if self.replay && self.take_stored_layout(inode, wish).is_ok() {
             self.set_layout(inode, wish.to_vec());
             return Ok(());
         }
@@ -146,10 +141,21 @@ impl Tx<'_> {
         } else {
             layout::xattr::decode_spec(wish).map_err(FsError::from)?
         };
-        let layout = self.allocate(spec, Some(dir))?;
+        let layout = self.allocate(spec, dir)?;
         inode.layout_gen = u32::from(layout.generation());
         let bytes = layout::xattr::encode_layout(&layout, inode.fid, layout::xattr::Form::Stored);
         self.set_layout(inode, bytes);
+        Ok(())
+    }
+
+    /// A replayed layout: its objects are in use, its generation is the inode's.
+    pub(crate) fn take_stored_layout(&mut self, inode: &mut Inode, bytes: &[u8]) -> Done<()> {
+        let (_, layout) = layout::xattr::decode_layout(bytes).map_err(FsError::from)?;
+        for o in layout.objects() {
+            self.mds.pools.borrow_mut().replayed(o);
+        }
+        self.note_used(layout.objects());
+        inode.layout_gen = u32::from(layout.generation());
         Ok(())
     }
 

@@ -12,6 +12,11 @@ use crate::tx::{Done, Tx, damaged};
 pub(crate) const LOV: &[u8] = b"lustre.lov";
 /// The same for the privileged.
 pub(crate) const TRUSTED_LOV: &[u8] = b"trusted.lov";
+/// A file's layout with its generation, which tools that restore xattrs must not see. In replays: the layout that was
+/// answered.
+pub(crate) const STORED_LOV: &[u8] = b"lustre.lov.stored";
+
+const XATTR_CREATE: u32 = 1;
 
 impl Tx<'_> {
     /// Puts a layout into an inode or beside it; the inode itself is to be stored by the caller.
@@ -60,12 +65,21 @@ impl Tx<'_> {
         Ok(bytes)
     }
 
-    /// setxattr: a directory's default; a file's layout when it has none yet. On a file that has one it succeeds and
-    /// changes nothing, which tools that restore xattrs rely on.
-    pub(crate) fn set_lov(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<()> {
+    /// What [`STORED_LOV`] shows: the layout as it is, with its generation.
+    pub(crate) fn get_stored_lov(&mut self, inode: &Inode) -> Done<Vec<u8>> {
+        if !inode.is_file() || !inode.has(InodeFlags::HAS_LAYOUT) {
+            return Err(FsError::NoData.into());
+        }
+        self.layout_bytes(inode)
+    }
+
+    /// setxattr: a directory's default; a file's layout as long as it has no data. On a file that has data, or that
+    /// other clients have open, it succeeds and changes nothing, which tools that restore xattrs rely on; XATTR_CREATE
+    /// refuses a file that has a layout. Answers the file's new layout as stored (empty: none).
+    pub(crate) fn set_lov(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<Vec<u8>> {
         if inode.is_dir() {
             self.must_own(&q.cred, inode)?;
-            return self.set_dir_layout(inode, q.value.as_deref().filter(|v| !v.is_empty()));
+            return self.set_dir_layout(inode, q.value.as_deref().filter(|v| !v.is_empty())).map(|()| Vec::new());
         }
         if !inode.is_file() {
             return Err(FsError::NotSupported.into());
@@ -74,17 +88,60 @@ impl Tx<'_> {
         let Some(value) = q.value.as_deref() else { return Err(FsError::NotPermitted.into()) };
         let spec = xattr::decode_spec(value).map_err(FsError::from)?;
         if inode.has(InodeFlags::HAS_LAYOUT) {
-            return Ok(());
+            if q.flags & XATTR_CREATE != 0 {
+                return Err(FsError::Exists.into());
+            }
+            if !self.has_no_data(inode) {
+                return Ok(Vec::new());
+            }
+            self.drop_layout(inode)?;
+            inode.layout_gen += 1;
         }
         let dir = if inode.parent.is_zero() { None } else { self.find_inode(inode.parent)? };
-        let layout = self.allocate(spec, dir.as_ref())?;
+        let layout = self.allocate(spec, dir.as_ref())?.with_generation(inode.layout_gen as u16);
         let bytes = xattr::encode_layout(&layout, inode.fid, xattr::Form::Stored);
+        self.layout_given(inode, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// A replay of [`Tx::set_lov`]: exactly the layout that was answered.
+    pub(crate) fn set_stored_lov(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<Vec<u8>> {
+        let bytes = q.value.as_ref().map(|v| v.0.clone()).unwrap_or_default();
+        if !self.replay || !inode.is_file() || xattr::decode_layout(&bytes).is_err() {
+            return Err(FsError::NotSupported.into());
+        }
+        if inode.has(InodeFlags::HAS_LAYOUT) {
+            if self.layout_bytes(inode)? == bytes {
+                return Ok(bytes);
+            }
+            self.drop_layout(inode)?;
+        }
+        self.take_stored_layout(inode, &bytes)?;
+        self.layout_given(inode, bytes.clone());
+        Ok(bytes)
+    }
+
+    /// Nothing was ever written to the file that is there still, and only the asker has it open, who says that it has
+    /// written nothing.
+    fn has_no_data(&self, inode: &Inode) -> bool {
+        let handles = self.mds.handles.borrow();
+        let settled =
+            !inode.has(InodeFlags::SIZE_UNKNOWN) || handles.writers(inode.fid) > 0 && !handles.is_suspect(inode.fid);
+        inode.size == 0 && inode.blocks == 0 && settled && !handles.others_open(inode.fid, self.client)
+    }
+
+    fn drop_layout(&mut self, inode: &Inode) -> Done<()> {
+        let bytes = self.layout_bytes(inode)?;
+        let (_, old) = xattr::decode_layout(&bytes).map_err(|_| damaged(&keys::layout(inode.fid), "not a layout"))?;
+        self.destroy(inode.fid, old.objects());
+        Ok(())
+    }
+
+    fn layout_given(&mut self, inode: &mut Inode, bytes: Vec<u8>) {
         self.set_layout(inode, bytes);
-        inode.layout_gen += 1;
         inode.ctime = self.now;
         self.put_inode(inode);
         self.claim(inode.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::XATTR);
-        Ok(())
     }
 
     fn set_dir_layout(&mut self, dir: &mut Inode, value: Option<&[u8]>) -> Done<()> {

@@ -77,7 +77,7 @@ impl Tx<'_> {
         if self.replay {
             let fid = if q.fid.is_zero() { self.new_fid() } else { q.fid };
             if let Some(inode) = self.find_inode(fid)? {
-                return self.reopen(inode, flags);
+                return self.reopen(q, inode, flags);
             }
             if self.transno == 0 {
                 return Err(FsError::Stale.into());
@@ -150,13 +150,25 @@ impl Tx<'_> {
             }
         }
         if flags.writes() && inode.is_file() {
-            self.begin_writing(&mut inode, truncates);
+            let given = self.first_layout(&mut inode, &q.layout)?;
+            self.begin_writing(&mut inode, truncates || given);
         } else if truncates {
             self.put_inode(&inode);
             self.claim(inode.fid, LockBits::UPDATE | LockBits::DATA);
         }
         let entry = self.entry(inode, true)?;
         Ok(OpenOut { entry, suspect, ..OpenOut::default() })
+    }
+
+    /// Objects for a file that was made without, for its first writer. Whether it got them now.
+    fn first_layout(&mut self, inode: &mut Inode, wish: &[u8]) -> Done<bool> {
+        if inode.has(InodeFlags::HAS_LAYOUT) {
+            return Ok(false);
+        }
+        let dir = if inode.parent.is_zero() { None } else { self.find_inode(inode.parent)? };
+        self.give_layout(inode, dir.as_ref(), wish)?;
+        self.claim(inode.fid, LockBits::LAYOUT | LockBits::XATTR);
+        Ok(true)
     }
 
     /// Others' leases on the content go; from the first writer on the size is not known here.
@@ -175,7 +187,7 @@ impl Tx<'_> {
         }
         let mut dir = self.dir_for_new(&q.cred, q.parent, &q.name)?;
         let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
-        self.give_layout(&mut inode, &dir, &q.layout)?;
+        self.give_layout(&mut inode, Some(&dir), &q.layout)?;
         inode.set(InodeFlags::SIZE_UNKNOWN, OpenFlags(q.flags).writes());
         self.enter(&mut dir, &q.name, &mut inode)?;
         let mut entry = self.entry(inode, true)?;
@@ -190,7 +202,7 @@ impl Tx<'_> {
         let dir = self.live_dir(q.parent)?;
         self.may_change_dir(&q.cred, &dir)?;
         let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
-        self.give_layout(&mut inode, &dir, &q.layout)?;
+        self.give_layout(&mut inode, Some(&dir), &q.layout)?;
         inode.nlink = 0;
         inode.set(InodeFlags::SIZE_UNKNOWN | InodeFlags::ORPHAN, true);
         inode.set(InodeFlags::LINKABLE, !flags.has(OpenFlags::EXCL));
@@ -201,11 +213,11 @@ impl Tx<'_> {
     }
 
     /// An open that was answered before a restart: its inode is there, only the handle is missing.
-    fn reopen(&mut self, inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
+    fn reopen(&mut self, q: &OpenRequest, mut inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
         let writes = flags.writes() && inode.is_file();
         let suspect = writes && inode.has(InodeFlags::SIZE_UNKNOWN);
-        let mut inode = inode;
-        if writes && !inode.has(InodeFlags::SIZE_UNKNOWN) {
+        let given = writes && self.transno != 0 && self.first_layout(&mut inode, &q.layout)?;
+        if given || writes && !inode.has(InodeFlags::SIZE_UNKNOWN) {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);
             self.put_inode(&inode);
         }

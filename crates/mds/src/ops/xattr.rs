@@ -3,7 +3,7 @@ use types::FsError;
 use wire::Bytes;
 use wire::mdt::{Cred, LockBits, SetxattrRequest, XattrRequest};
 
-use super::lov::{LOV, TRUSTED_LOV};
+use super::lov::{LOV, STORED_LOV, TRUSTED_LOV};
 use crate::acl::Acl;
 use crate::keys;
 use crate::perm::{ACL_ACCESS, ACL_DEFAULT, MAY_READ, MAY_WRITE, is_privileged, keeps_setgid};
@@ -28,6 +28,7 @@ enum Space {
     Security,
     Acl,
     Lov,
+    StoredLov,
     LovPart,
 }
 
@@ -37,6 +38,9 @@ fn space_of(name: &[u8]) -> Done<Space> {
     }
     if name == LOV || name == TRUSTED_LOV {
         return Ok(Space::Lov);
+    }
+    if name == STORED_LOV {
+        return Ok(Space::StoredLov);
     }
     if name.starts_with(b"lustre.lov.") {
         return Ok(Space::LovPart);
@@ -62,6 +66,7 @@ impl Tx<'_> {
         match space {
             Space::Lov if &q.name[..] == TRUSTED_LOV && !is_privileged(&q.cred) => return Err(FsError::NoData.into()),
             Space::Lov => return self.get_lov(&inode),
+            Space::StoredLov => return self.get_stored_lov(&inode),
             Space::LovPart => return Err(FsError::NotSupported.into()),
             Space::Trusted if !is_privileged(&q.cred) => return Err(FsError::NoData.into()),
             Space::User => {
@@ -99,8 +104,8 @@ impl Tx<'_> {
         }
     }
 
-    /// Sets or removes a value.
-    pub(crate) fn setxattr(&mut self, q: &SetxattrRequest) -> Done<()> {
+    /// Sets or removes a value. Answers the layout that a file got by it, as stored.
+    pub(crate) fn setxattr(&mut self, q: &SetxattrRequest) -> Done<Vec<u8>> {
         let space = space_of(&q.name)?;
         if q.value.as_ref().is_some_and(|v| v.len() > VALUE_BYTES_MAX) {
             return Err(FsError::TooBig.into());
@@ -109,11 +114,12 @@ impl Tx<'_> {
         match space {
             Space::Lov if &q.name[..] == TRUSTED_LOV && !is_privileged(&q.cred) => Err(FsError::NotPermitted.into()),
             Space::Lov => self.set_lov(q, &mut inode),
+            Space::StoredLov => self.set_stored_lov(q, &mut inode),
             Space::LovPart => Err(FsError::NotSupported.into()),
-            Space::Acl => self.set_acl(q, &mut inode),
+            Space::Acl => self.set_acl(q, &mut inode).map(|()| Vec::new()),
             Space::User | Space::Trusted | Space::Security => {
                 self.may_set(&q.cred, &inode, space, &q.name)?;
-                self.set_plain(q, &mut inode)
+                self.set_plain(q, &mut inode).map(|()| Vec::new())
             }
         }
     }

@@ -23,6 +23,8 @@ pub struct FakeOsts {
     pub precreates: RefCell<Vec<PrecreateRequest>>,
     pub down: RefCell<bool>,
     pub full: RefCell<bool>,
+    /// Last object of each that exists.
+    pub last: RefCell<std::collections::BTreeMap<OstIndex, u32>>,
 }
 
 struct FakePort {
@@ -37,9 +39,14 @@ impl OstPort for FakePort {
             _ if *self.all.down.borrow() => Err(FsError::NotConnected),
             Op::OstPrecreate => {
                 let q: PrecreateRequest = wire::decode(&body).unwrap();
-                let last = q.last_used + q.count;
+                // As an OST does: what lies behind the last used one is never used again.
+                let mut lasts = self.all.last.borrow_mut();
+                let exists = lasts.entry(self.ost).or_default();
+                let first = q.last_used.max(if q.orphans { *exists } else { 0 }) + 1;
+                let last = (first - 1 + q.count).max(*exists);
+                *exists = last;
                 self.all.precreates.borrow_mut().push(q);
-                Ok(wire::encode(&PrecreateReply { last, statfs }))
+                Ok(wire::encode(&PrecreateReply { last, statfs, first }))
             }
             Op::OstDestroy => {
                 let q: DestroyRequest = wire::decode(&body).unwrap();
@@ -257,7 +264,7 @@ impl Fs {
     pub fn setxattr(&self, fid: Fid, name: &str, value: Option<&[u8]>, flags: u32) -> Result<(), FsError> {
         let value = value.map(Bytes::from);
         let q = SetxattrRequest { cred: self.cred.clone(), fid, name: name.into(), value, flags, kill_sgid: false };
-        self.call(Op::MdtSetxattr, &q)
+        self.call::<_, BytesReply>(Op::MdtSetxattr, &q).map(|_| ())
     }
     pub fn getxattr(&self, fid: Fid, name: &str) -> Result<Vec<u8>, FsError> {
         let q = XattrRequest { cred: self.cred.clone(), fid, name: name.into() };

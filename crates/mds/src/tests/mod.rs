@@ -2,6 +2,7 @@
 mod coherence;
 mod crash;
 mod harness;
+mod lov;
 mod model;
 mod namespace;
 mod permissions;

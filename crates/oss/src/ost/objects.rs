@@ -12,6 +12,10 @@ use super::{Ost, answer, answer_change, blocks_of};
 use crate::locks::lvb_of;
 use crate::store::{BLOCK_BYTES, BlockRange, Owner, TimeRule, Update};
 
+/// Bytes of an object that are removed at a time.
+const REMOVED_BYTES_MAX: u64 = 16 << 30;
+/// Pieces at most.
+const CUTS_MAX: u64 = 4096;
 /// Most objects that one request may make or remove.
 const OBJECTS_MAX: u32 = 1 << 17;
 
@@ -91,38 +95,28 @@ impl Ost {
             return Err(FsError::Invalid);
         }
         let last = self.store.last_object(ask.seq);
+        let mut first = ask.last_used.saturating_add(1);
         if ask.orphans && last > ask.last_used {
-            self.empty_orphans(ask.seq, ask.last_used + 1, last).await?;
+            self.destroy_orphans(ask.seq, first, last).await?;
+            first = last.saturating_add(1);
         }
-        let want = ask.last_used.saturating_add(ask.count);
+        let want = (first - 1).saturating_add(ask.count);
         if want > last {
             self.store.create(ask.seq, want).await?;
         }
-        Ok(PrecreateReply { last: want.max(last), statfs: self.statfs() })
+        Ok(PrecreateReply { last: want.max(last), statfs: self.statfs(), first })
     }
 
-    /// Objects that no file knows lose what a lost create may have left in them; they stay for the next creates.
-    async fn empty_orphans(&self, seq: u64, first: u32, last: u32) -> Result<(), FsError> {
-        let mut emptied = 0u32;
-        for oid in first..=last {
-            let object = ObjectId(Fid::new(seq, oid));
-            let attr = match self.store.attr(object).await {
-                Ok(attr) => attr,
-                Err(FsError::NotFound) => continue,
-                Err(e) => return Err(e),
-            };
-            if attr.size == 0 && attr.blocks == 0 {
-                continue;
-            }
-            let update = Update { size: crate::store::SizeRule::Exactly(0), ..Update::default() };
-            self.put(object, Vec::new(), update, PageAccess::fine(0)).await?;
-            emptied += 1;
+    /// Objects that no file knows go; their ids are not used again, for whoever still knows one of them must not reach
+    /// another file's data with it.
+    async fn destroy_orphans(&self, seq: u64, first: u32, last: u32) -> Result<(), FsError> {
+        for from in (first..=last).step_by(OBJECTS_MAX as usize) {
+            let to = last.min(from.saturating_add(OBJECTS_MAX - 1));
+            let orphans: Vec<ObjectId> = (from..=to).map(|oid| ObjectId(Fid::new(seq, oid))).collect();
+            self.remove(&orphans, None).await?;
         }
-        if emptied > 0 {
-            tracing::info!(target = self.identity.target(), emptied, "orphan objects were emptied");
-            self.store.sync().await?;
-        }
-        Ok(())
+        tracing::info!(target = self.identity.target(), first, last, "orphan objects were removed");
+        self.store.sync().await
     }
 
     pub(super) async fn destroy(&self, request: Request) {
@@ -138,12 +132,38 @@ impl Ost {
             return Err(FsError::TooBig);
         }
         let replay = request.is_replay().then_some(request.header.transno);
-        let objects = ask.objects.clone();
-        let transno = self.store.destroy(ask.objects, replay).await?;
+        self.remove(&ask.objects, replay).await.map(|transno| (transno, ()))
+    }
+
+    /// Removes objects from the store and from the cache.
+    async fn remove(&self, objects: &[ObjectId], replay: Option<Transno>) -> Result<Transno, FsError> {
+        for object in objects {
+            self.shorten(*object).await?;
+        }
+        let transno = self.store.destroy(objects.to_vec(), replay).await?;
         let mut cache = self.cache.borrow_mut();
         objects.iter().for_each(|o| cache.drop_object(self.key(*o)));
         self.stats.borrow_mut().destroyed += objects.len() as u64;
-        Ok((transno, ()))
+        Ok(transno)
+    }
+
+    /// Cuts a huge object down piece by piece, so that no store needs its whole map in memory when it goes. When that
+    /// ends half way the object is still to be removed, and is asked for again.
+    async fn shorten(&self, object: ObjectId) -> Result<(), FsError> {
+        let attr = match self.store.attr(object).await {
+            Ok(attr) => attr,
+            Err(FsError::NotFound) => return Ok(()),
+            Err(e) => return Err(e),
+        };
+        // Of a long object with little in it the map is small.
+        let step = REMOVED_BYTES_MAX.max(attr.size / CUTS_MAX);
+        let mut size = attr.size;
+        while attr.blocks * BLOCK_BYTES > REMOVED_BYTES_MAX && size > step {
+            size -= step;
+            let update = Update { size: crate::store::SizeRule::Exactly(size), ..Update::default() };
+            self.store.update(object, update).await?;
+        }
+        Ok(())
     }
 
     pub(super) async fn seek(&self, request: Request) {

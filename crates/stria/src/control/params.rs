@@ -25,6 +25,9 @@ struct Param {
 /// Parameters in the order of their names. Targets of one process may answer the same name, hence the list.
 type Tree = BTreeMap<String, Vec<Param>>;
 
+/// Readahead settings under `llite`, in MiB.
+const READAHEAD_MB: [&str; 3] = ["max_read_ahead_mb", "max_read_ahead_per_file_mb", "max_read_ahead_whole_mb"];
+
 impl Shard {
     pub(super) async fn get_params(&self, pattern: &str) -> Value {
         let (mut found, glob) = (Vec::new(), Glob::new(pattern));
@@ -135,7 +138,11 @@ impl Shard {
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         add(format!("{llite}.used_mb"), mib(used), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
-        add(format!("{llite}.max_read_ahead_mb"), (self.facts.readahead_bytes / MIB).to_string(), false);
+        add(format!("{llite}.readahead_policy"), self.client.readahead_policy().into(), true);
+        for key in READAHEAD_MB {
+            let bytes = self.client.readahead_setting(key).unwrap_or_default();
+            add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
+        }
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         let stats = format!("cache_hits {hits} samples [pages]\ncache_misses {misses} samples [pages]\n");
         add(format!("{llite}.stats"), stats, false);
@@ -169,6 +176,8 @@ impl Shard {
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
                 "cache_policy" => self.client.set_cache_policy(text),
+                "readahead_policy" => self.client.set_readahead_policy(text),
+                key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
                 "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
                 _ => Err("it cannot be set".into()),
             });

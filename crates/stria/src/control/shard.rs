@@ -16,8 +16,6 @@ pub struct Facts {
     pub transport: String,
     /// Roles of this process.
     pub roles: Vec<String>,
-    /// Bytes that readahead may use.
-    pub readahead_bytes: u64,
 }
 
 /// Answers for a client.

@@ -69,7 +69,6 @@ impl Mounts {
             mount_point: role.mount.path().display().to_string(),
             transport: format!("{:?}", role.session.transport()).to_lowercase(),
             roles: roles.iter().map(ToString::to_string).collect(),
-            readahead_bytes: (client.cache_figures().3 as u64 * 4096) / 2,
         };
         let socket = match role.mount.connection() {
             Some(connection) => self.socket(connection, place).await,

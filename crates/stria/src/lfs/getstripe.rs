@@ -87,7 +87,7 @@ fn below(dir: &Path, parsed: &Parsed) -> Outcome {
 }
 
 fn show(path: &Path, is_dir: bool, parsed: &Parsed) -> Result<String, Failure> {
-    let bytes = xattr::get_lov(path)?;
+    let bytes = if is_dir { xattr::get_lov(path)? } else { xattr::get_stored_lov(path)? };
     let name = path.display().to_string();
     let unreadable = |e: layout::xattr::XattrError| {
         Failure::with_errno(format!("getstripe: {name}: its layout cannot be read: {e}"), libc::EBADMSG)
@@ -100,8 +100,7 @@ fn show(path: &Path, is_dir: bool, parsed: &Parsed) -> Result<String, Failure> {
         None => Ok(format!("{name} has no stripe info\n")),
         Some(b) => {
             let (fid, layout) = layout::xattr::decode_layout(&b).map_err(unreadable)?;
-            // What getxattr shows has no generation.
-            Ok(file(&name, fid, &layout.with_generation(0), parsed))
+            Ok(file(&name, fid, &layout, parsed))
         }
     }
 }

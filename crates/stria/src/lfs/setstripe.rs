@@ -1,14 +1,13 @@
 //! `setstripe`: the layout of a new file, or the default of a directory.
 //!
-//! A file gets its layout when it is created. So a new file is created in a scratch directory beside its place, which
-//! has that layout as its default, and moved to its name; nobody sees it half made.
+//! A new file is made as mknod(2) makes it, without a layout, and then given one; it has no other layout in between,
+//! for only its first open for writing would give it the default.
 use std::ffi::OsString;
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use layout::{LayoutSpec, PoolChoice, StripeCount, parse_ost_list, parse_stripe_size};
+use layout::{LayoutSpec, PoolChoice, parse_ost_list, parse_stripe_size};
 use types::OstIndex;
 
 use super::getopt::{Parsed, getopt};
@@ -144,66 +143,28 @@ fn create(path: &Path, spec: &LayoutSpec) -> Outcome {
         _ => Path::new("."),
     };
     check_osts(parent, spec)?;
-    let scratch = Scratch::make(parent)?;
-    xattr::set_lov(&scratch.0, Some(&layout::xattr::encode_spec(&explicit(spec.clone().or(&default_of(parent)?)))))?;
-    let file = scratch.0.join("new");
-    let open = fs::OpenOptions::new().write(true).create_new(true).mode(0o666).open(&file);
-    open.map_err(|e| Failure::io("setstripe: creating", path, &e))?;
-    rename_new(&file, path).map_err(|e| {
-        // The scratch directory must be empty to go.
-        let _ = fs::remove_file(&file);
-        Failure::io("setstripe: creating", path, &e)
+    make_node(path).map_err(|e| Failure::io("setstripe: creating", path, &e))?;
+    xattr::set_first_lov(path, &layout::xattr::encode_spec(spec)).inspect_err(|_| {
+        // It is ours and empty; whoever opened it meanwhile keeps it.
+        let _ = fs::remove_file(path);
     })
 }
 
-/// The default that files in a directory get; empty when there is none.
-fn default_of(dir: &Path) -> Result<LayoutSpec, Failure> {
-    let Some(bytes) = xattr::get_lov(dir)? else { return Ok(LayoutSpec::default()) };
-    let wrong = |e| Failure::with_errno(format!("setstripe: the default of {}: {e}", dir.display()), libc::EBADMSG);
-    layout::xattr::decode_spec(&bytes).map_err(wrong)
-}
-
-/// Says one stripe where nothing is said: an empty default would be no default, and the root's would hold.
-fn explicit(mut spec: LayoutSpec) -> LayoutSpec {
-    if spec.stripe_count == StripeCount::Default && spec.osts().is_empty() {
-        spec.stripe_count = StripeCount::Exactly(1);
-    }
-    spec
-}
-
-fn rename_new(from: &Path, to: &Path) -> io::Result<()> {
+/// Makes a file without a layout.
+fn make_node(path: &Path) -> io::Result<()> {
     use std::os::unix::ffi::OsStrExt;
-    let c = |p: &Path| std::ffi::CString::new(p.as_os_str().as_bytes()).map_err(io::Error::from);
-    let (from, to) = (c(from)?, c(to)?);
-    let (cwd, flags) = (libc::AT_FDCWD, libc::RENAME_NOREPLACE);
-    // SAFETY: NUL-terminated paths that outlive the call.
-    match unsafe { libc::renameat2(cwd, from.as_ptr(), cwd, to.as_ptr(), flags) } {
+    let path = std::ffi::CString::new(path.as_os_str().as_bytes())?;
+    // SAFETY: a NUL-terminated path that outlives the call.
+    match unsafe { libc::mknod(path.as_ptr(), libc::S_IFREG | 0o666, 0) } {
         0 => Ok(()),
         _ => Err(io::Error::last_os_error()),
-    }
-}
-
-/// A directory that goes when the work is done.
-struct Scratch(PathBuf);
-
-impl Scratch {
-    fn make(parent: &Path) -> Result<Scratch, Failure> {
-        let path = parent.join(format!(".setstripe-{}", std::process::id()));
-        fs::create_dir(&path).map_err(|e| Failure::io("setstripe: creating a file in", parent, &e))?;
-        Ok(Scratch(path))
-    }
-}
-impl Drop for Scratch {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_dir(&self.0) {
-            eprintln!("setstripe: {} is left behind: {e}", self.0.display());
-        }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use layout::StripeCount;
 
     fn spec(arguments: &[&str]) -> Result<LayoutSpec, String> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();

@@ -8,6 +8,8 @@ use std::path::Path;
 use crate::failure::Failure;
 
 const LOV: &CStr = c"lustre.lov";
+/// A file's layout with its generation, which `lustre.lov` does not show.
+const STORED_LOV: &CStr = c"lustre.lov.stored";
 
 fn c_path(path: &Path) -> io::Result<CString> {
     CString::new(path.as_os_str().as_bytes()).map_err(io::Error::from)
@@ -15,10 +17,19 @@ fn c_path(path: &Path) -> io::Result<CString> {
 
 /// The layout bytes of a path; `None` when it has none.
 pub fn get_lov(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    get(path, LOV)
+}
+
+/// The layout bytes of a file with the generation that it has now.
+pub fn get_stored_lov(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
+    get(path, STORED_LOV)
+}
+
+fn get(path: &Path, name: &CStr) -> Result<Option<Vec<u8>>, Failure> {
     let mut value = vec![0u8; layout::xattr::XATTR_BYTES_MAX];
     let c = c_path(path).map_err(|e| Failure::io("reading", path, &e))?;
     // SAFETY: NUL-terminated strings and a buffer of the said length, all outliving the call.
-    let n = unsafe { libc::getxattr(c.as_ptr(), LOV.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let n = unsafe { libc::getxattr(c.as_ptr(), name.as_ptr(), value.as_mut_ptr().cast(), value.len()) };
     if n >= 0 {
         value.truncate(n as usize);
         return Ok(Some(value));
@@ -33,11 +44,20 @@ pub fn get_lov(path: &Path) -> Result<Option<Vec<u8>>, Failure> {
 
 /// Gives a directory a default layout, or none when `value` is `None`.
 pub fn set_lov(path: &Path, value: Option<&[u8]>) -> Result<(), Failure> {
+    set(path, value, 0)
+}
+
+/// Gives a file its layout; fails when it has one.
+pub fn set_first_lov(path: &Path, value: &[u8]) -> Result<(), Failure> {
+    set(path, Some(value), libc::XATTR_CREATE)
+}
+
+fn set(path: &Path, value: Option<&[u8]>, flags: libc::c_int) -> Result<(), Failure> {
     let c = c_path(path).map_err(|e| Failure::io("setting", path, &e))?;
     // SAFETY: NUL-terminated strings and a value of the said length, all outliving the call.
     let rc = unsafe {
         match value {
-            Some(v) => libc::setxattr(c.as_ptr(), LOV.as_ptr(), v.as_ptr().cast(), v.len(), 0),
+            Some(v) => libc::setxattr(c.as_ptr(), LOV.as_ptr(), v.as_ptr().cast(), v.len(), flags),
             None => libc::removexattr(c.as_ptr(), LOV.as_ptr()),
         }
     };
