@@ -11,7 +11,7 @@ use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
 use roles::{MdsRole, RoleError, start_mds_on};
 use rt::{LocalFuture, Nid, Rt};
-use store_file::{DirLock, FileStore, FileStoreConfig};
+use store_file::{FileStore, FileStoreConfig, lock_dir};
 use types::{Duration, OstIndex};
 
 /// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid).
@@ -49,7 +49,8 @@ pub async fn start_mds(
 ) -> Result<MdsRole, RoleError> {
     let kv =
         store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT).map_err(|e| RoleError(e.to_string()))?;
-    start_mds_on(rt, kv, nid, key, recovery_window, config).await
+    let started = start_mds_on(rt, kv, nid, key, recovery_window, config).await;
+    started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }
 
 /// Formats object storage target `ost` in `dir`. `capacity_bytes` 0: all there is.
@@ -81,7 +82,7 @@ pub async fn open_ost(
     cluster: u64,
     config: FileStoreConfig,
 ) -> Result<Rc<dyn ObjectStore>, RoleError> {
-    let lock = DirLock::take(dir).map_err(|e| RoleError(e.to_string()))?;
+    let lock = lock_dir(dir).map_err(|e| RoleError(e.to_string()))?;
     let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
     Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))
 }

@@ -167,13 +167,13 @@ impl Processes {
     fn restart_mds(&mut self) {
         let nid = self.mds.as_ref().expect("it runs").at.clone();
         self.mds.take().expect("it runs").kill();
-        self.mds = Some(RoleProcess::start_again(&["mds", &self.world.path("mdt"), &nid]));
+        self.mds = Some(RoleProcess::start(&["mds", &self.world.path("mdt"), &nid]));
     }
     fn restart_oss(&mut self, i: usize) {
         let nid = self.oss[i].as_ref().expect("it runs").at.clone();
         self.oss[i].take().expect("it runs").kill();
         let mds = self.mds.as_ref().expect("it runs").at.clone();
-        self.oss[i] = Some(RoleProcess::start_again(&["oss", &self.world.path("oss"), &nid, &mds, &i.to_string()]));
+        self.oss[i] = Some(RoleProcess::start(&["oss", &self.world.path("oss"), &nid, &mds, &i.to_string()]));
     }
 }
 

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use cache::frames::Bulk;
-use rt::sync::{OneSender, oneshot};
+use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
@@ -42,9 +42,14 @@ pub struct Export {
     pub(crate) last_heard: Cell<Instant>,
     pub(crate) credits: Cell<u16>,
     pub(crate) recoverable: Cell<bool>,
+    /// Requests without an answer.
+    pub(crate) running: Cell<usize>,
     evicted: Cell<bool>,
+    ended: Cell<bool>,
     callbacks: RefCell<BTreeMap<u64, Answer>>,
     callback_next: Cell<u64>,
+    /// A connection was opened, or the session is over.
+    turned: Event,
     committed: Rc<dyn Fn() -> Transno>,
     rt: Rt,
 }
@@ -60,9 +65,12 @@ impl Export {
             last_heard: Cell::new(now),
             credits: Cell::new(credits),
             recoverable: Cell::new(true),
+            running: Cell::new(0),
             evicted: Cell::new(false),
+            ended: Cell::new(false),
             callbacks: RefCell::default(),
             callback_next: Cell::new(1),
+            turned: Event::new(),
             committed,
             rt,
         })
@@ -101,10 +109,25 @@ impl Export {
     pub fn set_credits(&self, credits: u16) {
         self.credits.set(credits.max(1));
     }
-    pub(crate) fn mark_evicted(&self) {
-        self.evicted.set(true);
+    /// The session is over; nothing waits for the client any more.
+    pub(crate) fn end(&self, evicted: bool) {
+        self.evicted.set(evicted);
+        self.ended.set(true);
+        if evicted {
+            self.disconnect();
+        }
+        self.fail_callbacks(FsError::NotConnected);
+        self.turned.notify();
+    }
+    /// A new connection takes the old one's place: what was asked over that one is asked again by whoever asked.
+    pub(crate) fn connected(&self, sink: Rc<dyn Sink>) {
         self.disconnect();
         self.fail_callbacks(FsError::NotConnected);
+        *self.sink.borrow_mut() = Some(sink);
+    }
+    /// The client knows of its new connection.
+    pub(crate) fn announce(&self) {
+        self.turned.notify();
     }
     /// Breaks the connection; the client may come back.
     pub fn disconnect(&self) {
@@ -157,6 +180,30 @@ impl Export {
                 None => Err(FsError::TimedOut),
             }
         })
+    }
+    /// [`Export::callback`], again after every reconnect and after every `patience` without an answer, until the client
+    /// has answered or its session is over.
+    ///
+    /// # Errors
+    /// `NotConnected` when the session is over, or what the client answered.
+    pub async fn callback_delivered<T: Encode>(
+        self: &Rc<Self>,
+        op: Op,
+        body: &T,
+        patience: Duration,
+    ) -> Result<Vec<u8>, FsError> {
+        loop {
+            let turned = self.turned.wait();
+            if self.ended.get() {
+                return Err(FsError::NotConnected);
+            }
+            match self.callback(op, body, patience).await {
+                Err(FsError::NotConnected) if !self.is_connected() => turned.await,
+                // Another connection has taken the place of the one that it was sent over.
+                Err(FsError::NotConnected | FsError::TimedOut) => {}
+                answered => return answered,
+            }
+        }
     }
     pub(crate) fn callback_answered(&self, header: &Header, body: Vec<u8>) {
         if let Some(waiter) = self.callbacks.borrow_mut().remove(&header.xid.0) {
@@ -214,6 +261,10 @@ pub struct Request {
 }
 
 impl Request {
+    pub(crate) fn new(header: Header, body: Vec<u8>, bulk: Bulk, export: Rc<Export>) -> Request {
+        export.running.set(export.running.get() + 1);
+        Request { header, body, bulk, export, answered: false }
+    }
     /// The body as a message.
     ///
     /// # Errors
@@ -274,6 +325,7 @@ impl Request {
         remember: bool,
     ) {
         self.answered = true;
+        self.export.running.set(self.export.running.get() - 1);
         if remember {
             let record = self.record(transno, &result);
             self.export.slots.borrow_mut().insert(record.slot, Slot::Answered(record));

@@ -545,7 +545,10 @@ impl Import {
         loop {
             let next = {
                 let replay = self.replay.borrow();
-                replay.range(Transno(after.0 + 1)..).next().map(|(t, r)| (*t, r.header, r.body.clone(), r.bulk.clone()))
+                replay
+                    .range(Transno(after.0.saturating_add(1))..)
+                    .next()
+                    .map(|(t, r)| (*t, r.header, r.body.clone(), r.bulk.clone()))
             };
             let Some((transno, mut header, body, bulk)) = next else { break };
             header.flags = header.flags.with(Flags::REPLAY);
@@ -595,7 +598,7 @@ impl Import {
         }
         self.last_committed.set(transno);
         let mut replay = self.replay.borrow_mut();
-        let keep = replay.split_off(&Transno(transno.0 + 1));
+        let keep = replay.split_off(&Transno(transno.0.saturating_add(1)));
         let gone = std::mem::replace(&mut *replay, keep);
         drop(replay);
         drop(gone);

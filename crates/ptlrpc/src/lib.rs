@@ -6,6 +6,7 @@
 //! and not carried out again. Neither knows what the requests mean.
 
 mod auth;
+mod door;
 mod export;
 mod import;
 mod recovery;

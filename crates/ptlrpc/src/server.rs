@@ -7,13 +7,20 @@ use std::rc::Rc;
 use cache::frames::Bulk;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
-use types::{ClientId, Duration, FsError, Transno};
+use types::{ClientId, Duration, FsError, Transno, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
-use wire::{Flags, Header, Op};
+use wire::{Flags, Header, Op, WireError};
 
 use crate::auth::{ClusterKey, PROOF_BYTES};
+use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
 use crate::export::{Export, ReplyRecord, Request, Slot};
 use crate::recovery::Recovery;
+
+/// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
+const REQUESTS_MAX: usize = 4096;
+/// Answers of the greatest length, per slot granted, that may wait for a client that does not read; more breaks its
+/// connection. Bulk is not counted: the frame pool bounds it.
+const BACKLOG_PER_SLOT: usize = 2;
 
 /// A session as a target's store keeps it over restarts.
 #[derive(Clone, Debug, Default)]
@@ -40,6 +47,8 @@ pub trait Service: 'static {
     fn sessions(&self) -> Vec<SessionRecord>;
     /// A client is about to open a session; when this completes the store remembers it. `known`: it had one.
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>>;
+    /// The client of an open session has a new connection: what it may have missed is said again.
+    fn session_connected(&self, _client: ClientId) {}
     /// A client said goodbye or was evicted: its locks and opens go, the store forgets it.
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()>;
     /// All replays are in (or the window has passed): ordinary service begins.
@@ -79,13 +88,19 @@ pub(crate) struct Target {
     pub(crate) service: Rc<dyn Service>,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
     pub(crate) recovery: Recovery,
+    /// Evictions so far, by client; of [`EVICTED_MAX`] clients.
+    evicted: RefCell<BTreeMap<ClientId, u64>>,
 }
+
+/// Clients whose evictions a target counts; beyond it the lowest ids are forgotten.
+const EVICTED_MAX: usize = 4096;
 
 /// The targets of one process and their listeners.
 pub struct Server {
     rt: Rt,
     config: ServerConfig,
     targets: RefCell<BTreeMap<String, Rc<Target>>>,
+    door: Door,
     stopping: Cell<bool>,
     stopped: Event,
 }
@@ -94,7 +109,14 @@ impl Server {
     /// A server without targets.
     #[must_use]
     pub fn new(rt: Rt, config: ServerConfig) -> Rc<Server> {
-        Rc::new(Server { rt, config, targets: RefCell::default(), stopping: Cell::new(false), stopped: Event::new() })
+        Rc::new(Server {
+            door: Door::new(rt.clone()),
+            rt,
+            config,
+            targets: RefCell::default(),
+            stopping: Cell::new(false),
+            stopped: Event::new(),
+        })
     }
 
     /// Adds a target; its known sessions start in recovery.
@@ -117,6 +139,7 @@ impl Server {
             service,
             exports: RefCell::new(exports),
             recovery: Recovery::new(self.rt.clone(), waiting, self.config.recovery_window),
+            evicted: RefCell::default(),
         });
         self.targets.borrow_mut().insert(name, target.clone());
         let (me, t) = (self.clone(), target.clone());
@@ -189,6 +212,12 @@ impl Server {
         self.targets.borrow().get(target).map(|t| t.exports.borrow().values().cloned().collect()).unwrap_or_default()
     }
 
+    /// How many times this process has evicted a client, over all its targets.
+    #[must_use]
+    pub fn evictions(&self, client: ClientId) -> u64 {
+        self.targets.borrow().values().map(|t| t.evicted.borrow().get(&client).copied().unwrap_or(0)).sum()
+    }
+
     async fn watch_recovery(&self, target: Rc<Target>) {
         let missing = target.recovery.finished().await;
         for client in missing {
@@ -221,28 +250,51 @@ impl Server {
         }
     }
 
+    /// Connections that ended before their session began.
+    #[must_use]
+    pub fn refused_connections(&self) -> u64 {
+        self.door.refused()
+    }
+
     async fn serve(self: Rc<Self>, connection: Connection) {
         let Connection { sink, mut source } = connection;
-        let opened = match self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await {
-            Some(Ok(opened)) => opened,
+        let place = self.door.enter(&sink);
+        source.limit_body(HANDSHAKE_BODY_BYTES_MAX);
+        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&sink, &mut *source)).await;
+        drop(place);
+        let why = match opened {
+            Some(Ok((target, export))) => {
+                source.limit_body(wire::BODY_BYTES_MAX);
+                return self.attend(&target, &export, &sink, &mut *source).await;
+            }
+            // Gone before it wanted anything: a look whether somebody listens.
+            Some(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
+                tracing::debug!(peer = sink.peer(), "handshake: {e}");
+                return sink.close();
+            }
             Some(Err(e)) => {
-                tracing::debug!(peer = sink.peer(), "handshake failed: {e}");
-                sink.close();
-                return;
+                if is_other_version(&e) {
+                    // Any message of ours tells the peer which version this is.
+                    let ours = Header::request(Op::Connect, ClientId(0), Xid(0));
+                    sink.send(ours.reply(Err(FsError::Protocol)), Vec::new(), Bulk::new());
+                }
+                e.to_string()
             }
-            None => {
-                sink.close();
-                return;
-            }
+            None => format!("its handshake took longer than {HANDSHAKE_WITHIN:?}"),
         };
-        let (target, export) = opened;
-        let end = self.receive(&target, &export, &sink, &mut *source).await;
+        self.door.turn_away(&sink.peer(), &why);
+        sink.close();
+    }
+
+    /// Serves an open session to the end of its connection.
+    async fn attend(&self, target: &Rc<Target>, export: &Rc<Export>, sink: &Rc<dyn Sink>, source: &mut dyn Source) {
+        let end = self.receive(target, export, sink, source).await;
         if let Err(e) = end
             && e.kind() != io::ErrorKind::UnexpectedEof
         {
             tracing::warn!(peer = sink.peer(), "connection ended: {e}");
         }
-        export.connection_lost(&sink);
+        export.connection_lost(sink);
         sink.close();
     }
 
@@ -285,8 +337,7 @@ impl Server {
                 return Err(bad(format!("session refused: {e}")));
             }
         };
-        export.disconnect();
-        *export.sink.borrow_mut() = Some(sink.clone());
+        export.connected(sink.clone());
         export.last_heard.set(self.rt.now());
         let reply = AuthReply {
             boot: self.config.boot,
@@ -300,6 +351,11 @@ impl Server {
             target_uuid: target.service.uuid(),
         };
         sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
+        export.announce();
+        if known {
+            target.service.session_connected(h.client);
+        }
         Ok((target, export))
     }
 
@@ -355,6 +411,15 @@ impl Server {
             if header.client != export.client() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a request for another client's session"));
             }
+            let backlog_max = usize::from(export.credits.get()) * BACKLOG_PER_SLOT * wire::BODY_BYTES_MAX as usize;
+            if export.running.get() >= REQUESTS_MAX || sink.backlog_bytes() > backlog_max {
+                let why = format!(
+                    "{} requests without an answer, {} bytes of answers not taken",
+                    export.running.get(),
+                    sink.backlog_bytes()
+                );
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
             if header.flags.has(Flags::REPLY) {
                 export.callback_answered(&header, body);
                 continue;
@@ -389,7 +454,7 @@ impl Server {
             }
             export.last_xid.set(export.last_xid.get().max(header.xid));
         }
-        let request = Request { header, body, bulk, export: export.clone(), answered: false };
+        let request = Request::new(header, body, bulk, export.clone());
         if header.op == Op::Ping {
             if header.flags.has(Flags::REPLAY_DONE) {
                 target.recovery.client_done(header.client);
@@ -411,6 +476,11 @@ impl Server {
     }
 }
 
+/// Whether the peer speaks Stria, in another version.
+fn is_other_version(e: &io::Error) -> bool {
+    matches!(e.get_ref().and_then(|e| e.downcast_ref()), Some(WireError::BadVersion(_)))
+}
+
 impl Export {
     fn disconnect_reply(&self, header: &Header, sink: &Rc<dyn Sink>) {
         sink.send(header.reply(Ok(())), Vec::new(), Bulk::new());
@@ -418,6 +488,13 @@ impl Export {
 }
 
 async fn evict(target: &Rc<Target>, client: ClientId) {
+    {
+        let mut evicted = target.evicted.borrow_mut();
+        *evicted.entry(client).or_default() += 1;
+        if evicted.len() > EVICTED_MAX {
+            evicted.pop_first();
+        }
+    }
     close(target, client, true).await;
 }
 
@@ -425,9 +502,7 @@ async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
     let export = target.exports.borrow_mut().remove(&client);
     target.recovery.client_done(client);
     if let Some(export) = export {
-        if evicted {
-            export.mark_evicted();
-        }
+        export.end(evicted);
         target.service.clone().session_closed(client, evicted).await;
     }
 }

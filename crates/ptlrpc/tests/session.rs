@@ -4,14 +4,15 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use cache::frames::{Bulk, FramePool};
 use ptlrpc::{
     CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, Server, ServerConfig,
     Service, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
-use types::{ClientId, Duration, FsError, Transno};
-use wire::Op;
+use types::{ClientId, Duration, FsError, Transno, Xid};
+use wire::connect::{AuthRequest, ConnectReply, ConnectRequest};
+use wire::{Header, Op};
 
 /// Counts `MdtSync` requests as transactions, sends bulk back, and keeps what a store would keep.
 #[derive(Default)]
@@ -63,6 +64,7 @@ impl Service for Echo {
                     }
                     request.reply_transno(transno, result);
                 }
+                Op::MdtReadlink => request.reply(Ok(&wire::Bytes(vec![7; 1 << 20]))),
                 _ => request.reply::<()>(Err(FsError::NotSupported)),
             }
         })
@@ -198,4 +200,41 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
             assert_eq!(*store.applied.borrow(), (0..=20).collect::<Vec<u64>>());
         });
     }
+}
+
+#[test]
+fn a_client_that_reads_no_answers_is_disconnected_before_they_fill_memory() {
+    rt::real::run(FramePool::new(64 << 20), async |rt| {
+        let (server, nid) =
+            serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &Rc::default(), true, 1, ClusterKey::none());
+        let rt::Connection { sink, mut source } = rt.connect(&nid).await.unwrap();
+        let (client, nonce) = (ClientId(3), [1u8; 32]);
+        let send = |op: Op, xid: u64, body: Vec<u8>| {
+            let mut header = Header::request(op, client, Xid(xid));
+            header.slot_or_credits = xid as u16;
+            sink.send(header, body, Bulk::new());
+        };
+        let hello = ConnectRequest { target: "echo".into(), nonce: nonce.to_vec().into(), ..Default::default() };
+        send(Op::Connect, 0, wire::encode(&hello));
+        let answer: ConnectReply = wire::decode(&source.recv().await.unwrap().1).unwrap();
+        let proof = ClusterKey::none().proof("client", [&nonce, &answer.nonce], b"echo", client);
+        send(Op::Auth, 0, wire::encode(&AuthRequest { proof: proof.to_vec().into() }));
+        source.recv().await.unwrap();
+        let export = server.exports("echo").pop().unwrap();
+        assert!(export.is_connected());
+        // A gigabyte of answers, none of them read.
+        for xid in 1..=1000 {
+            send(Op::MdtReadlink, xid, Vec::new());
+        }
+        while export.is_connected() {
+            rt.sleep(Duration::from_millis(5)).await;
+        }
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let other = import(&rt, nid, ClusterKey::none(), &callbacks);
+        assert_eq!(other.ask::<_, u64>(Op::MdtSync, &4u64).await, Ok(8), "others are served");
+    })
+    .unwrap();
+    let peak = std::fs::read_to_string("/proc/self/status").unwrap();
+    let peak = peak.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap().trim().trim_end_matches(" kB").to_string();
+    assert!(peak.parse::<u64>().unwrap() < 600 << 10, "{peak} kB");
 }

@@ -4,12 +4,14 @@
 //! page frames. The same node code runs over [`real`] (threads, sockets, disks) and over the simulator's world;
 //! neither knows the other, and nodes cannot tell.
 
+mod dir_lock;
 pub mod disk;
 mod net;
 mod nid;
 pub mod real;
 pub mod sync;
 
+pub use dir_lock::{DirLock, LockError};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use net::{Connection, Listener, Sink, Source};
 pub use nid::Nid;

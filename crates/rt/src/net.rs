@@ -25,6 +25,10 @@ pub trait Sink {
     fn shares_memory(&self) -> bool;
     /// Breaks the connection; the other end sees the end of the stream.
     fn close(&self);
+    /// Header and body bytes that wait to be sent: a peer that does not read lets them grow.
+    fn backlog_bytes(&self) -> usize {
+        0
+    }
     /// Whose end is on the other side, for logs.
     fn peer(&self) -> String;
 }
@@ -34,8 +38,12 @@ pub trait Source {
     /// The next header and body. Bulk that belongs to it must be taken with [`Source::recv_bulk`] before the next
     /// call.
     ///
-    /// Errors: `UnexpectedEof` when the peer closed, `InvalidData` when bytes are not a message.
+    /// Errors: `UnexpectedEof` when the peer closed, `InvalidData` (around a [`wire::WireError`]) when bytes are not a
+    /// message.
     fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>>;
+    /// Messages with longer bodies are `InvalidData` from now on; at first the limit is [`wire::BODY_BYTES_MAX`].
+    /// Peers of the same process are not limited.
+    fn limit_body(&mut self, _bytes: u32) {}
     /// The `len` bulk bytes that follow the last header: read into `land` (page-aligned fresh frames with room
     /// for them), or handed over by reference, `land` untouched.
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>>;

@@ -41,7 +41,7 @@ impl fmt::Display for OpenError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             OpenError::Missing(dir) => {
-                write!(f, "{} holds no object store: make one with 'stria mkfs --ost'", dir.display())
+                write!(f, "{} holds no object store: make one with 'stria mkfs'", dir.display())
             }
             OpenError::Exists(dir) => {
                 write!(f, "{} holds an object store already: remove it first, or use another directory", dir.display())

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use cache::frames::Bulk;
 use oss::store::{Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, SizeRule, Space, StoreResult, Update};
 use rt::sync::{Event, Semaphore, join_all};
-use rt::{DiskFile, OpenMode, Rt};
+use rt::{DirLock, DiskFile, OpenMode, Rt};
 use types::{FsError, ObjectId};
 use wire::crc32c;
 
@@ -14,7 +14,6 @@ use crate::config::FileStoreConfig;
 use crate::db::{Db, DbError, Start};
 use crate::error::OpenError;
 use crate::format::Superblock;
-use crate::lock::DirLock;
 use crate::map::{CHUNK_BLOCKS, Object, Piece};
 use crate::space::{Run, SpaceMap};
 use crate::state::{Outcome, Placed, Placement, State};
@@ -67,7 +66,7 @@ pub(crate) struct Inner {
 
 impl FileStore {
     /// Opens the store in `dir`, made by [`crate::mkfs`]. `cluster`: refuse any other. `lock`: from
-    /// [`DirLock::take`], wherever another process could have it open.
+    /// [`crate::lock_dir`], wherever another process could have it open.
     ///
     /// # Errors
     /// [`OpenError`] with the remedy.

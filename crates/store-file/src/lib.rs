@@ -24,5 +24,5 @@ mod state;
 pub use config::FileStoreConfig;
 pub use error::OpenError;
 pub use file_store::FileStore;
-pub use lock::DirLock;
+pub use lock::lock_dir;
 pub use mkfs::{MkfsOptions, mkfs};

@@ -1,30 +1,19 @@
 //! One process per store directory.
-use std::fs::{File, TryLockError};
 use std::path::Path;
+
+use rt::{DirLock, LockError};
 
 use crate::OpenError;
 
-/// Holds `lock` in a store's directory until it is dropped or the process ends.
-#[derive(Debug)]
-pub struct DirLock {
-    _file: File,
-}
-
-impl DirLock {
-    /// Takes the lock.
-    ///
-    /// # Errors
-    /// [`OpenError::InUse`] when another process has it, [`OpenError::Io`] when the file cannot be made.
-    pub fn take(dir: &Path) -> Result<DirLock, OpenError> {
-        let path = dir.join("lock");
-        let io = |e| OpenError::Io(path.clone(), e);
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(io)?;
-        match file.try_lock() {
-            Ok(()) => Ok(DirLock { _file: file }),
-            Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.into())),
-            Err(TryLockError::Error(e)) => Err(OpenError::Io(path, e)),
-        }
-    }
+/// Takes the lock of a store's directory.
+///
+/// # Errors
+/// [`OpenError::InUse`] when another process has it, [`OpenError::Io`] when the file cannot be made.
+pub fn lock_dir(dir: &Path) -> Result<DirLock, OpenError> {
+    DirLock::take(dir).map_err(|e| match e {
+        LockError::InUse => OpenError::InUse(dir.into()),
+        LockError::Io(e) => OpenError::Io(dir.join("lock"), e),
+    })
 }
 
 #[cfg(test)]
@@ -34,10 +23,25 @@ mod tests {
     #[test]
     fn a_directory_in_use_is_refused_and_free_afterwards() {
         let dir = tempfile::tempdir().unwrap();
-        let held = DirLock::take(dir.path()).unwrap();
-        let refused = DirLock::take(dir.path()).unwrap_err();
+        let held = lock_dir(dir.path()).unwrap();
+        let refused = lock_dir(dir.path()).unwrap_err();
         assert!(matches!(refused, OpenError::InUse(_)) && refused.to_string().contains("stop it first"));
         drop(held);
-        DirLock::take(dir.path()).unwrap();
+        lock_dir(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_given_up_while_another_waits_is_handed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = lock_dir(dir.path()).unwrap();
+        let path = dir.path().to_path_buf();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            tell.send(()).unwrap();
+            lock_dir(&path).map(drop)
+        });
+        told.recv().unwrap();
+        drop(held);
+        waiter.join().unwrap().unwrap();
     }
 }

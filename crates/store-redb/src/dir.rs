@@ -1,6 +1,6 @@
 //! The directory of a store: one file, and a lock so that two servers never share it.
 use std::fmt;
-use std::fs::{self, File, TryLockError};
+use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -8,16 +8,12 @@ use std::rc::Rc;
 use mds::kv::{KvError, MetaKv};
 use mds::record::Superblock;
 use mds::{FormatError, MkfsOptions};
-use rt::{OpenMode, Rt};
+use rt::{DirLock, LockError, OpenMode, Rt};
 
 use crate::RedbKv;
 
 /// The database's name in its directory.
 pub const STORE_FILE: &str = "mdt.redb";
-const LOCK_FILE: &str = "lock";
-
-/// Held while a store is open; the system lets go of it when the process ends, however it ends.
-pub(crate) struct DirLock(#[expect(dead_code, reason = "held for its lock")] File);
 
 /// Why a directory cannot be used.
 #[derive(Debug)]
@@ -50,14 +46,10 @@ impl fmt::Display for OpenError {
 impl std::error::Error for OpenError {}
 
 fn lock(dir: &Path) -> Result<DirLock, OpenError> {
-    let path = dir.join(LOCK_FILE);
-    let io = |e| OpenError::Io(path.clone(), e);
-    let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(io)?;
-    match file.try_lock() {
-        Ok(()) => Ok(DirLock(file)),
-        Err(TryLockError::WouldBlock) => Err(OpenError::InUse(dir.into())),
-        Err(TryLockError::Error(e)) => Err(io(e)),
-    }
+    DirLock::take(dir).map_err(|e| match e {
+        LockError::InUse => OpenError::InUse(dir.into()),
+        LockError::Io(e) => OpenError::Io(dir.join("lock"), e),
+    })
 }
 
 fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<RedbKv>, OpenError> {

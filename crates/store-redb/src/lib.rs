@@ -53,7 +53,7 @@ impl StorageBackend for Backend {
 pub struct RedbKv {
     rt: Rt,
     /// The lock goes after the database, and neither before a commit that is still under way on a worker.
-    db: Arc<(Database, Option<dir::DirLock>)>,
+    db: Arc<(Database, Option<rt::DirLock>)>,
     latched: Rc<RefCell<Option<String>>>,
     space: Option<Rc<dyn DiskFile>>,
 }
@@ -72,7 +72,7 @@ impl RedbKv {
         file: Box<dyn BlockingFile>,
         cache_bytes: usize,
         space: Option<Rc<dyn DiskFile>>,
-        lock: Option<dir::DirLock>,
+        lock: Option<rt::DirLock>,
     ) -> Result<RedbKv, KvError> {
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);

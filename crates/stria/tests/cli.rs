@@ -1,22 +1,11 @@
 //! The program's refusals as users meet them: what stderr says, and the exit code.
 #![allow(clippy::unwrap_used)]
+mod support;
+
 use std::path::Path;
-use std::process::{Command, Output};
+use std::process::Command;
 
-fn stria(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stria")).args(arguments).output().unwrap()
-}
-
-/// Runs it, and gives exit code and stderr.
-fn refusal(arguments: &[&str]) -> (i32, String) {
-    let out = stria(arguments);
-    assert!(!out.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&out.stdout));
-    (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
-}
-
-fn text(path: &Path) -> &str {
-    path.to_str().unwrap()
-}
+use support::{Daemon, can_mount, good, refused as refusal, stria, text};
 
 #[test]
 fn mount_points_that_cannot_be_are_refused_before_anything_is_made() {
@@ -122,4 +111,175 @@ fn borrowed_names_take_their_verbs() {
     assert!(String::from_utf8_lossy(&out.stderr).contains("'migrate' is not there yet"));
     let found = run(&["find", text(dir.path()), "-name", "lfs"]);
     assert_eq!(String::from_utf8_lossy(&found.stdout), format!("{}\n", link.display()));
+}
+
+/// A cluster directory with one OST.
+fn made(dir: &Path) -> std::path::PathBuf {
+    let at = dir.join("c");
+    good(&["mkfs", "--dir", text(&at), "--osts", "1"]);
+    at
+}
+
+#[test]
+fn stripe_sizes_counts_and_lists_that_cannot_be_are_refused_with_the_value_and_what_would_be_right() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("f");
+    for (arguments, value, remedy) in [
+        (["-S", "63K"], "64512", "64K"),
+        (["-S", "4G"], "4294967296", "below 4G"),
+        (["-S", "100000"], "100000", "multiple of 64K: use 65536 or 131072"),
+        (["-S", "1x"], "1x", ""),
+        (["-c", "2001"], "2001", "2000"),
+        (["-c", "many"], "many", ""),
+        (["-i", "-7"], "-7", ""),
+        (["-o", "0-"], "0-", ""),
+        (["-o", "5-2"], "5-2", ""),
+        (["-p", "a pool with sixteen"], "19 characters", "15"),
+    ] {
+        let (code, said) = refusal(&["setstripe", arguments[0], arguments[1], text(&file)]);
+        assert_eq!(code, libc::EINVAL, "{arguments:?}: {said}");
+        assert!(said.contains(value) && said.contains(remedy), "{arguments:?}: {said}");
+    }
+    for (setting, remedy) in [
+        ("layout.default_stripe_size=0", "64K"),
+        ("layout.default_stripe_size=63K", "64K"),
+        ("layout.default_stripe_size=4G", "4G"),
+        ("layout.default_stripe_size=100000", "use 65536 or 131072"),
+        ("layout.default_stripe_count=2001", "2000"),
+    ] {
+        let value = setting.split_once('=').unwrap().1;
+        let (code, said) = refusal(&["config", "show", "--set", setting]);
+        assert!(code == libc::EINVAL && said.contains("layout"), "{setting}: {said}");
+        assert!(said.contains(value) && said.contains(remedy), "{setting}: {said}");
+    }
+}
+
+#[test]
+fn what_cannot_be_mounted_on_is_refused_by_every_verb_that_mounts() {
+    let dir = tempfile::tempdir().unwrap();
+    let file = dir.path().join("file");
+    std::fs::write(&file, b"x").unwrap();
+    for (at, code, said) in
+        [(dir.path().join("none"), libc::ENOENT, "does not exist"), (file, libc::ENOTDIR, "is not a directory")]
+    {
+        let (got, words) = refusal(&["mount", "--mds", "127.0.0.1:1", text(&at)]);
+        assert!(words.contains(text(&at)), "{words}");
+        assert!(got == code && words.to_lowercase().contains(&said.to_lowercase()), "{got} {words}");
+    }
+}
+
+#[test]
+fn servers_without_a_key_do_not_listen_where_other_hosts_reach_them() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = made(dir.path());
+    for arguments in [
+        vec!["mds", "--dir", text(&at), "--listen", "0.0.0.0:0"],
+        vec!["oss", "--dir", text(&at), "--ost", "0", "--mds", "127.0.0.1:1", "--listen", "[::]:0"],
+    ] {
+        let (code, said) = refusal(&arguments);
+        assert!(code == libc::EINVAL && said.contains("reachable from other hosts"), "{said}");
+        assert!(said.contains("cluster.key_file") && said.contains("listen on 127.0.0.1"), "{said}");
+    }
+    let (code, said) = refusal(&["mds", "--dir", text(&at), "--listen", "localhost"]);
+    assert!(code == libc::EINVAL && said.contains("'localhost' is not an address") && said.contains("7988"), "{said}");
+    let short = dir.path().join("key");
+    std::fs::write(&short, "too short").unwrap();
+    let setting = format!("cluster.key_file={}", short.display());
+    let (code, said) = refusal(&["mds", "--dir", text(&at), "--set", &setting]);
+    assert!(code == libc::EINVAL && said.contains("9 bytes: at least 16"), "{said}");
+    let setting = format!("cluster.key_file={}", dir.path().join("missing").display());
+    let (code, said) = refusal(&["mds", "--dir", text(&at), "--set", &setting]);
+    assert!(code == libc::ENOENT && said.contains("cluster.key_file"), "{said}");
+}
+
+#[test]
+fn stores_in_use_and_stores_of_newer_programs_are_refused_by_the_servers() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, log) = (made(dir.path()), dir.path().join("log"));
+    let mds = Daemon::start(&["mds", "--dir", text(&at), "--listen", "127.0.0.1:0"], &log);
+    let oss = Daemon::start(&["oss", "--dir", text(&at), "--ost", "0", "--listen", "127.0.0.1:0"], &log);
+    let (_, said) = refusal(&["mds", "--dir", text(&at), "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("mdt0 is in use by another process: stop it first"), "{said}");
+    let (_, said) = refusal(&["oss", "--dir", text(&at), "--ost", "0", "--listen", "127.0.0.1:0"]);
+    assert!(said.contains("ost0 is in use by another process: stop it first"), "{said}");
+    let (_, said) = refusal(&["fsck", "--dir", text(&at)]);
+    assert!(said.contains("in use"), "{said}");
+    drop((mds, oss));
+
+    // Version 2 of the superblock in the data file, as a newer program would write it.
+    let data = at.join("ost0").join("data");
+    let mut bytes = std::fs::read(&data).unwrap();
+    bytes[8] = 2;
+    std::fs::write(&data, bytes).unwrap();
+    let (_, said) = refusal(&["oss", "--dir", text(&at), "--ost", "0", "--mds", "127.0.0.1:1"]);
+    assert!(said.contains("store format 2, this program knows up to 1: use a newer program"), "{said}");
+}
+
+#[test]
+fn a_killed_role_starts_again_at_once_at_its_address() {
+    let dir = tempfile::tempdir().unwrap();
+    let (at, log) = (made(dir.path()), dir.path().join("log"));
+    let mds_line = ["mds", "--dir", text(&at)];
+    let oss_line = ["oss", "--dir", text(&at), "--ost", "0"];
+    let mut mds = Daemon::start(&mds_line, &log);
+    let mut oss = Daemon::start(&oss_line, &log);
+    for _ in 0..5 {
+        let (mds_at, oss_at) = (mds.word.clone(), oss.word.clone());
+        mds.kill();
+        mds = Daemon::start(&mds_line, &log);
+        oss.kill();
+        oss = Daemon::start(&oss_line, &log);
+        assert_eq!((&mds.word, &oss.word), (&mds_at, &oss_at));
+    }
+}
+
+#[test]
+fn a_full_disk_at_the_start_is_an_error_that_names_it_and_leaves_nothing_half_made() {
+    if !can_mount() {
+        return;
+    }
+    let dir = tempfile::tempdir().unwrap();
+    let small = dir.path().join("small");
+    std::fs::create_dir(&small).unwrap();
+    let mounted =
+        Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "tmpfs", text(&small)]).status().unwrap();
+    assert!(mounted.success());
+    struct Unmount(std::path::PathBuf);
+    impl Drop for Unmount {
+        fn drop(&mut self) {
+            drop(Command::new("umount").arg("-l").arg(&self.0).output());
+        }
+    }
+    let _unmount = Unmount(small.clone());
+    let at = small.join("c");
+    let (code, said) = refusal(&["mkfs", "--dir", text(&at), "--osts", "1"]);
+    assert!(said.contains("No space left on device") && said.contains(text(&small)), "{code} {said}");
+    // With room it is made, from whatever the first try left.
+    let more = Command::new("mount").args(["-o", "remount,size=256m", text(&small)]).status().unwrap();
+    assert!(more.success());
+    good(&["mkfs", "--dir", text(&at), "--osts", "1"]);
+    good(&["fsck", "--dir", text(&at)]);
+    // And a store on a disk that fills up later starts, and says so.
+    let log = dir.path().join("log");
+    let filler = std::fs::File::create(small.join("filler")).unwrap();
+    let mut size = 256u64 << 20;
+    while size >= 4096 {
+        // The largest piece that still fits, until nothing does.
+        use std::os::unix::fs::FileExt;
+        let end = filler.metadata().unwrap().len();
+        if filler.write_all_at(&vec![1; size as usize], end).is_err() {
+            filler.set_len(filler.metadata().unwrap().len()).unwrap();
+            size /= 2;
+        }
+    }
+    match Daemon::try_start(&["mds", "--dir", text(&at)], &log) {
+        Ok(_) => {}
+        Err(said) => {
+            let said = said.to_lowercase();
+            assert!(
+                said.contains("no space left") && said.contains(text(&at.join("mdt0")).to_lowercase().as_str()),
+                "{said}"
+            );
+        }
+    }
 }

@@ -165,14 +165,6 @@ impl RoleProcess {
         Self::try_start(words).unwrap_or_else(|ended| panic!("role {words:?} ended before it served: {ended}"))
     }
 
-    /// Starts a role again that was killed. The kernel may still hold the killed one's address for a moment, behind
-    /// its ring; whoever supervises a daemon tries again, too.
-    pub fn start_again(words: &[&str]) -> RoleProcess {
-        (0..50)
-            .find_map(|_| Self::try_start(words).ok())
-            .unwrap_or_else(|| panic!("role {words:?} does not start again"))
-    }
-
     fn try_start(words: &[&str]) -> Result<RoleProcess, String> {
         let mut child = Command::new(std::env::current_exe().expect("the path of the test binary"))
             .args(["--exact", "a_role_serves_in_a_process_of_its_own", "--nocapture"])

@@ -123,7 +123,9 @@ impl ClusterDir {
         if config.store_kind != "memory" && is_missing(&self.mdt()) {
             // SAFETY: plain system calls without arguments.
             let owner = unsafe { (libc::geteuid(), libc::getegid()) };
-            format_mdt(rt, &self.mdt(), &self.fsname, self.cluster, owner).await.map_err(failed)?;
+            let making = begin_store(&self.mdt())?;
+            format_mdt(rt, &making, &self.fsname, self.cluster, owner).await.map_err(failed)?;
+            finish_store(&making, &self.mdt())?;
         }
         if matches!(config.store_kind.as_str(), "memory" | "null") {
             return Ok(osts.unwrap_or(NEW_OSTS));
@@ -134,9 +136,11 @@ impl ClusterDir {
             let dir = self.ost(i);
             if is_missing(&dir) {
                 let ost = OstIndex(i);
-                format_ost(rt, &dir, &self.fsname, self.cluster, ost, config.store_capacity_bytes)
+                let making = begin_store(&dir)?;
+                format_ost(rt, &making, &self.fsname, self.cluster, ost, config.store_capacity_bytes)
                     .await
                     .map_err(failed)?;
+                finish_store(&making, &dir)?;
             }
         }
         Ok(osts)
@@ -209,7 +213,22 @@ impl ClusterDir {
     }
 }
 
-/// Whether a store directory has to be made. A directory that exists and holds nothing was left by a stopped mkfs.
+/// Where a store is made before it gets its name, so that a store that is there is whole. What an earlier try left
+/// there (the disk was full, the power went) is removed.
+fn begin_store(dir: &Path) -> Result<PathBuf, Failure> {
+    let making = dir.with_extension("making");
+    match fs::remove_dir_all(&making) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io("removing", &making, &e)),
+        _ => Ok(making),
+    }
+}
+
+/// Gives a store that was made its name.
+fn finish_store(making: &Path, dir: &Path) -> Outcome {
+    fs::rename(making, dir).map_err(|e| Failure::io("naming", dir, &e))
+}
+
+/// Whether a store directory has to be made. One that exists and holds nothing takes a store, too.
 fn is_missing(dir: &Path) -> bool {
     fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
 }

@@ -1,0 +1,46 @@
+//! One process per directory.
+use std::fs::{File, TryLockError};
+use std::io;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+/// How long a directory that is in use is tried again. The kernel takes a killed process's ring apart after the process
+/// is gone, and the ring holds its files until then.
+const RETRY_WITHIN: Duration = Duration::from_secs(2);
+/// Pause between two tries.
+const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Holds `lock` in a directory until it is dropped or the process ends, however it ends.
+#[derive(Debug)]
+pub struct DirLock {
+    _file: File,
+}
+
+/// Why a directory is not ours.
+#[derive(Debug)]
+pub enum LockError {
+    /// Another process has it.
+    InUse,
+    /// The lock file cannot be made or locked.
+    Io(io::Error),
+}
+
+impl DirLock {
+    /// Takes the lock; blocks for up to two seconds when another process has it, which is before anything is served.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    pub fn take(dir: &Path) -> Result<DirLock, LockError> {
+        let path = dir.join("lock");
+        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(LockError::Io)?;
+        let since = Instant::now();
+        loop {
+            match file.try_lock() {
+                Ok(()) => return Ok(DirLock { _file: file }),
+                Err(TryLockError::WouldBlock) if since.elapsed() < RETRY_WITHIN => std::thread::sleep(RETRY_PAUSE),
+                Err(TryLockError::WouldBlock) => return Err(LockError::InUse),
+                Err(TryLockError::Error(e)) => return Err(LockError::Io(e)),
+            }
+        }
+    }
+}

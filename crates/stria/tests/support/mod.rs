@@ -1,0 +1,114 @@
+//! What the tests of the program share: running it, its daemons, and whether mounts can be made here.
+#![allow(dead_code, reason = "every test binary uses its part")]
+use std::fs;
+use std::io::{BufRead, BufReader, Read};
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+
+/// Whether mounts can be made here; under CI they must.
+pub fn can_mount() -> bool {
+    // SAFETY: plain system call without arguments.
+    let root = unsafe { libc::geteuid() } == 0;
+    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
+    let why = format!("needs root ({root}) and /dev/fuse ({device})");
+    assert!(root && device || std::env::var("CI").as_deref() != Ok("true"), "{why}");
+    if !(root && device) {
+        println!("not run: {why}");
+    }
+    root && device
+}
+
+pub fn text(path: &Path) -> &str {
+    path.to_str().unwrap()
+}
+
+/// Runs the program.
+pub fn stria(arguments: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_stria")).args(arguments).output().unwrap()
+}
+
+/// Runs it; it must succeed. What it printed.
+pub fn good(arguments: &[&str]) -> String {
+    let out = stria(arguments);
+    let said = String::from_utf8_lossy(&out.stderr).into_owned();
+    assert!(out.status.success(), "{arguments:?}: {said}");
+    String::from_utf8(out.stdout).unwrap()
+}
+
+/// Runs it; it must fail. Exit code and stderr.
+pub fn refused(arguments: &[&str]) -> (i32, String) {
+    let out = stria(arguments);
+    assert!(!out.status.success(), "{arguments:?} succeeded: {}", String::from_utf8_lossy(&out.stdout));
+    (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+/// A daemon of the program; killed when dropped.
+pub struct Daemon {
+    pub child: Child,
+    /// What it said when it was ready: its address.
+    pub word: String,
+    log: PathBuf,
+}
+
+impl Daemon {
+    /// Starts `stria ARGUMENTS`, its messages going to `log`, and waits until it is ready.
+    pub fn start(arguments: &[&str], log: &Path) -> Daemon {
+        Daemon::try_start(arguments, log).unwrap_or_else(|e| panic!("{arguments:?}: {e}"))
+    }
+
+    pub fn try_start(arguments: &[&str], log: &Path) -> Result<Daemon, String> {
+        let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
+        let mut child = Command::new(env!("CARGO_BIN_EXE_stria"))
+            .args(arguments)
+            .env("STRIA_ANNOUNCE", "1")
+            .stdin(Stdio::null())
+            .stdout(Stdio::piped())
+            .stderr(file)
+            .spawn()
+            .unwrap();
+        let mut line = String::new();
+        BufReader::new(child.stdout.take().unwrap()).read_line(&mut line).unwrap();
+        match line.trim_end().strip_prefix("ready ") {
+            Some(word) => Ok(Daemon { word: word.into(), child, log: log.into() }),
+            None => {
+                let status = child.wait().unwrap();
+                Err(format!("{status} {line} {}", fs::read_to_string(log).unwrap_or_default()))
+            }
+        }
+    }
+
+    /// SIGKILL, as a crash would end it.
+    pub fn kill(&mut self) {
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+
+    /// What it wrote to its log so far.
+    pub fn said(&self) -> String {
+        let mut said = String::new();
+        fs::File::open(&self.log).unwrap().read_to_string(&mut said).unwrap();
+        said
+    }
+
+    pub fn is_running(&mut self) -> bool {
+        self.child.try_wait().unwrap().is_none()
+    }
+
+    /// Most memory it ever had resident, in bytes.
+    pub fn peak_bytes(&self) -> u64 {
+        let status = fs::read_to_string(format!("/proc/{}/status", self.child.id())).unwrap();
+        let line = status.lines().find_map(|l| l.strip_prefix("VmHWM:")).unwrap();
+        line.trim().trim_end_matches(" kB").parse::<u64>().unwrap() * 1024
+    }
+
+    /// Open descriptors.
+    pub fn descriptors(&self) -> usize {
+        fs::read_dir(format!("/proc/{}/fd", self.child.id())).unwrap().count()
+    }
+}
+
+impl Drop for Daemon {
+    fn drop(&mut self) {
+        self.kill();
+    }
+}
