@@ -1,36 +1,12 @@
 //! Clusters brought up by the program and used through their mounts, as a user would. Needs root and `/dev/fuse`.
 #![allow(clippy::unwrap_used)]
+mod support;
+
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::{Command, Output};
+use std::process::Command;
 
-/// Whether mounts can be made here; under CI they must.
-fn can_mount() -> bool {
-    // SAFETY: plain system call without arguments.
-    let root = unsafe { libc::geteuid() } == 0;
-    let device = fs::OpenOptions::new().read(true).write(true).open("/dev/fuse").is_ok();
-    let why = format!("needs root ({root}) and /dev/fuse ({device})");
-    assert!(root && device || std::env::var("CI").as_deref() != Ok("true"), "{why}");
-    if !(root && device) {
-        println!("not run: {why}");
-    }
-    root && device
-}
-
-fn stria(arguments: &[&str]) -> Output {
-    Command::new(env!("CARGO_BIN_EXE_stria")).args(arguments).output().unwrap()
-}
-fn good(arguments: &[&str]) -> String {
-    let out = stria(arguments);
-    let said = String::from_utf8_lossy(&out.stderr).into_owned();
-    assert!(out.status.success(), "{arguments:?}: {said}");
-    String::from_utf8(out.stdout).unwrap()
-}
-fn refused(arguments: &[&str]) -> (i32, String) {
-    let out = stria(arguments);
-    assert!(!out.status.success(), "{arguments:?} succeeded");
-    (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
-}
+use support::{can_mount, good, refused};
 
 /// A cluster in a temporary directory, unmounted at the end whatever happened.
 struct Up {
