@@ -446,7 +446,12 @@ impl Client {
             }
         }
         self.objects.borrow_mut().retain(|_, o| {
-            o.unwritten_pages() > 0 || o.has_pages() || Rc::strong_count(o) > 1 || o.inode.borrow().upgrade().is_some()
+            // A lock vouches for the size that is known here: it goes first.
+            o.unwritten_pages() > 0
+                || o.has_pages()
+                || Rc::strong_count(o) > 1
+                || o.inode.borrow().upgrade().is_some()
+                || self.osc(o.ost).locks.knows(o.resource())
         });
     }
     pub(crate) fn forget_names(&self, inode: &Inode) {

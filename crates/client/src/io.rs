@@ -36,6 +36,21 @@ impl WriteLock<'_> {
     }
 }
 
+/// The right to append to a file, among the programs of this client.
+struct AppendTurn(Rc<Object>);
+impl AppendTurn {
+    async fn take(s: &Striping) -> Option<AppendTurn> {
+        let first = s.objects.first()?;
+        first.appending.acquire(1).await;
+        Some(AppendTurn(first.clone()))
+    }
+}
+impl Drop for AppendTurn {
+    fn drop(&mut self) {
+        self.0.appending.add(1);
+    }
+}
+
 impl Client {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
     ///
@@ -290,8 +305,9 @@ impl Client {
         let inode = &file.inode;
         let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
-        let mut appending = Vec::new();
+        let (mut appending, mut _turn) = (Vec::new(), None);
         let offset = if file.flags() & O_APPEND != 0 {
+            _turn = AppendTurn::take(&s).await;
             appending = self.lock_all(&s).await?;
             inode.known_size()
         } else {

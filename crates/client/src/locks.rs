@@ -112,6 +112,11 @@ impl Locks {
         self.cache.borrow().holds(resource, mode, data)
     }
 
+    /// Whether there is any lock on the resource, or a request for one under way.
+    pub(crate) fn knows(&self, resource: ResourceId) -> bool {
+        self.cache.borrow().knows(resource)
+    }
+
     /// The lock, whatever it takes.
     pub(crate) async fn acquire(
         self: &Rc<Self>,

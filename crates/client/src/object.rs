@@ -7,7 +7,7 @@ use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use hashbrown::HashMap;
 use ldlm::ResourceId;
-use rt::sync::Event;
+use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
 use types::{Extent, FsError, ObjectId, WallTime};
 
@@ -63,6 +63,8 @@ pub(crate) struct Object {
     pub(crate) changed: Event,
     /// On its OST's list of dirty objects.
     pub(crate) listed: Cell<bool>,
+    /// One append at a time: the locks that keep other clients away are shared by all programs of this one.
+    pub(crate) appending: Semaphore,
 }
 
 /// Dirty pages taken for one write RPC.
@@ -89,6 +91,7 @@ impl Object {
             blocks512: Cell::new(0),
             changed: Event::new(),
             listed: Cell::new(false),
+            appending: Semaphore::new(1),
         })
     }
     pub(crate) fn resource(&self) -> ResourceId {

@@ -355,6 +355,12 @@ impl LockCache {
         self.locks.get(&cookie).is_some_and(|e| e.state == State::Granted)
     }
 
+    /// Whether there is any lock on the resource, or a request for one under way.
+    #[must_use]
+    pub fn knows(&self, resource: ResourceId) -> bool {
+        self.resources.contains_key(&resource)
+    }
+
     /// All locks of the cache with whether they are held, by cookie.
     pub fn locks(&self) -> impl Iterator<Item = (LockDesc, bool)> {
         self.locks.values().map(|e| (e.desc, e.state != State::Pending))

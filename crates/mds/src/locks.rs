@@ -30,8 +30,6 @@ pub struct Locks {
     next_cookie: Cell<u64>,
     /// Flock requests that wait, as they were asked.
     pub(crate) flocks: RefCell<BTreeMap<(ClientId, u64), LockSpec>>,
-    /// Completions that a disconnected client has not got yet.
-    undelivered: RefCell<BTreeMap<ClientId, Vec<CompletionCallback>>>,
     timer_runs: Cell<bool>,
 }
 
@@ -58,7 +56,6 @@ impl Locks {
             waiting: RefCell::default(),
             next_cookie: Cell::new(1),
             flocks: RefCell::default(),
-            undelivered: RefCell::default(),
             timer_runs: Cell::new(false),
         }
     }
@@ -285,38 +282,24 @@ impl Mds {
 
     /// Tells a waiter the outcome, again after a reconnect if it did not get through.
     fn complete(self: &Rc<Self>, client: ClientId, body: CompletionCallback) {
-        let me = self.clone();
-        let export = self.export(client);
+        let Some(export) = self.export(client) else { return };
         self.rt.spawn(async move {
-            let delivered = match export {
-                Some(e) => !matches!(
-                    e.callback(Op::LockCompletion, &body, Duration::from_secs(30)).await,
-                    Err(FsError::NotConnected | FsError::TimedOut)
-                ),
-                None => true,
-            };
-            if !delivered && me.export(client).is_some() {
-                me.locks.undelivered.borrow_mut().entry(client).or_default().push(body);
-            }
+            // Who has given up waiting answers so, and who is gone needs no lock.
+            let _ = export.callback_delivered(Op::LockCompletion, &body, Duration::from_secs(30)).await;
         });
     }
 
-    /// A client is back: everything it may have missed is said again.
-    pub(crate) fn repeat_lock_messages(self: &Rc<Self>, client: ClientId) {
+    /// A client is back: callbacks that it may have missed are made again.
+    pub(crate) fn repeat_callbacks(self: &Rc<Self>, client: ClientId) {
         let mut out = Vec::new();
         self.locks.namespace.borrow().repeat_callbacks(client, &mut out);
         self.dispatch(out);
-        let missed = self.locks.undelivered.borrow_mut().remove(&client);
-        for body in missed.into_iter().flatten() {
-            self.complete(client, body);
-        }
     }
 
     /// A client is gone: its locks go.
     pub(crate) fn drop_locks(self: &Rc<Self>, client: ClientId) {
         let mut out = Vec::new();
         self.locks.namespace.borrow_mut().evict(self.rt.now(), client, &mut out);
-        self.locks.undelivered.borrow_mut().remove(&client);
         self.locks.flocks.borrow_mut().retain(|(c, _), _| *c != client);
         self.dispatch(out);
         let kept = self.handles.borrow().kept();

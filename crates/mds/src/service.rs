@@ -291,13 +291,14 @@ impl Service for Mds {
     fn sessions(&self) -> Vec<SessionRecord> {
         std::mem::take(&mut *self.known.borrow_mut())
     }
-    fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
-        let client = export.client();
-        self.exports.borrow_mut().insert(client, export);
-        if known {
-            self.repeat_lock_messages(client);
-        }
+    fn session_opened(self: Rc<Self>, export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
+        self.exports.borrow_mut().insert(export.client(), export);
         Box::pin(async { Ok(()) })
+    }
+    fn session_connected(&self, client: ClientId) {
+        if let Some(me) = self.me.borrow().upgrade() {
+            me.repeat_callbacks(client);
+        }
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {

@@ -32,7 +32,7 @@ pub struct OstConfig {
     pub grant_max_bytes: u64,
     /// Share of the space that no grant may take, in 1/1000. Default 5.
     pub reserve_permille: u64,
-    /// Time a client has to answer a glimpse. Default 7 s; then what the server knows is answered.
+    /// Time after which a client is asked again that has not answered a glimpse. Default 7 s.
     pub glimpse_timeout: Duration,
     /// Time a lock holder has to make progress after a blocking callback. Default 30 s.
     pub callback_timeout: Duration,

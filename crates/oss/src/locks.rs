@@ -203,13 +203,15 @@ impl Locks {
         self.store.attr(object).await.map(|a| lvb_of(&a))
     }
 
-    /// Asks writers for size and times; the greatest of all answers counts.
+    /// Asks writers for size and times; the greatest of all answers counts. A writer that does not answer is asked again
+    /// until it does or is evicted: only it knows.
     async fn glimpse(&self, object: ObjectId, asks: Vec<Action>) -> Result<Lvb, FsError> {
         let answers = asks.into_iter().filter_map(|a| {
             let Action::SendGlimpse { client, lock } = a else { return None };
             let export = self.exports.borrow().get(&client).cloned()?;
             let body = GlimpseCallback { handle: lock.handle, cookie: lock.cookie.0 };
-            Some(export.callback(Op::LockGlimpse, &body, self.glimpse_timeout))
+            let patience = self.glimpse_timeout;
+            Some(async move { export.callback_delivered(Op::LockGlimpse, &body, patience).await })
         });
         let answers = join_all(answers.collect()).await;
         let mut lvb = self.lvb(object).await?;
@@ -323,7 +325,8 @@ impl Locks {
             let Some(export) = export else { return };
             let body =
                 CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: spec(&lock), status: 0, lvb };
-            let _ = export.callback(Op::LockCompletion, &body, Duration::from_secs(60)).await;
+            // A client that has given up waiting answers so, and one that is gone needs no lock.
+            let _ = export.callback_delivered(Op::LockCompletion, &body, Duration::from_secs(60)).await;
         });
     }
 

@@ -252,11 +252,13 @@ impl Service for Ost {
             let (client, recoverable) = (export.client(), export.is_recoverable());
             self.exports.borrow_mut().insert(client, export);
             if known {
-                self.locks.reconnected(client);
                 return Ok(());
             }
             if recoverable { self.store.session_open(client).await } else { Ok(()) }
         })
+    }
+    fn session_connected(&self, client: ClientId) {
+        self.locks.reconnected(client);
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
