@@ -1,5 +1,6 @@
 //! Running a scenario: all points of its sweep, all its seeds, and the verdict on what it expects.
 use crate::cacheworld::{self, CacheWorldConfig};
+use crate::cluster::{self, RunConfig};
 use crate::createworld::{self, CreateWorldConfig};
 use crate::light::{self, LightConfig, Progress};
 use crate::metrics::{Metrics, StateHash};
@@ -171,6 +172,11 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
             let (metrics, events, virtual_ns, hash) =
                 createworld::run(&CreateWorldConfig::from_params(params), progress);
             Ok(RunOutcome { metrics, events, virtual_ns, hash })
+        }
+        WorldKind::Cluster => {
+            let o = cluster::run(&RunConfig::from_params(params)?);
+            let metrics = o.metrics(params.int("seed"));
+            Ok(RunOutcome { metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash })
         }
         WorldKind::Reference => Err("a reference scenario is shown by a test of its room".to_string()),
     }

@@ -2,6 +2,8 @@
 //!
 //! Declares no metric by itself: each world pushes its own under the names that scenarios expect.
 
+pub use simworld::StateHash;
+
 /// Sub-buckets per power of two: values are kept within 1/128, 0.8 %.
 const SUB_BITS: u32 = 7;
 const SUB: usize = 1 << SUB_BITS;
@@ -83,30 +85,6 @@ impl Histogram {
         }
         let shift = (bucket >> SUB_BITS) - 1;
         (((SUB + (bucket & (SUB - 1))) as u64 + 1) << shift) - 1
-    }
-}
-
-/// A running hash over everything that happened: same seed, same hash, on every machine.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct StateHash(pub u64);
-
-impl Default for StateHash {
-    fn default() -> Self {
-        StateHash(0xcbf2_9ce4_8422_2325)
-    }
-}
-
-impl StateHash {
-    /// Folds a word in; order matters.
-    #[inline]
-    pub fn fold(&mut self, word: u64) {
-        self.0 = (self.0.rotate_left(5) ^ word).wrapping_mul(0x517c_c1b7_2722_0a95);
-    }
-    /// Folds an event in: its time, its kind and two ids.
-    #[inline]
-    pub fn event(&mut self, time: u64, kind: u8, a: u32, b: u32) {
-        self.fold(time ^ (u64::from(kind) << 56));
-        self.fold((u64::from(a) << 32) | u64::from(b));
     }
 }
 

@@ -21,6 +21,16 @@ use crate::net::Net;
 /// Polls in a row without time passing that are taken for a loop that will not end.
 const POLLS_AT_ONCE_MAX: u64 = 20_000_000;
 
+thread_local! {
+    static NOW: Cell<u64> = const { Cell::new(0) };
+}
+
+/// The time in the world that ran last on this thread: for logs.
+#[must_use]
+pub fn time_here() -> Instant {
+    Instant(NOW.get())
+}
+
 /// Tasks that can run, in the order in which they were woken.
 #[derive(Default)]
 struct Ready(Mutex<VecDeque<u64>>);
@@ -216,6 +226,7 @@ impl Core {
                 }
                 if timer.at > self.now() {
                     self.clock.store(timer.at.0, Relaxed);
+                    NOW.set(timer.at.0);
                     self.polls_at_once.set(0);
                 }
                 timer.due

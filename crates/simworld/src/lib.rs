@@ -16,7 +16,7 @@ mod stream;
 mod testworld;
 
 pub use disk::DiskFault;
-pub use exec::Sim;
+pub use exec::{Sim, time_here};
 pub use hash::StateHash;
 pub use host::Host;
 pub use testworld::TestWorld;

@@ -1,4 +1,5 @@
 //! A world of one host, for tests of nodes and stores.
+use std::cell::RefCell;
 use std::future::Future;
 use std::path::Path;
 use std::rc::Rc;
@@ -11,7 +12,7 @@ use crate::{Host, Sim, SimConfig};
 struct Inner {
     sim: Sim,
     host: Host,
-    rt: Rt,
+    rt: RefCell<Rt>,
 }
 
 /// One host and its process; cheap to clone.
@@ -29,13 +30,13 @@ impl TestWorld {
     pub fn with_pool(seed: u64, pool: FramePool) -> TestWorld {
         let sim = Sim::new(SimConfig::new(seed), pool);
         let host = sim.host("host");
-        let rt = host.boot();
+        let rt = RefCell::new(host.boot());
         TestWorld(Rc::new(Inner { sim, host, rt }))
     }
     /// The handle that nodes get.
     #[must_use]
     pub fn rt(&self) -> Rt {
-        self.0.rt.clone()
+        self.0.rt.borrow().clone()
     }
     /// The host.
     #[must_use]
@@ -69,13 +70,10 @@ impl TestWorld {
         next.0.host.state.disk.lock().take_over(&self.0.host.state.disk.lock());
         next
     }
-    /// Ends every task and takes the disk as it is into a new world.
-    #[must_use]
-    pub fn restart(&self, seed: u64) -> TestWorld {
+    /// Ends every task and boots again, over the disk as it is.
+    pub fn reboot(&self) {
         self.0.host.kill();
-        let next = TestWorld::with_pool(seed, self.rt().frames());
-        next.0.host.state.disk.lock().take_over(&self.0.host.state.disk.lock());
-        next
+        *self.0.rt.borrow_mut() = self.0.host.boot();
     }
     /// Changes bytes behind everyone's back.
     ///

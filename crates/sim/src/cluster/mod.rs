@@ -1,8 +1,25 @@
 //! Full fidelity: the real metadata server, object storage server and client, over real stores, in a simulated world.
+//!
+//! A [`run()`] is a cluster ([`nodes`]), programs that compare every answer with a model ([`tree`], [`shared`],
+//! [`model`]), and faults drawn from the seed ([`faults`]). Afterwards everything is calm, every program must come to
+//! its end, every byte must be as it was promised, and the stores are read as `stria fsck` reads them ([`check`]).
+//! Source: semantics of durability and recovery as the design promises them; the method is TigerBeetle's and
+//! FoundationDB's: one production code base inside a deterministic simulator.
+pub mod check;
 mod config;
-mod nodes;
+mod context;
+pub mod faults;
+pub mod model;
+pub mod nodes;
+mod run;
+mod scenario;
+pub mod shared;
 #[cfg(test)]
 mod tests;
+pub mod tree;
 
 pub use config::ClusterConfig;
+pub use context::{Context, Counts};
+pub use faults::FaultConfig;
 pub use nodes::{Cluster, Node, NodeId};
+pub use run::{RunConfig, RunReport, WorkConfig, run};

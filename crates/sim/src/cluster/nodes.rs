@@ -1,5 +1,6 @@
 //! The hosts of a cluster and what runs on them: real servers over real stores on simulated disks, real clients.
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::future::Future;
 use std::path::Path;
 use std::rc::Rc;
@@ -9,13 +10,13 @@ use layout::LayoutSpec;
 use mds::{MdsConfig, MetaKv, MkfsOptions};
 use oss::OstConfig;
 use oss::store::{ObjectStore, StoreIdentity};
-use ptlrpc::ClusterKey;
+use ptlrpc::{ClusterKey, Server};
 use roles::{MdsRole, OssRole};
-use rt::{Nid, Rt};
+use rt::{LocalFuture, Nid, Rt};
 use simworld::{Host, Sim};
 use store_file::{FileStore, FileStoreConfig};
 use store_redb::RedbKv;
-use types::{ClientId, Duration, MIB, OstIndex};
+use types::{ClientId, Duration, FsError, MIB, OstIndex};
 
 use super::config::ClusterConfig;
 
@@ -65,15 +66,26 @@ pub struct Node {
     running: RefCell<Running>,
     /// Starts so far.
     pub starts: Cell<u64>,
+    /// The identities under which the client joined, the latest last.
+    identities: RefCell<Vec<ClientId>>,
+    rt: RefCell<Option<Rt>>,
 }
 
 impl Node {
     fn new(sim: &Sim, id: NodeId) -> Rc<Node> {
         let running = RefCell::new(Running::Nothing);
-        Rc::new(Node { id, host: sim.host(&id.to_string()), running, starts: Cell::new(0) })
+        Rc::new(Node {
+            id,
+            host: sim.host(&id.to_string()),
+            running,
+            starts: Cell::new(0),
+            identities: RefCell::default(),
+            rt: RefCell::new(None),
+        })
     }
     /// Forgets what ran: the process is dead already. What knows each other in rings is told to let go.
     fn forget(&self) {
+        self.rt.borrow_mut().take();
         match self.running.replace(Running::Nothing) {
             Running::Nothing => {}
             Running::Mds(role) => {
@@ -87,14 +99,12 @@ impl Node {
             Running::Client(client) => client.abandon(),
         }
     }
-    /// Ends the process; with `power` the host, too.
-    pub fn kill(&self, power: bool) {
-        if power {
-            self.host.lose_power();
-        } else {
-            self.host.kill();
+    fn server(&self) -> Option<Rc<Server>> {
+        match &*self.running.borrow() {
+            Running::Mds(role) => Some(role.server.clone()),
+            Running::Oss(role, _) => Some(role.server.clone()),
+            _ => None,
         }
-        self.forget();
     }
 }
 
@@ -111,6 +121,8 @@ pub struct Cluster {
     /// Clients.
     pub clients: Vec<Rc<Node>>,
     key: ClusterKey,
+    /// Evictions by servers that run no more.
+    past_evictions: RefCell<BTreeMap<ClientId, u64>>,
 }
 
 /// Runs `work` as a task of the process behind `rt`; `None` when that process ended first.
@@ -128,7 +140,7 @@ impl Cluster {
         let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
         let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
-        Cluster { sim, config, mds, osses, clients, key }
+        Cluster { sim, config, mds, osses, clients, key, past_evictions: RefCell::default() }
     }
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
@@ -194,10 +206,15 @@ impl Cluster {
         let node = self.node(id).clone();
         let rt = node.host.boot();
         node.starts.set(node.starts.get() + 1);
+        *node.rt.borrow_mut() = Some(rt.clone());
+        let identity = ClientId(rt.random() << 8 | node.starts.get());
         let started = match id {
             NodeId::Mds => inside(&rt, self.mds_role(rt.clone())).await,
             NodeId::Oss(_) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT))).await,
-            NodeId::Client(i) => inside(&rt, self.client_role(rt.clone(), i)).await,
+            NodeId::Client(_) => {
+                node.identities.borrow_mut().push(identity);
+                inside(&rt, self.client_role(rt.clone(), identity)).await
+            }
         };
         match started {
             Some(Ok(running)) => {
@@ -236,10 +253,10 @@ impl Cluster {
         }
     }
 
-    fn client_role(&self, rt: Rt, index: usize) -> impl Future<Output = Result<Running, String>> + use<> {
+    fn client_role(&self, rt: Rt, identity: ClientId) -> impl Future<Output = Result<Running, String>> + use<> {
         let config = ClientConfig {
             key: self.key.clone(),
-            client: ClientId(rt.random() << 8 | index as u64),
+            client: identity,
             cache_bytes: self.config.client_cache_bytes,
             dirty_bytes_max: (self.config.client_cache_bytes / 2).max(MIB),
             ..ClientConfig::new(self.mds_nid())
@@ -260,10 +277,110 @@ impl Cluster {
         }
     }
 
+    /// Runs `work` on a client as a task of its process; `None` when it does not run, or died meanwhile.
+    pub async fn on<T: 'static>(&self, index: usize, work: impl AsyncFnOnce(Rc<Client>) -> T + 'static) -> Option<T> {
+        let client = self.client(index)?;
+        let rt = client.rt().clone();
+        inside(&rt, async move { work(client).await }).await
+    }
+
+    /// Ends a node's process; with `power` its host, too.
+    pub fn kill(&self, id: NodeId, power: bool) {
+        let node = self.node(id);
+        if power {
+            node.host.lose_power();
+        } else {
+            node.host.kill();
+        }
+        if let Some(server) = node.server() {
+            let mut past = self.past_evictions.borrow_mut();
+            for id in self.clients.iter().flat_map(|c| c.identities.borrow().clone()) {
+                *past.entry(id).or_default() += server.evictions(id);
+            }
+        }
+        node.forget();
+    }
+
+    /// How many times any server evicted the client that runs on a node, or ran there last.
+    #[must_use]
+    pub fn evictions(&self, index: usize) -> u64 {
+        let Some(id) = self.clients[index].identities.borrow().last().copied() else { return 0 };
+        let past = self.past_evictions.borrow().get(&id).copied().unwrap_or(0);
+        past + self.nodes().filter_map(|n| n.server()).map(|s| s.evictions(id)).sum::<u64>()
+    }
+
+    /// The identities of a client's earlier processes; with `but_last` not the latest.
+    #[must_use]
+    pub fn identities(&self, index: usize, but_last: bool) -> Vec<ClientId> {
+        let mut all = self.clients[index].identities.borrow().clone();
+        if but_last {
+            all.pop();
+        }
+        all
+    }
+
+    /// Whether all servers run and none of them knows the client.
+    #[must_use]
+    pub fn has_forgotten(&self, client: ClientId) -> bool {
+        let servers = std::iter::once(&self.mds).chain(&self.osses);
+        servers.into_iter().all(|n| {
+            let targets = match &*n.running.borrow() {
+                Running::Mds(role) => vec![(role.server.clone(), ptlrpc::Service::target(&*role.mds))],
+                Running::Oss(role, _) => {
+                    role.oss.osts().iter().map(|o| (role.server.clone(), ptlrpc::Service::target(&**o))).collect()
+                }
+                _ => return false,
+            };
+            targets.iter().all(|(s, t)| s.exports(t).iter().all(|e| e.client() != client))
+        })
+    }
+
+    /// Stops a node as an operator does: clients leave, servers commit everything.
+    ///
+    /// # Errors
+    /// What its store answers.
+    pub async fn stop(&self, id: NodeId) -> Result<(), String> {
+        let node = self.node(id);
+        let work: LocalFuture<Result<(), FsError>> = match &*node.running.borrow() {
+            Running::Nothing => return Err(format!("{id} does not run")),
+            Running::Mds(role) => {
+                let (server, mds) = (role.server.clone(), role.mds.clone());
+                Box::pin(async move {
+                    server.stop();
+                    mds.stop().await
+                })
+            }
+            Running::Oss(role, _) => {
+                let (server, osts) = (role.server.clone(), role.oss.osts());
+                Box::pin(async move {
+                    server.stop();
+                    for ost in osts {
+                        ost.close().await?;
+                    }
+                    Ok(())
+                })
+            }
+            Running::Client(client) => {
+                let client = client.clone();
+                Box::pin(async move {
+                    client.leave().await;
+                    Ok(())
+                })
+            }
+        };
+        let rt = node.rt.borrow().clone().ok_or_else(|| format!("{id} does not run"))?;
+        let stopped = inside(&rt, work).await;
+        self.kill(id, false);
+        match stopped {
+            Some(done) => done.map_err(|e| format!("{id} stops: {e}")),
+            None => Err(format!("{id} died while it stopped")),
+        }
+    }
+
     /// Ends every process.
     pub fn end(&self) {
-        for node in self.nodes() {
-            node.kill(false);
+        for node in self.nodes().map(|n| n.id).collect::<Vec<_>>() {
+            self.kill(node, false);
         }
     }
 }

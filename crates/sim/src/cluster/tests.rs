@@ -40,3 +40,21 @@ fn a_file_written_on_one_client_is_read_on_another() {
     let (a, b) = (run(), run());
     assert_eq!(a, b);
 }
+
+fn config(seed: u64) -> RunConfig {
+    RunConfig {
+        world: SimConfig { shuffle: 0.1, loss: 0.001, sync_time: Duration::from_micros(500), ..SimConfig::new(seed) },
+        cluster: ClusterConfig::default(),
+        work: WorkConfig { seconds: 20.0, ..WorkConfig::default() },
+        faults: FaultConfig::default(),
+    }
+}
+
+#[test]
+fn without_faults_every_program_sees_what_it_must() {
+    let mut c = config(1);
+    c.faults.interval_s = 0.0;
+    let report = run(&c);
+    assert_eq!(report.complaints, Vec::<String>::new(), "{report:?}");
+    assert!(report.counts.operations > 1000, "{report:?}");
+}

@@ -50,7 +50,12 @@ pub(crate) fn parse_outages(text: &str) -> Result<Vec<(u32, f64, f64)>, String> 
         .collect()
 }
 
-pub(super) static ROWS: &[Row] = &[
+/// All rows.
+pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
+    ROWS.iter().chain(super::cluster_keys::ROWS)
+}
+
+static ROWS: &[Row] = &[
     Row { name: "seed", default: "1", kind: Kind::Int(0, u64::MAX), meaning: "Of every random stream." },
     Row { name: "clients", default: "8000", kind: Kind::Int(1, 4_000_000), meaning: "Clients that do bulk I/O." },
     Row { name: "oss_count", default: "144", kind: Kind::Int(1, 60_000), meaning: "OSS nodes with one OST each." },

@@ -75,6 +75,7 @@ impl Reader<'_> {
                 "test" => s.test = self.string(value)?,
                 "status" => s.status = self.at(value.span(), Status::named(&self.string(value)?))?,
                 "world" => s.world = self.at(value.span(), WorldKind::named(&self.string(value)?))?,
+                "fidelity" => s.world = self.at(value.span(), super::fidelity(&self.string(value)?))?,
                 "seeds" => s.seeds = self.numbers(value)?.into_iter().map(|x| x as u64).collect(),
                 "params" => self.flatten("", self.table(value)?, &mut |at, k, v| self.param(&mut s.params, at, k, v))?,
                 "smoke" => self.flatten("", self.table(value)?, &mut |at, k, v| self.param(&mut s.smoke, at, k, v))?,
@@ -92,7 +93,7 @@ impl Reader<'_> {
                     }
                 }
                 "plot" => s.plots.push(self.plot(self.table(value)?)?),
-                other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, description, test, seeds, params, sweep, smoke, expect, plot"))),
+                other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, fidelity, description, test, seeds, params, sweep, smoke, expect, plot"))),
             }
         }
         for (name, value) in [("id", &s.id), ("title", &s.title), ("source", &s.source)] {

@@ -1,4 +1,5 @@
 //! Scenarios: what to simulate, what to vary, what to expect. One TOML file each, under `sim/scenarios/AREA/ID.toml`.
+mod cluster_keys;
 mod keys;
 mod load;
 mod params;
@@ -23,6 +24,8 @@ pub enum WorldKind {
     Readahead,
     /// A create storm on one MDS.
     Create,
+    /// Whole clusters of real nodes: full fidelity.
+    Cluster,
     /// Nothing runs here: the claim is a test of a room, which the scenario names.
     Reference,
 }
@@ -35,9 +38,21 @@ impl WorldKind {
             "cache" => Ok(WorldKind::Cache),
             "readahead" => Ok(WorldKind::Readahead),
             "create" => Ok(WorldKind::Create),
+            "cluster" => Ok(WorldKind::Cluster),
             "reference" => Ok(WorldKind::Reference),
-            _ => Err(format!("'{name}' is not a world; there are: light, survey, cache, readahead, create, reference")),
+            _ => Err(format!(
+                "'{name}' is not a world; there are: light, survey, cache, readahead, create, cluster, reference"
+            )),
         }
+    }
+}
+
+/// The world that a fidelity's name stands for.
+fn fidelity(name: &str) -> Result<WorldKind, String> {
+    match name {
+        "full" => Ok(WorldKind::Cluster),
+        "light" => Ok(WorldKind::Light),
+        _ => Err(format!("'{name}' is not a fidelity; there are: full (world cluster), light")),
     }
 }
 

@@ -2,7 +2,7 @@
 //! here, so all refuse the same values with the same words.
 //!
 //! `nrs.*` and `cache.*` keys beside the policy's name are the rooms' own tables.
-use super::keys::{Kind, ROWS};
+use super::keys::{Kind, rows};
 use std::collections::BTreeMap;
 use types::parse_size;
 
@@ -19,7 +19,7 @@ impl Params {
     /// A sentence naming key, value and what would be right. Nothing has changed then.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), String> {
         let text = text.trim();
-        if let Some(row) = ROWS.iter().find(|r| r.name == key) {
+        if let Some(row) = rows().find(|r| r.name == key) {
             row.kind.check(text).map_err(|why| format!("{key} = '{text}' is refused: {why}"))?;
         } else if let Some(room_key) = key.strip_prefix("nrs.") {
             nrs::NrsConfig::default().set(room_key, text).map_err(|e| format!("{key}: {e}"))?;
@@ -38,7 +38,7 @@ impl Params {
     pub fn text(&self, key: &str) -> &str {
         match self.set.get(key) {
             Some(v) => v,
-            None => ROWS.iter().find(|r| r.name == key).map_or("", |r| r.default),
+            None => rows().find(|r| r.name == key).map_or("", |r| r.default),
         }
     }
     /// What was set, ascending by key.
@@ -48,15 +48,14 @@ impl Params {
     /// Every key with its value, rooms' keys only where set.
     #[must_use]
     pub fn all(&self) -> BTreeMap<String, String> {
-        let mut all: BTreeMap<String, String> =
-            ROWS.iter().map(|r| (r.name.to_string(), r.default.to_string())).collect();
+        let mut all: BTreeMap<String, String> = rows().map(|r| (r.name.to_string(), r.default.to_string())).collect();
         all.extend(self.set.clone());
         all
     }
     /// Every key with its value as JSON: numbers as numbers, sizes in bytes.
     #[must_use]
     pub fn typed(&self) -> BTreeMap<String, serde_json::Value> {
-        let typed = |key: &str, text: String| match ROWS.iter().find(|r| r.name == key).map(|r| &r.kind) {
+        let typed = |key: &str, text: String| match rows().find(|r| r.name == key).map(|r| &r.kind) {
             Some(Kind::Int(..)) => self.int(key).into(),
             Some(Kind::Float(..)) => self.float(key).into(),
             Some(Kind::Size(..)) => self.size(key).into(),
@@ -136,7 +135,7 @@ fn unknown_key(key: &str) -> String {
         let tail = |s: &str| s.rsplit('.').next().unwrap_or(s).to_string();
         tail(name) == tail(key) || name.contains(key) || key.contains(name)
     };
-    let similar: Vec<&str> = ROWS.iter().map(|r| r.name).filter(|n| close(n)).collect();
+    let similar: Vec<&str> = rows().map(|r| r.name).filter(|n| close(n)).collect();
     if similar.is_empty() {
         format!("unknown key '{key}'; `stria sim list --keys` shows all")
     } else {
@@ -148,7 +147,7 @@ fn unknown_key(key: &str) -> String {
 #[must_use]
 pub fn keys_markdown() -> String {
     let mut out = String::from("| key | default | range | meaning |\n|---|---|---|---|\n");
-    for r in ROWS {
+    for r in rows() {
         let default = if r.default.is_empty() { "none" } else { r.default };
         out.push_str(&format!("| `{}` | {default} | {} | {} |\n", r.name, r.kind.range(), r.meaning));
     }
@@ -164,7 +163,7 @@ mod tests {
 
     #[test]
     fn every_default_is_in_its_own_range() {
-        for row in ROWS {
+        for row in rows() {
             Params::default().set(row.name, row.default).unwrap();
         }
     }

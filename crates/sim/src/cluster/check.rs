@@ -1,0 +1,74 @@
+//! After a run: what the stores hold, read without any server, as `stria fsck` reads it.
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use mds::MetaKv;
+use oss::store::ObjectStore;
+use types::ObjectId;
+
+use super::context::Context;
+use super::nodes::{open_mdt, open_ost};
+
+/// Checks all stores against themselves and each other. The cluster has been stopped.
+pub async fn check_stores(context: &Rc<Context>) {
+    let cluster = &context.cluster;
+    let rt = cluster.mds.host.boot();
+    let report = match open_mdt(&rt, false) {
+        Ok(kv) => {
+            let kv: Rc<dyn MetaKv> = kv;
+            mds::check::check(&kv).await.map_err(|e| e.to_string())
+        }
+        Err(e) => Err(e),
+    };
+    let report = match report {
+        Ok(report) => report,
+        Err(e) => return context.complain(format!("the metadata store: {e}")),
+    };
+    for finding in &report.findings {
+        context.complain(format!("the metadata store: {finding}"));
+    }
+    context.count(|c| c.checks += report.inodes.len() as u64);
+    let owned: BTreeSet<ObjectId> = report.objects.keys().chain(&report.doomed).copied().collect();
+    let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
+    for (i, oss) in cluster.osses.iter().enumerate() {
+        let rt = oss.host.boot();
+        match open_ost(&rt).await {
+            Ok(store) => check_ost(context, i, &store, &owned, &mut missing).await,
+            Err(e) => context.complain(format!("the store of OST {i}: {e}")),
+        }
+    }
+    for object in missing {
+        context.complain(format!("object {object} of file {} is on no OST", report.objects[&object]));
+    }
+    cluster.end();
+}
+
+async fn check_ost(
+    context: &Rc<Context>,
+    index: usize,
+    store: &dyn ObjectStore,
+    owned: &BTreeSet<ObjectId>,
+    missing: &mut BTreeSet<ObjectId>,
+) {
+    let mut after = ObjectId::default();
+    loop {
+        let page = match store.objects(after, 1000).await {
+            Ok(page) => page,
+            Err(e) => return context.complain(format!("OST {index}: {e}")),
+        };
+        let Some(last) = page.last() else { return };
+        after = last.object;
+        for info in &page {
+            context.count(|c| c.checks += 1);
+            missing.remove(&info.object);
+            let empty = info.attr.size == 0 && info.attr.blocks == 0;
+            if !owned.contains(&info.object) && !empty {
+                context.complain(format!("OST {index}: {} has {} bytes and no file", info.object, info.attr.size));
+            }
+            match store.verify(info.object).await {
+                Ok(bad) => bad.iter().for_each(|b| context.complain(format!("OST {index}: {b:?}"))),
+                Err(e) => context.complain(format!("OST {index}: {}: {e}", info.object)),
+            }
+        }
+    }
+}

@@ -1,0 +1,190 @@
+//! What programs, faults and checks of one run share.
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use client::Client;
+use types::{Duration, Rng};
+
+use super::model::Author;
+use super::nodes::{Cluster, NodeId};
+
+/// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
+const HANG: Duration = Duration::from_secs(1800);
+/// Complaints kept.
+const COMPLAINTS_MAX: usize = 20;
+
+/// Counters of a run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Operations carried out.
+    pub operations: u64,
+    /// Operations whose client died or was evicted meanwhile.
+    pub lost: u64,
+    /// Comparisons with the model.
+    pub checks: u64,
+    /// Faults.
+    pub faults: u64,
+    /// Processes killed and hosts without power.
+    pub kills: u64,
+    /// Longest operation in virtual nanoseconds.
+    pub longest_ns: u64,
+}
+
+/// One run.
+pub struct Context {
+    /// The cluster.
+    pub cluster: Cluster,
+    /// What was counted.
+    pub counts: Cell<Counts>,
+    /// What went wrong.
+    complaints: RefCell<Vec<String>>,
+    /// Faults may begin no longer.
+    pub ending: Cell<bool>,
+    /// Everything runs and nothing goes wrong any more.
+    pub calm: Cell<bool>,
+    /// Disks that fail now.
+    pub disks_failing: Cell<u32>,
+    /// Beginnings and ends of disk failures so far.
+    pub disk_failures: Cell<u64>,
+    stamps: Cell<u64>,
+    seed: u64,
+}
+
+impl Context {
+    /// A run over a cluster.
+    #[must_use]
+    pub fn new(cluster: Cluster, seed: u64) -> Rc<Context> {
+        Rc::new(Context {
+            cluster,
+            counts: Cell::default(),
+            complaints: RefCell::default(),
+            ending: Cell::new(false),
+            calm: Cell::new(false),
+            disks_failing: Cell::new(0),
+            disk_failures: Cell::new(0),
+            stamps: Cell::new(0),
+            seed,
+        })
+    }
+    /// The random stream of a part of the run.
+    #[must_use]
+    pub fn rng(&self, name: &str) -> Rng {
+        Rng::named(self.seed, name)
+    }
+    /// A number that stands for one write.
+    pub fn stamp(&self) -> u64 {
+        self.stamps.set(self.stamps.get() + 1);
+        self.stamps.get()
+    }
+    /// Changes the counters.
+    pub fn count(&self, f: impl FnOnce(&mut Counts)) {
+        let mut c = self.counts.get();
+        f(&mut c);
+        self.counts.set(c);
+    }
+    /// Something is not as it must be.
+    pub fn complain(&self, text: impl Into<String>) {
+        let text = format!("at {:.6} s: {}", self.cluster.sim.now().0 as f64 / 1e9, text.into());
+        tracing::error!("{text}");
+        let mut all = self.complaints.borrow_mut();
+        if all.len() < COMPLAINTS_MAX {
+            all.push(text);
+        }
+    }
+    /// Everything that was not as it must be.
+    #[must_use]
+    pub fn complaints(&self) -> Vec<String> {
+        self.complaints.borrow().clone()
+    }
+    /// Whether a run that went wrong should go on no longer.
+    #[must_use]
+    pub fn failed(&self) -> bool {
+        !self.complaints.borrow().is_empty()
+    }
+    /// Whatever comes of it counts as a check.
+    pub fn expect(&self, what: &str, outcome: Result<(), String>) {
+        self.count(|c| c.checks += 1);
+        if let Err(e) = outcome {
+            self.complain(format!("{what}: {e}"));
+        }
+    }
+
+    /// Who writes on a client now; `None` when it does not run.
+    #[must_use]
+    pub fn author(&self, client: usize) -> Option<Author> {
+        self.cluster.client(client)?;
+        Some(Author {
+            client,
+            start: self.cluster.clients[client].starts.get(),
+            evictions: self.cluster.evictions(client),
+            disk_failures: self.disk_failures.get(),
+        })
+    }
+    /// Whether everything that was answered to an author holds.
+    #[must_use]
+    pub fn is_sound(&self, author: Author) -> bool {
+        self.disks_failing.get() == 0 && self.author(author.client) == Some(author)
+    }
+    /// A client that runs, waiting for one.
+    pub async fn any_client(&self, rng: &mut Rng) -> usize {
+        loop {
+            let running: Vec<usize> =
+                (0..self.cluster.clients.len()).filter(|c| self.cluster.client(*c).is_some()).collect();
+            if !running.is_empty() {
+                return running[rng.below(running.len() as u64) as usize];
+            }
+            self.cluster.sim.sleep(Duration::from_millis(100)).await;
+        }
+    }
+    /// Runs an operation on a client. `None` when the client died meanwhile, or the operation hung, which is
+    /// complained about.
+    pub async fn on<T: 'static>(
+        &self,
+        client: usize,
+        what: &str,
+        work: impl AsyncFnOnce(Rc<Client>) -> T + 'static,
+    ) -> Option<T> {
+        let begin = self.cluster.sim.now();
+        let outcome = rt::sync::race(self.cluster.on(client, work), self.cluster.sim.sleep(HANG)).await;
+        let took = self.cluster.sim.now().since(begin).as_nanos() as u64;
+        self.count(|c| {
+            c.operations += 1;
+            c.longest_ns = c.longest_ns.max(took);
+        });
+        tracing::debug!(client, took_ms = took / 1_000_000, "{what}");
+        match outcome {
+            Ok(done) => {
+                self.count(|c| c.lost += u64::from(done.is_none()));
+                done
+            }
+            Err(()) => {
+                self.complain(format!("{what} on client{client} hangs since {:.6} s", begin.0 as f64 / 1e9));
+                None
+            }
+        }
+    }
+    /// Waits until no server knows a client of the past any more, so that nothing of it is under way.
+    pub async fn wait_forgotten(&self, author: Author) {
+        let now = self.cluster.clients[author.client].starts.get();
+        let runs = self.cluster.client(author.client).is_some();
+        if runs && now == author.start {
+            return;
+        }
+        let identities = self.dead_identities(author.client);
+        for id in identities {
+            let mut rounds = 0;
+            while !self.cluster.has_forgotten(id) {
+                self.cluster.sim.sleep(Duration::from_millis(500)).await;
+                rounds += 1;
+                if rounds > 2 * HANG.as_secs() {
+                    self.complain(format!("{} is still known to a server", NodeId::Client(author.client)));
+                    return;
+                }
+            }
+        }
+    }
+    fn dead_identities(&self, client: usize) -> Vec<types::ClientId> {
+        let runs = self.cluster.client(client).is_some();
+        self.cluster.identities(client, runs)
+    }
+}

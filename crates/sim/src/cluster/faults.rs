@@ -1,0 +1,258 @@
+//! What goes wrong, when: drawn from the seed, one fault after another, several at a time.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
+use std::rc::Rc;
+
+use simworld::DiskFault;
+use types::{Duration, Rng};
+
+use super::context::Context;
+use super::nodes::NodeId;
+
+/// How often what goes wrong.
+#[derive(Clone, Debug)]
+pub struct FaultConfig {
+    /// Seconds between two faults on average; 0: none.
+    pub interval_s: f64,
+    /// Share of faults that kill the metadata server. All shares are relative to their sum.
+    pub kill_mds: f64,
+    /// Share that kills an object storage server.
+    pub kill_oss: f64,
+    /// Share that kills a client.
+    pub kill_client: f64,
+    /// Share that resets the connections between two nodes.
+    pub reset: f64,
+    /// Share that cuts the network between two nodes.
+    pub cut: f64,
+    /// Share that makes a server's disk slow.
+    pub slow_disk: f64,
+    /// Share that makes operations of a server's disk fail; the server is restarted then.
+    pub disk_error: f64,
+    /// Probability that a kill takes the host's power, so that what was not synced is lost or torn.
+    pub power: f64,
+    /// Longest time until a killed node is started again.
+    pub down_max_s: f64,
+    /// Longest cut.
+    pub cut_max_s: f64,
+}
+
+impl Default for FaultConfig {
+    fn default() -> FaultConfig {
+        FaultConfig {
+            interval_s: 2.0,
+            kill_mds: 2.0,
+            kill_oss: 3.0,
+            kill_client: 0.0,
+            reset: 3.0,
+            cut: 2.0,
+            slow_disk: 1.0,
+            disk_error: 0.0,
+            power: 0.5,
+            down_max_s: 10.0,
+            cut_max_s: 8.0,
+        }
+    }
+}
+
+/// A client's last operations are on stable storage after this long; until then its death and the metadata server's
+/// together may lose them.
+const COMMITTED_AFTER: Duration = Duration::from_secs(3);
+
+/// Draws faults until the run is calm, and waits for all of them to be over.
+pub struct Faults {
+    context: Rc<Context>,
+    config: FaultConfig,
+    /// Nodes that a fault has its hands on.
+    busy: RefCell<BTreeSet<NodeId>>,
+    under_way: Cell<u32>,
+    client_died: Cell<u64>,
+}
+
+impl Faults {
+    /// Faults for a run.
+    #[must_use]
+    pub fn new(context: Rc<Context>, config: FaultConfig) -> Rc<Faults> {
+        Rc::new(Faults {
+            context,
+            config,
+            busy: RefCell::default(),
+            under_way: Cell::new(0),
+            client_died: Cell::new(0),
+        })
+    }
+
+    /// Lets things go wrong until the run is ending, and says that all is calm when the last fault is over.
+    pub async fn run(self: Rc<Self>) {
+        let mut rng = self.context.rng("faults");
+        while !self.context.ending.get() {
+            let none = self.config.interval_s <= 0.0;
+            let pause = if none { 0.5 } else { self.config.interval_s * 2.0 * rng.unit() };
+            self.sleep(pause).await;
+            if none || self.context.ending.get() {
+                continue;
+            }
+            let (me, own) = (self.clone(), Rng::new(rng.next_u64()));
+            self.under_way.set(self.under_way.get() + 1);
+            self.context.cluster.sim.spawn(async move {
+                me.one(own).await;
+                me.under_way.set(me.under_way.get() - 1);
+            });
+        }
+        while self.under_way.get() > 0 {
+            self.sleep(0.1).await;
+        }
+        self.context.calm.set(true);
+    }
+
+    async fn sleep(&self, seconds: f64) {
+        self.context.cluster.sim.sleep(Duration::from_nanos((seconds * 1e9) as u64)).await;
+    }
+
+    async fn one(&self, mut rng: Rng) {
+        let c = &self.config;
+        let shares = [c.kill_mds, c.kill_oss, c.kill_client, c.reset, c.cut, c.slow_disk, c.disk_error];
+        let mut at = rng.unit() * shares.iter().sum::<f64>();
+        let kind = shares.iter().position(|s| {
+            at -= s;
+            at < 0.0
+        });
+        match kind {
+            Some(0) => self.kill_server(NodeId::Mds, &mut rng).await,
+            Some(1) => {
+                let oss = self.any_oss(&mut rng);
+                self.kill_server(oss, &mut rng).await;
+            }
+            Some(2) => self.kill_client(&mut rng).await,
+            Some(3) => self.reset(&mut rng),
+            Some(4) => self.cut(&mut rng).await,
+            Some(5) => self.slow_disk(&mut rng).await,
+            Some(6) => self.disk_error(&mut rng).await,
+            _ => {}
+        }
+    }
+
+    fn any_oss(&self, rng: &mut Rng) -> NodeId {
+        NodeId::Oss(rng.below(self.context.cluster.osses.len() as u64) as usize)
+    }
+    fn any_server(&self, rng: &mut Rng) -> NodeId {
+        if rng.chance(0.4) { NodeId::Mds } else { self.any_oss(rng) }
+    }
+    fn any_pair(&self, rng: &mut Rng) -> (NodeId, NodeId) {
+        let server = self.any_server(rng);
+        if server != NodeId::Mds && rng.chance(0.25) {
+            return (NodeId::Mds, server);
+        }
+        (NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize), server)
+    }
+    fn note(&self, what: &str) {
+        tracing::info!("fault: {what}");
+        self.context.count(|c| c.faults += 1);
+    }
+    /// Takes a node for a fault; false when another fault has it or it does not run.
+    fn take(&self, id: NodeId) -> bool {
+        self.context.cluster.node(id).host.runs() && self.busy.borrow_mut().insert(id)
+    }
+    fn give_back(&self, id: NodeId) {
+        self.busy.borrow_mut().remove(&id);
+    }
+    /// The death of the metadata server and of a client must not fall together.
+    fn client_died_lately(&self) -> bool {
+        let died = self.client_died.get();
+        died > 0 && self.context.cluster.sim.now().0 - died < COMMITTED_AFTER.as_nanos() as u64
+    }
+
+    async fn kill_server(&self, id: NodeId, rng: &mut Rng) {
+        if id == NodeId::Mds && self.client_died_lately() || !self.take(id) {
+            return;
+        }
+        let cluster = &self.context.cluster;
+        let power = rng.chance(self.config.power);
+        if power && rng.chance(0.6) {
+            let nth = 1 + rng.below(4);
+            self.note(&format!("{id} loses its power before its {nth}th sync"));
+            cluster.node(id).host.lose_power_at_sync(nth);
+            for _ in 0..60 {
+                if !cluster.node(id).host.runs() {
+                    break;
+                }
+                self.sleep(0.05).await;
+            }
+        } else {
+            self.note(&format!("{id} {}", if power { "loses its power" } else { "is killed" }));
+        }
+        self.restart(id, power, rng).await;
+        self.give_back(id);
+    }
+
+    /// Ends a node and starts it again some time later.
+    async fn restart(&self, id: NodeId, power: bool, rng: &mut Rng) {
+        let cluster = &self.context.cluster;
+        cluster.kill(id, power);
+        self.context.count(|c| c.kills += 1);
+        // Short outages are as likely as long ones.
+        let down = self.config.down_max_s * rng.unit() * rng.unit();
+        self.sleep(down).await;
+        if let Err(e) = cluster.start(id).await {
+            self.context.complain(e);
+        }
+        tracing::info!("{id} runs again");
+    }
+
+    async fn kill_client(&self, rng: &mut Rng) {
+        let id = NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize);
+        if self.busy.borrow().contains(&NodeId::Mds) || !self.take(id) {
+            return;
+        }
+        let power = rng.chance(self.config.power);
+        self.note(&format!("{id} {}", if power { "loses its power" } else { "is killed" }));
+        self.client_died.set(self.context.cluster.sim.now().0);
+        self.restart(id, power, rng).await;
+        self.give_back(id);
+    }
+
+    fn reset(&self, rng: &mut Rng) {
+        let (a, b) = self.any_pair(rng);
+        let cluster = &self.context.cluster;
+        let n = cluster.sim.reset(&cluster.node(a).host, &cluster.node(b).host);
+        self.note(&format!("{n} connections between {a} and {b} are reset"));
+    }
+
+    async fn cut(&self, rng: &mut Rng) {
+        let (a, b) = self.any_pair(rng);
+        let cluster = &self.context.cluster;
+        let (x, y) = (&cluster.node(a).host, &cluster.node(b).host);
+        let time = self.config.cut_max_s * rng.unit() * rng.unit();
+        self.note(&format!("{a} and {b} are cut off from each other for {time:.3} s"));
+        cluster.sim.cut(x, y);
+        self.sleep(time).await;
+        cluster.sim.heal(x, y);
+    }
+
+    async fn slow_disk(&self, rng: &mut Rng) {
+        let id = self.any_server(rng);
+        let (times, seconds) = (10 + rng.below(500), 5.0 * rng.unit());
+        self.note(&format!("the disk of {id} is {times} times slower for {seconds:.3} s"));
+        self.context.cluster.node(id).host.set_disk_slowness(times);
+        self.sleep(seconds).await;
+        self.context.cluster.node(id).host.set_disk_slowness(1);
+    }
+
+    async fn disk_error(&self, rng: &mut Rng) {
+        let id = self.any_server(rng);
+        if id == NodeId::Mds && self.client_died_lately() || !self.take(id) {
+            return;
+        }
+        let kind = rng.below(3);
+        let fault = DiskFault { reads: kind == 0, writes: kind == 1, syncs: kind == 2, times: 1 + rng.below(3) as u32 };
+        self.note(&format!("the disk of {id} fails: {fault:?}"));
+        let c = &self.context;
+        c.disk_failures.set(c.disk_failures.get() + 1);
+        c.disks_failing.set(c.disks_failing.get() + 1);
+        c.cluster.node(id).host.set_disk_fault(fault);
+        self.sleep(5.0 * rng.unit()).await;
+        self.restart(id, false, rng).await;
+        c.disk_failures.set(c.disk_failures.get() + 1);
+        c.disks_failing.set(c.disks_failing.get() - 1);
+        self.give_back(id);
+    }
+}

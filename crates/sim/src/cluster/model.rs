@@ -1,0 +1,255 @@
+//! What a file must look like: every write with its author, and what each byte may be when authors are lost.
+//!
+//! A write counts for sure while its client lives and was not evicted, or once it was synced. What else was written may
+//! be there or not, byte by byte; what a survivor then finds and syncs is what counts from there on.
+use types::Extent;
+
+/// Who wrote: a client's process, as long as no server evicted it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+pub struct Author {
+    /// Client by index.
+    pub client: usize,
+    /// Its start.
+    pub start: u64,
+    /// Evictions of it before.
+    pub evictions: u64,
+    /// Times at which any server's disk failed before.
+    pub disk_failures: u64,
+}
+
+/// The byte that the write `stamp` puts at `offset`; never 0.
+#[must_use]
+pub fn byte(stamp: u64, offset: u64) -> u8 {
+    let x = (stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_mul(0xD6E8_FEB8_6659_FD93)) >> 32;
+    (x % 255) as u8 + 1
+}
+
+/// The bytes that the write `stamp` puts into `extent`.
+#[must_use]
+pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
+    (extent.start..extent.end).map(|o| byte(stamp, o)).collect()
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Change {
+    Write(Extent, u64),
+    Truncate(u64),
+}
+
+impl Change {
+    /// The byte it makes of `offset`, if it touches it.
+    fn at(&self, offset: u64) -> Option<u8> {
+        match self {
+            Change::Write(extent, stamp) if extent.contains_offset(offset) => Some(byte(*stamp, offset)),
+            Change::Truncate(size) if offset >= *size => Some(0),
+            _ => None,
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    change: Change,
+    author: Author,
+    /// On stable storage: nothing can undo it.
+    stable: bool,
+    /// It was answered with success.
+    answered: bool,
+}
+
+/// A file's content as its history allows it.
+#[derive(Clone, Debug, Default)]
+pub struct FileModel {
+    base: Vec<u8>,
+    history: Vec<Entry>,
+}
+
+/// Who can be relied on.
+pub type Sound<'a> = &'a dyn Fn(Author) -> bool;
+
+impl FileModel {
+    /// A write of `stamp` was made, or may have been made when it was not `answered`.
+    pub fn write(&mut self, extent: Extent, stamp: u64, author: Author, answered: bool) {
+        self.history.push(Entry { change: Change::Write(extent, stamp), author, stable: false, answered });
+        self.compact();
+    }
+    /// The file was cut or extended.
+    pub fn truncate(&mut self, size: u64, author: Author, answered: bool) {
+        self.history.push(Entry { change: Change::Truncate(size), author, stable: false, answered });
+        self.compact();
+    }
+    /// `author` synced the file with success, having done so far what the history says.
+    pub fn synced(&mut self, author: Author) {
+        for e in self.history.iter_mut().filter(|e| e.author == author && e.answered) {
+            e.stable = true;
+        }
+        self.compact();
+    }
+    /// This is the content from now on.
+    pub fn settle(&mut self, content: Vec<u8>) {
+        self.base = content;
+        self.history.clear();
+    }
+    /// Authors of what is not stable.
+    #[must_use]
+    pub fn authors(&self) -> Vec<Author> {
+        let mut all: Vec<Author> = self.history.iter().map(|e| e.author).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+    /// Changes that are not part of the base yet.
+    #[must_use]
+    pub fn pending(&self) -> usize {
+        self.history.len()
+    }
+    fn compact(&mut self) {
+        let done = self.history.iter().take_while(|e| e.stable).count();
+        for e in self.history.drain(..done) {
+            apply(&mut self.base, &e.change);
+        }
+    }
+
+    fn is_sure(e: &Entry, sound: Sound<'_>) -> bool {
+        e.stable || e.answered && sound(e.author)
+    }
+    /// The content when everything in the history was carried out.
+    #[must_use]
+    pub fn newest(&self) -> Vec<u8> {
+        let mut content = self.base.clone();
+        for e in &self.history {
+            apply(&mut content, &e.change);
+        }
+        content
+    }
+    /// Smallest and largest size that the file may have.
+    #[must_use]
+    pub fn sizes(&self, sound: Sound<'_>) -> (u64, u64) {
+        let mut range = (self.base.len() as u64, self.base.len() as u64);
+        for e in &self.history {
+            let sure = Self::is_sure(e, sound);
+            range = match e.change {
+                Change::Write(x, _) if sure => (range.0.max(x.end), range.1.max(x.end)),
+                Change::Write(x, _) => (range.0, range.1.max(x.end)),
+                Change::Truncate(size) if sure => (size, size),
+                Change::Truncate(size) => (range.0.min(size), range.1.max(size)),
+            };
+        }
+        range
+    }
+    fn may_be(&self, offset: u64, value: u8, sound: Sound<'_>) -> bool {
+        for e in self.history.iter().rev() {
+            if let Some(v) = e.change.at(offset) {
+                if v == value {
+                    return true;
+                }
+                if Self::is_sure(e, sound) {
+                    return false;
+                }
+            }
+        }
+        self.base.get(offset as usize).copied().unwrap_or(0) == value
+    }
+    /// Judges what a read of `len` bytes at `offset` gave.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check_read(&self, offset: u64, len: u64, got: &[u8], sound: Sound<'_>) -> Result<(), String> {
+        let (least, most) = self.sizes(sound);
+        let within = |size: u64| size.saturating_sub(offset).min(len);
+        let n = got.len() as u64;
+        if n < within(least) || n > within(most) {
+            return Err(format!("{n} of {len} bytes at {offset}, but the file has {least}..={most}"));
+        }
+        let newest = self.newest();
+        for (i, b) in got.iter().enumerate() {
+            let at = offset + i as u64;
+            if newest.get(at as usize) != Some(b) && !self.may_be(at, *b, sound) {
+                let want = newest.get(at as usize).copied().unwrap_or(0);
+                let bad = got[i..].iter().enumerate().filter(|(k, b)| newest.get(at as usize + k) != Some(*b)).count();
+                return Err(format!(
+                    "byte {at} is {b}, should be {want} ({bad} bytes from there on differ): {}",
+                    self.tell(at, sound)
+                ));
+            }
+        }
+        Ok(())
+    }
+    /// Judges a size.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check_size(&self, size: u64, sound: Sound<'_>) -> Result<(), String> {
+        let (least, most) = self.sizes(sound);
+        if (least..=most).contains(&size) {
+            return Ok(());
+        }
+        Err(format!("size {size}, but the file has {least}..={most}: {}", self.tell(size, sound)))
+    }
+    /// The latest changes that matter to `offset`, newest first.
+    fn tell(&self, offset: u64, sound: Sound<'_>) -> String {
+        let touching = self.history.iter().rev().filter(|e| e.change.at(offset).is_some()).take(4);
+        let mut lines: Vec<String> = touching
+            .map(|e| format!("{:?} by client{} (sure: {})", e.change, e.author.client, Self::is_sure(e, sound)))
+            .collect();
+        lines.push(format!("base {:?} of {} bytes", self.base.get(offset as usize), self.base.len()));
+        lines.join(", ")
+    }
+}
+
+fn apply(content: &mut Vec<u8>, change: &Change) {
+    match change {
+        Change::Write(x, stamp) => {
+            if content.len() < x.end as usize {
+                content.resize(x.end as usize, 0);
+            }
+            content[x.start as usize..x.end as usize].copy_from_slice(&bytes(*stamp, *x));
+        }
+        Change::Truncate(size) => content.resize(*size as usize, 0),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn author(client: usize) -> Author {
+        Author { client, start: 1, evictions: 0, disk_failures: 0 }
+    }
+
+    #[test]
+    fn a_lost_authors_write_may_be_there_or_not_and_a_survivors_must() {
+        let mut m = FileModel::default();
+        m.write(Extent::new(0, 10), 1, author(0), true);
+        m.synced(author(0));
+        m.write(Extent::new(0, 6), 2, author(0), true);
+        m.write(Extent::new(4, 8), 3, author(1), true);
+        let sound = |a: Author| a.client == 1;
+        let (one, two, three) =
+            (bytes(1, Extent::new(0, 10)), bytes(2, Extent::new(0, 10)), bytes(3, Extent::new(0, 10)));
+        let mut found = one.clone();
+        found[4..8].copy_from_slice(&three[4..8]);
+        assert!(m.check_read(0, 10, &found, &sound).is_ok());
+        found[1] = two[1];
+        assert!(m.check_read(0, 10, &found, &sound).is_ok());
+        assert!(m.check_read(0, 10, &found, &|_| true).is_err());
+        found[5] = two[5];
+        assert!(m.check_read(0, 10, &found, &sound).is_err());
+    }
+
+    #[test]
+    fn what_was_cut_reads_zeros_where_it_grows_again() {
+        let mut m = FileModel::default();
+        m.write(Extent::new(0, 10), 1, author(0), true);
+        m.truncate(4, author(0), true);
+        m.write(Extent::new(8, 10), 2, author(0), true);
+        let mut want = bytes(1, Extent::new(0, 4));
+        want.extend([0; 4]);
+        want.extend(bytes(2, Extent::new(8, 10)));
+        assert!(m.check_read(0, 100, &want, &|_| true).is_ok());
+        want[5] = 7;
+        assert!(m.check_read(0, 100, &want, &|_| true).is_err());
+        assert!(m.check_size(9, &|_| true).is_err());
+        assert!(m.check_size(9, &|_| false).is_ok());
+    }
+}

@@ -1,0 +1,191 @@
+//! One run: a cluster is made, programs work on it while things go wrong, then all is calm, and everything is checked.
+use std::rc::Rc;
+use std::sync::OnceLock;
+
+use cache::frames::FramePool;
+use simworld::{Sim, SimConfig};
+use types::{Duration, MIB};
+
+use super::check::check_stores;
+use super::config::ClusterConfig;
+use super::context::{Context, Counts};
+use super::faults::{FaultConfig, Faults};
+use super::nodes::{Cluster, NodeId};
+use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
+use super::tree::Tree;
+
+/// Virtual time for everything behind the last fault: recovery, evictions, final checks.
+const AFTERWARDS: Duration = Duration::from_secs(4 * 3600);
+
+/// Programs and how long they work.
+#[derive(Clone, Debug)]
+pub struct WorkConfig {
+    /// Programs on directories of their own.
+    pub trees: usize,
+    /// Programs on blocks of one file.
+    pub blocks: usize,
+    /// Programs that append to one log.
+    pub logs: usize,
+    /// Programs that raise one counter under a lock.
+    pub counters: usize,
+    /// Operations of each program at most.
+    pub operations: u64,
+    /// Virtual seconds with faults.
+    pub seconds: f64,
+}
+
+impl Default for WorkConfig {
+    fn default() -> WorkConfig {
+        WorkConfig { trees: 3, blocks: 2, logs: 2, counters: 2, operations: 1 << 20, seconds: 60.0 }
+    }
+}
+
+/// Everything about a run.
+#[derive(Clone, Debug)]
+pub struct RunConfig {
+    /// World: network, disks, seed.
+    pub world: SimConfig,
+    /// Nodes.
+    pub cluster: ClusterConfig,
+    /// Programs.
+    pub work: WorkConfig,
+    /// Faults.
+    pub faults: FaultConfig,
+}
+
+/// What a run gives.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RunReport {
+    /// What is not as it must be.
+    pub complaints: Vec<String>,
+    /// Counters.
+    pub counts: Counts,
+    /// Evictions of clients that were alive at the end.
+    pub evictions: u64,
+    /// Tasks polled.
+    pub events: u64,
+    /// Virtual nanoseconds.
+    pub virtual_ns: u64,
+    /// Over every message and every sync.
+    pub hash: u64,
+}
+
+/// Page frames of all runs of this process.
+fn frames() -> FramePool {
+    static POOL: OnceLock<FramePool> = OnceLock::new();
+    *POOL.get_or_init(|| FramePool::new(1024 * MIB))
+}
+
+/// Runs it.
+#[must_use]
+pub fn run(config: &RunConfig) -> RunReport {
+    let sim = Sim::new(config.world.clone(), frames());
+    let cluster = Cluster::new(sim, config.cluster.clone());
+    let context = Context::new(cluster, config.world.seed);
+    let limit = Duration::from_nanos((config.work.seconds * 1e9) as u64) + AFTERWARDS;
+    let sim = &context.cluster.sim;
+    if sim.run_for(whole(&context, config), limit).is_none() {
+        context.complain("the run does not come to its end");
+    }
+    let evictions = (0..context.cluster.clients.len()).map(|c| context.cluster.evictions(c)).sum();
+    context.cluster.end();
+    RunReport {
+        complaints: context.complaints(),
+        counts: context.counts.get(),
+        evictions,
+        events: sim.events(),
+        virtual_ns: sim.now().0,
+        hash: sim.hash().0,
+    }
+}
+
+async fn whole(context: &Rc<Context>, config: &RunConfig) {
+    if let Err(e) = begin(context).await {
+        return context.complain(format!("the cluster does not start: {e}"));
+    }
+    if let Err(e) = work(context, config).await {
+        return context.complain(e);
+    }
+    if context.failed() {
+        return;
+    }
+    if let Err(e) = end(context).await {
+        return context.complain(e);
+    }
+    check_stores(context).await;
+}
+
+async fn begin(context: &Rc<Context>) -> Result<(), String> {
+    let cluster = &context.cluster;
+    cluster.format().await?;
+    for id in cluster.nodes().map(|n| n.id).collect::<Vec<_>>() {
+        cluster.start(id).await?;
+    }
+    Ok(())
+}
+
+/// Lets programs work while faults happen; comes back when all have ended and said what they found.
+async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
+    let (w, sim) = (&config.work, &context.cluster.sim);
+    let operations = w.operations;
+    let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    for i in 0..w.trees {
+        let tree = Tree::new(context.clone(), i).await?;
+        tasks.push(Box::pin(tree.run(operations)));
+    }
+    if w.blocks > 0 {
+        let fid = make(context, "blocks", SHARED_BYTES).await?;
+        for i in 0..w.blocks as u64 {
+            tasks.push(Box::pin(Blocks::new(context.clone(), fid, i, w.blocks as u64).run(operations)));
+        }
+    }
+    let log = Log::new(context.clone(), make(context, "log", 0).await?);
+    tasks.extend((0..w.logs as u64).map(|i| Box::pin(log.clone().append(i, operations)) as rt::LocalFuture<()>));
+    let counter = Counter::new(context.clone(), make(context, "counter", 8).await?);
+    tasks.extend((0..w.counters as u64).map(|i| Box::pin(counter.clone().raise(i, operations)) as rt::LocalFuture<()>));
+    let faults = Faults::new(context.clone(), config.faults.clone());
+    let (timer, seconds) = (context.clone(), Duration::from_nanos((w.seconds * 1e9) as u64));
+    let quiet: rt::LocalFuture<()> = Box::pin(async move {
+        let sim = &timer.cluster.sim;
+        rt::sync::race(sim.sleep(seconds), async {
+            while !timer.failed() {
+                sim.sleep(Duration::from_millis(200)).await;
+            }
+        })
+        .await
+        .ok();
+        timer.ending.set(true);
+    });
+    tasks.push(quiet);
+    tasks.push(Box::pin(faults.run()));
+    let mut ends = Vec::new();
+    for task in tasks {
+        let (tx, rx) = rt::sync::oneshot();
+        sim.spawn(async move {
+            task.await;
+            tx.send(());
+        });
+        ends.push(rx);
+    }
+    rt::sync::join_all(ends).await;
+    if !context.failed() {
+        log.check().await;
+        counter.check().await;
+    }
+    Ok(())
+}
+
+/// Clients leave, servers stop in order.
+async fn end(context: &Rc<Context>) -> Result<(), String> {
+    let cluster = &context.cluster;
+    for c in 0..cluster.clients.len() {
+        cluster.stop(NodeId::Client(c)).await?;
+    }
+    // What removed files leave behind is destroyed in the background.
+    cluster.sim.sleep(Duration::from_secs(60)).await;
+    cluster.stop(NodeId::Mds).await?;
+    for i in 0..cluster.osses.len() {
+        cluster.stop(NodeId::Oss(i)).await?;
+    }
+    Ok(())
+}

@@ -1,0 +1,707 @@
+//! A program on a directory of its own: names and files made, written, cut, renamed, linked and removed, each operation
+//! on any of the clients, and every answer compared with what it must be.
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::{Client, NewFile, NewNode, OpenFile};
+use types::{Extent, Fid, FsError, Rng};
+use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
+
+use super::context::Context;
+use super::model::{Author, FileModel, bytes};
+
+const O_RDWR: u32 = 2;
+const O_CREAT_EXCL_RDWR: u32 = 0o302;
+const O_APPEND_RDWR: u32 = 0o2002;
+const O_DIRECT_RDWR: u32 = 0o40002;
+const O_TRUNC_RDWR: u32 = 0o1002;
+/// Names in each of the two directories.
+const NAMES: u64 = 5;
+/// Largest file.
+const FILE_BYTES_MAX: u64 = 400 << 10;
+/// Changes of a file not known to be stable, before it is settled.
+const PENDING_MAX: usize = 24;
+/// Attempts to settle a file between faults.
+const SETTLE_ATTEMPTS_MAX: u32 = 200;
+
+type Name = (usize, u64);
+
+struct File {
+    fid: Fid,
+    model: FileModel,
+}
+
+/// A file kept open on a client.
+struct Held {
+    author: Author,
+    open: Rc<OpenFile>,
+    file: usize,
+}
+
+/// See the module's head.
+pub struct Tree {
+    context: Rc<Context>,
+    id: usize,
+    rng: Rng,
+    dirs: [Fid; 2],
+    names: BTreeMap<Name, usize>,
+    files: BTreeMap<usize, File>,
+    next_file: usize,
+    held: Vec<Held>,
+}
+
+fn text(name: Name) -> Vec<u8> {
+    format!("n{}", name.1).into_bytes()
+}
+
+fn cred() -> Cred {
+    Cred::default()
+}
+
+/// Opens the file behind a name, which must have the expected id.
+async fn open_named(c: &Rc<Client>, dir: Fid, name: &[u8], fid: Fid, flags: u32) -> Result<Rc<OpenFile>, String> {
+    let entry = c.lookup(&cred(), dir, name).await.map_err(|e| format!("look-up: {e}"))?;
+    if entry.attr.fid != fid {
+        return Err(format!("the name stands for {}, should be {fid}", entry.attr.fid));
+    }
+    c.open(&cred(), fid, flags).await.map_err(|e| format!("open: {e}"))
+}
+
+async fn close(c: &Rc<Client>, file: &Rc<OpenFile>) -> Result<(), String> {
+    let flushed = c.flush_errors(file);
+    let released = c.release(file).await;
+    flushed.map_err(|e| format!("flush: {e}"))?;
+    released.map_err(|e| format!("close: {e}"))
+}
+
+impl Tree {
+    /// Makes the directories, on the first client, before anything goes wrong.
+    ///
+    /// # Errors
+    /// What a client answers.
+    pub async fn new(context: Rc<Context>, id: usize) -> Result<Tree, String> {
+        let rng = context.rng(&format!("program {id}"));
+        let made = context.on(0, "mkdir", async move |c| {
+            let node = || NewNode { kind: NodeKind::Directory, mode: 0o040_755, ..NewNode::default() };
+            let top = c.create(&cred(), Fid::ROOT, format!("tree{id}").as_bytes(), node()).await?.attr.fid;
+            let a = c.create(&cred(), top, b"a", node()).await?.attr.fid;
+            let b = c.create(&cred(), top, b"b", node()).await?.attr.fid;
+            Ok::<_, FsError>([a, b])
+        });
+        let dirs = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
+        Ok(Tree {
+            context,
+            id,
+            rng,
+            dirs,
+            names: BTreeMap::new(),
+            files: BTreeMap::new(),
+            next_file: 0,
+            held: Vec::new(),
+        })
+    }
+
+    /// Works until the run is calm or `operations` are done, then settles everything and looks at it from every client.
+    pub async fn run(mut self, operations: u64) {
+        let mut done = 0;
+        while done < operations && !self.context.calm.get() && !self.context.failed() {
+            self.one().await;
+            done += 1;
+            let pause = types::Duration::from_micros(self.rng.below(20_000));
+            self.context.cluster.sim.sleep(pause).await;
+        }
+        while !self.context.calm.get() {
+            self.context.cluster.sim.sleep(types::Duration::from_millis(100)).await;
+        }
+        self.finish().await;
+    }
+
+    async fn one(&mut self) {
+        self.drop_unsound();
+        match self.rng.below(100) {
+            0..14 => self.create().await,
+            14..40 => self.write().await,
+            40..46 => self.append().await,
+            46..62 => self.read().await,
+            62..68 => self.truncate().await,
+            68..74 => self.sync().await,
+            74..80 => self.rename().await,
+            80..86 => self.unlink().await,
+            86..89 => self.link().await,
+            89..92 => self.stat().await,
+            92..94 => self.list().await,
+            94..97 => self.hold().await,
+            97..99 => self.let_go().await,
+            _ => self.sync_all().await,
+        }
+        if let Some(id) = self.files.iter().find(|(_, f)| f.model.pending() > PENDING_MAX).map(|(id, _)| *id) {
+            self.settle(id).await;
+        }
+    }
+
+    // ---- who, what
+
+    async fn client(&mut self) -> (usize, Author) {
+        loop {
+            let c = self.context.any_client(&mut self.rng).await;
+            if let Some(author) = self.context.author(c) {
+                return (c, author);
+            }
+        }
+    }
+    /// An offset, small ones more often.
+    fn skewed(&mut self, steps: u64) -> u64 {
+        let shift = self.rng.below(steps) * 2;
+        self.rng.below(FILE_BYTES_MAX >> shift)
+    }
+    fn any_name(&mut self) -> Name {
+        (self.rng.below(2) as usize, self.rng.below(NAMES))
+    }
+    fn any_file(&mut self) -> Option<(Name, usize)> {
+        let n = self.names.len() as u64;
+        (n > 0).then(|| self.names.iter().nth(self.rng.below(n) as usize).map(|(n, f)| (*n, *f)))?
+    }
+    fn what(&self, verb: &str, name: Name) -> String {
+        format!("tree{}: {verb} {}/n{}", self.id, ["a", "b"][name.0], name.1)
+    }
+    fn drop_unsound(&mut self) {
+        let context = self.context.clone();
+        self.held.retain(|h| context.is_sound(h.author));
+        self.prune();
+    }
+    /// Forgets files without a name that nobody holds open.
+    fn prune(&mut self) {
+        let (names, held) = (&self.names, &self.held);
+        self.files.retain(|id, _| names.values().any(|f| f == id) || held.iter().any(|h| h.file == *id));
+    }
+    /// Complains about a failure, unless its author was evicted meanwhile or a disk fails.
+    fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, String>>) {
+        if let Some(Err(e)) = outcome
+            && self.context.is_sound(author)
+        {
+            self.context.complain(format!("{what} on client{}: {e}", author.client));
+        }
+    }
+    fn check(&self, what: &str, author: Author, file: usize, outcome: impl FnOnce(&FileModel) -> Result<(), String>) {
+        // What a client that was evicted and does not know it yet believes is nobody's business.
+        if self.context.is_sound(author) {
+            self.context.expect(&format!("{what} on client{}", author.client), outcome(&self.files[&file].model));
+        }
+    }
+
+    // ---- data
+
+    async fn write(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let file = &self.files[&id];
+        let (dir, fid, stamp) = (self.dirs[name.0], file.fid, self.context.stamp());
+        let start = self.skewed(4);
+        let kind = self.rng.below(4) as usize;
+        let len = 1 + self.rng.below([100, 5000, 20_000, 150_000][kind]);
+        let extent = Extent::new(start, (start + len).min(FILE_BYTES_MAX));
+        let flags = if self.rng.chance(0.1) { O_DIRECT_RDWR } else { O_RDWR };
+        let held = self.held.iter().find(|h| h.author == author && h.file == id).map(|h| h.open.clone());
+        let what = self.what(&format!("write {extent:?} to"), name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = match &held {
+                Some(open) => open.clone(),
+                None => open_named(&c, dir, &text(name), fid, flags).await?,
+            };
+            let data = bytes(stamp, extent);
+            c.write(&file, extent.start, &data).await.map_err(|e| format!("write: {e}"))?;
+            if held.is_none() { close(&c, &file).await } else { Ok(()) }
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        let answered = matches!(outcome, Some(Ok(())));
+        self.files.get_mut(&id).expect("the file is known").model.write(extent, stamp, author, answered);
+    }
+
+    async fn append(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let context = self.context.clone();
+        let sound = |a: Author| context.is_sound(a);
+        let (least, most) = self.files[&id].model.sizes(&sound);
+        if least != most || most > FILE_BYTES_MAX {
+            return;
+        }
+        let (dir, fid, stamp) = (self.dirs[name.0], self.files[&id].fid, self.context.stamp());
+        let extent = Extent::at(most, 1 + self.rng.below(9000));
+        let what = self.what(&format!("append {extent:?} to"), name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = open_named(&c, dir, &text(name), fid, O_APPEND_RDWR).await?;
+            let at = c.write(&file, 0, &bytes(stamp, extent)).await.map_err(|e| format!("append: {e}"))?;
+            close(&c, &file).await.map(|()| at)
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        let answered = matches!(outcome, Some(Ok(_)));
+        if let Some(Ok(at)) = outcome
+            && at != extent.start
+            && self.context.is_sound(author)
+        {
+            self.context.complain(format!("{what} on client{c}: went to {at}"));
+        }
+        self.files.get_mut(&id).expect("the file is known").model.write(extent, stamp, author, answered);
+    }
+
+    async fn read(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let offset = self.skewed(5);
+        let len = 1 + self.rng.below(FILE_BYTES_MAX);
+        let held = self.held.iter().find(|h| h.author == author).map(|h| (h.open.clone(), h.file));
+        let flags = if self.rng.chance(0.1) { O_DIRECT_RDWR } else { 0 };
+        let (id, held) = match held {
+            Some((open, id)) => (id, Some(open)),
+            None => (id, None),
+        };
+        let what =
+            self.what(&format!("read {len} at {offset} of{}", if held.is_some() { " an open," } else { "" }), name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = match &held {
+                Some(open) => open.clone(),
+                None => open_named(&c, dir, &text(name), fid, flags).await?,
+            };
+            let got = c.read(&file, offset, len as usize).await.map_err(|e| format!("read: {e}"))?.to_vec();
+            if held.is_none() {
+                close(&c, &file).await?;
+            }
+            Ok(got)
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        if let Some(Ok(got)) = outcome {
+            let context = self.context.clone();
+            self.check(&what, author, id, |m| m.check_read(offset, len, &got, &|a| context.is_sound(a)));
+        }
+    }
+
+    async fn truncate(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let by_open = self.rng.chance(0.3);
+        let size = if by_open || self.rng.chance(0.3) { 0 } else { self.rng.below(FILE_BYTES_MAX) };
+        let what = self.what(&format!("truncate to {size}"), name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            if by_open {
+                let file = open_named(&c, dir, &text(name), fid, O_TRUNC_RDWR).await?;
+                return close(&c, &file).await;
+            }
+            let request =
+                SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+            c.setattr(&cred(), &c.inode_of(fid), request, None).await.map_err(|e| e.to_string())
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        let answered = matches!(outcome, Some(Ok(())));
+        self.files.get_mut(&id).expect("the file is known").model.truncate(size, author, answered);
+    }
+
+    async fn sync(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        self.sync_on(name, id, c, author).await;
+    }
+    async fn sync_on(&mut self, name: Name, id: usize, c: usize, author: Author) {
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let what = self.what("fsync", name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = open_named(&c, dir, &text(name), fid, O_RDWR).await?;
+            c.fsync(&file, false).await.map_err(|e| format!("fsync: {e}"))?;
+            close(&c, &file).await
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+            self.files.get_mut(&id).expect("the file is known").model.synced(author);
+        }
+    }
+    async fn sync_all(&mut self) {
+        let (c, author) = self.client().await;
+        let what = format!("tree{}: sync", self.id);
+        let outcome = self.context.on(c, &what, async move |c| c.sync_all().await.map_err(|e| e.to_string())).await;
+        self.judge(&what, author, &outcome);
+        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+            self.files.values_mut().for_each(|f| f.model.synced(author));
+        }
+    }
+
+    async fn stat(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let links = self.names.values().filter(|f| **f == id).count() as u32;
+        let what = self.what("stat", name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let e = c.lookup(&cred(), dir, &text(name)).await.map_err(|e| e.to_string())?;
+            if e.attr.fid == fid { Ok(e.attr) } else { Err(format!("{} instead of {fid}", e.attr.fid)) }
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        if let Some(Ok(attr)) = outcome {
+            let context = self.context.clone();
+            self.check(&what, author, id, |m| {
+                if attr.nlink != links {
+                    return Err(format!("{} links, should be {links}", attr.nlink));
+                }
+                m.check_size(attr.size, &|a| context.is_sound(a))
+            });
+        }
+    }
+
+    // ---- names
+
+    async fn create(&mut self) {
+        let name = self.any_name();
+        let (c, author) = self.client().await;
+        let dir = self.dirs[name.0];
+        let exists = self.names.contains_key(&name);
+        let what = self.what("create", name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let new = NewFile { flags: O_CREAT_EXCL_RDWR, mode: 0o644, ..NewFile::default() };
+            match c.create_open(&cred(), dir, &text(name), new).await {
+                Ok((entry, file)) if exists => {
+                    Err(format!("made {} ({}) over a name that is taken", entry.attr.fid, file.fid()))
+                }
+                Ok((entry, file)) => close(&c, &file).await.map(|()| Some(entry.attr.fid)),
+                Err(FsError::Exists) if exists => Ok(None),
+                Err(e) => Err(e.to_string()),
+            }
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        match outcome {
+            Some(Ok(Some(fid))) if self.context.is_sound(author) => drop(self.add(name, fid)),
+            Some(Ok(None)) => {}
+            _ if exists => {}
+            _ => {
+                let before = self.names.clone();
+                let new = self.next_file;
+                let mut after = before.clone();
+                after.insert(name, new);
+                self.resolve(&what, author, before, after).await;
+            }
+        }
+    }
+    fn add(&mut self, name: Name, fid: Fid) -> usize {
+        let id = self.next_file;
+        self.next_file += 1;
+        self.names.insert(name, id);
+        self.files.insert(id, File { fid, model: FileModel::default() });
+        id
+    }
+
+    async fn rename(&mut self) {
+        let Some((from, id)) = self.any_file() else { return };
+        let to = self.any_name();
+        let (c, author) = self.client().await;
+        let dirs = (self.dirs[from.0], self.dirs[to.0]);
+        let what = format!("{} to {}/n{}", self.what("rename", from), ["a", "b"][to.0], to.1);
+        let outcome = self.context.on(c, &what, async move |c| {
+            c.rename(&cred(), (dirs.0, &text(from)), (dirs.1, &text(to)), 0).await.map_err(|e| e.to_string())
+        });
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        if before.get(&to) != Some(&id) {
+            after.remove(&from);
+            after.insert(to, id);
+        }
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    async fn unlink(&mut self) {
+        let Some((name, _)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let dir = self.dirs[name.0];
+        let what = self.what("unlink", name);
+        let outcome = self
+            .context
+            .on(c, &what, async move |c| c.unlink(&cred(), dir, &text(name), false).await.map_err(|e| e.to_string()));
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        after.remove(&name);
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    async fn link(&mut self) {
+        let Some((_, id)) = self.any_file() else { return };
+        let to = self.any_name();
+        if self.names.contains_key(&to) {
+            return;
+        }
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[to.0], self.files[&id].fid);
+        let what = self.what("link", to);
+        let outcome = self.context.on(c, &what, async move |c| {
+            c.link(&cred(), fid, dir, &text(to)).await.map(|_| ()).map_err(|e| e.to_string())
+        });
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        after.insert(to, id);
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    /// Takes in how an operation on names ended.
+    async fn take(
+        &mut self,
+        what: &str,
+        author: Author,
+        outcome: Option<Result<(), String>>,
+        before: BTreeMap<Name, usize>,
+        after: BTreeMap<Name, usize>,
+    ) {
+        self.judge(what, author, &outcome);
+        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+            self.names = after;
+            self.prune();
+        } else {
+            self.resolve(what, author, before, after).await;
+        }
+    }
+
+    /// Finds out whether an operation was carried out whose answer nobody has.
+    async fn resolve(
+        &mut self,
+        what: &str,
+        author: Author,
+        before: BTreeMap<Name, usize>,
+        after: BTreeMap<Name, usize>,
+    ) {
+        if self.context.failed() {
+            return;
+        }
+        self.settled_author(author).await;
+        let Some(found) = self.listing().await else { return };
+        let known: BTreeMap<usize, Fid> = self.files.iter().map(|(id, f)| (*id, f.fid)).collect();
+        let fits = |state: &BTreeMap<Name, usize>| {
+            state.len() == found.len()
+                && state.iter().all(|(n, id)| match (known.get(id), found.get(n)) {
+                    (Some(fid), Some(seen)) => fid == seen,
+                    (None, Some(seen)) => !known.values().any(|f| f == seen),
+                    _ => false,
+                })
+        };
+        let chosen = [&before, &after].into_iter().find(|s| fits(s)).cloned();
+        self.context.count(|c| c.checks += 1);
+        let Some(state) = chosen else {
+            let told = format!("found {found:?}, known {known:?}, before {before:?}, after {after:?}");
+            self.context.complain(format!("{what}: neither done nor not done: {told}"));
+            return;
+        };
+        let new: Vec<(Name, usize)> =
+            state.iter().filter(|(_, id)| !known.contains_key(id)).map(|(n, i)| (*n, *i)).collect();
+        self.names = state;
+        for (name, _) in new {
+            self.names.remove(&name);
+            self.add(name, found[&name]);
+        }
+        self.prune();
+    }
+
+    /// Nothing that an author began is under way any more.
+    async fn settled_author(&self, author: Author) {
+        if !self.context.is_sound(author) {
+            self.context.wait_forgotten(author).await;
+        }
+        while self.context.disks_failing.get() > 0 {
+            self.context.cluster.sim.sleep(types::Duration::from_millis(100)).await;
+        }
+    }
+
+    /// All names, as a sound client sees them after everything is committed.
+    async fn listing(&mut self) -> Option<BTreeMap<Name, Fid>> {
+        for _ in 0..SETTLE_ATTEMPTS_MAX {
+            let (c, author) = self.client().await;
+            let dirs = self.dirs;
+            let what = format!("tree{}: list", self.id);
+            let outcome = self.context.on(c, &what, async move |c| {
+                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                read_dirs(&c, dirs).await
+            });
+            let outcome = outcome.await;
+            self.judge(&what, author, &outcome);
+            match outcome {
+                Some(Ok(found)) if self.context.is_sound(author) => return Some(found),
+                _ if self.context.failed() => return None,
+                _ => self.context.cluster.sim.sleep(types::Duration::from_millis(500)).await,
+            }
+        }
+        self.context.complain(format!("tree{}: its directories could not be read", self.id));
+        None
+    }
+    async fn list(&mut self) {
+        let Some(found) = self.listing().await else { return };
+        self.check_listing(&found, "list");
+    }
+    fn check_listing(&self, found: &BTreeMap<Name, Fid>, what: &str) {
+        let want: BTreeMap<Name, Fid> = self.names.iter().map(|(n, id)| (*n, self.files[id].fid)).collect();
+        let outcome = if *found == want { Ok(()) } else { Err(format!("found {found:?}, should be {want:?}")) };
+        self.context.expect(&format!("tree{}: {what}", self.id), outcome);
+    }
+
+    // ---- open files
+
+    async fn hold(&mut self) {
+        let Some((name, id)) = self.any_file() else { return };
+        if self.held.len() >= 3 {
+            return self.let_go().await;
+        }
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let what = self.what("open", name);
+        let outcome =
+            self.context.on(c, &what, async move |c| open_named(&c, dir, &text(name), fid, O_RDWR).await).await;
+        self.judge(&what, author, &outcome);
+        if let Some(Ok(open)) = outcome
+            && self.context.is_sound(author)
+        {
+            self.held.push(Held { author, open, file: id });
+        }
+    }
+    async fn let_go(&mut self) {
+        if self.held.is_empty() {
+            return;
+        }
+        let at = self.rng.below(self.held.len() as u64) as usize;
+        let Held { author, open, file } = self.held.swap_remove(at);
+        let what = format!("tree{}: close {}", self.id, self.files[&file].fid);
+        let outcome = self.context.on(author.client, &what, async move |c| close(&c, &open).await).await;
+        self.judge(&what, author, &outcome);
+        self.prune();
+    }
+
+    // ---- settling
+
+    /// Makes a file's content certain and stable: those who wrote it sync it; what lost clients wrote is there or not,
+    /// and stays so.
+    async fn settle(&mut self, id: usize) {
+        for _ in 0..SETTLE_ATTEMPTS_MAX {
+            let Some(name) = self.names.iter().find(|(_, f)| **f == id).map(|(n, _)| *n) else { return };
+            if self.context.failed() || self.settle_once(name, id).await {
+                return;
+            }
+            self.context.cluster.sim.sleep(types::Duration::from_millis(500)).await;
+        }
+        self.context.complain(format!("{}: could not be settled", self.what("settle", name_or_zero(&self.names, id))));
+    }
+    async fn settle_once(&mut self, name: Name, id: usize) -> bool {
+        let authors = self.files[&id].model.authors();
+        for author in authors {
+            let now = self.context.author(author.client);
+            match now {
+                Some(now) if now.start == author.start && now.evictions == author.evictions => {
+                    self.sync_on(name, id, author.client, now).await;
+                }
+                _ => {}
+            }
+            self.settled_author(author).await;
+        }
+        if self.context.failed() || self.files[&id].model.pending() == 0 {
+            return true;
+        }
+        let (c, reader) = self.client().await;
+        let before: Vec<bool> = self.files[&id].model.authors().iter().map(|a| self.context.is_sound(*a)).collect();
+        let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let what = self.what("settle", name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = open_named(&c, dir, &text(name), fid, 0).await?;
+            // The locks for reading come first: nobody has unwritten data then.
+            c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+            c.sync_all().await.map_err(|e| format!("sync: {e}"))?;
+            let got = c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+            close(&c, &file).await.map(|()| got.to_vec())
+        });
+        let outcome = outcome.await;
+        self.judge(&what, reader, &outcome);
+        let Some(Ok(got)) = outcome else { return false };
+        let after: Vec<bool> = self.files[&id].model.authors().iter().map(|a| self.context.is_sound(*a)).collect();
+        if !self.context.is_sound(reader) || before != after {
+            return false;
+        }
+        let context = self.context.clone();
+        let len = FILE_BYTES_MAX * 2;
+        self.check(&what, reader, id, |m| m.check_read(0, len, &got, &|a| context.is_sound(a)));
+        // What sound clients wrote was synced above: only what is in doubt is taken over as it was found.
+        self.files.get_mut(&id).expect("the file is known").model.settle(got);
+        true
+    }
+
+    /// After all faults: everything is as it must be, on every client.
+    async fn finish(&mut self) {
+        while !self.held.is_empty() {
+            self.let_go().await;
+        }
+        let ids: Vec<usize> = self.files.keys().copied().collect();
+        for id in ids {
+            self.settle(id).await;
+        }
+        for c in 0..self.context.cluster.clients.len() {
+            if self.context.failed() {
+                return;
+            }
+            self.look(c).await;
+        }
+    }
+    async fn look(&mut self, c: usize) {
+        let dirs = self.dirs;
+        let list = self.context.on(c, "final list", async move |c| read_dirs(&c, dirs).await).await;
+        match list {
+            Some(Ok(found)) => self.check_listing(&found, &format!("final list on client{c}")),
+            Some(Err(e)) => self.context.complain(format!("final list on client{c}: {e}")),
+            None => {}
+        }
+        for (name, id) in self.names.clone() {
+            let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+            let what = self.what("final look", name);
+            let outcome = self.context.on(c, &what, async move |c| {
+                let file = open_named(&c, dir, &text(name), fid, 0).await?;
+                let size = c.getattr(&cred(), fid, Some(&file)).await.map_err(|e| e.to_string())?.attr.size;
+                let got = c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+                close(&c, &file).await.map(|()| (size, got.to_vec()))
+            });
+            match outcome.await {
+                Some(Ok((size, got))) => {
+                    let model = &self.files[&id].model;
+                    self.context.expect(&what, model.check_size(size, &|_| true));
+                    self.context.expect(&what, model.check_read(0, FILE_BYTES_MAX * 2, &got, &|_| true));
+                }
+                Some(Err(e)) => self.context.complain(format!("{what} on client{c}: {e}")),
+                None => {}
+            }
+        }
+    }
+}
+
+fn name_or_zero(names: &BTreeMap<Name, usize>, id: usize) -> Name {
+    names.iter().find(|(_, f)| **f == id).map_or((0, 0), |(n, _)| *n)
+}
+
+async fn read_dirs(c: &Rc<Client>, dirs: [Fid; 2]) -> Result<BTreeMap<Name, Fid>, String> {
+    let mut found = BTreeMap::new();
+    for (i, dir) in dirs.into_iter().enumerate() {
+        let mut cookie = 0;
+        loop {
+            let page = c.readdir(&cred(), dir, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
+            for e in &page.entries {
+                cookie = e.cookie;
+                let n = String::from_utf8_lossy(&e.name).strip_prefix('n').and_then(|n| n.parse().ok());
+                let Some(n) = n else { return Err(format!("a name that nobody made: {:?}", e.name)) };
+                if found.insert((i, n), e.fid).is_some() {
+                    return Err(format!("the name n{n} comes twice"));
+                }
+            }
+            if page.eof || page.entries.is_empty() {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}

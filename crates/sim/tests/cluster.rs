@@ -1,0 +1,106 @@
+//! Whole clusters under faults, by seed: the smoke of the full fidelity, and seeds that found something once.
+//!
+//! `STRIA_SIM_SEEDS=100..200` runs other seeds, `STRIA_SIM_LOG=info` tells what happens in them (`RUST_LOG` syntax).
+use std::fmt::Write;
+
+use sim::cluster::{ClusterConfig, FaultConfig, RunConfig, RunReport, WorkConfig, run};
+use simworld::SimConfig;
+use tracing_subscriber::fmt::time::FormatTime;
+use types::Duration;
+
+fn world(seed: u64) -> SimConfig {
+    SimConfig {
+        shuffle: 0.1,
+        loss: 0.001,
+        sync_time: Duration::from_micros(500),
+        clock_skew_max: Duration::from_millis(50),
+        ..SimConfig::new(seed)
+    }
+}
+
+fn config(seed: u64, faults: FaultConfig) -> RunConfig {
+    let work = WorkConfig { seconds: 30.0, ..WorkConfig::default() };
+    RunConfig { world: world(seed), cluster: ClusterConfig::default(), work, faults }
+}
+
+fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
+    let Ok(text) = std::env::var("STRIA_SIM_SEEDS") else { return default };
+    let (from, to) = text.split_once("..").expect("STRIA_SIM_SEEDS is FROM..TO");
+    from.parse().expect("a seed")..to.parse().expect("a seed")
+}
+
+struct VirtualTime;
+impl FormatTime for VirtualTime {
+    fn format_time(&self, w: &mut tracing_subscriber::fmt::format::Writer<'_>) -> std::fmt::Result {
+        write!(w, "{:.6}", simworld::time_here().0 as f64 / 1e9)
+    }
+}
+
+fn logging() {
+    if let Ok(filter) = std::env::var("STRIA_SIM_LOG") {
+        let log = tracing_subscriber::fmt().with_env_filter(filter).with_ansi(false).with_timer(VirtualTime);
+        let _ = log.with_test_writer().try_init();
+    }
+}
+
+/// Runs seeds and fails with all that went wrong, with the command that repeats the first.
+fn all_well(test: &str, range: std::ops::Range<u64>, make: impl Fn(u64) -> RunConfig) -> Vec<RunReport> {
+    logging();
+    let (mut reports, mut wrong, mut first) = (Vec::new(), String::new(), None);
+    for seed in range {
+        let report = run(&make(seed));
+        if std::env::var("STRIA_SIM_SEEDS").is_ok() {
+            println!(
+                "seed {seed}: {:?} {} complaints, {} s",
+                report.counts,
+                report.complaints.len(),
+                report.virtual_ns / 1_000_000_000
+            );
+        }
+        if !report.complaints.is_empty() {
+            first.get_or_insert(seed);
+            let _ = writeln!(wrong, "seed {seed}: {:?}", report.counts);
+            for c in report.complaints.iter().take(4) {
+                let _ = writeln!(wrong, "    {c}");
+            }
+        }
+        reports.push(report);
+    }
+    if let Some(seed) = first {
+        panic!("STRIA_SIM_SEEDS={seed}..{} cargo test -p stria-sim --test cluster {test}\n{wrong}", seed + 1);
+    }
+    reports
+}
+
+#[test]
+fn nothing_is_lost_when_connections_break() {
+    let faults = FaultConfig { kill_mds: 0.0, kill_oss: 0.0, interval_s: 0.7, ..FaultConfig::default() };
+    let reports = all_well("connections_break", seeds(0..6), |s| config(s, faults.clone()));
+    assert!(reports.iter().all(|r| r.evictions == 0), "nobody was away for long");
+}
+
+#[test]
+fn nothing_is_lost_when_servers_die() {
+    let faults = FaultConfig { reset: 0.0, cut: 0.0, ..FaultConfig::default() };
+    all_well("servers_die", seeds(0..10), |s| config(s, faults.clone()));
+}
+
+#[test]
+fn what_was_promised_holds_when_everything_dies() {
+    let faults = FaultConfig { kill_client: 2.0, ..FaultConfig::default() };
+    all_well("everything_dies", seeds(0..10), |s| config(s, faults.clone()));
+}
+
+#[test]
+fn a_failing_disk_loses_nothing_that_was_synced() {
+    let faults = FaultConfig { disk_error: 3.0, kill_client: 0.5, interval_s: 4.0, ..FaultConfig::default() };
+    all_well("failing_disk", seeds(0..6), |s| config(s, faults.clone()));
+}
+
+#[test]
+fn a_seed_repeats_to_the_last_byte() {
+    let faults = FaultConfig { kill_client: 1.0, disk_error: 0.5, ..FaultConfig::default() };
+    let (a, b) = (run(&config(3, faults.clone())), run(&config(3, faults.clone())));
+    assert_eq!(a, b);
+    assert_ne!(a.hash, run(&config(4, faults)).hash);
+}
