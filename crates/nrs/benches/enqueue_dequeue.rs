@@ -1,6 +1,6 @@
 //! What one enqueue and one dequeue cost together, for every policy, from 10^3 to 10^6 queued requests.
 //!
-//! `cargo bench -p stria-nrs [-- POLICY]`. The steady state of a server: the queue is filled, then each request that is
+//! `cargo bench -p stria-nrs [-- POLICY [closed|open [QUEUED]]]`. The steady state of a server: the queue is filled, then each request that is
 //! served is replaced, so the number queued stays. Two ways to replace it: `closed` sends the next adjacent request of
 //! the object that was just served (its client's reply opens the window), `open` one of a random object. Prints one
 //! NDJSON line per measurement; `load_alone_min` is
@@ -12,22 +12,24 @@ use types::{ClientId, Duration, Extent, Instant, MIB, ObjectId, OstIndex, Reques
 const OBJECTS: u64 = 100_000;
 const RUNS: usize = 9;
 
+/// As small as it can be, so that it does not push the policy's data out of the caches: a request's object is its id
+/// modulo the number of objects in the closed load, and random in the open one.
 struct Load {
     rng: Rng,
-    next_offset: Vec<u64>,
-    object_of: Vec<u32>,
+    /// In MiB.
+    next_offset: Vec<u32>,
+    queued: u32,
     open: bool,
 }
 
 impl Load {
     fn new(queued: u64, open: bool) -> Load {
         let objects = OBJECTS.min(queued) as usize;
-        Load { rng: Rng::new(24), next_offset: vec![0; objects], object_of: vec![0; queued as usize], open }
+        Load { rng: Rng::new(24), next_offset: vec![0; objects], queued: queued as u32, open }
     }
     fn request(&mut self, id: RequestId, object: u32, now: Instant) -> NrsRequest {
-        let offset = self.next_offset[object as usize];
-        self.next_offset[object as usize] += MIB;
-        self.object_of[id.0 as usize] = object;
+        let offset = u64::from(self.next_offset[object as usize]) * MIB;
+        self.next_offset[object as usize] += 1;
         NrsRequest {
             id,
             bytes: MIB as u32,
@@ -43,11 +45,10 @@ impl Load {
     }
     fn fill(&mut self, policy: &mut dyn NrsPolicy, now: Instant) {
         // Clients send their windows in random order.
-        let queued = self.object_of.len();
-        let mut objects: Vec<u32> = (0..queued).map(|i| (i % self.next_offset.len()) as u32).collect();
-        self.rng.shuffle(&mut objects);
-        for (id, object) in objects.into_iter().enumerate() {
-            let req = self.request(RequestId(id as u32), object, now);
+        let mut ids: Vec<u32> = (0..self.queued).collect();
+        self.rng.shuffle(&mut ids);
+        for id in ids {
+            let req = self.request(RequestId(id), id % self.next_offset.len() as u32, now);
             policy.enqueue(now, &req);
         }
     }
@@ -56,7 +57,7 @@ impl Load {
         policy.on_complete(now, id, Duration::from_millis(2));
         let object = match self.open {
             true => self.rng.below(self.next_offset.len() as u64) as u32,
-            false => self.object_of[id.0 as usize],
+            false => id.0 % self.next_offset.len() as u32,
         };
         let req = self.request(id, object, now);
         policy.enqueue(now, &req);
@@ -93,24 +94,15 @@ fn overhead(queued: u64, open: bool, steps: u32) -> [f64; 3] {
     time(&mut load, &mut nothing, steps)
 }
 
-/// ns of CPU time of this thread, which other programs on the machine do not add to (they still take cache and memory
-/// bandwidth); wall time where the kernel does not tell.
-fn cpu_ns() -> f64 {
-    static START: std::sync::LazyLock<Clock> = std::sync::LazyLock::new(Clock::now);
-    let told = std::fs::read_to_string("/proc/thread-self/schedstat").ok();
-    let cpu = told.and_then(|t| t.split_whitespace().next().and_then(|ns| ns.parse::<f64>().ok()));
-    cpu.unwrap_or_else(|| START.elapsed().as_nanos() as f64)
-}
-
 fn time(load: &mut Load, policy: &mut dyn NrsPolicy, steps: u32) -> [f64; 3] {
     let mut now = Instant(1_000_000_000);
     let mut run = |steps: u32| {
-        let clock = cpu_ns();
+        let clock = Clock::now();
         for _ in 0..steps {
             now = now + Duration::from_micros(2);
             load.step(policy, now);
         }
-        (cpu_ns() - clock) / f64::from(steps)
+        clock.elapsed().as_nanos() as f64 / f64::from(steps)
     };
     run(steps);
     let mut runs: Vec<f64> = (0..RUNS).map(|_| run(steps)).collect();
@@ -119,16 +111,21 @@ fn time(load: &mut Load, policy: &mut dyn NrsPolicy, steps: u32) -> [f64; 3] {
 }
 
 fn main() {
-    let only: Option<String> = std::env::args().skip(1).find(|a| !a.starts_with('-'));
+    let args: Vec<String> = std::env::args().skip(1).filter(|a| !a.starts_with('-')).collect();
+    let (only, load_only, queued_only) = (args.first(), args.get(1), args.get(2));
     let plain = registry().iter().map(|e| e.name.to_string());
     let wrapped = ["deadline+fifo", "deadline+obrr"].map(String::from);
     let mut config = NrsConfig::default();
     // Nothing may be throttled here: the clock of the load is faster than any disk.
     config.set("tbf_rules", "change default rate=1000000 depth=65535").expect("the rule is right");
     config.set("lambda", "1000").expect("lambda is in range");
-    for name in plain.chain(wrapped).filter(|n| only.as_ref().is_none_or(|o| o == n)) {
+    for name in plain.chain(wrapped).filter(|n| only.is_none_or(|o| o == n)) {
         for open in [false, true] {
-            for queued in [1_000, 10_000, 100_000, 800_000, 1_000_000] {
+            let load_name = if open { "open" } else { "closed" };
+            for queued in [1_000u64, 10_000, 100_000, 800_000, 1_000_000] {
+                if load_only.is_some_and(|o| o != load_name) || queued_only.is_some_and(|o| *o != queued.to_string()) {
+                    continue;
+                }
                 let mut policy = build(&name, &config).expect("the name is in the registry");
                 let mut load = Load::new(queued, open);
                 load.fill(&mut *policy, Instant(1));
@@ -136,8 +133,7 @@ fn main() {
                 let gross = time(&mut load, &mut *policy, steps);
                 let load_alone = overhead(queued, open, steps)[0];
                 println!(
-                    "{{\"bench\":\"nrs_enqueue_dequeue\",\"policy\":\"{name}\",\"load\":\"{}\",\"queued\":{queued},\"objects\":{},\"n\":{RUNS},\"unit\":\"ns\",\"min\":{:.0},\"median\":{:.0},\"max\":{:.0},\"load_alone_min\":{load_alone:.0}}}",
-                    if open { "open" } else { "closed" },
+                    "{{\"bench\":\"nrs_enqueue_dequeue\",\"policy\":\"{name}\",\"load\":\"{load_name}\",\"queued\":{queued},\"objects\":{},\"n\":{RUNS},\"unit\":\"ns\",\"min\":{:.0},\"median\":{:.0},\"max\":{:.0},\"load_alone_min\":{load_alone:.0}}}",
                     OBJECTS.min(queued),
                     gross[0],
                     gross[1],

@@ -1,7 +1,10 @@
 //! A slab whose members hang in FIFO lists through their own links: lists of turns, rounds and buckets cost no memory
 //! of their own, and a member leaves its list in O(1).
-use crate::{prefetch::prefetch, slots::NIL};
+use crate::{prefetch::prefetch_head, slots::NIL};
 use alloc::vec::Vec;
+
+/// In the link of a member whose index was given back.
+const FREE: u32 = NIL - 1;
 
 /// Ends of a FIFO list; the links live in the members.
 #[derive(Clone, Copy, Debug)]
@@ -26,6 +29,7 @@ impl List {
 }
 
 #[derive(Debug)]
+#[repr(C)]
 struct Member<T> {
     prev: u32,
     next: u32,
@@ -58,7 +62,12 @@ impl<T> Chain<T> {
     }
     /// Gives the index `at` back; it hangs in no list. Its value lives on until the index is used again.
     pub(crate) fn free(&mut self, at: u32) {
+        self.members[at as usize].next = FREE;
         self.free.push(at);
+    }
+    /// The value at `at`, which may have been given back, or never been there.
+    pub(crate) fn get_live(&self, at: u32) -> Option<&T> {
+        self.members.get(at as usize).filter(|member| member.next != FREE).map(|member| &member.value)
     }
     pub(crate) fn get(&self, at: u32) -> &T {
         &self.members[at as usize].value
@@ -66,9 +75,15 @@ impl<T> Chain<T> {
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut T {
         &mut self.members[at as usize].value
     }
-    /// Fetches the member `at` for a use that is near.
+    /// Fetches the beginning of the member `at` for a use that is near.
     pub(crate) fn prefetch(&self, at: u32) {
-        prefetch(&self.members[at as usize]);
+        prefetch_head(&self.members[at as usize]);
+    }
+    /// As [`Chain::prefetch`], for an index that may be nobody's.
+    pub(crate) fn prefetch_live(&self, at: u32) {
+        if let Some(member) = self.members.get(at as usize) {
+            prefetch_head(member);
+        }
     }
     /// The member behind `at` in its list.
     pub(crate) fn next(&self, at: u32) -> Option<u32> {

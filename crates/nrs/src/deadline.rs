@@ -307,7 +307,7 @@ impl NrsPolicy for Deadline {
             }
         }
         let id = self.inner.dequeue(now)?;
-        if let Some(next) = self.inner.likely_next() {
+        if let Some(next) = self.inner.likely_soon() {
             self.entries.prefetch(next);
         }
         self.unqueue(id, true).expect("the inner policy holds what is queued here");

@@ -1,57 +1,83 @@
 //! Requests grouped by what takes turns (objects, clients, buckets): a [`Chain`] with a key per member.
 //!
-//! The hash table holds 4-byte indices only, so that at 100,000 groups it stays in the CPU's second-level cache and a
-//! lookup touches exactly the group that is wanted. Nothing ever iterates over the hash table.
-use crate::chain::{Chain, List};
-use core::hash::{BuildHasher, Hash};
-use hashbrown::HashTable;
-use rustc_hash::FxBuildHasher;
+//! A group that nobody has looked at for long lies in main memory, and so does the way to it. Who knows a little earlier
+//! which key will be wanted asks step by step: [`Groups::prefetch_index`], then [`Groups::guess`], then
+//! [`Groups::find_guessed`]; each fetches what the next one reads.
+use crate::{
+    chain::{Chain, List},
+    index::{Index, KeyHash},
+    slots::NIL,
+};
+use core::hash::Hash;
+
+#[derive(Debug)]
+#[repr(C)]
+struct Keyed<K, G> {
+    key: K,
+    group: G,
+}
 
 /// Groups `G` by key `K`, each in at most one [`List`].
 #[derive(Debug)]
 pub(crate) struct Groups<K, G> {
-    index: HashTable<u32>,
-    chain: Chain<(K, G)>,
+    index: Index,
+    chain: Chain<Keyed<K, G>>,
 }
 
 impl<K, G> Default for Groups<K, G> {
     fn default() -> Self {
-        Groups { index: HashTable::new(), chain: Chain::default() }
+        Groups { index: Index::default(), chain: Chain::default() }
     }
 }
 
 impl<K: Hash + Eq + Copy, G> Groups<K, G> {
+    /// Fetches what [`Groups::guess`] reads.
+    pub(crate) fn prefetch_index(&self, hash: KeyHash) {
+        self.index.prefetch(hash);
+    }
+    /// Where the group with this hash probably is, without looking at it; what is there is fetched. [`NIL`] when there
+    /// is none.
+    pub(crate) fn guess(&self, hash: KeyHash) -> u32 {
+        let found = self.index.find(hash, |_| true);
+        if let Some(at) = found {
+            self.chain.prefetch(at);
+        }
+        found.unwrap_or(NIL)
+    }
+    /// As [`Groups::find_or_insert`], trying first what [`Groups::guess`] answered some time ago.
+    pub(crate) fn find_guessed(&mut self, guess: u32, key: K, make: impl FnOnce() -> G) -> (u32, bool) {
+        match self.chain.get_live(guess) {
+            Some(group) if group.key == key => (guess, false),
+            _ => self.find_or_insert(key, make),
+        }
+    }
+    /// The group at `at`, if there is one now.
+    pub(crate) fn get_live(&self, at: u32) -> Option<&G> {
+        self.chain.get_live(at).map(|keyed| &keyed.group)
+    }
     /// Index of the group of `key`, and whether it was made now.
     pub(crate) fn find_or_insert(&mut self, key: K, make: impl FnOnce() -> G) -> (u32, bool) {
-        let hash = FxBuildHasher.hash_one(key);
-        let chain = &self.chain;
-        let is_it = |at: &u32| {
-            // A candidate is nearly always the right one, and then all of it is used.
-            chain.prefetch(*at);
-            chain.get(*at).0 == key
-        };
-        if let Some(at) = self.index.find(hash, is_it) {
-            return (*at, false);
+        let hash = KeyHash::of(&key);
+        if let Some(at) = self.index.find(hash, |at| self.chain.get(at).key == key) {
+            return (at, false);
         }
-        let at = self.chain.insert((key, make()));
-        self.index.insert_unique(hash, at, |at| FxBuildHasher.hash_one(self.chain.get(*at).0));
+        let at = self.chain.insert(Keyed { key, group: make() });
+        self.index.insert(hash, at);
         (at, true)
     }
     /// Forgets the group at `at`, which hangs in no list.
     pub(crate) fn remove(&mut self, at: u32) {
-        let hash = FxBuildHasher.hash_one(self.key(at));
-        let entry = self.index.find_entry(hash, |other| *other == at);
-        entry.expect("a live group is in the index").remove();
+        self.index.remove(KeyHash::of(&self.key(at)), at);
         self.chain.free(at);
     }
     pub(crate) fn get(&self, at: u32) -> &G {
-        &self.chain.get(at).1
+        &self.chain.get(at).group
     }
     pub(crate) fn get_mut(&mut self, at: u32) -> &mut G {
-        &mut self.chain.get_mut(at).1
+        &mut self.chain.get_mut(at).group
     }
     pub(crate) fn key(&self, at: u32) -> K {
-        self.chain.get(at).0
+        self.chain.get(at).key
     }
     /// See [`Chain::prefetch`].
     pub(crate) fn prefetch(&self, at: u32) {

@@ -17,9 +17,12 @@ mod deadline;
 mod fifo;
 mod groups;
 mod head;
+mod index;
+mod later;
 mod obrr;
 mod orr;
 mod params;
+mod places;
 mod prefetch;
 pub mod record;
 mod reference;
@@ -94,8 +97,9 @@ pub trait NrsPolicy: Send {
     fn hasten(&mut self, _id: RequestId) -> bool {
         false
     }
-    /// A guess at what the next `dequeue` answers, for fetching what will be needed; it may be wrong, and cost nothing.
-    fn likely_next(&self) -> Option<RequestId> {
+    /// A guess at what one of the next calls of `dequeue` answers, the next or some ten later, for fetching what will be
+    /// needed; it may be wrong, and cost nothing.
+    fn likely_soon(&self) -> Option<RequestId> {
         None
     }
     /// The dynamic deadline of a queued request, where the policy gives one.

@@ -8,6 +8,9 @@
 //! With a region size, a turn also ends where the offset crosses into another region: the allocator of the store lays
 //! an object out in such regions, so a turn then costs one seek. That version is the inner half of `obrr+`.
 //!
+//! What changes the end of the ring (a request for an object without the turn, an object that has had its turn) is taken
+//! note of and carried out before it could make a difference; see `later`.
+//!
 //! What it does not decide: deadlines. In one object, a stream that is always ahead of the position can hold back a
 //! request behind it for as long as the stream lasts; `deadline+obrr` bounds that.
 //!
@@ -17,12 +20,13 @@ use crate::{
     Counters, NrsConfig, NrsPolicy, NrsRequest,
     chain::List,
     groups::Groups,
+    later::Later,
+    places::{NOWHERE, Places},
     rules::Weights,
-    slots::Slots,
+    slots::NIL,
     sorted::{Item, Sorted},
 };
 use alloc::vec::Vec;
-use core::num::NonZeroU64;
 use types::{Instant, ObjectId, RequestId};
 
 /// Requests in a turn when the configuration does not say: what clients keep in flight.
@@ -32,18 +36,10 @@ const REGION_QUANTUM: u32 = 256;
 /// Marks keys of the write queue, which sorts behind the read queue.
 const WRITE_BIT: u64 = 1 << 63;
 
-#[derive(Clone, Copy, Debug)]
-struct Node {
-    seq: NonZeroU64,
-    /// Offset, with [`WRITE_BIT`] for writes.
-    key: u64,
-    object: u32,
-}
-
+/// In this order, so that all but the queue's entries lies within two cache lines.
 #[derive(Debug, Default)]
+#[repr(C)]
 struct Object {
-    /// Both queues: reads below [`WRITE_BIT`], writes from it on.
-    queue: Sorted<u64>,
     /// Where the last read and the last write ended, as keys.
     position: [u64; 2],
     /// Bytes that it may still be served, carried over its turns; below 0 after an overshoot.
@@ -51,6 +47,8 @@ struct Object {
     weight: u32,
     /// The direction of the current turn, or of the last one.
     writing: bool,
+    /// Both queues: reads below [`WRITE_BIT`], writes from it on.
+    queue: Sorted<u64>,
 }
 
 impl Object {
@@ -78,6 +76,18 @@ struct Interrupted {
     turn: Turn,
 }
 
+/// What is still to be done at the end of the ring.
+#[derive(Clone, Copy, Debug)]
+enum What {
+    /// A request of the object that its queue does not hold yet, and the object's weight from now on (0 = as it was).
+    Arrival(Item<u64>, u32),
+    /// The object's turn is over: it goes to the tail.
+    Tail,
+}
+
+/// How many turns ahead an object is fetched.
+const FETCH_AHEAD: usize = 3;
+
 /// What is left of the turn of the first object in the ring.
 #[derive(Clone, Copy, Debug, Default)]
 struct Turn {
@@ -89,12 +99,16 @@ struct Turn {
 /// Object-based round robin; see the module.
 #[derive(Debug)]
 pub(crate) struct Obrr {
-    nodes: Slots<Node>,
+    places: Places,
     objects: Groups<ObjectId, Object>,
+    later: Later<ObjectId, What>,
     ring: List,
+    /// Of the first object in the ring, which is `turn_of`.
     turn: Option<Turn>,
+    turn_of: ObjectId,
+    /// Requests served in this turn.
+    turn_served: usize,
     interrupted: Option<Interrupted>,
-    seq: NonZeroU64,
     quantum_requests: u32,
     quantum_bytes: u64,
     /// Bytes in a region, a power of two; 0 = turns do not end at regions.
@@ -115,12 +129,14 @@ impl Obrr {
     }
     fn with(config: &NrsConfig, by_region: bool) -> Obrr {
         let mut policy = Obrr {
-            nodes: Slots::default(),
+            places: Places::default(),
             objects: Groups::default(),
+            later: Later::default(),
             ring: List::default(),
             turn: None,
+            turn_of: ObjectId::default(),
+            turn_served: 0,
             interrupted: None,
-            seq: NonZeroU64::MIN,
             quantum_requests: 0,
             quantum_bytes: 0,
             region_bytes: 0,
@@ -132,6 +148,67 @@ impl Obrr {
         policy
     }
 
+    /// Carries out what was noted.
+    fn catch_up(&mut self) {
+        let notes = self.later.take(&self.objects, |object| object.queue.prefetch_back());
+        for note in &notes {
+            let What::Arrival(item, weight) = note.what else {
+                self.objects.push_back(&mut self.ring, note.guess);
+                continue;
+            };
+            let new = || Object { weight: 1, position: [0, WRITE_BIT], writing: true, ..Object::default() };
+            let (at, fresh) = self.objects.find_guessed(note.guess, note.key, new);
+            self.places.set(RequestId(item.id), at);
+            self.put(at, item, weight);
+            if fresh {
+                self.activate(at, item.key);
+            }
+        }
+        self.later.done(notes);
+    }
+
+    fn later(&mut self, object: ObjectId, known: u32, what: What) {
+        if self.later.add(&self.objects, object, known, what, |object| object.queue.prefetch_back()) {
+            self.catch_up();
+        }
+    }
+
+    /// Puts a request into the queue of its object, which is `at`.
+    fn put(&mut self, at: u32, item: Item<u64>, weight: u32) {
+        let object = self.objects.get_mut(at);
+        object.queue.insert(item);
+        if weight > 0 {
+            object.weight = weight;
+        }
+    }
+
+    /// The object whose turn begins: all that it has must be in its queue.
+    fn front_for_turn(&mut self) -> Option<u32> {
+        let front = self.ring.front().map(|at| self.objects.key(at));
+        let goes_on = self.interrupted.map(|i| i.object);
+        if front.is_none_or(|front| self.later.mentions(front)) || goes_on.is_some_and(|o| self.later.mentions(o)) {
+            self.catch_up();
+        }
+        self.ring.front()
+    }
+
+    /// Fetches what turns that are near will look at, while the object `at` begins its own.
+    fn prefetch_turns(&self, at: u32) {
+        let mut ahead = at;
+        for turns in 0..FETCH_AHEAD {
+            let Some(next) = self.objects.next(ahead) else { return };
+            ahead = next;
+            if turns + 2 == FETCH_AHEAD {
+                let queue = &self.objects.get(ahead).queue;
+                queue.prefetch_front();
+                if let Some(item) = queue.about_nth(0) {
+                    self.places.prefetch(RequestId(item.id));
+                }
+            }
+        }
+        self.objects.prefetch(ahead);
+    }
+
     /// Puts an object that just got its first request into the ring.
     fn activate(&mut self, at: u32, key: u64) {
         let object = self.objects.key(at);
@@ -140,7 +217,7 @@ impl Obrr {
                 // Its turn was cut short only because this request was still on its way: go on where it stopped.
                 self.objects.push_front(&mut self.ring, at);
                 self.objects.get_mut(at).writing = is_write(key);
-                self.turn = Some(i.turn);
+                (self.turn, self.turn_of, self.turn_served) = (Some(i.turn), object, 0);
                 self.interrupted = None;
             }
             _ => self.objects.push_back(&mut self.ring, at),
@@ -151,9 +228,8 @@ impl Obrr {
     fn begin(&mut self, at: u32) -> Turn {
         self.turns += 1;
         self.interrupted = None;
-        if let Some(next) = self.objects.next(at) {
-            self.objects.prefetch(next);
-        }
+        (self.turn_of, self.turn_served) = (self.objects.key(at), 0);
+        self.prefetch_turns(at);
         let (quantum_requests, quantum_bytes) = (self.quantum_requests, self.quantum_bytes);
         let object = self.objects.get_mut(at);
         let other = !object.writing;
@@ -206,9 +282,9 @@ impl Obrr {
         } else if left.is_some() {
             self.turn = left;
         } else {
-            self.objects.unlink(&mut self.ring, at);
-            self.objects.push_back(&mut self.ring, at);
             self.turn = None;
+            self.objects.unlink(&mut self.ring, at);
+            self.later(self.objects.key(at), at, What::Tail);
         }
     }
 
@@ -221,26 +297,23 @@ impl Obrr {
 impl NrsPolicy for Obrr {
     fn enqueue(&mut self, _now: Instant, req: &NrsRequest) {
         let key = req.extent.start.min(WRITE_BIT - 1) | if req.op.is_write() { WRITE_BIT } else { 0 };
-        let (at, fresh) = self.objects.find_or_insert(req.object, || Object {
-            weight: 1,
-            position: [0, WRITE_BIT],
-            writing: true,
-            ..Object::default()
-        });
-        self.nodes.insert(req.id, Node { seq: self.seq, key, object: at });
-        self.seq = self.seq.saturating_add(1);
-        let object = self.objects.get_mut(at);
-        object.queue.insert(Item { key, id: req.id.0, bytes: req.bytes });
-        if !self.weights.is_empty() {
-            object.weight = self.weights.of(req);
-        }
-        if fresh {
-            self.activate(at, key);
+        let item = Item { key, id: req.id.0, bytes: req.bytes };
+        let weight = if self.weights.is_empty() { 0 } else { self.weights.of(req) };
+        let has_turn = self.turn.is_some() && self.turn_of == req.object;
+        let guess = match self.ring.front() {
+            Some(front) if has_turn => front,
+            _ => NIL,
+        };
+        self.places.insert(req.id, if has_turn { guess } else { NOWHERE });
+        if has_turn {
+            self.put(guess, item, weight);
+        } else {
+            self.later(req.object, guess, What::Arrival(item, weight));
         }
     }
 
     fn dequeue(&mut self, _now: Instant) -> Option<RequestId> {
-        let at = self.ring.front()?;
+        let at = if self.turn.is_some() { self.ring.front()? } else { self.front_for_turn()? };
         let turn = match self.turn {
             Some(turn) => turn,
             None => self.begin(at),
@@ -251,30 +324,35 @@ impl NrsPolicy for Obrr {
         }
         let served = object.next().expect("an object in the ring has work in one of its directions");
         let key = served.key;
-        object.queue.remove(key, served.id);
+        object.queue.remove(served.id);
         // Never past the last key of its direction: the write queue starts right behind the read queue.
         let end = (key & !WRITE_BIT).saturating_add(u64::from(served.bytes).max(1)).min(WRITE_BIT - 1);
         object.position[usize::from(is_write(key))] = end | (key & WRITE_BIT);
-        if let Some(next) = object.next() {
-            self.nodes.prefetch(RequestId(next.id));
+        self.turn_served += 1;
+        if let Some(item) = object.queue.about_nth(2) {
+            self.places.prefetch(RequestId(item.id));
+        }
+        if let Some(soon) = self.likely_soon() {
+            self.places.prefetch(soon);
         }
         let left = self.spend(at, turn, &served);
         self.settle(at, left);
-        self.nodes.vacate(RequestId(served.id));
+        self.places.vacate(RequestId(served.id));
         Some(RequestId(served.id))
     }
 
     fn promote(&mut self, _now: Instant, id: RequestId, _serve_by: Instant) -> bool {
-        self.nodes.get(id).is_some()
+        self.places.get(id).is_some()
     }
 
     fn cancel(&mut self, id: RequestId) -> bool {
-        let Some(node) = self.nodes.remove(id) else { return false };
-        let was_first = self.ring.front() == Some(node.object);
-        let object = self.objects.get_mut(node.object);
-        assert!(object.queue.remove(node.key, id.0), "a request in the table is in its object's queue");
+        self.catch_up();
+        let Some(at) = self.places.remove(id) else { return false };
+        let was_first = self.ring.front() == Some(at);
+        let object = self.objects.get_mut(at);
+        assert!(object.queue.remove(id.0), "a request in the table is in its object's queue");
         if object.queue.is_empty() {
-            self.forget(node.object);
+            self.forget(at);
             if was_first {
                 self.turn = None;
             }
@@ -283,19 +361,21 @@ impl NrsPolicy for Obrr {
     }
 
     fn drain(&mut self, into: &mut Vec<RequestId>) {
-        into.extend(self.nodes.take_in_order(|node| node.seq.get()));
+        into.extend(self.places.take_in_order());
         self.objects = Groups::default();
+        self.later.clear();
         self.ring = List::default();
         (self.turn, self.interrupted) = (None, None);
     }
 
     fn hasten(&mut self, id: RequestId) -> bool {
-        let Some(node) = self.nodes.get(id).copied() else { return false };
-        let at = node.object;
+        self.catch_up();
+        let Some(at) = self.places.get(id) else { return false };
         let front = self.ring.front();
-        let writing = is_write(node.key);
         let object = self.objects.get_mut(at);
-        object.position[usize::from(writing)] = node.key;
+        let key = object.queue.key_of(id.0).expect("a request in the table is in its object's queue");
+        let writing = is_write(key);
+        object.position[usize::from(writing)] = key;
         if front == Some(at) && self.turn.is_some() {
             // In the turn under way: it is next.
             object.writing = writing;
@@ -311,15 +391,19 @@ impl NrsPolicy for Obrr {
         true
     }
 
-    fn likely_next(&self) -> Option<RequestId> {
-        self.objects.get(self.ring.front()?).next().map(|item| RequestId(item.id))
+    /// The request at the same place of the next object's turn.
+    fn likely_soon(&self) -> Option<RequestId> {
+        let next = self.objects.next(self.ring.front()?)?;
+        let item = self.objects.get(next).queue.about_nth(self.turn_served)?;
+        Some(RequestId(item.id))
     }
 
     fn queued(&self) -> usize {
-        self.nodes.len()
+        self.places.len()
     }
 
     fn reconfigure(&mut self, _now: Instant, config: &NrsConfig) {
+        self.catch_up();
         let default = if self.by_region { REGION_QUANTUM } else { OBRR_QUANTUM };
         self.quantum_requests = if config.quantum_requests == 0 { default } else { config.quantum_requests };
         self.quantum_bytes = config.quantum_bytes;

@@ -4,13 +4,18 @@
 //! next. Within a round takers are served in the order in which they entered it, and a taker's requests together, in the
 //! order that the policy built on this gives them. The mechanism behind `crrn`, `orr` and `trr`.
 //!
+//! A request of a taker that is not being served is taken note of first and carried out before the next batch is begun, at
+//! the latest; see `later`.
+//!
 //! Rounds are consecutive numbers, so they form a queue of lists and not a heap: every step is O(1) but the order within
 //! a batch, which is O(log of its size).
 use crate::{
     Counters, NrsRequest,
     chain::{Chain, List},
     groups::Groups,
-    slots::{NIL, Slots},
+    later::Later,
+    places::{NOWHERE, Places},
+    slots::NIL,
     sorted::{Item, Sorted},
 };
 use alloc::{collections::VecDeque, vec::Vec};
@@ -49,16 +54,16 @@ struct Batch<O> {
     queue: Sorted<O>,
 }
 
-#[derive(Clone, Copy, Debug)]
-struct Node<O> {
-    seq: NonZeroU64,
-    batch: u32,
-    order: O,
-}
+/// How many batches ahead one is fetched.
+const FETCH_AHEAD: usize = 3;
 
 /// The queue of rounds.
 pub(crate) struct Rounds<S: Shape> {
-    nodes: Slots<Node<S::Order>>,
+    places: Places,
+    later: Later<S::Taker, Item<S::Order>>,
+    /// The batch that is being served, and whose it is: its requests are put into it at once.
+    serving: Option<(u32, S::Taker)>,
+    served: usize,
     takers: Groups<S::Taker, Taker>,
     batches: Chain<Batch<S::Order>>,
     /// Batches by round; the first list is round `current`.
@@ -74,7 +79,10 @@ pub(crate) struct Rounds<S: Shape> {
 impl<S: Shape> Rounds<S> {
     pub(crate) fn new(quantum_requests: u32) -> Self {
         let mut rounds = Rounds {
-            nodes: Slots::default(),
+            places: Places::default(),
+            later: Later::default(),
+            serving: None,
+            served: 0,
             takers: Groups::default(),
             batches: Chain::default(),
             rounds: VecDeque::from([List::default()]),
@@ -89,26 +97,67 @@ impl<S: Shape> Rounds<S> {
     }
     /// Requests per taker and round from the next round on; 0 = the policy's default.
     pub(crate) fn set_quantum(&mut self, quantum_requests: u32) {
+        self.catch_up();
         self.quantum = if quantum_requests == 0 { S::QUANTUM } else { quantum_requests };
     }
-    pub(crate) fn likely_next(&self) -> Option<RequestId> {
-        let batch = self.rounds[0].front()?;
-        self.batches.get(batch).queue.first().map(|item| RequestId(item.id))
+    /// The request at the same place of the next batch.
+    pub(crate) fn likely_soon(&self) -> Option<RequestId> {
+        let next = self.batches.next(self.rounds[0].front()?)?;
+        self.batches.get(next).queue.about_nth(self.served).map(|item| RequestId(item.id))
     }
     pub(crate) fn queued(&self) -> usize {
-        self.nodes.len()
+        self.places.len()
     }
     pub(crate) fn holds(&self, id: RequestId) -> bool {
-        self.nodes.get(id).is_some()
+        self.places.get(id).is_some()
     }
     pub(crate) fn counters(&self) -> Counters {
         Counters { turns: self.turns, ..Counters::default() }
     }
 
     pub(crate) fn enqueue(&mut self, req: &NrsRequest) {
+        let (key, order) = (S::taker(req), S::order(req, self.seq.get()));
+        self.seq = self.seq.saturating_add(1);
+        let item = Item { key: order, id: req.id.0, bytes: req.bytes };
+        self.places.insert(req.id, NOWHERE);
+        if let Some((batch, serving)) = self.serving
+            && serving == key
+        {
+            // Whether its taker has something left to be served is asked before the next call.
+            let at = self.batches.get(batch).taker;
+            let taker = self.takers.get(at);
+            if taker.batch != batch || taker.left == 0 {
+                self.catch_up();
+            }
+            return self.put(at, key, item);
+        }
+        let batches = &self.batches;
+        if self.later.add(&self.takers, key, NIL, item, |taker| batches.prefetch_live(taker.batch)) {
+            self.catch_up();
+        }
+    }
+
+    /// Carries out what was noted.
+    fn catch_up(&mut self) {
+        let batches = &self.batches;
+        let notes = self.later.take(&self.takers, |taker| batches.prefetch_live(taker.batch));
+        for note in &notes {
+            let taker = self.takers.get_live(note.guess);
+            if let Some(batch) = taker.and_then(|taker| self.batches.get_live(taker.batch)) {
+                batch.queue.prefetch_back();
+            }
+        }
+        for note in &notes {
+            self.put(note.guess, note.key, note.what);
+        }
+        self.later.done(notes);
+    }
+
+    /// Puts a request into its taker's batch of the round that its turn comes in.
+    fn put(&mut self, guess: u32, key: S::Taker, item: Item<S::Order>) {
         let (current, quantum) = (self.current, self.quantum);
         let new = || Taker { round: current, left: quantum, queued: 0, batch: NIL, idle: false };
-        let (at, _) = self.takers.find_or_insert(S::taker(req), new);
+        let (at, _) = self.takers.find_guessed(guess, key, new);
         let taker = self.takers.get_mut(at);
         assert!(taker.round >= current, "takers that sat out a round are forgotten when the next begins");
         if taker.left == 0 {
@@ -125,46 +174,77 @@ impl<S: Shape> Rounds<S> {
             self.batches.push_back(&mut self.rounds[ahead], taker.batch);
             self.turns += 1;
         }
-        let (batch, order) = (taker.batch, S::order(req, self.seq.get()));
-        self.nodes.insert(req.id, Node { seq: self.seq, batch, order });
-        self.seq = self.seq.saturating_add(1);
-        self.batches.get_mut(batch).queue.insert(Item { key: order, id: req.id.0, bytes: req.bytes });
+        let batch = taker.batch;
+        self.places.set(RequestId(item.id), batch);
+        self.batches.get_mut(batch).queue.insert(item);
     }
 
     pub(crate) fn dequeue(&mut self) -> Option<RequestId> {
-        while self.rounds[0].is_empty() && self.rounds.len() > 1 {
-            self.advance();
+        let batch = match self.serving {
+            Some((batch, _)) => batch,
+            None => self.begin()?,
+        };
+        let queue = &self.batches.get(batch).queue;
+        let first = queue.first().expect("a linked batch is not empty");
+        if let Some(item) = queue.about_nth(3) {
+            self.places.prefetch(RequestId(item.id));
         }
-        let batch = self.rounds[0].front()?;
-        if let Some(next) = self.batches.next(batch) {
-            self.batches.prefetch(next);
-        }
-        let first = self.batches.get(batch).queue.first().expect("a linked batch is not empty");
-        self.leave(batch, first.key, first.id);
-        self.nodes.vacate(RequestId(first.id));
-        if let Some(next) = self.likely_next() {
-            self.nodes.prefetch(next);
+        self.leave(batch, first.id);
+        self.places.vacate(RequestId(first.id));
+        self.served += 1;
+        if let Some(soon) = self.likely_soon() {
+            self.places.prefetch(soon);
         }
         Some(RequestId(first.id))
     }
 
+    /// Begins with the next batch, and answers it.
+    fn begin(&mut self) -> Option<u32> {
+        let front = self.rounds[0].front().map(|batch| self.takers.key(self.batches.get(batch).taker));
+        if front.is_none_or(|taker| self.later.mentions(taker)) {
+            self.catch_up();
+        }
+        while self.rounds[0].is_empty() && self.rounds.len() > 1 {
+            self.advance();
+        }
+        let batch = self.rounds[0].front()?;
+        let number = self.batches.get(batch).taker;
+        (self.serving, self.served) = (Some((batch, self.takers.key(number))), 0);
+        let mut ahead = batch;
+        for turns in 0..FETCH_AHEAD {
+            let Some(next) = self.batches.next(ahead) else { break };
+            ahead = next;
+            if turns + 2 == FETCH_AHEAD {
+                let Batch { queue, taker, .. } = self.batches.get(ahead);
+                queue.prefetch_front();
+                self.takers.prefetch(*taker);
+            }
+            self.batches.prefetch(ahead);
+        }
+        Some(batch)
+    }
+
     /// Takes a request out, wherever it is; answers whether it was there.
     pub(crate) fn take(&mut self, id: RequestId) -> bool {
-        let Some(node) = self.nodes.remove(id) else { return false };
-        self.leave(node.batch, node.order, id.0);
+        self.catch_up();
+        let Some(batch) = self.places.remove(id) else { return false };
+        self.leave(batch, id.0);
         true
     }
 
     /// Takes a request out of its batch, and the batch out of its round when it is empty.
-    fn leave(&mut self, number: u32, order: S::Order, id: u32) {
+    fn leave(&mut self, number: u32, id: u32) {
         let batch = self.batches.get_mut(number);
-        assert!(batch.queue.remove(order, id), "a request in the table is in its batch");
+        assert!(batch.queue.remove(id), "a request in the table is in its batch");
         let (at, round, emptied) = (batch.taker, batch.round, batch.queue.is_empty());
         let taker = self.takers.get_mut(at);
         taker.queued -= 1;
         if emptied {
             if taker.batch == number {
                 taker.batch = NIL;
+            }
+            if self.serving.is_some_and(|(serving, _)| serving == number) {
+                self.serving = None;
             }
             let ahead = usize::try_from(round - self.current).expect("no more rounds than queued requests");
             self.batches.unlink(&mut self.rounds[ahead], number);
@@ -181,7 +261,9 @@ impl<S: Shape> Rounds<S> {
     }
 
     pub(crate) fn drain(&mut self, into: &mut Vec<RequestId>) {
-        into.extend(self.nodes.take_in_order(|node| node.seq.get()));
+        self.catch_up();
+        into.extend(self.places.take_in_order());
+        self.serving = None;
         self.takers = Groups::default();
         self.batches = Chain::default();
         self.rounds = VecDeque::from([List::default()]);
@@ -232,8 +314,8 @@ macro_rules! rounds_policy {
             fn drain(&mut self, into: &mut alloc::vec::Vec<types::RequestId>) {
                 self.0.drain(into);
             }
-            fn likely_next(&self) -> Option<types::RequestId> {
-                self.0.likely_next()
+            fn likely_soon(&self) -> Option<types::RequestId> {
+                self.0.likely_soon()
             }
             fn queued(&self) -> usize {
                 self.0.queued()

@@ -64,16 +64,6 @@ impl<T> Slots<T> {
             prefetch(slot);
         }
     }
-    /// Forgets the value of `id`, which has one. Unlike [`Slots::remove`] it does not wait for the memory that it clears.
-    pub(crate) fn vacate(&mut self, id: RequestId)
-    where
-        T: Copy,
-    {
-        let slot = &mut self.items[id.0 as usize];
-        debug_assert!(slot.is_some(), "request {id} is in the table");
-        *slot = None;
-        self.occupied -= 1;
-    }
     /// All ids, in ascending order of `rank`, which is unique.
     pub(crate) fn ids_in_order(&self, rank: impl Fn(&T) -> u64) -> Vec<RequestId> {
         let number = |at: usize| u32::try_from(at).expect("ids are below the limit");
@@ -81,12 +71,5 @@ impl<T> Slots<T> {
         let mut order: Vec<(u64, u32)> = self.items.iter().enumerate().filter_map(ranked).collect();
         order.sort_unstable();
         order.into_iter().map(|(_, id)| RequestId(id)).collect()
-    }
-    /// Takes everything out: the ids in ascending order of `rank`, which is unique.
-    pub(crate) fn take_in_order(&mut self, rank: impl Fn(&T) -> u64) -> Vec<RequestId> {
-        let ids = self.ids_in_order(rank);
-        self.items.clear();
-        self.occupied = 0;
-        ids
     }
 }

@@ -2,7 +2,10 @@
 //!
 //! Most objects hold no more requests than a client keeps in flight (8), and those sit beside the object's own fields;
 //! one shared object may hold all requests of a server, and then every operation is O(log n).
+use crate::prefetch::prefetch;
 use alloc::{boxed::Box, collections::BTreeMap};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use smallvec::SmallVec;
 
 /// Above this many entries the array becomes a tree, ..
@@ -19,6 +22,8 @@ enum Store<K> {
 #[derive(Debug)]
 struct Tree<K> {
     entries: BTreeMap<(K, u64), (u32, u32)>,
+    /// Where each id stands in `entries`.
+    keys: HashMap<u32, (K, u64), FxBuildHasher>,
     /// Grows with every insertion: keeps equal keys in the order of arrival.
     next: u64,
 }
@@ -58,7 +63,7 @@ impl<K: Ord + Copy> Sorted<K> {
                 few.insert(at, item);
             }
             Store::Few(few) => {
-                let mut tree = Box::new(Tree { entries: BTreeMap::new(), next: 0 });
+                let mut tree = Box::new(Tree { entries: BTreeMap::new(), keys: HashMap::default(), next: 0 });
                 few.drain(..).for_each(|item| tree.insert(item));
                 tree.insert(item);
                 self.store = Store::Many(tree);
@@ -79,22 +84,49 @@ impl<K: Ord + Copy> Sorted<K> {
             Store::Many(tree) => tree.entries.first_key_value().map(item_of),
         }
     }
+    /// About the `nth` request, cheaply: a guess for whoever wants to fetch what belongs to it.
+    pub(crate) fn about_nth(&self, nth: usize) -> Option<Item<K>> {
+        match &self.store {
+            Store::Few(few) => few.get(nth).copied(),
+            Store::Many(_) => None,
+        }
+    }
+    /// Fetches the place behind the last request, where most insertions go.
+    pub(crate) fn prefetch_back(&self) {
+        if let Store::Few(few) = &self.store
+            && let Some(last) = few.last()
+        {
+            prefetch(last);
+        }
+    }
+    /// Fetches the first requests.
+    pub(crate) fn prefetch_front(&self) {
+        if let Store::Few(few) = &self.store {
+            few.iter().step_by(4).take(2).for_each(prefetch);
+        }
+    }
     pub(crate) fn last(&self) -> Option<Item<K>> {
         match &self.store {
             Store::Few(few) => few.last().copied(),
             Store::Many(tree) => tree.entries.last_key_value().map(item_of),
         }
     }
-    /// Takes out request `id` at `key`; answers whether it was there. O(log n + requests with the same key).
-    pub(crate) fn remove(&mut self, key: K, id: u32) -> bool {
+    /// The key of request `id`, if it is here.
+    pub(crate) fn key_of(&self, id: u32) -> Option<K> {
+        match &self.store {
+            Store::Few(few) => few.iter().find(|e| e.id == id).map(|e| e.key),
+            Store::Many(tree) => tree.keys.get(&id).map(|full| full.0),
+        }
+    }
+    /// Takes out request `id`; answers whether it was there. O(log n).
+    pub(crate) fn remove(&mut self, id: u32) -> bool {
         match &mut self.store {
             Store::Few(few) => {
-                let at = few.iter().position(|e| e.id == id && e.key == key);
+                let at = few.iter().position(|e| e.id == id);
                 at.map(|at| few.remove(at)).is_some()
             }
             Store::Many(tree) => {
-                let mut same = tree.entries.range((key, 0)..=(key, u64::MAX));
-                let Some(full) = same.find(|e| e.1.0 == id).map(|e| *e.0) else { return false };
+                let Some(full) = tree.keys.remove(&id) else { return false };
                 tree.entries.remove(&full);
                 if tree.entries.len() <= MANY_MIN {
                     let few = tree.entries.iter().map(item_of).collect();
@@ -110,8 +142,9 @@ fn item_of<K: Copy>((key, value): (&(K, u64), &(u32, u32))) -> Item<K> {
     Item { key: key.0, id: value.0, bytes: value.1 }
 }
 
-impl<K: Ord> Tree<K> {
+impl<K: Ord + Copy> Tree<K> {
     fn insert(&mut self, item: Item<K>) {
+        self.keys.insert(item.id, (item.key, self.next));
         self.entries.insert((item.key, self.next), (item.id, item.bytes));
         self.next += 1;
     }
@@ -137,8 +170,9 @@ mod tests {
                 model.insert(at, item);
             } else if !model.is_empty() {
                 let item = model.remove(rng.below(model.len() as u64) as usize);
-                assert!(sorted.remove(item.key, item.id));
-                assert!(!sorted.remove(item.key, item.id));
+                assert_eq!(sorted.key_of(item.id), Some(item.key));
+                assert!(sorted.remove(item.id) && !sorted.remove(item.id));
+                assert_eq!(sorted.key_of(item.id), None);
             }
             let from = rng.below(45);
             assert_eq!(sorted.peek_from(from), model.iter().find(|e| e.key >= from).copied());

@@ -11,7 +11,7 @@
 //!
 //! Source: Lustre's `tbf`, by its manual; ITU-T I.371 for the bucket. Differs: limits in bytes; see also `rules`.
 use crate::{
-    Counters, NrsConfig, NrsPolicy, NrsRequest, TbfRules,
+    Counters, IoOp, JobId, NrsConfig, NrsPolicy, NrsRequest, TbfRules,
     chain::List,
     groups::Groups,
     rules::Rule,
@@ -19,7 +19,7 @@ use crate::{
 };
 use alloc::{collections::BTreeSet, vec::Vec};
 use core::num::NonZeroU64;
-use types::{Instant, MIB, RequestId};
+use types::{ClientId, Instant, MIB, RequestId};
 
 const NS_PER_S: u128 = 1_000_000_000;
 
@@ -46,13 +46,26 @@ struct Class {
     bytes_ns: u64,
 }
 
+/// A queued request: what rules and charges are about, and nothing else, so that it fits into a cache line.
 #[derive(Clone, Copy, Debug)]
 struct Node {
     seq: NonZeroU64,
     class: u32,
     prev: u32,
     next: u32,
-    req: NrsRequest,
+    bytes: u32,
+    client: ClientId,
+    job: JobId,
+    uid: u32,
+    op: IoOp,
+}
+
+impl Node {
+    /// The request as rules see it.
+    fn request(&self, id: RequestId) -> NrsRequest {
+        let Node { bytes, client, job, uid, op, .. } = *self;
+        NrsRequest { id, bytes, client, job, uid, op, ..NrsRequest::default() }
+    }
 }
 
 /// A rule's limits as times.
@@ -200,7 +213,8 @@ impl Tbf {
         let new = || Class { head: NIL, tail: NIL, place: Place::Ready, requests_ns: 0, bytes_ns: 0 };
         let (class, fresh) = self.classes.find_or_insert(key, new);
         let (was_empty, tail) = (self.classes.get(class).head == NIL, self.classes.get(class).tail);
-        self.nodes.insert(req.id, Node { seq, class, prev: tail, next: NIL, req: *req });
+        let NrsRequest { bytes, client, job, uid, op, .. } = *req;
+        self.nodes.insert(req.id, Node { seq, class, prev: tail, next: NIL, bytes, client, job, uid, op });
         if was_empty && !fresh {
             self.displace(class);
         }
@@ -261,7 +275,7 @@ impl Tbf {
         }
         let mut queued = Vec::new();
         for id in self.nodes.ids_in_order(|node| node.seq.get()) {
-            queued.extend(self.nodes.remove(id));
+            queued.extend(self.nodes.remove(id).map(|node| (node.seq, node.request(id))));
         }
         (self.rules, self.limits) = (rules.clone(), limits);
         (self.classes, self.ready) = (Groups::default(), List::default());
@@ -271,8 +285,8 @@ impl Tbf {
             let (class, _) = self.classes.find_or_insert(key, new);
             self.place(now, class);
         }
-        for node in queued {
-            self.link(now, node.seq, &node.req);
+        for (seq, req) in queued {
+            self.link(now, seq, &req);
         }
     }
 }
@@ -295,7 +309,7 @@ impl NrsPolicy for Tbf {
         let node = self.unlink(id).expect("a ready class has requests");
         self.displace(class);
         let limits = self.limits(class);
-        self.classes.get_mut(class).charge(now, &limits, node.req.bytes);
+        self.classes.get_mut(class).charge(now, &limits, node.bytes);
         self.place(now, class);
         self.prefetch();
         Some(id)
