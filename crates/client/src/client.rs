@@ -369,6 +369,10 @@ impl Client {
         self.mdt_locks.covers(ResourceId::inode(fid), LockMode::Cr, &data)
     }
     /// Whether the cached attributes of an inode may be believed.
+    /// Whether this client alone decides how large the file is: it made it, and nobody else writes.
+    pub(crate) fn is_ours_alone(&self, inode: &Inode) -> bool {
+        inode.ours_alone.get() && self.holds(inode.fid, LockBits::UPDATE)
+    }
     pub(crate) fn attr_valid(&self, inode: &Inode) -> bool {
         !inode.stale.get() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
     }
@@ -498,6 +502,9 @@ impl LockOwner for Client {
             let fid = lock.resource.fid;
             let gone = u64::from(lock.data.as_bits().unwrap_or(InodeBits::ALL).minus(keep).0);
             let Some(inode) = self.known_inode(fid) else { return };
+            if gone & LockBits::UPDATE != 0 {
+                inode.ours_alone.set(false);
+            }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.stale.set(true);
                 if inode.lookups.get() > 0 {
@@ -538,6 +545,7 @@ impl LockOwner for Client {
     }
     fn lost(&self, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return };
+        inode.ours_alone.set(false);
         inode.stale.set(true);
         inode.forget_children();
         self.forget_names(&inode);

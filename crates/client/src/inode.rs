@@ -65,6 +65,9 @@ pub struct Inode {
     attr: RefCell<Attr>,
     /// The attributes were changed by ourselves in a way we do not know exactly.
     pub(crate) stale: Cell<bool>,
+    /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
+    /// UPDATE lock that came with it is held (another's first open for writing takes it away).
+    pub(crate) ours_alone: Cell<bool>,
     striping: RefCell<Option<Rc<Striping>>>,
     /// Names known to lead here: (parent, name).
     pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
@@ -102,6 +105,7 @@ impl Inode {
             client,
             attr: RefCell::default(),
             stale: Cell::new(true),
+            ours_alone: Cell::new(false),
             striping: RefCell::new(None),
             names: RefCell::default(),
             writes: Cell::new(0),
@@ -209,6 +213,7 @@ impl Inode {
         if self.striping.borrow().as_ref().is_some_and(|s| s.layout == layout) {
             return Ok(());
         }
+        self.ours_alone.set(false);
         let mut objects = Vec::with_capacity(layout.objects().len());
         for (i, o) in layout.objects().iter().enumerate() {
             let object = client.object(o.object, o.ost)?;

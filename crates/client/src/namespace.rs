@@ -143,8 +143,10 @@ impl Client {
         let _naming = inode.naming();
         let attr = self.sized(inode).await?;
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
-        // The size of a file that somebody writes is nobody's to keep.
-        let settled = attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0;
+        // The size of a file that others may write is nobody's to keep.
+        let settled = attr.mode & 0o170_000 != 0o100_000
+            || attr.flags & AttrFlags::SIZE_KNOWN != 0
+            || self.is_ours_alone(inode);
         Ok(Entry { attr, name_cached, attr_cached: name_cached && settled && self.attr_valid(inode) })
     }
 
@@ -347,14 +349,10 @@ impl Client {
             None => {}
         }
     }
-    /// An inode changed by an operation on its name; with its new attributes when they were told.
+    /// An inode changed by an operation on its name; with its new attributes when they were told. The kernel that asked
+    /// for the operation knows of the change.
     fn changed_behind(&self, inode: &Inode, told: &Attr) {
-        if told.fid == inode.fid {
-            inode.set_attr(told)
-        } else {
-            inode.stale.set(true)
-        }
-        drop(self.kernel().drop_attributes(inode.fid));
+        if told.fid == inode.fid { inode.set_attr(told) } else { inode.stale.set(true) }
     }
 
     /// Renames; `flags` as in renameat2(2).

@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use readahead::FileReadahead;
 use types::{Fid, FsError, HandleId, Transno};
-use wire::mdt::{CloseRequest, Cred, OpenReply, OpenRequest, SetBits};
+use wire::mdt::{CloseRequest, Cred, LockBits, OpenReply, OpenRequest, SetBits};
 use wire::{Bytes, Op};
 
 use crate::client::Client;
@@ -190,6 +190,7 @@ impl Client {
             // A negative entry may be known for this name.
             self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
         }
+        inode.ours_alone.set(reply.created && self.holds(inode.fid, LockBits::UPDATE));
         let file = self.opened(&inode, &request, reply.handle, transno);
         if request.flags & O_TRUNC != 0 && !reply.created && file.writes() {
             let attr = inode.attr();

@@ -174,9 +174,13 @@ impl Tx<'_> {
     /// Others' leases on the content go; from the first writer on the size is not known here.
     fn begin_writing(&mut self, inode: &mut Inode, changed: bool) {
         self.claim(inode.fid, LockBits::DATA);
-        if changed || !inode.has(InodeFlags::SIZE_UNKNOWN) {
+        let first = changed || !inode.has(InodeFlags::SIZE_UNKNOWN);
+        if first {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);
             self.put_inode(inode);
+        }
+        // The first writer besides another: that one no longer knows the size by itself.
+        if first || self.mds.handles.borrow().others_write(inode.fid, self.client) {
             self.claim(inode.fid, LockBits::UPDATE);
         }
     }
