@@ -64,6 +64,11 @@ impl Group {
         self.growth.wake();
     }
 
+    /// Whether no request of the group is being handled.
+    pub fn is_idle(&self) -> bool {
+        self.free.get() == self.total.get()
+    }
+
     /// Runs a handler; `on_first_pending` is called once if it does not finish at once.
     pub async fn watch<T>(
         &self,
@@ -191,7 +196,6 @@ async fn kick(shared: Arc<Shared>, queue: u16, times: u32) -> Result<(), Session
 
 /// Calls statfs(2) on `path` from CPU `cpu`, then lets the thread run anywhere again.
 fn statfs_from(cpu: u16, path: &CStr, times: u32) {
-    crate::follow::release();
     // SAFETY: plain structures on the stack, a NUL-terminated path; the CPU number is checked against the set's size.
     unsafe {
         let (mut before, mut here): (libc::cpu_set_t, libc::cpu_set_t) = (std::mem::zeroed(), std::mem::zeroed());

@@ -63,8 +63,6 @@ pub struct SessionConfig {
     pub dev_depth: u16,
     /// Requests in flight per serving thread on `/dev/fuse` after growth, default 1024.
     pub dev_depth_max: u16,
-    /// On rings, a serving thread moves to the CPU from which requests keep coming. Default true.
-    pub follow_callers: bool,
 }
 
 impl Default for SessionConfig {
@@ -90,7 +88,6 @@ impl Default for SessionConfig {
             ring_depth_max: 1024,
             dev_depth: 16,
             dev_depth_max: 1024,
-            follow_callers: true,
         }
     }
 }

@@ -12,7 +12,6 @@
 pub mod abi;
 mod crew;
 mod dev;
-mod follow;
 pub mod init;
 mod interrupt;
 pub mod mount;

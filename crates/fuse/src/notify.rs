@@ -213,7 +213,6 @@ fn refused(errno: i32) -> Notified {
 /// A helper thread.
 fn run(pool: &Weak<Pool>) {
     let Some(pool) = pool.upgrade() else { return };
-    crate::follow::release();
     while let Some(job) = next(&pool) {
         let result = write_message(&pool.shared.fd, 0, job.code, &[IoSlice::new(&job.body)]);
         job.done.set(match result {

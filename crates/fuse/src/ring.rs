@@ -7,7 +7,6 @@
 //! unmounted; FORGET and INTERRUPT come on `/dev/fuse` all the same.
 use crate::abi::*;
 use crate::crew::Group;
-use crate::follow;
 use crate::op::op_struct_len;
 use crate::request::Request;
 use crate::session::{FileSystem, SessionError, Shared, count, io_error, is_gone};
@@ -68,6 +67,13 @@ unsafe impl PollOpCode for RingCmd {
     }
 }
 
+/// Whether callers on this CPU do not run on ours.
+fn is_elsewhere(cpu: u16) -> bool {
+    // SAFETY: no arguments.
+    let here = unsafe { libc::sched_getcpu() };
+    here != i32::from(cpu)
+}
+
 /// Serves one ring entry of `queue` until the connection ends.
 pub(crate) async fn serve_entry<F: FileSystem>(
     shared: Arc<Shared>,
@@ -96,11 +102,12 @@ pub(crate) async fn serve_entry<F: FileSystem>(
         match Request::new(&mut slot, head, arg, data) {
             Ok(req) => {
                 count(&shared.counters.requests);
-                if shared.config.follow_callers {
-                    follow::request_from(queue);
-                }
+                rt::real::arrived();
                 let replied = group.watch(&shared, || {}, fs.handle(req)).await;
                 assert_eq!(replied.unique, head.unique, "a handler returned another request's reply");
+                if group.is_idle() && is_elsewhere(queue) {
+                    rt::real::expect_soon();
+                }
             }
             Err((e, reply)) => {
                 let _ = crate::dev::refuse(&shared, e, reply);

@@ -1,11 +1,12 @@
 //! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
-mod affinity;
 mod file;
 mod local;
 mod op;
 mod tcp;
 mod timer;
 mod turn;
+
+pub use turn::{arrived, expect_soon};
 
 use std::future::Future;
 use std::io;
@@ -32,7 +33,6 @@ pub struct RealWorld {
 /// # Errors
 /// The runtime cannot be built (neither io_uring nor epoll).
 pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Result<F::Output> {
-    affinity::note();
     let mut proactor = ProactorBuilder::new();
     proactor.capacity(1024).coop_taskrun(true).taskrun_flag(true);
     let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).event_interval(31).build()?;
@@ -94,10 +94,7 @@ impl World for RealWorld {
         file::open_blocking(path, create)
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
-        let work = compio::runtime::spawn_blocking(move || {
-            affinity::release();
-            job();
-        });
+        let work = compio::runtime::spawn_blocking(job);
         Box::pin(async move {
             // A panic on the worker surfaces here as a missing result, reported by `Rt::offload`.
             let _ = work.await;

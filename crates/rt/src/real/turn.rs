@@ -2,18 +2,73 @@
 //!
 //! A request passes through several tasks, each waking the next. The runtime's own loop would ask the kernel between
 //! them, with a time-out of zero, which costs more than the tasks.
+//!
+//! Before it sleeps a shard may look for the next request a moment longer ([`expect_soon`]): waking a thread on an idle
+//! CPU costs both sides more than the moment, most of all in virtual machines. It gives its CPU to whoever wants it
+//! meanwhile, and stops looking where nothing comes.
+use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll, Wake, Waker};
 use std::thread::ThreadId;
+use std::time::Instant as StdInstant;
 
 use compio::runtime::Runtime;
 use types::Duration;
 
 /// Rounds of ready tasks before the kernel is asked for completions although more tasks are ready.
 const ROUNDS_MAX: u32 = 32;
+
+/// How long a shard looks for a request that is expected: about what waking it would take.
+const PATIENCE: Duration = Duration::from_micros(50);
+/// Most expectations in a row that are not believed, after as many were disappointed as the logarithm of this.
+const DOUBT_MAX: u32 = 256;
+
+#[derive(Clone, Copy)]
+struct Expectation {
+    soon: bool,
+    arrived: u64,
+    /// Disappointments in a row.
+    missed: u32,
+    /// Expectations not to believe any more.
+    doubt: u32,
+}
+
+thread_local! {
+    static EXPECT: Cell<Expectation> =
+        const { Cell::new(Expectation { soon: false, arrived: 0, missed: 0, doubt: 0 }) };
+}
+
+/// A request came from outside.
+pub fn arrived() {
+    EXPECT.with(|e| e.set(Expectation { soon: false, arrived: e.get().arrived + 1, ..e.get() }));
+}
+
+/// A request was answered whose caller runs on another CPU and will likely ask again at once: the calling thread's shard
+/// looks for that before it sleeps.
+pub fn expect_soon() {
+    EXPECT.with(|e| e.set(Expectation { soon: true, ..e.get() }));
+}
+
+/// Whether to look for a request now.
+fn is_expected() -> bool {
+    EXPECT.with(|cell| {
+        let e = cell.get();
+        let believed = e.soon && e.doubt == 0;
+        cell.set(Expectation { soon: false, doubt: e.doubt.saturating_sub(u32::from(e.soon)), ..e });
+        believed
+    })
+}
+
+fn learn(came: bool) {
+    EXPECT.with(|cell| {
+        let e = cell.get();
+        let missed = if came { 0 } else { (e.missed + 1).min(DOUBT_MAX.ilog2()) };
+        cell.set(Expectation { missed, doubt: (1 << missed) - 1, ..e });
+    });
+}
 
 /// Wakes the main future.
 struct MainWaker {
@@ -60,11 +115,38 @@ pub(super) fn run<F: Future>(runtime: &Runtime, main: F) -> F::Output {
             }
         }
         if ready {
-            // Woken already: the kernel is asked, but not waited for, and no clock is set.
-            state.runtime.wake_by_ref();
-            runtime.poll_with(Some(Duration::ZERO));
+            look(runtime, &state.runtime);
+        } else if is_expected() {
+            wait_awake(runtime, &state);
         } else {
             runtime.poll();
         }
+    }
+}
+
+/// Asks the kernel for completions without waiting, and without setting a clock.
+fn look(runtime: &Runtime, waker: &Waker) {
+    // Woken already: there is nothing to wait for.
+    waker.wake_by_ref();
+    runtime.poll_with(Some(Duration::ZERO));
+}
+
+/// Looks for a request for a while. Tasks that become ready meanwhile run.
+fn wait_awake(runtime: &Runtime, main: &MainWaker) {
+    let before = EXPECT.get().arrived;
+    let began = StdInstant::now();
+    loop {
+        look(runtime, &main.runtime);
+        let ready = runtime.run() || main.woken.load(Ordering::Acquire);
+        let came = EXPECT.get().arrived != before;
+        if came || ready {
+            learn(true);
+            return;
+        }
+        if began.elapsed() >= PATIENCE {
+            learn(false);
+            return;
+        }
+        std::thread::yield_now();
     }
 }
