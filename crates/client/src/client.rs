@@ -588,10 +588,12 @@ impl Callbacks for Client {
     }
     fn on_recovered(self: Rc<Self>) {
         self.mdt_locks.resend_waiting();
+        self.ask_for_flocks_again();
     }
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
         self.mdt_locks.on_evicted();
+        self.flocks.lost();
     }
 }
 

@@ -44,6 +44,8 @@ pub struct Blocker {
 pub(crate) struct Flocks {
     next: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, OneSender<Result<(), FsError>>>>,
+    /// What those who wait asked for: a restarted server is asked again.
+    asked: RefCell<BTreeMap<u64, EnqueueRequest>>,
     /// Completions that came before the answer that announced them.
     early: RefCell<BTreeMap<u64, Result<(), FsError>>>,
     mirror: RefCell<Option<FlockMirror>>,
@@ -63,6 +65,14 @@ impl Flocks {
             None => {
                 self.early.borrow_mut().insert(call.cookie, result);
             }
+        }
+    }
+    /// The server does not know us any more: what was held is lost, and who waits is told.
+    pub(crate) fn lost(&self) {
+        self.mirror.borrow_mut().take();
+        self.asked.borrow_mut().clear();
+        for waiter in std::mem::take(&mut *self.waiting.borrow_mut()).into_values() {
+            waiter.send(Err(FsError::Io));
         }
     }
     fn granted(&self, request: &FlockRequest) {
@@ -143,7 +153,12 @@ impl Client {
         let early = self.flocks.early.borrow_mut().remove(&cookie);
         let result = match early {
             Some(result) => result,
-            None => self.wait_for_lock(cookie, interrupted).await,
+            None => {
+                self.flocks.asked.borrow_mut().insert(cookie, request);
+                let result = self.wait_for_lock(cookie, interrupted).await;
+                self.flocks.asked.borrow_mut().remove(&cookie);
+                result
+            }
         };
         if result.is_ok() {
             self.flocks.granted(&memory);
@@ -188,6 +203,27 @@ impl Client {
         }
         let call = LockCall { fid, whole, mode: FlockMode::Unlock, extent: Extent::ALL, owner, pid: 0 };
         self.set_lock(call, false, std::future::pending()).await
+    }
+
+    /// After a restart: requests that were waiting there are asked again.
+    pub(crate) fn ask_for_flocks_again(self: &Rc<Self>) {
+        let asked: Vec<_> = self.flocks.asked.borrow().values().cloned().collect();
+        for request in asked {
+            let me = self.clone();
+            self.rt.spawn(async move {
+                let reply: Result<EnqueueReply, FsError> = me.mdc().ask(Op::LockEnqueue, &request).await;
+                let result = match reply {
+                    Ok(reply) if reply.granted => Ok(()),
+                    // It waits; a completion follows.
+                    Ok(_) => return,
+                    Err(e) => Err(e),
+                };
+                let waiter = me.flocks.waiting.borrow_mut().remove(&request.cookie);
+                if let Some(waiter) = waiter {
+                    waiter.send(result);
+                }
+            });
+        }
     }
 
     pub(crate) fn flock_replays(&self) -> Vec<(Op, Vec<u8>)> {

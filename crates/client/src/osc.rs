@@ -593,7 +593,11 @@ impl LockOwner for Osc {
         let Some(object) = self.client.upgrade().and_then(|c| c.find_object(types::ObjectId(resource.fid))) else {
             return;
         };
-        object.set_size(lvb.size.max(object.unwritten_end()));
+        // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
+        let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
+        if !self.locks.covers(resource, LockMode::Cr, &end) {
+            object.set_size(lvb.size.max(object.unwritten_end()));
+        }
         object.mtime.set(object.mtime.get().max(lvb.mtime));
         object.blocks512.set(lvb.blocks);
     }

@@ -34,6 +34,8 @@ pub struct Mds {
     pub(crate) rt: Rt,
     pub(crate) config: MdsConfig,
     pub(crate) superblock: Superblock,
+    /// Starts of the store; handles of opens and locks carry it in their upper bits.
+    pub(crate) boot: u64,
     pub(crate) target: String,
     pub(crate) hash: NameHash,
     pub(crate) store: Rc<MetaStore>,
@@ -117,6 +119,7 @@ impl Mds {
             rt,
             config,
             superblock,
+            boot,
             target,
             hash,
             store,

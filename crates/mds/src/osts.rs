@@ -15,7 +15,7 @@ use rt::{LocalFuture, Nid};
 use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
-use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
+use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply, SyncRequest};
 
 use crate::keys;
 use crate::kv::Key;
@@ -27,6 +27,9 @@ use crate::record::{DestroyObject, DestroyRow, PrecreateRow, decode_row};
 const DESTROY_BATCH_MAX: usize = 512;
 /// How often free space is asked for.
 const STATFS_INTERVAL: Duration = Duration::from_secs(10);
+/// How long destroyed objects stay in the log at least before the OST is asked to commit their destruction: by then its
+/// own commits have done so.
+const FORGET_INTERVAL: Duration = Duration::from_secs(1);
 /// Pause after a request to an OST failed.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
@@ -49,6 +52,8 @@ pub struct OstLink {
     sessions: Cell<u64>,
     kick: Event,
     destroys: RefCell<VecDeque<Destroy>>,
+    /// Destroyed in this session, perhaps not yet on the OST's stable storage.
+    destroyed: RefCell<Vec<Destroy>>,
     closed: Cell<bool>,
 }
 
@@ -57,6 +62,13 @@ impl OstLink {
     pub fn on_session(&self) {
         self.sessions.set(self.sessions.get() + 1);
         self.kick.notify();
+    }
+    /// Objects whose destruction may not have reached the OST's stable storage are destroyed again.
+    fn redo_destroys(&self) {
+        let mut queue = self.destroys.borrow_mut();
+        for d in self.destroyed.take().into_iter().rev() {
+            queue.push_front(d);
+        }
     }
     /// Objects waiting to be destroyed.
     #[must_use]
@@ -150,10 +162,12 @@ impl Mds {
             sessions: Cell::new(0),
             kick: Event::new(),
             destroys: RefCell::default(),
+            destroyed: RefCell::default(),
             closed: Cell::new(false),
         });
         if let Some(old) = old {
             close(&old);
+            old.redo_destroys();
             link.destroys.borrow_mut().extend(old.destroys.borrow_mut().drain(..));
         }
         if let Some(waiting) = self.osts.homeless.borrow_mut().remove(&entry.ost) {
@@ -225,7 +239,7 @@ impl Mds {
 
     async fn tend(self: Rc<Self>, link: Rc<OstLink>) {
         let mut in_step_with = 0;
-        let mut asked_space = Instant::ZERO;
+        let (mut asked_space, mut forgot) = (Instant::ZERO, Instant::ZERO);
         while !self.stopped.get() && !link.closed.get() {
             let kick = link.kick.wait();
             let session = link.sessions.get();
@@ -236,6 +250,7 @@ impl Mds {
             };
             let step = if in_step_with != session {
                 self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
+                link.redo_destroys();
                 let result = self.fill(&link, &*port, true).await;
                 if result.is_ok() {
                     in_step_with = session;
@@ -244,12 +259,16 @@ impl Mds {
             } else if self.pools.borrow().get(link.ost).is_some_and(Pool::is_low) {
                 self.fill(&link, &*port, false).await
             } else if self.has_destroys(&link) {
-                self.destroy_some(&link, &*port).await
+                self.destroy_some(&link, &*port, session).await
+            } else if !link.destroyed.borrow().is_empty() && self.rt.now().since(forgot) >= FORGET_INTERVAL {
+                forgot = self.rt.now();
+                self.forget_destroyed(&link, &*port, session).await
             } else if self.rt.now().since(asked_space) >= STATFS_INTERVAL {
                 asked_space = self.rt.now();
                 self.ask_space(&link, &*port).await
             } else {
-                self.rt.timeout(STATFS_INTERVAL, kick).await;
+                let idle = if link.destroyed.borrow().is_empty() { STATFS_INTERVAL } else { FORGET_INTERVAL };
+                self.rt.timeout(idle, kick).await;
                 continue;
             };
             if let Err(e) = step {
@@ -309,7 +328,7 @@ impl Mds {
         link.destroys.borrow().front().is_some_and(|d| d.after <= self.store.durable())
     }
 
-    async fn destroy_some(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
+    async fn destroy_some(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
         let durable = self.store.durable();
         let due: Vec<Destroy> = {
             let mut queue = link.destroys.borrow_mut();
@@ -317,15 +336,25 @@ impl Mds {
             queue.drain(..n).collect()
         };
         let request = DestroyRequest { objects: due.iter().map(|d| d.object).collect() };
-        if let Err(e) = port.call(Op::OstDestroy, wire::encode(&request)).await {
-            let mut queue = link.destroys.borrow_mut();
-            for d in due.into_iter().rev() {
-                queue.push_front(d);
-            }
-            return Err(e);
+        let answer = port.call(Op::OstDestroy, wire::encode(&request)).await;
+        link.destroyed.borrow_mut().extend(due);
+        if answer.is_err() || link.sessions.get() != session {
+            link.redo_destroys();
+        }
+        answer.map(|_| ())
+    }
+
+    /// The log forgets what the OST has destroyed, once that is on stable storage there: an answer alone does not outlive
+    /// a crash of the OST.
+    async fn forget_destroyed(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
+        let request = SyncRequest { object: ObjectId::default() };
+        port.call(Op::OstSync, wire::encode(&request)).await?;
+        if link.sessions.get() != session {
+            link.redo_destroys();
+            return Ok(());
         }
         let mut done = Vec::new();
-        for d in due {
+        for d in link.destroyed.take() {
             d.row.left.set(d.row.left.get() - 1);
             if d.row.left.get() == 0 {
                 done.push((d.row.key.clone(), None));

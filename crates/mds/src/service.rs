@@ -1,23 +1,23 @@
 //! The MDS behind `ptlrpc`: which message is which operation, sessions, recovery.
 use std::rc::Rc;
 
-use ptlrpc::{Export, Request, Service, SessionRecord};
+use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{ParamsRequest, RegisterRequest};
-use wire::lock::{CancelRequest, ConvertRequest, EnqueueRequest};
+use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     BytesReply, CloseRequest, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest,
     LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply, ReaddirRequest, RenameRequest,
     SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
-use wire::{Bytes, Decode, Encode, Op};
+use wire::{Bytes, Decode, Encode, Header, Op};
 
 use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
-use crate::ops::{OpenOut, ReaddirOut};
+use crate::ops::{OpenOut, ReaddirOut, writes};
 use crate::record::SessionRow;
 use crate::tx::{Done, Tx};
 
@@ -128,6 +128,39 @@ impl Mds {
             Ok(EntryReply { attr: inode.map(|i| i.attr()).unwrap_or_default(), ..EntryReply::default() })
         };
         self.op(caller, body, |tx, q: &CloseRequest| tx.close(q), finish).await
+    }
+
+    /// Fits an answer of an earlier boot to this one: locks that came along are not held any more, and an open that the
+    /// client learns of only now could not be told again.
+    fn renew_answer(&self, header: &Header, request: &[u8], record: &mut ReplyRecord) {
+        let strip = |entry: &mut EntryReply| {
+            let old = |l: &Option<EnqueueReply>| l.as_ref().is_some_and(|l| l.handle.0 >> 40 != self.boot);
+            for lock in [&mut entry.lock, &mut entry.parent_lock] {
+                if old(lock) {
+                    *lock = None;
+                }
+            }
+        };
+        match header.op {
+            Op::MdtOpen => {
+                let (Ok(q), Ok(mut reply)) =
+                    (wire::decode::<OpenRequest>(request), wire::decode::<OpenReply>(&record.body))
+                else {
+                    return;
+                };
+                let open = Open { client: header.client, fid: reply.entry.attr.fid, writes: writes(q.flags) };
+                self.handles.borrow_mut().reopen(reply.handle, open);
+                strip(&mut reply.entry);
+                record.body = wire::encode(&reply);
+            }
+            Op::MdtCreate | Op::MdtLink | Op::MdtUnlink | Op::MdtRename | Op::MdtSetattr => {
+                if let Ok(mut reply) = wire::decode::<EntryReply>(&record.body) {
+                    strip(&mut reply);
+                    record.body = wire::encode(&reply);
+                }
+            }
+            _ => {}
+        }
     }
 
     fn readdir_reply(&self, client: ClientId, out: ReaddirOut) -> ReaddirReply {
@@ -294,6 +327,11 @@ impl Service for Mds {
     fn session_opened(self: Rc<Self>, export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
         self.exports.borrow_mut().insert(export.client(), export);
         Box::pin(async { Ok(()) })
+    }
+    fn answering_again(&self, header: &Header, request: &[u8], record: &mut ReplyRecord) {
+        if record.status == 0 {
+            self.renew_answer(header, request, record);
+        }
     }
     fn session_connected(&self, client: ClientId) {
         if let Some(me) = self.me.borrow().upgrade() {

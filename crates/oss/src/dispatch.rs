@@ -122,7 +122,7 @@ impl Dispatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testworld::TestWorld;
+    use simworld::TestWorld;
     use nrs::NrsConfig;
     use types::Duration;
 

@@ -18,8 +18,6 @@ pub mod pipeline;
 mod range_gate;
 mod stats;
 pub mod store;
-#[cfg(any(test, feature = "testworld"))]
-pub mod testworld;
 
 pub use config::OstConfig;
 pub use oss_node::Oss;

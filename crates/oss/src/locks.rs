@@ -182,6 +182,7 @@ impl Locks {
             out.into_iter().partition(|a| matches!(a, Action::SendGlimpse { .. }));
         self.act(rest);
         let object = ObjectId(ask.lock.fid);
+        tracing::trace!(%client, %object, cookie = ask.cookie, ?mode, flags = ask.flags, ?outcome, "enqueue");
         match outcome {
             EnqueueOutcome::Granted(desc) => {
                 // Nothing waited since the attributes were read: they are what the lock protects.
@@ -227,6 +228,7 @@ impl Locks {
     }
 
     pub fn cancel(self: &Rc<Self>, client: ClientId, ask: &CancelRequest) {
+        tracing::trace!(%client, ?ask, "cancel");
         self.with(|ns, now, out| {
             ns.cancel_batch(now, client, &ask.handles, out);
             for cookie in &ask.cookies {
@@ -307,6 +309,7 @@ impl Locks {
     fn send_blocking(&self, client: ClientId, lock: &LockDesc, wanted: LockSpec, deadline: Instant) {
         let left = deadline.since(self.rt.now());
         self.dispatch.promote(client, ObjectId(lock.resource.fid), self.rt.now() + left / 2);
+        tracing::trace!(%client, ?lock, "blocking callback");
         let Some(export) = self.exports.borrow().get(&client).cloned() else { return };
         let patience_ms = u32::try_from(left.as_millis()).unwrap_or(u32::MAX);
         let body = BlockingCallback { handle: lock.handle, cookie: lock.cookie.0, wanted, patience_ms };

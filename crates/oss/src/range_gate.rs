@@ -72,7 +72,7 @@ impl Drop for RangeGuard {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::testworld::TestWorld;
+    use simworld::TestWorld;
     use std::cell::Cell;
     use types::{Duration, OstIndex, Rng};
 

@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use cache::frames::Bulk;
 use oss::store::{MemoryStore, StoreIdentity};
-use oss::testworld::TestWorld;
+use simworld::TestWorld;
 use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};

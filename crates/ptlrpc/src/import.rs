@@ -508,7 +508,9 @@ impl Import {
         if let Some(c) = &callbacks {
             c.on_connected(&session);
         }
-        if restarted && session.known {
+        // A server that is not waiting for us has our replays already: only the answer to the last word was lost. What
+        // was replayed is not replayed again, for others go on since.
+        if restarted && session.known && session.recovering {
             self.set_state(ImportState::Replaying);
             if !self.recover(&session, callbacks.clone()).await {
                 return;

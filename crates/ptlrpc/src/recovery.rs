@@ -21,13 +21,11 @@ pub(crate) struct Recovery {
 
 struct State {
     active: Cell<bool>,
-    /// Clients that have not said they are done.
-    expected: RefCell<BTreeSet<ClientId>>,
+    /// Clients that have not said they are done, and when each last showed that it is at work.
+    expected: RefCell<BTreeMap<ClientId, Option<Instant>>>,
     /// Replays offered, by transaction.
     offered: RefCell<BTreeMap<(Transno, ClientId), OneSender<()>>>,
     running: Cell<bool>,
-    /// When a client last showed that it is at work.
-    progress: Cell<Instant>,
     changed: Event,
     opened: Event,
 }
@@ -51,7 +49,7 @@ impl State {
         }
         let mut offered = self.offered.borrow_mut();
         let with_offer: BTreeSet<ClientId> = offered.keys().map(|(_, c)| *c).collect();
-        if !self.expected.borrow().iter().all(|c| with_offer.contains(c)) && self.active.get() {
+        if !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
             return;
         }
         if let Some((_, start)) = offered.pop_first() {
@@ -70,10 +68,9 @@ impl Recovery {
             window,
             state: Rc::new(State {
                 active: Cell::new(!expected.is_empty()),
-                expected: RefCell::new(expected),
+                expected: RefCell::new(expected.into_iter().map(|c| (c, None)).collect()),
                 offered: RefCell::default(),
                 running: Cell::new(false),
-                progress: Cell::new(now),
                 changed: Event::new(),
                 opened: Event::new(),
             }),
@@ -83,10 +80,12 @@ impl Recovery {
         self.state.active.get()
     }
     pub(crate) fn expects(&self, client: ClientId) -> bool {
-        self.is_active() && self.state.expected.borrow().contains(&client)
+        self.is_active() && self.state.expected.borrow().contains_key(&client)
     }
     pub(crate) fn client_done(&self, client: ClientId) {
         self.state.expected.borrow_mut().remove(&client);
+        // Whoever is gone offers nothing any more.
+        self.state.offered.borrow_mut().retain(|(_, c), _| *c != client);
         self.state.changed.notify();
         self.state.next();
     }
@@ -94,21 +93,38 @@ impl Recovery {
     pub(crate) fn on_answered_again(&self, _header: &Header) {
         self.state.next();
     }
-    /// Completes when every client is done or the window has closed; gives those that did not come back.
-    pub(crate) async fn finished(&self) -> Vec<ClientId> {
+    /// Clients that do not come back, as soon as they are late; they are to be evicted, and it is asked again. `None` when
+    /// every client is done.
+    ///
+    /// A client is late when the window has closed and it has been silent for half a window. One whose replay waits for
+    /// its turn is not silent: it waits for those who are. After ten windows everyone is late.
+    pub(crate) async fn next_late(&self) -> Option<Vec<ClientId>> {
         loop {
             let changed = self.state.changed.wait();
             if self.state.expected.borrow().is_empty() {
-                return Vec::new();
+                return None;
             }
-            // Whoever replays is waited for: the window closes on silence, at the latest after ten of them.
-            let quiet = self.state.progress.get() + self.window / 2;
-            let until = self.deadline.max(quiet).min(self.deadline + self.window * 9);
-            let left = until.since(self.rt.now());
-            if left.is_zero() {
-                return std::mem::take(&mut *self.state.expected.borrow_mut()).into_iter().collect();
+            let (now, last) = (self.rt.now(), self.deadline + self.window * 9);
+            let waiting: BTreeSet<ClientId> = self.state.offered.borrow().keys().map(|(_, c)| *c).collect();
+            let until = |client: &ClientId, at: &Option<Instant>| match at {
+                _ if waiting.contains(client) => last,
+                Some(at) => self.deadline.max(*at + self.window / 2).min(last),
+                None => self.deadline,
+            };
+            let limits: Vec<(ClientId, Instant)> =
+                self.state.expected.borrow().iter().map(|(c, at)| (*c, until(c, at))).collect();
+            let late: Vec<ClientId> = limits.iter().filter(|(_, at)| *at <= now).map(|(c, _)| *c).collect();
+            if !late.is_empty() {
+                return Some(late);
             }
-            let _ = self.rt.timeout(left, changed).await;
+            let next = limits.iter().map(|(_, at)| *at).min().unwrap_or(last);
+            let _ = self.rt.timeout(next.since(now), changed).await;
+        }
+    }
+    /// A client is at work.
+    pub(crate) fn note_progress(&self, client: ClientId) {
+        if let Some(at) = self.state.expected.borrow_mut().get_mut(&client) {
+            *at = Some(self.rt.now());
         }
     }
     /// Ordinary service begins.
@@ -118,18 +134,20 @@ impl Recovery {
         self.state.next();
     }
     /// Waits until this request may be carried out: a replay in its order (lock replays at once), others when
-    /// recovery is over.
-    pub(crate) async fn turn(&self, header: &Header) -> Turn {
+    /// recovery is over. `None` when it must not be: its client is gone, or has offered it again.
+    pub(crate) async fn turn(&self, header: &Header) -> Option<Turn> {
         if header.flags.has(Flags::REPLAY) {
-            self.state.progress.set(self.rt.now());
+            self.note_progress(header.client);
             if header.op == Op::LockEnqueue {
-                return Turn(None);
+                return Some(Turn(None));
             }
             let (tx, rx) = oneshot();
             self.state.offered.borrow_mut().insert((header.transno, header.client), tx);
+            self.state.changed.notify();
             self.state.next();
-            let _ = rx.await;
-            return Turn(Some(self.state.clone()));
+            rx.await?;
+            self.note_progress(header.client);
+            return Some(Turn(Some(self.state.clone())));
         }
         while self.is_active() {
             let opened = self.state.opened.wait();
@@ -138,6 +156,6 @@ impl Recovery {
             }
             opened.await;
         }
-        Turn(None)
+        Some(Turn(None))
     }
 }

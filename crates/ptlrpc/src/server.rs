@@ -49,6 +49,9 @@ pub trait Service: 'static {
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>>;
     /// The client of an open session has a new connection: what it may have missed is said again.
     fn session_connected(&self, _client: ClientId) {}
+    /// A request that was carried out is about to be answered again with what is remembered. After a restart, what the
+    /// answer gives the client besides what is stored is to be there again, or to be taken out of the answer.
+    fn answering_again(&self, _header: &Header, _request: &[u8], _record: &mut ReplyRecord) {}
     /// A client said goodbye or was evicted: its locks and opens go, the store forgets it.
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()>;
     /// All replays are in (or the window has passed): ordinary service begins.
@@ -219,10 +222,11 @@ impl Server {
     }
 
     async fn watch_recovery(&self, target: Rc<Target>) {
-        let missing = target.recovery.finished().await;
-        for client in missing {
-            tracing::warn!(target = target.service.target(), %client, "did not come back within the recovery window: evicted");
-            evict(&target, client).await;
+        while let Some(late) = target.recovery.next_late().await {
+            for client in late {
+                tracing::warn!(target = target.service.target(), %client, "did not come back within the recovery window: evicted");
+                evict(&target, client).await;
+            }
         }
         target.service.recovered();
         target.recovery.open();
@@ -338,6 +342,7 @@ impl Server {
             }
         };
         export.connected(sink.clone());
+        target.recovery.note_progress(h.client);
         export.last_heard.set(self.rt.now());
         let reply = AuthReply {
             boot: self.config.boot,
@@ -442,8 +447,9 @@ impl Server {
             match slots.get(&slot) {
                 Some(Slot::Running(xid)) if *xid == header.xid => return,
                 Some(Slot::Answered(r)) if r.xid == header.xid => {
-                    let record = r.clone();
+                    let mut record = r.clone();
                     drop(slots);
+                    target.service.answering_again(&header, &body, &mut record);
                     export.answer_again(&header, &record);
                     target.recovery.on_answered_again(&header);
                     return;
@@ -462,6 +468,9 @@ impl Server {
             request.reply(Ok(&()));
             return;
         }
+        if request.is_replay() && !target.recovery.expects(request.client()) {
+            return request.reply::<()>(Err(FsError::Stale));
+        }
         let service = target.service.clone();
         if !target.recovery.is_active() || service.allowed_in_recovery(header.op) {
             self.rt.spawn(service.handle(request));
@@ -470,6 +479,9 @@ impl Server {
         let target = target.clone();
         self.rt.spawn(async move {
             let turn = target.recovery.turn(&request.header).await;
+            if turn.is_none() || request.export.is_evicted() {
+                return request.reply::<()>(Err(FsError::NotConnected));
+            }
             target.service.clone().handle(request).await;
             drop(turn);
         });
@@ -488,7 +500,7 @@ impl Export {
 }
 
 async fn evict(target: &Rc<Target>, client: ClientId) {
-    {
+    if target.exports.borrow().contains_key(&client) {
         let mut evicted = target.evicted.borrow_mut();
         *evicted.entry(client).or_default() += 1;
         if evicted.len() > EVICTED_MAX {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use cache::frames::Bulk;
 use oss::store::{ObjectStore, StoreIdentity};
-use oss::testworld::TestWorld;
+use simworld::TestWorld;
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use cache::frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
 use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
-use oss::testworld::TestWorld;
+use simworld::TestWorld;
 use rt::Rt;
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
 use types::{ClientId, Duration, FsError, ObjectId, OstIndex, Rng, Transno};
@@ -76,7 +76,7 @@ fn counted_space_is_there_to_the_last_block_and_comes_back() {
 fn a_file_system_that_is_full_is_a_full_store_and_not_a_failed_one() {
     let world = TestWorld::new(3, 16 << 20);
     let rt = world.rt();
-    world.set_disk_capacity(6 << 20);
+    world.host().set_disk_capacity(6 << 20);
     world.run(async move {
         let config = FileStoreConfig { reserve_bytes: 2 << 20, ..small() };
         let store = make(rt.clone(), 0, config).await;
@@ -174,10 +174,10 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
         store.close().await.unwrap();
     });
     if tight {
-        world.set_disk_capacity(world.disk_used() + 256 * 4096);
+        world.host().set_disk_capacity(world.host().disk_used() + 256 * 4096);
     }
     let log = Rc::new(std::cell::RefCell::new(Log::default()));
-    world.stop_disks_at(world.disk_steps() + stop);
+    world.host().stop_disk_after(stop);
     let (rt2, log2) = (rt.clone(), log.clone());
     world.run(async move {
         let Ok(store) = FileStore::open(rt2.clone(), Path::new(DIR), Some(7), config(), None).await else { return };
@@ -185,7 +185,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
         work_until_power_fails(rt2, store.clone(), seed, log2).await;
         let _ = store.close().await;
     });
-    let failed = world.disks_are_off();
+    let failed = world.host().disk_is_off();
     let next = world.power_cycle(seed ^ stop);
     let rt = next.rt();
     next.run(async move {
@@ -319,7 +319,7 @@ fn after_a_failed_write_everything_fails_until_it_is_opened_again() {
     world.run(async move {
         let store = make(start.clone(), 0, small()).await;
         store.create(object(1).0.seq, 1).await.unwrap();
-        outer.stop_disks_at(outer.disk_steps());
+        outer.host().stop_disk_after(0);
         let change = Change::random(&mut Rng::new(2), 1, 1).update(&start);
         assert!(!change.puts.is_empty());
         assert_eq!(store.update(object(1), change).await, Err(FsError::Io));

@@ -13,7 +13,7 @@ mod rename;
 mod setattr;
 mod xattr;
 
-pub(crate) use open::OpenOut;
+pub(crate) use open::{OpenOut, writes};
 pub(crate) use readdir::ReaddirOut;
 
 use types::{Fid, FsError};

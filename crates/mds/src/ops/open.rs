@@ -45,6 +45,11 @@ impl OpenFlags {
     }
 }
 
+/// Whether an open with these flags may write.
+pub(crate) fn writes(flags: u32) -> bool {
+    OpenFlags(flags).writes()
+}
+
 /// What an open answers; the handle is made with the answer.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct OpenOut {

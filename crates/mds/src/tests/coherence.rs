@@ -134,7 +134,7 @@ fn a_removed_file_that_may_be_opened_stays_until_that_ends_however_it_ends() {
                 assert_eq!(fs.count(), inodes + 1);
                 a.close(o.handle, f, 0, 0).unwrap();
             }
-            _ => fs.world.block_on(fs.mds.forget_client(a.client)),
+            _ => fs.world.run(fs.mds.forget_client(a.client)),
         }
         fs.world.settle();
         assert_eq!(fs.count(), inodes, "end {end}");
@@ -158,7 +158,7 @@ fn after_a_restart_a_removed_file_stays_for_whoever_tells_its_lock_again() {
         look_to_open(&a, name, cookie);
         a.unlink(ROOT, name).unwrap();
     }
-    fs.world.block_on(fs.mds.remember_client(a.client, Op::MdtUnlink)).unwrap();
+    fs.world.run(fs.mds.remember_client(a.client, Op::MdtUnlink)).unwrap();
     fs.sync();
     let fs = fs.crash();
     let a = fs.of(1);
@@ -169,7 +169,7 @@ fn after_a_restart_a_removed_file_stays_for_whoever_tells_its_lock_again() {
     fs.world.settle();
     assert_eq!(a.open(f, "", 0, 0).map(|o| o.entry.attr.nlink), Ok(0));
     assert_eq!(a.getattr(g).unwrap_err(), FsError::Stale, "nobody wants the other one");
-    fs.world.block_on(fs.mds.forget_client(a.client));
+    fs.world.run(fs.mds.forget_client(a.client));
     fs.world.settle();
     assert_eq!(fs.getattr(f).unwrap_err(), FsError::Stale);
 }
@@ -274,7 +274,7 @@ fn byte_range_locks_wait_test_deadlock_and_withdraw_across_clients() {
     assert!(!ask(&a, &flock(1, Mode::Pw, high, 0, 6, f)).unwrap().granted, "no cycle any more: it waits");
     assert!(ask(&b, &flock(2, Mode::Pw, Extent::ALL, EnqueueFlags::UNLOCK, 7, f)).unwrap().granted);
     assert_eq!(ask(&b, &flock(2, Mode::Pr, high, EnqueueFlags::NOWAIT, 8, f)).unwrap_err(), FsError::WouldBlock);
-    fs.world.block_on(fs.mds.forget_client(a.client));
+    fs.world.run(fs.mds.forget_client(a.client));
     assert!(ask(&b, &flock(2, Mode::Pr, Extent::ALL, EnqueueFlags::NOWAIT, 9, f)).unwrap().granted);
     let gone = Fid::new(9, 9);
     assert_eq!(ask(&b, &flock(2, Mode::Pr, low, 0, 10, gone)).unwrap_err(), FsError::Stale);

@@ -29,7 +29,7 @@ proptest! {
         let mut synced = 0;
         for op in list.iter().filter(|o| !matches!(o, Op::OpenUnlinked(..) | Op::CloseOne)) {
             if matches!(op, Op::Sync) {
-                match fs.world.block_on(fs.mds.store().sync()) {
+                match fs.world.run(fs.mds.store().sync()) {
                     Ok(()) => synced = states.len() - 1,
                     Err(e) => {
                         prop_assert_eq!(e, FsError::Io);
@@ -57,7 +57,7 @@ fn a_store_that_failed_answers_no_change_any_more() {
     fs.sync();
     fs.kv.fail_at(fs.kv.commits() + 1, FailPoint::Before);
     fs.mkdir(Fid::ROOT, "a").unwrap();
-    assert_eq!(fs.world.block_on(fs.mds.store().sync()), Err(FsError::Io));
+    assert_eq!(fs.world.run(fs.mds.store().sync()), Err(FsError::Io));
     assert_eq!(fs.mkdir(Fid::ROOT, "b"), Err(FsError::Io));
     let fs = fs.crash();
     assert_eq!(fs.lookup(Fid::ROOT, "a"), Err(FsError::NotFound));
@@ -67,7 +67,7 @@ fn a_store_that_failed_answers_no_change_any_more() {
 #[test]
 fn replayed_transactions_give_the_same_files_objects_and_handles() {
     let fs = Fs::new();
-    fs.world.block_on(fs.mds.remember_client(ClientId(1), Rpc::MdtLookup)).unwrap();
+    fs.world.run(fs.mds.remember_client(ClientId(1), Rpc::MdtLookup)).unwrap();
     let root = Fid::ROOT;
     let mkdir = CreateRequest { parent: root, name: "d".into(), mode: 0o755, ..CreateRequest::default() };
     let (d, t1) = fs.call_as::<_, EntryReply>(None, Rpc::MdtCreate, &mkdir).unwrap();
@@ -167,7 +167,7 @@ fn a_lost_client_closes_what_it_had_open_and_its_files_have_unknown_sizes() {
     let fid = o.entry.attr.fid;
     let other = fs.of(2);
     let p = other.open(fid, "", 1, 0).unwrap();
-    fs.world.block_on(fs.mds.forget_client(ClientId(1)));
+    fs.world.run(fs.mds.forget_client(ClientId(1)));
     assert_eq!(fs.mds.handles.borrow().len(), 1);
     other.close(p.handle, fid, 0, 0).unwrap();
     assert_eq!(other.getattr(fid).unwrap().flags & AttrFlags::SIZE_KNOWN, 0, "the lost one may have written");
@@ -181,10 +181,10 @@ fn a_second_server_on_one_store_is_stopped_by_the_first_commit() {
     let fs = Fs::new();
     fs.sync();
     let kv: std::rc::Rc<dyn crate::MetaKv> = fs.kv.clone();
-    let second = fs.world.block_on(crate::Mds::start(fs.world.rt(), crate::MdsConfig::default(), kv)).unwrap();
+    let second = fs.world.run(crate::Mds::start(fs.world.rt(), crate::MdsConfig::default(), kv)).unwrap();
     assert!(second.store().failure().is_none());
     fs.mkdir(Fid::ROOT, "d").unwrap();
-    assert_eq!(fs.world.block_on(fs.mds.store().sync()), Err(FsError::Io));
+    assert_eq!(fs.world.run(fs.mds.store().sync()), Err(FsError::Io));
 }
 
 #[test]

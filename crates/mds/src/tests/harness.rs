@@ -1,15 +1,17 @@
 //! A file system in memory: one MDS, OSTs that answer at once, a client's calls as methods.
 use std::cell::RefCell;
 use std::rc::Rc;
+use std::sync::OnceLock;
 
+use cache::frames::FramePool;
 use rt::LocalFuture;
+use simworld::TestWorld;
 use types::{ClientId, Fid, FsError, HandleId, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::connect::{OstEntry, RegisterRequest};
 use wire::mdt::*;
 use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply};
 use wire::{Bytes, Decode, Encode, Op};
 
-use super::world::TestWorld;
 use crate::config::MdsConfig;
 use crate::kv::{MemoryKv, MetaKv};
 use crate::mds::{Caller, Mds};
@@ -54,6 +56,7 @@ impl OstPort for FakePort {
                 Ok(Vec::new())
             }
             Op::OstStatfs => Ok(wire::encode(&statfs)),
+            Op::OstSync => Ok(Vec::new()),
             _ => Err(FsError::NotSupported),
         };
         Box::pin(async move { result })
@@ -61,9 +64,15 @@ impl OstPort for FakePort {
     fn close(&self) {}
 }
 
+/// One host; all worlds of a process share their page frames.
+fn world() -> TestWorld {
+    static POOL: OnceLock<FramePool> = OnceLock::new();
+    TestWorld::with_pool(7, *POOL.get_or_init(|| FramePool::new(1 << 18)))
+}
+
 /// See the module's head.
 pub struct Fs {
-    pub world: Rc<TestWorld>,
+    pub world: TestWorld,
     pub kv: Rc<MemoryKv>,
     pub mds: Rc<Mds>,
     pub osts: Rc<FakeOsts>,
@@ -114,10 +123,10 @@ impl Fs {
         Fs::build(mask, crate::store::CommitConfig::default())
     }
     fn build(mask: u64, commit: crate::store::CommitConfig) -> Fs {
-        let world = TestWorld::new();
+        let world = world();
         let kv = MemoryKv::new();
         let dynkv: Rc<dyn MetaKv> = kv.clone();
-        world.block_on(format(&dynkv, &options(mask))).unwrap();
+        world.run(format(&dynkv, &options(mask))).unwrap();
         let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), commit);
         for ost in 0..2 {
             let q = RegisterRequest { entry: entry(ost), cluster: 77 };
@@ -126,7 +135,7 @@ impl Fs {
         fs.world.settle();
         fs
     }
-    fn with_osts(world: Rc<TestWorld>, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>, commit: crate::store::CommitConfig) -> Fs {
+    fn with_osts(world: TestWorld, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>, commit: crate::store::CommitConfig) -> Fs {
         let all = osts.clone();
         let connector: crate::osts::Connector = Rc::new(move |link: Rc<crate::osts::OstLink>| {
             link.on_session();
@@ -135,13 +144,13 @@ impl Fs {
         });
         let config =
             MdsConfig { connector: Some(crate::config::ConnectorBox(connector)), commit, ..MdsConfig::default() };
-        let mds = world.block_on(Mds::start(world.rt(), config, kv.clone())).unwrap();
+        let mds = world.run(Mds::start(world.rt(), config, kv.clone())).unwrap();
         Fs { world, kv, mds, osts, cred: user(0), client: ClientId(1) }
     }
     /// Loses everything that was not committed, and starts again.
     pub fn crash(self) -> Fs {
         self.mds.halt();
-        self.world.kill();
+        self.world.reboot();
         let kv = self.kv.reopen();
         Fs::with_osts(self.world.clone(), kv, self.osts.clone(), crate::store::CommitConfig::default())
     }
@@ -165,11 +174,11 @@ impl Fs {
     pub fn call_as<Q: Encode, A: Decode>(&self, replay: Option<u64>, op: Op, q: &Q) -> Result<(A, u64), FsError> {
         let caller = Caller { client: self.client, replay: replay.map(Transno), slot: Some((3, Xid(9))) };
         let body = wire::encode(q);
-        let o = self.world.block_on(self.mds.serve(caller, op, &body))?;
+        let o = self.world.run(self.mds.serve(caller, op, &body))?;
         Ok((wire::decode(&o.body).unwrap(), o.transno.0))
     }
     pub fn sync(&self) {
-        self.world.block_on(self.mds.store.sync()).unwrap();
+        self.world.run(self.mds.store.sync()).unwrap();
     }
 
     pub fn lookup(&self, parent: Fid, name: &str) -> Result<Attr, FsError> {
@@ -278,7 +287,7 @@ impl Fs {
     /// Lets `seconds` pass.
     pub fn pass(&self, seconds: u64) {
         let rt = self.world.rt();
-        self.world.block_on(rt.sleep(types::Duration::from_secs(seconds)));
+        self.world.run(rt.sleep(types::Duration::from_secs(seconds)));
         self.world.settle();
     }
     /// Inodes that exist.

@@ -87,14 +87,14 @@ fn a_file_with_data_or_open_elsewhere_keeps_its_layout_and_nobody_is_told() {
     assert_eq!(layout_of(&fs, shared).objects().len(), 2);
     // A client that may have written is lost: the size is not known.
     let o = fs.of(3).open(ROOT, "lost", 0o102, 0o644).unwrap();
-    fs.world.block_on(fs.mds.forget_client(types::ClientId(3)));
+    fs.world.run(fs.mds.forget_client(types::ClientId(3)));
     keeps(o.entry.attr.fid);
 }
 
 #[test]
 fn a_replay_gives_the_layout_that_was_answered() {
     let fs = Fs::new();
-    fs.world.block_on(fs.mds.remember_client(fs.client, Op::MdtSetxattr)).unwrap();
+    fs.world.run(fs.mds.remember_client(fs.client, Op::MdtSetxattr)).unwrap();
     let (f, g) = (mknod(&fs, "f"), mknod(&fs, "g"));
     fs.sync();
     let set = set_request(f, "lustre.lov", &spec(1 << 20, 2));

@@ -7,4 +7,3 @@ mod model;
 mod namespace;
 mod permissions;
 mod readdir;
-mod world;

@@ -227,7 +227,7 @@ impl Model {
 /// Findings of a check of what is on stable storage.
 pub fn findings(fs: &Fs) -> Vec<String> {
     let kv: Rc<dyn MetaKv> = fs.kv.reopen();
-    let report = fs.world.block_on(crate::check::check(&kv)).unwrap();
+    let report = fs.world.run(crate::check::check(&kv)).unwrap();
     report.findings.iter().map(ToString::to_string).collect()
 }
 

@@ -270,7 +270,7 @@ pub async fn space_is_exact(rt: Rt, store: Rc<dyn ObjectStore>) {
 mod tests {
     use super::*;
     use crate::store::{DeviceProfile, EmulatedStore, MemoryStore, NullStore, StoreIdentity, pattern_page};
-    use crate::testworld::TestWorld;
+    use simworld::TestWorld;
 
     fn identity() -> StoreIdentity {
         StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 }

@@ -1,15 +1,18 @@
 //! What programs, faults and checks of one run share.
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::Client;
-use types::{Duration, Rng};
+use types::{Duration, Instant, Rng};
 
 use super::model::Author;
 use super::nodes::{Cluster, NodeId};
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
 const HANG: Duration = Duration::from_secs(1800);
+/// An evicted client knows of it so long after its new session was opened.
+const LEARNS_WITHIN: Duration = Duration::from_secs(1);
 /// Complaints kept.
 const COMPLAINTS_MAX: usize = 20;
 
@@ -47,6 +50,8 @@ pub struct Context {
     /// Beginnings and ends of disk failures so far.
     pub disk_failures: Cell<u64>,
     stamps: Cell<u64>,
+    /// Clients that a server does not know, or did not until lately.
+    strangers: RefCell<BTreeMap<usize, Instant>>,
     seed: u64,
 }
 
@@ -63,6 +68,7 @@ impl Context {
             disks_failing: Cell::new(0),
             disk_failures: Cell::new(0),
             stamps: Cell::new(0),
+            strangers: RefCell::default(),
             seed,
         })
     }
@@ -109,10 +115,18 @@ impl Context {
         }
     }
 
-    /// Who writes on a client now; `None` when it does not run.
+    /// Who writes on a client now; `None` when it does not run, or was evicted and may not know it yet.
     #[must_use]
     pub fn author(&self, client: usize) -> Option<Author> {
         self.cluster.client(client)?;
+        let now = self.cluster.sim.now();
+        let mut strangers = self.strangers.borrow_mut();
+        if self.cluster.is_stranger(client) {
+            strangers.insert(client, now + LEARNS_WITHIN);
+        }
+        if strangers.get(&client).is_some_and(|until| now < *until) {
+            return None;
+        }
         Some(Author {
             client,
             start: self.cluster.clients[client].starts.get(),
@@ -128,8 +142,7 @@ impl Context {
     /// A client that runs, waiting for one.
     pub async fn any_client(&self, rng: &mut Rng) -> usize {
         loop {
-            let running: Vec<usize> =
-                (0..self.cluster.clients.len()).filter(|c| self.cluster.client(*c).is_some()).collect();
+            let running: Vec<usize> = (0..self.cluster.clients.len()).filter(|c| self.author(*c).is_some()).collect();
             if !running.is_empty() {
                 return running[rng.below(running.len() as u64) as usize];
             }

@@ -319,20 +319,29 @@ impl Cluster {
         all
     }
 
+    /// The servers' targets; those of a server that does not run are missing.
+    fn targets(&self) -> Vec<(Rc<Server>, String)> {
+        let of = |n: &Rc<Node>| match &*n.running.borrow() {
+            Running::Mds(role) => vec![(role.server.clone(), ptlrpc::Service::target(&*role.mds))],
+            Running::Oss(role, _) => {
+                role.oss.osts().iter().map(|o| (role.server.clone(), ptlrpc::Service::target(&**o))).collect()
+            }
+            _ => Vec::new(),
+        };
+        self.nodes().flat_map(of).collect()
+    }
     /// Whether all servers run and none of them knows the client.
     #[must_use]
     pub fn has_forgotten(&self, client: ClientId) -> bool {
-        let servers = std::iter::once(&self.mds).chain(&self.osses);
-        servers.into_iter().all(|n| {
-            let targets = match &*n.running.borrow() {
-                Running::Mds(role) => vec![(role.server.clone(), ptlrpc::Service::target(&*role.mds))],
-                Running::Oss(role, _) => {
-                    role.oss.osts().iter().map(|o| (role.server.clone(), ptlrpc::Service::target(&**o))).collect()
-                }
-                _ => return false,
-            };
-            targets.iter().all(|(s, t)| s.exports(t).iter().all(|e| e.client() != client))
-        })
+        let targets = self.targets();
+        targets.len() == 1 + self.osses.len()
+            && targets.iter().all(|(s, t)| s.exports(t).iter().all(|e| e.client() != client))
+    }
+    /// Whether a server that runs does not know the client on a node: it was evicted and has not come back yet.
+    #[must_use]
+    pub fn is_stranger(&self, index: usize) -> bool {
+        let Some(id) = self.clients[index].identities.borrow().last().copied() else { return true };
+        self.targets().iter().any(|(s, t)| s.exports(t).iter().all(|e| e.client() != id))
     }
 
     /// Stops a node as an operator does: clients leave, servers commit everything.

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{FlockMode, LockCall, NewFile};
+use client::{Client, FlockMode, LockCall, NewFile};
 use types::{Duration, Extent, Fid, FsError, Rng};
 use wire::mdt::Cred;
 
@@ -252,6 +252,16 @@ pub struct Counter {
     lost: Cell<bool>,
 }
 
+/// Adds one to the number in a file, and syncs it.
+async fn raise_once(c: &Rc<Client>, fid: Fid) -> Result<(), FsError> {
+    let file = c.open(&cred(), fid, O_RDWR).await?;
+    let got = c.read(&file, 0, 8).await?.to_vec();
+    let value = u64::from_le_bytes(got.try_into().map_err(|_| FsError::Io)?);
+    c.write(&file, 0, &(value + 1).to_le_bytes()).await?;
+    c.fsync(&file, false).await?;
+    c.release(&file).await
+}
+
 impl Counter {
     /// Over a file of 8 zero bytes.
     #[must_use]
@@ -285,14 +295,11 @@ impl Counter {
                 LockCall { fid, whole: false, mode: FlockMode::Exclusive, extent, owner: 1000 + id, pid: id as u32 };
             c.set_lock(call, true, std::future::pending()).await?;
             me.enter(author);
-            let file = c.open(&cred(), fid, O_RDWR).await?;
-            let got = c.read(&file, 0, 8).await?.to_vec();
-            let value = u64::from_le_bytes(got.try_into().map_err(|_| FsError::Io)?);
-            c.write(&file, 0, &(value + 1).to_le_bytes()).await?;
-            c.fsync(&file, false).await?;
-            c.release(&file).await?;
+            let raised = raise_once(&c, fid).await;
             me.holder.set(None);
-            c.set_lock(LockCall { mode: FlockMode::Unlock, ..call }, false, std::future::pending()).await
+            let unlock = LockCall { mode: FlockMode::Unlock, ..call };
+            let unlocked = c.set_lock(unlock, false, std::future::pending()).await;
+            raised.and(unlocked)
         });
         match outcome.await {
             Some(Ok(())) if self.context.is_sound(author) => self.raised.set(self.raised.get() + 1),

@@ -572,6 +572,10 @@ impl Tree {
         }
         let at = self.rng.below(self.held.len() as u64) as usize;
         let Held { author, open, file } = self.held.swap_remove(at);
+        if !self.context.is_sound(author) {
+            // Its client is another by now, or has lost it.
+            return self.prune();
+        }
         let what = format!("tree{}: close {}", self.id, self.files[&file].fid);
         let outcome = self.context.on(author.client, &what, async move |c| close(&c, &open).await).await;
         self.judge(&what, author, &outcome);
