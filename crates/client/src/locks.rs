@@ -135,8 +135,14 @@ impl Locks {
         let (tx, rx) = oneshot();
         self.waiters.borrow_mut().entry(cookie).or_default().push(tx);
         if let Some(request) = send {
+            // Our own locks that stand in the way go along, rather than being called back.
+            let early = if flags == EnqueueFlags::NONE {
+                self.cache.borrow_mut().early_cancels(resource, mode, &data)
+            } else {
+                Vec::new()
+            };
             let me = self.clone();
-            self.rt.spawn(async move { me.enqueue(request).await });
+            self.rt.spawn(async move { me.enqueue(request, early).await });
         }
         match rx.await {
             Some(Ok(_)) => Ok(held),
@@ -145,12 +151,13 @@ impl Locks {
         }
     }
 
-    async fn enqueue(self: Rc<Self>, request: EnqueueRequest) {
+    async fn enqueue(self: Rc<Self>, request: EnqueueRequest, early: Vec<LockDesc>) {
+        let cancels = self.clean_up(early).await;
         let body = w::EnqueueRequest {
             lock: convert::spec(request.resource, request.mode, &request.data),
             flags: convert::flags_to_wire(request.flags),
             cookie: request.cookie.0,
-            cancels: Vec::new(),
+            cancels,
         };
         let import = self.import.borrow().clone();
         let answer: Result<w::EnqueueReply, FsError> = match import {
@@ -158,6 +165,20 @@ impl Locks {
             None => Err(FsError::NotConnected),
         };
         self.answered(request.resource, request.cookie, request.flags, answer);
+    }
+
+    /// Flushes and drops what these locks cover; their handles, for the request that they would stand in the way of.
+    async fn clean_up(self: &Rc<Self>, early: Vec<LockDesc>) -> Vec<HandleId> {
+        let mut handles = Vec::new();
+        for lock in early {
+            if let Some(owner) = self.owner() {
+                owner.revoke(lock, InodeBits::NONE).await;
+            }
+            let mut out = Vec::new();
+            handles.extend(self.cache.borrow_mut().cancelled_early(self.rt.now(), lock.cookie, &mut out));
+            self.act(out);
+        }
+        handles
     }
 
     /// Takes in the answer to an enqueue, sent alone or along with another request.
@@ -286,7 +307,7 @@ impl Locks {
         let waiting = self.cache.borrow().for_resend();
         for request in waiting {
             let me = self.clone();
-            self.rt.spawn(async move { me.enqueue(request).await });
+            self.rt.spawn(async move { me.enqueue(request, Vec::new()).await });
         }
     }
     /// Gives back what is too old or too much, and under `pressure` that many more.

@@ -265,7 +265,7 @@ impl Client {
         }
         if inode.atime.get() != UNSET {
             request.valid |= SetBits::ATIME;
-            request.atime = inode.atime.replace(UNSET);
+            request.atime = inode.atime.get();
         }
         file.readahead.replace(self.ahead.borrow().of_file()).close(&mut self.readahead_budget.borrow_mut());
         let answer = self.mdt_call(Op::MdtClose, &request).await;
@@ -276,6 +276,10 @@ impl Client {
         }
         if file.dirty.get() {
             inode.stale.set(true);
+        }
+        // Told now; until then it was ours to know.
+        if inode.atime.get() == request.atime {
+            inode.atime.set(UNSET);
         }
         if let Ok(reply) = answer.as_ref().map_err(|e| *e).and_then(ptlrpc::Reply::decode::<wire::mdt::EntryReply>)
             && reply.attr.fid == inode.fid

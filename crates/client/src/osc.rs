@@ -351,6 +351,7 @@ impl Osc {
             let result = me.write_rpc(&object, out, handle, urgent).await;
             me.rpcs.add(1);
             me.dirty.set(me.dirty.get().saturating_sub(pages * PAGE));
+            let mut stored = None;
             if result == Err(FsError::NotFound) {
                 // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
                 tracing::debug!(object = %object.id, "write-back of a removed object");
@@ -359,11 +360,22 @@ impl Osc {
                 if let Some(inode) = object.inode.borrow().upgrade() {
                     inode.writeback_failed(e);
                 }
+                stored = me.stored_size(&object).await;
             }
             object.written(&numbers);
+            if let Some(size) = stored {
+                forget_failed(&object, &numbers, size);
+            }
             me.changed.notify();
         });
         true
+    }
+
+    /// How long the object is at its server, without what is not written out.
+    async fn stored_size(&self, object: &Object) -> Option<u64> {
+        let ask = wo::ObjectRequest { object: object.id };
+        let reply: wo::AttrReply = self.import().ok()?.ask(Op::OstGetattr, &ask).await.ok()?;
+        Some(reply.lvb.size)
     }
 
     async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
@@ -557,6 +569,18 @@ fn frames_of(bulk: Bulk, _object: &Object, pool: cache::frames::FramePool) -> Ve
         out.push(run);
     }
     out
+}
+
+/// What could not be written out is not in the file: whoever reads sees what the server has, here as elsewhere.
+fn forget_failed(object: &Rc<Object>, pages: &[u64], stored: u64) {
+    for page in pages {
+        let extent = Extent::at(page * PAGE, PAGE);
+        // Unless it was written anew meanwhile.
+        if !object.is_unwritten(extent) {
+            object.drop_pages(extent, false);
+        }
+    }
+    object.set_size(stored.max(object.unwritten_end()));
 }
 
 fn zero_tail(mut run: FrameRun, from: usize, pool: cache::frames::FramePool) -> FrameRun {

@@ -1,0 +1,236 @@
+//! Clients of a cluster in one process, without a kernel in front: what they ask for, and what failures of stores become.
+#![allow(clippy::unwrap_used)]
+use std::rc::Rc;
+
+use cache::frames::FramePool;
+use client::{Client, ClientConfig, NewFile, OpenFile};
+use cluster::{MdsRole, OssRole, join, start_mds_on, start_oss};
+use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
+use oss::OstConfig;
+use oss::store::{MemoryStore, ObjectStore, StoreIdentity};
+use ptlrpc::ClusterKey;
+use rt::{Nid, Rt};
+use types::{Duration, Fid, FsError, MIB, OstIndex};
+use wire::mdt::Cred;
+
+const O_RDWR: u32 = 2;
+const O_CREAT: u32 = 0o100;
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// A cluster whose stores are in memory.
+struct World {
+    rt: Rt,
+    mds_nid: Nid,
+    stores: Vec<Rc<MemoryStore>>,
+    _mds: MdsRole,
+    _oss: OssRole,
+}
+
+fn root() -> Cred {
+    Cred { caps: 3, ..Cred::default() }
+}
+
+impl World {
+    /// `name` keeps the addresses of tests apart.
+    async fn new(rt: Rt, name: &str, osts: u16, ost_bytes: u64) -> World {
+        let kv: Rc<dyn MetaKv> = MemoryKv::new();
+        let (fsname, cluster, uuid) = ("stria".to_string(), 0x57a1, rt.random() | 1);
+        let (hash_keys, hash_mask) = ([rt.random(), rt.random()], u64::MAX);
+        let (root_uid, root_gid, root_mode, now) = (0, 0, 0o755, rt.wall());
+        let options = MkfsOptions { fsname, cluster, uuid, hash_keys, hash_mask, root_uid, root_gid, root_mode, now };
+        mds::mkfs::format(&kv, &options).await.unwrap();
+        let (mds_nid, oss_nid) = (Nid::Local(format!("mds-{name}")), Nid::Local(format!("oss-{name}")));
+        let (key, window) = (ClusterKey::none(), Duration::from_secs(5));
+        let mds = start_mds_on(&rt, kv, &mds_nid, &key, window, MdsConfig::default()).await.unwrap();
+        let store = |i| {
+            let identity = StoreIdentity { cluster, fsname: "stria".into(), ost: OstIndex(i), uuid: 7 + u64::from(i) };
+            MemoryStore::new(&rt, identity, ost_bytes)
+        };
+        let stores: Vec<_> = (0..osts).map(store).collect();
+        let served = stores.iter().map(|s| s.clone() as Rc<dyn ObjectStore>).collect();
+        let oss = start_oss(&rt, served, &oss_nid, &mds_nid, &key, window, &OstConfig::default()).unwrap();
+        World { rt, mds_nid, stores, _mds: mds, _oss: oss }
+    }
+    async fn client(&self) -> Rc<Client> {
+        join(&self.rt, ClientConfig::new(self.mds_nid.clone()), self.stores.len(), PATIENCE).await.unwrap()
+    }
+}
+
+/// Runs a test on a shard.
+fn on_a_shard(test: impl AsyncFnOnce(Rt)) {
+    rt::real::run(FramePool::new(256 << 20), async |rt| test(rt).await).unwrap();
+}
+
+async fn create(c: &Rc<Client>, dir: Fid, name: &str) -> Rc<OpenFile> {
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+    c.create_open(&root(), dir, name.as_bytes(), new).await.unwrap().1
+}
+async fn lookup(c: &Rc<Client>, dir: Fid, name: &[u8]) -> client::Entry {
+    let entry = c.lookup(&root(), dir, name).await.unwrap();
+    assert!(!entry.attr.fid.is_zero(), "{} is there", String::from_utf8_lossy(name));
+    entry
+}
+/// Requests sent to the metadata server so far.
+fn asked(c: &Client) -> u64 {
+    c.mdc().counters().1
+}
+/// All names, listed page by page.
+async fn list(c: &Rc<Client>, dir: Fid, plus: bool) -> Vec<Vec<u8>> {
+    let (mut names, mut cookie) = (Vec::new(), 0);
+    loop {
+        let page = c.readdir(&root(), dir, cookie, 256 << 10, plus).await.unwrap();
+        names.extend(page.entries.iter().map(|e| e.name.0.clone()));
+        match page.entries.last() {
+            Some(last) if !page.eof => cookie = last.cookie,
+            _ => return names,
+        }
+    }
+}
+
+#[test]
+fn attributes_of_a_listed_directory_cost_hardly_a_request_in_whatever_order_they_are_asked_for() {
+    on_a_shard(async |rt| {
+        const FILES: u64 = 3000;
+        let world = World::new(rt, "listing", 2, 64 * MIB).await;
+        let maker = world.client().await;
+        for i in 0..FILES {
+            let file = create(&maker, Fid::ROOT, &format!("file{i:05}")).await;
+            maker.release(&file).await.unwrap();
+        }
+        // As `ls -l` does where the kernel asks for attributes with the names.
+        let plus = world.client().await;
+        let before = asked(&plus);
+        let names = list(&plus, Fid::ROOT, true).await;
+        assert_eq!(names.len() as u64, FILES);
+        for name in &names {
+            let entry = lookup(&plus, Fid::ROOT, name).await;
+            assert!(entry.name_cached && entry.attr_cached, "a kernel may keep it");
+        }
+        let with_attributes = asked(&plus) - before;
+        // Names first, then each by name in alphabetical order, as a shell's pattern does.
+        let plain = world.client().await;
+        let before = asked(&plain);
+        let mut names = list(&plain, Fid::ROOT, false).await;
+        names.sort();
+        for name in &names {
+            lookup(&plain, Fid::ROOT, name).await;
+        }
+        let names_first = asked(&plain) - before;
+        println!("{FILES} entries: {with_attributes} requests with attributes, {names_first} with names first");
+        assert!(with_attributes <= 4 + FILES / 500, "{with_attributes} requests for {FILES} entries");
+        assert!(names_first <= FILES / 10, "{names_first} requests for {FILES} entries");
+        // What another client changes is seen all the same.
+        let third = lookup(&maker, Fid::ROOT, &names[3]).await.attr.fid;
+        let valid = wire::mdt::SetBits::MODE;
+        let chmod = wire::mdt::SetattrRequest { valid, mode: 0o600, ..Default::default() };
+        maker.setattr(&root(), &maker.inode_of(third), chmod, None).await.unwrap();
+        maker.unlink(&root(), Fid::ROOT, &names[4], false).await.unwrap();
+        for c in [&plus, &plain] {
+            assert_eq!(lookup(c, Fid::ROOT, &names[3]).await.attr.mode & 0o777, 0o600);
+            assert!(c.lookup(&root(), Fid::ROOT, &names[4]).await.unwrap().attr.fid.is_zero());
+        }
+    });
+}
+
+#[test]
+fn a_few_look_ups_in_a_listed_directory_fetch_nothing_else() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "few", 1, 64 * MIB).await;
+        let maker = world.client().await;
+        for i in 0..20 {
+            let file = create(&maker, Fid::ROOT, &format!("f{i}")).await;
+            maker.release(&file).await.unwrap();
+        }
+        let c = world.client().await;
+        list(&c, Fid::ROOT, false).await;
+        let before = asked(&c);
+        for name in [b"f3", b"f7", b"f1"] {
+            lookup(&c, Fid::ROOT, name).await;
+        }
+        assert_eq!(asked(&c) - before, 3);
+    });
+}
+
+#[test]
+fn a_reader_that_becomes_a_writer_sends_its_own_lock_back_along() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "upgrade", 1, 64 * MIB).await;
+        let (a, b) = (world.client().await, world.client().await);
+        let file = create(&a, Fid::ROOT, "f").await;
+        a.write(&file, 0, &[7; 100_000]).await.unwrap();
+        a.fsync(&file, false).await.unwrap();
+        let theirs = b.open(&root(), lookup(&b, Fid::ROOT, b"f").await.attr.fid, O_RDWR).await.unwrap();
+        for round in 0..5u8 {
+            assert_eq!(b.read(&theirs, 0, 100_000).await.unwrap().len(), 100_000);
+            assert_eq!(a.read(&file, 0, 100_000).await.unwrap().len(), 100_000);
+            // Both have read locks; only the other's has to be called back. A whole page needs no read of the old one.
+            let sent = a.oscs()[0].import().unwrap().counters().1;
+            a.write(&file, 0, &[round; 4096]).await.unwrap();
+            let used = a.oscs()[0].import().unwrap().counters().1 - sent;
+            assert!(used <= 1, "{used} requests for a write lock");
+            assert_eq!(b.read(&theirs, 0, 4096).await.unwrap().to_vec(), [round; 4096]);
+        }
+    });
+}
+
+#[test]
+fn a_full_target_refuses_writes_keeps_what_it_took_and_takes_more_when_something_went() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "full", 1, 16 * MIB).await;
+        let (c, other) = (world.client().await, world.client().await);
+        let file = create(&c, Fid::ROOT, "f").await;
+        let piece = vec![5; MIB as usize];
+        let mut took = 0;
+        let refused = loop {
+            match c.write(&file, took, &piece).await {
+                Ok(_) => took += MIB,
+                Err(e) => break e,
+            }
+            assert!(took < 64 * MIB, "it never is full");
+        };
+        assert_eq!(refused, FsError::NoSpace);
+        assert!(took >= 4 * MIB, "{took} bytes only");
+        // What was taken is stored and sees no error; what was refused is nowhere.
+        let stored = c.fsync(&file, false).await;
+        assert_eq!(stored, Ok(()), "the refusal was told by the write");
+        let fid = file.fid();
+        for client in [&c, &other] {
+            let size = client.getattr(&root(), fid, None).await.unwrap().attr.size;
+            assert!((took..took + MIB).contains(&size), "{size} bytes, {took} taken");
+            let reader = client.open(&root(), fid, 0).await.unwrap();
+            for at in (0..took).step_by(piece.len()) {
+                assert!(client.read(&reader, at, piece.len()).await.unwrap().to_vec() == piece, "at {at}");
+            }
+            client.release(&reader).await.unwrap();
+        }
+        let half = wire::mdt::SetattrRequest { valid: wire::mdt::SetBits::SIZE, size: 0, ..Default::default() };
+        c.setattr(&root(), file.inode(), half, Some(&file)).await.unwrap();
+        c.write(&file, 0, &piece).await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        c.release(&file).await.unwrap();
+    });
+}
+
+#[test]
+fn a_failed_write_back_reaches_every_open_descriptor_once_and_a_failed_store_never_says_yes() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "failed", 1, 64 * MIB).await;
+        let c = world.client().await;
+        let file = create(&c, Fid::ROOT, "f").await;
+        c.write(&file, 0, &[1; 10_000]).await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        let second = c.open(&root(), file.fid(), O_RDWR).await.unwrap();
+        c.write(&file, 0, &[2; 10_000]).await.unwrap();
+        world.stores[0].close().await.unwrap();
+        assert_eq!(c.fsync(&file, false).await, Err(FsError::Io));
+        assert_eq!(c.flush_errors(&file), Ok(()), "told once by each descriptor");
+        assert_eq!(c.flush_errors(&second), Err(FsError::Io), "the other one is told, too");
+        assert_eq!(c.flush_errors(&second), Ok(()));
+        let later = c.open(&root(), file.fid(), O_RDWR).await.unwrap();
+        assert_eq!(c.flush_errors(&later), Ok(()), "it was not open then");
+        for _ in 0..2 {
+            c.write(&later, 0, &[3; 100]).await.unwrap();
+            assert_eq!(c.fsync(&later, false).await, Err(FsError::Io), "a failed store stays failed");
+        }
+    });
+}
