@@ -1,7 +1,7 @@
 //! The scheduler room: which queued bulk RPC does this OST serve next?
 //!
 //! A policy orders what it holds and nothing else: no clock, no I/O, no threads. The mechanism ([`Head`]) owns a policy
-//! by name and is what an OSS and the simulator drive; the OST's dispatch window decides how much a head holds back.
+//! by name; the OST's [`Pipeline`], which an OSS and the simulator drive, decides how much a head holds back.
 //!
 //! Source: paper 001 (OBRR, two-level deadlines). Differs: throttling, policy switching and `obrr+` are ours.
 #![no_std]
@@ -22,6 +22,7 @@ mod later;
 mod obrr;
 mod orr;
 mod params;
+mod pipeline;
 mod places;
 mod prefetch;
 pub mod record;
@@ -38,6 +39,7 @@ mod trr;
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
 pub use head::{Head, HeadCounters, QueueFull};
 pub use params::PARAMETERS;
+pub use pipeline::{Job, Pipeline, PipelineCounters, WINDOW_RANGE};
 pub use reference::reference_markdown;
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};

@@ -3,12 +3,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::rc::Rc;
 
-use nrs::NrsRequest;
+use nrs::{NrsRequest, Pipeline};
 use rt::Rt;
 use rt::sync::{OneSender, oneshot};
 use types::{ClientId, FsError, Instant, RequestId};
-
-use crate::pipeline::Pipeline;
 
 struct Inner {
     rt: Rt,
@@ -50,8 +48,8 @@ impl Dispatcher {
     /// `WouldBlock` when the head is full, `NotConnected` when the request was cancelled.
     pub async fn admit(&self, request: NrsRequest) -> Result<Permit, FsError> {
         let now = self.0.rt.now();
-        let id = self.0.pipeline.borrow_mut().on_arrival(now, NrsRequest { arrived: now, ..request });
-        let id = id.ok_or(FsError::WouldBlock)?;
+        let id = self.0.pipeline.borrow_mut().on_arrival(now, NrsRequest { arrived: now, ..request }, |r| *r);
+        let id = id.map_err(|_| FsError::WouldBlock)?;
         let (tx, rx) = oneshot();
         self.0.waiting.borrow_mut().insert(id, tx);
         self.pump();
@@ -73,7 +71,7 @@ impl Dispatcher {
     pub fn promote(&self, client: ClientId, object: types::ObjectId, serve_by: Instant) {
         let now = self.0.rt.now();
         let mut pipeline = self.0.pipeline.borrow_mut();
-        for id in pipeline.queued_of(client, object) {
+        for id in pipeline.queued_where(|r| r.client == client && r.object == object) {
             pipeline.promote(now, id, serve_by);
         }
     }

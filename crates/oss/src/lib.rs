@@ -2,8 +2,8 @@
 //!
 //! One [`Ost`] is one target: it checks requests, takes locks, holds requests back in its scheduler head, reads and
 //! writes through a page cache, and answers. What keeps the bytes stands behind [`store::ObjectStore`]. An [`Oss`]
-//! runs several targets in one process. The request pipeline ([`pipeline::Pipeline`]) is a synchronous state machine
-//! of its own, so that a simulator drives exactly the one that servers run.
+//! runs several targets in one process. The request pipeline ([`nrs::Pipeline`]) is a synchronous state machine of its
+//! own, so that a simulator drives exactly the one that servers run.
 
 mod config;
 pub mod dispatch;
@@ -14,7 +14,6 @@ mod ost;
 pub mod page_cache;
 mod pages;
 mod params;
-pub mod pipeline;
 mod range_gate;
 mod stats;
 pub mod store;

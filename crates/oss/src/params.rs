@@ -145,7 +145,7 @@ impl Ost {
         let at = |name: &str| format!("ost.OSS.ost_io.{name}");
         let mut rows = vec![
             row(at("nrs_policies"), |o| o.dispatch.with(|p, _| p.head().policy_name().to_string()))
-                .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t)).map_err(|e| e.to_string())),
+                .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t, |r| *r)).map_err(|e| e.to_string())),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
                 .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
             row(at("req_waitqueue"), |o| {

@@ -23,7 +23,6 @@ use crate::grants::Grants;
 use crate::locks::{Exports, LocalLock, Locks};
 use crate::page_cache::{CacheKey, SharedCache};
 
-use crate::pipeline::Pipeline;
 use crate::range_gate::RangeGate;
 use crate::stats::OstStats;
 use crate::store::{BLOCK_BYTES, BlockRange, ObjectStore, Space, StoreIdentity};
@@ -56,10 +55,10 @@ impl Ost {
         config: OstConfig,
         cache: Option<SharedCache>,
     ) -> Result<Rc<Ost>, String> {
-        if !crate::pipeline::WINDOW_RANGE.contains(&config.dispatch_window) {
+        if !nrs::WINDOW_RANGE.contains(&config.dispatch_window) {
             return Err(format!("a dispatch window of {} is outside 1..=1024", config.dispatch_window));
         }
-        let pipeline = Pipeline::new(&config.nrs_policy, nrs::NrsConfig::default(), config.dispatch_window)
+        let pipeline = nrs::Pipeline::new(&config.nrs_policy, nrs::NrsConfig::default(), config.dispatch_window)
             .map_err(|e| e.to_string())?;
         let cache = match cache {
             Some(c) => c,

@@ -1,14 +1,14 @@
 //! The light world's machine room: what each event does.
 //!
-//! Requests live in a slab per OST, whose keys are the ids that the NRS policy sees.
+//! Requests live in the pipeline of their OST, the very type that servers run.
 use super::config::{Credits, LightConfig, Operation, Urgent};
 use super::flow::Flow;
 use super::stats::Stats;
 use crate::engine::EventQueue;
 use crate::hw::{Access, Allocator};
 use crate::metrics::StateHash;
-use crate::ost::{DispatchWindow, SimStore};
-use nrs::{BW_WINDOWS, IoOp, JobId, NrsConfig, NrsRequest};
+use crate::ost::SimStore;
+use nrs::{BW_WINDOWS, IoOp, Job, JobId, NrsConfig, NrsRequest, Pipeline};
 use std::collections::BTreeMap;
 use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId, Rng};
 
@@ -39,19 +39,26 @@ struct Request {
     flow: u32,
     rpc: u32,
     arrived: u64,
-    dispatched: u64,
     expiry: u64,
     pieces: u32,
     epoch: u32,
 }
 
+impl Job for Request {
+    fn arrived(&self) -> Instant {
+        Instant(self.arrived)
+    }
+    /// The statistics judge deadlines from the client's side.
+    fn must_finish_by(&self) -> Option<Instant> {
+        None
+    }
+}
+
 /// One OSS with its OST.
 pub(super) struct Ost {
-    window: DispatchWindow,
+    pipeline: Pipeline<Request>,
     store: SimStore,
     alloc: Allocator,
-    requests: Vec<Request>,
-    free: Vec<u32>,
     /// When its NIC is free, in and out.
     nic: [u64; 2],
     rng: Rng,
@@ -67,15 +74,13 @@ pub(super) struct Ost {
 
 impl Ost {
     fn new(config: &LightConfig, ost: u32) -> Ost {
-        let head =
-            nrs::build(&config.nrs_policy, &config.nrs).expect("the policy's name was checked with the scenario");
+        let pipeline = Pipeline::new(&config.nrs_policy, config.nrs.clone(), config.dispatch_window)
+            .expect("the policy's name was checked with the scenario");
         let stream = |name: &str| Rng::named(config.seed.wrapping_add(u64::from(ost) << 32), name);
         Ost {
-            window: DispatchWindow::new(head, config.dispatch_window),
+            pipeline,
             store: SimStore::new(config.disk, config.elevator, stream("disk")),
             alloc: Allocator::new(config.alloc),
-            requests: Vec::new(),
-            free: Vec::new(),
             nic: [0; 2],
             rng: stream("ost"),
             hash: StateHash::default(),
@@ -86,14 +91,6 @@ impl Ost {
             down_until: 0,
             epoch: 0,
         }
-    }
-    fn admit(&mut self, request: Request) -> u32 {
-        if let Some(i) = self.free.pop() {
-            self.requests[i as usize] = request;
-            return i;
-        }
-        self.requests.push(request);
-        (self.requests.len() - 1) as u32
     }
 }
 
@@ -250,11 +247,10 @@ impl<'a> World<'a> {
             request.expiry = expiry(ost, &config.nrs, now);
         }
         let offset = u64::from(rpc) * config.transfer_bytes;
-        let id = RequestId(ost.admit(request));
         let op = if self.operation == Operation::Write { IoOp::Write } else { IoOp::Read };
         let max_service = config.urgent.filter(|_| flow.urgent).map(|u: Urgent| Duration::from_nanos(u.max_service_ns));
         let nrs_request = NrsRequest {
-            id,
+            id: RequestId::default(),
             bytes: config.transfer_bytes as u32,
             client: ClientId(u64::from(flow.client) + 1),
             object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
@@ -265,9 +261,16 @@ impl<'a> World<'a> {
             arrived: Instant(now),
             max_service,
         };
-        ost.window.on_arrival(Instant(now), &nrs_request);
+        if ost.pipeline.on_arrival(Instant(now), nrs_request, |_| request).is_err() {
+            // Told to come again.
+            ost.outstanding[w] -= if config.timeline { config.transfer_bytes } else { 0 };
+            self.stats.resent += 1;
+            self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
+            self.queue.at(now + config.resend_ns, Event::Arrive { flow: f, rpc });
+            return;
+        }
         self.pump_window(now, o);
-        let queued = self.osts[o as usize].window.queued() as u64;
+        let queued = self.osts[o as usize].pipeline.queued() as u64;
         if queued > self.stats.queue_max.0 {
             self.stats.queue_max = (queued, now - self.begin);
         }
@@ -282,9 +285,8 @@ impl<'a> World<'a> {
         let config = self.config;
         let bulk_ns = (config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
         let ost = &mut self.osts[o as usize];
-        while let Some(id) = ost.window.next(Instant(now)) {
-            let request = &mut ost.requests[id.0 as usize];
-            request.dispatched = now;
+        while let Some(id) = ost.pipeline.next_dispatch(Instant(now)) {
+            let request = *ost.pipeline.job(id);
             let (low, high) = config.allocation_ns;
             let cpu = low + ost.rng.below(high - low + 1);
             let ready = if self.operation == Operation::Write {
@@ -303,7 +305,7 @@ impl<'a> World<'a> {
             };
             self.queue.at(ready + cpu, Event::Submit { ost: o, req: id.0 });
         }
-        if let Some(at) = ost.window.wakeup_at() {
+        if let Some(at) = ost.pipeline.wakeup_at() {
             let at = at.0.max(now + 1);
             if at < ost.wake_at {
                 ost.wake_at = at;
@@ -315,8 +317,8 @@ impl<'a> World<'a> {
     fn on_submit(&mut self, now: u64, o: u32, req: u32) {
         let len = self.config.transfer_bytes;
         let write = self.operation == Operation::Write;
-        let Ost { requests, store, alloc, hash, .. } = &mut self.osts[o as usize];
-        let request = &mut requests[req as usize];
+        let Ost { pipeline, store, alloc, hash, .. } = &mut self.osts[o as usize];
+        let request = pipeline.job_mut(RequestId(req));
         let flow = &mut self.flows[request.flow as usize];
         hash.event(now - self.begin, 2, flow.client, request.rpc);
         let start = u64::from(request.rpc) * len;
@@ -347,9 +349,9 @@ impl<'a> World<'a> {
 
     fn on_disk(&mut self, now: u64, o: u32, slot: u32) {
         let mut done = core::mem::take(&mut self.scratch);
-        let Ost { requests, store, hash, .. } = &mut self.osts[o as usize];
+        let Ost { pipeline, store, hash, .. } = &mut self.osts[o as usize];
         store.finish(slot, |owner| {
-            let request = &mut requests[owner as usize];
+            let request = pipeline.job_mut(RequestId(owner));
             request.pieces -= 1;
             if request.pieces == 0 {
                 done.push(owner);
@@ -370,7 +372,7 @@ impl<'a> World<'a> {
     fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
         let bulk_ns = (self.config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
         let ost = &mut self.osts[o as usize];
-        let f = ost.requests[req as usize].flow;
+        let f = ost.pipeline.job(RequestId(req)).flow;
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
         let nic = &mut self.clients_nic[client as usize][0];
         let mut end = now + bulk_ns;
@@ -386,9 +388,7 @@ impl<'a> World<'a> {
     fn complete(&mut self, now: u64, o: u32, req: u32) {
         let config = self.config;
         let ost = &mut self.osts[o as usize];
-        let request = ost.requests[req as usize];
-        ost.free.push(req);
-        ost.window.on_completion(Instant(now), RequestId(req), Duration::from_nanos(now - request.dispatched));
+        let request = ost.pipeline.on_completion(Instant(now), RequestId(req));
         if config.timeline {
             ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
             self.count_expiry(now, &request);
@@ -466,11 +466,7 @@ impl<'a> World<'a> {
         ost.hash.event(now - self.begin, 5, o, 0);
         ost.epoch += 1;
         ost.down_until = until;
-        let mut forgotten = Vec::new();
-        ost.window.on_failure(&mut forgotten);
-        for id in forgotten {
-            let request = ost.requests[id.0 as usize];
-            ost.free.push(id.0);
+        for (_, request) in ost.pipeline.drain() {
             if config.timeline {
                 ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
             }
@@ -488,6 +484,6 @@ fn expiry(ost: &mut Ost, nrs: &NrsConfig, now: u64) -> u64 {
     let seconds: f64 =
         ost.outstanding.iter().zip(nrs.bw_bytes_per_s).map(|(bytes, bw)| *bytes as f64 / bw as f64).sum();
     let e = now + (nrs.lambda * seconds * 1e9) as u64;
-    ost.expiry_newest = if ost.window.queued() == 0 { e } else { e.max(ost.expiry_newest) };
+    ost.expiry_newest = if ost.pipeline.queued() == 0 { e } else { e.max(ost.expiry_newest) };
     ost.expiry_newest
 }

@@ -148,7 +148,7 @@ static ROWS: &[Row] = &[
     Row {
         name: "oss.dispatch_window",
         default: "16",
-        kind: Kind::Int(1, 100_000),
+        kind: Kind::Int(1, 1024),
         meaning: "Requests handed to the store at a time: paper 001's service threads.",
     },
     Row {

@@ -1,15 +1,32 @@
 //! One OST's request pipeline as a synchronous state machine: scheduler head, dispatch window, who is in service.
 //!
-//! An NRS reorders only what it holds back, so the pipeline hands at most `window` requests to the store at a time and
-//! refills on completion. It knows no store, bytes or connections; time is an argument. The OST's driver and the
-//! simulator drive this same type.
+//! A scheduler reorders only what it holds back, so the pipeline hands at most `window` requests to the store at a time
+//! and refills on completion. It knows no store, bytes or connections; time is an argument. A server's OST and the
+//! simulator's drive this same type; each keeps what it wants to know of a request in it, its job.
 //! Source: paper 001 section 3 (service threads). Differs: the window is explicit and can be changed while it runs.
-use nrs::{ConfigError, Head, NrsConfig, NrsRequest};
-use slab::Slab;
-use types::{ClientId, Duration, Instant, RequestId};
+use crate::{ConfigError, Head, NrsConfig, NrsRequest, QueueFull};
+use alloc::{format, string::String, vec::Vec};
+use types::{Duration, Instant, RequestId};
 
 /// Smallest and largest dispatch window.
-pub const WINDOW_RANGE: std::ops::RangeInclusive<u32> = 1..=1024;
+pub const WINDOW_RANGE: core::ops::RangeInclusive<u32> = 1..=1024;
+
+/// What a pipeline's owner keeps of a request while it is queued or in service.
+pub trait Job: Copy {
+    /// When the OST received it.
+    fn arrived(&self) -> Instant;
+    /// The instant by which it must be complete, if it has a mandatory deadline.
+    fn must_finish_by(&self) -> Option<Instant>;
+}
+
+impl Job for NrsRequest {
+    fn arrived(&self) -> Instant {
+        self.arrived
+    }
+    fn must_finish_by(&self) -> Option<Instant> {
+        NrsRequest::must_finish_by(self)
+    }
+}
 
 /// What a pipeline counts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -34,21 +51,29 @@ pub struct PipelineCounters {
     pub in_service_max: u32,
 }
 
-struct Job {
-    request: NrsRequest,
-    dispatched: Option<Instant>,
+/// `dispatched` of a job that is queued, ..
+const QUEUED: Instant = Instant::MAX;
+/// .. and of a slot without one.
+const FREE: Instant = Instant(u64::MAX - 1);
+
+#[derive(Clone, Copy)]
+struct Slot<J> {
+    dispatched: Instant,
+    job: J,
 }
 
 /// See the module's head.
-pub struct Pipeline {
+pub struct Pipeline<J = NrsRequest> {
     head: Head,
-    jobs: Slab<Job>,
+    /// By request id; a freed one is the next to be used.
+    slots: Vec<Slot<J>>,
+    free: Vec<u32>,
     window: u32,
     in_service: u32,
     counters: PipelineCounters,
 }
 
-impl Pipeline {
+impl<J: Job> Pipeline<J> {
     /// An empty pipeline with policy `policy` and a dispatch window of `window` requests.
     ///
     /// # Errors
@@ -56,37 +81,50 @@ impl Pipeline {
     ///
     /// # Panics
     /// When `window` is outside [`WINDOW_RANGE`].
-    pub fn new(policy: &str, config: NrsConfig, window: u32) -> Result<Pipeline, ConfigError> {
+    pub fn new(policy: &str, config: NrsConfig, window: u32) -> Result<Pipeline<J>, ConfigError> {
         assert!(WINDOW_RANGE.contains(&window), "a dispatch window of {window} is outside {WINDOW_RANGE:?}");
         let head = Head::new(policy, config)?;
-        Ok(Pipeline { head, jobs: Slab::new(), window, in_service: 0, counters: PipelineCounters::default() })
+        let (slots, free) = (Vec::new(), Vec::new());
+        Ok(Pipeline { head, slots, free, window, in_service: 0, counters: PipelineCounters::default() })
     }
 
-    /// A request arrived; `request.id` is given here. Call [`Pipeline::next_dispatch`] afterwards. `None`: the head is
-    /// full, the client should come again.
-    pub fn on_arrival(&mut self, now: Instant, request: NrsRequest) -> Option<RequestId> {
-        let entry = self.jobs.vacant_entry();
-        let id = RequestId(entry.key() as u32);
-        let request = NrsRequest { id, ..request };
-        self.head.enqueue(now, &request).ok()?;
-        entry.insert(Job { request, dispatched: None });
+    /// A request arrived; its id is given here, and `job` makes what is kept of it. Call [`Pipeline::next_dispatch`]
+    /// afterwards.
+    ///
+    /// # Errors
+    /// [`QueueFull`]: nothing was taken in, the client should come again.
+    pub fn on_arrival(
+        &mut self,
+        now: Instant,
+        request: NrsRequest,
+        job: impl FnOnce(&NrsRequest) -> J,
+    ) -> Result<RequestId, QueueFull> {
+        let next = self.free.last().copied().unwrap_or(self.slots.len() as u32);
+        let request = NrsRequest { id: RequestId(next), ..request };
+        self.head.enqueue(now, &request)?;
+        let slot = Slot { dispatched: QUEUED, job: job(&request) };
+        match self.free.pop() {
+            Some(at) => self.slots[at as usize] = slot,
+            None => self.slots.push(slot),
+        }
         self.counters.arrived += 1;
         self.counters.urgent += u64::from(request.max_service.is_some());
-        Some(id)
+        Ok(request.id)
     }
 
     /// The request to hand to the store now; call until `None`.
+    #[inline]
     pub fn next_dispatch(&mut self, now: Instant) -> Option<RequestId> {
         if self.in_service >= self.window || self.head.queued() == 0 {
             return None;
         }
         let id = self.head.dequeue(now)?;
-        let job = self.jobs.get_mut(id.0 as usize).expect("the head gives out what it was given");
-        assert!(job.dispatched.is_none(), "a request is dispatched once");
-        job.dispatched = Some(now);
+        let slot = &mut self.slots[id.0 as usize];
+        assert!(slot.dispatched == QUEUED, "a request is dispatched once");
+        slot.dispatched = now;
         self.in_service += 1;
         self.counters.dispatched += 1;
-        self.counters.waited_ns += as_ns(now.since(job.request.arrived));
+        self.counters.waited_ns += now.0.saturating_sub(slot.job.arrived().0);
         self.counters.in_service_max = self.counters.in_service_max.max(self.in_service);
         Some(id)
     }
@@ -95,57 +133,85 @@ impl Pipeline {
     ///
     /// # Panics
     /// When `id` is not in service.
-    pub fn on_completion(&mut self, now: Instant, id: RequestId) -> NrsRequest {
-        let job = self.jobs.remove(id.0 as usize);
-        let dispatched = job.dispatched.expect("only dispatched requests complete");
-        let took = now.since(dispatched);
+    #[inline]
+    pub fn on_completion(&mut self, now: Instant, id: RequestId) -> J {
+        let Slot { dispatched, job } = self.slots[id.0 as usize];
+        assert!(dispatched != QUEUED && dispatched != FREE, "only dispatched requests complete");
+        self.release(id);
+        let took_ns = now.0.saturating_sub(dispatched.0);
         self.in_service -= 1;
         self.counters.completed += 1;
-        self.counters.served_ns += as_ns(took);
-        self.counters.late += u64::from(job.request.must_finish_by().is_some_and(|by| now > by));
-        self.head.on_complete(now, id, took);
-        job.request
+        self.counters.served_ns += took_ns;
+        self.counters.late += u64::from(job.must_finish_by().is_some_and(|by| now > by));
+        self.head.on_complete(now, id, Duration::from_nanos(took_ns));
+        job
+    }
+
+    fn release(&mut self, id: RequestId) {
+        self.slots[id.0 as usize].dispatched = FREE;
+        self.free.push(id.0);
     }
 
     /// A lock callback waits for a queued request: complete it by `serve_by`. Whether it was still queued.
     pub fn promote(&mut self, now: Instant, id: RequestId, serve_by: Instant) -> bool {
-        let queued = self.jobs.get(id.0 as usize).is_some_and(|j| j.dispatched.is_none());
+        let queued = self.slots.get(id.0 as usize).is_some_and(|s| s.dispatched == QUEUED);
         let promoted = queued && self.head.promote(now, id, serve_by);
         self.counters.urgent += u64::from(promoted);
         promoted
     }
 
-    /// Takes every queued request that `matches` out (its client was evicted, the target stops); answers their ids.
-    pub fn cancel(&mut self, mut matches: impl FnMut(&NrsRequest) -> bool) -> Vec<RequestId> {
-        let waits = |j: &Job| j.dispatched.is_none();
-        let ids: Vec<RequestId> = self
-            .jobs
-            .iter()
-            .filter(|(_, j)| waits(j) && matches(&j.request))
-            .map(|(i, _)| RequestId(i as u32))
-            .collect();
+    /// Takes every queued request that `matches` out (its client was evicted); answers their ids.
+    pub fn cancel(&mut self, matches: impl FnMut(&J) -> bool) -> Vec<RequestId> {
+        let ids = self.queued_where(matches);
         for id in &ids {
             assert!(self.head.cancel(*id), "a request that was not dispatched is queued");
-            self.jobs.remove(id.0 as usize);
+            self.release(*id);
         }
         self.counters.cancelled += ids.len() as u64;
         ids
     }
 
-    /// Queued requests of a client on an object, for promotion when its lock is called back.
-    #[must_use]
-    pub fn queued_of(&self, client: ClientId, object: types::ObjectId) -> Vec<RequestId> {
-        let of = |j: &Job| j.dispatched.is_none() && j.request.client == client && j.request.object == object;
-        self.jobs.iter().filter(|(_, j)| of(j)).map(|(i, _)| RequestId(i as u32)).collect()
+    /// Takes everything that is queued out, in the order of arrival: the target stops. What is in service stays so.
+    pub fn drain(&mut self) -> Vec<(RequestId, J)> {
+        let ids = self.head.drain();
+        self.counters.cancelled += ids.len() as u64;
+        let taken = ids.into_iter().map(|id| {
+            self.release(id);
+            (id, self.slots[id.0 as usize].job)
+        });
+        taken.collect()
     }
 
-    /// Changes the policy; queued requests are kept.
+    /// Ids of the queued requests that `matches`, for promotion when a lock is called back.
+    pub fn queued_where(&self, mut matches: impl FnMut(&J) -> bool) -> Vec<RequestId> {
+        let queued = self.slots.iter().zip(0..).filter(|(slot, _)| slot.dispatched == QUEUED && matches(&slot.job));
+        queued.map(|(_, id)| RequestId(id)).collect()
+    }
+
+    /// What is kept of a request that is queued or in service.
+    #[inline]
+    #[must_use]
+    pub fn job(&self, id: RequestId) -> &J {
+        &self.slots[id.0 as usize].job
+    }
+    /// The same, to be changed.
+    #[inline]
+    pub fn job_mut(&mut self, id: RequestId) -> &mut J {
+        &mut self.slots[id.0 as usize].job
+    }
+
+    /// Changes the policy; queued requests are kept. `request` makes a job the request that it was.
     ///
     /// # Errors
     /// [`ConfigError::UnknownPolicy`]; the policy in use goes on.
-    pub fn switch(&mut self, now: Instant, policy: &str) -> Result<(), ConfigError> {
-        let jobs = &self.jobs;
-        self.head.switch(now, policy, &mut |id| jobs[id.0 as usize].request)
+    pub fn switch(
+        &mut self,
+        now: Instant,
+        policy: &str,
+        request: impl Fn(&J) -> NrsRequest,
+    ) -> Result<(), ConfigError> {
+        let slots = &self.slots;
+        self.head.switch(now, policy, &mut |id| NrsRequest { id, ..request(&slots[id.0 as usize].job) })
     }
 
     /// Sets one value of the scheduler's configuration.
@@ -166,6 +232,15 @@ impl Pipeline {
         }
         self.window = window;
         Ok(())
+    }
+
+    /// Starts to record what the scheduler is asked and answers; see [`Head::record`].
+    pub fn record(&mut self, bytes_max: usize) -> bool {
+        self.head.record(bytes_max)
+    }
+    /// Ends the recording and hands the log out, for [`crate::record::replay`].
+    pub fn take_record(&mut self) -> Option<Vec<u8>> {
+        self.head.take_record()
     }
 
     /// The dispatch window.
@@ -200,15 +275,11 @@ impl Pipeline {
     }
 }
 
-fn as_ns(d: Duration) -> u64 {
-    u64::try_from(d.as_nanos()).unwrap_or(u64::MAX)
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::collections::{BTreeMap, BTreeSet};
-    use types::{Extent, ObjectId, OstIndex, Rng};
+    use types::{ClientId, Extent, ObjectId, OstIndex, Rng};
 
     fn request(client: u64, object: u32, at: u64, now: Instant) -> NrsRequest {
         NrsRequest {
@@ -224,16 +295,17 @@ mod tests {
     /// Random arrivals, completions, cancels, switches and window changes against a set model.
     fn conformance(policy: &str, seed: u64) {
         let mut rng = Rng::new(seed);
-        let mut p = Pipeline::new(policy, NrsConfig::default(), 4).unwrap();
+        let mut p = Pipeline::<NrsRequest>::new(policy, NrsConfig::default(), 4).unwrap();
         let (mut queued, mut served) = (BTreeMap::new(), BTreeSet::new());
-        let names: Vec<&str> = nrs::registry().iter().map(|e| e.name).collect();
+        let names: Vec<&str> = crate::registry().iter().map(|e| e.name).collect();
         let mut now = Instant(1);
         for step in 0..4000 {
             now = Instant(now.0 + rng.below(2_000_000));
             match rng.below(100) {
                 0..50 => {
                     let client = rng.below(5) + 1;
-                    let id = p.on_arrival(now, request(client, rng.below(7) as u32 + 1, rng.below(99) << 12, now));
+                    let id =
+                        p.on_arrival(now, request(client, rng.below(7) as u32 + 1, rng.below(99) << 12, now), |r| *r);
                     assert!(queued.insert(id.unwrap(), client).is_none());
                 }
                 50..90 => {
@@ -250,7 +322,7 @@ mod tests {
                     }
                     assert!(queued.values().all(|c| *c != client));
                 }
-                92..94 => p.switch(now, names[rng.below(names.len() as u64) as usize]).unwrap(),
+                92..94 => p.switch(now, names[rng.below(names.len() as u64) as usize], |r| *r).unwrap(),
                 94..96 => p.set_window(1 + rng.below(12) as u32).unwrap(),
                 _ => {
                     if let Some(id) = queued.keys().next() {
@@ -273,16 +345,16 @@ mod tests {
 
     #[test]
     fn nothing_is_lost_served_twice_or_left_waiting_under_any_policy() {
-        for (i, e) in nrs::registry().iter().enumerate() {
+        for (i, e) in crate::registry().iter().enumerate() {
             conformance(e.name, i as u64 + 7);
         }
     }
 
     #[test]
     fn at_most_a_window_of_requests_is_in_service_and_a_completion_refills_it() {
-        let mut p = Pipeline::new("fifo", NrsConfig::default(), 2).unwrap();
+        let mut p = Pipeline::<NrsRequest>::new("fifo", NrsConfig::default(), 2).unwrap();
         let now = Instant(5);
-        let ids: Vec<_> = (0..4).map(|i| p.on_arrival(now, request(1, 1, i << 12, now)).unwrap()).collect();
+        let ids: Vec<_> = (0..4).map(|i| p.on_arrival(now, request(1, 1, i << 12, now), |r| *r).unwrap()).collect();
         assert_eq!(p.next_dispatch(now), Some(ids[0]));
         assert_eq!(p.next_dispatch(now), Some(ids[1]));
         assert_eq!(p.next_dispatch(now), None);
