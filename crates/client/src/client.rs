@@ -13,7 +13,7 @@ use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, ConfigReply};
 use wire::lock as wl;
-use wire::mdt::{AttrFlags, LockBits};
+use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
@@ -44,7 +44,7 @@ pub struct Client {
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
     /// Inodes that the kernel knows and that may have lost their last name.
-    unnamed: RefCell<BTreeSet<Fid>>,
+    pub(crate) unnamed: RefCell<BTreeSet<Fid>>,
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) readahead_budget: RefCell<readahead::Budget>,
@@ -258,54 +258,6 @@ impl Client {
         self.objects.borrow().get(&id).cloned()
     }
 
-    /// The kernel forgot `lookups` lookups of an inode.
-    pub fn forget(&self, fid: Fid, lookups: u64) {
-        if let Some(inode) = self.known_inode(fid) {
-            inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
-            if inode.unnamed.get() || !self.holds(fid, LockBits::LOOKUP) {
-                self.let_go(&inode);
-            }
-        }
-    }
-
-    /// An inode that may have lost its last name. The metadata server keeps it while our lock says that a kernel may
-    /// still open it; when none knows it any more, the lock goes.
-    pub(crate) fn may_be_unnamed(&self, inode: &Inode) {
-        inode.unnamed.set(true);
-        self.let_go(inode);
-    }
-    fn let_go(&self, inode: &Inode) {
-        if inode.is_known_outside() {
-            return;
-        }
-        self.unnamed.borrow_mut().remove(&inode.fid);
-        let attr = inode.attr();
-        if attr.nlink == 0 && attr.flags & AttrFlags::ALONE != 0 && inode.opens.get() == 0 {
-            self.discard_data(inode);
-        }
-        self.mdt_locks.give_up(ResourceId::inode(inode.fid));
-    }
-    /// Asks the kernel again to give up what it keeps of inodes that have no name (it was in use the last time).
-    fn chase_unnamed(&self) {
-        let all: Vec<Fid> = self.unnamed.borrow().iter().copied().collect();
-        let mut chased = Vec::new();
-        for fid in all {
-            match self.known_inode(fid) {
-                Some(inode) if inode.is_known_outside() && inode.unnamed.get() => chased.push(fid),
-                Some(inode) if inode.unnamed.get() => self.let_go(&inode),
-                _ => drop(self.unnamed.borrow_mut().remove(&fid)),
-            }
-        }
-        for some in chased.chunks(1024) {
-            self.kernel().let_go(some);
-        }
-    }
-
-    /// The kernel remembers one more lookup of an inode.
-    pub fn remember(self: &Rc<Self>, fid: Fid) {
-        let inode = self.inode(fid);
-        inode.lookups.set(inode.lookups.get() + 1);
-    }
     /// The inode of an id that the cluster gave.
     #[must_use]
     pub fn inode_of(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {

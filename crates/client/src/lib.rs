@@ -18,6 +18,7 @@ mod namespace;
 mod object;
 mod open;
 mod osc;
+mod outside;
 mod pages;
 mod size;
 

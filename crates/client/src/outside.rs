@@ -1,0 +1,65 @@
+//! What a kernel in front knows of inodes, and inodes that it may still open although their last name is gone.
+//!
+//! See `docs/internals/names.md`.
+use std::rc::Rc;
+
+use ldlm::ResourceId;
+use types::Fid;
+use wire::mdt::{AttrFlags, LockBits};
+
+use crate::client::Client;
+use crate::inode::Inode;
+
+/// Inodes that the kernel is asked to give up with one message.
+const ASKED_AT_ONCE_MAX: usize = 1024;
+
+impl Client {
+    /// The kernel forgot `lookups` lookups of an inode.
+    pub fn forget(&self, fid: Fid, lookups: u64) {
+        if let Some(inode) = self.known_inode(fid) {
+            inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
+            if inode.unnamed.get() || !self.holds(fid, LockBits::LOOKUP) {
+                self.let_go(&inode);
+            }
+        }
+    }
+
+    /// An inode that may have lost its last name. The metadata server keeps it while our lock says that a kernel may
+    /// still open it; when none knows it any more, the lock goes.
+    pub(crate) fn may_be_unnamed(&self, inode: &Inode) {
+        inode.unnamed.set(true);
+        self.let_go(inode);
+    }
+    fn let_go(&self, inode: &Inode) {
+        if inode.is_known_outside() {
+            return;
+        }
+        self.unnamed.borrow_mut().remove(&inode.fid);
+        let attr = inode.attr();
+        if attr.nlink == 0 && attr.flags & AttrFlags::ALONE != 0 && inode.opens.get() == 0 {
+            self.discard_data(inode);
+        }
+        self.mdt_locks.give_up(ResourceId::inode(inode.fid));
+    }
+    /// Asks the kernel again to give up what it keeps of inodes that have no name (it was in use the last time).
+    pub(crate) fn chase_unnamed(&self) {
+        let all: Vec<Fid> = self.unnamed.borrow().iter().copied().collect();
+        let mut chased = Vec::new();
+        for fid in all {
+            match self.known_inode(fid) {
+                Some(inode) if inode.is_known_outside() && inode.unnamed.get() => chased.push(fid),
+                Some(inode) if inode.unnamed.get() => self.let_go(&inode),
+                _ => drop(self.unnamed.borrow_mut().remove(&fid)),
+            }
+        }
+        for some in chased.chunks(ASKED_AT_ONCE_MAX) {
+            self.kernel().let_go(some);
+        }
+    }
+
+    /// The kernel remembers one more lookup of an inode.
+    pub fn remember(self: &Rc<Self>, fid: Fid) {
+        let inode = self.inode(fid);
+        inode.lookups.set(inode.lookups.get() + 1);
+    }
+}
