@@ -51,7 +51,12 @@ pub struct Client {
     pub(crate) ahead: RefCell<Ahead>,
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
+    losses: crate::losses::Losses,
+    on_settings: RefCell<Option<SettingsHook>>,
 }
+
+/// Told the cluster's permanent settings whenever they come.
+pub type SettingsHook = Rc<dyn Fn(&[wire::connect::Setting])>;
 
 /// Why a client could not join.
 #[derive(Debug)]
@@ -105,6 +110,8 @@ impl Client {
             ahead: RefCell::new(ahead),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
+            losses: crate::losses::Losses::default(),
+            on_settings: RefCell::new(None),
             config,
         });
         client.connect(patience).await?;
@@ -184,6 +191,16 @@ impl Client {
         Ok(())
     }
 
+    /// Says who carries out permanent settings; those of the map are told at once.
+    pub fn on_settings(&self, hook: SettingsHook) {
+        hook(&self.map.borrow().settings);
+        *self.on_settings.borrow_mut() = Some(hook);
+    }
+    /// Files that lost unwritten data when this client was evicted.
+    #[must_use]
+    pub fn losses(&self) -> &crate::losses::Losses {
+        &self.losses
+    }
     /// Identity in the cluster.
     #[must_use]
     pub fn id(&self) -> ClientId {
@@ -517,6 +534,14 @@ impl Callbacks for Client {
             Op::LockCompletion => {
                 wire::decode(&body).map_err(FsError::from).and_then(|c| self.on_completion(&c)).map(|()| Vec::new())
             }
+            Op::Config => wire::decode(&body).map_err(FsError::from).map(|map: ConfigReply| {
+                let hook = self.on_settings.borrow().clone();
+                if let Some(hook) = hook {
+                    hook(&map.settings);
+                }
+                self.take_map(map);
+                Vec::new()
+            }),
             _ => Err(FsError::NotSupported),
         };
         Box::pin(std::future::ready(answer))

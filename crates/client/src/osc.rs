@@ -359,6 +359,10 @@ impl Osc {
                 tracing::error!(object = %object.id, "write-back failed: {e}");
                 if let Some(inode) = object.inode.borrow().upgrade() {
                     inode.writeback_failed(e);
+                    if e == FsError::NotConnected {
+                        me.note_loss(inode.fid, pages);
+                        me.tell_losses();
+                    }
                 }
                 stored = me.stored_size(&object).await;
             }
@@ -401,8 +405,10 @@ impl Osc {
     ) -> Result<(), FsError> {
         let import = self.import()?;
         let bytes = bulk.len() as u64;
-        let options =
-            CallOptions { flags: if urgent { Flags::URGENT } else { Flags::default() }, ..Default::default() };
+        // The lock under which these bytes were written is gone after an eviction, and perhaps another's now.
+        let evictions = (request.lock.0 != 0).then(|| import.evictions());
+        let flags = if urgent { Flags::URGENT } else { Flags::default() };
+        let options = CallOptions { flags, evictions, ..Default::default() };
         let mut answer = Err(FsError::Corrupt);
         for _ in 0..4 {
             answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
@@ -599,6 +605,7 @@ impl LockOwner for Osc {
     fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits) -> LocalFuture<()> {
         Box::pin(async move {
             let Some(object) = self.object(&lock) else { return };
+            tracing::trace!(ost = %self.index, ?lock, "revoke");
             let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
             let inode = object.inode.borrow().upgrade();
             if let Some(inode) = &inode {
@@ -617,6 +624,7 @@ impl LockOwner for Osc {
         let Some(object) = self.client.upgrade().and_then(|c| c.find_object(types::ObjectId(resource.fid))) else {
             return;
         };
+        tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
         // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
         let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
         if !self.locks.covers(resource, LockMode::Cr, &end) {
@@ -630,7 +638,7 @@ impl LockOwner for Osc {
         let lost = self.discard(&object, Extent::ALL, false);
         if let Some(inode) = object.inode.borrow().upgrade() {
             if lost > 0 {
-                tracing::error!(file = %inode.fid, pages = lost, "evicted: unwritten data are lost");
+                self.note_loss(inode.fid, lost as u64);
                 inode.writeback_failed(FsError::Io);
             }
             let (rt, stripe) = (self.rt.clone(), object.stripe.get());
@@ -675,6 +683,20 @@ impl Callbacks for Osc {
     }
     fn on_evicted(&self) {
         self.locks.on_evicted();
+        self.tell_losses();
+    }
+}
+
+impl Osc {
+    fn note_loss(&self, file: types::Fid, pages: u64) {
+        if let Some(client) = self.client.upgrade() {
+            client.losses().note(file, pages * PAGE);
+        }
+    }
+    fn tell_losses(&self) {
+        if let Some(text) = self.client.upgrade().and_then(|c| c.losses().take_message()) {
+            tracing::error!(ost = %self.index, "evicted: {text}; llite.*.lost_files lists them");
+        }
     }
 }
 

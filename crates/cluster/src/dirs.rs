@@ -72,7 +72,19 @@ pub async fn format_ost(
     store_file::mkfs(rt, dir, &options).await.map_err(|e| RoleError(e.to_string()))
 }
 
-/// Opens the file store of an OST directory, exclusively.
+/// OST directories beside `dir`, itself included, on the same file system: they share its space.
+fn stores_beside(dir: &Path) -> u64 {
+    use std::os::unix::fs::MetadataExt;
+    let device = |p: &Path| std::fs::metadata(p).map(|m| m.dev()).ok();
+    let own = device(dir);
+    let beside = dir.parent().and_then(|p| std::fs::read_dir(p).ok()).into_iter().flatten().flatten();
+    let is_ost = |name: &str| name.strip_prefix("ost").is_some_and(|n| n.parse::<u16>().is_ok());
+    let stores = beside.filter(|e| e.file_name().to_str().is_some_and(is_ost) && device(&e.path()) == own);
+    (stores.count() as u64).max(1)
+}
+
+/// Opens the file store of an OST directory, exclusively. Where several OSTs lie side by side on one file system, each
+/// counts its part of the free space as its own.
 ///
 /// # Errors
 /// [`RoleError`]: not formatted, another cluster's, a newer format, in use.
@@ -82,6 +94,7 @@ pub async fn open_ost(
     cluster: u64,
     config: FileStoreConfig,
 ) -> Result<Rc<dyn ObjectStore>, RoleError> {
+    let config = FileStoreConfig { sharers: config.sharers.max(stores_beside(dir)), ..config };
     let lock = lock_dir(dir).map_err(|e| RoleError(e.to_string()))?;
     let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
     Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))

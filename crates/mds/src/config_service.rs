@@ -6,7 +6,8 @@ use std::cell::RefCell;
 use std::fmt;
 
 use types::{FsError, OstIndex};
-use wire::connect::{ConfigReply, OstEntry, RegisterRequest};
+use wire::Bytes;
+use wire::connect::{ConfigReply, OstEntry, RegisterRequest, Setting};
 
 wire::message! {
     /// The map as it is stored.
@@ -15,8 +16,13 @@ wire::message! {
         epoch: u64,
         /// Targets, by index.
         osts: Vec<OstEntry>,
+        /// Permanent settings, in the order in which they were made.
+        settings: Vec<Setting>,
     }
 }
+
+/// Permanent settings at most.
+pub const SETTINGS_MAX: usize = 1024;
 
 /// Why a target may not register.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -108,6 +114,7 @@ impl ConfigService {
             osts: map.osts.clone(),
             mdt_nid: self.mdt_nid.as_str().into(),
             mdt_target: format!("{}-MDT0000", self.fsname).as_str().into(),
+            settings: map.settings.clone(),
         }
     }
     /// A target announces itself. The entry as it is now, when the map changed.
@@ -143,6 +150,28 @@ impl ConfigService {
         };
         map.epoch += 1;
         Ok(Some(changed))
+    }
+    /// Keeps a setting for good, or (`None`) forgets it; whether that changed anything. A setting that is made again
+    /// comes last: later ones win where patterns overlap.
+    ///
+    /// # Errors
+    /// The table is full ([`SETTINGS_MAX`]).
+    pub fn keep_setting(&self, pattern: &[u8], value: Option<&[u8]>) -> Result<bool, FsError> {
+        let mut map = self.map.borrow_mut();
+        let before = map.settings.len();
+        if value.is_some() && before >= SETTINGS_MAX && map.settings.iter().all(|s| s.pattern[..] != *pattern) {
+            return Err(FsError::NoSpace);
+        }
+        map.settings.retain(|s| s.pattern[..] != *pattern);
+        let changed = value.is_some() || map.settings.len() < before;
+        map.settings.extend(value.map(|v| Setting { pattern: pattern.into(), value: Bytes(v.to_vec()) }));
+        map.epoch += u64::from(changed);
+        Ok(changed)
+    }
+    /// Permanent settings, later ones win.
+    #[must_use]
+    pub fn settings(&self) -> Vec<Setting> {
+        self.map.borrow().settings.clone()
     }
     /// Deactivates or activates an OST; whether that changed anything.
     pub fn set_active(&self, ost: OstIndex, active: bool) -> bool {
@@ -188,6 +217,23 @@ mod tests {
         let mut q = ask(2, 12, "a:1");
         q.entry.target = "fs-OST0003".into();
         assert!(matches!(c.register(&q), Err(RegisterError::WrongName { .. })));
+    }
+
+    #[test]
+    fn settings_are_kept_in_order_replaced_and_forgotten() {
+        let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
+        assert_eq!(c.keep_setting(b"a.b", Some(b"1")), Ok(true));
+        assert_eq!(c.keep_setting(b"c.d", Some(b"2")), Ok(true));
+        assert_eq!(c.keep_setting(b"a.b", Some(b"3")), Ok(true));
+        let shown: Vec<_> = c.settings().iter().map(|s| (s.pattern.to_vec(), s.value.to_vec())).collect();
+        assert_eq!(shown, [(b"c.d".to_vec(), b"2".to_vec()), (b"a.b".to_vec(), b"3".to_vec())]);
+        assert_eq!((c.keep_setting(b"c.d", None), c.keep_setting(b"c.d", None)), (Ok(true), Ok(false)));
+        assert_eq!((c.reply().epoch, c.reply().settings.len()), (4, 1));
+        for i in 1..SETTINGS_MAX {
+            c.keep_setting(format!("p.{i}").as_bytes(), Some(b"1")).unwrap();
+        }
+        assert_eq!(c.keep_setting(b"one.more", Some(b"1")), Err(FsError::NoSpace));
+        assert_eq!(c.keep_setting(b"a.b", Some(b"4")), Ok(true));
     }
 
     #[test]

@@ -252,10 +252,13 @@ impl Mds {
                 self.pools.borrow_mut().update(link.ost, |p| p.in_sync = false);
                 link.redo_destroys();
                 let result = self.fill(&link, &*port, true).await;
-                if result.is_ok() {
-                    in_step_with = session;
+                match result {
+                    Ok(()) => {
+                        in_step_with = session;
+                        self.tell_ost_settings(&*port).await
+                    }
+                    failed => failed,
                 }
-                result
             } else if self.pools.borrow().get(link.ost).is_some_and(Pool::is_low) {
                 self.fill(&link, &*port, false).await
             } else if self.has_destroys(&link) {

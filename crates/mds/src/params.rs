@@ -3,37 +3,41 @@ use std::fmt::Write;
 use std::rc::Rc;
 
 use types::glob::Glob;
-use types::{FsError, OstIndex};
+use types::{ClientId, FsError, OstIndex};
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::mds::Mds;
 use crate::pools::Pool;
 
 impl Mds {
-    /// Reads or sets parameters.
+    /// Reads or sets parameters. A value that is refused is told in the reply's error; what was set before stays set.
     ///
     /// # Errors
-    /// `NotFound`: nothing matches; `NotPermitted`: it cannot be set; `Invalid`: not such a value.
+    /// `NotFound`: nothing matches.
     pub(crate) async fn params(self: &Rc<Self>, q: &ParamsRequest) -> Result<ParamsReply, FsError> {
-        let pattern = String::from_utf8_lossy(&q.pattern).into_owned();
-        let glob = Glob::new(&pattern);
-        let mut params: Vec<Param> =
-            self.all_params().into_iter().filter(|p| glob.matches(&String::from_utf8_lossy(&p.path))).collect();
-        if params.is_empty() {
+        let glob = Glob::new(&String::from_utf8_lossy(&q.pattern));
+        let name = |p: &Param| String::from_utf8_lossy(&p.path).into_owned();
+        let found: Vec<String> = self.all_params().iter().map(name).filter(|n| glob.matches(n)).collect();
+        if found.is_empty() {
             return Err(FsError::NotFound);
         }
+        let mut error = String::new();
+        let mut shown = found.len();
         if let Some(value) = &q.value {
             let value = String::from_utf8_lossy(value).trim().to_string();
-            for p in &params {
-                self.set_param(&String::from_utf8_lossy(&p.path), &value).await?;
+            for (i, path) in found.iter().enumerate() {
+                if let Err(e) = self.set_param(path, &value).await {
+                    (shown, error) = (i, format!("{path}: {e}"));
+                    break;
+                }
             }
-            let set: Vec<_> = params.iter().map(|p| p.path.clone()).collect();
-            params = self.all_params().into_iter().filter(|p| set.contains(&p.path)).collect();
         }
+        let found = &found[..shown];
+        let mut params: Vec<Param> = self.all_params().into_iter().filter(|p| found.contains(&name(p))).collect();
         if q.list {
             params.iter_mut().for_each(|p| p.value = wire::Bytes::default());
         }
-        Ok(ParamsReply { params })
+        Ok(ParamsReply { params, error: error.as_str().into() })
     }
 
     fn all_params(&self) -> Vec<Param> {
@@ -49,6 +53,7 @@ impl Mds {
         for e in self.exports.borrow().values() {
             add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
         }
+        add(format!("mdt.{t}.evict_client"), String::new(), true);
         add(format!("mdt.{t}.num_exports"), self.exports.borrow().len().to_string(), false);
         add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
         add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
@@ -93,21 +98,25 @@ impl Mds {
         s
     }
 
-    async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), FsError> {
+    /// Sets one parameter; the error is a sentence.
+    async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), String> {
         if path.ends_with(".md_stats") {
             if !matches!(value, "0" | "clear") {
-                return Err(FsError::Invalid);
+                return Err(format!("'{value}' cannot be written here: write 0 or clear, which resets it"));
             }
             self.stats.clear(self.rt.wall());
             return Ok(());
         }
+        if path.ends_with(".evict_client") {
+            return self.evict_by_name(value).await;
+        }
         if let Some(key) = path.rsplit_once(".qos_").map(|(_, k)| k) {
             let mut pools = self.pools.borrow_mut();
             if key == "policy" {
-                return pools.allocator().set_policy(value).map_err(|_| FsError::Invalid);
+                return pools.allocator().set_policy(value).map_err(|e| e.to_string());
             }
             let mut config = pools.allocator().config().clone();
-            config.set(key, value).map_err(|_| FsError::Invalid)?;
+            config.set(key, value).map_err(|e| e.to_string())?;
             pools.allocator().set_config(config);
             return Ok(());
         }
@@ -115,16 +124,28 @@ impl Mds {
             let active = match value {
                 "0" => false,
                 "1" => true,
-                _ => return Err(FsError::Invalid),
+                _ => return Err(format!("'{value}' is neither 1 nor 0")),
             };
             let index = path
                 .split('-')
                 .find_map(|p| p.strip_prefix("OST"))
                 .and_then(|h| u16::from_str_radix(h.get(..4)?, 16).ok());
-            let ost = OstIndex(index.ok_or(FsError::Invalid)?);
-            return self.set_ost_active(ost, active).await;
+            let ost = OstIndex(index.ok_or("it names no OST")?);
+            return self.set_ost_active(ost, active).await.map_err(|e| e.to_string());
         }
-        Err(FsError::NotPermitted)
+        Err("it cannot be set: it only tells".into())
+    }
+
+    /// Evicts a client that an administrator names.
+    async fn evict_by_name(self: &Rc<Self>, value: &str) -> Result<(), String> {
+        let client = u64::from_str_radix(value.trim_start_matches("0x"), 16).ok().map(ClientId);
+        let known = client.filter(|c| self.exports.borrow().contains_key(c));
+        let Some(client) = known else {
+            return Err(format!("'{value}' is no client here: mdt.*.exports.*.uuid lists them"));
+        };
+        tracing::warn!(%client, "evicted by an administrator");
+        self.evict(client).await;
+        Ok(())
     }
 }
 

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId, OstIndex, Transno};
-use wire::connect::{ParamsRequest, RegisterRequest};
+use wire::connect::{Lasting, ParamsRequest, RegisterRequest};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     BytesReply, CloseRequest, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest,
@@ -96,7 +96,11 @@ impl Mds {
             }
             Op::Params => {
                 let q: ParamsRequest = wire::decode(body).map_err(FsError::from)?;
-                self.params(&q).await.map(|r| Outcome::plain(&r))
+                let answer = match q.lasting {
+                    Lasting::No => self.params(&q).await,
+                    Lasting::Set | Lasting::Remove => self.keep_setting(&q).await,
+                };
+                answer.map(|r| Outcome::plain(&r))
             }
             _ => Err(FsError::NotSupported),
         }
@@ -204,7 +208,7 @@ impl Mds {
         Ok(())
     }
 
-    async fn save_map(&self) -> Result<(), FsError> {
+    pub(crate) async fn save_map(&self) -> Result<(), FsError> {
         let map = wire::encode(&self.map.map());
         self.store.apply([(keys::plain(keys::CLUSTER_MAP), Some(map))], 0, 0);
         self.store.sync().await
@@ -336,6 +340,9 @@ impl Service for Mds {
     fn session_connected(&self, client: ClientId) {
         if let Some(me) = self.me.borrow().upgrade() {
             me.repeat_callbacks(client);
+            if !me.map.settings().is_empty() {
+                me.tell_settings(client);
+            }
         }
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {

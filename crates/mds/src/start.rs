@@ -167,6 +167,7 @@ impl Mds {
         for entry in &map.osts {
             mds.tend_ost(entry);
         }
+        mds.apply_settings().await;
         if quiet {
             mds.end_recovery();
         }

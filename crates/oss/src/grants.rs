@@ -26,9 +26,12 @@ impl Grants {
     pub fn of(&self, client: ClientId) -> u64 {
         self.clients.get(&client).copied().unwrap_or(0)
     }
-    /// Bytes that neither the reserve nor a grant holds.
-    pub fn available(&self, space: &Space, reserve: u64) -> u64 {
-        space.ready.saturating_sub(reserve).saturating_sub(self.total)
+    /// Bytes that neither the reserve, a write under way nor a grant holds. The reserve is kept of what is free; what
+    /// is granted must be set aside already, or a write that uses it could fail.
+    pub fn available(&self, space: &Space, reserve: u64, in_flight: u64) -> u64 {
+        let set_aside = space.ready.saturating_sub(in_flight);
+        let free = space.free.saturating_sub(reserve).saturating_sub(in_flight);
+        set_aside.min(free).saturating_sub(self.total)
     }
     /// Takes back what a write used; never more than the client has. Answers how much that was.
     pub fn consume(&mut self, client: ClientId, used: u64) -> u64 {
@@ -64,6 +67,16 @@ mod tests {
     use types::Rng;
 
     #[test]
+    fn a_large_medium_of_which_little_is_set_aside_yet_grants_what_is_set_aside() {
+        let space = Space { total: 1 << 40, free: 1 << 40, ready: 64 * MIB, ..Space::default() };
+        let mut g = Grants::default();
+        let available = g.available(&space, (1 << 40) / 200, 8 * MIB);
+        assert_eq!(available, 56 * MIB);
+        assert_eq!(g.extend(ClientId(1), 16 * MIB, 32 * MIB, available), 16 * MIB);
+        assert_eq!(g.available(&Space { free: 5 << 30, ..space }, 6 << 30, 0), 0, "the reserve is for others");
+    }
+
+    #[test]
     fn grants_never_promise_more_than_is_free() {
         let mut rng = Rng::new(5);
         let (mut g, mut free) = (Grants::default(), 512 * MIB);
@@ -72,7 +85,7 @@ mod tests {
             let space = Space { ready: free, free, ..Space::default() };
             match rng.below(10) {
                 0..5 => {
-                    let available = g.available(&space, 2 * MIB);
+                    let available = g.available(&space, 2 * MIB, 0);
                     let more = g.extend(client, rng.below(64 * MIB), 32 * MIB, available);
                     assert!(more <= available && more % 4096 == 0);
                     assert!(g.of(client) <= 32 * MIB);

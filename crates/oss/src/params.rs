@@ -2,7 +2,7 @@
 use std::fmt::Write as _;
 
 use types::glob::Glob;
-use types::{FsError, parse_size};
+use types::{ClientId, FsError, parse_size};
 use wire::Bytes;
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
@@ -10,6 +10,9 @@ use crate::ost::Ost;
 
 /// Sets a parameter from text; the error is a sentence.
 type Setter = Box<dyn Fn(&Ost, &str) -> Result<(), String>>;
+
+/// Bytes that a recording of the scheduler may take.
+const NRS_RECORD_RANGE: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
 struct Row {
     path: String,
@@ -62,6 +65,7 @@ impl Ost {
             row(at("blocksize"), |_| "4096".into()),
             row(at("fstype"), |o| o.store.kind().into()),
             row(at("degraded"), |o| u32::from(o.store.failure().is_some()).to_string()),
+            row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
             row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
@@ -74,6 +78,18 @@ impl Ost {
                 Ok(())
             }),
         ]
+    }
+
+    /// Evicts a client that an administrator names.
+    fn evict_by_name(&self, text: &str) -> Result<(), String> {
+        let client = u64::from_str_radix(text.trim_start_matches("0x"), 16).ok().map(ClientId);
+        let client = client
+            .filter(|c| self.exports.borrow().contains_key(c))
+            .ok_or_else(|| format!("'{text}' is no client here: write the id that 'stria status' shows"))?;
+        let evict = self.config.borrow().evict.clone().ok_or("nobody carries evictions out here")?;
+        tracing::warn!(%client, "evicted by an administrator");
+        self.rt.spawn(evict(client));
+        Ok(())
     }
 
     fn statistics_rows(&self) -> Vec<Row> {
@@ -148,6 +164,11 @@ impl Ost {
                 .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t, |r| *r)).map_err(|e| e.to_string())),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
                 .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
+            row(at("nrs_record"), |o| {
+                let on = o.dispatch.with(|p, _| p.head().is_recording());
+                if on { "on".into() } else { o.nrs_replayed.borrow().clone() }
+            })
+            .settable(|o, t| o.record_nrs(t)),
             row(at("req_waitqueue"), |o| {
                 o.dispatch.with(|p, _| {
                     let c = p.counters();
@@ -166,6 +187,36 @@ impl Ost {
             rows.push(row(at(&format!("nrs_{}", key.name)), get).settable(set));
         }
         rows
+    }
+
+    /// `off` ends the recording of the scheduler, `check` ends it and replays it, a size starts one.
+    fn record_nrs(&self, text: &str) -> Result<(), String> {
+        match text {
+            "off" => drop(self.take_nrs_record()),
+            "check" => {
+                let log = self.take_nrs_record().ok_or("nothing was recorded: write a size first, say 16M")?;
+                *self.nrs_replayed.borrow_mut() = match nrs::record::replay(&log) {
+                    Ok(r) if r.truncated => format!("{} calls replayed, the same answers; the log was full then", r.calls),
+                    Ok(r) => format!("{} calls replayed, the same answers", r.calls),
+                    Err(e) => format!("the replay differs: {e}"),
+                };
+            }
+            _ => {
+                let bytes = parse_size(text).map_err(|e| format!("{e}; or write off, or check"))?;
+                if !NRS_RECORD_RANGE.contains(&bytes) {
+                    return Err(format!("nrs_record = {text}: a recording takes 4K to 1G of memory"));
+                }
+                if !self.dispatch.with(|p, now| p.record(now, bytes as usize, |r| *r)) {
+                    return Err("the policy in use is none of the registry: it cannot be replayed".into());
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Ends the recording of the scheduler and hands its log out ([`nrs::record::replay`]).
+    pub fn take_nrs_record(&self) -> Option<Vec<u8>> {
+        self.dispatch.with(|p, _| p.take_record())
     }
 
     /// The parameters that match a glob ([`types::glob`]).
@@ -188,7 +239,7 @@ impl Ost {
     pub fn set_params(&self, pattern: &str, value: &str) -> Result<Vec<Param>, String> {
         let (mut done, glob) = (Vec::new(), Glob::new(pattern));
         for r in self.rows().into_iter().filter(|r| glob.matches(&r.path)) {
-            let set = r.set.as_ref().ok_or_else(|| format!("{} cannot be set", r.path))?;
+            let set = r.set.as_ref().ok_or_else(|| format!("{}: it cannot be set: it only tells", r.path))?;
             set(self, value.trim()).map_err(|e| format!("{}: {e}", r.path))?;
             done.push(self.param(&r));
         }
@@ -197,19 +248,16 @@ impl Ost {
 
     pub(crate) fn answer_params(&self, ask: &ParamsRequest) -> Result<ParamsReply, FsError> {
         let pattern = std::str::from_utf8(&ask.pattern).map_err(|_| FsError::Invalid)?;
-        let mut params = match &ask.value {
-            None => self.get_params(pattern),
-            Some(value) => {
-                let value = std::str::from_utf8(value).map_err(|_| FsError::Invalid)?;
-                self.set_params(pattern, value).map_err(|e| {
-                    tracing::warn!(target = self.identity.target(), "set_param refused: {e}");
-                    FsError::Invalid
-                })?
-            }
+        let mut reply = match &ask.value {
+            None => ParamsReply { params: self.get_params(pattern), ..ParamsReply::default() },
+            Some(value) => match self.set_params(pattern, &String::from_utf8_lossy(value)) {
+                Ok(params) => ParamsReply { params, ..ParamsReply::default() },
+                Err(e) => ParamsReply { error: e.as_str().into(), ..ParamsReply::default() },
+            },
         };
         if ask.list {
-            params.iter_mut().for_each(|p| p.value = Bytes::default());
+            reply.params.iter_mut().for_each(|p| p.value = Bytes::default());
         }
-        Ok(ParamsReply { params })
+        Ok(reply)
     }
 }

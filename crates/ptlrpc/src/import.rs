@@ -72,6 +72,9 @@ pub struct CallOptions {
     pub fail_fast: bool,
     /// Do not keep it for replay although it changes state (its owner tells the state again itself).
     pub no_replay: bool,
+    /// Only as long as the client was evicted no more than so often ([`Import::evictions`]): for requests that rest on
+    /// locks, which an eviction takes. `None`: whatever happened.
+    pub evictions: Option<u64>,
 }
 
 /// An answer.
@@ -132,6 +135,7 @@ pub struct Import {
     /// The last attempt ended over the cluster key: trying again will not help whoever waits.
     refused: Cell<bool>,
     connects: Cell<u64>,
+    evictions: Cell<u64>,
     sent: Cell<u64>,
     resent: Cell<u64>,
 }
@@ -161,6 +165,7 @@ impl Import {
             failure: RefCell::new(None),
             refused: Cell::new(false),
             connects: Cell::new(0),
+            evictions: Cell::new(0),
             sent: Cell::new(0),
             resent: Cell::new(0),
         });
@@ -210,6 +215,11 @@ impl Import {
     #[must_use]
     pub fn counters(&self) -> (u64, u64, u64) {
         (self.connects.get(), self.sent.get(), self.resent.get())
+    }
+    /// How often this client was evicted by the target.
+    #[must_use]
+    pub fn evictions(&self) -> u64 {
+        self.evictions.get()
     }
     /// Bulk is handed over by reference.
     #[must_use]
@@ -265,6 +275,10 @@ impl Import {
                 break;
             }
             self.slots.add(1);
+        }
+        if options.evictions.is_some_and(|n| n != self.evictions.get()) {
+            self.slots.add(1);
+            return Err(FsError::NotConnected);
         }
         let slot = self.free_slots.borrow_mut().pop().expect("a permit stands for a free slot");
         let xid = Xid(self.next_xid.get());
@@ -498,6 +512,7 @@ impl Import {
                 && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
             self.note_committed(session.last_committed, true);
             if !nothing {
+                self.evictions.set(self.evictions.get() + 1);
                 self.replay.borrow_mut().clear();
                 self.fail_pending();
                 if let Some(c) = &callbacks {
@@ -686,7 +701,9 @@ async fn keep_alive(import: Weak<Import>) {
         }
         let (rt, interval) = (me.rt.clone(), me.config.ping_interval);
         let silent = rt.now().since(me.heard.get());
-        if me.state.get() == ImportState::Full && silent >= interval {
+        // A server that loses its power while we replay says nothing either.
+        let open = matches!(me.state.get(), ImportState::Full | ImportState::Replaying);
+        if open && silent >= interval {
             if silent >= interval * 3 {
                 tracing::warn!(target = me.config.target, "server silent for {silent:?}: connecting anew");
                 if let Some(sink) = me.sink.borrow_mut().take() {

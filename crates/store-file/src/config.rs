@@ -10,6 +10,9 @@ pub struct FileStoreConfig {
     pub grow_bytes: u64,
     /// Bytes that stay free on the file system for the database. Default 64 MiB, at most 1/32 of the store.
     pub reserve_bytes: u64,
+    /// Stores that take their space from the same file system, this one included: each counts its part of what is free
+    /// there as its own, so that their sum is what there is. Default 1.
+    pub sharers: u64,
     /// Bytes of the database's own cache. Default 16 MiB.
     pub db_cache_bytes: usize,
     /// Block checksums kept in memory (4 bytes each, one per 4 KiB of data). Default 4 Mi: the maps of 16 GiB.
@@ -26,6 +29,7 @@ impl Default for FileStoreConfig {
             commit_interval: Duration::from_millis(100),
             grow_bytes: 64 * MIB,
             reserve_bytes: 64 * MIB,
+            sharers: 1,
             db_cache_bytes: 16 << 20,
             mapped_blocks_max: 4 << 20,
             objects_max: 1 << 16,

@@ -512,7 +512,7 @@ impl Inner {
         let Ok((free, _)) = self.data.space() else { return };
         let cap = self.superblock.capacity_bytes;
         let reserve = if cap > 0 { self.config.reserve_bytes.min(cap / 32) } else { self.config.reserve_bytes };
-        let room = free.saturating_sub(reserve);
+        let room = free.saturating_sub(reserve) / self.config.sharers.max(1);
         let room = if cap > 0 { room.min(cap.saturating_sub(len)) } else { room };
         self.growable.set(room / BLOCK_BYTES * BLOCK_BYTES);
     }

@@ -46,6 +46,12 @@ pub enum Verb {
     /// Show space target by target
     #[command(disable_help_flag = true)]
     Df(Rest),
+    /// Show the FIDs of paths
+    #[command(name = "path2fid", disable_help_flag = true)]
+    Path2fid(Rest),
+    /// Show the paths of FIDs
+    #[command(name = "fid2path", disable_help_flag = true)]
+    Fid2path(Rest),
     /// Find files by name, size, age and layout
     #[command(disable_help_flag = true)]
     Find(Rest),
@@ -229,7 +235,7 @@ pub struct Fsck {
     /// Also read all data and check it against its checksums
     #[arg(long)]
     pub data: bool,
-    /// Move what belongs to no file to lost+found (not there yet)
+    /// Correct counts, and move what belongs to no file or directory to lost+found; nothing is deleted
     #[arg(long)]
     pub repair: bool,
 }

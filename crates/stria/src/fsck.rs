@@ -1,6 +1,6 @@
 //! `stria fsck`: the metadata of a stopped cluster against itself, and against the objects of its OSTs.
 //!
-//! Reads everything, changes nothing. What is a fault: a finding of the metadata server's own check, an object that a
+//! Reads everything; changes nothing unless it is told to repair, and then deletes nothing (`mds::repair`). What is a fault: a finding of the metadata server's own check, an object that a
 //! file owns and no OST has, an object with data that no file owns, a block that does not match its checksum.
 use std::collections::BTreeSet;
 use std::path::Path;
@@ -9,19 +9,22 @@ use std::rc::Rc;
 
 use mds::MetaKv;
 use mds::check::Report;
+use mds::repair::Stray;
 use oss::store::{ObjectInfo, ObjectStore};
 use rt::Rt;
 use store_file::FileStoreConfig;
-use types::{ObjectId, format_size};
+use types::{ObjectId, OstIndex, format_size};
 
 use crate::cli;
 use crate::daemon::{ClusterDir, on_shard};
-use crate::failure::{Failure, Outcome};
+use crate::failure::Failure;
 
 /// Objects read at a time.
 const OBJECTS_PER_READ: usize = 4096;
 /// Findings of one kind that are printed; the rest is counted.
 const SHOWN_MAX: usize = 1000;
+/// Exit code when everything that was wrong was put right, as fsck(8) has it.
+const CORRECTED: u8 = 1;
 /// Exit code when something is wrong and stays so, as fsck(8) has it.
 const UNCORRECTED: u8 = 4;
 
@@ -40,40 +43,66 @@ impl Faults {
     }
 }
 
-/// The verb `fsck`. Exit code 0: nothing is wrong; 4: something is.
+/// What one reading of everything gave.
+struct Checked {
+    report: Report,
+    strays: Vec<Stray>,
+    faults: usize,
+}
+
+/// The verb `fsck`. Exit code 0: nothing is wrong; 1: it was put right; 4: something is wrong.
 ///
 /// # Errors
 /// A store is in use, damaged beyond reading, or another cluster's.
 pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
-    if arguments.repair {
-        return Err(Failure::with_errno(
-            "fsck --repair is not there yet: without it, fsck reports what it finds and changes nothing",
-            libc::EOPNOTSUPP,
-        ));
-    }
     let dir = ClusterDir::open(&arguments.dir)?;
     on_shard(cache::frames::FramePool::new(512 << 20), async |rt| {
-        let mut faults = Faults::default();
-        let report = check_metadata(&rt, &dir, &mut faults).await?;
-        let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
-        for index in 0..dir.osts_present() {
-            check_ost(&rt, &dir, index, &report, arguments.data, &mut missing, &mut faults).await?;
+        let found = check_all(&rt, &dir, arguments.data).await?;
+        if found.faults == 0 {
+            return Ok(ExitCode::SUCCESS);
         }
-        for object in &missing {
-            faults.note(&format!("object {object} of file {} is on no OST", report.objects[object]));
+        if !arguments.repair {
+            return Ok(ExitCode::from(UNCORRECTED));
         }
-        if faults.count > SHOWN_MAX {
-            println!("... and {} more", faults.count - SHOWN_MAX);
+        let kv = open_metadata(&rt, &dir)?;
+        let done = mds::repair::repair(&kv, &found.report, &found.strays, rt.wall()).await;
+        let done = done.map_err(|e| Failure::from(format!("repairing {}: {e}", dir.mdt().display())))?;
+        drop(kv);
+        for text in &done {
+            println!("repaired: {text}");
         }
-        println!("{} fault(s)", faults.count);
-        Ok(if faults.count == 0 { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+        println!("checking again");
+        let left = check_all(&rt, &dir, arguments.data).await?;
+        Ok(ExitCode::from(if left.faults == 0 { CORRECTED } else { UNCORRECTED }))
     })
+}
+
+async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Failure> {
+    let mut faults = Faults::default();
+    let report = check_metadata(rt, dir, &mut faults).await?;
+    let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
+    let mut strays = Vec::new();
+    for index in 0..dir.osts_present() {
+        strays.extend(check_ost(rt, dir, index, &report, data, &mut missing, &mut faults).await?);
+    }
+    for object in &missing {
+        faults.note(&format!("object {object} of file {} is on no OST", report.objects[object]));
+    }
+    if faults.count > SHOWN_MAX {
+        println!("... and {} more", faults.count - SHOWN_MAX);
+    }
+    println!("{} fault(s)", faults.count);
+    Ok(Checked { report, strays, faults: faults.count })
+}
+
+fn open_metadata(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure> {
+    let kv = store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT);
+    Ok(kv.map_err(|e| Failure::from(e.to_string()))?)
 }
 
 async fn check_metadata(rt: &Rt, dir: &ClusterDir, faults: &mut Faults) -> Result<Report, Failure> {
     let at = |path: &Path, e: &dyn std::fmt::Display| Failure::from(format!("{}: {e}", path.display()));
-    let kv = store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT);
-    let kv: Rc<dyn MetaKv> = kv.map_err(|e| Failure::from(e.to_string()))?;
+    let kv = open_metadata(rt, dir)?;
     let report = mds::check::check(&kv).await.map_err(|e| at(&dir.mdt(), &e))?;
     if report.superblock.cluster != dir.cluster {
         return Err(Failure::from(format!(
@@ -103,12 +132,12 @@ async fn check_ost(
     data: bool,
     missing: &mut BTreeSet<ObjectId>,
     faults: &mut Faults,
-) -> Outcome {
+) -> Result<Vec<Stray>, Failure> {
     let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, FileStoreConfig::default()).await;
     let store = store.map_err(|e| Failure::from(e.0))?;
     let doomed: BTreeSet<ObjectId> = report.doomed.iter().copied().collect();
     let failed = |e: types::FsError| Failure::with_errno(format!("{}: {e}", dir.ost(index).display()), e.errno());
-    let (mut objects, mut bytes) = (0u64, 0u64);
+    let (mut objects, mut bytes, mut strays) = (0u64, 0u64, Vec::new());
     let mut after = ObjectId::default();
     loop {
         let page = store.objects(after, OBJECTS_PER_READ).await.map_err(failed)?;
@@ -121,6 +150,7 @@ async fn check_ost(
             let owned = report.objects.contains_key(&info.object) || doomed.contains(&info.object);
             if let Some(text) = unaccounted(index, info, owned) {
                 faults.note(&text);
+                strays.push(stray(index, info));
             }
             if data {
                 check_blocks(&*store, index, info.object, faults).await.map_err(failed)?;
@@ -128,7 +158,20 @@ async fn check_ost(
         }
     }
     println!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
-    store.close().await.map_err(failed)
+    store.close().await.map_err(failed)?;
+    Ok(strays)
+}
+
+fn stray(index: u16, info: &ObjectInfo) -> Stray {
+    Stray {
+        ost: OstIndex(index),
+        object: info.object,
+        size: info.attr.size,
+        blocks: info.attr.blocks * (oss::store::BLOCK_BYTES / 512),
+        mtime: info.attr.mtime,
+        uid: info.attr.owner.uid,
+        gid: info.attr.owner.gid,
+    }
 }
 
 /// Objects without data that nobody owns are made ahead for new files.
@@ -154,7 +197,6 @@ async fn check_blocks(
 mod tests {
     use super::*;
     use oss::store::ObjectAttr;
-    use types::OstIndex;
 
     #[test]
     fn only_objects_with_data_and_without_a_file_are_faults() {
@@ -166,11 +208,5 @@ mod tests {
         assert!(unaccounted(1, &info(9, 1), true).is_none());
         assert!(unaccounted(1, &info(9, 1), false).unwrap().contains("9 bytes belongs to no file"));
         assert!(unaccounted(1, &info(0, 1), false).is_some(), "blocks beyond the end are data");
-    }
-
-    #[test]
-    fn repair_says_that_it_is_not_there() {
-        let arguments = cli::Fsck { dir: "x".into(), data: false, repair: true };
-        assert!(fsck(&arguments).unwrap_err().to_string().contains("not there yet"));
     }
 }

@@ -64,6 +64,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,
         Verb::Df(a) => lfs::df(&a.arguments)?,
+        Verb::Path2fid(a) => lfs::path2fid(&a.arguments)?,
+        Verb::Fid2path(a) => lfs::fid2path(&a.arguments)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
         Verb::GetParam(a) => parameters::get(&a.arguments)?,
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
@@ -82,6 +84,8 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         ("lfs", "setstripe") => lfs::setstripe(rest)?,
         ("lfs", "getstripe") => lfs::getstripe(rest)?,
         ("lfs", "df") => lfs::df(rest)?,
+        ("lfs", "path2fid") => lfs::path2fid(rest)?,
+        ("lfs", "fid2path") => lfs::fid2path(rest)?,
         ("lfs", "find") => lfs::find(rest)?,
         (_, "get_param") => parameters::get(rest)?,
         (_, "set_param") => parameters::set(rest)?,
@@ -90,7 +94,7 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         (_, "--version" | "version") => println!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
         (_, other) => {
             let known = match name {
-                "lfs" => "setstripe, getstripe, df, find",
+                "lfs" => "setstripe, getstripe, df, find, path2fid, fid2path",
                 _ => "get_param, set_param, list_param, dl",
             };
             return Err(Failure::with_errno(

@@ -9,8 +9,10 @@ use types::glob::Glob;
 use crate::control;
 use crate::failure::{Failure, Outcome};
 
-const USAGE_GET: &str = "usage: get_param [-n | -N] [-F] [-R] [--at PATH] PATTERN...";
-const USAGE_SET: &str = "usage: set_param [-n] [--at PATH] PATTERN=VALUE...   (PATTERN VALUE is fine too)";
+const USAGE_GET: &str = "usage: get_param [-n | -N] [-F] [-R] [--at PATH] PATTERN... | get_param -P";
+const USAGE_SET: &str = "usage: set_param [-n] [-P] [--at PATH] PATTERN=VALUE... | set_param -P -d PATTERN...
+  (PATTERN VALUE is fine too)   -P  for good: kept by the metadata server, also for servers and clients to come
+  -P -d  forget what was set for good; values stay as they are until a restart";
 const USAGE_LIST: &str = "usage: list_param [-F] [-R] [--at PATH] PATTERN...";
 
 /// Options of all three verbs.
@@ -20,6 +22,8 @@ struct Options {
     names_only: bool,
     mark_writable: bool,
     recursive: bool,
+    permanent: bool,
+    delete: bool,
     at: Option<PathBuf>,
     operands: Vec<String>,
 }
@@ -47,12 +51,8 @@ fn read(arguments: &[OsString], usage: &str) -> Result<Option<Options>, Failure>
                         'N' => o.names_only = true,
                         'F' => o.mark_writable = true,
                         'R' => o.recursive = true,
-                        'P' => {
-                            return Err(Failure::with_errno(
-                                "permanent settings (-P) are not there yet: write them into the --config file",
-                                libc::EOPNOTSUPP,
-                            ));
-                        }
+                        'P' => o.permanent = true,
+                        'd' => o.delete = true,
                         _ => return Err(Failure::usage(format!("unknown option '-{flag}'\n{usage}"))),
                     }
                 }
@@ -60,7 +60,13 @@ fn read(arguments: &[OsString], usage: &str) -> Result<Option<Options>, Failure>
             _ => o.operands.push(text),
         }
     }
-    if o.operands.is_empty() { Err(Failure::usage(usage)) } else { Ok(Some(o)) }
+    if o.delete && !o.permanent {
+        return Err(Failure::usage("-d forgets permanent settings: write -P -d"));
+    }
+    if o.operands.is_empty() && !(o.permanent && usage == USAGE_GET) {
+        return Err(Failure::usage(usage));
+    }
+    Ok(Some(o))
 }
 
 /// The mount that is meant: by `--at`, else the one we are in, else the only one.
@@ -89,6 +95,10 @@ fn connection(at: Option<&Path>) -> Result<u32, Failure> {
 pub fn get(arguments: &[OsString]) -> Outcome {
     let Some(o) = read(arguments, USAGE_GET)? else { return Ok(()) };
     let connection = connection(o.at.as_deref())?;
+    if o.permanent {
+        print!("{}", show(&control::ask(connection, &json!({"do": "kept_params"}))?, &o));
+        return Ok(());
+    }
     for pattern in &o.operands {
         let answer = control::ask(connection, &json!({"do": "get_param", "pattern": pattern}))?;
         let text = show(&answer, &o);
@@ -158,10 +168,20 @@ fn names(answer: &Value, pattern: &str, o: &Options) -> BTreeSet<String> {
 /// Nothing matches, a value is refused, or nobody answers.
 pub fn set(arguments: &[OsString]) -> Outcome {
     let Some(o) = read(arguments, USAGE_SET)? else { return Ok(()) };
+    if o.delete {
+        let connection = connection(o.at.as_deref())?;
+        for pattern in o.operands.iter().map(|p| p.split_once('=').map_or(p.as_str(), |(p, _)| p)) {
+            control::ask(connection, &json!({"do": "keep_param", "pattern": pattern}))?;
+        }
+        return Ok(());
+    }
     let pairs = assignments(&o.operands)?;
     let connection = connection(o.at.as_deref())?;
     for (pattern, value) in pairs {
         let answer = control::ask(connection, &json!({"do": "set_param", "pattern": pattern, "value": value}))?;
+        if o.permanent {
+            control::ask(connection, &json!({"do": "keep_param", "pattern": pattern, "value": value}))?;
+        }
         for name in answer["set"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let name = name.as_str().unwrap_or_default();
             if !o.values_only {

@@ -65,6 +65,15 @@ impl Fid {
         (self.seq.wrapping_sub(0x2_0000_0000) << 32).wrapping_add(u64::from(self.oid))
     }
 
+    /// The FID behind an inode number that [`Fid::to_ino`] gave for a file of one of the first 2^32 sequences.
+    #[must_use]
+    pub fn from_ino(ino: u64) -> Fid {
+        if ino == 1 {
+            return Fid::ROOT;
+        }
+        Fid { seq: 0x2_0000_0000 + (ino >> 32), oid: ino as u32, ver: 0 }
+    }
+
     /// Parses the text form `[0xSEQ:0xOID:0xVER]`, with or without brackets.
     #[must_use]
     pub fn parse(text: &str) -> Option<Fid> {

@@ -1,6 +1,14 @@
 //! Handshake, cluster map, parameters.
-use crate::{Bytes, message};
+use crate::{Bytes, byte_enum, message};
 use types::{ClientId, OstIndex, Transno};
+
+byte_enum! {
+    /// How long what a `Params` request sets shall last.
+    Lasting { /// Until the server ends.
+        #[default] No = 0, /// For good: the configuration service keeps it and tells everybody.
+        Set = 1, /// No longer: the configuration service forgets it; values stay as they are until a restart.
+        Remove = 2, }
+}
 
 message! {
     /// `Connect` request.
@@ -80,6 +88,15 @@ message! {
         mdt_nid: Bytes,
         /// Target name of the metadata server.
         mdt_target: Bytes,
+        /// Permanent settings, in the order in which they were made.
+        settings: Vec<Setting>,
+    }
+    /// A permanent setting.
+    Setting {
+        /// Glob over parameter paths.
+        pattern: Bytes,
+        /// Value of every parameter that matches.
+        value: Bytes,
     }
     /// `Register` request: a target announces itself to the configuration service.
     RegisterRequest {
@@ -96,6 +113,8 @@ message! {
         value: Option<Bytes>,
         /// Names only.
         list: bool,
+        /// To the metadata server only: what to keep (`pattern` with `value`).
+        lasting: Lasting,
     }
     /// One parameter.
     Param {
@@ -110,6 +129,8 @@ message! {
     ParamsReply {
         /// What matched.
         params: Vec<Param>,
+        /// Why a value was refused, naming parameter and value; empty: it was not. What is listed was set before.
+        error: Bytes,
     }
     /// Identity of a client inside callbacks and reports.
     ClientRef {

@@ -175,13 +175,6 @@ fn stat_says_exiting(stat: &[u8]) -> bool {
 unsafe fn clean_up(plan: &Plan) {
     // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; plain structures on the stack.
     unsafe {
-        if let Some(abort) = &plan.abort {
-            let fd = libc::open(abort.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
-            if fd >= 0 {
-                libc::write(fd, b"1".as_ptr().cast(), 1);
-                libc::close(fd);
-            }
-        }
         // DONT_SYNC: answered from memory, even by a mount that hangs. Anything but our device is not ours to unmount.
         let mut stat: libc::statx = std::mem::zeroed();
         let flags = libc::AT_STATX_DONT_SYNC | libc::AT_NO_AUTOMOUNT;
@@ -192,6 +185,14 @@ unsafe fn clean_up(plan: &Plan) {
         } else if plan.fusermount.is_none() && !matches!(*libc::__errno_location(), libc::ENOTCONN | libc::ECONNABORTED)
         {
             return;
+        }
+        // Only now: the number of a connection that is gone may be another file system's already.
+        if let Some(abort) = &plan.abort {
+            let fd = libc::open(abort.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
+            if fd >= 0 {
+                libc::write(fd, b"1".as_ptr().cast(), 1);
+                libc::close(fd);
+            }
         }
         match &plan.fusermount {
             Some(args) => {

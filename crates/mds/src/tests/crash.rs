@@ -204,8 +204,11 @@ fn damaged_records_are_errors_that_name_the_key_and_checks_find_them() {
 #[test]
 fn the_cluster_map_and_deactivation_survive() {
     let fs = Fs::new();
-    let q =
-        wire::connect::ParamsRequest { pattern: "osp.*OST0001*.active".into(), value: Some("0".into()), list: false };
+    let q = wire::connect::ParamsRequest {
+        pattern: "osp.*OST0001*.active".into(),
+        value: Some("0".into()),
+        ..Default::default()
+    };
     let r: wire::connect::ParamsReply = fs.call(Rpc::Params, &q).unwrap();
     assert_eq!(&r.params[0].value[..], b"0");
     let fs = fs.crash();

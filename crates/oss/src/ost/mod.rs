@@ -296,7 +296,6 @@ impl Service for Ost {
 impl Ost {
     /// Bytes that neither reserve, grants nor writes under way hold, of what is set aside.
     fn available(&self, space: &Space) -> u64 {
-        let held = self.reserve(space) + self.in_flight_bytes.get();
-        self.grants.borrow().available(space, held)
+        self.grants.borrow().available(space, self.reserve(space), self.in_flight_bytes.get())
     }
 }

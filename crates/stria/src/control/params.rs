@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use types::glob::Glob;
 use types::{MIB, parse_size};
 use wire::Op;
-use wire::connect::{ParamsReply, ParamsRequest};
+use wire::connect::{ConfigReply, Lasting, ParamsReply, ParamsRequest, Setting};
 
 use super::shard::{Shard, refusal};
 
@@ -47,6 +47,61 @@ impl Shard {
         }
     }
 
+    /// Keeps a setting for good, after it was set, or forgets it (`value` is `None`).
+    pub(super) async fn keep_param(&self, pattern: &str, value: Option<&str>) -> Value {
+        let lasting = if value.is_some() { Lasting::Set } else { Lasting::Remove };
+        let question = ParamsRequest { pattern: pattern.into(), value: value.map(Into::into), list: false, lasting };
+        let answer: Result<ParamsReply, types::FsError> = self.client.mdc().ask(Op::Params, &question).await;
+        match answer {
+            Ok(reply) if reply.params.is_empty() && value.is_none() => refusal(
+                &format!("no permanent setting has the pattern '{pattern}': 'get_param -P' lists them"),
+                libc::ENOENT,
+            ),
+            Ok(_) => json!({"set": [pattern]}),
+            Err(types::FsError::NoSpace) => {
+                refusal("there are 1024 permanent settings: remove some (set_param -P -d)", libc::ENOSPC)
+            }
+            Err(e) => refusal(&format!("{pattern} cannot be kept: {e}"), e.errno()),
+        }
+    }
+
+    /// The permanent settings of the cluster.
+    pub(super) async fn kept_params(&self) -> Value {
+        let map: Result<ConfigReply, types::FsError> = self.client.mdc().ask(Op::Config, &()).await;
+        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+        match map {
+            Ok(map) => {
+                let shown: Vec<Value> = map
+                    .settings
+                    .iter()
+                    .map(
+                        |s| json!({"name": text(&s.pattern), "value": text(&s.value), "writable": true, "whole": true}),
+                    )
+                    .collect();
+                json!({"params": shown})
+            }
+            Err(e) => refusal(&format!("permanent settings: {e}"), e.errno()),
+        }
+    }
+
+    /// Sets what permanent settings say of this client's own parameters.
+    pub(super) fn apply_settings(&self, settings: &[Setting]) {
+        for s in settings {
+            let glob = Glob::new(&String::from_utf8_lossy(&s.pattern));
+            let mut names = Vec::new();
+            self.own(&mut |name, _, writable| {
+                if writable && glob.matches(&name) {
+                    names.push(name);
+                }
+            });
+            for name in names {
+                if let Some(Err(e)) = self.set_own(&name, &String::from_utf8_lossy(&s.value)) {
+                    tracing::warn!("permanent setting of {name}: {e}");
+                }
+            }
+        }
+    }
+
     pub(super) async fn set_params(&self, pattern: &str, value: &str) -> Value {
         let tree = self.tree().await;
         let glob = Glob::new(pattern);
@@ -77,7 +132,7 @@ impl Shard {
             tree.entry(name).or_default().push(Param { value, writable });
         };
         self.own(&mut add);
-        let question = ParamsRequest { pattern: ALL.into(), value: None, list: false };
+        let question = ParamsRequest { pattern: ALL.into(), ..ParamsRequest::default() };
         for import in self.servers() {
             // A server that is away has no parameters for now.
             let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
@@ -101,20 +156,19 @@ impl Shard {
     }
 
     async fn set_on_servers(&self, name: &str, value: &str) -> Result<(), (String, i32)> {
-        let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), list: false };
+        let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), ..ParamsRequest::default() };
         let mut told = false;
         for import in self.servers() {
             let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
             match answer {
+                Ok(reply) if !reply.error.is_empty() => {
+                    let text = String::from_utf8_lossy(&reply.error).into_owned();
+                    let text = text.strip_prefix(&format!("{name}: ")).map_or(text.clone(), ToString::to_string);
+                    return Err((text, libc::EINVAL));
+                }
                 Ok(reply) => told |= !reply.params.is_empty(),
                 Err(types::FsError::NotFound) => {}
-                Err(e) => {
-                    let why = match e {
-                        types::FsError::Invalid => "the server refuses this value (its log says why)".to_string(),
-                        e => e.to_string(),
-                    };
-                    return Err((why, e.errno()));
-                }
+                Err(e) => return Err((e.to_string(), e.errno())),
             }
         }
         if told { Ok(()) } else { Err(("no server knows it any more".into(), libc::ENOENT)) }
@@ -143,6 +197,7 @@ impl Shard {
             let bytes = self.client.readahead_setting(key).unwrap_or_default();
             add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
         }
+        add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         let stats = format!("cache_hits {hits} samples [pages]\ncache_misses {misses} samples [pages]\n");
         add(format!("{llite}.stats"), stats, false);
@@ -176,6 +231,11 @@ impl Shard {
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
                 "cache_policy" => self.client.set_cache_policy(text),
+                "lost_files" if matches!(text, "0" | "clear") => {
+                    self.client.losses().clear();
+                    Ok(())
+                }
+                "lost_files" => Err("write 0 or clear, which empties the list".into()),
                 "readahead_policy" => self.client.set_readahead_policy(text),
                 key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
                 "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),

@@ -7,6 +7,9 @@ use serde_json::{Value, json};
 
 use super::Ask;
 
+/// Links of one file that `fid2path` shows.
+const LINKS_SHOWN_MAX: u32 = 65_536;
+
 /// What a daemon knows about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -28,7 +31,14 @@ impl Shard {
     /// For a client whose daemon knows `facts`.
     #[must_use]
     pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
-        Rc::new(Shard { client, facts })
+        let shard = Rc::new(Shard { client, facts });
+        let weak = Rc::downgrade(&shard);
+        shard.client.on_settings(Rc::new(move |settings| {
+            if let Some(shard) = weak.upgrade() {
+                shard.apply_settings(settings);
+            }
+        }));
+        shard
     }
 
     /// Answers a question, in a task of its own: servers may take their time.
@@ -36,7 +46,7 @@ impl Shard {
         let me = self.clone();
         self.client.rt().spawn(async move {
             let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
-            let changes = matches!(asked.as_str(), "set_param" | "drop_caches");
+            let changes = matches!(asked.as_str(), "set_param" | "keep_param" | "drop_caches" | "fid2path");
             let answer = if changes && !ask.privileged {
                 refusal("only root and the user who runs the daemon may do this", libc::EPERM)
             } else {
@@ -55,6 +65,9 @@ impl Shard {
             "osts" => json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()}),
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
+            "keep_param" => self.keep_param(&text("pattern"), request["value"].as_str()).await,
+            "kept_params" => self.kept_params().await,
+            "fid2path" => self.fid2path(&text("fid")).await,
             "drop_caches" => {
                 self.client.drop_caches().await;
                 json!({})
@@ -109,6 +122,30 @@ impl Shard {
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},
         })
+    }
+
+    /// Every path of a FID, from the root of the file system.
+    async fn fid2path(&self, text: &str) -> Value {
+        let Some(fid) = types::Fid::parse(text) else {
+            let why = format!("'{text}' is not a FID: write [0xSEQ:0xOID:0xVER], as path2fid prints it");
+            return refusal(&why, libc::EINVAL);
+        };
+        let mut paths = Vec::new();
+        for link in 0..LINKS_SHOWN_MAX {
+            let question = wire::mdt::Fid2pathRequest { fid, link };
+            let answer: Result<wire::mdt::BytesReply, types::FsError> =
+                self.client.mdc().ask(wire::Op::MdtFid2path, &question).await;
+            match answer {
+                Ok(reply) => paths.push(String::from_utf8_lossy(&reply.value).into_owned()),
+                Err(types::FsError::NotFound) if link > 0 => break,
+                Err(types::FsError::Stale) => return refusal(&format!("no file has the id {fid}"), libc::ENOENT),
+                Err(e) => return refusal(&format!("{fid}: {e}"), e.errno()),
+            }
+            if fid == types::Fid::ROOT {
+                break;
+            }
+        }
+        json!({"paths": paths, "mount_point": self.facts.mount_point})
     }
 
     async fn df(&self) -> Value {

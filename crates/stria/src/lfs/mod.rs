@@ -2,6 +2,7 @@
 //!
 //! Syntax, labels and columns are those that existing scripts use (interface facts only).
 mod df;
+mod fid;
 mod find;
 mod getopt;
 mod getstripe;
@@ -9,6 +10,7 @@ mod setstripe;
 mod xattr;
 
 pub use df::df;
+pub use fid::{fid2path, path2fid};
 pub use find::find;
 pub use getstripe::getstripe;
 pub use setstripe::setstripe;

@@ -72,7 +72,7 @@ fn set(path: &Path, value: Option<&[u8]>, flags: libc::c_int) -> Result<(), Fail
     }
 }
 
-fn not_ours(path: &Path) -> Failure {
+pub(super) fn not_ours(path: &Path) -> Failure {
     Failure::with_errno(
         format!("{} is not on a Stria mount: give a path below one ('stria status' lists them)", path.display()),
         libc::ENOTTY,
@@ -85,7 +85,16 @@ fn not_ours(path: &Path) -> Failure {
 /// The path does not exist or lies elsewhere.
 pub fn connection_of(path: &Path) -> Result<(u32, std::path::PathBuf), Failure> {
     let meta = std::fs::metadata(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    mount_of(&meta).ok_or_else(|| not_ours(path))
+}
+
+/// Whether a file lies on a Stria mount.
+pub(super) fn is_ours(meta: &std::fs::Metadata) -> bool {
+    mount_of(meta).is_some()
+}
+
+fn mount_of(meta: &std::fs::Metadata) -> Option<(u32, std::path::PathBuf)> {
     let minor = libc::minor(meta.dev());
     let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == minor && m.kind == "fuse.stria");
-    mount.filter(|_| libc::major(meta.dev()) == 0).map(|m| (minor, m.at)).ok_or_else(|| not_ours(path))
+    mount.filter(|_| libc::major(meta.dev()) == 0).map(|m| (minor, m.at))
 }

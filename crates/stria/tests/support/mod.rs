@@ -112,3 +112,70 @@ impl Drop for Daemon {
         self.kill();
     }
 }
+
+/// A cluster as processes of this test: a metadata server, one process per OST, and mounts.
+pub struct Cluster {
+    pub dir: tempfile::TempDir,
+    pub mds: Option<Daemon>,
+    pub oss: Vec<Option<Daemon>>,
+    pub mounts: Vec<(PathBuf, Daemon)>,
+}
+
+impl Cluster {
+    pub fn new(osts: usize) -> Cluster {
+        let dir = tempfile::tempdir().unwrap();
+        let mut c = Cluster { dir, mds: None, oss: (0..osts).map(|_| None).collect(), mounts: Vec::new() };
+        good(&["mkfs", "--dir", &c.path("c"), "--osts", &osts.to_string()]);
+        c.start_mds();
+        for i in 0..osts {
+            c.start_oss(i);
+        }
+        c
+    }
+    pub fn path(&self, name: &str) -> String {
+        text(&self.dir.path().join(name)).into()
+    }
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("log")
+    }
+    pub fn start_mds(&mut self) {
+        let line = ["mds", "--dir", &self.path("c"), "--set", "recovery.window_s=5"];
+        self.mds = Some(Daemon::start(&line, &self.log()));
+    }
+    pub fn start_oss(&mut self, i: usize) {
+        let line = ["oss", "--dir", &self.path("c"), "--ost", &i.to_string(), "--set", "recovery.window_s=5"];
+        self.oss[i] = Some(Daemon::start(&line, &self.log()));
+    }
+    pub fn mount(&mut self, name: &str, more: &[&str]) -> PathBuf {
+        let at = self.dir.path().join(name);
+        fs::create_dir_all(&at).unwrap();
+        let (cluster, place) = (self.path("c"), text(&at).to_string());
+        let mut line = vec!["mount", "--dir", &cluster, &place];
+        line.extend(more);
+        self.mounts.push((at.clone(), Daemon::start(&line, &self.dir.path().join(format!("{name}.log")))));
+        at
+    }
+    /// Stops everything as an administrator does.
+    pub fn stop(&mut self) {
+        for (at, mut daemon) in self.mounts.drain(..) {
+            good(&["umount", text(&at)]);
+            daemon.child.wait().unwrap();
+        }
+        let servers = self.mds.iter_mut().chain(self.oss.iter_mut().flatten());
+        for daemon in servers {
+            // SAFETY: plain system call on a child that was not collected yet.
+            unsafe { libc::kill(daemon.child.id() as i32, libc::SIGTERM) };
+            assert!(daemon.child.wait().unwrap().success(), "{}", daemon.said());
+        }
+        self.mds = None;
+        self.oss.iter_mut().for_each(|o| *o = None);
+    }
+}
+
+impl Drop for Cluster {
+    fn drop(&mut self) {
+        for (at, _) in &self.mounts {
+            drop(Command::new("umount").arg("-l").arg(at).output());
+        }
+    }
+}

@@ -1,0 +1,98 @@
+//! What evictions cost: files whose unwritten data are gone, for administrators and for whoever must restore them.
+//!
+//! A program learns of it by EIO from its next fsync or close; this is the list for everybody else. It is kept until it
+//! is cleared or the client leaves.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeMap;
+use std::fmt::Write;
+
+use types::Fid;
+
+/// Files that are listed by name; the bytes of further ones are counted.
+const FILES_MAX: usize = 1024;
+/// Files named in one message of the log.
+const NAMED_MAX: usize = 8;
+
+/// The list.
+#[derive(Debug, Default)]
+pub struct Losses {
+    files: RefCell<BTreeMap<Fid, u64>>,
+    unlisted: Cell<(u64, u64)>,
+    /// Since the last message: files and bytes.
+    untold: RefCell<Vec<(Fid, u64)>>,
+}
+
+impl Losses {
+    /// `bytes` of a file were dropped although nobody has them.
+    pub(crate) fn note(&self, fid: Fid, bytes: u64) {
+        self.untold.borrow_mut().push((fid, bytes));
+        let mut files = self.files.borrow_mut();
+        if files.len() >= FILES_MAX && !files.contains_key(&fid) {
+            let (n, sum) = self.unlisted.get();
+            self.unlisted.set((n + 1, sum.saturating_add(bytes)));
+            return;
+        }
+        let sum = files.entry(fid).or_default();
+        *sum = sum.saturating_add(bytes);
+    }
+
+    /// One message for all that was noted since the last one; `None` when there is nothing to tell.
+    pub(crate) fn take_message(&self) -> Option<String> {
+        let untold = std::mem::take(&mut *self.untold.borrow_mut());
+        if untold.is_empty() {
+            return None;
+        }
+        let bytes: u64 = untold.iter().map(|(_, b)| b).sum();
+        let named: Vec<String> = untold.iter().take(NAMED_MAX).map(|(f, b)| format!("{f} ({b} bytes)")).collect();
+        let more = untold.len().saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!("unwritten data of {} files are lost, {bytes} bytes: {}{more}", untold.len(), named.join(", ")))
+    }
+
+    /// A line per file: FID and bytes; a last line for what is not listed.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let mut out = String::new();
+        for (fid, bytes) in self.files.borrow().iter() {
+            writeln!(out, "{fid} {bytes}").expect("a String takes everything");
+        }
+        let (files, bytes) = self.unlisted.get();
+        if files > 0 {
+            writeln!(out, "and {files} more losses, {bytes} bytes").expect("a String takes everything");
+        }
+        out
+    }
+
+    /// Begins anew.
+    pub fn clear(&self) {
+        self.files.borrow_mut().clear();
+        self.unlisted.set((0, 0));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn losses_add_up_per_file_and_their_list_is_bounded() {
+        let losses = Losses::default();
+        assert_eq!((losses.text(), losses.take_message()), (String::new(), None));
+        losses.note(Fid::new(0x2_0000_0401, 7), 4096);
+        losses.note(Fid::new(0x2_0000_0401, 7), 8192);
+        assert_eq!(losses.text(), "[0x200000401:0x7:0x0] 12288\n");
+        let told = losses.take_message().unwrap();
+        assert!(
+            told.starts_with("unwritten data of 2 files are lost, 12288 bytes: [0x200000401:0x7:0x0] (4096"),
+            "{told}"
+        );
+        for i in 0..2000 {
+            losses.note(Fid::new(0x2_0000_0402, i), 1);
+        }
+        assert_eq!(losses.text().lines().count(), FILES_MAX + 1);
+        assert!(losses.text().ends_with("and 977 more losses, 977 bytes\n"), "{}", losses.text());
+        assert!(losses.take_message().unwrap().ends_with("and 1992 more"));
+        losses.clear();
+        assert_eq!(losses.text(), "");
+    }
+}
