@@ -64,6 +64,8 @@ pub struct Head {
     in_service: usize,
     counters: HeadCounters,
     recorder: Option<Box<Recorder>>,
+    /// In service since before the recording began: the recorded policy never had them.
+    before_record: Vec<RequestId>,
 }
 
 impl Head {
@@ -86,6 +88,7 @@ impl Head {
             in_service: 0,
             counters: HeadCounters::default(),
             recorder: None,
+            before_record: Vec::new(),
         }
     }
 
@@ -147,9 +150,13 @@ impl Head {
 
     /// A dequeued request is complete, `took` after its dequeue.
     pub fn on_complete(&mut self, now: Instant, id: RequestId, took: Duration) {
+        self.in_service = self.in_service.saturating_sub(1);
+        if let Some(at) = self.before_record.iter().position(|before| *before == id) {
+            self.before_record.swap_remove(at);
+            return;
+        }
         self.note(|| Call::Complete { now, id, took });
         self.policy.on_complete(now, id, took);
-        self.in_service = self.in_service.saturating_sub(1);
     }
 
     /// Takes everything out, in the order of arrival: the target is being stopped.
@@ -178,19 +185,32 @@ impl Head {
         self.name = name.to_string();
         self.counters.switched += 1;
         self.counters.policy = sum(self.counters.policy, old.counters());
-        self.refill(now, old, request);
+        self.refill(now, old, request, false);
         Ok(())
     }
 
-    fn refill(&mut self, now: Instant, mut old: Box<dyn NrsPolicy>, request: &mut dyn FnMut(RequestId) -> NrsRequest) {
+    /// Moves what `old` holds to the policy in use; `recorded`: as calls of their own, which a replay repeats.
+    fn refill(
+        &mut self,
+        now: Instant,
+        mut old: Box<dyn NrsPolicy>,
+        request: &mut dyn FnMut(RequestId) -> NrsRequest,
+        recorded: bool,
+    ) {
         let mut ids = Vec::with_capacity(old.queued());
         old.drain(&mut ids);
         for id in &ids {
             let req = request(*id);
             assert_eq!(req.id, *id, "the pipeline looked another request up");
             self.policy.enqueue(now, &req);
-            if let Some(serve_by) = self.promoted.get(id) {
-                assert!(self.policy.promote(now, *id, *serve_by), "the request was just enqueued");
+            if recorded {
+                self.note(|| Call::Enqueue { now, req });
+            }
+            if let Some(serve_by) = self.promoted.get(id).copied() {
+                assert!(self.policy.promote(now, *id, serve_by), "the request was just enqueued");
+                if recorded {
+                    self.note(|| Call::Promote { now, id: *id, serve_by, answer: true });
+                }
             }
         }
         assert_eq!(self.policy.queued(), ids.len(), "a switch neither loses nor invents requests");
@@ -255,6 +275,28 @@ impl Head {
         self.counters.policy = sum(self.counters.policy, old.counters());
         self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
         true
+    }
+    /// As [`Head::record`], while requests are queued and `in_service`: what is queued goes over to the fresh policy, as in
+    /// a [`Head::switch`], and is the beginning of the log; what is in service is no part of it.
+    pub fn record_running(
+        &mut self,
+        now: Instant,
+        bytes_max: usize,
+        in_service: Vec<RequestId>,
+        request: &mut dyn FnMut(RequestId) -> NrsRequest,
+    ) -> bool {
+        let Ok(policy) = build(&self.name, &self.config) else { return false };
+        let old = core::mem::replace(&mut self.policy, policy);
+        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        self.before_record = in_service;
+        self.refill(now, old, request, true);
+        true
+    }
+    /// Whether a recording is being made.
+    #[must_use]
+    pub fn is_recording(&self) -> bool {
+        self.recorder.is_some()
     }
     /// Ends the recording and hands the log out; `None` when none was made.
     pub fn take_record(&mut self) -> Option<Vec<u8>> {

@@ -234,9 +234,15 @@ impl<J: Job> Pipeline<J> {
         Ok(())
     }
 
-    /// Starts to record what the scheduler is asked and answers; see [`Head::record`].
-    pub fn record(&mut self, bytes_max: usize) -> bool {
-        self.head.record(bytes_max)
+    /// Starts to record what the scheduler is asked and answers, up to `bytes_max` bytes; see [`Head::record_running`].
+    /// `request` makes a job the request that it was. Answers whether recording started: the policy must be one of the
+    /// registry.
+    pub fn record(&mut self, now: Instant, bytes_max: usize, request: impl Fn(&J) -> NrsRequest) -> bool {
+        let slots = &self.slots;
+        let serving = slots.iter().zip(0..).filter(|(slot, _)| slot.dispatched != QUEUED && slot.dispatched != FREE);
+        let serving = serving.map(|(_, id)| RequestId(id)).collect();
+        let mut look_up = |id: RequestId| NrsRequest { id, ..request(&slots[id.0 as usize].job) };
+        self.head.record_running(now, bytes_max, serving, &mut look_up)
     }
     /// Ends the recording and hands the log out, for [`crate::record::replay`].
     pub fn take_record(&mut self) -> Option<Vec<u8>> {
@@ -301,6 +307,9 @@ mod tests {
         let mut now = Instant(1);
         for step in 0..4000 {
             now = Instant(now.0 + rng.below(2_000_000));
+            if step == 1000 {
+                assert!(p.record(now, 1 << 20, |r| *r), "{policy}");
+            }
             match rng.below(100) {
                 0..50 => {
                     let client = rng.below(5) + 1;
@@ -339,6 +348,9 @@ mod tests {
             let idle = p.in_service() < p.window() && p.queued() > 0;
             assert!(!idle || p.wakeup_at().is_some(), "{policy}: idle with work and no wake-up");
         }
+        let replayed =
+            crate::record::replay(&p.take_record().expect("it was recorded")).expect("the answers are the same");
+        assert!(replayed.calls > 4000 && !replayed.truncated, "{replayed:?}");
         let c = p.counters();
         assert_eq!(c.arrived, c.completed + c.cancelled + (p.queued() as u64) + u64::from(p.in_service()));
     }

@@ -196,7 +196,9 @@ impl Ost {
             "check" => {
                 let log = self.take_nrs_record().ok_or("nothing was recorded: write a size first, say 16M")?;
                 *self.nrs_replayed.borrow_mut() = match nrs::record::replay(&log) {
-                    Ok(r) if r.truncated => format!("{} calls replayed, the same answers; the log was full then", r.calls),
+                    Ok(r) if r.truncated => {
+                        format!("{} calls replayed, the same answers; the log was full then", r.calls)
+                    }
                     Ok(r) => format!("{} calls replayed, the same answers", r.calls),
                     Err(e) => format!("the replay differs: {e}"),
                 };

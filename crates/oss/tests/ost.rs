@@ -438,3 +438,48 @@ fn parameters_are_read_and_set_over_the_wire_while_it_runs() {
         assert!(ask("*.*.*", None).await.unwrap().len() > 15);
     });
 }
+
+#[test]
+fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
+    for (seed, policy) in [(21, "obrr+"), (22, "crrn"), (23, "deadline+obrr")] {
+        let n = node(seed, 1 << 30, OstConfig { dispatch_window: 1, ..OstConfig::default() });
+        let (rt, ost) = (n.world.rt(), n.ost.clone());
+        n.world.run(async move {
+            let set = |name: &str, value: &str| ost.set_params(&format!("ost.OSS.ost_io.{name}"), value);
+            set("nrs_policies", policy).unwrap();
+            assert!(set("nrs_record", "check").unwrap_err().contains("nothing was recorded"));
+            assert!(set("nrs_record", "1K").unwrap_err().contains("4K to 1G"));
+            let load = (1..=5u32).map(|i| {
+                let (rt, ost) = (rt.clone(), ost.clone());
+                async move {
+                    let c = Client::new(rt.clone(), u64::from(i)).await;
+                    c.create(i).await;
+                    let mut rng = Rng::named(seed, &i.to_string());
+                    for step in 0..60u64 {
+                        if i == 3 && step == 20 {
+                            // In the middle: some requests are queued and one is in service.
+                            ost.set_params("ost.OSS.ost_io.nrs_record", "4M").unwrap();
+                        }
+                        let bytes = vec![i as u8; 1 + rng.below(60_000) as usize];
+                        c.write_to(object(i), &[(rng.below(40) * 4096, &bytes)], 0).await.unwrap();
+                        c.read_from(object(i), vec![Extent::at(rng.below(40) * 4096, 9000)]).await.unwrap();
+                    }
+                }
+            });
+            let load = load.map(|l| Box::pin(l) as rt::LocalFuture<()>).collect();
+            rt::sync::join_all(load).await;
+            set("nrs_record", "check").unwrap();
+            let said = ost.get_params("ost.OSS.ost_io.nrs_record").remove(0).value;
+            let said = String::from_utf8_lossy(&said).into_owned();
+            assert!(said.ends_with("the same answers"), "{policy}: {said}");
+            let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
+            assert!(calls > 500, "{policy}: {said}");
+
+            set("nrs_record", "64K").unwrap();
+            let mut log = ost.take_nrs_record().unwrap();
+            assert!(nrs::record::replay(&log).is_ok_and(|r| r.calls == 0));
+            log.truncate(log.len() - 3);
+            assert!(nrs::record::replay(&log).is_err());
+        });
+    }
+}
