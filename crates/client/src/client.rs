@@ -45,6 +45,8 @@ pub struct Client {
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
     /// Inodes that the kernel knows and that may have lost their last name.
     pub(crate) unnamed: RefCell<BTreeSet<Fid>>,
+    /// Inodes whose locks are about to be given back.
+    pub(crate) given_up: RefCell<Vec<Fid>>,
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) readahead_budget: RefCell<readahead::Budget>,
@@ -104,6 +106,7 @@ impl Client {
             dentries: RefCell::default(),
             opens: RefCell::default(),
             unnamed: RefCell::default(),
+            given_up: RefCell::default(),
             listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
             readahead_budget: RefCell::new(budget),

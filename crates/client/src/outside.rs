@@ -4,7 +4,7 @@
 use std::rc::Rc;
 
 use ldlm::ResourceId;
-use types::Fid;
+use types::{Duration, Fid};
 use wire::mdt::{AttrFlags, LockBits};
 
 use crate::client::Client;
@@ -13,9 +13,13 @@ use crate::inode::Inode;
 /// Inodes that the kernel is asked to give up with one message.
 const ASKED_AT_ONCE_MAX: usize = 1024;
 
+/// Inodes whose locks go back together at most, and how long the first one waits for others.
+const GIVEN_UP_MAX: usize = 64;
+const GIVE_UP_PAUSE: Duration = Duration::from_millis(20);
+
 impl Client {
     /// The kernel forgot `lookups` lookups of an inode.
-    pub fn forget(&self, fid: Fid, lookups: u64) {
+    pub fn forget(self: &Rc<Self>, fid: Fid, lookups: u64) {
         if let Some(inode) = self.known_inode(fid) {
             inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
             if inode.unnamed.get() || !self.holds(fid, LockBits::LOOKUP) {
@@ -26,11 +30,11 @@ impl Client {
 
     /// An inode that may have lost its last name. The metadata server keeps it while our lock says that a kernel may
     /// still open it; when none knows it any more, the lock goes.
-    pub(crate) fn may_be_unnamed(&self, inode: &Inode) {
+    pub(crate) fn may_be_unnamed(self: &Rc<Self>, inode: &Inode) {
         inode.unnamed.set(true);
         self.let_go(inode);
     }
-    fn let_go(&self, inode: &Inode) {
+    fn let_go(self: &Rc<Self>, inode: &Inode) {
         if inode.is_known_outside() {
             return;
         }
@@ -39,10 +43,34 @@ impl Client {
         if attr.nlink == 0 && attr.flags & AttrFlags::ALONE != 0 && inode.opens.get() == 0 {
             self.discard_data(inode);
         }
-        self.mdt_locks.give_up(ResourceId::inode(inode.fid));
+        let waiting = {
+            let mut all = self.given_up.borrow_mut();
+            all.push(inode.fid);
+            all.len()
+        };
+        // Many removals follow one another: their locks go back together, and their inodes go in one transaction.
+        if waiting >= GIVEN_UP_MAX {
+            self.give_up_all();
+        } else if waiting == 1 {
+            let me = Rc::downgrade(self);
+            let pause = self.rt.sleep(GIVE_UP_PAUSE);
+            self.rt.spawn(async move {
+                pause.await;
+                if let Some(me) = me.upgrade() {
+                    me.give_up_all();
+                }
+            });
+        }
+    }
+    fn give_up_all(&self) {
+        for fid in self.given_up.take() {
+            if self.known_inode(fid).is_none_or(|i| !i.is_known_outside()) {
+                self.mdt_locks.give_up(ResourceId::inode(fid));
+            }
+        }
     }
     /// Asks the kernel again to give up what it keeps of inodes that have no name (it was in use the last time).
-    pub(crate) fn chase_unnamed(&self) {
+    pub(crate) fn chase_unnamed(self: &Rc<Self>) {
         let all: Vec<Fid> = self.unnamed.borrow().iter().copied().collect();
         let mut chased = Vec::new();
         for fid in all {
