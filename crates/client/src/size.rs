@@ -98,6 +98,26 @@ impl Client {
         self: &Rc<Self>,
         cred: &Cred,
         inode: &Rc<Inode>,
+        request: SetattrRequest,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        if request.valid & SetBits::SIZE == 0 || file.is_some() {
+            return self.change_attr(cred, inode, request, file).await;
+        }
+        const O_WRONLY: u32 = 1;
+        // Whether the caller may is the metadata server's decision, and it comes before any byte goes. While the open lasts,
+        // nobody takes the server's record of the size for true, whatever becomes of us half way.
+        let opened = self.open(cred, inode.fid, O_WRONLY).await?;
+        let done = self.change_attr(cred, inode, request, Some(&opened)).await;
+        opened.dirty.set(true);
+        let closed = self.release(&opened).await;
+        done.and(closed)
+    }
+
+    async fn change_attr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
         mut request: SetattrRequest,
         file: Option<&OpenFile>,
     ) -> Result<(), FsError> {
@@ -108,7 +128,7 @@ impl Client {
             if request.size > FILE_BYTES_MAX {
                 return Err(FsError::FileTooBig);
             }
-            self.truncate_objects(cred, inode, request.size, file).await?;
+            self.truncate_objects(inode, request.size).await?;
         }
         let explicit_mtime =
             request.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0 && request.valid & SetBits::SIZE == 0;
@@ -165,17 +185,7 @@ impl Client {
         self.setattr(cred, inode, request, file).await
     }
 
-    async fn truncate_objects(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        size: u64,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        if file.is_none() {
-            // Whether the caller may is the metadata server's decision, and it comes before any byte goes.
-            self.may_truncate(cred, inode).await?;
-        }
+    async fn truncate_objects(self: &Rc<Self>, inode: &Rc<Inode>, size: u64) -> Result<(), FsError> {
         let Some(s) = self.layout_of(inode).await? else {
             return if inode.attr().flags & AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
         };
@@ -194,13 +204,6 @@ impl Client {
         }
         inode.mtime.set(inode.mtime.get().max(now));
         Ok(())
-    }
-
-    /// Asks the server whether the caller may write the file (truncate without a descriptor).
-    async fn may_truncate(self: &Rc<Self>, cred: &Cred, inode: &Rc<Inode>) -> Result<(), FsError> {
-        const O_WRONLY: u32 = 1;
-        let file = self.open(cred, inode.fid, O_WRONLY).await?;
-        self.release(&file).await
     }
 
     async fn truncate_object(&self, object: &Rc<Object>, size: u64, now: WallTime) -> Result<(), FsError> {
