@@ -226,6 +226,10 @@ impl Sink for TcpSink {
         head.extend_from_slice(&header.to_bytes(&body));
         head.extend_from_slice(&body);
         self.0.waiting_bytes.set(self.0.waiting_bytes.get() + head.len());
+        // Small messages are answered, or followed by the next one, soon.
+        if bulk.is_empty() {
+            super::expect_soon();
+        }
         self.0.queue.borrow_mut().push_back(Outgoing { head, bulk });
         self.0.more.notify();
     }
@@ -302,6 +306,7 @@ impl Source for TcpSource {
         Box::pin(async move {
             let invalid = |e: wire::WireError| io::Error::new(io::ErrorKind::InvalidData, e);
             need(&inbox, HEADER_BYTES).await?;
+            super::arrived();
             let mut raw = [0; HEADER_BYTES];
             {
                 let i = inbox.borrow();

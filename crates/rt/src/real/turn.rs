@@ -41,13 +41,13 @@ thread_local! {
         const { Cell::new(Expectation { soon: false, arrived: 0, missed: 0, doubt: 0 }) };
 }
 
-/// A request came from outside.
+/// A request or an answer came from outside.
 pub fn arrived() {
     EXPECT.with(|e| e.set(Expectation { soon: false, arrived: e.get().arrived + 1, ..e.get() }));
 }
 
-/// A request was answered whose caller runs on another CPU and will likely ask again at once: the calling thread's shard
-/// looks for that before it sleeps.
+/// Something will likely come at once, from another CPU: an answer, or the next request of whoever was answered just
+/// now. The calling thread's shard looks for that before it sleeps.
 pub fn expect_soon() {
     EXPECT.with(|e| e.set(Expectation { soon: true, ..e.get() }));
 }
