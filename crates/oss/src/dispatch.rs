@@ -120,8 +120,8 @@ impl Dispatcher {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use simworld::TestWorld;
     use nrs::NrsConfig;
+    use simworld::TestWorld;
     use types::Duration;
 
     fn dispatcher(world: &TestWorld, policy: &str, window: u32) -> Dispatcher {
