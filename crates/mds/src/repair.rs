@@ -4,6 +4,7 @@
 //! that no file owns (each becomes a file of its own, owned by whom its data were charged to). Deletes nothing. All of it
 //! is one commit.
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::rc::Rc;
 use std::sync::Arc;
 
@@ -99,10 +100,10 @@ struct Repair<'a> {
 
 impl Repair<'_> {
     fn inode<'m>(changed: &'m mut BTreeMap<Fid, Inode>, report: &Report, fid: Fid) -> Option<&'m mut Inode> {
-        if !changed.contains_key(&fid) {
-            changed.insert(fid, report.inodes.get(&fid)?.clone());
+        match changed.entry(fid) {
+            Entry::Occupied(e) => Some(e.into_mut()),
+            Entry::Vacant(e) => Some(e.insert(report.inodes.get(&fid)?.clone())),
         }
-        changed.get_mut(&fid)
     }
 
     fn counts(&mut self, report: &Report) {
