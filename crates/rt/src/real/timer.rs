@@ -146,3 +146,34 @@ impl Drop for Sleep {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::cell::RefCell;
+
+    #[test]
+    fn sleeps_end_in_the_order_of_their_deadlines_however_they_were_asked_for() {
+        let runtime = compio::runtime::Runtime::new().unwrap();
+        runtime.enter(|| {
+            let timers = Timers::new(StdInstant::now()).unwrap();
+            let order = Rc::new(RefCell::new(Vec::new()));
+            let now = timers.now();
+            let given_up = timers.sleep_until(now + Duration::from_millis(1));
+            for ms in [30u64, 10, 20, 10] {
+                let (timers, order) = (timers.clone(), order.clone());
+                let at = now + Duration::from_millis(ms);
+                compio::runtime::spawn(async move {
+                    timers.sleep_until(at).await;
+                    assert!(timers.now() >= at, "woken early");
+                    order.borrow_mut().push(ms);
+                })
+                .detach();
+            }
+            drop(given_up);
+            super::super::turn::run(&runtime, timers.sleep_until(now + Duration::from_millis(31)));
+            assert_eq!(*order.borrow(), [10, 10, 20, 30]);
+            assert!(timers.sleepers.borrow().is_empty());
+        });
+    }
+}

@@ -150,3 +150,78 @@ fn wait_awake(runtime: &Runtime, main: &MainWaker) {
         std::thread::yield_now();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::future::poll_fn;
+
+    #[test]
+    fn disappointed_expectations_are_doubted_and_a_fulfilled_one_is_forgiven_all() {
+        std::thread::spawn(|| {
+            let believed = || {
+                expect_soon();
+                is_expected()
+            };
+            assert!(!is_expected(), "nothing was expected");
+            assert!(believed());
+            for misses in 1..=3 {
+                learn(false);
+                for _ in 1..1 << misses {
+                    assert!(!believed(), "after {misses} disappointments");
+                }
+                assert!(believed());
+            }
+            learn(true);
+            assert!(believed());
+            expect_soon();
+            arrived();
+            assert!(!is_expected(), "what was expected has come");
+        })
+        .join()
+        .unwrap();
+    }
+
+    #[test]
+    fn a_shard_that_sleeps_or_looks_is_woken_by_another_thread() {
+        for looks in [false, true] {
+            let runtime = Runtime::new().unwrap();
+            let (to, from) = std::sync::mpsc::channel::<Waker>();
+            let other = std::thread::spawn(move || from.recv().unwrap().wake());
+            let mut told = false;
+            let main = poll_fn(|cx| {
+                if told {
+                    return Poll::Ready(7);
+                }
+                told = true;
+                if looks {
+                    expect_soon();
+                }
+                to.send(cx.waker().clone()).unwrap();
+                Poll::Pending
+            });
+            assert_eq!(runtime.enter(|| run(&runtime, main)), 7);
+            other.join().unwrap();
+        }
+    }
+
+    #[test]
+    fn tasks_that_wake_one_another_without_end_do_not_keep_completions_out() {
+        let runtime = Runtime::new().unwrap();
+        let value = runtime.enter(|| {
+            compio::runtime::spawn(async {
+                loop {
+                    let mut first = true;
+                    poll_fn(|cx| {
+                        cx.waker().wake_by_ref();
+                        if std::mem::take(&mut first) { Poll::Pending } else { Poll::Ready(()) }
+                    })
+                    .await;
+                }
+            })
+            .detach();
+            run(&runtime, async { compio::runtime::spawn_blocking(|| 5).await.unwrap() })
+        });
+        assert_eq!(value, 5);
+    }
+}
