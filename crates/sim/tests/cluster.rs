@@ -98,6 +98,17 @@ fn a_failing_disk_loses_nothing_that_was_synced() {
 }
 
 #[test]
+fn seeds_that_found_something_once_find_nothing_any_more() {
+    let everything = FaultConfig { kill_client: 2.0, ..FaultConfig::default() };
+    // A client died between cutting a file's objects and saying so; a server lost its power while a client replayed.
+    for seed in [109, 114, 124, 136] {
+        all_well("everything_dies", seed..seed + 1, |s| config(s, everything.clone()));
+    }
+    let disks = FaultConfig { disk_error: 3.0, kill_client: 0.5, interval_s: 4.0, ..FaultConfig::default() };
+    all_well("failing_disk", 113..114, |s| config(s, disks.clone()));
+}
+
+#[test]
 fn a_seed_repeats_to_the_last_byte() {
     let faults = FaultConfig { kill_client: 1.0, disk_error: 0.5, ..FaultConfig::default() };
     let (a, b) = (run(&config(3, faults.clone())), run(&config(3, faults.clone())));

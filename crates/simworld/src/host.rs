@@ -61,7 +61,7 @@ impl HostState {
         let Some(process) = self.process.borrow_mut().take() else { return };
         process.alive.set(false);
         self.disk.lock().process_ended();
-        core.net.process_ended(core, &process, true);
+        core.net.process_ended(&process, true);
         core.end_tasks(process.id);
     }
     pub fn lose_power(&self, core: &Core) {
@@ -70,7 +70,7 @@ impl HostState {
         self.disk.lock().lose_power();
         let Some(process) = process else { return };
         process.alive.set(false);
-        core.net.process_ended(core, &process, false);
+        core.net.process_ended(&process, false);
         core.end_tasks(process.id);
     }
 }

@@ -253,7 +253,7 @@ impl Net {
         between.len()
     }
     /// A process has ended; when its operating system is there to do it, its connections are closed.
-    pub fn process_ended(&self, core: &Core, process: &Rc<Process>, orderly: bool) {
+    pub fn process_ended(&self, process: &Rc<Process>, orderly: bool) {
         let mine: Vec<Port> = {
             let mut ports = self.ports.borrow_mut();
             let names: Vec<String> =
@@ -268,7 +268,6 @@ impl Net {
                 lane.break_off();
             }
         }
-        let _ = core;
         drop(mine);
     }
     pub fn close_listener(&self, nid: &Nid) {

@@ -1,6 +1,5 @@
 //! One run: a cluster is made, programs work on it while things go wrong, then all is calm, and everything is checked.
 use std::rc::Rc;
-use std::sync::OnceLock;
 
 use cache::frames::FramePool;
 use simworld::{Sim, SimConfig};
@@ -70,10 +69,12 @@ pub struct RunReport {
     pub hash: u64,
 }
 
-/// Page frames of all runs of this process.
+/// Page frames of all runs of this thread.
 fn frames() -> FramePool {
-    static POOL: OnceLock<FramePool> = OnceLock::new();
-    *POOL.get_or_init(|| FramePool::new(1024 * MIB))
+    thread_local! {
+        static POOL: FramePool = FramePool::new(1024 * MIB);
+    }
+    POOL.with(|pool| *pool)
 }
 
 /// Runs it.

@@ -1,0 +1,226 @@
+//! Operations on names, and finding out what became of one whose answer nobody has.
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::{Client, NewFile};
+use types::{Fid, FsError};
+
+use super::{File, Name, SETTLE_ATTEMPTS_MAX, Tree, close, cred, text};
+use crate::cluster::model::{Author, FileModel};
+
+const O_CREAT_EXCL_RDWR: u32 = 0o302;
+
+impl Tree {
+    pub(super) async fn create(&mut self) {
+        let name = self.any_name();
+        let (c, author) = self.client().await;
+        let dir = self.dirs[name.0];
+        let exists = self.names.contains_key(&name);
+        let what = self.what("create", name);
+        let outcome = self.context.on(c, &what, async move |c| {
+            let new = NewFile { flags: O_CREAT_EXCL_RDWR, mode: 0o644, ..NewFile::default() };
+            match c.create_open(&cred(), dir, &text(name), new).await {
+                Ok((entry, file)) if exists => {
+                    Err(format!("made {} ({}) over a name that is taken", entry.attr.fid, file.fid()))
+                }
+                Ok((entry, file)) => close(&c, &file).await.map(|()| Some(entry.attr.fid)),
+                Err(FsError::Exists) if exists => Ok(None),
+                Err(e) => Err(e.to_string()),
+            }
+        });
+        let outcome = outcome.await;
+        self.judge(&what, author, &outcome);
+        match outcome {
+            Some(Ok(Some(fid))) if self.context.is_sound(author) => drop(self.add(name, fid)),
+            Some(Ok(None)) => {}
+            _ if exists => {}
+            _ => {
+                let before = self.names.clone();
+                let new = self.next_file;
+                let mut after = before.clone();
+                after.insert(name, new);
+                self.resolve(&what, author, before, after).await;
+            }
+        }
+    }
+    fn add(&mut self, name: Name, fid: Fid) -> usize {
+        let id = self.next_file;
+        self.next_file += 1;
+        self.names.insert(name, id);
+        self.files.insert(id, File { fid, model: FileModel::default() });
+        id
+    }
+
+    pub(super) async fn rename(&mut self) {
+        let Some((from, id)) = self.any_file() else { return };
+        let to = self.any_name();
+        let (c, author) = self.client().await;
+        let dirs = (self.dirs[from.0], self.dirs[to.0]);
+        let what = format!("{} to {}/n{}", self.what("rename", from), ["a", "b"][to.0], to.1);
+        let outcome = self.context.on(c, &what, async move |c| {
+            c.rename(&cred(), (dirs.0, &text(from)), (dirs.1, &text(to)), 0).await.map_err(|e| e.to_string())
+        });
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        if before.get(&to) != Some(&id) {
+            after.remove(&from);
+            after.insert(to, id);
+        }
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    pub(super) async fn unlink(&mut self) {
+        let Some((name, _)) = self.any_file() else { return };
+        let (c, author) = self.client().await;
+        let dir = self.dirs[name.0];
+        let what = self.what("unlink", name);
+        let outcome = self
+            .context
+            .on(c, &what, async move |c| c.unlink(&cred(), dir, &text(name), false).await.map_err(|e| e.to_string()));
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        after.remove(&name);
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    pub(super) async fn link(&mut self) {
+        let Some((_, id)) = self.any_file() else { return };
+        let to = self.any_name();
+        if self.names.contains_key(&to) {
+            return;
+        }
+        let (c, author) = self.client().await;
+        let (dir, fid) = (self.dirs[to.0], self.files[&id].fid);
+        let what = self.what("link", to);
+        let outcome = self.context.on(c, &what, async move |c| {
+            c.link(&cred(), fid, dir, &text(to)).await.map(|_| ()).map_err(|e| e.to_string())
+        });
+        let outcome = outcome.await;
+        let before = self.names.clone();
+        let mut after = before.clone();
+        after.insert(to, id);
+        self.take(&what, author, outcome, before, after).await;
+    }
+
+    /// Takes in how an operation on names ended.
+    async fn take(
+        &mut self,
+        what: &str,
+        author: Author,
+        outcome: Option<Result<(), String>>,
+        before: BTreeMap<Name, usize>,
+        after: BTreeMap<Name, usize>,
+    ) {
+        self.judge(what, author, &outcome);
+        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+            self.names = after;
+            self.prune();
+        } else {
+            self.resolve(what, author, before, after).await;
+        }
+    }
+
+    /// Finds out whether an operation was carried out whose answer nobody has.
+    async fn resolve(
+        &mut self,
+        what: &str,
+        author: Author,
+        before: BTreeMap<Name, usize>,
+        after: BTreeMap<Name, usize>,
+    ) {
+        if self.context.failed() {
+            return;
+        }
+        self.settled_author(author).await;
+        let Some(found) = self.listing().await else { return };
+        let known: BTreeMap<usize, Fid> = self.files.iter().map(|(id, f)| (*id, f.fid)).collect();
+        let fits = |state: &BTreeMap<Name, usize>| {
+            state.len() == found.len()
+                && state.iter().all(|(n, id)| match (known.get(id), found.get(n)) {
+                    (Some(fid), Some(seen)) => fid == seen,
+                    (None, Some(seen)) => !known.values().any(|f| f == seen),
+                    _ => false,
+                })
+        };
+        let chosen = [&before, &after].into_iter().find(|s| fits(s)).cloned();
+        self.context.count(|c| c.checks += 1);
+        let Some(state) = chosen else {
+            let told = format!("found {found:?}, known {known:?}, before {before:?}, after {after:?}");
+            self.context.complain(format!("{what}: neither done nor not done: {told}"));
+            return;
+        };
+        let new: Vec<(Name, usize)> =
+            state.iter().filter(|(_, id)| !known.contains_key(id)).map(|(n, i)| (*n, *i)).collect();
+        self.names = state;
+        for (name, _) in new {
+            self.names.remove(&name);
+            self.add(name, found[&name]);
+        }
+        self.prune();
+    }
+
+    /// Nothing that an author began is under way any more.
+    pub(super) async fn settled_author(&self, author: Author) {
+        if !self.context.is_sound(author) {
+            self.context.wait_forgotten(author).await;
+        }
+        while self.context.disks_failing.get() > 0 {
+            self.context.cluster.sim.sleep(types::Duration::from_millis(100)).await;
+        }
+    }
+
+    /// All names, as a sound client sees them after everything is committed.
+    pub(super) async fn listing(&mut self) -> Option<BTreeMap<Name, Fid>> {
+        for _ in 0..SETTLE_ATTEMPTS_MAX {
+            let (c, author) = self.client().await;
+            let dirs = self.dirs;
+            let what = format!("tree{}: list", self.id);
+            let outcome = self.context.on(c, &what, async move |c| {
+                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                read_dirs(&c, dirs).await
+            });
+            let outcome = outcome.await;
+            self.judge(&what, author, &outcome);
+            match outcome {
+                Some(Ok(found)) if self.context.is_sound(author) => return Some(found),
+                _ if self.context.failed() => return None,
+                _ => self.context.cluster.sim.sleep(types::Duration::from_millis(500)).await,
+            }
+        }
+        self.context.complain(format!("tree{}: its directories could not be read", self.id));
+        None
+    }
+    pub(super) async fn list(&mut self) {
+        let Some(found) = self.listing().await else { return };
+        self.check_listing(&found, "list");
+    }
+    pub(super) fn check_listing(&self, found: &BTreeMap<Name, Fid>, what: &str) {
+        let want: BTreeMap<Name, Fid> = self.names.iter().map(|(n, id)| (*n, self.files[id].fid)).collect();
+        let outcome = if *found == want { Ok(()) } else { Err(format!("found {found:?}, should be {want:?}")) };
+        self.context.expect(&format!("tree{}: {what}", self.id), outcome);
+    }
+}
+
+pub(super) async fn read_dirs(c: &Rc<Client>, dirs: [Fid; 2]) -> Result<BTreeMap<Name, Fid>, String> {
+    let mut found = BTreeMap::new();
+    for (i, dir) in dirs.into_iter().enumerate() {
+        let mut cookie = 0;
+        loop {
+            let page = c.readdir(&cred(), dir, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
+            for e in &page.entries {
+                cookie = e.cookie;
+                let n = String::from_utf8_lossy(&e.name).strip_prefix('n').and_then(|n| n.parse().ok());
+                let Some(n) = n else { return Err(format!("a name that nobody made: {:?}", e.name)) };
+                if found.insert((i, n), e.fid).is_some() {
+                    return Err(format!("the name n{n} comes twice"));
+                }
+            }
+            if page.eof || page.entries.is_empty() {
+                break;
+            }
+        }
+    }
+    Ok(found)
+}
