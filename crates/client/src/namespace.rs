@@ -144,9 +144,8 @@ impl Client {
         let attr = self.sized(inode).await?;
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
         // The size of a file that others may write is nobody's to keep.
-        let settled = attr.mode & 0o170_000 != 0o100_000
-            || attr.flags & AttrFlags::SIZE_KNOWN != 0
-            || self.is_ours_alone(inode);
+        let settled =
+            attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 || self.is_ours_alone(inode);
         Ok(Entry { attr, name_cached, attr_cached: name_cached && settled && self.attr_valid(inode) })
     }
 
