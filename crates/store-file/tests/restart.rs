@@ -6,10 +6,10 @@ use std::rc::Rc;
 
 use cache::frames::Bulk;
 use oss::store::{ObjectStore, StoreIdentity};
-use simworld::TestWorld;
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};
+use simworld::TestWorld;
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, mkfs};
 use types::{ClientId, Duration, Extent, FsError, MIB, ObjectId, OstIndex, Rng};
 use wire::Op;

@@ -7,8 +7,8 @@ use std::rc::Rc;
 use cache::frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
 use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
-use simworld::TestWorld;
 use rt::Rt;
+use simworld::TestWorld;
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
 use types::{ClientId, Duration, FsError, ObjectId, OstIndex, Rng, Transno};
 
