@@ -23,7 +23,7 @@ impl OstPort for Port {
             StatfsReply { ost: self.0, total: 1 << 40, free: 1 << 39, available: 1 << 39, ..StatfsReply::default() };
         let answer = match op {
             Op::OstPrecreate => wire::decode::<PrecreateRequest>(&body)
-                .map(|q| wire::encode(&PrecreateReply { last: q.last_used + q.count, statfs }))
+                .map(|q| wire::encode(&PrecreateReply { first: q.last_used + 1, last: q.last_used + q.count, statfs }))
                 .map_err(FsError::from),
             _ => Ok(wire::encode(&statfs)),
         };
