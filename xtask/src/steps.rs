@@ -37,6 +37,8 @@ pub fn ci(root: &Path) -> Findings {
         ("layers", layers::layers(root)),
         ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("tests", cargo(root, &["test", "--workspace", "--no-fail-fast"])),
+        // The README's first command has to find the program.
+        ("run", cargo(root, &["run", "--", "--version"])),
         ("scenarios", smoke(root)),
     ])
 }
