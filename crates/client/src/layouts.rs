@@ -31,9 +31,25 @@ impl Client {
         Ok(inode.striping())
     }
 
+    /// Takes a file's layout in. OSTs that it names and that this client does not know have joined the cluster since: the
+    /// map is asked for again.
+    pub(crate) async fn learn_layout(self: &Rc<Self>, inode: &Rc<Inode>, layout: &[u8]) -> Result<(), FsError> {
+        match inode.set_layout(layout) {
+            Err(FsError::NoTarget) => {
+                self.refresh_map().await?;
+                inode.set_layout(layout)
+            }
+            done => done,
+        }
+    }
+
     /// Sets a file's layout. One that was written keeps what it has, and nobody is told, as tools that restore xattrs
     /// expect (but with XATTR_CREATE).
-    pub(crate) async fn set_layout(&self, inode: &Rc<Inode>, mut request: SetxattrRequest) -> Result<(), FsError> {
+    pub(crate) async fn set_layout(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        mut request: SetxattrRequest,
+    ) -> Result<(), FsError> {
         inode.layout_settled().await;
         let written = |s: Rc<Striping>| s.objects.iter().any(|o| o.unwritten_pages() > 0 || o.size() > 0);
         if inode.is_being_written() || inode.striping().is_some_and(written) {
@@ -44,7 +60,7 @@ impl Client {
         let (transno, stored) = (answer.header.transno, answer.decode::<BytesReply>()?.value);
         inode.stale.set(true);
         if !stored.0.is_empty() {
-            inode.set_layout(&stored)?;
+            self.learn_layout(inode, &stored).await?;
             (request.name, request.value) = (STORED_LOV.into(), Some(stored));
             self.mdc().amend_replay(transno, &request);
         }

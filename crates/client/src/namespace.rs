@@ -74,7 +74,7 @@ impl Client {
     }
 
     /// Takes an answered inode in: attributes, layout, ACL, and the lock that came along.
-    pub(crate) fn take_entry(
+    pub(crate) async fn take_entry(
         self: &Rc<Self>,
         reply: &EntryReply,
         cookie: u64,
@@ -97,7 +97,7 @@ impl Client {
         if whole || changed || !self.attr_valid(&inode) {
             inode.set_attr(&reply.attr);
         }
-        inode.set_layout(&reply.layout)?;
+        self.learn_layout(&inode, &reply.layout).await?;
         Ok(Some(inode))
     }
 
@@ -208,7 +208,7 @@ impl Client {
                 EntryReply::default()
             }
         };
-        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked)? else {
+        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked).await? else {
             let cached = self.holds(parent, LockBits::UPDATE);
             if cached {
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
@@ -235,7 +235,7 @@ impl Client {
             Err(e) => Err(e),
         };
         match answer {
-            Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked).map(|_| ()),
+            Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked).await.map(|_| ()),
             Err(e) => {
                 self.mdt_locks.adopt(cookie, None);
                 Err(e)
@@ -294,7 +294,7 @@ impl Client {
         request.fid = reply.attr.fid;
         request.layout = reply.layout.clone();
         self.mdc().amend_replay(transno, &request);
-        let inode = self.take_entry(&reply, cookie, 0, Told::Changed)?.ok_or(FsError::Protocol)?;
+        let inode = self.take_entry(&reply, cookie, 0, Told::Changed).await?.ok_or(FsError::Protocol)?;
         self.touch_parent(parent, &reply.parent);
         self.name_added(parent, name);
         if node.kind == NodeKind::Directory {
@@ -411,7 +411,7 @@ impl Client {
         self.unlearn_name(parent, name);
         self.name_added(parent, name);
         self.take_parent(parent, &reply);
-        let inode = self.take_entry(&reply, 0, 0, Told::Changed)?.ok_or(FsError::Protocol)?;
+        let inode = self.take_entry(&reply, 0, 0, Told::Changed).await?.ok_or(FsError::Protocol)?;
         self.learn_name(parent, name, &inode);
         self.entry(&inode).await
     }

@@ -171,7 +171,7 @@ impl Client {
         };
         let told =
             if reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0 { Told::Changed } else { Told::Asked };
-        let inode = self.take_entry(&reply.entry, cookie, 0, told)?.ok_or(FsError::Protocol)?;
+        let inode = self.take_entry(&reply.entry, cookie, 0, told).await?.ok_or(FsError::Protocol)?;
         if transno.0 != 0 {
             request.fid = inode.fid;
             request.handle = reply.handle;

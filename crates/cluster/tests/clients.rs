@@ -4,7 +4,7 @@ use std::rc::Rc;
 
 use cache::frames::FramePool;
 use client::{Client, ClientConfig, NewFile, OpenFile};
-use cluster::{MdsRole, OssRole, join, start_mds_on, start_oss};
+use cluster::{MdsRole, OssRole, join, register_ost, start_mds_on, start_oss};
 use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 use oss::OstConfig;
 use oss::store::{MemoryStore, ObjectStore, StoreIdentity};
@@ -232,5 +232,27 @@ fn a_failed_write_back_reaches_every_open_descriptor_once_and_a_failed_store_nev
             c.write(&later, 0, &[3; 100]).await.unwrap();
             assert_eq!(c.fsync(&later, false).await, Err(FsError::Io), "a failed store stays failed");
         }
+    });
+}
+
+#[test]
+fn a_client_learns_of_osts_that_joined_after_it() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt.clone(), "later", 1, 64 * MIB).await;
+        let (early, none) = (world.client().await, ClusterKey::none());
+        let identity = StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(1), uuid: 8 };
+        let store: Rc<dyn ObjectStore> = MemoryStore::new(&rt, identity, 64 * MIB);
+        let nid = Nid::Local("oss-later-second".into());
+        let window = Duration::from_secs(5);
+        let oss = start_oss(&rt, vec![store], &nid, &world.mds_nid, &none, window, &OstConfig::default()).unwrap();
+        register_ost(&rt, &oss.oss.osts()[0], &world.mds_nid, &none, &nid).await.unwrap();
+        let mut spec = layout::LayoutSpec::default();
+        spec.index = Some(OstIndex(1));
+        let wish = layout::xattr::encode_spec(&spec);
+        let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &wish, ..NewFile::default() };
+        let (_, file) = early.create_open(&root(), Fid::ROOT, b"there", new).await.unwrap();
+        early.write(&file, 0, b"bytes").await.unwrap();
+        early.release(&file).await.unwrap();
+        assert_eq!(lookup(&early, Fid::ROOT, b"there").await.attr.size, 5);
     });
 }
