@@ -16,6 +16,7 @@ use wire::ost as wo;
 use wire::{Flags, Op};
 
 use crate::client::Client;
+use crate::inode::Inode;
 use crate::locks::{LockOwner, Locks};
 use crate::object::{Object, WriteOut};
 
@@ -369,6 +370,9 @@ impl Osc {
             object.written(&numbers);
             if let Some(size) = stored {
                 forget_failed(&object, &numbers, size);
+                if let Some(inode) = object.inode.borrow().upgrade() {
+                    me.size_is_less(&inode);
+                }
             }
             me.changed.notify();
         });
@@ -640,6 +644,7 @@ impl LockOwner for Osc {
             if lost > 0 {
                 self.note_loss(inode.fid, lost as u64);
                 inode.writeback_failed(FsError::Io);
+                self.size_is_less(&inode);
             }
             let (rt, stripe) = (self.rt.clone(), object.stripe.get());
             rt.spawn(async move { inode.drop_kernel_pages(stripe, Extent::ALL).await });
@@ -688,6 +693,13 @@ impl Callbacks for Osc {
 }
 
 impl Osc {
+    /// Bytes that made the file longer are gone: neither this client nor its kernel knows the size by itself any more.
+    fn size_is_less(&self, inode: &Inode) {
+        inode.ours_alone.set(false);
+        if let Some(client) = self.client.upgrade() {
+            drop(client.kernel().drop_attributes(inode.fid));
+        }
+    }
     fn note_loss(&self, file: types::Fid, pages: u64) {
         if let Some(client) = self.client.upgrade() {
             client.losses().note(file, pages * PAGE);

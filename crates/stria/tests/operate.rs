@@ -145,8 +145,11 @@ fn an_evicted_client_reports_what_it_lost_and_programs_get_the_error_once() {
     assert!(log.contains("unwritten data of 1 files are lost") && log.contains(&fid), "{log}");
     good(&["set_param", "--at", text(&at), "llite.*.lost_files=clear"]);
     assert_eq!(get(&at, "llite.*.lost_files").trim(), "");
-    // It works again, and what was on stable storage still is.
-    assert!(fs::read(&path).unwrap().starts_with(b"on stable storage"));
+    // It works again, and what was on stable storage still is; the file is as long as what can be read of it.
+    let left = fs::read(&path).unwrap();
+    assert!(left.starts_with(b"on stable storage"));
+    assert_eq!(fs::metadata(&path).unwrap().len(), left.len() as u64);
+    assert_eq!(left.len(), b"on stable storage".len(), "what was lost is not in the file");
     fs::write(at.join("after"), b"fine").unwrap();
     drop(file);
     c.stop();
