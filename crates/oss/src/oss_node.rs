@@ -2,11 +2,9 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use ptlrpc::{Import, Server};
-use rt::{Nid, Rt};
+use ptlrpc::Server;
+use rt::Rt;
 use types::FsError;
-use wire::Op;
-use wire::connect::{OstEntry, RegisterRequest};
 
 use crate::config::OstConfig;
 use crate::ost::Ost;
@@ -51,26 +49,6 @@ impl Oss {
         self.server.add(ost.clone());
         self.osts.borrow_mut().push(ost.clone());
         Ok(ost)
-    }
-
-    /// Announces every target, reached at `nid`, to the configuration service.
-    ///
-    /// # Errors
-    /// What the service answered first; targets behind that one are not announced.
-    pub async fn register(&self, service: &Import, nid: &Nid) -> Result<(), FsError> {
-        for ost in self.osts() {
-            let identity = ost.store().identity();
-            let entry = OstEntry {
-                ost: identity.ost,
-                nid: nid.to_string().as_str().into(),
-                target: identity.target().as_str().into(),
-                active: true,
-                uuid: identity.uuid,
-            };
-            let request = RegisterRequest { entry, cluster: identity.cluster };
-            service.ask::<_, ()>(Op::Register, &request).await?;
-        }
-        Ok(())
     }
 
     /// The targets, in the order they were added.
