@@ -246,13 +246,26 @@ fn a_client_learns_of_osts_that_joined_after_it() {
         let window = Duration::from_secs(5);
         let oss = start_oss(&rt, vec![store], &nid, &world.mds_nid, &none, window, &OstConfig::default()).unwrap();
         register_ost(&rt, &oss.oss.osts()[0], &world.mds_nid, &none, &nid).await.unwrap();
-        let mut spec = layout::LayoutSpec::default();
-        spec.index = Some(OstIndex(1));
-        let wish = layout::xattr::encode_spec(&spec);
-        let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &wish, ..NewFile::default() };
-        let (_, file) = early.create_open(&root(), Fid::ROOT, b"there", new).await.unwrap();
-        early.write(&file, 0, b"bytes").await.unwrap();
-        early.release(&file).await.unwrap();
-        assert_eq!(lookup(&early, Fid::ROOT, b"there").await.attr.size, 5);
+        assert_eq!(early.oscs().len(), 1);
+        let later = join(&rt, ClientConfig::new(world.mds_nid.clone()), 2, PATIENCE).await.unwrap();
+        // New files go to the first target until the metadata server has objects of the second.
+        let on_the_second = async {
+            for i in 0.. {
+                let name = format!("f{i}");
+                let file = create(&later, Fid::ROOT, &name).await;
+                let lov = later.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
+                let (_, layout) = layout::xattr::decode_layout(&lov).unwrap();
+                if layout.objects()[0].ost == OstIndex(1) {
+                    later.write(&file, 0, b"bytes").await.unwrap();
+                    later.release(&file).await.unwrap();
+                    return name;
+                }
+            }
+            unreachable!("names do not end")
+        };
+        let name = rt.timeout(PATIENCE, on_the_second).await.expect("the second target is never used");
+        let found = lookup(&early, Fid::ROOT, name.as_bytes()).await;
+        let file = early.open(&root(), found.attr.fid, 0).await.unwrap();
+        assert_eq!(early.read(&file, 0, 100).await.unwrap().to_vec(), b"bytes");
     });
 }

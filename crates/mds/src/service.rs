@@ -195,7 +195,6 @@ impl Mds {
         if let Some(entry) = changed {
             self.save_map().await?;
             tracing::info!(ost = %entry.ost, nid = %String::from_utf8_lossy(&entry.nid), "registered");
-            self.tell_everyone();
             self.tend_ost(&entry);
         }
         Ok(())

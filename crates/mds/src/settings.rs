@@ -33,17 +33,12 @@ impl Mds {
             self.save_map().await?;
             let value = value.unwrap_or_default().into();
             params.push(Param { path: q.pattern.clone(), value, writable: true });
-            self.tell_everyone();
+            let clients: Vec<ClientId> = self.exports.borrow().keys().copied().collect();
+            for client in clients {
+                self.tell_settings(client);
+            }
         }
         Ok(ParamsReply { params, ..ParamsReply::default() })
-    }
-
-    /// Sends the cluster map with its settings to all clients, in the background.
-    pub(crate) fn tell_everyone(self: &Rc<Self>) {
-        let clients: Vec<ClientId> = self.exports.borrow().keys().copied().collect();
-        for client in clients {
-            self.tell_settings(client);
-        }
     }
 
     /// Sends a client the cluster map with its settings, in the background.
