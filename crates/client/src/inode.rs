@@ -139,6 +139,11 @@ impl Inode {
     pub fn attr(&self) -> Attr {
         self.attr.borrow().clone()
     }
+    /// Whether it has several names, as last told. (The links of a directory are not names.)
+    pub(crate) fn has_other_names(&self) -> bool {
+        let attr = self.attr.borrow();
+        attr.nlink > 1 && attr.mode & 0o170_000 != 0o040_000
+    }
     /// From now on a kernel may hold pages of this inode: they are dropped when a lock goes.
     /// Says whether it did already.
     pub fn set_kernel_pages(&self) -> bool {

@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use cache::PageAccess;
-use cache::frames::{Bulk, FRAME_BYTES, FrameRun, RUN_FRAMES_MAX, Segment};
+use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use readahead::{Facts, Plan};
@@ -258,7 +258,7 @@ impl Client {
     /// Extends a bulk with zeros.
     fn pad(&self, bulk: &mut Bulk, len: u64) {
         while (bulk.len() as u64) < len {
-            let take = (len - bulk.len() as u64).min((RUN_FRAMES_MAX * FRAME_BYTES) as u64);
+            let take = (len - bulk.len() as u64).min(self.zeros.len() as u64);
             let run: FrameRun = self.zeros.slice(0, (take as usize).div_ceil(FRAME_BYTES));
             bulk.push(Segment { run, offset: 0, len: take as u32 });
         }
@@ -480,9 +480,7 @@ impl Client {
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         let mut bulk = self.rt.bulk(data.len()).await;
         bulk.copy_in(0, data);
-        osc.write_direct(object, piece.object.start, bulk, lock.handle()).await?;
-        object.grow(piece.object.end);
-        Ok(())
+        osc.write_direct(object, piece.object.start, bulk, lock.handle()).await
     }
 
     /// Everything written to the file is on stable storage afterwards; with `data_only`, only what is needed to read it

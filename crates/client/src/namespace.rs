@@ -376,6 +376,7 @@ impl Client {
             flags,
         };
         let reply: EntryReply = self.mdt_call(Op::MdtRename, &request).await?.decode()?;
+        let known = self.knows_name(to.0, to.1);
         let ends =
             [from, to].map(|(p, n)| self.dentries.borrow().get(&(p, n.to_vec())).and_then(|c| self.known_inode(*c)));
         for (parent, name) in [from, to] {
@@ -389,6 +390,9 @@ impl Client {
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
             self.name_removed(from.0, from.1);
+            if !known {
+                self.something_lost_a_name();
+            }
             if let Some(replaced) = second.filter(|i| i.fid != reply.attr.fid) {
                 self.may_be_unnamed(&replaced);
             }
@@ -398,6 +402,25 @@ impl Client {
         }
         self.name_added(to.0, to.1);
         Ok(())
+    }
+
+    /// Whether it is certain here what a name stands for, or that there is none.
+    fn knows_name(&self, parent: Fid, name: &[u8]) -> bool {
+        match self.dentries.borrow().get(&(parent, name.to_vec())) {
+            Some(child) if !child.is_zero() => self.holds(*child, LockBits::LOOKUP),
+            Some(_) => self.holds(parent, LockBits::UPDATE),
+            None => self.lacks(parent, name),
+        }
+    }
+
+    /// A rename of ours replaced a name and we do not know whose: our locks stand in nobody's way, so the server did not
+    /// call them back. It matters where the inode can still be asked for: by another of its names, or where it is open.
+    fn something_lost_a_name(&self) {
+        for inode in self.inodes.borrow().values() {
+            if inode.opens.get() > 0 || inode.has_other_names() {
+                inode.stale.set(true);
+            }
+        }
     }
 
     /// Gives an inode one more name.

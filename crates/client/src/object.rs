@@ -57,6 +57,8 @@ pub(crate) struct Object {
     writeback_pages: Cell<usize>,
     /// Known minimum size: no byte is known behind it.
     size: Cell<u64>,
+    /// The part of it that the OST knows, as far as it has told: what is behind it is in dirty pages only.
+    stored: Cell<u64>,
     pub(crate) mtime: Cell<WallTime>,
     pub(crate) blocks512: Cell<u64>,
     /// A load or a write-out ended.
@@ -87,6 +89,7 @@ impl Object {
             dirty_pages: Cell::new(0),
             writeback_pages: Cell::new(0),
             size: Cell::new(0),
+            stored: Cell::new(0),
             mtime: Cell::new(crate::inode::UNSET),
             blocks512: Cell::new(0),
             changed: Event::new(),
@@ -100,11 +103,24 @@ impl Object {
     pub(crate) fn size(&self) -> u64 {
         self.size.get()
     }
+    /// The object was cut or extended to this size at its OST.
     pub(crate) fn set_size(&self, size: u64) {
         self.size.set(size);
+        self.stored.set(size);
     }
+    /// The OST says how long the object is; what is not written out counts besides.
+    pub(crate) fn told_size(&self, stored: u64) {
+        self.stored.set(stored);
+        self.size.set(stored.max(self.unwritten_end()));
+    }
+    /// Bytes up to `end` are in dirty pages.
     pub(crate) fn grow(&self, end: u64) {
         self.size.set(self.size.get().max(end));
+    }
+    /// The OST has carried out something that made the object at least this long.
+    pub(crate) fn stored_to(&self, end: u64) {
+        self.stored.set(self.stored.get().max(end));
+        self.grow(end);
     }
     pub(crate) fn dirty_pages(&self) -> usize {
         self.dirty_pages.get()
@@ -118,7 +134,14 @@ impl Object {
     }
     /// End of the last unwritten page, for what a fresh size must not forget.
     pub(crate) fn unwritten_end(&self) -> u64 {
-        if self.unwritten_pages() == 0 { 0 } else { self.size.get() }
+        if self.unwritten_pages() == 0 {
+            return 0;
+        }
+        let last = |key: u64, unwritten: u64| key * BLOCK + u64::from(u64::BITS - unwritten.leading_zeros());
+        let blocks = self.blocks.borrow();
+        let unwritten = blocks.iter().map(|(key, b)| (*key, b.dirty | b.writeback)).filter(|(_, pages)| *pages != 0);
+        let end = unwritten.map(|(key, pages)| last(key, pages)).max().unwrap_or(0);
+        self.size.get().min(end * PAGE)
     }
 
     /// Reference to a cached page.
@@ -351,6 +374,21 @@ impl Object {
         }
         drop(blocks);
         self.changed.notify();
+    }
+    /// These pages could not be written out: whoever reads sees what the server has, here as elsewhere.
+    pub(crate) fn not_written(self: &Rc<Self>, pages: &[u64]) {
+        self.written(pages);
+        for page in pages {
+            self.forget_clean(*page);
+        }
+        self.told_size(self.stored.get());
+    }
+    /// Forgets a page, unless it was written anew.
+    pub(crate) fn forget_clean(self: &Rc<Self>, page: u64) {
+        let extent = Extent::at(page * PAGE, PAGE);
+        if !self.is_unwritten(extent) {
+            self.drop_pages(extent, false);
+        }
     }
     /// Whether a page of the extent is dirty or being written.
     pub(crate) fn is_unwritten(&self, extent: Extent) -> bool {

@@ -352,38 +352,41 @@ impl Osc {
             let result = me.write_rpc(&object, out, handle, urgent).await;
             me.rpcs.add(1);
             me.dirty.set(me.dirty.get().saturating_sub(pages * PAGE));
-            let mut stored = None;
-            if result == Err(FsError::NotFound) {
-                // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
-                tracing::debug!(object = %object.id, "write-back of a removed object");
-            } else if let Err(e) = result {
-                tracing::error!(object = %object.id, "write-back failed: {e}");
-                if let Some(inode) = object.inode.borrow().upgrade() {
-                    inode.writeback_failed(e);
-                    if e == FsError::NotConnected {
-                        me.note_loss(inode.fid, pages);
-                        me.tell_losses();
-                    }
+            match result {
+                Ok(()) => object.written(&numbers),
+                Err(FsError::NotFound) => {
+                    // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
+                    tracing::debug!(object = %object.id, "write-back of a removed object");
+                    object.written(&numbers);
                 }
-                stored = me.stored_size(&object).await;
-            }
-            object.written(&numbers);
-            if let Some(size) = stored {
-                forget_failed(&object, &numbers, size);
-                if let Some(inode) = object.inode.borrow().upgrade() {
-                    me.size_is_less(&inode);
-                }
+                Err(e) => me.write_failed(&object, &numbers, e),
             }
             me.changed.notify();
         });
         true
     }
 
-    /// How long the object is at its server, without what is not written out.
-    async fn stored_size(&self, object: &Object) -> Option<u64> {
-        let ask = wo::ObjectRequest { object: object.id };
-        let reply: wo::AttrReply = self.import().ok()?.ask(Op::OstGetattr, &ask).await.ok()?;
-        Some(reply.lvb.size)
+    /// Pages could not be written out: the file knows, and nobody reads them here any more.
+    fn write_failed(&self, object: &Rc<Object>, pages: &[u64], e: FsError) {
+        tracing::error!(object = %object.id, "write-back failed: {e}");
+        let inode = object.inode.borrow().upgrade();
+        if let Some(inode) = &inode {
+            inode.writeback_failed(e);
+            if e == FsError::NotConnected {
+                self.note_loss(inode.fid, pages.len() as u64);
+                self.tell_losses();
+            }
+        }
+        object.not_written(pages);
+        if let Some(inode) = inode {
+            self.size_is_less(&inode);
+            self.kernel_forgets(object, inode);
+        }
+    }
+
+    fn kernel_forgets(&self, object: &Object, inode: Rc<Inode>) {
+        let stripe = object.stripe.get();
+        self.rt.spawn(async move { inode.drop_kernel_pages(stripe, Extent::ALL).await });
     }
 
     async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
@@ -425,6 +428,7 @@ impl Osc {
         self.grant.set(self.grant.get() + reply.grant);
         self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
         object.blocks512.set(reply.lvb.blocks);
+        object.stored_to(request.extents.last().map_or(0, |e| e.end));
         self.bump(|s| {
             s.write_rpcs += 1;
             s.write_bytes += bytes;
@@ -581,18 +585,6 @@ fn frames_of(bulk: Bulk, _object: &Object, pool: cache::frames::FramePool) -> Ve
     out
 }
 
-/// What could not be written out is not in the file: whoever reads sees what the server has, here as elsewhere.
-fn forget_failed(object: &Rc<Object>, pages: &[u64], stored: u64) {
-    for page in pages {
-        let extent = Extent::at(page * PAGE, PAGE);
-        // Unless it was written anew meanwhile.
-        if !object.is_unwritten(extent) {
-            object.drop_pages(extent, false);
-        }
-    }
-    object.set_size(stored.max(object.unwritten_end()));
-}
-
 fn zero_tail(mut run: FrameRun, from: usize, pool: cache::frames::FramePool) -> FrameRun {
     if let Some(bytes) = run.bytes_mut() {
         bytes[from..].fill(0);
@@ -632,7 +624,7 @@ impl LockOwner for Osc {
         // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
         let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
         if !self.locks.covers(resource, LockMode::Cr, &end) {
-            object.set_size(lvb.size.max(object.unwritten_end()));
+            object.told_size(lvb.size);
         }
         object.mtime.set(object.mtime.get().max(lvb.mtime));
         object.blocks512.set(lvb.blocks);
@@ -646,8 +638,7 @@ impl LockOwner for Osc {
                 inode.writeback_failed(FsError::Io);
                 self.size_is_less(&inode);
             }
-            let (rt, stripe) = (self.rt.clone(), object.stripe.get());
-            rt.spawn(async move { inode.drop_kernel_pages(stripe, Extent::ALL).await });
+            self.kernel_forgets(&object, inode);
         }
         self.changed.notify();
     }

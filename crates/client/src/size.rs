@@ -221,9 +221,13 @@ impl Client {
         osc.flush(object, Extent::ALL, false).await;
         osc.discard(object, Extent::from(size), true);
         object.mtime.set(object.mtime.get().max(now));
-        osc.punch(object, PunchKind::Truncate, Extent::from(size), held.handle()).await?;
-        object.set_size(size);
-        Ok(())
+        let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), held.handle()).await;
+        match cut {
+            Ok(()) => object.set_size(size),
+            // The server may have what the cached page no longer shows.
+            Err(_) => object.forget_clean(size / 4096),
+        }
+        cut
     }
 
     /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
@@ -294,7 +298,7 @@ impl Client {
             }
         }
         if !keep {
-            object.grow(extent.end);
+            object.stored_to(extent.end);
         }
         Ok(())
     }

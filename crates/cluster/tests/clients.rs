@@ -229,8 +229,10 @@ fn a_failed_write_back_reaches_every_open_descriptor_once_and_a_failed_store_nev
         let later = c.open(&root(), file.fid(), O_RDWR).await.unwrap();
         assert_eq!(c.flush_errors(&later), Ok(()), "it was not open then");
         for _ in 0..2 {
-            c.write(&later, 0, &[3; 100]).await.unwrap();
+            c.write(&later, 0, &[3; 10_000]).await.unwrap();
             assert_eq!(c.fsync(&later, false).await, Err(FsError::Io), "a failed store stays failed");
+            let part = c.write(&later, 0, &[3; 100]).await;
+            assert_eq!(part, Err(FsError::Io), "what was not taken is gone, and the rest of its page cannot be read");
         }
     });
 }

@@ -98,6 +98,12 @@ fn a_failing_disk_loses_nothing_that_was_synced() {
 }
 
 #[test]
+fn all_at_once_and_disks_that_fail_besides_break_no_promise() {
+    let faults = FaultConfig { kill_client: 2.0, disk_error: 3.0, ..FaultConfig::default() };
+    all_well("disks_that_fail", seeds(0..4), |s| config(s, faults.clone()));
+}
+
+#[test]
 fn seeds_that_found_something_once_find_nothing_any_more() {
     let everything = FaultConfig { kill_client: 2.0, ..FaultConfig::default() };
     // A client died between cutting a file's objects and saying so; a server lost its power while a client replayed.
@@ -105,7 +111,9 @@ fn seeds_that_found_something_once_find_nothing_any_more() {
         all_well("everything_dies", seed..seed + 1, |s| config(s, everything.clone()));
     }
     let disks = FaultConfig { disk_error: 3.0, kill_client: 0.5, interval_s: 4.0, ..FaultConfig::default() };
-    all_well("failing_disk", 113..114, |s| config(s, disks.clone()));
+    for seed in [108, 113, 116] {
+        all_well("failing_disk", seed..seed + 1, |s| config(s, disks.clone()));
+    }
 }
 
 #[test]

@@ -1,44 +1,156 @@
 //! One cluster, end to end; what seeds find.
 use super::*;
 use cache::frames::FramePool;
-use client::NewFile;
-use simworld::{Sim, SimConfig};
-use types::{Duration, Fid, MIB};
-use wire::mdt::Cred;
+use client::{Client, NewFile, OpenFile};
+use simworld::{DiskFault, Sim, SimConfig};
+use std::rc::Rc;
+use types::{Duration, Fid, FsError, MIB};
+use wire::mdt::{Cred, SetBits, SetattrRequest};
+
+const O_CREAT_RDWR: u32 = 0o102;
+const O_DIRECT: u32 = 0o40000;
+
+fn cred() -> Cred {
+    Cred::default()
+}
+
+/// Lets `work` do something with a cluster of two OSTs and two clients.
+fn with_cluster(work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>) -> Cluster {
+    with_frames(FramePool::new(256 * MIB), work)
+}
+
+fn with_frames(
+    frames: FramePool,
+    work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>,
+) -> Cluster {
+    let sim = Sim::new(SimConfig::new(7), frames);
+    let cluster = Cluster::new(sim, ClusterConfig::default());
+    let whole = async {
+        cluster.format().await.unwrap();
+        for id in cluster.nodes().map(|n| n.id).collect::<Vec<_>>() {
+            cluster.start(id).await.unwrap();
+        }
+        work(&cluster, cluster.client(0).unwrap(), cluster.client(1).unwrap()).await
+    };
+    cluster.sim.run_for(whole, Duration::from_secs(600)).expect("no hang").unwrap();
+    cluster
+}
+
+async fn create(c: &Rc<Client>, name: &str) -> Result<Rc<OpenFile>, FsError> {
+    let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
+    c.create_open(&cred(), Fid::ROOT, name.as_bytes(), new).await.map(|(_, file)| file)
+}
+
+/// What a client thinks a file is: its size and its bytes.
+async fn whole_file(c: &Rc<Client>, name: &str) -> Result<(u64, Vec<u8>), FsError> {
+    let attr = c.lookup(&cred(), Fid::ROOT, name.as_bytes()).await?.attr;
+    let file = c.open(&cred(), attr.fid, 0).await?;
+    let got = c.read(&file, 0, 1 << 20).await?.to_vec();
+    c.release(&file).await?;
+    Ok((attr.size, got))
+}
+
+/// The disks of all OSTs fail every write from now on; [`repair`] ends it.
+fn break_disks(cluster: &Cluster) {
+    let fault = DiskFault { writes: true, times: u32::MAX, ..DiskFault::default() };
+    cluster.osses.iter().for_each(|n| n.host.set_disk_fault(fault));
+}
+async fn repair(cluster: &Cluster) {
+    for id in cluster.osses.iter().map(|n| n.id) {
+        cluster.kill(id, false);
+        cluster.start(id).await.unwrap();
+    }
+}
 
 #[test]
 fn a_file_written_on_one_client_is_read_on_another() {
     let run = || {
-        let sim = Sim::new(SimConfig::new(7), FramePool::new(256 * MIB));
-        let cluster = Cluster::new(sim, ClusterConfig::default());
-        let work = async {
-            cluster.format().await?;
-            cluster.start(NodeId::Mds).await?;
-            for i in 0..2 {
-                cluster.start(NodeId::Oss(i)).await?;
-            }
-            for i in 0..2 {
-                cluster.start(NodeId::Client(i)).await?;
-            }
-            let (a, b) = (cluster.client(0).unwrap(), cluster.client(1).unwrap());
-            let cred = Cred::default();
-            let new = NewFile { flags: 0o102, mode: 0o644, ..NewFile::default() };
-            let (_, f) = a.create_open(&cred, Fid::ROOT, b"f", new).await.map_err(|e| e.to_string())?;
+        let cluster = with_cluster(async |_, a, b| {
+            let f = create(&a, "f").await?;
             let data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
-            a.write(&f, 10, &data).await.map_err(|e| e.to_string())?;
-            a.fsync(&f, false).await.map_err(|e| e.to_string())?;
-            let e = b.lookup(&cred, Fid::ROOT, b"f").await.map_err(|e| e.to_string())?;
-            assert_eq!(e.attr.size, 300_010);
-            let g = b.open(&cred, e.attr.fid, 0).await.map_err(|e| e.to_string())?;
-            let got = b.read(&g, 10, 400_000).await.map_err(|e| e.to_string())?;
-            assert!(got.to_vec() == data);
-            Ok::<(), String>(())
-        };
-        cluster.sim.run_for(work, Duration::from_secs(60)).expect("no hang").unwrap();
+            a.write(&f, 10, &data).await?;
+            a.fsync(&f, false).await?;
+            let (size, got) = whole_file(&b, "f").await?;
+            assert!(size == 300_010 && got[10..] == data);
+            Ok(())
+        });
         (cluster.sim.hash(), cluster.sim.events(), cluster.sim.now())
     };
     let (a, b) = (run(), run());
     assert_eq!(a, b);
+}
+
+#[test]
+fn what_a_failing_disk_did_not_take_is_not_in_the_file_on_any_client() {
+    with_cluster(async |cluster, a, b| {
+        let f = create(&a, "f").await?;
+        let synced = vec![7; 5000];
+        a.write(&f, 0, &synced).await?;
+        a.fsync(&f, false).await?;
+        break_disks(cluster);
+        let written = a.write(&f, 3000, &[9; 60_000]).await.map(|_| ());
+        assert_eq!(written.and(a.fsync(&f, false).await), Err(FsError::Io));
+        repair(cluster).await;
+        for client in [&a, &b] {
+            assert!(whole_file(client, "f").await? == (5000, synced.clone()));
+        }
+        a.write(&f, 5000, &[8; 10]).await?;
+        assert_eq!(whole_file(&b, "f").await?.1.len(), 5010);
+        Ok(())
+    });
+}
+
+#[test]
+fn a_cut_that_a_failing_disk_did_not_take_shows_on_no_client() {
+    with_cluster(async |cluster, a, b| {
+        let f = create(&a, "f").await?;
+        let synced = vec![7; 5000];
+        a.write(&f, 0, &synced).await?;
+        a.fsync(&f, false).await?;
+        assert_eq!(a.read(&f, 0, 5000).await?.to_vec(), synced);
+        break_disks(cluster);
+        let cut = SetattrRequest { valid: SetBits::SIZE, size: 100, ..SetattrRequest::default() };
+        assert_eq!(a.setattr(&cred(), f.inode(), cut, Some(&f)).await, Err(FsError::Io));
+        repair(cluster).await;
+        for client in [&a, &b] {
+            assert!(whole_file(client, "f").await?.1 == synced);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rename_over_a_name_that_its_client_does_not_know_takes_a_link_away() {
+    with_cluster(async |_, a, b| {
+        let f = create(&a, "one").await?;
+        a.link(&cred(), f.fid(), Fid::ROOT, b"two").await?;
+        assert_eq!(b.lookup(&cred(), Fid::ROOT, b"one").await?.attr.nlink, 2);
+        create(&b, "three").await?;
+        b.rename(&cred(), (Fid::ROOT, b"three"), (Fid::ROOT, b"two"), 0).await?;
+        for client in [&a, &b] {
+            assert_eq!(client.lookup(&cred(), Fid::ROOT, b"one").await?.attr.nlink, 1);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_client_that_found_only_scattered_frames_reads_long_holes() {
+    let frames = FramePool::new(64 * MIB);
+    let mut all: Vec<_> = std::iter::from_fn(|| frames.alloc_run(1)).collect();
+    let mut every_other = 0;
+    all.retain(|_| {
+        every_other += 1;
+        every_other % 2 == 0
+    });
+    with_frames(frames, async |_, a, _| {
+        let new = NewFile { flags: O_CREAT_RDWR | O_DIRECT, mode: 0o644, ..NewFile::default() };
+        let (_, f) = a.create_open(&cred(), Fid::ROOT, b"f", new).await?;
+        a.write(&f, MIB, &[1]).await?;
+        let got = a.read(&f, 0, 2 * MIB as usize).await?.to_vec();
+        assert!(got.len() as u64 == MIB + 1 && got[..MIB as usize].iter().all(|b| *b == 0));
+        Ok(())
+    });
 }
 
 fn config(seed: u64) -> RunConfig {
