@@ -1,7 +1,10 @@
 //! A slab whose members hang in FIFO lists through their own links: lists of turns, rounds and buckets cost no memory
 //! of their own, and a member leaves its list in O(1).
-use crate::{prefetch::prefetch_head, slots::NIL};
+use crate::prefetch::prefetch_head;
 use alloc::vec::Vec;
+
+/// "None" in a link field.
+pub(crate) const NIL: u32 = u32::MAX;
 
 /// In the link of a member whose index was given back.
 const FREE: u32 = NIL - 1;
@@ -28,31 +31,37 @@ impl List {
     }
 }
 
+/// Makes a member begin where a cache line does: for members that are whole lines long.
+#[derive(Debug)]
+#[repr(align(64))]
+pub(crate) struct Line;
+
 #[derive(Debug)]
 #[repr(C)]
-struct Member<T> {
+struct Member<T, A> {
+    align: [A; 0],
     prev: u32,
     next: u32,
     value: T,
 }
 
-/// Values by slab index, each in at most one [`List`].
+/// Values by slab index, each in at most one [`List`]; aligned as `A` is.
 #[derive(Debug)]
-pub(crate) struct Chain<T> {
-    members: Vec<Member<T>>,
+pub(crate) struct Chain<T, A = ()> {
+    members: Vec<Member<T, A>>,
     free: Vec<u32>,
 }
 
-impl<T> Default for Chain<T> {
+impl<T, A> Default for Chain<T, A> {
     fn default() -> Self {
         Chain { members: Vec::new(), free: Vec::new() }
     }
 }
 
-impl<T> Chain<T> {
+impl<T, A> Chain<T, A> {
     /// Stores `value`; the index stays valid until [`Chain::free`].
     pub(crate) fn insert(&mut self, value: T) -> u32 {
-        let member = Member { prev: NIL, next: NIL, value };
+        let member = Member { align: [], prev: NIL, next: NIL, value };
         if let Some(at) = self.free.pop() {
             self.members[at as usize] = member;
             return at;

@@ -18,13 +18,13 @@
 //!
 //! Source: paper 001, section on deadlines. Differs: mode `drain`, the budget and the turns for
 //! overdue requests are ours.
-use crate::{BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, slots::NIL, slots::Slots};
-use alloc::{
-    boxed::Box,
-    collections::{BTreeSet, VecDeque},
-    vec::Vec,
+use crate::{
+    BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, REQUEST_ID_LIMIT, expiries::Expiries,
+    prefetch::prefetch,
 };
-use core::num::NonZeroU64;
+use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
 use types::{Duration, Instant, RequestId};
 
 /// Seconds of the urgent budget that may be saved up.
@@ -34,16 +34,36 @@ const NS_PER_S: u64 = 1_000_000_000;
 /// Most that one request counts in the sums, so that 2^26 of them fit: 137 s.
 const COST_NS_MAX: u64 = 1 << 37;
 
+/// Bits beside a request's cost: it is in service, ..
+const IN_SERVICE: u64 = 1 << 62;
+/// .. it has a mandatory deadline.
+const URGENT: u64 = 1 << 61;
+/// The cost of an id that is neither queued nor in service.
+const FREE: u64 = u64::MAX;
+
+/// What is kept of a request, as little as can be.
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Place in the queue of dynamic deadlines: counts arrivals.
-    place: NonZeroU64,
-    /// Mandatory deadline; [`Instant::MAX`] without one.
-    finish_by: Instant,
-    /// `s / bw` of this request, at most [`COST_NS_MAX`].
-    cost_ns: u64,
+    /// `s / bw` of this request, at most [`COST_NS_MAX`], and the bits above; or [`FREE`].
+    cost: u64,
+    /// The low half of its place among the dynamic deadlines.
+    place: u32,
     bytes: u32,
-    in_service: bool,
+}
+
+impl Entry {
+    const fn cost_ns(self) -> u64 {
+        self.cost & (2 * COST_NS_MAX - 1)
+    }
+    const fn is_queued(self) -> bool {
+        self.cost != FREE && self.cost & IN_SERVICE == 0
+    }
+    const fn in_service(self) -> bool {
+        self.cost != FREE && self.cost & IN_SERVICE != 0
+    }
+    const fn is_urgent(self) -> bool {
+        self.cost & URGENT != 0
+    }
 }
 
 /// A token bucket in bytes; it may go into debt by one request.
@@ -82,14 +102,15 @@ pub(crate) enum Flavour {
 pub(crate) struct Deadline {
     inner: Box<dyn NrsPolicy>,
     flavour: Flavour,
-    entries: Slots<Entry>,
+    /// By request id.
+    entries: Vec<Entry>,
     /// Queued requests.
     queued: usize,
-    /// `(expiry, id)` in ascending order, [`NIL`] for requests that have left; the first one has place `first_place`.
-    dynamic: VecDeque<(Instant, u32)>,
-    first_place: u64,
-    /// `(finish_by, place, id)` of queued requests that are urgent.
+    dynamic: Expiries,
+    /// `(finish_by, place, id)` of queued requests that are urgent, ..
     mandatory: BTreeSet<(Instant, u64, u32)>,
+    /// .. and `finish_by` by id.
+    finish_by: HashMap<u32, Instant, FxBuildHasher>,
     /// Sum of `cost_ns` over everything queued and in service, ..
     outstanding_ns: u64,
     /// .. and over what is urgent and queued.
@@ -111,17 +132,17 @@ impl Deadline {
         let mut policy = Deadline {
             inner,
             flavour,
-            entries: Slots::default(),
+            entries: Vec::new(),
             queued: 0,
-            dynamic: VecDeque::new(),
+            dynamic: Expiries::default(),
             mandatory: BTreeSet::new(),
+            finish_by: HashMap::default(),
             outstanding_ns: 0,
             urgent_ns: 0,
             service_ns: 0,
             newest_expiry: Instant::ZERO,
             hastened: 0,
             budget: Budget::default(),
-            first_place: NonZeroU64::MIN.get(),
             lambda: config.lambda,
             bw_bytes_per_s: config.bw_bytes_per_s,
             mode: config.deadline_mode,
@@ -140,27 +161,34 @@ impl Deadline {
         self.budget.bytes_per_s = if early { config.urgent_bytes_per_s } else { 0 };
     }
 
-    /// Books a request out of the queue; it stays known while it is in service.
-    fn unqueue(&mut self, id: RequestId, in_service: bool) -> Option<Entry> {
-        let entry = self.entries.get_mut(id).filter(|e| !e.in_service)?;
-        entry.in_service = true;
-        let entry = *entry;
-        self.queued -= 1;
-        let index = self.index(&entry);
-        self.dynamic[index].1 = NIL;
-        if entry.finish_by != Instant::MAX {
-            self.mandatory.remove(&(entry.finish_by, entry.place.get(), id.0));
-            self.urgent_ns -= entry.cost_ns;
-        }
-        if !in_service {
-            self.forget(id);
-        }
-        Some(entry)
+    fn entry(&self, id: RequestId) -> Option<Entry> {
+        self.entries.get(id.0 as usize).copied().filter(|entry| entry.cost != FREE)
     }
 
-    fn forget(&mut self, id: RequestId) {
-        if let Some(entry) = self.entries.remove(id) {
-            self.outstanding_ns -= entry.cost_ns;
+    /// Books a request out of the queue, as it was; it stays known while it is in service.
+    fn unqueue(&mut self, id: RequestId, in_service: bool) -> Option<Entry> {
+        let entry = self.entries.get_mut(id.0 as usize).filter(|entry| entry.is_queued())?;
+        let old = *entry;
+        entry.cost = if in_service { old.cost_ns() | IN_SERVICE } else { FREE };
+        self.queued -= 1;
+        let place = self.dynamic.place(old.place);
+        self.dynamic.cross_out(place);
+        if old.is_urgent() {
+            let finish_by = self.finish_by.remove(&id.0).expect("what is urgent has a mandatory deadline");
+            self.mandatory.remove(&(finish_by, place, id.0));
+            self.urgent_ns -= old.cost_ns();
+        }
+        if !in_service {
+            self.outstanding_ns -= old.cost_ns();
+        }
+        Some(old)
+    }
+
+    /// A request is not in service any more, if it was.
+    fn forget_served(&mut self, id: RequestId) {
+        if let Some(entry) = self.entries.get_mut(id.0 as usize).filter(|entry| entry.in_service()) {
+            self.outstanding_ns -= entry.cost_ns();
+            entry.cost = FREE;
         }
     }
 
@@ -168,7 +196,7 @@ impl Deadline {
     fn serve(&mut self, id: RequestId) -> RequestId {
         assert!(self.inner.cancel(id), "a queued request is in the inner policy");
         let entry = self.unqueue(id, true).expect("a request with a due deadline is queued");
-        if entry.finish_by != Instant::MAX {
+        if entry.is_urgent() {
             self.budget.spend(entry.bytes);
         }
         id
@@ -179,11 +207,12 @@ impl Deadline {
         if !matches!(self.flavour, Flavour::Early) {
             return false;
         }
-        if self.hastened != self.first_place {
+        let first = self.dynamic.first_place();
+        if self.hastened != first {
             if !self.inner.hasten(id) {
                 return false;
             }
-            self.hastened = self.first_place;
+            self.hastened = first;
             self.fired.dynamic_fired += 1;
         }
         true
@@ -201,68 +230,63 @@ impl Deadline {
         })
     }
 
-    /// Index of a queued request in the queue of dynamic deadlines.
-    fn index(&self, entry: &Entry) -> usize {
-        usize::try_from(entry.place.get() - self.first_place).expect("the queue fits into memory")
-    }
-
-    /// The oldest queued request by dynamic deadline, and that deadline.
-    fn dynamic_first(&mut self) -> Option<(Instant, RequestId)> {
-        while let Some((expiry, id)) = self.dynamic.front().copied() {
-            if id != NIL {
-                return Some((expiry, RequestId(id)));
-            }
-            self.dynamic.pop_front();
-            self.first_place += 1;
-        }
-        None
-    }
-
     fn has_dynamic(&self) -> bool {
         !matches!(self.flavour, Flavour::OverThrottle)
     }
 
+    /// A queued request has to be complete by `finish_by`, if it had not to be earlier.
     fn make_urgent(&mut self, id: RequestId, finish_by: Instant) {
-        let Some(entry) = self.entries.get_mut(id) else { return };
-        if finish_by >= entry.finish_by {
+        if finish_by == Instant::MAX {
             return;
         }
-        if entry.finish_by == Instant::MAX {
-            self.urgent_ns += entry.cost_ns;
-        } else {
-            self.mandatory.remove(&(entry.finish_by, entry.place.get(), id.0));
-        }
-        entry.finish_by = finish_by;
-        self.mandatory.insert((finish_by, entry.place.get(), id.0));
-    }
-
-    /// Appends a dynamic deadline and answers its place. Drops those of requests that have left when they are the
-    /// majority.
-    fn push_dynamic(&mut self, expiry: Instant, id: RequestId) -> NonZeroU64 {
-        if self.dynamic.len() > 2 * self.queued + 64 {
-            self.dynamic.retain(|(_, id)| *id != NIL);
-            for (place, (_, id)) in (self.first_place..).zip(&self.dynamic) {
-                let entry = self.entries.get_mut(RequestId(*id)).expect("it is queued");
-                let finish_by = entry.finish_by;
-                let new = NonZeroU64::new(place).expect("places count from 1");
-                let old = core::mem::replace(&mut entry.place, new);
-                if finish_by != Instant::MAX {
-                    self.mandatory.remove(&(finish_by, old.get(), *id));
-                    self.mandatory.insert((finish_by, place, *id));
-                }
+        let entry = &mut self.entries[id.0 as usize];
+        let place = self.dynamic.place(entry.place);
+        match self.finish_by.insert(id.0, finish_by) {
+            Some(earlier) if earlier <= finish_by => {
+                self.finish_by.insert(id.0, earlier);
+                return;
+            }
+            Some(later) => {
+                self.mandatory.remove(&(later, place, id.0));
+            }
+            None => {
+                entry.cost |= URGENT;
+                self.urgent_ns += entry.cost_ns();
             }
         }
-        let place = self.first_place + self.dynamic.len() as u64;
-        self.dynamic.push_back((expiry, id.0));
-        NonZeroU64::new(place).expect("places count from 1")
+        self.mandatory.insert((finish_by, place, id.0));
+    }
+
+    /// Drops dynamic deadlines of requests that have left when they are the majority.
+    fn compact(&mut self) {
+        if self.dynamic.len() <= 2 * self.queued + 64 {
+            return;
+        }
+        let entries = &mut self.entries;
+        let mut urgent = Vec::new();
+        self.dynamic.compact(|id, place, soon| {
+            if let Some(soon) = soon {
+                prefetch(&entries[soon.0 as usize]);
+            }
+            let entry = &mut entries[id.0 as usize];
+            entry.place = place as u32;
+            if entry.is_urgent() {
+                urgent.push((id.0, place));
+            }
+        });
+        let urgent = urgent.into_iter().map(|(id, place)| (self.finish_by[&id], place, id));
+        self.mandatory = urgent.collect();
     }
 }
 
 impl NrsPolicy for Deadline {
     fn enqueue(&mut self, now: Instant, req: &NrsRequest) {
-        if self.entries.get(req.id).is_some_and(|e| e.in_service) {
-            self.forget(req.id);
+        let id = req.id;
+        assert!(id.0 < REQUEST_ID_LIMIT, "request ids are slab keys below {REQUEST_ID_LIMIT}, got {}", id.0);
+        if id.0 as usize >= self.entries.len() {
+            self.entries.resize(id.0 as usize + 1, Entry { cost: FREE, place: 0, bytes: 0 });
         }
+        self.forget_served(id);
         let bandwidth = self.bw_bytes_per_s[NrsConfig::window(u64::from(req.bytes))].max(1);
         // Below 2^62: fewer than 2^32 bytes times 10^9.
         let cost_ns = (u64::from(req.bytes) * NS_PER_S / bandwidth).min(COST_NS_MAX);
@@ -273,9 +297,11 @@ impl NrsPolicy for Deadline {
         }
         let expiry = Instant(req.arrived.0.saturating_add(after_ns)).max(self.newest_expiry);
         self.newest_expiry = expiry;
-        let place = self.push_dynamic(expiry, req.id);
-        let entry = Entry { place, finish_by: Instant::MAX, cost_ns, bytes: req.bytes, in_service: false };
-        self.entries.insert(req.id, entry);
+        self.compact();
+        let place = self.dynamic.push(expiry, id) as u32;
+        let entry = &mut self.entries[id.0 as usize];
+        assert!(entry.cost == FREE, "request {id} is queued twice");
+        *entry = Entry { cost: cost_ns, place, bytes: req.bytes };
         self.queued += 1;
         if let Some(finish_by) = req.must_finish_by() {
             self.make_urgent(req.id, finish_by);
@@ -289,7 +315,7 @@ impl NrsPolicy for Deadline {
             self.fired.mandatory_fired += 1;
             return Some(self.serve(RequestId(id)));
         }
-        if let Some((expiry, id)) = self.dynamic_first()
+        if let Some((expiry, id)) = self.dynamic.first()
             && expiry <= now
             && self.has_dynamic()
             && !self.hasten(id)
@@ -307,15 +333,15 @@ impl NrsPolicy for Deadline {
             }
         }
         let id = self.inner.dequeue(now)?;
-        if let Some(next) = self.inner.likely_soon() {
-            self.entries.prefetch(next);
+        if let Some(soon) = self.inner.likely_soon().and_then(|id| self.entries.get(id.0 as usize)) {
+            prefetch(soon);
         }
         self.unqueue(id, true).expect("the inner policy holds what is queued here");
         Some(id)
     }
 
     fn promote(&mut self, now: Instant, id: RequestId, serve_by: Instant) -> bool {
-        if self.entries.get(id).is_none_or(|e| e.in_service) {
+        if self.entry(id).is_none_or(Entry::in_service) {
             return false;
         }
         self.make_urgent(id, serve_by);
@@ -336,14 +362,11 @@ impl NrsPolicy for Deadline {
         for id in &into[from..] {
             self.unqueue(*id, false).expect("the inner policy holds what is queued here");
         }
-        self.first_place += self.dynamic.len() as u64;
         self.dynamic.clear();
     }
 
     fn on_complete(&mut self, now: Instant, id: RequestId, took: Duration) {
-        if self.entries.get(id).is_some_and(|e| e.in_service) {
-            self.forget(id);
-        }
+        self.forget_served(id);
         let took_ns = u64::try_from(took.as_nanos()).unwrap_or(u64::MAX / 4).min(u64::MAX / 4);
         self.service_ns = took_ns.max(self.service_ns - self.service_ns / 64);
         self.inner.on_complete(now, id, took);
@@ -359,8 +382,8 @@ impl NrsPolicy for Deadline {
     }
 
     fn expiry(&self, id: RequestId) -> Option<Instant> {
-        let entry = self.entries.get(id).filter(|e| !e.in_service && self.has_dynamic())?;
-        Some(self.dynamic[self.index(entry)].0)
+        let entry = self.entry(id).filter(|entry| entry.is_queued() && self.has_dynamic())?;
+        Some(self.dynamic.expiry(self.dynamic.place(entry.place)))
     }
 
     fn counters(&self) -> Counters {

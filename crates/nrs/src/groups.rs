@@ -3,10 +3,10 @@
 //! A group that nobody has looked at for long lies in main memory, and so does the way to it. Who knows a little earlier
 //! which key will be wanted asks step by step: [`Groups::prefetch_index`], then [`Groups::guess`], then
 //! [`Groups::find_guessed`]; each fetches what the next one reads.
+pub(crate) use crate::chain::Line;
 use crate::{
-    chain::{Chain, List},
+    chain::{Chain, List, NIL},
     index::{Index, KeyHash},
-    slots::NIL,
 };
 use core::hash::Hash;
 
@@ -17,20 +17,20 @@ struct Keyed<K, G> {
     group: G,
 }
 
-/// Groups `G` by key `K`, each in at most one [`List`].
+/// Groups `G` by key `K`, each in at most one [`List`]; aligned as `A` is.
 #[derive(Debug)]
-pub(crate) struct Groups<K, G> {
+pub(crate) struct Groups<K, G, A = ()> {
     index: Index,
-    chain: Chain<Keyed<K, G>>,
+    chain: Chain<Keyed<K, G>, A>,
 }
 
-impl<K, G> Default for Groups<K, G> {
+impl<K, G, A> Default for Groups<K, G, A> {
     fn default() -> Self {
         Groups { index: Index::default(), chain: Chain::default() }
     }
 }
 
-impl<K: Hash + Eq + Copy, G> Groups<K, G> {
+impl<K: Hash + Eq + Copy, G, A> Groups<K, G, A> {
     /// Fetches what [`Groups::guess`] reads.
     pub(crate) fn prefetch_index(&self, hash: KeyHash) {
         self.index.prefetch(hash);

@@ -3,7 +3,7 @@
 //! Most requests that arrive are for groups that nobody has looked at for long: what is known of them, and the way there,
 //! lies in main memory. A policy takes note of such a request and carries it out, in order, before it could make a
 //! difference; meanwhile each call here fetches a step of the way for one of the notes, and nobody waits.
-use crate::{groups::Groups, index::KeyHash, slots::NIL};
+use crate::{chain::NIL, groups::Groups, index::KeyHash};
 use alloc::vec::Vec;
 use core::hash::Hash;
 
@@ -29,18 +29,28 @@ pub(crate) struct Note<K, W> {
 #[derive(Debug)]
 pub(crate) struct Later<K, W> {
     notes: Vec<Note<K, W>>,
+    /// Memory for the next notes.
+    spare: Vec<Note<K, W>>,
 }
 
 impl<K, W> Default for Later<K, W> {
     fn default() -> Self {
-        Later { notes: Vec::with_capacity(NOTES_MAX) }
+        Later { notes: Vec::with_capacity(NOTES_MAX), spare: Vec::with_capacity(NOTES_MAX) }
     }
 }
 
 impl<K: Hash + Eq + Copy, W> Later<K, W> {
     /// Adds a note about the group of `key`, which is at `known` or has to be looked up ([`NIL`]). `fetch` fetches what
     /// will be needed of a group. Answers whether the notes must be carried out now.
-    pub(crate) fn add<G>(&mut self, groups: &Groups<K, G>, key: K, known: u32, what: W, fetch: impl Fn(&G)) -> bool {
+    #[inline]
+    pub(crate) fn add<G, A>(
+        &mut self,
+        groups: &Groups<K, G, A>,
+        key: K,
+        known: u32,
+        what: W,
+        fetch: impl Fn(&G),
+    ) -> bool {
         let hash = KeyHash::of(&key);
         if known == NIL {
             groups.prefetch_index(hash);
@@ -56,7 +66,7 @@ impl<K: Hash + Eq + Copy, W> Later<K, W> {
         count == NOTES_MAX
     }
     /// Hands all notes out, to be carried out in order and given back to [`Later::done`].
-    pub(crate) fn take<G>(&mut self, groups: &Groups<K, G>, fetch: impl Fn(&G)) -> Vec<Note<K, W>> {
+    pub(crate) fn take<G, A>(&mut self, groups: &Groups<K, G, A>, fetch: impl Fn(&G)) -> Vec<Note<K, W>> {
         let count = self.notes.len();
         for at in count.saturating_sub(LOOK_UP_AFTER)..count {
             self.look_up(groups, at);
@@ -64,12 +74,19 @@ impl<K: Hash + Eq + Copy, W> Later<K, W> {
         for at in count.saturating_sub(LOOK_AT_AFTER)..count {
             self.look_at(groups, at, &fetch);
         }
-        core::mem::take(&mut self.notes)
+        core::mem::replace(&mut self.notes, core::mem::take(&mut self.spare))
+    }
+    /// Hands out the oldest notes, those that are fetched for already; otherwise as [`Later::take`].
+    pub(crate) fn take_ready(&mut self) -> Vec<Note<K, W>> {
+        let ready = self.notes.len().saturating_sub(LOOK_AT_AFTER);
+        let mut notes = core::mem::replace(&mut self.notes, core::mem::take(&mut self.spare));
+        self.notes.extend(notes.drain(ready..));
+        notes
     }
     /// Takes the memory of the notes back.
     pub(crate) fn done(&mut self, mut notes: Vec<Note<K, W>>) {
         notes.clear();
-        self.notes = notes;
+        self.spare = notes;
     }
     /// Whether there is a note about the group of `key`.
     pub(crate) fn mentions(&self, key: K) -> bool {
@@ -80,13 +97,13 @@ impl<K: Hash + Eq + Copy, W> Later<K, W> {
         self.notes.clear();
     }
 
-    fn look_up<G>(&mut self, groups: &Groups<K, G>, at: usize) {
+    fn look_up<G, A>(&mut self, groups: &Groups<K, G, A>, at: usize) {
         let note = &mut self.notes[at];
         if note.guess == NIL {
             note.guess = groups.guess(note.hash);
         }
     }
-    fn look_at<G>(&self, groups: &Groups<K, G>, at: usize, fetch: &impl Fn(&G)) {
+    fn look_at<G, A>(&self, groups: &Groups<K, G, A>, at: usize, fetch: &impl Fn(&G)) {
         if let Some(group) = groups.get_live(self.notes[at].guess) {
             fetch(group);
         }

@@ -9,16 +9,19 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod bucket;
 mod chain;
 mod config;
 pub mod conformance;
 mod crrn;
 mod deadline;
+mod expiries;
 mod fifo;
 mod groups;
 mod head;
 mod index;
 mod later;
+mod links;
 mod obrr;
 mod orr;
 mod params;
@@ -31,10 +34,10 @@ mod registry;
 mod request;
 mod rounds;
 mod rules;
-mod slots;
 mod sorted;
 mod tbf;
 mod trr;
+mod waiting;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
 pub use head::{Head, HeadCounters, QueueFull};

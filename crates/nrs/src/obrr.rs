@@ -18,13 +18,12 @@
 //! with large requests do not gain by overshooting; weights come from rules; regions are ours.
 use crate::{
     Counters, NrsConfig, NrsPolicy, NrsRequest,
-    chain::List,
-    groups::Groups,
-    later::Later,
+    chain::{List, NIL},
+    groups::{Groups, Line},
+    later::{Later, Note},
     places::{NOWHERE, Places},
     rules::Weights,
-    slots::NIL,
-    sorted::{Item, Sorted},
+    sorted::{Arena, Item, Sorted},
 };
 use alloc::vec::Vec;
 use types::{Instant, ObjectId, RequestId};
@@ -36,9 +35,8 @@ const REGION_QUANTUM: u32 = 256;
 /// Marks keys of the write queue, which sorts behind the read queue.
 const WRITE_BIT: u64 = 1 << 63;
 
-/// In this order, so that all but the queue's entries lies within two cache lines.
+/// With key and links a cache line.
 #[derive(Debug, Default)]
-#[repr(C)]
 struct Object {
     /// Where the last read and the last write ended, as keys.
     position: [u64; 2],
@@ -48,19 +46,19 @@ struct Object {
     /// The direction of the current turn, or of the last one.
     writing: bool,
     /// Both queues: reads below [`WRITE_BIT`], writes from it on.
-    queue: Sorted<u64>,
+    queue: Sorted,
 }
 
 impl Object {
-    fn has(&self, writing: bool) -> bool {
-        let end = if writing { self.queue.last() } else { self.queue.first() };
+    fn has(&self, arena: &Arena<u64>, writing: bool) -> bool {
+        let end = if writing { self.queue.last(arena) } else { self.queue.first(arena) };
         end.is_some_and(|item| is_write(item.key) == writing)
     }
     /// The next request of the current direction in elevator order.
-    fn next(&self) -> Option<Item<u64>> {
+    fn next(&self, arena: &Arena<u64>) -> Option<Item<u64>> {
         let in_direction = |item: &Item<u64>| is_write(item.key) == self.writing;
-        let ahead = self.queue.peek_from(self.position[usize::from(self.writing)]).filter(in_direction);
-        ahead.or_else(|| self.queue.peek_from(if self.writing { WRITE_BIT } else { 0 }).filter(in_direction))
+        let ahead = self.queue.peek_from(arena, self.position[usize::from(self.writing)]).filter(in_direction);
+        ahead.or_else(|| self.queue.peek_from(arena, if self.writing { WRITE_BIT } else { 0 }).filter(in_direction))
     }
 }
 
@@ -100,7 +98,9 @@ struct Turn {
 #[derive(Debug)]
 pub(crate) struct Obrr {
     places: Places,
-    objects: Groups<ObjectId, Object>,
+    objects: Groups<ObjectId, Object, Line>,
+    /// What the objects' queues consist of.
+    arena: Arena<u64>,
     later: Later<ObjectId, What>,
     ring: List,
     /// Of the first object in the ring, which is `turn_of`.
@@ -108,6 +108,8 @@ pub(crate) struct Obrr {
     turn_of: ObjectId,
     /// Requests served in this turn.
     turn_served: usize,
+    /// The object whose turn is probably next.
+    next_turn: u32,
     interrupted: Option<Interrupted>,
     quantum_requests: u32,
     quantum_bytes: u64,
@@ -131,11 +133,13 @@ impl Obrr {
         let mut policy = Obrr {
             places: Places::default(),
             objects: Groups::default(),
+            arena: Arena::default(),
             later: Later::default(),
             ring: List::default(),
             turn: None,
             turn_of: ObjectId::default(),
             turn_served: 0,
+            next_turn: NIL,
             interrupted: None,
             quantum_requests: 0,
             quantum_bytes: 0,
@@ -150,7 +154,12 @@ impl Obrr {
 
     /// Carries out what was noted.
     fn catch_up(&mut self) {
-        let notes = self.later.take(&self.objects, |object| object.queue.prefetch_back());
+        let arena = &self.arena;
+        let notes = self.later.take(&self.objects, |object| object.queue.prefetch_back(arena));
+        self.carry_out(notes);
+    }
+
+    fn carry_out(&mut self, notes: Vec<Note<ObjectId, What>>) {
         for note in &notes {
             let What::Arrival(item, weight) = note.what else {
                 self.objects.push_back(&mut self.ring, note.guess);
@@ -168,15 +177,17 @@ impl Obrr {
     }
 
     fn later(&mut self, object: ObjectId, known: u32, what: What) {
-        if self.later.add(&self.objects, object, known, what, |object| object.queue.prefetch_back()) {
-            self.catch_up();
+        let arena = &self.arena;
+        if self.later.add(&self.objects, object, known, what, |object| object.queue.prefetch_back(arena)) {
+            let notes = self.later.take_ready();
+            self.carry_out(notes);
         }
     }
 
     /// Puts a request into the queue of its object, which is `at`.
     fn put(&mut self, at: u32, item: Item<u64>, weight: u32) {
         let object = self.objects.get_mut(at);
-        object.queue.insert(item);
+        object.queue.insert(&mut self.arena, item);
         if weight > 0 {
             object.weight = weight;
         }
@@ -199,11 +210,7 @@ impl Obrr {
             let Some(next) = self.objects.next(ahead) else { return };
             ahead = next;
             if turns + 2 == FETCH_AHEAD {
-                let queue = &self.objects.get(ahead).queue;
-                queue.prefetch_front();
-                if let Some(item) = queue.about_nth(0) {
-                    self.places.prefetch(RequestId(item.id));
-                }
+                self.objects.get(ahead).queue.prefetch_front(&self.arena);
             }
         }
         self.objects.prefetch(ahead);
@@ -229,11 +236,12 @@ impl Obrr {
         self.turns += 1;
         self.interrupted = None;
         (self.turn_of, self.turn_served) = (self.objects.key(at), 0);
+        self.next_turn = self.objects.next(at).unwrap_or(NIL);
         self.prefetch_turns(at);
         let (quantum_requests, quantum_bytes) = (self.quantum_requests, self.quantum_bytes);
         let object = self.objects.get_mut(at);
         let other = !object.writing;
-        if object.has(other) {
+        if object.has(&self.arena, other) {
             object.writing = other;
         }
         if quantum_bytes > 0 {
@@ -258,7 +266,7 @@ impl Obrr {
         }
         if region_bytes > 0 {
             turn.bytes = turn.bytes.saturating_sub(u64::from(served.bytes));
-            let next = object.next().map_or(object.position[usize::from(object.writing)], |item| item.key);
+            let next = object.next(&self.arena).map_or(object.position[usize::from(object.writing)], |item| item.key);
             if (next ^ served.key) >= region_bytes {
                 turn.regions -= 1;
             }
@@ -319,17 +327,17 @@ impl NrsPolicy for Obrr {
             None => self.begin(at),
         };
         let object = self.objects.get_mut(at);
-        if object.next().is_none() {
+        if object.next(&self.arena).is_none() {
             object.writing = !object.writing;
         }
-        let served = object.next().expect("an object in the ring has work in one of its directions");
+        let served = object.next(&self.arena).expect("an object in the ring has work in one of its directions");
         let key = served.key;
-        object.queue.remove(served.id);
+        object.queue.remove(&mut self.arena, served.id);
         // Never past the last key of its direction: the write queue starts right behind the read queue.
         let end = (key & !WRITE_BIT).saturating_add(u64::from(served.bytes).max(1)).min(WRITE_BIT - 1);
         object.position[usize::from(is_write(key))] = end | (key & WRITE_BIT);
         self.turn_served += 1;
-        if let Some(item) = object.queue.about_nth(2) {
+        if let Some(item) = object.queue.about_nth(&self.arena, 2) {
             self.places.prefetch(RequestId(item.id));
         }
         if let Some(soon) = self.likely_soon() {
@@ -350,7 +358,7 @@ impl NrsPolicy for Obrr {
         let Some(at) = self.places.remove(id) else { return false };
         let was_first = self.ring.front() == Some(at);
         let object = self.objects.get_mut(at);
-        assert!(object.queue.remove(id.0), "a request in the table is in its object's queue");
+        assert!(object.queue.remove(&mut self.arena, id.0), "a request in the table is in its object's queue");
         if object.queue.is_empty() {
             self.forget(at);
             if was_first {
@@ -362,7 +370,7 @@ impl NrsPolicy for Obrr {
 
     fn drain(&mut self, into: &mut Vec<RequestId>) {
         into.extend(self.places.take_in_order());
-        self.objects = Groups::default();
+        (self.objects, self.arena) = (Groups::default(), Arena::default());
         self.later.clear();
         self.ring = List::default();
         (self.turn, self.interrupted) = (None, None);
@@ -373,7 +381,7 @@ impl NrsPolicy for Obrr {
         let Some(at) = self.places.get(id) else { return false };
         let front = self.ring.front();
         let object = self.objects.get_mut(at);
-        let key = object.queue.key_of(id.0).expect("a request in the table is in its object's queue");
+        let key = object.queue.key_of(&self.arena, id.0).expect("a request in the table is in its object's queue");
         let writing = is_write(key);
         object.position[usize::from(writing)] = key;
         if front == Some(at) && self.turn.is_some() {
@@ -393,8 +401,8 @@ impl NrsPolicy for Obrr {
 
     /// The request at the same place of the next object's turn.
     fn likely_soon(&self) -> Option<RequestId> {
-        let next = self.objects.next(self.ring.front()?)?;
-        let item = self.objects.get(next).queue.about_nth(self.turn_served)?;
+        let item =
+            self.objects.get_live(self.next_turn)?.queue.about_nth(&self.arena, self.turn_served.saturating_sub(1))?;
         Some(RequestId(item.id))
     }
 

@@ -11,12 +11,11 @@
 //! a batch, which is O(log of its size).
 use crate::{
     Counters, NrsRequest,
-    chain::{Chain, List},
+    chain::{Chain, List, NIL},
     groups::Groups,
-    later::Later,
+    later::{Later, Note},
     places::{NOWHERE, Places},
-    slots::NIL,
-    sorted::{Item, Sorted},
+    sorted::{Arena, Item, Sorted},
 };
 use alloc::{collections::VecDeque, vec::Vec};
 use core::{fmt::Debug, hash::Hash, num::NonZeroU64};
@@ -27,7 +26,7 @@ pub(crate) trait Shape: Send {
     /// What takes turns.
     type Taker: Hash + Eq + Copy + Debug + Send;
     /// Order within a batch; `seq` counts arrivals.
-    type Order: Ord + Copy + Debug + Send;
+    type Order: Ord + Copy + Default + Debug + Send;
     /// Requests per round when the configuration does not say.
     const QUANTUM: u32;
     fn taker(req: &NrsRequest) -> Self::Taker;
@@ -48,10 +47,10 @@ struct Taker {
 
 /// One taker's requests in one round.
 #[derive(Debug)]
-struct Batch<O> {
+struct Batch {
     taker: u32,
     round: u64,
-    queue: Sorted<O>,
+    queue: Sorted,
 }
 
 /// How many batches ahead one is fetched.
@@ -65,7 +64,9 @@ pub(crate) struct Rounds<S: Shape> {
     serving: Option<(u32, S::Taker)>,
     served: usize,
     takers: Groups<S::Taker, Taker>,
-    batches: Chain<Batch<S::Order>>,
+    batches: Chain<Batch>,
+    /// What the batches' queues consist of.
+    arena: Arena<S::Order>,
     /// Batches by round; the first list is round `current`.
     rounds: VecDeque<List>,
     current: u64,
@@ -85,6 +86,7 @@ impl<S: Shape> Rounds<S> {
             served: 0,
             takers: Groups::default(),
             batches: Chain::default(),
+            arena: Arena::default(),
             rounds: VecDeque::from([List::default()]),
             current: 0,
             idle: Vec::new(),
@@ -103,7 +105,7 @@ impl<S: Shape> Rounds<S> {
     /// The request at the same place of the next batch.
     pub(crate) fn likely_soon(&self) -> Option<RequestId> {
         let next = self.batches.next(self.rounds[0].front()?)?;
-        self.batches.get(next).queue.about_nth(self.served).map(|item| RequestId(item.id))
+        self.batches.get(next).queue.about_nth(&self.arena, self.served).map(|item| RequestId(item.id))
     }
     pub(crate) fn queued(&self) -> usize {
         self.places.len()
@@ -133,7 +135,8 @@ impl<S: Shape> Rounds<S> {
         }
         let batches = &self.batches;
         if self.later.add(&self.takers, key, NIL, item, |taker| batches.prefetch_live(taker.batch)) {
-            self.catch_up();
+            let notes = self.later.take_ready();
+            self.carry_out(notes);
         }
     }
 
@@ -141,10 +144,14 @@ impl<S: Shape> Rounds<S> {
     fn catch_up(&mut self) {
         let batches = &self.batches;
         let notes = self.later.take(&self.takers, |taker| batches.prefetch_live(taker.batch));
+        self.carry_out(notes);
+    }
+
+    fn carry_out(&mut self, notes: Vec<Note<S::Taker, Item<S::Order>>>) {
         for note in &notes {
             let taker = self.takers.get_live(note.guess);
             if let Some(batch) = taker.and_then(|taker| self.batches.get_live(taker.batch)) {
-                batch.queue.prefetch_back();
+                batch.queue.prefetch_back(&self.arena);
             }
         }
         for note in &notes {
@@ -176,7 +183,7 @@ impl<S: Shape> Rounds<S> {
         }
         let batch = taker.batch;
         self.places.set(RequestId(item.id), batch);
-        self.batches.get_mut(batch).queue.insert(item);
+        self.batches.get_mut(batch).queue.insert(&mut self.arena, item);
     }
 
     pub(crate) fn dequeue(&mut self) -> Option<RequestId> {
@@ -185,8 +192,8 @@ impl<S: Shape> Rounds<S> {
             None => self.begin()?,
         };
         let queue = &self.batches.get(batch).queue;
-        let first = queue.first().expect("a linked batch is not empty");
-        if let Some(item) = queue.about_nth(3) {
+        let first = queue.first(&self.arena).expect("a linked batch is not empty");
+        if let Some(item) = queue.about_nth(&self.arena, 3) {
             self.places.prefetch(RequestId(item.id));
         }
         self.leave(batch, first.id);
@@ -216,7 +223,7 @@ impl<S: Shape> Rounds<S> {
             ahead = next;
             if turns + 2 == FETCH_AHEAD {
                 let Batch { queue, taker, .. } = self.batches.get(ahead);
-                queue.prefetch_front();
+                queue.prefetch_front(&self.arena);
                 self.takers.prefetch(*taker);
             }
             self.batches.prefetch(ahead);
@@ -235,7 +242,7 @@ impl<S: Shape> Rounds<S> {
     /// Takes a request out of its batch, and the batch out of its round when it is empty.
     fn leave(&mut self, number: u32, id: u32) {
         let batch = self.batches.get_mut(number);
-        assert!(batch.queue.remove(id), "a request in the table is in its batch");
+        assert!(batch.queue.remove(&mut self.arena, id), "a request in the table is in its batch");
         let (at, round, emptied) = (batch.taker, batch.round, batch.queue.is_empty());
         let taker = self.takers.get_mut(at);
         taker.queued -= 1;
@@ -265,7 +272,7 @@ impl<S: Shape> Rounds<S> {
         into.extend(self.places.take_in_order());
         self.serving = None;
         self.takers = Groups::default();
-        self.batches = Chain::default();
+        (self.batches, self.arena) = (Chain::default(), Arena::default());
         self.rounds = VecDeque::from([List::default()]);
         self.idle.clear();
     }

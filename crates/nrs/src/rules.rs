@@ -36,9 +36,6 @@ impl Field {
     const ALL: [(Field, &'static str); 4] =
         [(Field::Client, "client"), (Field::Uid, "uid"), (Field::Job, "jobid"), (Field::Opcode, "opcode")];
 
-    const fn bit(self) -> u8 {
-        1 << self as u8
-    }
     fn of(self, req: &NrsRequest) -> u64 {
         match self {
             Field::Client => req.client.0,
@@ -73,6 +70,15 @@ impl Field {
             }
         }
     }
+}
+
+/// Which fields an expression names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub(crate) client: bool,
+    pub(crate) uid: bool,
+    pub(crate) job: bool,
+    pub(crate) op: bool,
 }
 
 #[derive(Clone, PartialEq, Debug)]
@@ -126,12 +132,12 @@ impl Expr {
         };
         self.any.iter().any(|all| all.iter().all(holds))
     }
-    /// The values of `req` in the fields that the expression names (all others zero): what one bucket is shared by.
-    pub(crate) fn class(&self, req: &NrsRequest) -> [u64; 4] {
-        let named = self.any.iter().flatten().fold(0u8, |bits, c| bits | c.field.bit());
+    /// The fields that it names: requests that agree in them share a bucket.
+    pub(crate) fn named(&self) -> Named {
+        let names = |field| self.any.iter().flatten().any(|c| c.field == field);
+        let (uid, job, op) = (names(Field::Uid), names(Field::Job), names(Field::Opcode));
         // A rule for everybody still keeps one bucket per client.
-        let named = if named == 0 { Field::Client.bit() } else { named };
-        Field::ALL.map(|(field, _)| if named & field.bit() != 0 { field.of(req) } else { 0 })
+        Named { client: names(Field::Client) || !(uid || job || op), uid, job, op }
     }
 }
 
