@@ -42,7 +42,7 @@ struct Object {
     position: [u64; 2],
     /// Bytes that it may still be served, carried over its turns; below 0 after an overshoot.
     credit_bytes: i64,
-    weight: u32,
+    weight: u16,
     /// The direction of the current turn, or of the last one.
     writing: bool,
     /// Both queues: reads below [`WRITE_BIT`], writes from it on.
@@ -189,7 +189,7 @@ impl Obrr {
         let object = self.objects.get_mut(at);
         object.queue.insert(&mut self.arena, item);
         if weight > 0 {
-            object.weight = weight;
+            object.weight = u16::try_from(weight).expect("weights are at most 1000");
         }
     }
 
@@ -250,8 +250,8 @@ impl Obrr {
             object.credit_bytes = object.credit_bytes.max(1 - share).saturating_add(share);
         }
         Turn {
-            requests: quantum_requests.saturating_mul(object.weight),
-            regions: object.weight,
+            requests: quantum_requests.saturating_mul(u32::from(object.weight)),
+            regions: u32::from(object.weight),
             bytes: self.region_bytes.saturating_mul(u64::from(object.weight)),
         }
     }

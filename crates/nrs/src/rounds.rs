@@ -8,11 +8,11 @@
 //! the latest; see `later`.
 //!
 //! Rounds are consecutive numbers, so they form a queue of lists and not a heap: every step is O(1) but the order within
-//! a batch, which is O(log of its size).
+//! a batch, which is sorted when its turn begins.
 use crate::{
     Counters, NrsRequest,
     chain::{Chain, List, NIL},
-    groups::Groups,
+    groups::{Groups, Line},
     later::{Later, Note},
     places::{NOWHERE, Places},
     sorted::{Arena, Item, Sorted},
@@ -53,8 +53,10 @@ struct Batch {
     queue: Sorted,
 }
 
-/// How many batches ahead one is fetched.
+/// How many batches ahead one is fetched, ..
 const FETCH_AHEAD: usize = 3;
+/// .. and how many requests ahead, within a long batch.
+const FETCH_REQUESTS_AHEAD: usize = 8;
 
 /// The queue of rounds.
 pub(crate) struct Rounds<S: Shape> {
@@ -63,8 +65,8 @@ pub(crate) struct Rounds<S: Shape> {
     /// The batch that is being served, and whose it is: its requests are put into it at once.
     serving: Option<(u32, S::Taker)>,
     served: usize,
-    takers: Groups<S::Taker, Taker>,
-    batches: Chain<Batch>,
+    takers: Groups<S::Taker, Taker, Line>,
+    batches: Chain<Batch, Line>,
     /// What the batches' queues consist of.
     arena: Arena<S::Order>,
     /// Batches by round; the first list is round `current`.
@@ -102,10 +104,14 @@ impl<S: Shape> Rounds<S> {
         self.catch_up();
         self.quantum = if quantum_requests == 0 { S::QUANTUM } else { quantum_requests };
     }
-    /// The request at the same place of the next batch.
+    /// A request some places ahead, or at the same place of the next batch.
     pub(crate) fn likely_soon(&self) -> Option<RequestId> {
-        let next = self.batches.next(self.rounds[0].front()?)?;
-        self.batches.get(next).queue.about_nth(&self.arena, self.served).map(|item| RequestId(item.id))
+        let front = self.rounds[0].front()?;
+        let item = self.batches.get(front).queue.about_nth(&self.arena, FETCH_REQUESTS_AHEAD).or_else(|| {
+            let next = self.batches.next(front)?;
+            self.batches.get(next).queue.about_nth(&self.arena, self.served)
+        })?;
+        Some(RequestId(item.id))
     }
     pub(crate) fn queued(&self) -> usize {
         self.places.len()
@@ -183,7 +189,11 @@ impl<S: Shape> Rounds<S> {
         }
         let batch = taker.batch;
         self.places.set(RequestId(item.id), batch);
-        self.batches.get_mut(batch).queue.insert(&mut self.arena, item);
+        let queue = &mut self.batches.get_mut(batch).queue;
+        match self.serving {
+            Some((serving, _)) if serving == batch => queue.insert(&mut self.arena, item),
+            _ => queue.append(&mut self.arena, item),
+        }
     }
 
     pub(crate) fn dequeue(&mut self) -> Option<RequestId> {
@@ -215,6 +225,7 @@ impl<S: Shape> Rounds<S> {
             self.advance();
         }
         let batch = self.rounds[0].front()?;
+        self.batches.get_mut(batch).queue.sort(&mut self.arena);
         let number = self.batches.get(batch).taker;
         (self.serving, self.served) = (Some((batch, self.takers.key(number))), 0);
         let mut ahead = batch;

@@ -8,8 +8,10 @@ use alloc::{boxed::Box, collections::BTreeMap, vec::Vec};
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 
-/// Above this many entries the array becomes a tree, ..
+/// Above this many entries an array into which is inserted becomes a tree, ..
 const FEW_MAX: usize = 48;
+/// .. above this many one that is sorted only once, ..
+const APPENDED_MAX: usize = 256;
 /// .. which becomes an array again at this many, so that a queue around the limit does not flip back and forth.
 const MANY_MIN: usize = 16;
 
@@ -58,13 +60,21 @@ pub(crate) struct Arena<K> {
     small: Pool<K, 8>,
     medium: Pool<K, 16>,
     large: Pool<K, 64>,
+    huge: Pool<K, APPENDED_MAX>,
     trees: Vec<Option<Box<Tree<K>>>>,
     free_trees: Vec<u32>,
 }
 
 impl<K: Ord + Copy + Default> Default for Arena<K> {
     fn default() -> Self {
-        Arena { small: Pool::EMPTY, medium: Pool::EMPTY, large: Pool::EMPTY, trees: Vec::new(), free_trees: Vec::new() }
+        Arena {
+            small: Pool::EMPTY,
+            medium: Pool::EMPTY,
+            large: Pool::EMPTY,
+            huge: Pool::EMPTY,
+            trees: Vec::new(),
+            free_trees: Vec::new(),
+        }
     }
 }
 
@@ -77,6 +87,7 @@ enum Kind {
     Small,
     Medium,
     Large,
+    Huge,
     Tree,
 }
 
@@ -87,6 +98,7 @@ impl Kind {
             Kind::Small => 8,
             Kind::Medium => 16,
             Kind::Large => 64,
+            Kind::Huge => APPENDED_MAX,
         }
     }
     /// The smallest array with room for `count` entries.
@@ -95,7 +107,8 @@ impl Kind {
             0 => Kind::Empty,
             1..=8 => Kind::Small,
             9..=16 => Kind::Medium,
-            _ => Kind::Large,
+            17..=64 => Kind::Large,
+            _ => Kind::Huge,
         }
     }
 }
@@ -107,6 +120,7 @@ impl<K: Ord + Copy + Default> Arena<K> {
             Kind::Small => &self.small.blocks[block as usize].0,
             Kind::Medium => &self.medium.blocks[block as usize].0,
             Kind::Large => &self.large.blocks[block as usize].0,
+            Kind::Huge => &self.huge.blocks[block as usize].0,
         }
     }
     fn block_mut(&mut self, kind: Kind, block: u32) -> &mut [Item<K>] {
@@ -115,17 +129,20 @@ impl<K: Ord + Copy + Default> Arena<K> {
             Kind::Small => &mut self.small.blocks[block as usize].0,
             Kind::Medium => &mut self.medium.blocks[block as usize].0,
             Kind::Large => &mut self.large.blocks[block as usize].0,
+            Kind::Huge => &mut self.huge.blocks[block as usize].0,
         }
     }
     /// Two arrays of different kinds.
     fn two_blocks(&mut self, from: (Kind, u32), to: (Kind, u32)) -> (&[Item<K>], &mut [Item<K>]) {
-        let Arena { small, medium, large, .. } = self;
+        let Arena { small, medium, large, huge, .. } = self;
         let (at, to_at) = (from.1 as usize, to.1 as usize);
         match (from.0, to.0) {
             (Kind::Small, Kind::Medium) => (&small.blocks[at].0, &mut medium.blocks[to_at].0),
             (Kind::Medium, Kind::Small) => (&medium.blocks[at].0, &mut small.blocks[to_at].0),
             (Kind::Medium, Kind::Large) => (&medium.blocks[at].0, &mut large.blocks[to_at].0),
             (Kind::Large, Kind::Medium) => (&large.blocks[at].0, &mut medium.blocks[to_at].0),
+            (Kind::Large, Kind::Huge) => (&large.blocks[at].0, &mut huge.blocks[to_at].0),
+            (Kind::Huge, Kind::Large) => (&huge.blocks[at].0, &mut large.blocks[to_at].0),
             _ => unreachable!("an array grows and shrinks by one kind"),
         }
     }
@@ -135,6 +152,7 @@ impl<K: Ord + Copy + Default> Arena<K> {
             Kind::Small => self.small.take(),
             Kind::Medium => self.medium.take(),
             Kind::Large => self.large.take(),
+            Kind::Huge => self.huge.take(),
             Kind::Tree => {
                 let tree = Some(Box::new(Tree { entries: BTreeMap::new(), keys: HashMap::default(), next: 0 }));
                 if let Some(at) = self.free_trees.pop() {
@@ -152,6 +170,7 @@ impl<K: Ord + Copy + Default> Arena<K> {
             Kind::Small => self.small.free.push(block),
             Kind::Medium => self.medium.free.push(block),
             Kind::Large => self.large.free.push(block),
+            Kind::Huge => self.huge.free.push(block),
             Kind::Tree => {
                 self.trees[block as usize] = None;
                 self.free_trees.push(block);
@@ -173,8 +192,8 @@ pub(crate) struct Sorted {
     block: u32,
     kind: Kind,
     /// First entry in the array, and how many there are.
-    start: u8,
-    len: u8,
+    start: u16,
+    len: u16,
 }
 
 impl Sorted {
@@ -188,28 +207,56 @@ impl Sorted {
         if self.kind == Kind::Tree {
             return arena.tree_mut(self.block).insert(item);
         }
-        let len = usize::from(self.len);
-        if len == FEW_MAX {
+        if self.len as usize >= FEW_MAX && self.kind != Kind::Huge {
             self.turn(arena, Kind::Tree);
             return arena.tree_mut(self.block).insert(item);
         }
-        if len == self.kind.room() {
-            self.turn(arena, Kind::holding(len + 1));
-        }
+        let Some((from, len)) = self.make_room(arena) else { return arena.tree_mut(self.block).insert(item) };
         // From the back: streams arrive in ascending order.
         let at = self.few(arena).iter().rposition(|e| e.key <= item.key).map_or(0, |i| i + 1);
         let block = arena.block_mut(self.kind, self.block);
-        let (from, to) = (usize::from(self.start), usize::from(self.start) + len);
-        if to == block.len() {
-            block.copy_within(from..to, 0);
-            self.start = 0;
-        }
-        let from = usize::from(self.start);
         if at < len {
             block.copy_within(from + at..from + len, from + at + 1);
         }
         block[from + at] = item;
         self.len += 1;
+    }
+    /// Adds a request behind all others, whatever its key: cheaper than [`Sorted::insert`], but [`Sorted::sort`] has to be
+    /// called before the queue is asked anything.
+    pub(crate) fn append<K: Ord + Copy + Default>(&mut self, arena: &mut Arena<K>, item: Item<K>) {
+        if self.kind != Kind::Tree
+            && let Some((from, len)) = self.make_room(arena)
+        {
+            arena.block_mut(self.kind, self.block)[from + len] = item;
+            self.len += 1;
+            return;
+        }
+        arena.tree_mut(self.block).insert(item);
+    }
+    /// Brings what was appended into order.
+    pub(crate) fn sort<K: Ord + Copy + Default>(&mut self, arena: &mut Arena<K>) {
+        let (from, len) = (usize::from(self.start), usize::from(self.len));
+        let few = &mut arena.block_mut(self.kind, self.block)[from..from + len];
+        if !few.is_sorted_by_key(|e| e.key) {
+            few.sort_by_key(|e| e.key);
+        }
+    }
+    /// Makes room for one more at the end of the array; answers where that begins and how long it is, or `None` when it had
+    /// to become a tree.
+    fn make_room<K: Ord + Copy + Default>(&mut self, arena: &mut Arena<K>) -> Option<(usize, usize)> {
+        let len = usize::from(self.len);
+        if len == self.kind.room() {
+            self.turn(arena, if len == APPENDED_MAX { Kind::Tree } else { Kind::holding(len + 1) });
+            if self.kind == Kind::Tree {
+                return None;
+            }
+        }
+        let from = usize::from(self.start);
+        if from + len == self.kind.room() {
+            arena.block_mut(self.kind, self.block).copy_within(from..from + len, 0);
+            self.start = 0;
+        }
+        Some((usize::from(self.start), len))
     }
     /// Moves the entries to where another kind of queue has them.
     fn turn<K: Ord + Copy + Default>(&mut self, arena: &mut Arena<K>, kind: Kind) {
@@ -219,7 +266,7 @@ impl Sorted {
             (Kind::Tree, _) => {
                 let items: Vec<Item<K>> = arena.tree(self.block).entries.iter().map(item_of).collect();
                 arena.block_mut(kind, few.block)[..items.len()].copy_from_slice(&items);
-                few.len = u8::try_from(items.len()).expect("an array is short");
+                few.len = u16::try_from(items.len()).expect("an array is short");
             }
             (_, Kind::Tree) => {
                 let items: Vec<Item<K>> = self.few(arena).to_vec();
@@ -345,6 +392,38 @@ mod tests {
             assert_eq!(sorted.first(&arena), model.first().copied());
             assert_eq!(sorted.last(&arena), model.last().copied());
             assert_eq!(sorted.is_empty(), model.is_empty());
+        }
+    }
+
+    #[test]
+    fn what_was_appended_and_sorted_comes_as_if_it_had_been_inserted() {
+        let mut rng = types::Rng::new(10);
+        for round in 0..300u32 {
+            let (mut arena, mut appended, mut inserted) = (Arena::default(), Sorted::default(), Sorted::default());
+            let count = 1 + rng.below(if round % 3 == 0 { 400 } else { 270 }) as u32;
+            for id in 0..count {
+                let item = Item { key: rng.below(60), id, bytes: id };
+                appended.append(&mut arena, item);
+                inserted.insert(&mut arena, item);
+                if rng.chance(0.1) {
+                    let gone = rng.below(u64::from(id) + 1) as u32;
+                    assert_eq!(appended.remove(&mut arena, gone), inserted.remove(&mut arena, gone));
+                }
+            }
+            appended.sort(&mut arena);
+            while let Some(item) = inserted.first(&arena) {
+                if rng.chance(0.1) {
+                    let late = Item { key: rng.below(60), id: count + rng.below(1000) as u32, bytes: 0 };
+                    if inserted.key_of(&arena, late.id).is_none() {
+                        appended.insert(&mut arena, late);
+                        inserted.insert(&mut arena, late);
+                    }
+                    continue;
+                }
+                assert_eq!(appended.first(&arena), Some(item));
+                assert!(appended.remove(&mut arena, item.id) && inserted.remove(&mut arena, item.id));
+            }
+            assert!(appended.is_empty());
         }
     }
 }
