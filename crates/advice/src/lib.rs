@@ -24,7 +24,7 @@ mod reference;
 pub mod table;
 
 pub use advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Refusal, Step, Steps, Tiers, Wish};
-pub use config::{Config, ConfigError, KeyDoc};
+pub use config::Config;
 pub use reference::reference_markdown;
 pub use table::{Actions, AdvicePolicy, POLICIES, POLICY_DEFAULT, PolicyEntry, UnknownPolicy};
 

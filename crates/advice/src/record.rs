@@ -7,16 +7,16 @@
 //! release o7 @ 8589934592:high 0:low => drop [0x240000401:0x1:0x0] 0 1048576 ram
 //! ```
 use alloc::format;
-use alloc::string::{String, ToString};
+use alloc::string::String;
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use types::record::{self, HEAD, Recording, Replay, Step as Line};
 use types::{Extent, Fid, ObjectId};
+
+pub use types::record::ReplayError;
 
 use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Step, Steps, Tiers, Wish};
 use crate::config::Config;
 use crate::{Hint, Pressure, Tier};
-
-const HEADER: &str = "stria-advice-log 1";
 
 /// A call on the advisor, as it is recorded and replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -48,56 +48,15 @@ pub fn apply(call: Call, advisor: &mut Advisor, tiers: &Tiers, steps: &mut Steps
 /// An advisor that writes a log of its calls.
 pub struct Recorder {
     advisor: Advisor,
-    log: String,
-    log_bytes_max: usize,
-    dropped: u64,
+    log: Recording,
 }
-
-/// Why a log and a fresh advisor part.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReplayError {
-    /// A line cannot be read.
-    Syntax {
-        /// Line number from 1.
-        line: usize,
-    },
-    /// The log's policy does not exist here.
-    Policy(String),
-    /// Another answer.
-    Diverged {
-        /// Line number from 1.
-        line: usize,
-        /// The answer in the log.
-        recorded: String,
-        /// The answer now.
-        replayed: String,
-    },
-}
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplayError::Syntax { line } => write!(f, "line {line} of the log cannot be read"),
-            ReplayError::Policy(name) => write!(f, "the log was made by policy '{name}', which does not exist here"),
-            ReplayError::Diverged { line, recorded, replayed } => {
-                write!(f, "line {line}: the log says '{recorded}', the replay '{replayed}'")
-            }
-        }
-    }
-}
-impl core::error::Error for ReplayError {}
 
 impl Recorder {
     /// Records what a fresh `advisor` is told and answers, up to `log_bytes_max` bytes; calls beyond are counted.
     #[must_use]
     pub fn new(advisor: Advisor, log_bytes_max: usize) -> Recorder {
-        let mut log = format!("{HEADER} policy={}", advisor.policy());
-        for k in Config::KEYS {
-            let value = advisor.config().get(k.key).expect("every key of the table has a value");
-            write!(log, " {}={value}", k.key).expect("a String takes everything");
-        }
-        log.push('\n');
-        Recorder { advisor, log, log_bytes_max, dropped: 0 }
+        let head = record::header(Fresh::FORMAT, advisor.policy(), advisor.config().texts());
+        Recorder { advisor, log: Recording::new(head.into_bytes(), log_bytes_max) }
     }
     /// Makes a call and records it.
     ///
@@ -107,12 +66,7 @@ impl Recorder {
         steps.clear();
         let result = apply(call, &mut self.advisor, tiers, steps);
         let line = format!("{} @ {} => {}\n", call_text(call), tiers_text(tiers), answer_text(&result, steps));
-        // A log with a hole would not replay: once a line does not fit, no later one is kept.
-        if self.dropped == 0 && self.log.len() + line.len() <= self.log_bytes_max {
-            self.log += &line;
-        } else {
-            self.dropped += 1;
-        }
+        self.log.write(|out| out.extend(line.bytes()));
         result
     }
     /// The advisor.
@@ -123,12 +77,12 @@ impl Recorder {
     /// The log so far.
     #[must_use]
     pub fn log(&self) -> &str {
-        &self.log
+        self.log.text()
     }
     /// Calls that did not fit.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped
+        self.log.left_out()
     }
 }
 
@@ -137,36 +91,24 @@ impl Recorder {
 /// # Errors
 /// [`ReplayError`] at the first line that differs.
 pub fn replay(log: &str) -> Result<usize, ReplayError> {
-    let mut lines = log.lines().enumerate();
-    let mut advisor = fresh(lines.next().map(|l| l.1).unwrap_or_default())?;
-    let mut steps = Steps::new();
-    let mut calls = 0;
-    for (i, line) in lines {
-        let (call, tiers, recorded) = parse_line(line).ok_or(ReplayError::Syntax { line: i + 1 })?;
-        steps.clear();
-        let result = apply(call, &mut advisor, &tiers, &mut steps);
-        let replayed = answer_text(&result, &steps);
-        if replayed != recorded {
-            return Err(ReplayError::Diverged { line: i + 1, recorded: recorded.to_string(), replayed });
-        }
-        calls += 1;
-    }
-    Ok(calls)
+    record::replay::<Fresh>(log)
 }
 
-fn fresh(header: &str) -> Result<Advisor, ReplayError> {
-    let syntax = ReplayError::Syntax { line: 1 };
-    let rest = header.strip_prefix(HEADER).ok_or(syntax.clone())?;
-    let mut config = Config::default();
-    let mut policy = "";
-    for word in rest.split_whitespace() {
-        match word.split_once('=') {
-            Some(("policy", name)) => policy = name,
-            Some((key, value)) => config.set(key, value).map_err(|_| syntax.clone())?,
-            None => return Err(syntax),
-        }
+struct Fresh(Advisor);
+
+impl Replay for Fresh {
+    const FORMAT: &'static str = "stria-advice-log 1";
+    fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
+        let mut config = Config::default();
+        settings.iter().try_for_each(|(key, value)| config.set(key, value)).map_err(|_| HEAD)?;
+        Advisor::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.0))
     }
-    Advisor::new(policy, config).map_err(|e| ReplayError::Policy(e.0))
+    fn step<'a>(&mut self, line: &'a str) -> Option<Line<'a>> {
+        let (call, tiers, recorded) = parse_line(line)?;
+        let mut steps = Steps::new();
+        let result = apply(call, &mut self.0, &tiers, &mut steps);
+        Some(Line::Call(recorded, answer_text(&result, &steps)))
+    }
 }
 
 fn call_text(call: Call) -> String {

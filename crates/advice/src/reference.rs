@@ -1,6 +1,7 @@
 //! The reference page, generated from the registry, the tables and the configuration table.
 use alloc::format;
 use alloc::string::String;
+use types::settings::{keys_markdown, policies_markdown};
 
 use crate::config::Config;
 use crate::table::{Actions, POLICIES, POLICY_DEFAULT};
@@ -11,11 +12,8 @@ use crate::{Hint, Pressure, Tier};
 pub fn reference_markdown() -> String {
     let mut out = String::from("# Advice room\n\nGenerated from the registry; edit the code, not this page.\n\n");
     out += "Reclaim order: unadvised (`none`), then `cache`, `low`, `med`, `high`.\n\n";
-    out += "## Policies (`advice.policy`)\n\n| name | what it does |\n|---|---|\n";
-    for p in POLICIES {
-        let mark = if p.name == POLICY_DEFAULT { " (default)" } else { "" };
-        out += &format!("| `{}`{mark} | {} |\n", p.name, p.summary);
-    }
+    let policies = POLICIES.iter().map(|p| (p.name, p.summary));
+    out += &policies_markdown("Policies (`advice.policy`)", POLICY_DEFAULT, policies);
     for p in POLICIES {
         let policy = (p.make)();
         out += &format!(
@@ -29,11 +27,7 @@ pub fn reference_markdown() -> String {
             }
         }
     }
-    out += "\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n";
-    for k in Config::KEYS {
-        out += &format!("| `advice.{}` | {} | {}..={} | {} |\n", k.key, k.default, k.min, k.max, k.meaning.trim());
-    }
-    out
+    out + &keys_markdown(Config::TABLE, Config::KEYS)
 }
 
 fn word(a: Actions) -> &'static str {

@@ -3,9 +3,11 @@
 //! `cargo run -p stria-cache --example outsider` checks it against the room's model, records and replays it, and
 //! compares it with two policies of the registry. To ship it, move the first part into `src/quota.rs` and add one
 //! line to the registry.
-use cache::record::Recorder;
+use cache::record::replay;
 use cache::table::{ListId, Table};
-use cache::{CacheConfig, FrameId, Grain, Managed, Order, PageAccess, ReclaimPolicy, Stats, block_id, conformance};
+use cache::{
+    CacheConfig, FrameId, Grain, Managed, Order, PageAccess, ReclaimPolicy, Reclaimer, Stats, block_id, conformance,
+};
 use std::collections::BTreeMap;
 use types::Rng;
 
@@ -54,8 +56,17 @@ impl Order for Quota {
     }
 }
 
+/// The house's registry and one more: `quota`, with its percentage behind the name, or 20.
+fn ours(name: &str, config: &CacheConfig) -> Result<Box<dyn ReclaimPolicy>, String> {
+    match name.strip_prefix("quota") {
+        Some(percent) => Ok(Quota::build(config, percent.parse().unwrap_or(20))),
+        None => cache::build(name, config),
+    }
+}
+
 /// What a mechanism does around a policy, as small as it gets: no bytes, no locks, every page may leave.
-fn hit_ratios(policy: &mut dyn ReclaimPolicy, capacity: u32, trace: impl Iterator<Item = PageAccess>) -> Stats {
+fn hit_ratios(policy: &mut Reclaimer, trace: impl Iterator<Item = PageAccess>) -> Stats {
+    let capacity = policy.config().capacity_pages;
     let mut stats = Stats::default();
     let mut frame_of = BTreeMap::new();
     let mut block_in = vec![0; capacity as usize];
@@ -99,18 +110,18 @@ fn main() {
     println!("conformance: 100 runs of 5000 operations passed");
 
     let config = CacheConfig::new(8192);
-    let mut recorder = Recorder::new(Quota::build(&config, 20), config.clone(), 100_000);
-    hit_ratios(&mut recorder, config.capacity_pages, trace().take(60_000));
-    let log = recorder.log();
-    log.replay(&mut *Quota::build(&config, 20)).expect("same calls, same answers");
-    println!("replay: {} recorded calls answered identically", log.calls.len());
+    let mut recorder = Reclaimer::with_registry(ours, "quota", config.clone()).expect("it is ours");
+    recorder.record(16 << 20, &mut |_| 0).expect("it is ours");
+    hit_ratios(&mut recorder, trace().take(60_000));
+    let log = recorder.take_record().expect("it was recorded");
+    let calls = replay(log.text(), ours).expect("same calls, same answers");
+    println!("replay: {calls} recorded calls answered identically");
 
     println!("\n| policy | fine hits | coarse hits |\n|---|---|---|");
-    let ours = [10, 50, 80].map(|percent| (format!("quota {percent} %"), Quota::build(&config, percent)));
-    let theirs = ["lru", "fgf_lru+ring"]
-        .map(|name| (name.to_string(), cache::build(name, &config).expect("the registry has it")));
-    for (name, mut policy) in ours.into_iter().chain(theirs) {
-        let stats = hit_ratios(&mut *policy, config.capacity_pages, trace());
+    for name in ["quota10", "quota50", "quota80", "lru", "fgf_lru+ring"] {
+        let mut policy =
+            Reclaimer::with_registry(ours, name, config.clone()).expect("both registries know their names");
+        let stats = hit_ratios(&mut policy, trace());
         let percent = |grain| stats.hit_ratio(grain).unwrap_or(0.0) * 100.0;
         println!("| {name} | {:.1} % | {:.1} % |", percent(Grain::Fine), percent(Grain::Coarse));
     }

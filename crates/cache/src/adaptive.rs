@@ -227,6 +227,9 @@ impl Order for Adaptive {
     fn candidate(&mut self) -> Option<FrameId> {
         self.lists.candidate()
     }
+    fn grain(&self, frame: FrameId) -> Grain {
+        self.lists.grain(frame)
+    }
     fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         match access.grain {
             Grain::Fine => self.fine.learn(pages, took),

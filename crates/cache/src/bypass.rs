@@ -7,7 +7,7 @@
 use crate::managed::{Managed, Order};
 use crate::table::Table;
 use crate::two_list::{Placement, TwoList};
-use crate::{CacheConfig, FrameId, PageAccess, ReclaimPolicy};
+use crate::{CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy};
 use alloc::{boxed::Box, vec::Vec};
 
 struct Bypass {
@@ -48,6 +48,9 @@ impl Order for Bypass {
     }
     fn candidate(&mut self) -> Option<FrameId> {
         self.lists.candidate()
+    }
+    fn grain(&self, frame: FrameId) -> Grain {
+        self.lists.grain(frame)
     }
     fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
         self.lists.counters(into);

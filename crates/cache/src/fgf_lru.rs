@@ -23,7 +23,8 @@ fn lists(config: &CacheConfig) -> TwoList {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{FrameId, PageAccess};
+    use crate::managed::Order as _;
+    use crate::{FrameId, Grain, PageAccess};
     use alloc::{vec, vec::Vec};
     use types::Rng;
 
@@ -95,9 +96,9 @@ mod tests {
         let mut p = fgf(8);
         coarse(&mut p, 0);
         p.touch(FrameId(0), PageAccess::fine(0));
-        assert!(!p.order().is_coarse(FrameId(0)));
+        assert!(p.order().grain(FrameId(0)) == Grain::Fine);
         p.touch(FrameId(0), PageAccess::coarse(0, STRIPE));
-        assert!(!p.order().is_coarse(FrameId(0)));
+        assert!(p.order().grain(FrameId(0)) == Grain::Fine);
     }
 
     #[test]
@@ -129,7 +130,7 @@ mod tests {
             }
             for (f, flag) in coarse_flag.iter().enumerate() {
                 if let Some(flag) = flag {
-                    assert_eq!(p.order().is_coarse(FrameId(f as u32)), *flag);
+                    assert_eq!(p.order().grain(FrameId(f as u32)) == Grain::Coarse, *flag);
                 }
             }
         }

@@ -11,7 +11,7 @@
 //! unadvised frame that may leave: [`Advice::Cache`] first, [`Advice::High`] last. Advice of a resident page only
 //! rises; releasing it is `remove` and `insert` by the mechanism.
 use crate::table::{ADVISED, AHEAD, HELD, NONE, Table};
-use crate::{Advice, FrameId, PageAccess, ReclaimPolicy};
+use crate::{Advice, FrameId, Grain, PageAccess, ReclaimPolicy};
 use alloc::vec::Vec;
 use core::time::Duration;
 
@@ -53,6 +53,11 @@ pub trait Order: Send {
     /// See [`ReclaimPolicy::on_fetched`].
     fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         let _ = (access, pages, took);
+    }
+    /// The grain of the page in a resident `frame`, as far as the order remembers it.
+    fn grain(&self, frame: FrameId) -> Grain {
+        let _ = frame;
+        Grain::Fine
     }
     /// Bytes per frame of capacity beside the table (ghosts, shadows), rounded up.
     fn extra_bytes_per_page(&self) -> u32 {
@@ -245,6 +250,18 @@ impl<O: Order> ReclaimPolicy for Managed<O> {
 
     fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         self.order.on_fetched(access, pages, took);
+    }
+
+    fn remembered(&self, frame: FrameId) -> PageAccess {
+        let table = self.order.table();
+        let level = table.list(frame).checked_sub(ADVISED).map_or(0, |l| usize::from(l) + 1);
+        let advice = Advice::ALL.get(level).copied().unwrap_or_default();
+        PageAccess {
+            grain: self.order.grain(frame),
+            advice,
+            readahead: table.flag(frame, AHEAD),
+            ..PageAccess::default()
+        }
     }
 
     fn resident(&self) -> u32 {

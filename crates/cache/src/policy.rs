@@ -89,6 +89,12 @@ impl PageAccess {
     pub const fn coarse(block: u64, request_bytes: u32) -> PageAccess {
         PageAccess { request_bytes, grain: Grain::Coarse, ..PageAccess::fine(block) }
     }
+    /// A page of which only the grain is known: of a request of one page, or of one stripe.
+    #[must_use]
+    pub fn of_grain(block: u64, grain: Grain, stripe_bytes: u64) -> PageAccess {
+        let request_bytes = if grain == Grain::Fine { types::PAGE_BYTES as u64 } else { stripe_bytes };
+        PageAccess { grain, ..PageAccess::of_request(block, request_bytes, stripe_bytes) }
+    }
     /// The page of a request of `request_bytes` on a file striped by `stripe_bytes`.
     #[must_use]
     pub fn of_request(block: u64, request_bytes: u64, stripe_bytes: u64) -> PageAccess {
@@ -171,6 +177,13 @@ pub trait ReclaimPolicy: Send {
     /// from it; others ignore it.
     fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         let _ = (access, pages, took);
+    }
+
+    /// What the policy knows of the page in a resident `frame` and the mechanism may not: its grain, its advice, and
+    /// whether it waits for its first reader. The rest says nothing. A policy that takes the place of this one is told.
+    fn remembered(&self, frame: FrameId) -> PageAccess {
+        let _ = frame;
+        PageAccess::default()
     }
 
     /// Resident frames.

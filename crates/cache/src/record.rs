@@ -1,18 +1,23 @@
 //! Record and replay: a log of calls taken from a running cache gives the same answers in a fresh policy.
 //!
 //! The text form has one call a line and is meant for bug reports and comparisons, not for the data path:
-//! `i FRAME ACCESS` insert, `t FRAME ACCESS` touch, `r FRAME` remove, `f ACCESS PAGES NS` fetched,
+//! `a ACCESS +` or `-` admits, `i FRAME ACCESS` insert, `t FRAME ACCESS` touch, `r FRAME` remove, `f ACCESS PAGES NS` fetched,
+//! `p NAME` a switch,
 //! `e WANT FRAME+ FRAME- ... = FRAME ...` reclaim with each frame asked, what the mechanism
 //! answered, and the victims. ACCESS is `BLOCK:BYTES:FLAGS` with the block in hexadecimal and the flags
 //! `f` or `c` (grain), `0`..`4` (advice), `a` (readahead), `w` (write).
+use crate::reclaimer::Registry;
 use crate::{Advice, CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy};
 use alloc::{boxed::Box, collections::BTreeSet, format, string::String, string::ToString, vec::Vec};
-use core::fmt::Write as _;
+use core::fmt::{self, Write as _};
 use core::time::Duration;
+use types::record::{self, HEAD, Replay, ReplayError, Step};
 
 /// One call and its answer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Call {
+    /// [`ReclaimPolicy::admits`] and its answer.
+    Admits(PageAccess, bool),
     /// [`ReclaimPolicy::insert`].
     Insert(FrameId, PageAccess),
     /// [`ReclaimPolicy::touch`].
@@ -32,117 +37,76 @@ pub enum Call {
     },
 }
 
-/// What a policy was built from and what happened to it.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Log {
-    /// Registry name.
-    pub policy: String,
-    /// Its configuration.
-    pub config: CacheConfig,
-    /// All calls since it was empty.
-    pub calls: Vec<Call>,
+const FORMAT: &str = "stria-cache-log 1";
+
+/// The header of a log.
+pub(crate) fn header(policy: &str, config: &CacheConfig) -> String {
+    let capacity = ("capacity_pages", config.capacity_pages.to_string());
+    let keys = CacheConfig::KEYS.iter().map(|key| (*key, config.get(key).unwrap_or_default()));
+    record::header(FORMAT, policy, core::iter::once(capacity).chain(keys))
 }
 
-/// The first call of a log that a policy answers differently.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Divergence {
-    /// Index in [`Log::calls`].
-    pub call: usize,
-    /// The recorded call and answer.
-    pub recorded: Call,
-    /// The same call with the answer it gets now. Frames asked beyond the recorded ones are answered "no".
-    pub replayed: Call,
+/// Gives a log to fresh policies of a registry and compares the answers; returns the number of calls.
+///
+/// # Errors
+/// [`ReplayError`] at the first line that differs. A call that no mechanism may make is a line that cannot be read.
+pub fn replay(log: &str, registry: Registry) -> Result<usize, ReplayError> {
+    record::replay_with(log, |policy, settings| Fresh::new(registry, policy, settings))
 }
 
-const MAGIC: &str = "stria-cache-log 1";
+struct Fresh {
+    registry: Registry,
+    policy: Box<dyn ReclaimPolicy>,
+    config: CacheConfig,
+    resident: BTreeSet<FrameId>,
+}
 
-impl Log {
-    /// Gives all calls to `policy`, a fresh one of the same configuration, and compares the answers.
-    ///
-    /// # Errors
-    /// The first [`Divergence`].
-    pub fn replay(&self, policy: &mut dyn ReclaimPolicy) -> Result<(), Box<Divergence>> {
-        for (call, recorded) in self.calls.iter().enumerate() {
-            let replayed = perform(recorded, policy);
-            if replayed != *recorded {
-                return Err(Box::new(Divergence { call, recorded: recorded.clone(), replayed }));
-            }
-        }
-        Ok(())
+impl Fresh {
+    fn new(registry: Registry, policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
+        let Some((("capacity_pages", pages), settings)) = settings.split_first() else { return Err(HEAD) };
+        let pages = pages.parse().ok().filter(|p| (1..=crate::table::CAPACITY_MAX).contains(p)).ok_or(HEAD)?;
+        let mut config = CacheConfig::new(pages);
+        settings.iter().try_for_each(|(key, value)| config.set(key, value)).map_err(|_| HEAD)?;
+        let policy = registry(policy, &config).map_err(|_| ReplayError::Policy(policy.to_string()))?;
+        Ok(Fresh { registry, policy, config, resident: BTreeSet::new() })
     }
-
-    /// The text form.
-    #[must_use]
-    pub fn to_text(&self) -> String {
-        let mut out = format!("{MAGIC} {} capacity_pages={}", self.policy, self.config.capacity_pages);
-        for key in CacheConfig::KEYS {
-            let _ = write!(out, " {key}={}", self.config.get(key).unwrap_or_default());
-        }
-        out.push('\n');
-        for call in &self.calls {
-            write_call(&mut out, call);
-            out.push('\n');
-        }
-        out
-    }
-
-    /// Reads the text form. What comes back can be replayed: it asks nothing of a policy that its contract forbids.
-    ///
-    /// # Errors
-    /// A sentence naming the line.
-    pub fn from_text(text: &str) -> Result<Log, String> {
-        let mut lines = text.lines();
-        let head = lines.next().and_then(|l| l.strip_prefix(MAGIC)).ok_or("line 1: not a cache log of version 1")?;
-        let mut words = head.split_whitespace();
-        let policy = words.next().ok_or("line 1: no policy name")?.to_string();
-        let mut config = None;
-        for word in words {
-            let (key, value) = word.split_once('=').ok_or_else(|| format!("line 1: '{word}' is not key=value"))?;
-            match (&mut config, key) {
-                (None, "capacity_pages") => config = Some(CacheConfig::new(capacity(value)?)),
-                (Some(config), _) => config.set(key, value).map_err(|e| format!("line 1: {e}"))?,
-                (None, _) => return Err("line 1: capacity_pages must come first".to_string()),
-            }
-        }
-        let config = config.ok_or("line 1: no capacity_pages")?;
-        let mut calls = Vec::new();
-        let mut resident = BTreeSet::new();
-        for (i, line) in lines.enumerate() {
-            let call = read_call(line).ok_or_else(|| format!("line {}: '{line}'", i + 2))?;
-            follow(&call, config.capacity_pages, &mut resident).map_err(|e| format!("line {}: {e}", i + 2))?;
-            calls.push(call);
-        }
-        Ok(Log { policy, config, calls })
+    /// Keeps the set of resident frames over a call; refuses what no mechanism may ask of a policy.
+    fn follow(&mut self, call: &Call) -> Option<()> {
+        let legal = match call {
+            Call::Insert(frame, _) => frame.0 < self.config.capacity_pages && self.resident.insert(*frame),
+            Call::Touch(frame, _) => self.resident.contains(frame),
+            Call::Remove(frame) => self.resident.remove(frame),
+            Call::Reclaim { victims, .. } => victims.iter().all(|v| self.resident.remove(v)),
+            Call::Admits(..) | Call::Fetched(..) => true,
+        };
+        legal.then_some(())
     }
 }
 
-/// Keeps the set of resident frames over a call; refuses what no mechanism may ask of a policy.
-fn follow(call: &Call, capacity_pages: u32, resident: &mut BTreeSet<FrameId>) -> Result<(), String> {
-    let absent = |frame: &FrameId| format!("frame {} is not resident", frame.0);
-    match call {
-        Call::Insert(frame, _) if frame.0 >= capacity_pages => {
-            return Err(format!("frame {} is beyond the capacity of {capacity_pages} pages", frame.0));
-        }
-        Call::Insert(frame, _) if !resident.insert(*frame) => return Err(format!("frame {} is resident", frame.0)),
-        Call::Touch(frame, _) if !resident.contains(frame) => return Err(absent(frame)),
-        Call::Remove(frame) if !resident.remove(frame) => return Err(absent(frame)),
-        Call::Reclaim { victims, .. } => {
-            if let Some(frame) = victims.iter().find(|v| !resident.remove(v)) {
-                return Err(absent(frame));
-            }
-        }
-        _ => {}
+impl Replay for Fresh {
+    const FORMAT: &'static str = FORMAT;
+    fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
+        Fresh::new(crate::build, policy, settings)
     }
-    Ok(())
+    fn step<'a>(&mut self, line: &'a str) -> Option<Step<'a>> {
+        if let Some(policy) = line.strip_prefix("p ") {
+            self.policy = (self.registry)(policy, &self.config).ok()?;
+            self.resident.clear();
+            return Some(Step::Context);
+        }
+        let call = read_call(line)?;
+        self.follow(&call)?;
+        let mut replayed = Vec::new();
+        write_call(&mut replayed, &perform(&call, &mut *self.policy));
+        replayed.pop();
+        Some(Step::Call(line, String::from_utf8(replayed).ok()?))
+    }
 }
 
-fn capacity(value: &str) -> Result<u32, String> {
-    let pages = value.parse().ok().filter(|p| (1..=crate::table::CAPACITY_MAX).contains(p));
-    pages.ok_or_else(|| format!("line 1: capacity_pages '{value}' is out of range"))
-}
-
+/// The same call with the answer it gets now. Frames asked beyond the recorded ones are answered "no".
 fn perform(call: &Call, policy: &mut dyn ReclaimPolicy) -> Call {
     match call {
+        Call::Admits(access, _) => return Call::Admits(*access, policy.admits(access)),
         Call::Insert(frame, access) => policy.insert(*frame, *access),
         Call::Touch(frame, access) => policy.touch(*frame, *access),
         Call::Remove(frame) => policy.remove(*frame),
@@ -162,38 +126,53 @@ fn perform(call: &Call, policy: &mut dyn ReclaimPolicy) -> Call {
     call.clone()
 }
 
-fn write_access(out: &mut String, a: &PageAccess) {
-    let grain = if a.grain == Grain::Fine { 'f' } else { 'c' };
-    let _ = write!(out, " {:x}:{}:{grain}{}", a.block, a.request_bytes, a.advice as u8);
-    out.push_str(if a.readahead { "a" } else { "" });
-    out.push_str(if a.write { "w" } else { "" });
+/// The line that says that a fresh policy took the old one's place.
+pub(crate) fn write_switch(out: &mut Vec<u8>, policy: &str) {
+    out.extend(format!("p {policy}\n").bytes());
 }
 
-fn write_call(out: &mut String, call: &Call) {
-    // Writing to a String cannot fail.
+/// A call's line.
+pub(crate) fn write_call(out: &mut Vec<u8>, call: &Call) {
+    let mut line = Line(out);
+    // Writing to memory cannot fail.
     let _ = match call {
-        Call::Insert(f, _) => write!(out, "i {}", f.0),
-        Call::Touch(f, _) => write!(out, "t {}", f.0),
-        Call::Remove(f) => write!(out, "r {}", f.0),
-        Call::Fetched(..) => write!(out, "f"),
-        Call::Reclaim { want, .. } => write!(out, "e {want}"),
+        Call::Admits(a, yes) => writeln!(line, "a {} {}", Access(a), sign(*yes)),
+        Call::Insert(f, a) => writeln!(line, "i {} {}", f.0, Access(a)),
+        Call::Touch(f, a) => writeln!(line, "t {} {}", f.0, Access(a)),
+        Call::Remove(f) => writeln!(line, "r {}", f.0),
+        Call::Fetched(a, pages, took) => writeln!(line, "f {} {pages} {}", Access(a), took.as_nanos()),
+        Call::Reclaim { want, asked, victims } => write_reclaim(&mut line, *want, asked, victims),
     };
-    match call {
-        Call::Insert(_, a) | Call::Touch(_, a) => write_access(out, a),
-        Call::Remove(_) => {}
-        Call::Fetched(a, pages, took) => {
-            write_access(out, a);
-            let _ = write!(out, " {pages} {}", took.as_nanos());
-        }
-        Call::Reclaim { asked, victims, .. } => {
-            for (f, yes) in asked {
-                let _ = write!(out, " {}{}", f.0, if *yes { '+' } else { '-' });
-            }
-            out.push_str(" =");
-            for v in victims {
-                let _ = write!(out, " {}", v.0);
-            }
-        }
+}
+
+fn write_reclaim(line: &mut Line<'_>, want: u32, asked: &[(FrameId, bool)], victims: &[FrameId]) -> fmt::Result {
+    write!(line, "e {want}")?;
+    asked.iter().try_for_each(|(f, yes)| write!(line, " {}{}", f.0, sign(*yes)))?;
+    line.write_str(" =")?;
+    victims.iter().try_for_each(|v| write!(line, " {}", v.0))?;
+    line.write_char('\n')
+}
+
+fn sign(yes: bool) -> char {
+    if yes { '+' } else { '-' }
+}
+
+struct Line<'a>(&'a mut Vec<u8>);
+impl fmt::Write for Line<'_> {
+    fn write_str(&mut self, text: &str) -> fmt::Result {
+        self.0.extend(text.bytes());
+        Ok(())
+    }
+}
+
+struct Access<'a>(&'a PageAccess);
+impl fmt::Display for Access<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let a = self.0;
+        let grain = if a.grain == Grain::Fine { 'f' } else { 'c' };
+        write!(f, "{:x}:{}:{grain}{}", a.block, a.request_bytes, a.advice as u8)?;
+        f.write_str(if a.readahead { "a" } else { "" })?;
+        f.write_str(if a.write { "w" } else { "" })
     }
 }
 
@@ -223,6 +202,14 @@ fn read_call(line: &str) -> Option<Call> {
     let mut words = line.split(' ');
     let verb = words.next()?;
     let call = match verb {
+        "a" => {
+            let access = read_access(words.next()?)?;
+            match words.next()? {
+                "+" => Call::Admits(access, true),
+                "-" => Call::Admits(access, false),
+                _ => return None,
+            }
+        }
         "i" => Call::Insert(frame(words.next()?)?, read_access(words.next()?)?),
         "t" => Call::Touch(frame(words.next()?)?, read_access(words.next()?)?),
         "r" => Call::Remove(frame(words.next()?)?),
@@ -248,92 +235,4 @@ fn read_call(line: &str) -> Option<Call> {
 
 fn frame(word: &str) -> Option<FrameId> {
     word.parse().ok().map(FrameId)
-}
-
-/// A policy that writes down its calls. Recording ends after `calls_max` calls; the policy goes on.
-pub struct Recorder {
-    inner: Box<dyn ReclaimPolicy>,
-    log: Log,
-    calls_max: usize,
-    not_recorded: u64,
-}
-
-impl Recorder {
-    /// Wraps `inner`, which must be empty and built from `config`. Keeps at most `calls_max` calls (32 to 64 bytes
-    /// each, and 8 per frame asked).
-    ///
-    /// # Panics
-    /// When `inner` is not empty.
-    #[must_use]
-    pub fn new(inner: Box<dyn ReclaimPolicy>, config: CacheConfig, calls_max: usize) -> Recorder {
-        assert!(inner.resident() == 0, "a recording starts with an empty policy");
-        let log = Log { policy: inner.name().to_string(), config, calls: Vec::new() };
-        Recorder { inner, log, calls_max, not_recorded: 0 }
-    }
-
-    /// The calls so far.
-    #[must_use]
-    pub fn log(&self) -> &Log {
-        &self.log
-    }
-
-    /// Calls that came after the limit and are not in the log. `admits`, a question, is not recorded.
-    #[must_use]
-    pub fn not_recorded(&self) -> u64 {
-        self.not_recorded
-    }
-
-    fn write(&mut self, call: impl FnOnce() -> Call) {
-        if self.log.calls.len() < self.calls_max {
-            self.log.calls.push(call());
-        } else {
-            self.not_recorded += 1;
-        }
-    }
-}
-
-impl ReclaimPolicy for Recorder {
-    fn name(&self) -> &'static str {
-        self.inner.name()
-    }
-    fn admits(&self, access: &PageAccess) -> bool {
-        self.inner.admits(access)
-    }
-    fn insert(&mut self, frame: FrameId, access: PageAccess) {
-        self.write(|| Call::Insert(frame, access));
-        self.inner.insert(frame, access);
-    }
-    fn touch(&mut self, frame: FrameId, access: PageAccess) {
-        self.write(|| Call::Touch(frame, access));
-        self.inner.touch(frame, access);
-    }
-    fn remove(&mut self, frame: FrameId) {
-        self.write(|| Call::Remove(frame));
-        self.inner.remove(frame);
-    }
-    fn reclaim(&mut self, want: u32, can_evict: &mut dyn FnMut(FrameId) -> bool, victims: &mut Vec<FrameId>) {
-        let before = victims.len();
-        let mut asked = Vec::new();
-        let mut ask = |f: FrameId| {
-            let answer = can_evict(f);
-            asked.push((f, answer));
-            answer
-        };
-        self.inner.reclaim(want, &mut ask, victims);
-        self.write(|| Call::Reclaim { want, asked, victims: victims[before..].to_vec() });
-    }
-    fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
-        self.write(|| Call::Fetched(*access, pages, took));
-        self.inner.on_fetched(access, pages, took);
-    }
-    fn resident(&self) -> u32 {
-        self.inner.resident()
-    }
-    fn metadata_bytes_per_page(&self) -> u32 {
-        self.inner.metadata_bytes_per_page()
-    }
-    fn counters(&self, into: &mut Vec<(&'static str, u64)>) {
-        self.inner.counters(into);
-        into.push(("calls_not_recorded", self.not_recorded));
-    }
 }

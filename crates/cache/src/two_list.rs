@@ -189,12 +189,6 @@ impl TwoList {
             }
         }
     }
-
-    /// Whether `frame` carries the coarse flag.
-    #[cfg(test)]
-    pub(crate) fn is_coarse(&self, frame: FrameId) -> bool {
-        self.table.flag(frame, COARSE)
-    }
 }
 
 impl Order for TwoList {
@@ -276,6 +270,10 @@ impl Order for TwoList {
             self.demote();
             self.table.tail(INACTIVE).or_else(|| self.ring_tail())
         })
+    }
+
+    fn grain(&self, frame: FrameId) -> Grain {
+        if self.table.flag(frame, COARSE) { Grain::Coarse } else { Grain::Fine }
     }
 
     fn counters(&self, into: &mut Vec<(&'static str, u64)>) {

@@ -1,9 +1,12 @@
 //! What holds for every policy of the registry: conformance, replay, size, names, misuse.
-use cache::record::{Call, Log, Recorder};
-use cache::{CacheConfig, FrameId, PageAccess, ReclaimPolicy, block_id, build, reference_markdown, registry};
+use cache::record::replay;
+use cache::{
+    CacheConfig, FrameId, PageAccess, ReclaimPolicy, Reclaimer, block_id, build, reference_markdown, registry,
+};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::Duration;
 use types::Rng;
+use types::record::{HEAD, ReplayError};
 
 #[test]
 fn every_policy_keeps_its_promises_under_random_operations() {
@@ -100,10 +103,10 @@ fn the_model_finds_policies_that_are_wrong_and_passes_a_plain_fifo() {
     assert!(run(5).is_ok());
 }
 
-/// A recording of a random workload in a cache of `pages` pages.
-fn recording(policy: &str, seed: u64) -> Log {
-    let config = CacheConfig::new(500);
-    let mut p = Recorder::new(build(policy, &config).expect("it is registered"), config, 200_000);
+/// A recording of a random workload in a cache of 500 pages.
+fn recording(policy: &str, seed: u64) -> String {
+    let mut p = Reclaimer::new(policy, CacheConfig::new(500)).expect("it is registered");
+    p.record(8 << 20, &mut |_| 0).expect("it is registered");
     let mut rng = Rng::new(seed);
     let mut block_in = vec![None; 500];
     let mut free: Vec<FrameId> = (0..500).map(FrameId).collect();
@@ -131,21 +134,17 @@ fn recording(policy: &str, seed: u64) -> Log {
         p.on_fetched(&access, 1, Duration::from_micros(rng.below(9_000)));
         block_in[f.0 as usize] = Some(block);
     }
-    assert_eq!(p.not_recorded(), 0);
-    p.log().clone()
+    let log = p.take_record().expect("it was recorded");
+    assert_eq!(log.left_out(), 0);
+    log.text().to_string()
 }
 
 #[test]
-fn a_recorded_log_replays_to_identical_answers_through_its_text_form() {
+fn a_recorded_log_replays_to_identical_answers() {
     for entry in registry() {
         let log = recording(entry.name, 5);
-        assert!(log.calls.iter().any(|c| matches!(c, Call::Reclaim { victims, .. } if !victims.is_empty())));
-        let read = Log::from_text(&log.to_text()).unwrap();
-        assert_eq!(read, log);
-        let mut fresh = build(&read.policy, &read.config).unwrap();
-        if let Err(d) = read.replay(&mut *fresh) {
-            panic!("{}: {d:?}", entry.name);
-        }
+        assert!(log.lines().any(|l| l.starts_with("e 16 ") && !l.ends_with('=')), "victims are answers");
+        assert_eq!(replay(&log, build), Ok(log.lines().count() - 1), "{}", entry.name);
     }
 }
 
@@ -153,19 +152,35 @@ fn a_recorded_log_replays_to_identical_answers_through_its_text_form() {
 fn replay_into_another_policy_diverges() {
     let log = recording("lru", 6);
     for other in ["fgf_lru", "sieve", "s3fifo"] {
-        let mut p = build(other, &log.config).unwrap();
-        assert!(log.replay(&mut *p).is_err(), "{other} answers like lru");
+        let other_log = log.replacen("policy=lru ", &format!("policy={other} "), 1);
+        assert!(matches!(replay(&other_log, build), Err(ReplayError::Diverged { .. })), "{other} answers like lru");
     }
 }
 
 #[test]
 fn a_damaged_log_is_refused_with_its_line() {
-    let text = recording("lru", 7).to_text();
-    assert!(Log::from_text("").is_err());
-    assert!(Log::from_text(&text.replacen("log 1", "log 2", 1)).is_err());
-    for bad in ["i 5", "t x 0:0:f0", "i 1 0:0:g0", "i 1 0:0:f9", "i 1 0:0:f0z", "e 5 3", "e 5 3* =", "q 1", "r 1 2"] {
-        let error = Log::from_text(&format!("{text}{bad}\n")).unwrap_err();
-        assert!(error.contains(&format!("line {}", text.lines().count() + 1)), "{bad}: {error}");
+    let text = recording("lru", 7);
+    for head in [("log 1", "log 2"), ("capacity_pages=500", "capacity_pages=0"), ("policy=lru ", "policy=lru x=1 ")] {
+        assert_eq!(replay(&text.replacen(head.0, head.1, 1), build), Err(HEAD));
+    }
+    assert_eq!(replay("", build), Err(HEAD));
+    for bad in [
+        "i 5",
+        "t x 0:0:f0",
+        "i 1 0:0:g0",
+        "i 1 0:0:f9",
+        "i 1 0:0:f0z",
+        "e 5 3",
+        "e 5 3* =",
+        "q 1",
+        "r 1 2",
+        "p fgf",
+        "i 500 0:0:f0",
+        "r 500",
+        "a 0:0:f0 ?",
+    ] {
+        let error = replay(&format!("{text}{bad}\n"), build).unwrap_err();
+        assert_eq!(error, ReplayError::Syntax { line: text.lines().count() + 1 }, "{bad}");
     }
 }
 

@@ -1,7 +1,7 @@
 //! Logs of a cache: none panics the reader or a policy, or takes more memory than it justifies.
 #![allow(clippy::unwrap_used)]
-use cache::record::{Log, Recorder};
-use cache::{Advice, CacheConfig, FrameId, Grain, PageAccess, build, registry};
+use cache::record::replay;
+use cache::{Advice, CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy, Reclaimer, build, registry};
 use formats::fuzz::{Target, outcome_of};
 use formats::memory::Counting;
 use types::Rng;
@@ -12,11 +12,10 @@ static MEMORY: Counting = Counting;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn recorded(policy: &str) -> Vec<u8> {
-    let config = CacheConfig::new(16);
-    let mut r = Recorder::new(build(policy, &config).unwrap(), config, 400);
+    let mut r = Reclaimer::new(policy, CacheConfig::new(16)).unwrap();
+    r.record(1 << 16, &mut |_| 0).unwrap();
     let mut rng = Rng::named(5, policy);
     let mut resident = std::collections::BTreeSet::new();
-    use cache::ReclaimPolicy;
     for _ in 0..200 {
         let access = PageAccess {
             block: rng.below(64),
@@ -43,7 +42,7 @@ fn recorded(policy: &str) -> Vec<u8> {
             }
         }
     }
-    r.log().to_text().into_bytes()
+    r.take_record().unwrap().into_bytes()
 }
 
 #[test]
@@ -52,23 +51,26 @@ fn no_log_of_a_cache_panics() {
         name: "replay",
         root: ROOT,
         seeds: registry().iter().map(|p| recorded(p.name)).collect(),
-        words: &[b"4294967295", b"\ni 3 0:0:f0", b"\nr 3", b"\nt 3 0:0:c1", b"\ne 4 1+ 2- = 1", b"capacity_pages=1 "],
+        words: &[
+            b"4294967295",
+            b"\ni 3 0:0:f0",
+            b"\nr 3",
+            b"\nt 3 0:0:c1",
+            b"\ne 4 1+ 2- = 1",
+            b"capacity_pages=1 ",
+            b"\np arc",
+            b"\na 0:0:f0 +",
+        ],
         mend: None,
         memory: (2 << 20, 1 << 10),
     };
     target.run(|input| {
-        let text = String::from_utf8_lossy(input);
-        match Log::from_text(&text) {
-            // A policy's memory follows the capacity, which may be that of a large server.
-            Ok(log) if log.config.capacity_pages > 1 << 12 => 1,
-            Ok(log) => {
-                let Ok(mut policy) = build(&log.policy, &log.config) else { return 1 };
-                match log.replay(&mut *policy) {
-                    Ok(()) => 2,
-                    Err(d) => 3 + d.call as u64,
-                }
-            }
-            Err(e) => outcome_of(&e),
-        }
+        let outcome = replay(&String::from_utf8_lossy(input), small);
+        outcome_of(&format!("{:?}", outcome.map_err(|e| e.to_string())))
     });
+}
+
+/// A policy's memory follows the capacity, which may be that of a large server.
+fn small(policy: &str, config: &CacheConfig) -> Result<Box<dyn ReclaimPolicy>, String> {
+    if config.capacity_pages > 1 << 12 { Err("too large".into()) } else { build(policy, config) }
 }

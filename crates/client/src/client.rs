@@ -7,6 +7,7 @@ use cache::frames::FrameRun;
 use hashbrown::HashMap;
 use ldlm::{InodeBits, LockDesc, LockMode, LockPolicyData, ResourceId};
 use ptlrpc::{Callbacks, Import, ImportConfig};
+use readahead::Ahead;
 use rt::{LocalFuture, Nid, Rt};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
@@ -17,7 +18,6 @@ use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
-use crate::ahead::Ahead;
 use crate::inode::Inode;
 use crate::kernel::{KernelCache, NoKernel};
 use crate::locks::{LockOwner, Locks};
@@ -49,7 +49,6 @@ pub struct Client {
     pub(crate) given_up: RefCell<Vec<Fid>>,
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
-    pub(crate) readahead_budget: RefCell<readahead::Budget>,
     pub(crate) ahead: RefCell<Ahead>,
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
@@ -83,8 +82,7 @@ impl Client {
         let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
         let mut readahead = config.readahead.clone();
         readahead.budget_bytes_max = readahead.budget_bytes_max.min(config.cache_bytes / 2);
-        let budget = readahead::Budget::new(readahead.budget_bytes_max);
-        let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(JoinError)?;
+        let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(|e| JoinError(e.to_string()))?;
         let mut zeros = rt
             .frames()
             .alloc_run(cache::frames::RUN_FRAMES_MAX)
@@ -109,7 +107,6 @@ impl Client {
             given_up: RefCell::default(),
             listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
-            readahead_budget: RefCell::new(budget),
             ahead: RefCell::new(ahead),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),

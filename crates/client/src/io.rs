@@ -5,6 +5,7 @@ use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use readahead::record::Call;
 use readahead::{Facts, Plan};
 use types::{Extent, FsError, HandleId};
 use wire::Op;
@@ -87,7 +88,7 @@ impl Client {
     ) -> Result<Bulk, FsError> {
         let inode = &file.inode;
         let mut plan = Plan::default();
-        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_read(extent, facts, budget, plan));
+        self.plan(file, s, &mut plan, Call::Read(extent));
         self.prefetch(file, s, &plan);
         let mut pieces = s.layout.geometry().pieces(extent)?;
         let first = pieces.next();
@@ -106,7 +107,7 @@ impl Client {
                 whole
             }
         };
-        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_progress(extent, facts, budget, plan));
+        self.plan(file, s, &mut plan, Call::Progress(extent));
         self.prefetch(file, s, &plan);
         // The lock of the last piece vouches for its object as far as the read goes; of other objects' ends nothing is sure.
         let reaches = last.is_some_and(|p| s.objects[usize::from(p.stripe.0)].size() >= p.object.end);
@@ -126,29 +127,20 @@ impl Client {
         pages: (u64, u64),
         extent: Extent,
     ) {
-        if (pages.0..pages.1).all(|p| object.is_cached(p) || object.is_loading(p)) {
-            file.readahead.borrow_mut().on_blocked();
-            return;
-        }
+        let comes = (pages.0..pages.1).all(|p| object.is_cached(p) || object.is_loading(p));
         let mut plan = Plan::default();
-        self.plan(file, s, &mut plan, |ra, facts, budget, plan| ra.on_miss(extent, facts, budget, plan));
+        self.plan(file, s, &mut plan, if comes { Call::Blocked } else { Call::Miss(extent) });
         self.prefetch(file, s, &plan);
     }
 
-    fn plan(
-        &self,
-        file: &OpenFile,
-        s: &Striping,
-        plan: &mut Plan,
-        ask: impl FnOnce(&mut readahead::FileReadahead, &Facts, &mut readahead::Budget, &mut Plan),
-    ) {
+    fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
         let facts = Facts {
             file_size: file.inode.known_size(),
             stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
             rpc_bytes: self.config.rpc_pages_max as u64 * PAGE,
             lock: Extent::ALL,
         };
-        ask(&mut file.readahead.borrow_mut(), &facts, &mut self.readahead_budget.borrow_mut(), plan);
+        self.ahead.borrow_mut().call(&mut file.readahead.borrow_mut(), call, &facts, plan);
     }
 
     /// Starts what is to be read ahead.

@@ -97,6 +97,14 @@ impl Object {
             appending: Semaphore::new(1),
         })
     }
+    /// What policies know a page by.
+    pub(crate) fn block_id(&self, page: u64) -> u64 {
+        cache::block_id(self.id.0.seq ^ u64::from(self.id.0.oid) << 20, page)
+    }
+    /// A request's access, to one of its pages.
+    fn of_page(&self, page: u64, access: PageAccess) -> PageAccess {
+        PageAccess { block: self.block_id(page), ..access }
+    }
     pub(crate) fn resource(&self) -> ResourceId {
         ResourceId::extent(self.id.0)
     }
@@ -150,7 +158,7 @@ impl Object {
         let block = blocks.get_mut(&(page / BLOCK))?;
         let cached = block.pages[(page % BLOCK) as usize].as_ref()?;
         if let Some(access) = access {
-            self.cache.touch(cached.id, access);
+            self.cache.touch(cached.id, self.of_page(page, access));
             block.ahead &= !(1 << (page % BLOCK));
         }
         Some(cached.frame.clone())
@@ -225,7 +233,7 @@ impl Object {
     }
     /// Caches a frame as the page's bytes. False when there is no room.
     fn put(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) -> bool {
-        let Some(id) = self.cache.insert(self, page, access) else { return false };
+        let Some(id) = self.cache.insert(self, page, self.of_page(page, access)) else { return false };
         let mut blocks = self.blocks.borrow_mut();
         let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
         if access.readahead {
@@ -263,7 +271,7 @@ impl Object {
             }
             let bytes = cached.frame.bytes_mut().expect("made unique above");
             bytes[at..at + data.len()].copy_from_slice(data);
-            self.cache.touch(cached.id, access);
+            self.cache.touch(cached.id, self.of_page(page, access));
         } else {
             if !whole {
                 return Ok(None);

@@ -2,7 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use readahead::FileReadahead;
+use readahead::AheadFile;
 use types::{Fid, FsError, HandleId, Transno};
 use wire::mdt::{CloseRequest, Cred, LockBits, OpenReply, OpenRequest, SetBits};
 use wire::{Bytes, Op};
@@ -39,7 +39,7 @@ pub struct OpenFile {
     /// Written through this or another open since this one began.
     pub(crate) dirty: Cell<bool>,
     pub(crate) error_mark: Cell<u64>,
-    pub(crate) readahead: RefCell<FileReadahead>,
+    pub(crate) readahead: RefCell<AheadFile>,
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
     released: Cell<bool>,
@@ -219,7 +219,7 @@ impl Client {
             transno: Cell::new(transno),
             dirty: Cell::new(false),
             error_mark: Cell::new(inode.error_mark()),
-            readahead: RefCell::new(self.ahead.borrow().of_file()),
+            readahead: RefCell::new(self.ahead.borrow_mut().open()),
             lock_owners: RefCell::default(),
             released: Cell::new(false),
         });
@@ -267,7 +267,11 @@ impl Client {
             request.valid |= SetBits::ATIME;
             request.atime = inode.atime.get();
         }
-        file.readahead.replace(self.ahead.borrow().of_file()).close(&mut self.readahead_budget.borrow_mut());
+        {
+            let mut ahead = self.ahead.borrow_mut();
+            let ended = file.readahead.replace(ahead.open());
+            ahead.close(ended);
+        }
         let answer = self.mdt_call(Op::MdtClose, &request).await;
         self.opens.borrow_mut().remove(&file.handle.get().0);
         inode.opens.set(inode.opens.get() - 1);

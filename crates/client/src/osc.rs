@@ -226,12 +226,12 @@ impl Osc {
         }
         let brought = bulk.len().div_ceil(FRAME_BYTES) as u64;
         for (i, frame) in frames_of(bulk, object, self.rt.frames()).into_iter().enumerate() {
-            object.arrived(first + i as u64, frame, access.of_page(object, first + i as u64));
+            object.arrived(first + i as u64, frame, access);
         }
         // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
         if let Some(client) = self.client.upgrade() {
             for page in first + brought..end {
-                object.arrived(page, client.zeros.slice(0, 1), access.of_page(object, page));
+                object.arrived(page, client.zeros.slice(0, 1), access);
             }
         }
         drop(claim);
@@ -540,15 +540,6 @@ struct Claim<'a> {
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
         self.object.unclaim(self.first, self.end);
-    }
-}
-
-trait OfPage {
-    fn of_page(&self, object: &Object, page: u64) -> PageAccess;
-}
-impl OfPage for PageAccess {
-    fn of_page(&self, object: &Object, page: u64) -> PageAccess {
-        PageAccess { block: cache::block_id(object.id.0.seq ^ u64::from(object.id.0.oid) << 20, page), ..*self }
     }
 }
 

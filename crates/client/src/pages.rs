@@ -5,9 +5,11 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use cache::frames::FramePool;
-use cache::{CacheConfig, FrameId, PageAccess, ReclaimPolicy};
+use cache::{CacheConfig, FrameId, PageAccess, Reclaimer};
 use types::PAGE_BYTES;
+use types::record::Recordable as _;
 
+use crate::client::Client;
 use crate::object::Object;
 
 /// Pages reclaimed at a time.
@@ -20,7 +22,7 @@ struct Owner {
 
 pub(crate) struct PageCache {
     pool: FramePool,
-    policy: RefCell<Box<dyn ReclaimPolicy>>,
+    policy: RefCell<Reclaimer>,
     owners: RefCell<Vec<Option<Owner>>>,
     free: RefCell<Vec<u32>>,
     limit: Cell<usize>,
@@ -34,7 +36,8 @@ impl PageCache {
     pub(crate) fn new(pool: FramePool, bytes: u64, policy: &str) -> Result<Rc<PageCache>, String> {
         let limit = (bytes as usize / PAGE_BYTES).max(1024);
         let capacity = limit + limit / 4 + 4096;
-        let policy = Self::build(policy, capacity)?;
+        let pages = u32::try_from(capacity).map_err(|_| format!("a page cache of {capacity} pages is too large"))?;
+        let policy = Reclaimer::new(policy, CacheConfig::new(pages))?;
         Ok(Rc::new(PageCache {
             pool,
             policy: RefCell::new(policy),
@@ -46,10 +49,6 @@ impl PageCache {
             misses: Cell::new(0),
             limit_hits: Cell::new(0),
         }))
-    }
-    fn build(policy: &str, capacity: usize) -> Result<Box<dyn ReclaimPolicy>, String> {
-        let capacity = u32::try_from(capacity).map_err(|_| format!("a page cache of {capacity} pages is too large"))?;
-        cache::build(policy, &CacheConfig::new(capacity))
     }
     pub(crate) fn pool(&self) -> FramePool {
         self.pool
@@ -69,17 +68,20 @@ impl PageCache {
         self.limit.set((bytes as usize / PAGE_BYTES).clamp(1024, most));
         self.shrink(0);
     }
-    /// Replaces the policy under load: every page is introduced to the new one as a fine read.
+    /// Replaces the policy under load.
     pub(crate) fn set_policy(&self, name: &str) -> Result<(), String> {
-        let capacity = self.owners.borrow().len();
-        let mut next = Self::build(name, capacity)?;
-        for (id, owner) in self.owners.borrow().iter().enumerate() {
-            if let Some(o) = owner {
-                next.insert(FrameId(id as u32), PageAccess::fine(o.page));
-            }
-        }
-        *self.policy.borrow_mut() = next;
-        Ok(())
+        self.policy.borrow_mut().switch(name, &mut |f| self.block_in(f))
+    }
+    /// Works on the recording of the policy, as a parameter.
+    pub(crate) fn recorded<T>(&self, work: impl FnOnce(&mut cache::Recorded<'_>) -> T) -> T {
+        let reclaimer = &mut self.policy.borrow_mut();
+        work(&mut cache::Recorded { reclaimer, block_of: &mut |f| self.block_in(f) })
+    }
+    /// The block that a frame holds; one whose object is gone will not be asked for again.
+    fn block_in(&self, frame: FrameId) -> u64 {
+        let owners = self.owners.borrow();
+        let owner = owners[frame.0 as usize].as_ref().expect("a resident frame has an owner");
+        owner.object.upgrade().map_or(owner.page, |object| object.block_id(owner.page))
     }
 
     /// Registers a page; gives its id, or `None` when the cache is so full of dirty pages that it cannot stay.
@@ -135,5 +137,25 @@ impl PageCache {
                 object.reclaimed(o.page);
             }
         }
+    }
+}
+
+impl Client {
+    /// The recording of the page cache's policy: `on`, what the last check said, or `off`.
+    #[must_use]
+    pub fn cache_record(&self) -> String {
+        self.pages.recorded(|r| r.record_param())
+    }
+    /// Records the page cache's policy: a size of memory starts, `check` ends and replays, `off` drops.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn set_cache_record(&self, text: &str) -> Result<(), String> {
+        self.pages.recorded(|r| r.set_record_param(text))
+    }
+    /// Ends the recording of the page cache's policy and hands it out, for [`cache::record::replay`].
+    #[must_use]
+    pub fn take_cache_record(&self) -> Option<types::record::Recording> {
+        self.pages.recorded(|r| r.tape().take())
     }
 }

@@ -173,6 +173,96 @@ fn a_reader_that_becomes_a_writer_sends_its_own_lock_back_along() {
     });
 }
 
+/// Reads and writes of two files at a time, more than the cache holds.
+async fn work(c: &Rc<Client>, dir: &str) {
+    let load = (0..2u64).map(|i| {
+        let (c, name) = (c.clone(), format!("{dir}{i}"));
+        async move {
+            let file = create(&c, Fid::ROOT, &name).await;
+            let mut rng = types::Rng::named(i, &name);
+            for step in 0..60u64 {
+                let (at, bytes) = (rng.below(12) * MIB, 1 + rng.below(3 * MIB));
+                if rng.chance(0.5) {
+                    c.write(&file, at, &vec![step as u8; bytes as usize]).await.unwrap();
+                }
+                c.read(&file, step * 300_000, 300_000).await.unwrap();
+                c.read(&file, at, 4096).await.unwrap();
+            }
+            c.release(&file).await.unwrap();
+        }
+    });
+    let load = load.map(|l| Box::pin(l) as rt::LocalFuture<()>).collect();
+    rt::sync::join_all(load).await;
+}
+
+#[test]
+fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_same_answers() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "record", 2, 128 * MIB).await;
+        let config = ClientConfig { cache_bytes: 8 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
+        let c = join(&world.rt, config, 2, PATIENCE).await.unwrap();
+        let open = create(&c, Fid::ROOT, "open").await;
+        for policy in ["adaptive", "fgf_lru+ring", "arc"] {
+            c.set_cache_policy(policy).unwrap();
+            c.set_readahead("max_read_ahead_mb", "4").unwrap();
+            work(&c, policy).await;
+            c.write(&open, 0, &vec![1; 4 << 20]).await.unwrap();
+            c.read(&open, 0, 1 << 20).await.unwrap();
+            c.set_cache_record("16M").unwrap();
+            c.set_readahead_record("16M").unwrap();
+            assert_eq!((c.cache_record().as_str(), c.readahead_record().as_str()), ("on", "on"));
+            work(&c, policy).await;
+            c.set_cache_policy("s3fifo").unwrap();
+            c.set_readahead_policy("ondemand").unwrap();
+            c.set_readahead("max_read_ahead_mb", "2").unwrap();
+            work(&c, "later").await;
+            c.read(&open, 1 << 20, 3 << 20).await.unwrap();
+            c.set_readahead_policy("parallel").unwrap();
+            c.set_cache_record("check").unwrap();
+            c.set_readahead_record("check").unwrap();
+            for (said, calls_min) in [(c.cache_record(), 10_000), (c.readahead_record(), 300)] {
+                assert!(said.ends_with("calls replayed, the same answers"), "{policy}: {said}");
+                let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
+                assert!(calls > calls_min, "{policy}: {said}");
+            }
+        }
+    });
+}
+
+#[test]
+fn a_policy_of_a_clients_cache_knows_a_page_by_the_same_block_whenever_it_comes() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "blocks", 1, 64 * MIB).await;
+        let c = world.client().await;
+        c.set_cache_record("1M").unwrap();
+        let file = create(&c, Fid::ROOT, "f").await;
+        for _ in 0..2 {
+            c.write(&file, 0, &[1; 20_000]).await.unwrap();
+            c.read(&file, 0, 20_000).await.unwrap();
+        }
+        let log = c.take_cache_record().unwrap();
+        let mut block_in = std::collections::BTreeMap::new();
+        let (mut inserted, mut touched) = (0, 0);
+        for line in log.text().lines() {
+            let words: Vec<_> = line.split(' ').collect();
+            match words[..] {
+                ["i", frame, access] => {
+                    inserted += 1;
+                    block_in.insert(frame, access.split(':').next().unwrap());
+                }
+                ["t", frame, access] => {
+                    touched += 1;
+                    assert_eq!(access.split(':').next(), block_in.get(frame).copied(), "{line}");
+                }
+                _ => {}
+            }
+        }
+        assert_eq!((inserted, touched), (5, 15));
+        let blocks: std::collections::BTreeSet<_> = block_in.values().collect();
+        assert_eq!(blocks.len(), 5, "every page has its own");
+    });
+}
+
 #[test]
 fn a_full_target_refuses_writes_keeps_what_it_took_and_takes_more_when_something_went() {
     on_a_shard(async |rt| {

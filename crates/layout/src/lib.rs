@@ -29,7 +29,7 @@ pub mod xattr;
 pub use allocator::{
     AllocError, AllocPolicy, Allocator, Candidate, OstFacts, POLICIES, POLICY_DEFAULT, PolicyEntry, UnknownPolicy,
 };
-pub use config::{AllocConfig, ConfigError, KeyDoc};
+pub use config::AllocConfig;
 pub use geometry::{FILE_SIZE_MAX, Geometry, MapError, Piece, Pieces, StripeExtent, StripeExtents, StripeIndex};
 pub use layout_type::{Layout, LayoutError, Pattern, StripeObject, StripeSize};
 pub use pool::{POOL_NAME_BYTES_MAX, PoolError, PoolName};

@@ -9,8 +9,10 @@
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
-use core::fmt::{self, Write};
+use types::record::{self, HEAD, Recording, Replay, Step as Line};
 use types::{OstIndex, Rng};
+
+pub use types::record::ReplayError;
 
 use crate::allocator::{AllocError, Allocator, OstFacts};
 use crate::config::AllocConfig;
@@ -18,61 +20,18 @@ use crate::layout_type::StripeSize;
 use crate::pool::PoolName;
 use crate::spec::Resolved;
 
-const HEADER: &str = "stria-layout-log 1";
-
 /// An allocator that writes a log of its calls.
 pub struct Recorder {
     allocator: Allocator,
-    log: String,
-    log_bytes_max: usize,
-    dropped: u64,
+    log: Recording,
 }
-
-/// Why a log and a fresh allocator part.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReplayError {
-    /// A line cannot be read.
-    Syntax {
-        /// Line number from 1.
-        line: usize,
-    },
-    /// The log's policy does not exist here.
-    Policy(String),
-    /// Another answer.
-    Diverged {
-        /// Line number from 1.
-        line: usize,
-        /// The answer in the log.
-        recorded: String,
-        /// The answer now.
-        replayed: String,
-    },
-}
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplayError::Syntax { line } => write!(f, "line {line} of the log cannot be read"),
-            ReplayError::Policy(name) => write!(f, "the log was made by allocator '{name}', which does not exist here"),
-            ReplayError::Diverged { line, recorded, replayed } => {
-                write!(f, "line {line}: the log says '{recorded}', the replay '{replayed}'")
-            }
-        }
-    }
-}
-impl core::error::Error for ReplayError {}
 
 impl Recorder {
     /// Records what a fresh `allocator` is asked and answers, up to `log_bytes_max` bytes; calls beyond are counted.
     #[must_use]
     pub fn new(allocator: Allocator, log_bytes_max: usize) -> Recorder {
-        let mut log = format!("{HEADER} policy={}", allocator.policy());
-        for k in AllocConfig::KEYS {
-            let value = allocator.config().get(k.key).expect("every key of the table has a value");
-            write!(log, " {}={value}", k.key).expect("a String takes everything");
-        }
-        log.push('\n');
-        Recorder { allocator, log, log_bytes_max, dropped: 0 }
+        let head = record::header(Fresh::FORMAT, allocator.policy(), allocator.config().texts());
+        Recorder { allocator, log: Recording::new(head.into_bytes(), log_bytes_max) }
     }
     /// As [`Allocator::allocate`].
     ///
@@ -82,23 +41,18 @@ impl Recorder {
         let dice = rng.next_u64();
         let answer = self.allocator.allocate_with(osts, ask, dice);
         let line = line_of(osts, ask, dice, &answer);
-        // A log with a hole would not replay: once a line does not fit, no later one is kept.
-        if self.dropped == 0 && self.log.len() + line.len() <= self.log_bytes_max {
-            self.log.push_str(&line);
-        } else {
-            self.dropped += 1;
-        }
+        self.log.write(|out| out.extend(line.bytes()));
         answer
     }
     /// The log so far.
     #[must_use]
     pub fn log(&self) -> &str {
-        &self.log
+        self.log.text()
     }
     /// Calls that did not fit.
     #[must_use]
     pub fn dropped(&self) -> u64 {
-        self.dropped
+        self.log.left_out()
     }
 }
 
@@ -107,36 +61,23 @@ impl Recorder {
 /// # Errors
 /// [`ReplayError`] at the first line that differs.
 pub fn replay(log: &str) -> Result<usize, ReplayError> {
-    let mut lines = log.lines().enumerate();
-    let header = lines.next().map(|l| l.1).unwrap_or_default();
-    let mut allocator = fresh(header)?;
-    let mut calls = 0;
-    for (i, line) in lines {
-        let syntax = ReplayError::Syntax { line: i + 1 };
-        let (call, recorded) = line.split_once(" -> ").ok_or(syntax.clone())?;
-        let (osts, ask, dice) = parse_call(call).ok_or(syntax)?;
-        let replayed = answer_text(&allocator.allocate_with(&osts, &ask, dice));
-        if replayed != recorded {
-            return Err(ReplayError::Diverged { line: i + 1, recorded: recorded.to_string(), replayed });
-        }
-        calls += 1;
-    }
-    Ok(calls)
+    record::replay::<Fresh>(log)
 }
 
-fn fresh(header: &str) -> Result<Allocator, ReplayError> {
-    let syntax = ReplayError::Syntax { line: 1 };
-    let rest = header.strip_prefix(HEADER).ok_or(syntax.clone())?;
-    let mut config = AllocConfig::default();
-    let mut policy = "";
-    for word in rest.split_whitespace() {
-        match word.split_once('=') {
-            Some(("policy", name)) => policy = name,
-            Some((key, value)) => config.set(key, value).map_err(|_| syntax.clone())?,
-            None => return Err(syntax),
-        }
+struct Fresh(Allocator);
+
+impl Replay for Fresh {
+    const FORMAT: &'static str = "stria-layout-log 1";
+    fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
+        let mut config = AllocConfig::default();
+        settings.iter().try_for_each(|(key, value)| config.set(key, value)).map_err(|_| HEAD)?;
+        Allocator::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.0))
     }
-    Allocator::new(policy, config).map_err(|e| ReplayError::Policy(e.0))
+    fn step<'a>(&mut self, line: &'a str) -> Option<Line<'a>> {
+        let (call, recorded) = line.split_once(" -> ")?;
+        let (osts, ask, dice) = parse_call(call)?;
+        Some(Line::Call(recorded, answer_text(&self.0.allocate_with(&osts, &ask, dice))))
+    }
 }
 
 fn line_of(osts: &[OstFacts], ask: &Resolved, dice: u64, answer: &Result<Vec<OstIndex>, AllocError>) -> String {

@@ -1,6 +1,7 @@
 //! The reference page, generated from the registry and the configuration table.
 use alloc::format;
 use alloc::string::String;
+use types::settings::{keys_markdown, policies_markdown};
 
 use crate::allocator::{POLICIES, POLICY_DEFAULT};
 use crate::config::AllocConfig;
@@ -16,16 +17,9 @@ pub fn reference_markdown() -> String {
     );
     out += &format!("| stripe count | 1 to {STRIPE_COUNT_MAX}, -1 = all OSTs, 0 = default (1) |\n");
     out += "| stripe index | an OST index, -1 = any |\n| pool name | 1 to 15 letters, digits, `_`, `-` |\n\n";
-    out += "## Allocators (`layout.policy`)\n\n| name | what it does |\n|---|---|\n";
-    for p in POLICIES {
-        let mark = if p.name == POLICY_DEFAULT { " (default)" } else { "" };
-        out += &format!("| `{}`{mark} | {} |\n", p.name, p.summary);
-    }
-    out += "\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n";
-    for k in AllocConfig::KEYS {
-        out += &format!("| `layout.{}` | {} | {}..={} | {} |\n", k.key, k.default, k.min, k.max, k.meaning.trim());
-    }
-    out
+    let policies = POLICIES.iter().map(|p| (p.name, p.summary));
+    out += &policies_markdown("Allocators (`layout.policy`)", POLICY_DEFAULT, policies);
+    out + &keys_markdown(AllocConfig::TABLE, AllocConfig::KEYS)
 }
 
 #[cfg(test)]

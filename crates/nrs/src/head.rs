@@ -7,7 +7,7 @@
 //! at a time (the dispatch window is the OST pipeline's).
 use crate::{
     ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, build,
-    record::{Call, Recorder},
+    record::{self, Call},
 };
 use alloc::{
     boxed::Box,
@@ -17,6 +17,7 @@ use alloc::{
 use core::fmt;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use types::record::Tape;
 use types::{Duration, Instant, RequestId};
 
 /// The head holds as many requests as it may: the client should be told to come again.
@@ -63,7 +64,7 @@ pub struct Head {
     promoted: HashMap<RequestId, Instant, FxBuildHasher>,
     in_service: usize,
     counters: HeadCounters,
-    recorder: Option<Box<Recorder>>,
+    tape: Tape,
     /// In service since before the recording began: the recorded policy never had them.
     before_record: Vec<RequestId>,
 }
@@ -87,7 +88,7 @@ impl Head {
             promoted: HashMap::default(),
             in_service: 0,
             counters: HeadCounters::default(),
-            recorder: None,
+            tape: Tape::default(),
             before_record: Vec::new(),
         }
     }
@@ -273,7 +274,7 @@ impl Head {
         let Ok(policy) = build(&self.name, &self.config) else { return false };
         let old = core::mem::replace(&mut self.policy, policy);
         self.counters.policy = sum(self.counters.policy, old.counters());
-        self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        record::start(&mut self.tape, &self.name, &self.config, bytes_max);
         true
     }
     /// As [`Head::record`], while requests are queued and `in_service`: what is queued goes over to the fresh policy, as in
@@ -288,25 +289,22 @@ impl Head {
         let Ok(policy) = build(&self.name, &self.config) else { return false };
         let old = core::mem::replace(&mut self.policy, policy);
         self.counters.policy = sum(self.counters.policy, old.counters());
-        self.recorder = Some(Box::new(Recorder::new(&self.name, &self.config, bytes_max)));
+        record::start(&mut self.tape, &self.name, &self.config, bytes_max);
         self.before_record = in_service;
         self.refill(now, old, request, true);
         true
     }
-    /// Whether a recording is being made.
-    #[must_use]
-    pub fn is_recording(&self) -> bool {
-        self.recorder.is_some()
+    /// Where it records.
+    pub fn tape(&mut self) -> &mut Tape {
+        &mut self.tape
     }
     /// Ends the recording and hands the log out; `None` when none was made.
     pub fn take_record(&mut self) -> Option<Vec<u8>> {
-        self.recorder.take().map(|r| r.finish())
+        self.tape.take().map(record::finish)
     }
 
     fn note(&mut self, call: impl FnOnce() -> Call) {
-        if let Some(recorder) = &mut self.recorder {
-            recorder.write(&call());
-        }
+        self.tape.write(|out| record::put_record(out, &call()));
     }
 }
 

@@ -42,7 +42,7 @@ mod waiting;
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
 pub use head::{Head, HeadCounters, QueueFull};
 pub use params::PARAMETERS;
-pub use pipeline::{Job, Pipeline, PipelineCounters, WINDOW_RANGE};
+pub use pipeline::{Job, Pipeline, PipelineCounters, Recorded, WINDOW_RANGE};
 pub use reference::reference_markdown;
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};

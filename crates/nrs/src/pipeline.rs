@@ -4,8 +4,13 @@
 //! and refills on completion. It knows no store, bytes or connections; time is an argument. A server's OST and the
 //! simulator's drive this same type; each keeps what it wants to know of a request in it, its job.
 //! Source: paper 001 section 3 (service threads). Differs: the window is explicit and can be changed while it runs.
-use crate::{ConfigError, Head, NrsConfig, NrsRequest, QueueFull};
-use alloc::{format, string::String, vec::Vec};
+use crate::{ConfigError, Head, NrsConfig, NrsRequest, QueueFull, record};
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+use types::record::{Recordable, Recording, Tape};
 use types::{Duration, Instant, RequestId};
 
 /// Smallest and largest dispatch window.
@@ -244,6 +249,10 @@ impl<J: Job> Pipeline<J> {
         let mut look_up = |id: RequestId| NrsRequest { id, ..request(&slots[id.0 as usize].job) };
         self.head.record_running(now, bytes_max, serving, &mut look_up)
     }
+    /// The recording as a parameter; `request` makes a job the request that it was.
+    pub fn recorded<F: Fn(&J) -> NrsRequest>(&mut self, now: Instant, request: F) -> Recorded<'_, J, F> {
+        Recorded { pipeline: self, now, request }
+    }
     /// Ends the recording and hands the log out, for [`crate::record::replay`].
     pub fn take_record(&mut self) -> Option<Vec<u8>> {
         self.head.take_record()
@@ -278,6 +287,26 @@ impl<J: Job> Pipeline<J> {
     #[must_use]
     pub fn counters(&self) -> PipelineCounters {
         self.counters
+    }
+}
+
+/// See [`Pipeline::recorded`].
+pub struct Recorded<'a, J, F> {
+    pipeline: &'a mut Pipeline<J>,
+    now: Instant,
+    request: F,
+}
+
+impl<J: Job, F: Fn(&J) -> NrsRequest> Recordable for Recorded<'_, J, F> {
+    fn tape(&mut self) -> &mut Tape {
+        self.pipeline.head.tape()
+    }
+    fn begin(&mut self, bytes_max: usize) -> Result<(), String> {
+        let begun = self.pipeline.record(self.now, bytes_max, &self.request);
+        begun.then_some(()).ok_or_else(|| "the policy in use is none of the registry: it cannot be replayed".into())
+    }
+    fn replay(&self, recording: Recording) -> Result<u64, String> {
+        record::replay(&record::finish(recording)).map(|r| r.calls).map_err(|e| e.to_string())
     }
 }
 

@@ -14,6 +14,7 @@ use alloc::{
 use core::fmt;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
+use types::record::{Recording, Tape};
 use types::{ClientId, Duration, Extent, Fid, Instant, ObjectId, RequestId};
 
 const MAGIC: &[u8; 6] = b"STRNRS";
@@ -133,47 +134,34 @@ impl fmt::Display for ReplayError {
 }
 impl core::error::Error for ReplayError {}
 
-/// Writes a log.
-pub(crate) struct Recorder {
-    bytes: Vec<u8>,
-    bytes_max: usize,
-    truncated: bool,
+/// Starts a log of a head with this policy and configuration.
+pub(crate) fn start(tape: &mut Tape, policy: &str, config: &NrsConfig, bytes_max: usize) {
+    let mut head = MAGIC.to_vec();
+    head.extend(RECORD_VERSION.to_le_bytes());
+    let mut lines = String::new();
+    for key in keys() {
+        let value = config.get(key.name).expect("the key is in the table");
+        lines.push_str(&format!("{}={value}\n", key.name));
+    }
+    put_text(&mut head, policy);
+    put_text(&mut head, &lines);
+    tape.start(head, bytes_max.saturating_sub(END_BYTES));
 }
 
-impl Recorder {
-    pub(crate) fn new(policy: &str, config: &NrsConfig, bytes_max: usize) -> Recorder {
-        let mut bytes = MAGIC.to_vec();
-        bytes.extend(RECORD_VERSION.to_le_bytes());
-        let mut lines = String::new();
-        for key in keys() {
-            let value = config.get(key.name).expect("the key is in the table");
-            lines.push_str(&format!("{}={value}\n", key.name));
-        }
-        put_text(&mut bytes, policy);
-        put_text(&mut bytes, &lines);
-        Recorder { bytes, bytes_max, truncated: false }
-    }
-    pub(crate) fn write(&mut self, call: &Call) {
-        if self.truncated {
-            return;
-        }
-        let before = self.bytes.len();
-        self.put(call);
-        if self.bytes.len() + END_BYTES > self.bytes_max {
-            self.bytes.truncate(before);
-            self.truncated = true;
-        }
-    }
-    pub(crate) fn finish(mut self) -> Vec<u8> {
-        self.put(&Call::End { truncated: self.truncated });
-        self.bytes
-    }
-    fn put(&mut self, call: &Call) {
-        let before = self.bytes.len();
-        put_call(&mut self.bytes, call);
-        let sum = checksum(&self.bytes[before..]);
-        self.bytes.extend(sum.to_le_bytes());
-    }
+/// A log with its end.
+pub(crate) fn finish(recording: Recording) -> Vec<u8> {
+    let end = Call::End { truncated: recording.left_out() > 0 };
+    let mut bytes = recording.into_bytes();
+    put_record(&mut bytes, &end);
+    bytes
+}
+
+/// Appends a call and its checksum.
+pub(crate) fn put_record(out: &mut Vec<u8>, call: &Call) {
+    let before = out.len();
+    put_call(out, call);
+    let sum = checksum(&out[before..]);
+    out.extend(sum.to_le_bytes());
 }
 
 fn checksum(bytes: &[u8]) -> u32 {

@@ -1,6 +1,6 @@
 //! The OST's page cache: which blocks of which objects are in memory, by reference to their frames.
 //!
-//! The mechanism keeps bytes and checksums and asks a [`ReclaimPolicy`] which page leaves. Frames in it are immutable
+//! The mechanism keeps bytes and checksums and asks a policy ([`Reclaimer`]) which page leaves. Frames in it are immutable
 //! (a change replaces the reference), so cached pages go out to sockets and to clients of the same process without a
 //! copy. Pages are found through groups of 64, so that a large request costs few look-ups.
 //! A page that was read may be inserted only when nothing changed its neighbourhood since the read began:
@@ -9,7 +9,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 
 use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
-use cache::{CacheConfig, FrameId, PageAccess, ReclaimPolicy, Stats, block_id};
+use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats, block_id};
 use hashbrown::HashMap;
 use rt::Rt;
 use rustc_hash::FxBuildHasher;
@@ -81,8 +81,7 @@ pub struct CachedPage {
 
 /// See the module's head.
 pub struct PageCache {
-    policy: Option<Box<dyn ReclaimPolicy>>,
-    config: CacheConfig,
+    policy: Option<Reclaimer>,
     pages: Vec<Option<Page>>,
     free: Vec<u32>,
     groups: HashMap<(CacheKey, u64), Box<[u32; GROUP as usize]>, FxBuildHasher>,
@@ -102,11 +101,9 @@ impl PageCache {
     /// A sentence with the policies that exist.
     pub fn new(policy: &str, bytes: u64) -> Result<PageCache, String> {
         let pages = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX).min(cache::table::CAPACITY_MAX);
-        let config = CacheConfig::new(pages.max(1));
-        let policy = if pages == 0 { None } else { Some(cache::build(policy, &config)?) };
+        let policy = if pages == 0 { None } else { Some(Reclaimer::new(policy, CacheConfig::new(pages))?) };
         Ok(PageCache {
             policy,
-            config,
             pages: Vec::new(),
             free: Vec::new(),
             groups: HashMap::default(),
@@ -116,7 +113,25 @@ impl PageCache {
         })
     }
 
-    /// Changes policy or size; the cache starts anew, empty.
+    /// Changes the policy; what is cached stays.
+    ///
+    /// # Errors
+    /// A sentence with the policies that exist; nothing has changed then.
+    pub fn switch(&mut self, policy: &str) -> Result<(), String> {
+        match &mut self.policy {
+            Some(in_use) => in_use.switch(policy, &mut |f| block_in(&self.pages, f)),
+            None => cache::build(policy, &CacheConfig::new(1)).map(drop),
+        }
+    }
+    /// Works on the recording of the policy, as a parameter ([`types::record`]).
+    ///
+    /// # Errors
+    /// The cache is off.
+    pub fn recorded<T>(&mut self, work: impl FnOnce(&mut cache::Recorded<'_>) -> T) -> Result<T, String> {
+        let reclaimer = self.policy.as_mut().ok_or("the cache is off")?;
+        Ok(work(&mut cache::Recorded { reclaimer, block_of: &mut |f| block_in(&self.pages, f) }))
+    }
+    /// Changes policy or size; the cache starts anew, empty, and a recording of it ends.
     ///
     /// # Errors
     /// A sentence with the policies that exist; nothing has changed then.
@@ -136,7 +151,10 @@ impl PageCache {
     /// Size in bytes.
     #[must_use]
     pub fn capacity_bytes(&self) -> u64 {
-        if self.policy.is_none() { 0 } else { u64::from(self.config.capacity_pages) * FRAME_BYTES as u64 }
+        u64::from(self.capacity_pages()) * FRAME_BYTES as u64
+    }
+    fn capacity_pages(&self) -> u32 {
+        self.policy.as_ref().map_or(0, |p| p.config().capacity_pages)
     }
     /// Bytes cached now.
     #[must_use]
@@ -218,7 +236,7 @@ impl PageCache {
     }
 
     fn insert(&mut self, key: CacheKey, first: u64, bulk: &Bulk, crcs: &[Crc], access: PageAccess) {
-        if self.policy.as_ref().is_none_or(|p| !p.admits(&access)) {
+        if self.policy.as_mut().is_none_or(|p| !p.admits(&access)) {
             return;
         }
         if let Some(s) = bulk.segments().first() {
@@ -250,7 +268,7 @@ impl PageCache {
     }
 
     fn take_slot(&mut self) -> Option<u32> {
-        if self.free.is_empty() && self.pages.len() < self.config.capacity_pages as usize {
+        if self.free.is_empty() && self.pages.len() < self.capacity_pages() as usize {
             self.pages.push(None);
             return Some(self.pages.len() as u32 - 1);
         }
@@ -330,6 +348,12 @@ impl PageCache {
     pub fn drop_object(&mut self, key: CacheKey) {
         self.invalidate(key, BlockRange::new(0, u64::MAX));
     }
+}
+
+/// The block that a frame holds.
+fn block_in(pages: &[Option<Page>], frame: FrameId) -> u64 {
+    let page = pages[frame.0 as usize].as_ref().expect("a resident slot holds a page");
+    block_id(page.key.word(), page.block)
 }
 
 /// Adds a cached page to a bulk.

@@ -2,6 +2,7 @@
 use std::fmt::Write as _;
 
 use types::glob::Glob;
+use types::record::Recordable as _;
 use types::{ClientId, FsError, parse_size};
 use wire::Bytes;
 use wire::connect::{Param, ParamsReply, ParamsRequest};
@@ -10,9 +11,6 @@ use crate::ost::Ost;
 
 /// Sets a parameter from text; the error is a sentence.
 type Setter = Box<dyn Fn(&Ost, &str) -> Result<(), String>>;
-
-/// Bytes that a recording of the scheduler may take.
-const NRS_RECORD_RANGE: std::ops::RangeInclusive<u64> = 4096..=1 << 30;
 
 struct Row {
     path: String,
@@ -135,8 +133,7 @@ impl Ost {
                     Ok(())
                 }),
             row(at("cache_policy"), |o| o.cache.borrow().policy_name().into()).settable(|o, t| {
-                let bytes = o.config.borrow().cache_bytes;
-                o.cache.borrow_mut().rebuild(t, bytes)?;
+                o.cache.borrow_mut().switch(t)?;
                 o.config.borrow_mut().cache_policy = t.into();
                 Ok(())
             }),
@@ -146,6 +143,8 @@ impl Ost {
                 o.config.borrow_mut().cache_bytes = bytes;
                 Ok(())
             }),
+            row(at("cache_record"), |o| o.cache.borrow_mut().recorded(|r| r.record_param()).unwrap_or_else(|e| e))
+                .settable(|o, t| o.cache.borrow_mut().recorded(|r| r.set_record_param(t))?),
             row(at("cache_stats"), |o| {
                 let cache = o.cache.borrow();
                 let mut text = format!("resident_bytes: {}\n", cache.resident_bytes());
@@ -164,11 +163,8 @@ impl Ost {
                 .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t, |r| *r)).map_err(|e| e.to_string())),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
                 .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
-            row(at("nrs_record"), |o| {
-                let on = o.dispatch.with(|p, _| p.head().is_recording());
-                if on { "on".into() } else { o.nrs_replayed.borrow().clone() }
-            })
-            .settable(|o, t| o.record_nrs(t)),
+            row(at("nrs_record"), |o| o.dispatch.with(|p, now| p.recorded(now, |r| *r).record_param()))
+                .settable(|o, t| o.dispatch.with(|p, now| p.recorded(now, |r| *r).set_record_param(t))),
             row(at("req_waitqueue"), |o| {
                 o.dispatch.with(|p, _| {
                     let c = p.counters();
@@ -187,33 +183,6 @@ impl Ost {
             rows.push(row(at(&format!("nrs_{}", key.name)), get).settable(set));
         }
         rows
-    }
-
-    /// `off` ends the recording of the scheduler, `check` ends it and replays it, a size starts one.
-    fn record_nrs(&self, text: &str) -> Result<(), String> {
-        match text {
-            "off" => drop(self.take_nrs_record()),
-            "check" => {
-                let log = self.take_nrs_record().ok_or("nothing was recorded: write a size first, say 16M")?;
-                *self.nrs_replayed.borrow_mut() = match nrs::record::replay(&log) {
-                    Ok(r) if r.truncated => {
-                        format!("{} calls replayed, the same answers; the log was full then", r.calls)
-                    }
-                    Ok(r) => format!("{} calls replayed, the same answers", r.calls),
-                    Err(e) => format!("the replay differs: {e}"),
-                };
-            }
-            _ => {
-                let bytes = parse_size(text).map_err(|e| format!("{e}; or write off, or check"))?;
-                if !NRS_RECORD_RANGE.contains(&bytes) {
-                    return Err(format!("nrs_record = {text}: a recording takes 4K to 1G of memory"));
-                }
-                if !self.dispatch.with(|p, now| p.record(now, bytes as usize, |r| *r)) {
-                    return Err("the policy in use is none of the registry: it cannot be replayed".into());
-                }
-            }
-        }
-        Ok(())
     }
 
     /// Ends the recording of the scheduler and hands its log out ([`nrs::record::replay`]).

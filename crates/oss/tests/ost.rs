@@ -446,7 +446,9 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
         let (rt, ost) = (n.world.rt(), n.ost.clone());
         n.world.run(async move {
             let set = |name: &str, value: &str| ost.set_params(&format!("ost.OSS.ost_io.{name}"), value);
+            let set_cache = |name: &str, value: &str| ost.set_params(&format!("obdfilter.*.{name}"), value);
             set("nrs_policies", policy).unwrap();
+            set_cache("cache_bytes", "400K").unwrap();
             assert!(set("nrs_record", "check").unwrap_err().contains("nothing was recorded"));
             assert!(set("nrs_record", "1K").unwrap_err().contains("4K to 1G"));
             let load = (1..=5u32).map(|i| {
@@ -459,6 +461,10 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
                         if i == 3 && step == 20 {
                             // In the middle: some requests are queued and one is in service.
                             ost.set_params("ost.OSS.ost_io.nrs_record", "4M").unwrap();
+                            ost.set_params("obdfilter.*.cache_record", "4M").unwrap();
+                        }
+                        if i == 3 && step == 40 {
+                            ost.set_params("obdfilter.*.cache_policy", "arc").unwrap();
                         }
                         let bytes = vec![i as u8; 1 + rng.below(60_000) as usize];
                         c.write_to(object(i), &[(rng.below(40) * 4096, &bytes)], 0).await.unwrap();
@@ -468,12 +474,16 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
             });
             let load = load.map(|l| Box::pin(l) as rt::LocalFuture<()>).collect();
             rt::sync::join_all(load).await;
-            set("nrs_record", "check").unwrap();
-            let said = ost.get_params("ost.OSS.ost_io.nrs_record").remove(0).value;
-            let said = String::from_utf8_lossy(&said).into_owned();
-            assert!(said.ends_with("the same answers"), "{policy}: {said}");
-            let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
-            assert!(calls > 500, "{policy}: {said}");
+            for (name, calls_min) in [("ost.OSS.ost_io.nrs_record", 500), ("obdfilter.*.cache_record", 1000)] {
+                ost.set_params(name, "check").unwrap();
+                let said = ost.get_params(name).remove(0).value;
+                let said = String::from_utf8_lossy(&said).into_owned();
+                assert!(said.ends_with("the same answers"), "{policy} {name}: {said}");
+                let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
+                assert!(calls > calls_min, "{policy} {name}: {said}");
+            }
+            set_cache("cache_bytes", "0").unwrap();
+            assert!(set_cache("cache_record", "4M").unwrap_err().contains("the cache is off"));
 
             set("nrs_record", "64K").unwrap();
             let mut log = ost.take_nrs_record().unwrap();

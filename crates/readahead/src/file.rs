@@ -260,6 +260,11 @@ impl FileReadahead {
         !self.state.willneed.is_empty()
     }
 
+    /// What the program said of the whole file, and what of WILLNEED is still to be fetched.
+    #[must_use]
+    pub fn hints(&self) -> (Hint, Extent) {
+        (self.state.hint, self.state.willneed)
+    }
     /// The counters.
     #[must_use]
     pub fn stats(&self) -> &Stats {

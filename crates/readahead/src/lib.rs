@@ -15,6 +15,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod ahead;
 mod budget;
 mod config;
 pub mod conformance;
@@ -25,8 +26,9 @@ pub mod policy;
 pub mod record;
 mod reference;
 
+pub use ahead::{Ahead, AheadFile, EachFile, Recorded};
 pub use budget::Budget;
-pub use config::{Config, ConfigError, KeyDoc};
+pub use config::Config;
 pub use file::{Ask, Facts, FileReadahead, Hint, Plan, Stats};
 pub use pattern::{PATTERNS, Pattern, PatternEntry};
 pub use policy::{POLICIES, POLICY_DEFAULT, PolicyEntry, ReadaheadPolicy, UnknownPolicy};

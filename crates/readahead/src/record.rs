@@ -1,4 +1,4 @@
-//! Logs of one file's calls, and their replay: same calls, same answers.
+//! Logs of calls on open files, and their replay: same calls, same answers.
 //!
 //! One line per call; a header names format, policy and configuration. Text, because people read them:
 //! ```text
@@ -7,18 +7,24 @@
 //! read 0 65536 => sync= async=
 //! miss 0 65536 => sync=65536:262144 async=
 //! ```
-//! A recorded file has a budget of its own, as large as the configuration says: other files' share is not replayed.
+//! A log holds all files that share a budget: `file 3` says which one the next calls are about (0 at the beginning),
+//! `close` ends it, `switch policy=... key=value ...` changes policy and configuration of all.
+use alloc::collections::BTreeMap;
 use alloc::format;
 use alloc::string::{String, ToString};
-use core::fmt::{self, Write};
+use alloc::vec::Vec;
+use core::fmt::Write;
 use types::Extent;
+use types::record::{self, HEAD, Replay, Step};
 
+use crate::ahead::{Ahead, AheadFile};
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::file::{Facts, FileReadahead, Hint, Plan};
-use crate::policy::UnknownPolicy;
+use crate::file::{Facts, FileReadahead, Hint, Plan, Stats};
 
-const HEADER: &str = "stria-readahead-log 1";
+pub use types::record::ReplayError;
+
+pub(crate) const FORMAT: &str = "stria-readahead-log 1";
 
 /// A call on a file, as it is recorded and replayed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -60,139 +66,65 @@ pub fn apply(call: Call, file: &mut FileReadahead, facts: &Facts, budget: &mut B
     }
 }
 
-/// A file's readahead that writes a log of its calls.
-pub struct Recorder {
-    file: FileReadahead,
-    log: String,
-    log_bytes_max: usize,
-    dropped: u64,
-    facts: Option<Facts>,
-}
-
-/// Why a log and a fresh file part.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ReplayError {
-    /// A line cannot be read.
-    Syntax {
-        /// Line number from 1.
-        line: usize,
-    },
-    /// The log's policy does not exist here.
-    Policy(String),
-    /// Another answer.
-    Diverged {
-        /// Line number from 1.
-        line: usize,
-        /// The answer in the log.
-        recorded: String,
-        /// The answer now.
-        replayed: String,
-    },
-}
-
-impl fmt::Display for ReplayError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ReplayError::Syntax { line } => write!(f, "line {line} of the log cannot be read"),
-            ReplayError::Policy(name) => write!(f, "the log was made by policy '{name}', which does not exist here"),
-            ReplayError::Diverged { line, recorded, replayed } => {
-                write!(f, "line {line}: the log says '{recorded}', the replay '{replayed}'")
-            }
-        }
-    }
-}
-impl core::error::Error for ReplayError {}
-
-impl Recorder {
-    /// Records a fresh file under `policy`, up to `log_bytes_max` bytes; calls beyond are counted.
-    ///
-    /// # Errors
-    /// [`UnknownPolicy`].
-    pub fn new(policy: &str, config: &Config, log_bytes_max: usize) -> Result<Recorder, UnknownPolicy> {
-        let file = FileReadahead::new(policy, config)?;
-        let mut log = format!("{HEADER} policy={policy}");
-        for k in Config::KEYS {
-            let value = config.get(k.key).expect("every key of the table has a value");
-            write!(log, " {}={value}", k.key).expect("a String takes everything");
-        }
-        log.push('\n');
-        Ok(Recorder { file, log, log_bytes_max, dropped: 0, facts: None })
-    }
-    /// Makes a call and records it. `budget` must be this file's own.
-    pub fn call(&mut self, call: Call, facts: &Facts, budget: &mut Budget, plan: &mut Plan) {
-        apply(call, &mut self.file, facts, budget, plan);
-        let mut lines = String::new();
-        if self.facts != Some(*facts) {
-            self.facts = Some(*facts);
-            lines = facts_line(facts);
-        }
-        lines += &format!("{} => {}\n", call_text(call), plan_text(plan));
-        // A log with a hole would not replay: once a line does not fit, no later one is kept.
-        if self.dropped == 0 && self.log.len() + lines.len() <= self.log_bytes_max {
-            self.log += &lines;
-        } else {
-            self.dropped += 1;
-        }
-    }
-    /// The file.
-    #[must_use]
-    pub fn file(&self) -> &FileReadahead {
-        &self.file
-    }
-    /// The log so far.
-    #[must_use]
-    pub fn log(&self) -> &str {
-        &self.log
-    }
-    /// Calls that did not fit.
-    #[must_use]
-    pub fn dropped(&self) -> u64 {
-        self.dropped
-    }
-}
-
-/// Feeds a log to a fresh file and compares answers; returns the number of calls.
+/// Feeds a log to fresh files and compares answers; returns the number of calls.
 ///
 /// # Errors
 /// [`ReplayError`] at the first line that differs.
 pub fn replay(log: &str) -> Result<usize, ReplayError> {
-    let mut lines = log.lines().enumerate();
-    let (mut file, mut budget) = fresh(lines.next().map(|l| l.1).unwrap_or_default())?;
-    let mut facts = None;
-    let mut plan = Plan::default();
-    let mut calls = 0;
-    for (i, line) in lines {
-        let syntax = ReplayError::Syntax { line: i + 1 };
-        if let Some(text) = line.strip_prefix("facts ") {
-            facts = Some(parse_facts(text).ok_or(syntax)?);
-            continue;
-        }
-        let (call, recorded) = line.split_once(" => ").ok_or(syntax.clone())?;
-        let call = parse_call(call).ok_or(syntax.clone())?;
-        apply(call, &mut file, facts.as_ref().ok_or(syntax)?, &mut budget, &mut plan);
-        let replayed = plan_text(&plan);
-        if replayed != recorded {
-            return Err(ReplayError::Diverged { line: i + 1, recorded: recorded.to_string(), replayed });
-        }
-        calls += 1;
-    }
-    Ok(calls)
+    record::replay::<Fresh>(log)
 }
 
-fn fresh(header: &str) -> Result<(FileReadahead, Budget), ReplayError> {
-    let syntax = ReplayError::Syntax { line: 1 };
-    let rest = header.strip_prefix(HEADER).ok_or(syntax.clone())?;
-    let mut config = Config::default();
-    let mut policy = "";
-    for word in rest.split_whitespace() {
-        match word.split_once('=') {
-            Some(("policy", name)) => policy = name,
-            Some((key, value)) => config.set(key, value).map_err(|_| syntax.clone())?,
-            None => return Err(syntax),
-        }
+/// Files as a log opens them: by number, at their first call.
+struct Fresh {
+    ahead: Ahead,
+    files: BTreeMap<u64, AheadFile>,
+    at_file: u64,
+    facts: Option<Facts>,
+    plan: Plan,
+}
+
+impl Replay for Fresh {
+    const FORMAT: &'static str = FORMAT;
+    fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
+        let ahead = Ahead::new(policy, configured(settings).ok_or(HEAD)?).map_err(|e| ReplayError::Policy(e.0))?;
+        Ok(Fresh { ahead, files: BTreeMap::new(), at_file: 0, facts: None, plan: Plan::default() })
     }
-    let file = FileReadahead::new(policy, &config).map_err(|e| ReplayError::Policy(e.0))?;
-    Ok((file, Budget::new(config.budget_bytes_max)))
+    fn step<'a>(&mut self, line: &'a str) -> Option<Step<'a>> {
+        let Some((call, recorded)) = line.split_once(" => ") else {
+            self.learn(line)?;
+            return Some(Step::Context);
+        };
+        if call == "close" {
+            let stats = self.ahead.close(self.files.remove(&self.at_file)?);
+            return Some(Step::Call(recorded, close_text(&stats)));
+        }
+        let file = self.files.entry(self.at_file).or_insert_with(|| self.ahead.numbered(self.at_file));
+        self.ahead.call(file, parse_call(call)?, self.facts.as_ref()?, &mut self.plan);
+        Some(Step::Call(recorded, plan_text(&self.plan)))
+    }
+}
+
+impl Fresh {
+    fn learn(&mut self, line: &str) -> Option<()> {
+        match line.split_once(' ')? {
+            ("facts", text) => self.facts = Some(parse_facts(text)?),
+            ("file", number) => self.at_file = number.parse().ok()?,
+            ("switch", words) => {
+                let words: Option<Vec<_>> = words.split(' ').map(|w| w.split_once('=')).collect();
+                let (&(_, policy), settings) = words.as_ref()?.split_first()?;
+                let files = &mut self.files;
+                self.ahead.switch(policy, configured(settings)?, &mut |each| files.values_mut().for_each(each)).ok()?;
+            }
+            _ => return None,
+        }
+        Some(())
+    }
+}
+
+fn configured(settings: &[(&str, &str)]) -> Option<Config> {
+    let mut config = Config::default();
+    settings.iter().try_for_each(|(key, value)| config.set(key, value)).ok()?;
+    Some(config)
 }
 
 const HINTS: [(Hint, &str); 5] = [
@@ -207,11 +139,11 @@ fn extent_text(e: Extent) -> String {
     if e.end == u64::MAX { format!("{} max", e.start) } else { format!("{} {}", e.start, e.end) }
 }
 
-fn facts_line(f: &Facts) -> String {
+pub(crate) fn facts_line(f: &Facts) -> String {
     format!("facts {} {} {} {}\n", f.file_size, f.stripe_size, f.rpc_bytes, extent_text(f.lock))
 }
 
-fn call_text(call: Call) -> String {
+pub(crate) fn call_text(call: Call) -> String {
     match call {
         Call::Read(e) => format!("read {}", extent_text(e)),
         Call::Miss(e) => format!("miss {}", extent_text(e)),
@@ -227,7 +159,7 @@ fn call_text(call: Call) -> String {
     }
 }
 
-fn plan_text(plan: &Plan) -> String {
+pub(crate) fn plan_text(plan: &Plan) -> String {
     let list = |extents: &[Extent]| {
         let mut out = String::new();
         for e in extents {
@@ -244,6 +176,13 @@ fn plan_text(plan: &Plan) -> String {
         out += &format!(" lock={}:{}", lock.start, lock.end);
     }
     out
+}
+
+pub(crate) fn close_text(s: &Stats) -> String {
+    format!(
+        "used={} prefetched={} missed={} wasted={}",
+        s.used_bytes, s.prefetched_bytes, s.missed_bytes, s.wasted_bytes
+    )
 }
 
 fn parse_extent<'a>(mut words: impl Iterator<Item = &'a str>) -> Option<Extent> {
@@ -279,12 +218,14 @@ fn parse_call(text: &str) -> Option<Call> {
 mod tests {
     use super::*;
     use crate::policy::POLICIES;
+    use types::record::Recording;
     use types::{KIB, MIB, Rng};
 
-    fn record(policy: &str, log_bytes_max: usize) -> Recorder {
-        let config = Config::default();
-        let mut budget = Budget::new(config.budget_bytes_max);
-        let mut recorder = Recorder::new(policy, &config, log_bytes_max).unwrap();
+    /// Two files that share a budget; returns the log and how many calls did not fit.
+    fn record(policy: &str, log_bytes_max: usize) -> Recording {
+        let mut ahead = Ahead::new(policy, Config::default()).unwrap();
+        ahead.record(log_bytes_max, &mut |_| {}).unwrap();
+        let (mut file, mut other) = (ahead.open(), ahead.open());
         let mut rng = Rng::named(3, policy);
         let mut plan = Plan::default();
         let mut facts = Facts { file_size: 512 * MIB, stripe_size: MIB, rpc_bytes: MIB, lock: Extent::ALL };
@@ -295,39 +236,77 @@ mod tests {
                 facts.lock = if i % 100 == 49 { Extent::new(0, 300 * MIB) } else { Extent::ALL };
                 let hint = HINTS[rng.below(5) as usize].0;
                 for call in [Call::Hint(hint, e), Call::Pump, Call::Reclaimed(e), Call::LockLost(e), Call::Blocked] {
-                    recorder.call(call, &facts, &mut budget, &mut plan);
+                    ahead.call(&mut file, call, &facts, &mut plan);
                 }
                 at = e.start;
             }
             let read = Extent::at(at, 256 * KIB);
-            recorder.call(Call::Read(read), &facts, &mut budget, &mut plan);
+            ahead.call(&mut file, Call::Read(read), &facts, &mut plan);
             if i % 10 == 0 {
-                recorder.call(Call::Miss(read), &facts, &mut budget, &mut plan);
-                recorder.call(Call::Progress(read), &facts, &mut budget, &mut plan);
+                ahead.call(&mut file, Call::Miss(read), &facts, &mut plan);
+                ahead.call(&mut other, Call::Progress(read), &facts, &mut plan);
+            }
+            if i == 200 {
+                let mut config = ahead.config().clone();
+                config.window_bytes_max = 8 * MIB;
+                let files = &mut [&mut file, &mut other];
+                ahead.switch("parallel", config, &mut |each| files.iter_mut().for_each(|f| each(f))).unwrap();
             }
             at = read.end;
         }
-        recorder
+        ahead.close(file);
+        ahead.close(other);
+        assert_eq!(ahead.budget().held_bytes(), 0);
+        ahead.tape().take().unwrap()
     }
 
     #[test]
     fn every_policy_answers_a_recorded_log_the_same_way() {
         for p in POLICIES {
             let r = record(p.name, 1 << 20);
-            assert_eq!((replay(r.log()), r.dropped()), (Ok(390), 0), "{}", p.name);
+            assert_eq!((replay(r.text()), r.left_out()), (Ok(392), 0), "{}", p.name);
         }
     }
 
     #[test]
     fn a_changed_answer_is_found_and_a_full_log_still_replays() {
         let r = record("parallel", 4096);
-        assert!(r.dropped() > 0 && r.log().len() <= 4096);
-        assert_eq!(replay(r.log()).unwrap() as u64 + r.dropped(), 390);
-        let wrong = r.log().replacen("async=", "async=1:2,", 1);
+        assert!(r.left_out() > 0 && r.bytes().len() <= 4096 && replay(r.text()).unwrap() > 10);
+        let wrong = r.text().replacen("async=", "async=1:2,", 1);
         assert!(matches!(replay(&wrong), Err(ReplayError::Diverged { line: 3, .. })));
         assert_eq!(replay("x"), Err(ReplayError::Syntax { line: 1 }));
         assert_eq!(replay("stria-readahead-log 1 policy=x"), Err(ReplayError::Policy("x".into())));
-        let no_facts = "stria-readahead-log 1 policy=none\nread 0 1 => sync= async=";
-        assert_eq!(replay(no_facts), Err(ReplayError::Syntax { line: 2 }));
+        for bad in ["read 0 1 => sync= async=", "close => used=0", "file x", "switch policy=x", "switch parallel", "x"]
+        {
+            let text = format!("stria-readahead-log 1 policy=none\n{bad}");
+            assert_eq!(replay(&text), Err(ReplayError::Syntax { line: 2 }), "{bad}");
+        }
+    }
+
+    #[test]
+    fn a_recording_that_begins_while_files_are_read_replays() {
+        let mut ahead = Ahead::new("parallel", Config::default()).unwrap();
+        let facts = Facts { file_size: 512 * MIB, stripe_size: MIB, rpc_bytes: MIB, lock: Extent::ALL };
+        let (mut files, mut plan) = ([ahead.open(), ahead.open(), ahead.open()], Plan::default());
+        let mut rng = Rng::new(4);
+        for i in 0..600u64 {
+            if i == 300 {
+                ahead.call(&mut files[1], Call::Hint(Hint::Sequential, Extent::ALL), &facts, &mut plan);
+                let held = ahead.budget().held_bytes();
+                assert!(held > 0);
+                let refused = ahead.record(1 << 20, &mut |each| each(&mut files[0])).unwrap_err();
+                assert!(refused.contains("being closed") && ahead.budget().held_bytes() == held);
+                ahead.record(1 << 20, &mut |each| files.iter_mut().for_each(|f| each(f))).unwrap();
+            }
+            let read = Extent::at(i / 3 * 128 * KIB, 128 * KIB);
+            for call in [Call::Read(read), Call::Miss(read)] {
+                if matches!(call, Call::Read(_)) || rng.chance(0.3) {
+                    ahead.call(&mut files[i as usize % 3], call, &facts, &mut plan);
+                }
+            }
+        }
+        let log = ahead.tape().take().unwrap();
+        assert!(log.text().contains("\nsequential 0 max => "), "hints stay");
+        assert!(replay(log.text()).unwrap() > 300);
     }
 }

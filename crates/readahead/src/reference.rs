@@ -1,6 +1,7 @@
 //! The reference page, generated from the registries and the configuration table.
 use alloc::format;
 use alloc::string::String;
+use types::settings::{keys_markdown, policies_markdown};
 
 use crate::config::Config;
 use crate::pattern::PATTERNS;
@@ -10,23 +11,13 @@ use crate::policy::{POLICIES, POLICY_DEFAULT};
 #[must_use]
 pub fn reference_markdown() -> String {
     let mut out = String::from("# Readahead room\n\nGenerated from the registry; edit the code, not this page.\n\n");
-    out += "## Policies (`readahead.policy`)\n\n| name | what it does |\n|---|---|\n";
-    for p in POLICIES {
-        let mark = if p.name == POLICY_DEFAULT { " (default)" } else { "" };
-        out += &format!("| `{}`{mark} | {} |\n", p.name, p.summary);
-    }
+    let policies = POLICIES.iter().map(|p| (p.name, p.summary));
+    out += &policies_markdown("Policies (`readahead.policy`)", POLICY_DEFAULT, policies);
     out += "\n## Patterns of `parallel`, first explanation first\n\n| name | what it recognises |\n|---|---|\n";
     for p in PATTERNS {
         out += &format!("| `{}` | {} |\n", p.name, p.summary);
     }
-    out += "\n## Keys\n\nLustre's names count MiB.\n\n";
-    out += "| key | Lustre's name | default | range | meaning |\n|---|---|---|---|---|\n";
-    for k in Config::KEYS {
-        let alias = if k.alias_mb.is_empty() { String::new() } else { format!("`{}`", k.alias_mb) };
-        let meaning = k.meaning.trim();
-        out += &format!("| `readahead.{}` | {alias} | {} | {}..={} | {meaning} |\n", k.key, k.default, k.min, k.max);
-    }
-    out
+    out + &keys_markdown(Config::TABLE, Config::KEYS)
 }
 
 #[cfg(test)]

@@ -2,8 +2,9 @@
 #![allow(clippy::unwrap_used)]
 use formats::fuzz::{Target, outcome_of};
 use formats::memory::Counting;
-use readahead::record::{Call, Recorder, replay};
-use readahead::{Budget, Config, Facts, POLICIES, Plan};
+use readahead::record::{Call, replay};
+use readahead::{Ahead, Config, Facts, POLICIES, Plan, Recorded};
+use types::record::Recordable;
 use types::{Extent, KIB, MIB, Rng};
 
 #[global_allocator]
@@ -12,24 +13,26 @@ static MEMORY: Counting = Counting;
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
 fn recorded(policy: &str) -> Vec<u8> {
-    let config = Config::default();
-    let mut budget = Budget::new(config.budget_bytes_max);
-    let mut recorder = Recorder::new(policy, &config, 1 << 16).unwrap();
+    let mut ahead = Ahead::new(policy, Config::default()).unwrap();
+    ahead.record(1 << 16, &mut |_| {}).unwrap();
+    let mut file = ahead.open();
     let (mut rng, mut plan) = (Rng::named(3, policy), Plan::default());
     let facts = Facts { file_size: 64 * MIB, stripe_size: MIB, rpc_bytes: MIB, lock: Extent::ALL };
     for i in 0..20 {
         let read = Extent::at(i * 128 * KIB, 128 * KIB);
         for call in [Call::Read(read), Call::Miss(read), Call::Progress(read)] {
-            recorder.call(call, &facts, &mut budget, &mut plan);
+            ahead.call(&mut file, call, &facts, &mut plan);
         }
         if rng.chance(0.2) {
             let lost = Extent::at(rng.below(60) * MIB, MIB);
             for call in [Call::Pump, Call::Reclaimed(lost), Call::LockLost(lost), Call::Blocked] {
-                recorder.call(call, &facts, &mut budget, &mut plan);
+                ahead.call(&mut file, call, &facts, &mut plan);
             }
         }
     }
-    recorder.log().as_bytes().to_vec()
+    ahead.close(file);
+    let mut recorded = Recorded { ahead: &mut ahead, files: &mut |_| {} };
+    recorded.tape().take().unwrap().into_bytes()
 }
 
 #[test]
@@ -38,7 +41,16 @@ fn no_log_of_readahead_panics() {
         name: "replay",
         root: ROOT,
         seeds: POLICIES.iter().map(|p| recorded(p.name)).collect(),
-        words: &[b"18446744073709551615", b" max", b"read 0 max => ", b"\nfacts 0 0 0 0 max\n", b" => ", b"willneed "],
+        words: &[
+            b"18446744073709551615",
+            b" max",
+            b"read 0 max => ",
+            b"\nfacts 0 0 0 0 max\n",
+            b" => ",
+            b"willneed ",
+            b"file 7\n",
+            b"close => ",
+        ],
         mend: None,
         memory: (1 << 20, 1 << 10),
     };

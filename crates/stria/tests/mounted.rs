@@ -206,7 +206,16 @@ fn every_room_is_switched_while_data_flows() {
             }
         };
         let loads = [s.spawn(load("a")), s.spawn(load("b"))];
-        for _round in 0..2 {
+        let recordings = [
+            "ost.OSS.ost_io.nrs_record",
+            "obdfilter.*.cache_record",
+            "llite.*.cache_record",
+            "llite.*.readahead_record",
+        ];
+        for round in 0..2 {
+            // The first round is recorded from its beginning, the second in its midst.
+            let record = |at: u32| (round == at).then(|| recordings.map(|r| set(&format!("{r}=8M"))));
+            record(0);
             for policy in ["crrn", "obrr", "fifo"] {
                 set(&format!("ost.OSS.ost_io.nrs_policies={policy}"));
                 assert_eq!(get("ost.OSS.ost_io.nrs_policies"), policy);
@@ -217,6 +226,7 @@ fn every_room_is_switched_while_data_flows() {
                 set(&format!("obdfilter.*.cache_policy={policy}"));
                 assert_eq!(get("obdfilter.*OST0001.cache_policy"), policy);
             }
+            record(1);
             for policy in ["none", "ondemand", "parallel"] {
                 set(&format!("llite.*.readahead_policy={policy}"));
                 assert_eq!(get("llite.*.readahead_policy"), policy);
@@ -224,6 +234,12 @@ fn every_room_is_switched_while_data_flows() {
             for mib in ["0", "1", "64"] {
                 set(&format!("llite.*.max_read_ahead_mb={mib}"));
                 assert_eq!(get("llite.*.max_read_ahead_mb"), mib);
+            }
+            for r in recordings {
+                set(&format!("{r}=check"));
+                get(r)
+                    .lines()
+                    .for_each(|said| assert!(said.contains("calls replayed, the same answers"), "{r}: {said}"));
             }
         }
         running.store(false, order);

@@ -1,4 +1,5 @@
-//! What every other crate speaks in: ids, half-open extents, time, units, errors, seeded randomness.
+//! What every other crate speaks in: ids, half-open extents, time, units, errors, seeded randomness, configuration tables,
+//! logs of calls.
 //!
 //! Layer 0: no I/O, no clock, no global state, no dependencies.
 #![no_std]
@@ -8,7 +9,9 @@ mod error;
 mod extent;
 pub mod glob;
 mod ids;
+pub mod record;
 mod rng;
+pub mod settings;
 mod time;
 mod units;
 
@@ -20,3 +23,7 @@ pub use time::{Instant, WallTime};
 pub use units::{GIB, KIB, MIB, PAGE_BYTES, PAGE_SHIFT, TIB, format_size, parse_size};
 
 pub use core::time::Duration;
+
+/// For [`config_table!`].
+#[doc(hidden)]
+pub use alloc::string as alloc_string;

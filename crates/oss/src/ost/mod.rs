@@ -39,8 +39,6 @@ pub struct Ost {
     pub(crate) grants: RefCell<Grants>,
     pub(crate) exports: Exports,
     pub(crate) stats: RefCell<OstStats>,
-    /// What the last check of a recording of the scheduler said.
-    pub(crate) nrs_replayed: RefCell<String>,
     gate: RangeGate,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
@@ -80,7 +78,6 @@ impl Ost {
             grants: RefCell::default(),
             exports,
             stats: RefCell::default(),
-            nrs_replayed: RefCell::new("off".into()),
             gate: RangeGate::default(),
             in_flight_bytes: Cell::new(0),
         }))

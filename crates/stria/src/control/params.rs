@@ -192,7 +192,9 @@ impl Shard {
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         add(format!("{llite}.used_mb"), mib(used), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
+        add(format!("{llite}.cache_record"), self.client.cache_record(), true);
         add(format!("{llite}.readahead_policy"), self.client.readahead_policy().into(), true);
+        add(format!("{llite}.readahead_record"), self.client.readahead_record(), true);
         for key in READAHEAD_MB {
             let bytes = self.client.readahead_setting(key).unwrap_or_default();
             add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
@@ -231,6 +233,8 @@ impl Shard {
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
                 "cache_policy" => self.client.set_cache_policy(text),
+                "cache_record" => self.client.set_cache_record(text),
+                "readahead_record" => self.client.set_readahead_record(text),
                 "lost_files" if matches!(text, "0" | "clear") => {
                     self.client.losses().clear();
                     Ok(())
