@@ -24,6 +24,9 @@ use rustc_hash::FxBuildHasher;
 
 /// Smaller caches sample more densely so that a shadow has this many frames, down to one block in 8.
 const SHADOW_PAGES_MIN: u32 = 256;
+/// Larger caches sample more sparsely so that a shadow has at most this many frames: how sure a verdict is depends on the
+/// number of accesses seen and not on their share, and both shadows stay in a core's cache.
+const SHADOW_PAGES_MAX: u32 = 1 << 14;
 /// Windows after which a difference counts 1/e.
 const MEMORY: i64 = 32;
 /// Squared standard deviations that a change of the lead needs.
@@ -54,6 +57,7 @@ pub(crate) fn build(config: &CacheConfig) -> Box<dyn ReclaimPolicy> {
 fn adaptive(config: &CacheConfig) -> Adaptive {
     let capacity = config.capacity_pages;
     let sample = config.duel_sample_one_in.min((capacity / SHADOW_PAGES_MIN).max(8)).max(8);
+    let sample = sample.max(capacity.div_ceil(SHADOW_PAGES_MAX));
     let pages = (capacity / sample).max(8);
     let ring = config.ring_size();
     let shadow_ring = RingSize { kept: (ring.kept / sample).max(1), ahead: (ring.ahead / sample).max(1) };

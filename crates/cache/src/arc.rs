@@ -89,6 +89,9 @@ impl Order for Arc {
         let from_t1 = self.table.len(T1) > self.target || self.table.len(T2) == 0;
         if from_t1 { self.table.tail(T1) } else { self.table.tail(T2) }
     }
+    fn foresee_insert(&self, access: &PageAccess, arrived: bool) {
+        self.ghosts.foresee(fingerprint(access.block), arrived);
+    }
     fn extra_bytes_per_page(&self) -> u32 {
         Ghosts::BYTES_PER_GHOST
     }

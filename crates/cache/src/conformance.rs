@@ -16,7 +16,7 @@ pub type Build<'a> = &'a dyn Fn(&CacheConfig) -> Box<dyn ReclaimPolicy>;
 /// - reclaim asks only for resident frames, each at most once, and returns only frames that it was allowed to;
 /// - each victim is returned once and is no longer resident; what was in `victims` before stays;
 /// - reclaim returns `want` frames whenever so many may leave, otherwise all that may;
-/// - both instances give the same answers.
+/// - both instances give the same answers, although one is told many pages at once and the other one by one.
 ///
 /// # Panics
 /// When the policy breaks one of these; the message names seed and step.
@@ -91,6 +91,7 @@ impl Run {
         match self.rng.below(16) {
             0 => self.random_reclaim(),
             1 => self.frames[frame].pinned = self.rng.chance(self.pin),
+            4 => self.batch(),
             2 if self.frames[frame].resident && self.rng.chance(0.5) => self.remove(frame),
             3 => {
                 let access = self.access(0, Grain::Fine);
@@ -103,6 +104,28 @@ impl Run {
         for p in &self.policies {
             assert_eq!(p.resident(), self.resident, "resident, (seed, step) {:?}", self.at());
         }
+    }
+
+    /// Up to 40 uses of resident frames, and then as many insertions, in a batch by one instance and singly by the other.
+    fn batch(&mut self) {
+        let many = 1 + self.rng.below(40) as usize;
+        let (mut touches, mut inserts) = (Vec::new(), Vec::new());
+        for _ in 0..many {
+            let frame = self.rng.below(self.frames.len() as u64) as usize;
+            if self.frames[frame].resident {
+                touches.push((FrameId(frame as u32), self.touched(frame)));
+            }
+        }
+        for frame in 0..self.frames.len() {
+            if !self.frames[frame].resident && inserts.len() < many {
+                inserts.push((FrameId(frame as u32), self.inserted(frame)));
+            }
+        }
+        let [one, other] = &mut self.policies;
+        one.touch_batch(&touches);
+        one.insert_batch(&inserts);
+        touches.into_iter().for_each(|(frame, access)| other.touch(frame, access));
+        inserts.into_iter().for_each(|(frame, access)| other.insert(frame, access));
     }
 
     fn access(&mut self, block: u64, grain: Grain) -> PageAccess {
@@ -119,27 +142,39 @@ impl Run {
     }
 
     fn insert(&mut self, frame: usize) {
+        let access = self.inserted(frame);
+        self.policies.iter_mut().for_each(|p| p.insert(FrameId(frame as u32), access));
+    }
+
+    /// What an insertion of `frame` says; the model takes it in.
+    fn inserted(&mut self, frame: usize) -> PageAccess {
         let (object, page) = (self.rng.below(3), self.rng.below(self.blocks));
         let grain = if self.rng.chance(self.coarse) { Grain::Coarse } else { Grain::Fine };
         let access = self.access(block_id(object, page), grain);
         let admitted = self.policies[0].admits(&access);
         assert_eq!(admitted, self.policies[1].admits(&access), "admits, (seed, step) {:?}", self.at());
-        self.policies.iter_mut().for_each(|p| p.insert(FrameId(frame as u32), access));
         let pinned = self.rng.chance(self.pin);
         self.frames[frame] = Frame { block: access.block, grain, advice: access.advice, resident: true, pinned };
         self.resident += 1;
+        access
     }
 
     fn touch(&mut self, frame: usize) {
+        let access = self.touched(frame);
+        self.policies.iter_mut().for_each(|p| p.touch(FrameId(frame as u32), access));
+    }
+
+    /// What a use of `frame` says; the model takes it in.
+    fn touched(&mut self, frame: usize) -> PageAccess {
         let Frame { block, grain, .. } = self.frames[frame];
         let grain = if self.rng.chance(0.1) { Grain::Fine } else { grain };
         let access = self.access(block, grain);
-        self.policies.iter_mut().for_each(|p| p.touch(FrameId(frame as u32), access));
         let f = &mut self.frames[frame];
         // A readahead pass is not a use and raises nothing.
         if !access.readahead {
             f.advice = f.advice.max(access.advice);
         }
+        access
     }
 
     fn remove(&mut self, frame: usize) {

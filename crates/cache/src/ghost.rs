@@ -4,6 +4,7 @@
 //! with probability (ghosts / 2^32): 1 in 4096 lookups at a million ghosts, which costs a misjudged page. 20 bytes a
 //! ghost: a node of 16 and one bucket of 4.
 use alloc::{vec, vec::Vec};
+use types::prefetch::prefetch;
 
 const NIL: u32 = u32::MAX >> 1;
 const SECOND: u32 = 1 << 31;
@@ -33,12 +34,39 @@ pub enum GhostQueue {
     Second,
 }
 
+impl GhostQueue {
+    fn other(self) -> GhostQueue {
+        match self {
+            GhostQueue::First => GhostQueue::Second,
+            GhostQueue::Second => GhostQueue::First,
+        }
+    }
+}
+
+/// What was asked for and is not done yet.
+#[derive(Clone, Copy)]
+enum Pending {
+    Push(GhostQueue, u32),
+    DropOldest(GhostQueue),
+}
+
+/// Changes that wait until the memory they need has been fetched.
+const PENDING_MAX: usize = 32;
+
 /// A bounded memory of blocks that have left. A block is in at most one queue.
+///
+/// What leaves a cache comes in batches, and all that is known of a ghost lies somewhere else in main memory. So changes wait
+/// until there are [`PENDING_MAX`] of them or somebody looks a block up, and what they need is fetched meanwhile.
 pub struct Ghosts {
     nodes: Vec<Node>,
     buckets: Vec<u32>,
     free: u32,
     queues: [Queue; 2],
+    pending: Vec<Pending>,
+    /// Ghosts in each queue once `pending` is done, unless a block in it is a ghost already.
+    lens: [u32; 2],
+    /// The oldest ghost of each queue whose bucket has not been fetched.
+    fetched: [u32; 2],
 }
 
 /// The fingerprint of a block: what a policy keeps in a frame's word until the page leaves.
@@ -64,23 +92,117 @@ impl Ghosts {
             buckets: vec![NIL; capacity as usize],
             free: 0,
             queues: [queue; 2],
+            pending: Vec::with_capacity(PENDING_MAX),
+            lens: [0; 2],
+            fetched: [NIL; 2],
         }
     }
 
-    /// Ghosts in one queue.
+    /// Ghosts in one queue; one too many for each block that was pushed while it was a ghost, until the next
+    /// [`Ghosts::take`] or [`Ghosts::settle`].
     #[must_use]
     pub fn len(&self, queue: GhostQueue) -> u32 {
-        self.queues[queue as usize].len
+        self.lens[queue as usize]
     }
 
     /// Whether both queues are empty.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.queues[0].len + self.queues[1].len == 0
+        self.lens == [0; 2]
     }
 
     /// If `print` is a ghost, forgets it and says where it was.
     pub fn take(&mut self, print: u32) -> Option<GhostQueue> {
+        self.settle();
+        let taken = self.find_and_release(print);
+        if let Some(queue) = taken {
+            self.lens[queue as usize] -= 1;
+        }
+        taken
+    }
+
+    /// Remembers `print` as the newest of `queue`. A full pool forgets the oldest of that queue, or of the other one
+    /// when that queue is empty.
+    pub fn push(&mut self, queue: GhostQueue, print: u32) {
+        self.foresee(print, false);
+        if self.lens[0] + self.lens[1] == self.nodes.len() as u32 {
+            let from = if self.len(queue) > 0 { queue } else { queue.other() };
+            self.lens[from as usize] -= 1;
+            self.foresee_oldest(from);
+        }
+        self.lens[queue as usize] += 1;
+        self.wait(Pending::Push(queue, print));
+    }
+
+    /// Forgets the oldest ghost of `queue`, if there is one.
+    pub fn drop_oldest(&mut self, queue: GhostQueue) {
+        self.lens[queue as usize] = self.lens[queue as usize].saturating_sub(1);
+        self.foresee_oldest(queue);
+        self.wait(Pending::DropOldest(queue));
+    }
+
+    /// Asks the CPU to fetch what looking `print` up will need. `arrived`: for the second time.
+    #[inline]
+    pub fn foresee(&self, print: u32, arrived: bool) {
+        let bucket = &self.buckets[self.bucket(print)];
+        match self.nodes.get((*bucket & NIL) as usize).filter(|_| arrived) {
+            Some(node) => prefetch(node),
+            None if arrived => {}
+            None => prefetch(bucket),
+        }
+    }
+
+    /// The next of the oldest of `queue` will go soon.
+    fn foresee_oldest(&mut self, queue: GhostQueue) {
+        let at = self.fetched[queue as usize];
+        let at = if at == NIL { self.queues[queue as usize].oldest } else { at };
+        if let Some(node) = self.nodes.get(at as usize) {
+            self.foresee(node.print, false);
+            self.fetched[queue as usize] = node.newer;
+        }
+    }
+
+    fn wait(&mut self, change: Pending) {
+        self.pending.push(change);
+        if self.pending.len() == PENDING_MAX {
+            self.settle();
+        }
+    }
+
+    /// Carries out what was asked for.
+    pub fn settle(&mut self) {
+        if self.pending.is_empty() {
+            return;
+        }
+        for change in &self.pending {
+            if let Pending::Push(_, print) = change {
+                self.foresee(*print, true);
+            }
+        }
+        for (queue, not_fetched) in self.queues.iter().zip(self.fetched) {
+            let mut at = queue.oldest;
+            while at != not_fetched
+                && not_fetched != NIL
+                && let Some(node) = self.nodes.get(at as usize)
+            {
+                self.foresee(node.print, true);
+                at = node.newer;
+            }
+        }
+        let pending = core::mem::take(&mut self.pending);
+        for change in &pending {
+            match *change {
+                Pending::Push(queue, print) => self.push_now(queue, print),
+                Pending::DropOldest(queue) => self.drop_oldest_now(queue),
+            }
+        }
+        self.pending = pending;
+        self.pending.clear();
+        self.lens = self.queues.map(|q| q.len);
+        self.fetched = [NIL; 2];
+    }
+
+    fn find_and_release(&mut self, print: u32) -> Option<GhostQueue> {
         let mut at = self.buckets[self.bucket(print)];
         while at != NIL {
             let node = self.nodes[at as usize];
@@ -93,14 +215,10 @@ impl Ghosts {
         None
     }
 
-    /// Remembers `print` as the newest of `queue`. A full pool forgets the oldest of that queue, or of the other one
-    /// when that queue is empty.
-    pub fn push(&mut self, queue: GhostQueue, print: u32) {
-        self.take(print);
+    fn push_now(&mut self, queue: GhostQueue, print: u32) {
+        self.find_and_release(print);
         if self.free == NIL {
-            let other = if queue == GhostQueue::First { GhostQueue::Second } else { GhostQueue::First };
-            let from = if self.len(queue) > 0 { queue } else { other };
-            self.drop_oldest(from);
+            self.drop_oldest_now(if self.queues[queue as usize].len > 0 { queue } else { queue.other() });
         }
         let at = self.free;
         self.free = self.nodes[at as usize].chain & NIL;
@@ -118,8 +236,7 @@ impl Ghosts {
         q.len += 1;
     }
 
-    /// Forgets the oldest ghost of `queue`, if there is one.
-    pub fn drop_oldest(&mut self, queue: GhostQueue) {
+    fn drop_oldest_now(&mut self, queue: GhostQueue) {
         let oldest = self.queues[queue as usize].oldest;
         if oldest != NIL {
             self.release(oldest);
@@ -198,8 +315,13 @@ mod tests {
                     ghosts.push(q, print);
                 }
             }
-            assert_eq!(ghosts.len(GhostQueue::First) as usize, model[0].len());
-            assert_eq!(ghosts.len(GhostQueue::Second) as usize, model[1].len());
+            if rng.chance(0.1) {
+                ghosts.settle();
+            }
+            if ghosts.pending.is_empty() {
+                assert_eq!(ghosts.len(GhostQueue::First) as usize, model[0].len());
+                assert_eq!(ghosts.len(GhostQueue::Second) as usize, model[1].len());
+            }
         }
     }
 

@@ -50,6 +50,18 @@ pub trait Order: Send {
     fn on_readahead_hit(&mut self, frame: FrameId, access: &PageAccess) {
         let _ = (frame, access);
     }
+    /// A hit of `frame` comes soon, and the frame's entry has been fetched: fetch what else it will need
+    /// ([`types::prefetch`]).
+    #[inline]
+    fn foresee_hit(&self, frame: FrameId) {
+        self.table().prefetch_neighbours(frame);
+    }
+    /// An insertion with `access` comes soon: fetch what it will need. Called twice, the second time when what the first
+    /// call fetched has `arrived`.
+    #[inline]
+    fn foresee_insert(&self, access: &PageAccess, arrived: bool) {
+        let _ = (access, arrived);
+    }
     /// See [`ReclaimPolicy::on_fetched`].
     fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         let _ = (access, pages, took);
@@ -175,6 +187,33 @@ impl<O: Order> Managed<O> {
     }
 }
 
+/// Calls in a batch between fetching from memory and using what came: some hundred nanoseconds.
+const AHEAD_CALLS: usize = 8;
+
+/// Calls `foresee` for each page twice before `call`, the second time when what the first fetched has arrived.
+#[inline]
+fn batch<M>(
+    me: &mut M,
+    pages: &[(FrameId, PageAccess)],
+    foresee: impl Fn(&M, FrameId, &PageAccess, bool),
+    call: impl Fn(&mut M, FrameId, PageAccess),
+) {
+    let at = |me: &M, i: usize, arrived| {
+        if let Some((frame, access)) = pages.get(i) {
+            foresee(me, *frame, access, arrived);
+        }
+    };
+    if pages.len() > 1 {
+        (0..2 * AHEAD_CALLS).for_each(|i| at(me, i, false));
+        (0..AHEAD_CALLS).for_each(|i| at(me, i, true));
+    }
+    for (i, &(frame, access)) in pages.iter().enumerate() {
+        at(me, i + 2 * AHEAD_CALLS, false);
+        at(me, i + AHEAD_CALLS, true);
+        call(me, frame, access);
+    }
+}
+
 type Ask<'a> = &'a mut dyn FnMut(FrameId) -> bool;
 
 fn advised_list(advice: Advice) -> u8 {
@@ -226,6 +265,24 @@ impl<O: Order> ReclaimPolicy for Managed<O> {
         } else {
             self.touch_aside(frame, list, &access);
         }
+    }
+
+    fn insert_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        let foresee = |me: &Self, frame, access: &PageAccess, arrived: bool| {
+            if !arrived {
+                me.order.table().prefetch(frame);
+            }
+            me.order.foresee_insert(access, arrived);
+        };
+        batch(self, pages, foresee, Self::insert);
+    }
+
+    fn touch_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        let foresee = |me: &Self, frame, _: &PageAccess, arrived: bool| match arrived {
+            false => me.order.table().prefetch(frame),
+            true => me.order.foresee_hit(frame),
+        };
+        batch(self, pages, foresee, Self::touch);
     }
 
     fn remove(&mut self, frame: FrameId) {

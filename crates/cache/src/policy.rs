@@ -161,6 +161,23 @@ pub trait ReclaimPolicy: Send {
     /// When the frame is not resident.
     fn touch(&mut self, frame: FrameId, access: PageAccess);
 
+    /// [`ReclaimPolicy::insert`] of each, in order. Cheaper for pages that are scattered over a large cache: the memory of
+    /// the next ones is fetched meanwhile.
+    ///
+    /// # Panics
+    /// As [`ReclaimPolicy::insert`].
+    fn insert_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        pages.iter().for_each(|&(frame, access)| self.insert(frame, access));
+    }
+
+    /// [`ReclaimPolicy::touch`] of each, in order; cheaper as [`ReclaimPolicy::insert_batch`] is.
+    ///
+    /// # Panics
+    /// As [`ReclaimPolicy::touch`].
+    fn touch_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        pages.iter().for_each(|&(frame, access)| self.touch(frame, access));
+    }
+
     /// The page in `frame` left by the mechanism's will: truncated, its lock was lost, its file is gone.
     ///
     /// # Panics

@@ -122,6 +122,22 @@ impl Reclaimer {
         self.note(|| Call::Touch(frame, access));
         self.policy.touch(frame, access);
     }
+    /// See [`ReclaimPolicy::insert_batch`].
+    ///
+    /// # Panics
+    /// As [`Reclaimer::insert`].
+    pub fn insert_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        pages.iter().for_each(|&(frame, access)| self.note(|| Call::Insert(frame, access)));
+        self.policy.insert_batch(pages);
+    }
+    /// See [`ReclaimPolicy::touch_batch`].
+    ///
+    /// # Panics
+    /// As [`Reclaimer::touch`].
+    pub fn touch_batch(&mut self, pages: &[(FrameId, PageAccess)]) {
+        pages.iter().for_each(|&(frame, access)| self.note(|| Call::Touch(frame, access)));
+        self.policy.touch_batch(pages);
+    }
     /// See [`ReclaimPolicy::remove`].
     ///
     /// # Panics

@@ -108,6 +108,11 @@ impl Order for S3Fifo {
         }
         self.main_candidate().or_else(|| self.small_candidate()).or_else(|| self.main_candidate())
     }
+    /// A hit moves nothing.
+    fn foresee_hit(&self, _frame: FrameId) {}
+    fn foresee_insert(&self, access: &PageAccess, arrived: bool) {
+        self.ghosts.foresee(fingerprint(access.block), arrived);
+    }
     fn extra_bytes_per_page(&self) -> u32 {
         Ghosts::BYTES_PER_GHOST
     }

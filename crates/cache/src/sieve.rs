@@ -41,6 +41,8 @@ impl Order for Sieve {
             self.table.set_flag(frame, VISITED, true);
         }
     }
+    /// A hit moves nothing.
+    fn foresee_hit(&self, _frame: FrameId) {}
     fn on_return(&mut self, frame: FrameId, _access: &PageAccess) {
         self.table.set_flag(frame, VISITED, true);
         self.table.push_head(QUEUE, frame);

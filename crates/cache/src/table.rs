@@ -4,6 +4,7 @@
 //! none ("not resident"). The head is the side of insertion, the tail the side of reclaim.
 use crate::FrameId;
 use alloc::{vec, vec::Vec};
+use types::prefetch::prefetch;
 
 /// Number of a list in a [`Table`]: 1..=15. 0 is "on no list".
 pub type ListId = u8;
@@ -97,6 +98,23 @@ impl Table {
     #[inline]
     pub fn list(&self, frame: FrameId) -> ListId {
         (self.entries[frame.0 as usize].prev >> INDEX_BITS) as ListId
+    }
+
+    /// Asks the CPU to fetch what is known of `frame`, which need not exist.
+    #[inline]
+    pub fn prefetch(&self, frame: FrameId) {
+        if let Some(entry) = self.entries.get(frame.0 as usize) {
+            prefetch(entry);
+        }
+    }
+
+    /// Asks the CPU to fetch the neighbours of `frame`, which was fetched before: a move between lists changes them.
+    #[inline]
+    pub fn prefetch_neighbours(&self, frame: FrameId) {
+        if let Some(entry) = self.entries.get(frame.0 as usize) {
+            self.prefetch(FrameId(entry.prev & INDEX));
+            self.prefetch(FrameId(entry.next & INDEX));
+        }
     }
 
     /// Whether any of `bits` (four flag bits) is set on `frame`.

@@ -11,6 +11,7 @@ use crate::managed::{Managed, Order};
 use crate::table::{ListId, Table};
 use crate::{CacheConfig, FrameId, PageAccess, ReclaimPolicy};
 use alloc::{boxed::Box, vec, vec::Vec};
+use types::prefetch::prefetch;
 
 const WINDOW: ListId = 1;
 const PROBATION: ListId = 2;
@@ -119,6 +120,15 @@ impl Order for WTinyLfu {
         self.table.move_to_head(PROBATION, new);
         Some(old)
     }
+    fn foresee_hit(&self, frame: FrameId) {
+        self.table.prefetch_neighbours(frame);
+        self.sketch.foresee(self.table.word(frame));
+    }
+    fn foresee_insert(&self, access: &PageAccess, arrived: bool) {
+        if !arrived {
+            self.sketch.foresee(fingerprint(access.block));
+        }
+    }
     fn extra_bytes_per_page(&self) -> u32 {
         8
     }
@@ -153,6 +163,13 @@ impl Sketch {
             let bits = (hash >> (5 * i)) as u32;
             (run + 2 * i + (bits & 1) as usize, (bits >> 1 & 15) * 4)
         })
+    }
+
+    /// Asks the CPU to fetch the counters of a block: they lie in one cache line or two.
+    fn foresee(&self, print: u32) {
+        let [(first, _), .., (last, _)] = self.places(print);
+        prefetch(&self.words[first]);
+        prefetch(&self.words[last]);
     }
 
     fn count(&mut self, print: u32) {

@@ -208,7 +208,7 @@ fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_s
             work(&c, policy).await;
             c.write(&open, 0, &vec![1; 4 << 20]).await.unwrap();
             c.read(&open, 0, 1 << 20).await.unwrap();
-            c.set_cache_record("16M").unwrap();
+            c.set_cache_record("256M").unwrap();
             c.set_readahead_record("16M").unwrap();
             assert_eq!((c.cache_record().as_str(), c.readahead_record().as_str()), ("on", "on"));
             work(&c, policy).await;

@@ -88,6 +88,8 @@ pub struct PageCache {
     stamps: Box<[u64]>,
     stats: Stats,
     victims: Vec<FrameId>,
+    /// Pages of the request being looked up or inserted, of which the policy is told at once.
+    request: Vec<(FrameId, PageAccess)>,
 }
 
 /// The state of some blocks' neighbourhood: equal stamps mean that nothing changed in between.
@@ -110,6 +112,7 @@ impl PageCache {
             stamps: vec![0; STAMPS].into_boxed_slice(),
             stats: Stats::default(),
             victims: Vec::new(),
+            request: Vec::new(),
         })
     }
 
@@ -213,10 +216,12 @@ impl PageCache {
                 found(block, None);
                 continue;
             }
-            policy.touch(FrameId(slot), PageAccess { block: block_id(word, block), ..access });
+            self.request.push((FrameId(slot), PageAccess { block: block_id(word, block), ..access }));
             let page = self.pages[slot as usize].as_ref().expect("a slot in a group holds a page");
             found(block, Some(CachedPage { run: page.run.clone(), crc: page.crc }));
         }
+        policy.touch_batch(&self.request);
+        self.request.clear();
     }
 
     /// Puts pages that were read in, unless something changed since `stamp`. `bulk` consists of whole pages.
@@ -250,6 +255,15 @@ impl PageCache {
                 block += 1;
             }
         }
+        self.introduce();
+    }
+
+    /// Tells the policy of the pages that were inserted.
+    fn introduce(&mut self) {
+        if let Some(policy) = &mut self.policy {
+            policy.insert_batch(&self.request);
+        }
+        self.request.clear();
     }
 
     fn insert_page(&mut self, key: CacheKey, block: u64, run: FrameRun, crc: Crc, access: PageAccess) {
@@ -262,9 +276,7 @@ impl PageCache {
         self.pages[slot as usize] = Some(Page { key, block, run, crc });
         let group = self.groups.entry((key, block / GROUP)).or_insert_with(|| Box::new([NONE; GROUP as usize]));
         group[(block % GROUP) as usize] = slot;
-        if let Some(policy) = &mut self.policy {
-            policy.insert(FrameId(slot), PageAccess { block: block_id(key.word(), block), ..access });
-        }
+        self.request.push((FrameId(slot), PageAccess { block: block_id(key.word(), block), ..access }));
     }
 
     fn take_slot(&mut self) -> Option<u32> {
@@ -273,6 +285,7 @@ impl PageCache {
             return Some(self.pages.len() as u32 - 1);
         }
         if self.free.is_empty() {
+            self.introduce();
             self.shrink(16);
         }
         self.free.pop()

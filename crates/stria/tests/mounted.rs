@@ -180,6 +180,14 @@ fn requests_of_reading(file: &mut fs::File, bytes: usize, requests: impl Fn() ->
     requests() - before
 }
 
+/// Ends the load when it goes, also with a test that failed: a scope waits for its threads.
+struct EndOfLoad<'a>(&'a std::sync::atomic::AtomicBool);
+impl Drop for EndOfLoad<'_> {
+    fn drop(&mut self) {
+        self.0.store(false, std::sync::atomic::Ordering::Relaxed);
+    }
+}
+
 #[test]
 fn every_room_is_switched_while_data_flows() {
     if !can_mount() {
@@ -192,6 +200,7 @@ fn every_room_is_switched_while_data_flows() {
     let running = std::sync::atomic::AtomicBool::new(true);
     let order = std::sync::atomic::Ordering::Relaxed;
     std::thread::scope(|s| {
+        let end = EndOfLoad(&running);
         let load = |name: &'static str| {
             let (path, running) = (up.at(name), &running);
             move || {
@@ -242,7 +251,7 @@ fn every_room_is_switched_while_data_flows() {
                     .for_each(|said| assert!(said.contains("calls replayed, the same answers"), "{r}: {said}"));
             }
         }
-        running.store(false, order);
+        drop(end);
         loads.into_iter().for_each(|l| l.join().unwrap());
     });
     let said = refused(&["set_param", "--at", &at, "llite.*.readahead_policy=psychic"]).1;

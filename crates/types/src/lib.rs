@@ -9,6 +9,7 @@ mod error;
 mod extent;
 pub mod glob;
 mod ids;
+pub mod prefetch;
 pub mod record;
 mod rng;
 pub mod settings;
