@@ -5,6 +5,7 @@ use layout::{AllocConfig, LayoutSpec};
 use ldlm::NamespaceConfig;
 use ptlrpc::ClusterKey;
 use types::Duration;
+use types::settings::{ConfigError, KeyDoc, parse};
 
 use crate::osts::Connector;
 use crate::store::CommitConfig;
@@ -58,60 +59,12 @@ impl Default for MdsConfig {
     }
 }
 
-/// One row of the table.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct KeyDoc {
-    /// Key, without the prefix `mds.`.
-    pub key: &'static str,
-    /// Value when nothing is said.
-    pub default: u64,
-    /// Smallest legal value.
-    pub min: u64,
-    /// Largest legal value.
-    pub max: u64,
-    /// What it does, with its unit. All take effect at the next start.
-    pub meaning: &'static str,
-}
-
-/// Why a value is refused.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub enum ConfigError {
-    /// No such key.
-    UnknownKey(String),
-    /// Not a number within the row's range.
-    OutOfRange {
-        /// The key's row.
-        row: KeyDoc,
-        /// What was given.
-        value: String,
-    },
-}
-
-impl fmt::Display for ConfigError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            ConfigError::UnknownKey(key) => {
-                write!(f, "unknown key 'mds.{key}': known are")?;
-                MdsConfig::KEYS.iter().try_for_each(|k| write!(f, " {}", k.key))
-            }
-            ConfigError::OutOfRange { row, value } => {
-                write!(
-                    f,
-                    "mds.{} = {value} is out of range: use a whole number from {} to {}",
-                    row.key, row.min, row.max
-                )
-            }
-        }
-    }
-}
-impl std::error::Error for ConfigError {}
-
 const fn row(key: &'static str, default: u64, min: u64, max: u64, meaning: &'static str) -> KeyDoc {
-    KeyDoc { key, default, min, max, meaning }
+    KeyDoc { key, default, min, max, alias_mb: "", meaning }
 }
 
 impl MdsConfig {
-    /// The table: every key with default, range and meaning.
+    /// The table: every key with default, range and meaning. All take effect at the next start.
     pub const KEYS: &'static [KeyDoc] = &[
         row(
             "commit_interval_ms",
@@ -165,9 +118,8 @@ impl MdsConfig {
     /// # Errors
     /// [`ConfigError`]; the configuration stays as it was.
     pub fn set(&mut self, key: &str, text: &str) -> Result<(), ConfigError> {
-        let row = *Self::KEYS.iter().find(|k| k.key == key).ok_or_else(|| ConfigError::UnknownKey(key.to_string()))?;
-        let value = text.trim().parse().ok().filter(|v| (row.min..=row.max).contains(v));
-        self.put(row.key, value.ok_or_else(|| ConfigError::OutOfRange { row, value: text.to_string() })?);
+        let (key, value) = parse("mds", Self::KEYS, key, text)?;
+        self.put(key, value);
         Ok(())
     }
 

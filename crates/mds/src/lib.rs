@@ -37,7 +37,7 @@ pub mod stats;
 pub mod store;
 pub mod tx;
 
-pub use config::{ConfigError, ConnectorBox, KeyDoc, MdsConfig};
+pub use config::{ConnectorBox, MdsConfig};
 pub use kv::{KvError, MemoryKv, MetaKv};
 pub use mds::{Answered, Caller, Evictor, Mds};
 pub use mkfs::{FormatError, MkfsOptions};

@@ -5,6 +5,10 @@ const fn share(name: &'static str, default: &'static str, meaning: &'static str)
     Row { name, default, kind: Kind::Float(0.0, 1e6), meaning }
 }
 
+const fn chance(name: &'static str, default: &'static str, max: f64, meaning: &'static str) -> Row {
+    Row { name, default, kind: Kind::Float(0.0, max), meaning }
+}
+
 const fn count(name: &'static str, default: &'static str, min: u64, max: u64, meaning: &'static str) -> Row {
     Row { name, default, kind: Kind::Int(min, max), meaning }
 }
@@ -22,18 +26,13 @@ pub(super) static ROWS: &[Row] = &[
     share("cluster.recovery_window_s", "30", "World cluster: seconds a restarted server waits for its clients."),
     share("cluster.clock_skew_ms", "50", "World cluster: hosts' clocks differ by up to this many milliseconds."),
     share("cluster.sync_us", "500", "World cluster: microseconds that a disk's sync takes."),
-    Row {
-        name: "cluster.shuffle",
-        default: "0.1",
-        kind: Kind::Float(0.0, 1.0),
-        meaning: "World cluster: probability that the next task to run is any that can, instead of the first.",
-    },
-    Row {
-        name: "net.corrupt",
-        default: "0",
-        kind: Kind::Float(0.0, 0.5),
-        meaning: "World cluster: probability that a bit of a message's bulk arrives flipped.",
-    },
+    chance(
+        "cluster.shuffle",
+        "0.1",
+        1.0,
+        "World cluster: probability that the next task to run is any that can, instead of the first.",
+    ),
+    chance("net.corrupt", "0", 0.5, "World cluster: probability that a bit of a message's bulk arrives flipped."),
     share("work.seconds", "60", "World cluster: virtual seconds with programs and faults."),
     count("work.operations", "1000000", 1, 1 << 40, "World cluster: operations of each program at most."),
     count("work.trees", "3", 0, 1000, "World cluster: programs on directories of their own."),
@@ -48,12 +47,12 @@ pub(super) static ROWS: &[Row] = &[
     share("faults.cut", "2", "World cluster: share that cuts the network between two nodes."),
     share("faults.slow_disk", "1", "World cluster: share that makes a server's disk slow."),
     share("faults.disk_error", "0", "World cluster: share that makes a server's disk fail, until it is restarted."),
-    Row {
-        name: "faults.power",
-        default: "0.5",
-        kind: Kind::Float(0.0, 1.0),
-        meaning: "World cluster: probability that a kill takes the host's power, with what was not synced.",
-    },
+    chance(
+        "faults.power",
+        "0.5",
+        1.0,
+        "World cluster: probability that a kill takes the host's power, with what was not synced.",
+    ),
     share("faults.down_max_s", "10", "World cluster: longest outage of a killed node."),
     share("faults.cut_max_s", "8", "World cluster: longest cut."),
 ];
