@@ -27,6 +27,12 @@ impl<E: Copy> FourAryHeap<E> {
     pub fn is_empty(&self) -> bool {
         self.items.is_empty()
     }
+    /// The least item's time.
+    #[inline]
+    #[must_use]
+    pub fn first_time(&self) -> Option<u64> {
+        self.items.first().map(|item| item.time)
+    }
     /// Adds an item.
     #[inline]
     pub fn push(&mut self, item: Pending<E>) {

@@ -78,6 +78,15 @@ impl<E: Copy> EventQueue<E> {
             Store::Radix(r) => r.len(),
         }
     }
+    /// When the next event fires.
+    #[inline]
+    #[must_use]
+    pub fn next_time(&self) -> Option<u64> {
+        match &self.store {
+            Store::Heap(h) => h.first_time(),
+            Store::Radix(r) => r.first_time(),
+        }
+    }
     /// The most events that ever waited at once.
     #[must_use]
     pub fn pending_max(&self) -> usize {

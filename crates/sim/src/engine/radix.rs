@@ -33,6 +33,15 @@ impl<E: Copy> RadixHeap<E> {
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
+    /// The least item's time; looks through a bucket.
+    #[must_use]
+    pub fn first_time(&self) -> Option<u64> {
+        if !self.ready.is_empty() {
+            return Some(self.last);
+        }
+        let lowest = self.buckets.iter().find(|bucket| !bucket.is_empty())?;
+        lowest.iter().map(|item| item.time).min()
+    }
     /// Adds an item, at or after the time popped last.
     #[inline]
     pub fn push(&mut self, item: Pending<E>) {

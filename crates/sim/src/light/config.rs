@@ -123,6 +123,11 @@ pub struct LightConfig {
 }
 
 impl LightConfig {
+    /// Whether OSTs have something in common: clients whose NICs make their files' stripes wait for each other.
+    #[must_use]
+    pub fn shares_nics(&self) -> bool {
+        self.nic_queue && self.stripe_count > 1
+    }
     /// Requests of one flow (a client's file on one OST).
     #[must_use]
     pub fn rpcs_per_flow(&self, stripe: u32) -> u32 {

@@ -3,9 +3,12 @@
 //! Three events per write RPC (arrival, submission, disk completion) and a fourth for a read (bulk out); replies and
 //! the next send are folded into the completion, since nothing can observe them in between. Flows that share no OST
 //! and no client do not influence each other, so they run one after the other, each in a world that fits the processor
-//! caches (`engine.partition`); the history of every OST, and so the state hash, is the same as in one big queue.
+//! caches (`engine.partition`); otherwise all OSTs go on together, each a window of virtual time at a time (`lanes`). The
+//! history of every OST, and so the state hash, is the same as in one big queue, which is left for OSTs that share their
+//! clients' NICs.
 mod config;
 mod flow;
+mod lanes;
 mod params;
 mod run;
 mod stats;

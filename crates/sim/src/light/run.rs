@@ -208,6 +208,7 @@ mod tests {
             let whole = quiet(&LightConfig { partition: false, ..config });
             assert_eq!(parted.hash, whole.hash);
             assert_eq!(parted.events, whole.events);
+            assert_eq!(parted.metrics, whole.metrics);
             assert!(parted.pending_max < whole.pending_max);
         }
     }

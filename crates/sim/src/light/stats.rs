@@ -20,6 +20,13 @@ pub struct Second {
     pub queue_max: u64,
 }
 
+/// Keeps the greatest value and when it was first seen, in whatever order values come.
+pub fn keep_max(kept: &mut (u64, u64), seen: (u64, u64)) {
+    if seen.0 > kept.0 || (seen.0 == kept.0 && seen.1 < kept.1) {
+        *kept = seen;
+    }
+}
+
 /// Counters of one run, or of one partition of it.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
@@ -62,12 +69,8 @@ impl Stats {
         }
         self.bulk_end = self.bulk_end.max(other.bulk_end);
         self.end = self.end.max(other.end);
-        if other.queue_max.0 > self.queue_max.0 {
-            self.queue_max = other.queue_max;
-        }
-        if other.expiry_max.0 > self.expiry_max.0 {
-            self.expiry_max = other.expiry_max;
-        }
+        keep_max(&mut self.queue_max, other.queue_max);
+        keep_max(&mut self.expiry_max, other.expiry_max);
         self.expired += other.expired;
         self.resent += other.resent;
         self.store.add(&other.store);

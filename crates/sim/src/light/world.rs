@@ -3,8 +3,8 @@
 //! Requests live in the pipeline of their OST, the very type that servers run.
 use super::config::{Credits, LightConfig, Operation, Urgent};
 use super::flow::Flow;
-use super::stats::Stats;
-use crate::engine::EventQueue;
+use super::lanes::Lanes;
+use super::stats::{Stats, keep_max};
 use crate::hw::{Access, Allocator};
 use crate::metrics::StateHash;
 use crate::ost::SimStore;
@@ -97,7 +97,7 @@ impl Ost {
 /// A world, or the part of one that does not interact with the rest.
 pub(super) struct World<'a> {
     config: &'a LightConfig,
-    pub queue: EventQueue<Event>,
+    pub queue: Lanes,
     pub flows: Vec<Flow>,
     pub osts: Vec<Ost>,
     /// Number of the first OST of this part.
@@ -119,7 +119,7 @@ impl<'a> World<'a> {
     pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
         let clients = if config.stripe_count > 1 { config.clients as usize + 1 } else { flows.len() };
         World {
-            queue: EventQueue::new(),
+            queue: Lanes::new(osts, config.shares_nics()),
             osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
             flows,
             first_ost,
@@ -157,7 +157,8 @@ impl<'a> World<'a> {
         for down in &self.config.down {
             let (from, until) = (self.begin + down.from_ns, self.begin + down.to_ns);
             if (self.first_ost..self.first_ost + self.osts.len() as u32).contains(&down.ost) {
-                self.queue.at(from, Event::Down { ost: down.ost - self.first_ost, until });
+                let ost = down.ost - self.first_ost;
+                self.queue.at(ost, from, Event::Down { ost, until });
             }
         }
     }
@@ -219,7 +220,7 @@ impl<'a> World<'a> {
             let record = u64::from(rpc) * u64::from(config.stripe_count) + u64::from(flow.stripe);
             let produced = self.begin + flow.start + ((record + 1) as f64 * self.produce_ns) as u64;
             let at = now.max(produced) + config.latency_ns;
-            self.queue.at(at, Event::Arrive { flow: f, rpc });
+            self.queue.at(flow.ost - self.first_ost, at, Event::Arrive { flow: f, rpc });
             if flow.urgent {
                 break;
             }
@@ -236,8 +237,8 @@ impl<'a> World<'a> {
         if lost || now < ost.down_until {
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
-            self.queue
-                .at((now + config.resend_ns).max(ost.down_until + config.latency_ns), Event::Arrive { flow: f, rpc });
+            let at = (now + config.resend_ns).max(ost.down_until + config.latency_ns);
+            self.queue.at(o, at, Event::Arrive { flow: f, rpc });
             return;
         }
         let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
@@ -266,14 +267,12 @@ impl<'a> World<'a> {
             ost.outstanding[w] -= if config.timeline { config.transfer_bytes } else { 0 };
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
-            self.queue.at(now + config.resend_ns, Event::Arrive { flow: f, rpc });
+            self.queue.at(o, now + config.resend_ns, Event::Arrive { flow: f, rpc });
             return;
         }
         self.pump_window(now, o);
         let queued = self.osts[o as usize].pipeline.queued() as u64;
-        if queued > self.stats.queue_max.0 {
-            self.stats.queue_max = (queued, now - self.begin);
-        }
+        keep_max(&mut self.stats.queue_max, (queued, now - self.begin));
         if config.timeline {
             let second = self.stats.second(now - self.begin);
             second.queue_max = second.queue_max.max(queued);
@@ -303,13 +302,13 @@ impl<'a> World<'a> {
             } else {
                 now
             };
-            self.queue.at(ready + cpu, Event::Submit { ost: o, req: id.0 });
+            self.queue.at(o, ready + cpu, Event::Submit { ost: o, req: id.0 });
         }
         if let Some(at) = ost.pipeline.wakeup_at() {
             let at = at.0.max(now + 1);
             if at < ost.wake_at {
                 ost.wake_at = at;
-                self.queue.at(at, Event::Wake { ost: o });
+                self.queue.at(o, at, Event::Wake { ost: o });
             }
         }
     }
@@ -335,7 +334,7 @@ impl<'a> World<'a> {
         assert!(pieces > 0, "a read reached a place that was never written");
         request.pieces = pieces;
         if let Some(at) = timer {
-            self.queue.at(at, Event::Timer { ost: o });
+            self.queue.at(o, at, Event::Timer { ost: o });
         }
         self.pump_disk(now, o);
     }
@@ -343,7 +342,7 @@ impl<'a> World<'a> {
     #[inline]
     fn pump_disk(&mut self, now: u64, o: u32) {
         while let Some((slot, done_at)) = self.osts[o as usize].store.start_next(now) {
-            self.queue.at(done_at, Event::Disk { ost: o, slot });
+            self.queue.at(o, done_at, Event::Disk { ost: o, slot });
         }
     }
 
@@ -381,7 +380,7 @@ impl<'a> World<'a> {
             ost.nic[1] = end;
             *nic = end;
         }
-        self.queue.at(end, Event::Bulk { ost: o, req });
+        self.queue.at(o, end, Event::Bulk { ost: o, req });
     }
 
     /// The store is through with a request and its bulk has been moved.
@@ -400,11 +399,11 @@ impl<'a> World<'a> {
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(sent);
             let at = (now + config.resend_ns).max(ost.down_until + config.latency_ns);
-            self.queue.at(at, Event::Arrive { flow: f, rpc });
+            self.queue.at(o, at, Event::Arrive { flow: f, rpc });
         } else if config.loss > 0.0 && ost.rng.chance(config.loss) {
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(sent);
-            self.queue.at(now + config.resend_ns, Event::Late { flow: f, rpc });
+            self.queue.at(o, now + config.resend_ns, Event::Late { flow: f, rpc });
         } else {
             let flow = &mut self.flows[f as usize];
             if let Credits::Target(target) = config.credits {
@@ -453,9 +452,7 @@ impl<'a> World<'a> {
         }
         let given = request.expiry - request.arrived;
         self.stats.expired += u64::from(now > request.expiry);
-        if given > self.stats.expiry_max.0 {
-            self.stats.expiry_max = (given, now - self.begin);
-        }
+        keep_max(&mut self.stats.expiry_max, (given, now - self.begin));
         let second = self.stats.second(now - self.begin);
         second.expiry_max = second.expiry_max.max(given);
     }
@@ -473,7 +470,7 @@ impl<'a> World<'a> {
             self.stats.resent += 1;
             self.first_sent.entry((request.flow, request.rpc)).or_insert(request.arrived - config.latency_ns);
             let at = (request.arrived + config.resend_ns).max(until + config.latency_ns);
-            self.queue.at(at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
+            self.queue.at(o, at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
         }
     }
 }
