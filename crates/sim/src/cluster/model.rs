@@ -32,15 +32,30 @@ pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
 
 #[derive(Clone, Copy, Debug)]
 enum Change {
-    Write(Extent, u64),
+    Write(Written),
     Truncate(u64),
+}
+
+/// Bytes of a write.
+#[derive(Clone, Copy, Debug)]
+struct Written {
+    extent: Extent,
+    stamp: u64,
+    /// The offset for which its bytes were made: another one when an append went elsewhere.
+    made_for: u64,
+}
+
+impl Written {
+    fn byte(&self, offset: u64) -> u8 {
+        byte(self.stamp, self.made_for + (offset - self.extent.start))
+    }
 }
 
 impl Change {
     /// The byte it makes of `offset`, if it touches it.
     fn at(&self, offset: u64) -> Option<u8> {
         match self {
-            Change::Write(extent, stamp) if extent.contains_offset(offset) => Some(byte(*stamp, offset)),
+            Change::Write(w) if w.extent.contains_offset(offset) => Some(w.byte(offset)),
             Change::Truncate(size) if offset >= *size => Some(0),
             _ => None,
         }
@@ -73,7 +88,12 @@ pub type Sound<'a> = &'a dyn Fn(Author) -> bool;
 impl FileModel {
     /// A write of `stamp` was made, or may have been made when it was not `answered`.
     pub fn write(&mut self, extent: Extent, stamp: u64, author: Author, answered: bool) {
-        self.history.push(Entry { change: Change::Write(extent, stamp), author, stable: false, answered });
+        self.append(extent.start, extent, stamp, author, answered);
+    }
+    /// The same, but the bytes made for `extent` went to `at`.
+    pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
+        let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
+        self.history.push(Entry { change, author, stable: false, answered });
         self.compact();
     }
     /// The file was cut or extended.
@@ -94,7 +114,7 @@ impl FileModel {
     /// This is the content from now on.
     pub fn settle(&mut self, content: Vec<u8>, sound: Sound<'_>) {
         let ends = self.history.iter().filter(|e| !Self::is_sure(e, sound)).map(|e| match e.change {
-            Change::Write(extent, _) => extent.end,
+            Change::Write(w) => w.extent.end,
             Change::Truncate(size) => size,
         });
         self.told = ends.fold(self.told, u64::max);
@@ -140,8 +160,8 @@ impl FileModel {
         for e in &self.history {
             let sure = Self::is_sure(e, sound);
             range = match e.change {
-                Change::Write(x, _) if sure => (range.0.max(x.end), range.1.max(x.end)),
-                Change::Write(x, _) => (range.0, range.1.max(x.end)),
+                Change::Write(w) if sure => (range.0.max(w.extent.end), range.1.max(w.extent.end)),
+                Change::Write(w) => (range.0, range.1.max(w.extent.end)),
                 Change::Truncate(size) if sure => (size, size),
                 Change::Truncate(size) => (range.0.min(size), range.1.max(size)),
             };
@@ -210,11 +230,13 @@ impl FileModel {
 
 fn apply(content: &mut Vec<u8>, change: &Change) {
     match change {
-        Change::Write(x, stamp) => {
+        Change::Write(w) => {
+            let x = w.extent;
             if content.len() < x.end as usize {
                 content.resize(x.end as usize, 0);
             }
-            content[x.start as usize..x.end as usize].copy_from_slice(&bytes(*stamp, *x));
+            let made = bytes(w.stamp, Extent::at(w.made_for, x.len()));
+            content[x.start as usize..x.end as usize].copy_from_slice(&made);
         }
         Change::Truncate(size) => content.resize(*size as usize, 0),
     }
@@ -246,6 +268,17 @@ mod tests {
         assert!(m.check_read(0, 10, &found, &|_| true).is_err());
         found[5] = two[5];
         assert!(m.check_read(0, 10, &found, &sound).is_err());
+    }
+
+    #[test]
+    fn an_append_is_where_it_went() {
+        let mut m = FileModel::default();
+        m.write(Extent::new(0, 10), 1, author(0), true);
+        m.append(0, Extent::new(10, 14), 2, author(1), true);
+        let appended = bytes(2, Extent::new(10, 14));
+        let sound = |a: Author| a.client == 1;
+        assert!(m.check_read(0, 100, &appended, &sound).is_ok());
+        assert!(m.check_read(0, 100, &bytes(2, Extent::new(0, 4)), &sound).is_err());
     }
 
     #[test]

@@ -236,18 +236,18 @@ impl Tree {
         let outcome = self.context.on(c, &what, async move |c| {
             let file = open_named(&c, dir, &text(name), fid, O_APPEND_RDWR).await?;
             let at = c.write(&file, 0, &bytes(stamp, extent)).await.map_err(|e| format!("append: {e}"))?;
-            close(&c, &file).await.map(|()| at)
+            Ok::<_, String>((at, close(&c, &file).await))
         });
         let outcome = outcome.await;
+        // What a failing disk did not take makes the file shorter, perhaps before this came to its end.
+        let at = if let Some(Ok((at, _))) = outcome { at } else { extent.start };
+        let outcome = outcome.map(|o| o.and_then(|(_, closed)| closed));
         self.judge(&what, author, &outcome);
-        let answered = matches!(outcome, Some(Ok(_)));
-        if let Some(Ok(at)) = outcome
-            && at != extent.start
-            && self.context.is_sound(author)
-        {
+        let answered = matches!(outcome, Some(Ok(())));
+        if answered && at != extent.start && self.context.is_sound(author) {
             self.context.complain(format!("{what} on client{c}: went to {at}"));
         }
-        self.files.get_mut(&id).expect("the file is known").model.write(extent, stamp, author, answered);
+        self.files.get_mut(&id).expect("the file is known").model.append(at, extent, stamp, author, answered);
     }
 
     async fn read(&mut self) {
