@@ -320,10 +320,14 @@ impl Locks {
         }
         self.act(out);
     }
-    /// Gives every unused lock back and waits until the server was told.
-    pub(crate) async fn drain(self: &Rc<Self>) {
+    /// Gives every unused lock back, with what it covers.
+    pub(crate) fn give_back_unused(self: &Rc<Self>) {
         let all = self.cache.borrow().unused();
         self.tick(all);
+    }
+    /// The same, and waits until the server was told.
+    pub(crate) async fn drain(self: &Rc<Self>) {
+        self.give_back_unused();
         while self.cache.borrow().locks().any(|(_, held)| held) {
             self.rt.sleep(types::Duration::from_millis(2)).await;
         }

@@ -667,6 +667,8 @@ impl Callbacks for Osc {
     }
     fn on_recovered(self: Rc<Self>) {
         self.locks.resend_waiting();
+        // What we know may rest on changes of another client that died before it could tell the restarted server of them.
+        self.locks.give_back_unused();
     }
     fn on_evicted(&self) {
         self.locks.on_evicted();

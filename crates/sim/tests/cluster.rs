@@ -94,7 +94,7 @@ fn what_was_promised_holds_when_everything_dies() {
 #[test]
 fn a_failing_disk_loses_nothing_that_was_synced() {
     let faults = FaultConfig { disk_error: 3.0, kill_client: 0.5, interval_s: 4.0, ..FaultConfig::default() };
-    all_well("failing_disk", seeds(0..6), |s| config(s, faults.clone()));
+    all_well("failing_disk", seeds(0..12), |s| config(s, faults.clone()));
 }
 
 #[test]
@@ -111,7 +111,7 @@ fn seeds_that_found_something_once_find_nothing_any_more() {
         all_well("everything_dies", seed..seed + 1, |s| config(s, everything.clone()));
     }
     let disks = FaultConfig { disk_error: 3.0, kill_client: 0.5, interval_s: 4.0, ..FaultConfig::default() };
-    for seed in [108, 113, 116] {
+    for seed in [108, 113, 116, 327] {
         all_well("failing_disk", seed..seed + 1, |s| config(s, disks.clone()));
     }
 }

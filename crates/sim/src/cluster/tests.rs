@@ -8,6 +8,7 @@ use types::{Duration, Fid, FsError, MIB};
 use wire::mdt::{Cred, SetBits, SetattrRequest};
 
 const O_CREAT_RDWR: u32 = 0o102;
+const O_APPEND_RDWR: u32 = 0o2002;
 const O_DIRECT: u32 = 0o40000;
 
 fn cred() -> Cred {
@@ -16,14 +17,15 @@ fn cred() -> Cred {
 
 /// Lets `work` do something with a cluster of two OSTs and two clients.
 fn with_cluster(work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>) -> Cluster {
-    with_frames(FramePool::new(256 * MIB), work)
+    with_frames(7, FramePool::new(256 * MIB), work)
 }
 
 fn with_frames(
+    seed: u64,
     frames: FramePool,
     work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>,
 ) -> Cluster {
-    let sim = Sim::new(SimConfig::new(7), frames);
+    let sim = Sim::new(SimConfig::new(seed), frames);
     let cluster = Cluster::new(sim, ClusterConfig::default());
     let whole = async {
         cluster.format().await.unwrap();
@@ -120,6 +122,65 @@ fn a_cut_that_a_failing_disk_did_not_take_shows_on_no_client() {
 }
 
 #[test]
+fn a_cut_that_went_with_its_client_and_its_servers_is_undone_for_all() {
+    with_cluster(async |cluster, a, b| {
+        let f = create(&b, "f").await?;
+        let synced = vec![7; 100_000];
+        b.write(&f, 0, &synced).await?;
+        b.fsync(&f, false).await?;
+        let cut = SetattrRequest { valid: SetBits::SIZE, size: 0, ..SetattrRequest::default() };
+        b.setattr(&cred(), f.inode(), cut, Some(&f)).await?;
+        let append = a.open(&cred(), f.fid(), O_APPEND_RDWR).await?;
+        assert_eq!(a.write(&append, 0, &[8; 10]).await?, 0);
+        for id in cluster.osses.iter().map(|n| n.id) {
+            cluster.kill(id, true);
+        }
+        cluster.kill(NodeId::Client(1), true);
+        for id in cluster.osses.iter().map(|n| n.id).chain([NodeId::Client(1)]) {
+            cluster.start(id).await.unwrap();
+        }
+        a.fsync(&append, false).await?;
+        a.release(&append).await?;
+        let content = [vec![8; 10], synced[10..].to_vec()].concat();
+        for client in [&a, &cluster.client(1).unwrap()] {
+            assert!(whole_file(client, "f").await?.1 == content);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_sync_that_failed_costs_nothing_when_the_power_goes_later() {
+    let frames = FramePool::new(256 * MIB);
+    for seed in 0..5 {
+        with_frames(seed, frames, async |cluster, a, _| {
+            let mut made = Vec::new();
+            for round in 0..4 {
+                let fault = DiskFault { syncs: true, times: 1, ..DiskFault::default() };
+                cluster.mds.host.set_disk_fault(fault);
+                for i in 0..20 {
+                    let name = format!("f{round}.{i}");
+                    let Ok(file) = create(&a, &name).await else { continue };
+                    let _ = a.release(&file).await;
+                    made.push(name);
+                }
+                assert_eq!(a.sync_meta(Fid::ROOT).await, Err(FsError::Io));
+                cluster.kill(NodeId::Mds, false);
+                cluster.start(NodeId::Mds).await.unwrap();
+                a.sync_meta(Fid::ROOT).await?;
+                cluster.kill(NodeId::Mds, true);
+                cluster.start(NodeId::Mds).await.unwrap_or_else(|e| panic!("seed {seed}, round {round}: {e}"));
+            }
+            for name in made {
+                let there = a.lookup(&cred(), Fid::ROOT, name.as_bytes()).await?;
+                assert!(!there.attr.fid.is_zero(), "seed {seed}: {name}");
+            }
+            Ok(())
+        });
+    }
+}
+
+#[test]
 fn a_rename_over_a_name_that_its_client_does_not_know_takes_a_link_away() {
     with_cluster(async |_, a, b| {
         let f = create(&a, "one").await?;
@@ -143,7 +204,7 @@ fn a_client_that_found_only_scattered_frames_reads_long_holes() {
         every_other += 1;
         every_other % 2 == 0
     });
-    with_frames(frames, async |_, a, _| {
+    with_frames(7, frames, async |_, a, _| {
         let new = NewFile { flags: O_CREAT_RDWR | O_DIRECT, mode: 0o644, ..NewFile::default() };
         let (_, f) = a.create_open(&cred(), Fid::ROOT, b"f", new).await?;
         a.write(&f, MIB, &[1]).await?;
