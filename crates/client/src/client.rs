@@ -18,6 +18,7 @@ use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
+use crate::closes::Closes;
 use crate::inode::Inode;
 use crate::kernel::{KernelCache, NoKernel};
 use crate::locks::{LockOwner, Locks};
@@ -43,6 +44,7 @@ pub struct Client {
     objects: Table<ObjectId, Rc<Object>>,
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
+    pub(crate) closes: Closes,
     /// Inodes that the kernel knows and that may have lost their last name.
     pub(crate) unnamed: RefCell<BTreeSet<Fid>>,
     /// Inodes whose locks are about to be given back.
@@ -103,6 +105,7 @@ impl Client {
             objects: RefCell::default(),
             dentries: RefCell::default(),
             opens: RefCell::default(),
+            closes: Closes::default(),
             unnamed: RefCell::default(),
             given_up: RefCell::default(),
             listed: RefCell::default(),
@@ -354,6 +357,7 @@ impl Client {
         for file in opens {
             let _ = self.release(&file).await;
         }
+        self.all_closes_told().await;
         for osc in self.oscs() {
             if let Ok(import) = osc.import() {
                 import.close().await;
@@ -473,6 +477,8 @@ impl LockOwner for Client {
             let Some(inode) = self.known_inode(fid) else { return };
             if gone & LockBits::UPDATE != 0 {
                 inode.ours_alone.set(false);
+                // Who changes the inode now does so after us.
+                self.settle_closes(fid).await;
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.stale.set(true);

@@ -5,6 +5,7 @@
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
 mod ahead;
 mod client;
+mod closes;
 mod config;
 mod convert;
 mod flock;

@@ -316,6 +316,8 @@ impl Client {
         directory: bool,
     ) -> Result<(), FsError> {
         check_name(name)?;
+        let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
+        self.settle_closes(known.unwrap_or_default()).await;
         let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
         let reply: EntryReply = self.mdt_call(Op::MdtUnlink, &request).await?.decode()?;
         self.unlearn_name(parent, name);
@@ -367,6 +369,8 @@ impl Client {
     ) -> Result<(), FsError> {
         check_name(from.1)?;
         check_name(to.1)?;
+        let replaced = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
+        self.settle_closes(replaced.unwrap_or_default()).await;
         let request = RenameRequest {
             cred: cred.clone(),
             from: from.0,

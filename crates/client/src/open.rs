@@ -4,11 +4,11 @@ use std::rc::Rc;
 
 use readahead::AheadFile;
 use types::{Fid, FsError, HandleId, Transno};
-use wire::mdt::{CloseRequest, Cred, LockBits, OpenReply, OpenRequest, SetBits};
+use wire::mdt::{Cred, LockBits, OpenReply, OpenRequest};
 use wire::{Bytes, Op};
 
 use crate::client::Client;
-use crate::inode::{Inode, UNSET};
+use crate::inode::Inode;
 use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
 
 const O_ACCMODE: u32 = 0o3;
@@ -42,7 +42,7 @@ pub struct OpenFile {
     pub(crate) readahead: RefCell<AheadFile>,
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
-    released: Cell<bool>,
+    pub(crate) released: Cell<bool>,
 }
 
 impl OpenFile {
@@ -237,60 +237,6 @@ impl Client {
     /// The first write-back failure since this open last reported one.
     pub fn flush_errors(&self, file: &OpenFile) -> Result<(), FsError> {
         file.inode.error_since(&file.error_mark)
-    }
-
-    /// The last close of an open: tells the metadata server size and times if the file was written.
-    ///
-    /// # Errors
-    /// What the server answers.
-    pub async fn release(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
-        if file.released.replace(true) {
-            return Ok(());
-        }
-        let inode = file.inode.clone();
-        let mut request = CloseRequest { handle: file.handle.get(), fid: inode.fid, ..CloseRequest::default() };
-        if file.dirty.get() {
-            request.valid |= SetBits::DIRTY;
-            if let Ok(size) = self.file_size(&inode).await {
-                let attr = inode.attr();
-                request.valid |= SetBits::SIZE | SetBits::BLOCKS;
-                request.size = size.size;
-                request.blocks = size.blocks512;
-                request.mtime = size.mtime.max(inode.mtime.get());
-                request.ctime = request.mtime.max(attr.ctime);
-                if request.mtime != UNSET {
-                    request.valid |= SetBits::MTIME | SetBits::CTIME;
-                }
-            }
-        }
-        if inode.atime.get() != UNSET {
-            request.valid |= SetBits::ATIME;
-            request.atime = inode.atime.get();
-        }
-        {
-            let mut ahead = self.ahead.borrow_mut();
-            let ended = file.readahead.replace(ahead.open());
-            ahead.close(ended);
-        }
-        let answer = self.mdt_call(Op::MdtClose, &request).await;
-        self.opens.borrow_mut().remove(&file.handle.get().0);
-        inode.opens.set(inode.opens.get() - 1);
-        if file.writes() {
-            inode.writers.set(inode.writers.get() - 1);
-        }
-        if file.dirty.get() {
-            inode.stale.set(true);
-        }
-        // Told now; until then it was ours to know.
-        if inode.atime.get() == request.atime {
-            inode.atime.set(UNSET);
-        }
-        if let Ok(reply) = answer.as_ref().map_err(|e| *e).and_then(ptlrpc::Reply::decode::<wire::mdt::EntryReply>)
-            && reply.attr.fid == inode.fid
-        {
-            inode.set_attr(&reply.attr);
-        }
-        answer.map(|_| ())
     }
 
     /// Opens to tell a restarted metadata server again.

@@ -124,6 +124,8 @@ impl Client {
         request.cred = cred.clone();
         request.fid = inode.fid;
         request.handle = file.map(|f| f.handle.get()).unwrap_or_default();
+        // What they bring home is older than this change.
+        self.settle_closes(inode.fid).await;
         if request.valid & SetBits::SIZE != 0 {
             if request.size > FILE_BYTES_MAX {
                 return Err(FsError::FileTooBig);

@@ -7,9 +7,10 @@ use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{Lasting, ParamsRequest, RegisterRequest};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
-    BytesReply, CloseRequest, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest, InodeRequest, LinkRequest,
-    LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply, ReaddirRequest, RenameRequest,
-    SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
+    Attr, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest,
+    InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply,
+    ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest,
+    XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -119,19 +120,28 @@ impl Mds {
     }
 
     async fn close(self: &Rc<Self>, caller: Caller, body: &[u8]) -> Result<Outcome, FsError> {
-        let q: CloseRequest = wire::decode(body).map_err(FsError::from)?;
-        let finish = move |m: &Rc<Mds>, inode: Option<crate::record::Inode>| {
-            let mut handles = m.handles.borrow_mut();
-            let told = q.valid & wire::mdt::SetBits::SIZE != 0;
-            if q.valid & wire::mdt::SetBits::DIRTY != 0 && !told {
-                handles.suspect(q.fid);
-            }
-            if let Some(open) = handles.close(caller.client, q.handle).filter(|_| inode.is_none()) {
-                handles.unkeep(open.fid);
-            }
-            Ok(EntryReply { attr: inode.map(|i| i.attr()).unwrap_or_default(), ..EntryReply::default() })
+        let finish = move |m: &Rc<Mds>, ends: Vec<Result<crate::ops::Closed, FsError>>| {
+            m.stats.further(Op::MdtClose, ends.len().saturating_sub(1));
+            let closes = ends.into_iter().map(|end| match end {
+                Ok(closed) => Closed { status: 0, attr: m.closed(caller.client, closed) },
+                Err(e) => Closed { status: e.errno() as u16, attr: Attr::default() },
+            });
+            Ok(CloseReply { closes: closes.collect() })
         };
         self.op(caller, body, |tx, q: &CloseRequest| tx.close(q), finish).await
+    }
+
+    /// The handle of a closed open goes; the inode's attributes, if it lives on.
+    fn closed(&self, client: ClientId, closed: crate::ops::Closed) -> Attr {
+        let crate::ops::Closed { close, inode } = closed;
+        let mut handles = self.handles.borrow_mut();
+        if close.valid & (SetBits::DIRTY | SetBits::SIZE) == SetBits::DIRTY {
+            handles.suspect(close.fid);
+        }
+        if let Some(open) = handles.close(client, close.handle).filter(|_| inode.is_none()) {
+            handles.unkeep(open.fid);
+        }
+        inode.map(|i| i.attr()).unwrap_or_default()
     }
 
     /// Fits an answer of an earlier boot to this one: locks that came along are not held any more, and an open that the

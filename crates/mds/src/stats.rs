@@ -38,7 +38,13 @@ impl Stats {
         row.sum_us = row.sum_us.saturating_add(us);
         row.sum_squares_us = row.sum_squares_us.saturating_add(u128::from(us) * u128::from(us));
     }
-    /// Requests of one kind.
+    /// More operations of a kind, carried out in one request with another that [`Stats::count`] counts.
+    pub fn further(&self, op: Op, count: usize) {
+        if count > 0 {
+            self.rows.borrow_mut().entry(op).or_default().count += count as u64;
+        }
+    }
+    /// Operations of one kind.
     #[must_use]
     pub fn requests(&self, op: Op) -> u64 {
         self.rows.borrow().get(&op).map_or(0, |r| r.count)

@@ -167,9 +167,7 @@ impl StriaFs {
                 if arg.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
                     let _ = self.client.drop_locks(fid, arg.lock_owner, true).await;
                 }
-                if let Err(e) = self.client.release(&file).await {
-                    tracing::warn!(file = %fid, "close: {e}");
-                }
+                self.client.release_soon(&file).await;
                 req.into_reply().ok()
             }
             _ => req.err(libc::ENOSYS),

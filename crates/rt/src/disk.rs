@@ -26,6 +26,10 @@ pub trait DiskFile {
     fn allocate(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>>;
     /// Gives the space of the range back; it reads as zeros.
     fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>>;
+    /// Whether its file system is kept in memory: nothing read from there waits for a device.
+    fn is_in_memory(&self) -> bool {
+        false
+    }
     /// Length in bytes.
     fn len(&self) -> io::Result<u64>;
     /// Whether the file is empty.

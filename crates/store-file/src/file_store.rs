@@ -243,6 +243,15 @@ impl Inner {
         }
     }
 
+    /// Reads records: on a worker thread, unless they lie in memory and a worker would only cost its waking.
+    async fn look_up<T: Send + 'static>(
+        &self,
+        job: impl FnOnce() -> Result<T, DbError> + Send + 'static,
+    ) -> StoreResult<T> {
+        let found = if self.data.is_in_memory() { job() } else { self.rt.offload(job).await };
+        found.map_err(|e| self.db_failed(e))
+    }
+
     async fn load_object(&self, id: ObjectId) -> StoreResult<()> {
         let seen = self.state.borrow().evictions;
         let db = self.db.clone();
@@ -251,7 +260,7 @@ impl Inner {
             let rows = if attr.blocks <= WHOLE_BLOCKS { Some(db.extents(id, 0, u64::MAX)?) } else { None };
             Ok(Some((attr, rows)))
         };
-        let found = self.rt.offload(read).await.map_err(|e| self.db_failed(e))?;
+        let found = self.look_up(read).await?;
         let state = &mut *self.state.borrow_mut();
         if state.evictions != seen || state.objects.contains_key(&id) {
             return Ok(());
@@ -271,7 +280,7 @@ impl Inner {
         let all = last - first >= 8;
         let db = self.db.clone();
         let (from, to) = if all { (0, u64::MAX) } else { (first * CHUNK_BLOCKS, (last + 1) * CHUNK_BLOCKS) };
-        let rows = self.rt.offload(move || db.extents(id, from, to)).await.map_err(|e| self.db_failed(e))?;
+        let rows = self.look_up(move || db.extents(id, from, to)).await?;
         let state = &mut *self.state.borrow_mut();
         if state.evictions == seen
             && let Some(object) = state.objects.get_mut(&id)

@@ -89,7 +89,11 @@ impl Bench {
                 OpenRequest { parent, name, flags: 0o102, mode: 0o644, known_layout: u32::MAX, ..Default::default() };
             let r: OpenReply = wire::decode(&self.call(Op::MdtOpen, &q).await).expect("an answer to open");
             let fid = r.entry.attr.fid;
-            self.call(Op::MdtClose, &CloseRequest { handle: r.handle, fid, ..Default::default() }).await;
+            self.call(
+                Op::MdtClose,
+                &CloseRequest { closes: vec![Close { handle: r.handle, fid, ..Default::default() }] },
+            )
+            .await;
             fids.push(fid);
             self.breathe(i).await;
         }

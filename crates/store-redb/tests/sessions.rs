@@ -184,8 +184,8 @@ fn a_server_that_lost_what_it_had_answered_gets_it_back_from_its_clients() {
         assert_eq!(a.lookup(d, "e", 0).await.unwrap_err(), FsError::NotFound);
         let q = GetattrRequest { fid: e, ..GetattrRequest::default() };
         assert_eq!(a.call::<_, EntryReply>(Op::MdtGetattr, &q).await.unwrap().0.attr.nlink, 0, "open, so it lives");
-        let close = CloseRequest { handle: open.handle, fid: e, ..CloseRequest::default() };
-        a.call::<_, EntryReply>(Op::MdtClose, &close).await.unwrap();
+        let close = Close { handle: open.handle, fid: e, ..Close::default() };
+        a.call::<_, CloseReply>(Op::MdtClose, &CloseRequest { closes: vec![close] }).await.unwrap();
         assert_eq!(a.call::<_, EntryReply>(Op::MdtGetattr, &q).await.unwrap_err(), FsError::Stale);
         assert!(!*a.evicted.borrow() && !*b.evicted.borrow());
         a.import().close().await;

@@ -21,7 +21,10 @@ impl AttrFlags {
     pub const ALONE: u32 = 32;
 }
 
-/// Bits of [`SetattrRequest::valid`] and [`CloseRequest::valid`].
+/// Most ends of opens in one request.
+pub const CLOSES_MAX: usize = 64;
+
+/// Bits of [`SetattrRequest::valid`] and [`Close::valid`].
 #[derive(Clone, Copy, Debug)]
 pub struct SetBits;
 impl SetBits {
@@ -207,8 +210,25 @@ message! {
         /// The open created it.
         created: bool,
     }
-    /// `MdtClose`.
+    /// `MdtClose`: several ends of opens, carried out in order, as one transaction.
     CloseRequest {
+        /// At most [`CLOSES_MAX`], of opens that differ.
+        closes: Vec<Close>,
+    }
+    /// `MdtClose` reply.
+    CloseReply {
+        /// In the order of the request.
+        closes: Vec<Closed>,
+    }
+    /// How one open ended.
+    Closed {
+        /// 0, or EBADF: the client has no such open.
+        status: u16,
+        /// The inode after the close; `fid` zero: it went with its last open.
+        attr: Attr,
+    }
+    /// The end of an open.
+    Close {
         /// Open handle.
         handle: HandleId,
         /// Inode.

@@ -41,8 +41,7 @@ ops! {
     MdtGetattr = 17,
     /// Open, with optional create and truncate.
     MdtOpen = 18,
-    /// End of an open; brings size and times home.
-    MdtClose = 19,
+    // 19 was the end of one open.
     /// mkdir, mknod, symlink.
     MdtCreate = 20,
     /// unlink, rmdir.
@@ -71,6 +70,8 @@ ops! {
     MdtFid2path = 32,
     /// Swap layouts of two files (migration).
     MdtSwapLayouts = 33,
+    /// Ends of opens; bring sizes and times home.
+    MdtClose = 34,
 
     /// Asks for a lock.
     LockEnqueue = 64,

@@ -1,30 +1,77 @@
 //! Close: sizes and times come home; what has no name goes with its last open.
 use types::{ClientId, FsError, HandleId};
-use wire::mdt::{CloseRequest, SetBits};
+use wire::mdt::{CLOSES_MAX, Close, CloseRequest, SetBits};
 
+use crate::handles::Open;
 use crate::record::{Inode, InodeFlags};
 use crate::tx::{Done, Tx};
 
+/// What an end of an open found: its open, and its inode if that lives on.
+pub(crate) struct Closed {
+    /// Carried out.
+    pub close: Close,
+    /// After it; `None`: gone.
+    pub inode: Option<Inode>,
+}
+
+/// What earlier ends of the same request, which are not applied yet, leave of an inode's opens.
+struct Left {
+    opens: usize,
+    writers: usize,
+    suspect: bool,
+}
+
+/// The size was not told although it may have changed.
+fn hides_size(q: &Close) -> bool {
+    q.valid & (SetBits::DIRTY | SetBits::SIZE) == SetBits::DIRTY
+}
+
 impl Tx<'_> {
-    /// Ends an open. The handle itself goes when this is applied. Answers the inode, if it lives on.
-    pub(crate) fn close(&mut self, q: &CloseRequest) -> Done<Option<Inode>> {
+    /// Ends opens, in order. The handles themselves go when this is applied. One that the client does not have is
+    /// answered EBADF and keeps no other from its end.
+    pub(crate) fn close(&mut self, q: &CloseRequest) -> Done<Vec<Result<Closed, FsError>>> {
+        if q.closes.len() > CLOSES_MAX {
+            return Err(FsError::Invalid.into());
+        }
         self.remember = true;
-        let open = self.mds.handles.borrow().get(self.client, q.handle);
-        let Some(open) = open else {
-            return if self.replay { self.close_unknown(q).map(|()| None) } else { Err(FsError::BadHandle.into()) };
-        };
-        let Some(mut inode) = self.find_inode(open.fid)? else { return Ok(None) };
+        let mut ended: Vec<(HandleId, Open, bool)> = Vec::with_capacity(q.closes.len());
+        let mut out = Vec::with_capacity(q.closes.len());
+        for close in &q.closes {
+            let open = self.mds.handles.borrow().get(self.client, close.handle);
+            let open = open.filter(|_| ended.iter().all(|(h, _, _)| *h != close.handle));
+            let inode = match open {
+                Some(open) => {
+                    let left = self.left(&open, &ended);
+                    ended.push((close.handle, open, hides_size(close)));
+                    Ok(self.close_one(&open, &left, close)?)
+                }
+                None if self.replay => Ok(self.close_unknown(close).map(|()| None)?),
+                None => Err(FsError::BadHandle),
+            };
+            out.push(inode.map(|inode| Closed { close: close.clone(), inode }));
+        }
+        Ok(out)
+    }
+
+    fn left(&self, open: &Open, ended: &[(HandleId, Open, bool)]) -> Left {
         let handles = self.mds.handles.borrow();
-        let last_open = handles.opens(open.fid) == 1;
-        let last_writer = open.writes && handles.writers(open.fid) == 1;
-        let suspect = handles.is_suspect(open.fid);
-        drop(handles);
-        if inode.has(InodeFlags::ORPHAN) && last_open && !self.keep(open.fid) {
+        let earlier = || ended.iter().filter(|(_, o, _)| o.fid == open.fid);
+        Left {
+            opens: handles.opens(open.fid) - earlier().count(),
+            writers: handles.writers(open.fid) - earlier().filter(|(_, o, _)| o.writes).count(),
+            suspect: handles.is_suspect(open.fid) || earlier().any(|(_, _, hidden)| *hidden),
+        }
+    }
+
+    fn close_one(&mut self, open: &Open, left: &Left, q: &Close) -> Done<Option<Inode>> {
+        let Some(mut inode) = self.find_inode(open.fid)? else { return Ok(None) };
+        let last_writer = open.writes && left.writers == 1;
+        if inode.has(InodeFlags::ORPHAN) && left.opens == 1 && !self.keep(open.fid) {
             return self.remove_inode(&inode).map(|()| None);
         }
         let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
         let told = q.valid & SetBits::SIZE != 0;
-        let clean = q.valid & SetBits::DIRTY == 0 && !suspect;
+        let clean = q.valid & SetBits::DIRTY == 0 && !left.suspect;
         if last_writer && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
             inode.set(InodeFlags::SIZE_UNKNOWN, false);
             changed = true;
@@ -36,7 +83,7 @@ impl Tx<'_> {
     }
 
     /// A replayed close: its open is not told again, for the client has forgotten it.
-    fn close_unknown(&mut self, q: &CloseRequest) -> Done<()> {
+    fn close_unknown(&mut self, q: &Close) -> Done<()> {
         if let Some(mut inode) = self.find_inode(q.fid)?
             && self.take_home(&mut inode, q)
         {
@@ -49,7 +96,7 @@ impl Tx<'_> {
     }
 
     /// What the writer knows of its file. Whether anything changed.
-    fn take_home(&mut self, inode: &mut Inode, q: &CloseRequest) -> bool {
+    fn take_home(&mut self, inode: &mut Inode, q: &Close) -> bool {
         let before = (inode.size, inode.blocks, inode.mtime, inode.atime, inode.ctime);
         if q.valid & SetBits::SIZE != 0 {
             inode.size = q.size;
@@ -86,7 +133,7 @@ impl Tx<'_> {
 }
 
 /// A reader's access time; whether it is later than what was known.
-fn take_atime(inode: &mut Inode, q: &CloseRequest) -> bool {
+fn take_atime(inode: &mut Inode, q: &Close) -> bool {
     let later = q.valid & SetBits::ATIME != 0 && q.atime > inode.atime;
     if later {
         inode.atime = q.atime;

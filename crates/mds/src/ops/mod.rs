@@ -13,6 +13,7 @@ mod rename;
 mod setattr;
 mod xattr;
 
+pub(crate) use close::Closed;
 pub(crate) use open::{OpenOut, writes};
 pub(crate) use readdir::ReaddirOut;
 

@@ -216,16 +216,19 @@ impl Fs {
         Ok(o.entry.attr.fid)
     }
     pub fn close(&self, handle: HandleId, fid: Fid, valid: u32, size: u64) -> Result<(), FsError> {
-        let q = CloseRequest {
-            handle,
-            fid,
-            valid,
-            size,
-            blocks: size.div_ceil(512),
-            mtime: WallTime(5),
-            ..CloseRequest::default()
-        };
-        self.call::<_, EntryReply>(Op::MdtClose, &q).map(|_| ())
+        let (blocks, mtime) = (size.div_ceil(512), WallTime(5));
+        self.end(Close { handle, fid, valid, size, blocks, mtime, ..Close::default() }).map(|_| ())
+    }
+    /// Ends one open; the inode's attributes.
+    pub fn end(&self, close: Close) -> Result<Attr, FsError> {
+        let mut ends = self.end_all(vec![close])?;
+        ends.pop().unwrap()
+    }
+    /// Ends several opens in one request.
+    pub fn end_all(&self, closes: Vec<Close>) -> Result<Vec<Result<Attr, FsError>>, FsError> {
+        let reply: CloseReply = self.call(Op::MdtClose, &CloseRequest { closes })?;
+        let end = |c: Closed| if c.status == 0 { Ok(c.attr) } else { Err(FsError::from_errno(c.status.into())) };
+        Ok(reply.closes.into_iter().map(end).collect())
     }
     fn remove(&self, parent: Fid, name: &str, directory: bool) -> Result<(), FsError> {
         let q = UnlinkRequest { cred: self.cred.clone(), parent, name: name.into(), directory };

@@ -1,6 +1,6 @@
 //! Namespace operations, to errno.
-use types::{Fid, FsError, WallTime};
-use wire::mdt::{AttrFlags, CloseRequest, EntryReply, SetBits};
+use types::{Fid, FsError, HandleId, WallTime};
+use wire::mdt::{AttrFlags, CLOSES_MAX, Close, SetBits};
 
 use super::harness::{Fs, user};
 
@@ -122,16 +122,40 @@ fn a_readers_access_time_comes_home_and_goes_only_forward() {
     let f = fs.create(ROOT, "f").unwrap();
     let at = |t: i64| {
         let o = fs.open(f, "", 0, 0).unwrap();
-        let q = CloseRequest {
-            handle: o.handle,
-            fid: f,
-            valid: SetBits::ATIME,
-            atime: WallTime(t),
-            ..CloseRequest::default()
-        };
-        fs.call::<_, EntryReply>(wire::Op::MdtClose, &q).unwrap().attr.atime
+        let (handle, atime) = (o.handle, WallTime(t));
+        fs.end(Close { handle, fid: f, valid: SetBits::ATIME, atime, ..Close::default() }).unwrap().atime
     };
     let born = fs.getattr(f).unwrap().atime;
     assert_eq!(at(5), born);
     assert_eq!(at(born.0 + 9), WallTime(born.0 + 9));
+}
+
+#[test]
+fn several_opens_end_in_one_request_each_as_if_by_itself() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let g = fs.create(ROOT, "g").unwrap();
+    let end = |handle, fid, valid, size| Close { handle, fid, valid, size, ..Close::default() };
+    let open = |fid| fs.open(fid, "", 1, 0).unwrap().handle;
+    let known = |fid| fs.getattr(fid).unwrap().flags & AttrFlags::SIZE_KNOWN != 0;
+
+    // The last writer of a file tells its size; who says that it wrote and not how much leaves it unknown.
+    let (a, b, c, d) = (open(f), open(f), open(g), open(g));
+    let hides = end(c, g, SetBits::DIRTY, 0);
+    let told = SetBits::DIRTY | SetBits::SIZE;
+    let ends = fs.end_all(vec![end(a, f, 0, 0), end(b, f, told, 7), hides, end(d, g, 0, 0)]).unwrap();
+    assert!(ends.iter().all(Result::is_ok), "{ends:?}");
+    assert_eq!((fs.getattr(f).unwrap().size, known(f), known(g)), (7, true, false));
+
+    // What is no open, or ended a moment ago, keeps nobody from its end.
+    let (a, b) = (open(f), open(f));
+    fs.unlink(ROOT, "f").unwrap();
+    let ends = fs.end_all(vec![end(a, f, 0, 0), end(a, f, 0, 0), end(HandleId(77), g, 0, 0), end(b, f, 0, 0)]).unwrap();
+    assert_eq!(ends[0].as_ref().map(|attr| attr.fid), Ok(f));
+    assert_eq!(ends[1..3], [Err(FsError::BadHandle), Err(FsError::BadHandle)]);
+    assert_eq!(ends[3].as_ref().map(|attr| attr.fid), Ok(Fid::ZERO), "gone with its last open");
+    assert_eq!(fs.getattr(f), Err(FsError::Stale));
+
+    let many = vec![end(HandleId(77), g, 0, 0); CLOSES_MAX + 1];
+    assert_eq!(fs.end_all(many), Err(FsError::Invalid));
 }

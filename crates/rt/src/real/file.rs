@@ -133,6 +133,9 @@ impl DiskFile for RealFile {
     fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
         self.simple(Call::Punch(offset, len))
     }
+    fn is_in_memory(&self) -> bool {
+        self.memory_backed
+    }
     fn len(&self) -> io::Result<u64> {
         Ok(File::from(self.fd.try_clone()?).metadata()?.len())
     }
