@@ -15,15 +15,14 @@ use crate::slot::{MESSAGE_AT, Slot, Via};
 use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, OpType, PollOpCode};
 use io_uring::{opcode as sqe, types::Fd};
-use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
-use std::future::poll_fn;
+use rt::sync::Semaphore;
+use std::cell::Cell;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
-use std::task::{Poll, Waker};
+use std::task::Poll;
 use zerocopy::FromBytes;
 
 /// Messages a leader reads without waiting in between, after which it lets the runtime look at other I/O.
@@ -32,34 +31,34 @@ const STREAK_MAX: u32 = 16;
 const RETRY_EVERY: u32 = 8;
 
 /// Which slot of the worker reads, and how eagerly.
-#[derive(Default)]
 pub(crate) struct Lead {
-    taken: Cell<bool>,
-    followers: RefCell<VecDeque<Waker>>,
+    /// Whoever holds the permit leads.
+    turn: Semaphore,
     /// Whether more messages were waiting when last tried.
     crowded: Cell<bool>,
     streak: Cell<u32>,
     since_retry: Cell<u32>,
 }
 
+impl Default for Lead {
+    fn default() -> Self {
+        Lead {
+            turn: Semaphore::new(1),
+            crowded: Cell::default(),
+            streak: Cell::default(),
+            since_retry: Cell::default(),
+        }
+    }
+}
+
 impl Lead {
     async fn take(&self) {
-        poll_fn(|cx| {
-            if self.taken.replace(true) {
-                self.followers.borrow_mut().push_back(cx.waker().clone());
-                Poll::Pending
-            } else {
-                Poll::Ready(())
-            }
-        })
-        .await;
+        self.turn.acquire(1).await;
     }
 
+    /// The slot that has waited longest leads from now on.
     fn release(&self) {
-        self.taken.set(false);
-        if let Some(waker) = self.followers.borrow_mut().pop_front() {
-            waker.wake();
-        }
+        self.turn.add(1);
     }
 
     /// Whether to read before asking for readiness.
@@ -226,5 +225,41 @@ pub(crate) fn refuse(shared: &Shared, error: ParseError, reply: Reply<'_>) -> Re
             tracing::error!("malformed request from the kernel: {e}");
             reply.err(libc::EINVAL)
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::pin::pin;
+    use std::sync::atomic::AtomicBool;
+    use std::task::{Context, Wake, Waker};
+
+    #[derive(Default)]
+    struct Woken(AtomicBool);
+    impl Wake for Woken {
+        fn wake(self: Arc<Self>) {
+            self.0.store(true, Ordering::Relaxed);
+        }
+    }
+
+    #[test]
+    fn a_slot_that_is_woken_for_nothing_takes_no_turn_from_others() {
+        let lead = Lead::default();
+        let woken: [Arc<Woken>; 4] = std::array::from_fn(|_| Arc::default());
+        let wakers = woken.clone().map(Waker::from);
+        let mut cx = wakers.each_ref().map(Context::from_waker);
+        let mut slots = [(); 4].map(|()| Box::pin(lead.take()));
+        assert!(slots[0].as_mut().poll(&mut cx[0]).is_ready());
+        for at in [1, 2, 1, 3, 1] {
+            assert!(slots[at].as_mut().poll(&mut cx[at]).is_pending());
+        }
+        for at in 1..4 {
+            lead.release();
+            assert!(woken[at].0.load(Ordering::Relaxed), "slot {at} was not told that it leads");
+            assert!(slots[at].as_mut().poll(&mut cx[at]).is_ready());
+        }
+        lead.release();
+        assert!(pin!(lead.take()).poll(&mut cx[0]).is_ready());
     }
 }
