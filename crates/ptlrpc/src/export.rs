@@ -39,6 +39,8 @@ pub struct Export {
     pub(crate) sink: RefCell<Option<Rc<dyn Sink>>>,
     pub(crate) slots: RefCell<BTreeMap<u16, Slot>>,
     pub(crate) last_xid: Cell<Xid>,
+    /// The last transaction that was replayed since the target's restart.
+    pub(crate) replayed: Cell<Transno>,
     pub(crate) last_heard: Cell<Instant>,
     pub(crate) credits: Cell<u16>,
     pub(crate) recoverable: Cell<bool>,
@@ -62,6 +64,7 @@ impl Export {
             sink: RefCell::new(None),
             slots: RefCell::default(),
             last_xid: Cell::new(Xid(0)),
+            replayed: Cell::new(Transno(0)),
             last_heard: Cell::new(now),
             credits: Cell::new(credits),
             recoverable: Cell::new(true),
@@ -235,6 +238,10 @@ impl Export {
         sink.send(header, result.unwrap_or_default(), bulk);
     }
 
+    /// Answers a replay that was carried out before: the client has had its answer before the restart.
+    pub(crate) fn answer_replayed(&self, request: &Header) {
+        self.answer(request, request.transno, Ok(Vec::new()), Bulk::new(), None);
+    }
     /// Answers a remembered request again.
     pub(crate) fn answer_again(&self, request: &Header, record: &ReplyRecord) {
         let result = if record.status == 0 {

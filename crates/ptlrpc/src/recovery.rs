@@ -20,12 +20,14 @@ pub(crate) struct Recovery {
 }
 
 struct State {
+    rt: Rt,
     active: Cell<bool>,
     /// Clients that have not said they are done, and when each last showed that it is at work.
     expected: RefCell<BTreeMap<ClientId, Option<Instant>>>,
     /// Replays offered, by transaction.
     offered: RefCell<BTreeMap<(Transno, ClientId), OneSender<()>>>,
-    running: Cell<bool>,
+    /// Whose replay is being carried out.
+    running: Cell<Option<ClientId>>,
     changed: Event,
     opened: Event,
 }
@@ -35,7 +37,11 @@ pub(crate) struct Turn(Option<Rc<State>>);
 impl Drop for Turn {
     fn drop(&mut self) {
         if let Some(state) = &self.0 {
-            state.running.set(false);
+            // Its client has had no chance to offer the next one yet.
+            if let Some(client) = state.running.take() {
+                state.note_progress(client);
+            }
+            state.changed.notify();
             state.next();
         }
     }
@@ -44,7 +50,7 @@ impl Drop for Turn {
 impl State {
     /// Starts the lowest replay when every expected client has offered one.
     fn next(&self) {
-        if self.running.get() {
+        if self.running.get().is_some() {
             return;
         }
         let mut offered = self.offered.borrow_mut();
@@ -52,9 +58,18 @@ impl State {
         if !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
             return;
         }
-        if let Some((_, start)) = offered.pop_first() {
-            self.running.set(true);
+        if let Some(((_, client), start)) = offered.pop_first() {
+            self.running.set(Some(client));
             start.send(());
+        }
+    }
+    /// Whose replay waits for its turn or has it.
+    fn waiting(&self) -> BTreeSet<ClientId> {
+        self.offered.borrow().keys().map(|(_, c)| *c).chain(self.running.get()).collect()
+    }
+    fn note_progress(&self, client: ClientId) {
+        if let Some(at) = self.expected.borrow_mut().get_mut(&client) {
+            *at = Some(self.rt.now());
         }
     }
 }
@@ -63,14 +78,15 @@ impl Recovery {
     pub(crate) fn new(rt: Rt, expected: BTreeSet<ClientId>, window: Duration) -> Recovery {
         let now = rt.now();
         Recovery {
-            rt,
+            rt: rt.clone(),
             deadline: now + window,
             window,
             state: Rc::new(State {
+                rt,
                 active: Cell::new(!expected.is_empty()),
                 expected: RefCell::new(expected.into_iter().map(|c| (c, None)).collect()),
                 offered: RefCell::default(),
-                running: Cell::new(false),
+                running: Cell::new(None),
                 changed: Event::new(),
                 opened: Event::new(),
             }),
@@ -97,7 +113,7 @@ impl Recovery {
     /// every client is done.
     ///
     /// A client is late when the window has closed and it has been silent for half a window. One whose replay waits for
-    /// its turn is not silent: it waits for those who are. After ten windows everyone is late.
+    /// its turn, or has it, is not silent: it waits for those who are. After ten windows everyone is late.
     pub(crate) async fn next_late(&self) -> Option<Vec<ClientId>> {
         loop {
             let changed = self.state.changed.wait();
@@ -105,7 +121,7 @@ impl Recovery {
                 return None;
             }
             let (now, last) = (self.rt.now(), self.deadline + self.window * 9);
-            let waiting: BTreeSet<ClientId> = self.state.offered.borrow().keys().map(|(_, c)| *c).collect();
+            let waiting = self.state.waiting();
             let until = |client: &ClientId, at: &Option<Instant>| match at {
                 _ if waiting.contains(client) => last,
                 Some(at) => self.deadline.max(*at + self.window / 2).min(last),
@@ -123,9 +139,7 @@ impl Recovery {
     }
     /// A client is at work.
     pub(crate) fn note_progress(&self, client: ClientId) {
-        if let Some(at) = self.state.expected.borrow_mut().get_mut(&client) {
-            *at = Some(self.rt.now());
-        }
+        self.state.note_progress(client);
     }
     /// Ordinary service begins.
     pub(crate) fn open(&self) {
@@ -157,5 +171,53 @@ impl Recovery {
             opened.await;
         }
         Some(Turn(None))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simworld::TestWorld;
+    use types::Xid;
+
+    use super::*;
+
+    const GONE: ClientId = ClientId(1);
+    const HERE: ClientId = ClientId(2);
+
+    /// Recovery for two clients, one of which never comes; the other offers these replays one after the other and then
+    /// may say that it is done. Gives who was late, and the time at the end in seconds.
+    fn late(replays: &'static [u64], done: bool) -> (Vec<ClientId>, u64) {
+        let world = TestWorld::new(1, 1 << 20);
+        let recovery = Rc::new(Recovery::new(world.rt(), BTreeSet::from([GONE, HERE]), Duration::from_secs(30)));
+        let of_here = recovery.clone();
+        world.rt().spawn(async move {
+            for transno in replays {
+                let mut header = Header::request(Op::MdtCreate, HERE, Xid(*transno));
+                (header.flags, header.transno) = (Flags::REPLAY, Transno(*transno));
+                assert!(of_here.turn(&header).await.is_some());
+            }
+            if done {
+                of_here.client_done(HERE);
+            }
+        });
+        let late = world.run(async {
+            let mut all = Vec::new();
+            while let Some(late) = recovery.next_late().await {
+                late.iter().for_each(|c| recovery.client_done(*c));
+                all.extend(late);
+            }
+            all
+        });
+        (late, world.rt().now().0 / 1_000_000_000)
+    }
+
+    #[test]
+    fn whoever_waited_for_a_late_client_is_not_late_when_its_own_turn_comes() {
+        assert_eq!(late(&[7, 8], true), (vec![GONE], 30));
+    }
+
+    #[test]
+    fn whoever_dies_behind_its_turn_is_late_half_a_window_later() {
+        assert_eq!(late(&[7], false), (vec![GONE, HERE], 45));
     }
 }

@@ -221,6 +221,12 @@ impl Server {
         self.targets.borrow().values().map(|t| t.evicted.borrow().get(&client).copied().unwrap_or(0)).sum()
     }
 
+    /// Whether a target still waits for clients of before its restart.
+    #[must_use]
+    pub fn is_recovering(&self) -> bool {
+        self.targets.borrow().values().any(|t| t.recovery.is_active())
+    }
+
     async fn watch_recovery(&self, target: Rc<Target>) {
         while let Some(late) = target.recovery.next_late().await {
             for client in late {
@@ -442,6 +448,11 @@ impl Server {
     /// Decides whether a request is new, running, or was answered, and starts it if it is new.
     fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, body: Vec<u8>, bulk: Bulk) {
         let slot = header.slot_or_credits;
+        if header.flags.has(Flags::REPLAY) && header.transno.0 != 0 && header.transno <= export.replayed.get() {
+            // The connection broke and the client begins anew, while its slots stand for later requests already.
+            export.answer_replayed(&header);
+            return target.recovery.on_answered_again(&header);
+        }
         if header.xid.0 != 0 && header.op != Op::Ping {
             let mut slots = export.slots.borrow_mut();
             match slots.get(&slot) {
@@ -482,7 +493,11 @@ impl Server {
             if turn.is_none() || request.export.is_evicted() {
                 return request.reply::<()>(Err(FsError::NotConnected));
             }
+            let (header, export) = (request.header, request.export.clone());
             target.service.clone().handle(request).await;
+            if header.flags.has(Flags::REPLAY) {
+                export.replayed.set(export.replayed.get().max(header.transno));
+            }
             drop(turn);
         });
     }
