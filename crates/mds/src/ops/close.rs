@@ -84,12 +84,14 @@ impl Tx<'_> {
 
     /// A replayed close: its open is not told again, for the client has forgotten it.
     fn close_unknown(&mut self, q: &Close) -> Done<()> {
-        if let Some(mut inode) = self.find_inode(q.fid)?
-            && self.take_home(&mut inode, q)
-        {
-            if q.valid & SetBits::SIZE != 0 && self.mds.handles.borrow().writers(q.fid) == 0 {
-                inode.set(InodeFlags::SIZE_UNKNOWN, false);
-            }
+        let Some(mut inode) = self.find_inode(q.fid)? else { return Ok(()) };
+        let mut changed = self.take_home(&mut inode, q);
+        let told = q.valid & SetBits::SIZE != 0;
+        if told && inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(q.fid) == 0 {
+            inode.set(InodeFlags::SIZE_UNKNOWN, false);
+            changed = true;
+        }
+        if changed {
             self.put_inode(&inode);
         }
         Ok(())

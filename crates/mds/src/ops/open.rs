@@ -179,13 +179,18 @@ impl Tx<'_> {
     /// Others' leases on the content go; from the first writer on the size is not known here.
     fn begin_writing(&mut self, inode: &mut Inode, changed: bool) {
         self.claim(inode.fid, LockBits::DATA);
-        let first = changed || !inode.has(InodeFlags::SIZE_UNKNOWN);
-        if first {
+        let known = !inode.has(InodeFlags::SIZE_UNKNOWN);
+        if changed || known {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);
             self.put_inode(inode);
         }
+        let handles = self.mds.handles.borrow();
+        // Without a writer somebody may know the size although the record does not: from a close that a restart forgot.
+        let first = changed || known || handles.writers(inode.fid) == 0;
         // The first writer besides another: that one no longer knows the size by itself.
-        if first || self.mds.handles.borrow().others_write(inode.fid, self.client) {
+        let second = handles.others_write(inode.fid, self.client);
+        drop(handles);
+        if first || second {
             self.claim(inode.fid, LockBits::UPDATE);
         }
     }

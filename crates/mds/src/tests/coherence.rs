@@ -293,3 +293,25 @@ fn answers_that_carry_no_change_have_no_transaction() {
     let (_, t) = fs.call_as::<_, OpenReply>(None, Op::MdtOpen, &fs.open_request(f, "", 2, 0)).unwrap();
     assert!(Transno(t) > Transno(0), "the first writer makes the size unknown");
 }
+
+#[test]
+fn a_first_writer_takes_the_size_from_those_who_have_it_of_a_close_that_was_forgotten() {
+    let fs = Fs::new();
+    let f = fs.create(ROOT, "f").unwrap();
+    let o = fs.open(f, "", 1, 0).unwrap();
+    fs.sync();
+    let close = CloseRequest { closes: vec![Close { handle: o.handle, fid: f, ..Close::default() }] };
+    let (ends, transno) = fs.call_as::<_, CloseReply>(None, Op::MdtClose, &close).unwrap();
+    assert_ne!(ends.closes[0].attr.flags & AttrFlags::SIZE_KNOWN, 0);
+    let held = look(&fs, ROOT, "f", 1).lock.unwrap();
+    let fs = fs.crash();
+    // The open that this close ended is told no more.
+    fs.call_as::<_, CloseReply>(Some(transno), Op::MdtClose, &close).unwrap();
+    let again = EnqueueRequest { lock: held.lock, flags: EnqueueFlags::REPLAY, cookie: 1, cancels: Vec::new() };
+    let held: EnqueueReply = fs.call(Op::LockEnqueue, &again).unwrap();
+    let other = fs.of(2);
+    let writes = start(&other, Op::MdtOpen, &other.open_request(f, "", 1, 0));
+    assert!(writes.borrow().is_none(), "it waits for the holder, who believes to know the size");
+    cancel(&fs, &[held.handle]);
+    assert_eq!(*writes.borrow(), Some(Ok(())));
+}
