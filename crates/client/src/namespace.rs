@@ -381,6 +381,12 @@ impl Client {
         };
         let reply: EntryReply = self.mdt_call(Op::MdtRename, &request).await?.decode()?;
         let known = self.knows_name(to.0, to.1);
+        let there = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
+        if known && there == Some(reply.attr.fid) {
+            // Two names of one inode: both stay.
+            self.take_parent(to.0, &reply);
+            return Ok(());
+        }
         let ends =
             [from, to].map(|(p, n)| self.dentries.borrow().get(&(p, n.to_vec())).and_then(|c| self.known_inode(*c)));
         for (parent, name) in [from, to] {
@@ -393,9 +399,14 @@ impl Client {
         }
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
-            self.name_removed(from.0, from.1);
-            if !known {
+            if known {
+                self.name_removed(from.0, from.1);
+            } else {
                 self.something_lost_a_name();
+                // Perhaps it is another name of what it was moved to, and stays.
+                if let Some(p) = self.known_inode(from.0) {
+                    p.forget_children();
+                }
             }
             if let Some(replaced) = second.filter(|i| i.fid != reply.attr.fid) {
                 self.may_be_unnamed(&replaced);

@@ -500,3 +500,32 @@ fn mask_of(key: u64, first: u64, end: u64) -> u64 {
     let upto = |n: u64| if n == BLOCK { u64::MAX } else { (1u64 << n) - 1 };
     upto(to) & !upto(from)
 }
+
+#[cfg(test)]
+mod tests {
+    use cache::frames::FramePool;
+    use types::Fid;
+
+    use super::*;
+
+    #[test]
+    fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
+        let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru").unwrap();
+        let object = Object::new(ObjectId(Fid::new(1, 1)), 0, cache);
+        let write = |page: u64, len: usize| {
+            let done = object.write_page(page, 0, &vec![7; len], true, PageAccess::fine(0));
+            object.grow(page * PAGE + len as u64);
+            assert_eq!(done, Ok(Some(true)));
+        };
+        object.told_size(300_000);
+        write(70, 4096);
+        assert_eq!((object.size(), object.unwritten_end()), (300_000, 71 * PAGE));
+        write(90, 100);
+        assert_eq!((object.size(), object.unwritten_end()), (90 * PAGE + 100, 90 * PAGE + 100));
+        let out = object.take_dirty(Extent::from(80 * PAGE), 10).unwrap();
+        assert_eq!(object.unwritten_end(), 90 * PAGE + 100, "on its way is not there yet");
+        object.written(&out.pages);
+        object.told_size(0);
+        assert_eq!((object.size(), object.unwritten_end()), (71 * PAGE, 71 * PAGE));
+    }
+}

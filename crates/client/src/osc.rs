@@ -613,8 +613,7 @@ impl LockOwner for Osc {
         };
         tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
         // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
-        let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
-        if !self.locks.covers(resource, LockMode::Cr, &end) {
+        if !self.size_is_exact(&object) {
             object.told_size(lvb.size);
         }
         object.mtime.set(object.mtime.get().max(lvb.mtime));
@@ -697,14 +696,21 @@ impl Osc {
 }
 
 impl Osc {
+    /// What this client alone can know of an object: its size under a lock over its end, what it has not written out
+    /// yet otherwise. What it heard of the size once may be old.
     fn glimpsed(&self, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
         let lock = self.locks.cache().get(ldlm::LockCookie(call.cookie));
-        let lvb = lock.and_then(|l| self.object(&l)).map(|o| wl::Lvb {
-            size: o.size(),
-            blocks: o.blocks512.get() + o.unwritten_pages() as u64 * (PAGE / 512),
-            mtime: o.mtime.get(),
-            ..wl::Lvb::default()
+        let lvb = lock.and_then(|l| self.object(&l)).map(|o| {
+            let (size, blocks) =
+                if self.size_is_exact(&o) { (o.size(), o.blocks512.get()) } else { (o.unwritten_end(), 0) };
+            let blocks = blocks + o.unwritten_pages() as u64 * (PAGE / 512);
+            wl::Lvb { size, blocks, mtime: o.mtime.get(), ..wl::Lvb::default() }
         });
         wl::GlimpseReply { lvb }
+    }
+    /// Whether a lock over the object's end is held, so that its known size is its size.
+    pub(crate) fn size_is_exact(&self, object: &Object) -> bool {
+        let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
+        self.locks.covers(object.resource(), LockMode::Cr, &end)
     }
 }

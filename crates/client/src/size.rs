@@ -28,18 +28,12 @@ pub(crate) struct FileSize {
 }
 
 impl Client {
-    /// Whether a lock over the object's end is held, so that its known size is its size.
-    fn size_is_exact(&self, object: &Object) -> bool {
-        let end = LockPolicyData::extent(Extent::from(object.size()));
-        self.osc(object.ost).locks.covers(object.resource(), LockMode::Cr, &end)
-    }
-
     /// Makes an object's known size its true size at this moment.
     async fn glimpse(&self, object: &Rc<Object>) -> Result<(), FsError> {
-        if self.size_is_exact(object) {
+        let osc = self.osc(object.ost);
+        if osc.size_is_exact(object) {
             return Ok(());
         }
-        let osc = self.osc(object.ost);
         let all = LockPolicyData::extent(Extent::ALL);
         match osc.locks.acquire(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE).await {
             // The value block was taken in when the answer came.

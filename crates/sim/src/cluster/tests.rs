@@ -1,11 +1,11 @@
 //! One cluster, end to end; what seeds find.
 use super::*;
 use cache::frames::FramePool;
-use client::{Client, NewFile, OpenFile};
+use client::{Client, NewFile, NewNode, OpenFile};
 use simworld::{DiskFault, Sim, SimConfig};
 use std::rc::Rc;
 use types::{Duration, Fid, FsError, MIB};
-use wire::mdt::{Cred, SetBits, SetattrRequest};
+use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
 
 const O_CREAT_RDWR: u32 = 0o102;
 const O_APPEND_RDWR: u32 = 0o2002;
@@ -25,8 +25,17 @@ fn with_frames(
     frames: FramePool,
     work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>,
 ) -> Cluster {
+    with(seed, frames, ClusterConfig::default(), work)
+}
+
+fn with(
+    seed: u64,
+    frames: FramePool,
+    config: ClusterConfig,
+    work: impl AsyncFnOnce(&Cluster, Rc<Client>, Rc<Client>) -> Result<(), FsError>,
+) -> Cluster {
     let sim = Sim::new(SimConfig::new(seed), frames);
-    let cluster = Cluster::new(sim, ClusterConfig::default());
+    let cluster = Cluster::new(sim, config);
     let whole = async {
         cluster.format().await.unwrap();
         for id in cluster.nodes().map(|n| n.id).collect::<Vec<_>>() {
@@ -190,6 +199,45 @@ fn a_rename_over_a_name_that_its_client_does_not_know_takes_a_link_away() {
         b.rename(&cred(), (Fid::ROOT, b"three"), (Fid::ROOT, b"two"), 0).await?;
         for client in [&a, &b] {
             assert_eq!(client.lookup(&cred(), Fid::ROOT, b"one").await?.attr.nlink, 1);
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_rename_to_another_name_of_the_same_file_leaves_both() {
+    with_cluster(async |_, a, _| {
+        let node = NewNode { kind: NodeKind::Directory, mode: 0o040_755, ..NewNode::default() };
+        // Its maker knows the directory whole: what it misses there does not exist.
+        let dir = a.create(&cred(), Fid::ROOT, b"d", node).await?.attr.fid;
+        let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
+        let (_, f) = a.create_open(&cred(), dir, b"one", new).await?;
+        a.link(&cred(), f.fid(), dir, b"two").await?;
+        a.rename(&cred(), (dir, b"one"), (dir, b"two"), 0).await?;
+        for name in [b"one", b"two"] {
+            assert_eq!(a.lookup(&cred(), dir, name).await?.attr.fid, f.fid());
+        }
+        Ok(())
+    });
+}
+
+#[test]
+fn a_writer_tells_nobody_a_size_that_it_only_heard_of() {
+    let config = ClusterConfig { clients: 3, osts: 1, stripe_count: 1, ..ClusterConfig::default() };
+    with(7, FramePool::new(256 * MIB), config, async |cluster, a, b| {
+        let f = create(&a, "f").await?;
+        let g = b.open(&cred(), f.fid(), 2).await?;
+        // Until their locks are as narrow as what they write.
+        for _ in 0..40 {
+            a.write(&f, 0, b"aaa").await?;
+            b.write(&g, 200_000, b"bbb").await?;
+        }
+        b.write(&g, 300_000, b"bbb").await?;
+        assert_eq!(a.getattr(&cred(), f.fid(), Some(&f)).await?.attr.size, 300_003);
+        let cut = SetattrRequest { valid: SetBits::SIZE, size: 250_000, ..SetattrRequest::default() };
+        b.setattr(&cred(), g.inode(), cut, Some(&g)).await?;
+        for client in [&cluster.client(2).unwrap(), &a] {
+            assert_eq!(client.lookup(&cred(), Fid::ROOT, b"f").await?.attr.size, 250_000);
         }
         Ok(())
     });
