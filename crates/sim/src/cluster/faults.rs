@@ -200,7 +200,9 @@ impl Faults {
 
     async fn kill_client(&self, rng: &mut Rng) {
         let id = NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize);
-        if self.busy.borrow().contains(&NodeId::Mds) || !self.take(id) {
+        // What the metadata server lost and this client has not told again yet would be lost with both of them.
+        let mds_needs_it = !self.context.cluster.is_in_service(NodeId::Mds);
+        if mds_needs_it || self.busy.borrow().contains(&NodeId::Mds) || !self.take(id) {
             return;
         }
         let power = rng.chance(self.config.power);

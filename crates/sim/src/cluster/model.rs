@@ -76,22 +76,34 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct FileModel {
     base: Vec<u8>,
-    /// A size that a lost author may have told the metadata server before its bytes were written out: what stat says
-    /// until somebody writes or cuts the file again.
-    told: u64,
+    /// Sizes that lost authors may have told the metadata server: a longer one before its bytes were written out, a
+    /// shorter one before the cut was stable on an OST that died with its author. Stat may say so until somebody writes
+    /// or cuts the file again.
+    told: Option<(u64, u64)>,
     history: Vec<Entry>,
+    /// Bytes of one round of stripes; 0: a cut is one change.
+    round: u64,
 }
 
 /// Who can be relied on.
 pub type Sound<'a> = &'a dyn Fn(Author) -> bool;
 
 impl FileModel {
+    /// An empty file whose stripes, one on each of its OSTs, have `round` bytes together.
+    #[must_use]
+    pub fn striped(round: u64) -> FileModel {
+        FileModel { round, ..FileModel::default() }
+    }
     /// A write of `stamp` was made, or may have been made when it was not `answered`.
     pub fn write(&mut self, extent: Extent, stamp: u64, author: Author, answered: bool) {
         self.append(extent.start, extent, stamp, author, answered);
     }
     /// The same, but the bytes made for `extent` went to `at`.
     pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
+        if answered && let Some((least, _)) = &mut self.told {
+            // Its close tells the size that the objects have.
+            *least = u64::MAX;
+        }
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
         self.history.push(Entry { change, author, stable: false, answered });
         self.compact();
@@ -100,7 +112,7 @@ impl FileModel {
     pub fn truncate(&mut self, size: u64, author: Author, answered: bool) {
         self.history.push(Entry { change: Change::Truncate(size), author, stable: false, answered });
         if answered {
-            self.told = 0;
+            self.told = None;
         }
         self.compact();
     }
@@ -113,11 +125,13 @@ impl FileModel {
     }
     /// This is the content from now on.
     pub fn settle(&mut self, content: Vec<u8>, sound: Sound<'_>) {
-        let ends = self.history.iter().filter(|e| !Self::is_sure(e, sound)).map(|e| match e.change {
-            Change::Write(w) => w.extent.end,
-            Change::Truncate(size) => size,
-        });
-        self.told = ends.fold(self.told, u64::max);
+        for e in self.history.iter().filter(|e| !Self::is_sure(e, sound)) {
+            let (least, most) = self.told.unwrap_or((u64::MAX, 0));
+            self.told = Some(match e.change {
+                Change::Write(w) => (least, most.max(w.extent.end)),
+                Change::Truncate(size) => (least.min(size), most.max(size)),
+            });
+        }
         self.base = content;
         self.history.clear();
     }
@@ -163,7 +177,8 @@ impl FileModel {
                 Change::Write(w) if sure => (range.0.max(w.extent.end), range.1.max(w.extent.end)),
                 Change::Write(w) => (range.0, range.1.max(w.extent.end)),
                 Change::Truncate(size) if sure => (size, size),
-                Change::Truncate(size) => (range.0.min(size), range.1.max(size)),
+                // Its author may have died half way: on the OST of the old end it is done, on that of the new end not.
+                Change::Truncate(size) => (range.0.min(size.saturating_sub(self.round)), range.1.max(size)),
             };
         }
         range
@@ -212,7 +227,8 @@ impl FileModel {
     /// A sentence that says what is wrong.
     pub fn check_size(&self, size: u64, sound: Sound<'_>) -> Result<(), String> {
         let (least, most) = self.sizes(sound);
-        if (least..=most.max(self.told)).contains(&size) {
+        let told = self.told.unwrap_or((u64::MAX, 0));
+        if (least.min(told.0)..=most.max(told.1)).contains(&size) {
             return Ok(());
         }
         Err(format!("size {size}, but the file has {least}..={most}: {}", self.tell(size, sound)))
@@ -279,6 +295,20 @@ mod tests {
         let sound = |a: Author| a.client == 1;
         assert!(m.check_read(0, 100, &appended, &sound).is_ok());
         assert!(m.check_read(0, 100, &bytes(2, Extent::new(0, 4)), &sound).is_err());
+    }
+
+    #[test]
+    fn stat_may_say_what_a_lost_author_told_until_the_next_write_and_reads_may_not() {
+        let mut m = FileModel::default();
+        m.write(Extent::new(0, 10), 1, author(0), true);
+        m.synced(author(0));
+        m.truncate(4, author(0), true);
+        m.settle(bytes(1, Extent::new(0, 10)), &|_| false);
+        assert!(m.check_size(4, &|_| true).is_ok() && m.check_size(10, &|_| true).is_ok());
+        assert!(m.check_size(3, &|_| true).is_err());
+        assert!(m.check_read(0, 100, &bytes(1, Extent::new(0, 4)), &|_| true).is_err());
+        m.write(Extent::new(0, 2), 2, author(1), true);
+        assert!(m.check_size(4, &|_| true).is_err());
     }
 
     #[test]

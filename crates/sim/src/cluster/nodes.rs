@@ -330,6 +330,11 @@ impl Cluster {
         };
         self.nodes().flat_map(of).collect()
     }
+    /// Whether a server runs and has been told everything that its last restart lost.
+    #[must_use]
+    pub fn is_in_service(&self, id: NodeId) -> bool {
+        self.node(id).server().is_some_and(|s| !s.is_recovering())
+    }
     /// Whether all servers run and none of them knows the client.
     #[must_use]
     pub fn has_forgotten(&self, client: ClientId) -> bool {

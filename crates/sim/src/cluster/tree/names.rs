@@ -47,7 +47,9 @@ impl Tree {
         let id = self.next_file;
         self.next_file += 1;
         self.names.insert(name, id);
-        self.files.insert(id, File { fid, model: FileModel::default() });
+        let config = &self.context.cluster.config;
+        let model = FileModel::striped(config.stripe_bytes * u64::from(config.stripe_count));
+        self.files.insert(id, File { fid, model });
         id
     }
 
