@@ -152,8 +152,10 @@ impl Server {
     }
 
     fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
-        let s = service.clone();
-        Export::new(self.rt.clone(), client, service.credits(), Rc::new(move || s.last_committed()))
+        // A service knows its sessions: they must not keep it alive.
+        let s = Rc::downgrade(service);
+        let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed());
+        Export::new(self.rt.clone(), client, service.credits(), Rc::new(committed))
     }
 
     /// Starts accepting at `nid`; returns the address bound.

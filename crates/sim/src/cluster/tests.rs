@@ -92,6 +92,19 @@ fn a_file_written_on_one_client_is_read_on_another() {
 }
 
 #[test]
+fn a_cluster_that_ended_has_given_all_its_frames_back() {
+    let frames = FramePool::new(64 * MIB);
+    let cluster = with_frames(7, frames, async |_, a, b| {
+        let f = create(&a, "f").await?;
+        a.write(&f, 0, &[1; 300_000]).await?;
+        whole_file(&b, "f").await.map(drop)
+    });
+    assert!(frames.free() < frames.capacity());
+    drop(cluster);
+    assert_eq!(frames.free(), frames.capacity());
+}
+
+#[test]
 fn what_a_failing_disk_did_not_take_is_not_in_the_file_on_any_client() {
     with_cluster(async |cluster, a, b| {
         let f = create(&a, "f").await?;
