@@ -82,13 +82,13 @@ fn nothing_is_lost_when_connections_break() {
 #[test]
 fn nothing_is_lost_when_servers_die() {
     let faults = FaultConfig { reset: 0.0, cut: 0.0, ..FaultConfig::default() };
-    all_well("servers_die", seeds(0..10), |s| config(s, faults.clone()));
+    all_well("servers_die", seeds(0..16), |s| config(s, faults.clone()));
 }
 
 #[test]
 fn what_was_promised_holds_when_everything_dies() {
     let faults = FaultConfig { kill_client: 2.0, ..FaultConfig::default() };
-    all_well("everything_dies", seeds(0..10), |s| config(s, faults.clone()));
+    all_well("everything_dies", seeds(0..16), |s| config(s, faults.clone()));
 }
 
 #[test]
