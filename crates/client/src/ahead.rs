@@ -4,6 +4,13 @@ use types::record::Recordable as _;
 
 use crate::client::Client;
 
+/// The same settings with a budget that leaves most of a cache of `cache_bytes` to what was read ahead earlier and is
+/// not read yet: several readers, each of them ahead of itself, must not push out each other's pages.
+pub(crate) fn within_cache(config: Config, cache_bytes: u64) -> Config {
+    let budget_bytes_max = config.budget_bytes_max.min(cache_bytes / 4);
+    Config { budget_bytes_max, ..config }
+}
+
 impl Client {
     /// The readahead policy in use.
     #[must_use]
@@ -34,6 +41,7 @@ impl Client {
         self.switch_readahead(self.readahead_policy(), config)
     }
     fn switch_readahead(&self, policy: &str, config: Config) -> Result<(), String> {
+        let config = within_cache(config, self.config.cache_bytes);
         self.each_ahead(|files| self.ahead.borrow_mut().switch(policy, config, files)).map_err(|e| e.to_string())
     }
 

@@ -18,6 +18,7 @@ use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
+use crate::ahead::within_cache;
 use crate::closes::Closes;
 use crate::inode::Inode;
 use crate::kernel::{KernelCache, NoKernel};
@@ -82,8 +83,7 @@ impl Client {
             config.client = ClientId(rt.random());
         }
         let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
-        let mut readahead = config.readahead.clone();
-        readahead.budget_bytes_max = readahead.budget_bytes_max.min(config.cache_bytes / 2);
+        let readahead = within_cache(config.readahead.clone(), config.cache_bytes);
         let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(|e| JoinError(e.to_string()))?;
         let mut zeros = rt
             .frames()
@@ -495,6 +495,9 @@ impl LockOwner for Client {
                 inode.forget_children();
                 self.dentries.borrow_mut().retain(|(parent, _), child| *parent != fid || !child.is_zero());
                 names = true;
+                if inode.loses_names() {
+                    self.drop_kernel_listing(fid).await;
+                }
             }
             if names && inode.lookups.get() > 0 {
                 self.kernel().drop_names().await;
@@ -505,7 +508,7 @@ impl LockOwner for Client {
                 self.kernel().let_go(&[fid]);
             }
             if gone & LockBits::DATA != 0 {
-                inode.drop_kernel_pages(0, Extent::ALL).await;
+                inode.drop_kernel_pages().await;
             }
         })
     }
@@ -525,6 +528,9 @@ impl LockOwner for Client {
         inode.forget_children();
         self.forget_names(&inode);
         let kernel = self.kernel();
+        if inode.loses_names() {
+            drop(kernel.drop_pages(inode.fid, Extent::ALL));
+        }
         drop(kernel.drop_attributes(inode.fid));
         self.rt.spawn(async move { kernel.drop_names().await });
     }

@@ -26,7 +26,7 @@ pub struct ClientConfig {
     pub dirty_age_max: Duration,
     /// Readahead policy, by name. Default `parallel`.
     pub readahead_policy: String,
-    /// Its settings; the budget is at most half of the cache.
+    /// Its settings; the budget is at most a quarter of the cache.
     pub readahead: readahead::Config,
     /// Unused locks kept per target. Default 50,000.
     pub locks_max: usize,

@@ -6,10 +6,11 @@ use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
 use rt::sync::Event;
 use rustc_hash::FxBuildHasher;
-use types::{Extent, Fid, FsError, WallTime};
+use types::{Fid, FsError, WallTime};
 use wire::mdt::Attr;
 
 use crate::client::Client;
+use crate::front::Front;
 use crate::object::Object;
 
 /// A time that nothing has set: before every other.
@@ -22,14 +23,6 @@ const CHILDREN_MAX: usize = 100_000;
 pub(crate) struct Striping {
     pub(crate) layout: Layout,
     pub(crate) objects: Vec<Rc<Object>>,
-}
-
-/// A read that a kernel waits for with its pages locked.
-pub(crate) struct KernelRead {
-    extent: Extent,
-    waiting: Cell<bool>,
-    /// A lock of its range went while it waited: its pages must be dropped after the answer.
-    tainted: Cell<bool>,
 }
 
 /// While it lives, the inode counts as known to the kernel.
@@ -61,7 +54,7 @@ impl Drop for LayoutChange {
 pub struct Inode {
     /// Its id.
     pub fid: Fid,
-    client: Weak<Client>,
+    pub(crate) client: Weak<Client>,
     attr: RefCell<Attr>,
     /// The attributes were changed by ourselves in a way we do not know exactly.
     pub(crate) stale: Cell<bool>,
@@ -89,11 +82,8 @@ pub struct Inode {
     pub(crate) atime: Cell<WallTime>,
     /// Grows with every failed write-back; with the last failure.
     errors: Cell<(u64, Option<FsError>)>,
-    /// Page drops of the kernel under way.
-    pub(crate) dropping: Cell<u32>,
-    /// A kernel may hold pages of it (it is mapped, or cached under a lease).
-    pub(crate) kernel_pages: Cell<bool>,
-    reads: RefCell<Vec<Rc<KernelRead>>>,
+    /// What a kernel in front keeps of it.
+    pub(crate) front: Front,
     /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
     children: RefCell<Option<HashSet<Vec<u8>, FxBuildHasher>>>,
 }
@@ -119,9 +109,7 @@ impl Inode {
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),
             errors: Cell::new((0, None)),
-            dropping: Cell::new(0),
-            kernel_pages: Cell::new(false),
-            reads: RefCell::default(),
+            front: Front::default(),
             children: RefCell::new(None),
         })
     }
@@ -143,11 +131,6 @@ impl Inode {
     pub(crate) fn has_other_names(&self) -> bool {
         let attr = self.attr.borrow();
         attr.nlink > 1 && attr.mode & 0o170_000 != 0o040_000
-    }
-    /// From now on a kernel may hold pages of this inode: they are dropped when a lock goes.
-    /// Says whether it did already.
-    pub fn set_kernel_pages(&self) -> bool {
-        self.kernel_pages.replace(true)
     }
     pub(crate) fn set_attr(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();
@@ -247,57 +230,9 @@ impl Inode {
         Err(error.unwrap_or(FsError::Io))
     }
 
-    // ---- a kernel in front
-
-    pub(crate) fn begin_kernel_read(self: &Rc<Self>, extent: Extent) -> Rc<KernelRead> {
-        let read = Rc::new(KernelRead { extent, waiting: Cell::new(false), tainted: Cell::new(false) });
-        self.reads.borrow_mut().push(read.clone());
-        read
-    }
-    pub(crate) fn set_waiting(read: &KernelRead, waiting: bool) {
-        read.waiting.set(waiting);
-    }
-    /// After the answer: pages that were filled while a lock went are dropped again.
-    pub(crate) fn end_kernel_read(self: &Rc<Self>, read: &Rc<KernelRead>) {
-        self.reads.borrow_mut().retain(|r| !Rc::ptr_eq(r, read));
-        if !read.tainted.get() {
-            return;
-        }
-        if let Some(client) = self.client.upgrade() {
-            let (me, extent) = (self.clone(), read.extent);
-            let kernel = client.kernel();
-            client.rt.spawn(async move { kernel.drop_pages(me.fid, extent).await });
-        }
-    }
-    /// A lock on these object bytes goes: the kernel forgets the file bytes that they hold, but for pages that reads
-    /// waiting for a lock keep locked (those are dropped after their answer).
-    pub(crate) async fn drop_kernel_pages(self: &Rc<Self>, _stripe: u16, _object_extent: Extent) {
-        if !self.kernel_pages.get() {
-            return;
-        }
-        let Some(client) = self.client.upgrade() else { return };
-        let mut keep: Vec<Extent> = Vec::new();
-        for r in self.reads.borrow().iter() {
-            r.tainted.set(true);
-            if r.waiting.get() {
-                keep.push(r.extent.align_out(4096));
-            }
-        }
-        keep.sort_unstable();
-        self.dropping.set(self.dropping.get() + 1);
-        let kernel = client.kernel();
-        let mut at = 0;
-        for k in keep {
-            if k.start > at {
-                kernel.drop_pages(self.fid, Extent::new(at, k.start)).await;
-            }
-            at = at.max(k.end);
-        }
-        kernel.drop_pages(self.fid, Extent::from(at)).await;
-        self.dropping.set(self.dropping.get() - 1);
-    }
     /// The file's size as far as objects are known locally.
-    pub(crate) fn known_size(&self) -> u64 {
+    #[must_use]
+    pub fn known_size(&self) -> u64 {
         let Some(s) = self.striping() else { return 0 };
         let g = s.layout.geometry();
         let of = |(i, o): (usize, &Rc<Object>)| g.file_size(StripeIndex(i as u16), o.size()).unwrap_or(u64::MAX);

@@ -11,7 +11,8 @@ use types::{Extent, FsError, HandleId};
 use wire::Op;
 
 use crate::client::Client;
-use crate::inode::{Inode, KernelRead, Striping, UNSET};
+use crate::front::KernelRead;
+use crate::inode::{Inode, Striping, UNSET};
 use crate::locks::Held;
 use crate::object::{Object, page_range};
 use crate::open::OpenFile;
@@ -58,6 +59,22 @@ impl Client {
     /// # Errors
     /// EIO and EBADMSG from the OSTs, EBADF for an open that may not read.
     pub async fn read(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
+        self.read_for(file, offset, len, false).await
+    }
+    /// The same for a kernel that keeps the pages of the range locked until it has the answer, to cache them.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub async fn read_pages(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
+        self.read_for(file, offset, len, true).await
+    }
+    async fn read_for(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        len: usize,
+        pages: bool,
+    ) -> Result<Bulk, FsError> {
         if file.flags() & 3 == 1 {
             return Err(FsError::BadHandle);
         }
@@ -71,12 +88,13 @@ impl Client {
         if file.flags() & O_DIRECT != 0 {
             return self.read_uncached(inode, &s, extent).await;
         }
-        let kernel = inode.kernel_pages.get().then(|| inode.begin_kernel_read(extent));
-        let result = self.read_cached(file, &s, extent, kernel.as_deref()).await;
-        if let Some(read) = &kernel {
-            inode.end_kernel_read(read);
+        let kernel = pages.then(|| KernelRead::begin(inode, extent));
+        loop {
+            let result = self.read_cached(file, &s, extent, kernel.as_ref()).await;
+            if !kernel.as_ref().is_some_and(KernelRead::is_outdated) {
+                return result;
+            }
         }
-        result
     }
 
     async fn read_cached(
@@ -181,18 +199,14 @@ impl Client {
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
             return Ok(held);
         }
-        if inode.dropping.get() > 0
+        if kernel.is_some()
+            && inode.is_dropping()
             && let Some(held) = osc.locks.find_revoking(object.resource(), LockMode::Pr, &data)
         {
             return Ok(held);
         }
-        if let Some(read) = kernel {
-            Inode::set_waiting(read, true);
-        }
+        let _waiting = kernel.map(KernelRead::waiting);
         let held = osc.locks.acquire(object.resource(), LockMode::Pr, data, EnqueueFlags::NONE).await;
-        if let Some(read) = kernel {
-            Inode::set_waiting(read, false);
-        }
         held.map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 

@@ -1,9 +1,5 @@
-//! What a client asks of the caches in front of it (a kernel's, behind a mount), and the rule that keeps the two from
-//! waiting for each other.
-//!
-//! A kernel locks its pages and then asks us to read; a lock callback makes us ask the kernel to drop pages, which
-//! waits for those page locks. So while a drop is under way ([`crate::inode::Inode::dropping`]), reads of that file are
-//! answered under the lock that is being revoked ("serve"), and the file is dropped again afterwards.
+//! What a client asks of the caches in front of it (a kernel's, behind a mount). What they keep of each inode, and the
+//! rule by which the two never wait for each other, are in [`crate::front`].
 use rt::LocalFuture;
 use types::{Extent, Fid};
 
@@ -11,7 +7,8 @@ use types::{Extent, Fid};
 pub trait KernelCache: 'static {
     /// Forget the attributes of an inode; done when the future completes. Begins at once, also when nobody waits.
     fn drop_attributes(&self, fid: Fid) -> LocalFuture<()>;
-    /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount).
+    /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount); of a
+    /// directory: its listing.
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;
     /// Ask again for every name before believing it.
     fn drop_names(&self) -> LocalFuture<()>;

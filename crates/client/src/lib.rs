@@ -9,6 +9,7 @@ mod closes;
 mod config;
 mod convert;
 mod flock;
+mod front;
 mod inode;
 mod io;
 mod kernel;

@@ -380,13 +380,12 @@ impl Osc {
         object.not_written(pages);
         if let Some(inode) = inode {
             self.size_is_less(&inode);
-            self.kernel_forgets(object, inode);
+            self.kernel_forgets(inode);
         }
     }
 
-    fn kernel_forgets(&self, object: &Object, inode: Rc<Inode>) {
-        let stripe = object.stripe.get();
-        self.rt.spawn(async move { inode.drop_kernel_pages(stripe, Extent::ALL).await });
+    fn kernel_forgets(&self, inode: Rc<Inode>) {
+        self.rt.spawn(async move { inode.drop_kernel_pages().await });
     }
 
     async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
@@ -596,7 +595,7 @@ impl LockOwner for Osc {
             let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
             let inode = object.inode.borrow().upgrade();
             if let Some(inode) = &inode {
-                inode.drop_kernel_pages(object.stripe.get(), extent).await;
+                inode.drop_kernel_pages().await;
             }
             if lock.mode.writes() {
                 self.flush(&object, extent, true).await;
@@ -628,7 +627,7 @@ impl LockOwner for Osc {
                 inode.writeback_failed(FsError::Io);
                 self.size_is_less(&inode);
             }
-            self.kernel_forgets(&object, inode);
+            self.kernel_forgets(inode);
         }
         self.changed.notify();
     }

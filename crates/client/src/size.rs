@@ -187,7 +187,7 @@ impl Client {
         };
         let _writing = inode.writing();
         let geometry = s.layout.geometry();
-        inode.drop_kernel_pages(0, Extent::ALL).await;
+        inode.drop_kernel_pages().await;
         let now = self.rt.wall();
         let cuts: Vec<_> = s
             .objects
@@ -256,7 +256,7 @@ impl Client {
         let s = self.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
         let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
-        inode.drop_kernel_pages(0, Extent::ALL).await;
+        inode.drop_kernel_pages().await;
         let range = Extent::at(offset, len);
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];

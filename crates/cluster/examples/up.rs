@@ -50,8 +50,9 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         let client = join(&rt, ClientConfig::new(mds_nid.clone()), usize::from(osts), Duration::from_secs(20)).await?;
         let kernel_cache = match std::env::var("KERNEL_CACHE").as_deref() {
             Ok("never") => mount::KernelCaching::Never,
+            Ok("reopened") => mount::KernelCaching::Reopened,
             Ok("always") => mount::KernelCaching::Always,
-            _ => mount::KernelCaching::Reopened,
+            _ => mount::KernelCaching::Fitting,
         };
         let options = fuse::mount::MountOptions { allow_other: true, ..Default::default() };
         let spec = MountSpec { options, transport, kernel_cache, ..MountSpec::default() };

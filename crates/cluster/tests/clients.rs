@@ -196,6 +196,40 @@ async fn work(c: &Rc<Client>, dir: &str) {
 }
 
 #[test]
+fn readers_side_by_side_fetch_every_byte_once() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "side-by-side", 4, 256 * MIB).await;
+        let (files, bytes) = (4u64, 48 * MIB);
+        let writer = world.client().await;
+        for i in 0..files {
+            let file = create(&writer, Fid::ROOT, &i.to_string()).await;
+            for at in (0..bytes).step_by(1 << 20) {
+                writer.write(&file, at, &vec![i as u8; 1 << 20]).await.unwrap();
+            }
+            writer.release(&file).await.unwrap();
+        }
+        writer.sync_all().await.unwrap();
+        let config = ClientConfig { cache_bytes: 8 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
+        let reader = join(&world.rt, config, 4, PATIENCE).await.unwrap();
+        let load = (0..files).map(|i| {
+            let c = reader.clone();
+            async move {
+                let fid = c.lookup(&root(), Fid::ROOT, i.to_string().as_bytes()).await.unwrap().attr.fid;
+                let file = c.open(&root(), fid, 0).await.unwrap();
+                for at in (0..bytes).step_by(1 << 20) {
+                    let got = c.read(&file, at, 1 << 20).await.unwrap();
+                    assert!(got.len() == 1 << 20 && got.slices().all(|s| s.iter().all(|b| *b == i as u8)));
+                }
+                c.release(&file).await.unwrap();
+            }
+        });
+        rt::sync::join_all(load.map(|l| Box::pin(l) as rt::LocalFuture<()>).collect()).await;
+        let fetched: u64 = reader.oscs().iter().map(|o| o.stats().read_bytes).sum();
+        assert_eq!(fetched, files * bytes, "what was read ahead was read before it had to go");
+    });
+}
+
+#[test]
 fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_same_answers() {
     on_a_shard(async |rt| {
         let world = World::new(rt, "record", 2, 128 * MIB).await;

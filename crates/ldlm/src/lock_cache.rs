@@ -145,6 +145,8 @@ struct Entry {
     keep_told: InodeBits,
     /// Used since the flush began: it has to be flushed again.
     served: bool,
+    /// Flushes begun since it was called back.
+    flushes: u32,
     last_used: Instant,
     uses: u32,
 }
@@ -158,6 +160,7 @@ impl Entry {
     fn start_flush(&mut self) -> CacheAction {
         self.state = State::Flushing;
         self.served = false;
+        self.flushes += 1;
         self.keep_told = self.kept();
         CacheAction::Revoke { lock: self.desc, keep: self.keep_told }
     }
@@ -266,14 +269,15 @@ impl LockCache {
         let desc = LockDesc { handle: HandleId(0), cookie, resource, mode, data };
         let (state, users, uses, last_used) = (State::Pending, 1, 1, now);
         let (called, served, keep, keep_told) = (false, false, InodeBits::ALL, InodeBits::NONE);
-        let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, last_used, uses };
+        let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, flushes: 0, last_used, uses };
         self.locks.insert(cookie, entry);
         self.resources.entry(resource).or_default().pending.insert(cookie);
         EnqueueRequest::new(cookie, resource, mode, data).flags(flags)
     }
 
     /// A lock that is on its way out but was not given back yet and covers all of it: for a read that must be answered
-    /// at once because its waiting would hold up the revocation. The lock will be flushed once more after its release.
+    /// at once because its waiting would hold up the revocation. The lock will be flushed once more after its release,
+    /// and then no longer serves: who reads all the time must not keep it for good.
     pub fn find_revoking(
         &mut self,
         now: Instant,
@@ -282,7 +286,8 @@ impl LockCache {
         data: &LockPolicyData,
     ) -> Option<LockCookie> {
         let held = self.resources.get(&resource)?;
-        let covering = |c: &&LockCookie| self.locks.get(c).is_some_and(|e| covers(&e.desc, mode, data));
+        let covering =
+            |c: &&LockCookie| self.locks.get(c).is_some_and(|e| e.flushes < 2 && covers(&e.desc, mode, data));
         let cookie = *held.revoking.iter().find(covering)?;
         self.add_user(now, cookie);
         Some(cookie)
@@ -331,7 +336,7 @@ impl LockCache {
         let keep = entry.keep_told;
         entry.desc.data = LockPolicyData::bits(keep);
         entry.state = State::Granted;
-        (entry.keep, entry.called, entry.last_used) = (InodeBits::ALL, false, now);
+        (entry.keep, entry.called, entry.last_used, entry.flushes) = (InodeBits::ALL, false, now, 0);
         let desc = entry.desc;
         if let Some(held) = self.resources.get_mut(&desc.resource) {
             held.revoking.remove(&cookie);

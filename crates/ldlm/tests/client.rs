@@ -203,6 +203,7 @@ fn a_read_served_under_a_leaving_lock_is_flushed_again() {
     assert!(c.out.is_empty(), "a served read holds it");
     c.release(lock.cookie);
     assert_eq!(c.out, [revoke_of(&lock)], "what the read cached goes too");
+    assert_eq!(c.cache.find_revoking(c.now, OBJECT, LockMode::Pr, &part(0, 4096)), None, "it served once");
     c.flushed(lock.cookie);
     assert_eq!(c.out, [cancel_of(&lock)]);
     // And when the read is over before the flush is.

@@ -58,7 +58,14 @@ impl StriaFs {
         match req.op() {
             Op::Read { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                match self.client.read(&file, arg.offset, arg.size as usize).await {
+                // A read that goes past the kernel's page cache comes with its lock owner.
+                let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
+                let (offset, len) = (arg.offset, arg.size as usize);
+                let result = match paged {
+                    true => self.client.read_pages(&file, offset, len).await,
+                    false => self.client.read(&file, offset, len).await,
+                };
+                match result {
                     Ok(bulk) => {
                         let slices: Vec<IoSlice<'_>> = bulk.slices().map(IoSlice::new).collect();
                         req.into_reply().slices(&slices)
@@ -128,7 +135,7 @@ impl StriaFs {
                 self.mapped.settle(fid).await;
                 match self.client.open(&cred, fid, arg.flags).await {
                     Ok(file) => {
-                        let again = file.inode().set_kernel_pages();
+                        let cached = self.may_cache(&file);
                         if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
                             let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
                             if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
@@ -136,7 +143,7 @@ impl StriaFs {
                                 return req.err(errno(e));
                             }
                         }
-                        req.into_reply().open(file.id(), self.open_flags(arg.flags, again))
+                        req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                     }
                     Err(e) => req.err(errno(e)),
                 }
@@ -174,17 +181,18 @@ impl StriaFs {
         }
     }
 
-    /// How an open is served; `again`: the file was opened before and its pages may be known.
-    fn open_flags(&self, flags: u32, again: bool) -> u32 {
-        const O_ACCMODE: u32 = 0o3;
+    /// Whether the kernel may keep pages of what is read through this open.
+    fn may_cache(&self, file: &OpenFile) -> bool {
         const O_DIRECT: u32 = 0o40000;
-        let cacheable = flags & (O_ACCMODE | O_DIRECT) == 0;
+        let inode = file.inode();
+        let again = inode.set_kernel_pages();
         let wanted = match self.kernel_cache {
             KernelCaching::Never => false,
             KernelCaching::Reopened => again,
+            KernelCaching::Fitting => again || inode.attr().size.max(inode.known_size()) <= self.fitting_bytes,
             KernelCaching::Always => true,
         };
-        if cacheable && wanted { fopen::KEEP_CACHE } else { OPEN_FLAGS }
+        wanted && !file.writes() && file.flags() & O_DIRECT == 0
     }
 
     fn reply_create(&self, req: Request<'_>, result: Result<(client::Entry, Rc<OpenFile>), FsError>) -> Replied {

@@ -9,8 +9,6 @@ mod name;
 
 pub use cred::Squash;
 
-use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
 use std::rc::Rc;
 
 use client::Client;
@@ -24,20 +22,23 @@ pub struct StriaFs {
     callers: cred::Callers,
     /// Names may be cached: the kernel can be told to ask again without taking directory locks.
     names_cacheable: bool,
-    dirs: RefCell<HashMap<u64, Rc<dir::DirHandle>>>,
-    dir_next: Cell<u64>,
+    dirs: dir::Dirs,
     mapped: file::MappedWrites,
     kernel_cache: KernelCaching,
+    /// Largest file that is cached by the kernel from its first open on.
+    fitting_bytes: u64,
 }
 
-/// When the kernel may keep file pages (always under locks, dropped when one goes).
+/// When the kernel may keep file pages (always under locks, dropped when one goes), and listings of directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KernelCaching {
-    /// Only mapped pages: every read comes to the client's cache.
+    /// Only mapped pages: every read comes to the client's cache. No listings.
     Never,
     /// Files opened for reading a second time while the first time's pages are still known.
-    #[default]
     Reopened,
+    /// Those, and from the first open on files of at most a quarter of the machine's memory.
+    #[default]
+    Fitting,
     /// Every file opened for reading only.
     Always,
 }
@@ -51,15 +52,22 @@ impl StriaFs {
             client,
             callers: cred::Callers::new(squash),
             names_cacheable: session.negotiated().minor >= 44,
-            dirs: RefCell::default(),
-            dir_next: Cell::new(1),
+            dirs: dir::Dirs::default(),
             mapped: file::MappedWrites::default(),
             kernel_cache,
+            fitting_bytes: memory_bytes() / 4,
         })
     }
     fn cred(&self, req: &Request<'_>) -> Cred {
         self.callers.cred(req.uid(), req.gid(), req.pid())
     }
+}
+
+/// Memory of the machine in bytes; 0 when it cannot be told.
+fn memory_bytes() -> u64 {
+    let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let total = told.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
+    total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib << 10)
 }
 
 /// The errno of a failure; what the kernel must not see becomes EIO.

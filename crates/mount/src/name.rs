@@ -7,8 +7,8 @@ use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
 use wire::mdt::{NodeKind, SetBits, SetattrRequest};
 
-use crate::dir::{DOT, DOT_DOT, DirHandle};
-use crate::{StriaFs, convert, errno};
+use crate::dir::{DOT, DOT_DOT};
+use crate::{KernelCaching, StriaFs, convert, errno};
 
 fn time(secs: u64, nanos: u32) -> WallTime {
     WallTime::from_parts(secs as i64, nanos)
@@ -160,13 +160,12 @@ impl StriaFs {
         let cred = self.cred(&req);
         match req.op() {
             Op::Opendir { .. } => {
-                let id = self.dir_next.get();
-                self.dir_next.set(id + 1);
-                self.dirs.borrow_mut().insert(id, DirHandle::new(fid));
-                req.into_reply().open(id, 0)
+                let kept = self.kernel_cache != KernelCaching::Never;
+                let (id, flags) = self.dirs.open(&self.client, fid, kept);
+                req.into_reply().open(id, flags)
             }
             Op::Releasedir { arg } => {
-                self.dirs.borrow_mut().remove(&arg.fh);
+                self.dirs.close(arg.fh);
                 req.into_reply().ok()
             }
             Op::Readdir { arg } => self.list(req, &cred, arg, false).await,
@@ -179,10 +178,16 @@ impl StriaFs {
     }
 
     async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
-        let Some(dir) = self.dirs.borrow().get(&arg.fh).cloned() else { return req.err(libc::EBADF) };
+        let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
+        let lost = dir.inode.names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
         if let Err(e) = dir.seek(&self.client, cred, cookie, plus).await {
             return req.err(errno(e));
+        }
+        if arg.offset == 0 {
+            self.dirs.begins(&self.client, &dir, lost);
+        } else {
+            dir.continues(&self.client).await;
         }
         let mut out = req.into_reply().dirents(arg.size);
         let mut push_dot = |name: &[u8], of: Fid, next: u64| {
@@ -196,7 +201,7 @@ impl StriaFs {
                 out.push(ino, next, libc::DT_DIR, name)
             }
         };
-        if arg.offset < DOT && !push_dot(b".", dir.fid, DOT)
+        if arg.offset < DOT && !push_dot(b".", dir.fid(), DOT)
             || arg.offset < DOT_DOT && !push_dot(b"..", dir.parent(), DOT_DOT)
         {
             return out.finish();

@@ -29,7 +29,7 @@ fn transports() -> Vec<String> {
     names(&["auto", "uring", "dev"])
 }
 fn kernel_caching() -> Vec<String> {
-    names(&["never", "reopened", "always"])
+    names(&["never", "reopened", "fitting", "always"])
 }
 fn store_kinds() -> Vec<String> {
     names(&["file", "memory", "null", "emulated"])

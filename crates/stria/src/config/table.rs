@@ -111,8 +111,10 @@ table! {
     mount_options: String = "mount.options", Kind::Text, "", Process, Restart;
     /// How requests reach the daemon.
     mount_transport: String = "mount.transport", Kind::Choice(super::transports), "auto", Process, Restart;
-    /// When the kernel may keep file pages beside the client's cache: never, of files that are read again, always.
-    mount_kernel_cache: String = "mount.kernel_cache", Kind::Choice(super::kernel_caching), "reopened", Process, Restart;
+    /// What the kernel may keep beside the client's cache: nothing; pages of files that are opened again, and listings;
+    /// from the first open on those of files up to a quarter of the memory, too; of all files. Never, where policies of
+    /// the client's cache and readahead are studied.
+    mount_kernel_cache: String = "mount.kernel_cache", Kind::Choice(super::kernel_caching), "fitting", Process, Restart;
     /// Users of the mount, root too, act as this uid:gid on the servers. Empty: as themselves.
     mount_squash_all: String = "mount.squash_all", Kind::Text, "", Process, Restart;
     /// Root acts as this uid:gid on the servers. Empty: as root.

@@ -199,8 +199,9 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
     };
     let kernel_cache = match config.mount_kernel_cache.as_str() {
         "never" => mount::KernelCaching::Never,
+        "reopened" => mount::KernelCaching::Reopened,
         "always" => mount::KernelCaching::Always,
-        _ => mount::KernelCaching::Reopened,
+        _ => mount::KernelCaching::Fitting,
     };
     Ok(MountSpec { options, transport, squash, kernel_cache })
 }
