@@ -1,14 +1,16 @@
 //! A client's end of a session: numbers requests, keeps them until answered, replays what was not yet committed.
+mod connection;
+mod recovery;
+
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
-use std::io;
 use std::rc::{Rc, Weak};
 
 use cache::frames::Bulk;
 use rt::sync::{Event, OneSender, Semaphore, oneshot};
-use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
+use rt::{LocalFuture, Nid, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
 use crate::auth::ClusterKey;
@@ -172,7 +174,7 @@ impl Import {
         let me = import.clone();
         rt.spawn(async move { me.run().await });
         let weak = Rc::downgrade(&import);
-        rt.spawn(async move { keep_alive(weak).await });
+        rt.spawn(async move { connection::keep_alive(weak).await });
         import
     }
 
@@ -396,219 +398,6 @@ impl Import {
         }
     }
 
-    async fn run(self: Rc<Self>) {
-        let mut pause = Duration::from_millis(20);
-        while self.state.get() != ImportState::Closed {
-            match self.session_once().await {
-                Ok(()) => pause = Duration::from_millis(20),
-                Err(e) => {
-                    *self.failure.borrow_mut() = Some(e.to_string());
-                    self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
-                    self.changed.notify();
-                    tracing::debug!(target = self.config.target, nid = %self.config.nid, "connection: {e}");
-                }
-            }
-            if self.state.get() == ImportState::Closed {
-                break;
-            }
-            self.set_state(ImportState::Connecting);
-            self.rt.sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
-        }
-    }
-
-    /// One connection from its handshake to its end.
-    async fn session_once(self: &Rc<Self>) -> io::Result<()> {
-        let Connection { sink, mut source } = self.rt.connect(&self.config.nid).await?;
-        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await;
-        let session = match hello {
-            Some(Ok(s)) => s,
-            Some(Err(e)) => {
-                sink.close();
-                return Err(e);
-            }
-            None => {
-                sink.close();
-                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake"));
-            }
-        };
-        *self.failure.borrow_mut() = None;
-        self.heard.set(self.rt.now());
-        self.connects.set(self.connects.get() + 1);
-        *self.sink.borrow_mut() = Some(sink.clone());
-        let (me, begin) = (self.clone(), session.clone());
-        let sink_of_run = sink.clone();
-        self.rt.spawn(async move { me.begin(begin, sink_of_run).await });
-        let end = self.receive(&sink, &mut *source).await;
-        sink.close();
-        let mut current = self.sink.borrow_mut();
-        if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
-            *current = None;
-        }
-        drop(current);
-        // Requests of the recovery dialogue belong to the connection; ordinary ones are sent again.
-        let lost: Vec<Xid> = self
-            .pending
-            .borrow()
-            .iter()
-            .filter(|(_, p)| p.header.slot_or_credits == NO_SLOT)
-            .map(|(x, _)| *x)
-            .collect();
-        for xid in lost {
-            self.pending.borrow_mut().remove(&xid);
-        }
-        end
-    }
-
-    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
-        let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
-        let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
-        let nonce: Vec<u8> = (0..4).flat_map(|_| self.rt.random().to_le_bytes()).collect();
-        let target = self.config.target.as_bytes();
-        let client = self.config.client;
-        let ask = ConnectRequest {
-            target: target.into(),
-            nonce: nonce.clone().into(),
-            version_min: wire::VERSION,
-            version_max: wire::VERSION,
-            last_boot: self.boot.get(),
-            recoverable: self.config.recoverable,
-        };
-        sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
-        let (h, body) = source.recv().await?;
-        if h.result() == Err(FsError::NoTarget) {
-            return Err(bad(&format!("{} has no target '{}'", self.config.nid, self.config.target)));
-        }
-        h.result().map_err(|e| bad(&e.to_string()))?;
-        let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
-        let nonces = [&nonce[..], &answer.nonce[..]];
-        if !ClusterKey::matches(&self.config.key.proof("server", nonces, target, client), &answer.proof) {
-            return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
-        }
-        let proof = self.config.key.proof("client", nonces, target, client);
-        let auth = AuthRequest { proof: proof.to_vec().into() };
-        sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
-        let (h, body) = source.recv().await?;
-        match h.result() {
-            Ok(()) => wire::decode(&body).map_err(|e| bad(&e.to_string())),
-            Err(FsError::Access) => {
-                Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
-            }
-            Err(e) => Err(bad(&e.to_string())),
-        }
-    }
-
-    /// After the handshake: recovery if the server was restarted, then service.
-    async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
-        let previous = self.boot.get();
-        let restarted = previous != 0 && previous != session.boot;
-        self.set_credits(session.credits);
-        *self.session.borrow_mut() = session.clone();
-        let callbacks = self.callbacks.borrow().upgrade();
-        if previous != 0 && !session.known {
-            // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
-            let nothing = restarted
-                && self.replay.borrow().is_empty()
-                && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
-            self.note_committed(session.last_committed, true);
-            if !nothing {
-                self.evictions.set(self.evictions.get() + 1);
-                self.replay.borrow_mut().clear();
-                self.fail_pending();
-                if let Some(c) = &callbacks {
-                    c.on_evicted();
-                }
-            }
-        }
-        if let Some(c) = &callbacks {
-            c.on_connected(&session);
-        }
-        // A server that is not waiting for us has our replays already: only the answer to the last word was lost. What
-        // was replayed is not replayed again, for others go on since.
-        if restarted && session.known && session.recovering {
-            self.set_state(ImportState::Replaying);
-            if !self.recover(&session, callbacks.clone()).await {
-                return;
-            }
-        } else {
-            self.note_committed(session.last_committed, false);
-        }
-        if !self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
-            return;
-        }
-        // Only now: a connection lost during recovery begins it anew.
-        self.boot.set(session.boot);
-        self.resend();
-        self.set_state(ImportState::Full);
-        if let Some(c) = callbacks.filter(|_| restarted) {
-            c.on_recovered();
-        }
-    }
-
-    fn resend(&self) {
-        let again: Vec<_> =
-            self.pending.borrow().values().map(|p| (p.header, p.body.clone(), p.bulk.clone())).collect();
-        for (mut header, body, bulk) in again {
-            header.flags = header.flags.with(Flags::RESENT);
-            self.resent.set(self.resent.get() + 1);
-            self.transmit(header, body, bulk);
-        }
-    }
-
-    /// Replays transactions in order, then state, then says so. False when the connection was lost meanwhile.
-    async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>) -> bool {
-        self.note_committed(session.last_committed, false);
-        let mut after = Transno(0);
-        loop {
-            let next = {
-                let replay = self.replay.borrow();
-                replay
-                    .range(Transno(after.0.saturating_add(1))..)
-                    .next()
-                    .map(|(t, r)| (*t, r.header, r.body.clone(), r.bulk.clone()))
-            };
-            let Some((transno, mut header, body, bulk)) = next else { break };
-            header.flags = header.flags.with(Flags::REPLAY);
-            header.transno = transno;
-            match self.dialogue(header, body, bulk).await {
-                Some(Ok(_)) => {}
-                Some(Err(e)) => tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}"),
-                None => return false,
-            }
-            after = transno;
-        }
-        if let Some(c) = callbacks {
-            for (op, body) in c.state_replays() {
-                let mut header = Header::request(op, self.config.client, Xid(0));
-                header.flags = Flags::REPLAY;
-                match self.dialogue(header, body.clone(), Bulk::new()).await {
-                    Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
-                    None => return false,
-                }
-            }
-        }
-        let mut done = Header::request(Op::Ping, self.config.client, Xid(0));
-        done.flags = Flags::REPLAY_DONE;
-        self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
-    }
-
-    /// One request of the recovery dialogue, outside slots; `None` when the connection was lost.
-    async fn dialogue(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
-        let (tx, rx) = oneshot();
-        if header.xid.0 == 0 {
-            header.xid = Xid(self.next_xid.get());
-            self.next_xid.set(header.xid.0 + 1);
-            header.slot_or_credits = NO_SLOT;
-        }
-        let kept = Header { slot_or_credits: NO_SLOT, ..header };
-        self.transmit(header, body, bulk);
-        self.pending.borrow_mut().insert(
-            header.xid,
-            Pending { header: kept, body: Vec::new(), bulk: Bulk::new(), keep: false, waiter: Some(tx) },
-        );
-        rx.await
-    }
-
     fn note_committed(&self, transno: Transno, reset: bool) {
         if transno <= self.last_committed.get() && !reset {
             return;
@@ -623,41 +412,6 @@ impl Import {
         if let Some(c) = self.callbacks.borrow().upgrade() {
             c.on_committed(transno);
         }
-    }
-
-    async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
-        let land_rt = self.rt.clone();
-        let land = move |len: usize| -> LocalFuture<Bulk> {
-            let rt = land_rt.clone();
-            Box::pin(async move { rt.bulk(len).await })
-        };
-        loop {
-            let (header, body) = source.recv().await?;
-            let bulk = if header.bulk_len > 0 {
-                source.recv_bulk(header.bulk_len as usize, &land).await?
-            } else {
-                Bulk::new()
-            };
-            self.heard.set(self.rt.now());
-            if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
-                self.on_callback(sink, header, body);
-            } else {
-                self.on_reply(header, body, bulk);
-            }
-        }
-    }
-
-    fn on_callback(self: &Rc<Self>, sink: &Rc<dyn Sink>, header: Header, body: Vec<u8>) {
-        let Some(callbacks) = self.callbacks.borrow().upgrade() else {
-            sink.send(header.reply(Err(FsError::NotConnected)), Vec::new(), Bulk::new());
-            return;
-        };
-        let sink = sink.clone();
-        self.rt.spawn(async move {
-            let result = callbacks.on_callback(header.op, body).await;
-            let reply = header.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
-            sink.send(reply, result.unwrap_or_default(), Bulk::new());
-        });
     }
 
     fn on_reply(&self, header: Header, body: Vec<u8>, bulk: Bulk) {
@@ -691,31 +445,3 @@ impl Import {
 
 /// Marks requests of the recovery dialogue, which use no slot.
 const NO_SLOT: u16 = u16::MAX;
-
-/// Pings a silent server and gives a dead connection up.
-async fn keep_alive(import: Weak<Import>) {
-    loop {
-        let Some(me) = import.upgrade() else { return };
-        if me.state.get() == ImportState::Closed {
-            return;
-        }
-        let (rt, interval) = (me.rt.clone(), me.config.ping_interval);
-        let silent = rt.now().since(me.heard.get());
-        // A server that loses its power while we replay says nothing either.
-        let open = matches!(me.state.get(), ImportState::Full | ImportState::Replaying);
-        if open && silent >= interval {
-            if silent >= interval * 3 {
-                tracing::warn!(target = me.config.target, "server silent for {silent:?}: connecting anew");
-                if let Some(sink) = me.sink.borrow_mut().take() {
-                    sink.close();
-                }
-            } else {
-                let mut ping = Header::request(Op::Ping, me.config.client, Xid(0));
-                ping.slot_or_credits = NO_SLOT;
-                me.transmit(ping, Vec::new(), Bulk::new());
-            }
-        }
-        drop(me);
-        rt.sleep(interval / 2).await;
-    }
-}

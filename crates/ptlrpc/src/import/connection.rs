@@ -1,0 +1,179 @@
+//! A connection of an import from its handshake to its end, and the next one.
+use std::io;
+use std::rc::{Rc, Weak};
+
+use cache::frames::Bulk;
+use rt::{Connection, LocalFuture, Sink, Source};
+use types::{Duration, FsError, Xid};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::{Flags, Header, Op};
+
+use super::{Import, ImportState, NO_SLOT};
+use crate::auth::ClusterKey;
+
+impl Import {
+    pub(super) async fn run(self: Rc<Self>) {
+        let mut pause = Duration::from_millis(20);
+        while self.state.get() != ImportState::Closed {
+            match self.session_once().await {
+                Ok(()) => pause = Duration::from_millis(20),
+                Err(e) => {
+                    *self.failure.borrow_mut() = Some(e.to_string());
+                    self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
+                    self.changed.notify();
+                    tracing::debug!(target = self.config.target, nid = %self.config.nid, "connection: {e}");
+                }
+            }
+            if self.state.get() == ImportState::Closed {
+                break;
+            }
+            self.set_state(ImportState::Connecting);
+            self.rt.sleep(pause).await;
+            pause = (pause * 2).min(Duration::from_secs(1));
+        }
+    }
+
+    /// One connection from its handshake to its end.
+    async fn session_once(self: &Rc<Self>) -> io::Result<()> {
+        let Connection { sink, mut source } = self.rt.connect(&self.config.nid).await?;
+        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await;
+        let session = match hello {
+            Some(Ok(s)) => s,
+            Some(Err(e)) => {
+                sink.close();
+                return Err(e);
+            }
+            None => {
+                sink.close();
+                return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake"));
+            }
+        };
+        *self.failure.borrow_mut() = None;
+        self.heard.set(self.rt.now());
+        self.connects.set(self.connects.get() + 1);
+        *self.sink.borrow_mut() = Some(sink.clone());
+        let (me, begin) = (self.clone(), session.clone());
+        let sink_of_run = sink.clone();
+        self.rt.spawn(async move { me.begin(begin, sink_of_run).await });
+        let end = self.receive(&sink, &mut *source).await;
+        sink.close();
+        let mut current = self.sink.borrow_mut();
+        if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
+            *current = None;
+        }
+        drop(current);
+        // Requests of the recovery dialogue belong to the connection; ordinary ones are sent again.
+        let lost: Vec<Xid> = self
+            .pending
+            .borrow()
+            .iter()
+            .filter(|(_, p)| p.header.slot_or_credits == NO_SLOT)
+            .map(|(x, _)| *x)
+            .collect();
+        for xid in lost {
+            self.pending.borrow_mut().remove(&xid);
+        }
+        end
+    }
+
+    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
+        let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
+        let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
+        let nonce: Vec<u8> = (0..4).flat_map(|_| self.rt.random().to_le_bytes()).collect();
+        let target = self.config.target.as_bytes();
+        let client = self.config.client;
+        let ask = ConnectRequest {
+            target: target.into(),
+            nonce: nonce.clone().into(),
+            version_min: wire::VERSION,
+            version_max: wire::VERSION,
+            last_boot: self.boot.get(),
+            recoverable: self.config.recoverable,
+        };
+        sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
+        let (h, body) = source.recv().await?;
+        if h.result() == Err(FsError::NoTarget) {
+            return Err(bad(&format!("{} has no target '{}'", self.config.nid, self.config.target)));
+        }
+        h.result().map_err(|e| bad(&e.to_string()))?;
+        let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
+        let nonces = [&nonce[..], &answer.nonce[..]];
+        if !ClusterKey::matches(&self.config.key.proof("server", nonces, target, client), &answer.proof) {
+            return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
+        }
+        let proof = self.config.key.proof("client", nonces, target, client);
+        let auth = AuthRequest { proof: proof.to_vec().into() };
+        sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
+        let (h, body) = source.recv().await?;
+        match h.result() {
+            Ok(()) => wire::decode(&body).map_err(|e| bad(&e.to_string())),
+            Err(FsError::Access) => {
+                Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
+            }
+            Err(e) => Err(bad(&e.to_string())),
+        }
+    }
+
+    async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
+        let land_rt = self.rt.clone();
+        let land = move |len: usize| -> LocalFuture<Bulk> {
+            let rt = land_rt.clone();
+            Box::pin(async move { rt.bulk(len).await })
+        };
+        loop {
+            let (header, body) = source.recv().await?;
+            let bulk = if header.bulk_len > 0 {
+                source.recv_bulk(header.bulk_len as usize, &land).await?
+            } else {
+                Bulk::new()
+            };
+            self.heard.set(self.rt.now());
+            if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
+                self.on_callback(sink, header, body);
+            } else {
+                self.on_reply(header, body, bulk);
+            }
+        }
+    }
+
+    fn on_callback(self: &Rc<Self>, sink: &Rc<dyn Sink>, header: Header, body: Vec<u8>) {
+        let Some(callbacks) = self.callbacks.borrow().upgrade() else {
+            sink.send(header.reply(Err(FsError::NotConnected)), Vec::new(), Bulk::new());
+            return;
+        };
+        let sink = sink.clone();
+        self.rt.spawn(async move {
+            let result = callbacks.on_callback(header.op, body).await;
+            let reply = header.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
+            sink.send(reply, result.unwrap_or_default(), Bulk::new());
+        });
+    }
+}
+
+/// Pings a silent server and gives a dead connection up.
+pub(super) async fn keep_alive(import: Weak<Import>) {
+    loop {
+        let Some(me) = import.upgrade() else { return };
+        if me.state.get() == ImportState::Closed {
+            return;
+        }
+        let (rt, interval) = (me.rt.clone(), me.config.ping_interval);
+        let silent = rt.now().since(me.heard.get());
+        // A server that loses its power while we replay says nothing either.
+        let open = matches!(me.state.get(), ImportState::Full | ImportState::Replaying);
+        if open && silent >= interval {
+            if silent >= interval * 3 {
+                tracing::warn!(target = me.config.target, "server silent for {silent:?}: connecting anew");
+                if let Some(sink) = me.sink.borrow_mut().take() {
+                    sink.close();
+                }
+            } else {
+                let mut ping = Header::request(Op::Ping, me.config.client, Xid(0));
+                ping.slot_or_credits = NO_SLOT;
+                me.transmit(ping, Vec::new(), Bulk::new());
+            }
+        }
+        drop(me);
+        rt.sleep(interval / 2).await;
+    }
+}

@@ -1,0 +1,123 @@
+//! What an import tells a server that it finds again: requests without an answer, and after a restart what was lost.
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use rt::Sink;
+use rt::sync::oneshot;
+use types::{FsError, Transno, Xid};
+use wire::connect::AuthReply;
+use wire::{Flags, Header, Op};
+
+use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Reply};
+
+impl Import {
+    pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
+        let previous = self.boot.get();
+        let restarted = previous != 0 && previous != session.boot;
+        self.set_credits(session.credits);
+        *self.session.borrow_mut() = session.clone();
+        let callbacks = self.callbacks.borrow().upgrade();
+        if previous != 0 && !session.known {
+            // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
+            let nothing = restarted
+                && self.replay.borrow().is_empty()
+                && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
+            self.note_committed(session.last_committed, true);
+            if !nothing {
+                self.evictions.set(self.evictions.get() + 1);
+                self.replay.borrow_mut().clear();
+                self.fail_pending();
+                if let Some(c) = &callbacks {
+                    c.on_evicted();
+                }
+            }
+        }
+        if let Some(c) = &callbacks {
+            c.on_connected(&session);
+        }
+        // A server that is not waiting for us has our replays already: only the answer to the last word was lost. What
+        // was replayed is not replayed again, for others go on since.
+        if restarted && session.known && session.recovering {
+            self.set_state(ImportState::Replaying);
+            if !self.recover(&session, callbacks.clone()).await {
+                return;
+            }
+        } else {
+            self.note_committed(session.last_committed, false);
+        }
+        if !self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
+            return;
+        }
+        // Only now: a connection lost during recovery begins it anew.
+        self.boot.set(session.boot);
+        self.resend();
+        self.set_state(ImportState::Full);
+        if let Some(c) = callbacks.filter(|_| restarted) {
+            c.on_recovered();
+        }
+    }
+
+    fn resend(&self) {
+        let again: Vec<_> =
+            self.pending.borrow().values().map(|p| (p.header, p.body.clone(), p.bulk.clone())).collect();
+        for (mut header, body, bulk) in again {
+            header.flags = header.flags.with(Flags::RESENT);
+            self.resent.set(self.resent.get() + 1);
+            self.transmit(header, body, bulk);
+        }
+    }
+
+    /// Replays transactions in order, then state, then says so. False when the connection was lost meanwhile.
+    async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>) -> bool {
+        self.note_committed(session.last_committed, false);
+        let mut after = Transno(0);
+        loop {
+            let next = {
+                let replay = self.replay.borrow();
+                replay
+                    .range(Transno(after.0.saturating_add(1))..)
+                    .next()
+                    .map(|(t, r)| (*t, r.header, r.body.clone(), r.bulk.clone()))
+            };
+            let Some((transno, mut header, body, bulk)) = next else { break };
+            header.flags = header.flags.with(Flags::REPLAY);
+            header.transno = transno;
+            match self.dialogue(header, body, bulk).await {
+                Some(Ok(_)) => {}
+                Some(Err(e)) => tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}"),
+                None => return false,
+            }
+            after = transno;
+        }
+        if let Some(c) = callbacks {
+            for (op, body) in c.state_replays() {
+                let mut header = Header::request(op, self.config.client, Xid(0));
+                header.flags = Flags::REPLAY;
+                match self.dialogue(header, body.clone(), Bulk::new()).await {
+                    Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
+                    None => return false,
+                }
+            }
+        }
+        let mut done = Header::request(Op::Ping, self.config.client, Xid(0));
+        done.flags = Flags::REPLAY_DONE;
+        self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
+    }
+
+    /// One request of the recovery dialogue, outside slots; `None` when the connection was lost.
+    async fn dialogue(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
+        let (tx, rx) = oneshot();
+        if header.xid.0 == 0 {
+            header.xid = Xid(self.next_xid.get());
+            self.next_xid.set(header.xid.0 + 1);
+            header.slot_or_credits = NO_SLOT;
+        }
+        let kept = Header { slot_or_credits: NO_SLOT, ..header };
+        self.transmit(header, body, bulk);
+        self.pending.borrow_mut().insert(
+            header.xid,
+            Pending { header: kept, body: Vec::new(), bulk: Bulk::new(), keep: false, waiter: Some(tx) },
+        );
+        rx.await
+    }
+}
