@@ -146,8 +146,13 @@ impl Client {
         extent: Extent,
     ) {
         let comes = (pages.0..pages.1).all(|p| object.is_cached(p) || object.is_loading(p));
+        self.ask_ahead(file, s, if comes { Call::Blocked } else { Call::Miss(extent) });
+    }
+
+    /// Tells readahead something, and starts what it wants then.
+    fn ask_ahead(self: &Rc<Self>, file: &Rc<OpenFile>, s: &Rc<Striping>, call: Call) {
         let mut plan = Plan::default();
-        self.plan(file, s, &mut plan, if comes { Call::Blocked } else { Call::Miss(extent) });
+        self.plan(file, s, &mut plan, call);
         self.prefetch(file, s, &plan);
     }
 
@@ -186,27 +191,35 @@ impl Client {
         osc.load(object, first, end, held.handle(), access).await.map(|_| ())
     }
 
-    /// A read lock on the piece; inside a kernel's page drop the lock that is being revoked serves.
+    /// A read lock on the piece; inside a kernel's page drop the lock that is being revoked serves. With `pages`, whether
+    /// the piece's pages came along with the lock.
     async fn lock_for_read(
         &self,
         inode: &Inode,
         osc: &Rc<Osc>,
-        object: &Object,
+        object: &Rc<Object>,
         extent: Extent,
+        pages: Option<PageAccess>,
         kernel: Option<&KernelRead>,
-    ) -> Result<Held, FsError> {
+    ) -> Result<(Held, bool), FsError> {
         let data = LockPolicyData::extent(extent.align_out(PAGE));
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
-            return Ok(held);
+            return Ok((held, false));
         }
         if kernel.is_some()
             && inode.is_dropping()
             && let Some(held) = osc.locks.find_revoking(object.resource(), LockMode::Pr, &data)
         {
-            return Ok(held);
+            return Ok((held, false));
         }
         let _waiting = kernel.map(KernelRead::waiting);
-        let held = osc.locks.acquire(object.resource(), LockMode::Pr, data, EnqueueFlags::NONE).await;
+        let held = match pages {
+            Some(access) => osc.lock_and_load(object, data, page_range(extent), access).await,
+            None => {
+                let plain = EnqueueFlags::NONE;
+                osc.locks.acquire(object.resource(), LockMode::Pr, data, plain).await.map(|held| (held, false))
+            }
+        };
         held.map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 
@@ -220,9 +233,17 @@ impl Client {
     ) -> Result<Bulk, FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
-        let held = self.lock_for_read(&file.inode, &osc, object, piece.object, kernel).await?;
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size());
+        let (held, came) = self.lock_for_read(&file.inode, &osc, object, piece.object, Some(access), kernel).await?;
         let (first, end) = page_range(piece.object);
+        if came {
+            let reach = end.min(object.size().div_ceil(PAGE));
+            self.pages.misses.set(self.pages.misses.get() + reach.saturating_sub(first));
+            self.ask_ahead(file, s, Call::Miss(piece.file));
+            if let Some(bulk) = self.gather(object, piece.object, access) {
+                return Ok(bulk);
+            }
+        }
         for _attempt in 0..8 {
             let reach = end.min(object.size().div_ceil(PAGE));
             let missing = (first..reach).any(|p| !object.is_cached(p));
@@ -282,7 +303,7 @@ impl Client {
         for piece in s.layout.geometry().pieces(extent)? {
             let object = &s.objects[usize::from(piece.stripe.0)];
             let osc = self.osc(object.ost);
-            let held = self.lock_for_read(inode, &osc, object, piece.object, None).await?;
+            let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
             osc.flush(object, piece.object.align_out(PAGE), false).await;
             let mut part = osc.read_direct(object, piece.object, held.handle()).await?;
             self.pad(&mut part, piece.object.len());

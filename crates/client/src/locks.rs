@@ -125,6 +125,23 @@ impl Locks {
         data: LockPolicyData,
         flags: EnqueueFlags,
     ) -> Result<Held, DenyReason> {
+        let ask = |me: Rc<Locks>, request, early| async move {
+            let body = me.request(&request, early).await;
+            me.ask(&request, &body).await;
+        };
+        self.acquire_by(resource, mode, data, flags, ask).await
+    }
+
+    /// The lock, whatever it takes. If the server has to be asked, `ask` does so and hands the answer to
+    /// [`Locks::answered`], whatever becomes of the caller.
+    pub(crate) async fn acquire_by<F: Future<Output = ()> + 'static>(
+        self: &Rc<Self>,
+        resource: ResourceId,
+        mode: LockMode,
+        data: LockPolicyData,
+        flags: EnqueueFlags,
+        ask: impl FnOnce(Rc<Locks>, EnqueueRequest, Vec<LockDesc>) -> F,
+    ) -> Result<Held, DenyReason> {
         let acquired = self.cache.borrow_mut().acquire(self.rt.now(), resource, mode, data, flags);
         let (cookie, send) = match acquired {
             Acquire::Held(cookie) => return Ok(Held { locks: self.clone(), cookie }),
@@ -141,8 +158,7 @@ impl Locks {
             } else {
                 Vec::new()
             };
-            let me = self.clone();
-            self.rt.spawn(async move { me.enqueue(request, early).await });
+            self.rt.spawn(ask(self.clone(), request, early));
         }
         match rx.await {
             Some(Ok(_)) => Ok(held),
@@ -151,17 +167,22 @@ impl Locks {
         }
     }
 
-    async fn enqueue(self: Rc<Self>, request: EnqueueRequest, early: Vec<LockDesc>) {
+    /// The message that asks for a lock, when the `early` ones that it gives back cover nothing any more.
+    pub(crate) async fn request(self: &Rc<Self>, request: &EnqueueRequest, early: Vec<LockDesc>) -> w::EnqueueRequest {
         let cancels = self.clean_up(early).await;
-        let body = w::EnqueueRequest {
+        w::EnqueueRequest {
             lock: convert::spec(request.resource, request.mode, &request.data),
             flags: convert::flags_to_wire(request.flags),
             cookie: request.cookie.0,
             cancels,
-        };
+        }
+    }
+
+    /// Asks for a lock in a message of its own.
+    pub(crate) async fn ask(self: &Rc<Self>, request: &EnqueueRequest, body: &w::EnqueueRequest) {
         let import = self.import.borrow().clone();
         let answer: Result<w::EnqueueReply, FsError> = match import {
-            Some(import) => import.ask(Op::LockEnqueue, &body).await,
+            Some(import) => import.ask(Op::LockEnqueue, body).await,
             None => Err(FsError::NotConnected),
         };
         self.answered(request.resource, request.cookie, request.flags, answer);
@@ -307,7 +328,10 @@ impl Locks {
         let waiting = self.cache.borrow().for_resend();
         for request in waiting {
             let me = self.clone();
-            self.rt.spawn(async move { me.enqueue(request, Vec::new()).await });
+            self.rt.spawn(async move {
+                let body = me.request(&request, Vec::new()).await;
+                me.ask(&request, &body).await;
+            });
         }
     }
     /// Gives back what is too old or too much, and under `pressure` that many more.

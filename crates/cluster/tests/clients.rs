@@ -173,6 +173,33 @@ fn a_reader_that_becomes_a_writer_sends_its_own_lock_back_along() {
     });
 }
 
+#[test]
+fn a_first_read_brings_its_lock_along_and_what_another_client_writes_comes_back_all_the_same() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "along", 1, 64 * MIB).await;
+        let (maker, c) = (world.client().await, world.client().await);
+        let asked_ost = || c.oscs()[0].import().unwrap().counters().1;
+        let text = |i: u8, len: usize| vec![i; len];
+        for (i, len) in [(1, 4096), (2, 10), (3, 5000)] {
+            let file = create(&maker, Fid::ROOT, &format!("f{i}")).await;
+            maker.write(&file, 0, &text(i, len)).await.unwrap();
+            maker.fsync(&file, false).await.unwrap();
+            // Written and closed long ago: the writer holds no lock.
+            maker.drop_caches().await;
+            let theirs = lookup(&c, Fid::ROOT, format!("f{i}").as_bytes()).await.attr.fid;
+            let theirs = c.open(&root(), theirs, O_RDWR).await.unwrap();
+            let before = asked_ost();
+            assert_eq!(c.read(&theirs, 0, 128 << 10).await.unwrap().to_vec(), text(i, len));
+            assert_eq!(asked_ost() - before, 1, "requests for {len} bytes");
+            assert_eq!(c.read(&theirs, 0, 128 << 10).await.unwrap().to_vec(), text(i, len));
+            assert_eq!(asked_ost() - before, 1, "the pages are held under the lock");
+            // A writer in the way, with pages that are not written out: the read waits for them.
+            maker.write(&file, 0, &text(i + 10, len + 100)).await.unwrap();
+            assert_eq!(c.read(&theirs, 0, 128 << 10).await.unwrap().to_vec(), text(i + 10, len + 100));
+        }
+    });
+}
+
 /// Reads and writes of two files at a time, more than the cache holds.
 async fn work(c: &Rc<Client>, dir: &str) {
     let load = (0..2u64).map(|i| {

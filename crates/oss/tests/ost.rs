@@ -337,7 +337,7 @@ fn a_client_that_ignores_a_callback_is_evicted_and_the_others_go_on() {
 }
 
 #[test]
-fn a_lock_comes_along_with_a_read() {
+fn a_read_brings_its_lock_along_and_waits_for_nobody() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();
     n.world.run(async move {
@@ -349,16 +349,23 @@ fn a_lock_comes_along_with_a_read() {
         let ask = ReadRequest { object: object(1), extents: vec![Extent::at(0, 4096)], enqueue, ..Default::default() };
         let reply = a.import.call(Op::OstRead, wire::encode(&ask), Bulk::new(), CallOptions::default()).await.unwrap();
         let body: ReadReply = reply.decode().unwrap();
-        assert!(body.enqueue.is_some_and(|e| e.granted && e.handle.0 != 0));
-        // With a writer in the way the read still happens, without the lock.
+        let lock = body.enqueue.unwrap();
+        assert!(lock.granted && lock.handle.0 != 0 && lock.lvb.is_some_and(|v| v.size == 5000));
+        assert_eq!((body.lens, reply.bulk.to_vec()), (vec![4096], vec![9; 4096]));
+        // Sent again, it gets the same lock and the bytes once more.
+        let reply = a.import.call(Op::OstRead, wire::encode(&ask), Bulk::new(), CallOptions::default()).await.unwrap();
+        let body: ReadReply = reply.decode().unwrap();
+        assert_eq!((body.enqueue.unwrap().handle, reply.bulk.len()), (lock.handle, 4096));
+        assert_eq!(&n.ost.get_params("ldlm.namespaces.*.lock_count")[0].value[..], b"1");
+        // With a writer in the way it is a wish for a lock like any other, and nothing is read.
         b.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
         let mut again = ask.clone();
         again.enqueue.as_mut().unwrap().cookie = 51;
         let reply =
             a.import.call(Op::OstRead, wire::encode(&again), Bulk::new(), CallOptions::default()).await.unwrap();
         let body: ReadReply = reply.decode().unwrap();
-        assert!(body.enqueue.is_some_and(|e| !e.granted && e.handle.0 == 0));
-        assert_eq!((reply.bulk.len(), b.me.blocked.borrow().len()), (4096, 1));
+        assert!(body.enqueue.is_some_and(|e| !e.granted && e.handle.0 != 0));
+        assert_eq!((body.lens.len(), reply.bulk.len(), b.me.blocked.borrow().len()), (0, 0, 1));
     });
 }
 

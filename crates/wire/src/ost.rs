@@ -49,7 +49,8 @@ message! {
         extents: Vec<Extent>,
         /// Lock that covers it, for the server's patience with callbacks; 0: the server locks (direct I/O without).
         lock: HandleId,
-        /// A lock to take along: granted at once or not at all, together with the read.
+        /// A lock to ask for along with the read, as `LockEnqueue` would: if it is granted at once and covers the extents
+        /// they are read under it (`lock` is not looked at), otherwise nothing is read.
         enqueue: Option<EnqueueRequest>,
         /// For scheduling.
         owner: IoOwner,
@@ -62,7 +63,8 @@ message! {
     }
     /// `OstRead` reply; bulk follows.
     ReadReply {
-        /// Bytes delivered per extent; shorter than asked only at the object's end.
+        /// Bytes delivered per extent; shorter than asked only at the object's end. Empty: nothing was read, the answer
+        /// is about the lock only.
         lens: Vec<u32>,
         /// Object's size and times now.
         lvb: Lvb,

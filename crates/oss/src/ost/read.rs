@@ -6,7 +6,6 @@ use nrs::{IoOp, NrsRequest};
 use ptlrpc::Request;
 use rt::sync::join_all;
 use types::{Extent, FsError, ObjectId};
-use wire::lock::{CancelRequest, EnqueueFlags, EnqueueReply};
 use wire::ost::{ReadReply, ReadRequest};
 use wire::{Crc, crc32c_append};
 
@@ -22,6 +21,7 @@ enum Piece {
     Miss(BlockRange),
 }
 
+#[derive(Default)]
 struct Answer {
     body: ReadReply,
     bulk: Bulk,
@@ -42,33 +42,33 @@ impl Ost {
 
     async fn do_read(&self, request: &Request, ask: &ReadRequest) -> Result<Answer, FsError> {
         let (extents, bytes) = joined(&ask.extents, u64::from(self.config.borrow().bulk_bytes_max))?;
-        let enqueue = self.enqueue_along(request, ask).await;
-        let handle = enqueue.as_ref().map(|e| e.handle).filter(|h| h.0 != 0);
-        let outcome = self.read_locked(request, ask, &extents, bytes, enqueue).await;
-        if let (Err(_), Some(handle)) = (&outcome, handle) {
-            // The client will not learn of the lock.
-            let gone = CancelRequest { handles: vec![handle], cookies: Vec::new() };
-            self.locks.cancel(request.client(), &gone);
+        let Some(wish) = &ask.enqueue else { return self.read_extents_of(request, ask, &extents, bytes).await };
+        let lock = self.locks.enqueue(request.client(), wish).await?;
+        let hull = extents[0].hull(&extents[extents.len() - 1]);
+        let mut answer = Answer::default();
+        if lock.granted && self.locks.covers(request.client(), lock.handle, ask.object, LockMode::Pr, hull) {
+            let ask = ReadRequest { lock: lock.handle, ..ask.clone() };
+            match self.read_extents_of(request, &ask, &extents, bytes).await {
+                Ok(read) => answer = read,
+                // The lock is the client's all the same: it reads by itself and hears why it cannot.
+                Err(e) => tracing::debug!(object = %ask.object, "a read along with its lock: {e}"),
+            }
         }
-        outcome
+        answer.body.enqueue = Some(lock);
+        Ok(answer)
     }
 
-    async fn read_locked(
+    async fn read_extents_of(
         &self,
         request: &Request,
         ask: &ReadRequest,
         extents: &[Extent],
         bytes: u64,
-        enqueue: Option<EnqueueReply>,
     ) -> Result<Answer, FsError> {
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
-        let locked = enqueue.as_ref().is_some_and(|e| e.granted && e.lock.extent.contains(&hull));
-        let _lock = if locked {
-            None
-        } else {
-            self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pr, extent: hull }).await?
-        };
+        let right = Covering { object, handle: ask.lock, mode: LockMode::Pr, extent: hull };
+        let _lock = self.cover(request, right).await?;
         let scheduled = Self::scheduled(request, object, IoOp::Read, hull, &ask.owner);
         let urgent = request.header.flags.has(wire::Flags::URGENT);
         let max_service = urgent.then(|| self.config.borrow().callback_timeout / 2);
@@ -80,15 +80,7 @@ impl Ost {
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
         stats.on_read(ask.owner.job, request.client(), bulk.len() as u64, self.rt.now().since(started));
-        Ok(Answer { body: ReadReply { lens, lvb: lvb_of(&attr), enqueue }, bulk, crc })
-    }
-
-    /// The lock that comes along with a read: granted at once or not at all.
-    async fn enqueue_along(&self, request: &Request, ask: &ReadRequest) -> Option<EnqueueReply> {
-        let mut wish = ask.enqueue.clone()?;
-        wish.flags |= EnqueueFlags::NOWAIT;
-        let denied = EnqueueReply { lock: wish.lock.clone(), ..EnqueueReply::default() };
-        Some(self.locks.enqueue(request.client(), &wish).await.unwrap_or(denied))
+        Ok(Answer { body: ReadReply { lens, lvb: lvb_of(&attr), enqueue: None }, bulk, crc })
     }
 
     async fn read_extents(&self, ask: &ReadRequest, extents: &[Extent], attr: &ObjectAttr) -> StoreResult<(Bulk, Crc)> {

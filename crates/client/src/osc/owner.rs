@@ -1,0 +1,141 @@
+//! What stands behind the locks and the session of one OST: flushing, value blocks, losses.
+use std::rc::Rc;
+
+use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
+use ptlrpc::Callbacks;
+use rt::LocalFuture;
+use types::{Extent, FsError};
+use wire::Op;
+use wire::connect::AuthReply;
+use wire::lock as wl;
+
+use super::{Osc, PAGE, page_extent};
+use crate::inode::Inode;
+use crate::locks::LockOwner;
+use crate::object::Object;
+
+impl LockOwner for Osc {
+    fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits) -> LocalFuture<()> {
+        Box::pin(async move {
+            let Some(object) = self.object(&lock) else { return };
+            tracing::trace!(ost = %self.index, ?lock, "revoke");
+            let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
+            let inode = object.inode.borrow().upgrade();
+            if let Some(inode) = &inode {
+                inode.drop_kernel_pages().await;
+            }
+            if lock.mode.writes() {
+                self.flush(&object, extent, true).await;
+            }
+            let lost = self.discard(&object, page_extent(extent), false);
+            if lost > 0 {
+                tracing::error!(object = %object.id, lost, "dirty pages under a revoked lock could not be written");
+            }
+        })
+    }
+    fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb) {
+        let Some(object) = self.client.upgrade().and_then(|c| c.find_object(types::ObjectId(resource.fid))) else {
+            return;
+        };
+        tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
+        // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
+        if !self.size_is_exact(&object) {
+            object.told_size(lvb.size);
+        }
+        object.mtime.set(object.mtime.get().max(lvb.mtime));
+        object.blocks512.set(lvb.blocks);
+    }
+    fn lost(&self, lock: LockDesc) {
+        let Some(object) = self.object(&lock) else { return };
+        let lost = self.discard(&object, Extent::ALL, false);
+        if let Some(inode) = object.inode.borrow().upgrade() {
+            if lost > 0 {
+                self.note_loss(inode.fid, lost as u64);
+                inode.writeback_failed(FsError::Io);
+                self.size_is_less(&inode);
+            }
+            self.kernel_forgets(inode);
+        }
+        self.changed.notify();
+    }
+}
+
+impl Callbacks for Osc {
+    fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let answer = match op {
+            Op::LockBlocking => {
+                wire::decode(&body).map_err(FsError::from).and_then(|c| self.locks.on_blocking(&c)).map(|()| Vec::new())
+            }
+            Op::LockCompletion => wire::decode(&body)
+                .map_err(FsError::from)
+                .and_then(|c| self.locks.on_completion(&c))
+                .map(|()| Vec::new()),
+            Op::LockGlimpse => wire::decode(&body).map_err(FsError::from).map(|c| wire::encode(&self.glimpsed(&c))),
+            _ => Err(FsError::NotSupported),
+        };
+        Box::pin(std::future::ready(answer))
+    }
+    fn on_connected(&self, session: &AuthReply) {
+        // The server counts the dirty bytes that we hold as part of the grant that it tells.
+        self.grant.set(session.grant.saturating_sub(self.dirty.get()));
+        self.changed.notify();
+    }
+    fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
+        self.locks.replays()
+    }
+    fn on_state_replayed(&self, _op: Op, request: &[u8], answer: Result<Vec<u8>, FsError>) {
+        self.locks.on_replayed(request, answer);
+    }
+    fn on_recovered(self: Rc<Self>) {
+        self.locks.resend_waiting();
+        // What we know may rest on changes of another client that died before it could tell the restarted server of them.
+        self.locks.give_back_unused();
+    }
+    fn on_evicted(&self) {
+        self.locks.on_evicted();
+        self.tell_losses();
+    }
+}
+
+impl Osc {
+    /// Bytes that made the file longer are gone: neither this client nor its kernel knows the size by itself any more.
+    pub(super) fn size_is_less(&self, inode: &Inode) {
+        inode.ours_alone.set(false);
+        if let Some(client) = self.client.upgrade() {
+            drop(client.kernel().drop_attributes(inode.fid));
+        }
+    }
+    pub(super) fn note_loss(&self, file: types::Fid, pages: u64) {
+        if let Some(client) = self.client.upgrade() {
+            client.losses().note(file, pages * PAGE);
+        }
+    }
+    pub(super) fn tell_losses(&self) {
+        if let Some(text) = self.client.upgrade().and_then(|c| c.losses().take_message()) {
+            tracing::error!(ost = %self.index, "evicted: {text}; llite.*.lost_files lists them");
+        }
+    }
+}
+
+impl Osc {
+    /// What this client alone can know of an object: its size under a lock over its end, what it has not written out
+    /// yet otherwise. What it heard of the size once may be old.
+    fn glimpsed(&self, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
+        let lock = self.locks.cache().get(ldlm::LockCookie(call.cookie));
+        let lvb = lock.and_then(|l| self.object(&l)).map(|o| {
+            let (size, blocks) =
+                if self.size_is_exact(&o) { (o.size(), o.blocks512.get()) } else { (o.unwritten_end(), 0) };
+            let blocks = blocks + o.unwritten_pages() as u64 * (PAGE / 512);
+            wl::Lvb { size, blocks, mtime: o.mtime.get(), ..wl::Lvb::default() }
+        });
+        wl::GlimpseReply { lvb }
+    }
+    /// Whether a lock over the object's end is held, so that its known size is its size.
+    pub(crate) fn size_is_exact(&self, object: &Object) -> bool {
+        let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
+        self.locks.covers(object.resource(), LockMode::Cr, &end)
+    }
+    fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
+        self.client.upgrade()?.find_object(types::ObjectId(lock.resource.fid))
+    }
+}

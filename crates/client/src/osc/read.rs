@@ -1,0 +1,280 @@
+//! Reading pages of an object into the cache, and past it.
+use std::cell::Cell;
+use std::rc::Rc;
+
+use cache::PageAccess;
+use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
+use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
+use ptlrpc::CallOptions;
+use types::{Extent, FsError, HandleId};
+use wire::Op;
+use wire::lock as wl;
+use wire::ost as wo;
+
+use super::{Osc, PAGE};
+use crate::locks::{Held, Locks};
+use crate::object::Object;
+
+/// Pages that are wanted as soon as there is a lock for them: `first..end` of an object.
+struct Wanted {
+    object: Rc<Object>,
+    first: u64,
+    end: u64,
+    access: PageAccess,
+    /// They came with the lock.
+    came: Rc<Cell<bool>>,
+}
+
+impl Osc {
+    /// Reads `extents` (whole pages) of an object into frames; one RPC.
+    async fn read_rpc(
+        &self,
+        object: &Object,
+        extent: Extent,
+        right: Right,
+        access: &PageAccess,
+    ) -> Result<(Bulk, wo::ReadReply), FsError> {
+        let (lock, enqueue) = match right {
+            Right::Lock(handle) => (handle, None),
+            Right::Asked(wish) => (HandleId(0), Some(wish)),
+        };
+        let import = self.import()?;
+        self.rpcs.acquire(1).await;
+        let mut request = wo::ReadRequest {
+            object: object.id,
+            extents: vec![extent],
+            lock,
+            enqueue,
+            request_bytes: access.request_bytes,
+            readahead: access.readahead,
+            ..wo::ReadRequest::default()
+        };
+        let mut answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), CallOptions::default()).await;
+        for _ in 0..3 {
+            if !matches!(answer, Err(FsError::Corrupt)) {
+                break;
+            }
+            request.recheck = true;
+            answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), CallOptions::default()).await;
+        }
+        self.rpcs.add(1);
+        let answer = answer?;
+        let reply: wo::ReadReply = answer.decode()?;
+        self.bump(|s| {
+            s.read_rpcs += 1;
+            s.read_bytes += answer.bulk.len() as u64;
+        });
+        Ok((answer.bulk, reply))
+    }
+
+    /// Makes the pages `first..end` of an object present as far as the object reaches; the caller holds a lock that
+    /// covers them. Gives how many of them had to be fetched.
+    pub(crate) async fn load(
+        self: &Rc<Self>,
+        object: &Rc<Object>,
+        first: u64,
+        end: u64,
+        lock: HandleId,
+        access: PageAccess,
+    ) -> Result<u64, FsError> {
+        let end = end.min(object.size().div_ceil(PAGE));
+        if first >= end {
+            return Ok(0);
+        }
+        let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
+        let fetched = runs.iter().map(|(a, b)| b - a).sum();
+        let work: Vec<_> = runs.into_iter().map(|(a, b)| self.load_run(object, a, b, lock, access)).collect();
+        for result in rt::sync::join_all(work).await {
+            result?;
+        }
+        loop {
+            let changed = object.changed.wait();
+            if !(first..end).any(|p| object.is_loading(p)) {
+                return Ok(fetched);
+            }
+            changed.await;
+        }
+    }
+
+    async fn load_run(
+        &self,
+        object: &Rc<Object>,
+        first: u64,
+        end: u64,
+        lock: HandleId,
+        access: PageAccess,
+    ) -> Result<(), FsError> {
+        let claim = Claim { object, first, end };
+        let (bulk, reply) =
+            self.read_rpc(object, Extent::new(first * PAGE, end * PAGE), Right::Lock(lock), &access).await?;
+        self.take_in(object, (first, end), bulk, &reply, access);
+        drop(claim);
+        Ok(())
+    }
+
+    /// Caches what a read brought of the pages `first..end`.
+    fn take_in(
+        &self,
+        object: &Rc<Object>,
+        (first, end): (u64, u64),
+        bulk: Bulk,
+        reply: &wo::ReadReply,
+        access: PageAccess,
+    ) {
+        if reply.lvb.mtime > object.mtime.get() {
+            object.mtime.set(reply.lvb.mtime);
+        }
+        let brought = bulk.len().div_ceil(FRAME_BYTES) as u64;
+        for (i, frame) in frames_of(bulk, object, self.rt.frames()).into_iter().enumerate() {
+            object.arrived(first + i as u64, frame, access);
+        }
+        // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
+        if let Some(client) = self.client.upgrade() {
+            for page in first + brought..end.min(object.size().div_ceil(PAGE)) {
+                object.arrived(page, client.zeros.slice(0, 1), access);
+            }
+        }
+    }
+
+    /// A read lock and the pages `first..end`, in one request where both have to be asked for and one RPC can bring
+    /// the pages. Gives whether they came along; they may not have, and then the lock is there alone.
+    pub(crate) async fn lock_and_load(
+        self: &Rc<Self>,
+        object: &Rc<Object>,
+        data: LockPolicyData,
+        (first, end): (u64, u64),
+        access: PageAccess,
+    ) -> Result<(Held, bool), DenyReason> {
+        let came = Rc::new(Cell::new(false));
+        let wanted = Wanted { object: object.clone(), first, end, access, came: came.clone() };
+        let me = self.clone();
+        let ask = move |locks: Rc<Locks>, request, early| async move {
+            let body = locks.request(&request, early).await;
+            me.ask_with_read(&locks, &request, body, wanted).await;
+        };
+        let plain = EnqueueFlags::NONE;
+        let held = self.locks.acquire_by(object.resource(), LockMode::Pr, data, plain, ask).await?;
+        Ok((held, came.get()))
+    }
+
+    async fn ask_with_read(
+        &self,
+        locks: &Rc<Locks>,
+        request: &EnqueueRequest,
+        body: wl::EnqueueRequest,
+        wanted: Wanted,
+    ) {
+        let Wanted { object, first, end, access, came } = wanted;
+        let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
+        let claims: Vec<_> = runs.iter().map(|(a, b)| Claim { object: &object, first: *a, end: *b }).collect();
+        if runs != [(first, end)] {
+            drop(claims);
+            return locks.ask(request, &body).await;
+        }
+        let extent = Extent::new(first * PAGE, end * PAGE);
+        let answer = self.read_rpc(&object, extent, Right::Asked(body), &access).await;
+        let granted = match &answer {
+            Ok((_, reply)) => reply.enqueue.clone().ok_or(FsError::Protocol),
+            Err(e) => Err(*e),
+        };
+        locks.answered(request.resource, request.cookie, request.flags, granted);
+        // Whoever cares for the lock from now on has not run yet: what is taken in here goes with it.
+        let is_held = locks.cache().get(request.cookie).is_some_and(|l| l.handle.0 != 0);
+        if let Ok((bulk, reply)) = answer
+            && is_held
+            && !reply.lens.is_empty()
+        {
+            self.take_in(&object, (first, end), bulk, &reply, access);
+            came.set(true);
+        }
+    }
+
+    /// Reads past the cache, for direct I/O.
+    pub(crate) async fn read_direct(
+        &self,
+        object: &Rc<Object>,
+        extent: Extent,
+        lock: HandleId,
+    ) -> Result<Bulk, FsError> {
+        let mut out = Bulk::new();
+        let mut at = extent.start;
+        let step = self.rpc_pages.get() as u64 * PAGE;
+        while at < extent.end {
+            let part = Extent::new(at, extent.end.min(at + step));
+            let access = PageAccess::coarse(0, u32::try_from(extent.len()).unwrap_or(u32::MAX));
+            let (bulk, _) = self.read_rpc(object, part, Right::Lock(lock), &access).await?;
+            let short = (bulk.len() as u64) < part.len();
+            out.append(bulk);
+            if short {
+                break;
+            }
+            at = part.end;
+        }
+        Ok(out)
+    }
+}
+
+/// What allows a read.
+enum Right {
+    /// A lock of this client; 0: none, the server takes one.
+    Lock(HandleId),
+    /// A lock that is asked for along with the read.
+    Asked(wl::EnqueueRequest),
+}
+
+/// A claim on pages that ends with the load, however it ends.
+struct Claim<'a> {
+    object: &'a Rc<Object>,
+    first: u64,
+    end: u64,
+}
+impl Drop for Claim<'_> {
+    fn drop(&mut self) {
+        self.object.unclaim(self.first, self.end);
+    }
+}
+
+/// One frame per page of a read's bulk; the last page's tail is zeroed. Frames are adopted, not copied, where the bulk
+/// lies in whole pages.
+fn frames_of(bulk: Bulk, _object: &Object, pool: cache::frames::FramePool) -> Vec<FrameRun> {
+    let aligned =
+        bulk.segments().iter().rev().skip(1).all(|s| s.offset == 0 && (s.len as usize).is_multiple_of(FRAME_BYTES))
+            && bulk.segments().last().is_none_or(|s| s.offset == 0);
+    if !aligned {
+        let len = bulk.len();
+        let Some(mut copy) = Bulk::alloc(pool, len) else { return Vec::new() };
+        copy.copy_in(0, &bulk.to_vec());
+        return frames_of(copy, _object, pool);
+    }
+    let mut out = Vec::with_capacity(bulk.len().div_ceil(FRAME_BYTES));
+    for s in bulk.into_segments() {
+        let (mut run, len) = (s.run, s.len as usize);
+        let used = len.div_ceil(FRAME_BYTES);
+        if used < run.frames() {
+            drop(run.split_off(used));
+        }
+        let tail = len % FRAME_BYTES;
+        while run.frames() > 1 {
+            let rest = run.split_off(1);
+            out.push(run);
+            run = rest;
+        }
+        if tail != 0 {
+            run = zero_tail(run, tail, pool);
+        }
+        out.push(run);
+    }
+    out
+}
+
+fn zero_tail(mut run: FrameRun, from: usize, pool: cache::frames::FramePool) -> FrameRun {
+    if let Some(bytes) = run.bytes_mut() {
+        bytes[from..].fill(0);
+        return run;
+    }
+    let Some(mut fresh) = pool.alloc_run(1) else { return run };
+    let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
+    bytes[..from].copy_from_slice(&run.bytes()[..from]);
+    bytes[from..].fill(0);
+    fresh
+}

@@ -1,0 +1,276 @@
+//! Writing dirty pages out, and everything else that changes an object.
+use std::rc::Rc;
+
+use cache::frames::{Bulk, FRAME_BYTES};
+use ldlm::LockMode;
+use ptlrpc::CallOptions;
+use types::{Extent, FsError, HandleId};
+use wire::ost as wo;
+use wire::{Flags, Op};
+
+use super::{Osc, PAGE, page_extent};
+use crate::inode::Inode;
+use crate::object::{Object, WriteOut};
+
+impl Osc {
+    /// Charges a page that became dirty. False when there is no grant: the page must be written out at once.
+    pub(crate) fn charge_page(&self) -> bool {
+        self.dirty.set(self.dirty.get() + PAGE);
+        if self.grant.get() < PAGE {
+            return false;
+        }
+        self.grant.set(self.grant.get() - PAGE);
+        true
+    }
+
+    /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, and some grant if waiting can
+    /// bring any.
+    pub(crate) async fn dirty_room(self: &Rc<Self>, bytes: u64) {
+        loop {
+            let changed = self.changed.wait();
+            let over = self.dirty.get() > 0 && self.dirty.get() + bytes > self.dirty_max.get();
+            let poor = self.grant.get() < bytes && self.dirty.get() > 0;
+            if !over && !poor {
+                return;
+            }
+            self.flush_some();
+            changed.await;
+        }
+    }
+
+    /// Puts the object on the list of dirty ones and starts full RPCs.
+    pub(crate) fn note_dirty(self: &Rc<Self>, object: &Rc<Object>) {
+        if !object.listed.replace(true) {
+            self.dirty_objects.borrow_mut().push_back(Rc::downgrade(object));
+        }
+        while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire(1) {
+            if !self.start_write(object, Extent::ALL, false) {
+                self.rpcs.add(1);
+                break;
+            }
+        }
+        let pages = self.client.upgrade().map_or((0, 1), |c| (c.dirty_pages(), c.pages.limit_pages()));
+        if self.dirty.get() > self.dirty_max.get() / 2 || pages.0 > pages.1 / 2 {
+            self.flush_some();
+        }
+    }
+
+    /// Starts write RPCs of the oldest dirty objects while slots are free.
+    fn flush_some(self: &Rc<Self>) {
+        let n = self.dirty_objects.borrow().len();
+        for _ in 0..n {
+            let Some(front) = self.dirty_objects.borrow_mut().pop_front() else { return };
+            let Some(object) = front.upgrade() else { continue };
+            while object.dirty_pages() > 0 {
+                if !self.rpcs.try_acquire(1) {
+                    self.dirty_objects.borrow_mut().push_front(front);
+                    return;
+                }
+                if !self.start_write(&object, Extent::ALL, false) {
+                    self.rpcs.add(1);
+                    break;
+                }
+            }
+            if object.dirty_pages() == 0 {
+                object.listed.set(false);
+            } else {
+                self.dirty_objects.borrow_mut().push_back(front);
+            }
+        }
+    }
+
+    /// Writes out everything that is dirty; called when it has become old.
+    pub(crate) fn flush_old(self: &Rc<Self>) {
+        self.flush_some();
+    }
+
+    /// Starts one write RPC; the caller holds a slot, which the RPC gives back. False when nothing was ready.
+    fn start_write(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, urgent: bool) -> bool {
+        let Some(first) = object.first_dirty(extent) else { return false };
+        // One RPC stays within one lock: its handle is the write's right at the server.
+        let start = ldlm::LockPolicyData::extent(Extent::at(first * PAGE, 1));
+        let lock = self.locks.cache().peek(object.resource(), LockMode::Pw, &start);
+        let (handle, within) =
+            lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)));
+        let reach = extent.intersect(&page_extent(within)).unwrap_or(Extent::EMPTY);
+        let Some(out) = object.take_dirty(reach, self.rpc_pages.get()) else { return false };
+        let (me, object) = (self.clone(), object.clone());
+        self.rt.spawn(async move {
+            let pages = out.pages.len() as u64;
+            let numbers = out.pages.clone();
+            let result = me.write_rpc(&object, out, handle, urgent).await;
+            me.rpcs.add(1);
+            me.dirty.set(me.dirty.get().saturating_sub(pages * PAGE));
+            match result {
+                Ok(()) => object.written(&numbers),
+                Err(FsError::NotFound) => {
+                    // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
+                    tracing::debug!(object = %object.id, "write-back of a removed object");
+                    object.written(&numbers);
+                }
+                Err(e) => me.write_failed(&object, &numbers, e),
+            }
+            me.changed.notify();
+        });
+        true
+    }
+
+    /// Pages could not be written out: the file knows, and nobody reads them here any more.
+    fn write_failed(&self, object: &Rc<Object>, pages: &[u64], e: FsError) {
+        tracing::error!(object = %object.id, "write-back failed: {e}");
+        let inode = object.inode.borrow().upgrade();
+        if let Some(inode) = &inode {
+            inode.writeback_failed(e);
+            if e == FsError::NotConnected {
+                self.note_loss(inode.fid, pages.len() as u64);
+                self.tell_losses();
+            }
+        }
+        object.not_written(pages);
+        if let Some(inode) = inode {
+            self.size_is_less(&inode);
+            self.kernel_forgets(inode);
+        }
+    }
+
+    pub(super) fn kernel_forgets(&self, inode: Rc<Inode>) {
+        self.rt.spawn(async move { inode.drop_kernel_pages().await });
+    }
+
+    async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
+        let request = wo::WriteRequest {
+            object: object.id,
+            lock,
+            mtime: object.mtime.get(),
+            grant_used: out.pages.len() as u64 * PAGE,
+            grant_wanted: self.dirty_max.get() * 2,
+            max_service_ms: if urgent { 5000 } else { 0 },
+            extents: out.extents,
+            ..wo::WriteRequest::default()
+        };
+        self.send_write(object, &request, out.bulk, urgent).await
+    }
+
+    async fn send_write(
+        &self,
+        object: &Object,
+        request: &wo::WriteRequest,
+        bulk: Bulk,
+        urgent: bool,
+    ) -> Result<(), FsError> {
+        let import = self.import()?;
+        let bytes = bulk.len() as u64;
+        // The lock under which these bytes were written is gone after an eviction, and perhaps another's now.
+        let evictions = (request.lock.0 != 0).then(|| import.evictions());
+        let flags = if urgent { Flags::URGENT } else { Flags::default() };
+        let options = CallOptions { flags, evictions, ..Default::default() };
+        let mut answer = Err(FsError::Corrupt);
+        for _ in 0..4 {
+            answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
+            if !matches!(answer, Err(FsError::Corrupt)) {
+                break;
+            }
+        }
+        let answer = answer?;
+        let reply: wo::WriteReply = answer.decode()?;
+        self.grant.set(self.grant.get() + reply.grant);
+        self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
+        object.blocks512.set(reply.lvb.blocks);
+        object.stored_to(request.extents.last().map_or(0, |e| e.end));
+        self.bump(|s| {
+            s.write_rpcs += 1;
+            s.write_bytes += bytes;
+        });
+        Ok(())
+    }
+
+    /// Writes past the cache, for direct I/O.
+    pub(crate) async fn write_direct(
+        &self,
+        object: &Object,
+        at: u64,
+        data: Bulk,
+        lock: HandleId,
+    ) -> Result<(), FsError> {
+        let step = self.rpc_pages.get() * FRAME_BYTES;
+        let mut done = 0;
+        while done < data.len() {
+            let len = step.min(data.len() - done);
+            let request = wo::WriteRequest {
+                object: object.id,
+                extents: vec![Extent::at(at + done as u64, len as u64)],
+                lock,
+                mtime: object.mtime.get(),
+                grant_wanted: self.dirty_max.get() * 2,
+                ..wo::WriteRequest::default()
+            };
+            self.rpcs.acquire(1).await;
+            let result = self.send_write(object, &request, data.slice(done, len), false).await;
+            self.rpcs.add(1);
+            result?;
+            done += len;
+        }
+        Ok(())
+    }
+
+    /// Writes out what is dirty in the extent and waits until nothing of it is under way. Errors are kept with the
+    /// file.
+    pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, urgent: bool) {
+        loop {
+            let changed = object.changed.wait();
+            if !object.is_unwritten(extent) {
+                return;
+            }
+            if object.dirty_pages() > 0 {
+                self.rpcs.acquire(1).await;
+                if self.start_write(object, extent, urgent) {
+                    continue;
+                }
+                self.rpcs.add(1);
+                if !object.is_unwritten(extent) {
+                    return;
+                }
+            }
+            changed.await;
+        }
+    }
+
+    /// Forgets cached pages, dirty ones too; gives the number of dirty pages forgotten.
+    pub(crate) fn discard(&self, object: &Rc<Object>, extent: Extent, zero_tail: bool) -> usize {
+        let lost = object.drop_pages(extent, zero_tail);
+        if lost > 0 {
+            let bytes = lost as u64 * PAGE;
+            self.dirty.set(self.dirty.get().saturating_sub(bytes));
+            self.grant.set(self.grant.get() + bytes);
+            self.changed.notify();
+        }
+        lost
+    }
+
+    /// Everything answered so far of this object is on stable storage afterwards.
+    pub(crate) async fn sync(&self, object: types::ObjectId) -> Result<(), FsError> {
+        let import = self.import()?;
+        if import.last_committed() >= self.last_unsynced.get() && !object.0.is_zero() {
+            return Ok(());
+        }
+        import.ask::<_, ()>(Op::OstSync, &wo::SyncRequest { object }).await
+    }
+
+    /// Truncates, punches or zeroes a range at the OST.
+    pub(crate) async fn punch(
+        &self,
+        object: &Object,
+        kind: wo::PunchKind,
+        extent: Extent,
+        lock: HandleId,
+    ) -> Result<(), FsError> {
+        let import = self.import()?;
+        let request =
+            wo::PunchRequest { object: object.id, kind, extent, lock, mtime: object.mtime.get(), ..Default::default() };
+        let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), CallOptions::default()).await?;
+        let reply: wo::AttrReply = answer.decode()?;
+        self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
+        object.blocks512.set(reply.lvb.blocks);
+        Ok(())
+    }
+}
