@@ -111,8 +111,9 @@ impl Inode {
     pub(crate) fn is_dropping(&self) -> bool {
         self.front.drops.get() > 0
     }
-    /// A lock goes: the kernel forgets the file's pages, but for those that reads waiting for a lock keep locked.
-    pub(crate) async fn drop_kernel_pages(&self) {
+    /// A lock goes, or the file changed otherwise than the kernel believes: it forgets the file's pages, but for those
+    /// that reads waiting for a lock keep locked.
+    pub async fn drop_kernel_pages(&self) {
         let front = &self.front;
         if !front.pages.get() {
             return;

@@ -112,6 +112,7 @@ impl StriaFs {
         if at != arg.offset {
             // An append landed elsewhere than this kernel believed the end to be.
             self.client.kernel_attributes_changed(file.fid());
+            file.inode().drop_kernel_pages().await;
         }
         Ok(())
     }
