@@ -29,6 +29,9 @@ pub struct StriaFs {
     fitting_bytes: u64,
 }
 
+/// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
+const FITTING_PART: u64 = 64;
+
 /// When the kernel may keep file pages (always under locks, dropped when one goes), and listings of directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum KernelCaching {
@@ -36,7 +39,8 @@ pub enum KernelCaching {
     Never,
     /// Files opened for reading a second time while the first time's pages are still known.
     Reopened,
-    /// Those, and from the first open on files of at most a quarter of the machine's memory.
+    /// Those, and from the first open on files of at most a 64th of the machine's memory. Larger ones are often read once,
+    /// and filling the kernel's cache costs about as much as the read.
     #[default]
     Fitting,
     /// Every file opened for reading only.
@@ -55,7 +59,7 @@ impl StriaFs {
             dirs: dir::Dirs::default(),
             mapped: file::MappedWrites::default(),
             kernel_cache,
-            fitting_bytes: memory_bytes() / 4,
+            fitting_bytes: memory_bytes() / FITTING_PART,
         })
     }
     fn cred(&self, req: &Request<'_>) -> Cred {
