@@ -1,6 +1,6 @@
 //! Objects in memory: for tests and experiments that have no disk. Committed at once, gone with the process.
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use cache::frames::FramePool;
@@ -8,6 +8,7 @@ use rt::{LocalFuture, Rt};
 use types::{ClientId, FsError, ObjectId, Transno};
 use wire::Crc;
 
+use super::volatile::{Books, apply_attr, apply_size, ready};
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo,
     ObjectStore, SizeRule, Space, StoreIdentity, StoreResult, Update,
@@ -42,12 +43,10 @@ impl Object {
     }
 }
 
+#[derive(Default)]
 struct State {
-    objects: BTreeMap<ObjectId, Object>,
-    last: BTreeMap<u64, u32>,
-    sessions: BTreeSet<ClientId>,
+    books: Books<Object>,
     used_blocks: u64,
-    transno: Transno,
 }
 
 /// A store that keeps everything in memory.
@@ -65,19 +64,12 @@ impl MemoryStore {
     #[must_use]
     pub fn new(rt: &Rt, identity: StoreIdentity, capacity_bytes: u64) -> Rc<MemoryStore> {
         let pool = rt.frames();
-        let state = State {
-            objects: BTreeMap::new(),
-            last: BTreeMap::new(),
-            sessions: BTreeSet::new(),
-            used_blocks: 0,
-            transno: Transno(0),
-        };
         Rc::new(MemoryStore {
             identity,
             capacity_blocks: capacity_bytes / BLOCK_BYTES,
             pool,
             zeros: ZeroPages::new(pool),
-            state: RefCell::new(state),
+            state: RefCell::default(),
             closed: Cell::new(false),
         })
     }
@@ -89,7 +81,7 @@ impl MemoryStore {
     fn read_now(&self, object: ObjectId, range: BlockRange) -> StoreResult<Blocks> {
         self.check()?;
         let state = self.state.borrow();
-        let object = state.objects.get(&object).ok_or(FsError::NotFound)?;
+        let object = state.books.objects.get(&object).ok_or(FsError::NotFound)?;
         let mut out = Blocks::default();
         let mut at = range.first;
         while at < range.end() {
@@ -113,7 +105,7 @@ impl MemoryStore {
     fn update_now(&self, id: ObjectId, update: &Update) -> StoreResult<Applied> {
         self.check()?;
         let state = &mut *self.state.borrow_mut();
-        let object = state.objects.get_mut(&id).ok_or(FsError::NotFound)?;
+        let object = state.books.find(id)?;
         let mut attr = object.attr;
         apply_size(&mut attr, update.size, OBJECT_BYTES_MAX)?;
         if state.used_blocks + object.added(update) > self.capacity_blocks {
@@ -137,26 +129,25 @@ impl MemoryStore {
         let blocks = object.blocks.len() as u64;
         state.used_blocks = state.used_blocks + blocks - attr.blocks;
         object.attr = ObjectAttr { blocks, ..attr };
-        state.transno = next_transno(state.transno, update.replay);
-        Ok(Applied { transno: update.replay.unwrap_or(state.transno), attr: object.attr })
+        let attr = object.attr;
+        Ok(Applied { transno: state.books.commit(update.replay), attr })
     }
 
     fn destroy_now(&self, objects: &[ObjectId], replay: Option<Transno>) -> StoreResult<Transno> {
         self.check()?;
         let state = &mut *self.state.borrow_mut();
         for id in objects {
-            if let Some(o) = state.objects.remove(id) {
+            if let Some(o) = state.books.objects.remove(id) {
                 state.used_blocks -= o.attr.blocks;
             }
         }
-        state.transno = next_transno(state.transno, replay);
-        Ok(replay.unwrap_or(state.transno))
+        Ok(state.books.commit(replay))
     }
 
     fn seek_now(&self, object: ObjectId, block: u64, data: bool) -> StoreResult<Option<u64>> {
         self.check()?;
         let state = self.state.borrow();
-        let object = state.objects.get(&object).ok_or(FsError::NotFound)?;
+        let object = state.books.objects.get(&object).ok_or(FsError::NotFound)?;
         let mut at = block;
         for (b, content) in object.blocks.range(block..) {
             let is_data = matches!(content, Block::Data(..));
@@ -182,45 +173,6 @@ impl Object {
     }
 }
 
-/// The transaction counter after a change.
-pub(crate) fn next_transno(last: Transno, replay: Option<Transno>) -> Transno {
-    match replay {
-        Some(t) => last.max(t),
-        None => Transno(last.0 + 1),
-    }
-}
-
-/// Applies a size rule.
-///
-/// # Errors
-/// `FileTooBig` above `max`.
-pub fn apply_size(attr: &mut ObjectAttr, rule: SizeRule, max: u64) -> StoreResult<()> {
-    let size = match rule {
-        SizeRule::Keep => attr.size,
-        SizeRule::AtLeast(n) => attr.size.max(n),
-        SizeRule::Exactly(n) => n,
-    };
-    if size > max {
-        return Err(FsError::FileTooBig);
-    }
-    attr.size = size;
-    Ok(())
-}
-
-/// Applies times and owner.
-pub fn apply_attr(attr: &mut ObjectAttr, update: &Update) {
-    attr.mtime = update.mtime.apply(attr.mtime);
-    attr.atime = update.atime.apply(attr.atime);
-    attr.ctime = attr.ctime.max(update.ctime);
-    if let Some(owner) = update.owner {
-        attr.owner = owner;
-    }
-}
-
-fn ready<T: 'static>(value: T) -> LocalFuture<T> {
-    Box::pin(std::future::ready(value))
-}
-
 impl ObjectStore for MemoryStore {
     fn kind(&self) -> &'static str {
         "memory"
@@ -232,7 +184,7 @@ impl ObjectStore for MemoryStore {
         1
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
-        let found = self.state.borrow().objects.get(&object).map(|o| o.attr);
+        let found = self.state.borrow().books.objects.get(&object).map(|o| o.attr);
         ready(self.check().and_then(|()| found.ok_or(FsError::NotFound)))
     }
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
@@ -242,16 +194,11 @@ impl ObjectStore for MemoryStore {
         ready(self.update_now(object, &update))
     }
     fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
-        let state = &mut *self.state.borrow_mut();
-        let last = state.last.entry(seq).or_default();
-        for oid in *last + 1..=to {
-            state.objects.insert(ObjectId(types::Fid::new(seq, oid)), Object::default());
-        }
-        *last = to.max(*last);
+        self.state.borrow_mut().books.create(seq, to);
         ready(self.check())
     }
     fn last_object(&self, seq: u64) -> u32 {
-        self.state.borrow().last.get(&seq).copied().unwrap_or(0)
+        self.state.borrow().books.last_object(seq)
     }
     fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
         ready(self.destroy_now(&objects, replay))
@@ -263,41 +210,31 @@ impl ObjectStore for MemoryStore {
         ready(self.check())
     }
     fn last_committed(&self) -> Transno {
-        self.state.borrow().transno
+        self.state.borrow().books.transno
     }
     fn space(&self) -> Space {
         let state = self.state.borrow();
         let free = (self.capacity_blocks - state.used_blocks) * BLOCK_BYTES;
-        let objects = state.objects.len() as u64;
-        Space {
-            total: self.capacity_blocks * BLOCK_BYTES,
-            free,
-            ready: free,
-            objects,
-            objects_free: u64::from(u32::MAX) - objects,
-        }
+        state.books.space(self.capacity_blocks * BLOCK_BYTES, free)
     }
     fn sessions(&self) -> Vec<ClientId> {
-        self.state.borrow().sessions.iter().copied().collect()
+        self.state.borrow().books.sessions.iter().copied().collect()
     }
     fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().sessions.insert(client);
+        self.state.borrow_mut().books.sessions.insert(client);
         ready(self.check())
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().sessions.remove(&client);
+        self.state.borrow_mut().books.sessions.remove(&client);
         ready(self.check())
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
-        let state = self.state.borrow();
-        let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-        let list = state.objects.range(behind).take(count);
-        let list = list.map(|(id, o)| ObjectInfo { object: *id, attr: o.attr }).collect();
+        let list = self.state.borrow().books.list(after, count, |o| o.attr);
         ready(self.check().map(|()| list))
     }
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         let state = self.state.borrow();
-        let Some(o) = state.objects.get(&object) else { return ready(Err(FsError::NotFound)) };
+        let Some(o) = state.books.objects.get(&object) else { return ready(Err(FsError::NotFound)) };
         let bad = |(b, c): (&u64, &Block)| match c {
             Block::Data(bytes, crc) if wire::crc32c(bytes) != *crc => Some(BadBlock { object, block: *b }),
             _ => None,

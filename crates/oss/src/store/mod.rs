@@ -9,10 +9,12 @@ pub mod conformance;
 mod emulated;
 mod memory;
 mod null;
+mod volatile;
 
 pub use emulated::{DeviceProfile, EmulatedStore};
-pub use memory::{MemoryStore, apply_attr, apply_size};
+pub use memory::MemoryStore;
 pub use null::{NullStore, pattern_page};
+pub use volatile::{apply_attr, apply_size};
 
 pub use crate::pages::{ZeroPages, crc_of_zeros};
 

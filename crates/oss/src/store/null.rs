@@ -1,15 +1,14 @@
 //! A store without bytes: for measuring everything above it. Reads answer a pattern that follows from object and
 //! offset, writes are compared with that pattern and dropped. Sizes are kept, so clients see ordinary files.
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use cache::frames::{FRAME_BYTES, FramePool, Segment};
 use rt::{LocalFuture, Rt};
-use types::{ClientId, Fid, FsError, ObjectId, Transno};
+use types::{ClientId, FsError, ObjectId, Transno};
 use wire::crc32c;
 
-use super::memory::{apply_attr, apply_size, next_transno};
+use super::volatile::{Books, apply_attr, apply_size, ready};
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo, ObjectStore, Space,
     StoreIdentity, StoreResult, Update,
@@ -27,10 +26,7 @@ pub fn pattern_page(object: ObjectId, block: u64, page: &mut [u8]) {
 
 #[derive(Default)]
 struct State {
-    objects: BTreeMap<ObjectId, ObjectAttr>,
-    last: BTreeMap<u64, u32>,
-    sessions: BTreeSet<ClientId>,
-    transno: Transno,
+    books: Books<ObjectAttr>,
     mismatches: u64,
 }
 
@@ -59,7 +55,7 @@ impl NullStore {
     }
 
     fn read_now(&self, object: ObjectId, range: BlockRange) -> StoreResult<Blocks> {
-        self.state.borrow().objects.get(&object).ok_or(FsError::NotFound)?;
+        self.state.borrow_mut().books.find(object)?;
         let mut out = Blocks::default();
         let mut block = range.first;
         for mut run in self.pool.alloc(range.count as usize).ok_or(FsError::NoMemory)? {
@@ -96,17 +92,13 @@ impl NullStore {
             self.check(object, update)?;
         }
         let state = &mut *self.state.borrow_mut();
-        let attr = state.objects.get_mut(&object).ok_or(FsError::NotFound)?;
+        let attr = state.books.find(object)?;
         apply_size(attr, update.size, OBJECT_BYTES_MAX)?;
         apply_attr(attr, update);
         attr.blocks = attr.size.div_ceil(BLOCK_BYTES);
-        state.transno = next_transno(state.transno, update.replay);
-        Ok(Applied { transno: update.replay.unwrap_or(state.transno), attr: *attr })
+        let attr = *attr;
+        Ok(Applied { transno: state.books.commit(update.replay), attr })
     }
-}
-
-fn ready<T: 'static>(value: T) -> LocalFuture<T> {
-    Box::pin(std::future::ready(value))
 }
 
 impl ObjectStore for NullStore {
@@ -120,7 +112,7 @@ impl ObjectStore for NullStore {
         1
     }
     fn attr(&self, object: ObjectId) -> LocalFuture<StoreResult<ObjectAttr>> {
-        ready(self.state.borrow().objects.get(&object).copied().ok_or(FsError::NotFound))
+        ready(self.state.borrow_mut().books.find(object).copied())
     }
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         ready(self.read_now(object, range))
@@ -129,28 +121,22 @@ impl ObjectStore for NullStore {
         ready(self.update_now(object, &update))
     }
     fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
-        let state = &mut *self.state.borrow_mut();
-        let last = state.last.entry(seq).or_default();
-        for oid in *last + 1..=to {
-            state.objects.insert(ObjectId(Fid::new(seq, oid)), ObjectAttr::default());
-        }
-        *last = to.max(*last);
+        self.state.borrow_mut().books.create(seq, to);
         ready(Ok(()))
     }
     fn last_object(&self, seq: u64) -> u32 {
-        self.state.borrow().last.get(&seq).copied().unwrap_or(0)
+        self.state.borrow().books.last_object(seq)
     }
     fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
         let state = &mut *self.state.borrow_mut();
         for o in objects {
-            state.objects.remove(&o);
+            state.books.objects.remove(&o);
         }
-        state.transno = next_transno(state.transno, replay);
-        ready(Ok(replay.unwrap_or(state.transno)))
+        ready(Ok(state.books.commit(replay)))
     }
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
-        let attr = self.state.borrow().objects.get(&object).copied();
-        ready(attr.ok_or(FsError::NotFound).map(|a| match data {
+        let attr = self.state.borrow_mut().books.find(object).copied();
+        ready(attr.map(|a| match data {
             true => (block < a.blocks).then_some(block),
             false => Some(block.max(a.blocks)),
         }))
@@ -159,29 +145,24 @@ impl ObjectStore for NullStore {
         ready(Ok(()))
     }
     fn last_committed(&self) -> Transno {
-        self.state.borrow().transno
+        self.state.borrow().books.transno
     }
     fn space(&self) -> Space {
-        let objects = self.state.borrow().objects.len() as u64;
-        let n = self.capacity_bytes;
-        Space { total: n, free: n, ready: n, objects, objects_free: u64::from(u32::MAX) - objects }
+        self.state.borrow().books.space(self.capacity_bytes, self.capacity_bytes)
     }
     fn sessions(&self) -> Vec<ClientId> {
-        self.state.borrow().sessions.iter().copied().collect()
+        self.state.borrow().books.sessions.iter().copied().collect()
     }
     fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().sessions.insert(client);
+        self.state.borrow_mut().books.sessions.insert(client);
         ready(Ok(()))
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().sessions.remove(&client);
+        self.state.borrow_mut().books.sessions.remove(&client);
         ready(Ok(()))
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
-        let state = self.state.borrow();
-        let behind = (std::ops::Bound::Excluded(after), std::ops::Bound::Unbounded);
-        let list = state.objects.range(behind).take(count);
-        ready(Ok(list.map(|(id, attr)| ObjectInfo { object: *id, attr: *attr }).collect()))
+        ready(Ok(self.state.borrow().books.list(after, count, |attr| *attr)))
     }
     fn verify(&self, _object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         ready(Ok(Vec::new()))
