@@ -5,15 +5,14 @@ use std::rc::{Rc, Weak};
 
 use cache::frames::FrameRun;
 use hashbrown::HashMap;
-use ldlm::{InodeBits, LockDesc, LockMode, LockPolicyData, ResourceId};
+use ldlm::{InodeBits, LockMode, LockPolicyData, ResourceId};
 use ptlrpc::{Callbacks, Import, ImportConfig};
 use readahead::Ahead;
-use rt::{LocalFuture, Nid, Rt};
+use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
 use wire::Op;
-use wire::connect::{AuthReply, ConfigReply};
-use wire::lock as wl;
+use wire::connect::ConfigReply;
 use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
@@ -46,6 +45,8 @@ pub struct Client {
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
     pub(crate) closes: Closes,
+    /// How many opens the metadata server was not told of.
+    pub(crate) untold_opens: Cell<u64>,
     /// Inodes that the kernel knows and that may have lost their last name.
     pub(crate) unnamed: RefCell<BTreeSet<Fid>>,
     /// Inodes whose locks are about to be given back.
@@ -56,7 +57,7 @@ pub struct Client {
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
     losses: crate::losses::Losses,
-    on_settings: RefCell<Option<SettingsHook>>,
+    pub(crate) on_settings: RefCell<Option<SettingsHook>>,
 }
 
 /// Told the cluster's permanent settings whenever they come.
@@ -106,6 +107,7 @@ impl Client {
             dentries: RefCell::default(),
             opens: RefCell::default(),
             closes: Closes::default(),
+            untold_opens: Cell::new(0),
             unnamed: RefCell::default(),
             given_up: RefCell::default(),
             listed: RefCell::default(),
@@ -160,7 +162,7 @@ impl Client {
     }
 
     /// Takes a cluster map in: new OSTs get an import.
-    fn take_map(self: &Rc<Self>, map: ConfigReply) {
+    pub(crate) fn take_map(self: &Rc<Self>, map: ConfigReply) {
         for entry in &map.osts {
             let index = usize::from(entry.ost.0);
             while self.oscs.borrow().len() <= index {
@@ -466,134 +468,5 @@ async fn keep_house(client: Weak<Client>) {
         round += 1;
         drop(me);
         rt.sleep(pause).await;
-    }
-}
-
-impl LockOwner for Client {
-    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()> {
-        Box::pin(async move {
-            let fid = lock.resource.fid;
-            let gone = u64::from(lock.data.as_bits().unwrap_or(InodeBits::ALL).minus(keep).0);
-            let Some(inode) = self.known_inode(fid) else { return };
-            if gone & LockBits::UPDATE != 0 {
-                inode.ours_alone.set(false);
-                // Who changes the inode now does so after us.
-                self.settle_closes(fid).await;
-            }
-            if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
-                inode.stale.set(true);
-                if inode.lookups.get() > 0 {
-                    self.kernel().drop_attributes(fid).await;
-                }
-            }
-            let mut names = false;
-            if gone & LockBits::LOOKUP != 0 {
-                self.forget_names(&inode);
-                names = true;
-            }
-            if gone & LockBits::UPDATE != 0 && inode.attr().mode & 0o170_000 == 0o040_000 {
-                inode.forget_children();
-                self.dentries.borrow_mut().retain(|(parent, _), child| *parent != fid || !child.is_zero());
-                names = true;
-                if inode.loses_names() {
-                    self.drop_kernel_listing(fid).await;
-                }
-            }
-            if names && inode.lookups.get() > 0 {
-                self.kernel().drop_names().await;
-            }
-            if gone & LockBits::LOOKUP != 0 && inode.is_known_outside() {
-                inode.unnamed.set(true);
-                self.unnamed.borrow_mut().insert(fid);
-                self.kernel().let_go(&[fid]);
-            }
-            if gone & LockBits::DATA != 0 {
-                inode.drop_kernel_pages().await;
-            }
-        })
-    }
-    fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb) {}
-    fn also_goes(&self, resource: ResourceId, wanted: InodeBits) -> InodeBits {
-        if !wanted.overlaps(InodeBits::LOOKUP) {
-            return InodeBits::NONE;
-        }
-        let known = self.known_inode(resource.fid).is_some_and(|i| i.is_known_outside());
-        // A kernel that cannot be asked to give an inode up may keep it for good, and its data with it.
-        if known && self.kernel().lets_go() { InodeBits::NONE } else { InodeBits::ALL }
-    }
-    fn lost(&self, lock: LockDesc) {
-        let Some(inode) = self.known_inode(lock.resource.fid) else { return };
-        inode.ours_alone.set(false);
-        inode.stale.set(true);
-        inode.forget_children();
-        self.forget_names(&inode);
-        let kernel = self.kernel();
-        if inode.loses_names() {
-            drop(kernel.drop_pages(inode.fid, Extent::ALL));
-        }
-        drop(kernel.drop_attributes(inode.fid));
-        self.rt.spawn(async move { kernel.drop_names().await });
-    }
-}
-
-impl Callbacks for Client {
-    fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        let answer = match op {
-            Op::LockBlocking => wire::decode(&body)
-                .map_err(FsError::from)
-                .and_then(|c| self.mdt_locks.on_blocking(&c))
-                .map(|()| Vec::new()),
-            Op::LockCompletion => {
-                wire::decode(&body).map_err(FsError::from).and_then(|c| self.on_completion(&c)).map(|()| Vec::new())
-            }
-            Op::Config => wire::decode(&body).map_err(FsError::from).map(|map: ConfigReply| {
-                let hook = self.on_settings.borrow().clone();
-                if let Some(hook) = hook {
-                    hook(&map.settings);
-                }
-                self.take_map(map);
-                Vec::new()
-            }),
-            _ => Err(FsError::NotSupported),
-        };
-        Box::pin(std::future::ready(answer))
-    }
-    fn on_connected(&self, _session: &AuthReply) {}
-    fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
-        let mut all = self.open_replays();
-        all.extend(self.mdt_locks.replays());
-        all.extend(self.flock_replays());
-        all
-    }
-    fn on_state_replayed(&self, op: Op, request: &[u8], answer: Result<Vec<u8>, FsError>) {
-        match op {
-            Op::LockEnqueue => self.mdt_locks.on_replayed(request, answer),
-            _ => {
-                if let Err(e) = answer {
-                    tracing::warn!(?op, "state replay: {e}");
-                }
-            }
-        }
-    }
-    fn on_recovered(self: Rc<Self>) {
-        self.mdt_locks.resend_waiting();
-        self.ask_for_flocks_again();
-    }
-    fn on_evicted(&self) {
-        tracing::error!("evicted by the metadata server: locks and open handles are lost");
-        self.mdt_locks.on_evicted();
-        self.flocks.lost();
-    }
-}
-
-impl Client {
-    fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
-        match call.lock.kind {
-            wl::Kind::Posix | wl::Kind::Flock => {
-                self.flocks.completed(call);
-                Ok(())
-            }
-            _ => self.mdt_locks.on_completion(call),
-        }
     }
 }

@@ -80,7 +80,7 @@ impl Client {
         }
     }
 
-    /// Adds the end of an open to those that wait. Whether it was still open.
+    /// Adds the end of an open to those that wait. Whether there is something to tell of it.
     async fn end(self: &Rc<Self>, file: &Rc<OpenFile>, told: Option<OneSender<Result<(), FsError>>>) -> bool {
         if file.released.replace(true) {
             return false;
@@ -91,7 +91,15 @@ impl Client {
             let ended = file.readahead.replace(ahead.open());
             ahead.close(ended);
         }
-        self.closes.waiting.borrow_mut().push(Ending { close, file: file.clone(), told });
+        if close.handle.0 == 0 {
+            self.untold_ended(file);
+        }
+        let ending = Ending { close, file: file.clone(), told };
+        if ending.close.handle.0 == 0 && ending.close.valid == 0 {
+            self.ended(ending, Ok(Attr::default()));
+            return false;
+        }
+        self.closes.waiting.borrow_mut().push(ending);
         true
     }
 
@@ -170,7 +178,7 @@ impl Client {
     fn ended(&self, ending: Ending, answer: Result<Attr, FsError>) {
         let Ending { close, file, told } = ending;
         let inode = &file.inode;
-        self.opens.borrow_mut().remove(&file.handle.get().0);
+        self.opens.borrow_mut().remove(&file.id());
         inode.opens.set(inode.opens.get() - 1);
         if file.writes() {
             inode.writers.set(inode.writers.get() - 1);

@@ -71,6 +71,8 @@ pub struct Inode {
     layout_changed: Event,
     pub(crate) opens: Cell<u32>,
     pub(crate) writers: Cell<u32>,
+    /// Opens that the metadata server does not know of.
+    pub(crate) untold: Cell<u32>,
     /// Lookups that the kernel remembers.
     pub(crate) lookups: Cell<u64>,
     /// Answers being made that will tell the kernel of it.
@@ -103,6 +105,7 @@ impl Inode {
             layout_changed: Event::new(),
             opens: Cell::new(0),
             writers: Cell::new(0),
+            untold: Cell::new(0),
             lookups: Cell::new(0),
             naming: Cell::new(0),
             unnamed: Cell::new(false),
@@ -113,9 +116,10 @@ impl Inode {
             children: RefCell::new(None),
         })
     }
-    /// Whether the kernel knows it, or is about to: it may then open it by its id.
+    /// Whether the kernel knows it, or is about to: it may then open it by its id. Or it is open, and only this client
+    /// knows.
     pub(crate) fn is_known_outside(&self) -> bool {
-        self.lookups.get() > 0 || self.naming.get() > 0
+        self.lookups.get() > 0 || self.naming.get() > 0 || self.untold.get() > 0
     }
     /// The kernel is about to be told of it.
     pub(crate) fn naming(self: &Rc<Self>) -> Naming {

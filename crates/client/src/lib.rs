@@ -22,8 +22,10 @@ mod object;
 mod open;
 mod osc;
 mod outside;
+mod owner;
 mod pages;
 mod size;
+mod untold;
 
 pub use client::{Client, JoinError};
 pub use config::ClientConfig;

@@ -28,7 +28,7 @@ pub(crate) trait LockOwner: 'static {
     /// An answer brought the value block of an object, with a lock or (glimpse) without.
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
     /// The lock is gone and nothing could be flushed.
-    fn lost(&self, lock: LockDesc);
+    fn lost(self: Rc<Self>, lock: LockDesc);
     /// Bits of locks on the resource that are of no use any more once `wanted` is given back: they go, too.
     fn also_goes(&self, _resource: ResourceId, _wanted: InodeBits) -> InodeBits {
         InodeBits::NONE

@@ -11,10 +11,10 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
 
-const O_ACCMODE: u32 = 0o3;
-const O_TRUNC: u32 = 0o1000;
-const O_CREAT: u32 = 0o100;
-const O_EXCL: u32 = 0o200;
+pub(crate) const O_ACCMODE: u32 = 0o3;
+pub(crate) const O_TRUNC: u32 = 0o1000;
+pub(crate) const O_CREAT: u32 = 0o100;
+pub(crate) const O_EXCL: u32 = 0o200;
 
 /// What a file is to be when its open creates it.
 #[derive(Clone, Copy, Debug, Default)]
@@ -32,6 +32,8 @@ pub struct NewFile<'a> {
 /// One open file.
 pub struct OpenFile {
     pub(crate) inode: Rc<Inode>,
+    id: u64,
+    /// 0: the metadata server does not know of it (`untold.rs`).
     pub(crate) handle: Cell<HandleId>,
     flags: u32,
     cred: Cred,
@@ -64,7 +66,11 @@ impl OpenFile {
     /// The name by which the client knows this open.
     #[must_use]
     pub fn id(&self) -> u64 {
-        self.handle.get().0
+        self.id
+    }
+    /// Whether it goes on and the metadata server does not know of it.
+    pub(crate) fn is_untold(&self) -> bool {
+        self.handle.get().0 == 0 && !self.released.get()
     }
     /// The inode.
     #[must_use]
@@ -105,6 +111,9 @@ impl Client {
     /// # Errors
     /// EACCES, EISDIR, ENOENT, EROFS, ETXTBSY as open(2).
     pub async fn open(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Rc<OpenFile>, FsError> {
+        if let Some(file) = self.open_untold(cred, fid, flags & !(O_CREAT | O_EXCL)) {
+            return Ok(file);
+        }
         let request = OpenRequest {
             cred: cred.clone(),
             parent: fid,
@@ -191,7 +200,7 @@ impl Client {
             self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
         }
         inode.ours_alone.set(reply.created && self.holds(inode.fid, LockBits::UPDATE));
-        let file = self.opened(&inode, &request, reply.handle, transno);
+        let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
         if request.flags & O_TRUNC != 0 && !reply.created && file.writes() {
             let attr = inode.attr();
             if attr.mode & 0o170_000 == 0o100_000
@@ -204,15 +213,17 @@ impl Client {
         Ok((file, reply.created))
     }
 
-    fn opened(
+    pub(crate) fn opened(
         self: &Rc<Self>,
         inode: &Rc<Inode>,
         request: &OpenRequest,
+        id: u64,
         handle: HandleId,
         transno: Transno,
     ) -> Rc<OpenFile> {
         let file = Rc::new(OpenFile {
             inode: inode.clone(),
+            id,
             handle: Cell::new(handle),
             flags: request.flags,
             cred: request.cred.clone(),
@@ -227,7 +238,7 @@ impl Client {
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
         }
-        self.opens.borrow_mut().insert(handle.0, file.clone());
+        self.opens.borrow_mut().insert(id, file.clone());
         file
     }
 
@@ -241,7 +252,7 @@ impl Client {
 
     /// Opens to tell a restarted metadata server again.
     pub(crate) fn open_replays(&self) -> Vec<(Op, Vec<u8>)> {
-        let mut files: Vec<_> = self.opens.borrow().values().cloned().collect();
+        let mut files: Vec<_> = self.opens.borrow().values().filter(|f| f.handle.get().0 != 0).cloned().collect();
         files.sort_by_key(|f| (f.transno.get(), f.handle.get()));
         files
             .iter()

@@ -34,7 +34,7 @@ impl Client {
         inode.unnamed.set(true);
         self.let_go(inode);
     }
-    fn let_go(self: &Rc<Self>, inode: &Inode) {
+    pub(crate) fn let_go(self: &Rc<Self>, inode: &Inode) {
         if inode.is_known_outside() {
             return;
         }

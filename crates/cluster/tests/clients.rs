@@ -200,6 +200,74 @@ fn a_first_read_brings_its_lock_along_and_what_another_client_writes_comes_back_
     });
 }
 
+#[test]
+fn a_readers_open_of_a_file_that_a_lock_keeps_asks_nobody_and_keeps_it_whatever_happens() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "untold", 1, 64 * MIB).await;
+        let (maker, c) = (world.client().await, world.client().await);
+        let made = create(&maker, Fid::ROOT, "f").await;
+        maker.write(&made, 0, &[7; 5000]).await.unwrap();
+        maker.release(&made).await.unwrap();
+        let fid = lookup(&c, Fid::ROOT, b"f").await.attr.fid;
+        let before = asked(&c);
+        let files = [c.open(&root(), fid, 0).await.unwrap(), c.open(&root(), fid, 0).await.unwrap()];
+        assert_ne!(files[0].id(), files[1].id());
+        assert_eq!(c.read(&files[0], 0, 9000).await.unwrap().to_vec(), [7; 5000]);
+        c.release(&c.open(&root(), fid, 0).await.unwrap()).await.unwrap();
+        let first_told = asked(&c) - before;
+        assert!(first_told <= 1, "{first_told} requests: when it was read, once");
+        // Whoever may not read is told so, and whoever wants to write is known to the server.
+        let stranger = Cred { uid: 1000, gid: 1000, ..Cred::default() };
+        let chmod = wire::mdt::SetattrRequest { valid: wire::mdt::SetBits::MODE, mode: 0o600, ..Default::default() };
+        c.setattr(&root(), &c.inode_of(fid), chmod, None).await.unwrap();
+        assert_eq!(c.open(&stranger, fid, 0).await.err(), Some(FsError::Access));
+        let before = asked(&c);
+        let writer = c.open(&root(), fid, O_RDWR).await.unwrap();
+        assert_eq!(asked(&c) - before, 1);
+        c.release(&writer).await.unwrap();
+        // The lock leaves: the server learns of the opens that rested on it.
+        lookup(&c, Fid::ROOT, b"f").await;
+        let late = c.open(&root(), fid, 0).await.unwrap();
+        c.drop_caches().await;
+        maker.unlink(&root(), Fid::ROOT, b"f", false).await.unwrap();
+        maker.drop_caches().await;
+        for file in files.iter().chain([&late]) {
+            assert_eq!(c.read(file, 0, 9000).await.unwrap().to_vec(), [7; 5000], "it has no name any more");
+            c.release(file).await.unwrap();
+        }
+        let gone = maker.open(&root(), fid, 0).await.err();
+        assert!(matches!(gone, Some(FsError::Stale | FsError::NotFound)), "{gone:?}");
+    });
+}
+
+#[test]
+fn a_file_that_is_open_untold_loses_its_name_but_not_its_bytes_and_gets_no_other_layout() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "untold-gone", 2, 64 * MIB).await;
+        let (maker, c) = (world.client().await, world.client().await);
+        let made = create(&maker, Fid::ROOT, "f").await;
+        maker.release(&made).await.unwrap();
+        let fid = lookup(&c, Fid::ROOT, b"f").await.attr.fid;
+        let before = asked(&c);
+        let file = c.open(&root(), fid, 0).await.unwrap();
+        assert_eq!(asked(&c), before);
+        // Nothing was written to it yet: only a reader that the server does not know of is in the way.
+        let lov = maker.getxattr(&root(), fid, b"lustre.lov").await.unwrap();
+        let wish = maker.setxattr(&root(), fid, b"lustre.lov", Some(&lov), 1, false).await;
+        assert_eq!(wish, Err(FsError::Exists));
+        let writer = maker.open(&root(), fid, O_RDWR).await.unwrap();
+        maker.write(&writer, 0, b"bytes").await.unwrap();
+        maker.release(&writer).await.unwrap();
+        maker.unlink(&root(), Fid::ROOT, b"f", false).await.unwrap();
+        maker.drop_caches().await;
+        assert_eq!(c.read(&file, 0, 100).await.unwrap().to_vec(), b"bytes");
+        c.release(&file).await.unwrap();
+        c.drop_caches().await;
+        let gone = maker.open(&root(), fid, 0).await.err();
+        assert!(matches!(gone, Some(FsError::Stale | FsError::NotFound)), "{gone:?}");
+    });
+}
+
 /// Reads and writes of two files at a time, more than the cache holds.
 async fn work(c: &Rc<Client>, dir: &str) {
     let load = (0..2u64).map(|i| {

@@ -229,7 +229,7 @@ message! {
     }
     /// The end of an open.
     Close {
-        /// Open handle.
+        /// Open handle; 0: a reader's that only its client knew of, under an OPEN lock. Of it only the access time counts.
         handle: HandleId,
         /// Inode.
         fid: Fid,

@@ -45,7 +45,7 @@ impl LockOwner for Osc {
         object.mtime.set(object.mtime.get().max(lvb.mtime));
         object.blocks512.set(lvb.blocks);
     }
-    fn lost(&self, lock: LockDesc) {
+    fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(object) = self.object(&lock) else { return };
         let lost = self.discard(&object, Extent::ALL, false);
         if let Some(inode) = object.inode.borrow().upgrade() {

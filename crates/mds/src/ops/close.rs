@@ -46,6 +46,7 @@ impl Tx<'_> {
                     Ok(self.close_one(&open, &left, close)?)
                 }
                 None if self.replay => Ok(self.close_unknown(close).map(|()| None)?),
+                None if close.handle.0 == 0 => Ok(self.close_untold(close)?),
                 None => Err(FsError::BadHandle),
             };
             out.push(inode.map(|inode| Closed { close: close.clone(), inode }));
@@ -95,6 +96,15 @@ impl Tx<'_> {
             self.put_inode(&inode);
         }
         Ok(())
+    }
+
+    /// The end of a reader's open that only its client knew of: it tells when the file was read.
+    fn close_untold(&mut self, q: &Close) -> Done<Option<Inode>> {
+        let Some(mut inode) = self.find_inode(q.fid)? else { return Ok(None) };
+        if take_atime(&mut inode, q) {
+            self.put_inode(&inode);
+        }
+        Ok(Some(inode))
     }
 
     /// What the writer knows of its file. Whether anything changed.

@@ -121,13 +121,16 @@ impl Tx<'_> {
         Ok(bytes)
     }
 
-    /// Nothing was ever written to the file that is there still, and only the asker has it open, who says that it has
-    /// written nothing.
+    /// Nothing was ever written to the file that is there still, and only the asker has it open or may have, who says
+    /// that it has written nothing.
     fn has_no_data(&self, inode: &Inode) -> bool {
         let handles = self.mds.handles.borrow();
         let settled =
             !inode.has(InodeFlags::SIZE_UNKNOWN) || handles.writers(inode.fid) > 0 && !handles.is_suspect(inode.fid);
-        inode.size == 0 && inode.blocks == 0 && settled && !handles.others_open(inode.fid, self.client)
+        let others = handles.others_open(inode.fid, self.client);
+        drop(handles);
+        let others = others || self.mds.may_be_opened(inode.fid, Some(self.client));
+        inode.size == 0 && inode.blocks == 0 && settled && !others
     }
 
     fn drop_layout(&mut self, inode: &Inode) -> Done<()> {

@@ -1,0 +1,117 @@
+//! Opens that the metadata server need not know of: a reader's, of a file that a lock keeps.
+//!
+//! The OPEN bit of an inode lock keeps an inode as an open would (`docs/internals/names.md`), and under the same lock its
+//! attributes say who may read it. So such an open asks nobody, and its end tells at most an access time. The bit stays as
+//! long as the open does; when the whole lock leaves (too many of them, a refused replay), the server is told first.
+use std::rc::Rc;
+
+use types::{Fid, FsError, HandleId, Transno};
+use wire::Op;
+use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply, OpenRequest};
+
+use crate::client::Client;
+use crate::namespace::ATTR_BITS;
+use crate::open::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
+
+/// Set by the kernel when a program is executed.
+const O_EXEC: u32 = 0o40;
+const O_NOATIME: u32 = 0o1_000_000;
+const O_PATH: u32 = 0o10_000_000;
+/// Numbers of such opens, where those of others are the server's handles.
+const FIRST: u64 = 1 << 63;
+
+/// Whether the caller may do `want` (4: read, 1: execute) to a file without an ACL.
+fn permits(attr: &Attr, cred: &Cred, want: u32) -> bool {
+    if cred.uid == 0 || cred.caps & 1 != 0 {
+        return want != 1 || attr.mode & 0o111 != 0;
+    }
+    let in_group = cred.gid == attr.gid || cred.groups.contains(&attr.gid);
+    let shift = if cred.uid == attr.uid {
+        6
+    } else if in_group {
+        3
+    } else {
+        0
+    };
+    attr.mode >> shift & want == want
+}
+
+impl Client {
+    /// Opens a file for reading under the locks at hand; `None` when the server has to be asked.
+    pub(crate) fn open_untold(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Option<Rc<OpenFile>> {
+        if flags & (O_ACCMODE | O_TRUNC | O_NOATIME | O_PATH) != 0 {
+            return None;
+        }
+        let inode = self.known_inode(fid)?;
+        if inode.stale.get() || !self.holds(fid, ATTR_BITS) {
+            return None;
+        }
+        let attr = inode.attr();
+        let plain = attr.mode & 0o170_000 == 0o100_000 && attr.flags & AttrFlags::HAS_ACL == 0 && attr.nlink > 0;
+        if !plain || !permits(&attr, cred, if flags & O_EXEC == 0 { 4 } else { 1 }) {
+            return None;
+        }
+        let number = self.untold_opens.get();
+        self.untold_opens.set(number + 1);
+        inode.untold.set(inode.untold.get() + 1);
+        let request = OpenRequest { cred: cred.clone(), parent: fid, flags, ..OpenRequest::default() };
+        Some(self.opened(&inode, &request, FIRST | number, HandleId(0), Transno(0)))
+    }
+
+    /// An open that the server was not told of has ended, or is told now.
+    pub(crate) fn untold_ended(self: &Rc<Self>, file: &OpenFile) {
+        let inode = file.inode();
+        inode.untold.set(inode.untold.get() - 1);
+        if inode.untold.get() == 0 && (inode.unnamed.get() || !self.holds(inode.fid, LockBits::LOOKUP)) {
+            self.let_go(inode);
+        }
+    }
+
+    /// The lock goes that keeps an inode: the server has to know of the opens that rested on it.
+    pub(crate) async fn tell_opens(self: &Rc<Self>, fid: Fid) {
+        if self.known_inode(fid).is_none_or(|i| i.untold.get() == 0) {
+            return;
+        }
+        let untold = |f: &&Rc<OpenFile>| f.fid() == fid && f.is_untold();
+        let files: Vec<_> = self.opens.borrow().values().filter(untold).cloned().collect();
+        for file in files {
+            if let Err(e) = self.tell_open(&file).await {
+                tracing::warn!(file = %fid, "an open file that no lock keeps any more could not be opened again: {e}");
+            }
+        }
+    }
+
+    async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        // Whether it may be opened was decided when it was.
+        let cred = Cred { caps: 1, ..Cred::default() };
+        let flags = file.flags() & !(O_CREAT | O_EXCL);
+        let request = OpenRequest { cred, parent: file.fid(), flags, ..OpenRequest::default() };
+        let reply: OpenReply = self.mdt_call(Op::MdtOpen, &request).await?.decode()?;
+        if file.is_untold() {
+            file.handle.set(reply.handle);
+            self.untold_ended(file);
+            return Ok(());
+        }
+        // It ended meanwhile.
+        let close = Close { handle: reply.handle, fid: file.fid(), ..Close::default() };
+        self.mdt_call(Op::MdtClose, &CloseRequest { closes: vec![close] }).await.map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_mode_says_who_may_read_and_execute_as_it_does_at_the_server() {
+        let attr = |mode: u32| Attr { mode: 0o100_000 | mode, uid: 10, gid: 20, ..Attr::default() };
+        let who = |uid, gid, groups: &[u32]| Cred { uid, gid, groups: groups.to_vec(), caps: 0 };
+        let (owner, member, other) = (who(10, 1, &[]), who(11, 1, &[7, 20]), who(11, 1, &[7]));
+        for (mode, may) in [(0o640, [true, true, false]), (0o044, [false, true, true]), (0o404, [true, false, true])] {
+            assert_eq!([&owner, &member, &other].map(|c| permits(&attr(mode), c, 4)), may, "{mode:o}");
+        }
+        let root = who(0, 0, &[]);
+        assert!(permits(&attr(0), &root, 4) && !permits(&attr(0o644), &root, 1) && permits(&attr(0o001), &root, 1));
+        assert!(permits(&attr(0), &Cred { caps: 1, ..other.clone() }, 4) && !permits(&attr(0o666), &other, 1));
+    }
+}
