@@ -1,34 +1,10 @@
 //! Between `ldlm`'s words and `wire`'s.
 use ldlm::{EnqueueFlags, InodeBits, LockCookie, LockDesc, LockMode, LockPolicyData, ResourceId, ResourceKind};
 use types::{FsError, HandleId};
-use wire::lock::{Kind, LockSpec, Mode};
-
-pub(crate) fn mode_to_wire(mode: LockMode) -> Mode {
-    match mode {
-        LockMode::Ex => Mode::Ex,
-        LockMode::Pw => Mode::Pw,
-        LockMode::Pr => Mode::Pr,
-        LockMode::Cw => Mode::Cw,
-        LockMode::Cr => Mode::Cr,
-        LockMode::Nl => Mode::Nl,
-        LockMode::Group => Mode::Group,
-    }
-}
-
-pub(crate) fn mode_from_wire(mode: Mode) -> LockMode {
-    match mode {
-        Mode::Ex => LockMode::Ex,
-        Mode::Pw => LockMode::Pw,
-        Mode::Pr => LockMode::Pr,
-        Mode::Cw => LockMode::Cw,
-        Mode::Cr => LockMode::Cr,
-        Mode::Nl => LockMode::Nl,
-        Mode::Group => LockMode::Group,
-    }
-}
+use wire::lock::{Kind, LockSpec};
 
 pub(crate) fn spec(resource: ResourceId, mode: LockMode, data: &LockPolicyData) -> LockSpec {
-    let mut s = LockSpec { fid: resource.fid, mode: mode_to_wire(mode), ..LockSpec::default() };
+    let mut s = LockSpec { fid: resource.fid, mode, ..LockSpec::default() };
     match data {
         LockPolicyData::Extent { extent, gid } => {
             s.kind = Kind::Extent;
@@ -60,7 +36,7 @@ pub(crate) fn resource_and_data(s: &LockSpec) -> Result<(ResourceId, LockPolicyD
 
 pub(crate) fn desc(handle: HandleId, cookie: LockCookie, s: &LockSpec) -> Result<LockDesc, FsError> {
     let (resource, data) = resource_and_data(s)?;
-    Ok(LockDesc { handle, cookie, resource, mode: mode_from_wire(s.mode), data })
+    Ok(LockDesc { handle, cookie, resource, mode: s.mode, data })
 }
 
 pub(crate) fn flags_to_wire(flags: EnqueueFlags) -> u32 {

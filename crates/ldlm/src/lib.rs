@@ -29,7 +29,6 @@ mod flock_table;
 mod interval;
 mod lock;
 mod lock_cache;
-mod mode;
 mod namespace;
 pub mod record;
 mod resource;
@@ -41,5 +40,5 @@ pub use lock::{
     LockPolicyData, ResourceId, ResourceKind,
 };
 pub use lock_cache::{Acquire, BlockingOutcome, CacheAction, LockCache, LockCacheConfig, LockCacheStats};
-pub use mode::LockMode;
 pub use namespace::{Evicted, Expired, LockInfo, LockReplay, Namespace, NamespaceConfig, NamespaceStats, ResourceInfo};
+pub use types::LockMode;

@@ -9,7 +9,7 @@ use types::{ClientId, Extent, FsError, HandleId};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
 
 use crate::keys;
-use crate::locks::{inode_lock_reply, room_mode, wire_mode};
+use crate::locks::inode_lock_reply;
 use crate::mds::Mds;
 
 impl Mds {
@@ -40,7 +40,7 @@ impl Mds {
 
     fn enqueue_bits(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
         let bits = InodeBits(u8::try_from(q.lock.bits).map_err(|_| FsError::Invalid)?);
-        let (mode, data) = (room_mode(q.lock.mode), LockPolicyData::Inodebits { bits });
+        let (mode, data) = (q.lock.mode, LockPolicyData::Inodebits { bits });
         // Clients cache; changes are the server's to make.
         if !matches!(mode, LockMode::Pr | LockMode::Cr) {
             return Err(FsError::Invalid);
@@ -166,7 +166,7 @@ fn range_spec(r: &FlockRange) -> LockSpec {
     LockSpec {
         fid: r.fid,
         kind: if r.kind == FlockKind::Posix { Kind::Posix } else { Kind::Flock },
-        mode: wire_mode(if r.exclusive { LockMode::Pw } else { LockMode::Pr }),
+        mode: if r.exclusive { LockMode::Pw } else { LockMode::Pr },
         extent: r.extent,
         bits: 0,
         owner: r.owner,

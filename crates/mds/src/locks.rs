@@ -16,7 +16,7 @@ use rt::sync::{OneSender, oneshot};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, FsError, HandleId};
 use wire::Op;
-use wire::lock::{BlockingCallback, CompletionCallback, EnqueueReply, Kind, LockSpec, Mode};
+use wire::lock::{BlockingCallback, CompletionCallback, EnqueueReply, Kind, LockSpec};
 use wire::mdt::LockBits;
 
 use crate::mds::Mds;
@@ -76,31 +76,7 @@ pub(crate) fn inode_lock_reply(lock: &LockDesc) -> EnqueueReply {
 }
 
 pub(crate) fn inode_spec(fid: Fid, mode: LockMode, bits: u64) -> LockSpec {
-    LockSpec { fid, kind: Kind::Inodebits, mode: wire_mode(mode), extent: Extent::ALL, bits, owner: 0, pid: 0 }
-}
-
-pub(crate) fn wire_mode(mode: LockMode) -> Mode {
-    match mode {
-        LockMode::Ex => Mode::Ex,
-        LockMode::Pw => Mode::Pw,
-        LockMode::Pr => Mode::Pr,
-        LockMode::Cw => Mode::Cw,
-        LockMode::Cr => Mode::Cr,
-        LockMode::Nl => Mode::Nl,
-        LockMode::Group => Mode::Group,
-    }
-}
-
-pub(crate) fn room_mode(mode: Mode) -> LockMode {
-    match mode {
-        Mode::Ex => LockMode::Ex,
-        Mode::Pw => LockMode::Pw,
-        Mode::Pr => LockMode::Pr,
-        Mode::Cw => LockMode::Cw,
-        Mode::Cr => LockMode::Cr,
-        Mode::Nl => LockMode::Nl,
-        Mode::Group => LockMode::Group,
-    }
+    LockSpec { fid, kind: Kind::Inodebits, mode, extent: Extent::ALL, bits, owner: 0, pid: 0 }
 }
 
 impl Mds {

@@ -17,7 +17,7 @@ use types::{ClientId, Duration, Extent, FsError, HandleId, Instant, ObjectId};
 use wire::Op;
 use wire::lock::{
     BlockingCallback, CancelRequest, CompletionCallback, EnqueueFlags as WireFlags, EnqueueReply, EnqueueRequest,
-    GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb, Mode,
+    GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
 };
 
 use crate::config::OstConfig;
@@ -69,32 +69,8 @@ pub(crate) fn lvb_of(attr: &ObjectAttr) -> Lvb {
     }
 }
 
-fn mode_of(mode: Mode) -> LockMode {
-    match mode {
-        Mode::Nl => LockMode::Nl,
-        Mode::Cr => LockMode::Cr,
-        Mode::Cw => LockMode::Cw,
-        Mode::Pr => LockMode::Pr,
-        Mode::Pw => LockMode::Pw,
-        Mode::Ex => LockMode::Ex,
-        Mode::Group => LockMode::Group,
-    }
-}
-
-fn wire_mode(mode: LockMode) -> Mode {
-    match mode {
-        LockMode::Nl => Mode::Nl,
-        LockMode::Cr => Mode::Cr,
-        LockMode::Cw => Mode::Cw,
-        LockMode::Pr => Mode::Pr,
-        LockMode::Pw => Mode::Pw,
-        LockMode::Ex => Mode::Ex,
-        LockMode::Group => Mode::Group,
-    }
-}
-
 fn data_of(spec: &LockSpec) -> LockPolicyData {
-    if spec.mode == Mode::Group { LockPolicyData::group(spec.bits) } else { LockPolicyData::extent(spec.extent) }
+    if spec.mode == LockMode::Group { LockPolicyData::group(spec.bits) } else { LockPolicyData::extent(spec.extent) }
 }
 
 fn spec_of(resource: ResourceId, mode: LockMode, data: LockPolicyData) -> LockSpec {
@@ -102,7 +78,7 @@ fn spec_of(resource: ResourceId, mode: LockMode, data: LockPolicyData) -> LockSp
         LockPolicyData::Extent { extent, gid } => (extent, gid),
         LockPolicyData::Inodebits { bits } => (Extent::EMPTY, u64::from(bits.0)),
     };
-    LockSpec { fid: resource.fid, kind: Kind::Extent, mode: wire_mode(mode), extent, bits, owner: 0, pid: 0 }
+    LockSpec { fid: resource.fid, kind: Kind::Extent, mode, extent, bits, owner: 0, pid: 0 }
 }
 
 fn spec(desc: &LockDesc) -> LockSpec {
@@ -164,7 +140,7 @@ impl Locks {
         if ask.lock.kind != Kind::Extent {
             return Err(FsError::Invalid);
         }
-        let (resource, mode) = (ResourceId::extent(ask.lock.fid), mode_of(ask.lock.mode));
+        let (resource, mode) = (ResourceId::extent(ask.lock.fid), ask.lock.mode);
         let (data, cookie) = (data_of(&ask.lock), LockCookie(ask.cookie));
         if !ask.cancels.is_empty() {
             self.with(|ns, now, out| ns.cancel_batch(now, client, &ask.cancels, out));

@@ -1,4 +1,4 @@
-//! What every other crate speaks in: ids, half-open extents, time, units, errors, seeded randomness, configuration tables,
+//! What every other crate speaks in: ids, half-open extents, time, units, lock modes, errors, seeded randomness, configuration tables,
 //! logs of calls.
 //!
 //! Layer 0: no I/O, no clock, no global state, no dependencies.
@@ -9,6 +9,7 @@ mod error;
 mod extent;
 pub mod glob;
 mod ids;
+mod lock_mode;
 pub mod prefetch;
 pub mod record;
 mod rng;
@@ -19,6 +20,7 @@ mod units;
 pub use error::FsError;
 pub use extent::Extent;
 pub use ids::{ClientId, Fid, HandleId, MdtIndex, ObjectId, OstIndex, RequestId, Transno, Xid};
+pub use lock_mode::LockMode;
 pub use rng::Rng;
 pub use time::{Instant, WallTime};
 pub use units::{GIB, KIB, MIB, PAGE_BYTES, PAGE_SHIFT, TIB, format_size, parse_size};

@@ -1,18 +1,38 @@
 //! Lock messages. `ldlm` decides; this only carries.
-use crate::{Bytes, byte_enum, message};
+use crate::{Bytes, Decode, Encode, Example, Reader, WireError, byte_enum, message};
+pub use types::LockMode as Mode;
 use types::{Extent, Fid, HandleId, WallTime};
 
-byte_enum! {
-    /// Lock modes, in the field's order of strength.
-    Mode { /// Null.
-        #[default] Nl = 0, /// Concurrent read.
-        Cr = 1, /// Concurrent write.
-        Cw = 2, /// Protected read.
-        Pr = 3, /// Protected write.
-        Pw = 4, /// Exclusive.
-        Ex = 5, /// Group.
-        Group = 6, }
+/// Modes in the order of their bytes on the wire, which is the field's order of strength.
+const MODES: [Mode; 7] = [Mode::Nl, Mode::Cr, Mode::Cw, Mode::Pr, Mode::Pw, Mode::Ex, Mode::Group];
+
+impl Encode for Mode {
+    fn put(&self, out: &mut Vec<u8>) {
+        let byte = match self {
+            Mode::Nl => 0,
+            Mode::Cr => 1,
+            Mode::Cw => 2,
+            Mode::Pr => 3,
+            Mode::Pw => 4,
+            Mode::Ex => 5,
+            Mode::Group => 6,
+        };
+        out.push(byte);
+    }
 }
+impl Decode for Mode {
+    fn get(r: &mut Reader<'_>) -> Result<Mode, WireError> {
+        let byte = u8::get(r)?;
+        MODES.get(usize::from(byte)).copied().ok_or(WireError::BadValue(byte.into()))
+    }
+}
+impl Example for Mode {
+    fn example(n: &mut u64) -> Mode {
+        *n += 1;
+        MODES[*n as usize % MODES.len()]
+    }
+}
+
 byte_enum! {
     /// What a lock's policy data means.
     Kind { /// Byte ranges of an OST object.

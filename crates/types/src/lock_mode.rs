@@ -4,7 +4,7 @@
 use core::fmt;
 
 /// How a lock may be used. Values are the ones of the field's wire protocols (one bit each).
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 #[repr(u8)]
 pub enum LockMode {
     /// Exclusive: nobody else holds anything but NL.
@@ -18,6 +18,7 @@ pub enum LockMode {
     /// Concurrent read: conflicts with EX only (and with GROUP).
     Cr = 16,
     /// Null: conflicts with nothing; a placeholder.
+    #[default]
     Nl = 32,
     /// Group: shared by all holders of the same group id, whatever they do; conflicts with all else but NL.
     Group = 64,
@@ -93,7 +94,7 @@ impl LockMode {
     }
 
     /// The modes of a set, strongest first.
-    pub(crate) fn each(set: u8) -> impl Iterator<Item = LockMode> {
+    pub fn each(set: u8) -> impl Iterator<Item = LockMode> {
         Self::ALL.into_iter().filter(move |m| *m as u8 & set != 0)
     }
 }
