@@ -9,6 +9,7 @@ mod auth;
 mod door;
 mod export;
 mod import;
+mod incoming;
 mod recovery;
 mod server;
 

@@ -14,6 +14,7 @@ use wire::{Flags, Header, Op, WireError};
 use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
 use crate::export::{Export, ReplyRecord, Request, Slot};
+use crate::incoming::Incoming;
 use crate::recovery::Recovery;
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
@@ -405,18 +406,9 @@ impl Server {
         sink: &Rc<dyn Sink>,
         source: &mut dyn Source,
     ) -> io::Result<()> {
-        let land_rt = self.rt.clone();
-        let land = move |len: usize| -> LocalFuture<Bulk> {
-            let rt = land_rt.clone();
-            Box::pin(async move { rt.bulk(len).await })
-        };
+        let mut incoming = Incoming::new(&self.rt, source);
         loop {
-            let (header, body) = source.recv().await?;
-            let bulk = if header.bulk_len > 0 {
-                source.recv_bulk(header.bulk_len as usize, &land).await?
-            } else {
-                Bulk::new()
-            };
+            let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "evicted"));
             }

@@ -3,13 +3,14 @@ use std::io;
 use std::rc::{Rc, Weak};
 
 use cache::frames::Bulk;
-use rt::{Connection, LocalFuture, Sink, Source};
+use rt::{Connection, Sink, Source};
 use types::{Duration, FsError, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Flags, Header, Op};
 
 use super::{Import, ImportState, NO_SLOT};
 use crate::auth::ClusterKey;
+use crate::incoming::Incoming;
 
 impl Import {
     pub(super) async fn run(self: Rc<Self>) {
@@ -115,18 +116,9 @@ impl Import {
     }
 
     async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
-        let land_rt = self.rt.clone();
-        let land = move |len: usize| -> LocalFuture<Bulk> {
-            let rt = land_rt.clone();
-            Box::pin(async move { rt.bulk(len).await })
-        };
+        let mut incoming = Incoming::new(&self.rt, source);
         loop {
-            let (header, body) = source.recv().await?;
-            let bulk = if header.bulk_len > 0 {
-                source.recv_bulk(header.bulk_len as usize, &land).await?
-            } else {
-                Bulk::new()
-            };
+            let (header, body, bulk) = incoming.next().await?;
             self.heard.set(self.rt.now());
             if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
                 self.on_callback(sink, header, body);

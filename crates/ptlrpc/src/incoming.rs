@@ -1,0 +1,29 @@
+//! Messages as they come in, each with its bulk bytes in frames.
+use std::io;
+
+use cache::frames::Bulk;
+use rt::{LocalFuture, Rt, Source};
+use wire::Header;
+
+pub(crate) struct Incoming<'a> {
+    source: &'a mut dyn Source,
+    rt: Rt,
+}
+
+impl<'a> Incoming<'a> {
+    pub(crate) fn new(rt: &Rt, source: &'a mut dyn Source) -> Incoming<'a> {
+        Incoming { source, rt: rt.clone() }
+    }
+    pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {
+        let (header, body) = self.source.recv().await?;
+        if header.bulk_len == 0 {
+            return Ok((header, body, Bulk::new()));
+        }
+        let land = |len: usize| -> LocalFuture<Bulk> {
+            let rt = self.rt.clone();
+            Box::pin(async move { rt.bulk(len).await })
+        };
+        let bulk = self.source.recv_bulk(header.bulk_len as usize, &land).await?;
+        Ok((header, body, bulk))
+    }
+}
