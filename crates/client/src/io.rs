@@ -1,4 +1,5 @@
 //! Reading and writing files: locks, then pages, then bytes.
+use std::pin::pin;
 use std::rc::Rc;
 
 use cache::PageAccess;
@@ -7,7 +8,7 @@ use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use readahead::record::Call;
 use readahead::{Facts, Plan};
-use types::{Extent, FsError, HandleId};
+use types::{Duration, Extent, FsError, HandleId, Instant};
 use wire::Op;
 
 use crate::client::Client;
@@ -20,6 +21,8 @@ use crate::osc::Osc;
 use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
+/// Longest time that locks are kept from others while a further one is waited for; far below an OST's patience.
+const HOLD_MAX: Duration = Duration::from_secs(5);
 const O_APPEND: u32 = 0o2000;
 const O_DIRECT: u32 = 0o40000;
 const O_DSYNC: u32 = 0o10000;
@@ -411,12 +414,30 @@ impl Client {
     }
 
     /// Write locks over all objects, in stripe order, with true sizes: for appends.
+    ///
+    /// An OST evicts a client that keeps a lock from others for too long, and the next lock may have to wait for a client
+    /// that is gone, just as long. So nothing is kept for longer than [`HOLD_MAX`]: then the locks are let go, the wait
+    /// goes on without them, and all begins anew.
     async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
-        let mut held = Vec::with_capacity(s.objects.len());
-        for o in &s.objects {
+        let mut held: Vec<Held> = Vec::with_capacity(s.objects.len());
+        let mut until = Instant::MAX;
+        while held.len() < s.objects.len() {
+            let o = &s.objects[held.len()];
             let all = LockPolicyData::extent(Extent::ALL);
-            let lock = self.osc(o.ost).locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE).await;
-            held.push(lock.map_err(|e| e.error())?);
+            let osc = self.osc(o.ost);
+            let mut lock = pin!(osc.locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE));
+            if held.is_empty() {
+                held.push(lock.await.map_err(|e| e.error())?);
+                until = self.rt.now() + HOLD_MAX;
+                continue;
+            }
+            match self.rt.timeout(until.since(self.rt.now()), lock.as_mut()).await {
+                Some(got) => held.push(got.map_err(|e| e.error())?),
+                None => {
+                    held.clear();
+                    lock.await.map_err(|e| e.error())?;
+                }
+            }
         }
         Ok(held)
     }
@@ -479,7 +500,7 @@ impl Client {
                 Err(FsError::NoMemory) => {
                     osc.flush(object, Extent::ALL, false).await;
                     self.pages.shrink(256);
-                    self.rt.sleep(types::Duration::from_millis(1)).await;
+                    self.rt.sleep(Duration::from_millis(1)).await;
                 }
                 Err(e) => return Err(e),
             }
