@@ -28,6 +28,7 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("store-file", 4, 1),
     ("sim", 5, 0),
     ("fuse", 5, 0),
+    ("hints", 5, 0),
     ("mount", 5, 1),
     ("cluster", 5, 2),
     ("posix", 5, 0),

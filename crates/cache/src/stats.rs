@@ -22,17 +22,22 @@ impl Stats {
     /// Counts one page look-up. A readahead look-up that misses counts as one page fetched ahead.
     #[inline]
     pub fn count(&mut self, access: &PageAccess, hit: bool) {
+        self.count_many(access, 1, u64::from(hit));
+    }
+    /// Counts the look-ups of a request's `pages`, `found` of which were there.
+    #[inline]
+    pub fn count_many(&mut self, access: &PageAccess, pages: u64, found: u64) {
         if access.readahead {
-            self.readahead_lookups += 1;
-            self.readahead_pages += u64::from(!hit);
+            self.readahead_lookups += pages;
+            self.readahead_pages += pages - found;
             return;
         }
         let (lookups, hits) = match access.grain {
             Grain::Fine => (&mut self.fine_lookups, &mut self.fine_hits),
             Grain::Coarse => (&mut self.coarse_lookups, &mut self.coarse_hits),
         };
-        *lookups += 1;
-        *hits += u64::from(hit);
+        *lookups += pages;
+        *hits += found;
     }
 
     /// Share of look-ups of `grain` that were found, 0..=1; `None` without look-ups.

@@ -1,8 +1,28 @@
-//! Readahead of a client, changed and recorded while files are open.
-use readahead::{Config, EachFile, Recorded};
+//! Readahead of a client, changed, advised and recorded while files are open.
+use std::rc::Rc;
+
+use layout::StripeIndex;
+use readahead::record::Call;
+use readahead::{Config, EachFile, Hint, Plan, Recorded};
 use types::record::Recordable as _;
+use types::{Extent, FsError};
 
 use crate::client::Client;
+use crate::inode::{Inode, Striping};
+use crate::open::OpenFile;
+
+impl Inode {
+    /// Tells readahead of every open about bytes of an object that left the cache.
+    pub(crate) fn tell_readahead(&self, stripe: u16, object: Extent, call: fn(Extent) -> Call) {
+        let (Some(client), Some(s), files) = (self.client(), self.striping(), self.files()) else { return };
+        let Ok(pieces) = s.layout.geometry().file_pieces(StripeIndex(stripe), object) else { return };
+        for piece in pieces {
+            for file in &files {
+                client.plan(file, &s, &mut Plan::default(), call(piece.file));
+            }
+        }
+    }
+}
 
 /// The same settings with a budget that leaves most of a cache of `cache_bytes` to what was read ahead earlier and is
 /// not read yet: several readers, each of them ahead of itself, must not push out each other's pages.
@@ -12,6 +32,67 @@ pub(crate) fn within_cache(config: Config, cache_bytes: u64) -> Config {
 }
 
 impl Client {
+    /// What a program says about an open file (posix_fadvise): Normal, Sequential and Random for all that is read through
+    /// this open, WillNeed and DontNeed for `extent` now. WillNeed fetches in the background; DontNeed starts to write
+    /// what is dirty and drops what is clean.
+    ///
+    /// # Errors
+    /// As reading: the size of the file must be known.
+    pub async fn advise(self: &Rc<Self>, file: &Rc<OpenFile>, hint: Hint, extent: Extent) -> Result<(), FsError> {
+        let Some(s) = self.layout_of(&file.inode).await? else { return Ok(()) };
+        self.plan(file, &s, &mut Plan::default(), Call::Hint(hint, extent));
+        match hint {
+            Hint::WillNeed => {
+                self.file_size(&file.inode).await?;
+                let (me, file) = (self.clone(), file.clone());
+                self.rt.spawn(async move {
+                    if let Err(e) = me.fetch_advised(&file, &s).await {
+                        tracing::debug!(file = %file.fid(), "advised readahead: {e}");
+                    }
+                });
+            }
+            Hint::DontNeed => self.drop_advised(&file.inode, &s, extent)?,
+            Hint::Normal | Hint::Sequential | Hint::Random => {}
+        }
+        Ok(())
+    }
+
+    /// Fetches what WILLNEED named, a window at a time, under locks that are taken for it.
+    async fn fetch_advised(self: &Rc<Self>, file: &Rc<OpenFile>, s: &Rc<Striping>) -> Result<(), FsError> {
+        let mut plan = Plan::default();
+        while !file.released.get() && file.readahead.borrow().file().has_willneed() {
+            self.plan(file, s, &mut plan, Call::Pump);
+            for extent in &plan.asynchronous {
+                let pieces = s.layout.geometry().pieces(*extent)?;
+                let fetch = async |piece: layout::Piece| {
+                    let object = &s.objects[usize::from(piece.stripe.0)];
+                    let osc = self.osc(object.ost);
+                    let (held, _) = self.lock_for_read(&file.inode, &osc, object, piece.object, None, None).await?;
+                    self.load_ahead(&osc, object, piece, &held).await
+                };
+                let work: Vec<_> = pieces.map(fetch).collect();
+                for done in rt::sync::join_all(work).await {
+                    done?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_advised(self: &Rc<Self>, inode: &Inode, s: &Striping, extent: Extent) -> Result<(), FsError> {
+        let end = inode.known_size().next_multiple_of(types::PAGE_BYTES as u64);
+        let Some(known) = extent.intersect(&Extent::new(0, end)) else { return Ok(()) };
+        for part in s.layout.geometry().objects(known)? {
+            let object = s.objects[usize::from(part.stripe.0)].clone();
+            object.drop_clean(part.object);
+            if object.is_unwritten(part.object) {
+                let osc = self.osc(object.ost);
+                self.rt.spawn(async move { osc.flush(&object, part.object, false).await });
+            }
+        }
+        Ok(())
+    }
+
     /// The readahead policy in use.
     #[must_use]
     pub fn readahead_policy(&self) -> &'static str {
@@ -43,6 +124,17 @@ impl Client {
     fn switch_readahead(&self, policy: &str, config: Config) -> Result<(), String> {
         let config = within_cache(config, self.config.cache_bytes);
         self.each_ahead(|files| self.ahead.borrow_mut().switch(policy, config, files)).map_err(|e| e.to_string())
+    }
+    /// Counters of readahead, over all files since the client joined.
+    #[must_use]
+    pub fn readahead_stats(&self) -> readahead::Stats {
+        self.each_ahead(|files| self.ahead.borrow().stats(files))
+    }
+
+    /// Bytes that all open files have prefetched and not used.
+    #[must_use]
+    pub fn readahead_held_bytes(&self) -> u64 {
+        self.ahead.borrow().budget().held_bytes()
     }
 
     /// The recording of readahead: `on`, what the last check said, or `off`.

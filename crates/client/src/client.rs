@@ -238,11 +238,17 @@ impl Client {
     pub(crate) fn kernel(&self) -> Rc<dyn KernelCache> {
         self.kernel.borrow().clone()
     }
-    /// Page cache: (hits, misses, pages used, pages allowed, policy).
+    /// Page cache: (pages that reads found, that they did not, pages used, pages allowed, policy).
     #[must_use]
     pub fn cache_figures(&self) -> (u64, u64, usize, usize, &'static str) {
-        let p = &self.pages;
-        (p.hits.get(), p.misses.get(), p.used_pages(), p.limit_pages(), p.policy_name())
+        let (p, s) = (&self.pages, self.pages.stats());
+        let hits = s.fine_hits + s.coarse_hits;
+        (hits, s.fine_lookups + s.coarse_lookups - hits, p.used_pages(), p.limit_pages(), p.policy_name())
+    }
+    /// Pages that reads looked up and found, by granularity.
+    #[must_use]
+    pub fn cache_stats(&self) -> cache::Stats {
+        self.pages.stats()
     }
     /// Changes the page cache's size.
     pub fn set_cache_bytes(&self, bytes: u64) {

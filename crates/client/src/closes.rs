@@ -179,7 +179,7 @@ impl Client {
         let Ending { close, file, told } = ending;
         let inode = &file.inode;
         self.opens.borrow_mut().remove(&file.id());
-        inode.opens.set(inode.opens.get() - 1);
+        inode.closed(&file);
         if file.writes() {
             inode.writers.set(inode.writers.get() - 1);
         }

@@ -12,6 +12,7 @@ use wire::mdt::Attr;
 use crate::client::Client;
 use crate::front::Front;
 use crate::object::Object;
+use crate::open::OpenFile;
 
 /// A time that nothing has set: before every other.
 pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
@@ -70,6 +71,8 @@ pub struct Inode {
     layout_changes: Cell<bool>,
     layout_changed: Event,
     pub(crate) opens: Cell<u32>,
+    /// The opens themselves, for what readahead must hear.
+    files: RefCell<Vec<Weak<OpenFile>>>,
     pub(crate) writers: Cell<u32>,
     /// Opens that the metadata server does not know of.
     pub(crate) untold: Cell<u32>,
@@ -104,6 +107,7 @@ impl Inode {
             layout_changes: Cell::new(false),
             layout_changed: Event::new(),
             opens: Cell::new(0),
+            files: RefCell::default(),
             writers: Cell::new(0),
             untold: Cell::new(0),
             lookups: Cell::new(0),
@@ -115,6 +119,26 @@ impl Inode {
             front: Front::default(),
             children: RefCell::new(None),
         })
+    }
+    /// An open of it began.
+    pub(crate) fn opened(&self, file: &Rc<OpenFile>) {
+        self.opens.set(self.opens.get() + 1);
+        self.files.borrow_mut().push(Rc::downgrade(file));
+    }
+    /// An open of it ended.
+    pub(crate) fn closed(&self, file: &Rc<OpenFile>) {
+        self.opens.set(self.opens.get() - 1);
+        let mut files = self.files.borrow_mut();
+        if let Some(i) = files.iter().position(|f| std::ptr::eq(f.as_ptr(), Rc::as_ptr(file))) {
+            files.swap_remove(i);
+        }
+    }
+    /// The opens.
+    pub(crate) fn files(&self) -> Vec<Rc<OpenFile>> {
+        self.files.borrow().iter().filter_map(Weak::upgrade).collect()
+    }
+    pub(crate) fn client(&self) -> Option<Rc<Client>> {
+        self.client.upgrade()
     }
     /// Whether the kernel knows it, or is about to: it may then open it by its id. Or it is open, and only this client
     /// knows.

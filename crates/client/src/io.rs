@@ -159,7 +159,7 @@ impl Client {
         self.prefetch(file, s, &plan);
     }
 
-    fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
+    pub(crate) fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
         let facts = Facts {
             file_size: file.inode.known_size(),
             stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
@@ -176,27 +176,42 @@ impl Client {
             self.rt.spawn(async move {
                 let Ok(pieces) = s.layout.geometry().pieces(extent) else { return };
                 for piece in pieces {
-                    if let Err(e) = me.prefetch_piece(&s, piece).await {
+                    if let Err(e) = me.prefetch_piece(&file, &s, piece).await {
                         tracing::debug!(file = %file.fid(), "readahead: {e}");
                     }
                 }
             });
         }
     }
-    async fn prefetch_piece(&self, s: &Striping, piece: Piece) -> Result<(), FsError> {
+    async fn prefetch_piece(&self, file: &OpenFile, s: &Striping, piece: Piece) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
         let data = LockPolicyData::extent(piece.object.align_out(PAGE));
         // Without a lock at hand nothing is read ahead: the reader itself will ask for one.
-        let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) else { return Ok(()) };
+        let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) else {
+            self.plan(file, s, &mut Plan::default(), Call::LockLost(piece.file));
+            return Ok(());
+        };
+        self.load_ahead(&osc, object, piece, &held).await
+    }
+    /// Fetches a piece that nobody waits for, under a lock that is held.
+    pub(crate) async fn load_ahead(
+        &self,
+        osc: &Rc<Osc>,
+        object: &Rc<Object>,
+        piece: Piece,
+        held: &Held,
+    ) -> Result<(), FsError> {
         let (first, end) = page_range(piece.object);
         let access = PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead();
-        osc.load(object, first, end, held.handle(), access).await.map(|_| ())
+        let fetched = osc.load(object, first, end, held.handle(), access).await?;
+        self.pages.count(&access, end - first, (end - first).saturating_sub(fetched));
+        Ok(())
     }
 
     /// A read lock on the piece; inside a kernel's page drop the lock that is being revoked serves. With `pages`, whether
     /// the piece's pages came along with the lock.
-    async fn lock_for_read(
+    pub(crate) async fn lock_for_read(
         &self,
         inode: &Inode,
         osc: &Rc<Osc>,
@@ -241,21 +256,21 @@ impl Client {
         let (first, end) = page_range(piece.object);
         if came {
             let reach = end.min(object.size().div_ceil(PAGE));
-            self.pages.misses.set(self.pages.misses.get() + reach.saturating_sub(first));
+            self.pages.count(&access, reach.saturating_sub(first), 0);
             self.ask_ahead(file, s, Call::Miss(piece.file));
             if let Some(bulk) = self.gather(object, piece.object, access) {
                 return Ok(bulk);
             }
         }
-        for _attempt in 0..8 {
+        for attempt in 0..8 {
             let reach = end.min(object.size().div_ceil(PAGE));
-            let missing = (first..reach).any(|p| !object.is_cached(p));
-            if missing {
+            let (pages, found) = (reach.saturating_sub(first), object.cached_pages(first, reach));
+            if attempt == 0 && !came {
+                self.pages.count(&access, pages, found);
+            }
+            if found < pages {
                 self.note_miss(file, s, object, (first, reach), piece.file);
-                self.pages.misses.set(self.pages.misses.get() + reach.saturating_sub(first));
                 osc.load(object, first, reach, held.handle(), access).await?;
-            } else {
-                self.pages.hits.set(self.pages.hits.get() + reach.saturating_sub(first));
             }
             if let Some(bulk) = self.gather(object, piece.object, access) {
                 return Ok(bulk);

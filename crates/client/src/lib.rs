@@ -37,4 +37,5 @@ pub use losses::Losses;
 pub use namespace::{Entry, NAME_BYTES_MAX, NewNode};
 pub use open::{NewFile, OpenFile};
 pub use osc::{Osc, OscStats};
+pub use readahead::Hint;
 pub use size::FILE_BYTES_MAX;

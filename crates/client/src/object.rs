@@ -7,6 +7,7 @@ use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use hashbrown::HashMap;
 use ldlm::ResourceId;
+use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
 use types::{Extent, FsError, ObjectId, WallTime};
@@ -166,6 +167,10 @@ impl Object {
     pub(crate) fn is_cached(&self, page: u64) -> bool {
         self.blocks.borrow().get(&(page / BLOCK)).is_some_and(|b| b.pages[(page % BLOCK) as usize].is_some())
     }
+    /// How many pages of `first..end` are cached.
+    pub(crate) fn cached_pages(&self, first: u64, end: u64) -> u64 {
+        (first..end).filter(|p| self.is_cached(*p)).count() as u64
+    }
     pub(crate) fn is_loading(&self, page: u64) -> bool {
         self.blocks.borrow().get(&(page / BLOCK)).is_some_and(|b| b.loading >> (page % BLOCK) & 1 == 1)
     }
@@ -174,15 +179,34 @@ impl Object {
         let Some(b) = blocks.get(&(page / BLOCK)) else { return true };
         (b.dirty | b.writeback) >> (page % BLOCK) & 1 == 0
     }
-    /// The cache took the page away (it keeps its own books).
-    pub(crate) fn reclaimed(&self, page: u64) {
+    /// The cache took the page away (it keeps its own books). Whether it was read ahead and never used.
+    pub(crate) fn reclaimed(&self, page: u64) -> bool {
         let mut blocks = self.blocks.borrow_mut();
-        if let Some(b) = blocks.get_mut(&(page / BLOCK)) {
-            b.pages[(page % BLOCK) as usize] = None;
-            b.ahead &= !(1 << (page % BLOCK));
-            if b.is_idle() {
-                blocks.remove(&(page / BLOCK));
+        let Some(b) = blocks.get_mut(&(page / BLOCK)) else { return false };
+        let unused = b.ahead >> (page % BLOCK) & 1 == 1;
+        b.pages[(page % BLOCK) as usize] = None;
+        b.ahead &= !(1 << (page % BLOCK));
+        if b.is_idle() {
+            blocks.remove(&(page / BLOCK));
+        }
+        unused
+    }
+    /// Drops the clean pages that lie within the extent whole.
+    pub(crate) fn drop_clean(&self, extent: Extent) {
+        let (first, end) = (extent.start.div_ceil(PAGE), extent.end / PAGE);
+        let mut gone = Vec::new();
+        self.blocks.borrow_mut().retain(|key, b| {
+            let clean = mask_of(*key, first, end) & !(b.dirty | b.writeback | b.loading);
+            b.ahead &= !clean;
+            for (i, p) in b.pages.iter_mut().enumerate() {
+                if clean >> i & 1 == 1 {
+                    gone.extend(p.take());
+                }
             }
+            !b.is_idle()
+        });
+        for cached in &gone {
+            self.cache.remove(cached.id);
         }
     }
 
@@ -405,6 +429,16 @@ impl Object {
         }
         self.any(extent, |b, mask| (b.dirty | b.writeback) & mask != 0)
     }
+    /// Tells readahead of the file's opens about pages (ascending) that left the cache.
+    pub(crate) fn tell_readahead(&self, pages: &[u64], call: fn(Extent) -> Call) {
+        if pages.is_empty() {
+            return;
+        }
+        let Some(inode) = self.inode.borrow().upgrade() else { return };
+        for run in pages.chunk_by(|a, b| a + 1 == *b) {
+            inode.tell_readahead(self.stripe.get(), Extent::at(run[0] * PAGE, run.len() as u64 * PAGE), call);
+        }
+    }
     fn any(&self, extent: Extent, test: impl Fn(&Block, u64) -> bool) -> bool {
         let (first, end) = page_range(extent);
         self.blocks.borrow().iter().any(|(key, b)| test(b, mask_of(*key, first, end)))
@@ -421,6 +455,7 @@ impl Object {
         }
         let mut gone = Vec::new();
         let mut lost = 0;
+        let mut ahead = Vec::new();
         {
             let mut blocks = self.blocks.borrow_mut();
             let mut empty = Vec::new();
@@ -429,6 +464,7 @@ impl Object {
                 if mask == 0 {
                     continue;
                 }
+                ahead.extend(bits((b.ahead | b.loading) & mask).map(|bit| key * BLOCK + bit));
                 b.loading &= !mask;
                 let dirty = (b.dirty & mask).count_ones() as usize;
                 for _ in 0..dirty {
@@ -459,6 +495,8 @@ impl Object {
             self.cache.remove(cached.id);
         }
         self.changed.notify();
+        ahead.sort_unstable();
+        self.tell_readahead(&ahead, Call::LockLost);
         lost
     }
     fn zero_from(&self, offset: u64) {
@@ -488,6 +526,15 @@ impl Object {
 /// Pages that the extent touches: first, one past the last.
 pub(crate) fn page_range(extent: Extent) -> (u64, u64) {
     (extent.start / PAGE, extent.end.div_ceil(PAGE))
+}
+
+/// Numbers of the bits that are set.
+fn bits(mut mask: u64) -> impl Iterator<Item = u64> {
+    std::iter::from_fn(move || {
+        let bit = (mask != 0).then(|| u64::from(mask.trailing_zeros()))?;
+        mask &= mask - 1;
+        Some(bit)
+    })
 }
 
 fn mask_of(key: u64, first: u64, end: u64) -> u64 {

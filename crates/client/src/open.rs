@@ -234,7 +234,7 @@ impl Client {
             lock_owners: RefCell::default(),
             released: Cell::new(false),
         });
-        inode.opens.set(inode.opens.get() + 1);
+        inode.opened(&file);
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
         }

@@ -5,7 +5,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use cache::frames::FramePool;
-use cache::{CacheConfig, FrameId, PageAccess, Reclaimer};
+use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats};
+use readahead::record::Call;
 use types::PAGE_BYTES;
 use types::record::Recordable as _;
 
@@ -27,8 +28,7 @@ pub(crate) struct PageCache {
     free: RefCell<Vec<u32>>,
     limit: Cell<usize>,
     used: Cell<usize>,
-    pub(crate) hits: Cell<u64>,
-    pub(crate) misses: Cell<u64>,
+    stats: RefCell<Stats>,
     pub(crate) limit_hits: Cell<u64>,
 }
 
@@ -45,8 +45,7 @@ impl PageCache {
             free: RefCell::new((0..capacity as u32).rev().collect()),
             limit: Cell::new(limit),
             used: Cell::new(0),
-            hits: Cell::new(0),
-            misses: Cell::new(0),
+            stats: RefCell::default(),
             limit_hits: Cell::new(0),
         }))
     }
@@ -61,6 +60,14 @@ impl PageCache {
     }
     pub(crate) fn policy_name(&self) -> &'static str {
         self.policy.borrow().name()
+    }
+    /// Look-ups by granularity.
+    pub(crate) fn stats(&self) -> Stats {
+        *self.stats.borrow()
+    }
+    /// Counts look-ups of pages that were all found, or not all.
+    pub(crate) fn count(&self, access: &PageAccess, pages: u64, found: u64) {
+        self.stats.borrow_mut().count_many(access, pages, found);
     }
     /// Changes the size limit, at most the one it was built with.
     pub(crate) fn set_limit(&self, bytes: u64) {
@@ -127,15 +134,24 @@ impl PageCache {
         if victims.len() < over {
             self.limit_hits.set(self.limit_hits.get() + 1);
         }
+        let mut unused: Vec<(Rc<Object>, Vec<u64>)> = Vec::new();
         for FrameId(id) in victims {
             let owner = self.owners.borrow_mut()[id as usize].take();
             self.free.borrow_mut().push(id);
             self.used.set(self.used.get() - 1);
             if let Some(o) = owner
                 && let Some(object) = o.object.upgrade()
+                && object.reclaimed(o.page)
             {
-                object.reclaimed(o.page);
+                match unused.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &object)) {
+                    Some((_, pages)) => pages.push(o.page),
+                    None => unused.push((object, vec![o.page])),
+                }
             }
+        }
+        for (object, mut pages) in unused {
+            pages.sort_unstable();
+            object.tell_readahead(&pages, Call::Reclaimed);
         }
     }
 }

@@ -3,14 +3,14 @@
 use std::rc::Rc;
 
 use cache::frames::FramePool;
-use client::{Client, ClientConfig, NewFile, OpenFile};
+use client::{Client, ClientConfig, Hint, NewFile, OpenFile};
 use cluster::{MdsRole, OssRole, join, register_ost, start_mds_on, start_oss};
 use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 use oss::OstConfig;
 use oss::store::{MemoryStore, ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
-use types::{Duration, Fid, FsError, MIB, OstIndex};
+use types::{Duration, Extent, Fid, FsError, KIB, MIB, OstIndex};
 use wire::mdt::Cred;
 
 const O_RDWR: u32 = 2;
@@ -355,6 +355,139 @@ fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_s
                 assert!(calls > calls_min, "{policy}: {said}");
             }
         }
+    });
+}
+
+/// A file of `bytes` bytes that its maker has written out.
+async fn make(c: &Rc<Client>, name: &str, bytes: u64) {
+    let file = create(c, Fid::ROOT, name).await;
+    for at in (0..bytes).step_by(MIB as usize) {
+        c.write(&file, at, &vec![(at / MIB) as u8 + 1; MIB as usize]).await.unwrap();
+    }
+    c.fsync(&file, false).await.unwrap();
+    c.release(&file).await.unwrap();
+}
+async fn open(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
+    let fid = lookup(c, Fid::ROOT, name.as_bytes()).await.attr.fid;
+    c.open(&root(), fid, 0).await.unwrap()
+}
+/// Reads in pieces of 16 KiB what `make` wrote; how many read RPCs that took.
+async fn read_in_pieces(c: &Rc<Client>, file: &Rc<OpenFile>, extent: Extent) -> u64 {
+    let before = read_rpcs(c);
+    for at in (extent.start..extent.end).step_by(16 << 10) {
+        let bulk = c.read(file, at, 16 << 10).await.unwrap();
+        assert_eq!(bulk.len(), 16 << 10);
+        assert!(bulk.slices().all(|s| s.iter().all(|b| u64::from(*b) == at / MIB + 1)), "at {at}");
+    }
+    read_rpcs(c) - before
+}
+fn read_rpcs(c: &Client) -> u64 {
+    c.oscs().iter().map(|o| o.stats().read_rpcs).sum()
+}
+
+#[test]
+fn what_a_program_says_about_its_reading_is_honoured() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "hints", 2, 128 * MIB).await;
+        let maker = world.client().await;
+        for name in ["normal", "random", "sequential", "willneed", "dontneed"] {
+            make(&maker, name, 8 * MIB).await;
+        }
+        let c = world.client().await;
+        let (all, some) = (Extent::new(0, 8 * MIB), Extent::new(0, MIB));
+        let pieces = MIB / (16 * KIB);
+        let normal = read_in_pieces(&c, &open(&c, "normal").await, some).await;
+        assert!(normal < pieces / 4, "{normal} requests for {pieces} pieces");
+
+        let file = open(&c, "random").await;
+        c.advise(&file, Hint::Random, Extent::ALL).await.unwrap();
+        assert_eq!(read_in_pieces(&c, &file, some).await, pieces, "random: nothing is read ahead");
+        c.advise(&file, Hint::Normal, Extent::ALL).await.unwrap();
+        assert!(read_in_pieces(&c, &file, Extent::new(MIB, 2 * MIB)).await < pieces / 4);
+
+        // A first read in the middle of a file says nothing by itself.
+        for (name, hint, ahead) in [("sequential", Hint::Normal, false), ("willneed", Hint::Sequential, true)] {
+            let (file, before) = (open(&c, name).await, c.readahead_stats().prefetched_bytes);
+            c.advise(&file, hint, Extent::ALL).await.unwrap();
+            c.read(&file, 5 * MIB, 4096).await.unwrap();
+            assert_eq!(c.readahead_stats().prefetched_bytes > before, ahead, "{hint:?}");
+        }
+
+        c.set_readahead_policy("none").unwrap();
+        let file = open(&c, "willneed").await;
+        c.advise(&file, Hint::WillNeed, all).await.unwrap();
+        let requests = read_in_pieces(&c, &file, all).await;
+        assert!(requests < 8, "{requests} requests for what was to be fetched whole");
+        assert_eq!(c.readahead_stats().willneed_bytes, 8 * MIB);
+
+        let file = open(&c, "dontneed").await;
+        assert_eq!(read_in_pieces(&c, &file, some).await, pieces);
+        c.advise(&file, Hint::DontNeed, Extent::new(100, 4000)).await.unwrap();
+        assert_eq!(read_in_pieces(&c, &file, some).await, 0, "a page that is needed in part stays");
+        c.advise(&file, Hint::DontNeed, Extent::new(0, MIB / 2)).await.unwrap();
+        assert_eq!(read_in_pieces(&c, &file, some).await, pieces / 2);
+        let fid = file.fid();
+        let writer = c.open(&root(), fid, O_RDWR).await.unwrap();
+        c.write(&writer, 0, &[1; 4096]).await.unwrap();
+        c.advise(&writer, Hint::DontNeed, Extent::ALL).await.unwrap();
+        assert_eq!(c.read(&writer, 0, 4096).await.unwrap().len(), 4096, "what is dirty is not lost");
+        read_in_pieces(&maker, &open(&maker, "dontneed").await, some).await;
+    });
+}
+
+#[test]
+fn readahead_hears_of_pages_that_leave_before_their_use() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "unused", 1, 128 * MIB).await;
+        let maker = world.client().await;
+        make(&maker, "ahead", 16 * MIB).await;
+        make(&maker, "other", 16 * MIB).await;
+        let config = ClientConfig { cache_bytes: 8 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
+        let c = join(&world.rt, config, 1, PATIENCE).await.unwrap();
+        let (ahead, other) = (open(&c, "ahead").await, open(&c, "other").await);
+        c.advise(&ahead, Hint::Sequential, Extent::ALL).await.unwrap();
+        c.advise(&other, Hint::Random, Extent::ALL).await.unwrap();
+        read_in_pieces(&c, &ahead, Extent::new(0, MIB)).await;
+        let held = c.readahead_held_bytes();
+        assert!(held > 0, "something is read ahead");
+        // A demand on all of the cache.
+        read_in_pieces(&c, &other, Extent::new(0, 16 * MIB)).await;
+        let stats = c.readahead_stats();
+        assert!(stats.wasted_bytes > 0 && c.readahead_held_bytes() < held, "{stats:?}");
+
+        // Another client's write takes the lock, and with it what was read ahead under it.
+        let again = open(&c, "ahead").await;
+        c.advise(&again, Hint::Sequential, Extent::ALL).await.unwrap();
+        read_in_pieces(&c, &again, Extent::new(8 * MIB, 9 * MIB)).await;
+        let held = c.readahead_held_bytes();
+        assert!(held > 0, "something is read ahead again");
+        let writer = maker.open(&root(), again.fid(), O_RDWR).await.unwrap();
+        maker.write(&writer, 0, &vec![1; MIB as usize]).await.unwrap();
+        assert_eq!(c.readahead_held_bytes(), 0);
+    });
+}
+
+#[test]
+fn a_clients_cache_counts_fine_and_coarse_look_ups_apart() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "grains", 1, 128 * MIB).await;
+        let maker = world.client().await;
+        make(&maker, "f", 8 * MIB).await;
+        let c = world.client().await;
+        c.set_readahead_policy("none").unwrap();
+        let file = open(&c, "f").await;
+        for _ in 0..2 {
+            c.read(&file, 0, 16 << 10).await.unwrap();
+            c.read(&file, 4 * MIB, 4 << 20).await.unwrap();
+        }
+        let s = c.cache_stats();
+        assert_eq!((s.fine_lookups, s.fine_hits, s.coarse_lookups, s.coarse_hits), (8, 4, 2048, 1024));
+        assert_eq!((s.readahead_lookups, s.readahead_pages), (0, 0));
+        c.set_readahead_policy("parallel").unwrap();
+        read_in_pieces(&c, &file, Extent::new(0, 4 * MIB)).await;
+        let s = c.cache_stats();
+        assert_eq!(s.fine_lookups, 8 + 1024);
+        assert!(s.readahead_pages > 0, "{s:?}");
     });
 }
 

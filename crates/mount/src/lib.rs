@@ -1,5 +1,6 @@
 //! The mount: a kernel's FUSE requests answered by the [`client`]. No policy and no caching of its own: what the
 //! kernel may believe is what the client's locks cover.
+mod advice;
 mod convert;
 mod cred;
 mod dir;
@@ -121,7 +122,7 @@ impl FileSystem for StriaFs {
                 Ok(()) => req.into_reply().ok(),
                 Err(e) => req.err(errno(e)),
             },
-            Op::Ioctl { .. } => req.err(libc::ENOTTY),
+            Op::Ioctl { .. } => self.advice(req).await,
             // The kernel then answers poll(2) itself: regular files are always ready.
             Op::Poll { .. } => req.err(libc::ENOSYS),
             Op::Bmap { .. } => req.err(libc::ENOSYS),

@@ -17,6 +17,8 @@ pub struct Ahead {
     config: Config,
     budget: Budget,
     opened: u64,
+    /// Of files that were closed.
+    closed: Stats,
     tape: Tape,
     /// Counts recordings: a file of an earlier one begins anew with its first call.
     recording: u64,
@@ -51,7 +53,17 @@ impl Ahead {
     pub fn new(policy: &str, config: Config) -> Result<Ahead, UnknownPolicy> {
         let budget = Budget::new(config.budget_bytes_max);
         let entry = entry(policy)?;
-        Ok(Ahead { entry, config, budget, opened: 0, tape: Tape::default(), recording: 0, at_file: 0, facts: None })
+        Ok(Ahead {
+            entry,
+            config,
+            budget,
+            opened: 0,
+            closed: Stats::default(),
+            tape: Tape::default(),
+            recording: 0,
+            at_file: 0,
+            facts: None,
+        })
     }
     /// Name of the policy in use.
     #[must_use]
@@ -67,6 +79,13 @@ impl Ahead {
     #[must_use]
     pub fn budget(&self) -> &Budget {
         &self.budget
+    }
+
+    /// Counters of all files, open ones and those that were closed.
+    pub fn stats(&self, files: EachFile<'_>) -> Stats {
+        let mut all = self.closed;
+        files(&mut |open| all.add(open.file.stats()));
+        all
     }
 
     /// Readahead of a file just opened.
@@ -90,6 +109,7 @@ impl Ahead {
         let known = open.recording == self.recording;
         let number = open.number;
         let stats = open.file.close(&mut self.budget);
+        self.closed.add(&stats);
         if self.tape.is_recording() && known {
             self.turn_to(number);
             self.tape.write(|out| out.extend(format!("close => {}\n", close_text(&stats)).bytes()));
@@ -127,7 +147,7 @@ impl Ahead {
     fn begin_anew(&mut self, open: &mut AheadFile) {
         let old = core::mem::replace(open, self.numbered(open.number));
         let (hint, willneed) = old.file.hints();
-        old.file.close(&mut self.budget);
+        self.closed.add(&old.file.close(&mut self.budget));
         for (hint, extent) in [(hint, Extent::ALL), (Hint::WillNeed, willneed)] {
             if hint != Hint::Normal && !extent.is_empty() {
                 let facts =

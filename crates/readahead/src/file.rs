@@ -88,6 +88,34 @@ pub struct Stats {
     pub limit_hits: u64,
 }
 
+impl Stats {
+    /// Adds another file's counters.
+    pub fn add(&mut self, other: &Stats) {
+        self.reads += other.reads;
+        self.misses += other.misses;
+        self.missed_bytes += other.missed_bytes;
+        self.prefetched_bytes += other.prefetched_bytes;
+        self.used_bytes += other.used_bytes;
+        self.wasted_bytes += other.wasted_bytes;
+        self.willneed_bytes += other.willneed_bytes;
+        self.limit_hits += other.limit_hits;
+    }
+    /// The counters with their names and units.
+    #[must_use]
+    pub fn counters(&self) -> [(&'static str, u64, &'static str); 8] {
+        [
+            ("reads", self.reads, "reqs"),
+            ("misses", self.misses, "reqs"),
+            ("missed_bytes", self.missed_bytes, "bytes"),
+            ("prefetched_bytes", self.prefetched_bytes, "bytes"),
+            ("used_bytes", self.used_bytes, "bytes"),
+            ("wasted_bytes", self.wasted_bytes, "bytes"),
+            ("willneed_bytes", self.willneed_bytes, "bytes"),
+            ("limit_hits", self.limit_hits, "reqs"),
+        ]
+    }
+}
+
 /// Readahead of one open file. Give every call the same [`Budget`]; end with [`FileReadahead::close`].
 pub struct FileReadahead {
     policy: Box<dyn ReadaheadPolicy>,

@@ -293,3 +293,31 @@ fn readahead_settings_hold_for_files_that_are_open() {
     drop(file);
     up.stop();
 }
+
+#[test]
+fn posix_fadvise_reaches_the_mount_through_the_preloaded_library() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "1"]);
+    fs::write(up.at("f"), vec![7; 8 << 20]).unwrap();
+    let (file, at) = (up.at("f"), up.at(""));
+    let used = || good(&["get_param", "-n", "--at", &at, "llite.*.used_mb"]).trim_end().to_string();
+    let library = std::env::current_exe().unwrap().with_file_name("libstria_hints.so");
+    assert!(library.exists(), "{} is built along with this test", library.display());
+    // Advises that nothing of the file is needed, and reads nothing.
+    let dont_need = |preload: &Path| {
+        let line = [format!("if={file}"), "of=/dev/null".into(), "iflag=nocache".into(), "count=0".into()];
+        let out = Command::new("dd").args(line).env("LD_PRELOAD", preload).output().unwrap();
+        assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+    };
+    fs::File::open(&file).unwrap().sync_all().unwrap();
+    assert_eq!(used(), "8");
+    dont_need(Path::new(""));
+    assert_eq!(used(), "8", "a kernel keeps it to itself");
+    dont_need(&library);
+    assert_eq!(used(), "0");
+    assert!(fs::read(&file).unwrap() == vec![7; 8 << 20]);
+    assert_eq!(used(), "8");
+    up.stop();
+}

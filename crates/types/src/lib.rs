@@ -5,6 +5,7 @@
 #![no_std]
 extern crate alloc;
 
+pub mod advise;
 mod error;
 mod extent;
 pub mod glob;

@@ -199,6 +199,13 @@ impl Shard {
             let bytes = self.client.readahead_setting(key).unwrap_or_default();
             add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
         }
+        for key in readahead::Config::KEYS.iter().filter(|k| k.alias_mb.is_empty()) {
+            let value = self.client.readahead_setting(key.key).unwrap_or_default();
+            add(format!("{llite}.readahead_{}", key.key), value.to_string(), true);
+        }
+        let stats = readahead_text(&self.client.readahead_stats(), self.client.readahead_held_bytes());
+        add(format!("{llite}.read_ahead_stats"), stats, false);
+        add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         let stats = format!("cache_hits {hits} samples [pages]\ncache_misses {misses} samples [pages]\n");
@@ -242,6 +249,7 @@ impl Shard {
                 "lost_files" => Err("write 0 or clear, which empties the list".into()),
                 "readahead_policy" => self.client.set_readahead_policy(text),
                 key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
+                key if key.starts_with("readahead_") => self.client.set_readahead(&key["readahead_".len()..], text),
                 "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
                 _ => Err("it cannot be set".into()),
             });
@@ -254,6 +262,15 @@ impl Shard {
             _ => Err("it cannot be set".into()),
         })
     }
+}
+
+fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {
+    let counters = stats.counters().map(|(name, value, unit)| format!("{name} {value} samples [{unit}]\n"));
+    counters.concat() + &format!("held_bytes {held_bytes} samples [bytes]\n")
+}
+
+fn cache_text(stats: &cache::Stats) -> String {
+    stats.counters().map(|(name, value)| format!("{name}: {value}\n")).concat()
 }
 
 fn import_text(import: &ptlrpc::Import) -> String {

@@ -1,0 +1,66 @@
+//! What programs say about their reading. A kernel keeps posix_fadvise(2) to itself, so it comes as an ioctl, from
+//! programs that know it or from `stria-hints`, a library that is preloaded.
+use std::rc::Rc;
+
+use client::Hint;
+use fuse::abi::{IOCTL_DIR, IoctlIn};
+use fuse::{Op, Replied, Request};
+use types::advise::{ADVISE, Advise};
+use types::{Extent, FsError};
+
+use crate::{StriaFs, errno};
+
+fn hint(said: &Advise) -> Option<Hint> {
+    match said.advice {
+        libc::POSIX_FADV_NORMAL | libc::POSIX_FADV_NOREUSE => Some(Hint::Normal),
+        libc::POSIX_FADV_SEQUENTIAL => Some(Hint::Sequential),
+        libc::POSIX_FADV_RANDOM => Some(Hint::Random),
+        libc::POSIX_FADV_WILLNEED => Some(Hint::WillNeed),
+        libc::POSIX_FADV_DONTNEED => Some(Hint::DontNeed),
+        _ => None,
+    }
+}
+
+fn extent(said: &Advise) -> Extent {
+    if said.len == 0 { Extent::from(said.offset) } else { Extent::at(said.offset, said.len) }
+}
+
+impl StriaFs {
+    pub(crate) async fn advice(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let Op::Ioctl { arg, data } = req.op() else { return req.err(libc::ENOSYS) };
+        match self.advised(&arg, data).await {
+            Ok(()) => req.into_reply().ioctl(0, &[]),
+            Err(errno) => req.err(errno),
+        }
+    }
+
+    async fn advised(self: &Rc<Self>, arg: &IoctlIn, data: &[u8]) -> Result<(), i32> {
+        if arg.cmd != ADVISE || arg.flags & IOCTL_DIR != 0 {
+            return Err(libc::ENOTTY);
+        }
+        let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
+        let said = Advise::parse(data).ok_or(libc::EINVAL)?;
+        let hint = hint(&said).ok_or(libc::EINVAL)?;
+        let advised: Result<(), FsError> = self.client.advise(&file, hint, extent(&said)).await;
+        advised.map_err(errno)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_what_is_read_and_nothing_else_is_taken() {
+        let said = Advise { offset: 1 << 40, len: 7, advice: libc::POSIX_FADV_WILLNEED };
+        assert_eq!(Advise::parse(&said.bytes()), Some(said));
+        assert_eq!((hint(&said), extent(&said)), (Some(Hint::WillNeed), Extent::at(1 << 40, 7)));
+        let mut bytes = said.bytes();
+        bytes[23] = 1;
+        assert_eq!(Advise::parse(&bytes), None);
+        assert_eq!(Advise::parse(&bytes[..23]), None);
+        assert_eq!(hint(&Advise { advice: 99, ..said }), None);
+        assert_eq!(extent(&Advise { offset: u64::MAX, ..said }), Extent::new(u64::MAX, u64::MAX));
+        assert_eq!(extent(&Advise { len: 0, ..said }), Extent::from(1 << 40));
+    }
+}

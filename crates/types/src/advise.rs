@@ -1,0 +1,38 @@
+//! What a program tells a mount about its reading: the argument of an ioctl. A kernel keeps posix_fadvise(2) to itself.
+
+/// The ioctl's number: `_IOW('S', 0xAD, struct { u64 offset; u64 len; s32 advice; u32 zero; })`.
+pub const ADVISE: u32 = 1 << 30 | (Advise::BYTES as u32) << 16 | (b'S' as u32) << 8 | 0xAD;
+
+/// The ioctl's argument, with the meaning that posix_fadvise gives it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Advise {
+    /// First byte.
+    pub offset: u64,
+    /// Bytes; 0: all that follow.
+    pub len: u64,
+    /// One of POSIX_FADV_*.
+    pub advice: i32,
+}
+
+impl Advise {
+    /// Bytes of the argument.
+    pub const BYTES: usize = 24;
+
+    /// The argument's bytes.
+    #[must_use]
+    pub fn bytes(&self) -> [u8; Advise::BYTES] {
+        let mut bytes = [0; Advise::BYTES];
+        bytes[..8].copy_from_slice(&self.offset.to_ne_bytes());
+        bytes[8..16].copy_from_slice(&self.len.to_ne_bytes());
+        bytes[16..20].copy_from_slice(&self.advice.to_ne_bytes());
+        bytes
+    }
+    /// Reads the argument; `None` when it is not one.
+    #[must_use]
+    pub fn parse(data: &[u8]) -> Option<Advise> {
+        let data: &[u8; Advise::BYTES] = data.try_into().ok()?;
+        let word = |at: usize| u64::from_ne_bytes(data[at..at + 8].try_into().expect("eight bytes"));
+        let half = |at: usize| i32::from_ne_bytes(data[at..at + 4].try_into().expect("four bytes"));
+        (half(20) == 0).then(|| Advise { offset: word(0), len: word(8), advice: half(16) })
+    }
+}
