@@ -7,6 +7,9 @@ use crate::{
 };
 use types::ClientId;
 
+/// Requests of a turn, unless configured.
+pub(crate) const QUANTUM: u32 = 16;
+
 /// Clients, first come first served within one.
 #[derive(Debug)]
 pub(crate) enum ByClient {}
@@ -14,7 +17,7 @@ pub(crate) enum ByClient {}
 impl Shape for ByClient {
     type Taker = ClientId;
     type Order = u64;
-    const QUANTUM: u32 = 16;
+    const QUANTUM: u32 = QUANTUM;
     fn taker(req: &NrsRequest) -> ClientId {
         req.client
     }

@@ -31,7 +31,7 @@ use types::{Instant, ObjectId, RequestId};
 /// Requests in a turn when the configuration does not say: what clients keep in flight.
 pub(crate) const OBRR_QUANTUM: u32 = 8;
 /// The same for turns that end at regions: only bounds streams of tiny requests.
-const REGION_QUANTUM: u32 = 256;
+pub(crate) const REGION_QUANTUM: u32 = 256;
 /// Marks keys of the write queue, which sorts behind the read queue.
 const WRITE_BIT: u64 = 1 << 63;
 

@@ -12,6 +12,9 @@ use crate::{
 };
 use types::ObjectId;
 
+/// Requests of a turn, unless configured.
+pub(crate) const QUANTUM: u32 = 256;
+
 /// Objects, by offset within one.
 #[derive(Debug)]
 pub(crate) enum ByObject {}
@@ -19,7 +22,7 @@ pub(crate) enum ByObject {}
 impl Shape for ByObject {
     type Taker = ObjectId;
     type Order = u64;
-    const QUANTUM: u32 = 256;
+    const QUANTUM: u32 = QUANTUM;
     fn taker(req: &NrsRequest) -> ObjectId {
         req.object
     }

@@ -24,8 +24,9 @@ impl Head {
             "nrs_policies" => Ok(self.policies_text()),
             "nrs_tbf_rule" => Ok(self.config().tbf_rules.listing()),
             _ => {
-                self.quantum_policy(name)?;
-                Ok(format!("reg_quantum:{}\n", self.config().quantum_requests))
+                let own = self.quantum_policy(name)?;
+                let set = self.config().quantum_requests;
+                Ok(format!("reg_quantum:{}\n", if set == 0 { own } else { set }))
             }
         }
     }
@@ -52,13 +53,13 @@ impl Head {
         }
     }
 
-    /// The policy that a quantum parameter belongs to, if that is the one in use.
-    fn quantum_policy(&self, name: &str) -> Result<(), ConfigError> {
+    /// The quantum that the policy of a quantum parameter has by its own choice, if that policy is the one in use.
+    fn quantum_policy(&self, name: &str) -> Result<u32, ConfigError> {
         let known = PARAMETERS.iter().find(|p| **p == name).ok_or_else(|| ConfigError::UnknownKey(name.to_string()))?;
         let policy = known.strip_prefix("nrs_").and_then(|n| n.strip_suffix("_quantum")).unwrap_or("");
         let in_use = self.policy_name().strip_prefix(DEADLINE_PREFIX).unwrap_or(self.policy_name());
         if in_use.strip_suffix('+').unwrap_or(in_use) == policy {
-            return Ok(());
+            return Ok(registry().iter().find(|e| e.name == in_use).map_or(0, |e| e.quantum));
         }
         let why = format!("policy {policy} is not in use, {} is; switch nrs_policies first", self.policy_name());
         Err(ConfigError::BadValue { key: known, value: policy.to_string(), why })

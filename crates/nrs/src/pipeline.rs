@@ -227,6 +227,29 @@ impl<J: Job> Pipeline<J> {
         self.head.set(now, key, value)
     }
 
+    /// The text of one of Lustre's parameters; see [`Head::get_param`].
+    ///
+    /// # Errors
+    /// As there.
+    pub fn get_param(&self, name: &str) -> Result<String, ConfigError> {
+        self.head.get_param(name)
+    }
+
+    /// Sets one of Lustre's parameters, as [`Pipeline::switch`] and [`Pipeline::set`]; see [`Head::set_param`].
+    ///
+    /// # Errors
+    /// [`ConfigError`]; nothing has changed then.
+    pub fn set_param(
+        &mut self,
+        now: Instant,
+        name: &str,
+        value: &str,
+        request: impl Fn(&J) -> NrsRequest,
+    ) -> Result<(), ConfigError> {
+        let slots = &self.slots;
+        self.head.set_param(now, name, value, &mut |id| NrsRequest { id, ..request(&slots[id.0 as usize].job) })
+    }
+
     /// Sets the dispatch window. Call [`Pipeline::next_dispatch`] afterwards.
     ///
     /// # Errors

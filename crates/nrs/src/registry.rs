@@ -35,6 +35,8 @@ pub struct PolicyEntry {
     pub medium: Medium,
     /// Whether it may hold requests back although it could serve them.
     pub throttles: bool,
+    /// Requests of a turn by its own choice; 0: it has no turns.
+    pub quantum: u32,
     /// Builds an empty policy.
     pub build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 }
@@ -43,9 +45,10 @@ const fn entry(
     name: &'static str,
     summary: &'static str,
     medium: Medium,
+    quantum: u32,
     build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 ) -> PolicyEntry {
-    PolicyEntry { name, summary, medium, throttles: false, build }
+    PolicyEntry { name, summary, medium, throttles: false, quantum, build }
 }
 
 /// All policies, in the order of the reference page. `deadline+NAME` wraps any of them but `obrr+`, which has its own.
@@ -55,32 +58,40 @@ pub fn registry() -> &'static [PolicyEntry] {
 }
 
 static REGISTRY: &[PolicyEntry] = &[
-    entry("fifo", "In the order of arrival.", Medium::Flash, |_| Box::new(Fifo::default())),
-    entry("crrn", "Clients take turns; one client's requests leave in the order of arrival.", Medium::Any, |config| {
-        Box::new(Crrn::new(config))
-    }),
+    entry("fifo", "In the order of arrival.", Medium::Flash, 0, |_| Box::new(Fifo::default())),
+    entry(
+        "crrn",
+        "Clients take turns; one client's requests leave in the order of arrival.",
+        Medium::Any,
+        crate::crrn::QUANTUM,
+        |config| Box::new(Crrn::new(config)),
+    ),
     entry(
         "orr",
         "Objects take turns of up to 256 requests that were bound to the turn on arrival; sorted by offset.",
         Medium::Rotating,
+        crate::orr::QUANTUM,
         |config| Box::new(Orr::new(config)),
     ),
     entry(
         "trr",
         "Targets behind one head take turns of up to 256 requests, sorted by object and offset.",
         Medium::Any,
+        crate::trr::QUANTUM,
         |config| Box::new(Trr::new(config)),
     ),
     entry(
         "obrr",
         "Objects take turns; within a turn requests leave in the order of their offsets (paper 001).",
         Medium::Rotating,
+        crate::obrr::OBRR_QUANTUM,
         |config| Box::new(Obrr::new(config)),
     ),
     entry(
         "obrr+",
         "obrr whose turns end at the allocator's regions, with early deadlines and an urgent budget.",
         Medium::Rotating,
+        crate::obrr::REGION_QUANTUM,
         |config| Box::new(Deadline::new(Box::new(Obrr::by_region(config)), Flavour::Early, config)),
     ),
     PolicyEntry {
@@ -88,6 +99,7 @@ static REGISTRY: &[PolicyEntry] = &[
         summary: "Holds clients, jobs, users or operations to rates in requests and bytes per second.",
         medium: Medium::Any,
         throttles: true,
+        quantum: 0,
         build: |config| Box::new(Tbf::new(config)),
     },
 ];

@@ -10,6 +10,9 @@ use crate::{
 };
 use types::ObjectId;
 
+/// Requests of a turn, unless configured.
+pub(crate) const QUANTUM: u32 = 256;
+
 /// Targets, by object and offset within one.
 #[derive(Debug)]
 pub(crate) enum ByTarget {}
@@ -17,7 +20,7 @@ pub(crate) enum ByTarget {}
 impl Shape for ByTarget {
     type Taker = u64;
     type Order = (ObjectId, u64);
-    const QUANTUM: u32 = 256;
+    const QUANTUM: u32 = QUANTUM;
     fn taker(req: &NrsRequest) -> u64 {
         req.object.0.seq
     }

@@ -5,6 +5,7 @@
 //! runs several targets in one process. The request pipeline ([`nrs::Pipeline`]) is a synchronous state machine of its
 //! own, so that a simulator drives exactly the one that servers run.
 
+pub mod bandwidth;
 mod config;
 pub mod dispatch;
 mod grants;

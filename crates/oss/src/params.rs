@@ -7,6 +7,8 @@ use types::{ClientId, FsError, parse_size};
 use wire::Bytes;
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
+use crate::bandwidth;
+use crate::dispatch::Dispatcher;
 use crate::ost::Ost;
 
 /// Sets a parameter from text; the error is a sentence.
@@ -158,9 +160,16 @@ impl Ost {
 
     fn nrs_rows(&self) -> Vec<Row> {
         let at = |name: &str| format!("ost.OSS.ost_io.{name}");
+        let set_nrs = |name: &'static str| {
+            move |o: &Ost, t: &str| {
+                o.dispatch.with(|p, now| p.set_param(now, name, t, |r| *r)).map_err(|e| e.to_string())
+            }
+        };
         let mut rows = vec![
             row(at("nrs_policies"), |o| o.dispatch.with(|p, _| p.head().policy_name().to_string()))
-                .settable(|o, t| o.dispatch.with(|p, now| p.switch(now, t, |r| *r)).map_err(|e| e.to_string())),
+                .settable(set_nrs("nrs_policies")),
+            row(at("nrs_tbf_rule"), |o| o.dispatch.with(|p, _| p.get_param("nrs_tbf_rule")).unwrap_or_default())
+                .settable(set_nrs("nrs_tbf_rule")),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
                 .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
             row(at("nrs_record"), |o| o.dispatch.with(|p, now| p.recorded(now, |r| *r).record_param()))
@@ -177,12 +186,42 @@ impl Ost {
                 })
             }),
         ];
-        for key in nrs::keys() {
+        // A quantum can be read and set while its policy is in use.
+        for name in nrs::PARAMETERS.iter().filter(|p| p.ends_with("_quantum")) {
+            let get = |o: &Ost| o.dispatch.with(|p, _| p.get_param(name)).unwrap_or_default().trim_end().to_string();
+            rows.push(row(at(name), get).settable(set_nrs(name)));
+        }
+        let measured = row(at("nrs_bw_mb_per_s"), |o| {
+            o.dispatch.with(|p, _| p.head().config().get("bw_mb_per_s")).unwrap_or_default()
+        });
+        rows.push(measured.settable(Ost::set_bandwidth));
+        for key in nrs::keys().iter().filter(|k| !["tbf_rule", "bw_mb_per_s"].contains(&k.name)) {
             let get = |o: &Ost| o.dispatch.with(|p, _| p.head().config().get(key.name)).unwrap_or_default();
             let set = |o: &Ost, t: &str| o.dispatch.with(|p, now| p.set(now, key.name, t)).map_err(|e| e.to_string());
             rows.push(row(at(&format!("nrs_{}", key.name)), get).settable(set));
         }
         rows
+    }
+
+    /// Sets the bandwidths that deadlines estimate by; `measure` has them measured on the store, in the background.
+    fn set_bandwidth(&self, text: &str) -> Result<(), String> {
+        let (rt, store, dispatch) = (self.rt.clone(), self.store.clone(), self.dispatch.clone());
+        let set = |dispatch: &Dispatcher, text: &str| {
+            dispatch.with(|p, now| p.set(now, "bw_mb_per_s", text)).map_err(|e| e.to_string())
+        };
+        if text != "measure" {
+            return set(&dispatch, text);
+        }
+        let (target, window) = (self.identity.target(), dispatch.with(|p, _| p.window()));
+        self.rt.spawn(async move {
+            let measured = bandwidth::measure(&rt, &store, window).await.map_err(|e| e.to_string());
+            match measured.and_then(|table| set(&dispatch, &bandwidth::text(&table)).map(|()| bandwidth::text(&table)))
+            {
+                Ok(table) => tracing::info!(%target, "bandwidth of the store by record size, MB/s: {table}"),
+                Err(e) => tracing::warn!(%target, "bandwidth of the store: {e}"),
+            }
+        });
+        Ok(())
     }
 
     /// Ends the recording of the scheduler and hands its log out ([`nrs::record::replay`]).

@@ -434,6 +434,40 @@ fn parameters_are_read_and_set_over_the_wire_while_it_runs() {
             c.write(0, &[1; 9000]).await.unwrap();
             assert_eq!(c.read(0, 9000).await.unwrap().len(), 9000);
         }
+        // Lustre's names and spellings; a quantum belongs to the policy that is in use.
+        let nrs = async |name: &str, value: &str| ask(&format!("ost.OSS.ost_io.nrs_{name}"), Some(value)).await;
+        for (policy, value, quantum, set, shown) in [
+            ("orr", "orr reg", "orr_quantum", "reg_quantum:16", "reg_quantum:16"),
+            ("trr", "trr", "trr_quantum", "8", "reg_quantum:8"),
+            ("crrn", "crrn", "crrn_quantum", "0", "reg_quantum:16"),
+            ("deadline+obrr", "deadline+obrr", "obrr_quantum", "4", "reg_quantum:4"),
+        ] {
+            assert_eq!(&nrs("policies", value).await.unwrap()[0].value[..], policy.as_bytes());
+            assert_eq!(&nrs(quantum, set).await.unwrap()[0].value[..], shown.as_bytes(), "{policy}");
+            c.write(0, &[1; 9000]).await.unwrap();
+        }
+        let said = nrs("orr_quantum", "8").await.unwrap_err();
+        assert!(said.contains("not in use"), "{said}");
+        let said = nrs("policies", "orr hp").await.unwrap_err();
+        assert!(said.contains("high-priority"), "{said}");
+        nrs("policies", "tbf nid").await.unwrap();
+        for rule in [
+            "start a uid={3}&opcode={ost_write} rate=5",
+            "start b jobid={dd.0} rate=7 bytes=1M",
+            "start c client={9} rate=2",
+        ] {
+            nrs("tbf_rule", rule).await.unwrap();
+        }
+        let rules = nrs("tbf_rule", "change a rate=6").await.unwrap();
+        let rules = String::from_utf8_lossy(&rules[0].value).into_owned();
+        assert!(
+            ["a uid={3}&opcode={ost_write} 6", "b jobid={dd.0} 7", "c client={9} 2", "default * 10000"]
+                .iter()
+                .all(|r| rules.contains(r)),
+            "{rules}"
+        );
+        assert!(nrs("tbf_rule", "stop d").await.unwrap_err().contains("'d'"));
+        nrs("policies", "fifo").await.unwrap();
         ask("ost.OSS.ost_io.dispatch_window", Some("4")).await.unwrap();
         let said = ask("ost.OSS.ost_io.dispatch_window", Some("0")).await.unwrap_err();
         assert!(said.starts_with("ost.OSS.ost_io.dispatch_window: "), "{said}");
@@ -499,4 +533,51 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
             assert!(nrs::record::replay(&log).is_err());
         });
     }
+}
+
+#[test]
+fn measured_bandwidths_lie_within_5_percent_of_the_stores_at_every_record_size() {
+    use oss::store::{DeviceProfile, EmulatedStore, ObjectStore};
+    for (name, window) in [("paper001", 16), ("hdd", 4), ("ssd", 8)] {
+        let profile = DeviceProfile::named(name).unwrap();
+        let world = TestWorld::new(5, 512 * MIB);
+        let rt = world.rt();
+        world.run(async move {
+            let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+            let memory = MemoryStore::new(&rt, identity, 1 << 30);
+            let store: Rc<dyn ObjectStore> = EmulatedStore::new(rt.clone(), memory, profile.clone());
+            for _ in 0..2 {
+                let objects = store.space().objects;
+                let table = oss::bandwidth::measure(&rt, &store, window).await.unwrap();
+                assert_eq!(store.space().objects, objects, "nothing is left behind");
+                for (i, measured) in table.into_iter().enumerate() {
+                    let record = (64 << 10 << i) as f64;
+                    let transfer = record / profile.bandwidth_bytes_per_s as f64;
+                    let each = profile.seek_ms / 1e3 + profile.request_us / 1e6 + transfer;
+                    // One spindle; hardly a record follows the last one at its place.
+                    let direct = record / each;
+                    let off = measured as f64 / direct - 1.0;
+                    assert!(off.abs() < 0.05, "{name}, {record} bytes: {measured} B/s, {direct} directly");
+                }
+            }
+        });
+    }
+}
+
+#[test]
+fn an_ost_measures_its_store_when_it_is_told_to() {
+    let n = node(31, 1 << 30, OstConfig::default());
+    let (rt, ost) = (n.world.rt(), n.ost.clone());
+    n.world.run(async move {
+        let bw = "ost.OSS.ost_io.nrs_bw_mb_per_s";
+        let now = || String::from_utf8_lossy(&ost.get_params(bw)[0].value).into_owned();
+        let before = now();
+        assert!(ost.set_params(bw, "fast").is_err());
+        ost.set_params(bw, "measure").unwrap();
+        while now() == before {
+            rt.sleep(Duration::from_secs(1)).await;
+        }
+        assert_eq!(now().split(',').count(), 8, "{}", now());
+        ost.set_params(bw, "100").unwrap();
+    });
 }
