@@ -8,7 +8,7 @@
 //! The accesses of a window add up to one difference of costs. Differences are summed with an exponential memory of
 //! [`MEMORY`] windows, their squares likewise, and the lead changes hands only when the square of the sum is
 //! [`EVIDENCE`] times the sum of the squares: one coarse request hits or misses as a whole, so single windows are
-//! noisy, and a change of mind costs what the other policy had kept. Coming from even, three windows that agree
+//! noisy, and a change of mind costs what the other policy had kept. Coming from even, four windows that agree
 //! suffice. The leader places and demotes pages in the real lists from then on; nothing is moved at that moment.
 //!
 //! Starts as `fgf_lru+ring`: fine pages lost under `lru` come back one seek at a time, coarse pages lost under FGF in
@@ -30,7 +30,7 @@ const SHADOW_PAGES_MAX: u32 = 1 << 14;
 /// Windows after which a difference counts 1/e.
 const MEMORY: i64 = 32;
 /// Squared standard deviations that a change of the lead needs.
-const EVIDENCE: u128 = 3;
+const EVIDENCE: u128 = 4;
 
 struct Adaptive {
     lists: TwoList,
@@ -62,8 +62,8 @@ fn adaptive(config: &CacheConfig) -> Adaptive {
     let ring = config.ring_size();
     let shadow_ring = RingSize { kept: (ring.kept / sample).max(1), ahead: (ring.ahead / sample).max(1) };
     let lists = TwoList::new("adaptive", capacity, Placement::Ring);
-    // A verdict after an eighth of a shadow's turnover.
-    let window = (pages / 8).max(64);
+    // A verdict after a 32nd of a shadow's turnover: what is read again may have left the real cache meanwhile.
+    let window = (pages / 32).max(16);
     Adaptive {
         lists: lists.with_ring(ring),
         sample_one_in: u64::from(sample),
