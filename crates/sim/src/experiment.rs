@@ -182,6 +182,38 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
     }
 }
 
+/// Keys that a scenario sets or sweeps although its world has no use for them, as it is set up.
+#[must_use]
+pub fn without_effect(scenario: &Scenario) -> Vec<String> {
+    let mut params = scenario.params.clone();
+    for (key, value) in scenario.points().into_iter().next_back().into_iter().flatten() {
+        if params.set(&key, &value).is_err() {
+            return Vec::new();
+        }
+    }
+    let mut fits = true;
+    let mut unread = params.unread_by(|p| {
+        fits = match scenario.world {
+            WorldKind::Light => LightConfig::from_params(p).is_ok(),
+            WorldKind::Survey => SurveyConfig::from_params(p).is_ok(),
+            WorldKind::Cache => CacheWorldConfig::from_params(p).is_ok(),
+            WorldKind::Readahead => ReadWorldConfig::from_params(p).is_ok(),
+            WorldKind::Create => {
+                CreateWorldConfig::from_params(p);
+                true
+            }
+            WorldKind::Cluster => RunConfig::from_params(p).is_ok(),
+            WorldKind::Reference => true,
+        }
+    });
+    if !fits {
+        // What does not go together is refused when it runs.
+        return Vec::new();
+    }
+    unread.retain(|k| k != "seed");
+    unread
+}
+
 fn run_point(
     scenario: &Scenario,
     at: Vec<(String, String)>,
@@ -310,6 +342,11 @@ impl Experiment {
     #[must_use]
     pub fn as_known(&self) -> bool {
         self.verdicts.iter().all(|v| v.outcome != Outcome::Misses || !v.expect.known_miss.is_empty())
+    }
+    /// Whether every expectation could be judged.
+    #[must_use]
+    pub fn all_measured(&self) -> bool {
+        self.verdicts.iter().all(|v| v.outcome != Outcome::NotMeasured)
     }
     /// The point that a bare `run` is about: the scenario's own parameters, else the first.
     #[must_use]

@@ -21,8 +21,12 @@ enum Order {
     Sequential,
     Stride,
     Backward,
+    Interleaved,
     Random,
 }
+
+/// Streams of [`Order::Interleaved`].
+const STREAMS: u64 = 4;
 
 /// What is simulated.
 #[derive(Clone, Debug)]
@@ -73,6 +77,7 @@ impl ReadWorldConfig {
             order: match p.text("reader.order") {
                 "stride" => Order::Stride,
                 "backward" => Order::Backward,
+                "interleaved" => Order::Interleaved,
                 "random" => Order::Random,
                 _ => Order::Sequential,
             },
@@ -243,6 +248,11 @@ impl World<'_> {
             Order::Sequential => n * c.io_bytes,
             Order::Stride => n * (c.io_bytes + c.skip_bytes),
             Order::Backward => c.file_bytes.checked_sub((n + 1) * c.io_bytes)?,
+            Order::Interleaved => {
+                let part = c.file_bytes / STREAMS / c.io_bytes * c.io_bytes;
+                let within = n / STREAMS * c.io_bytes;
+                (within < part).then_some(n % STREAMS * part + within)?
+            }
             Order::Random => {
                 if n * c.io_bytes * 8 >= c.file_bytes {
                     return None;

@@ -118,6 +118,18 @@ fn seeds_that_found_something_once_find_nothing_any_more() {
 }
 
 #[test]
+fn a_narrow_switch_slows_the_whole_cluster() {
+    let reports = [0, 500_000].map(|switch_bytes_per_s| {
+        let mut config = config(5, FaultConfig { interval_s: 0.0, ..FaultConfig::default() });
+        config.world.switch_bytes_per_s = switch_bytes_per_s;
+        run(&config)
+    });
+    assert!(reports.iter().all(|r| r.complaints.is_empty()), "{reports:?}");
+    let [free, narrow] = reports.map(|r| r.counts.operations);
+    assert!(narrow > 0 && narrow * 2 < free, "{narrow} operations through a narrow switch, {free} otherwise");
+}
+
+#[test]
 fn a_seed_repeats_to_the_last_byte() {
     let faults = FaultConfig { kill_client: 1.0, disk_error: 0.5, ..FaultConfig::default() };
     let (a, b) = (run(&config(3, faults.clone())), run(&config(3, faults.clone())));

@@ -1,6 +1,6 @@
 //! The scenario files themselves: all are well-formed, what they refer to exists, and small forms of the paper's cases
 //! come out in a few seconds.
-use sim::experiment::{Experiment, Outcome, Overrides, Point, prepare, run};
+use sim::experiment::{Experiment, Outcome, Overrides, Point, prepare, run, without_effect};
 use sim::scenario::{Scenario, WorldKind, find, load, scenario_files};
 use std::path::{Path, PathBuf};
 
@@ -40,6 +40,27 @@ fn every_scenario_file_is_well_formed_and_named_like_its_id() {
         assert!(!s.description.is_empty(), "{} has no description", s.id);
         prepare(s, &Overrides { smoke: true, ..Overrides::default() }).unwrap();
     }
+}
+
+#[test]
+fn every_scenario_sets_only_what_has_an_effect_and_what_has_none_is_named() {
+    for file in scenario_files(&root().join("sim/scenarios")) {
+        for smoke in [false, true] {
+            let s = prepare(load(&file).unwrap(), &Overrides { smoke, ..Overrides::default() }).unwrap();
+            assert_eq!(without_effect(&s), [""; 0], "{}", s.id);
+        }
+    }
+    let set = |id: &str, keys: &[&str]| {
+        let set = keys.iter().map(|k| k.split_once('=').unwrap()).map(|(k, v)| (k.into(), v.into())).collect();
+        without_effect(&prepare(scenario(id), &Overrides { set, ..Overrides::default() }).unwrap())
+    };
+    assert_eq!(
+        set("R3", &["cache.policy=lru", "nrs.lambda=2", "cache.bypass_bytes=1M"]),
+        ["cache.bypass_bytes", "cache.policy"]
+    );
+    assert_eq!(set("R41", &["nrs.policy=orr", "cache.policy=lru", "cache.bypass_bytes=1M"]), ["nrs.policy"]);
+    assert_eq!(set("R54", &["readahead.policy=none", "readahead.sync_bytes_max=0", "clients=3"]), ["clients"]);
+    assert_eq!(set("everything", &["reader.count=3", "nrs.policy=obrr", "clients=3"]), ["reader.count"]);
 }
 
 #[test]

@@ -34,6 +34,8 @@ pub struct SimConfig {
     pub latency_max: Duration,
     /// Bytes per second of each direction of each host's NIC. Default 1.25e9 (10 Gbit/s).
     pub nic_bytes_per_s: u64,
+    /// Bytes per second that the switch between all hosts carries; 0: as many as come. Default 0.
+    pub switch_bytes_per_s: u64,
     /// Probability that a message has to be sent again: it comes 200 ms later (twice that the next time), and what was
     /// sent behind it on the same connection comes behind it. Default 0.
     pub loss: f64,
@@ -65,6 +67,7 @@ impl SimConfig {
             latency_min: Duration::from_micros(20),
             latency_max: Duration::from_micros(80),
             nic_bytes_per_s: 1_250_000_000,
+            switch_bytes_per_s: 0,
             loss: 0.0,
             corrupt: 0.0,
             shuffle: 0.0,

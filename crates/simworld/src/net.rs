@@ -99,9 +99,14 @@ impl Lane {
     fn arrival(&self, core: &Core, bytes: u64) -> u64 {
         let c = &core.config;
         let now = core.now().0;
-        let wire_ns = (u128::from(bytes) * 1_000_000_000 / u128::from(c.nic_bytes_per_s.max(1))) as u64;
-        let out = now.max(self.from.host.nic_out.get()) + wire_ns;
+        let takes = |rate: u64| (u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1))) as u64;
+        let wire_ns = takes(c.nic_bytes_per_s);
+        let mut out = now.max(self.from.host.nic_out.get()) + wire_ns;
         self.from.host.nic_out.set(out);
+        if c.switch_bytes_per_s > 0 {
+            out = out.max(core.net.switch_free.get() + takes(c.switch_bytes_per_s));
+            core.net.switch_free.set(out);
+        }
         let mut at = out + core.between(c.latency_min.as_nanos() as u64, c.latency_max.as_nanos() as u64);
         let mut pause = RETRANSMIT_NS;
         while core.chance(c.loss) {
@@ -217,6 +222,8 @@ pub(crate) struct Net {
     lanes: RefCell<Vec<Rc<Lane>>>,
     cuts: RefCell<BTreeSet<(usize, usize)>>,
     pub corrupt_next: Cell<bool>,
+    /// When everything that went through the switch so far is through.
+    switch_free: Cell<u64>,
 }
 
 impl Net {

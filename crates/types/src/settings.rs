@@ -4,7 +4,31 @@
 use crate::MIB;
 use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
 use core::fmt;
+
+/// The known word that `word` is probably meant to be; none when all are too different.
+#[must_use]
+pub fn nearest<'a>(word: &str, known: impl Iterator<Item = &'a str>) -> Option<&'a str> {
+    let (distance, near) = known.map(|k| (distance(word, k), k)).min()?;
+    (distance <= 2 + word.len() / 4).then_some(near)
+}
+
+/// Edits (insert, delete, replace) between two words.
+fn distance(a: &str, b: &str) -> usize {
+    let b: Vec<char> = b.chars().collect();
+    let mut row: Vec<usize> = (0..=b.len()).collect();
+    for (i, ca) in a.chars().enumerate() {
+        let mut corner = row[0];
+        row[0] = i + 1;
+        for (j, cb) in b.iter().enumerate() {
+            let replace = corner + usize::from(ca != *cb);
+            corner = row[j + 1];
+            row[j + 1] = replace.min(row[j] + 1).min(corner + 1);
+        }
+    }
+    row[b.len()]
+}
 
 /// One row of a configuration table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]

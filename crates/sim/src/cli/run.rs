@@ -56,8 +56,11 @@ pub(super) fn selected(a: &Selection) -> Result<Scenario, String> {
     experiment::prepare(s, &a.overrides()?)
 }
 
-/// Runs with a progress bar, on a terminal only.
+/// Runs with a progress bar, on a terminal only. Says which of the keys set have no effect.
 pub(super) fn execute(s: Scenario) -> Result<Experiment, String> {
+    for key in experiment::without_effect(&s) {
+        eprintln!("stria sim: note: {key} has no effect in {}, which runs in world {}", s.id, s.world.name());
+    }
     if !std::io::stderr().is_terminal() {
         return experiment::run(s, &mut |_, _, _| {});
     }

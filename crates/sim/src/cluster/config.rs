@@ -16,6 +16,10 @@ pub struct ClusterConfig {
     pub ost_cache_bytes: u64,
     /// NRS policy of each OST.
     pub nrs_policy: String,
+    /// Reclaim policy of the caches of clients and OSTs.
+    pub cache_policy: String,
+    /// Readahead policy of each client.
+    pub readahead_policy: String,
     /// Stripe size of new files.
     pub stripe_bytes: u64,
     /// Stripes of new files.
@@ -33,6 +37,8 @@ impl Default for ClusterConfig {
             client_cache_bytes: 4 * MIB,
             ost_cache_bytes: 2 * MIB,
             nrs_policy: "fifo".into(),
+            cache_policy: "lru".into(),
+            readahead_policy: readahead::POLICY_DEFAULT.into(),
             stripe_bytes: 64 << 10,
             stripe_count: 2,
             recovery_window: Duration::from_secs(30),

@@ -243,6 +243,7 @@ impl Cluster {
         let config = OstConfig {
             cache_bytes: self.config.ost_cache_bytes,
             nrs_policy: self.config.nrs_policy.clone(),
+            cache_policy: self.config.cache_policy.clone(),
             ..OstConfig::default()
         };
         async move {
@@ -258,6 +259,8 @@ impl Cluster {
             key: self.key.clone(),
             client: identity,
             cache_bytes: self.config.client_cache_bytes,
+            cache_policy: self.config.cache_policy.clone(),
+            readahead_policy: self.config.readahead_policy.clone(),
             dirty_bytes_max: (self.config.client_cache_bytes / 2).max(MIB),
             ..ClientConfig::new(self.mds_nid())
         };

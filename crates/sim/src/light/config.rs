@@ -1,5 +1,6 @@
 //! Everything a light world is built from, in plain units. Filled from a scenario's parameters; no defaults here but
 //! paper 001's case in [`LightConfig::paper001`].
+use super::reader::Reading;
 use crate::hw::{AllocKind, DiskProfile, ElevatorConfig};
 use nrs::NrsConfig;
 
@@ -77,6 +78,8 @@ pub struct LightConfig {
     pub operation: Operation,
     /// RPCs in flight per client and OST.
     pub rpcs_in_flight: u32,
+    /// Read call by call through the readahead room; `None`: a window over the records, in order.
+    pub reading: Option<Reading>,
     /// Grants.
     pub credits: Credits,
     /// Client `i` starts at `i` times this.
@@ -104,6 +107,8 @@ pub struct LightConfig {
     /// Transfers through one NIC queue for it. `false`: each takes its own time at full rate, as in the calibrated
     /// model of paper 001, where the network is never the bottleneck.
     pub nic_queue: bool,
+    /// Bytes per second that the switch carries in each direction, of all transfers together; 0: as many as come.
+    pub switch_rate: f64,
     /// A request or a reply is lost with this probability.
     pub loss: f64,
     /// A client sends again after this long without a reply.
@@ -123,10 +128,21 @@ pub struct LightConfig {
 }
 
 impl LightConfig {
-    /// Whether OSTs have something in common: clients whose NICs make their files' stripes wait for each other.
+    /// Whether OSTs have something in common: a switch that is narrow, or clients whose NICs make their files' stripes
+    /// wait for each other.
     #[must_use]
-    pub fn shares_nics(&self) -> bool {
-        self.nic_queue && self.stripe_count > 1
+    pub fn shares_network(&self) -> bool {
+        self.switch_rate > 0.0 || self.nic_queue && self.stripe_count > 1
+    }
+    /// Nanoseconds that a transfer keeps a NIC.
+    #[must_use]
+    pub fn nic_ns(&self) -> u64 {
+        (self.transfer_bytes as f64 * (1e9 / self.nic_rate)) as u64
+    }
+    /// Nanoseconds that a transfer keeps the switch.
+    #[must_use]
+    pub fn switch_ns(&self) -> u64 {
+        if self.switch_rate > 0.0 { (self.transfer_bytes as f64 * 1e9 / self.switch_rate) as u64 } else { 0 }
     }
     /// Requests of one flow (a client's file on one OST).
     #[must_use]
@@ -151,6 +167,7 @@ impl LightConfig {
             transfer_bytes: 1 << 20,
             operation: Operation::Write,
             rpcs_in_flight: 8,
+            reading: None,
             credits: Credits::Constant,
             start_skew_ns: 5_000,
             start_spread_ns: 0,
@@ -164,6 +181,7 @@ impl LightConfig {
             latency_ns: 26_000,
             nic_rate: 1e9,
             nic_queue: false,
+            switch_rate: 0.0,
             loss: 0.0,
             resend_ns: 1_000_000_000,
             disk: DiskProfile::named("paper001").expect("a profile of the table"),

@@ -10,11 +10,13 @@ mod config;
 mod flow;
 mod lanes;
 mod params;
+mod reader;
 mod run;
 mod stats;
 mod world;
 
 pub use config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
 pub(crate) use params::elevator_from;
+pub use reader::{ReadStats, Reading};
 pub use run::{LightOutcome, Progress, run};
 pub use stats::Stats;

@@ -1,5 +1,6 @@
 //! From a scenario's parameters to a light world's configuration.
 use super::config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
+use super::reader::Reading;
 use crate::hw::{AllocKind, DiskProfile, ElevatorConfig, ElevatorKind};
 use crate::scenario::{Params, parse_outages};
 use nrs::NrsConfig;
@@ -39,6 +40,7 @@ impl LightConfig {
             transfer_bytes: params.size("transfer_size_bytes"),
             operation: if params.text("operation") == "read" { Operation::Read } else { Operation::Write },
             rpcs_in_flight: params.int("client.max_rpcs_in_flight") as u32,
+            reading: reading(params, stripe_count)?,
             credits: match params.int("oss.credit_target") {
                 0 => Credits::Constant,
                 n => Credits::Target(n as u32),
@@ -59,6 +61,7 @@ impl LightConfig {
             latency_ns: ns("net.latency_us", 1e3),
             nic_rate: params.float("net.nic_mb_per_s") * 1e6,
             nic_queue: params.flag("net.nic_queue"),
+            switch_rate: params.float("net.switch_mb_per_s") * 1e6,
             loss: params.float("net.loss"),
             resend_ns: ns("client.resend_after_ms", 1e6),
             disk: DiskProfile::named(params.text("disk.profile"))?,
@@ -69,6 +72,21 @@ impl LightConfig {
             partition: params.flag("engine.partition"),
         })
     }
+}
+
+fn reading(params: &Params, stripe_count: u32) -> Result<Option<Reading>, String> {
+    if !params.flag("client.readahead") {
+        return Ok(None);
+    }
+    if params.text("operation") != "read" || stripe_count != 1 {
+        return Err("client.readahead = true needs operation = read and stripe_count = 1".to_string());
+    }
+    let mut config = readahead::Config::default();
+    for (key, value) in params.below("readahead.").filter(|(k, _)| *k != "policy") {
+        config.set(key, value).map_err(|e| e.to_string())?;
+    }
+    let policy = params.text("readahead.policy").to_string();
+    Ok(Some(Reading { policy, config, io_bytes: params.size("reader.io_bytes") }))
 }
 
 /// The elevator that `params` describe.

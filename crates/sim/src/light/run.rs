@@ -1,6 +1,8 @@
 //! Running a light world: flows are placed, what does not interact is parted, results are put together.
 use super::config::{Credits, LightConfig, Operation, Placement};
 use super::flow::Flow;
+#[cfg(test)]
+use super::reader::Reading;
 use super::stats::Stats;
 use super::world::World;
 use crate::metrics::{Metrics, StateHash};
@@ -39,7 +41,7 @@ const PROGRESS_EVERY: u64 = 1 << 18;
 /// Runs a world to its end.
 pub fn run(config: &LightConfig, progress: &mut dyn FnMut(Progress)) -> LightOutcome {
     let placed = place(config);
-    let parted = config.partition && config.stripe_count == 1;
+    let parted = config.partition && config.stripe_count == 1 && !config.shares_network();
     let mut total = Totals::default();
     if parted {
         for ost in 0..config.oss_count {
@@ -220,6 +222,40 @@ mod tests {
             assert_eq!(o.stats.bytes[0], 64 * (4 << 20));
             assert_eq!(o.stats.store.bytes, 64 * (4 << 20));
         }
+    }
+
+    #[test]
+    fn a_narrow_switch_holds_all_transfers_to_its_rate() {
+        for operation in [Operation::Write, Operation::Read] {
+            let run = |switch_rate| quiet(&LightConfig { switch_rate, operation, ..small("fifo") });
+            let (free, wide, narrow) = (run(0.0), run(1e12), run(50e6));
+            let slower = wide.virtual_ns as f64 / free.virtual_ns as f64;
+            assert!((1.0..1.001).contains(&slower), "a switch that is never the bottleneck: {slower}");
+            let at_least = 64.0 * f64::from(4 << 20) / 50e6;
+            let took = narrow.virtual_ns as f64 / 1e9;
+            assert!((at_least..at_least * 1.02).contains(&took), "{took} s, not {at_least}");
+            assert!(free.virtual_ns * 2 < narrow.virtual_ns);
+            assert_eq!(narrow.stats.bytes[0], 64 * (4 << 20));
+            assert_eq!(narrow, run(50e6));
+        }
+    }
+
+    #[test]
+    fn light_clients_read_through_the_readahead_room() {
+        let read = |policy: &str| {
+            let reading = Some(Reading { policy: policy.into(), config: Default::default(), io_bytes: 64 << 10 });
+            let config = LightConfig { operation: Operation::Read, reading, ..small("obrr") };
+            let o = quiet(&config);
+            assert_eq!((o.stats.bytes[0], o.stats.reads.calls), (64 * (4 << 20), 64 * 64), "{policy}");
+            assert_eq!(o, quiet(&config), "{policy}");
+            let whole = quiet(&LightConfig { partition: false, ..config });
+            assert_eq!((o.hash, &o.metrics), (whole.hash, &whole.metrics), "{policy}");
+            o
+        };
+        let (none, parallel) = (read("none"), read("parallel"));
+        assert_eq!(none.stats.reads.waited, 64 * 4, "every record is waited for");
+        assert!(parallel.stats.reads.waited < none.stats.reads.waited);
+        assert!(parallel.virtual_ns < none.virtual_ns && parallel.stats.queue_max.0 > none.stats.queue_max.0);
     }
 
     #[test]

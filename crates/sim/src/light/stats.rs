@@ -1,4 +1,5 @@
 //! What a light world counts, and the metrics made of it.
+use super::reader::ReadStats;
 use crate::metrics::{Histogram, Metrics};
 use crate::ost::{SIZE_CLASSES, StoreStats, size_class_name};
 
@@ -46,6 +47,8 @@ pub struct Stats {
     pub expired: u64,
     /// Requests or replies that had to be sent again.
     pub resent: u64,
+    /// Calls of programs that read through the readahead room.
+    pub reads: ReadStats,
     /// What the disks did.
     pub store: StoreStats,
     /// Per second, when recorded.
@@ -73,6 +76,8 @@ impl Stats {
         keep_max(&mut self.expiry_max, other.expiry_max);
         self.expired += other.expired;
         self.resent += other.resent;
+        self.reads.calls += other.reads.calls;
+        self.reads.waited += other.reads.waited;
         self.store.add(&other.store);
         for (i, s) in other.seconds.iter().enumerate() {
             let mine = self.second(i as u64 * 1_000_000_000);
@@ -115,6 +120,10 @@ impl Stats {
             if self.response[k].count() > 0 {
                 m.push_times(kind, &self.response[k]);
             }
+        }
+        if self.reads.calls > 0 {
+            m.push("reads", "calls", self.reads.calls as f64);
+            m.push("blocked_share", "share", self.reads.waited as f64 / self.reads.calls as f64);
         }
         if self.resent > 0 {
             m.push("resent", "requests", self.resent as f64);

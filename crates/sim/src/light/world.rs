@@ -4,6 +4,7 @@
 use super::config::{Credits, LightConfig, Operation, Urgent};
 use super::flow::Flow;
 use super::lanes::Lanes;
+use super::reader::Reader;
 use super::stats::{Stats, keep_max};
 use crate::hw::{Access, Allocator};
 use crate::metrics::StateHash;
@@ -27,6 +28,10 @@ pub(super) enum Event {
     Bulk { ost: u32, req: u32 },
     /// A throttling policy may have something.
     Wake { ost: u32 },
+    /// A program that reads goes on.
+    Step { flow: u32 },
+    /// A record reaches a program that reads.
+    Here { flow: u32, rpc: u32 },
     /// A reply that was lost reaches its client after all.
     Late { flow: u32, rpc: u32 },
     /// An OST goes down.
@@ -107,9 +112,16 @@ pub(super) struct World<'a> {
     pub stats: Stats,
     operation: Operation,
     begin: u64,
-    nic_ns_per_byte: f64,
+    /// When the switch is free, towards clients and towards OSTs.
+    switch: [u64; 2],
+    nic_ns: u64,
+    switch_ns: u64,
     produce_ns: f64,
+    /// Records in a call of a program that reads.
+    call_share: f64,
     scratch: Vec<u32>,
+    /// Of flows whose clients read through the readahead room.
+    readers: BTreeMap<u32, Reader>,
     /// When requests that had to be sent again were sent first.
     first_sent: BTreeMap<(u32, u32), u64>,
 }
@@ -119,7 +131,7 @@ impl<'a> World<'a> {
     pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
         let clients = if config.stripe_count > 1 { config.clients as usize + 1 } else { flows.len() };
         World {
-            queue: Lanes::new(osts, config.shares_nics()),
+            queue: Lanes::new(osts, config.shares_network()),
             osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
             flows,
             first_ost,
@@ -127,13 +139,17 @@ impl<'a> World<'a> {
             stats: Stats::default(),
             operation: config.operation,
             begin: 0,
-            nic_ns_per_byte: 1e9 / config.nic_rate,
+            switch: [0; 2],
+            nic_ns: config.nic_ns(),
+            switch_ns: config.switch_ns(),
             produce_ns: if config.produce_rate > 0.0 {
                 config.transfer_bytes as f64 * 1e9 / config.produce_rate
             } else {
                 0.0
             },
+            call_share: config.reading.as_ref().map_or(0.0, |r| r.io_bytes as f64 / config.transfer_bytes as f64),
             scratch: Vec::new(),
+            readers: BTreeMap::new(),
             first_sent: BTreeMap::new(),
             config,
         }
@@ -148,13 +164,20 @@ impl<'a> World<'a> {
             ost.store.reset_stats();
             ost.flows_active = 0;
         }
+        let config = self.config;
         for f in 0..self.flows.len() {
             let flow = &mut self.flows[f];
             (flow.next, flow.done, flow.in_flight) = (0, 0, 0);
             self.osts[(flow.ost - self.first_ost) as usize].flows_active += u32::from(!flow.urgent);
+            if let Some(reading) = config.reading.as_ref().filter(|_| operation == Operation::Read && !flow.urgent) {
+                let reader = Reader::new(reading, config.file_bytes, config.transfer_bytes);
+                self.readers.insert(f as u32, reader);
+                self.queue.at(flow.ost - self.first_ost, self.begin + flow.start, Event::Step { flow: f as u32 });
+                continue;
+            }
             self.send(f as u32, self.begin);
         }
-        for down in &self.config.down {
+        for down in &config.down {
             let (from, until) = (self.begin + down.from_ns, self.begin + down.to_ns);
             if (self.first_ost..self.first_ost + self.osts.len() as u32).contains(&down.ost) {
                 let ost = down.ost - self.first_ost;
@@ -183,6 +206,10 @@ impl<'a> World<'a> {
             let stats = ost.store.stats();
             self.stats.store.add(&stats);
         }
+        for reader in self.readers.values() {
+            self.stats.reads.calls += reader.stats.calls;
+            self.stats.reads.waited += reader.stats.waited;
+        }
         self.stats.end = self.stats.end.max(self.begin);
     }
 
@@ -202,6 +229,8 @@ impl<'a> World<'a> {
                 self.osts[ost as usize].wake_at = u64::MAX;
                 self.pump_window(now, ost);
             }
+            Event::Step { flow } => self.on_step(now, flow),
+            Event::Here { flow, rpc } => self.on_record(now, flow, rpc),
             Event::Late { flow, rpc } => self.on_reply(now, flow, rpc, now),
             Event::Down { ost, until } => self.on_down(now, ost, until),
         }
@@ -282,7 +311,7 @@ impl<'a> World<'a> {
     /// Hands to the store what the dispatch window allows.
     fn pump_window(&mut self, now: u64, o: u32) {
         let config = self.config;
-        let bulk_ns = (config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
+        let (nic_ns, switch_ns) = (self.nic_ns, self.switch_ns);
         let ost = &mut self.osts[o as usize];
         while let Some(id) = ost.pipeline.next_dispatch(Instant(now)) {
             let request = *ost.pipeline.job(id);
@@ -291,14 +320,8 @@ impl<'a> World<'a> {
             let ready = if self.operation == Operation::Write {
                 let flow = &self.flows[request.flow as usize];
                 let client = if config.stripe_count > 1 { flow.client } else { request.flow };
-                let nic = &mut self.clients_nic[client as usize][1];
-                let mut start = now + config.latency_ns;
-                if config.nic_queue {
-                    start = start.max(ost.nic[0]).max(*nic);
-                    ost.nic[0] = start + bulk_ns;
-                    *nic = start + bulk_ns;
-                }
-                start + bulk_ns + config.latency_ns
+                let nics = config.nic_queue.then_some([&mut self.clients_nic[client as usize][1], &mut ost.nic[0]]);
+                transfer(now + config.latency_ns, nic_ns, nics, switch_ns, &mut self.switch[1]) + config.latency_ns
             } else {
                 now
             };
@@ -369,17 +392,11 @@ impl<'a> World<'a> {
     }
 
     fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
-        let bulk_ns = (self.config.transfer_bytes as f64 * self.nic_ns_per_byte) as u64;
         let ost = &mut self.osts[o as usize];
         let f = ost.pipeline.job(RequestId(req)).flow;
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
-        let nic = &mut self.clients_nic[client as usize][0];
-        let mut end = now + bulk_ns;
-        if self.config.nic_queue {
-            end = now.max(ost.nic[1]).max(*nic) + bulk_ns;
-            ost.nic[1] = end;
-            *nic = end;
-        }
+        let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], &mut ost.nic[1]]);
+        let end = transfer(now, self.nic_ns, nics, self.switch_ns, &mut self.switch[0]);
         self.queue.at(o, end, Event::Bulk { ost: o, req });
     }
 
@@ -419,7 +436,8 @@ impl<'a> World<'a> {
         let again = if self.first_sent.is_empty() { None } else { self.first_sent.remove(&(f, rpc)) };
         let sent = again.unwrap_or(sent);
         let flow = &mut self.flows[f as usize];
-        flow.in_flight -= 1;
+        let reads = !self.readers.is_empty() && self.readers.contains_key(&f);
+        flow.in_flight -= u32::from(!reads);
         flow.done += 1;
         let kind = usize::from(flow.urgent);
         if flow.is_done() && !flow.urgent {
@@ -442,8 +460,45 @@ impl<'a> World<'a> {
                 second.response_sum.1 += 1;
             }
         }
+        if reads {
+            let ost = flow.ost - self.first_ost;
+            return self.queue.at(ost, at, Event::Here { flow: f, rpc });
+        }
         let think = if kind == 1 { self.config.urgent.map_or(0, |u| u.think_ns) } else { 0 };
         self.send(f, at + think);
+    }
+
+    fn on_record(&mut self, now: u64, f: u32, rpc: u32) {
+        self.flows[f as usize].in_flight -= 1;
+        let reader = self.readers.get_mut(&f).expect("only flows that read are told of records");
+        if reader.on_record(rpc) {
+            self.on_step(now, f);
+        } else {
+            self.send_read(now, f);
+        }
+    }
+
+    /// A program makes its next call; it takes a call's time to consume what came.
+    fn on_step(&mut self, now: u64, f: u32) {
+        let reader = self.readers.get_mut(&f).expect("only programs that read go on");
+        if reader.go_on() {
+            let call_ns = self.produce_ns * self.call_share;
+            let ost = self.flows[f as usize].ost - self.first_ost;
+            self.queue.at(ost, now + call_ns as u64, Event::Step { flow: f });
+        }
+        self.send_read(now, f);
+    }
+
+    fn send_read(&mut self, now: u64, f: u32) {
+        let flow = &mut self.flows[f as usize];
+        let reader = self.readers.get_mut(&f).expect("only flows that read send for records");
+        while flow.in_flight < flow.limit
+            && let Some(rpc) = reader.next()
+        {
+            flow.in_flight += 1;
+            let at = now + self.config.latency_ns;
+            self.queue.at(flow.ost - self.first_ost, at, Event::Arrive { flow: f, rpc });
+        }
     }
 
     fn count_expiry(&mut self, now: u64, request: &Request) {
@@ -473,6 +528,23 @@ impl<'a> World<'a> {
             self.queue.at(o, at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
         }
     }
+}
+
+/// When a transfer that is ready at `start` has gone through the NICs that it queues for and through the switch.
+#[inline]
+fn transfer(mut start: u64, nic_ns: u64, nics: Option<[&mut u64; 2]>, switch_ns: u64, switch: &mut u64) -> u64 {
+    if let Some([a, b]) = &nics {
+        start = start.max(**a).max(**b);
+    }
+    if switch_ns > 0 {
+        start = start.max(*switch);
+        *switch = start + switch_ns;
+    }
+    let end = start + nic_ns.max(switch_ns);
+    for nic in nics.into_iter().flatten() {
+        *nic = end;
+    }
+    end
 }
 
 /// The dynamic expiry that paper 001 gives a request arriving now: `e = lambda x sum(s_i / bw_i)` over everything queued

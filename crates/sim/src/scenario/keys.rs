@@ -91,6 +91,12 @@ static ROWS: &[Row] = &[
         meaning: "RPCs in flight per client and OST.",
     },
     Row {
+        name: "client.readahead",
+        default: "false",
+        kind: Kind::Flag,
+        meaning: "Clients read in calls of reader.io_bytes through the readahead room; false: a window over the records.",
+    },
+    Row {
         name: "client.start_skew_us",
         default: "5",
         kind: Kind::Float(0.0, 1e9),
@@ -183,6 +189,12 @@ static ROWS: &[Row] = &[
         meaning: "Transfers through one NIC wait for each other. Off in paper 001's model, whose network is never the bottleneck.",
     },
     Row {
+        name: "net.switch_mb_per_s",
+        default: "0",
+        kind: Kind::Float(0.0, 1e9),
+        meaning: "MB/s (10^6) that the switch between all nodes carries, each direction; 0: as much as comes.",
+    },
+    Row {
         name: "net.loss",
         default: "0",
         kind: Kind::Float(0.0, 0.5),
@@ -259,7 +271,7 @@ static ROWS: &[Row] = &[
         name: "cache.policy",
         default: "lru",
         kind: Kind::Checked(cache_policy),
-        meaning: "World cache: reclaim policy of client and OST caches.",
+        meaning: "Worlds cache and cluster: reclaim policy of client and OST caches.",
     },
     Row {
         name: "cache.client_bytes",
@@ -344,7 +356,7 @@ static ROWS: &[Row] = &[
         name: "readahead.policy",
         default: "parallel",
         kind: Kind::Choice(|| readahead::POLICIES.iter().map(|p| p.name.to_string()).collect()),
-        meaning: "World readahead: policy of every open file.",
+        meaning: "Of every open file: worlds readahead and cluster, and light clients with readahead.",
     },
     Row {
         name: "reader.count",
@@ -361,14 +373,14 @@ static ROWS: &[Row] = &[
     Row {
         name: "reader.order",
         default: "sequential",
-        kind: Kind::Choice(|| strings(&["sequential", "stride", "backward", "random"])),
-        meaning: "World readahead: order of a reader's calls.",
+        kind: Kind::Choice(|| strings(&["sequential", "stride", "backward", "interleaved", "random"])),
+        meaning: "World readahead: order of a reader's calls; interleaved are four sequential streams in turn.",
     },
     Row {
         name: "reader.io_bytes",
         default: "1M",
         kind: Kind::Size(1, 1 << 30),
-        meaning: "World readahead: bytes per call.",
+        meaning: "World readahead, and light clients with readahead: bytes per call.",
     },
     Row {
         name: "reader.skip_bytes",

@@ -31,6 +31,19 @@ pub enum WorldKind {
 }
 
 impl WorldKind {
+    /// As scenario files spell it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            WorldKind::Light => "light",
+            WorldKind::Survey => "survey",
+            WorldKind::Cache => "cache",
+            WorldKind::Readahead => "readahead",
+            WorldKind::Create => "create",
+            WorldKind::Cluster => "cluster",
+            WorldKind::Reference => "reference",
+        }
+    }
     fn named(name: &str) -> Result<WorldKind, String> {
         match name {
             "light" => Ok(WorldKind::Light),

@@ -3,13 +3,22 @@
 //!
 //! `nrs.*` and `cache.*` keys beside the policy's name are the rooms' own tables.
 use super::keys::{Kind, rows};
-use std::collections::BTreeMap;
+use std::cell::RefCell;
+use std::collections::{BTreeMap, BTreeSet};
 use types::parse_size;
 
 /// Values by key; what is not set has its default.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default)]
 pub struct Params {
     set: BTreeMap<String, String>,
+    /// Keys that were asked for.
+    read: RefCell<BTreeSet<String>>,
+}
+
+impl PartialEq for Params {
+    fn eq(&self, other: &Params) -> bool {
+        self.set == other.set
+    }
 }
 
 impl Params {
@@ -36,6 +45,9 @@ impl Params {
     /// The value of `key` as text: what was set, or its default; empty for a room's key that was not set.
     #[must_use]
     pub fn text(&self, key: &str) -> &str {
+        if !self.read.borrow().contains(key) {
+            self.read.borrow_mut().insert(key.to_string());
+        }
         match self.set.get(key) {
             Some(v) => v,
             None => rows().find(|r| r.name == key).map_or("", |r| r.default),
@@ -87,7 +99,17 @@ impl Params {
     }
     /// The keys that start with `prefix` and were set, without it.
     pub fn below<'a>(&'a self, prefix: &'a str) -> impl Iterator<Item = (&'a str, &'a str)> {
+        let is_rooms = move |k: &str| k.starts_with(prefix) && rows().all(|r| r.name != k);
+        self.read.borrow_mut().extend(self.set.keys().filter(|k| is_rooms(k)).cloned());
         self.changed().filter_map(move |(k, v)| k.strip_prefix(prefix).map(|k| (k, v)))
+    }
+    /// The keys that were set and that `reader` does not ask for.
+    #[must_use]
+    pub fn unread_by(&self, reader: impl FnOnce(&Params)) -> Vec<String> {
+        let fresh = Params { set: self.set.clone(), read: RefCell::default() };
+        reader(&fresh);
+        let read = fresh.read.into_inner();
+        self.set.keys().filter(|k| !read.contains(*k)).cloned().collect()
     }
 }
 
@@ -135,7 +157,10 @@ fn unknown_key(key: &str) -> String {
         let tail = |s: &str| s.rsplit('.').next().unwrap_or(s).to_string();
         tail(name) == tail(key) || name.contains(key) || key.contains(name)
     };
-    let similar: Vec<&str> = rows().map(|r| r.name).filter(|n| close(n)).collect();
+    let mut similar: Vec<&str> = rows().map(|r| r.name).filter(|n| close(n)).collect();
+    if similar.is_empty() {
+        similar.extend(types::settings::nearest(key, rows().map(|r| r.name)));
+    }
     if similar.is_empty() {
         format!("unknown key '{key}'; `stria sim list --keys` shows all")
     } else {
@@ -153,6 +178,18 @@ pub fn keys_markdown() -> String {
     }
     for k in nrs::keys() {
         out.push_str(&format!("| `nrs.{}` | {} | {} | {} |\n", k.name, k.default, k.range, k.meaning));
+    }
+    let room = |out: &mut String, page: &str, prefix: &str| {
+        let keys = page.split("\n## Keys\n").nth(1).unwrap_or_default().lines().filter(|l| l.starts_with("| `"));
+        keys.for_each(|l| out.push_str(&format!("| `{prefix}{}\n", &l[3..])));
+    };
+    room(&mut out, &cache::reference_markdown(), "cache.");
+    for k in readahead::Config::KEYS {
+        let alias = if k.alias_mb.is_empty() { String::new() } else { format!(" Lustre: `{}`, in MiB.", k.alias_mb) };
+        out.push_str(&format!(
+            "| `readahead.{}` | {} | {}..={} | {}{alias} |\n",
+            k.key, k.default, k.min, k.max, k.meaning
+        ));
     }
     out
 }
@@ -182,11 +219,25 @@ mod tests {
     }
 
     #[test]
+    fn every_key_that_can_be_set_is_listed() {
+        let page = keys_markdown();
+        for key in rows()
+            .map(|r| r.name.to_string())
+            .chain(nrs::keys().iter().map(|k| format!("nrs.{}", k.name)))
+            .chain(cache::CacheConfig::KEYS.iter().map(|k| format!("cache.{k}")))
+            .chain(readahead::Config::KEYS.iter().map(|k| format!("readahead.{}", k.key)))
+        {
+            assert!(page.lines().any(|l| l.starts_with(&format!("| `{key}` |"))), "{key}");
+        }
+    }
+
+    #[test]
     fn a_refusal_names_key_value_and_remedy() {
         for (key, value, part) in [
             ("clients", "0", "1 to 4000000"),
             ("clients", "many", "whole number"),
             ("client", "8", "did you mean"),
+            ("clientz", "8", "did you mean clients?"),
             ("nrs.policy", "fastest", "fifo"),
             ("nrs.quantum_requests", "-1", "whole number"),
             ("disk.profile", "tape", "hdd7200"),

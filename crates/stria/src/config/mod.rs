@@ -40,27 +40,10 @@ fn device_profiles() -> Vec<String> {
 
 /// The refusal of an unknown key, with the nearest known one.
 pub(crate) fn unknown(key: &str) -> String {
-    let near = ROWS.iter().map(|r| (distance(key, r.key), r.key)).min();
-    match near {
-        Some((d, near)) if d <= 2 + key.len() / 4 => format!("unknown key '{key}': did you mean '{near}'?"),
-        _ => format!("unknown key '{key}': 'stria config explain' lists all keys"),
+    match types::settings::nearest(key, ROWS.iter().map(|r| r.key)) {
+        Some(near) => format!("unknown key '{key}': did you mean '{near}'?"),
+        None => format!("unknown key '{key}': 'stria config explain' lists all keys"),
     }
-}
-
-/// Edits (insert, delete, replace) between two words.
-fn distance(a: &str, b: &str) -> usize {
-    let b: Vec<char> = b.chars().collect();
-    let mut row: Vec<usize> = (0..=b.len()).collect();
-    for (i, ca) in a.chars().enumerate() {
-        let mut corner = row[0];
-        row[0] = i + 1;
-        for (j, cb) in b.iter().enumerate() {
-            let replace = corner + usize::from(ca != *cb);
-            corner = row[j + 1];
-            row[j + 1] = replace.min(row[j] + 1).min(corner + 1);
-        }
-    }
-    row[b.len()]
 }
 
 impl Config {

@@ -1,0 +1,179 @@
+//! A light client that reads as a program does, call by call, through the readahead room: what its window of RPCs fetches
+//! is what the calls miss and what the policy asks for ahead of them.
+//!
+//! One record of the flow is one RPC and stays once it came: caches are not the subject here (world `cache`).
+use readahead::record::{Call, apply};
+use readahead::{Budget, Config, Facts, FileReadahead, Plan};
+use std::collections::VecDeque;
+use types::{Extent, PAGE_BYTES};
+
+/// How light clients read.
+#[derive(Clone, PartialEq, Debug)]
+pub struct Reading {
+    /// Policy by name.
+    pub policy: String,
+    /// Its configuration.
+    pub config: Config,
+    /// Bytes per call.
+    pub io_bytes: u64,
+}
+
+/// What a client's reads have cost.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ReadStats {
+    /// Calls.
+    pub calls: u64,
+    /// Calls that had to wait.
+    pub waited: u64,
+}
+
+/// One client's file, being read.
+pub(super) struct Reader {
+    file: FileReadahead,
+    budget: Budget,
+    plan: Plan,
+    facts: Facts,
+    io_bytes: u64,
+    record_bytes: u64,
+    /// How far the program is.
+    position: u64,
+    /// The call in progress has been begun, and waits for records.
+    waiting: bool,
+    asked: Vec<bool>,
+    here: Vec<bool>,
+    /// Records to be sent for.
+    queue: VecDeque<u32>,
+    pub stats: ReadStats,
+}
+
+impl Reader {
+    /// A file of `bytes` bytes that an RPC brings `record_bytes` of.
+    pub fn new(reading: &Reading, bytes: u64, record_bytes: u64) -> Reader {
+        let records = bytes.div_ceil(record_bytes) as usize;
+        let rpc_bytes = (record_bytes / PAGE_BYTES as u64).max(1) * PAGE_BYTES as u64;
+        Reader {
+            file: FileReadahead::new(&reading.policy, &reading.config).expect("checked with the scenario"),
+            budget: Budget::new(reading.config.budget_bytes_max),
+            plan: Plan::default(),
+            facts: Facts { file_size: bytes, stripe_size: 0, rpc_bytes, lock: Extent::ALL },
+            io_bytes: reading.io_bytes,
+            record_bytes,
+            position: 0,
+            waiting: false,
+            asked: vec![false; records],
+            here: vec![false; records],
+            queue: VecDeque::new(),
+            stats: ReadStats::default(),
+        }
+    }
+
+    /// The program makes its next call, or goes on with the one that waits. Whether that call is complete now: the
+    /// program is busy with its bytes then, and goes on after that.
+    pub fn go_on(&mut self) -> bool {
+        let call = Extent::at(self.position, self.io_bytes.min(self.facts.file_size - self.position));
+        if call.is_empty() {
+            return false;
+        }
+        if !self.waiting {
+            self.stats.calls += 1;
+            self.ask(Call::Read(call));
+        }
+        if let Some(missing) = self.missing(call) {
+            if !self.waiting {
+                self.waiting = true;
+                self.stats.waited += 1;
+                self.wait_for(missing);
+            }
+            return false;
+        }
+        self.waiting = false;
+        self.position = call.end;
+        self.ask(Call::Progress(call));
+        true
+    }
+
+    /// A record came. Whether the program waited for one.
+    pub fn on_record(&mut self, record: u32) -> bool {
+        self.here[record as usize] = true;
+        self.waiting
+    }
+
+    /// The next record to send for.
+    pub fn next(&mut self) -> Option<u32> {
+        self.queue.pop_front()
+    }
+
+    /// From the first to the last byte of a call that is not here.
+    fn missing(&self, call: Extent) -> Option<Extent> {
+        let absent = |r: &usize| !self.here[*r];
+        let (first, last) = (self.records(call).find(absent)?, self.records(call).rfind(absent)?);
+        let bytes = Extent::new(first as u64 * self.record_bytes, (last as u64 + 1) * self.record_bytes);
+        bytes.intersect(&call)
+    }
+
+    /// A call needs records: nobody has sent for some of them, or all are on their way.
+    fn wait_for(&mut self, missing: Extent) {
+        let needed: Vec<usize> = self.records(missing).filter(|r| !self.asked[*r]).collect();
+        if needed.is_empty() {
+            return self.ask(Call::Blocked);
+        }
+        for record in needed.into_iter().rev() {
+            self.asked[record] = true;
+            self.queue.push_front(record as u32);
+        }
+        self.ask(Call::Miss(missing));
+    }
+
+    fn ask(&mut self, call: Call) {
+        apply(call, &mut self.file, &self.facts, &mut self.budget, &mut self.plan);
+        let plan = core::mem::take(&mut self.plan);
+        for extent in plan.sync.iter().chain(&plan.asynchronous) {
+            for record in self.records(*extent) {
+                if !core::mem::replace(&mut self.asked[record], true) {
+                    self.queue.push_back(record as u32);
+                }
+            }
+        }
+        self.plan = plan;
+    }
+
+    fn records(&self, extent: Extent) -> core::ops::Range<usize> {
+        let end = extent.end.div_ceil(self.record_bytes) as usize;
+        (extent.start / self.record_bytes) as usize..end.min(self.asked.len())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn read(policy: &str, in_flight: usize) -> (Reader, Vec<u32>) {
+        let reading = Reading { policy: policy.into(), config: Config::default(), io_bytes: 64 << 10 };
+        let mut reader = Reader::new(&reading, (8 << 20) + 5, 1 << 20);
+        let (mut order, mut flight) = (Vec::new(), VecDeque::new());
+        loop {
+            while reader.go_on() {}
+            while flight.len() < in_flight
+                && let Some(record) = reader.next()
+            {
+                flight.push_back(record);
+            }
+            let Some(record) = flight.pop_front() else { return (reader, order) };
+            order.push(record);
+            reader.on_record(record);
+        }
+    }
+
+    #[test]
+    fn every_record_is_fetched_once_under_every_policy_and_only_readahead_runs_ahead() {
+        for policy in readahead::POLICIES {
+            let (reader, mut order) = read(policy.name, 4);
+            assert_eq!(reader.position, (8 << 20) + 5, "{}", policy.name);
+            assert_eq!(reader.stats.calls, 129, "{}", policy.name);
+            order.sort_unstable();
+            assert_eq!(order, (0..9).collect::<Vec<u32>>(), "{}", policy.name);
+        }
+        assert_eq!(read("none", 4).0.stats.waited, 9, "one wait for each record");
+        assert!(read("parallel", 4).0.stats.waited < 9);
+    }
+}
