@@ -2,7 +2,7 @@
 //! What misses is marked as such and counted at the top.
 use crate::cli::{condition, expected, number};
 use crate::experiment::{Experiment, Outcome, peak_memory_mib};
-use crate::plot::{charts, escape};
+use crate::plot::{escape, pictures};
 use std::fmt::Write as _;
 
 const STYLE: &str = "
@@ -81,8 +81,8 @@ fn article(out: &mut String, e: &Experiment) {
     if !s.test.is_empty() {
         let _ = writeln!(out, "<p>Shown by a test of its room: <code>{}</code></p>", escape(&s.test));
     }
-    for chart in charts(e) {
-        out.push_str(&chart.svg());
+    for picture in pictures(e) {
+        out.push_str(&picture);
     }
     verdicts(out, e);
     if let Some(main) = e.main_point() {

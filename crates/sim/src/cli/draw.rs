@@ -2,7 +2,7 @@
 use super::run::{execute, selected};
 use super::{PlotArgs, ReportArgs};
 use crate::experiment::{self, Overrides};
-use crate::plot::charts;
+use crate::plot::pictures;
 use crate::report;
 use crate::scenario::{find, load, scenario_dir, scenario_files};
 use std::path::Path;
@@ -14,22 +14,22 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 /// Runs a scenario and writes its plots.
 pub(super) fn plot(a: &PlotArgs) -> Result<bool, String> {
     let e = execute(selected(&a.selection)?)?;
-    let charts = charts(&e);
-    if charts.is_empty() {
-        return Err(format!("scenario {} has no [plot]", e.scenario.id));
+    let pictures = pictures(&e);
+    if pictures.is_empty() {
+        return Err(format!("scenario {} measures nothing that could be drawn", e.scenario.id));
     }
     std::fs::create_dir_all(&a.out).map_err(|e| format!("cannot create {}: {e}", a.out.display()))?;
-    for (i, chart) in charts.iter().enumerate() {
+    for (i, picture) in pictures.iter().enumerate() {
         let suffix = if i == 0 { String::new() } else { format!("-{}", i + 1) };
         let path = a.out.join(format!("{}{suffix}.svg", e.scenario.id));
-        write(&path, &chart.svg())?;
+        write(&path, picture)?;
         super::print(&(format!("{}", path.display()) + "\n"));
     }
     Ok(true)
 }
 
 /// Runs all scenarios, or those named, and writes the page. With `--strict`, false when one misses that is
-/// not known to.
+/// not known to, or cannot be judged.
 pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
     let dir = a.dir.clone().unwrap_or_else(scenario_dir);
     let mut files = scenario_files(&dir);
@@ -52,6 +52,7 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
                     "not judged"
                 }
             }
+            (true, _) if !e.all_measured() => "NOT MEASURED",
             (true, _) => "holds",
             (false, true) => "misses, known",
             (false, false) => "MISSES",
@@ -62,5 +63,5 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
     }
     write(&a.out, &report::html(&experiments))?;
     super::print(&(format!("{}", a.out.display()) + "\n"));
-    Ok(!a.strict || experiments.iter().all(experiment::Experiment::as_known))
+    Ok(!a.strict || experiments.iter().all(|e| e.as_known() && e.all_measured()))
 }

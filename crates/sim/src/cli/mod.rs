@@ -111,7 +111,7 @@ pub struct ReportArgs {
     /// The small forms that continuous integration runs
     #[arg(long)]
     pub smoke: bool,
-    /// Fail when an expectation misses that is not marked as a known miss
+    /// Fail when an expectation misses that is not marked as a known miss, or cannot be judged
     #[arg(long)]
     pub strict: bool,
 }

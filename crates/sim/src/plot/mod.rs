@@ -1,6 +1,7 @@
 //! Plots: an experiment's points, with the paper's values over them, as SVG that stands alone.
 //!
-//! Decides what is drawn (from a scenario's `[plot]`); how it looks is in `svg`.
+//! Decides what is drawn (from a scenario's `[plot]`, else its expectations); how it looks is in `svg` and `bounds`.
+mod bounds;
 mod svg;
 
 pub(crate) use svg::escape;
@@ -8,6 +9,16 @@ pub use svg::{Chart, Series, Tick};
 
 use crate::experiment::{Experiment, Point};
 use crate::scenario::{Expect, Plot};
+
+/// The experiment's pictures as SVG: the charts that its scenario asks for, else its expectations.
+#[must_use]
+pub fn pictures(e: &Experiment) -> Vec<String> {
+    let charts = charts(e);
+    if charts.is_empty() {
+        return bounds::bounds(e).into_iter().collect();
+    }
+    charts.iter().map(Chart::svg).collect()
+}
 
 /// The charts that a scenario asks for.
 #[must_use]
@@ -107,5 +118,18 @@ mod tests {
         let svg = chart.svg();
         assert!(svg.contains("a &lt; b") && svg.contains("512K") && svg.ends_with("</svg>\n"));
         assert_eq!(svg.matches('<').count(), svg.matches('>').count());
+    }
+
+    #[test]
+    fn an_experiment_without_a_plot_shows_its_expectations() {
+        let picture = |tail: &str| {
+            let head = "id='T'\ntitle='a < b'\nsource='s'\n[params]\nclients=4\noss_count=1\nfile_bytes='2M'\n";
+            pictures(&run(parse("x", &format!("{head}{tail}")).unwrap(), &mut |_, _, _| {}).unwrap())
+        };
+        let expect = "[[expect]]\nmetric='makespan_s'\n";
+        let shown = picture(&format!("{expect}min=0\nmax=99\nvalue=1\n{expect}min=1000\n{expect}max=1e-9\n"));
+        assert_eq!((shown.len(), shown[0].matches("<circle").count()), (1, 3));
+        assert_eq!((shown[0].matches("#b91c1c").count(), shown[0].matches("dasharray").count()), (4, 1));
+        assert!(picture("[[expect]]\nmetric='nothing'\nmin=0\n").is_empty());
     }
 }

@@ -42,13 +42,17 @@ pub struct Chart {
 }
 
 const WIDTH: f64 = 760.0;
-const HEIGHT: f64 = 430.0;
+/// Without what is below the axis.
+const HEIGHT: f64 = 368.0;
 const LEFT: f64 = 72.0;
 const RIGHT: f64 = 24.0;
 const TOP: f64 = 52.0;
-const BOTTOM: f64 = 62.0;
+/// Line height of the legend.
+const LINE: f64 = 18.0;
+/// Width of a letter of 12 points, on the safe side.
+const LETTER: f64 = 6.8;
 const COLORS: [&str; 8] = ["#2563eb", "#ea580c", "#059669", "#7c3aed", "#db2777", "#0891b2", "#a16207", "#475569"];
-const STYLE: &str = "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\"";
+pub(super) const STYLE: &str = "font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\"";
 /// Points above which a line has no markers.
 const MARKERS_MAX: usize = 30;
 
@@ -67,7 +71,7 @@ impl Scale {
         LEFT + 14.0 + share * (WIDTH - LEFT - RIGHT - 28.0)
     }
     fn y(&self, v: f64) -> f64 {
-        HEIGHT - BOTTOM - v / self.y_max * (HEIGHT - TOP - BOTTOM)
+        HEIGHT - v / self.y_max * (HEIGHT - TOP)
     }
 }
 
@@ -84,22 +88,27 @@ impl Chart {
             y_max: (y_top * 1.06 / step).ceil() * step,
             log: self.log_x,
         };
+        let (ticks, legend) = (self.x_ticks(&scale), self.legend_places());
+        let slanted = is_crowded(&ticks, &scale);
+        let below = if slanted { 46.0 + longest(&ticks) * LETTER * 0.42 } else { 44.0 };
+        let height = HEIGHT + below + 4.0 + LINE * legend.last().map_or(0.0, |l| l.1 + 1.0);
         let mut out = format!(
-            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {HEIGHT}\" width=\"{WIDTH}\" height=\"{HEIGHT}\" role=\"img\" {STYLE}>\n<title>{}</title>\n<rect width=\"{WIDTH}\" height=\"{HEIGHT}\" rx=\"8\" fill=\"#ffffff\"/>\n",
+            "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height:.0}\" width=\"{WIDTH}\" height=\"{height:.0}\" role=\"img\" {STYLE}>\n<title>{}</title>\n<rect width=\"{WIDTH}\" height=\"{height:.0}\" rx=\"8\" fill=\"#ffffff\"/>\n",
             escape(&self.title)
         );
         self.axes(&mut out, &scale, step);
+        draw_ticks(&mut out, &ticks, &scale, slanted);
+        text(&mut out, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT + below - 6.0, "middle", 13.0, "#334155", &self.x_label);
         for s in &self.series {
             line(&mut out, s, &scale);
         }
-        self.legend(&mut out);
+        self.legend(&mut out, &legend, HEIGHT + below + 16.0);
         out.push_str("</svg>\n");
         out
     }
 
     fn axes(&self, out: &mut String, scale: &Scale, step: f64) {
-        text(out, LEFT, 26.0, "start", 15.0, "#0f172a\" font-weight=\"600", &self.title);
-        let bottom = HEIGHT - BOTTOM;
+        heading(out, LEFT, &self.title);
         let mut v = 0.0;
         while v <= scale.y_max + step / 2.0 {
             let y = scale.y(v);
@@ -108,13 +117,7 @@ impl Chart {
             text(out, LEFT - 8.0, y + 4.0, "end", 12.0, "#475569", &label(v, step));
             v += step;
         }
-        for tick in self.x_ticks(scale) {
-            let x = scale.x(tick.at);
-            let _ = writeln!(out, "<path d=\"M{x:.1} {bottom}v5\" stroke=\"#64748b\"/>");
-            text(out, x, bottom + 19.0, "middle", 12.0, "#475569", &tick.label);
-        }
-        text(out, (LEFT + WIDTH - RIGHT) / 2.0, HEIGHT - 24.0, "middle", 13.0, "#334155", &self.x_label);
-        let middle = (TOP + bottom) / 2.0;
+        let middle = (TOP + HEIGHT) / 2.0;
         let _ = writeln!(
             out,
             "<text transform=\"translate(20 {middle:.1}) rotate(-90)\" text-anchor=\"middle\" font-size=\"13\" fill=\"#334155\">{}</text>",
@@ -133,17 +136,57 @@ impl Chart {
         (first..=last).map(|i| Tick { at: i as f64 * step, label: label(i as f64 * step, step) }).collect()
     }
 
-    fn legend(&self, out: &mut String) {
-        let mut x = LEFT;
+    /// Where each legend entry stands: x, line.
+    fn legend_places(&self) -> Vec<(f64, f64)> {
+        let (mut x, mut line, mut places) = (LEFT, 0.0, Vec::new());
         for s in self.series.iter().filter(|s| !s.points.is_empty()) {
+            let width = 46.0 + LETTER * s.name.chars().count() as f64;
+            if x > LEFT && x + width > WIDTH {
+                (x, line) = (LEFT, line + 1.0);
+            }
+            places.push((x, line));
+            x += width;
+        }
+        places
+    }
+
+    fn legend(&self, out: &mut String, places: &[(f64, f64)], top: f64) {
+        for (s, (x, line)) in self.series.iter().filter(|s| !s.points.is_empty()).zip(places) {
             let color = COLORS[s.color % COLORS.len()];
             let dash = if s.paper { " stroke-dasharray=\"5 4\"" } else { "" };
-            let y = HEIGHT - 8.0;
+            let y = top + line * LINE;
             let _ =
                 writeln!(out, "<path d=\"M{x:.1} {:.1}h22\" stroke=\"{color}\" stroke-width=\"2.2\"{dash}/>", y - 4.0);
             marker(out, x + 11.0, y - 4.0, color, s.paper);
             text(out, x + 28.0, y, "start", 12.0, "#334155", &s.name);
-            x += 46.0 + 6.6 * s.name.chars().count() as f64;
+        }
+    }
+}
+
+fn longest(ticks: &[Tick]) -> f64 {
+    ticks.iter().map(|t| t.label.chars().count()).max().unwrap_or(0) as f64
+}
+
+/// Whether neighbouring labels would touch.
+fn is_crowded(ticks: &[Tick], scale: &Scale) -> bool {
+    let width = |t: &Tick| LETTER * t.label.chars().count() as f64;
+    ticks.windows(2).any(|t| (scale.x(t[1].at) - scale.x(t[0].at)).abs() < (width(&t[0]) + width(&t[1])) / 2.0 + 8.0)
+}
+
+fn draw_ticks(out: &mut String, ticks: &[Tick], scale: &Scale, slanted: bool) {
+    for tick in ticks {
+        let x = scale.x(tick.at);
+        let _ = writeln!(out, "<path d=\"M{x:.1} {HEIGHT}v5\" stroke=\"#64748b\"/>");
+        if slanted {
+            let _ = writeln!(
+                out,
+                "<text transform=\"translate({:.1} {}) rotate(-25)\" text-anchor=\"end\" font-size=\"12\" fill=\"#475569\">{}</text>",
+                x + 6.0,
+                HEIGHT + 17.0,
+                escape(&tick.label)
+            );
+        } else {
+            text(out, x, HEIGHT + 19.0, "middle", 12.0, "#475569", &tick.label);
         }
     }
 }
@@ -175,12 +218,18 @@ fn marker(out: &mut String, x: f64, y: f64, color: &str, hollow: bool) {
     );
 }
 
-fn text(out: &mut String, x: f64, y: f64, anchor: &str, size: f64, color: &str, content: &str) {
+pub(super) fn text(out: &mut String, x: f64, y: f64, anchor: &str, size: f64, color: &str, content: &str) {
     let content = escape(content);
     let _ = writeln!(
         out,
         "<text x=\"{x:.1}\" y=\"{y:.1}\" text-anchor=\"{anchor}\" font-size=\"{size}\" fill=\"{color}\">{content}</text>"
     );
+}
+
+/// The title, as large as it fits beside `x`.
+pub(super) fn heading(out: &mut String, x: f64, title: &str) {
+    let size = ((WIDTH - x - RIGHT) / (0.6 * title.chars().count().max(1) as f64)).min(15.0);
+    text(out, x, 26.0, "start", (size * 2.0).floor() / 2.0, "#0f172a\" font-weight=\"600", title);
 }
 
 /// 1, 2 or 5 times a power of ten, at least `raw`.
@@ -220,7 +269,7 @@ mod tests {
         for pair in path.split('"').next().unwrap().split('L') {
             let (x, y) = pair.split_once(' ').unwrap();
             let (x, y): (f64, f64) = (x.parse().unwrap(), y.parse().unwrap());
-            assert!((LEFT..=WIDTH - RIGHT).contains(&x) && (TOP..=HEIGHT - BOTTOM).contains(&y), "{pair}");
+            assert!((LEFT..=WIDTH - RIGHT).contains(&x) && (TOP..=HEIGHT).contains(&y), "{pair}");
         }
     }
 }
