@@ -199,7 +199,7 @@ pub fn without_effect(scenario: &Scenario) -> Vec<String> {
             WorldKind::Cache => CacheWorldConfig::from_params(p).is_ok(),
             WorldKind::Readahead => ReadWorldConfig::from_params(p).is_ok(),
             WorldKind::Create => {
-                CreateWorldConfig::from_params(p);
+                let _ = CreateWorldConfig::from_params(p);
                 true
             }
             WorldKind::Cluster => RunConfig::from_params(p).is_ok(),
