@@ -401,7 +401,9 @@ fn what_a_program_says_about_its_reading_is_honoured() {
 
         let file = open(&c, "random").await;
         c.advise(&file, Hint::Random, Extent::ALL).await.unwrap();
-        assert_eq!(read_in_pieces(&c, &file, some).await, pieces, "random: nothing is read ahead");
+        // One more where the first asked for a lock that another had to give back.
+        let random = read_in_pieces(&c, &file, some).await;
+        assert!((pieces..=pieces + 1).contains(&random), "{random} requests: nothing is to be read ahead");
         c.advise(&file, Hint::Normal, Extent::ALL).await.unwrap();
         assert!(read_in_pieces(&c, &file, Extent::new(MIB, 2 * MIB)).await < pieces / 4);
 
@@ -421,7 +423,8 @@ fn what_a_program_says_about_its_reading_is_honoured() {
         assert_eq!(c.readahead_stats().willneed_bytes, 8 * MIB);
 
         let file = open(&c, "dontneed").await;
-        assert_eq!(read_in_pieces(&c, &file, some).await, pieces);
+        let requests = read_in_pieces(&c, &file, some).await;
+        assert!((pieces..=pieces + 1).contains(&requests), "{requests}");
         c.advise(&file, Hint::DontNeed, Extent::new(100, 4000)).await.unwrap();
         assert_eq!(read_in_pieces(&c, &file, some).await, 0, "a page that is needed in part stays");
         c.advise(&file, Hint::DontNeed, Extent::new(0, MIB / 2)).await.unwrap();

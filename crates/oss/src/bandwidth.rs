@@ -2,13 +2,14 @@
 //! (`nrs_bw_mb_per_s`), measured on the store itself.
 //!
 //! Source: paper 001 section 4, the bandwidths bw_i of the record-size windows, benchmarked at setup. Reads, because a
-//! write-back cache would answer for its disk; as many at a time as the dispatch window lets through.
+//! write-back cache would answer for its disk; as many at a time as the dispatch window lets through and 16 MiB hold.
+use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::frames::{Bulk, FRAME_BYTES, Segment};
 use nrs::BW_WINDOWS;
 use rt::Rt;
-use types::{Duration, Fid, FsError, KIB, MIB, ObjectId};
+use types::{Duration, Fid, FsError, KIB, MIB, ObjectId, Rng};
 use wire::crc32c;
 
 use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, ObjectStore, SizeRule, Update, pattern_page};
@@ -17,9 +18,11 @@ use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, ObjectStore, SizeRule, Upd
 const SEQ: u64 = 0x5363_7261_7463_6800;
 /// Bytes of that object, if the store has four times as many free.
 const SPAN: u64 = 128 * MIB;
-/// How long each size is read, and how often at most.
+/// How long each size is read, and how much at most.
 const SPAN_OF_TIME: Duration = Duration::from_millis(400);
-const RECORDS_MAX: u64 = 1 << 20;
+const BYTES_MAX: u64 = 256 * MIB;
+/// Bytes of memory that the records under way may take.
+const MEMORY_MAX: u64 = 16 * MIB;
 /// Bytes written at a time.
 const FILL: u64 = MIB;
 
@@ -87,11 +90,22 @@ async fn read_at_random(
 ) -> Result<u64, FsError> {
     let begin = rt.now();
     let until = begin + SPAN_OF_TIME;
+    let window = window.min((MEMORY_MAX / record) as u32).max(1);
+    let records_max = BYTES_MAX / record / u64::from(window);
+    let (places, last) = ((span / record).max(1), &Cell::new(u64::MAX - 1));
+    // Never right behind the last one: that would be streaming.
+    let next = |rng: &mut Rng| loop {
+        let place = rng.below(places);
+        if place != last.get() + 1 || places < 3 {
+            last.set(place);
+            break place;
+        }
+    };
     let worker = |i: u32| async move {
-        let mut rng = types::Rng::named(u64::from(i), "bandwidth");
+        let mut rng = Rng::named(u64::from(i), "bandwidth");
         let mut records = 0;
-        while rt.now() < until && records < RECORDS_MAX || records == 0 {
-            let first = rng.below((span / record).max(1)) * (record / BLOCK_BYTES);
+        while rt.now() < until && records < records_max || records == 0 {
+            let first = next(&mut rng) * (record / BLOCK_BYTES);
             store.read(object, BlockRange { first, count: record / BLOCK_BYTES }).await?;
             records += 1;
         }
