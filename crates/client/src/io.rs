@@ -160,8 +160,13 @@ impl Client {
     }
 
     pub(crate) fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
+        // Before the first lock nothing is known of the objects: the metadata server's word is good enough to look ahead.
+        let file_size = match file.inode.known_size() {
+            0 => file.inode.attr().size,
+            known => known,
+        };
         let facts = Facts {
-            file_size: file.inode.known_size(),
+            file_size,
             stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
             rpc_bytes: self.config.rpc_pages_max as u64 * PAGE,
             lock: Extent::ALL,

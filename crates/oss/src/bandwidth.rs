@@ -54,10 +54,10 @@ pub async fn measure(rt: &Rt, store: &Rc<dyn ObjectStore>, window: u32) -> Resul
     measured
 }
 
-/// The table as the parameter takes it, in MB/s.
+/// The table as the parameter takes it, in MB/s, within its range.
 #[must_use]
 pub fn text(table: &[u64; BW_WINDOWS]) -> String {
-    table.map(|b| format!("{:.3}", (b.max(1000)) as f64 / 1e6)).join(",")
+    table.map(|b| format!("{:.3}", b.clamp(1_000, 1_000_000_000_000) as f64 / 1e6)).join(",")
 }
 
 async fn fill(rt: &Rt, store: &Rc<dyn ObjectStore>, object: ObjectId, span: u64) -> Result<(), FsError> {

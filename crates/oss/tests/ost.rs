@@ -577,8 +577,8 @@ fn an_ost_measures_its_store_when_it_is_told_to() {
         for _ in 0..60 {
             rt.sleep(Duration::from_secs(1)).await;
         }
-        assert_ne!(now(), before);
-        assert_eq!(now().split(',').count(), 8, "{}", now());
+        // Memory takes no virtual time: as fast as can be said.
+        assert_eq!((before.as_str(), now().as_str()), ("250", "1000000"));
         ost.set_params(bw, "100").unwrap();
     });
 }
