@@ -401,9 +401,10 @@ fn what_a_program_says_about_its_reading_is_honoured() {
 
         let file = open(&c, "random").await;
         c.advise(&file, Hint::Random, Extent::ALL).await.unwrap();
-        // One more where the first asked for a lock that another had to give back.
+        let ahead = c.readahead_stats().prefetched_bytes;
         let random = read_in_pieces(&c, &file, some).await;
-        assert!((pieces..=pieces + 1).contains(&random), "{random} requests: nothing is to be read ahead");
+        assert!(random >= pieces, "{random} requests for {pieces} pieces");
+        assert_eq!(c.readahead_stats().prefetched_bytes, ahead, "nothing is read ahead");
         c.advise(&file, Hint::Normal, Extent::ALL).await.unwrap();
         assert!(read_in_pieces(&c, &file, Extent::new(MIB, 2 * MIB)).await < pieces / 4);
 
@@ -424,7 +425,7 @@ fn what_a_program_says_about_its_reading_is_honoured() {
 
         let file = open(&c, "dontneed").await;
         let requests = read_in_pieces(&c, &file, some).await;
-        assert!((pieces..=pieces + 1).contains(&requests), "{requests}");
+        assert!(requests >= pieces, "{requests}");
         c.advise(&file, Hint::DontNeed, Extent::new(100, 4000)).await.unwrap();
         assert_eq!(read_in_pieces(&c, &file, some).await, 0, "a page that is needed in part stays");
         c.advise(&file, Hint::DontNeed, Extent::new(0, MIB / 2)).await.unwrap();
