@@ -22,7 +22,7 @@ use types::Duration;
 const ROUNDS_MAX: u32 = 32;
 
 /// How long a shard looks for a request that is expected: about what waking it would take.
-const PATIENCE: Duration = Duration::from_micros(100);
+const PATIENCE: Duration = Duration::from_micros(70);
 /// Most expectations in a row that are not believed, after as many were disappointed as the logarithm of this.
 const DOUBT_MAX: u32 = 256;
 
