@@ -56,6 +56,7 @@ pub struct Client {
     pub(crate) ahead: RefCell<Ahead>,
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
+    looking_for_targets: Cell<bool>,
     losses: crate::losses::Losses,
     pub(crate) on_settings: RefCell<Option<SettingsHook>>,
 }
@@ -115,6 +116,7 @@ impl Client {
             ahead: RefCell::new(ahead),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
+            looking_for_targets: Cell::new(false),
             losses: crate::losses::Losses::default(),
             on_settings: RefCell::new(None),
             config,
@@ -170,17 +172,16 @@ impl Client {
                 self.oscs.borrow_mut().push(Osc::new(self.rt.clone(), next, Rc::downgrade(self), &self.config));
             }
             let osc = self.oscs.borrow()[index].clone();
-            if osc.import.borrow().is_some() {
-                continue;
-            }
             let nid = String::from_utf8_lossy(&entry.nid);
-            match Nid::parse(&nid) {
-                Ok(nid) => {
+            let known = osc.import.borrow().clone();
+            match (Nid::parse(&nid), known) {
+                (Ok(nid), Some(import)) => import.move_to(nid),
+                (Ok(nid), None) => {
                     let target = String::from_utf8_lossy(&entry.target).into_owned();
                     let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
                     osc.attach(Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks));
                 }
-                Err(e) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
+                (Err(e), _) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
             }
         }
         *self.map.borrow_mut() = map;
@@ -194,6 +195,20 @@ impl Client {
         let map: ConfigReply = self.mdc().ask(Op::Config, &()).await?;
         self.take_map(map);
         Ok(())
+    }
+
+    /// A target does not answer at its address: the map is asked for once more, in case it is served elsewhere now.
+    pub(crate) fn look_for_moved_targets(self: &Rc<Self>) {
+        if self.looking_for_targets.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.rt.spawn(async move {
+            if let Err(e) = me.refresh_map().await {
+                tracing::debug!("cluster map: {e}");
+            }
+            me.looking_for_targets.set(false);
+        });
     }
 
     /// Says who carries out permanent settings; those of the map are told at once.

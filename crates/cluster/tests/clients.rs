@@ -23,7 +23,7 @@ struct World {
     mds_nid: Nid,
     stores: Vec<Rc<MemoryStore>>,
     _mds: MdsRole,
-    _oss: OssRole,
+    oss: OssRole,
 }
 
 fn root() -> Cred {
@@ -49,7 +49,7 @@ impl World {
         let stores: Vec<_> = (0..osts).map(store).collect();
         let served = stores.iter().map(|s| s.clone() as Rc<dyn ObjectStore>).collect();
         let oss = start_oss(&rt, served, &oss_nid, &mds_nid, &key, window, &OstConfig::default()).unwrap();
-        World { rt, mds_nid, stores, _mds: mds, _oss: oss }
+        World { rt, mds_nid, stores, _mds: mds, oss }
     }
     async fn client(&self) -> Rc<Client> {
         join(&self.rt, ClientConfig::new(self.mds_nid.clone()), self.stores.len(), PATIENCE).await.unwrap()
@@ -635,5 +635,30 @@ fn a_client_learns_of_osts_that_joined_after_it() {
         let found = lookup(&early, Fid::ROOT, name.as_bytes()).await;
         let file = early.open(&root(), found.attr.fid, 0).await.unwrap();
         assert_eq!(early.read(&file, 0, 100).await.unwrap().to_vec(), b"bytes");
+    });
+}
+
+#[test]
+fn a_client_follows_a_target_that_comes_back_at_another_address() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt.clone(), "moves", 1, 64 * MIB).await;
+        let (c, none) = (world.client().await, ClusterKey::none());
+        let file = create(&c, Fid::ROOT, "f").await;
+        c.write(&file, 0, b"before").await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        world.oss.server.stop();
+        // Not on the target yet, and asked for again when it is back.
+        c.write(&file, 6, b" and after").await.unwrap();
+        let nid = Nid::Local("oss-moves-elsewhere".into());
+        let store: Rc<dyn ObjectStore> = world.stores[0].clone();
+        let window = Duration::from_secs(5);
+        let oss = start_oss(&rt, vec![store], &nid, &world.mds_nid, &none, window, &OstConfig::default()).unwrap();
+        register_ost(&rt, &oss.oss.osts()[0], &world.mds_nid, &none, &nid).await.unwrap();
+        let synced = rt.timeout(PATIENCE, c.fsync(&file, false)).await;
+        synced.expect("the client does not look for the target elsewhere").unwrap();
+        let other = rt.timeout(PATIENCE, world.client()).await.expect("a new client goes where the target is");
+        let found = lookup(&other, Fid::ROOT, b"f").await;
+        let again = other.open(&root(), found.attr.fid, 0).await.unwrap();
+        assert_eq!(other.read(&again, 0, 100).await.unwrap().to_vec(), b"before and after");
     });
 }

@@ -46,6 +46,8 @@ pub trait Callbacks: 'static {
     fn on_state_replayed(&self, _op: Op, _request: &[u8], _answer: Result<Vec<u8>, FsError>) {}
     /// Recovery is over and the session is in service again: requests that waited at the server are asked again.
     fn on_recovered(self: Rc<Self>) {}
+    /// The target was not found at its address several times in a row: it may be served elsewhere ([`Import::move_to`]).
+    fn on_unreachable(self: Rc<Self>) {}
     /// The server does not know us any more: locks, opens and unwritten data at this target are lost.
     fn on_evicted(&self) {}
     /// `last_committed` grew.
@@ -118,6 +120,7 @@ struct Replayable {
 pub struct Import {
     rt: Rt,
     config: ImportConfig,
+    nid: RefCell<Nid>,
     callbacks: RefCell<Weak<dyn Callbacks>>,
     state: Cell<ImportState>,
     changed: Event,
@@ -149,6 +152,7 @@ impl Import {
         let import = Rc::new(Import {
             heard: Cell::new(rt.now()),
             rt: rt.clone(),
+            nid: RefCell::new(config.nid.clone()),
             config,
             callbacks: RefCell::new(callbacks),
             state: Cell::new(ImportState::Connecting),
@@ -190,8 +194,15 @@ impl Import {
     }
     /// The server's address.
     #[must_use]
-    pub fn nid(&self) -> &Nid {
-        &self.config.nid
+    pub fn nid(&self) -> Nid {
+        self.nid.borrow().clone()
+    }
+    /// The target is served at `nid` from now on: the next connection goes there, with everything that waits.
+    pub fn move_to(&self, nid: Nid) {
+        let old = self.nid.replace(nid);
+        if old != *self.nid.borrow() {
+            tracing::info!(target = self.config.target, from = %old, to = %self.nid.borrow(), "moved");
+        }
     }
     /// What the server said when the session was opened.
     #[must_use]
@@ -445,3 +456,5 @@ impl Import {
 
 /// Marks requests of the recovery dialogue, which use no slot.
 const NO_SLOT: u16 = u16::MAX;
+/// Attempts to connect that fail in a row before the target's owner is told: a restart takes a few.
+const FAILURES_UNTIL_UNREACHABLE: u32 = 4;

@@ -80,6 +80,11 @@ impl Callbacks for Osc {
         self.grant.set(session.grant.saturating_sub(self.dirty.get()));
         self.changed.notify();
     }
+    fn on_unreachable(self: Rc<Self>) {
+        if let Some(client) = self.client.upgrade() {
+            client.look_for_moved_targets();
+        }
+    }
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         self.locks.replays()
     }

@@ -8,27 +8,35 @@ use types::{Duration, FsError, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Flags, Header, Op};
 
-use super::{Import, ImportState, NO_SLOT};
+use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
 use crate::auth::ClusterKey;
 use crate::incoming::Incoming;
 
 impl Import {
     pub(super) async fn run(self: Rc<Self>) {
-        let mut pause = Duration::from_millis(20);
+        let (mut pause, mut failures) = (Duration::from_millis(20), 0u32);
         while self.state.get() != ImportState::Closed {
-            match self.session_once().await {
+            let sessions = self.connects.get();
+            let end = self.session_once().await;
+            failures = if self.connects.get() == sessions { failures.saturating_add(1) } else { 0 };
+            match end {
                 Ok(()) => pause = Duration::from_millis(20),
                 Err(e) => {
                     *self.failure.borrow_mut() = Some(e.to_string());
                     self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
                     self.changed.notify();
-                    tracing::debug!(target = self.config.target, nid = %self.config.nid, "connection: {e}");
+                    tracing::debug!(target = self.config.target, nid = %self.nid.borrow(), "connection: {e}");
                 }
             }
             if self.state.get() == ImportState::Closed {
                 break;
             }
             self.set_state(ImportState::Connecting);
+            if failures >= FAILURES_UNTIL_UNREACHABLE
+                && let Some(callbacks) = self.callbacks.borrow().upgrade()
+            {
+                callbacks.on_unreachable();
+            }
             self.rt.sleep(pause).await;
             pause = (pause * 2).min(Duration::from_secs(1));
         }
@@ -36,7 +44,8 @@ impl Import {
 
     /// One connection from its handshake to its end.
     async fn session_once(self: &Rc<Self>) -> io::Result<()> {
-        let Connection { sink, mut source } = self.rt.connect(&self.config.nid).await?;
+        let nid = self.nid();
+        let Connection { sink, mut source } = self.rt.connect(&nid).await?;
         let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await;
         let session = match hello {
             Some(Ok(s)) => s,
@@ -94,7 +103,7 @@ impl Import {
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;
         if h.result() == Err(FsError::NoTarget) {
-            return Err(bad(&format!("{} has no target '{}'", self.config.nid, self.config.target)));
+            return Err(bad(&format!("{} has no target '{}'", self.nid.borrow(), self.config.target)));
         }
         h.result().map_err(|e| bad(&e.to_string()))?;
         let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
