@@ -63,9 +63,12 @@ impl Client {
     pub(crate) async fn sized(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Attr, FsError> {
         let mut attr = inode.attr();
         let regular = attr.mode & 0o170_000 == 0o100_000;
-        let ours = inode.writers.get() > 0
-            || inode.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0));
-        if regular && (attr.flags & AttrFlags::SIZE_KNOWN == 0 || ours) {
+        let known = attr.flags & AttrFlags::SIZE_KNOWN != 0;
+        let writers = inode.writers.get() > 0;
+        let ours = writers || inode.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0));
+        // Without writers the server's record holds the time of the last write, or one that was set since.
+        let told = attr.mtime;
+        if regular && (!known || ours) {
             if inode.striping().is_none() && attr.flags & AttrFlags::HAS_LAYOUT != 0 {
                 self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
                 attr = inode.attr();
@@ -77,6 +80,10 @@ impl Client {
                 attr.mtime = attr.mtime.max(now.mtime);
                 attr.ctime = attr.ctime.max(attr.mtime.min(now.mtime));
             }
+        }
+        if regular && known && !writers {
+            inode.mtime.set(UNSET);
+            attr.mtime = told;
         }
         attr.mtime = attr.mtime.max(inode.mtime.get());
         attr.ctime = attr.ctime.max(inode.mtime.get());

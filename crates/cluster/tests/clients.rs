@@ -662,3 +662,40 @@ fn a_client_follows_a_target_that_comes_back_at_another_address() {
         assert_eq!(other.read(&again, 0, 100).await.unwrap().to_vec(), b"before and after");
     });
 }
+
+#[test]
+fn a_time_that_was_set_holds_against_what_other_clients_wrote_before() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt.clone(), "times", 1, 64 * MIB).await;
+        let (a, b) = (world.client().await, world.client().await);
+        let told = wire::mdt::SetattrRequest {
+            valid: wire::mdt::SetBits::MTIME,
+            mtime: types::WallTime(5_000_000_007),
+            ..Default::default()
+        };
+        let mtime = async |c: &Rc<Client>, fid| c.getattr(&root(), fid, None).await.unwrap().attr.mtime;
+        // Written and closed; written and still open, with pages that nobody saw yet.
+        for (name, closed) in [("closed", true), ("open", false)] {
+            let file = create(&a, Fid::ROOT, name).await;
+            a.write(&file, 0, b"by the first").await.unwrap();
+            if closed {
+                a.release(&file).await.unwrap();
+            }
+            let found = lookup(&b, Fid::ROOT, name.as_bytes()).await;
+            let fid = found.attr.fid;
+            let inode = b.inode_of(fid);
+            b.setattr(&root(), &inode, told.clone(), None).await.unwrap();
+            assert_eq!(mtime(&b, fid).await, told.mtime, "{name}: who set it");
+            if !closed {
+                a.release(&file).await.unwrap();
+            }
+            assert_eq!(mtime(&a, fid).await, told.mtime, "{name}: who wrote");
+            assert_eq!(mtime(&b, fid).await, told.mtime, "{name}: who set it, afterwards");
+            // Writing anew moves it again.
+            let again = b.open(&root(), fid, O_RDWR).await.unwrap();
+            b.write(&again, 0, b"later").await.unwrap();
+            b.release(&again).await.unwrap();
+            assert!(mtime(&a, fid).await > told.mtime, "{name}: written after it was set");
+        }
+    });
+}

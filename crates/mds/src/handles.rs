@@ -3,7 +3,7 @@ use std::collections::BTreeSet;
 
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
-use types::{ClientId, Fid, HandleId};
+use types::{ClientId, Fid, HandleId, WallTime};
 
 /// One open.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -22,6 +22,8 @@ struct Uses {
     writers: Vec<ClientId>,
     /// Somebody may have written without telling the size.
     suspect: bool,
+    /// Who last set the modification time since there are writers, and when.
+    timed: Option<(ClientId, WallTime)>,
 }
 
 /// All open handles of a target.
@@ -100,6 +102,7 @@ impl Handles {
             }
             if uses.writers.is_empty() {
                 uses.suspect = false;
+                uses.timed = None;
             }
             if uses.openers.is_empty() {
                 self.uses.remove(&open.fid);
@@ -127,6 +130,17 @@ impl Handles {
     #[must_use]
     pub fn is_suspect(&self, fid: Fid) -> bool {
         self.uses.get(&fid).is_some_and(|u| u.suspect)
+    }
+    /// A client set the modification time of an inode, at `now`; forgotten with the last writer.
+    pub fn time_set(&mut self, fid: Fid, client: ClientId, now: WallTime) {
+        if let Some(uses) = self.uses.get_mut(&fid).filter(|u| !u.writers.is_empty()) {
+            uses.timed = Some((client, now));
+        }
+    }
+    /// Whether another client set the modification time after `mtime`, which this client's writing left.
+    #[must_use]
+    pub fn is_overruled(&self, fid: Fid, client: ClientId, mtime: WallTime) -> bool {
+        self.uses.get(&fid).and_then(|u| u.timed).is_some_and(|(setter, at)| setter != client && mtime <= at)
     }
     /// Opens for writing of an inode.
     #[must_use]

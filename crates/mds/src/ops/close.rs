@@ -116,7 +116,8 @@ impl Tx<'_> {
         if q.valid & SetBits::BLOCKS != 0 {
             inode.blocks = q.blocks;
         }
-        if q.valid & SetBits::MTIME != 0 {
+        let overruled = || self.mds.handles.borrow().is_overruled(inode.fid, self.client, q.mtime);
+        if q.valid & SetBits::MTIME != 0 && !overruled() {
             inode.mtime = q.mtime;
         }
         take_atime(inode, q);

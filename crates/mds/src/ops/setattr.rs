@@ -127,6 +127,9 @@ impl Tx<'_> {
         if has(SetBits::MTIME_NOW) {
             inode.mtime = self.now;
         }
+        if has(SetBits::MTIME | SetBits::MTIME_NOW) {
+            self.mds.handles.borrow_mut().time_set(inode.fid, self.client, self.now);
+        }
         Ok(())
     }
 
