@@ -160,9 +160,16 @@ impl Client {
             return Ok(());
         }
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
+        let alone = self.is_ours_alone(inode);
+        if !alone {
+            // Others' unwritten pages would bring their times along later.
+            self.settle_data(&s).await?;
+        }
         for o in &s.objects {
             let osc = self.osc(o.ost);
-            osc.flush(o, Extent::ALL, false).await;
+            if alone {
+                osc.flush(o, Extent::ALL, false).await;
+            }
             let ask = wire::ost::SetattrRequest { object: o.id, valid: 2, mtime, ..Default::default() };
             osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstSetattr, &ask).await?;
             o.mtime.set(mtime);
@@ -329,14 +336,21 @@ impl Client {
         let Some(s) = inode.striping() else { return if hole { Ok(size) } else { Err(FsError::NoDevice) } };
         self.settle_data(&s).await?;
         let geometry = s.layout.geometry();
-        for piece in geometry.pieces(Extent::new(offset, size))? {
-            let object = &s.objects[usize::from(piece.stripe.0)];
-            let kind = if hole { wire::ost::SeekKind::Hole } else { wire::ost::SeekKind::Data };
-            let ask = wire::ost::SeekRequest { object: object.id, offset: piece.object.start, kind };
-            let found: wire::ost::SeekReply = self.osc(object.ost).import()?.ask(Op::OstSeek, &ask).await?;
-            if found.offset < piece.object.end {
-                return Ok(piece.file.start + (found.offset.max(piece.object.start) - piece.object.start));
-            }
+        let kind = if hole { wire::ost::SeekKind::Hole } else { wire::ost::SeekKind::Data };
+        // One question per object, however much of the file lies between: what is found first counts.
+        let asked = geometry.stripes().zip(&s.objects).filter_map(|(stripe, object)| {
+            let within = geometry.object_extent(stripe, Extent::new(offset, size))?;
+            let ask = wire::ost::SeekRequest { object: object.id, offset: within.start, kind };
+            Some(async move {
+                let import = self.osc(object.ost).import()?;
+                let found: wire::ost::SeekReply = import.ask(Op::OstSeek, &ask).await?;
+                let at = found.offset.max(within.start);
+                if at < within.end { Ok(Some(geometry.file_offset(stripe, at)?)) } else { Ok(None) }
+            })
+        });
+        let found: Result<Vec<Option<u64>>, FsError> = rt::sync::join_all(asked.collect()).await.into_iter().collect();
+        if let Some(first) = found?.into_iter().flatten().min() {
+            return Ok(first);
         }
         if hole { Ok(size) } else { Err(FsError::NoDevice) }
     }

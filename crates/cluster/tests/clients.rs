@@ -699,3 +699,29 @@ fn a_time_that_was_set_holds_against_what_other_clients_wrote_before() {
         }
     });
 }
+
+#[test]
+fn data_far_behind_a_hole_is_found_with_one_question_per_object() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt.clone(), "seek", 2, 64 * MIB).await;
+        let c = world.client().await;
+        let spec = layout::LayoutSpec::from_raw(65536, 2, -1).unwrap();
+        let layout = layout::xattr::encode_spec(&spec);
+        let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+        let file = c.create_open(&root(), Fid::ROOT, b"f", new).await.unwrap().1;
+        let far = (1 << 50) + 3 * 65536;
+        c.write(&file, far, &[7; 65536]).await.unwrap();
+        c.write(&file, 65536, &[7; 4096]).await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        let inode = file.inode().clone();
+        let asked = || c.oscs().iter().map(|o| o.import().unwrap().counters().1).sum::<u64>();
+        let before = asked();
+        assert_eq!(c.seek(&inode, 0, false).await, Ok(65536));
+        assert_eq!(c.seek(&inode, 65536, true).await, Ok(65536 + 4096));
+        assert_eq!(c.seek(&inode, 65536 + 4096, false).await, Ok(far));
+        assert_eq!(c.seek(&inode, far + 10, false).await, Ok(far + 10));
+        assert_eq!(c.seek(&inode, far, true).await, Ok(far + 65536));
+        assert_eq!(c.seek(&inode, far + 65536, false).await, Err(FsError::NoDevice));
+        assert!(asked() - before <= 4 * 5, "{} requests", asked() - before);
+    });
+}
