@@ -38,7 +38,7 @@ impl Faults {
     fn note(&mut self, text: &str) {
         self.count += 1;
         if self.count <= SHOWN_MAX {
-            println!("{text}");
+            note!("{text}");
         }
     }
 }
@@ -69,9 +69,9 @@ pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
         let done = done.map_err(|e| Failure::from(format!("repairing {}: {e}", dir.mdt().display())))?;
         drop(kv);
         for text in &done {
-            println!("repaired: {text}");
+            note!("repaired: {text}");
         }
-        println!("checking again");
+        note!("checking again");
         let left = check_all(&rt, &dir, arguments.data).await?;
         Ok(ExitCode::from(if left.faults == 0 { CORRECTED } else { UNCORRECTED }))
     })
@@ -89,9 +89,9 @@ async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Fai
         faults.note(&format!("object {object} of file {} is on no OST", report.objects[object]));
     }
     if faults.count > SHOWN_MAX {
-        println!("... and {} more", faults.count - SHOWN_MAX);
+        note!("... and {} more", faults.count - SHOWN_MAX);
     }
-    println!("{} fault(s)", faults.count);
+    note!("{} fault(s)", faults.count);
     Ok(Checked { report, strays, faults: faults.count })
 }
 
@@ -115,7 +115,7 @@ async fn check_metadata(rt: &Rt, dir: &ClusterDir, faults: &mut Faults) -> Resul
     for finding in &report.findings {
         faults.note(&format!("MDT: {finding}"));
     }
-    println!(
+    note!(
         "MDT: {} inodes, {} objects, {} waiting to be destroyed",
         report.inodes.len(),
         report.objects.len(),
@@ -157,7 +157,7 @@ async fn check_ost(
             }
         }
     }
-    println!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
+    note!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
     store.close().await.map_err(failed)?;
     Ok(strays)
 }

@@ -1,5 +1,7 @@
 //! `stria`: one binary for every role of the file system and for the tools that go with it. Called through a link named
 //! `lfs` or `lctl` it takes the verbs of those names.
+#[macro_use]
+mod out;
 mod cli;
 mod config;
 mod control;
@@ -42,7 +44,7 @@ fn main() -> ExitCode {
         Err(failure) => {
             let told = std::env::var_os(daemon::ANNOUNCE).is_some();
             if told {
-                println!("failed {} {}", failure.code(), failure.to_string().replace('\n', " "));
+                note!("failed {} {}", failure.code(), failure.to_string().replace('\n', " "));
             }
             failure.report("stria")
         }
@@ -91,7 +93,7 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         (_, "set_param") => parameters::set(rest)?,
         (_, "list_param") => parameters::list(rest)?,
         ("lctl", "dl" | "device_list") => status::device_list()?,
-        (_, "--version" | "version") => println!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
+        (_, "--version" | "version") => say!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
         (_, other) => {
             let known = match name {
                 "lfs" => "setstripe, getstripe, df, find, path2fid, fid2path",
@@ -108,7 +110,7 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
 
 fn explain(verb: &ConfigVerb) -> Outcome {
     match verb {
-        ConfigVerb::Explain { markdown: true, .. } => print!("{}", config::reference_markdown()),
+        ConfigVerb::Explain { markdown: true, .. } => out::print(format_args!("{}", config::reference_markdown())),
         ConfigVerb::Explain { part, settings, .. } => {
             let text = config::explain(&daemon::load(settings)?, part);
             if text.is_empty() {
@@ -116,13 +118,13 @@ fn explain(verb: &ConfigVerb) -> Outcome {
                     "no key's name contains '{part}': 'stria config explain' lists all"
                 )));
             }
-            print!("{text}");
+            out::print(format_args!("{text}"));
         }
         ConfigVerb::Check { file } => {
             Config::load(file).map_err(Failure::usage)?;
-            println!("{}: fine", file.display());
+            say!("{}: fine", file.display());
         }
-        ConfigVerb::Show { settings } => print!("{}", daemon::load(settings)?.to_toml()),
+        ConfigVerb::Show { settings } => out::print(format_args!("{}", daemon::load(settings)?.to_toml())),
     }
     Ok(())
 }

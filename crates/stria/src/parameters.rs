@@ -35,9 +35,7 @@ fn read(arguments: &[OsString], usage: &str) -> Result<Option<Options>, Failure>
         let text = argument.to_string_lossy().into_owned();
         match text.as_str() {
             "--help" | "-h" => {
-                println!(
-                    "{usage}\n  patterns have * ? [abc] {{one,two}}; --at says which mount when there are several"
-                );
+                say!("{usage}\n  patterns have * ? [abc] {{one,two}}; --at says which mount when there are several");
                 return Ok(None);
             }
             "--at" => {
@@ -96,7 +94,7 @@ pub fn get(arguments: &[OsString]) -> Outcome {
     let Some(o) = read(arguments, USAGE_GET)? else { return Ok(()) };
     let connection = connection(o.at.as_deref())?;
     if o.permanent {
-        print!("{}", show(&control::ask(connection, &json!({"do": "kept_params"}))?, &o));
+        crate::out::print(format_args!("{}", show(&control::ask(connection, &json!({"do": "kept_params"}))?, &o)));
         return Ok(());
     }
     for pattern in &o.operands {
@@ -105,7 +103,7 @@ pub fn get(arguments: &[OsString]) -> Outcome {
         if text.is_empty() {
             return Err(Failure::usage(format!("'{pattern}' is a branch: add '.*', or use list_param -R {pattern}")));
         }
-        print!("{text}");
+        crate::out::print(format_args!("{text}"));
     }
     Ok(())
 }
@@ -139,7 +137,7 @@ pub fn list(arguments: &[OsString]) -> Outcome {
     for pattern in &o.operands {
         let answer = control::ask(connection, &json!({"do": "get_param", "pattern": pattern}))?;
         for name in names(&answer, pattern, &o) {
-            println!("{name}");
+            say!("{name}");
         }
     }
     Ok(())
@@ -185,7 +183,7 @@ pub fn set(arguments: &[OsString]) -> Outcome {
         for name in answer["set"].as_array().map(Vec::as_slice).unwrap_or_default() {
             let name = name.as_str().unwrap_or_default();
             if !o.values_only {
-                println!("{name}={value}");
+                say!("{name}={value}");
             }
         }
     }

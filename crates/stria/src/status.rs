@@ -21,21 +21,21 @@ pub fn status(arguments: &cli::Status) -> Outcome {
         .filter(|m| m.kind == "fuse.stria" && only.is_none_or(|c| c == m.minor))
         .collect();
     if mounts.is_empty() && !arguments.json {
-        println!("no Stria file system is mounted here\n{}", fuse::probe::probe());
+        say!("no Stria file system is mounted here\n{}", fuse::probe::probe());
     }
     for m in mounts {
         match control::ask(m.minor, &json!({"do": "status"})) {
-            Ok(answer) if arguments.json => println!("{answer}"),
-            Ok(answer) => print!("{}", show(&answer)),
-            Err(e) if arguments.json => println!("{}", json!({"mount_point": m.at, "error": e.to_string()})),
-            Err(e) => println!("{}: {e}", m.at.display()),
+            Ok(answer) if arguments.json => say!("{answer}"),
+            Ok(answer) => crate::out::print(format_args!("{}", show(&answer))),
+            Err(e) if arguments.json => say!("{}", json!({"mount_point": m.at, "error": e.to_string()})),
+            Err(e) => say!("{}: {e}", m.at.display()),
         }
     }
     Ok(())
 }
 
 fn processes(dir: &ClusterDir) -> Outcome {
-    println!(
+    say!(
         "{}: file system '{}', cluster {:016x}, {} OST directories",
         dir.path().display(),
         dir.fsname,
@@ -44,7 +44,7 @@ fn processes(dir: &ClusterDir) -> Outcome {
     );
     for (name, pid, alive) in dir.processes() {
         let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
-        println!("  {name:<8} process {pid} {}{nid}", if alive { "runs" } else { "is gone" });
+        say!("  {name:<8} process {pid} {}{nid}", if alive { "runs" } else { "is gone" });
     }
     Ok(())
 }
@@ -109,7 +109,7 @@ pub fn device_list() -> Outcome {
         let osts = a["osts"].as_array().cloned().unwrap_or_default();
         for (kind, t) in std::iter::once(("mdc", &a["mdt"])).chain(osts.iter().map(|o| ("osc", o))) {
             let state = if t["state"] == "Full" { "UP" } else { "IN" };
-            println!("{number:>3} {state} {kind} {}-{kind}-{client} {client} 1", t["target"].as_str().unwrap_or("?"));
+            say!("{number:>3} {state} {kind} {}-{kind}-{client} {client} 1", t["target"].as_str().unwrap_or("?"));
             number += 1;
         }
     }

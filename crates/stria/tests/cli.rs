@@ -3,7 +3,7 @@
 mod support;
 
 use std::path::Path;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::{Daemon, can_mount, good, refused as refusal, stria, text};
 
@@ -17,7 +17,29 @@ fn mount_points_that_cannot_be_are_refused_before_anything_is_made() {
     assert!(code == libc::ENOENT && said.contains("does not exist") && said.contains("mkdir -p"), "{code} {said}");
     let (code, said) = up(&file);
     assert!(code == libc::ENOTDIR && said.contains("is not a directory"), "{code} {said}");
+    let twice = dir.path().join("m");
+    std::fs::create_dir(&twice).unwrap();
+    let (code, said) = refusal(&["up", "--dir", text(&cluster), "--mount", text(&twice), "--mount", text(&twice)]);
+    assert!(code == libc::EINVAL && said.contains("is given twice") && said.contains(text(&twice)), "{code} {said}");
     assert!(!cluster.exists(), "nothing was made");
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_a_command_without_a_word_and_a_full_disk_with_an_error() {
+    let run = |out: Stdio| {
+        let command = Command::new(env!("CARGO_BIN_EXE_stria")).args(["config", "explain"]).stdout(out).output();
+        let done = command.unwrap();
+        (done.status.code(), String::from_utf8_lossy(&done.stderr).into_owned())
+    };
+    let (reader, writer) = std::io::pipe().unwrap();
+    drop(reader);
+    assert_eq!(run(writer.into()), (Some(128 + libc::SIGPIPE), String::new()));
+    let full = std::fs::OpenOptions::new().write(true).open("/dev/full").unwrap();
+    let (code, said) = run(full.into());
+    assert!(
+        code == Some(libc::ENOSPC) && said.contains("No space left") && !said.contains("panicked"),
+        "{code:?} {said}"
+    );
 }
 
 #[test]
@@ -125,6 +147,7 @@ fn stripe_sizes_counts_and_lists_that_cannot_be_are_refused_with_the_value_and_w
     let dir = tempfile::tempdir().unwrap();
     let file = dir.path().join("f");
     for (arguments, value, remedy) in [
+        (["-S", "0"], "stripe size 0", "64K"),
         (["-S", "63K"], "64512", "64K"),
         (["-S", "4G"], "4294967296", "below 4G"),
         (["-S", "100000"], "100000", "multiple of 64K: use 65536 or 131072"),
@@ -135,9 +158,11 @@ fn stripe_sizes_counts_and_lists_that_cannot_be_are_refused_with_the_value_and_w
         (["-o", "0-"], "0-", ""),
         (["-o", "5-2"], "5-2", ""),
         (["-p", "a pool with sixteen"], "19 characters", "15"),
+        (["-p", "flash"], "no pool 'flash'", "-o 0-2,5"),
     ] {
         let (code, said) = refusal(&["setstripe", arguments[0], arguments[1], text(&file)]);
-        assert_eq!(code, libc::EINVAL, "{arguments:?}: {said}");
+        let expected = if value.contains("flash") { libc::ENODEV } else { libc::EINVAL };
+        assert_eq!(code, expected, "{arguments:?}: {said}");
         assert!(said.contains(value) && said.contains(remedy), "{arguments:?}: {said}");
     }
     for (setting, remedy) in [
@@ -204,6 +229,16 @@ fn stores_in_use_and_stores_of_newer_programs_are_refused_by_the_servers() {
     assert!(said.contains("ost0 is in use by another process: stop it first"), "{said}");
     let (_, said) = refusal(&["fsck", "--dir", text(&at)]);
     assert!(said.contains("in use"), "{said}");
+    // Nor does a second 'up' make it forget where its servers are.
+    let at_run = |name: &str| std::fs::read_to_string(at.join("run").join(name)).unwrap();
+    let before = (at_run("mdt0.nid"), at_run("ost0.nid"));
+    let free = dir.path().join("m");
+    std::fs::create_dir(&free).unwrap();
+    if can_mount() {
+        let (_, said) = refusal(&["up", "--processes", "--dir", text(&at), "--mount", text(&free)]);
+        assert!(said.contains("in use by another process"), "{said}");
+    }
+    assert_eq!((at_run("mdt0.nid"), at_run("ost0.nid")), before);
     drop((mds, oss));
 
     // Version 2 of the superblock in the data file, as a newer program would write it.

@@ -128,6 +128,6 @@ fn why(child: &mut Child, line: &str, log: Option<&Path>) -> Failure {
 pub fn in_background(log: Option<&Path>) -> Outcome {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|a| a != OsStr::new("--background")).collect();
     let daemon = Daemon::start(&arguments, log, true)?;
-    println!("{} (process {})", daemon.word, daemon.child.id());
+    note!("{} (process {})", daemon.word, daemon.child.id());
     Ok(())
 }

@@ -31,7 +31,7 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
     let config = settings::load(&arguments.settings)?;
     on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
         let (dir, osts) = prepare(&rt, &arguments.dir, Some(arguments.osts), &config).await?;
-        println!("{}: file system '{}' of cluster {:016x}, {osts} OSTs", dir.path().display(), dir.fsname, dir.cluster);
+        say!("{}: file system '{}' of cluster {:016x}, {osts} OSTs", dir.path().display(), dir.fsname, dir.cluster);
         Ok(())
     })
 }

@@ -27,6 +27,7 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     let config = settings::load(&arguments.settings)?;
     let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
     let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
+    refuse_repeated(&places)?;
     refuse_shadowing(&arguments.dir, &places)?;
     if arguments.background {
         let dir = on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
@@ -40,6 +41,16 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     events.watch_signals();
     let run = Run { arguments, config, spec, places, events };
     if arguments.processes { run.in_processes() } else { run.in_one_process() }
+}
+
+fn refuse_repeated(places: &[PathBuf]) -> Outcome {
+    let repeated = places.iter().enumerate().find(|(i, at)| places[..*i].contains(at));
+    repeated.map_or(Ok(()), |(_, at)| {
+        Err(Failure::usage(format!(
+            "mount point {} is given twice: one directory takes one mount, name another for the second",
+            at.display()
+        )))
+    })
 }
 
 /// A mount over the cluster's own directory would hide the stores behind the file system that is made of them.
@@ -223,8 +234,12 @@ pub(crate) fn start_children(dir: &ClusterDir, osts: u16, told: &[OsString]) -> 
     Ok(children)
 }
 
-/// A port that somebody else took since the last run is forgotten: no client of that run is left to miss it.
+/// A port that somebody else took since the last run is forgotten: no client of that run is left to miss it. One that
+/// the process of that name listens on itself is not.
 fn forget_taken_port(dir: &ClusterDir, name: &str) {
+    if dir.processes().iter().any(|(running, _, lives)| running == name && *lives) {
+        return;
+    }
     if let Some(Nid::Tcp(addr)) = dir.last_nid(name)
         && std::net::TcpListener::bind(addr).is_err()
         && let Err(e) = std::fs::remove_file(dir.run().join(format!("{name}.nid")))

@@ -39,19 +39,19 @@ pub fn demo(arguments: &cli::Demo) -> Outcome {
     let config = crate::daemon::load(&arguments.settings)?;
     place::check_machine()?;
     let place = place::Place::make(arguments)?;
-    println!("A cluster of one MDS and {} OSTs, each a process, in {}", arguments.osts, place.path().display());
+    note!("A cluster of one MDS and {} OSTs, each a process, in {}", arguments.osts, place.path().display());
     let stop = watch_signals();
     let cluster = Cluster::start(arguments, &config.fsname, &place)?;
     let mut report = Report::new(cluster.mounts[0].connection, cluster.mounts[1].connection);
     let outcome = work::all(&cluster, arguments, &stop, &mut report);
     report.finish();
-    println!("{}", report.table());
+    note!("{}", report.table());
     for (name, restarts) in cluster.servers.restarts().iter().filter(|(_, n)| *n > 0) {
-        println!("{name} was killed and started again {restarts} time(s); programs only noticed a pause");
+        note!("{name} was killed and started again {restarts} time(s); programs only noticed a pause");
     }
     drop(cluster);
     outcome?;
-    println!("\nKeep such a cluster: stria up --dir DIR --mount MNT");
+    note!("\nKeep such a cluster: stria up --dir DIR --mount MNT");
     Ok(())
 }
 
@@ -114,7 +114,7 @@ impl Cluster {
             cluster.mounts.push(mounted);
             found?;
         }
-        println!(
+        note!(
             "'{fsname}' is mounted twice, at {} and {}\n",
             cluster.mounts[0].at.display(),
             cluster.mounts[1].at.display()

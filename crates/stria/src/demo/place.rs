@@ -30,11 +30,11 @@ pub fn check_machine() -> Outcome {
     match probe.ring {
         Some(RingRefusal::SwitchedOff { can_switch_on: true }) => match enable_ring() {
             Ok(()) => {
-                println!("FUSE over io_uring was off; it is on now (echo Y > /sys/module/fuse/parameters/enable_uring)")
+                note!("FUSE over io_uring was off; it is on now (echo Y > /sys/module/fuse/parameters/enable_uring)")
             }
-            Err(e) => println!("FUSE over io_uring stays off: {e}"),
+            Err(e) => note!("FUSE over io_uring stays off: {e}"),
         },
-        Some(why) => println!("FUSE over io_uring: {why}; /dev/fuse is used, which costs more CPU"),
+        Some(why) => note!("FUSE over io_uring: {why}; /dev/fuse is used, which costs more CPU"),
         None => {}
     }
     Ok(())

@@ -83,7 +83,7 @@ impl Report {
         };
         let line = format!("{:<42} {:>18} {:>12} {:>8.1} s", row.what, row.count, row.speed, row.seconds);
         if self.bar.is_hidden() {
-            println!("{line}")
+            note!("{line}")
         } else {
             self.bar.println(line)
         }

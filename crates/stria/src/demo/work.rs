@@ -93,7 +93,7 @@ fn run(command: &mut Command, stop: &Stop) -> Outcome {
 
 fn git(checkout: &Path, one: &Path, two: &Path, stop: &Stop, report: &mut Report) -> Outcome {
     if checkout.as_os_str().is_empty() || Command::new("git").arg("--version").output().is_err() {
-        println!("(no git, or not run from a checkout: clone and fsck are left out)");
+        note!("(no git, or not run from a checkout: clone and fsck are left out)");
         return Ok(());
     }
     let (clone, seen) = (one.join("clone"), two.join("clone"));
@@ -114,7 +114,7 @@ fn git(checkout: &Path, one: &Path, two: &Path, stop: &Stop, report: &mut Report
 
 fn build(one: &Path, stop: &Stop, report: &mut Report) -> Outcome {
     if Command::new("cargo").arg("--version").output().is_err() {
-        println!("(no cargo: the build in the mount is left out)");
+        note!("(no cargo: the build in the mount is left out)");
         return Ok(());
     }
     let dir = one.join("hello");

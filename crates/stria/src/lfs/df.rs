@@ -28,7 +28,7 @@ pub fn df(arguments: &[OsString]) -> Outcome {
     let long = &[("human-readable", 'h'), ("si", 'H'), ("inodes", 'i'), ("verbose", 'v'), ("lazy", 'l'), ("help", '?')];
     let parsed = getopt("df", arguments, "hHivl?", long)?;
     if parsed.has('?') {
-        println!("{USAGE}");
+        say!("{USAGE}");
         return Ok(());
     }
     let unit = match (parsed.has('h'), parsed.has('H')) {
@@ -51,7 +51,7 @@ pub fn df(arguments: &[OsString]) -> Outcome {
     }
     for connection in connections {
         let answer = control::ask(connection, &json!({"do": "df"}))?;
-        print!("{}", table(&answer, parsed.has('i'), unit));
+        crate::out::print(format_args!("{}", table(&answer, parsed.has('i'), unit)));
     }
     Ok(())
 }

@@ -33,9 +33,9 @@ pub fn path2fid(arguments: &[OsString]) -> Outcome {
         }
         let fid = Fid::from_ino(meta.ino());
         if parsed.operands.len() == 1 {
-            println!("{fid}");
+            say!("{fid}");
         } else {
-            println!("{}: {fid}", path.display());
+            say!("{}: {fid}", path.display());
         }
     }
     Ok(())
@@ -55,7 +55,7 @@ pub fn fid2path(arguments: &[OsString]) -> Outcome {
         let answer = control::ask(connection, &json!({"do": "fid2path", "fid": fid.to_string_lossy()}))?;
         let at = answer["mount_point"].as_str().unwrap_or_default();
         for path in answer["paths"].as_array().map(Vec::as_slice).unwrap_or_default() {
-            println!("{at}/{}", path.as_str().unwrap_or_default());
+            say!("{at}/{}", path.as_str().unwrap_or_default());
         }
     }
     Ok(())
@@ -65,6 +65,6 @@ fn usage(asked: bool, text: &str) -> Outcome {
     if !asked {
         return Err(Failure::usage(text));
     }
-    println!("{text}");
+    say!("{text}");
     Ok(())
 }

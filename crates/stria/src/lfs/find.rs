@@ -83,7 +83,7 @@ struct Query {
 /// What is wrong with the options, or a directory that cannot be read (what was found is printed).
 pub fn find(arguments: &[OsString]) -> Outcome {
     if arguments.iter().any(|a| a == "-help" || a == "--help") {
-        println!("{USAGE}");
+        say!("{USAGE}");
         return Ok(());
     }
     let query = parse(arguments)?;

@@ -52,7 +52,7 @@ const FIELDS: &[(char, Field, &str)] = &[
 pub fn getstripe(arguments: &[OsString]) -> Outcome {
     let parsed = getopt("getstripe", arguments, "cSiLpgFdDrRvqh", LONG)?;
     if parsed.has('h') {
-        println!("{USAGE}");
+        say!("{USAGE}");
         return Ok(());
     }
     if parsed.operands.is_empty() {
@@ -61,7 +61,7 @@ pub fn getstripe(arguments: &[OsString]) -> Outcome {
     for path in &parsed.operands {
         let path = Path::new(path);
         let meta = fs::metadata(path).map_err(|e| Failure::io("getstripe:", path, &e))?;
-        print!("{}", show(path, meta.is_dir(), &parsed)?);
+        crate::out::print(format_args!("{}", show(path, meta.is_dir(), &parsed)?));
         if meta.is_dir() && !parsed.has('d') && !parsed.has('D') {
             below(path, &parsed)?;
         }
@@ -77,7 +77,7 @@ fn below(dir: &Path, parsed: &Parsed) -> Outcome {
     for entry in entries {
         let kind = entry.file_type().map_err(io)?;
         if kind.is_dir() || kind.is_file() {
-            print!("{}", show(&entry.path(), kind.is_dir(), parsed)?);
+            crate::out::print(format_args!("{}", show(&entry.path(), kind.is_dir(), parsed)?));
         }
         if kind.is_dir() && parsed.has('r') {
             below(&entry.path(), parsed)?;

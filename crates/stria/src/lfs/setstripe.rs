@@ -17,7 +17,7 @@ use crate::failure::{Failure, Outcome};
 const USAGE: &str = "usage: setstripe [-c COUNT | -C COUNT] [-S SIZE] [-i INDEX] [-o LIST] [-p POOL] FILE|DIR...
        setstripe -d DIR...
   -c COUNT  stripes; -1 all OSTs, 0 the default        -C COUNT  the same, several may share an OST
-  -S SIZE   stripe size, a multiple of 64K; suffix K M G; bare numbers below 4096 are KiB; 0 the default
+  -S SIZE   stripe size, a multiple of 64K; suffix K M G; bare numbers below 4096 are KiB
   -i INDEX  OST of the first stripe; -1 any            -o LIST   exactly these OSTs, like 0-2,5
   -p POOL   pool; 'ignore' for none, 'inherit' for the directory's
   -d        delete a directory's default";
@@ -43,13 +43,19 @@ const LONG: &[(&str, char)] = &[
 pub fn setstripe(arguments: &[OsString]) -> Outcome {
     let parsed = getopt("setstripe", arguments, "c:C:S:i:o:p:L:dh", LONG)?;
     if parsed.has('h') {
-        println!("{USAGE}");
+        say!("{USAGE}");
         return Ok(());
     }
     if parsed.operands.is_empty() {
         return Err(Failure::usage(format!("setstripe: name a file or a directory\n{USAGE}")));
     }
     let spec = read_spec(&parsed)?;
+    if let PoolChoice::Named(name) = &spec.pool {
+        return Err(Failure::with_errno(
+            format!("setstripe: there is no pool '{name}', for there are no pools yet: list the OSTs (-o 0-2,5)"),
+            libc::ENODEV,
+        ));
+    }
     for path in &parsed.operands {
         apply(Path::new(path), &spec, parsed.has('d'))?;
     }
@@ -79,7 +85,12 @@ fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
     let index = parsed.value('i').map_or(Ok(-1), |t| integer('i', t))?;
     let mut spec = LayoutSpec::from_raw(0, count, index).map_err(wrong)?;
     if let Some(text) = parsed.value('S') {
-        spec.stripe_size = parse_stripe_size(text).map_err(wrong)?;
+        let size = parse_stripe_size(text).map_err(wrong)?;
+        spec.stripe_size = Some(size.ok_or_else(|| {
+            Failure::usage(format!(
+                "setstripe: stripe size {text} is too small: the smallest is 64K (65536 bytes); leave -S out for the default"
+            ))
+        })?);
     }
     spec.pool = PoolChoice::parse(parsed.value('p').unwrap_or("")).map_err(wrong)?;
     spec.overstripe = parsed.has('C');
@@ -187,7 +198,8 @@ mod tests {
     #[test]
     fn bad_values_name_value_and_remedy() {
         for (arguments, text) in [
-            (&["-S", "63K"][..], "stripe size 64512 is too small"),
+            (&["-S", "0"][..], "stripe size 0 is too small"),
+            (&["-S", "63K"], "stripe size 64512 is too small"),
             (&["-S", "4G"], "must be below 4G"),
             (&["-S", "65K"], "not a multiple of 64K"),
             (&["-c", "2001"], "stripe count 2001 is out of range"),
