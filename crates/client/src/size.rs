@@ -295,7 +295,8 @@ impl Client {
         object.mtime.set(self.rt.wall());
         if mode & !1 == 0 {
             let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
-            osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstAllocate, &ask).await?;
+            let reply: wire::ost::AttrReply = osc.import()?.ask(Op::OstAllocate, &ask).await?;
+            object.blocks512.set(reply.lvb.blocks);
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
             osc.discard(object, extent.align_out(4096), false);

@@ -291,6 +291,35 @@ fn holes_are_found_and_reserved_space_reads_as_zeros() {
 }
 
 #[test]
+fn reserved_space_takes_writes_when_there_is_no_other() {
+    let n = node(5, 24 * MIB, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(2).await;
+        let extent = Extent::new(0, 8 * MIB);
+        let ask = AllocateRequest { object: object(1), extent, ..AllocateRequest::default() };
+        c.import.ask::<_, AttrReply>(Op::OstAllocate, &ask).await.unwrap();
+        let piece = vec![1; MIB as usize];
+        let mut at = 0;
+        while c.write_to(object(2), &[(at, &piece)], 0).await.is_ok() {
+            at += MIB;
+        }
+        assert!(at > 0, "there is space besides what was reserved");
+        let halves: [(u64, &[u8]); 2] = [(100, &piece[..5000]), (4 * MIB, &piece)];
+        c.write_to(object(1), &halves, 0).await.expect("there is space for what was reserved");
+        for i in 0..8 {
+            c.write_to(object(1), &[(i * MIB, &piece)], 0).await.map(drop).unwrap_or_else(|e| {
+                // Written twice: new bytes go elsewhere before the old ones are free.
+                assert!(matches!(i, 0 | 4) && e == FsError::NoSpace, "{i}: {e}");
+            });
+        }
+        let behind = c.write_to(object(1), &[(8 * MIB, &piece)], 0).await.map(drop);
+        assert_eq!(behind, Err(FsError::NoSpace), "behind it");
+    });
+}
+
+#[test]
 fn a_conflicting_lock_is_called_back_and_its_waiter_completed() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

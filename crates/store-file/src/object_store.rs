@@ -74,6 +74,14 @@ impl ObjectStore for FileStore {
             Ok(state.objects.get(&object).ok_or(FsError::NotFound)?.seek(block, data))
         })
     }
+    fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        self.with(async move |s| {
+            s.load(object, &[range]).await?;
+            let state = s.state.borrow();
+            let reserved = state.objects.get(&object).ok_or(FsError::NotFound)?.reserved(range);
+            Ok(reserved.iter().map(|(_, run)| run.blocks).sum())
+        })
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| s.commit_now().await)
     }

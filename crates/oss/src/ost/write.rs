@@ -126,7 +126,7 @@ impl Ost {
         }
         // The space of a replayed write was checked when it was first carried out.
         let granted = if request.is_replay() { u64::MAX } else { granted };
-        let space_held = self.hold_space(plan.bytes(), granted).await?;
+        let space_held = self.hold_space_of(ask.object, &extents, plan.bytes(), granted).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
         let _lock =
@@ -162,12 +162,34 @@ impl Ost {
         self.grants.borrow_mut().extend(client, wanted, max, available)
     }
 
+    /// [`Ost::hold_space`] for a write; blocks that were reserved for the object count as held already.
+    async fn hold_space_of(
+        &self,
+        object: ObjectId,
+        extents: &[Extent],
+        bytes: u64,
+        granted: u64,
+    ) -> Result<Held<'_>, FsError> {
+        let mut wanted = bytes;
+        if bytes > granted && !self.has_room(bytes) {
+            for e in extents {
+                let reserved = self.store.reserved(object, blocks_of(*e)).await?;
+                wanted = wanted.saturating_sub(reserved * BLOCK_BYTES);
+            }
+        }
+        self.hold_space(wanted, granted).await
+    }
+
+    fn has_room(&self, bytes: u64) -> bool {
+        let space = self.store.space();
+        let held = self.reserve(&space) + self.in_flight_bytes.get() + self.grants.borrow().total();
+        space.free >= held.saturating_add(bytes)
+    }
+
     /// Sets `bytes` of space aside for a write that brings `granted` bytes of grant.
     pub(super) async fn hold_space(&self, bytes: u64, granted: u64) -> Result<Held<'_>, FsError> {
         for attempt in 0..2 {
-            let space = self.store.space();
-            let held = self.reserve(&space) + self.in_flight_bytes.get() + self.grants.borrow().total();
-            if bytes <= granted || space.free >= held.saturating_add(bytes) {
+            if bytes <= granted || self.has_room(bytes) {
                 self.in_flight_bytes.set(self.in_flight_bytes.get() + bytes);
                 return Ok(Held { ost: self, bytes });
             }

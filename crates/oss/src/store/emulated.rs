@@ -208,6 +208,9 @@ impl ObjectStore for EmulatedStore {
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
         self.0.inner.seek(object, block, data)
     }
+    fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        self.0.inner.reserved(object, range)
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         let me = self.0.clone();
         Box::pin(async move {

@@ -206,6 +206,14 @@ impl ObjectStore for MemoryStore {
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
         ready(self.seek_now(object, block, data))
     }
+    fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        let state = self.state.borrow();
+        let count = state.books.objects.get(&object).map(|o| {
+            let within = o.blocks.range(range.first..range.end());
+            within.filter(|(_, content)| matches!(content, Block::Reserved)).count() as u64
+        });
+        ready(count.ok_or(FsError::NotFound))
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         ready(self.check())
     }

@@ -273,6 +273,8 @@ pub trait ObjectStore {
     /// First block at or behind `block` that is data (`data`) or a hole; `None` when no data follows. Reserved blocks
     /// are holes.
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>>;
+    /// Blocks of `range` that are reserved: what is written there needs no more space.
+    fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>>;
     /// Everything applied before is on stable storage afterwards.
     fn sync(&self) -> LocalFuture<StoreResult<()>>;
     /// Every transaction up to here is on stable storage.

@@ -141,6 +141,9 @@ impl ObjectStore for NullStore {
             false => Some(block.max(a.blocks)),
         }))
     }
+    fn reserved(&self, _object: ObjectId, _range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        ready(Ok(0))
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         ready(Ok(()))
     }
