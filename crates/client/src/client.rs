@@ -26,6 +26,7 @@ use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Osc;
 use crate::pages::PageCache;
+use crate::stats::CallStats;
 
 type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
 
@@ -39,6 +40,7 @@ pub struct Client {
     pub(crate) mdt_locks: Rc<Locks>,
     oscs: RefCell<Vec<Rc<Osc>>>,
     pub(crate) pages: Rc<PageCache>,
+    pub(crate) calls: CallStats,
     pub(crate) zeros: FrameRun,
     pub(crate) inodes: Table<Fid, Rc<Inode>>,
     objects: Table<ObjectId, Rc<Object>>,
@@ -102,6 +104,7 @@ impl Client {
             mdt_locks,
             oscs: RefCell::default(),
             pages,
+            calls: CallStats::new(rt.wall()),
             zeros,
             inodes: RefCell::default(),
             objects: RefCell::default(),

@@ -88,12 +88,28 @@ impl Client {
         }
         let extent = Extent::new(offset, offset.saturating_add(len as u64).min(FILE_BYTES_MAX));
         self.note_access(inode);
+        let started = self.rt.now();
+        let result = self.read_locked(file, &s, extent, pages).await;
+        if let Ok(bulk) = &result {
+            self.calls.read(bulk.len() as u64, self.rt.now().since(started));
+        }
+        result
+    }
+
+    async fn read_locked(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        extent: Extent,
+        pages: bool,
+    ) -> Result<Bulk, FsError> {
+        let inode = &file.inode;
         if file.flags() & O_DIRECT != 0 {
-            return self.read_uncached(inode, &s, extent).await;
+            return self.read_uncached(inode, s, extent).await;
         }
         let kernel = pages.then(|| KernelRead::begin(inode, extent));
         loop {
-            let result = self.read_cached(file, &s, extent, kernel.as_ref()).await;
+            let result = self.read_cached(file, s, extent, kernel.as_ref()).await;
             if !kernel.as_ref().is_some_and(KernelRead::is_outdated) {
                 return result;
             }
@@ -369,6 +385,7 @@ impl Client {
         if data.is_empty() {
             return Ok(offset);
         }
+        let started = self.rt.now();
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
         file.dirty.set(true);
         let mark = inode.error_mark();
@@ -390,6 +407,7 @@ impl Client {
         } else if inode.error_mark() != mark {
             inode.error_since(&file.error_mark)?;
         }
+        self.calls.wrote(data.len() as u64, self.rt.now().since(started));
         Ok(offset)
     }
 

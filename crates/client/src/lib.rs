@@ -25,6 +25,7 @@ mod outside;
 mod owner;
 mod pages;
 mod size;
+mod stats;
 mod untold;
 
 pub use client::{Client, JoinError};
@@ -36,6 +37,7 @@ pub use ldlm::FlockMode;
 pub use losses::Losses;
 pub use namespace::{Entry, NAME_BYTES_MAX, NewNode};
 pub use open::{NewFile, OpenFile};
-pub use osc::{Osc, OscStats};
+pub use osc::Osc;
 pub use readahead::Hint;
 pub use size::FILE_BYTES_MAX;
+pub use stats::OscStats;

@@ -16,21 +16,9 @@ use types::{Extent, FsError, OstIndex, Transno};
 use crate::client::Client;
 use crate::locks::{LockOwner, Locks};
 use crate::object::Object;
+use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
-
-/// Counters of one OST's traffic.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct OscStats {
-    /// Bulk read RPCs.
-    pub read_rpcs: u64,
-    /// Bytes they brought.
-    pub read_bytes: u64,
-    /// Bulk write RPCs.
-    pub write_rpcs: u64,
-    /// Bytes they took.
-    pub write_bytes: u64,
-}
 
 /// A client's side of one OST.
 pub struct Osc {
@@ -50,12 +38,13 @@ pub struct Osc {
     dirty_objects: RefCell<VecDeque<Weak<Object>>>,
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
-    stats: Cell<OscStats>,
+    stats: RpcStats,
     last_unsynced: Cell<Transno>,
 }
 
 impl Osc {
     pub(crate) fn new(rt: Rt, index: OstIndex, client: Weak<Client>, config: &crate::ClientConfig) -> Rc<Osc> {
+        let now = rt.wall();
         let locks = Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });
         Rc::new(Osc {
             rt,
@@ -72,7 +61,7 @@ impl Osc {
             rpcs_max: Cell::new(config.rpcs_in_flight_max),
             dirty_objects: RefCell::default(),
             changed: Event::new(),
-            stats: Cell::default(),
+            stats: RpcStats::new(now),
             last_unsynced: Cell::new(Transno(0)),
         })
     }
@@ -99,7 +88,21 @@ impl Osc {
     /// Traffic so far.
     #[must_use]
     pub fn stats(&self) -> OscStats {
-        self.stats.get()
+        self.stats.totals()
+    }
+    /// The same as `osc.*.stats` has it: bytes and times of RPCs.
+    #[must_use]
+    pub fn stats_text(&self) -> String {
+        self.stats.text(self.rt.wall())
+    }
+    /// `osc.*.rpc_stats`: tables of RPCs by size, company and place.
+    #[must_use]
+    pub fn rpc_stats_text(&self) -> String {
+        self.stats.rpc_text(self.rt.wall(), self.dirty.get() / PAGE)
+    }
+    /// Counts from now on.
+    pub fn reset_stats(&self) {
+        self.stats.reset(self.rt.wall());
     }
     /// Dirty bytes, grant.
     #[must_use]
@@ -134,11 +137,6 @@ impl Osc {
     pub fn set_dirty_max(&self, bytes: u64) {
         self.dirty_max.set(bytes.max(1 << 20));
         self.changed.notify();
-    }
-    fn bump(&self, f: impl FnOnce(&mut OscStats)) {
-        let mut s = self.stats.get();
-        f(&mut s);
-        self.stats.set(s);
     }
 }
 

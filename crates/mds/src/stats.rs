@@ -1,24 +1,15 @@
 //! Operation statistics: counts and service times per kind of request, in the field's text format.
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::fmt::Write;
 
+use types::stats::{self, Samples};
 use types::{Duration, WallTime};
 use wire::Op;
-
-#[derive(Clone, Copy, Default, Debug)]
-struct Row {
-    count: u64,
-    min_us: u64,
-    max_us: u64,
-    sum_us: u64,
-    sum_squares_us: u128,
-}
 
 /// See the module's head.
 pub struct Stats {
     start: RefCell<WallTime>,
-    rows: RefCell<BTreeMap<Op, Row>>,
+    rows: RefCell<BTreeMap<Op, Samples>>,
 }
 
 impl Stats {
@@ -29,14 +20,7 @@ impl Stats {
     }
     /// Counts one request that took so long.
     pub fn count(&self, op: Op, took: Duration) {
-        let us = u64::try_from(took.as_micros()).unwrap_or(u64::MAX);
-        let mut rows = self.rows.borrow_mut();
-        let row = rows.entry(op).or_default();
-        row.min_us = if row.count == 0 { us } else { row.min_us.min(us) };
-        row.max_us = row.max_us.max(us);
-        row.count += 1;
-        row.sum_us = row.sum_us.saturating_add(us);
-        row.sum_squares_us = row.sum_squares_us.saturating_add(u128::from(us) * u128::from(us));
+        self.rows.borrow_mut().entry(op).or_default().add_time(took);
     }
     /// More operations of a kind, carried out in one request with another that [`Stats::count`] counts.
     pub fn further(&self, op: Op, count: usize) {
@@ -57,26 +41,9 @@ impl Stats {
     /// `md_stats`: `NAME COUNT samples [usecs] MIN MAX SUM SUMSQ`, after the three lines of times.
     #[must_use]
     pub fn text(&self, now: WallTime) -> String {
-        let start = *self.start.borrow();
-        let mut s = String::new();
-        let mut line = |name: &str, t: i64| {
-            let t = t.max(0);
-            let _ = writeln!(s, "{name:<25} {}.{:09} secs.nsecs", t / 1_000_000_000, t % 1_000_000_000);
-        };
-        line("snapshot_time", now.0);
-        line("start_time", start.0);
-        line("elapsed_time", now.0 - start.0);
-        for (op, r) in &*self.rows.borrow() {
-            let _ = writeln!(
-                s,
-                "{:<25} {} samples [usecs] {} {} {} {}",
-                name_of(*op),
-                r.count,
-                r.min_us,
-                r.max_us,
-                r.sum_us,
-                r.sum_squares_us
-            );
+        let mut s = stats::times(*self.start.borrow(), now);
+        for (op, samples) in &*self.rows.borrow() {
+            samples.line(&mut s, name_of(*op), "usecs");
         }
         s
     }

@@ -2,52 +2,39 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use types::{ClientId, Duration, WallTime};
+use types::stats::{self, Histogram, Samples, Scale};
+use types::{Duration, Extent, WallTime};
 use wire::Op;
 
 /// Jobs that are counted apart at most; further ones share the last place.
 const JOBS_MAX: usize = 4096;
-const BUCKETS: usize = 32;
-
-/// Count, least, greatest, sum and sum of squares of a value.
-#[derive(Clone, Copy, Default, Debug)]
-pub(crate) struct Samples {
-    pub count: u64,
-    pub min: u64,
-    pub max: u64,
-    pub sum: u64,
-    pub sumsq: u128,
-}
-
-impl Samples {
-    pub fn add(&mut self, value: u64) {
-        self.min = if self.count == 0 { value } else { self.min.min(value) };
-        self.max = self.max.max(value);
-        self.count += 1;
-        self.sum = self.sum.saturating_add(value);
-        self.sumsq = self.sumsq.saturating_add(u128::from(value) * u128::from(value));
-    }
-    fn line(&self, out: &mut String, name: &str, unit: &str) {
-        if self.count > 0 {
-            let Samples { count, min, max, sum, sumsq } = self;
-            let _ = writeln!(out, "{name:<25} {count} samples [{unit}] {min} {max} {sum} {sumsq}");
-        }
-    }
-    fn yaml(&self, out: &mut String, name: &str, unit: &str) {
-        let Samples { count, min, max, sum, sumsq } = self;
-        let key = format!("{name}:");
-        let _ = writeln!(
-            out,
-            "  {key:<16} {{ samples: {count:>11}, unit: {unit:>5}, min: {min:>8}, max: {max:>8}, sum: {sum:>16}, sumsq: {sumsq:>18} }}"
-        );
-    }
-}
 
 /// One direction's bulk transfers.
-#[derive(Clone, Copy, Default)]
 struct Brw {
-    pages: [u64; BUCKETS],
-    time_ms: [u64; BUCKETS],
+    pages: Histogram,
+    /// Places where the pages of a transfer do not follow each other.
+    gaps: Histogram,
+    /// Ranges handed to the store for one transfer, and their pages.
+    ranges: Histogram,
+    range_pages: Histogram,
+    time_ms: Histogram,
+}
+impl Default for Brw {
+    fn default() -> Brw {
+        let (doubling, each) = (Histogram::new(Scale::Doubling), Histogram::new(Scale::Each));
+        Brw { pages: doubling, gaps: each, ranges: each, range_pages: doubling, time_ms: doubling }
+    }
+}
+
+impl Brw {
+    /// A transfer of extents that do not touch each other.
+    fn done(&mut self, extents: &[Extent], bytes: u64, took: Duration) {
+        self.pages.add(bytes.div_ceil(4096));
+        self.gaps.add(extents.len().saturating_sub(1) as u64);
+        self.ranges.add(extents.len() as u64);
+        extents.iter().for_each(|e| self.range_pages.add(e.align_out(4096).len() / 4096));
+        self.time_ms.add(took.as_millis() as u64);
+    }
 }
 
 #[derive(Default)]
@@ -76,14 +63,6 @@ pub(crate) struct OstStats {
     started: Option<WallTime>,
 }
 
-fn bucket(value: u64) -> usize {
-    (u64::BITS - value.max(1).leading_zeros() - 1 + u32::from(!value.max(1).is_power_of_two())).min(31) as usize
-}
-
-fn micros(d: Duration) -> u64 {
-    u64::try_from(d.as_micros()).unwrap_or(u64::MAX)
-}
-
 impl OstStats {
     pub fn count_op(&mut self, op: Op) {
         *self.ops.entry(op.name()).or_default() += 1;
@@ -94,23 +73,18 @@ impl OstStats {
         self.jobs.entry(if full { u64::MAX } else { job }).or_default()
     }
 
-    pub fn on_read(&mut self, job: u64, _client: ClientId, bytes: u64, took: Duration) {
+    pub fn on_read(&mut self, job: u64, extents: &[Extent], bytes: u64, took: Duration) {
         self.read_bytes.add(bytes);
-        self.read_us.add(micros(took));
+        self.read_us.add_time(took);
         self.job(job).read.add(bytes);
-        self.brw_done(0, bytes, took);
+        self.brw[0].done(extents, bytes, took);
     }
 
-    pub fn on_write(&mut self, job: u64, _client: ClientId, bytes: u64, took: Duration) {
+    pub fn on_write(&mut self, job: u64, extents: &[Extent], bytes: u64, took: Duration) {
         self.write_bytes.add(bytes);
-        self.write_us.add(micros(took));
+        self.write_us.add_time(took);
         self.job(job).write.add(bytes);
-        self.brw_done(1, bytes, took);
-    }
-
-    fn brw_done(&mut self, side: usize, bytes: u64, took: Duration) {
-        self.brw[side].pages[bucket(bytes.div_ceil(4096))] += 1;
-        self.brw[side].time_ms[bucket(took.as_millis() as u64)] += 1;
+        self.brw[1].done(extents, bytes, took);
     }
 
     /// Everything starts at zero again.
@@ -119,10 +93,7 @@ impl OstStats {
     }
 
     fn head(&mut self, now: WallTime) -> String {
-        let started = *self.started.get_or_insert(now);
-        let elapsed = WallTime(now.0 - started.0);
-        let line = |name: &str, t: WallTime| format!("{name:<25} {}.{:09} secs.nsecs\n", t.secs(), t.nanos());
-        line("snapshot_time", now) + &line("start_time", started) + &line("elapsed_time", elapsed)
+        stats::times(*self.started.get_or_insert(now), now)
     }
 
     /// `obdfilter.*.stats`.
@@ -169,38 +140,15 @@ impl OstStats {
 
     /// `obdfilter.*.brw_stats`.
     pub fn brw_text(&self, now: WallTime) -> String {
-        let mut out = format!("{:<25} {}.{:09} secs.nsecs\n", "snapshot_time:", now.secs(), now.nanos());
-        self.table(&mut out, "pages per bulk r/w", "rpcs", |b| &b.pages);
-        self.table(&mut out, "I/O time (1/1000s)", "ios", |b| &b.time_ms);
+        let mut out = String::new();
+        stats::time_line(&mut out, "snapshot_time:", now);
+        let [read, write] = &self.brw;
+        stats::table(&mut out, "pages per bulk r/w", "rpcs", &read.pages, &write.pages);
+        stats::table(&mut out, "discontiguous pages", "rpcs", &read.gaps, &write.gaps);
+        stats::table(&mut out, "disk fragmented I/Os", "ios", &read.ranges, &write.ranges);
+        stats::table(&mut out, "I/O time (1/1000s)", "ios", &read.time_ms, &write.time_ms);
+        stats::size_table(&mut out, "disk I/O size", "ios", &read.range_pages, &write.range_pages);
         out
-    }
-
-    fn table(&self, out: &mut String, title: &str, unit: &str, of: impl Fn(&Brw) -> &[u64; BUCKETS]) {
-        let (read, write) = (of(&self.brw[0]), of(&self.brw[1]));
-        let _ = writeln!(out, "\n{:<25} {:^25} | {:^25}", "", "read", "write");
-        let _ = writeln!(out, "{title:<25} {unit:>10}  % cum % | {unit:>10}  % cum %");
-        let sum = |t: &[u64; BUCKETS]| t.iter().sum::<u64>();
-        let (reads, writes, mut r, mut w) = (sum(read), sum(write), 0, 0);
-        let percent = |part: u64, of: u64| (part * 100).checked_div(of).unwrap_or(0);
-        for i in 0..BUCKETS {
-            (r, w) = (r + read[i], w + write[i]);
-            if r + w > 0 {
-                let name = format!("{}:", 1u64 << i);
-                let _ = writeln!(
-                    out,
-                    "{name:<25} {:>10} {:>3} {:>3}   | {:>10} {:>3} {:>3}",
-                    read[i],
-                    percent(read[i], reads),
-                    percent(r, reads),
-                    write[i],
-                    percent(write[i], writes),
-                    percent(w, writes)
-                );
-            }
-            if r == reads && w == writes {
-                break;
-            }
-        }
     }
 }
 
@@ -211,9 +159,9 @@ mod tests {
     #[test]
     fn the_statistics_text_has_the_lines_that_exporters_parse() {
         let mut s = OstStats::default();
-        s.on_read(7, ClientId(1), 4096, Duration::from_micros(20));
-        s.on_read(7, ClientId(1), 8192, Duration::from_micros(30));
-        s.on_write(9, ClientId(1), 1 << 20, Duration::from_millis(3));
+        s.on_read(7, &[Extent::new(0, 4096)], 4096, Duration::from_micros(20));
+        s.on_read(7, &[Extent::new(0, 4096), Extent::new(40960, 45056)], 8192, Duration::from_micros(30));
+        s.on_write(9, &[Extent::new(0, 1 << 20)], 1 << 20, Duration::from_millis(3));
         let now = WallTime(5_000_000_007);
         let text = s.text(now);
         assert!(text.starts_with("snapshot_time             5.000000007 secs.nsecs\n"), "{text}");
@@ -221,13 +169,12 @@ mod tests {
         assert!(text.contains("write_bytes               1 samples [bytes] 1048576 1048576 1048576 1099511627776\n"));
         let brw = s.brw_text(now);
         assert!(brw.contains("pages per bulk r/w") && brw.contains("256:"), "{brw}");
+        let rows = |title: &str| brw.split(title).nth(1).unwrap().lines().skip(1).take_while(|l| !l.is_empty());
+        let first = |title: &str| rows(title).next().unwrap().split_whitespace().nth(1).unwrap().to_string();
+        assert_eq!(["discontiguous pages", "disk I/O size"].map(first), ["1", "-"]);
+        assert_eq!(rows("disk fragmented I/Os").count(), 2, "{brw}");
         assert!(s.jobs_text(now).contains("- job_id:          0000000000000007\n"));
         s.reset(now);
         assert!(!s.text(now).contains("read_bytes"));
-    }
-
-    #[test]
-    fn buckets_are_powers_of_two_closed_at_their_upper_end() {
-        assert_eq!([1, 2, 3, 4, 5, 256, 257].map(bucket), [0, 1, 2, 2, 3, 8, 9]);
     }
 }

@@ -136,6 +136,24 @@ fn parameters_of_clients_and_servers_are_read_and_set_by_pattern() {
     assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "obrr\n");
     assert!(on("get_param", &["mdt.*.md_stats"]).contains("snapshot_time"));
     assert_eq!(on("list_param", &["obdfilter.*"]), "obdfilter.stria-OST0000\nobdfilter.stria-OST0001\n");
+    fs::write(up.at("f"), vec![1; 3 << 20]).unwrap();
+    fs::File::open(up.at("f")).unwrap().sync_all().unwrap();
+    let told = on("get_param", &["-n", "llite.*.stats"]);
+    assert!(
+        told.starts_with("snapshot_time ") && told.contains("write_bytes ") && told.contains(" samples [bytes] "),
+        "{told}"
+    );
+    assert!(on("get_param", &["-n", "llite.*.extents_stats"]).contains("512K - 1024K :"));
+    let rpcs = on("get_param", &["-n", "osc.*.rpc_stats"]);
+    assert!(rpcs.contains("pages per rpc") && rpcs.contains("256:"), "{rpcs}");
+    assert!(on("get_param", &["-n", "obdfilter.*.brw_stats"]).contains("disk I/O size"));
+    for name in ["llite.*.stats", "osc.*.stats"] {
+        assert!(on("get_param", &["-n", name]).contains("write_bytes"));
+        on("set_param", &[&format!("{name}=clear")]);
+        assert!(!on("get_param", &["-n", name]).contains("write_bytes"));
+    }
+    let (_, said) = refused(&["set_param", "--at", &at, "osc.*.rpc_stats=5"]);
+    assert!(said.contains("write 0 or clear"), "{said}");
     let (code, said) = refused(&["set_param", "--at", &at, "osc.*.max_rpcs_in_flight=0"]);
     assert!(code == libc::EINVAL && said.contains("from 1 to 256"), "{said}");
     assert_eq!(refused(&["get_param", "--at", &at, "no.such.thing"]).0, libc::ENOENT);
@@ -273,7 +291,7 @@ fn readahead_settings_hold_for_files_that_are_open() {
     set("llite.*.readahead_policy=none");
     let requests = || -> u64 {
         let stats = good(&["get_param", "-n", "--at", &at, "osc.*.stats"]);
-        stats.lines().filter_map(|l| l.strip_prefix("read_rpcs ")?.split(' ').next()?.parse::<u64>().ok()).sum()
+        stats.lines().filter_map(|l| l.strip_prefix("read_bytes ")?.trim().split(' ').next()?.parse::<u64>().ok()).sum()
     };
     // A mount of its own has nothing cached; the kernel reads nothing ahead by itself.
     up.stop();

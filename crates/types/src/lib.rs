@@ -15,6 +15,7 @@ pub mod prefetch;
 pub mod record;
 mod rng;
 pub mod settings;
+pub mod stats;
 mod time;
 mod units;
 

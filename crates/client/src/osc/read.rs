@@ -14,6 +14,7 @@ use wire::ost as wo;
 use super::{Osc, PAGE};
 use crate::locks::{Held, Locks};
 use crate::object::Object;
+use crate::stats::Direction;
 
 /// Pages that are wanted as soon as there is a lock for them: `first..end` of an object.
 struct Wanted {
@@ -40,6 +41,7 @@ impl Osc {
         };
         let import = self.import()?;
         self.rpcs.acquire(1).await;
+        let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Read, extent.start / PAGE));
         let mut request = wo::ReadRequest {
             object: object.id,
             extents: vec![extent],
@@ -58,12 +60,10 @@ impl Osc {
             answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), CallOptions::default()).await;
         }
         self.rpcs.add(1);
+        drop(flight);
         let answer = answer?;
         let reply: wo::ReadReply = answer.decode()?;
-        self.bump(|s| {
-            s.read_rpcs += 1;
-            s.read_bytes += answer.bulk.len() as u64;
-        });
+        self.stats.done(Direction::Read, answer.bulk.len() as u64, self.rt.now().since(started));
         Ok((answer.bulk, reply))
     }
 

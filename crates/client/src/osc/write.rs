@@ -11,6 +11,7 @@ use wire::{Flags, Op};
 use super::{Osc, PAGE, page_extent};
 use crate::inode::Inode;
 use crate::object::{Object, WriteOut};
+use crate::stats::Direction;
 
 impl Osc {
     /// Charges a page that became dirty. False when there is no grant: the page must be written out at once.
@@ -160,6 +161,8 @@ impl Osc {
     ) -> Result<(), FsError> {
         let import = self.import()?;
         let bytes = bulk.len() as u64;
+        let page = request.extents.first().map_or(0, |e| e.start / PAGE);
+        let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Write, page));
         // The lock under which these bytes were written is gone after an eviction, and perhaps another's now.
         let evictions = (request.lock.0 != 0).then(|| import.evictions());
         let flags = if urgent { Flags::URGENT } else { Flags::default() };
@@ -171,16 +174,14 @@ impl Osc {
                 break;
             }
         }
+        drop(flight);
         let answer = answer?;
         let reply: wo::WriteReply = answer.decode()?;
         self.grant.set(self.grant.get() + reply.grant);
         self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
         object.blocks512.set(reply.lvb.blocks);
         object.stored_to(request.extents.last().map_or(0, |e| e.end));
-        self.bump(|s| {
-            s.write_rpcs += 1;
-            s.write_bytes += bytes;
-        });
+        self.stats.done(Direction::Write, bytes, self.rt.now().since(started));
         Ok(())
     }
 

@@ -187,7 +187,7 @@ impl Shard {
 
     fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
         let llite = format!("llite.{}", self.instance());
-        let (hits, misses, used, limit, policy) = self.client.cache_figures();
+        let (_, _, used, limit, policy) = self.client.cache_figures();
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         add(format!("{llite}.used_mb"), mib(used), false);
@@ -208,22 +208,18 @@ impl Shard {
         add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
-        let stats = format!("cache_hits {hits} samples [pages]\ncache_misses {misses} samples [pages]\n");
-        add(format!("{llite}.stats"), stats, false);
+        add(format!("{llite}.stats"), self.client.stats_text(), true);
+        add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
         for osc in self.client.oscs() {
-            let (name, s) = (self.osc_name(&osc), osc.stats());
+            let name = self.osc_name(&osc);
             let (dirty, grant) = osc.dirty_and_grant();
             add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
             add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
             add(format!("{name}.max_dirty_mb"), (osc.dirty_max() / MIB).to_string(), true);
             add(format!("{name}.cur_dirty_bytes"), dirty.to_string(), false);
             add(format!("{name}.cur_grant_bytes"), grant.to_string(), false);
-            let mut stats = String::new();
-            for (kind, rpcs, bytes) in [("read", s.read_rpcs, s.read_bytes), ("write", s.write_rpcs, s.write_bytes)] {
-                stats +=
-                    &format!("{kind}_rpcs {rpcs} samples [rpcs]\n{kind}_bytes {rpcs} samples [bytes] sum {bytes}\n");
-            }
-            add(format!("{name}.stats"), stats, false);
+            add(format!("{name}.stats"), osc.stats_text(), true);
+            add(format!("{name}.rpc_stats"), osc.rpc_stats_text(), true);
             if let Ok(import) = osc.import() {
                 add(format!("{name}.import"), import_text(&import), false);
             }
@@ -242,6 +238,7 @@ impl Shard {
                 "cache_policy" => self.client.set_cache_policy(text),
                 "cache_record" => self.client.set_cache_record(text),
                 "readahead_record" => self.client.set_readahead_record(text),
+                "stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
                 "lost_files" if matches!(text, "0" | "clear") => {
                     self.client.losses().clear();
                     Ok(())
@@ -259,6 +256,7 @@ impl Shard {
             "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
             "max_pages_per_rpc" => number(text, 1, 16_384).map(|n| osc.set_rpc_pages_max(n as usize)),
             "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
+            "stats" | "rpc_stats" => reset(text).map(|()| osc.reset_stats()),
             _ => Err("it cannot be set".into()),
         })
     }
@@ -291,6 +289,11 @@ fn import_text(import: &ptlrpc::Import) -> String {
 
 fn no_match(pattern: &str) -> String {
     format!("no parameter matches '{pattern}': 'stria list_param -R \"*\"' lists all")
+}
+
+/// Statistics can only be set back.
+fn reset(text: &str) -> Result<(), String> {
+    if matches!(text, "0" | "clear") { Ok(()) } else { Err("write 0 or clear, which starts counting anew".into()) }
 }
 
 fn number(text: &str, min: u64, max: u64) -> Result<u64, String> {

@@ -1,0 +1,225 @@
+//! What a client counts: reads and writes that programs (or a kernel's page cache) ask for, and bulk RPCs of each OST;
+//! with the texts that tools of the field parse.
+use std::cell::{Cell, RefCell};
+
+use types::stats::{self, Histogram, Samples, Scale};
+use types::{Duration, WallTime};
+
+use crate::client::Client;
+
+/// Reads or writes asked of the client.
+struct Calls {
+    bytes: Samples,
+    time: Samples,
+    pages: Histogram,
+}
+impl Default for Calls {
+    fn default() -> Calls {
+        Calls { bytes: Samples::default(), time: Samples::default(), pages: Histogram::new(Scale::Doubling) }
+    }
+}
+impl Calls {
+    fn done(&mut self, bytes: u64, took: Duration) {
+        self.bytes.add(bytes);
+        self.time.add_time(took);
+        self.pages.add(bytes.div_ceil(4096));
+    }
+    fn lines(&self, out: &mut String, kind: &str) {
+        self.bytes.line(out, &format!("{kind}_bytes"), "bytes");
+        self.time.line(out, kind, "usecs");
+    }
+}
+
+/// What was asked of a client.
+pub(crate) struct CallStats {
+    since: Cell<WallTime>,
+    calls: RefCell<[Calls; 2]>,
+}
+
+impl CallStats {
+    pub(crate) fn new(now: WallTime) -> CallStats {
+        CallStats { since: Cell::new(now), calls: RefCell::default() }
+    }
+    pub(crate) fn read(&self, bytes: u64, took: Duration) {
+        self.calls.borrow_mut()[0].done(bytes, took);
+    }
+    pub(crate) fn wrote(&self, bytes: u64, took: Duration) {
+        self.calls.borrow_mut()[1].done(bytes, took);
+    }
+    pub(crate) fn reset(&self, now: WallTime) {
+        self.since.set(now);
+        *self.calls.borrow_mut() = <[Calls; 2]>::default();
+    }
+    /// `llite.*.stats`.
+    pub(crate) fn text(&self, now: WallTime) -> String {
+        let mut out = stats::times(self.since.get(), now);
+        let [read, write] = &*self.calls.borrow();
+        read.lines(&mut out, "read");
+        write.lines(&mut out, "write");
+        out
+    }
+    /// `llite.*.extents_stats`.
+    pub(crate) fn extents_text(&self, now: WallTime) -> String {
+        let mut out = String::new();
+        stats::time_line(&mut out, "snapshot_time:", now);
+        let [read, write] = &*self.calls.borrow();
+        stats::size_table(&mut out, "extents", "calls", &read.pages, &write.pages);
+        out
+    }
+}
+
+/// Bulk RPCs of one direction.
+struct Rpcs {
+    calls: Calls,
+    in_flight: Histogram,
+    offset: Histogram,
+}
+impl Default for Rpcs {
+    fn default() -> Rpcs {
+        let (in_flight, offset) = (Histogram::new(Scale::Each), Histogram::new(Scale::Doubling));
+        Rpcs { calls: Calls::default(), in_flight, offset }
+    }
+}
+
+/// Counters of one OST's traffic.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct OscStats {
+    /// Bulk read RPCs.
+    pub read_rpcs: u64,
+    /// Bytes they brought.
+    pub read_bytes: u64,
+    /// Bulk write RPCs.
+    pub write_rpcs: u64,
+    /// Bytes they took.
+    pub write_bytes: u64,
+}
+
+/// Direction of a bulk RPC.
+#[derive(Clone, Copy)]
+pub(crate) enum Direction {
+    Read = 0,
+    Write = 1,
+}
+
+/// The bulk RPCs of one OST.
+pub(crate) struct RpcStats {
+    since: Cell<WallTime>,
+    flying: [Cell<u64>; 2],
+    rpcs: RefCell<[Rpcs; 2]>,
+}
+
+/// A bulk RPC under way.
+pub(crate) struct Flight<'a>(&'a Cell<u64>);
+impl Drop for Flight<'_> {
+    fn drop(&mut self) {
+        self.0.set(self.0.get() - 1);
+    }
+}
+
+impl RpcStats {
+    pub(crate) fn new(now: WallTime) -> RpcStats {
+        RpcStats { since: Cell::new(now), flying: Default::default(), rpcs: RefCell::default() }
+    }
+    /// An RPC of the object's pages from `page` on is sent.
+    pub(crate) fn begin(&self, direction: Direction, page: u64) -> Flight<'_> {
+        let flying = &self.flying[direction as usize];
+        flying.set(flying.get() + 1);
+        let rpcs = &mut self.rpcs.borrow_mut()[direction as usize];
+        rpcs.in_flight.add(flying.get());
+        rpcs.offset.add(page);
+        Flight(flying)
+    }
+    /// It was answered well.
+    pub(crate) fn done(&self, direction: Direction, bytes: u64, took: Duration) {
+        self.rpcs.borrow_mut()[direction as usize].calls.done(bytes, took);
+    }
+    pub(crate) fn totals(&self) -> OscStats {
+        let [read, write] = &*self.rpcs.borrow();
+        let (read, write) = (read.calls.bytes, write.calls.bytes);
+        OscStats { read_rpcs: read.count, read_bytes: read.sum, write_rpcs: write.count, write_bytes: write.sum }
+    }
+    pub(crate) fn reset(&self, now: WallTime) {
+        self.since.set(now);
+        *self.rpcs.borrow_mut() = <[Rpcs; 2]>::default();
+    }
+    /// `osc.*.stats`.
+    pub(crate) fn text(&self, now: WallTime) -> String {
+        let mut out = stats::times(self.since.get(), now);
+        let [read, write] = &*self.rpcs.borrow();
+        read.calls.lines(&mut out, "read");
+        write.calls.lines(&mut out, "write");
+        out
+    }
+    /// `osc.*.rpc_stats`, with `dirty` pages that wait to be written.
+    pub(crate) fn rpc_text(&self, now: WallTime, dirty: u64) -> String {
+        let mut out = String::new();
+        stats::time_line(&mut out, "snapshot_time:", now);
+        let [read, write] = &*self.rpcs.borrow();
+        let facts = [
+            ("read RPCs in flight:", self.flying[0].get()),
+            ("write RPCs in flight:", self.flying[1].get()),
+            ("pending write pages:", dirty),
+        ];
+        for (name, value) in facts {
+            out += &format!("{name:<25} {value}\n");
+        }
+        stats::table(&mut out, "pages per rpc", "rpcs", &read.calls.pages, &write.calls.pages);
+        stats::table(&mut out, "rpcs in flight", "rpcs", &read.in_flight, &write.in_flight);
+        stats::table(&mut out, "offset", "rpcs", &read.offset, &write.offset);
+        out
+    }
+}
+
+impl Client {
+    /// `llite.*.stats`: reads and writes that came to this client, and pages that they found in its cache. (What a kernel
+    /// answers from its own page cache does not come.)
+    #[must_use]
+    pub fn stats_text(&self) -> String {
+        let (hits, misses, ..) = self.cache_figures();
+        let mut out = self.calls.text(self.rt.wall());
+        for (name, pages) in [("cache_hits", hits), ("cache_misses", misses)] {
+            out += &format!("{name:<25} {pages} samples [pages]\n");
+        }
+        out
+    }
+    /// `llite.*.extents_stats`: sizes of the same reads and writes.
+    #[must_use]
+    pub fn extents_stats_text(&self) -> String {
+        self.calls.extents_text(self.rt.wall())
+    }
+    /// Counts reads and writes from now on.
+    pub fn reset_stats(&self) {
+        self.calls.reset(self.rt.wall());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn rpcs_are_counted_with_their_size_place_and_company() {
+        let (s, ms) = (RpcStats::new(WallTime(0)), Duration::from_millis(1));
+        let one = s.begin(Direction::Read, 0);
+        let two = s.begin(Direction::Read, 1024);
+        s.done(Direction::Read, 4 << 20, ms);
+        drop(one);
+        let text = s.rpc_text(WallTime(1), 7);
+        assert!(
+            text.contains("read RPCs in flight:      1\n") && text.contains("pending write pages:      7\n"),
+            "{text}"
+        );
+        drop(two);
+        let rows = |title: &str| {
+            let part = text.split(title).nth(1).unwrap().lines().skip(1).take_while(|l| !l.is_empty());
+            part.map(|l| l.split_whitespace().take(2).collect::<Vec<_>>().join(" ")).collect::<Vec<_>>()
+        };
+        assert_eq!(rows("pages per rpc"), ["1024: 1"]);
+        assert_eq!(rows("rpcs in flight  "), ["1: 1", "2: 1"]);
+        assert_eq!(rows("offset").last().unwrap(), "1024: 1");
+        assert_eq!((s.totals().read_rpcs, s.totals().read_bytes), (1, 4 << 20));
+        assert!(s.text(WallTime(1)).contains("read_bytes                1 samples [bytes] 4194304 4194304 4194304 "));
+        s.reset(WallTime(2));
+        assert_eq!(s.totals().read_rpcs, 0);
+    }
+}
