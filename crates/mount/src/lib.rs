@@ -31,7 +31,7 @@ pub struct StriaFs {
 }
 
 /// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
-const FITTING_PART: u64 = 64;
+const FITTING_PART: u64 = 512;
 
 /// When the kernel may keep file pages (always under locks, dropped when one goes), and listings of directories.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -40,7 +40,7 @@ pub enum KernelCaching {
     Never,
     /// Files opened for reading a second time while the first time's pages are still known.
     Reopened,
-    /// Those, and from the first open on files of at most a 64th of the machine's memory. Larger ones are often read once,
+    /// Those, and from the first open on files of at most a 512th of the machine's memory. Larger ones are often read once,
     /// and filling the kernel's cache costs about as much as the read.
     #[default]
     Fitting,

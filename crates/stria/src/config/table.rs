@@ -112,7 +112,7 @@ table! {
     /// How requests reach the daemon.
     mount_transport: String = "mount.transport", Kind::Choice(super::transports), "auto", Process, Restart;
     /// What the kernel may keep beside the client's cache: nothing; pages of files that are opened again, and listings;
-    /// from the first open on those of files up to a 64th of the memory, too; of all files. Never, where policies of
+    /// from the first open on those of files up to a 512th of the memory, too; of all files. Never, where policies of
     /// the client's cache and readahead are studied.
     mount_kernel_cache: String = "mount.kernel_cache", Kind::Choice(super::kernel_caching), "fitting", Process, Restart;
     /// Users of the mount, root too, act as this uid:gid on the servers. Empty: as themselves.
