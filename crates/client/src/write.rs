@@ -1,0 +1,339 @@
+//! Writing files, and bringing what was written to the servers.
+use std::pin::pin;
+use std::rc::Rc;
+
+use cache::PageAccess;
+use cache::frames::FRAME_BYTES;
+use layout::Piece;
+use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use types::{Duration, Extent, FsError, HandleId, Instant};
+use wire::Op;
+
+use crate::client::Client;
+use crate::inode::{Inode, Striping};
+use crate::locks::Held;
+use crate::object::Object;
+use crate::open::OpenFile;
+use crate::osc::Osc;
+use crate::read::O_DIRECT;
+use crate::size::FILE_BYTES_MAX;
+
+const PAGE: u64 = FRAME_BYTES as u64;
+/// Longest time that locks are kept from others while a further one is waited for; far below an OST's patience.
+const HOLD_MAX: Duration = Duration::from_secs(5);
+const O_APPEND: u32 = 0o2000;
+const O_DSYNC: u32 = 0o10000;
+
+/// A write lock in use: taken for this write, or lent by an append that holds all of them.
+enum WriteLock<'a> {
+    Own(Held),
+    Lent(&'a Held),
+}
+impl WriteLock<'_> {
+    fn handle(&self) -> HandleId {
+        match self {
+            WriteLock::Own(held) => held.handle(),
+            WriteLock::Lent(held) => held.handle(),
+        }
+    }
+}
+
+/// The right to append to a file, among the programs of this client.
+struct AppendTurn(Rc<Object>);
+impl AppendTurn {
+    async fn take(s: &Striping) -> Option<AppendTurn> {
+        let first = s.objects.first()?;
+        first.appending.acquire(1).await;
+        Some(AppendTurn(first.clone()))
+    }
+}
+impl Drop for AppendTurn {
+    fn drop(&mut self) {
+        self.0.appending.add(1);
+    }
+}
+
+impl Client {
+    /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
+    ///
+    /// # Errors
+    /// EFBIG, ENOSPC, EDQUOT, EIO, EBADF.
+    pub async fn write(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
+        if !file.writes() {
+            return Err(FsError::BadHandle);
+        }
+        let inode = &file.inode;
+        let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
+        let _writing = inode.writing();
+        let (mut appending, mut _turn) = (Vec::new(), None);
+        let offset = if file.flags() & O_APPEND != 0 {
+            _turn = AppendTurn::take(&s).await;
+            appending = self.lock_all(&s).await?;
+            inode.known_size()
+        } else {
+            offset
+        };
+        if data.is_empty() {
+            return Ok(offset);
+        }
+        let started = self.rt.now();
+        let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
+        file.dirty.set(true);
+        let mark = inode.error_mark();
+        for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
+            let from = (piece.file.start - offset) as usize;
+            let part = &data[from..from + piece.file.len() as usize];
+            // An append writes under the locks it holds: it must not wait for others meanwhile.
+            let held = appending.get(usize::from(piece.stripe.0));
+            if file.flags() & O_DIRECT != 0 {
+                self.write_uncached(&s, piece, part, held).await?;
+            } else {
+                self.write_piece(&s, piece, part, held, data.len() as u64).await?;
+            }
+        }
+        drop(appending);
+        inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
+        if file.flags() & O_DSYNC != 0 {
+            self.fsync(file, true).await?;
+        } else if inode.error_mark() != mark {
+            inode.error_since(&file.error_mark)?;
+        }
+        self.calls.wrote(data.len() as u64, self.rt.now().since(started));
+        Ok(offset)
+    }
+
+    /// Whether write locks over the whole range are held: a write of it will not wait for another client.
+    #[must_use]
+    pub fn may_write_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
+        let Some(s) = file.inode.striping() else { return false };
+        let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
+        pieces.all(|p| {
+            let object = &s.objects[usize::from(p.stripe.0)];
+            let data = LockPolicyData::extent(p.object.align_out(PAGE));
+            self.osc(object.ost).locks.covers(object.resource(), LockMode::Pw, &data)
+        })
+    }
+
+    /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written.
+    ///
+    /// # Errors
+    /// As [`Client::write`]; they are also reported by the next fsync.
+    pub async fn write_mapped(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        let inode = &file.inode;
+        let s = inode.striping().ok_or(FsError::Io)?;
+        file.dirty.set(true);
+        let result = async {
+            let size = self.file_size(inode).await?.size;
+            let end = (offset + data.len() as u64).min(size);
+            if offset >= end {
+                return Ok(());
+            }
+            for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
+                let from = (piece.file.start - offset) as usize;
+                self.write_piece(&s, piece, &data[from..from + piece.file.len() as usize], None, piece.file.len())
+                    .await?;
+            }
+            Ok(())
+        }
+        .await;
+        if let Err(e) = result {
+            inode.writeback_failed(e);
+        }
+        result
+    }
+
+    /// Write locks over all objects, in stripe order, with true sizes: for appends.
+    ///
+    /// An OST evicts a client that keeps a lock from others for too long, and the next lock may have to wait for a client
+    /// that is gone, just as long. So nothing is kept for longer than [`HOLD_MAX`]: then the locks are let go, the wait
+    /// goes on without them, and all begins anew.
+    async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
+        let mut held: Vec<Held> = Vec::with_capacity(s.objects.len());
+        let mut until = Instant::MAX;
+        while held.len() < s.objects.len() {
+            let o = &s.objects[held.len()];
+            let all = LockPolicyData::extent(Extent::ALL);
+            let osc = self.osc(o.ost);
+            let mut lock = pin!(osc.locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE));
+            if held.is_empty() {
+                held.push(lock.await.map_err(|e| e.error())?);
+                until = self.rt.now() + HOLD_MAX;
+                continue;
+            }
+            match self.rt.timeout(until.since(self.rt.now()), lock.as_mut()).await {
+                Some(got) => held.push(got.map_err(|e| e.error())?),
+                None => {
+                    held.clear();
+                    lock.await.map_err(|e| e.error())?;
+                }
+            }
+        }
+        Ok(held)
+    }
+
+    /// The write lock of a piece: the one at hand, one that is cached, or a new one.
+    async fn lock_for_write<'a>(
+        &self,
+        osc: &Rc<Osc>,
+        object: &Object,
+        extent: Extent,
+        held: Option<&'a Held>,
+    ) -> Result<WriteLock<'a>, FsError> {
+        if let Some(held) = held {
+            return Ok(WriteLock::Lent(held));
+        }
+        let data = LockPolicyData::extent(extent);
+        if let Some(held) = osc.locks.find(object.resource(), LockMode::Pw, &data) {
+            return Ok(WriteLock::Own(held));
+        }
+        let held = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE).await;
+        held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
+    }
+
+    async fn write_piece(
+        &self,
+        s: &Striping,
+        piece: Piece,
+        data: &[u8],
+        held: Option<&Held>,
+        request: u64,
+    ) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        if held.is_none() {
+            osc.dirty_room(piece.object.len()).await;
+        }
+        let lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
+        let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size()).written();
+        let mut write_through = false;
+        let mut at = piece.object.start;
+        let mut rest = data;
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        while !rest.is_empty() {
+            let (page, within) = (at / PAGE, (at % PAGE) as usize);
+            let take = (FRAME_BYTES - within).min(rest.len());
+            let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
+            let whole = valid == 0 || within == 0 && take >= valid;
+            match object.write_page(page, within, &rest[..take], whole, access) {
+                Ok(Some(newly_dirty)) => {
+                    if newly_dirty && !osc.charge_page() {
+                        write_through = true;
+                    }
+                    object.grow(at + take as u64);
+                    at += take as u64;
+                    rest = &rest[take..];
+                }
+                Ok(None) => {
+                    osc.load(object, page, page + 1, lock.handle(), access).await?;
+                }
+                Err(FsError::NoMemory) => {
+                    osc.flush(object, Extent::ALL, false).await;
+                    self.pages.shrink(256);
+                    self.rt.sleep(Duration::from_millis(1)).await;
+                }
+                Err(e) => return Err(e),
+            }
+        }
+        osc.note_dirty(object);
+        if write_through {
+            osc.flush(object, piece.object, false).await;
+        }
+        Ok(())
+    }
+
+    async fn write_uncached(
+        &self,
+        s: &Striping,
+        piece: Piece,
+        data: &[u8],
+        held: Option<&Held>,
+    ) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let osc = self.osc(object.ost);
+        let wide = piece.object.align_out(PAGE);
+        let lock = self.lock_for_write(&osc, object, wide, held).await?;
+        osc.flush(object, wide, false).await;
+        osc.discard(object, wide, false);
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        let mut bulk = self.rt.bulk(data.len()).await;
+        bulk.copy_in(0, data);
+        osc.write_direct(object, piece.object.start, bulk, lock.handle()).await
+    }
+
+    /// Everything written to the file is on stable storage afterwards; with `data_only`, only what is needed to read it
+    /// back.
+    ///
+    /// # Errors
+    /// A write-back failure since this open last reported one; EIO.
+    pub async fn fsync(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
+        let inode = &file.inode;
+        let mut result = Ok(());
+        if let Some(s) = inode.striping() {
+            let syncs: Vec<_> = s
+                .objects
+                .iter()
+                .map(|o| {
+                    let osc = self.osc(o.ost);
+                    async move {
+                        osc.flush(o, Extent::ALL, false).await;
+                        osc.sync(o.id).await
+                    }
+                })
+                .collect();
+            for r in rt::sync::join_all(syncs).await {
+                result = result.and(r);
+            }
+        }
+        // A new file's name and layout are metadata that reading it back needs.
+        let _ = data_only;
+        let ask = wire::mdt::SyncRequest { fid: inode.fid };
+        let meta: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &ask).await;
+        inode.error_since(&file.error_mark).and(result).and(meta)
+    }
+
+    /// Waits until everything dirty of an inode has been written out (not synced).
+    pub async fn write_out(&self, inode: &Inode) {
+        if let Some(s) = inode.striping() {
+            let flushes: Vec<_> = s
+                .objects
+                .iter()
+                .map(|o| {
+                    let osc = self.osc(o.ost);
+                    async move { osc.flush(o, Extent::ALL, false).await }
+                })
+                .collect();
+            rt::sync::join_all(flushes).await;
+        }
+    }
+
+    /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
+    ///
+    /// # Errors
+    /// As [`Client::read`] and [`Client::write`]; EINVAL for overlapping ranges of one file.
+    pub async fn copy_range(
+        self: &Rc<Self>,
+        from: &Rc<OpenFile>,
+        from_at: u64,
+        to: &Rc<OpenFile>,
+        to_at: u64,
+        len: u64,
+    ) -> Result<u64, FsError> {
+        if from.fid() == to.fid() && Extent::at(from_at, len).overlaps(&Extent::at(to_at, len)) {
+            return Err(FsError::Invalid);
+        }
+        let mut done = 0;
+        let mut buffer = Vec::new();
+        while done < len {
+            let step = usize::try_from((len - done).min(1 << 20)).expect("at most 1 MiB");
+            let bulk = self.read(from, from_at + done, step).await?;
+            if bulk.is_empty() {
+                break;
+            }
+            buffer.resize(bulk.len(), 0);
+            bulk.copy_out(0, &mut buffer);
+            self.write(to, to_at + done, &buffer).await?;
+            done += buffer.len() as u64;
+        }
+        Ok(done)
+    }
+}
