@@ -3,12 +3,12 @@
 //! A closed loop of one client: the next access starts when the last has ended, so time is carried by max-plus arithmetic
 //! over disks and network instead of an event queue. Policies are the cache room's, chosen by name, the same on client
 //! and OSTs. Source: paper 000; the gaps it leaves (sizes) are filled as experiments.md says.
+use crate::block_cache::{BlockCache, CacheSettings, push_hit_ratios};
 use crate::light::Progress;
 use crate::metrics::{Histogram, Metrics, StateHash};
 use crate::scenario::Params;
-use cache::{CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy, block_id, build, grain_of};
-use std::collections::HashMap;
-use types::{Duration, Rng};
+use cache::{PageAccess, Stats, block_id, grain_of};
+use types::Rng;
 
 /// Bytes of a cached block.
 struct Sizes {
@@ -20,10 +20,8 @@ struct Sizes {
 #[derive(Clone, Debug)]
 pub struct CacheWorldConfig {
     seed: u64,
-    policy: String,
-    keys: Vec<(String, String)>,
-    client_bytes: u64,
-    ost_bytes: u64,
+    client: CacheSettings,
+    ost: CacheSettings,
     osts: u32,
     block_bytes: u64,
     stripe_bytes: u64,
@@ -48,13 +46,11 @@ impl CacheWorldConfig {
     /// # Errors
     /// A sentence, when parameters do not go together.
     pub fn from_params(p: &Params) -> Result<CacheWorldConfig, String> {
-        let own = ["policy", "client_bytes", "ost_bytes", "ost_count", "block_bytes"];
+        let cache = |bytes: &str| CacheSettings::from_params(p, p.text("cache.policy"), p.size(bytes));
         let c = CacheWorldConfig {
             seed: p.int("seed"),
-            policy: p.text("cache.policy").to_string(),
-            keys: p.below("cache.").filter(|(k, _)| !own.contains(k)).map(|(k, v)| (k.into(), v.into())).collect(),
-            client_bytes: p.size("cache.client_bytes"),
-            ost_bytes: p.size("cache.ost_bytes"),
+            client: cache("cache.client_bytes"),
+            ost: cache("cache.ost_bytes"),
             osts: p.int("cache.ost_count") as u32,
             block_bytes: p.size("cache.block_bytes"),
             stripe_bytes: p.size("workload.stripe_bytes"),
@@ -86,85 +82,11 @@ impl CacheWorldConfig {
     }
 }
 
-/// One cache: what a mechanism does around a policy.
-struct Cache {
-    policy: Box<dyn ReclaimPolicy>,
-    frame_of: HashMap<u64, FrameId, hasher::Fixed>,
-    block_of: Vec<u64>,
-    free: Vec<FrameId>,
-    /// Hits and lookups, by grain.
-    counts: [[u64; 2]; 2],
-}
-
-/// A hasher with a fixed seed: block ids are mixed already.
-mod hasher {
-    use std::hash::{BuildHasherDefault, Hasher};
-    #[derive(Default)]
-    pub struct Mixed(u64);
-    impl Hasher for Mixed {
-        fn finish(&self) -> u64 {
-            self.0
-        }
-        fn write(&mut self, bytes: &[u8]) {
-            for b in bytes {
-                self.0 = self.0.rotate_left(8) ^ u64::from(*b);
-            }
-        }
-        fn write_u64(&mut self, n: u64) {
-            self.0 = n;
-        }
-    }
-    pub type Fixed = BuildHasherDefault<Mixed>;
-}
-
-impl Cache {
-    fn new(c: &CacheWorldConfig, bytes: u64) -> Result<Cache, String> {
-        let pages = (bytes / c.block_bytes).max(1) as u32;
-        let mut config = CacheConfig::new(pages);
-        // Two readahead windows of 4 MiB, in blocks.
-        config.coarse_ring_pages = ((8 << 20) / c.block_bytes) as u32;
-        for (key, value) in &c.keys {
-            config.set(key, value)?;
-        }
-        Ok(Cache {
-            policy: build(&c.policy, &config)?,
-            frame_of: HashMap::default(),
-            block_of: vec![0; pages as usize],
-            free: (0..pages).rev().map(FrameId).collect(),
-            counts: [[0; 2]; 2],
-        })
-    }
-    /// Looks a block up and brings it in when it is not there; whether it was.
-    fn access(&mut self, access: PageAccess) -> bool {
-        let found = self.frame_of.get(&access.block).copied();
-        let count = &mut self.counts[access.grain as usize];
-        count[0] += u64::from(found.is_some());
-        count[1] += 1;
-        if let Some(frame) = found {
-            self.policy.touch(frame, access);
-            return true;
-        }
-        if self.policy.admits(&access) {
-            if self.free.is_empty() {
-                self.policy.reclaim(32, &mut |_| true, &mut self.free);
-                for f in &self.free {
-                    self.frame_of.remove(&self.block_of[f.0 as usize]);
-                }
-            }
-            let Some(frame) = self.free.pop() else { return false };
-            self.policy.insert(frame, access);
-            self.frame_of.insert(access.block, frame);
-            self.block_of[frame.0 as usize] = access.block;
-        }
-        false
-    }
-}
-
 struct World<'a> {
     c: &'a CacheWorldConfig,
     sizes: Sizes,
-    client: Cache,
-    osts: Vec<Cache>,
+    client: BlockCache,
+    osts: Vec<BlockCache>,
     /// One past the byte that each disk read last, as (file, object offset).
     heads: Vec<(u64, u64)>,
     now: f64,
@@ -214,15 +136,13 @@ impl World<'_> {
             net_free = net_free.max(ready) + self.sizes.block as f64 * c.net_ns_per_byte;
         }
         for (ost, blocks) in from_disk.iter().enumerate().filter(|(_, b)| **b > 0) {
-            let took = Duration::from_nanos((disk_free[ost] - begin) as u64);
-            self.osts[ost].policy.on_fetched(&template, *blocks, took);
+            self.osts[ost].on_fetched(&template, *blocks, (disk_free[ost] - begin) as u64);
         }
         // Handing a block to the program takes what copying it takes.
         let copied = (len.div_ceil(self.sizes.block) * self.sizes.block) as f64 / 4e9 * 1e9;
         let end = if missed > 0 { net_free.max(begin + copied) } else { begin + copied };
         if missed > 0 {
-            let took = Duration::from_nanos((end - begin) as u64);
-            self.client.policy.on_fetched(&template, missed as u32, took);
+            self.client.on_fetched(&template, missed as u32, (end - begin) as u64);
         }
         self.now = end;
         self.hash.event(end as u64, template.grain as u8, file as u32, (missed as u32) << 1);
@@ -238,8 +158,8 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
     let mut w = World {
         c,
         sizes: Sizes { block: c.block_bytes, stripe: c.stripe_bytes },
-        client: Cache::new(c, c.client_bytes)?,
-        osts: (0..c.osts).map(|_| Cache::new(c, c.ost_bytes)).collect::<Result<_, _>>()?,
+        client: BlockCache::new(&c.client)?,
+        osts: (0..c.osts).map(|_| BlockCache::new(&c.ost)).collect::<Result<_, _>>()?,
         heads: vec![(u64::MAX, 0); c.osts as usize],
         now: 0.0,
         hash: StateHash::default(),
@@ -250,8 +170,8 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
     for i in 0..c.warmup + c.accesses {
         if i == c.warmup {
             (fine, coarse, bytes, began) = (Histogram::default(), Histogram::default(), 0, w.now);
-            w.client.counts = [[0; 2]; 2];
-            w.osts.iter_mut().for_each(|o| o.counts = [[0; 2]; 2]);
+            w.client.reset_stats();
+            w.osts.iter_mut().for_each(BlockCache::reset_stats);
         }
         // Before coarse files are re-used, fine accesses alone fill all caches.
         let is_fine = rng.chance(c.fine_share) || (c.reuse && i < c.warmup);
@@ -273,18 +193,10 @@ pub fn run(c: &CacheWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(
     m.push("fine_response_mean_ms", "ms", fine.mean() / 1e6);
     m.push_times("fine", &fine);
     m.push_times("coarse", &coarse);
-    let ratio = |c: [u64; 2]| c[0] as f64 / c[1].max(1) as f64;
-    let mut ost = [[0; 2]; 2];
-    for o in &w.osts {
-        for (sum, counts) in ost.iter_mut().zip(o.counts) {
-            sum[0] += counts[0];
-            sum[1] += counts[1];
-        }
-    }
-    for (grain, name) in [(Grain::Fine, "fine"), (Grain::Coarse, "coarse")] {
-        m.push(format!("hit_ratio.client.{name}"), "share", ratio(w.client.counts[grain as usize]));
-        m.push(format!("hit_ratio.ost.{name}"), "share", ratio(ost[grain as usize]));
-    }
+    let mut ost = Stats::default();
+    w.osts.iter().for_each(|o| ost.add(&o.stats()));
+    push_hit_ratios(&mut m, "client", &w.client.stats());
+    push_hit_ratios(&mut m, "ost", &ost);
     Ok((m, c.warmup + c.accesses, w.now as u64, w.hash.0))
 }
 

@@ -3,6 +3,7 @@
 //! Two fidelities. *Light* (here): a client is a workload and an RPC window, an OST is scheduler head, dispatch window,
 //! allocator, elevator and disk; a million clients run on one core. *Full*: real nodes over the `rt` facade on the same
 //! [`engine`]. Deliberately not here: policies (rooms), the real I/O path (nodes).
+pub mod block_cache;
 pub mod cacheworld;
 pub mod cli;
 pub mod cluster;

@@ -1,8 +1,11 @@
 //! Everything a light world is built from, in plain units. Filled from a scenario's parameters; no defaults here but
 //! paper 001's case in [`LightConfig::paper001`].
+use super::mixed::FINE;
 use super::reader::Reading;
+use crate::block_cache::CacheSettings;
 use crate::hw::{AllocKind, DiskProfile, ElevatorConfig};
 use nrs::NrsConfig;
+use types::Extent;
 
 /// What the measured phase does.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -11,6 +14,25 @@ pub enum Operation {
     Write,
     /// Reads what the same policy wrote in an unmeasured phase before.
     Read,
+    /// Fine and coarse reads here and there in what was written before ([`Mix`]).
+    Mix,
+}
+
+/// What a program of [`Operation::Mix`] does.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Mix {
+    /// Probability that an access is fine.
+    pub fine_share: f64,
+    /// Bytes of a fine access; fewer than an RPC's.
+    pub fine_bytes: u64,
+    /// First bytes of the file, which fine accesses go to.
+    pub hot_bytes: u64,
+    /// Bytes of a coarse access: whole RPCs.
+    pub coarse_bytes: u64,
+    /// Accesses of each client that are measured.
+    pub accesses: u32,
+    /// Accesses before.
+    pub warmup: u32,
 }
 
 /// Which OST a client's first stripe lies on.
@@ -80,6 +102,15 @@ pub struct LightConfig {
     pub rpcs_in_flight: u32,
     /// Read call by call through the readahead room; `None`: a window over the records, in order.
     pub reading: Option<Reading>,
+    /// Fine and coarse accesses, for [`Operation::Mix`].
+    pub mix: Option<Mix>,
+    /// The page cache of every client whose program reads call by call; `None`: nothing stays of a mix, everything of a
+    /// file that is read through.
+    pub client_cache: Option<CacheSettings>,
+    /// The cache of every OST.
+    pub ost_cache: Option<CacheSettings>,
+    /// Bytes of a block of the caches.
+    pub block_bytes: u64,
     /// Grants.
     pub credits: Credits,
     /// Client `i` starts at `i` times this.
@@ -134,6 +165,15 @@ impl LightConfig {
     pub fn shares_network(&self) -> bool {
         self.switch_rate > 0.0 || self.nic_queue && self.stripe_count > 1
     }
+    /// Bytes of its object that a request asks for.
+    #[inline]
+    #[must_use]
+    pub fn extent(&self, rpc: u32) -> Extent {
+        match self.mix {
+            Some(mix) if rpc & FINE != 0 => Extent::at(u64::from(rpc & !FINE) * mix.fine_bytes, mix.fine_bytes),
+            _ => Extent::at(u64::from(rpc) * self.transfer_bytes, self.transfer_bytes),
+        }
+    }
     /// Nanoseconds that a transfer keeps a NIC.
     #[must_use]
     pub fn nic_ns(&self) -> u64 {
@@ -168,6 +208,10 @@ impl LightConfig {
             operation: Operation::Write,
             rpcs_in_flight: 8,
             reading: None,
+            mix: None,
+            client_cache: None,
+            ost_cache: None,
+            block_bytes: 64 << 10,
             credits: Credits::Constant,
             start_skew_ns: 5_000,
             start_spread_ns: 0,

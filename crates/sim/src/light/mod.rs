@@ -1,4 +1,6 @@
-//! The light world: clients that are a workload and an RPC window, in front of full OST pipelines. 100,000 and more.
+//! The light world: clients that are a workload and an RPC window, in front of full OST pipelines. 100,000 and more. Where it
+//! is asked for, programs read call by call through the readahead room and a page cache, and OSTs keep a cache before
+//! their disks.
 //!
 //! Three events per write RPC (arrival, submission, disk completion) and a fourth for a read (bulk out); replies and
 //! the next send are folded into the completion, since nothing can observe them in between. Flows that share no OST
@@ -9,14 +11,18 @@
 mod config;
 mod flow;
 mod lanes;
+mod mixed;
+mod ost;
 mod params;
+mod program;
 mod reader;
 mod run;
 mod stats;
 mod world;
 
-pub use config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
+pub use config::{Credits, Down, LightConfig, Mix, Operation, Placement, Urgent};
 pub(crate) use params::elevator_from;
+pub use program::Calls;
 pub use reader::{ReadStats, Reading};
 pub use run::{LightOutcome, Progress, run};
 pub use stats::Stats;

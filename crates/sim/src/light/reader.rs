@@ -1,7 +1,12 @@
 //! A light client that reads as a program does, call by call, through the readahead room: what its window of RPCs fetches
 //! is what the calls miss and what the policy asks for ahead of them.
 //!
-//! One record of the flow is one RPC and stays once it came: caches are not the subject here (world `cache`).
+//! One record of the flow is one RPC. Without a page cache (`client.cache_bytes`) it stays once it came; with one, what leaves
+//! before its use is fetched again, and the readahead room is told.
+use super::config::LightConfig;
+use super::program::Called;
+use crate::block_cache::BlockCache;
+use cache::PageAccess;
 use readahead::record::{Call, apply};
 use readahead::{Budget, Config, Facts, FileReadahead, Plan};
 use std::collections::VecDeque;
@@ -41,14 +46,18 @@ pub(super) struct Reader {
     waiting: bool,
     asked: Vec<bool>,
     here: Vec<bool>,
+    cache: Option<BlockCache>,
+    /// Of the cache's blocks.
+    block_bytes: u64,
     /// Records to be sent for.
     queue: VecDeque<u32>,
     pub stats: ReadStats,
 }
 
 impl Reader {
-    /// A file of `bytes` bytes that an RPC brings `record_bytes` of.
-    pub fn new(reading: &Reading, bytes: u64, record_bytes: u64) -> Reader {
+    /// A client's file.
+    pub fn new(config: &LightConfig, reading: &Reading) -> Reader {
+        let (bytes, record_bytes) = (config.file_bytes, config.transfer_bytes);
         let records = bytes.div_ceil(record_bytes) as usize;
         let rpc_bytes = (record_bytes / PAGE_BYTES as u64).max(1) * PAGE_BYTES as u64;
         Reader {
@@ -62,17 +71,19 @@ impl Reader {
             waiting: false,
             asked: vec![false; records],
             here: vec![false; records],
+            cache: config.client_cache.as_ref().map(|c| BlockCache::new(c).expect("checked with the scenario")),
+            block_bytes: config.block_bytes,
             queue: VecDeque::new(),
             stats: ReadStats::default(),
         }
     }
 
-    /// The program makes its next call, or goes on with the one that waits. Whether that call is complete now: the
-    /// program is busy with its bytes then, and goes on after that.
-    pub fn go_on(&mut self) -> bool {
-        let call = Extent::at(self.position, self.io_bytes.min(self.facts.file_size - self.position));
+    /// The program makes its next call, or goes on with the one that waits. A call that is complete now: the program is
+    /// busy with its bytes, and goes on after that.
+    pub fn go_on(&mut self, now: u64) -> Option<Called> {
+        let call = self.call();
         if call.is_empty() {
-            return false;
+            return None;
         }
         if !self.waiting {
             self.stats.calls += 1;
@@ -84,18 +95,69 @@ impl Reader {
                 self.stats.waited += 1;
                 self.wait_for(missing);
             }
-            return false;
+            return None;
         }
         self.waiting = false;
         self.position = call.end;
+        self.use_blocks(call);
         self.ask(Call::Progress(call));
-        true
+        Some(Called { bytes: self.io_bytes, began: now, grain: None })
     }
 
     /// A record came. Whether the program waited for one.
     pub fn on_record(&mut self, record: u32) -> bool {
         self.here[record as usize] = true;
+        self.keep_blocks(record);
         self.waiting
+    }
+
+    /// Look-ups of its cache.
+    pub fn cache_stats(&self) -> cache::Stats {
+        self.cache.as_ref().map(BlockCache::stats).unwrap_or_default()
+    }
+
+    /// The call that comes next, or that waits.
+    fn call(&self) -> Extent {
+        Extent::at(self.position, self.io_bytes.min(self.facts.file_size - self.position))
+    }
+
+    /// A call uses what it covers: a reader's look-up of every block that it begins.
+    fn use_blocks(&mut self, call: Extent) {
+        let access = self.access(0);
+        let Some(cache) = &mut self.cache else { return };
+        for block in call.start.div_ceil(self.block_bytes)..call.end.div_ceil(self.block_bytes) {
+            cache.lookup(PageAccess { block, ..access });
+        }
+    }
+
+    /// The cache takes a record in. What leaves for it must be fetched again, and is lost to readahead if nobody read it;
+    /// the records of a call that waits are held by the call.
+    fn keep_blocks(&mut self, record: u32) {
+        let blocks = self.record_bytes / self.block_bytes;
+        let first = u64::from(record) * blocks;
+        let used = self.position.div_ceil(self.block_bytes);
+        let held = if self.waiting { self.records(self.call()) } else { 0..0 };
+        let Some(mut cache) = self.cache.take() else { return };
+        for block in first..first + blocks {
+            let access = self.access(block);
+            let access = if block < used { access } else { access.ahead() };
+            cache.bring(access, |left| {
+                let record = (left / blocks) as usize;
+                if held.contains(&record) {
+                    return;
+                }
+                (self.here[record], self.asked[record]) = (false, false);
+                if left >= used {
+                    let unused = Extent::at(left * self.block_bytes, self.block_bytes);
+                    apply(Call::Reclaimed(unused), &mut self.file, &self.facts, &mut self.budget, &mut self.plan);
+                }
+            });
+        }
+        self.cache = Some(cache);
+    }
+
+    fn access(&self, block: u64) -> PageAccess {
+        PageAccess::of_request(block, self.io_bytes, self.record_bytes)
     }
 
     /// The next record to send for.
@@ -150,10 +212,11 @@ mod tests {
     /// The reader at its end, the order in which records came, and the most that were on their way.
     fn read(policy: &str, in_flight: usize) -> (Reader, Vec<u32>, usize) {
         let reading = Reading { policy: policy.into(), config: Config::default(), io_bytes: 64 << 10 };
-        let mut reader = Reader::new(&reading, (8 << 20) + 5, 1 << 20);
+        let config = LightConfig { file_bytes: (8 << 20) + 5, ..LightConfig::paper001(1, 1) };
+        let mut reader = Reader::new(&config, &reading);
         let (mut order, mut flight, mut most) = (Vec::new(), VecDeque::new(), 0);
         loop {
-            while reader.go_on() {}
+            while reader.go_on(0).is_some() {}
             while flight.len() < in_flight
                 && let Some(record) = reader.next()
             {

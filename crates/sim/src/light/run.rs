@@ -1,8 +1,6 @@
 //! Running a light world: flows are placed, what does not interact is parted, results are put together.
 use super::config::{Credits, LightConfig, Operation, Placement};
 use super::flow::Flow;
-#[cfg(test)]
-use super::reader::Reading;
 use super::stats::Stats;
 use super::world::World;
 use crate::metrics::{Metrics, StateHash};
@@ -83,14 +81,10 @@ impl Totals {
         part: f64,
         progress: &mut dyn FnMut(Progress),
     ) {
-        let phases: &[Operation] = if config.operation == Operation::Read {
-            &[Operation::Write, Operation::Read]
-        } else {
-            &[Operation::Write]
-        };
+        let phases = phases(config);
         let rpcs = world.flows.iter().map(|f| u64::from(f.total)).sum::<u64>().max(1) * phases.len() as u64;
-        for phase in phases {
-            world.begin(*phase);
+        for (phase, accesses) in phases {
+            world.begin(phase, accesses);
             while world.step(PROGRESS_EVERY) {
                 let share = (world.queue.popped() as f64 / (rpcs as f64 * 3.5)).min(1.0);
                 let events = self.events + world.queue.popped();
@@ -110,10 +104,24 @@ impl Totals {
     }
 }
 
+/// What is done one after the other, and how many accesses each program makes in it; the last is measured.
+fn phases(config: &LightConfig) -> Vec<(Operation, u32)> {
+    match (config.operation, config.mix) {
+        (Operation::Mix, Some(mix)) => {
+            let mut phases = vec![(Operation::Write, 0), (Operation::Mix, mix.warmup), (Operation::Mix, mix.accesses)];
+            phases.retain(|phase| *phase != (Operation::Mix, 0));
+            phases
+        }
+        (Operation::Write, _) => vec![(Operation::Write, 0)],
+        _ => vec![(Operation::Write, 0), (Operation::Read, 0)],
+    }
+}
+
 /// Times since the measured phase began, so that parts whose phases began at different times can be added.
 fn rebase(stats: &mut Stats, begin: u64) {
     stats.end = stats.end.saturating_sub(begin);
     stats.bulk_end = stats.bulk_end.saturating_sub(begin);
+    stats.calls.end = stats.calls.end.saturating_sub(begin);
 }
 
 /// Which clients have their first stripe where, without a table per client where a formula does.
@@ -187,6 +195,8 @@ fn push_client(config: &LightConfig, flows: &mut Vec<Flow>, client: u32, first_o
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::block_cache::CacheSettings;
+    use crate::light::{Mix, Reading};
 
     fn small(policy: &str) -> LightConfig {
         LightConfig { nrs_policy: policy.into(), file_bytes: 4 << 20, ..LightConfig::paper001(64, 4) }
@@ -256,6 +266,79 @@ mod tests {
         assert_eq!(none.stats.reads.waited, 64 * 4, "every record is waited for");
         assert!(parallel.stats.reads.waited < none.stats.reads.waited);
         assert!(parallel.virtual_ns < none.virtual_ns && parallel.stats.queue_max.0 > none.stats.queue_max.0);
+    }
+
+    fn settings(policy: &str, bytes: u64) -> Option<CacheSettings> {
+        Some(CacheSettings { policy: policy.into(), keys: Vec::new(), bytes, block_bytes: 64 << 10 })
+    }
+
+    #[test]
+    fn what_an_ost_keeps_is_answered_without_its_disk_and_gone_after_an_outage() {
+        let read = LightConfig { operation: Operation::Read, ..small("fifo") };
+        let (all, cached) = (64 * (4 << 20), LightConfig { ost_cache: settings("lru", 1 << 30), ..read.clone() });
+        let o = quiet(&cached);
+        assert_eq!((o.stats.bytes[0], o.stats.store.bytes), (all, 0));
+        assert_eq!(o.metrics.get("hit_ratio.ost.coarse"), Some(1.0));
+        assert!(o.virtual_ns * 2 < quiet(&read).virtual_ns);
+        let down = vec![crate::light::Down { ost: 1, from_ns: 1, to_ns: 2_000_000 }];
+        let o = quiet(&LightConfig { down, ..cached.clone() });
+        assert_eq!((o.stats.bytes[0], o.stats.store.bytes), (all, all / 4), "one OST in four reads everything anew");
+        let o = quiet(&LightConfig { ost_cache: settings("lru", 16 << 20), ..cached });
+        assert!((1..=all).contains(&o.stats.store.bytes) && o.stats.bytes[0] == all);
+    }
+
+    fn mixed(policy: &str, client: u64, ost: u64) -> LightConfig {
+        let (fine_bytes, hot_bytes, coarse_bytes) = (64 << 10, 512 << 10, 2 << 20);
+        let mix = Mix { fine_share: 0.8, fine_bytes, hot_bytes, coarse_bytes, accesses: 100, warmup: 20 };
+        LightConfig {
+            operation: Operation::Mix,
+            mix: Some(mix),
+            client_cache: settings(policy, client).filter(|c| c.bytes > 0),
+            ost_cache: settings(policy, ost).filter(|c| c.bytes > 0),
+            ..small("fifo")
+        }
+    }
+
+    #[test]
+    fn a_mix_through_caches_repeats_to_the_last_bit_parted_or_not_under_every_policy() {
+        for policy in cache::registry() {
+            for (client, ost) in [(0, 0), (1 << 20, 0), (0, 16 << 20), (1 << 20, 16 << 20)] {
+                let config = mixed(policy.name, client, ost);
+                let parted = quiet(&config);
+                assert_eq!(parted.stats.reads.calls, 64 * 100, "{}", policy.name);
+                let calls = &parted.stats.calls;
+                let blocks = [calls.response[0].count(), calls.response[1].count() * 32];
+                assert_eq!(calls.bytes, (blocks[0] + blocks[1]) * (64 << 10), "{}", policy.name);
+                let looked_up = [calls.client_cache.fine_lookups, calls.client_cache.coarse_lookups];
+                assert_eq!(looked_up, if client > 0 { blocks } else { [0, 0] }, "{}", policy.name);
+                assert_eq!(calls.ost_cache.fine_lookups > 0, ost > 0, "{}", policy.name);
+                let whole = quiet(&LightConfig { partition: false, ..config });
+                assert_eq!((parted.hash, &parted.metrics), (whole.hash, &whole.metrics), "{}", policy.name);
+            }
+        }
+    }
+
+    #[test]
+    fn coarse_reads_wash_fine_data_out_of_caches_that_do_not_know_the_grain() {
+        for (client, ost, metric) in [(1 << 20, 0, "hit_ratio.client.fine"), (0, 16 << 20, "hit_ratio.ost.fine")] {
+            let ratio = |policy: &str| quiet(&mixed(policy, client, ost)).metrics.get(metric).unwrap();
+            let (lru, fgf) = (ratio("lru"), ratio("fgf_lru"));
+            assert!(lru < 0.9 && fgf > 0.95, "{metric}: {lru} and {fgf}");
+        }
+    }
+
+    #[test]
+    fn a_reader_whose_cache_is_smaller_than_its_readahead_fetches_again_and_reads_everything() {
+        let reading = Some(Reading { policy: "parallel".into(), config: Default::default(), io_bytes: 64 << 10 });
+        let config = LightConfig { operation: Operation::Read, reading, file_bytes: 16 << 20, ..small("fifo") };
+        let fits = quiet(&LightConfig { client_cache: settings("lru", 16 << 20), ..config.clone() });
+        assert_eq!((fits.hash, fits.stats.bytes[0]), (quiet(&config).hash, 64 * (16 << 20)));
+        assert_eq!(fits.metrics.get("hit_ratio.client.fine"), Some(1.0));
+        let small = LightConfig { client_cache: settings("lru", 3 << 20), ..config };
+        let o = quiet(&small);
+        assert_eq!(o.stats.reads.calls, 64 * 256);
+        assert!(o.stats.bytes[0] > 64 * (16 << 20), "what left before its use came again");
+        assert_eq!(o, quiet(&small));
     }
 
     #[test]

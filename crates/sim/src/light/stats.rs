@@ -1,4 +1,5 @@
 //! What a light world counts, and the metrics made of it.
+use super::program::Calls;
 use super::reader::ReadStats;
 use crate::metrics::{Histogram, Metrics};
 use crate::ost::{SIZE_CLASSES, StoreStats, size_class_name};
@@ -49,6 +50,8 @@ pub struct Stats {
     pub resent: u64,
     /// Calls of programs that read through the readahead room.
     pub reads: ReadStats,
+    /// Calls of programs that read here and there, and what caches did for reads.
+    pub calls: Calls,
     /// What the disks did.
     pub store: StoreStats,
     /// Per second, when recorded.
@@ -78,6 +81,7 @@ impl Stats {
         self.resent += other.resent;
         self.reads.calls += other.reads.calls;
         self.reads.waited += other.reads.waited;
+        self.calls.add(&other.calls);
         self.store.add(&other.store);
         for (i, s) in other.seconds.iter().enumerate() {
             let mine = self.second(i as u64 * 1_000_000_000);
@@ -125,6 +129,7 @@ impl Stats {
             m.push("reads", "calls", self.reads.calls as f64);
             m.push("blocked_share", "share", self.reads.waited as f64 / self.reads.calls as f64);
         }
+        self.calls.push(&mut m);
         if self.resent > 0 {
             m.push("resent", "requests", self.resent as f64);
         }

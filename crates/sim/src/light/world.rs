@@ -4,14 +4,14 @@
 use super::config::{Credits, LightConfig, Operation, Urgent};
 use super::flow::Flow;
 use super::lanes::Lanes;
-use super::reader::Reader;
+use super::ost::{Blocks, Ost, Request, expiry};
+use super::program::Program;
 use super::stats::{Stats, keep_max};
-use crate::hw::{Access, Allocator};
-use crate::metrics::StateHash;
-use crate::ost::SimStore;
-use nrs::{BW_WINDOWS, IoOp, Job, JobId, NrsConfig, NrsRequest, Pipeline};
+use crate::block_cache::BlockCache;
+use crate::hw::Access;
+use nrs::{IoOp, JobId, NrsConfig, NrsRequest};
 use std::collections::BTreeMap;
-use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId, Rng};
+use types::{ClientId, Duration, Instant, ObjectId, OstIndex, RequestId};
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -38,90 +38,27 @@ pub(super) enum Event {
     Down { ost: u32, until: u64 },
 }
 
-/// A request at an OST.
-#[derive(Clone, Copy, Debug, Default)]
-struct Request {
-    flow: u32,
-    rpc: u32,
-    arrived: u64,
-    expiry: u64,
-    pieces: u32,
-    epoch: u32,
-}
-
-impl Job for Request {
-    fn arrived(&self) -> Instant {
-        Instant(self.arrived)
-    }
-    /// The statistics judge deadlines from the client's side.
-    fn must_finish_by(&self) -> Option<Instant> {
-        None
-    }
-}
-
-/// One OSS with its OST.
-pub(super) struct Ost {
-    pipeline: Pipeline<Request>,
-    store: SimStore,
-    alloc: Allocator,
-    /// When its NIC is free, in and out.
-    nic: [u64; 2],
-    rng: Rng,
-    pub hash: StateHash,
-    wake_at: u64,
-    /// Bytes queued or in service, by record size.
-    outstanding: [u64; BW_WINDOWS],
-    expiry_newest: u64,
-    flows_active: u32,
-    down_until: u64,
-    epoch: u32,
-}
-
-impl Ost {
-    fn new(config: &LightConfig, ost: u32) -> Ost {
-        let pipeline = Pipeline::new(&config.nrs_policy, config.nrs.clone(), config.dispatch_window)
-            .expect("the policy's name was checked with the scenario");
-        let stream = |name: &str| Rng::named(config.seed.wrapping_add(u64::from(ost) << 32), name);
-        Ost {
-            pipeline,
-            store: SimStore::new(config.disk, config.elevator, stream("disk")),
-            alloc: Allocator::new(config.alloc),
-            nic: [0; 2],
-            rng: stream("ost"),
-            hash: StateHash::default(),
-            wake_at: u64::MAX,
-            outstanding: [0; BW_WINDOWS],
-            expiry_newest: 0,
-            flows_active: 0,
-            down_until: 0,
-            epoch: 0,
-        }
-    }
-}
-
 /// A world, or the part of one that does not interact with the rest.
 pub(super) struct World<'a> {
-    config: &'a LightConfig,
+    pub(super) config: &'a LightConfig,
     pub queue: Lanes,
     pub flows: Vec<Flow>,
     pub osts: Vec<Ost>,
     /// Number of the first OST of this part.
-    first_ost: u32,
+    pub(super) first_ost: u32,
     /// When each client's NIC is free; only used where flows share a client.
     clients_nic: Vec<[u64; 2]>,
     pub stats: Stats,
-    operation: Operation,
-    begin: u64,
+    pub(super) operation: Operation,
+    pub(super) begin: u64,
     /// When the switch is free, towards clients and towards OSTs.
     switch: [u64; 2],
     nic_ns: u64,
     switch_ns: u64,
-    produce_ns: f64,
-    /// Records in a call of a program that reads.
-    call_share: f64,
+    pub(super) produce_ns: f64,
     scratch: Vec<u32>,
-    /// Of flows whose clients read through the readahead room.
-    readers: BTreeMap<u32, Reader>,
+    /// Of flows whose clients read call by call.
+    pub(super) programs: BTreeMap<u32, Program>,
     /// When requests that had to be sent again were sent first.
     first_sent: BTreeMap<(u32, u32), u64>,
 }
@@ -147,32 +84,32 @@ impl<'a> World<'a> {
             } else {
                 0.0
             },
-            call_share: config.reading.as_ref().map_or(0.0, |r| r.io_bytes as f64 / config.transfer_bytes as f64),
             scratch: Vec::new(),
-            readers: BTreeMap::new(),
+            programs: BTreeMap::new(),
             first_sent: BTreeMap::new(),
             config,
         }
     }
 
-    /// Starts a phase now: all flows begin anew with `operation`; counters start at zero.
-    pub fn begin(&mut self, operation: Operation) {
+    /// Starts a phase now: all flows begin anew with `operation`, programs of a mix make `accesses` accesses; counters start
+    /// at zero.
+    pub fn begin(&mut self, operation: Operation, accesses: u32) {
         self.operation = operation;
         self.begin = self.queue.now();
         self.stats = Stats::default();
         for ost in &mut self.osts {
             ost.store.reset_stats();
             ost.flows_active = 0;
+            if let Some(cache) = &mut ost.cache {
+                cache.reset_stats();
+            }
         }
         let config = self.config;
         for f in 0..self.flows.len() {
             let flow = &mut self.flows[f];
             (flow.next, flow.done, flow.in_flight) = (0, 0, 0);
             self.osts[(flow.ost - self.first_ost) as usize].flows_active += u32::from(!flow.urgent);
-            if let Some(reading) = config.reading.as_ref().filter(|_| operation == Operation::Read && !flow.urgent) {
-                let reader = Reader::new(reading, config.file_bytes, config.transfer_bytes);
-                self.readers.insert(f as u32, reader);
-                self.queue.at(flow.ost - self.first_ost, self.begin + flow.start, Event::Step { flow: f as u32 });
+            if self.begin_program(f as u32, accesses) {
                 continue;
             }
             self.send(f as u32, self.begin);
@@ -205,10 +142,12 @@ impl<'a> World<'a> {
         for ost in &self.osts {
             let stats = ost.store.stats();
             self.stats.store.add(&stats);
+            self.stats.calls.ost_cache.add(&ost.cache.as_ref().map(BlockCache::stats).unwrap_or_default());
         }
-        for reader in self.readers.values() {
-            self.stats.reads.calls += reader.stats.calls;
-            self.stats.reads.waited += reader.stats.waited;
+        for program in self.programs.values() {
+            self.stats.reads.calls += program.stats().calls;
+            self.stats.reads.waited += program.stats().waited;
+            self.stats.calls.client_cache.add(&program.cache_stats());
         }
         self.stats.end = self.stats.end.max(self.begin);
     }
@@ -271,20 +210,20 @@ impl<'a> World<'a> {
             return;
         }
         let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
-        let w = NrsConfig::window(config.transfer_bytes);
+        let extent = config.extent(rpc);
+        let w = NrsConfig::window(extent.len());
         if config.timeline {
-            ost.outstanding[w] += config.transfer_bytes;
+            ost.outstanding[w] += extent.len();
             request.expiry = expiry(ost, &config.nrs, now);
         }
-        let offset = u64::from(rpc) * config.transfer_bytes;
         let op = if self.operation == Operation::Write { IoOp::Write } else { IoOp::Read };
         let max_service = config.urgent.filter(|_| flow.urgent).map(|u: Urgent| Duration::from_nanos(u.max_service_ns));
         let nrs_request = NrsRequest {
             id: RequestId::default(),
-            bytes: config.transfer_bytes as u32,
+            bytes: extent.len() as u32,
             client: ClientId(u64::from(flow.client) + 1),
             object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
-            extent: Extent::at(offset, config.transfer_bytes),
+            extent,
             uid: 0,
             op,
             job: JobId(0),
@@ -293,7 +232,7 @@ impl<'a> World<'a> {
         };
         if ost.pipeline.on_arrival(Instant(now), nrs_request, |_| request).is_err() {
             // Told to come again.
-            ost.outstanding[w] -= if config.timeline { config.transfer_bytes } else { 0 };
+            ost.outstanding[w] -= if config.timeline { extent.len() } else { 0 };
             self.stats.resent += 1;
             self.first_sent.entry((f, rpc)).or_insert(now - config.latency_ns);
             self.queue.at(o, now + config.resend_ns, Event::Arrive { flow: f, rpc });
@@ -337,27 +276,35 @@ impl<'a> World<'a> {
     }
 
     fn on_submit(&mut self, now: u64, o: u32, req: u32) {
-        let len = self.config.transfer_bytes;
+        let config = self.config;
         let write = self.operation == Operation::Write;
-        let Ost { pipeline, store, alloc, hash, .. } = &mut self.osts[o as usize];
+        let Ost { pipeline, store, alloc, cache, hash, .. } = &mut self.osts[o as usize];
         let request = pipeline.job_mut(RequestId(req));
         let flow = &mut self.flows[request.flow as usize];
         hash.event(now - self.begin, 2, flow.client, request.rpc);
-        let start = u64::from(request.rpc) * len;
+        let extent = config.extent(request.rpc);
         let (mut pieces, mut timer) = (0, None);
         let mut submit = |lba, len| {
             pieces += 1;
             timer = timer.or(store.submit(now, req, Access { lba, len, write }));
         };
-        if write {
-            alloc.write(&mut flow.map, start, len, &mut submit);
-        } else {
-            flow.map.lookup(start, len, &mut submit);
+        match cache {
+            _ if write => alloc.write(&mut flow.map, extent.start, extent.len(), &mut submit),
+            None => flow.map.lookup(extent.start, extent.len(), &mut submit),
+            Some(cache) => {
+                let blocks = Blocks::new(config, flow.client, extent, write);
+                request.missed =
+                    blocks.look_up(cache, extent, |part| flow.map.lookup(part.start, part.len(), &mut submit));
+            }
         }
-        assert!(pieces > 0, "a read reached a place that was never written");
-        request.pieces = pieces;
+        (request.pieces, request.submitted) = (pieces, now);
+        let all_cached = cache.is_some() && !write && request.missed == 0;
+        assert!(pieces > 0 || all_cached, "a read reached a place that was never written");
         if let Some(at) = timer {
             self.queue.at(o, at, Event::Timer { ost: o });
+        }
+        if all_cached {
+            return self.send_bulk(now, o, req);
         }
         self.pump_disk(now, o);
     }
@@ -382,6 +329,7 @@ impl<'a> World<'a> {
         hash.event(now - self.begin, 4, slot, done.len() as u32);
         self.pump_disk(now, o);
         for req in done.drain(..) {
+            self.keep(now, o, req);
             if self.operation == Operation::Write {
                 self.complete(now, o, req);
             } else {
@@ -391,13 +339,38 @@ impl<'a> World<'a> {
         self.scratch = done;
     }
 
+    /// The OST's cache takes in what the store has read or written.
+    #[inline]
+    fn keep(&mut self, now: u64, o: u32, req: u32) {
+        let Ost { pipeline, cache: Some(cache), epoch, .. } = &mut self.osts[o as usize] else { return };
+        let request = pipeline.job(RequestId(req));
+        if request.epoch == *epoch {
+            let (extent, client) = (self.config.extent(request.rpc), self.flows[request.flow as usize].client);
+            let blocks = Blocks::new(self.config, client, extent, self.operation == Operation::Write);
+            blocks.keep(cache, extent, request.missed, now - request.submitted);
+        }
+    }
+
     fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
         let ost = &mut self.osts[o as usize];
-        let f = ost.pipeline.job(RequestId(req)).flow;
+        let Request { flow: f, rpc, .. } = *ost.pipeline.job(RequestId(req));
+        let (nic_ns, switch_ns) = self.wire_ns(rpc);
+        let ost = &mut self.osts[o as usize];
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
         let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], &mut ost.nic[1]]);
-        let end = transfer(now, self.nic_ns, nics, self.switch_ns, &mut self.switch[0]);
+        let end = transfer(now, nic_ns, nics, switch_ns, &mut self.switch[0]);
         self.queue.at(o, end, Event::Bulk { ost: o, req });
+    }
+
+    /// Nanoseconds that a record keeps a NIC, and the switch.
+    #[inline]
+    fn wire_ns(&self, rpc: u32) -> (u64, u64) {
+        let (bytes, whole) = (self.config.extent(rpc).len(), self.config.transfer_bytes);
+        if bytes == whole {
+            return (self.nic_ns, self.switch_ns);
+        }
+        let share = |ns: u64| (ns as f64 * bytes as f64 / whole as f64) as u64;
+        (share(self.nic_ns), share(self.switch_ns))
     }
 
     /// The store is through with a request and its bulk has been moved.
@@ -406,7 +379,8 @@ impl<'a> World<'a> {
         let ost = &mut self.osts[o as usize];
         let request = ost.pipeline.on_completion(Instant(now), RequestId(req));
         if config.timeline {
-            ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
+            let bytes = config.extent(request.rpc).len();
+            ost.outstanding[NrsConfig::window(bytes)] -= bytes;
             self.count_expiry(now, &request);
         }
         let ost = &mut self.osts[o as usize];
@@ -436,7 +410,8 @@ impl<'a> World<'a> {
         let again = if self.first_sent.is_empty() { None } else { self.first_sent.remove(&(f, rpc)) };
         let sent = again.unwrap_or(sent);
         let flow = &mut self.flows[f as usize];
-        let reads = !self.readers.is_empty() && self.readers.contains_key(&f);
+        let reads = !self.programs.is_empty() && self.programs.contains_key(&f);
+        let bytes = self.config.extent(rpc).len();
         flow.in_flight -= u32::from(!reads);
         flow.done += 1;
         let kind = usize::from(flow.urgent);
@@ -446,7 +421,7 @@ impl<'a> World<'a> {
         let response = at - sent;
         let stats = &mut self.stats;
         stats.response[kind].record(response);
-        stats.bytes[kind] += self.config.transfer_bytes;
+        stats.bytes[kind] += bytes;
         stats.end = stats.end.max(at);
         if kind == 0 {
             stats.bulk_end = stats.bulk_end.max(at);
@@ -454,7 +429,7 @@ impl<'a> World<'a> {
         if self.config.timeline {
             let second = stats.second(at - self.begin);
             second.response_max[kind] = second.response_max[kind].max(response);
-            second.bytes += self.config.transfer_bytes;
+            second.bytes += bytes;
             if kind == 0 {
                 second.response_sum.0 += response;
                 second.response_sum.1 += 1;
@@ -466,39 +441,6 @@ impl<'a> World<'a> {
         }
         let think = if kind == 1 { self.config.urgent.map_or(0, |u| u.think_ns) } else { 0 };
         self.send(f, at + think);
-    }
-
-    fn on_record(&mut self, now: u64, f: u32, rpc: u32) {
-        self.flows[f as usize].in_flight -= 1;
-        let reader = self.readers.get_mut(&f).expect("only flows that read are told of records");
-        if reader.on_record(rpc) {
-            self.on_step(now, f);
-        } else {
-            self.send_read(now, f);
-        }
-    }
-
-    /// A program makes its next call; it takes a call's time to consume what came.
-    fn on_step(&mut self, now: u64, f: u32) {
-        let reader = self.readers.get_mut(&f).expect("only programs that read go on");
-        if reader.go_on() {
-            let call_ns = self.produce_ns * self.call_share;
-            let ost = self.flows[f as usize].ost - self.first_ost;
-            self.queue.at(ost, now + call_ns as u64, Event::Step { flow: f });
-        }
-        self.send_read(now, f);
-    }
-
-    fn send_read(&mut self, now: u64, f: u32) {
-        let flow = &mut self.flows[f as usize];
-        let reader = self.readers.get_mut(&f).expect("only flows that read send for records");
-        while flow.in_flight < flow.limit
-            && let Some(rpc) = reader.next()
-        {
-            flow.in_flight += 1;
-            let at = now + self.config.latency_ns;
-            self.queue.at(flow.ost - self.first_ost, at, Event::Arrive { flow: f, rpc });
-        }
     }
 
     fn count_expiry(&mut self, now: u64, request: &Request) {
@@ -516,11 +458,11 @@ impl<'a> World<'a> {
         let config = self.config;
         let ost = &mut self.osts[o as usize];
         ost.hash.event(now - self.begin, 5, o, 0);
-        ost.epoch += 1;
-        ost.down_until = until;
+        ost.fail(config, until);
         for (_, request) in ost.pipeline.drain() {
             if config.timeline {
-                ost.outstanding[NrsConfig::window(config.transfer_bytes)] -= config.transfer_bytes;
+                let bytes = config.extent(request.rpc).len();
+                ost.outstanding[NrsConfig::window(bytes)] -= bytes;
             }
             self.stats.resent += 1;
             self.first_sent.entry((request.flow, request.rpc)).or_insert(request.arrived - config.latency_ns);
@@ -545,14 +487,4 @@ fn transfer(mut start: u64, nic_ns: u64, nics: Option<[&mut u64; 2]>, switch_ns:
         *nic = end;
     }
     end
-}
-
-/// The dynamic expiry that paper 001 gives a request arriving now: `e = lambda x sum(s_i / bw_i)` over everything queued
-/// and in service, raised to the newest one queued. A probe beside the policy, so that a policy cannot grade itself.
-fn expiry(ost: &mut Ost, nrs: &NrsConfig, now: u64) -> u64 {
-    let seconds: f64 =
-        ost.outstanding.iter().zip(nrs.bw_bytes_per_s).map(|(bytes, bw)| *bytes as f64 / bw as f64).sum();
-    let e = now + (nrs.lambda * seconds * 1e9) as u64;
-    ost.expiry_newest = if ost.pipeline.queued() == 0 { e } else { e.max(ost.expiry_newest) };
-    ost.expiry_newest
 }

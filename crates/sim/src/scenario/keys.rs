@@ -36,6 +36,10 @@ fn cache_policy(text: &str) -> Result<(), String> {
     cache::build(text, &cache::CacheConfig::new(64)).map(|_| ())
 }
 
+fn cache_policy_of(text: &str) -> Result<(), String> {
+    if text.is_empty() { Ok(()) } else { cache_policy(text) }
+}
+
 /// Parses `OST:FROM_S-TO_S`, comma-separated; empty for none.
 pub(crate) fn parse_outages(text: &str) -> Result<Vec<(u32, f64, f64)>, String> {
     let one = |part: &str| -> Option<(u32, f64, f64)> {
@@ -75,8 +79,8 @@ static ROWS: &[Row] = &[
     Row {
         name: "operation",
         default: "write",
-        kind: Kind::Choice(|| strings(&["write", "read"])),
-        meaning: "What is measured; read runs first write with the same policy.",
+        kind: Kind::Choice(|| strings(&["write", "read", "mix"])),
+        meaning: "What is measured; mix: fine and coarse reads here and there (workload.*). Reads run after a write with the same policy.",
     },
     Row {
         name: "placement",
@@ -95,6 +99,30 @@ static ROWS: &[Row] = &[
         default: "false",
         kind: Kind::Flag,
         meaning: "Clients read in calls of reader.io_bytes through the readahead room; false: a window over the records.",
+    },
+    Row {
+        name: "client.cache_bytes",
+        default: "0",
+        kind: Kind::Size(0, 1 << 44),
+        meaning: "Page cache of every client that reads through the readahead room or a mix; 0: none.",
+    },
+    Row {
+        name: "client.cache_policy",
+        default: "",
+        kind: Kind::Checked(cache_policy_of),
+        meaning: "Its reclaim policy; none: cache.policy.",
+    },
+    Row {
+        name: "oss.cache_bytes",
+        default: "0",
+        kind: Kind::Size(0, 1 << 44),
+        meaning: "Cache of every OST before its disk; 0: none.",
+    },
+    Row {
+        name: "oss.cache_policy",
+        default: "",
+        kind: Kind::Checked(cache_policy_of),
+        meaning: "Its reclaim policy; none: cache.policy.",
     },
     Row {
         name: "client.start_skew_us",
@@ -271,7 +299,7 @@ static ROWS: &[Row] = &[
         name: "cache.policy",
         default: "lru",
         kind: Kind::Checked(cache_policy),
-        meaning: "Worlds cache and cluster: reclaim policy of client and OST caches.",
+        meaning: "Reclaim policy of client and OST caches.",
     },
     Row {
         name: "cache.client_bytes",
@@ -295,7 +323,7 @@ static ROWS: &[Row] = &[
         name: "cache.block_bytes",
         default: "65536",
         kind: Kind::Size(4096, 1 << 20),
-        meaning: "World cache: bytes that one page of the model stands for.",
+        meaning: "Worlds cache and light: bytes that one page of the model stands for.",
     },
     Row {
         name: "workload.kind",
@@ -314,25 +342,25 @@ static ROWS: &[Row] = &[
         name: "workload.hot_bytes",
         default: "16M",
         kind: Kind::Size(1 << 12, 1 << 40),
-        meaning: "World cache: bytes of each file that fine accesses go to.",
+        meaning: "World cache, and operation mix: bytes of each file that fine accesses go to.",
     },
     Row {
         name: "workload.fine_bytes",
         default: "64K",
         kind: Kind::Size(512, 1 << 30),
-        meaning: "World cache: bytes of a fine access.",
+        meaning: "World cache, and operation mix: bytes of a fine access.",
     },
     Row {
         name: "workload.coarse_bytes",
         default: "64M",
         kind: Kind::Size(1 << 16, 1 << 32),
-        meaning: "World cache: bytes of a coarse access.",
+        meaning: "World cache, and operation mix: bytes of a coarse access.",
     },
     Row {
         name: "workload.fine_share",
         default: "0.9",
         kind: Kind::Float(0.0, 1.0),
-        meaning: "World cache: probability that an access is fine.",
+        meaning: "World cache, and operation mix: probability that an access is fine.",
     },
     Row {
         name: "workload.stripe_bytes",
@@ -344,13 +372,13 @@ static ROWS: &[Row] = &[
         name: "workload.accesses",
         default: "5000",
         kind: Kind::Int(1, 100_000_000),
-        meaning: "World cache: accesses measured.",
+        meaning: "World cache, and of each client of operation mix: accesses measured.",
     },
     Row {
         name: "workload.warmup",
         default: "0",
         kind: Kind::Int(0, 100_000_000),
-        meaning: "World cache: accesses before.",
+        meaning: "World cache, and of each client of operation mix: accesses before.",
     },
     Row {
         name: "readahead.policy",
