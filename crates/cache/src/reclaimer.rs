@@ -1,4 +1,4 @@
-//! The policy as a mechanism holds it: changed by name while the cache is in use, recorded while it works.
+//! The policy as a mechanism holds it: changed by name or by a key while the cache is in use, recorded while it works.
 //!
 //! A new policy gets the frames in the order in which the old one would have given them up, so what was about to leave is
 //! still about to leave, with what the old one knew of each ([`ReclaimPolicy::remembered`]). What the old policy had learned
@@ -47,6 +47,26 @@ impl Reclaimer {
     pub fn switch(&mut self, policy: &str, block_of: &mut dyn FnMut(FrameId) -> u64) -> Result<(), String> {
         let fresh = (self.registry)(policy, &self.config)?;
         self.tape.write(|out| record::write_switch(out, policy));
+        self.introduce(fresh, block_of);
+        Ok(())
+    }
+    /// Changes one key of the configuration: a fresh policy of the same name takes the place of the one in use, as in
+    /// [`Reclaimer::switch`]. A value that the key has already changes nothing.
+    ///
+    /// # Errors
+    /// A sentence naming key, value and range; nothing has changed then.
+    ///
+    /// # Panics
+    /// As [`Reclaimer::switch`].
+    pub fn set(&mut self, key: &str, value: &str, block_of: &mut dyn FnMut(FrameId) -> u64) -> Result<(), String> {
+        let mut config = self.config.clone();
+        config.set(key, value)?;
+        if config == self.config {
+            return Ok(());
+        }
+        let fresh = (self.registry)(self.name(), &config)?;
+        self.tape.write(|out| record::write_key(out, key, &config));
+        self.config = config;
         self.introduce(fresh, block_of);
         Ok(())
     }
@@ -254,6 +274,25 @@ mod tests {
     }
 
     #[test]
+    fn a_key_takes_effect_on_a_cache_in_use_and_loses_no_frame() {
+        for entry in registry() {
+            let mut cache = Reclaimer::new(entry.name, CacheConfig::new(64)).unwrap();
+            (0..50).for_each(|f| cache.insert(FrameId(f), PageAccess::fine(u64::from(f))));
+            for key in CacheConfig::KEYS {
+                let now = cache.config().get(key).unwrap();
+                let why = cache.set(key, "99999999999999999999", &mut |f| u64::from(f.0)).unwrap_err();
+                assert!(why.contains(key), "{why}");
+                assert_eq!(cache.config().get(key), Some(now));
+            }
+            cache.set("bypass_bytes", "1M", &mut |f| u64::from(f.0)).unwrap();
+            assert_eq!((cache.name(), cache.resident()), (entry.name, 50));
+            let admits = cache.admits(&PageAccess::coarse(99, 2 << 20));
+            assert_eq!(admits, entry.name != "bypass", "{}", entry.name);
+            assert_eq!(cache.config().get("bypass_bytes").as_deref(), Some("1048576"));
+        }
+    }
+
+    #[test]
     fn coarse_pages_and_pages_ahead_of_their_reader_stay_so_over_a_switch() {
         for name in ["lru", "fgf_lru", "fgf_lru+ring", "adaptive", "bypass"] {
             let mut cache = Reclaimer::new(name, CacheConfig::new(8)).unwrap();
@@ -307,6 +346,13 @@ mod tests {
                 cache.switch("sieve", &mut |f| block_in[f.0 as usize]).unwrap();
                 work(&mut cache, &mut block_in, 3);
                 cache.switch(entry.name, &mut |f| block_in[f.0 as usize]).unwrap();
+                let share = if check { "25" } else { "20" };
+                for (key, value) in
+                    [("bypass_bytes", "6M"), ("coarse_ring_pages", share), ("small_queue_percent", share)]
+                {
+                    cache.set(key, value, &mut |f| block_in[f.0 as usize]).unwrap();
+                    work(&mut cache, &mut block_in, 4);
+                }
                 if !check {
                     // A call that the log does not see.
                     cache.policy.reclaim(1, &mut |_| true, &mut Vec::new());

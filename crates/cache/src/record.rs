@@ -2,7 +2,7 @@
 //!
 //! The text form has one call a line and is meant for bug reports and comparisons, not for the data path:
 //! `a ACCESS +` or `-` admits, `i FRAME ACCESS` insert, `t FRAME ACCESS` touch, `r FRAME` remove, `f ACCESS PAGES NS` fetched,
-//! `p NAME` a switch,
+//! `p NAME` a switch, `k KEY VALUE` a changed key,
 //! `e WANT FRAME+ FRAME- ... = FRAME ...` reclaim with each frame asked, what the mechanism
 //! answered, and the victims. ACCESS is `BLOCK:BYTES:FLAGS` with the block in hexadecimal and the flags
 //! `f` or `c` (grain), `0`..`4` (advice), `a` (readahead), `w` (write).
@@ -70,6 +70,12 @@ impl Fresh {
         let policy = registry(policy, &config).map_err(|_| ReplayError::Policy(policy.to_string()))?;
         Ok(Fresh { registry, policy, config, resident: BTreeSet::new() })
     }
+    /// A fresh policy takes the place of the one in use.
+    fn begin_anew(&mut self, policy: &str) -> Option<Step<'static>> {
+        self.policy = (self.registry)(policy, &self.config).ok()?;
+        self.resident.clear();
+        Some(Step::Context)
+    }
     /// Keeps the set of resident frames over a call; refuses what no mechanism may ask of a policy.
     fn follow(&mut self, call: &Call) -> Option<()> {
         let legal = match call {
@@ -90,9 +96,12 @@ impl Replay for Fresh {
     }
     fn step<'a>(&mut self, line: &'a str) -> Option<Step<'a>> {
         if let Some(policy) = line.strip_prefix("p ") {
-            self.policy = (self.registry)(policy, &self.config).ok()?;
-            self.resident.clear();
-            return Some(Step::Context);
+            return self.begin_anew(policy);
+        }
+        if let Some(key) = line.strip_prefix("k ") {
+            let (key, value) = key.split_once(' ')?;
+            self.config.set(key, value).ok()?;
+            return self.begin_anew(self.policy.name());
         }
         let call = read_call(line)?;
         self.follow(&call)?;
@@ -129,6 +138,11 @@ fn perform(call: &Call, policy: &mut dyn ReclaimPolicy) -> Call {
 /// The line that says that a fresh policy took the old one's place.
 pub(crate) fn write_switch(out: &mut Vec<u8>, policy: &str) {
     out.extend(format!("p {policy}\n").bytes());
+}
+
+/// The line that says that a key has another value, and that a fresh policy took the old one's place.
+pub(crate) fn write_key(out: &mut Vec<u8>, key: &str, config: &CacheConfig) {
+    out.extend(format!("k {key} {}\n", config.get(key).unwrap_or_default()).bytes());
 }
 
 /// A call's line.

@@ -73,8 +73,7 @@ macro_rules! config {
             /// When `capacity_pages` is 0 or above [`crate::table::CAPACITY_MAX`].
             #[must_use]
             pub fn new(capacity_pages: u32) -> CacheConfig {
-                assert!((1..=CAPACITY_MAX).contains(&capacity_pages), "a cache has 1..2^28 - 1 pages");
-                CacheConfig { capacity_pages, $($key: $default,)* }
+                CacheConfig { capacity_pages, $($key: $default,)* }.checked()
             }
             /// Sets one value by key, as `set_param` and scenarios do. Takes effect in policies built afterwards.
             ///
@@ -139,6 +138,29 @@ fn number(key: &str, value: &str) -> Result<u64, String> {
 }
 
 impl CacheConfig {
+    /// The same keys for a cache of `capacity_pages` frames.
+    ///
+    /// # Panics
+    /// As [`CacheConfig::new`].
+    #[must_use]
+    pub fn resized(&self, capacity_pages: u32) -> CacheConfig {
+        CacheConfig { capacity_pages, ..self.clone() }.checked()
+    }
+    fn checked(self) -> CacheConfig {
+        assert!((1..=CAPACITY_MAX).contains(&self.capacity_pages), "a cache has 1..2^28 - 1 pages");
+        self
+    }
+    /// Sets keys from a text of `KEY=VALUE`, parted by blanks or commas.
+    ///
+    /// # Errors
+    /// A sentence naming key, value and range; those before it are set then.
+    pub fn set_all(&mut self, text: &str) -> Result<(), String> {
+        for pair in text.split([' ', ',']).filter(|p| !p.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| format!("'{pair}': write KEY=VALUE"))?;
+            self.set(key, value)?;
+        }
+        Ok(())
+    }
     /// What the coarse ring keeps, from `coarse_ring_pages`, the readahead window and the cache's size.
     pub(crate) fn ring_size(&self) -> RingSize {
         let two_windows = (2 * self.readahead_window_bytes).div_ceil(PAGE_BYTES as u64);
@@ -164,6 +186,13 @@ pub fn reference_markdown() -> String {
     }
     out.push_str("\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n");
     CacheConfig::markdown_rows(&mut out);
+    out.push_str(
+        "\nA running cache takes a key by the parameter `obdfilter.*.cache_KEY` (the cache that the OSTs of a process share) or \
+         `llite.*.cache_KEY`; at the start, by `oss.cache_keys` and `client.cache_keys` of the configuration, as in \
+         `client.cache_keys = \"bypass_bytes=1M duel_sample_one_in=16\"`. A change puts a fresh policy in the place of the one in use: \
+         pages stay, with their advice and granularity and in the order in which they would have left; what the policy had \
+         learned (ghosts, use counts, duels) is gone.\n",
+    );
     out.push_str(
         "\nAdvice orders frames under every policy: all unadvised frames that may leave go first, then those advised \
          cache, low, med and high.\n",

@@ -86,7 +86,8 @@ impl Client {
         if config.client.0 == 0 {
             config.client = ClientId(rt.random());
         }
-        let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy).map_err(JoinError)?;
+        let pages = PageCache::new(rt.frames(), config.cache_bytes, &config.cache_policy, &config.cache_keys);
+        let pages = pages.map_err(JoinError)?;
         let readahead = within_cache(config.readahead.clone(), config.cache_bytes);
         let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(|e| JoinError(e.to_string()))?;
         let mut zeros = rt

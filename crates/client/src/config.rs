@@ -16,6 +16,8 @@ pub struct ClientConfig {
     pub cache_bytes: u64,
     /// Reclaim policy of the page cache, by name. Default `lru`.
     pub cache_policy: String,
+    /// Keys of the reclaim policies; its capacity says nothing.
+    pub cache_keys: cache::CacheConfig,
     /// Dirty bytes per OST before writers wait. Default 64 MiB.
     pub dirty_bytes_max: u64,
     /// Bulk RPCs in flight per OST. 1..=256, default 8.
@@ -44,6 +46,7 @@ impl ClientConfig {
             client: ClientId(0),
             cache_bytes: 256 * MIB,
             cache_policy: "lru".into(),
+            cache_keys: cache::CacheConfig::new(1),
             dirty_bytes_max: 64 * MIB,
             rpcs_in_flight_max: 8,
             rpc_pages_max: 1024,

@@ -557,7 +557,7 @@ mod tests {
 
     #[test]
     fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
-        let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru").unwrap();
+        let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru", &cache::CacheConfig::new(1)).unwrap();
         let object = Object::new(ObjectId(Fid::new(1, 1)), 0, cache);
         let write = |page: u64, len: usize| {
             let done = object.write_page(page, 0, &vec![7; len], true, PageAccess::fine(0));

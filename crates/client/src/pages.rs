@@ -33,11 +33,12 @@ pub(crate) struct PageCache {
 }
 
 impl PageCache {
-    pub(crate) fn new(pool: FramePool, bytes: u64, policy: &str) -> Result<Rc<PageCache>, String> {
+    pub(crate) fn new(pool: FramePool, bytes: u64, policy: &str, keys: &CacheConfig) -> Result<Rc<PageCache>, String> {
         let limit = (bytes as usize / PAGE_BYTES).max(1024);
         let capacity = limit + limit / 4 + 4096;
-        let pages = u32::try_from(capacity).map_err(|_| format!("a page cache of {capacity} pages is too large"))?;
-        let policy = Reclaimer::new(policy, CacheConfig::new(pages))?;
+        let pages = u32::try_from(capacity).ok().filter(|pages| *pages <= cache::table::CAPACITY_MAX);
+        let pages = pages.ok_or_else(|| format!("a page cache of {capacity} pages is too large"))?;
+        let policy = Reclaimer::new(policy, keys.resized(pages))?;
         Ok(Rc::new(PageCache {
             pool,
             policy: RefCell::new(policy),
@@ -78,6 +79,14 @@ impl PageCache {
     /// Replaces the policy under load.
     pub(crate) fn set_policy(&self, name: &str) -> Result<(), String> {
         self.policy.borrow_mut().switch(name, &mut |f| self.block_in(f))
+    }
+    /// The value of a key of the policies.
+    pub(crate) fn key(&self, key: &str) -> Option<String> {
+        self.policy.borrow().config().get(key)
+    }
+    /// Changes a key of the policies under load.
+    pub(crate) fn set_key(&self, key: &str, value: &str) -> Result<(), String> {
+        self.policy.borrow_mut().set(key, value, &mut |f| self.block_in(f))
     }
     /// Works on the recording of the policy, as a parameter.
     pub(crate) fn recorded<T>(&self, work: impl FnOnce(&mut cache::Recorded<'_>) -> T) -> T {
@@ -157,6 +166,18 @@ impl PageCache {
 }
 
 impl Client {
+    /// The value of a key of the page cache's policies ([`CacheConfig::KEYS`]).
+    #[must_use]
+    pub fn cache_key(&self, key: &str) -> Option<String> {
+        self.pages.key(key)
+    }
+    /// Changes a key of the page cache's policies; what is cached stays.
+    ///
+    /// # Errors
+    /// A sentence with the key's range.
+    pub fn set_cache_key(&self, key: &str, value: &str) -> Result<(), String> {
+        self.pages.set_key(key, value)
+    }
     /// The recording of the page cache's policy: `on`, what the last check said, or `off`.
     #[must_use]
     pub fn cache_record(&self) -> String {

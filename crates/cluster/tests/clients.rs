@@ -351,7 +351,12 @@ fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_s
             c.set_readahead_record("16M").unwrap();
             assert_eq!((c.cache_record().as_str(), c.readahead_record().as_str()), ("on", "on"));
             work(&c, policy).await;
+            c.set_cache_key("bypass_bytes", "256K").unwrap();
             c.set_cache_policy("s3fifo").unwrap();
+            work(&c, "between").await;
+            assert!(c.set_cache_key("small_queue_percent", "51").unwrap_err().contains("1 to 50 %"));
+            c.set_cache_key("small_queue_percent", "30").unwrap();
+            assert_eq!(c.cache_key("small_queue_percent").as_deref(), Some("30"));
             c.set_readahead_policy("ondemand").unwrap();
             c.set_readahead("max_read_ahead_mb", "2").unwrap();
             work(&c, "later").await;

@@ -18,6 +18,8 @@ pub struct OstConfig {
     pub cache_policy: String,
     /// Bytes of the page cache, shared by the OSTs of a process. Default 64 MiB; 0 turns it off.
     pub cache_bytes: u64,
+    /// Keys of the cache policies; its capacity says nothing.
+    pub cache_keys: cache::CacheConfig,
     /// Reads fill the cache. Default on.
     pub read_cache: bool,
     /// Writes stay in the cache. Default on.
@@ -47,6 +49,7 @@ impl Default for OstConfig {
             nrs_policy: "fifo".into(),
             cache_policy: "lru".into(),
             cache_bytes: 64 * MIB,
+            cache_keys: cache::CacheConfig::new(1),
             read_cache: true,
             writethrough_cache: true,
             bulk_bytes_max: 4 * MIB as u32,

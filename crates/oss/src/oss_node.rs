@@ -25,7 +25,7 @@ impl Oss {
     /// # Errors
     /// A sentence when the cache policy does not exist.
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
-        let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes)?;
+        let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?;
         Ok(Oss { rt, server, cache, osts: RefCell::default() })
     }
 

@@ -30,8 +30,8 @@ const LOOK_EVERY: Duration = Duration::from_millis(20);
 ///
 /// # Errors
 /// A sentence with the policies that exist.
-pub fn shared(rt: &Rt, policy: &str, bytes: u64) -> Result<SharedCache, String> {
-    let cache = Rc::new(RefCell::new(PageCache::new(policy, bytes)?));
+pub fn shared(rt: &Rt, policy: &str, bytes: u64, keys: &CacheConfig) -> Result<SharedCache, String> {
+    let cache = Rc::new(RefCell::new(PageCache::new(policy, bytes, keys)?));
     let (weak, clock) = (Rc::downgrade(&cache), rt.clone());
     rt.spawn(async move {
         while let Some(cache) = weak.upgrade() {
@@ -82,6 +82,8 @@ pub struct CachedPage {
 /// See the module's head.
 pub struct PageCache {
     policy: Option<Reclaimer>,
+    /// The policy's keys; the capacity says nothing.
+    keys: CacheConfig,
     pages: Vec<Option<Page>>,
     free: Vec<u32>,
     groups: HashMap<(CacheKey, u64), Box<[u32; GROUP as usize]>, FxBuildHasher>,
@@ -97,15 +99,16 @@ pub struct PageCache {
 pub struct Stamp(Vec<u64>);
 
 impl PageCache {
-    /// A cache of `bytes` (0: none) with the policy called `policy`.
+    /// A cache of `bytes` (0: none) with the policy called `policy` and its keys from `keys`.
     ///
     /// # Errors
     /// A sentence with the policies that exist.
-    pub fn new(policy: &str, bytes: u64) -> Result<PageCache, String> {
+    pub fn new(policy: &str, bytes: u64, keys: &CacheConfig) -> Result<PageCache, String> {
         let pages = u32::try_from(bytes / FRAME_BYTES as u64).unwrap_or(u32::MAX).min(cache::table::CAPACITY_MAX);
-        let policy = if pages == 0 { None } else { Some(Reclaimer::new(policy, CacheConfig::new(pages))?) };
+        let policy = if pages == 0 { None } else { Some(Reclaimer::new(policy, keys.resized(pages))?) };
         Ok(PageCache {
             policy,
+            keys: keys.clone(),
             pages: Vec::new(),
             free: Vec::new(),
             groups: HashMap::default(),
@@ -126,6 +129,21 @@ impl PageCache {
             None => cache::build(policy, &CacheConfig::new(1)).map(drop),
         }
     }
+    /// The value of a key of the policies.
+    #[must_use]
+    pub fn key(&self, key: &str) -> Option<String> {
+        self.keys.get(key)
+    }
+    /// Changes a key of the policies; what is cached stays.
+    ///
+    /// # Errors
+    /// A sentence with the key's range; nothing has changed then.
+    pub fn set_key(&mut self, key: &str, value: &str) -> Result<(), String> {
+        if let Some(in_use) = &mut self.policy {
+            in_use.set(key, value, &mut |f| block_in(&self.pages, f))?;
+        }
+        self.keys.set(key, value)
+    }
     /// Works on the recording of the policy, as a parameter ([`types::record`]).
     ///
     /// # Errors
@@ -139,7 +157,7 @@ impl PageCache {
     /// # Errors
     /// A sentence with the policies that exist; nothing has changed then.
     pub fn rebuild(&mut self, policy: &str, bytes: u64) -> Result<(), String> {
-        let mut fresh = PageCache::new(policy, bytes)?;
+        let mut fresh = PageCache::new(policy, bytes, &self.keys)?;
         fresh.stamps = std::mem::take(&mut self.stamps);
         fresh.stats = self.stats;
         *self = fresh;
@@ -402,7 +420,7 @@ mod tests {
     fn a_cached_page_is_what_was_last_put_there_under_every_policy() {
         for entry in cache::registry() {
             let pool = FramePool::new(4 << 20);
-            let mut c = PageCache::new(entry.name, 64 * FRAME_BYTES as u64).unwrap();
+            let mut c = PageCache::new(entry.name, 64 * FRAME_BYTES as u64, &CacheConfig::new(1)).unwrap();
             let (mut rng, mut model) = (Rng::new(11), BTreeMap::new());
             for step in 0..6000u32 {
                 let (k, block) = (rng.below(3) as u32 + 1, rng.below(150));
@@ -436,7 +454,7 @@ mod tests {
     #[test]
     fn a_read_that_a_write_overtook_is_not_inserted() {
         let pool = FramePool::new(1 << 20);
-        let mut c = PageCache::new("lru", 1 << 20).unwrap();
+        let mut c = PageCache::new("lru", 1 << 20, &CacheConfig::new(1)).unwrap();
         let range = BlockRange { first: 5, count: 1 };
         let stamp = c.stamp(key(1), range);
         let (old, old_crc) = page(pool, 1);

@@ -124,7 +124,11 @@ impl Ost {
 
     fn cache_rows(&self) -> Vec<Row> {
         let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
-        vec![
+        let keys = cache::CacheConfig::KEYS.iter().map(|key| {
+            row(at(&format!("cache_{key}")), |o| o.cache.borrow().key(key).unwrap_or_default())
+                .settable(|o, t| o.cache.borrow_mut().set_key(key, t))
+        });
+        let mut rows = vec![
             row(at("read_cache_enable"), |o| u32::from(o.config.borrow().read_cache).to_string()).settable(|o, t| {
                 o.config.borrow_mut().read_cache = switch(t)?;
                 Ok(())
@@ -155,7 +159,9 @@ impl Ost {
                 }
                 text
             }),
-        ]
+        ];
+        rows.extend(keys);
+        rows
     }
 
     fn nrs_rows(&self) -> Vec<Row> {

@@ -504,6 +504,12 @@ fn parameters_are_read_and_set_over_the_wire_while_it_runs() {
         assert!(said.contains("kbytesfree: it cannot be set"), "{said}");
         ask("obdfilter.*.cache_policy", Some("fgf_lru")).await.unwrap();
         assert_eq!(c.read(0, 9000).await.unwrap(), [1; 9000]);
+        for key in cache::CacheConfig::KEYS {
+            let name = format!("obdfilter.*.cache_{key}");
+            let now = ask(&name, None).await.unwrap().remove(0);
+            assert!(now.writable, "{name}");
+            ask(&name, Some(std::str::from_utf8(&now.value).unwrap())).await.unwrap();
+        }
         assert_eq!(ask("obdfilter.*.num_exports", None).await.unwrap()[0].value[..], *b"1");
         assert!(ask("*.*.*", None).await.unwrap().len() > 15);
     });
@@ -536,6 +542,10 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
                         if i == 3 && step == 40 {
                             ost.set_params("obdfilter.*.cache_policy", "arc").unwrap();
                         }
+                        if i == 4 && step > 40 {
+                            let percent = (1 + rng.below(50)).to_string();
+                            ost.set_params("obdfilter.*.cache_small_queue_percent", &percent).unwrap();
+                        }
                         let bytes = vec![i as u8; 1 + rng.below(60_000) as usize];
                         c.write_to(object(i), &[(rng.below(40) * 4096, &bytes)], 0).await.unwrap();
                         c.read_from(object(i), vec![Extent::at(rng.below(40) * 4096, 9000)]).await.unwrap();
@@ -552,7 +562,17 @@ fn what_a_server_recorded_under_load_replays_to_the_same_answers() {
                 let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
                 assert!(calls > calls_min, "{policy} {name}: {said}");
             }
+            set_cache("cache_bypass_bytes", "64K").unwrap();
             set_cache("cache_bytes", "0").unwrap();
+            set_cache("cache_duel_sample_one_in", "16").unwrap();
+            let get = |name: &str| ost.get_params(&format!("obdfilter.*.{name}")).remove(0).value;
+            assert_eq!(
+                (&get("cache_bypass_bytes")[..], &get("cache_duel_sample_one_in")[..]),
+                (&b"65536"[..], &b"16"[..])
+            );
+            let said = set_cache("cache_bypass_bytes", "5").unwrap_err();
+            assert!(said.ends_with("bypass_bytes = '5' is out of range: 4096 to 4294967296 bytes"), "{said}");
+            assert!(set_cache("cache_batch_pages", "many").unwrap_err().contains("'many' is not a whole number"));
             assert!(set_cache("cache_record", "4M").unwrap_err().contains("the cache is off"));
 
             set("nrs_record", "64K").unwrap();

@@ -254,6 +254,12 @@ fn every_room_is_switched_while_data_flows() {
                 assert_eq!(get("obdfilter.*OST0001.cache_policy"), policy);
             }
             record(1);
+            for node in ["llite.*", "obdfilter.*OST0001"] {
+                for value in ["4194304", "8388608"] {
+                    set(&format!("{node}.cache_bypass_bytes={value}"));
+                    assert_eq!(get(&format!("{node}.cache_bypass_bytes")), value);
+                }
+            }
             for policy in ["none", "ondemand", "parallel"] {
                 set(&format!("llite.*.readahead_policy={policy}"));
                 assert_eq!(get("llite.*.readahead_policy"), policy);
@@ -276,6 +282,8 @@ fn every_room_is_switched_while_data_flows() {
     assert!(said.contains("psychic") && said.contains("parallel"), "{said}");
     let said = refused(&["set_param", "--at", &at, "llite.*.max_read_ahead_mb=much"]).1;
     assert!(said.contains("much"), "{said}");
+    let said = refused(&["set_param", "--at", &at, "llite.*.cache_batch_pages=16"]).1;
+    assert!(said.contains("cache_batch_pages") && said.contains("1 to 15 pages"), "{said}");
     up.stop();
 }
 

@@ -62,7 +62,7 @@ impl Ost {
             .map_err(|e| e.to_string())?;
         let cache = match cache {
             Some(c) => c,
-            None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes)?,
+            None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?,
         };
         let dispatch = Dispatcher::new(rt.clone(), pipeline);
         let exports = Exports::default();

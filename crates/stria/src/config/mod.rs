@@ -125,6 +125,9 @@ impl Config {
         {
             parse_ids(ids).map_err(|e| format!("{key} = \"{ids}\": {e}"))?;
         }
+        for (key, keys) in [("client.cache_keys", &self.client_cache_keys), ("oss.cache_keys", &self.oss_cache_keys)] {
+            cache_config(keys).map_err(|e| format!("{key}: {e}"))?;
+        }
         Ok(())
     }
 
@@ -146,6 +149,15 @@ impl Config {
         }
         out
     }
+}
+
+/// Keys of the cache policies, as `client.cache_keys` and `oss.cache_keys` spell them; the capacity says nothing.
+///
+/// # Errors
+/// What they should be.
+pub fn cache_config(keys: &str) -> Result<cache::CacheConfig, String> {
+    let mut config = cache::CacheConfig::new(1);
+    config.set_all(keys).map(|()| config)
 }
 
 /// Reads `UID:GID`; empty is nobody.

@@ -95,6 +95,8 @@ table! {
     client_cache_bytes: u64 = "client.cache_bytes", bytes(4 << 20, 1024 * GIB), "256M", Process, Live;
     /// Which page leaves a client's cache.
     client_cache_policy: String = "client.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
+    /// Keys of that policy (docs/reference/cache.md) that differ from their defaults: KEY=VALUE, parted by blanks.
+    client_cache_keys: String = "client.cache_keys", Kind::Text, "", Process, Live;
     /// Dirty data per OST before writers wait. Larger: smoother writing, more to lose and to replay.
     client_max_dirty_mb: u64 = "client.max_dirty_mb", number(1, 65_536, "MiB"), "64", Process, Live;
     /// Bulk RPCs in flight per OST.
@@ -123,6 +125,8 @@ table! {
     oss_cache_bytes: u64 = "oss.cache_bytes", bytes(0, 1024 * GIB), "64M", Process, Live;
     /// Which page leaves an object server's cache.
     oss_cache_policy: String = "oss.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
+    /// Keys of that policy (docs/reference/cache.md) that differ from their defaults: KEY=VALUE, parted by blanks.
+    oss_cache_keys: String = "oss.cache_keys", Kind::Text, "", Process, Live;
     /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.
     oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
     /// Most bulk data of one RPC: a power of two.

@@ -192,6 +192,9 @@ impl Shard {
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         add(format!("{llite}.used_mb"), mib(used), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
+        for key in cache::CacheConfig::KEYS {
+            add(format!("{llite}.cache_{key}"), self.client.cache_key(key).unwrap_or_default(), true);
+        }
         add(format!("{llite}.cache_record"), self.client.cache_record(), true);
         add(format!("{llite}.readahead_policy"), self.client.readahead_policy().into(), true);
         add(format!("{llite}.readahead_record"), self.client.readahead_record(), true);
@@ -237,6 +240,7 @@ impl Shard {
             return Some(match key {
                 "cache_policy" => self.client.set_cache_policy(text),
                 "cache_record" => self.client.set_cache_record(text),
+                key if cache_key(key).is_some() => self.client.set_cache_key(cache_key(key)?, text),
                 "readahead_record" => self.client.set_readahead_record(text),
                 "stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
                 "lost_files" if matches!(text, "0" | "clear") => {
@@ -260,6 +264,11 @@ impl Shard {
             _ => Err("it cannot be set".into()),
         })
     }
+}
+
+/// The key of the cache room that `cache_KEY` names.
+fn cache_key(name: &str) -> Option<&str> {
+    name.strip_prefix("cache_").filter(|key| cache::CacheConfig::KEYS.contains(key))
 }
 
 fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {

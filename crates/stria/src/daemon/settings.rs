@@ -96,11 +96,17 @@ pub fn ost(config: &Config) -> OstConfig {
         nrs_policy: config.nrs_policy.clone(),
         cache_policy: config.oss_cache_policy.clone(),
         cache_bytes: config.oss_cache_bytes,
+        cache_keys: cache_keys(&config.oss_cache_keys),
         read_cache: config.oss_cache_bytes != 0,
         writethrough_cache: config.oss_cache_bytes != 0,
         bulk_bytes_max: config.oss_bulk_bytes_max as u32,
         ..OstConfig::default()
     }
+}
+
+/// Keys of the cache policies.
+fn cache_keys(text: &str) -> cache::CacheConfig {
+    crate::config::cache_config(text).expect("checked with the rest of the configuration")
 }
 
 /// Settings of OSTs that can only be set when they run.
@@ -153,6 +159,7 @@ pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
         key: key.clone(),
         cache_bytes: config.client_cache_bytes,
         cache_policy: config.client_cache_policy.clone(),
+        cache_keys: cache_keys(&config.client_cache_keys),
         dirty_bytes_max: config.client_max_dirty_mb * MIB,
         rpcs_in_flight_max: config.client_max_rpcs_in_flight as usize,
         rpc_pages_max: config.client_max_pages_per_rpc as usize,
@@ -220,6 +227,12 @@ mod tests {
         assert_eq!((client_bytes(&config), ost(&config).nrs_policy.as_str()), (1 << 30, "obrr"));
         assert!(set(&["client.cache_bytes"]).unwrap_err().contains("KEY=VALUE"));
         assert!(set(&["client.cash_bytes=1"]).unwrap_err().contains("did you mean 'client.cache_bytes'"));
+        let config = set(&["oss.cache_keys=bypass_bytes=1M duel_sample_one_in=16"]).unwrap();
+        let keys = ost(&config).cache_keys;
+        assert_eq!((keys.bypass_bytes, keys.duel_sample_one_in), (1 << 20, 16));
+        let why = set(&["client.cache_keys=bypass_bytes=1"]).unwrap_err();
+        assert!(why.contains("client.cache_keys: bypass_bytes = '1' is out of range"), "{why}");
+        assert!(set(&["oss.cache_keys=ring"]).unwrap_err().contains("'ring': write KEY=VALUE"));
         assert!(set(&["net.listen=0.0.0.0:1"]).unwrap_err().contains("cluster.key_file"));
     }
     fn client_bytes(config: &Config) -> u64 {
