@@ -80,8 +80,8 @@ impl Client {
     }
 
     fn drop_advised(self: &Rc<Self>, inode: &Inode, s: &Striping, extent: Extent) -> Result<(), FsError> {
-        let end = inode.known_size().next_multiple_of(types::PAGE_BYTES as u64);
-        let Some(known) = extent.intersect(&Extent::new(0, end)) else { return Ok(()) };
+        let pages = Extent::new(0, inode.known_size()).align_out(types::PAGE_BYTES as u64);
+        let Some(known) = extent.intersect(&pages) else { return Ok(()) };
         for part in s.layout.geometry().objects(known)? {
             let object = s.objects[usize::from(part.stripe.0)].clone();
             object.drop_clean(part.object);

@@ -61,9 +61,10 @@ impl StriaFs {
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
                 let (offset, len) = (arg.offset, arg.size as usize);
-                let result = match paged {
-                    true => self.client.read_pages(&file, offset, len).await,
-                    false => self.client.read(&file, offset, len).await,
+                let result = if paged {
+                    self.client.read_pages(&file, offset, len).await
+                } else {
+                    self.client.read(&file, offset, len).await
                 };
                 match result {
                     Ok(bulk) => {

@@ -1,5 +1,5 @@
-//! What every other crate speaks in: ids, half-open extents, time, units, lock modes, errors, seeded randomness, configuration tables,
-//! logs of calls.
+//! What every other crate speaks in: ids, half-open extents, time, units, lock modes, errors, seeded randomness,
+//! configuration tables, logs of calls.
 //!
 //! Layer 0: no I/O, no clock, no global state, no dependencies.
 #![no_std]

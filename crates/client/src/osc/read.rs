@@ -125,7 +125,7 @@ impl Osc {
             object.mtime.set(reply.lvb.mtime);
         }
         let brought = bulk.len().div_ceil(FRAME_BYTES) as u64;
-        for (i, frame) in frames_of(bulk, object, self.rt.frames()).into_iter().enumerate() {
+        for (i, frame) in frames_of(bulk, self.rt.frames()).into_iter().enumerate() {
             object.arrived(first + i as u64, frame, access);
         }
         // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
@@ -236,7 +236,7 @@ impl Drop for Claim<'_> {
 
 /// One frame per page of a read's bulk; the last page's tail is zeroed. Frames are adopted, not copied, where the bulk
 /// lies in whole pages.
-fn frames_of(bulk: Bulk, _object: &Object, pool: cache::frames::FramePool) -> Vec<FrameRun> {
+fn frames_of(bulk: Bulk, pool: cache::frames::FramePool) -> Vec<FrameRun> {
     let aligned =
         bulk.segments().iter().rev().skip(1).all(|s| s.offset == 0 && (s.len as usize).is_multiple_of(FRAME_BYTES))
             && bulk.segments().last().is_none_or(|s| s.offset == 0);
@@ -244,7 +244,7 @@ fn frames_of(bulk: Bulk, _object: &Object, pool: cache::frames::FramePool) -> Ve
         let len = bulk.len();
         let Some(mut copy) = Bulk::alloc(pool, len) else { return Vec::new() };
         copy.copy_in(0, &bulk.to_vec());
-        return frames_of(copy, _object, pool);
+        return frames_of(copy, pool);
     }
     let mut out = Vec::with_capacity(bulk.len().div_ceil(FRAME_BYTES));
     for s in bulk.into_segments() {

@@ -41,6 +41,9 @@ impl Tx<'_> {
             bits |= LockBits::DATA;
         }
         self.claim(inode.fid, bits);
+        if has(SetBits::MTIME | SetBits::MTIME_NOW) {
+            self.mds.handles.borrow_mut().time_set(inode.fid, self.client, self.now);
+        }
         self.entry(inode, false)
     }
 
@@ -126,9 +129,6 @@ impl Tx<'_> {
         }
         if has(SetBits::MTIME_NOW) {
             inode.mtime = self.now;
-        }
-        if has(SetBits::MTIME | SetBits::MTIME_NOW) {
-            self.mds.handles.borrow_mut().time_set(inode.fid, self.client, self.now);
         }
         Ok(())
     }
