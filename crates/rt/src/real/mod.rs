@@ -1,4 +1,5 @@
 //! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
+mod awake;
 mod file;
 mod local;
 mod op;
@@ -6,6 +7,7 @@ mod tcp;
 mod timer;
 mod turn;
 
+pub use awake::keep_awake;
 pub use turn::{arrived, expect_soon};
 
 use std::future::Future;

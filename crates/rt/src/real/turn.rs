@@ -5,7 +5,7 @@
 //!
 //! Before it sleeps a shard may look for the next request a moment longer ([`expect_soon`]): waking a thread on an idle
 //! CPU costs both sides more than the moment, most of all in virtual machines. It gives its CPU to whoever wants it
-//! meanwhile, and stops looking where nothing comes.
+//! meanwhile, and stops looking where nothing comes. Where idle CPUs are kept awake ([`super::keep_awake`]) it sleeps.
 use std::cell::Cell;
 use std::future::Future;
 use std::pin::pin;
@@ -17,6 +17,8 @@ use std::time::Instant as StdInstant;
 
 use compio::runtime::Runtime;
 use types::Duration;
+
+use super::awake;
 
 /// Rounds of ready tasks before the kernel is asked for completions although more tasks are ready.
 const ROUNDS_MAX: u32 = 32;
@@ -44,6 +46,7 @@ thread_local! {
 /// A request or an answer came from outside.
 pub fn arrived() {
     EXPECT.with(|e| e.set(Expectation { soon: false, arrived: e.get().arrived + 1, ..e.get() }));
+    awake::arrived();
 }
 
 /// Something will likely come at once, from another CPU: an answer, or the next request of whoever was answered just
@@ -56,7 +59,7 @@ pub fn expect_soon() {
 fn is_expected() -> bool {
     EXPECT.with(|cell| {
         let e = cell.get();
-        let believed = e.soon && e.doubt == 0;
+        let believed = e.soon && e.doubt == 0 && !awake::is_held();
         cell.set(Expectation { soon: false, doubt: e.doubt.saturating_sub(u32::from(e.soon)), ..e });
         believed
     })
@@ -116,10 +119,13 @@ pub(super) fn run<F: Future>(runtime: &Runtime, main: F) -> F::Output {
         }
         if ready {
             look(runtime, &state.runtime);
-        } else if is_expected() {
-            wait_awake(runtime, &state);
         } else {
-            runtime.poll();
+            awake::idles();
+            if is_expected() {
+                wait_awake(runtime, &state);
+            } else {
+                runtime.poll();
+            }
         }
     }
 }

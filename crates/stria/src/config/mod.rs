@@ -31,6 +31,9 @@ fn transports() -> Vec<String> {
 fn kernel_caching() -> Vec<String> {
     names(&["never", "reopened", "fitting", "always"])
 }
+fn idle_depths() -> Vec<String> {
+    names(&["auto", "deep", "shallow", "polling"])
+}
 fn store_kinds() -> Vec<String> {
     names(&["file", "memory", "null", "emulated"])
 }

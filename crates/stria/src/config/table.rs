@@ -91,6 +91,10 @@ table! {
     fsname: String = "cluster.fsname", Kind::Text, "stria", Cluster, Restart;
     /// Address and port that servers listen on; port 0 takes a free one. A non-loopback address needs cluster.key_file.
     listen: String = "net.listen", Kind::Text, "127.0.0.1:0", Process, Restart;
+    /// How idle CPUs of the machine sleep while requests flow: as they like (deep); such that they wake within 2 us
+    /// (shallow); not at all (polling), which costs power, or the host's time, until 20 ms after the last request;
+    /// polling in a virtual machine, deep elsewhere (auto). Root's processes only: it needs /dev/cpu_dma_latency.
+    cpu_idle: String = "cpu.idle", Kind::Choice(super::idle_depths), "auto", Process, Restart;
     /// Page cache of a client.
     client_cache_bytes: u64 = "client.cache_bytes", bytes(4 << 20, 1024 * GIB), "256M", Process, Live;
     /// Which page leaves a client's cache.

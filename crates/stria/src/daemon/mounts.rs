@@ -12,7 +12,7 @@ use types::Duration;
 
 use super::announce;
 use super::dir::ClusterDir;
-use super::servers::on_shard;
+use super::servers::serve;
 use super::settings;
 use crate::cli;
 use crate::config::Config;
@@ -228,7 +228,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
-    on_shard(settings::frames(&config, 1, 0), async |rt| {
+    serve(&config, (1, 0), async |rt| {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;

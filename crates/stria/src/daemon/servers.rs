@@ -23,6 +23,20 @@ pub(crate) fn on_shard<T>(
     })?
 }
 
+/// Runs `work` of a process that serves requests.
+pub(super) fn serve<T>(
+    config: &Config,
+    (clients, osts): (u64, u64),
+    work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    if let Some(latency_us) = settings::wake_up_us(config)
+        && let Err(e) = rt::real::keep_awake(latency_us)
+    {
+        tracing::info!("idle CPUs sleep as they like: /dev/cpu_dma_latency: {e}");
+    }
+    on_shard(settings::frames(config, clients, osts), work)
+}
+
 /// The verb `mkfs`.
 ///
 /// # Errors
@@ -82,7 +96,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
-    on_shard(settings::frames(&config, 0, 0), async |rt| {
+    serve(&config, (0, 0), async |rt| {
         let told = settings::mds(&config)?;
         let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
         let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
@@ -125,7 +139,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
-    on_shard(settings::frames(&config, 0, list.len() as u64), async |rt| {
+    serve(&config, (0, list.len() as u64), async |rt| {
         let mut stores = Vec::new();
         for ost in &list {
             stores.push(settings::store(&rt, &dir, ost.0, &config).await?);

@@ -22,6 +22,8 @@ use crate::failure::Failure;
 
 /// Frames beyond the caches: transfers under way, zero pages, pages between caches.
 const FRAMES_BEYOND_CACHES: u64 = 512 * MIB;
+/// Longer than leaving C1 takes, shorter than leaving deeper states.
+const SHALLOW_US: u32 = 2;
 
 /// Reads `--config` and `--set`.
 ///
@@ -211,6 +213,23 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
         _ => mount::KernelCaching::Fitting,
     };
     Ok(MountSpec { options, transport, squash, kernel_cache })
+}
+
+/// How long waking an idle CPU of this machine may last while requests flow, in microseconds; `None`: as it likes.
+pub fn wake_up_us(config: &Config) -> Option<u32> {
+    match config.cpu_idle.as_str() {
+        "polling" => Some(0),
+        "shallow" => Some(SHALLOW_US),
+        "auto" => is_virtual().then_some(0),
+        _ => None,
+    }
+}
+
+/// Whether an idle CPU leaves the machine.
+fn is_virtual() -> bool {
+    let cpus = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+    let flags = cpus.lines().find(|l| l.starts_with("flags")).unwrap_or_default();
+    flags.split_ascii_whitespace().any(|f| f == "hypervisor")
 }
 
 #[cfg(test)]

@@ -12,7 +12,7 @@ use super::announce;
 use super::children::Children;
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
-use super::servers::{on_shard, prepare};
+use super::servers::{on_shard, prepare, serve};
 use super::settings;
 use crate::cli;
 use crate::config::Config;
@@ -78,7 +78,7 @@ struct Run<'a> {
 impl Run<'_> {
     fn in_one_process(self) -> Outcome {
         let osts = u64::from(self.arguments.osts.unwrap_or(NEW_OSTS));
-        on_shard(settings::frames(&self.config, self.places.len() as u64, osts), async |rt| {
+        serve(&self.config, (self.places.len() as u64, osts), async |rt| {
             let (dir, osts) = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
             let key = settings::key(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, osts, &key).await?;
@@ -179,7 +179,7 @@ impl Run<'_> {
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
-        let outcome = on_shard(settings::frames(&self.config, self.places.len() as u64, 0), async |rt| {
+        let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
             self.serve_mounts(&rt, &dir, osts, &mds, &key, &["client"]).await
         });
         servers.stop();
