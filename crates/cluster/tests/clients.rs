@@ -373,6 +373,57 @@ fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_s
     });
 }
 
+#[test]
+fn targets_of_one_server_tell_each_other_what_a_throttled_client_took_and_each_ones_record_replays() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "throttled", 3, 128 * MIB).await;
+        let osts = world.oss.oss.osts();
+        let set = |name: &str, value: &str| {
+            osts.iter().for_each(|o| drop(o.set_params(&format!("ost.OSS.ost_io.{name}"), value).unwrap()));
+        };
+        let text = |i: usize, name: &str| {
+            let value = osts[i].get_params(&format!("ost.OSS.ost_io.{name}")).remove(0).value;
+            String::from_utf8_lossy(&value).into_owned()
+        };
+        let count = |i: usize, name: &str| -> u64 {
+            let text = text(i, "req_waitqueue");
+            let line = text.lines().find_map(|l| l.trim().strip_prefix(&format!("{name}: "))).unwrap();
+            line.trim_end_matches(',').parse().unwrap()
+        };
+        let c = world.client().await;
+        set("nrs_policies", "tbf");
+        set("nrs_tbf_rule", "start slow client={*} rate=3000 depth=1");
+        set("nrs_record", "16M");
+        let before: Vec<u64> = (0..3).map(|i| count(i, "dequeued")).collect();
+        for step in 0..3 {
+            for i in 0..12 {
+                make(&c, &format!("{step}.{i}"), 300 * KIB).await;
+            }
+            let reader = world.client().await;
+            for i in 0..12 {
+                let file = open(&reader, &format!("{step}.{i}")).await;
+                assert_eq!(reader.read(&file, 0, 300 << 10).await.unwrap().len(), 300 << 10);
+            }
+            if step == 1 {
+                // One is not told what it does not share.
+                osts[2].set_params("ost.OSS.ost_io.nrs_policies", "fifo").unwrap();
+            }
+        }
+        let took: Vec<u64> = (0..3).map(|i| count(i, "dequeued") - before[i]).collect();
+        assert!(took.iter().all(|n| *n > 8), "{took:?}");
+        for (i, told_min, told_max) in [(0, took[1] + 1, took[1] + took[2] - 1), (2, 1, took[0] + took[1] - 1)] {
+            let told = count(i, "told");
+            assert!((told_min..=told_max).contains(&told), "{i} was told {told} times: {took:?}");
+        }
+        assert_eq!(count(0, "told") + took[0], count(1, "told") + took[1], "each of what the other took");
+        set("nrs_record", "check");
+        for i in 0..3 {
+            let said = text(i, "nrs_record");
+            assert!(said.ends_with("the same answers"), "{i}: {said}");
+        }
+    });
+}
+
 /// A file of `bytes` bytes that its maker has written out.
 async fn make(c: &Rc<Client>, name: &str, bytes: u64) {
     let file = create(c, Fid::ROOT, name).await;

@@ -9,6 +9,7 @@ use crate::{
     NrsRequest,
     chain::NIL,
     rules::{Named, Rule},
+    shared::{DOUBLED_MAX, Share, Times},
 };
 use types::{Instant, MIB};
 
@@ -17,11 +18,11 @@ const NS_PER_S: u128 = 1_000_000_000;
 /// Which bucket: index of the rule, and the request's values in the fields that the rule names, others 0.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct ClassKey {
-    client: u64,
-    job: u64,
-    uid: u32,
-    rule: u16,
-    op: u8,
+    pub(crate) client: u64,
+    pub(crate) job: u64,
+    pub(crate) uid: u32,
+    pub(crate) rule: u16,
+    pub(crate) op: u8,
 }
 
 impl ClassKey {
@@ -63,27 +64,33 @@ pub(crate) struct Class {
     /// First and last request; the last one counts only if there is a first.
     pub(crate) head: u32,
     pub(crate) tail: u32,
-    /// The bucket's time in requests and in bytes: it is full when both have passed.
-    pub(crate) requests_ns: u64,
-    pub(crate) bytes_ns: u64,
+    pub(crate) times: Times,
     pub(crate) place: Place,
+    /// So many others go first, and how often the wait for them was doubled; see `shared`.
+    turns: u8,
+    doubled: u8,
 }
 
 impl Class {
     /// A class without requests whose bucket has these times.
-    pub(crate) fn new(requests_ns: u64, bytes_ns: u64) -> Class {
-        Class { head: NIL, tail: NIL, requests_ns, bytes_ns, place: Place::Served }
+    pub(crate) fn new(times: Times) -> Class {
+        Class { head: NIL, tail: NIL, times, place: Place::Served, turns: 0, doubled: 0 }
     }
     pub(crate) fn is_empty(&self) -> bool {
         self.head == NIL
     }
     pub(crate) fn ready_at(&self, limits: &Limits) -> Instant {
-        let requests = self.requests_ns.saturating_sub(limits.request_burst_ns);
-        let bytes = self.bytes_ns.saturating_sub(limits.bytes_burst_ns);
+        let requests = self.times.requests_ns.saturating_sub(limits.request_burst_ns);
+        let bytes = self.times.bytes_ns.saturating_sub(limits.bytes_burst_ns);
+        if self.turns == 0 {
+            return Instant(requests.max(bytes));
+        }
+        let requests = requests.saturating_add(self.hold_back_ns(limits.request_ns, limits.request_burst_ns));
+        let bytes = bytes.saturating_add(self.hold_back_ns(limits.bytes_unit_ns, limits.bytes_burst_ns));
         Instant(requests.max(bytes))
     }
     pub(crate) fn full_at(&self) -> Instant {
-        Instant(self.requests_ns.max(self.bytes_ns))
+        Instant(self.times.requests_ns.max(self.times.bytes_ns))
     }
     /// What it waits for.
     pub(crate) fn waits_until(&self, limits: &Limits) -> Instant {
@@ -91,12 +98,34 @@ impl Class {
     }
     pub(crate) fn charge(&mut self, now: Instant, limits: &Limits, bytes: u32) {
         if limits.request_ns > 0 {
-            self.requests_ns = self.requests_ns.max(now.0).saturating_add(limits.request_ns);
+            self.times.requests_ns = self.times.requests_ns.max(now.0).saturating_add(limits.request_ns);
         }
         if limits.bytes_per_s > 0 {
             let ns = Limits::bytes_ns(limits.bytes_per_s, u64::from(bytes));
-            self.bytes_ns = self.bytes_ns.max(now.0).saturating_add(ns);
+            self.times.bytes_ns = self.times.bytes_ns.max(now.0).saturating_add(ns);
         }
+    }
+
+    /// It lets others go first.
+    pub(crate) fn holds_back(&self) -> bool {
+        self.turns > 0
+    }
+    /// How much later than the bucket lets it, so that a unit for each turn is left; the bucket saves `burst_ns` up.
+    fn hold_back_ns(&self, unit_ns: u64, burst_ns: u64) -> u64 {
+        let turns_ns = unit_ns.saturating_mul(u64::from(self.turns)).min(burst_ns.max(unit_ns));
+        turns_ns.saturating_mul(1 << self.doubled.min(DOUBLED_MAX))
+    }
+    /// Another head had a turn.
+    pub(crate) fn on_turn_elsewhere(&mut self) {
+        (self.turns, self.doubled) = (self.turns.saturating_sub(1), 0);
+    }
+    /// This head had a turn, `out_of_turn` or not, and the others answered.
+    pub(crate) fn on_turn_here(&mut self, out_of_turn: bool, others: &Share) {
+        self.turns = u8::try_from(others.waiting).unwrap_or(u8::MAX);
+        self.doubled = match out_of_turn && self.turns > 0 {
+            true => self.doubled.saturating_add(u8::from(others.out)).min(DOUBLED_MAX),
+            false => 0,
+        };
     }
 }
 
@@ -109,6 +138,8 @@ pub(crate) struct Limits {
     /// Bytes per second; 0 = not limited.
     pub(crate) bytes_per_s: u64,
     bytes_burst_ns: u64,
+    /// ns for 1 MiB.
+    bytes_unit_ns: u64,
     /// What its classes are told apart by.
     pub(crate) named: Named,
 }
@@ -123,6 +154,7 @@ impl Limits {
             request_burst_ns: request_ns * (depth - 1),
             bytes_per_s,
             bytes_burst_ns: Self::bytes_ns(bytes_per_s, (depth - 1) * MIB),
+            bytes_unit_ns: Self::bytes_ns(bytes_per_s, MIB),
             named: rule.when.named(),
         }
     }

@@ -19,8 +19,8 @@
 //! Source: paper 001, section on deadlines. Differs: mode `drain`, the budget and the turns for
 //! overdue requests are ours.
 use crate::{
-    BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, REQUEST_ID_LIMIT, expiries::Expiries,
-    prefetch::prefetch,
+    BW_WINDOWS, Counters, DeadlineMode, NrsConfig, NrsPolicy, NrsRequest, REQUEST_ID_LIMIT, Share, Taken,
+    expiries::Expiries, prefetch::prefetch,
 };
 use alloc::{boxed::Box, collections::BTreeSet, vec::Vec};
 use hashbrown::HashMap;
@@ -120,6 +120,8 @@ pub(crate) struct Deadline {
     newest_expiry: Instant,
     /// Place of the overdue request whose turn the inner policy was told to let come next; 0 = none.
     hastened: u64,
+    /// The inner policy named the request that was served last.
+    served_inner: bool,
     budget: Budget,
     lambda: f64,
     bw_bytes_per_s: [u64; BW_WINDOWS],
@@ -142,6 +144,7 @@ impl Deadline {
             service_ns: 0,
             newest_expiry: Instant::ZERO,
             hastened: 0,
+            served_inner: false,
             budget: Budget::default(),
             lambda: config.lambda,
             bw_bytes_per_s: config.bw_bytes_per_s,
@@ -310,6 +313,7 @@ impl NrsPolicy for Deadline {
     }
 
     fn dequeue(&mut self, now: Instant) -> Option<RequestId> {
+        self.served_inner = false;
         if self.mandatory_due().is_some_and(|due| due <= now) {
             let (_, _, id) = *self.mandatory.first().expect("something mandatory is due");
             self.fired.mandatory_fired += 1;
@@ -333,6 +337,7 @@ impl NrsPolicy for Deadline {
             }
         }
         let id = self.inner.dequeue(now)?;
+        self.served_inner = true;
         if let Some(soon) = self.inner.likely_soon().and_then(|id| self.entries.get(id.0 as usize)) {
             prefetch(soon);
         }
@@ -375,6 +380,17 @@ impl NrsPolicy for Deadline {
     fn wakeup_at(&self) -> Option<Instant> {
         let inner = self.inner.wakeup_at()?;
         Some(self.mandatory_due().map_or(inner, |due| due.min(inner)))
+    }
+
+    /// What overrides a throttle takes nothing from its buckets.
+    fn taken(&self) -> Option<Taken> {
+        if self.served_inner { self.inner.taken() } else { None }
+    }
+    fn on_taken(&mut self, now: Instant, taken: &Taken) -> Option<Share> {
+        self.inner.on_taken(now, taken)
+    }
+    fn on_shares(&mut self, now: Instant, taken: &Taken, others: &Share) {
+        self.inner.on_shares(now, taken, others);
     }
 
     fn queued(&self) -> usize {

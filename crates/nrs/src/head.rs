@@ -6,7 +6,7 @@
 //! never move later. What a head does not know: bytes, connections, the store, and how many requests may be in service
 //! at a time (the dispatch window is the OST pipeline's).
 use crate::{
-    ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, build,
+    ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, Share, Taken, build,
     record::{self, Call},
 };
 use alloc::{
@@ -47,6 +47,8 @@ pub struct HeadCounters {
     pub promoted: u64,
     /// Requests refused because of `queue_max`.
     pub refused: u64,
+    /// Times that it was told what another head of its server took from buckets that they share.
+    pub told: u64,
     /// Changes of policy.
     pub switched: u64,
     /// Most requests ever held.
@@ -124,6 +126,25 @@ impl Head {
         self.counters.dequeued += 1;
         self.in_service += 1;
         Some(id)
+    }
+
+    /// What the request that [`Head::dequeue`] answered last took from buckets of its server: to be told to the server's
+    /// other heads ([`Head::on_taken`]), and their answers to this one ([`Head::on_shares`]).
+    #[must_use]
+    pub fn taken(&self) -> Option<Taken> {
+        self.policy.taken()
+    }
+    /// Another head of the server served a request; call [`Head::dequeue`] afterwards. `None`: nothing is shared with it.
+    pub fn on_taken(&mut self, now: Instant, taken: &Taken) -> Option<Share> {
+        let answer = self.policy.on_taken(now, taken)?;
+        self.counters.told += 1;
+        self.note(|| Call::Taken { now, taken: *taken, answer });
+        Some(answer)
+    }
+    /// The sum of what the server's other heads answered about the request served last, as it `taken` said.
+    pub fn on_shares(&mut self, now: Instant, taken: &Taken, others: &Share) {
+        self.note(|| Call::Shares { now, taken: *taken, others: *others });
+        self.policy.on_shares(now, taken, others);
     }
 
     /// A lock callback waits for the request; it should be complete by `serve_by`. Answers whether it is queued.

@@ -34,6 +34,7 @@ mod registry;
 mod request;
 mod rounds;
 mod rules;
+mod shared;
 mod sorted;
 mod tbf;
 mod trr;
@@ -47,6 +48,7 @@ pub use reference::reference_markdown;
 pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
 pub use request::{IoOp, JobId, NrsRequest};
 pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};
+pub use shared::{Share, Taken};
 
 use alloc::vec::Vec;
 use types::{Duration, Instant, RequestId};
@@ -95,6 +97,18 @@ pub trait NrsPolicy: Send {
     fn wakeup_at(&self) -> Option<Instant> {
         None
     }
+    /// What the request that `dequeue` answered last took from buckets of its server; `None`: nothing. Whoever drives
+    /// several heads of one server tells the others.
+    fn taken(&self) -> Option<Taken> {
+        None
+    }
+    /// Another head of the server served a request that took this from the server's buckets. `None`: nothing is shared
+    /// with it, and nothing has changed. [`NrsPolicy::wakeup_at`] may change, and a request may be ready that was not.
+    fn on_taken(&mut self, _now: Instant, _taken: &Taken) -> Option<Share> {
+        None
+    }
+    /// What the server's other heads answered, in sum, when they were told what the request took that was served last.
+    fn on_shares(&mut self, _now: Instant, _taken: &Taken, _others: &Share) {}
     /// Requests held, not counting those in service.
     fn queued(&self) -> usize;
     /// A queued request is overdue: lets its turn come next, without breaking off the one under way. Answers whether the

@@ -4,7 +4,7 @@
 //! and refills on completion. It knows no store, bytes or connections; time is an argument. A server's OST and the
 //! simulator's drive this same type; each keeps what it wants to know of a request in it, its job.
 //! Source: paper 001 section 3 (service threads). Differs: the window is explicit and can be changed while it runs.
-use crate::{ConfigError, Head, NrsConfig, NrsRequest, QueueFull, record};
+use crate::{ConfigError, Head, NrsConfig, NrsRequest, QueueFull, Share, Taken, record};
 use alloc::{
     format,
     string::{String, ToString},
@@ -132,6 +132,28 @@ impl<J: Job> Pipeline<J> {
         self.counters.waited_ns += now.0.saturating_sub(slot.job.arrived().0);
         self.counters.in_service_max = self.counters.in_service_max.max(self.in_service);
         Some(id)
+    }
+
+    /// What the request that [`Pipeline::next_dispatch`] answered last took from buckets of its server: whoever drives
+    /// several pipelines of one server calls [`Pipeline::share`] then.
+    #[inline]
+    #[must_use]
+    pub fn taken(&self) -> Option<Taken> {
+        self.head.taken()
+    }
+    /// Tells the server's other pipelines, of which `each` calls its argument with every one, what the request took that
+    /// was dispatched last, and this one what they answered. Call [`Pipeline::next_dispatch`] of those for which the
+    /// argument answered true.
+    pub fn share(&mut self, now: Instant, taken: &Taken, each: impl FnOnce(&mut dyn FnMut(&mut Pipeline<J>) -> bool)) {
+        let mut others = Share::default();
+        each(&mut |other| {
+            let answer = other.head.on_taken(now, taken);
+            others.add(&answer.unwrap_or_default());
+            answer.is_some()
+        });
+        if others.is_news_to(taken) {
+            self.head.on_shares(now, taken, &others);
+        }
     }
 
     /// The store is through with a request. Call [`Pipeline::next_dispatch`] afterwards.

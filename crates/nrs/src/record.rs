@@ -5,7 +5,7 @@
 //! record per call: tag (u8) and fields. Every record ends with an FNV-1a checksum (u32) of itself, so that a torn or
 //! changed log is refused where it stops being true. Strings are u32 length and UTF-8 bytes. The last record is `End`;
 //! it says whether the log hit its size limit.
-use crate::{Head, IoOp, JobId, NrsConfig, NrsRequest, keys};
+use crate::{Head, IoOp, JobId, NrsConfig, NrsRequest, Share, Taken, bucket::ClassKey, keys, shared::Times};
 use alloc::{
     format,
     string::{String, ToString},
@@ -19,7 +19,7 @@ use types::{ClientId, Duration, Extent, Fid, Instant, ObjectId, RequestId};
 
 const MAGIC: &[u8; 6] = b"STRNRS";
 /// Version of the log format that this code writes and reads.
-pub const RECORD_VERSION: u16 = 1;
+pub const RECORD_VERSION: u16 = 2;
 /// Bytes that are kept free of calls for the end of the log.
 const END_BYTES: usize = 16;
 /// "No id" in an answer.
@@ -89,6 +89,24 @@ pub enum Call {
         key: String,
         /// The value.
         value: String,
+    },
+    /// [`Head::on_taken`], if anything is shared with the other head.
+    Taken {
+        /// Time of the call.
+        now: Instant,
+        /// What another head took.
+        taken: Taken,
+        /// What it answered.
+        answer: Share,
+    },
+    /// [`Head::on_shares`].
+    Shares {
+        /// Time of the call.
+        now: Instant,
+        /// What this head took.
+        taken: Taken,
+        /// What the others answered.
+        others: Share,
     },
     /// The log ends here.
     End {
@@ -225,6 +243,18 @@ fn put_call(out: &mut Vec<u8>, call: &Call) {
             out.push(9);
             out.push(u8::from(*truncated));
         }
+        Call::Taken { now, taken, answer } => {
+            out.push(10);
+            out.extend(now.0.to_le_bytes());
+            put_taken(out, taken);
+            put_share(out, answer);
+        }
+        Call::Shares { now, taken, others } => {
+            out.push(11);
+            out.extend(now.0.to_le_bytes());
+            put_taken(out, taken);
+            put_share(out, others);
+        }
     }
 }
 
@@ -244,6 +274,30 @@ fn put_request(out: &mut Vec<u8>, req: &NrsRequest) {
     out.extend(req.job.0.to_le_bytes());
     out.extend(req.arrived.0.to_le_bytes());
     out.extend(req.max_service.map_or(u64::MAX, nanos).to_le_bytes());
+}
+
+fn put_taken(out: &mut Vec<u8>, taken: &Taken) {
+    let Taken { rules, key, bytes, out_of_turn, times } = taken;
+    out.extend(rules.to_le_bytes());
+    out.extend(key.client.to_le_bytes());
+    out.extend(key.job.to_le_bytes());
+    out.extend(key.uid.to_le_bytes());
+    out.extend(key.rule.to_le_bytes());
+    out.push(key.op);
+    out.extend(bytes.to_le_bytes());
+    out.push(u8::from(*out_of_turn));
+    put_times(out, *times);
+}
+
+fn put_share(out: &mut Vec<u8>, share: &Share) {
+    out.extend(share.waiting.to_le_bytes());
+    out.push(u8::from(share.out));
+    put_times(out, share.times);
+}
+
+fn put_times(out: &mut Vec<u8>, times: Times) {
+    out.extend(times.requests_ns.to_le_bytes());
+    out.extend(times.bytes_ns.to_le_bytes());
 }
 
 /// Reads a log; never panics and never allocates more than the log is long.
@@ -293,6 +347,18 @@ impl Reader<'_> {
         let max_service = Some(self.u64()?).filter(|ns| *ns != u64::MAX).map(Duration::from_nanos);
         Some(NrsRequest { id, bytes, client, object, extent, uid, op, job, arrived, max_service })
     }
+    fn taken(&mut self) -> Option<Taken> {
+        let (rules, client, job, uid) = (self.u64()?, self.u64()?, self.u64()?, self.u32()?);
+        let (rule, op) = (u16::from_le_bytes(self.array()?), self.u8()?);
+        let key = ClassKey { client, job, uid, rule, op };
+        Some(Taken { rules, key, bytes: self.u32()?, out_of_turn: self.flag()?, times: self.times()? })
+    }
+    fn share(&mut self) -> Option<Share> {
+        Some(Share { waiting: self.u32()?, out: self.flag()?, times: self.times()? })
+    }
+    fn times(&mut self) -> Option<Times> {
+        Some(Times { requests_ns: self.u64()?, bytes_ns: self.u64()? })
+    }
     fn call(&mut self) -> Option<Call> {
         let from = self.at;
         let call = self.call_body()?;
@@ -320,6 +386,8 @@ impl Reader<'_> {
             7 => Call::Switch { now: self.instant()?, name: self.text()? },
             8 => Call::Set { now: self.instant()?, key: self.text()?, value: self.text()? },
             9 => Call::End { truncated: self.flag()? },
+            10 => Call::Taken { now: self.instant()?, taken: self.taken()?, answer: self.share()? },
+            11 => Call::Shares { now: self.instant()?, taken: self.taken()?, others: self.share()? },
             _ => return None,
         })
     }
@@ -407,7 +475,9 @@ impl Replay {
         | Call::Promote { now, .. }
         | Call::Complete { now, .. }
         | Call::Switch { now, .. }
-        | Call::Set { now, .. } = call
+        | Call::Set { now, .. }
+        | Call::Taken { now, .. }
+        | Call::Shares { now, .. } = call
         {
             if *now < self.now {
                 return None;
@@ -447,6 +517,8 @@ impl Replay {
                 self.head.switch(*now, name, &mut request).ok()?;
             }
             Call::Set { now, key, value } => self.head.set(*now, key, value).ok()?,
+            Call::Taken { now, taken, answer } => *answer = self.head.on_taken(*now, taken)?,
+            Call::Shares { now, taken, others } => self.head.on_shares(*now, taken, others),
             Call::End { .. } => {}
         }
         Some(again)

@@ -44,6 +44,9 @@ const RULES: &str = "
 Fields are `client`, `uid`, `jobid`, `opcode` (`ost_read`, `ost_write`, `ost_punch`, `ost_sync`); values are separated by
 spaces, numbers may be ranges like `10-20`, `*` stands for all. The newest rule is tried first; `rank=RULE` puts a rule
 right before another. Every value of the fields that an expression names has a bucket of its own (`*`: every client).
+The OSTs of one server that run `tbf` with the same rules share these buckets: a rate holds over the server, and OSTs where
+requests wait take turns. Set a rule for all of them (`lctl set_param ost.OSS.ost_io.nrs_tbf_rule=..` does); while they
+differ, each OST keeps to the rate alone.
 `rate` is in requests per second (1..=1000000), `bytes` in bytes per second, `depth` is what an idle bucket saves up
 (default 3). The rule `default` comes last and cannot be stopped: 10000 requests per second and client.
 ";

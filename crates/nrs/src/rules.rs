@@ -337,6 +337,10 @@ impl TbfRules {
         }
         commands.join("; ")
     }
+    /// Equal for equal rules.
+    pub(crate) fn hash(&self) -> u64 {
+        JobId::of(&self.to_commands()).0
+    }
     /// Carries out commands separated by `;`.
     ///
     /// # Errors

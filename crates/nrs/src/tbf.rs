@@ -3,20 +3,21 @@
 //! The first rule that matches puts a request into the bucket of its class: one bucket for every value of the fields that
 //! the rule's condition names (`jobid={dd.0}`: one for the job; `*`: one per client). A bucket that may not go on is put
 //! aside until the instant at which it may; buckets that may go on take turns. When all are aside, `dequeue` answers
-//! `None` and `wakeup_at` says until when: nobody polls. One bucket serves the whole head: a limit is a limit per server,
-//! not per core.
+//! `None` and `wakeup_at` says until when: nobody polls. A limit is a limit per server, not per OST or core: the heads of a
+//! server tell each other what they took; see `shared`.
 //!
 //! What changes the end of the ring (a request of a class that is not looked at, a class that was served) is taken note of
 //! and carried out, as of its time, before it could make a difference; see `later`.
 //!
 //! Source: Lustre's `tbf`, by its manual. Differs: limits in bytes; see also `rules`.
 use crate::{
-    Counters, NrsConfig, NrsPolicy, NrsRequest, TbfRules,
+    Counters, NrsConfig, NrsPolicy, NrsRequest, Share, Taken, TbfRules,
     bucket::{Class, ClassKey, Limits, Place},
     chain::{List, NIL},
     groups::{Groups, Line},
     later::{Later, Note},
     links::Links,
+    shared::Times,
     waiting::Waiting,
 };
 use alloc::vec::Vec;
@@ -41,6 +42,8 @@ enum What {
 /// Token buckets; see the module.
 pub(crate) struct Tbf {
     rules: TbfRules,
+    /// Of the rules; heads with the same ones share buckets.
+    rules_hash: u64,
     limits: Vec<Limits>,
     links: Links,
     classes: Classes,
@@ -50,6 +53,8 @@ pub(crate) struct Tbf {
     throttled: Waiting,
     refilling: Waiting,
     throttled_count: u64,
+    /// What was served last.
+    taken: Option<Taken>,
 }
 
 /// Whether `class` is at `place` and waits there until `until`.
@@ -64,6 +69,7 @@ impl Tbf {
         let rules = config.tbf_rules.clone();
         Tbf {
             limits: rules.rules().iter().map(Limits::of).collect(),
+            rules_hash: rules.hash(),
             rules,
             links: Links::default(),
             classes: Groups::default(),
@@ -72,6 +78,7 @@ impl Tbf {
             throttled: Waiting::default(),
             refilling: Waiting::default(),
             throttled_count: 0,
+            taken: None,
         }
     }
 
@@ -175,7 +182,7 @@ impl Tbf {
 
     /// Puts a request into the list of its class.
     fn link(&mut self, now: Instant, guess: u32, key: ClassKey, id: u32) {
-        let (class, fresh) = self.classes.find_guessed(guess, key, || Class::new(0, 0));
+        let (class, fresh) = self.classes.find_guessed(guess, key, || Class::new(Times::default()));
         let state = self.classes.get_mut(class);
         if !state.is_empty() {
             self.links.append(id, class, state.tail);
@@ -190,6 +197,29 @@ impl Tbf {
         }
         self.displace(class);
         self.place(now, class);
+    }
+
+    /// Changes the bucket of `key`, and puts its class to where it belongs then. Answers the class as it is now.
+    fn change(&mut self, now: Instant, key: ClassKey, change: impl FnOnce(&mut Class, &Limits)) -> Share {
+        self.catch_up();
+        self.ripen(now);
+        let (class, _) = self.classes.find_or_insert(key, || Class::new(Times::default()));
+        let limits = self.limits(class);
+        let was_ready = self.classes.get(class).place == Place::Ready;
+        if !was_ready {
+            self.displace(class);
+        }
+        let state = self.classes.get_mut(class);
+        change(state, &limits);
+        let (waits, times) = (!state.is_empty(), state.times);
+        let out = waits && state.ready_at(&limits) > now;
+        if was_ready && out {
+            self.displace(class);
+        }
+        if !was_ready || out {
+            self.place(now, class);
+        }
+        Share { waiting: u32::from(waits), out, times }
     }
 
     /// Adopts new rules: every queued request falls under the rule that matches it now; a bucket whose rule stays keeps
@@ -220,16 +250,16 @@ impl Tbf {
             };
             let requests_ns = match old.request_ns {
                 0 => now.0,
-                ns => scaled(state.requests_ns, limits[new].request_ns, ns),
+                ns => scaled(state.times.requests_ns, limits[new].request_ns, ns),
             };
-            let bytes_ns = scaled(state.bytes_ns, old.bytes_per_s, limits[new].bytes_per_s);
-            debts.push((key.under(new), requests_ns, bytes_ns));
+            let bytes_ns = scaled(state.times.bytes_ns, old.bytes_per_s, limits[new].bytes_per_s);
+            debts.push((key.under(new), Times { requests_ns, bytes_ns }));
         }
-        (self.rules, self.limits) = (rules.clone(), limits);
+        (self.rules, self.rules_hash, self.limits) = (rules.clone(), rules.hash(), limits);
         (self.classes, self.ready) = (Groups::default(), List::default());
         (self.throttled, self.refilling) = (Waiting::default(), Waiting::default());
-        for (key, requests_ns, bytes_ns) in debts {
-            let (class, _) = self.classes.find_or_insert(key, || Class::new(requests_ns, bytes_ns));
+        for (key, times) in debts {
+            let (class, _) = self.classes.find_or_insert(key, || Class::new(times));
             self.place(now, class);
         }
         for id in self.links.in_order() {
@@ -261,11 +291,38 @@ impl NrsPolicy for Tbf {
         let id = state.head;
         let (next, bytes) = self.links.remove_first(id);
         state.head = next;
+        let out_of_turn = state.holds_back();
         state.charge(now, &limits, bytes);
         state.place = Place::Served;
+        let (times, key) = (state.times, self.classes.key(class));
+        self.taken = Some(Taken { rules: self.rules_hash, key, bytes, out_of_turn, times });
         self.prefetch_turns();
-        self.later(self.classes.key(class), class, What::Served(now));
+        self.later(key, class, What::Served(now));
         Some(RequestId(id))
+    }
+
+    fn taken(&self) -> Option<Taken> {
+        self.taken
+    }
+
+    fn on_taken(&mut self, now: Instant, taken: &Taken) -> Option<Share> {
+        if taken.rules != self.rules_hash || taken.key.rule() >= self.limits.len() {
+            return None;
+        }
+        Some(self.change(now, taken.key, |class, limits| {
+            class.charge(now, limits, taken.bytes);
+            class.times = class.times.max(taken.times);
+            class.on_turn_elsewhere();
+        }))
+    }
+
+    fn on_shares(&mut self, now: Instant, taken: &Taken, others: &Share) {
+        if taken.rules == self.rules_hash && taken.key.rule() < self.limits.len() {
+            self.change(now, taken.key, |class, _| {
+                class.times = class.times.max(others.times);
+                class.on_turn_here(taken.out_of_turn, others);
+            });
+        }
     }
 
     fn promote(&mut self, _now: Instant, id: RequestId, _serve_by: Instant) -> bool {

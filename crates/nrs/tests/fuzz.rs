@@ -32,6 +32,11 @@ fn recorded(policy: &str) -> Vec<u8> {
         head.promote(now, RequestId(id / 2), Instant(9_000_000));
         if id % 3 == 2 {
             if let Some(done) = head.dequeue(now) {
+                if let Some(taken) = head.taken()
+                    && let Some(share) = head.on_taken(now, &taken)
+                {
+                    head.on_shares(now, &taken, &share);
+                }
                 head.on_complete(now, done, Duration::from_micros(7));
             }
             head.cancel(RequestId(id));

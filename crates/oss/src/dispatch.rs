@@ -1,9 +1,12 @@
 //! Drives a [`Pipeline`] for tasks: each waits its turn, holds a permit while it works, and wakes the next.
-use std::cell::{Cell, RefCell};
+//!
+//! The dispatchers of one server know each other ([`Heads`]): what a request takes from buckets that its server has in
+//! common is told to the others at once, and who was told is polled, since its time may have come.
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use nrs::{NrsRequest, Pipeline};
+use nrs::{NrsRequest, Pipeline, Taken};
 use rt::Rt;
 use rt::sync::{OneSender, oneshot};
 use types::{ClientId, FsError, Instant, RequestId};
@@ -14,6 +17,44 @@ struct Inner {
     waiting: RefCell<HashMap<RequestId, OneSender<()>>>,
     /// The wake-up that a timer task already waits for.
     timer: Cell<Option<Instant>>,
+    /// The other dispatchers of its server.
+    heads: OnceCell<Heads>,
+    /// What another one took may have changed when this one goes on.
+    told: Cell<bool>,
+}
+
+/// The dispatchers of one server; cheap to clone.
+#[derive(Clone, Default)]
+pub struct Heads(Rc<RefCell<Vec<Weak<Inner>>>>);
+
+impl Heads {
+    /// From now on `dispatcher`, which belongs to no server, shares buckets with these.
+    ///
+    /// # Panics
+    /// When it belongs to a server already.
+    pub fn add(&self, dispatcher: &Dispatcher) {
+        self.0.borrow_mut().push(Rc::downgrade(&dispatcher.0));
+        assert!(dispatcher.0.heads.set(self.clone()).is_ok(), "a dispatcher belongs to one server");
+    }
+    fn find(&self, mut matches: impl FnMut(&Inner) -> bool) -> Option<Dispatcher> {
+        self.0.borrow().iter().filter_map(Weak::upgrade).find(|head| matches(head)).map(Dispatcher)
+    }
+    /// Those that wait for a time that has come, the earliest first.
+    fn due(&self, now: Instant) -> Vec<Dispatcher> {
+        let heads = self.0.borrow();
+        let due = heads.iter().filter_map(Weak::upgrade).filter_map(|head| Some((head.timer.get()?, head)));
+        let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
+        due.sort_by_key(|(at, _)| *at);
+        due.into_iter().map(|(_, head)| Dispatcher(head)).collect()
+    }
+    /// Tells all but `owner`, the owner of `pipeline`, what its last request took.
+    fn share(&self, owner: &Rc<Inner>, pipeline: &mut Pipeline, now: Instant, taken: &Taken) {
+        let heads = self.0.borrow();
+        let others = heads.iter().filter_map(Weak::upgrade).filter(|head| !Rc::ptr_eq(head, owner));
+        pipeline.share(now, taken, |tell| {
+            others.filter(|head| tell(&mut head.pipeline.borrow_mut())).for_each(|head| head.told.set(true));
+        });
+    }
 }
 
 /// A shared pipeline; cheap to clone.
@@ -38,8 +79,9 @@ impl Dispatcher {
     /// Drives `pipeline`.
     #[must_use]
     pub fn new(rt: Rt, pipeline: Pipeline) -> Dispatcher {
-        let inner = Inner { rt, pipeline: RefCell::new(pipeline), waiting: RefCell::default(), timer: Cell::new(None) };
-        Dispatcher(Rc::new(inner))
+        let (pipeline, waiting) = (RefCell::new(pipeline), RefCell::default());
+        let (timer, heads, told) = (Cell::new(None), OnceCell::new(), Cell::new(false));
+        Dispatcher(Rc::new(Inner { rt, pipeline, waiting, timer, heads, told }))
     }
 
     /// Waits until the pipeline dispatches `request`.
@@ -84,9 +126,19 @@ impl Dispatcher {
     }
 
     fn pump(&self) {
+        let Some(heads) = self.0.heads.get() else { return self.serve() };
+        // Clocks are coarse: who could have gone on first does.
+        heads.due(self.0.rt.now()).iter().for_each(Dispatcher::serve);
+        self.serve();
+        while let Some(told) = heads.find(|head| head.told.get()) {
+            told.serve();
+        }
+    }
+
+    fn serve(&self) {
         let now = self.0.rt.now();
-        loop {
-            let Some(id) = self.0.pipeline.borrow_mut().next_dispatch(now) else { break };
+        self.0.told.set(false);
+        while let Some(id) = self.next(now) {
             let waiter = self.0.waiting.borrow_mut().remove(&id);
             match waiter {
                 Some(w) if !w.is_abandoned() => w.send(()),
@@ -97,6 +149,15 @@ impl Dispatcher {
             }
         }
         self.watch();
+    }
+
+    fn next(&self, now: Instant) -> Option<RequestId> {
+        let mut pipeline = self.0.pipeline.borrow_mut();
+        let id = pipeline.next_dispatch(now)?;
+        if let (Some(heads), Some(taken)) = (self.0.heads.get(), pipeline.taken()) {
+            heads.share(&self.0, &mut pipeline, now, &taken);
+        }
+        Some(id)
     }
 
     /// Wakes up when a throttling policy lets something go.
@@ -177,5 +238,47 @@ mod tests {
         });
         assert_eq!(outcome, Err(FsError::NotConnected));
         assert_eq!(d.with(|p, _| (p.queued(), p.in_service())), (0, 0));
+    }
+
+    /// Dispatchers of one server under `rules`, each with `queued` requests of client 1; how many each dispatched until
+    /// `seconds` had passed. `service` is how long a request takes at each.
+    fn served_within(rules: &str, service: &[Duration], seconds: u64) -> Vec<usize> {
+        let world = TestWorld::new(1, 1 << 20);
+        let (rt, heads) = (world.rt(), Heads::default());
+        let mut config = NrsConfig::default();
+        config.set("tbf_rules", rules).unwrap();
+        let log = Rc::new(RefCell::new(vec![0; service.len()]));
+        let mut work = Vec::new();
+        for (i, took) in service.iter().copied().enumerate() {
+            let d = Dispatcher::new(world.rt(), Pipeline::new("tbf", config.clone(), 2).unwrap());
+            heads.add(&d);
+            for _ in 0..3000 {
+                let (d, rt, log) = (d.clone(), rt.clone(), log.clone());
+                work.push(async move {
+                    let _permit = d.admit(NrsRequest { client: ClientId(1), ..NrsRequest::default() }).await.unwrap();
+                    log.borrow_mut()[i] += 1;
+                    rt.sleep(took).await;
+                });
+            }
+        }
+        let clock = world.rt();
+        world.run(async move {
+            let all = rt::sync::join_all(work);
+            assert!(rt::sync::race(all, clock.sleep(Duration::from_secs(seconds))).await.is_err(), "some are left");
+        });
+        log.take()
+    }
+
+    #[test]
+    fn the_dispatchers_of_a_server_keep_to_one_rate_in_turns() {
+        let ms = Duration::from_millis;
+        for rules in ["start a client={1} rate=100 depth=1", "start a client={1} rate=100"] {
+            let served = served_within(rules, &[ms(1), ms(15), ms(3)], 9);
+            let sum: usize = served.iter().sum();
+            assert!((899..=903).contains(&sum), "{rules}: {served:?}");
+            assert!(served.iter().all(|n| n.abs_diff(300) < 5), "{rules}: {served:?}");
+        }
+        // What would pass if nobody else were there.
+        assert!((901..=904).contains(&served_within("start a client={1} rate=100", &[ms(1)], 9)[0]));
     }
 }

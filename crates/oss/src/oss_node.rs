@@ -7,15 +7,17 @@ use rt::Rt;
 use types::FsError;
 
 use crate::config::OstConfig;
+use crate::dispatch::Heads;
 use crate::ost::Ost;
 use crate::page_cache::SharedCache;
 use crate::store::ObjectStore;
 
-/// The targets of one process. They share a page cache.
+/// The targets of one process. They share a page cache, and the buckets of throttling policies.
 pub struct Oss {
     rt: Rt,
     server: Rc<Server>,
     cache: SharedCache,
+    heads: Heads,
     osts: RefCell<Vec<Rc<Ost>>>,
 }
 
@@ -26,7 +28,7 @@ impl Oss {
     /// A sentence when the cache policy does not exist.
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
         let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?;
-        Ok(Oss { rt, server, cache, osts: RefCell::default() })
+        Ok(Oss { rt, server, cache, heads: Heads::default(), osts: RefCell::default() })
     }
 
     /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted
@@ -46,6 +48,7 @@ impl Oss {
         });
         let config = OstConfig { evict: Some(evict), ..config };
         let ost = Ost::new(self.rt.clone(), store, config, Some(self.cache.clone()))?;
+        self.heads.add(&ost.dispatch);
         self.server.add(ost.clone());
         self.osts.borrow_mut().push(ost.clone());
         Ok(ost)

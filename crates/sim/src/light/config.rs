@@ -88,8 +88,10 @@ pub struct LightConfig {
     pub seed: u64,
     /// Clients that do bulk I/O.
     pub clients: u32,
-    /// OSS nodes, one OST each.
-    pub oss_count: u32,
+    /// OSTs.
+    pub ost_count: u32,
+    /// OSTs of one OSS, which share its NIC and the buckets of throttling policies; divides `ost_count`.
+    pub osts_per_oss: u32,
     /// OSTs per file.
     pub stripe_count: u32,
     /// Bytes per client.
@@ -159,7 +161,7 @@ pub struct LightConfig {
 }
 
 impl LightConfig {
-    /// Whether OSTs have something in common: a switch that is narrow, or clients whose NICs make their files' stripes
+    /// Whether OSSs have something in common: a switch that is narrow, or clients whose NICs make their files' stripes
     /// wait for each other.
     #[must_use]
     pub fn shares_network(&self) -> bool {
@@ -195,13 +197,14 @@ impl LightConfig {
 
 #[cfg(test)]
 impl LightConfig {
-    /// Paper 001's common case, scaled to `clients` and `oss_count`.
+    /// Paper 001's common case, scaled to `clients` and `ost_count`.
     #[must_use]
-    pub fn paper001(clients: u32, oss_count: u32) -> LightConfig {
+    pub fn paper001(clients: u32, ost_count: u32) -> LightConfig {
         LightConfig {
             seed: 1,
             clients,
-            oss_count,
+            ost_count,
+            osts_per_oss: 1,
             stripe_count: 1,
             file_bytes: 32 << 20,
             transfer_bytes: 1 << 20,

@@ -1,18 +1,19 @@
-//! The pending events of a light world: a queue per OST where OSTs share nothing, one for all where they do.
+//! The pending events of a light world: a queue per OSS where OSSs share nothing, one for all where they do.
 //!
-//! OSTs that share nothing need not be kept in step to the nanosecond: each goes through a window of virtual time before
+//! OSSs that share nothing need not be kept in step to the nanosecond: each goes through a window of virtual time before
 //! the next one does, so that what is known of it is fetched into the processor's caches once for many events. Events of
-//! one OST come in the order in which one big queue would give them.
+//! one OSS come in the order in which one big queue would give them.
 use super::world::Event;
 use crate::engine::EventQueue;
 
-/// Virtual time that an OST goes through at once: at some 1,000 events a second and OST, a few dozen events.
+/// Virtual time that an OSS goes through at once: at some 1,000 events a second and OST, a few dozen events.
 const WINDOW_NS: u64 = 50_000_000;
 
 /// The queues; see the module.
 pub(super) struct Lanes {
-    /// One per OST, or one for all.
+    /// One per OSS, or one for all.
     queues: Vec<EventQueue<Event>>,
+    osts_per_oss: u32,
     /// The queue that is being worked on, and until when (exclusive).
     current: usize,
     until: u64,
@@ -21,18 +22,18 @@ pub(super) struct Lanes {
 }
 
 impl Lanes {
-    /// No events, for `osts` OSTs that share nothing, or that share something.
-    pub fn new(osts: u32, shared: bool) -> Lanes {
-        let queues = (0..if shared { 1 } else { osts.max(1) }).map(|_| EventQueue::new()).collect();
-        Lanes { queues, current: 0, until: 0, popped: 0, pending_max: 0 }
+    /// No events, for `osses` OSSs that share nothing, or that share something, with `osts_per_oss` OSTs each.
+    pub fn new(osses: u32, osts_per_oss: u32, shared: bool) -> Lanes {
+        let queues = (0..if shared { 1 } else { osses.max(1) }).map(|_| EventQueue::new()).collect();
+        Lanes { queues, osts_per_oss, current: 0, until: 0, popped: 0, pending_max: 0 }
     }
     /// Schedules `event` of `ost` at `time`.
     #[inline]
     pub fn at(&mut self, ost: u32, time: u64, event: Event) {
-        let lane = if self.queues.len() == 1 { 0 } else { ost as usize };
+        let lane = if self.queues.len() == 1 { 0 } else { (ost / self.osts_per_oss) as usize };
         self.queues[lane].at(time, event);
     }
-    /// Takes the next event out: the next one of the current OST, or the first one of the next OST.
+    /// Takes the next event out: the next one of the current OSS, or the first one of the next OSS.
     #[inline]
     pub fn pop(&mut self) -> Option<(u64, Event)> {
         let event = match &mut self.queues[..] {
@@ -79,7 +80,7 @@ mod tests {
     /// What every OST saw, when each event leads to some more of its own.
     fn histories(shared: bool) -> Vec<Vec<(u64, u32)>> {
         const OSTS: u32 = 5;
-        let mut lanes = Lanes::new(OSTS, shared);
+        let mut lanes = Lanes::new(OSTS, 1, shared);
         let mut seen = vec![Vec::new(); OSTS as usize];
         let mut rngs: Vec<Rng> = (0..OSTS).map(|ost| Rng::new(u64::from(ost) + 3)).collect();
         for ost in 0..OSTS {

@@ -33,14 +33,12 @@ impl Job for Request {
     }
 }
 
-/// One OSS with its OST.
+/// An OST.
 pub(super) struct Ost {
     pub pipeline: Pipeline<Request>,
     pub store: SimStore,
     pub alloc: Allocator,
     pub cache: Option<BlockCache>,
-    /// When its NIC is free, in and out.
-    pub nic: [u64; 2],
     pub rng: Rng,
     pub hash: StateHash,
     pub wake_at: u64,
@@ -62,7 +60,6 @@ impl Ost {
             store: SimStore::new(config.disk, config.elevator, stream("disk")),
             alloc: Allocator::new(config.alloc),
             cache: empty_cache(config),
-            nic: [0; 2],
             rng: stream("ost"),
             hash: StateHash::default(),
             wake_at: u64::MAX,

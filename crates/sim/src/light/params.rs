@@ -6,6 +6,9 @@ use crate::hw::{AllocKind, DiskProfile, ElevatorConfig, ElevatorKind};
 use crate::scenario::{Params, parse_outages};
 use nrs::NrsConfig;
 
+/// Most OSTs of a world.
+const OSTS_MAX: u32 = 60_000;
+
 impl LightConfig {
     /// The world that `params` describe.
     ///
@@ -17,10 +20,7 @@ impl LightConfig {
         if allocation_ns.0 > allocation_ns.1 {
             return Err("oss.allocation_us_min lies above oss.allocation_us_max".to_string());
         }
-        let (oss_count, stripe_count) = (params.int("oss_count") as u32, params.int("stripe_count") as u32);
-        if stripe_count > oss_count {
-            return Err(format!("stripe_count = {stripe_count} needs as many OSTs, but oss_count = {oss_count}"));
-        }
+        let (ost_count, osts_per_oss, stripe_count) = targets(params)?;
         let (mix, reading) = (mix(params, stripe_count)?, reading(params, stripe_count)?);
         let (client_cache, ost_cache) = (cache(params, "client")?, cache(params, "oss")?);
         if client_cache.is_some() && reading.is_none() && mix.is_none() {
@@ -31,7 +31,8 @@ impl LightConfig {
         Ok(LightConfig {
             seed: params.int("seed"),
             clients: params.int("clients") as u32,
-            oss_count,
+            ost_count,
+            osts_per_oss,
             stripe_count,
             file_bytes: params.size("file_bytes"),
             transfer_bytes: params.size("transfer_size_bytes"),
@@ -76,7 +77,7 @@ impl LightConfig {
             disk: DiskProfile::named(params.text("disk.profile"))?,
             elevator: elevator_from(params)?,
             alloc: AllocKind::named(params.text("alloc.kind"))?,
-            down: outages(params.text("faults.ost_down"), oss_count)?,
+            down: outages(params.text("faults.ost_down"), ost_count)?,
             timeline: params.flag("timeline"),
             partition: params.flag("engine.partition"),
         })
@@ -194,11 +195,26 @@ pub(crate) fn elevator_from(params: &Params) -> Result<ElevatorConfig, String> {
     })
 }
 
-fn outages(text: &str, oss_count: u32) -> Result<Vec<Down>, String> {
+/// How many OSTs there are in all, at each OSS and for each file.
+fn targets(params: &Params) -> Result<(u32, u32, u32), String> {
+    let [oss_count, osts_per_oss, stripe_count] =
+        ["oss_count", "osts_per_oss", "stripe_count"].map(|key| params.int(key) as u32);
+    let (ost_count, have) =
+        (oss_count * osts_per_oss, format!("oss_count = {oss_count} and osts_per_oss = {osts_per_oss}"));
+    if ost_count > OSTS_MAX {
+        return Err(format!("{have} are more than {OSTS_MAX} OSTs"));
+    }
+    if stripe_count > ost_count {
+        return Err(format!("stripe_count = {stripe_count} needs as many OSTs, but {have}"));
+    }
+    Ok((ost_count, osts_per_oss, stripe_count))
+}
+
+fn outages(text: &str, ost_count: u32) -> Result<Vec<Down>, String> {
     let mut down = Vec::new();
     for (ost, from, to) in parse_outages(text)? {
-        if ost >= oss_count {
-            return Err(format!("faults.ost_down names OST {ost}, but oss_count = {oss_count}"));
+        if ost >= ost_count {
+            return Err(format!("faults.ost_down names OST {ost}, but there are {ost_count} OSTs"));
         }
         down.push(Down { ost, from_ns: (from * 1e9) as u64, to_ns: (to * 1e9) as u64 });
     }

@@ -42,18 +42,18 @@ pub fn run(config: &LightConfig, progress: &mut dyn FnMut(Progress)) -> LightOut
     let parted = config.partition && config.stripe_count == 1 && !config.shares_network();
     let mut total = Totals::default();
     if parted {
-        for ost in 0..config.oss_count {
-            let flows = placed.flows_of(config, ost);
-            let mut world = World::new(config, ost, 1, flows);
-            let base = f64::from(ost) / f64::from(config.oss_count);
-            total.run(config, &mut world, base, 1.0 / f64::from(config.oss_count), progress);
+        for first in (0..config.ost_count).step_by(config.osts_per_oss as usize) {
+            let flows = (first..first + config.osts_per_oss).flat_map(|o| placed.flows_of(config, o)).collect();
+            let mut world = World::new(config, first, config.osts_per_oss, flows);
+            let part = f64::from(config.osts_per_oss) / f64::from(config.ost_count);
+            total.run(config, &mut world, f64::from(first / config.osts_per_oss) * part, part, progress);
         }
     } else {
-        let flows = (0..config.oss_count).flat_map(|o| placed.flows_of(config, o)).collect();
-        let mut world = World::new(config, 0, config.oss_count, flows);
+        let flows = (0..config.ost_count).flat_map(|o| placed.flows_of(config, o)).collect();
+        let mut world = World::new(config, 0, config.ost_count, flows);
         total.run(config, &mut world, 0.0, 1.0, progress);
     }
-    let metrics = total.stats.metrics(0, config.oss_count);
+    let metrics = total.stats.metrics(0, config.ost_count / config.osts_per_oss, config.ost_count);
     LightOutcome {
         virtual_ns: total.stats.end,
         stats: total.stats,
@@ -134,9 +134,9 @@ fn place(config: &LightConfig) -> Placed {
         return Placed { random: None };
     }
     let mut rng = Rng::named(config.seed, "placement");
-    let mut of_ost = vec![Vec::new(); config.oss_count as usize];
+    let mut of_ost = vec![Vec::new(); config.ost_count as usize];
     for client in 0..config.clients {
-        of_ost[rng.below(u64::from(config.oss_count)) as usize].push(client);
+        of_ost[rng.below(u64::from(config.ost_count)) as usize].push(client);
     }
     Placed { random: Some(of_ost) }
 }
@@ -144,7 +144,7 @@ fn place(config: &LightConfig) -> Placed {
 impl Placed {
     /// The flows whose file begins on `ost`, urgent ones last.
     fn flows_of(&self, config: &LightConfig, ost: u32) -> Vec<Flow> {
-        let (n, m) = (u64::from(config.clients), u64::from(config.oss_count));
+        let (n, m) = (u64::from(config.clients), u64::from(config.ost_count));
         let mut flows = Vec::new();
         let o = u64::from(ost);
         match (&self.random, config.placement) {
@@ -165,7 +165,7 @@ impl Placed {
             }
         }
         if let Some(urgent) = config.urgent {
-            for i in (ost..urgent.clients).step_by(config.oss_count as usize) {
+            for i in (ost..urgent.clients).step_by(config.ost_count as usize) {
                 let start = u64::from(i % urgent.stagger_s.max(1)) * 1_000_000_000;
                 let total = config.rpcs_per_flow(0);
                 let flow =
@@ -186,7 +186,7 @@ fn push_client(config: &LightConfig, flows: &mut Vec<Flow>, client: u32, first_o
         Credits::Target(_) => config.rpcs_in_flight.min(2),
     };
     for stripe in 0..config.stripe_count {
-        let ost = (first_ost + stripe) % config.oss_count;
+        let ost = (first_ost + stripe) % config.ost_count;
         let total = config.rpcs_per_flow(stripe);
         flows.push(Flow { client, stripe, ost, total, limit, start, ..Flow::default() });
     }
@@ -339,6 +339,32 @@ mod tests {
         assert_eq!(o.stats.reads.calls, 64 * 256);
         assert!(o.stats.bytes[0] > 64 * (16 << 20), "what left before its use came again");
         assert_eq!(o, quiet(&small));
+    }
+
+    #[test]
+    fn the_osts_of_one_server_hold_to_one_rate_and_those_of_several_to_one_each() {
+        let run = |ost_count, osts_per_oss, rules: &str, partition| {
+            let mut config =
+                LightConfig { ost_count, osts_per_oss, partition, nrs_policy: "tbf".into(), ..small("tbf") };
+            config.nrs.set("tbf_rules", rules).unwrap();
+            config.placement = Placement::RoundRobin;
+            quiet(&config)
+        };
+        // 256 writes of one job, 50 a second at each OSS; a depth of 3 is there at once.
+        let rules = "start all opcode={ost_write} rate=50";
+        for (ost_count, osts_per_oss) in [(4, 1), (4, 2), (4, 4), (6, 3), (1, 1)] {
+            let o = run(ost_count, osts_per_oss, rules, true);
+            let most = 64_u32.div_ceil(ost_count) * 4 * osts_per_oss;
+            let at_least = f64::from(256 / (ost_count / osts_per_oss) - 3) / 50.0;
+            let (took, at_most) = (o.virtual_ns as f64 / 1e9, f64::from(most) / 50.0 + 0.1);
+            assert!((at_least..at_most).contains(&took), "{osts_per_oss} of {ost_count}: {took} s, not {at_least}");
+            assert_eq!(o.stats.bytes[0], 64 * (4 << 20));
+            let whole = run(ost_count, osts_per_oss, rules, false);
+            assert_eq!((o.hash, o.events, &o.metrics), (whole.hash, whole.events, &whole.metrics));
+        }
+        // One client each a rate that is never reached: nothing to share.
+        let free = run(4, 2, "change default rate=1000000 depth=1000", true);
+        assert_eq!(free.hash, run(4, 1, "change default rate=1000000 depth=1000", true).hash);
     }
 
     #[test]

@@ -95,9 +95,9 @@ impl Stats {
             mine.bytes += s.bytes;
         }
     }
-    /// The named metrics of a run over `oss_count` OSTs that began at `begin`.
+    /// The named metrics of a run over `oss_count` OSSs with `ost_count` OSTs in all that began at `begin`.
     #[must_use]
-    pub fn metrics(&self, begin: u64, oss_count: u32) -> Metrics {
+    pub fn metrics(&self, begin: u64, oss_count: u32, ost_count: u32) -> Metrics {
         let mut m = Metrics::default();
         let seconds = (self.end.saturating_sub(begin)).max(1) as f64 / 1e9;
         let bulk_seconds = (self.bulk_end.saturating_sub(begin)).max(1) as f64 / 1e9;
@@ -110,7 +110,7 @@ impl Stats {
         m.push("seeks_per_s_per_oss", "1/s", self.store.seeks as f64 / seconds / n);
         m.push("disk_requests_per_s_per_oss", "1/s", total / seconds / n);
         m.push("disk_request_mean_mib", "MiB", self.store.bytes as f64 / (1u64 << 20) as f64 / total);
-        m.push("disk_busy_share", "share", self.store.busy_ns as f64 / 1e9 / seconds / n);
+        m.push("disk_busy_share", "share", self.store.busy_ns as f64 / 1e9 / seconds / f64::from(ost_count));
         let mut up_to_1m = 0;
         for class in 0..SIZE_CLASSES {
             let share = self.store.requests[class] as f64 / total;

@@ -48,6 +48,10 @@ pub(super) struct World<'a> {
     pub(super) first_ost: u32,
     /// When each client's NIC is free; only used where flows share a client.
     clients_nic: Vec<[u64; 2]>,
+    /// When each OSS's NIC is free, in and out.
+    oss_nic: Vec<[u64; 2]>,
+    /// OSTs of the same OSS as one that took from a bucket: their requests may go on.
+    told: Vec<u32>,
     pub stats: Stats,
     pub(super) operation: Operation,
     pub(super) begin: u64,
@@ -68,11 +72,13 @@ impl<'a> World<'a> {
     pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
         let clients = if config.stripe_count > 1 { config.clients as usize + 1 } else { flows.len() };
         World {
-            queue: Lanes::new(osts, config.shares_network()),
+            queue: Lanes::new(osts / config.osts_per_oss, config.osts_per_oss, config.shares_network()),
             osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
             flows,
             first_ost,
             clients_nic: vec![[0; 2]; clients],
+            oss_nic: vec![[0; 2]; (osts / config.osts_per_oss) as usize],
+            told: Vec::new(),
             stats: Stats::default(),
             operation: config.operation,
             begin: 0,
@@ -247,25 +253,35 @@ impl<'a> World<'a> {
         }
     }
 
-    /// Hands to the store what the dispatch window allows.
+    /// Hands to the store what the dispatch windows allow: of `o`, and of whoever `o` told what it took.
+    #[inline]
     fn pump_window(&mut self, now: u64, o: u32) {
+        self.pump_one(now, o);
+        while let Some(told) = self.told.pop() {
+            self.pump_one(now, told);
+        }
+    }
+
+    fn pump_one(&mut self, now: u64, o: u32) {
         let config = self.config;
         let (nic_ns, switch_ns) = (self.nic_ns, self.switch_ns);
-        let ost = &mut self.osts[o as usize];
-        while let Some(id) = ost.pipeline.next_dispatch(Instant(now)) {
+        while let Some(id) = self.next(now, o) {
+            let ost = &mut self.osts[o as usize];
             let request = *ost.pipeline.job(id);
             let (low, high) = config.allocation_ns;
             let cpu = low + ost.rng.below(high - low + 1);
             let ready = if self.operation == Operation::Write {
                 let flow = &self.flows[request.flow as usize];
                 let client = if config.stripe_count > 1 { flow.client } else { request.flow };
-                let nics = config.nic_queue.then_some([&mut self.clients_nic[client as usize][1], &mut ost.nic[0]]);
+                let oss_nic = &mut self.oss_nic[(o / config.osts_per_oss) as usize][0];
+                let nics = config.nic_queue.then_some([&mut self.clients_nic[client as usize][1], oss_nic]);
                 transfer(now + config.latency_ns, nic_ns, nics, switch_ns, &mut self.switch[1]) + config.latency_ns
             } else {
                 now
             };
             self.queue.at(o, ready + cpu, Event::Submit { ost: o, req: id.0 });
         }
+        let ost = &mut self.osts[o as usize];
         if let Some(at) = ost.pipeline.wakeup_at() {
             let at = at.0.max(now + 1);
             if at < ost.wake_at {
@@ -273,6 +289,29 @@ impl<'a> World<'a> {
                 self.queue.at(o, at, Event::Wake { ost: o });
             }
         }
+    }
+
+    /// The request that `o` hands to its store now; the other OSTs of its OSS are told what it took.
+    #[inline]
+    fn next(&mut self, now: u64, o: u32) -> Option<RequestId> {
+        let id = self.osts[o as usize].pipeline.next_dispatch(Instant(now))?;
+        let per_oss = self.config.osts_per_oss;
+        if per_oss > 1
+            && let Some(taken) = self.osts[o as usize].pipeline.taken()
+        {
+            let (first, told) = (o / per_oss * per_oss, &mut self.told);
+            let (before, rest) =
+                self.osts[first as usize..(first + per_oss) as usize].split_at_mut((o - first) as usize);
+            let (own, after) = rest.split_first_mut().expect("the OST is one of its OSS's");
+            own.pipeline.share(Instant(now), &taken, |tell| {
+                for (other, at) in before.iter_mut().zip(first..).chain(after.iter_mut().zip(o + 1..)) {
+                    if tell(&mut other.pipeline) && !told.contains(&at) {
+                        told.push(at);
+                    }
+                }
+            });
+        }
+        Some(id)
     }
 
     fn on_submit(&mut self, now: u64, o: u32, req: u32) {
@@ -352,12 +391,11 @@ impl<'a> World<'a> {
     }
 
     fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
-        let ost = &mut self.osts[o as usize];
-        let Request { flow: f, rpc, .. } = *ost.pipeline.job(RequestId(req));
+        let Request { flow: f, rpc, .. } = *self.osts[o as usize].pipeline.job(RequestId(req));
         let (nic_ns, switch_ns) = self.wire_ns(rpc);
-        let ost = &mut self.osts[o as usize];
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
-        let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], &mut ost.nic[1]]);
+        let oss_nic = &mut self.oss_nic[(o / self.config.osts_per_oss) as usize][1];
+        let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], oss_nic]);
         let end = transfer(now, nic_ns, nics, switch_ns, &mut self.switch[0]);
         self.queue.at(o, end, Event::Bulk { ost: o, req });
     }

@@ -62,7 +62,13 @@ pub(super) fn rows() -> impl Iterator<Item = &'static Row> {
 static ROWS: &[Row] = &[
     Row { name: "seed", default: "1", kind: Kind::Int(0, u64::MAX), meaning: "Of every random stream." },
     Row { name: "clients", default: "8000", kind: Kind::Int(1, 4_000_000), meaning: "Clients that do bulk I/O." },
-    Row { name: "oss_count", default: "144", kind: Kind::Int(1, 60_000), meaning: "OSS nodes with one OST each." },
+    Row { name: "oss_count", default: "144", kind: Kind::Int(1, 60_000), meaning: "OSS nodes." },
+    Row {
+        name: "osts_per_oss",
+        default: "1",
+        kind: Kind::Int(1, 64),
+        meaning: "OSTs of one OSS; they share its NIC and the buckets of throttling policies.",
+    },
     Row {
         name: "transfer_size_bytes",
         default: "1048576",
