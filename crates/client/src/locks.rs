@@ -117,6 +117,11 @@ impl Locks {
         self.cache.borrow().knows(resource)
     }
 
+    /// Whether a request for a lock on the resource is under way.
+    pub(crate) fn asks(&self, resource: ResourceId) -> bool {
+        self.cache.borrow().asks(resource)
+    }
+
     /// The lock, whatever it takes.
     pub(crate) async fn acquire(
         self: &Rc<Self>,

@@ -10,7 +10,7 @@ use ldlm::ResourceId;
 use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
-use types::{Extent, FsError, ObjectId, WallTime};
+use types::{Extent, FsError, Instant, ObjectId, WallTime};
 
 use crate::inode::Inode;
 use crate::pages::PageCache;
@@ -66,6 +66,8 @@ pub(crate) struct Object {
     pub(crate) changed: Event,
     /// On its OST's list of dirty objects.
     pub(crate) listed: Cell<bool>,
+    /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
+    pub(crate) no_lock_ahead_until: Cell<Instant>,
     /// One append at a time: the locks that keep other clients away are shared by all programs of this one.
     pub(crate) appending: Semaphore,
 }
@@ -95,6 +97,7 @@ impl Object {
             blocks512: Cell::new(0),
             changed: Event::new(),
             listed: Cell::new(false),
+            no_lock_ahead_until: Cell::new(Instant(0)),
             appending: Semaphore::new(1),
         })
     }

@@ -85,6 +85,11 @@ impl Osc {
         }
         self.import.borrow().clone().ok_or(FsError::NoTarget)
     }
+    /// Locks held at its target, and requests for locks under way.
+    #[must_use]
+    pub fn lock_count(&self) -> usize {
+        self.locks.cache().len()
+    }
     /// Traffic so far.
     #[must_use]
     pub fn stats(&self) -> OscStats {

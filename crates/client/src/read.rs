@@ -7,7 +7,7 @@ use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use readahead::record::Call;
 use readahead::{Facts, Plan};
-use types::{Extent, FsError};
+use types::{Duration, Extent, FsError};
 
 use crate::client::Client;
 use crate::front::KernelRead;
@@ -20,6 +20,13 @@ use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 pub(crate) const O_DIRECT: u32 = 0o40000;
+/// How long no lock is asked for ahead of readers of an object after one was refused.
+const NO_LOCK_AHEAD_FOR: Duration = Duration::from_secs(1);
+
+/// How pages of a piece that nobody waits for are fetched.
+fn access_ahead(piece: Piece) -> PageAccess {
+    PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead()
+}
 
 impl Client {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
@@ -141,11 +148,8 @@ impl Client {
     }
 
     pub(crate) fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
-        // Before the first lock nothing is known of the objects: the metadata server's word is good enough to look ahead.
-        let file_size = match file.inode.known_size() {
-            0 => file.inode.attr().size,
-            known => known,
-        };
+        // Of objects without a lock nothing is known: the metadata server's word is good enough to look ahead.
+        let file_size = file.inode.known_size().max(file.inode.attr().size);
         let facts = Facts {
             file_size,
             stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
@@ -173,12 +177,38 @@ impl Client {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
         let data = LockPolicyData::extent(piece.object.align_out(PAGE));
-        // Without a lock at hand nothing is read ahead: the reader itself will ask for one.
-        let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) else {
+        if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
+            return self.load_ahead(&osc, object, piece, &held).await;
+        }
+        if !self.load_and_lock_ahead(&osc, object, piece, data).await? {
+            // The reader itself will ask for a lock.
             self.plan(file, s, &mut Plan::default(), Call::LockLost(piece.file));
-            return Ok(());
+        }
+        Ok(())
+    }
+    /// Fetches a piece that nobody waits for along with a lock, if there is one for the asking: nobody is called back for it.
+    /// An object is asked for one lock at a time, and for none for a while after another client's stood in the way.
+    async fn load_and_lock_ahead(
+        &self,
+        osc: &Rc<Osc>,
+        object: &Rc<Object>,
+        piece: Piece,
+        data: LockPolicyData,
+    ) -> Result<bool, FsError> {
+        if osc.locks.asks(object.resource()) || self.rt.now() < object.no_lock_ahead_until.get() {
+            return Ok(false);
+        }
+        let (pages, access) = (page_range(piece.object), access_ahead(piece));
+        let Ok((held, came)) = osc.lock_and_load(object, data, pages, access, EnqueueFlags::NOWAIT).await else {
+            object.no_lock_ahead_until.set(self.rt.now() + NO_LOCK_AHEAD_FOR);
+            return Ok(false);
         };
-        self.load_ahead(&osc, object, piece, &held).await
+        if came {
+            self.pages.count(&access, pages.1 - pages.0, 0);
+        } else {
+            self.load_ahead(osc, object, piece, &held).await?;
+        }
+        Ok(true)
     }
     /// Fetches a piece that nobody waits for, under a lock that is held.
     pub(crate) async fn load_ahead(
@@ -189,7 +219,7 @@ impl Client {
         held: &Held,
     ) -> Result<(), FsError> {
         let (first, end) = page_range(piece.object);
-        let access = PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead();
+        let access = access_ahead(piece);
         let fetched = osc.load(object, first, end, held.handle(), access).await?;
         self.pages.count(&access, end - first, (end - first).saturating_sub(fetched));
         Ok(())
@@ -218,7 +248,7 @@ impl Client {
         }
         let _waiting = kernel.map(KernelRead::waiting);
         let held = match pages {
-            Some(access) => osc.lock_and_load(object, data, page_range(extent), access).await,
+            Some(access) => osc.lock_and_load(object, data, page_range(extent), access, EnqueueFlags::NONE).await,
             None => {
                 let plain = EnqueueFlags::NONE;
                 osc.locks.acquire(object.resource(), LockMode::Pr, data, plain).await.map(|held| (held, false))

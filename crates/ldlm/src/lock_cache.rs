@@ -366,6 +366,12 @@ impl LockCache {
         self.resources.contains_key(&resource)
     }
 
+    /// Whether a request for a lock on the resource is under way.
+    #[must_use]
+    pub fn asks(&self, resource: ResourceId) -> bool {
+        self.resources.get(&resource).is_some_and(|held| !held.pending.is_empty())
+    }
+
     /// All locks of the cache with whether they are held, by cookie.
     pub fn locks(&self) -> impl Iterator<Item = (LockDesc, bool)> {
         self.locks.values().map(|e| (e.desc, e.state != State::Pending))

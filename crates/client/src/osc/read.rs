@@ -144,6 +144,7 @@ impl Osc {
         data: LockPolicyData,
         (first, end): (u64, u64),
         access: PageAccess,
+        flags: EnqueueFlags,
     ) -> Result<(Held, bool), DenyReason> {
         let came = Rc::new(Cell::new(false));
         let wanted = Wanted { object: object.clone(), first, end, access, came: came.clone() };
@@ -152,8 +153,7 @@ impl Osc {
             let body = locks.request(&request, early).await;
             me.ask_with_read(&locks, &request, body, wanted).await;
         };
-        let plain = EnqueueFlags::NONE;
-        let held = self.locks.acquire_by(object.resource(), LockMode::Pr, data, plain, ask).await?;
+        let held = self.locks.acquire_by(object.resource(), LockMode::Pr, data, flags, ask).await?;
         Ok((held, came.get()))
     }
 

@@ -275,6 +275,52 @@ fn a_client_that_found_only_scattered_frames_reads_long_holes() {
     });
 }
 
+/// Four OSTs, files over all of them, three clients.
+fn striped() -> ClusterConfig {
+    let caches = ClusterConfig { client_cache_bytes: 64 * MIB, ost_cache_bytes: 64 * MIB, ..ClusterConfig::default() };
+    ClusterConfig { clients: 3, osts: 4, stripe_count: 4, stripe_bytes: MIB, ..caches }
+}
+
+/// OSTs from which a client has read more than `bytes`.
+fn read_from(c: &Client, bytes: u64) -> usize {
+    c.oscs().iter().filter(|o| o.stats().read_bytes > bytes).count()
+}
+
+#[test]
+fn readahead_crosses_to_stripes_without_a_lock_and_takes_it_only_from_nobody() {
+    with(7, FramePool::new(256 * MIB), striped(), async |cluster, a, b| {
+        let f = create(&a, "f").await?;
+        for at in (0..8 * MIB).step_by(MIB as usize) {
+            a.write(&f, at, &vec![7; MIB as usize]).await?;
+        }
+        a.fsync(&f, false).await?;
+        let wait = async || cluster.sim.sleep(Duration::from_millis(500)).await;
+        // The writer keeps its locks: a reader takes the one it needs, readahead none.
+        let held = |c: &Client| c.oscs().iter().filter(|o| o.lock_count() > 0).count();
+        assert_eq!(held(&a), 4);
+        let g = b.open(&cred(), f.fid(), 0).await?;
+        let first_stripe = async |c: &Rc<Client>, file: &Rc<OpenFile>| {
+            for at in (0..MIB).step_by(128 << 10) {
+                assert!(c.read(file, at, 128 << 10).await.unwrap().to_vec().iter().all(|x| *x == 7));
+            }
+            wait().await;
+        };
+        first_stripe(&b, &g).await;
+        assert_eq!((held(&a), read_from(&b, 0)), (3, 1), "no writer is called back by readahead");
+        // What it reads is the writer's even so.
+        a.write(&f, 2 * MIB, &[9; 100]).await?;
+        assert_eq!(b.read(&g, 2 * MIB, 100).await?.to_vec(), [9; 100]);
+        // Nobody has locks: readahead takes them along.
+        a.release(&f).await?;
+        a.leave().await;
+        let c = cluster.client(2).unwrap();
+        let h = c.open(&cred(), g.fid(), 0).await?;
+        first_stripe(&c, &h).await;
+        assert_eq!(read_from(&c, 0), 4);
+        Ok(())
+    });
+}
+
 fn config(seed: u64) -> RunConfig {
     RunConfig {
         world: SimConfig { shuffle: 0.1, loss: 0.001, sync_time: Duration::from_micros(500), ..SimConfig::new(seed) },
