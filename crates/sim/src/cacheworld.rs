@@ -31,6 +31,8 @@ pub struct CacheWorldConfig {
     fine_bytes: u64,
     coarse_bytes: u64,
     fine_share: f64,
+    /// Coarse accesses leave the hot range alone.
+    apart: bool,
     accesses: u64,
     warmup: u64,
     reuse: bool,
@@ -60,6 +62,7 @@ impl CacheWorldConfig {
             fine_bytes: p.size("workload.fine_bytes"),
             coarse_bytes: p.size("workload.coarse_bytes"),
             fine_share: p.float("workload.fine_share"),
+            apart: p.flag("workload.coarse_apart"),
             accesses: p.int("workload.accesses"),
             warmup: p.int("workload.warmup"),
             reuse: p.text("workload.kind") == "reuse",
@@ -72,6 +75,12 @@ impl CacheWorldConfig {
             if size > c.file_bytes {
                 return Err(format!("{name} = {size} is larger than workload.file_bytes = {}", c.file_bytes));
             }
+        }
+        if c.apart && c.hot_bytes.div_ceil(c.coarse_bytes) >= c.file_bytes / c.coarse_bytes {
+            let (hot, file) = (c.hot_bytes, c.file_bytes);
+            return Err(format!(
+                "workload.hot_bytes = {hot} leaves no room for coarse accesses in workload.file_bytes = {file}: set workload.coarse_apart = false"
+            ));
         }
         if c.fine_bytes >= c.stripe_bytes || c.fine_bytes > c.hot_bytes {
             return Err(
@@ -216,7 +225,8 @@ fn next_access(c: &CacheWorldConfig, is_fine: bool, round: &mut u64, rng: &mut R
     if is_fine {
         return (file, rng.below(c.hot_bytes / c.fine_bytes) * c.fine_bytes, c.fine_bytes);
     }
-    (file, rng.below(c.file_bytes / c.coarse_bytes) * c.coarse_bytes, c.coarse_bytes)
+    let first = if c.apart { c.hot_bytes.div_ceil(c.coarse_bytes) } else { 0 };
+    (file, (first + rng.below(c.file_bytes / c.coarse_bytes - first)) * c.coarse_bytes, c.coarse_bytes)
 }
 
 #[cfg(test)]
@@ -240,6 +250,23 @@ mod tests {
     fn the_same_seed_gives_the_same_history() {
         let c = config(&[]);
         assert_eq!(run(&c, &mut |_| {}).unwrap(), run(&c, &mut |_| {}).unwrap());
+    }
+
+    #[test]
+    fn coarse_accesses_that_stay_apart_bring_no_hot_block() {
+        let hot = |apart: &str| {
+            let keys = [("workload.coarse_apart", apart), ("workload.accesses", "3000"), ("workload.file_bytes", "1G")];
+            let all = [&keys[..], &[("workload.fine_share", "0.1"), ("workload.files", "1")]].concat();
+            measure(&all).get("hit_ratio.client.fine").unwrap()
+        };
+        // About 290 fine accesses to 256 blocks, every other one the first to its block.
+        let (apart, over) = (hot("true"), hot("false"));
+        assert!(apart < 0.5 && over > apart + 0.1, "{apart} and {over}");
+        let mut p = Params::default();
+        [("workload.coarse_apart", "true"), ("workload.file_bytes", "100M")]
+            .iter()
+            .for_each(|(k, v)| p.set(k, v).unwrap());
+        assert!(CacheWorldConfig::from_params(&p).unwrap_err().contains("workload.coarse_apart = false"));
     }
 
     #[test]

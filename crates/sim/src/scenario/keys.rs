@@ -369,6 +369,12 @@ static ROWS: &[Row] = &[
         meaning: "World cache, and operation mix: probability that an access is fine.",
     },
     Row {
+        name: "workload.coarse_apart",
+        default: "false",
+        kind: Kind::Flag,
+        meaning: "World cache: coarse accesses leave the hot range alone.",
+    },
+    Row {
         name: "workload.stripe_bytes",
         default: "1M",
         kind: Kind::Size(1 << 16, 1 << 32),
