@@ -20,6 +20,9 @@ pub struct OstConfig {
     pub cache_bytes: u64,
     /// Keys of the cache policies; its capacity says nothing.
     pub cache_keys: cache::CacheConfig,
+    /// Reads that the cache holds whole are answered before the scheduler's queue. Default off: every read waits its turn
+    /// there, and rules of tbf count it.
+    pub cache_first: bool,
     /// Reads fill the cache. Default on.
     pub read_cache: bool,
     /// Writes stay in the cache. Default on.
@@ -50,6 +53,7 @@ impl Default for OstConfig {
             cache_policy: "lru".into(),
             cache_bytes: 64 * MIB,
             cache_keys: cache::CacheConfig::new(1),
+            cache_first: false,
             read_cache: true,
             writethrough_cache: true,
             bulk_bytes_max: 4 * MIB as u32,

@@ -210,6 +210,12 @@ impl PageCache {
         (slot != NONE).then_some(slot)
     }
 
+    /// Whether all blocks of a range are here. No look-up: nobody is told.
+    #[must_use]
+    pub fn holds(&self, key: CacheKey, range: BlockRange) -> bool {
+        (range.first..range.end()).all(|block| self.slot(key, block).is_some())
+    }
+
     /// Looks `count` blocks up and tells the policy; `found` is called for each, in order.
     pub fn lookup(
         &mut self,

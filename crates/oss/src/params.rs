@@ -138,6 +138,10 @@ impl Ost {
                     o.config.borrow_mut().writethrough_cache = switch(t)?;
                     Ok(())
                 }),
+            row(at("cache_first"), |o| u32::from(o.config.borrow().cache_first).to_string()).settable(|o, t| {
+                o.config.borrow_mut().cache_first = switch(t)?;
+                Ok(())
+            }),
             row(at("cache_policy"), |o| o.cache.borrow().policy_name().into()).settable(|o, t| {
                 o.cache.borrow_mut().switch(t)?;
                 o.config.borrow_mut().cache_policy = t.into();

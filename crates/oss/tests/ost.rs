@@ -216,7 +216,8 @@ fn bytes_through_an_ost_equal_an_array_with_every_setting_of_the_cache() {
         [(true, true), (true, false), (false, true), (false, false)].into_iter().enumerate()
     {
         for cache_bytes in [0, 128 << 10, 8 << 20] {
-            let config = OstConfig { read_cache, writethrough_cache, cache_bytes, ..OstConfig::default() };
+            let cache_first = i % 2 == 1;
+            let config = OstConfig { read_cache, writethrough_cache, cache_bytes, cache_first, ..OstConfig::default() };
             let n = node(i as u64 + cache_bytes, 1 << 30, config);
             n.world.run(bytes_equal_an_array(n.world.rt(), i as u64 + cache_bytes));
         }
@@ -512,6 +513,36 @@ fn parameters_are_read_and_set_over_the_wire_while_it_runs() {
         }
         assert_eq!(ask("obdfilter.*.num_exports", None).await.unwrap()[0].value[..], *b"1");
         assert!(ask("*.*.*", None).await.unwrap().len() > 15);
+    });
+}
+
+#[test]
+fn what_the_cache_holds_whole_waits_for_no_turn_when_it_is_to_come_first() {
+    let n = node(41, 1 << 30, OstConfig::default());
+    let (rt, ost) = (n.world.rt(), n.ost.clone());
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(1).await;
+        c.write(0, &[5; 50_000]).await.unwrap();
+        // Requests that the scheduler saw while something was read.
+        let scheduled = async |at: u64, len: u64| {
+            ost.set_params("ost.OSS.ost_io.nrs_record", "64K").unwrap();
+            let got = c.read(at, len).await.unwrap();
+            assert_eq!(got, vec![5; len.min(50_000 - at) as usize]);
+            nrs::record::replay(&ost.take_nrs_record().unwrap()).unwrap().calls > 0
+        };
+        let first = |value: &str| ost.set_params("obdfilter.*.cache_first", value);
+        assert!(scheduled(0, 9000).await, "servers let every read wait its turn");
+        first("1").unwrap();
+        assert!(!scheduled(0, 9000).await);
+        assert!(!scheduled(40_000, 20_000).await, "and what there is behind the end of the object");
+        ost.set_params("obdfilter.*.cache_bytes", "16K").unwrap();
+        assert!(scheduled(0, 30_000).await, "it is in the cache no more");
+        assert!(scheduled(0, 30_000).await, "nor is there room for all of it");
+        assert!(scheduled(20_000, 4_000).await != scheduled(20_000, 4_000).await, "the second time it is there");
+        ost.set_params("obdfilter.*.cache_bytes", "0").unwrap();
+        assert!(scheduled(0, 4_000).await);
+        assert!(first("perhaps").unwrap_err().contains("'perhaps'"));
     });
 }
 

@@ -101,6 +101,11 @@ impl BlockCache {
         }
         found.is_some()
     }
+    /// Whether a block is here; nobody is told of the question.
+    #[must_use]
+    pub fn holds(&self, block: u64) -> bool {
+        self.frame_of.contains_key(&block)
+    }
     /// A block came, or was written. `left` is told which blocks leave for it.
     #[inline]
     pub fn bring(&mut self, access: PageAccess, mut left: impl FnMut(u64)) {

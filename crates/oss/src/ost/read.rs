@@ -1,4 +1,4 @@
-//! Bulk reads: from the cache, the rest from the store; one checksum from the pages' checksums.
+//! Bulk reads: from the cache, the rest from the store, in the scheduler's order; one checksum from the pages' checksums.
 use cache::PageAccess;
 use cache::frames::Bulk;
 use ldlm::LockMode;
@@ -72,7 +72,11 @@ impl Ost {
         let scheduled = Self::scheduled(request, object, IoOp::Read, hull, &ask.owner);
         let urgent = request.header.flags.has(wire::Flags::URGENT);
         let max_service = urgent.then(|| self.config.borrow().callback_timeout / 2);
-        let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
+        let cached = self.answers_first(ask, extents).await?;
+        let permit = match cached {
+            true => None,
+            false => Some(self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?),
+        };
         let started = self.rt.now();
         let attr = self.store.attr(object).await?;
         let (bulk, crc) = self.read_extents(ask, extents, &attr).await?;
@@ -81,6 +85,18 @@ impl Ost {
         let mut stats = self.stats.borrow_mut();
         stats.on_read(ask.owner.job, extents, bulk.len() as u64, self.rt.now().since(started));
         Ok(Answer { body: ReadReply { lens, lvb: lvb_of(&attr), enqueue: None }, bulk, crc })
+    }
+
+    /// Whether a read need not wait for the scheduler: the cache holds all of it. What leaves the cache before it is looked
+    /// up is read from the store without a turn.
+    async fn answers_first(&self, ask: &ReadRequest, extents: &[Extent]) -> StoreResult<bool> {
+        if !self.config.borrow().cache_first || ask.recheck {
+            return Ok(false);
+        }
+        let (key, size) = (self.key(ask.object), self.store.attr(ask.object).await?.size);
+        let cache = self.cache.borrow();
+        let whole = |e: Extent| e.is_empty() || cache.holds(key, blocks_of(e));
+        Ok(cache.is_on() && extents.iter().all(|e| whole(clip(e, size))))
     }
 
     async fn read_extents(&self, ask: &ReadRequest, extents: &[Extent], attr: &ObjectAttr) -> StoreResult<(Bulk, Crc)> {

@@ -111,6 +111,8 @@ pub struct LightConfig {
     pub client_cache: Option<CacheSettings>,
     /// The cache of every OST.
     pub ost_cache: Option<CacheSettings>,
+    /// What an OST's cache holds whole is answered before the queue.
+    pub cache_first: bool,
     /// Bytes of a block of the caches.
     pub block_bytes: u64,
     /// Grants.
@@ -214,6 +216,7 @@ impl LightConfig {
             mix: None,
             client_cache: None,
             ost_cache: None,
+            cache_first: false,
             block_bytes: 64 << 10,
             credits: Credits::Constant,
             start_skew_ns: 5_000,

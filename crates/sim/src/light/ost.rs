@@ -124,6 +124,14 @@ impl Blocks {
         part.into_iter().for_each(missing);
         missed
     }
+    /// Whether `cache` holds all of `extent`; then it is used.
+    pub fn use_whole(self, cache: &mut BlockCache, extent: Extent) -> bool {
+        let whole = self.of(extent).all(|(_, access)| cache.holds(access.block));
+        if whole {
+            self.look_up(cache, extent, |_| ());
+        }
+        whole
+    }
     /// `extent` was written, or read because of `missed` blocks, which took `took_ns`.
     pub fn keep(self, cache: &mut BlockCache, extent: Extent, missed: u32, took_ns: u64) {
         if missed > 0 {

@@ -50,6 +50,7 @@ impl LightConfig {
                 1
             },
             client_cache,
+            cache_first: ost_cache.is_some() && params.flag("oss.cache_first"),
             ost_cache,
             credits: match params.int("oss.credit_target") {
                 0 => Credits::Constant,

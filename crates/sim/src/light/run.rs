@@ -287,6 +287,18 @@ mod tests {
         assert!((1..=all).contains(&o.stats.store.bytes) && o.stats.bytes[0] == all);
     }
 
+    #[test]
+    fn what_an_ost_answers_before_its_queue_waits_for_nobody_and_is_counted_the_same() {
+        let behind = LightConfig { operation: Operation::Mix, ..mixed("fgf_lru", 0, 16 << 20) };
+        let (first, behind) = (quiet(&LightConfig { cache_first: true, ..behind.clone() }), quiet(&behind));
+        let fine = |o: &LightOutcome| o.metrics.get("fine_response_mean_ms").unwrap();
+        assert!(fine(&first) * 5.0 < fine(&behind), "{} and {} ms", fine(&first), fine(&behind));
+        for o in [&first, &behind] {
+            assert_eq!(o.stats.calls.ost_cache.fine_lookups, o.stats.calls.response[0].count());
+            assert_eq!(o.stats.reads.calls, 64 * 100);
+        }
+    }
+
     fn mixed(policy: &str, client: u64, ost: u64) -> LightConfig {
         let (fine_bytes, hot_bytes, coarse_bytes) = (64 << 10, 512 << 10, 2 << 20);
         let mix = Mix { fine_share: 0.8, fine_bytes, hot_bytes, coarse_bytes, accesses: 100, warmup: 20 };

@@ -215,8 +215,15 @@ impl<'a> World<'a> {
             self.queue.at(o, at, Event::Arrive { flow: f, rpc });
             return;
         }
-        let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
         let extent = config.extent(rpc);
+        if config.cache_first && self.operation != Operation::Write {
+            let blocks = Blocks::new(config, flow.client, extent, false);
+            if ost.cache.as_mut().is_some_and(|cache| blocks.use_whole(cache, extent)) {
+                return self.answer_cached(now, o, f, rpc);
+            }
+        }
+        let ost = &mut self.osts[o as usize];
+        let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
         let w = NrsConfig::window(extent.len());
         if config.timeline {
             ost.outstanding[w] += extent.len();
@@ -314,6 +321,15 @@ impl<'a> World<'a> {
         Some(id)
     }
 
+    /// Sends what the OST's cache holds, past its queue. It takes the CPU time of a request, and its way through the NICs.
+    fn answer_cached(&mut self, now: u64, o: u32, f: u32, rpc: u32) {
+        let (low, high) = self.config.allocation_ns;
+        let ready = now + low + self.osts[o as usize].rng.below(high - low + 1);
+        let end = self.leave(ready, o, f, rpc);
+        self.first_sent.entry((f, rpc)).or_insert(now - self.config.latency_ns);
+        self.queue.at(o, end + self.config.latency_ns, Event::Late { flow: f, rpc });
+    }
+
     fn on_submit(&mut self, now: u64, o: u32, req: u32) {
         let config = self.config;
         let write = self.operation == Operation::Write;
@@ -391,13 +407,19 @@ impl<'a> World<'a> {
     }
 
     fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
-        let Request { flow: f, rpc, .. } = *self.osts[o as usize].pipeline.job(RequestId(req));
+        let Request { flow, rpc, .. } = *self.osts[o as usize].pipeline.job(RequestId(req));
+        let end = self.leave(now, o, flow, rpc);
+        self.queue.at(o, end, Event::Bulk { ost: o, req });
+    }
+
+    /// When the bulk of a read that is ready at `ready` has left its OST.
+    #[inline]
+    fn leave(&mut self, ready: u64, o: u32, f: u32, rpc: u32) -> u64 {
         let (nic_ns, switch_ns) = self.wire_ns(rpc);
         let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
         let oss_nic = &mut self.oss_nic[(o / self.config.osts_per_oss) as usize][1];
         let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], oss_nic]);
-        let end = transfer(now, nic_ns, nics, switch_ns, &mut self.switch[0]);
-        self.queue.at(o, end, Event::Bulk { ost: o, req });
+        transfer(ready, nic_ns, nics, switch_ns, &mut self.switch[0])
     }
 
     /// Nanoseconds that a record keeps a NIC, and the switch.

@@ -131,6 +131,12 @@ static ROWS: &[Row] = &[
         meaning: "Its reclaim policy; none: cache.policy.",
     },
     Row {
+        name: "oss.cache_first",
+        default: "false",
+        kind: Kind::Flag,
+        meaning: "Reads that an OST's cache holds whole are answered before its queue; false: in their turn, as servers do.",
+    },
+    Row {
         name: "client.start_skew_us",
         default: "5",
         kind: Kind::Float(0.0, 1e9),

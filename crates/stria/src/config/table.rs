@@ -131,6 +131,8 @@ table! {
     oss_cache_policy: String = "oss.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
     /// Keys of that policy (docs/reference/cache.md) that differ from their defaults: KEY=VALUE, parted by blanks.
     oss_cache_keys: String = "oss.cache_keys", Kind::Text, "", Process, Live;
+    /// Reads that the cache holds whole are answered before the scheduler's queue, and rules of tbf do not count them.
+    oss_cache_first: bool = "oss.cache_first", Kind::Switch, "false", Process, Live;
     /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.
     oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
     /// Most bulk data of one RPC: a power of two.
