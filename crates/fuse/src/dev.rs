@@ -181,12 +181,16 @@ async fn handle_message<F: FileSystem>(slot: &mut Slot, len: usize, fs: &Rc<F>, 
     match Request::new(slot, head, arg, data) {
         Ok(req) => {
             count(&shared.counters.requests);
+            rt::real::arrived();
             let hand_over = || {
                 leading.set(false);
                 lead.release();
             };
             let replied = group.watch(&shared, hand_over, fs.handle(req)).await;
             assert_eq!(replied.unique, head.unique, "a handler returned another request's reply");
+            if group.is_idle() {
+                rt::real::expect_soon();
+            }
         }
         Err((e, reply)) => {
             let _ = refuse(&shared, e, reply);
