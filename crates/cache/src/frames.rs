@@ -15,6 +15,10 @@ pub const FRAME_BYTES: usize = types::PAGE_BYTES;
 /// Longest contiguous run that one allocation returns, in frames (256 KiB).
 pub const RUN_FRAMES_MAX: usize = 64;
 
+/// Wholly free words that are remembered.
+const WHOLE_KEPT: usize = 16;
+const NO_WORD: usize = usize::MAX;
+
 /// Alignment of an arena: a huge page.
 const ARENA_ALIGN: usize = 2 << 20;
 
@@ -27,6 +31,8 @@ struct Arena {
     free_count: AtomicUsize,
     hint_run: AtomicUsize,
     hint_single: AtomicUsize,
+    /// Words of `free` all of whose frames became free lately, or [`NO_WORD`].
+    whole: [AtomicUsize; WHOLE_KEPT],
 }
 
 // SAFETY: `base` is a private allocation that lives for the program; access to its bytes is guarded by the
@@ -69,6 +75,7 @@ impl FramePool {
             free_count: AtomicUsize::new(frames as usize),
             hint_run: AtomicUsize::new(0),
             hint_single: AtomicUsize::new(0),
+            whole: [const { AtomicUsize::new(NO_WORD) }; WHOLE_KEPT],
         })))
     }
 
@@ -89,6 +96,11 @@ impl FramePool {
     #[must_use]
     pub fn alloc_run(&self, want: usize) -> Option<FrameRun> {
         let want = want.clamp(1, RUN_FRAMES_MAX) as u32;
+        if want > 1
+            && let Some(run) = self.alloc_whole(want)
+        {
+            return Some(run);
+        }
         let hint = if want == 1 { &self.0.hint_single } else { &self.0.hint_run };
         let words = self.0.free.len();
         let start = hint.load(Relaxed) % words;
@@ -114,6 +126,26 @@ impl FramePool {
         }
         let (word, at, len) = best?;
         self.take(word, at, len).or_else(|| self.alloc_any())
+    }
+
+    /// From a word whose frames became free lately: found at once, and near in the CPU's caches.
+    fn alloc_whole(&self, want: u32) -> Option<FrameRun> {
+        self.0.whole.iter().find_map(|kept| {
+            // Read first: words are rarely there, and a swap takes the line from other CPUs.
+            let word = kept.load(Relaxed);
+            if word == NO_WORD || kept.swap(NO_WORD, Relaxed) != word {
+                return None;
+            }
+            let bits = self.0.free[word].load(Relaxed);
+            let (at, len) = longest_run(bits, want);
+            if len < want {
+                return None;
+            }
+            if bits.count_ones() > want {
+                kept.store(word, Relaxed);
+            }
+            self.take(word, at, len)
+        })
     }
 
     /// Any one free frame, searched through the whole arena.
@@ -157,7 +189,10 @@ impl FramePool {
         if self.0.refs[frame as usize].fetch_sub(1, Ordering::Release) == 1 {
             fence(Ordering::Acquire);
             let word = frame as usize / 64;
-            self.0.free[word].fetch_or(1 << (frame % 64), Ordering::Release);
+            let bit = 1 << (frame % 64);
+            if self.0.free[word].fetch_or(bit, Ordering::Release) | bit == u64::MAX {
+                self.0.whole[word % WHOLE_KEPT].store(word, Relaxed);
+            }
             // Low frames first: what was touched once is used again, and the rest of the arena stays untouched.
             self.0.hint_single.fetch_min(word, Relaxed);
             self.0.hint_run.fetch_min(word, Relaxed);
@@ -523,6 +558,26 @@ mod tests {
         assert!(run.bytes_mut().is_some());
         drop(run);
         assert_eq!(pool.free(), all);
+    }
+
+    #[test]
+    fn what_became_free_as_a_whole_is_used_next_and_never_twice() {
+        let pool = FramePool::new(16 << 20);
+        let mut held: Vec<_> = (0..32).map(|_| pool.alloc_run(64).unwrap()).collect();
+        let mut freed = held.swap_remove(20);
+        let first = freed.first;
+        // Frame by frame, as caches let go.
+        while freed.frames() > 1 {
+            drop(freed.split_off(freed.frames() - 1));
+        }
+        drop(freed);
+        let half = pool.alloc_run(32).unwrap();
+        let rest = pool.alloc_run(32).unwrap();
+        assert_eq!((half.first, rest.first), (first, first + 32));
+        let other = pool.alloc_run(32).unwrap();
+        assert!(!(first..first + 64).contains(&other.first));
+        drop((half, rest));
+        assert_eq!(pool.alloc_run(64).unwrap().first, first);
     }
 
     #[test]
