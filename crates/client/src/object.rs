@@ -13,7 +13,7 @@ use rustc_hash::FxBuildHasher;
 use types::{Extent, FsError, Instant, ObjectId, WallTime};
 
 use crate::inode::Inode;
-use crate::pages::PageCache;
+use crate::pages::{NewFrames, PageCache};
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Pages in a block of the map.
@@ -283,13 +283,14 @@ impl Object {
         data: &[u8],
         whole: bool,
         access: PageAccess,
+        frames: &mut NewFrames,
     ) -> Result<Option<bool>, FsError> {
         let bit = page % BLOCK;
         let mut blocks = self.blocks.borrow_mut();
         let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
         if let Some(cached) = &mut block.pages[bit as usize] {
             if !cached.frame.is_unique() {
-                let mut fresh = self.cache.pool().alloc_run(1).ok_or(FsError::NoMemory)?;
+                let mut fresh = frames.next().ok_or(FsError::NoMemory)?;
                 let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
                 if !(at == 0 && data.len() == FRAME_BYTES) {
                     bytes.copy_from_slice(cached.frame.bytes());
@@ -303,7 +304,7 @@ impl Object {
             if !whole {
                 return Ok(None);
             }
-            let mut fresh = self.cache.pool().alloc_run(1).ok_or(FsError::NoMemory)?;
+            let mut fresh = frames.next().ok_or(FsError::NoMemory)?;
             let bytes = fresh.bytes_mut().expect("a fresh frame has one owner");
             bytes[..at].fill(0);
             bytes[at..at + data.len()].copy_from_slice(data);
@@ -563,7 +564,8 @@ mod tests {
         let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru", &cache::CacheConfig::new(1)).unwrap();
         let object = Object::new(ObjectId(Fid::new(1, 1)), 0, cache);
         let write = |page: u64, len: usize| {
-            let done = object.write_page(page, 0, &vec![7; len], true, PageAccess::fine(0));
+            let mut frames = NewFrames::new(object.cache.pool(), 1);
+            let done = object.write_page(page, 0, &vec![7; len], true, PageAccess::fine(0), &mut frames);
             object.grow(page * PAGE + len as u64);
             assert_eq!(done, Ok(Some(true)));
         };

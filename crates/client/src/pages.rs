@@ -4,7 +4,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use cache::frames::FramePool;
+use cache::frames::{FramePool, FrameRun};
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats};
 use readahead::record::Call;
 use types::PAGE_BYTES;
@@ -162,6 +162,32 @@ impl PageCache {
             pages.sort_unstable();
             object.tell_readahead(&pages, Call::Reclaimed);
         }
+    }
+}
+
+/// Frames for the pages that a write brings, taken many at a time: neighbours lie side by side, and what is over goes back.
+pub(crate) struct NewFrames {
+    pool: FramePool,
+    /// Pages that may still come.
+    left: usize,
+    run: Option<FrameRun>,
+}
+
+impl NewFrames {
+    pub(crate) fn new(pool: FramePool, pages: usize) -> NewFrames {
+        NewFrames { pool, left: pages, run: None }
+    }
+    /// One frame, of unknown bytes; `None` when the pool is empty.
+    pub(crate) fn next(&mut self) -> Option<FrameRun> {
+        let mut run = match self.run.take() {
+            Some(run) => run,
+            None => self.pool.alloc_run(self.left)?,
+        };
+        self.left = self.left.saturating_sub(1);
+        if run.frames() > 1 {
+            self.run = Some(run.split_off(1));
+        }
+        Some(run)
     }
 }
 

@@ -12,9 +12,10 @@ use wire::Op;
 use crate::client::Client;
 use crate::inode::{Inode, Striping};
 use crate::locks::Held;
-use crate::object::Object;
+use crate::object::{Object, page_range};
 use crate::open::OpenFile;
 use crate::osc::Osc;
+use crate::pages::NewFrames;
 use crate::read::O_DIRECT;
 use crate::size::FILE_BYTES_MAX;
 
@@ -205,6 +206,8 @@ impl Client {
         }
         let lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size()).written();
+        let (first, end) = page_range(piece.object);
+        let mut frames = NewFrames::new(self.pages.pool(), (end - first) as usize);
         let mut write_through = false;
         let mut at = piece.object.start;
         let mut rest = data;
@@ -214,7 +217,7 @@ impl Client {
             let take = (FRAME_BYTES - within).min(rest.len());
             let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
             let whole = valid == 0 || within == 0 && take >= valid;
-            match object.write_page(page, within, &rest[..take], whole, access) {
+            match object.write_page(page, within, &rest[..take], whole, access, &mut frames) {
                 Ok(Some(newly_dirty)) => {
                     if newly_dirty && !osc.charge_page() {
                         write_through = true;
