@@ -6,34 +6,28 @@ use types::stats::{self, Histogram, Samples, Scale};
 use types::{Duration, Extent, WallTime};
 use wire::Op;
 
+use crate::store::DiskStats;
+
 /// Jobs that are counted apart at most; further ones share the last place.
 const JOBS_MAX: usize = 4096;
 
 /// One direction's bulk transfers.
 struct Brw {
     pages: Histogram,
-    /// Places where the pages of a transfer do not follow each other.
+    /// Places where the pages of a transfer do not follow each other in the object.
     gaps: Histogram,
-    /// Ranges handed to the store for one transfer, and their pages.
-    ranges: Histogram,
-    range_pages: Histogram,
-    time_ms: Histogram,
 }
 impl Default for Brw {
     fn default() -> Brw {
-        let (doubling, each) = (Histogram::new(Scale::Doubling), Histogram::new(Scale::Each));
-        Brw { pages: doubling, gaps: each, ranges: each, range_pages: doubling, time_ms: doubling }
+        Brw { pages: Histogram::new(Scale::Doubling), gaps: Histogram::new(Scale::Each) }
     }
 }
 
 impl Brw {
     /// A transfer of extents that do not touch each other.
-    fn done(&mut self, extents: &[Extent], bytes: u64, took: Duration) {
+    fn done(&mut self, extents: &[Extent], bytes: u64) {
         self.pages.add(bytes.div_ceil(4096));
         self.gaps.add(extents.len().saturating_sub(1) as u64);
-        self.ranges.add(extents.len() as u64);
-        extents.iter().for_each(|e| self.range_pages.add(e.align_out(4096).len() / 4096));
-        self.time_ms.add(took.as_millis() as u64);
     }
 }
 
@@ -77,14 +71,14 @@ impl OstStats {
         self.read_bytes.add(bytes);
         self.read_us.add_time(took);
         self.job(job).read.add(bytes);
-        self.brw[0].done(extents, bytes, took);
+        self.brw[0].done(extents, bytes);
     }
 
     pub fn on_write(&mut self, job: u64, extents: &[Extent], bytes: u64, took: Duration) {
         self.write_bytes.add(bytes);
         self.write_us.add_time(took);
         self.job(job).write.add(bytes);
-        self.brw[1].done(extents, bytes, took);
+        self.brw[1].done(extents, bytes);
     }
 
     /// Everything starts at zero again.
@@ -138,16 +132,17 @@ impl OstStats {
         out
     }
 
-    /// `obdfilter.*.brw_stats`.
-    pub fn brw_text(&self, now: WallTime) -> String {
+    /// `obdfilter.*.brw_stats`, with what the store asked of its medium.
+    pub fn brw_text(&self, now: WallTime, disk: Option<&DiskStats>) -> String {
         let mut out = String::new();
         stats::time_line(&mut out, "snapshot_time:", now);
         let [read, write] = &self.brw;
         stats::table(&mut out, "pages per bulk r/w", "rpcs", &read.pages, &write.pages);
         stats::table(&mut out, "discontiguous pages", "rpcs", &read.gaps, &write.gaps);
-        stats::table(&mut out, "disk fragmented I/Os", "ios", &read.ranges, &write.ranges);
-        stats::table(&mut out, "I/O time (1/1000s)", "ios", &read.time_ms, &write.time_ms);
-        stats::size_table(&mut out, "disk I/O size", "ios", &read.range_pages, &write.range_pages);
+        match disk {
+            Some(disk) => disk.text(&mut out),
+            None => DiskStats::default().text(&mut out),
+        }
         out
     }
 }
@@ -155,6 +150,7 @@ impl OstStats {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::store::{DiskOp, DiskRun};
 
     #[test]
     fn the_statistics_text_has_the_lines_that_exporters_parse() {
@@ -167,12 +163,17 @@ mod tests {
         assert!(text.starts_with("snapshot_time             5.000000007 secs.nsecs\n"), "{text}");
         assert!(text.contains("read_bytes                2 samples [bytes] 4096 8192 12288 83886080\n"), "{text}");
         assert!(text.contains("write_bytes               1 samples [bytes] 1048576 1048576 1048576 1099511627776\n"));
-        let brw = s.brw_text(now);
+        let disk = DiskStats::default();
+        let run = |start, blocks| DiskRun { start, blocks };
+        disk.call(DiskOp::Read, [run(7, 1), run(90, 1)].into_iter());
+        let brw = s.brw_text(now, Some(&disk));
         assert!(brw.contains("pages per bulk r/w") && brw.contains("256:"), "{brw}");
         let rows = |title: &str| brw.split(title).nth(1).unwrap().lines().skip(1).take_while(|l| !l.is_empty());
         let first = |title: &str| rows(title).next().unwrap().split_whitespace().nth(1).unwrap().to_string();
-        assert_eq!(["discontiguous pages", "disk I/O size"].map(first), ["1", "-"]);
-        assert_eq!(rows("disk fragmented I/Os").count(), 2, "{brw}");
+        assert_eq!(["discontiguous pages", "discontiguous blocks"].map(first), ["1", "1"]);
+        assert_eq!(rows("disk fragmented I/Os").count(), 1, "{brw}");
+        let without = s.brw_text(now, None);
+        assert!(without.contains("disk I/Os in flight") && without.contains("disk I/O size"), "{without}");
         assert!(s.jobs_text(now).contains("- job_id:          0000000000000007\n"));
         s.reset(now);
         assert!(!s.text(now).contains("read_bytes"));

@@ -4,7 +4,10 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use cache::frames::Bulk;
-use oss::store::{Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, SizeRule, Space, StoreResult, Update};
+use oss::store::{
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, Space, StoreResult,
+    Update,
+};
 use rt::sync::{Event, Semaphore, join_all};
 use rt::{DirLock, DiskFile, OpenMode, Rt};
 use types::{FsError, ObjectId};
@@ -61,6 +64,7 @@ pub(crate) struct Inner {
     /// Bytes that the file could still grow by, as last seen.
     pub growable: Cell<u64>,
     pub growing: Semaphore,
+    pub disk: DiskStats,
     _lock: Option<DirLock>,
 }
 
@@ -104,6 +108,7 @@ impl FileStore {
             grown: Cell::new(blocks),
             growable: Cell::new(0),
             growing: Semaphore::new(1),
+            disk: DiskStats::default(),
             _lock: lock,
         });
         inner.look_at_space();
@@ -311,6 +316,11 @@ impl Inner {
         bad: &mut Vec<BadBlock>,
     ) -> StoreResult<Blocks> {
         let mut out = Blocks::default();
+        let runs = pieces.iter().filter_map(|p| match p {
+            Piece::Data { phys, crcs } => Some(DiskRun { start: *phys, blocks: crcs.len() as u64 }),
+            Piece::Zeros(_) => None,
+        });
+        self.disk.call(DiskOp::Read, runs);
         let reads = pieces.iter().filter_map(|p| match p {
             Piece::Data { phys, crcs } => Some(self.read_run(*phys, crcs.len())),
             Piece::Zeros(_) => None,
@@ -345,7 +355,9 @@ impl Inner {
 
     async fn read_run(&self, phys: u64, blocks: usize) -> StoreResult<Bulk> {
         let bulk = self.rt.bulk(blocks * BLOCK_BYTES as usize).await;
+        let transfer = self.disk.begin(DiskOp::Read, blocks as u64, self.rt.now());
         let (read, bulk) = self.data.read_at(phys * BLOCK_BYTES, bulk).await;
+        transfer.done(self.rt.now());
         match read {
             Ok(n) if n == bulk.len() => Ok(bulk),
             Ok(n) => {
@@ -430,11 +442,15 @@ impl Inner {
     }
 
     async fn write_placed(&self, update: &Update, placed: &[Placed]) -> std::io::Result<()> {
-        let writes = placed.iter().map(|p| {
+        self.disk.call(DiskOp::Write, placed.iter().map(|p| DiskRun { start: p.to.start, blocks: p.to.blocks }));
+        let writes = placed.iter().map(|p| async {
             let put = &update.puts[p.run];
             let at = (p.first - put.first) as usize * BLOCK_BYTES as usize;
             let bulk = put.bulk.slice(at, p.to.blocks as usize * BLOCK_BYTES as usize);
-            self.data.write_at(p.to.start * BLOCK_BYTES, bulk)
+            let transfer = self.disk.begin(DiskOp::Write, p.to.blocks, self.rt.now());
+            let written = self.data.write_at(p.to.start * BLOCK_BYTES, bulk).await;
+            transfer.done(self.rt.now());
+            written
         });
         let mut writes: Vec<_> = writes.collect();
         if writes.len() == 1 {

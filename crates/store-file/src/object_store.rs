@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
-    Applied, BadBlock, BlockRange, Blocks, ObjectAttr, ObjectInfo, ObjectStore, Space, StoreIdentity, StoreResult,
-    Update,
+    Applied, BadBlock, BlockRange, Blocks, DiskStats, ObjectAttr, ObjectInfo, ObjectStore, Space, StoreIdentity,
+    StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Transno};
@@ -35,6 +35,9 @@ impl ObjectStore for FileStore {
             let attr = s.state.borrow().objects.get(&object).map(|o| o.attr);
             attr.ok_or(FsError::NotFound)
         })
+    }
+    fn disk(&self) -> Option<&DiskStats> {
+        Some(&self.0.disk)
     }
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         self.with(async move |s| s.read(object, range).await)

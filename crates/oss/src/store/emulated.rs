@@ -12,8 +12,8 @@ use rt::{LocalFuture, Rt};
 use types::{ClientId, Duration, Instant, MIB, ObjectId, Transno};
 
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, ObjectAttr, ObjectInfo, ObjectStore, Space, StoreIdentity,
-    StoreResult, Update,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, ObjectAttr, ObjectInfo,
+    ObjectStore, Space, StoreIdentity, StoreResult, Update,
 };
 
 /// Timing of a storage device.
@@ -88,6 +88,7 @@ struct Emulation {
     profile: DeviceProfile,
     device: RefCell<Device>,
     slots: rt::sync::Semaphore,
+    disk: DiskStats,
 }
 
 impl EmulatedStore {
@@ -97,7 +98,7 @@ impl EmulatedStore {
         let spindles = vec![Spindle::default(); profile.spindles.max(1) as usize];
         let slots = rt::sync::Semaphore::new(profile.queue_depth.max(1) as usize);
         let device = RefCell::new(Device { spindles, ..Device::default() });
-        Rc::new(EmulatedStore(Rc::new(Emulation { rt, inner, profile, device, slots })))
+        Rc::new(EmulatedStore(Rc::new(Emulation { rt, inner, profile, device, slots, disk: DiskStats::default() })))
     }
 
     /// Requests that did not continue where a spindle stood.
@@ -108,19 +109,26 @@ impl EmulatedStore {
 }
 
 impl Emulation {
-    /// Books `range` on the device; answers when it would be done.
-    fn book(&self, object: ObjectId, range: BlockRange) -> Instant {
-        let (mut at, end) = (range.first * BLOCK_BYTES, range.end() * BLOCK_BYTES);
+    /// Books `ranges` on the device; answers when they would be done.
+    fn book(&self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) -> Instant {
         let mut done = self.rt.now();
-        while at < end {
-            let stop = ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
-            done = done.max(self.book_piece(object, at, stop - at));
-            at = stop;
+        let mut runs = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (mut at, end) = (range.first * BLOCK_BYTES, range.end() * BLOCK_BYTES);
+            while at < end {
+                let stop = ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
+                let (free_at, run) = self.book_piece(object, at, stop - at);
+                done = done.max(free_at);
+                runs.push(run);
+                at = stop;
+            }
         }
+        self.disk.call(op, runs.into_iter());
         done
     }
 
-    fn book_piece(&self, object: ObjectId, offset: u64, len: u64) -> Instant {
+    /// When a piece would be done, and where it lies on all spindles put in a row.
+    fn book_piece(&self, object: ObjectId, offset: u64, len: u64) -> (Instant, DiskRun) {
         let d = &mut *self.device.borrow_mut();
         let region = match d.places.get(&(object, offset / REGION_BYTES)) {
             Some(r) => *r,
@@ -142,7 +150,9 @@ impl Emulation {
         spindle.head = place + len;
         spindle.free_at = spindle.free_at.max(self.rt.now()) + Duration::from_nanos(ns as u64);
         d.seeks += u64::from(seeks);
-        d.spindles[(region % count) as usize].free_at
+        let run =
+            DiskRun { start: (region * REGION_BYTES + offset % REGION_BYTES) / BLOCK_BYTES, blocks: len / BLOCK_BYTES };
+        (d.spindles[(region % count) as usize].free_at, run)
     }
 
     /// When a write that is done at `done` may be answered.
@@ -157,10 +167,12 @@ impl Emulation {
     }
 
     /// Waits until a request booked by `book` may be answered, holding a slot of the device.
-    async fn pass(&self, book: impl FnOnce() -> Instant) {
+    async fn pass(&self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) {
         self.slots.acquire(1).await;
-        let until = book();
-        self.rt.sleep_until(until).await;
+        let transfer = self.disk.begin(op, ranges.iter().map(|r| r.count).sum(), self.rt.now());
+        let booked = self.book(op, object, ranges);
+        self.rt.sleep_until(if op == DiskOp::Write { self.answer_at(booked) } else { booked }).await;
+        transfer.done(self.rt.now());
         self.slots.add(1);
     }
 }
@@ -172,6 +184,9 @@ impl ObjectStore for EmulatedStore {
     fn identity(&self) -> StoreIdentity {
         self.0.inner.identity()
     }
+    fn disk(&self) -> Option<&DiskStats> {
+        Some(&self.0.disk)
+    }
     fn boot(&self) -> u64 {
         self.0.inner.boot()
     }
@@ -181,7 +196,7 @@ impl ObjectStore for EmulatedStore {
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         let me = self.0.clone();
         Box::pin(async move {
-            me.pass(|| me.book(object, range)).await;
+            me.pass(DiskOp::Read, object, &[range]).await;
             me.inner.read(object, range).await
         })
     }
@@ -190,8 +205,7 @@ impl ObjectStore for EmulatedStore {
         Box::pin(async move {
             let ranges: Vec<BlockRange> = update.puts.iter().map(super::BlockRun::range).collect();
             if !ranges.is_empty() {
-                let book = || ranges.iter().map(|r| me.book(object, *r)).max().unwrap_or_else(|| me.rt.now());
-                me.pass(|| me.answer_at(book())).await;
+                me.pass(DiskOp::Write, object, &ranges).await;
             }
             me.inner.update(object, update).await
         })

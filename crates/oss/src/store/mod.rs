@@ -6,11 +6,13 @@
 //! longer take. A store that failed a write or a sync latches: everything fails until it is opened again.
 
 pub mod conformance;
+mod disk;
 mod emulated;
 mod memory;
 mod null;
 mod volatile;
 
+pub use disk::{DiskIo, DiskOp, DiskRun, DiskStats};
 pub use emulated::{DeviceProfile, EmulatedStore};
 pub use memory::MemoryStore;
 pub use null::{NullStore, pattern_page};
@@ -291,6 +293,10 @@ pub trait ObjectStore {
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
     /// Reads every block of an object and compares it with its checksum.
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>>;
+    /// What it asked of its medium; `None`: it has none.
+    fn disk(&self) -> Option<&DiskStats> {
+        None
+    }
     /// The failure that latched the store, if any.
     fn failure(&self) -> Option<FsError>;
     /// Commits and ends background work; everything fails afterwards.
