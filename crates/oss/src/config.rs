@@ -37,6 +37,8 @@ pub struct OstConfig {
     pub grant_max_bytes: u64,
     /// Share of the space that no grant may take, in 1/1000. Default 5.
     pub reserve_permille: u64,
+    /// No new files get objects here; those that are stay in use. Default off.
+    pub no_precreate: bool,
     /// Time after which a client is asked again that has not answered a glimpse. Default 7 s.
     pub glimpse_timeout: Duration,
     /// Time a lock holder has to make progress after a blocking callback. Default 30 s.
@@ -61,6 +63,7 @@ impl Default for OstConfig {
             grant_initial_bytes: 8 * MIB,
             grant_max_bytes: 256 * MIB,
             reserve_permille: 5,
+            no_precreate: false,
             glimpse_timeout: Duration::from_secs(7),
             callback_timeout: Duration::from_secs(30),
             evict: None,

@@ -65,6 +65,10 @@ impl Ost {
             row(at("blocksize"), |_| "4096".into()),
             row(at("fstype"), |o| o.store.kind().into()),
             row(at("degraded"), |o| u32::from(o.store.failure().is_some()).to_string()),
+            row(at("no_precreate"), |o| u32::from(o.config.borrow().no_precreate).to_string()).settable(|o, t| {
+                o.config.borrow_mut().no_precreate = switch(t)?;
+                Ok(())
+            }),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
             row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),
@@ -97,13 +101,14 @@ impl Ost {
         let reset = |o: &Ost, text: &str| match text {
             "0" | "clear" => {
                 o.stats.borrow_mut().reset(o.rt.wall());
+                o.store.disk().into_iter().for_each(crate::store::DiskStats::reset);
                 Ok(())
             }
             _ => Err(format!("'{text}': write 0 or clear")),
         };
         vec![
             row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(reset),
-            row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall())).settable(reset),
+            row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
             row(at("job_stats"), |o| o.stats.borrow().jobs_text(o.rt.wall())).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
             row(at("grants"), |o| {

@@ -36,7 +36,9 @@ impl Ost {
         let held = self.reserve(&space) + self.grants.borrow().total();
         let available = space.free.saturating_sub(held);
         let (bad, full) = (self.store.failure().is_some(), available < BLOCK_BYTES);
-        let state = u32::from(bad) << 1 | u32::from(full) << 2 | u32::from(space.objects_free == 0) << 3;
+        let closed = self.config.borrow().no_precreate;
+        let bits = [(bad, 1), (full, 2), (space.objects_free == 0, 3), (closed, 4)];
+        let state = bits.iter().map(|(is, bit)| u32::from(*is) << bit).sum();
         StatfsReply {
             ost: self.identity.ost,
             total: space.total,
