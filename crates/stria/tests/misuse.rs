@@ -335,3 +335,71 @@ fn a_newer_server_is_called_by_its_version() {
     let (_, said) = refused(&["mount", "--mds", &address, "--set", "recovery.window_s=1", text(at)]);
     assert!(said.contains("wire version 2 is not spoken here"), "{said}");
 }
+
+/// Runs on a thread of its own that acts as another user.
+fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
+    std::thread::scope(|s| {
+        let user = s.spawn(|| {
+            // SAFETY: the bare system call changes this thread only, which ends here.
+            assert_eq!(unsafe { libc::syscall(libc::SYS_setresuid, uid, uid, uid) }, 0);
+            work()
+        });
+        user.join().unwrap()
+    })
+}
+
+#[test]
+fn tools_of_one_user_keep_nobody_from_a_mounts_control_socket() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::fs::MetadataExt;
+    use std::os::unix::net::{SocketAddr, UnixStream};
+    if !support::can_mount() {
+        return;
+    }
+    let mut c = support::Cluster::new(1);
+    let at = c.mount("m", &[]);
+    let minor = libc::minor(std::fs::metadata(&at).unwrap().dev());
+    let address = SocketAddr::from_abstract_name(format!("stria-mount-{minor}")).unwrap();
+    let connect = || UnixStream::connect_addr(&address).unwrap();
+    let line = |stream: &UnixStream| {
+        let mut said = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut said).unwrap();
+        said
+    };
+    // A user takes what it can get and says nothing; what it gets beyond its share is told to come back.
+    let greedy: Vec<UnixStream> = as_user(65_534, || (0..200).map(|_| connect()).collect());
+    let last = greedy.last().unwrap();
+    let said = line(last);
+    assert!(said.contains("too many tools of user 65534") && said.contains("try again"), "{said}");
+    // Another user, root, and what administrators do are served meanwhile.
+    let answer = as_user(65_533, || {
+        let mut stream = connect();
+        stream.write_all(b"{\"do\":\"status\"}\n").unwrap();
+        line(&stream)
+    });
+    assert!(answer.contains("\"mount_point\"") && !answer.contains("error"), "{answer}");
+    assert!(good(&["status", text(&at)]).contains("stria-MDT0000"));
+    good(&["set_param", "--at", text(&at), "osc.*.max_rpcs_in_flight=4"]);
+    // Who asks nothing within the time for it is let go, also when it sends a byte now and then.
+    let slow = &greedy[0];
+    slow.set_read_timeout(Some(LIMIT)).unwrap();
+    let mut end = [0; 1];
+    let over = loop {
+        let sent = (&*slow).write(b" ");
+        slow.set_nonblocking(true).unwrap();
+        match (&*slow).read(&mut end) {
+            Err(e) if e.kind() == ErrorKind::WouldBlock && sent.is_ok() => {
+                std::thread::park_timeout(Duration::from_millis(20));
+            }
+            ended => break ended,
+        }
+    };
+    assert!(!matches!(over, Ok(1..)), "{over:?}");
+    let again = as_user(65_534, || {
+        let mut stream = connect();
+        stream.write_all(b"{\"do\":\"osts\"}\n").unwrap();
+        line(&stream)
+    });
+    assert_eq!(again, "{\"osts\":[0]}\n", "its places are free again");
+    c.stop();
+}

@@ -29,6 +29,10 @@ fn ask(at: &Path, question: &serde_json::Value) -> serde_json::Value {
     serde_json::from_str(&answer).unwrap()
 }
 
+/// Processes that are made close, between fork and exec, what this one has open, which writes it out: a test that has
+/// unwritten data open makes none, and holds this for writing so that no other does.
+static PROCESSES: std::sync::RwLock<()> = std::sync::RwLock::new(());
+
 /// Waits until a parameter has a value: what is told in the background arrives, and servers that were away come back.
 fn until(at: &Path, pattern: &str, wanted: &str) {
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
@@ -48,6 +52,7 @@ fn settings_made_for_good_reach_running_and_later_clients_and_servers_until_they
     if !can_mount() {
         return;
     }
+    let _processes = PROCESSES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut c = Cluster::new(2);
     let (one, two) = (c.mount("one", &[]), c.mount("two", &[]));
     let at = text(&one);
@@ -87,6 +92,7 @@ fn paths_have_fids_and_fids_have_paths() {
     if !can_mount() {
         return;
     }
+    let _processes = PROCESSES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut c = Cluster::new(1);
     let at = c.mount("m", &[]);
     fs::create_dir(at.join("d")).unwrap();
@@ -118,6 +124,7 @@ fn an_evicted_client_reports_what_it_lost_and_programs_get_the_error_once() {
     if !can_mount() {
         return;
     }
+    let _processes = PROCESSES.write().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut c = Cluster::new(1);
     let at = c.mount("m", &["--set", "client.dirty_age_s=600"]);
     let path = at.join("unwritten");
@@ -160,6 +167,7 @@ fn repair_corrects_counts_and_moves_what_nobody_owns_to_lost_and_found() {
     if !can_mount() {
         return;
     }
+    let _processes = PROCESSES.read().unwrap_or_else(std::sync::PoisonError::into_inner);
     let mut c = Cluster::new(2);
     let at = c.mount("m", &[]);
     fs::write(at.join("kept"), vec![1; 300_000]).unwrap();

@@ -1,20 +1,30 @@
 //! The daemon's side: takes questions on a thread and hands them to the shard.
-use std::io::{BufRead, BufReader, Read, Write};
+//!
+//! Anybody on the host may ask, so nobody may keep others from it: a user has few connections at a time, each with little
+//! time for its question and for taking the answer; root and the daemon's own user have places that nobody else can take.
+use std::collections::HashMap;
+use std::io::{ErrorKind, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::{UnixListener, UnixStream};
-use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Sender, channel};
-use std::time::Duration;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{Ask, Event, address, peer_uid};
 
-/// Tools served at a time; more are turned away.
+/// Tools of one user served at a time; of root and the daemon's user each so many, too.
+const ASKERS_OF_USER_MAX: usize = 16;
+/// Tools of all other users served at a time.
 const ASKERS_MAX: usize = 64;
 /// Longest question in bytes.
-const REQUEST_BYTES_MAX: u64 = 64 << 10;
+const REQUEST_BYTES_MAX: usize = 64 << 10;
+/// How long a tool may take to ask.
+const ASK_WITHIN: Duration = Duration::from_secs(5);
+/// How long it may take to read the answer.
+const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// A served control socket. Dropping it gives its name free: the kernel hands the connection's number to the next mount.
 pub struct Served {
@@ -39,7 +49,7 @@ pub fn serve(connection: u32, place: usize, events: Sender<Event>) -> std::io::R
     let listener = Arc::new(UnixListener::bind_addr(&address(connection)?)?);
     let over = Arc::new(AtomicBool::new(false));
     let served = Served { listener: listener.clone(), over: over.clone() };
-    let askers = Arc::new(AtomicUsize::new(0));
+    let askers = Arc::new(Askers::default());
     std::thread::Builder::new().name("control".into()).spawn(move || {
         while !over.load(Ordering::Relaxed) {
             match listener.accept() {
@@ -55,29 +65,97 @@ pub fn serve(connection: u32, place: usize, events: Sender<Event>) -> std::io::R
     Ok(served)
 }
 
-fn take(stream: UnixStream, place: usize, events: &Sender<Event>, askers: &Arc<AtomicUsize>) {
-    if askers.fetch_add(1, Ordering::Relaxed) >= ASKERS_MAX {
-        askers.fetch_sub(1, Ordering::Relaxed);
-        tracing::warn!("control: {ASKERS_MAX} tools ask at the same time; one is turned away");
-        return;
-    }
-    let (events, askers) = (events.clone(), askers.clone());
-    std::thread::spawn(move || {
-        if let Err(e) = converse(&stream, place, &events) {
-            tracing::debug!("control: {e}");
-        }
-        askers.fetch_sub(1, Ordering::Relaxed);
-    });
+/// Connections that are served, by user.
+#[derive(Default)]
+struct Askers(Mutex<HashMap<u32, usize>>);
+
+/// A place among the askers, free again when dropped.
+struct Place {
+    askers: Arc<Askers>,
+    uid: u32,
 }
 
-fn converse(stream: &UnixStream, place: usize, events: &Sender<Event>) -> std::io::Result<()> {
-    stream.set_read_timeout(Some(Duration::from_secs(5)))?;
-    stream.set_write_timeout(Some(Duration::from_secs(5)))?;
+impl Askers {
+    /// A place for a user, if one is free.
+    fn admit(self: &Arc<Self>, uid: u32) -> Option<Place> {
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let of_others: usize = all.iter().filter(|(u, _)| !is_privileged(**u)).map(|(_, n)| n).sum();
+        let mine = all.get(&uid).copied().unwrap_or(0);
+        if mine >= ASKERS_OF_USER_MAX || (!is_privileged(uid) && of_others >= ASKERS_MAX) {
+            return None;
+        }
+        all.insert(uid, mine + 1);
+        Some(Place { askers: self.clone(), uid })
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut all = self.askers.0.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(n) = all.get_mut(&self.uid) {
+            *n -= 1;
+            if *n == 0 {
+                all.remove(&self.uid);
+            }
+        }
+    }
+}
+
+/// Root and the user who runs the daemon.
+fn is_privileged(uid: u32) -> bool {
     // SAFETY: plain system call without arguments.
-    let me = unsafe { libc::geteuid() };
-    let privileged = peer_uid(stream).is_some_and(|uid| uid == 0 || uid == me);
+    uid == 0 || uid == unsafe { libc::geteuid() }
+}
+
+fn take(stream: UnixStream, place: usize, events: &Sender<Event>, askers: &Arc<Askers>) {
+    let uid = peer_uid(&stream).unwrap_or(u32::MAX);
+    let Some(seat) = askers.admit(uid) else {
+        tracing::debug!(uid, "control: too many tools ask at the same time; one is turned away");
+        let why = format!(
+            "too many tools of user {uid} ask this mount at the same time (a user may have {ASKERS_OF_USER_MAX}): try again when they are done"
+        );
+        // The empty buffer of a new connection holds the line; it is not waited for.
+        let _ = stream.set_nonblocking(true);
+        let _ = (&stream).write(format!("{}\n", json!({"error": why, "errno": libc::EAGAIN})).as_bytes());
+        return;
+    };
+    let events = events.clone();
+    let thread = std::thread::Builder::new().name("control-ask".into()).spawn(move || {
+        if let Err(e) = converse(&stream, place, is_privileged(seat.uid), &events) {
+            tracing::debug!("control: {e}");
+        }
+        // Whoever sees the end of the connection finds its place free.
+        drop(seat);
+        drop(stream);
+    });
+    if let Err(e) = thread {
+        tracing::warn!("control: no thread for a tool: {e}");
+    }
+}
+
+/// What is left until a deadline; an error when nothing is.
+fn left(deadline: Instant) -> std::io::Result<Option<Duration>> {
+    let left = deadline.saturating_duration_since(Instant::now());
+    if left.is_zero() { Err(ErrorKind::TimedOut.into()) } else { Ok(Some(left)) }
+}
+
+/// The question: a line, all of it within the time that asking may take.
+fn question(mut stream: &UnixStream) -> std::io::Result<Vec<u8>> {
+    let deadline = Instant::now() + ASK_WITHIN;
     let mut line = Vec::new();
-    BufReader::new(stream).take(REQUEST_BYTES_MAX).read_until(b'\n', &mut line)?;
+    let mut piece = [0; 4096];
+    while !line.contains(&b'\n') && line.len() < REQUEST_BYTES_MAX {
+        stream.set_read_timeout(left(deadline)?)?;
+        match stream.read(&mut piece)? {
+            0 => break,
+            n => line.extend_from_slice(&piece[..n]),
+        }
+    }
+    Ok(line)
+}
+
+fn converse(mut stream: &UnixStream, place: usize, privileged: bool, events: &Sender<Event>) -> std::io::Result<()> {
+    let line = question(stream)?;
     let answer = match serde_json::from_slice::<Value>(&line) {
         Err(e) => json!({"error": format!("not a request: {e}"), "errno": libc::EINVAL}),
         Ok(request) => {
@@ -87,6 +165,37 @@ fn converse(stream: &UnixStream, place: usize, events: &Sender<Event>) -> std::i
             if asked.is_err() { stopping() } else { answered.recv().unwrap_or_else(|_| stopping()) }
         }
     };
-    let mut stream = stream;
-    stream.write_all(format!("{answer}\n").as_bytes())
+    let (answer, deadline) = (format!("{answer}\n"), Instant::now() + READ_WITHIN);
+    let mut rest = answer.as_bytes();
+    while !rest.is_empty() {
+        stream.set_write_timeout(left(deadline)?)?;
+        match stream.write(rest)? {
+            0 => return Err(ErrorKind::WriteZero.into()),
+            n => rest = &rest[n..],
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_user_has_few_places_and_root_keeps_its_own() {
+        let askers = Arc::new(Askers::default());
+        let of = |uid: u32, n: usize| (0..n).map_while(|_| askers.admit(uid)).collect::<Vec<_>>();
+        let one = of(70_001, 1000);
+        assert_eq!(one.len(), ASKERS_OF_USER_MAX);
+        assert!(askers.admit(70_002).is_some(), "another user is served");
+        let others: Vec<_> = (70_010..70_100).flat_map(|uid| of(uid, 1000)).collect();
+        assert_eq!(one.len() + others.len(), ASKERS_MAX);
+        assert!(askers.admit(70_002).is_none(), "all that others may have is taken");
+        let root = of(0, 1000);
+        assert_eq!(root.len(), ASKERS_OF_USER_MAX, "but not root's places");
+        drop(one);
+        assert!(askers.admit(70_002).is_some(), "places become free");
+        drop((others, root));
+        assert!(askers.0.lock().unwrap().is_empty());
+    }
 }
