@@ -66,6 +66,9 @@ pub struct Client {
 /// Told the cluster's permanent settings whenever they come.
 pub type SettingsHook = Rc<dyn Fn(&[wire::connect::Setting])>;
 
+/// How long a metadata server may be silent before whoever joins is told that it is waited for.
+const QUIET_WAIT: Duration = Duration::from_secs(2);
+
 /// Why a client could not join.
 #[derive(Debug)]
 pub struct JoinError(pub String);
@@ -151,9 +154,23 @@ impl Client {
         let scout = Import::new(self.rt.clone(), visit, nobody);
         let reason = |i: &Import, e: FsError| {
             let why = i.failure().unwrap_or_else(|| e.to_string());
-            JoinError(format!("cannot join the cluster at {mds}: {why}"))
+            let remedy = match e {
+                FsError::TimedOut => {
+                    format!(
+                        "; tried for {patience:?}: start the metadata server, or give the address at which it listens"
+                    )
+                }
+                _ => String::new(),
+            };
+            JoinError(format!("cannot join the cluster at {mds}: {why}{remedy}"))
         };
-        scout.ready(patience).await.map_err(|e| reason(&scout, e))?;
+        let mut found = scout.ready(patience.min(QUIET_WAIT)).await;
+        if found == Err(FsError::TimedOut) && patience > QUIET_WAIT {
+            let why = scout.failure().unwrap_or_else(|| "no answer".into());
+            tracing::warn!("the metadata server at {mds} does not answer ({why}); trying for {patience:?} in all");
+            found = scout.ready(patience.saturating_sub(QUIET_WAIT)).await;
+        }
+        found.map_err(|e| reason(&scout, e))?;
         let map: ConfigReply = scout.ask(Op::Config, &()).await.map_err(|e| reason(&scout, e))?;
         scout.close().await;
         let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(self.clone() as Rc<dyn Callbacks>));
@@ -321,9 +338,16 @@ impl Client {
     pub async fn sync_meta(&self, fid: Fid) -> Result<(), FsError> {
         self.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest { fid }).await
     }
-    /// Space of every target: (OST index, or `None` for the metadata target; its answer).
-    pub async fn statfs_each(&self) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
-        let mut out = vec![(None, self.mdc().ask(Op::MdtStatfs, &()).await)];
+    /// Space of every target: (OST index, or `None` for the metadata target; its answer). `lazy`: a metadata server that
+    /// is away is not waited for, either.
+    pub async fn statfs_each(&self, lazy: bool) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
+        let mdc = self.mdc();
+        let of_mdt = match mdc.state() {
+            ptlrpc::ImportState::Full => mdc.ask(Op::MdtStatfs, &()).await,
+            _ if lazy => Err(FsError::NotConnected),
+            _ => mdc.ask(Op::MdtStatfs, &()).await,
+        };
+        let mut out = vec![(None, of_mdt)];
         let asks: Vec<_> = self
             .oscs()
             .into_iter()
@@ -345,7 +369,7 @@ impl Client {
     /// The metadata target does not answer.
     pub async fn statfs(&self) -> Result<StatfsReply, FsError> {
         let mut sum = StatfsReply::default();
-        for (ost, answer) in self.statfs_each().await {
+        for (ost, answer) in self.statfs_each(false).await {
             match (ost, answer) {
                 (None, answer) => {
                     let m = answer?;

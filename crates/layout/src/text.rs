@@ -1,6 +1,7 @@
 //! The text that `getstripe` prints. Pure functions; labels and columns are those that scripts parse.
-use alloc::format;
 use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
 use types::Fid;
 
 use crate::layout_type::{Layout, Pattern, StripeSize};
@@ -27,7 +28,12 @@ pub enum Field {
 /// The whole answer for a plain file: path, header, object table, blank line. `verbose` is `-v`.
 #[must_use]
 pub fn file(path: &str, fid: Fid, layout: &Layout, verbose: bool) -> String {
-    let mut out = format!("{path}\n");
+    format!("{path}\n{}{}\n", header(fid, layout, verbose), objects(layout))
+}
+
+/// The labelled lines of a file's layout.
+fn header(fid: Fid, layout: &Layout, verbose: bool) -> String {
+    let mut out = String::new();
     if verbose {
         let magic = if layout.pool().is_some() { MAGIC_V3 } else { MAGIC_V1 };
         out += &format!("lmm_magic:         0x{magic:08X}\n");
@@ -43,7 +49,7 @@ pub fn file(path: &str, fid: Fid, layout: &Layout, verbose: bool) -> String {
     if let Some(pool) = layout.pool() {
         out += &format!("lmm_pool:          {pool}\n");
     }
-    out + &objects(layout) + "\n"
+    out
 }
 
 /// The object table with its heading: `obdidx`, `objid` in decimal and hexadecimal, `group` (the sequence).
@@ -57,19 +63,41 @@ pub fn objects(layout: &Layout) -> String {
     out
 }
 
-/// The answer for a directory: path and its default in one line. `default` fills what the directory leaves open.
+/// A file's layout as YAML: the same labels, and its objects as a list.
 #[must_use]
-pub fn directory(path: &str, spec: &LayoutSpec, default: &LayoutSpec) -> String {
-    let shown = spec.clone().or(default);
-    let mut out = format!("{path}\n");
-    out += &format!("stripe_count:  {} ", spec_field(&shown, Field::StripeCount));
-    out += &format!("stripe_size:   {} ", spec_field(&shown, Field::StripeSize));
-    out += &format!("pattern:       {} ", spec_field(&shown, Field::Pattern));
-    out += &format!("stripe_offset: {}", spec_field(&shown, Field::StripeIndex));
-    if let PoolChoice::Named(pool) = shown.pool {
-        out += &format!(" pool:          {pool}");
+pub fn yaml(fid: Fid, layout: &Layout, verbose: bool) -> String {
+    let mut out = header(fid, layout, verbose);
+    out += "lmm_objects:\n";
+    for (i, o) in layout.objects().iter().enumerate() {
+        out += &format!("- {i}: {{ l_ost_idx: {}, l_fid: {} }}\n", o.ost.0, o.object.0);
     }
     out + "\n"
+}
+
+/// Labels and values of a directory's default.
+fn directory_values(spec: &LayoutSpec, raw: bool) -> Vec<String> {
+    let mut values = vec![
+        format!("stripe_count:  {}", spec_field(spec, Field::StripeCount, raw)),
+        format!("stripe_size:   {}", spec_field(spec, Field::StripeSize, raw)),
+        format!("pattern:       {}", spec_field(spec, Field::Pattern, raw)),
+        format!("stripe_offset: {}", spec_field(spec, Field::StripeIndex, raw)),
+    ];
+    if let PoolChoice::Named(pool) = spec.pool {
+        values.push(format!("pool:          {pool}"));
+    }
+    values
+}
+
+/// The answer for a directory: path and its default in one line. `raw`: as set, without house defaults.
+#[must_use]
+pub fn directory(path: &str, spec: &LayoutSpec, raw: bool) -> String {
+    format!("{path}\n{}\n", directory_values(spec, raw).join(" "))
+}
+
+/// A directory's default as YAML.
+#[must_use]
+pub fn directory_yaml(spec: &LayoutSpec, raw: bool) -> String {
+    directory_values(spec, raw).join("\n") + "\n\n"
 }
 
 /// One value of a file's layout.
@@ -85,15 +113,18 @@ pub fn file_field(layout: &Layout, field: Field) -> String {
     }
 }
 
-/// One value of a directory's default, house defaults filled in: -1 for all OSTs and for any OST.
+/// One value of a directory's default, house defaults filled in unless `raw`: -1 for all OSTs and for any OST.
 #[must_use]
-pub fn spec_field(spec: &LayoutSpec, field: Field) -> String {
+pub fn spec_field(spec: &LayoutSpec, field: Field, raw: bool) -> String {
     match field {
         Field::StripeCount => match spec.stripe_count.to_raw() {
-            0 => "1".to_string(),
+            0 if !raw => "1".to_string(),
             n => n.to_string(),
         },
-        Field::StripeSize => spec.stripe_size.unwrap_or(StripeSize::DEFAULT).bytes().to_string(),
+        Field::StripeSize => match spec.stripe_size {
+            None if raw => "0".to_string(),
+            size => size.unwrap_or(StripeSize::DEFAULT).bytes().to_string(),
+        },
         Field::StripeIndex => spec.index.map_or_else(|| "-1".to_string(), |i| i.0.to_string()),
         Field::Pattern => pattern(if spec.overstripe { Pattern::Raid0Overstriped } else { Pattern::Raid0 }).to_string(),
         Field::Pool => match spec.pool {
@@ -161,13 +192,13 @@ mod tests {
     fn a_directory_prints_one_line() {
         let spec = LayoutSpec::default();
         assert_eq!(
-            directory("/mnt/d", &spec, &spec),
+            directory("/mnt/d", &spec, false),
             "/mnt/d\nstripe_count:  1 stripe_size:   4194304 pattern:       raid0 stripe_offset: -1\n"
         );
         let mut all = LayoutSpec::from_raw(1 << 20, -1, 3).unwrap();
         all.pool = PoolChoice::parse("flash").unwrap();
         assert_eq!(
-            directory("/mnt/d", &all, &spec),
+            directory("/mnt/d", &all, false),
             "/mnt/d\nstripe_count:  -1 stripe_size:   1048576 pattern:       raid0 stripe_offset: 3 pool:          flash\n"
         );
     }
@@ -178,6 +209,7 @@ mod tests {
         let all =
             [Field::StripeCount, Field::StripeSize, Field::StripeIndex, Field::Pattern, Field::Pool, Field::Generation];
         assert_eq!(all.map(|f| file_field(&l, f)), ["2", "4194304", "0", "raid0", "flash", "0"]);
-        assert_eq!(all.map(|f| spec_field(&LayoutSpec::default(), f)), ["1", "4194304", "-1", "raid0", "", "0"]);
+        assert_eq!(all.map(|f| spec_field(&LayoutSpec::default(), f, false)), ["1", "4194304", "-1", "raid0", "", "0"]);
+        assert_eq!(all.map(|f| spec_field(&LayoutSpec::default(), f, true)), ["0", "0", "-1", "raid0", "", "0"]);
     }
 }

@@ -52,6 +52,24 @@ pub enum Verb {
     /// Show the paths of FIDs
     #[command(name = "fid2path", disable_help_flag = true)]
     Fid2path(Rest),
+    /// Remove files by their FIDs
+    #[command(name = "rmfid", disable_help_flag = true)]
+    Rmfid(Rest),
+    /// List object storage targets
+    #[command(disable_help_flag = true)]
+    Osts(Rest),
+    /// List metadata targets
+    #[command(disable_help_flag = true)]
+    Mdts(Rest),
+    /// Tell whether servers answer
+    #[command(disable_help_flag = true)]
+    Check(Rest),
+    /// Show file system name and instance of mounts
+    #[command(disable_help_flag = true)]
+    Getname(Rest),
+    /// Ask a server by its address whether it is there
+    #[command(disable_help_flag = true)]
+    Ping(Rest),
     /// Find files by name, size, age and layout
     #[command(disable_help_flag = true)]
     Find(Rest),

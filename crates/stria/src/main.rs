@@ -68,7 +68,13 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Df(a) => lfs::df(&a.arguments)?,
         Verb::Path2fid(a) => lfs::path2fid(&a.arguments)?,
         Verb::Fid2path(a) => lfs::fid2path(&a.arguments)?,
+        Verb::Rmfid(a) => lfs::rmfid(&a.arguments)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
+        Verb::Osts(a) => lfs::osts(&a.arguments)?,
+        Verb::Mdts(a) => lfs::mdts(&a.arguments)?,
+        Verb::Check(a) => lfs::check(&a.arguments)?,
+        Verb::Getname(a) => lfs::getname(&a.arguments)?,
+        Verb::Ping(a) => status::ping(&a.arguments)?,
         Verb::GetParam(a) => parameters::get(&a.arguments)?,
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
@@ -88,24 +94,37 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         ("lfs", "df") => lfs::df(rest)?,
         ("lfs", "path2fid") => lfs::path2fid(rest)?,
         ("lfs", "fid2path") => lfs::fid2path(rest)?,
+        ("lfs", "rmfid") => lfs::rmfid(rest)?,
         ("lfs", "find") => lfs::find(rest)?,
+        ("lfs", "osts") => lfs::osts(rest)?,
+        ("lfs", "mdts") => lfs::mdts(rest)?,
+        ("lfs", "check") => lfs::check(rest)?,
+        ("lfs", "getname") => lfs::getname(rest)?,
+        ("lfs" | "lctl", "help" | "--help" | "-h" | "--list-commands") => say!("{}", known_verbs(name)),
         (_, "get_param") => parameters::get(rest)?,
         (_, "set_param") => parameters::set(rest)?,
         (_, "list_param") => parameters::list(rest)?,
         ("lctl", "dl" | "device_list") => status::device_list()?,
+        ("lctl", "ping") => status::ping(rest)?,
         (_, "--version" | "version") => say!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
         (_, other) => {
-            let known = match name {
-                "lfs" => "setstripe, getstripe, df, find, path2fid, fid2path",
-                _ => "get_param, set_param, list_param, dl",
-            };
+            let known = known_verbs(name);
             return Err(Failure::with_errno(
-                format!("{name}: '{other}' is not there yet; there are: {known}"),
+                format!("{name}: '{other}' is not there; there are: {known}"),
                 libc::EOPNOTSUPP,
             ));
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn known_verbs(name: &str) -> &'static str {
+    match name {
+        "lfs" => {
+            "setstripe, getstripe, df, find, path2fid, fid2path, rmfid, osts, mdts, check, getname, get_param, set_param, list_param"
+        }
+        _ => "get_param, set_param, list_param, dl, ping",
+    }
 }
 
 fn explain(verb: &ConfigVerb) -> Outcome {

@@ -116,6 +116,42 @@ pub fn device_list() -> Outcome {
     Ok(())
 }
 
+/// `lctl ping`: whether servers answer, asked by the mounts of this host.
+///
+/// # Errors
+/// No address is given, no mount knows it, or nobody answers there.
+pub fn ping(arguments: &[std::ffi::OsString]) -> Outcome {
+    const USAGE: &str =
+        "usage: ping [--at PATH] ADDRESS...   an address as 'stria status' shows it, like 10.0.0.1:7988";
+    let long = &[("at", 'A'), ("help", 'h')];
+    let parsed = crate::lfs::getopt::Grammar { verb: "ping", short: "A:h", long, absent: &[] }.read(arguments)?;
+    if parsed.has('h') || parsed.operands.is_empty() {
+        return Err(Failure::usage(USAGE));
+    }
+    let connections: Vec<u32> = match parsed.value('A') {
+        Some(at) => vec![crate::lfs::connection_of(std::path::Path::new(at))?.0],
+        None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
+    };
+    for nid in parsed.operands.iter().map(|o| o.to_string_lossy()) {
+        let mut refused: Option<Failure> = None;
+        let answered = connections.iter().any(|c| match control::ask(*c, &json!({"do": "ping", "nid": nid})) {
+            Ok(_) => true,
+            Err(e) => {
+                // A mount that knows the server says more than those that do not.
+                let knows = i32::from(e.code()) != libc::EHOSTUNREACH;
+                refused = Some(refused.take().filter(|_| !knows).unwrap_or(e));
+                false
+            }
+        });
+        match refused {
+            _ if answered => say!("12345-{nid}"),
+            Some(e) => return Err(e),
+            None => {}
+        }
+    }
+    Ok(())
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

@@ -10,6 +10,12 @@ use super::Ask;
 /// Links of one file that `fid2path` shows.
 const LINKS_SHOWN_MAX: u32 = 65_536;
 
+/// How long tools wait for the cluster map as it is now.
+const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
+
+/// How long a server may take to answer a ping of `lctl`.
+const PING_WAIT: types::Duration = types::Duration::from_secs(5);
+
 /// What a daemon knows about itself.
 #[derive(Clone, Debug, Default)]
 pub struct Facts {
@@ -60,8 +66,12 @@ impl Shard {
     async fn answer(&self, asked: &str, request: &Value) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default().to_string();
         match asked {
-            "status" => self.status(),
-            "df" => self.df().await,
+            "status" => {
+                self.look_at_map().await;
+                self.status()
+            }
+            "df" => self.df(request["lazy"] == true).await,
+            "ping" => self.ping(&text("nid")).await,
             "osts" => json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()}),
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
@@ -148,18 +158,53 @@ impl Shard {
         json!({"paths": paths, "mount_point": self.facts.mount_point})
     }
 
-    async fn df(&self) -> Value {
+    /// Asks a server of this file system whether it is there.
+    async fn ping(&self, nid: &str) -> Value {
+        let imports = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
+        let imports: Vec<_> = std::iter::once(self.client.mdc()).chain(imports).collect();
+        let wanted = rt::Nid::parse(nid).ok();
+        let Some(import) = imports.iter().find(|i| wanted.as_ref() == Some(&i.nid())) else {
+            let mut known: Vec<String> = imports.iter().map(|i| i.nid().to_string()).collect();
+            known.sort();
+            known.dedup();
+            let why = format!("no server of this file system has the address '{nid}'; there are: {}", known.join(", "));
+            return refusal(&why, libc::EHOSTUNREACH);
+        };
+        let answer = self.client.rt().timeout(PING_WAIT, import.ask::<_, ()>(wire::Op::Ping, &())).await;
+        match answer {
+            Some(Ok(())) => json!({"nid": nid, "target": import.target()}),
+            Some(Err(e)) => refusal(&format!("{nid}: {e}"), e.errno()),
+            None => {
+                let why = import.failure().map(|f| format!(" ({f})")).unwrap_or_default();
+                refusal(&format!("{nid} does not answer{why}: is the server running?"), libc::ETIMEDOUT)
+            }
+        }
+    }
+
+    /// Asks for the cluster map, which may have changed, if that can be had at once.
+    async fn look_at_map(&self) {
+        if self.client.mdc().state() == ptlrpc::ImportState::Full {
+            let refreshed = self.client.rt().timeout(MAP_WAIT, self.client.refresh_map()).await;
+            if !matches!(refreshed, Some(Ok(()))) {
+                tracing::debug!("the cluster map is as it was known: {refreshed:?}");
+            }
+        }
+    }
+
+    async fn df(&self, lazy: bool) -> Value {
+        self.look_at_map().await;
         let map = self.client.map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
         let targets: Vec<Value> = self
             .client
-            .statfs_each()
+            .statfs_each(lazy)
             .await
             .into_iter()
             .map(|(ost, answer)| {
                 let entry = ost.and_then(|o| map.osts.iter().find(|e| e.ost == o));
                 let name = entry.map_or_else(|| text(&map.mdt_target), |e| text(&e.target));
                 let mut shown = json!({"target": name, "index": ost.map_or(0, |o| o.0), "mdt": ost.is_none()});
+                shown["active"] = json!(entry.is_none_or(|e| e.active));
                 match answer {
                     Ok(s) => {
                         shown["total"] = json!(s.total);
@@ -167,7 +212,7 @@ impl Shard {
                         shown["available"] = json!(s.available);
                         shown["files"] = json!(s.files);
                         shown["files_free"] = json!(s.files_free);
-                        shown["active"] = json!(entry.is_none_or(|e| e.active));
+                        shown["state"] = json!(s.state);
                     }
                     Err(e) => shown["down"] = json!(e.to_string()),
                 }

@@ -1,4 +1,5 @@
-//! Short and long options as `lfs` takes them: joined (`-c4`), grouped (`-qr`), negative values (`-c -1`), `--name=value`.
+//! Short and long options as `lfs` takes them: joined (`-c4`), grouped (`-qr`), negative values (`-c -1`), `--name=value`;
+//! options of the field that need what is not here are refused by name.
 use std::ffi::OsString;
 
 use crate::failure::Failure;
@@ -23,54 +24,145 @@ impl Parsed {
     }
 }
 
-/// Reads `arguments`. `short`: letters, a colon behind those with a value. `long`: names of letters.
-///
-/// # Errors
-/// An unknown option, or one without its value.
-pub fn getopt(verb: &str, arguments: &[OsString], short: &str, long: &[(&str, char)]) -> Result<Parsed, Failure> {
-    let unknown = |o: &str| Failure::usage(format!("{verb}: unknown option '{o}': see '{verb} --help'"));
-    let takes = |letter: char| {
-        let at = short.find(letter).filter(|_| letter != ':')?;
-        Some(short[at + letter.len_utf8()..].starts_with(':'))
-    };
-    let mut parsed = Parsed::default();
-    let mut rest = arguments.iter();
-    let mut next = |option: &str| -> Result<String, Failure> {
-        let missing = || Failure::usage(format!("{verb}: option '{option}' needs a value"));
-        rest.next().map(|v| v.to_string_lossy().into_owned()).ok_or_else(missing)
-    };
-    // A `while let` over `rest` would borrow it for the whole loop; `next` hands arguments out one by one.
-    while let Ok(argument) = next("") {
-        if argument == "--" {
-            while let Ok(operand) = next("") {
-                parsed.operands.push(operand.into());
-            }
-        } else if let Some(name) = argument.strip_prefix("--") {
-            let (name, joined) = name.split_once('=').map_or((name, None), |(n, v)| (n, Some(v.to_string())));
-            let letter = long.iter().find(|(n, _)| *n == name).map(|(_, l)| *l).ok_or_else(|| unknown(&argument))?;
-            let value = match (takes(letter), joined) {
-                (Some(true), Some(v)) => Some(v),
-                (Some(true), None) => Some(next(&argument)?),
-                (_, None) => None,
-                (_, Some(_)) => return Err(Failure::usage(format!("{verb}: option '--{name}' takes no value"))),
-            };
-            parsed.options.push((letter, value));
-        } else if argument.len() > 1 && argument.starts_with('-') {
-            for (at, letter) in argument[1..].char_indices() {
-                if !takes(letter).ok_or_else(|| unknown(&argument))? {
-                    parsed.options.push((letter, None));
-                    continue;
-                }
-                let joined = &argument[1 + at + letter.len_utf8()..];
-                let value = if joined.is_empty() { next(&argument)? } else { joined.to_string() };
-                parsed.options.push((letter, Some(value)));
-                break;
-            }
-        } else {
-            parsed.operands.push(argument.into());
+/// What a verb understands.
+pub struct Grammar {
+    /// Its name, for messages.
+    pub verb: &'static str,
+    /// Letters; a colon behind those with a value, two behind those whose value may be missing and then stands joined.
+    pub short: &'static str,
+    /// Long names of letters.
+    pub long: &'static [(&'static str, char)],
+    /// Options that exist elsewhere and need what is not here.
+    pub absent: &'static [Absent],
+}
+
+/// Options that need what this file system does not have.
+pub struct Absent {
+    /// Their letters.
+    pub letters: &'static str,
+    /// Their long names.
+    pub names: &'static [&'static str],
+    /// What is missing, and what to do instead.
+    pub why: &'static str,
+}
+
+/// Options that would make or name components.
+pub const COMPOSITE: Absent = Absent {
+    letters: "Ez",
+    names: &[
+        "component-count",
+        "comp-count",
+        "component-end",
+        "comp-end",
+        "component-add",
+        "comp-add",
+        "component-del",
+        "comp-del",
+        "component-set",
+        "comp-set",
+        "component-flags",
+        "comp-flags",
+        "component-start",
+        "comp-start",
+        "extension-size",
+        "ext-size",
+        "foreign",
+        "mdt-count",
+        "mdt-hash",
+    ],
+    why: "composite, foreign and striped-directory layouts are not there: a file has one layout from end to end (-c, -S, -i, -o)",
+};
+/// Options of mirrors and their parity.
+pub const MIRRORS: Absent = Absent {
+    letters: "",
+    names: &["mirror-count", "mirror-index", "mirror-id", "mirror-state", "ec"],
+    why: "mirrors and parity are not there: keep a second copy of the file (cp)",
+};
+
+/// Whether an option takes a value.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Value {
+    No,
+    Next,
+    Joined,
+}
+
+impl Grammar {
+    fn takes(&self, letter: char) -> Option<Value> {
+        let at = self.short.find(letter).filter(|_| letter != ':')?;
+        let behind = &self.short[at + letter.len_utf8()..];
+        Some(match (behind.starts_with("::"), behind.starts_with(':')) {
+            (true, _) => Value::Joined,
+            (_, true) => Value::Next,
+            _ => Value::No,
+        })
+    }
+    /// Why an option is refused: it needs what is not here, or nobody knows it.
+    fn refuse(&self, option: &str, letter: Option<char>) -> Failure {
+        let name = option.strip_prefix("--").map(|n| n.split('=').next().unwrap_or(n));
+        let known = |a: &&Absent| match (name, letter) {
+            (Some(name), _) => a.names.contains(&name),
+            (_, letter) => letter.is_some_and(|l| a.letters.contains(l)),
+        };
+        let option = name.map_or_else(|| option.into(), |n| format!("--{n}"));
+        match self.absent.iter().find(known) {
+            Some(a) => Failure::with_errno(format!("{}: {option}: {}", self.verb, a.why), libc::EOPNOTSUPP),
+            None => Failure::usage(format!("{0}: unknown option '{option}': see '{0} --help'", self.verb)),
         }
     }
-    Ok(parsed)
+    fn long_option(&self, argument: &str) -> Result<(char, Value, Option<String>), Failure> {
+        let name = &argument[2..];
+        let (name, joined) = name.split_once('=').map_or((name, None), |(n, v)| (n, Some(v.to_string())));
+        let letter = self.long.iter().find(|(n, _)| *n == name).map(|(_, l)| *l);
+        let letter = letter.ok_or_else(|| self.refuse(argument, None))?;
+        let value = self.takes(letter).unwrap_or(Value::No);
+        if value == Value::No && joined.is_some() {
+            return Err(Failure::usage(format!("{}: option '--{name}' takes no value", self.verb)));
+        }
+        Ok((letter, value, joined))
+    }
+
+    /// Reads `arguments`.
+    ///
+    /// # Errors
+    /// An unknown option, one without its value, or one that needs what is not here.
+    pub fn read(&self, arguments: &[OsString]) -> Result<Parsed, Failure> {
+        let mut parsed = Parsed::default();
+        let mut rest = arguments.iter();
+        let text = |a: &OsString| a.to_string_lossy().into_owned();
+        let missing = |option: &str| Failure::usage(format!("{}: option '{option}' needs a value", self.verb));
+        while let Some(given) = rest.next() {
+            let argument = text(given);
+            if argument == "--" {
+                parsed.operands.extend(rest.by_ref().cloned());
+            } else if argument.starts_with("--") {
+                let (letter, value, joined) = self.long_option(&argument)?;
+                let value = match (value, joined) {
+                    (Value::Next, None) => Some(rest.next().map(text).ok_or_else(|| missing(&argument))?),
+                    (_, joined) => joined,
+                };
+                parsed.options.push((letter, value));
+            } else if argument.len() > 1 && argument.starts_with('-') {
+                for (at, letter) in argument[1..].char_indices() {
+                    let value = self.takes(letter).ok_or_else(|| self.refuse(&argument, Some(letter)))?;
+                    let joined = Some(argument[1 + at + letter.len_utf8()..].to_string()).filter(|j| !j.is_empty());
+                    let value = match (value, joined) {
+                        (Value::No, _) => {
+                            parsed.options.push((letter, None));
+                            continue;
+                        }
+                        (Value::Next, None) => Some(rest.next().map(text).ok_or_else(|| missing(&argument))?),
+                        (_, joined) => joined,
+                    };
+                    parsed.options.push((letter, value));
+                    break;
+                }
+            } else {
+                parsed.operands.push(given.clone());
+            }
+        }
+        Ok(parsed)
+    }
 }
 
 #[cfg(test)]
@@ -79,7 +171,9 @@ mod tests {
 
     fn read(arguments: &[&str]) -> Result<Parsed, String> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        getopt("setstripe", &arguments, "c:S:dq", &[("stripe-count", 'c'), ("delete", 'd')]).map_err(|e| e.to_string())
+        let long = &[("stripe-count", 'c'), ("delete", 'd'), ("ost", 'o')];
+        let grammar = Grammar { verb: "setstripe", short: "c:S:dqo::", long, absent: &[COMPOSITE, MIRRORS] };
+        grammar.read(&arguments).map_err(|e| e.to_string())
     }
 
     #[test]
@@ -92,10 +186,23 @@ mod tests {
     }
 
     #[test]
+    fn a_value_that_may_be_missing_stands_joined() {
+        assert_eq!(read(&["-o", "f"]).unwrap().operands, ["f"]);
+        assert_eq!(read(&["-qo3", "--ost"]).unwrap().options[1..], [('o', Some("3".into())), ('o', None)]);
+        assert_eq!(read(&["--ost=4"]).unwrap().value('o'), Some("4"));
+    }
+
+    #[test]
     fn what_is_unknown_or_incomplete_is_named() {
-        assert_eq!(read(&["-z"]).unwrap_err(), "setstripe: unknown option '-z': see 'setstripe --help'");
+        assert_eq!(read(&["-w"]).unwrap_err(), "setstripe: unknown option '-w': see 'setstripe --help'");
         assert_eq!(read(&["--zap"]).unwrap_err(), "setstripe: unknown option '--zap': see 'setstripe --help'");
         assert_eq!(read(&["-c"]).unwrap_err(), "setstripe: option '-c' needs a value");
+        for (option, missing) in
+            [("-E1M", "composite"), ("--comp-flags=init", "--comp-flags: composite"), ("--ec=2+1", "--ec: mirrors")]
+        {
+            let said = read(&[option]).unwrap_err();
+            assert!(said.contains(missing), "{said}");
+        }
         assert_eq!(read(&["--delete=1"]).unwrap_err(), "setstripe: option '--delete' takes no value");
     }
 }

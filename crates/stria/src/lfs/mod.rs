@@ -4,14 +4,51 @@
 mod df;
 mod fid;
 mod find;
-mod getopt;
+pub(crate) mod getopt;
 mod getstripe;
 mod setstripe;
+mod targets;
 mod xattr;
 
 pub use df::df;
-pub use fid::{fid2path, path2fid};
+pub use fid::{fid2path, path2fid, rmfid};
 pub use find::find;
 pub use getstripe::getstripe;
 pub use setstripe::setstripe;
+pub use targets::{check, getname, mdts, osts};
 pub(crate) use xattr::connection_of;
+
+use crate::failure::Failure;
+
+/// The Stria mounts of this host; there is at least one.
+///
+/// # Errors
+/// There is none.
+pub(crate) fn mounts() -> Result<Vec<fuse::mount::MountEntry>, Failure> {
+    let mounts: Vec<_> = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria").collect();
+    if mounts.is_empty() {
+        return Err(Failure::with_errno(
+            "no Stria file system is mounted here: 'stria up' starts one, 'stria mount' joins one",
+            libc::ENODEV,
+        ));
+    }
+    Ok(mounts)
+}
+
+/// An OST's index, or its name like `stria-OST000a_UUID`.
+///
+/// # Errors
+/// The text is neither; a sentence.
+fn one_ost(text: &str) -> Result<u16, String> {
+    target(text, "OST")
+        .ok_or_else(|| format!("'{text}' is not an OST: write an index like 2 or a name like stria-OST0002_UUID"))
+}
+
+/// The index of a target of a kind.
+fn target(text: &str, kind: &str) -> Option<u16> {
+    let name = text.trim_end_matches("_UUID");
+    match name.strip_prefix(kind).or_else(|| name.rsplit_once(&format!("-{kind}")).map(|(_, hex)| hex)) {
+        Some(hex) => u16::from_str_radix(hex, 16).ok(),
+        None => text.parse().ok(),
+    }
+}

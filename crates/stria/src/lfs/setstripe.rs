@@ -7,41 +7,58 @@ use std::fs;
 use std::io;
 use std::path::Path;
 
-use layout::{LayoutSpec, PoolChoice, parse_ost_list, parse_stripe_size};
+use layout::{LayoutSpec, Pattern, PoolChoice, StripeCount, parse_ost_list, parse_stripe_size};
 use types::OstIndex;
 
-use super::getopt::{Parsed, getopt};
+use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
 use super::xattr;
 use crate::failure::{Failure, Outcome};
 
 const USAGE: &str = "usage: setstripe [-c COUNT | -C COUNT] [-S SIZE] [-i INDEX] [-o LIST] [-p POOL] FILE|DIR...
+       setstripe --copy FILE | --yaml FILE  FILE|DIR...
        setstripe -d DIR...
   -c COUNT  stripes; -1 all OSTs, 0 the default        -C COUNT  the same, several may share an OST
   -S SIZE   stripe size, a multiple of 64K; suffix K M G; bare numbers below 4096 are KiB
-  -i INDEX  OST of the first stripe; -1 any            -o LIST   exactly these OSTs, like 0-2,5
+  -i INDEX  OST of the first stripe; -1 any            -o LIST   exactly these OSTs, like 0-2,5; may be repeated
   -p POOL   pool; 'ignore' for none, 'inherit' for the directory's
+  --copy    as this file or directory has it: size, count and pattern, on whatever OSTs
+  --yaml    as this file says, which 'getstripe -y' wrote ('-': standard input)
   -d        delete a directory's default";
 
-const LONG: &[(&str, char)] = &[
-    ("stripe-count", 'c'),
-    ("overstripe-count", 'C'),
-    ("stripe-size", 'S'),
-    ("stripe-index", 'i'),
-    ("stripe-offset", 'i'),
-    ("ost", 'o'),
-    ("ost-list", 'o'),
-    ("pool", 'p'),
-    ("delete", 'd'),
-    ("layout", 'L'),
-    ("help", 'h'),
-];
+const GRAMMAR: Grammar = Grammar {
+    verb: "setstripe",
+    short: "c:C:S:i:o:p:L:dy:t:h",
+    long: &[
+        ("stripe-count", 'c'),
+        ("overstripe-count", 'C'),
+        ("stripe-size", 'S'),
+        ("stripe-index", 'i'),
+        ("stripe-offset", 'i'),
+        ("ost", 'o'),
+        ("ost-list", 'o'),
+        ("pool", 'p'),
+        ("delete", 'd'),
+        ("layout", 'L'),
+        ("yaml", 'y'),
+        ("copy", 't'),
+        ("help", 'h'),
+    ],
+    absent: &[
+        Absent { letters: "I", names: &["component-id", "comp-id"], why: COMPOSITE.why },
+        COMPOSITE,
+        Absent { letters: "N", ..MIRRORS },
+    ],
+};
+
+/// Longest template in bytes: a layout of 2000 stripes takes 120,000.
+const TEMPLATE_BYTES_MAX: u64 = 1 << 20;
 
 /// Runs the verb.
 ///
 /// # Errors
 /// What is wrong with the options or the path.
 pub fn setstripe(arguments: &[OsString]) -> Outcome {
-    let parsed = getopt("setstripe", arguments, "c:C:S:i:o:p:L:dh", LONG)?;
+    let parsed = GRAMMAR.read(arguments)?;
     if parsed.has('h') {
         say!("{USAGE}");
         return Ok(());
@@ -67,8 +84,19 @@ fn integer(option: char, text: &str) -> Result<i64, Failure> {
 }
 
 fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
-    if parsed.has('d') && parsed.options.iter().any(|(l, _)| *l != 'd') {
-        return Err(Failure::usage("setstripe: -d deletes a default and goes with no other option"));
+    for (letter, name) in
+        [('d', "-d deletes a default"), ('t', "--copy takes all from a file"), ('y', "--yaml says all")]
+    {
+        if parsed.has(letter) && parsed.options.iter().any(|(l, _)| *l != letter) {
+            return Err(Failure::usage(format!("setstripe: {name} and goes with no other option")));
+        }
+    }
+    if let Some(path) = parsed.value('t') {
+        return copied(Path::new(path));
+    }
+    if let Some(path) = parsed.value('y') {
+        let text = template(path)?;
+        return from_yaml(&text).map_err(|e| Failure::usage(format!("setstripe: --yaml {path}: {e}")));
     }
     if parsed.has('c') && parsed.has('C') {
         return Err(Failure::usage("setstripe: -c and -C exclude each other"));
@@ -94,10 +122,83 @@ fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
     }
     spec.pool = PoolChoice::parse(parsed.value('p').unwrap_or("")).map_err(wrong)?;
     spec.overstripe = parsed.has('C');
-    match parsed.value('o') {
-        Some(list) => spec.with_osts(parse_ost_list(list).map_err(wrong)?).map_err(wrong),
-        None => Ok(spec),
+    let mut osts = Vec::new();
+    for list in parsed.options.iter().filter(|(l, _)| *l == 'o').filter_map(|(_, v)| v.as_deref()) {
+        osts.extend(parse_ost_list(list).map_err(wrong)?);
     }
+    if osts.is_empty() { Ok(spec) } else { spec.with_osts(osts).map_err(wrong) }
+}
+
+/// What a file's layout or a directory's default asks for. A file's objects are its own: the copy's lie anywhere.
+fn copied(path: &Path) -> Result<LayoutSpec, Failure> {
+    let meta = fs::metadata(path).map_err(|e| Failure::io("setstripe: --copy", path, &e))?;
+    let unreadable = |e: layout::xattr::XattrError| {
+        Failure::with_errno(format!("setstripe: --copy {}: {e}", path.display()), libc::EBADMSG)
+    };
+    let none = || {
+        let why = format!("setstripe: --copy {}: it has no layout: take a file that has data", path.display());
+        Failure::with_errno(why, libc::ENODATA)
+    };
+    match xattr::get_lov(path)? {
+        None if meta.is_dir() => Ok(LayoutSpec::default()),
+        None => Err(none()),
+        Some(bytes) if meta.is_dir() => layout::xattr::decode_spec(&bytes).map_err(unreadable),
+        Some(bytes) => {
+            let (_, layout) = layout::xattr::decode_layout(&bytes).map_err(unreadable)?;
+            let mut spec = LayoutSpec::default();
+            spec.stripe_size = Some(layout.stripe_size());
+            spec.stripe_count = StripeCount::Exactly(layout.stripe_count());
+            spec.overstripe = layout.pattern() == Pattern::Raid0Overstriped;
+            Ok(spec)
+        }
+    }
+}
+
+fn template(path: &str) -> Result<String, Failure> {
+    use io::Read;
+    let failed = |e: io::Error| Failure::io("setstripe: --yaml", Path::new(path), &e);
+    let mut text = String::new();
+    let source: Box<dyn io::Read> = match path {
+        "-" => Box::new(io::stdin()),
+        path => Box::new(fs::File::open(path).map_err(failed)?),
+    };
+    source.take(TEMPLATE_BYTES_MAX).read_to_string(&mut text).map_err(failed)?;
+    Ok(text)
+}
+
+/// Reads what `getstripe -y` prints of a plain file or a directory. Objects, generation and ids are the old file's.
+fn from_yaml(text: &str) -> Result<LayoutSpec, String> {
+    let (mut count, mut size, mut pattern, mut index, mut pool) = (0, 0, "raid0".to_string(), -1, String::new());
+    let mut known = false;
+    for (number, line) in text.lines().enumerate() {
+        let line = line.split(" #").next().unwrap_or_default().trim();
+        let Some((label, value)) = line.split_once(':') else { continue };
+        let value = value.trim();
+        let wrong = || format!("line {}: '{value}' is no {label}", number + 1);
+        match label.trim().trim_start_matches("lmm_") {
+            _ if label.starts_with("lcm_") || label.contains("lcme_") => {
+                return Err(format!("line {}: '{label}' belongs to a composite layout: {}", number + 1, COMPOSITE.why));
+            }
+            "stripe_count" => count = value.parse().map_err(|_| wrong())?,
+            "stripe_size" => size = value.parse().map_err(|_| wrong())?,
+            "pattern" => pattern = value.into(),
+            "stripe_offset" => index = value.parse().map_err(|_| wrong())?,
+            "pool" => pool = value.into(),
+            _ => continue,
+        }
+        known = true;
+    }
+    if !known {
+        return Err("it holds no layout: write one with 'getstripe -y FILE'".into());
+    }
+    let mut spec = LayoutSpec::from_raw(size, count, index).map_err(|e| e.to_string())?;
+    spec.overstripe = match pattern.as_str() {
+        "raid0" => false,
+        "raid0,overstriped" => true,
+        other => return Err(format!("pattern '{other}' is not supported: use raid0")),
+    };
+    spec.pool = PoolChoice::parse(&pool).map_err(|e| e.to_string())?;
+    Ok(spec)
 }
 
 fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
@@ -175,11 +276,10 @@ fn make_node(path: &Path) -> io::Result<()> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use layout::StripeCount;
 
     fn spec(arguments: &[&str]) -> Result<LayoutSpec, String> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
-        let parsed = getopt("setstripe", &arguments, "c:C:S:i:o:p:L:dh", LONG).map_err(|e| e.to_string())?;
+        let parsed = GRAMMAR.read(&arguments).map_err(|e| e.to_string())?;
         read_spec(&parsed).map_err(|e| e.to_string())
     }
 
@@ -208,11 +308,34 @@ mod tests {
             (&["-o", "3-1"], "'3-1' is not an OST list"),
             (&["-p", "a-name-that-is-too-long"], "pool"),
             (&["-d", "-c", "1"], "no other option"),
+            (&["--copy", "f", "-c", "1"], "no other option"),
+            (&["-E", "1M"], "-E: composite"),
+            (&["-N2"], "-N2: mirrors"),
+            (&["--comp-add"], "--comp-add: composite"),
             (&["-c", "1", "-C", "2"], "exclude each other"),
             (&["-L", "mdt"], "use raid0"),
         ] {
             let e = spec(arguments).unwrap_err();
             assert!(e.contains(text) && e.starts_with("setstripe: "), "{arguments:?}: {e}");
+        }
+    }
+
+    #[test]
+    fn templates_say_what_getstripe_wrote() {
+        let text = "lmm_stripe_count:  2\nlmm_stripe_size:   65536\nlmm_pattern:       raid0,overstriped\n\
+            lmm_layout_gen:    3\nlmm_stripe_offset: 1\nlmm_objects:\n- 0: { l_ost_idx: 1, l_fid: [0x240000401:0x2:0x0] }\n\n";
+        let s = from_yaml(text).unwrap();
+        assert_eq!((s.stripe_count, s.stripe_size.unwrap().bytes()), (StripeCount::Exactly(2), 65536));
+        assert!(s.index == Some(OstIndex(1)) && s.overstripe);
+        for (text, why) in [
+            ("nothing here\n", "no layout"),
+            ("lmm_stripe_count: two\n", "line 1: 'two' is no lmm_stripe_count"),
+            ("lmm_stripe_size: 100000\n", "multiple of 64K"),
+            ("lcm_layout_gen: 3\n", "composite layout"),
+            ("lmm_pattern: mdt\n", "use raid0"),
+        ] {
+            let e = from_yaml(text).unwrap_err();
+            assert!(e.contains(why), "{text}: {e}");
         }
     }
 
