@@ -73,8 +73,14 @@ impl Client {
                 self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
                 attr = inode.attr();
             }
-            if inode.striping().is_some() {
+            if let Some(s) = inode.striping() {
+                let wrote = inode.mtime.get();
+                let asked = s.objects.iter().all(|o| o.unwritten_pages() == 0 && !self.osc(o.ost).size_is_exact(o));
                 let now = self.file_size(inode).await?;
+                // What we wrote is with the OSTs, and they were asked: a time that another client set since holds.
+                if asked && inode.mtime.get() == wrote && !inode.is_being_written() {
+                    inode.mtime.set(UNSET);
+                }
                 attr.size = now.size;
                 attr.blocks = now.blocks512;
                 attr.mtime = attr.mtime.max(now.mtime);
@@ -162,8 +168,8 @@ impl Client {
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
         let alone = self.is_ours_alone(inode);
         if !alone {
-            // Others' unwritten pages would bring their times along later.
-            self.settle_data(&s).await?;
+            // Others' unwritten pages would bring their times along later, and what locks of theirs cover they do not ask for.
+            self.settle_data(&s, LockMode::Pw).await?;
         }
         for o in &s.objects {
             let osc = self.osc(o.ost);
@@ -315,12 +321,12 @@ impl Client {
     }
 
     /// Brings every client's unwritten data of the file to its OSTs: a read lock over each object makes others write out.
-    async fn settle_data(&self, s: &Striping) -> Result<(), FsError> {
+    async fn settle_data(&self, s: &Striping, mode: LockMode) -> Result<(), FsError> {
         for o in &s.objects {
             let osc = self.osc(o.ost);
             osc.flush(o, Extent::ALL, false).await;
             let all = LockPolicyData::extent(Extent::ALL);
-            osc.locks.acquire(o.resource(), LockMode::Pr, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
+            osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
         }
         Ok(())
     }
@@ -335,7 +341,7 @@ impl Client {
             return Err(FsError::NoDevice);
         }
         let Some(s) = inode.striping() else { return if hole { Ok(size) } else { Err(FsError::NoDevice) } };
-        self.settle_data(&s).await?;
+        self.settle_data(&s, LockMode::Pr).await?;
         let geometry = s.layout.geometry();
         let kind = if hole { wire::ost::SeekKind::Hole } else { wire::ost::SeekKind::Data };
         // One question per object, however much of the file lies between: what is found first counts.

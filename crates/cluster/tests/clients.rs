@@ -152,6 +152,14 @@ fn a_time_that_was_set_holds_against_what_other_clients_wrote_before() {
             b.setattr(&root(), &inode, told.clone(), None).await.unwrap();
             assert_eq!(mtime(&b, fid).await, told.mtime, "{name}: who set it");
             if !closed {
+                assert_eq!(mtime(&a, fid).await, told.mtime, "{name}: who wrote and goes on");
+                // Another write of theirs moves it, and setting it again holds against that, too.
+                a.write(&file, 5, b"anew").await.unwrap();
+                assert!(mtime(&a, fid).await > told.mtime && mtime(&b, fid).await > told.mtime, "{name}: written anew");
+                b.setattr(&root(), &inode, told.clone(), None).await.unwrap();
+                for c in [&b, &a] {
+                    assert_eq!(mtime(c, fid).await, told.mtime, "{name}: set a second time");
+                }
                 a.release(&file).await.unwrap();
             }
             assert_eq!(mtime(&a, fid).await, told.mtime, "{name}: who wrote");

@@ -42,7 +42,9 @@ impl LockOwner for Osc {
         if !self.size_is_exact(&object) {
             object.told_size(lvb.size);
         }
-        object.mtime.set(object.mtime.get().max(lvb.mtime));
+        // Nothing of ours is on its way: the OST knows of every write, and of a time that was set since.
+        let known = if object.unwritten_pages() == 0 { lvb.mtime } else { object.mtime.get().max(lvb.mtime) };
+        object.mtime.set(known);
         object.blocks512.set(lvb.blocks);
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
