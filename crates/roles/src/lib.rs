@@ -1,5 +1,6 @@
 //! The roles of a cluster, started inside a running shard over any world: metadata server, object storage server,
 //! client. Opens no store: what a role stands on, and where that lives, its caller decides.
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use client::{Client, ClientConfig};
@@ -7,6 +8,7 @@ use mds::{Mds, MdsConfig, MetaKv};
 use oss::store::ObjectStore;
 use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
+use rt::sync::Event;
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError};
 use wire::Op;
@@ -40,6 +42,33 @@ pub struct OssRole {
     pub server: Rc<Server>,
     /// Where clients reach it.
     pub nid: Nid,
+    /// Why the metadata server will not have one of its targets.
+    pub refusal: Rc<Refusal>,
+}
+
+/// Why a server is of no use, once that is known.
+#[derive(Default)]
+pub struct Refusal {
+    why: RefCell<Option<String>>,
+    told: Event,
+}
+
+impl Refusal {
+    fn tell(&self, why: String) {
+        tracing::error!("{why}");
+        *self.why.borrow_mut() = Some(why);
+        self.told.notify();
+    }
+    /// Waits until there is one.
+    pub async fn wait(&self) -> String {
+        loop {
+            let told = self.told.wait();
+            if let Some(why) = self.why.borrow().clone() {
+                return why;
+            }
+            told.await;
+        }
+    }
 }
 
 /// Settings that both kinds of server share.
@@ -98,19 +127,32 @@ pub fn start_oss(
         oss.add(store, config.clone()).map_err(RoleError)?;
     }
     let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
+    let refusal = Rc::new(Refusal::default());
     for ost in oss.osts() {
-        let (rt2, mds, key, nid) = (rt.clone(), mds.clone(), key.clone(), bound.clone());
+        let (rt2, mds, key, nid, refusal) = (rt.clone(), mds.clone(), key.clone(), bound.clone(), refusal.clone());
         rt.spawn(async move {
             if let Err(e) = register_ost(&rt2, &ost, &mds, &key, &nid).await {
-                tracing::error!(
-                    target = ptlrpc::Service::target(&*ost),
-                    "the metadata server refused this target: {e}"
-                );
+                let identity = ost.store().identity();
+                let (target, cluster) = (identity.target(), identity.cluster);
+                refusal.tell(match e {
+                    FsError::Access => format!(
+                        "{target}: the metadata server at {mds} does not know our cluster key: check cluster.key_file on both sides"
+                    ),
+                    FsError::CrossDevice => format!(
+                        "{target}: its store belongs to cluster {cluster:016x}, the metadata server at {mds} to another: start it with its own metadata server (--mds), or format a new store"
+                    ),
+                    e => format!(
+                        "{target}: the metadata server at {mds} will not have it: {e}; its log tells why: another store has this index or name"
+                    ),
+                });
             }
         });
     }
-    Ok(OssRole { oss, server, nid: bound })
+    Ok(OssRole { oss, server, nid: bound, refusal })
 }
+
+/// How long a metadata server may be silent before that is told.
+const REGISTER_WAIT: Duration = Duration::from_secs(5);
 
 struct Nobody;
 impl Callbacks for Nobody {
@@ -135,6 +177,20 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
         ping_interval: Duration::from_secs(10),
     };
     let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
+    let mut told = false;
+    while let Err(e) = import.ready(REGISTER_WAIT).await {
+        if e != FsError::TimedOut {
+            import.close().await;
+            return Err(e);
+        }
+        if !std::mem::replace(&mut told, true) {
+            let why = import.failure().unwrap_or_else(|| "no answer".into());
+            tracing::warn!(
+                target = identity.target(),
+                "the metadata server at {mds} does not answer ({why}); waiting for it"
+            );
+        }
+    }
     let entry = OstEntry {
         ost: identity.ost,
         nid: nid.to_string().as_str().into(),

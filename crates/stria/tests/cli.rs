@@ -321,3 +321,42 @@ fn a_full_disk_at_the_start_is_an_error_that_names_it_and_leaves_nothing_half_ma
         }
     }
 }
+
+#[test]
+fn an_object_server_that_the_cluster_will_not_have_ends_with_the_reason() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = made(dir.path());
+    let other = dir.path().join("other");
+    good(&["mkfs", "--dir", text(&other), "--osts", "1"]);
+    let (code, said) = refusal(&["oss", "--dir", text(&at), "--ost", "0,5", "--mds", "127.0.0.1:1"]);
+    assert!(
+        code == libc::ENOENT && said.contains("has no OST 5: it has 1") && said.contains("--osts 6"),
+        "{code} {said}"
+    );
+    let key = dir.path().join("key");
+    std::fs::write(&key, "a secret of more than sixteen bytes").unwrap();
+    let with_key = format!("cluster.key_file={}", text(&key));
+    let mds = Daemon::start(&["mds", "--dir", text(&at), "--set", &with_key], &dir.path().join("log"));
+    let oss = |dir: &Path, more: &[&str]| {
+        let line = ["oss", "--dir", text(dir), "--ost", "0", "--mds", &mds.word];
+        refusal(&[&line[..], more].concat())
+    };
+    let (code, said) = oss(&other, &["--set", &with_key]);
+    assert!(code == libc::EXDEV && said.contains("stria-OST0000: its store belongs to cluster"), "{code} {said}");
+    assert!(said.contains(&mds.word) && said.contains("--mds"), "{said}");
+    let (code, said) = oss(&at, &[]);
+    assert!(code != 0 && said.contains("does not know our cluster key: check cluster.key_file"), "{code} {said}");
+}
+
+#[test]
+fn a_mount_without_a_metadata_server_names_the_address_what_was_tried_and_what_to_do() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().join("m");
+    std::fs::create_dir(&at).unwrap();
+    // A port that nobody listens on, for it was just given back.
+    let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
+    let (code, said) = refusal(&["mount", "--mds", &address, text(&at), "--set", "recovery.window_s=1"]);
+    assert!(code != 0 && said.contains(&format!("cannot join the cluster at tcp:{address}")), "{code} {said}");
+    assert!(said.contains("does not answer (Connection refused"), "what it waits for is told meanwhile: {said}");
+    assert!(said.contains("tried for 21s: start the metadata server, or give the address"), "{said}");
+}

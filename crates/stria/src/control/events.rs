@@ -25,6 +25,8 @@ pub enum Event {
     Ask(Ask),
     /// A signal came.
     Signal(i32),
+    /// The cluster will not have this server.
+    Refused(String),
     /// Nobody serves a mount any more: it was unmounted, or its session failed.
     Unmounted {
         /// Which of this process's mounts.

@@ -122,6 +122,7 @@ impl Mounts {
                         self.rt.spawn(let_go(self.rt.clone(), m.clone(), force));
                     }
                 }
+                Event::Refused(why) => tracing::error!("{why}"),
                 Event::Unmounted { place, failure } => {
                     let m = &self.all[place];
                     m.over.set(true);

@@ -80,8 +80,15 @@ fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config, se
     Ok(nid)
 }
 
-async fn until_told(rt: &Rt, events: &Events) {
-    while !matches!(events.next(rt).await, Event::Signal(_)) {}
+/// Waits for the end: by a signal, or because the cluster will not have this server.
+async fn until_told(rt: &Rt, events: &Events) -> Outcome {
+    loop {
+        match events.next(rt).await {
+            Event::Signal(_) => return Ok(()),
+            Event::Refused(why) => return Err(Failure::with_errno(why, libc::EXDEV)),
+            _ => {}
+        }
+    }
 }
 
 /// The verb `mds`.
@@ -103,7 +110,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         dir.note_running("mdt0", Some(&role.nid))?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
         announce::ready(&role.nid.to_string(), &text);
-        until_told(&rt, &events).await;
+        until_told(&rt, &events).await?;
         role.server.stop();
         let stopped = role.mds.stop().await;
         dir.note_stopped("mdt0");
@@ -141,6 +148,15 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     events.watch_signals();
     serve(&config, (0, list.len() as u64), async |rt| {
         let mut stores = Vec::new();
+        if let Some(missing) = list.iter().find(|o| !dir.ost(o.0).is_dir()) {
+            let (at, there, wanted) = (dir.path().display(), dir.osts_present(), missing.0 + 1);
+            let why = format!(
+                "{at} has no OST {}: it has {there} (0 to {}); 'stria mkfs --dir {at} --osts {wanted}' adds what is missing",
+                missing.0,
+                there.saturating_sub(1)
+            );
+            return Err(Failure::with_errno(why, libc::ENOENT));
+        }
         for ost in &list {
             stores.push(settings::store(&rt, &dir, ost.0, &config).await?);
         }
@@ -150,9 +166,15 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         settings::tune(&role.oss, &config)?;
         dir.note_running(&name, Some(&role.nid))?;
         announce::ready(&role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
-        until_told(&rt, &events).await;
+        let (refusal, sender) = (role.refusal.clone(), events.sender());
+        rt.spawn(async move {
+            // The event loop may have ended already.
+            let _ = sender.send(Event::Refused(refusal.wait().await));
+        });
+        let told = until_told(&rt, &events).await;
         let closed = role.oss.close().await;
         dir.note_stopped(&name);
+        told?;
         closed.map_err(|e| Failure::with_errno(format!("object store: {e}"), e.errno()))
     })
 }
