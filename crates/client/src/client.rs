@@ -41,6 +41,7 @@ pub struct Client {
     oscs: RefCell<Vec<Rc<Osc>>>,
     pub(crate) pages: Rc<PageCache>,
     pub(crate) calls: CallStats,
+    pub(crate) offsets: crate::offsets::Offsets,
     pub(crate) zeros: FrameRun,
     pub(crate) inodes: Table<Fid, Rc<Inode>>,
     objects: Table<ObjectId, Rc<Object>>,
@@ -60,6 +61,8 @@ pub struct Client {
     closing: Cell<bool>,
     looking_for_targets: Cell<bool>,
     losses: crate::losses::Losses,
+    pub(crate) jobs: crate::jobs::Jobs,
+    pub(crate) jobs_of_mdt: crate::jobs::Told,
     pub(crate) on_settings: RefCell<Option<SettingsHook>>,
 }
 
@@ -109,6 +112,7 @@ impl Client {
             oscs: RefCell::default(),
             pages,
             calls: CallStats::new(rt.wall()),
+            offsets: crate::offsets::Offsets::default(),
             zeros,
             inodes: RefCell::default(),
             objects: RefCell::default(),
@@ -125,9 +129,12 @@ impl Client {
             closing: Cell::new(false),
             looking_for_targets: Cell::new(false),
             losses: crate::losses::Losses::default(),
+            jobs: crate::jobs::Jobs::default(),
+            jobs_of_mdt: crate::jobs::Told::default(),
             on_settings: RefCell::new(None),
             config,
         });
+        client.set_job_rule(client.config.jobs.clone());
         client.connect(patience).await?;
         let me = Rc::downgrade(&client);
         rt.spawn(async move { keep_house(me).await });

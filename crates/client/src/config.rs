@@ -32,6 +32,8 @@ pub struct ClientConfig {
     pub readahead: readahead::Config,
     /// Unused locks kept per target. Default 50,000.
     pub locks_max: usize,
+    /// How callers are given job names.
+    pub jobs: crate::JobRule,
     /// Never update access times.
     pub noatime: bool,
 }
@@ -54,6 +56,7 @@ impl ClientConfig {
             readahead_policy: "parallel".into(),
             readahead: readahead::Config::default(),
             locks_max: 50_000,
+            jobs: crate::JobRule::default(),
             noatime: false,
         }
     }

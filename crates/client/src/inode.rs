@@ -85,6 +85,8 @@ pub struct Inode {
     /// Modified here since its last attribute fetch.
     pub(crate) mtime: Cell<WallTime>,
     pub(crate) atime: Cell<WallTime>,
+    /// Whose I/O it is: of the open that last read or wrote.
+    pub(crate) io_owner: Cell<crate::jobs::Doer>,
     /// Grows with every failed write-back; with the last failure.
     errors: Cell<(u64, Option<FsError>)>,
     /// What a kernel in front keeps of it.
@@ -115,6 +117,7 @@ impl Inode {
             unnamed: Cell::new(false),
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),
+            io_owner: Cell::default(),
             errors: Cell::new((0, None)),
             front: Front::default(),
             children: RefCell::new(None),

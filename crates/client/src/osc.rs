@@ -40,6 +40,7 @@ pub struct Osc {
     changed: Event,
     stats: RpcStats,
     last_unsynced: Cell<Transno>,
+    jobs_told: crate::jobs::Told,
 }
 
 impl Osc {
@@ -63,6 +64,7 @@ impl Osc {
             changed: Event::new(),
             stats: RpcStats::new(now),
             last_unsynced: Cell::new(Transno(0)),
+            jobs_told: crate::jobs::Told::default(),
         })
     }
     pub(crate) fn attach(self: &Rc<Self>, import: Rc<Import>) {
@@ -89,6 +91,19 @@ impl Osc {
     #[must_use]
     pub fn lock_count(&self) -> usize {
         self.locks.cache().len()
+    }
+    pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
+        &self.jobs_told
+    }
+    /// Whose I/O of an object is under way, and tells the OST what the job is called.
+    fn owner_of(&self, object: &Object, import: &Import) -> wire::ost::IoOwner {
+        let doer = object.inode.borrow().upgrade().map(|i| i.io_owner.get()).unwrap_or_default();
+        if doer.job != 0
+            && let Some(client) = self.client.upgrade()
+        {
+            client.job_seen(import, &self.jobs_told);
+        }
+        doer.owner()
     }
     /// Traffic so far.
     #[must_use]

@@ -60,6 +60,7 @@ impl Client {
         }
         let extent = Extent::new(offset, offset.saturating_add(len as u64).min(FILE_BYTES_MAX));
         self.note_access(inode);
+        inode.io_owner.set(file.doer());
         let started = self.rt.now();
         let result = self.read_locked(file, &s, extent, pages).await;
         if let Ok(bulk) = &result {

@@ -80,6 +80,7 @@ impl Client {
         let started = self.rt.now();
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
         file.dirty.set(true);
+        inode.io_owner.set(file.doer());
         let mark = inode.error_mark();
         for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
             let from = (piece.file.start - offset) as usize;

@@ -50,6 +50,7 @@ impl Mds {
         let (total, free) = self.store.space();
         let inodes = self.store.inodes();
         add(format!("mdt.{t}.md_stats"), self.stats.text(self.rt.wall()), true);
+        add(format!("mdt.{t}.job_stats"), self.stats.jobs_text(), true);
         for e in self.exports.borrow().values() {
             add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
         }
@@ -100,11 +101,15 @@ impl Mds {
 
     /// Sets one parameter; the error is a sentence.
     async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), String> {
-        if path.ends_with(".md_stats") {
+        if path.ends_with(".md_stats") || path.ends_with(".job_stats") {
             if !matches!(value, "0" | "clear") {
                 return Err(format!("'{value}' cannot be written here: write 0 or clear, which resets it"));
             }
-            self.stats.clear(self.rt.wall());
+            if path.ends_with(".job_stats") {
+                self.stats.clear_jobs();
+            } else {
+                self.stats.clear(self.rt.wall());
+            }
             return Ok(());
         }
         if path.ends_with(".evict_client") {

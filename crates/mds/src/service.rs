@@ -95,6 +95,11 @@ impl Mds {
                 let q: RegisterRequest = wire::decode(body).map_err(FsError::from)?;
                 self.register(&q).await.map(|()| Outcome::plain(&self.map.reply()))
             }
+            Op::Jobs => {
+                let q: wire::connect::JobsRequest = wire::decode(body).map_err(FsError::from)?;
+                self.stats.tell_jobs(&q.names);
+                Ok(Outcome::plain(&()))
+            }
             Op::Params => {
                 let q: ParamsRequest = wire::decode(body).map_err(FsError::from)?;
                 let answer = match q.lasting {
@@ -227,7 +232,7 @@ impl Mds {
     /// A client is written to the store before the first answer that it may have to replay. Those who only ask for the
     /// cluster map or register a target are not waited for after a restart.
     pub(crate) async fn remember_client(&self, client: ClientId, op: Op) -> Result<(), FsError> {
-        let passing = matches!(op, Op::Ping | Op::Config | Op::Register | Op::Params | Op::MdtStatfs);
+        let passing = matches!(op, Op::Ping | Op::Config | Op::Register | Op::Params | Op::Jobs | Op::MdtStatfs);
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
@@ -250,7 +255,11 @@ impl Mds {
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };
-        self.stats.count(op, self.rt.now().since(started));
+        let took = self.rt.now().since(started);
+        self.stats.count(op, took);
+        if let Some(job) = job_of(op, &request.body) {
+            self.stats.count_for(job, op, took, self.rt.wall());
+        }
         match result {
             Ok(o) if o.remember => request.reply_transno(o.transno, Ok(o.body)),
             Ok(o) => request.reply(Ok(&Raw(o.body))),
@@ -317,6 +326,29 @@ impl Encode for Raw {
 
 fn value(_: &Rc<Mds>, value: Vec<u8>) -> Result<BytesReply, FsError> {
     Ok(BytesReply { value: Bytes(value) })
+}
+
+/// The job that a request with a caller is of.
+fn job_of(op: Op, body: &[u8]) -> Option<u64> {
+    let called = matches!(
+        op,
+        Op::MdtLookup
+            | Op::MdtGetattr
+            | Op::MdtOpen
+            | Op::MdtCreate
+            | Op::MdtUnlink
+            | Op::MdtRename
+            | Op::MdtLink
+            | Op::MdtSetattr
+            | Op::MdtReaddir
+            | Op::MdtReadlink
+            | Op::MdtGetxattr
+            | Op::MdtSetxattr
+            | Op::MdtListxattr
+            | Op::MdtSwapLayouts
+    );
+    let caller: wire::mdt::Called = wire::decode(if called { body } else { &[] }).ok()?;
+    Some(caller.cred.job).filter(|job| *job != 0)
 }
 
 impl Service for Mds {

@@ -3,24 +3,69 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 
 use types::stats::{self, Samples};
-use types::{Duration, WallTime};
+use types::{Duration, JobNames, WallTime};
 use wire::Op;
 
 /// See the module's head.
 pub struct Stats {
     start: RefCell<WallTime>,
     rows: RefCell<BTreeMap<Op, Samples>>,
+    jobs: RefCell<BTreeMap<u64, Job>>,
+    names: RefCell<JobNames>,
 }
+
+/// What one job asked for.
+#[derive(Default)]
+struct Job {
+    rows: BTreeMap<Op, Samples>,
+    last: WallTime,
+}
+
+/// Jobs that are counted apart at most; further ones share the last place.
+const JOBS_MAX: usize = 4096;
 
 impl Stats {
     /// Nothing counted yet.
     #[must_use]
     pub fn new(now: WallTime) -> Stats {
-        Stats { start: RefCell::new(now), rows: RefCell::default() }
+        Stats {
+            start: RefCell::new(now),
+            rows: RefCell::default(),
+            jobs: RefCell::default(),
+            names: RefCell::default(),
+        }
     }
     /// Counts one request that took so long.
     pub fn count(&self, op: Op, took: Duration) {
         self.rows.borrow_mut().entry(op).or_default().add_time(took);
+    }
+    /// Counts it for a job, too.
+    pub fn count_for(&self, job: u64, op: Op, took: Duration, now: WallTime) {
+        let jobs = &mut *self.jobs.borrow_mut();
+        let full = jobs.len() >= JOBS_MAX && !jobs.contains_key(&job);
+        let entry = jobs.entry(if full { u64::MAX } else { job }).or_default();
+        entry.last = now;
+        entry.rows.entry(op).or_default().add_time(took);
+    }
+    /// Takes in what jobs are called.
+    pub fn tell_jobs(&self, names: &[wire::Bytes]) {
+        names.iter().for_each(|n| self.names.borrow_mut().tell(n));
+    }
+    /// `job_stats`: operations and their times by job.
+    #[must_use]
+    pub fn jobs_text(&self) -> String {
+        let mut out = String::from("job_stats:\n");
+        for (id, job) in &*self.jobs.borrow() {
+            stats::job_head(&mut out, &self.names.borrow().show(*id), job.last);
+            for (op, samples) in &job.rows {
+                samples.yaml(&mut out, name_of(*op), "usecs");
+            }
+        }
+        out
+    }
+    /// Starts counting jobs anew.
+    pub fn clear_jobs(&self) {
+        self.jobs.borrow_mut().clear();
     }
     /// More operations of a kind, carried out in one request with another that [`Stats::count`] counts.
     pub fn further(&self, op: Op, count: usize) {
@@ -91,6 +136,13 @@ mod tests {
         assert_eq!(lines[0], "snapshot_time             3.500000000 secs.nsecs");
         assert_eq!(lines[2], "elapsed_time              2.500000000 secs.nsecs");
         assert_eq!(lines[3], "getattr                   2 samples [usecs] 3 5 8 34");
+        s.count_for(types::job_id(b"cp.0"), Op::MdtOpen, Duration::from_micros(7), WallTime(2_000_000_000));
+        s.tell_jobs(&["cp.0".into(), "other".into()]);
+        let jobs = s.jobs_text();
+        assert!(jobs.starts_with("job_stats:\n- job_id:          cp.0\n  snapshot_time:   2\n  open: "), "{jobs}");
+        assert!(jobs.contains("samples:           1, unit: usecs, min:        7") && !jobs.contains("other"), "{jobs}");
+        s.clear_jobs();
+        assert_eq!(s.jobs_text(), "job_stats:\n");
         s.clear(WallTime(4));
         assert_eq!(s.requests(Op::MdtGetattr), 0);
     }

@@ -39,12 +39,12 @@ impl Callers {
     pub(crate) fn cred(&self, uid: u32, gid: u32, pid: u32) -> Cred {
         let squashed = self.squash.all.or(self.squash.root.filter(|_| uid == 0));
         if let Some((uid, gid)) = squashed {
-            return Cred { uid, gid, groups: Vec::new(), caps: 0 };
+            return Cred { uid, gid, groups: Vec::new(), caps: 0, job: 0 };
         }
         if uid == 0 {
-            return Cred { uid, gid, groups: Vec::new(), caps: 3 };
+            return Cred { uid, gid, groups: Vec::new(), caps: 3, job: 0 };
         }
-        Cred { uid, gid, groups: self.groups(uid, pid), caps: 0 }
+        Cred { uid, gid, groups: self.groups(uid, pid), caps: 0, job: 0 }
     }
     fn groups(&self, uid: u32, pid: u32) -> Vec<u32> {
         if pid == 0 {

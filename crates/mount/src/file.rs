@@ -61,6 +61,7 @@ impl StriaFs {
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
                 let (offset, len) = (arg.offset, arg.size as usize);
+                self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
                 let result = if paged {
                     self.client.read_pages(&file, offset, len).await
                 } else {
@@ -86,6 +87,7 @@ impl StriaFs {
                     }
                     return req.into_reply().write(arg.size);
                 }
+                self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
                 let result = self.write(&file, &arg, data).await;
                 match result {
                     Ok(()) => req.into_reply().write(arg.size),

@@ -5,6 +5,7 @@ mod convert;
 mod cred;
 mod dir;
 mod file;
+mod job;
 mod kernel;
 mod name;
 
@@ -21,6 +22,7 @@ use wire::mdt::Cred;
 pub struct StriaFs {
     client: Rc<Client>,
     callers: cred::Callers,
+    jobs: job::JobsOfCallers,
     /// Names may be cached: the kernel can be told to ask again without taking directory locks.
     names_cacheable: bool,
     dirs: dir::Dirs,
@@ -56,6 +58,7 @@ impl StriaFs {
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
+            jobs: job::JobsOfCallers::default(),
             names_cacheable: session.negotiated().minor >= 44,
             dirs: dir::Dirs::default(),
             mapped: file::MappedWrites::default(),
@@ -64,7 +67,8 @@ impl StriaFs {
         })
     }
     fn cred(&self, req: &Request<'_>) -> Cred {
-        self.callers.cred(req.uid(), req.gid(), req.pid())
+        let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid());
+        Cred { job, ..self.callers.cred(req.uid(), req.gid(), req.pid()) }
     }
 }
 

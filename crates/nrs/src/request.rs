@@ -59,14 +59,10 @@ impl IoOp {
 pub struct JobId(pub u64);
 
 impl JobId {
-    /// The id of a job name (FNV-1a, 64 bits); the empty name is [`JobId::default`].
+    /// The id of a job name ([`types::job_id`]); the empty name is [`JobId::default`].
     #[must_use]
     pub fn of(name: &str) -> JobId {
-        if name.is_empty() {
-            return JobId(0);
-        }
-        let hash = |h: u64, b: u8| (h ^ u64::from(b)).wrapping_mul(0x100_0000_01b3);
-        JobId(name.bytes().fold(0xcbf2_9ce4_8422_2325, hash).max(1))
+        JobId(types::job_id(name.as_bytes()))
     }
 }
 impl fmt::Display for JobId {

@@ -109,7 +109,7 @@ impl Ost {
         vec![
             row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(reset),
             row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
-            row(at("job_stats"), |o| o.stats.borrow().jobs_text(o.rt.wall())).settable(reset),
+            row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
             row(at("grants"), |o| {
                 let mut text = String::new();

@@ -3,8 +3,8 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
 use types::stats::{self, Histogram, Samples, Scale};
-use types::{Duration, Extent, WallTime};
-use wire::Op;
+use types::{Duration, Extent, JobNames, WallTime};
+use wire::{Bytes, Op};
 
 use crate::store::DiskStats;
 
@@ -48,6 +48,7 @@ pub(crate) struct OstStats {
     ops: BTreeMap<&'static str, u64>,
     brw: [Brw; 2],
     jobs: BTreeMap<u64, Job>,
+    names: JobNames,
     pub punches: u64,
     pub syncs: u64,
     pub destroyed: u64,
@@ -62,28 +63,40 @@ impl OstStats {
         *self.ops.entry(op.name()).or_default() += 1;
     }
 
-    fn job(&mut self, job: u64) -> &mut Job {
+    /// Counts for a job, if it is one.
+    fn of_job(&mut self, (job, now): (u64, WallTime), count: impl FnOnce(&mut Job)) {
+        if job == 0 {
+            return;
+        }
         let full = self.jobs.len() >= JOBS_MAX && !self.jobs.contains_key(&job);
-        self.jobs.entry(if full { u64::MAX } else { job }).or_default()
+        let entry = self.jobs.entry(if full { u64::MAX } else { job }).or_default();
+        entry.last = now;
+        count(entry);
     }
 
-    pub fn on_read(&mut self, job: u64, extents: &[Extent], bytes: u64, took: Duration) {
+    /// Takes in what jobs are called.
+    pub fn tell_jobs(&mut self, names: &[Bytes]) {
+        names.iter().for_each(|n| self.names.tell(n));
+    }
+
+    pub fn on_read(&mut self, job: (u64, WallTime), extents: &[Extent], bytes: u64, took: Duration) {
         self.read_bytes.add(bytes);
         self.read_us.add_time(took);
-        self.job(job).read.add(bytes);
+        self.of_job(job, |j| j.read.add(bytes));
         self.brw[0].done(extents, bytes);
     }
 
-    pub fn on_write(&mut self, job: u64, extents: &[Extent], bytes: u64, took: Duration) {
+    pub fn on_write(&mut self, job: (u64, WallTime), extents: &[Extent], bytes: u64, took: Duration) {
         self.write_bytes.add(bytes);
         self.write_us.add_time(took);
-        self.job(job).write.add(bytes);
+        self.of_job(job, |j| j.write.add(bytes));
         self.brw[1].done(extents, bytes);
     }
 
     /// Everything starts at zero again.
     pub fn reset(&mut self, now: WallTime) {
-        *self = OstStats { started: Some(now), ..OstStats::default() };
+        let names = std::mem::take(&mut self.names);
+        *self = OstStats { started: Some(now), names, ..OstStats::default() };
     }
 
     fn head(&mut self, now: WallTime) -> String {
@@ -120,12 +133,11 @@ impl OstStats {
         out
     }
 
-    /// `obdfilter.*.job_stats`. Jobs are known by their hash.
-    pub fn jobs_text(&self, now: WallTime) -> String {
+    /// `obdfilter.*.job_stats`, by the names that clients told; jobs without one are shown by their number.
+    pub fn jobs_text(&self) -> String {
         let mut out = String::from("job_stats:\n");
         for (id, job) in &self.jobs {
-            let _ = writeln!(out, "- job_id:          {id:016x}");
-            let _ = writeln!(out, "  snapshot_time:   {}", job.last.secs().max(now.secs()));
+            stats::job_head(&mut out, &self.names.show(*id), job.last);
             job.read.yaml(&mut out, "read_bytes", "bytes");
             job.write.yaml(&mut out, "write_bytes", "bytes");
         }
@@ -155,9 +167,19 @@ mod tests {
     #[test]
     fn the_statistics_text_has_the_lines_that_exporters_parse() {
         let mut s = OstStats::default();
-        s.on_read(7, &[Extent::new(0, 4096)], 4096, Duration::from_micros(20));
-        s.on_read(7, &[Extent::new(0, 4096), Extent::new(40960, 45056)], 8192, Duration::from_micros(30));
-        s.on_write(9, &[Extent::new(0, 1 << 20)], 1 << 20, Duration::from_millis(3));
+        s.on_read((7, WallTime(2_000_000_000)), &[Extent::new(0, 4096)], 4096, Duration::from_micros(20));
+        s.on_read(
+            (7, WallTime(2_000_000_000)),
+            &[Extent::new(0, 4096), Extent::new(40960, 45056)],
+            8192,
+            Duration::from_micros(30),
+        );
+        s.on_write(
+            (types::job_id(b"dd.0"), WallTime(3_000_000_000)),
+            &[Extent::new(0, 1 << 20)],
+            1 << 20,
+            Duration::from_millis(3),
+        );
         let now = WallTime(5_000_000_007);
         let text = s.text(now);
         assert!(text.starts_with("snapshot_time             5.000000007 secs.nsecs\n"), "{text}");
@@ -174,7 +196,11 @@ mod tests {
         assert_eq!(rows("disk fragmented I/Os").count(), 1, "{brw}");
         let without = s.brw_text(now, None);
         assert!(without.contains("disk I/Os in flight") && without.contains("disk I/O size"), "{without}");
-        assert!(s.jobs_text(now).contains("- job_id:          0000000000000007\n"));
+        s.on_write((0, now), &[Extent::new(0, 1)], 1, Duration::ZERO);
+        s.tell_jobs(&["dd.0".into()]);
+        let jobs = s.jobs_text();
+        assert!(jobs.contains("- job_id:          0000000000000007\n  snapshot_time:   2\n"), "{jobs}");
+        assert!(jobs.contains("- job_id:          dd.0\n") && jobs.matches("job_id").count() == 2, "{jobs}");
         s.reset(now);
         assert!(!s.text(now).contains("read_bytes"));
     }

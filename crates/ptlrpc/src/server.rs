@@ -71,7 +71,7 @@ pub trait Service: 'static {
     }
     /// Whether a request may be carried out while recovery still waits for clients.
     fn allowed_in_recovery(&self, op: Op) -> bool {
-        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register)
+        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register | Op::Jobs)
     }
 }
 

@@ -47,6 +47,11 @@ impl Samples {
     }
 }
 
+/// The first lines of a job's YAML: its name and when it last did something.
+pub fn job_head(out: &mut String, name: &str, last: WallTime) {
+    let _ = writeln!(out, "- job_id:          {name}\n  snapshot_time:   {}", last.secs());
+}
+
 const BUCKETS: usize = 32;
 
 /// What the buckets of a [`Histogram`] hold.

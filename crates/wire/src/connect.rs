@@ -132,6 +132,11 @@ message! {
         /// Why a value was refused, naming parameter and value; empty: it was not. What is listed was set before.
         error: Bytes,
     }
+    /// `Jobs` request.
+    JobsRequest {
+        /// Names of jobs, at most [`types::JOB_NAME_BYTES_MAX`] bytes each; their numbers are [`types::job_id`] of them.
+        names: Vec<Bytes>,
+    }
     /// Identity of a client inside callbacks and reports.
     ClientRef {
         /// Id.

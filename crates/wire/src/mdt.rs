@@ -96,6 +96,13 @@ message! {
         groups: Vec<u32>,
         /// Bit 0: the caller has CAP_DAC_OVERRIDE and the like (root); bit 1: CAP_FSETID.
         caps: u32,
+        /// Number of the job ([`types::job_id`]); 0: none.
+        job: u64,
+    }
+    /// The beginning of every request that has a caller.
+    Called {
+        /// Caller.
+        cred: Cred,
     }
     /// An inode as programs see it.
     Attr {

@@ -34,6 +34,8 @@ ops! {
     Register = 6,
     /// Reads or writes parameters of a server (`get_param`, `set_param`).
     Params = 7,
+    /// What jobs are called whose numbers requests carry.
+    Jobs = 8,
 
     /// Name to attributes.
     MdtLookup = 16,

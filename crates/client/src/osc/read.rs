@@ -47,6 +47,7 @@ impl Osc {
             extents: vec![extent],
             lock,
             enqueue,
+            owner: self.owner_of(object, &import),
             request_bytes: access.request_bytes,
             readahead: access.readahead,
             ..wo::ReadRequest::default()

@@ -139,9 +139,11 @@ impl Osc {
     }
 
     async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
+        let owner = self.owner_of(object, &*self.import()?);
         let request = wo::WriteRequest {
             object: object.id,
             lock,
+            owner,
             mtime: object.mtime.get(),
             grant_used: out.pages.len() as u64 * PAGE,
             grant_wanted: self.dirty_max.get() * 2,
@@ -195,10 +197,12 @@ impl Osc {
     ) -> Result<(), FsError> {
         let step = self.rpc_pages.get() * FRAME_BYTES;
         let mut done = 0;
+        let owner = self.owner_of(object, &*self.import()?);
         while done < data.len() {
             let len = step.min(data.len() - done);
             let request = wo::WriteRequest {
                 object: object.id,
+                owner: owner.clone(),
                 extents: vec![Extent::at(at + done as u64, len as u64)],
                 lock,
                 mtime: object.mtime.get(),

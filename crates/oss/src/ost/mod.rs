@@ -150,6 +150,7 @@ impl Ost {
             Op::LockEnqueue => self.lock_enqueue(request).await,
             Op::LockCancel => self.lock_cancel(request),
             Op::Params => self.params(request),
+            Op::Jobs => self.jobs(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
     }
@@ -165,6 +166,12 @@ impl Ost {
 
     fn lock_cancel(&self, request: Request) {
         let reply = request.decode().map(|ask| self.locks.cancel(request.client(), &ask));
+        answer(request, &reply);
+    }
+
+    fn jobs(&self, request: Request) {
+        let reply =
+            request.decode().map(|ask: wire::connect::JobsRequest| self.stats.borrow_mut().tell_jobs(&ask.names));
         answer(request, &reply);
     }
 
@@ -288,7 +295,7 @@ impl Service for Ost {
         self.config.borrow().credits
     }
     fn allowed_in_recovery(&self, op: Op) -> bool {
-        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs];
+        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs, Op::Jobs];
         always.contains(&op)
     }
 }

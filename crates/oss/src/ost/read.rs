@@ -83,7 +83,7 @@ impl Ost {
         drop(permit);
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
-        stats.on_read(ask.owner.job, extents, bulk.len() as u64, self.rt.now().since(started));
+        stats.on_read((ask.owner.job, self.rt.wall()), extents, bulk.len() as u64, self.rt.now().since(started));
         Ok(Answer { body: ReadReply { lens, lvb: lvb_of(&attr), enqueue: None }, bulk, crc })
     }
 

@@ -142,7 +142,7 @@ impl Ost {
         }
         let grant = self.more_grant(client, ask.grant_wanted);
         let mut stats = self.stats.borrow_mut();
-        stats.on_write(ask.owner.job, &extents, bytes, self.rt.now().since(started));
+        stats.on_write((ask.owner.job, self.rt.wall()), &extents, bytes, self.rt.now().since(started));
         Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr) }))
     }
 

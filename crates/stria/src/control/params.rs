@@ -186,6 +186,9 @@ impl Shard {
     }
 
     fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
+        let (_, rule) = self.client.job_rule();
+        add("jobid_var".into(), rule.var.clone(), true);
+        add("jobid_name".into(), rule.name.clone(), true);
         let llite = format!("llite.{}", self.instance());
         let (_, _, used, limit, policy) = self.client.cache_figures();
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
@@ -213,6 +216,7 @@ impl Shard {
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         add(format!("{llite}.stats"), self.client.stats_text(), true);
         add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
+        add(format!("{llite}.offset_stats"), self.client.offset_stats_text(), true);
         for osc in self.client.oscs() {
             let name = self.osc_name(&osc);
             let (dirty, grant) = osc.dirty_and_grant();
@@ -235,6 +239,11 @@ impl Shard {
     /// Sets one of the client's own parameters; `None` when the name is not the client's.
     fn set_own(&self, name: &str, text: &str) -> Option<Result<(), String>> {
         let text = text.trim();
+        match name {
+            "jobid_var" => return Some(self.client.set_job_var(text)),
+            "jobid_name" => return Some(self.client.set_job_name(text)),
+            _ => {}
+        }
         let (node, key) = name.rsplit_once('.')?;
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
@@ -243,6 +252,10 @@ impl Shard {
                 key if cache_key(key).is_some() => self.client.set_cache_key(cache_key(key)?, text),
                 "readahead_record" => self.client.set_readahead_record(text),
                 "stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
+                "offset_stats" => {
+                    self.client.set_offset_stats(text);
+                    Ok(())
+                }
                 "lost_files" if matches!(text, "0" | "clear") => {
                     self.client.losses().clear();
                     Ok(())
