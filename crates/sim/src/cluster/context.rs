@@ -197,7 +197,6 @@ impl Context {
         }
     }
     fn dead_identities(&self, client: usize) -> Vec<types::ClientId> {
-        let runs = self.cluster.client(client).is_some();
-        self.cluster.identities(client, runs)
+        self.cluster.identities(client, self.cluster.lives(client))
     }
 }

@@ -322,6 +322,12 @@ impl Cluster {
         all
     }
 
+    /// Whether a client's latest process lives, be it that it still joins.
+    #[must_use]
+    pub fn lives(&self, index: usize) -> bool {
+        self.clients[index].rt.borrow().is_some()
+    }
+
     /// The servers' targets; those of a server that does not run are missing.
     fn targets(&self) -> Vec<(Rc<Server>, String)> {
         let of = |n: &Rc<Node>| match &*n.running.borrow() {
