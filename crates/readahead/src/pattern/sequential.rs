@@ -1,8 +1,10 @@
 //! Sequential: each read starts where the last one ended.
 //!
 //! Two refinements. A reader that jumped is expected to read as much as before its jump and no more, until it does: that
-//! keeps readahead out of the gaps of a stride before the stride is known. And an established run survives reads that
-//! arrive slightly out of order, as those of several threads do.
+//! keeps readahead out of the gaps of a stride before the stride is known. If it reads on, it is expected to read as much
+//! as in the last run of several reads, until it reads more than that: between records that are read piece by piece there
+//! may be small reads elsewhere. And an established run survives reads that arrive slightly out of order, as those of
+//! several threads do.
 use types::Extent;
 
 use super::Pattern;
@@ -15,6 +17,8 @@ pub struct Sequential {
     reads: u32,
     /// Nothing is foretold beyond this.
     expected_end: u64,
+    /// Length of the last run of several reads.
+    record: u64,
     assumed: bool,
 }
 
@@ -27,7 +31,7 @@ const LATE_READS: u64 = 16;
 
 impl Default for Sequential {
     fn default() -> Self {
-        Sequential { run: Extent::EMPTY, reads: 0, expected_end: u64::MAX, assumed: false }
+        Sequential { run: Extent::EMPTY, reads: 0, expected_end: u64::MAX, record: 0, assumed: false }
     }
 }
 
@@ -36,7 +40,8 @@ impl Sequential {
         self.reads = self.reads.saturating_add(1);
         self.run.end = self.run.end.max(end);
         if self.run.end > self.expected_end {
-            self.expected_end = u64::MAX;
+            let record_end = self.run.start.saturating_add(self.record);
+            self.expected_end = if self.run.end < record_end { record_end } else { u64::MAX };
         }
     }
     fn tolerates(&self, read: Extent) -> bool {
@@ -64,6 +69,9 @@ impl Pattern for Sequential {
             return self.reads >= 2 || self.run.start == 0;
         }
         let last_run = self.run.len();
+        if self.reads > 1 {
+            self.record = last_run;
+        }
         self.expected_end = if last_run > 0 { read.start.saturating_add(last_run) } else { u64::MAX };
         self.run = read;
         self.reads = 1;
@@ -107,6 +115,25 @@ mod tests {
         }
         let last = Extent::at((1 << 30) + (4 << 16), 1 << 16);
         assert_eq!(s.next(last, 1 << 20), Some(Extent::at(last.end, 1 << 20)), "it read on: no bound any more");
+    }
+
+    #[test]
+    fn small_reads_between_records_do_not_hide_how_long_records_are() {
+        let (mib, mut s) = (1 << 20, Sequential::default());
+        let mut record = |s: &mut Sequential, start: u64, reads: u64| {
+            (0..reads).map(|i| s.observe(Extent::at(start + i * mib, mib))).for_each(drop);
+            s.next(Extent::at(start + (reads - 1) * mib, mib), 64 * mib)
+        };
+        record(&mut s, 1 << 30, 8);
+        for k in 2..5 {
+            s.observe(Extent::at(4096, 4096));
+            let start = k << 30;
+            assert_eq!(record(&mut s, start, 3), Some(Extent::new(start + 3 * mib, start + 8 * mib)));
+            (3..8).map(|i| s.observe(Extent::at(start + i * mib, mib))).for_each(drop);
+        }
+        s.observe(Extent::at(4096, 4096));
+        let longer = record(&mut s, 9 << 30, 9);
+        assert_eq!(longer, Some(Extent::at((9 << 30) + 9 * mib, 64 * mib)), "longer than the last: no bound any more");
     }
 
     #[test]
