@@ -66,10 +66,10 @@ impl Client {
         let inode = &file.inode;
         let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
-        let (mut appending, mut _turn) = (Vec::new(), None);
+        let (mut appending, mut turn) = (Vec::new(), None);
         let offset = if file.flags() & O_APPEND != 0 {
-            _turn = AppendTurn::take(&s).await;
-            appending = self.lock_all(&s).await?;
+            turn = AppendTurn::take(&s).await;
+            appending = self.ready_to_append(&s, inode, data.is_empty()).await?;
             inode.known_size()
         } else {
             offset
@@ -82,18 +82,29 @@ impl Client {
         file.dirty.set(true);
         inode.io_owner.set(file.doer());
         let mark = inode.error_mark();
+        let mut through = Vec::new();
         for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
             let from = (piece.file.start - offset) as usize;
             let part = &data[from..from + piece.file.len() as usize];
-            // An append writes under the locks it holds: it must not wait for others meanwhile.
-            let held = appending.get(usize::from(piece.stripe.0));
-            if file.flags() & O_DIRECT != 0 {
-                self.write_uncached(&s, piece, part, held).await?;
-            } else {
-                self.write_piece(&s, piece, part, held, data.len() as u64).await?;
+            let direct = file.flags() & O_DIRECT != 0;
+            // An append writes under the locks it holds: it must not wait for others, or for servers, meanwhile. So it
+            // goes into the cache, and out of it when the locks are let go.
+            let Some(held) = appending.get(usize::from(piece.stripe.0)) else {
+                if direct {
+                    self.write_uncached(&s, piece, part).await?;
+                } else if self.write_piece(&s, piece, part, None, data.len() as u64).await? {
+                    self.write_through(&s, piece).await;
+                }
+                continue;
+            };
+            if self.write_piece(&s, piece, part, Some(held), data.len() as u64).await? || direct {
+                through.push(piece);
             }
         }
-        drop(appending);
+        drop((appending, turn));
+        for piece in through {
+            self.write_through(&s, piece).await;
+        }
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
         if file.flags() & O_DSYNC != 0 {
             self.fsync(file, true).await?;
@@ -132,8 +143,10 @@ impl Client {
             }
             for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
                 let from = (piece.file.start - offset) as usize;
-                self.write_piece(&s, piece, &data[from..from + piece.file.len() as usize], None, piece.file.len())
-                    .await?;
+                let part = &data[from..from + piece.file.len() as usize];
+                if self.write_piece(&s, piece, part, None, piece.file.len()).await? {
+                    self.write_through(&s, piece).await;
+                }
             }
             Ok(())
         }
@@ -173,6 +186,39 @@ impl Client {
         Ok(held)
     }
 
+    /// As [`Client::lock_all`], with what an append needs of the file's last page in the cache: with the locks it may wait
+    /// for no server, which may be away for longer than another one's patience. While the page is waited for, its own
+    /// object's lock is kept only; then all begins anew, since others may have written meanwhile.
+    async fn ready_to_append(&self, s: &Striping, inode: &Inode, is_empty: bool) -> Result<Vec<Held>, FsError> {
+        loop {
+            let mut held = self.lock_all(s).await?;
+            let size = inode.known_size();
+            if is_empty || size.is_multiple_of(PAGE) {
+                return Ok(held);
+            }
+            let Some(last) = s.layout.geometry().pieces(Extent::new(size, size + 1))?.next() else { return Ok(held) };
+            let (stripe, page) = (usize::from(last.stripe.0), last.object.start / PAGE);
+            let object = &s.objects[stripe];
+            let (osc, own) = (self.osc(object.ost), held.swap_remove(stripe));
+            let access = PageAccess::of_request(0, 1, s.layout.geometry().stripe_size()).written();
+            let mut load = pin!(osc.load(object, page, page + 1, own.handle(), access));
+            match self.rt.timeout(HOLD_MAX, load.as_mut()).await {
+                Some(loaded) => {
+                    loaded?;
+                    // Where it was.
+                    held.push(own);
+                    let last = held.len() - 1;
+                    held.swap(stripe, last);
+                    return Ok(held);
+                }
+                None => {
+                    held.clear();
+                    load.await?;
+                }
+            }
+        }
+    }
+
     /// The write lock of a piece: the one at hand, one that is cached, or a new one.
     async fn lock_for_write<'a>(
         &self,
@@ -192,6 +238,8 @@ impl Client {
         held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 
+    /// Writes a piece into the cache. Answers whether it has to be written out now ([`Client::write_through`]): there is no
+    /// grant for it.
     async fn write_piece(
         &self,
         s: &Striping,
@@ -199,7 +247,7 @@ impl Client {
         data: &[u8],
         held: Option<&Held>,
         request: u64,
-    ) -> Result<(), FsError> {
+    ) -> Result<bool, FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
         if held.is_none() {
@@ -239,23 +287,19 @@ impl Client {
             }
         }
         osc.note_dirty(object);
-        if write_through {
-            osc.flush(object, piece.object, false).await;
-        }
-        Ok(())
+        Ok(write_through)
     }
 
-    async fn write_uncached(
-        &self,
-        s: &Striping,
-        piece: Piece,
-        data: &[u8],
-        held: Option<&Held>,
-    ) -> Result<(), FsError> {
+    async fn write_through(&self, s: &Striping, piece: Piece) {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        self.osc(object.ost).flush(object, piece.object, false).await;
+    }
+
+    async fn write_uncached(&self, s: &Striping, piece: Piece, data: &[u8]) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osc(object.ost);
         let wide = piece.object.align_out(PAGE);
-        let lock = self.lock_for_write(&osc, object, wide, held).await?;
+        let lock = self.lock_for_write(&osc, object, wide, None).await?;
         osc.flush(object, wide, false).await;
         osc.discard(object, wide, false);
         object.mtime.set(object.mtime.get().max(self.rt.wall()));

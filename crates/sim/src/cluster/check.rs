@@ -32,7 +32,7 @@ pub async fn check_stores(context: &Rc<Context>) {
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
     for (i, oss) in cluster.osses.iter().enumerate() {
         let rt = oss.host.boot();
-        match open_ost(&rt).await {
+        match open_ost(&rt, types::MIB).await {
             Ok(store) => check_ost(context, i, &store, &owned, &mut missing).await,
             Err(e) => context.complain(format!("the store of OST {i}: {e}")),
         }

@@ -10,6 +10,8 @@ pub struct ClusterConfig {
     pub osts: usize,
     /// Bytes of each OST.
     pub ost_bytes: u64,
+    /// Bytes that each OST sets aside ahead of what is written: what it may grant. With little of it, clients write through.
+    pub ost_reserve_bytes: u64,
     /// Page cache of each client.
     pub client_cache_bytes: u64,
     /// Page cache of each OST.
@@ -34,6 +36,7 @@ impl Default for ClusterConfig {
             clients: 2,
             osts: 2,
             ost_bytes: 1 << 30,
+            ost_reserve_bytes: MIB,
             client_cache_bytes: 4 * MIB,
             ost_cache_bytes: 2 * MIB,
             nrs_policy: "fifo".into(),

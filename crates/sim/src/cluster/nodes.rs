@@ -246,8 +246,9 @@ impl Cluster {
             cache_policy: self.config.cache_policy.clone(),
             ..OstConfig::default()
         };
+        let reserve = self.config.ost_reserve_bytes;
         async move {
-            let store = Rc::new(open_ost(&rt).await?);
+            let store = Rc::new(open_ost(&rt, reserve).await?);
             let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
             let role = roles::start_oss(&rt, stores, &nid, &mds, &key, window, &config);
             role.map(|r| Running::Oss(r, store)).map_err(|e| e.to_string())
@@ -278,6 +279,14 @@ impl Cluster {
             Running::Client(c) => Some(c.clone()),
             _ => None,
         }
+    }
+
+    /// The text of a parameter of an OST that runs.
+    #[must_use]
+    pub fn ost_param(&self, index: usize, path: &str) -> Option<String> {
+        let Running::Oss(role, _) = &*self.osses[index].running.borrow() else { return None };
+        let param = role.oss.osts().first()?.get_params(path).into_iter().next()?;
+        Some(String::from_utf8_lossy(&param.value).into_owned())
     }
 
     /// Runs `work` on a client as a task of its process; `None` when it does not run, or died meanwhile.
@@ -427,8 +436,12 @@ pub(super) fn open_mdt(rt: &Rt, create: bool) -> Result<Rc<RedbKv>, String> {
 ///
 /// # Errors
 /// A sentence.
-pub(super) async fn open_ost(rt: &Rt) -> Result<FileStore, String> {
-    let config =
-        FileStoreConfig { grow_bytes: MIB, reserve_bytes: MIB, db_cache_bytes: 1 << 20, ..FileStoreConfig::default() };
+pub(super) async fn open_ost(rt: &Rt, reserve_bytes: u64) -> Result<FileStore, String> {
+    let config = FileStoreConfig {
+        grow_bytes: reserve_bytes,
+        reserve_bytes,
+        db_cache_bytes: 1 << 20,
+        ..FileStoreConfig::default()
+    };
     FileStore::open(rt.clone(), Path::new(OST_DIR), Some(CLUSTER_ID), config, None).await.map_err(|e| e.to_string())
 }

@@ -1,4 +1,6 @@
 //! One cluster, end to end; what seeds find.
+mod urgent;
+
 use super::*;
 use cache::frames::FramePool;
 use client::{Client, NewFile, NewNode, OpenFile};
@@ -254,6 +256,60 @@ fn a_writer_tells_nobody_a_size_that_it_only_heard_of() {
         }
         Ok(())
     });
+}
+
+type Work<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + 'a>>;
+
+/// `a` has all locks of a file of `size` bytes in two stripes, and nothing of it, when OST `down` goes away for longer than
+/// the other's patience with whoever keeps a lock; `a` appends, and `b` writes into both stripes.
+fn append_while_away(down: usize, size: usize, flags: u32) {
+    let cluster = with_cluster(async |cluster, a, b| {
+        let f = create(&b, "f").await?;
+        b.write(&f, 0, &vec![1; size]).await?;
+        b.fsync(&f, false).await?;
+        let append = a.open(&cred(), f.fid(), O_APPEND_RDWR | flags).await?;
+        a.write(&append, 0, &[]).await?;
+        cluster.kill(NodeId::Oss(down), false);
+        let (went_to, sim) = (std::cell::Cell::new(0), &cluster.sim);
+        let appends = async { a.write(&append, 0, &[2; 4096]).await.map(|at| went_to.set(at)) };
+        let writes = async |at| {
+            sim.sleep(Duration::from_secs(1)).await;
+            b.write(&f, at, &[3]).await.map(drop)
+        };
+        let back = async {
+            sim.sleep(Duration::from_secs(100)).await;
+            cluster.start(NodeId::Oss(down)).await.unwrap();
+            Ok(())
+        };
+        let work: Vec<Work<'_>> =
+            vec![Box::pin(appends), Box::pin(writes(10)), Box::pin(writes(65_546)), Box::pin(back)];
+        rt::sync::join_all(work).await.into_iter().collect::<Result<(), _>>()?;
+        a.fsync(&append, false).await?;
+        let (_, got) = whole_file(&b, "f").await?;
+        let at = went_to.get() as usize;
+        assert!(at >= size && got[at..at + 4096] == [2; 4096], "{down}, {size}: appended at {at}");
+        assert!(got[10] == 3 && got[65_546] == 3 && got[..size].iter().filter(|b| **b != 1).count() <= 2);
+        Ok(())
+    });
+    let evictions = [0, 1].map(|client| cluster.evictions(client));
+    assert_eq!(evictions, [0, 0], "OST {down} away, {size} bytes, flags {flags:o}");
+}
+
+#[test]
+fn an_append_that_waits_for_an_ost_keeps_no_lock_from_others_meanwhile() {
+    for down in 0..2 {
+        // The end in the first stripe and in the second, within a page that has to be fetched.
+        append_while_away(down, 100, 0);
+        append_while_away(down, 65_636, 0);
+    }
+}
+
+#[test]
+fn a_direct_append_that_waits_for_an_ost_keeps_no_lock_from_others_meanwhile() {
+    for down in 0..2 {
+        append_while_away(down, 4096, O_DIRECT);
+        append_while_away(down, 69_632, O_DIRECT);
+    }
 }
 
 #[test]
