@@ -205,7 +205,7 @@ fn targets_mounts_and_ids_are_told_and_files_go_by_their_ids() {
     let parents = on(&at, "path2fid --parents @second");
     let dir = on(&at, "path2fid @d").trim_end().to_string();
     assert!(parents.contains(&format!("{dir}/f")) && parents.contains("[0x200000007:0x1:0x0]/second"), "{parents}");
-    assert_eq!(on(&at, &format!("fid2path --link 0 stria {fid}")).lines().count(), 1);
+    assert_eq!(on(&at, &format!("fid2path --link 0 @ {fid}")).lines().count(), 1);
     let (code, said) = off(&at, &format!("fid2path --link 2 @ {fid}"));
     assert!(code == libc::ENOENT && said.contains("2 link(s)"), "{said}");
     let (code, said) = off(&at, &format!("rmfid @ {dir} {fid} [0x200000401:0xffff:0x0]"));

@@ -77,7 +77,16 @@ fn mount_named(text: &std::ffi::OsStr) -> Result<u32, Failure> {
                 let answer = control::ask(*c, &json!({"do": "status"}));
                 answer.is_ok_and(|a| a["fsname"].as_str().is_some_and(|n| text == n))
             };
-            super::mounts()?.into_iter().map(|m| m.minor).find(named).ok_or(e)
+            let found: Vec<_> = super::mounts()?.into_iter().filter(|m| named(&m.minor)).collect();
+            match &found[..] {
+                [] => Err(e),
+                [only] => Ok(only.minor),
+                several => {
+                    let list = several.iter().map(|m| m.at.display().to_string()).collect::<Vec<_>>().join(", ");
+                    let why = format!("several mounts are of '{}' ({list}): say which by its path", path.display());
+                    Err(Failure::usage(why))
+                }
+            }
         }
     }
 }
