@@ -36,7 +36,7 @@ impl Default for ClusterConfig {
             clients: 2,
             osts: 2,
             ost_bytes: 1 << 30,
-            ost_reserve_bytes: MIB,
+            ost_reserve_bytes: 256 * MIB,
             client_cache_bytes: 4 * MIB,
             ost_cache_bytes: 2 * MIB,
             nrs_policy: "fifo".into(),
