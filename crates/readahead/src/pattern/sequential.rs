@@ -120,7 +120,7 @@ mod tests {
     #[test]
     fn small_reads_between_records_do_not_hide_how_long_records_are() {
         let (mib, mut s) = (1 << 20, Sequential::default());
-        let mut record = |s: &mut Sequential, start: u64, reads: u64| {
+        let record = |s: &mut Sequential, start: u64, reads: u64| {
             (0..reads).map(|i| s.observe(Extent::at(start + i * mib, mib))).for_each(drop);
             s.next(Extent::at(start + (reads - 1) * mib, mib), 64 * mib)
         };
