@@ -77,4 +77,12 @@ pub trait BlockingFile: Send + Sync {
     /// # Errors
     /// As the medium answers.
     fn sync(&self) -> io::Result<()>;
+    /// What is read from now on comes from the medium, not from memory. After a sync that failed a system may keep pages in
+    /// memory as if they had been written: whoever opens a file after a failure must not build on them.
+    ///
+    /// # Errors
+    /// What is not written yet cannot be written.
+    fn forget_cached(&self) -> io::Result<()> {
+        Ok(())
+    }
 }

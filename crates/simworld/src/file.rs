@@ -162,4 +162,9 @@ impl BlockingFile for StoreFile {
         self.charge(&mut disk, Access::Sync, 0);
         disk.sync(self.process, &self.path)
     }
+    fn forget_cached(&self) -> io::Result<()> {
+        self.sync()?;
+        self.disk.lock().image(self.process, &self.path)?.forget_cached();
+        Ok(())
+    }
 }

@@ -128,6 +128,17 @@ impl Image {
     pub fn sync_fails(&mut self, rng: &mut Rng) {
         self.unsynced.retain(|_| rng.chance(0.5));
     }
+    /// Reads what is durable from now on, where that is not newer: what a failed sync left behind goes.
+    pub fn forget_cached(&mut self) {
+        let mut kept = std::mem::replace(&mut self.live, self.durable.clone());
+        self.live.len = kept.len;
+        for page in &self.unsynced {
+            match kept.pages.remove(page) {
+                Some(p) => drop(self.live.pages.insert(*page, p)),
+                None => drop(self.live.pages.remove(page)),
+            }
+        }
+    }
     /// What is there after the power comes back: of everything not synced, each sector is new or old.
     pub fn lose_power(&mut self, rng: &mut Rng) {
         let (new, old) = (self.live.len, self.durable.len);
@@ -164,6 +175,27 @@ impl Image {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_failed_sync_left_in_memory_can_be_forgotten() {
+        let (mut rng, mut i) = (Rng::new(3), Image::default());
+        i.write(0, &[1; 64 << 10]);
+        i.sync();
+        i.write(0, &[2; 64 << 10]);
+        i.sync_fails(&mut rng);
+        let read = |i: &Image| {
+            let mut all = vec![0; 64 << 10];
+            i.read(0, &mut all);
+            all
+        };
+        assert!(read(&i).iter().all(|b| *b == 2), "a reader of the cache sees nothing of it");
+        i.sync();
+        i.forget_cached();
+        let after = read(&i);
+        assert!(after.contains(&1) && after.contains(&2), "half of the pages never got there");
+        i.lose_power(&mut rng);
+        assert!(read(&i) == after);
+    }
 
     #[test]
     fn what_was_synced_survives_whatever_comes_after() {

@@ -74,6 +74,9 @@ impl RedbKv {
         space: Option<Rc<dyn DiskFile>>,
         lock: Option<rt::DirLock>,
     ) -> Result<RedbKv, KvError> {
+        // The database checks what is there and falls back to the commit before: by what the medium has, not by what
+        // memory has.
+        file.forget_cached().map_err(|e| broken(&e))?;
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
         let db = builder.create_with_backend(Backend(file)).map_err(|e| broken(&e))?;

@@ -172,4 +172,13 @@ impl BlockingFile for RealBlocking {
     fn sync(&self) -> io::Result<()> {
         self.0.sync_data()
     }
+    fn forget_cached(&self) -> io::Result<()> {
+        // What is dirty cannot be forgotten.
+        self.0.sync_all()?;
+        // SAFETY: plain system call on a descriptor that `self` keeps open.
+        match unsafe { libc::posix_fadvise(self.0.as_raw_fd(), 0, 0, libc::POSIX_FADV_DONTNEED) } {
+            0 => Ok(()),
+            errno => Err(io::Error::from_raw_os_error(errno)),
+        }
+    }
 }
