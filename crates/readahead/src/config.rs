@@ -22,8 +22,10 @@ types::config_table! {
         waste_allowance_bytes = 4 * MIB, 64 * KIB, 1 << 30;
         /// ... and this share, in percent, of the bytes it used: the bound on bytes prefetched per bytes used. 400 = 4 to 1.
         waste_percent_max = 400, 100, 100_000;
-        /// Records that a stride is prefetched ahead.
-        records_ahead_max = 64, 1, 4096;
+        /// Records that a stride is prefetched ahead, within the window: by itself up to this many ...
+        records_ahead_unforced_max = 64, 1, 4096;
+        /// ... and up to this many when readers had to wait, as they do where records are small and answers take long.
+        records_ahead_max = 1024, 1, 4096;
         /// Window of the `miss` baseline.
         miss_window_bytes = 2 * MIB, 4 * KIB, 1 << 30;
         /// Window of the `ondemand` baseline.

@@ -1,6 +1,7 @@
 //! What readahead must keep whatever its policy or patterns do: a model and random operations.
 //!
-//! `conformance::check("mine", || Box::new(Mine::new()), seed)` from a test; it panics with the seed and the call. An
+//! `conformance::check("mine", || Box::new(Mine::new()), seed)` from a test; it panics with the seed and the call, and so
+//! does `conformance::check_readers`, which holds a policy to what readers that go on may expect ([`readers`]). An
 //! outsider's pattern is checked inside [`crate::policy::Parallel::with`].
 use alloc::boxed::Box;
 use alloc::collections::BTreeSet;
@@ -11,6 +12,9 @@ use crate::budget::Budget;
 use crate::config::Config;
 use crate::file::{Facts, FileReadahead, Hint, Plan};
 use crate::policy::ReadaheadPolicy;
+
+mod readers;
+pub use readers::check_readers;
 
 const PAGE: u64 = PAGE_BYTES as u64;
 const FILES: usize = 3;

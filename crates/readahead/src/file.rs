@@ -3,12 +3,17 @@ use alloc::boxed::Box;
 use smallvec::SmallVec;
 use types::{Extent, PAGE_BYTES};
 
+use crate::GAP_BYTES;
 use crate::budget::Budget;
 use crate::config::Config;
-use crate::issued::Issued;
+use crate::issued::{Issued, Standing, Taken};
 use crate::policy::{POLICIES, PolicyEntry, ReadaheadPolicy, UnknownPolicy};
 
 const PAGE: u64 = PAGE_BYTES as u64;
+/// How far from a read, in lengths of the read, what was prefetched counts as passed by: no pattern tolerates wider gaps.
+const PASSED_READS: u64 = 8;
+/// A window in epochs: what is not touched while a whole one is read, and at most one epoch more, is given back.
+const EPOCHS: u32 = 4;
 
 /// What is known when a read begins; all plain data from the client's other rooms.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -134,6 +139,8 @@ struct State {
     willneed: Extent,
     /// Pages of the read in progress.
     reading: Extent,
+    /// Bytes of pages read since the last epoch of [`Issued`] began.
+    epoch_bytes: u64,
     stats: Stats,
 }
 
@@ -163,6 +170,7 @@ impl FileReadahead {
             hint: Hint::Normal,
             willneed: Extent::EMPTY,
             reading: Extent::EMPTY,
+            epoch_bytes: 0,
             stats: Stats::default(),
         };
         FileReadahead { policy, state }
@@ -187,6 +195,7 @@ impl FileReadahead {
         let pages = page_extent(read);
         self.state.reading = pages;
         let used = self.state.use_up(pages, budget);
+        self.state.leave_behind(pages, budget);
         if self.state.hint != Hint::Random {
             self.policy.on_read(read, &mut Ask { state: &mut self.state, facts, budget, plan, pages, used });
         }
@@ -228,10 +237,11 @@ impl FileReadahead {
 
     /// Prefetched pages left the cache before they were used.
     pub fn on_reclaimed_unused(&mut self, extent: Extent, budget: &mut Budget) {
-        let bytes = self.state.forget(extent, budget);
-        if bytes > 0 {
-            self.state.stats.wasted_bytes += bytes;
-            self.policy.on_wasted(bytes);
+        let taken = self.state.forget(extent, budget);
+        self.state.stats.wasted_bytes += taken.bytes;
+        // What the reader left out says nothing about how far ahead is too far.
+        if taken.bytes > taken.passed {
+            self.policy.on_wasted(taken.bytes - taken.passed);
         }
     }
 
@@ -330,12 +340,26 @@ impl State {
             self.credit = self.credit.saturating_add(earned).min(self.credit_max);
         }
     }
-    /// Forgets `extent`; returns the bytes that were outstanding.
-    fn forget(&mut self, extent: Extent, budget: &mut Budget) -> u64 {
+    /// Gives back what the reader, now at `pages`, went past, and what no read has touched while a window was read.
+    #[inline]
+    fn leave_behind(&mut self, pages: Extent, budget: &mut Budget) {
+        let have = self.issued.charged_bytes();
+        let reach = GAP_BYTES.max(pages.len().saturating_mul(PASSED_READS));
+        budget.refund(have, self.issued.pass(pages, reach));
+        self.epoch_bytes = self.epoch_bytes.saturating_add(pages.len());
+        let epoch = (self.window_max / u64::from(EPOCHS)).max(PAGE);
+        if self.epoch_bytes >= epoch {
+            let have = self.issued.charged_bytes();
+            budget.refund(have, self.issued.next_epoch(EPOCHS));
+            self.epoch_bytes = 0;
+        }
+    }
+    /// Forgets `extent`; returns what was outstanding.
+    fn forget(&mut self, extent: Extent, budget: &mut Budget) -> Taken {
         let have = self.issued.charged_bytes();
         let taken = self.issued.take(page_extent(extent));
         budget.refund(have, taken.charged);
-        taken.bytes
+        taken
     }
     fn abandon(&mut self, budget: &mut Budget) {
         let have = self.issued.charged_bytes();
@@ -461,7 +485,8 @@ impl Ask<'_> {
                 return false;
             };
             let charged = kind != Kind::WillNeed;
-            if !self.state.issued.insert(take, charged) {
+            let ahead = Standing::Charged { backward: take.end <= self.pages.start };
+            if !self.state.issued.insert(take, if charged { ahead } else { Standing::Abandoned }) {
                 self.note_limit();
                 return false;
             }

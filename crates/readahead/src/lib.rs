@@ -4,6 +4,8 @@
 //! share one budget. It does not: hold pages, take locks, send RPCs. The mechanism ([`FileReadahead`]) cuts whatever a
 //! policy asks for at the end of file, at the lock, at stripes and RPCs, at the file's window, at the global [`Budget`]
 //! and at the waste allowance, and never asks for a byte twice while it is outstanding; a wrong policy is slow, never wrong.
+//! Pages that the reader goes past, or that no read comes near while a window is read, count against none of these limits
+//! any more: they stay in the cache until it reclaims them, and a reader that goes on is never held up by them.
 //!
 //! Order of calls for one read: [`FileReadahead::on_read`] first (start its asynchronous extents in a pool), then look
 //! into the cache, then [`FileReadahead::on_miss`] for what is missing (fetch its synchronous extents together with the

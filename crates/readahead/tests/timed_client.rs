@@ -23,6 +23,7 @@ struct World {
     arrival: BTreeMap<u64, u64>,
     /// Per OST: when each busy slot gets free (as negative numbers: a min-heap).
     slots: Vec<BinaryHeap<i64>>,
+    slots_max: usize,
     link_free: u64,
     reads: u64,
     /// Reads after the first 64 MiB that had to wait.
@@ -40,6 +41,7 @@ impl World {
             now: 0,
             arrival: BTreeMap::new(),
             slots: vec![BinaryHeap::new(); OSTS as usize],
+            slots_max: SLOTS,
             link_free: 0,
             reads: 0,
             blocked_late: 0,
@@ -50,7 +52,7 @@ impl World {
     /// Sends one RPC; returns when its bytes are here.
     fn rpc(&mut self, e: Extent) -> u64 {
         let slots = &mut self.slots[(e.start / self.facts.stripe_size % OSTS) as usize];
-        let free = if slots.len() < SLOTS { 0 } else { slots.pop().map_or(0, |t| (-t) as u64) };
+        let free = if slots.len() < self.slots_max { 0 } else { slots.pop().map_or(0, |t| (-t) as u64) };
         let start = self.now.max(free);
         let served = start + LATENCY_NS;
         slots.push(-(served as i64));
@@ -177,5 +179,24 @@ fn strided_useful_bytes_flow_at_90_percent_of_sequential() {
         let useful = (n * MIB) as f64 / w.now as f64;
         println!("skip {skip}: {useful:.2} of {sequential:.2}");
         assert!(useful >= 0.9 * sequential, "skip {skip}: {useful} against {sequential}");
+    }
+}
+
+#[test]
+fn small_records_are_fetched_as_far_ahead_as_their_latency_needs() {
+    let shapes = [(64, 64, SLOTS), (64, 64, 128), (16, 48, 128), (128, 256, 64)];
+    for (record, skip, slots_max) in shapes.map(|(record, skip, slots)| (record * KIB, skip * KIB, slots)) {
+        let mut w = World::new("parallel");
+        w.slots_max = slots_max;
+        let n = GIB / record;
+        for i in 0..n {
+            w.read(Extent::at(i * (record + skip), record));
+        }
+        let useful = GIB as f64 / w.now as f64;
+        // What all slots of all OSTs carry, each an RPC of one record at a time.
+        let osts = (OSTS * slots_max as u64 * record) as f64 / LATENCY_NS as f64;
+        let most = ceiling(record).min(osts);
+        println!("record {record} skip {skip} slots {slots_max}: {useful:.2} of {most:.2}");
+        assert!(useful >= 0.9 * most, "record {record} skip {skip} slots {slots_max}: {useful} of {most}");
     }
 }

@@ -4,7 +4,7 @@
 //! * **Asynchronous part**: at the start of every read (and after large progress in one), as soon as at least one RPC's
 //!   worth of the window is free.
 //! * The window starts at 4 reads and grows 4-fold, then 2-fold, with every piece asked for; beyond its unforced maximum
-//!   only when readers had to wait. It halves when pages are reclaimed unused.
+//!   only when readers had to wait; so does the number of records ahead. It halves when pages are reclaimed unused.
 //! * A stream whose pages are cached (no miss so far) asks for nothing.
 //!
 //! Source: paper 003 section 4.
@@ -35,6 +35,10 @@ pub struct Parallel {
     ceiling: u64,
     /// Readers had to wait: the window may go to its maximum.
     forced: bool,
+    /// Records asked for ahead at most: doubles when readers had to wait although that many reads went by since it last did.
+    records: u64,
+    /// Value of `reads` then.
+    records_grew_at: u64,
     /// Bytes read since the last look ahead over records.
     progress: u64,
     look_again_at: u64,
@@ -56,6 +60,7 @@ struct Limits {
     sync_max: u64,
     whole_file_max: u64,
     records_max: u64,
+    records_unforced_max: u64,
 }
 
 impl Parallel {
@@ -80,6 +85,7 @@ impl Parallel {
             sync_max: config.sync_bytes_max,
             whole_file_max: config.whole_file_bytes_max,
             records_max: config.records_ahead_max,
+            records_unforced_max: config.records_ahead_unforced_max.min(config.records_ahead_max),
         };
         Parallel {
             patterns: patterns.into_iter().collect(),
@@ -90,6 +96,8 @@ impl Parallel {
             window: 0,
             ceiling: limits.window_max,
             forced: false,
+            records: limits.records_unforced_max,
+            records_grew_at: 0,
             progress: 0,
             look_again_at: 0,
             since_waste: u64::MAX,
@@ -115,6 +123,7 @@ impl Parallel {
         self.warm = false;
         self.window = 0;
         self.forced = false;
+        self.records = self.limits.records_unforced_max;
     }
 
     fn initial_window(&self, read_bytes: u64) -> u64 {
@@ -132,6 +141,14 @@ impl Parallel {
     fn grow(&mut self) {
         let factor = if self.window < FAST_GROWTH_BYTES_MAX { 4 } else { 2 };
         self.window = self.window.saturating_mul(factor).min(self.window_max());
+    }
+
+    /// Readers had to wait: small records are asked for further ahead, for it is not bytes but their latency that is short.
+    fn grow_records(&mut self) {
+        if self.reads - self.records_grew_at >= self.records {
+            self.records = (self.records * 2).min(self.limits.records_max);
+            self.records_grew_at = self.reads;
+        }
     }
 
     /// Bytes of window that must be free before asking for more: an RPC, or a quarter of a small window.
@@ -174,7 +191,7 @@ impl Parallel {
         let pattern = &self.patterns[active];
         let grain = self.grain(ask.facts().rpc_bytes);
         let (mut cursor, mut ahead) = (read, 0);
-        for _ in 0..self.limits.records_max {
+        for _ in 0..self.records {
             let left = self.window - ahead;
             let Some(next) = pattern.next(cursor, left).filter(|n| !n.is_empty()) else { break };
             let whole = if next.len() >= left { round_to_grain(next, cursor, grain) } else { next };
@@ -257,6 +274,7 @@ impl ReadaheadPolicy for Parallel {
         if self.warm {
             // The reader overtook the background part.
             self.forced = true;
+            self.grow_records();
         }
         self.warm = true;
         let floor = self.initial_window(self.last_read.len());
@@ -285,12 +303,14 @@ impl ReadaheadPolicy for Parallel {
         self.ceiling = (base / 2).max(self.limits.initial_min).min(self.limits.window_max);
         self.window = self.window.min(self.ceiling);
         self.forced = false;
+        self.records = self.limits.records_unforced_max;
     }
 
     fn on_blocked(&mut self) {
         self.forced = true;
         if self.warm {
             self.grow();
+            self.grow_records();
         }
     }
 

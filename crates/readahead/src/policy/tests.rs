@@ -1,5 +1,6 @@
 //! Claims of paper 003 and of the configuration, on a model cache.
 use super::*;
+use crate::GAP_BYTES;
 use crate::budget::Budget;
 use crate::conformance;
 use crate::file::{Facts, FileReadahead, Plan, Stats};
@@ -81,6 +82,17 @@ fn every_policy_conforms() {
     for p in POLICIES {
         for seed in 0..6 {
             conformance::check(p.name, || (p.make)(&config), seed);
+            conformance::check_readers(p.name, || (p.make)(&config), seed);
+        }
+    }
+}
+
+#[test]
+fn every_pattern_alone_serves_readers_that_go_on() {
+    let config = conformance::config();
+    for p in crate::PATTERNS {
+        for seed in 0..6 {
+            conformance::check_readers(p.name, || Box::new(Parallel::with(&config, [(p.make)()])), seed);
         }
     }
 }
@@ -158,6 +170,17 @@ fn strides_are_detected_within_3_records_and_waste_at_most_5_percent() {
         // The window ahead of the last record is fetched and not used: leave it out.
         let ahead = c.readahead.outstanding_bytes() as f64 / PAGE as f64 / c.used.len() as f64;
         assert!(ratio - ahead <= 1.05, "record {record} skip {skip} io {io}: {ratio} with {ahead} ahead");
+    }
+}
+
+#[test]
+fn a_reader_that_leaves_out_small_gaps_is_served_to_the_end_of_the_file() {
+    for (len, skip) in [(4 * KIB, 4 * KIB), (4 * KIB, 8 * KIB), (8 * KIB, 8 * KIB)] {
+        let mut c = Client::new("parallel", GIB);
+        let reads = GIB / (len + skip);
+        (0..reads).for_each(|i| _ = c.read(Extent::at(i * (len + skip), len)));
+        assert!(c.missed_reads <= 3, "{len} of {}: {} of {reads} reads missed", len + skip, c.missed_reads);
+        assert!(c.readahead.outstanding_bytes() <= 2 * GAP_BYTES, "{}", c.readahead.outstanding_bytes());
     }
 }
 
