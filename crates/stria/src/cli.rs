@@ -34,6 +34,8 @@ pub enum Verb {
     Status(Status),
     /// Check the metadata of a stopped cluster against its objects
     Fsck(Fsck),
+    /// Kill, stop and starve a cluster of its own under checked work, and say what was lost
+    Torture(Torture),
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -146,6 +148,31 @@ pub struct Demo {
     /// Where the cluster lives meanwhile; default: shared memory when it has 4 GiB, else target/
     #[arg(long)]
     pub dir: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// Arguments of `torture`.
+#[derive(Args, Debug)]
+pub struct Torture {
+    /// A new or an empty directory; removed afterwards unless something was lost
+    pub dir: PathBuf,
+    /// How long things go wrong
+    #[arg(long, default_value_t = 2.0)]
+    pub minutes: f64,
+    /// Draws strikes and work; default: a fresh one, which is printed
+    #[arg(long)]
+    pub seed: Option<u64>,
+    /// Object storage targets
+    #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=64))]
+    pub osts: u16,
+    /// What goes wrong, comma-separated; default: everything that this machine allows
+    #[arg(long, value_enum, value_delimiter = ',')]
+    pub faults: Vec<crate::torture::Class>,
+    /// Keep the directory
+    #[arg(long)]
+    pub keep: bool,
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,

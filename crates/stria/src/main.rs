@@ -12,6 +12,7 @@ mod fsck;
 mod lfs;
 mod parameters;
 mod status;
+mod torture;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -62,6 +63,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Umount(a) => daemon::umount(&a)?,
         Verb::Status(a) => status::status(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),
+        Verb::Torture(a) => return torture::torture(&a),
         Verb::Config(v) => explain(&v)?,
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,

@@ -64,7 +64,12 @@ impl Children {
 
     /// Kills server `name`, as a crash would; it is started again. Whether it was running.
     pub fn kill(&self, name: &str) -> bool {
-        self.all.iter().find(|c| c.name == name).is_some_and(|c| c.signal(libc::SIGKILL))
+        self.send(name, libc::SIGKILL)
+    }
+
+    /// Sends a signal to server `name`. Whether it was running.
+    pub fn send(&self, name: &str, signal: i32) -> bool {
+        self.all.iter().find(|c| c.name == name).is_some_and(|c| c.signal(signal))
     }
 
     /// Names and how often they were started again.

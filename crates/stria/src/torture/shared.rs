@@ -1,0 +1,180 @@
+//! What workers, strikes and the watch of one torture share: what is disturbed, what each worker is at, what went wrong.
+use std::sync::Mutex;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::{Duration, Instant};
+
+/// Violations that are kept; more say nothing new.
+const VIOLATIONS_MAX: usize = 50;
+
+/// A span of time that may be going on, and how often it began or ended.
+#[derive(Default)]
+struct Span {
+    open: AtomicU64,
+    changes: AtomicU64,
+}
+
+impl Span {
+    fn begin(&self) {
+        self.open.fetch_add(1, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+    fn end(&self) {
+        self.open.fetch_sub(1, Ordering::SeqCst);
+        self.changes.fetch_add(1, Ordering::SeqCst);
+    }
+    fn is_open(&self) -> bool {
+        self.open.load(Ordering::SeqCst) > 0
+    }
+    fn changes(&self) -> u64 {
+        self.changes.load(Ordering::SeqCst)
+    }
+}
+
+/// What a worker is doing since when.
+type Doing = Mutex<Option<(Instant, String)>>;
+
+/// The state of a run.
+pub struct Shared {
+    over: AtomicBool,
+    operations: AtomicU64,
+    excused: AtomicU64,
+    violations: Mutex<Vec<String>>,
+    /// Per mount: its daemon is stopped for long or dead, so that what it had not written out may be lost.
+    lost: Vec<Span>,
+    /// The disk below the servers is full.
+    full: Span,
+    doing: Vec<Doing>,
+    begun: Instant,
+}
+
+/// What was disturbed when an operation began.
+pub struct Before {
+    mount: usize,
+    lost: u64,
+    full: u64,
+}
+
+impl Before {
+    /// The mount that was asked about.
+    #[must_use]
+    pub fn mount(&self) -> usize {
+        self.mount
+    }
+}
+
+impl Shared {
+    /// For so many mounts and workers.
+    #[must_use]
+    pub fn new(mounts: usize, workers: usize) -> Shared {
+        Shared {
+            over: AtomicBool::new(false),
+            operations: AtomicU64::new(0),
+            excused: AtomicU64::new(0),
+            violations: Mutex::default(),
+            lost: (0..mounts).map(|_| Span::default()).collect(),
+            full: Span::default(),
+            doing: (0..workers).map(|_| Mutex::new(None)).collect(),
+            begun: Instant::now(),
+        }
+    }
+    /// Nanoseconds since the run began, the same clock for all workers; never 0.
+    #[must_use]
+    pub fn now_ns(&self) -> u64 {
+        u64::try_from(self.begun.elapsed().as_nanos()).unwrap_or(u64::MAX - 1).max(1)
+    }
+    /// Workers end after their current operation.
+    pub fn end(&self) {
+        self.over.store(true, Ordering::SeqCst);
+    }
+    /// Whether workers shall end.
+    #[must_use]
+    pub fn is_over(&self) -> bool {
+        self.over.load(Ordering::SeqCst)
+    }
+    /// Something is not as it was promised: the run ends.
+    pub fn violation(&self, text: String) {
+        eprintln!("violation at {:.1} s: {text}", self.begun.elapsed().as_secs_f64());
+        let mut all = self.lock_violations();
+        if all.len() < VIOLATIONS_MAX {
+            all.push(text);
+        }
+        drop(all);
+        self.end();
+    }
+    fn lock_violations(&self) -> std::sync::MutexGuard<'_, Vec<String>> {
+        self.violations.lock().expect("the lock is held for a push only")
+    }
+    /// Everything that was not as promised.
+    #[must_use]
+    pub fn violations(&self) -> Vec<String> {
+        self.lock_violations().clone()
+    }
+    /// Operations carried out, and those whose failure a strike excuses.
+    #[must_use]
+    pub fn counts(&self) -> (u64, u64) {
+        (self.operations.load(Ordering::Relaxed), self.excused.load(Ordering::Relaxed))
+    }
+
+    /// A mount's daemon dies or is stopped for so long that it may be evicted.
+    pub fn begin_loss(&self, mount: usize) {
+        self.lost[mount].begin();
+    }
+    /// It is back.
+    pub fn end_loss(&self, mount: usize) {
+        self.lost[mount].end();
+    }
+    /// Whether a mount cannot be used now.
+    #[must_use]
+    pub fn is_lost(&self, mount: usize) -> bool {
+        self.lost[mount].is_open()
+    }
+    /// The disk below the servers is full from now on.
+    pub fn begin_full(&self) {
+        self.full.begin();
+    }
+    /// It has space again.
+    pub fn end_full(&self) {
+        self.full.end();
+    }
+
+    /// To be asked before an operation on a mount.
+    #[must_use]
+    pub fn before(&self, mount: usize) -> Before {
+        Before { mount, lost: self.lost[mount].changes(), full: self.full.changes() }
+    }
+    /// Whether a mount was lost at some time since `before`.
+    #[must_use]
+    pub fn lost_since(&self, before: &Before) -> bool {
+        let span = &self.lost[before.mount];
+        span.is_open() || span.changes() != before.lost
+    }
+    /// Whether a strike since `before` explains this failure: any on a lost mount, ENOSPC on a full disk.
+    #[must_use]
+    pub fn excuses(&self, before: &Before, e: &std::io::Error) -> bool {
+        let full = self.full.is_open() || self.full.changes() != before.full;
+        let excused = self.lost_since(before) || full && e.raw_os_error() == Some(libc::ENOSPC);
+        self.excused.fetch_add(u64::from(excused), Ordering::Relaxed);
+        excused
+    }
+
+    /// A worker begins an operation.
+    pub fn doing(&self, worker: usize, what: String) {
+        *self.doing[worker].lock().expect("the lock is held for assignments only") = Some((Instant::now(), what));
+    }
+    /// A worker's operation has ended.
+    pub fn done(&self, worker: usize) {
+        self.operations.fetch_add(1, Ordering::Relaxed);
+        *self.doing[worker].lock().expect("the lock is held for assignments only") = None;
+    }
+    /// The operations that last longer than `limit`, as sentences.
+    #[must_use]
+    pub fn standing(&self, limit: Duration) -> Vec<String> {
+        let since = |d: &Doing| d.lock().expect("the lock is held for assignments only").clone();
+        let all = self.doing.iter().filter_map(since).filter(|(since, _)| since.elapsed() > limit);
+        all.map(|(since, what)| format!("{what} stands still since {} s", since.elapsed().as_secs())).collect()
+    }
+    /// Waits a moment: strikes need time to be over.
+    pub fn pause(&self) {
+        std::thread::park_timeout(Duration::from_millis(50));
+    }
+}
