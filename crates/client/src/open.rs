@@ -15,6 +15,7 @@ pub(crate) const O_ACCMODE: u32 = 0o3;
 pub(crate) const O_TRUNC: u32 = 0o1000;
 pub(crate) const O_CREAT: u32 = 0o100;
 pub(crate) const O_EXCL: u32 = 0o200;
+pub(crate) const O_NOATIME: u32 = 0o1_000_000;
 
 /// What a file is to be when its open creates it.
 #[derive(Clone, Copy, Debug, Default)]

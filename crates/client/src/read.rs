@@ -14,7 +14,7 @@ use crate::front::KernelRead;
 use crate::inode::{Inode, Striping, UNSET};
 use crate::locks::Held;
 use crate::object::{Object, page_range};
-use crate::open::OpenFile;
+use crate::open::{O_NOATIME, OpenFile};
 use crate::osc::Osc;
 use crate::size::FILE_BYTES_MAX;
 
@@ -59,7 +59,7 @@ impl Client {
             return Ok(Bulk::new());
         }
         let extent = Extent::new(offset, offset.saturating_add(len as u64).min(FILE_BYTES_MAX));
-        self.note_access(inode);
+        self.note_access(file);
         inode.io_owner.set(file.doer());
         let started = self.rt.now();
         let result = self.read_locked(file, &s, extent, pages).await;
@@ -347,8 +347,9 @@ impl Client {
         Ok(out)
     }
 
-    fn note_access(&self, inode: &Inode) {
-        if self.config.noatime || inode.atime.get() != UNSET {
+    fn note_access(&self, file: &OpenFile) {
+        let inode = &file.inode;
+        if self.config.noatime || file.flags() & O_NOATIME != 0 || inode.atime.get() != UNSET {
             return;
         }
         let a = inode.attr();

@@ -11,11 +11,10 @@ use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply,
 
 use crate::client::Client;
 use crate::namespace::ATTR_BITS;
-use crate::open::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
+use crate::open::{O_ACCMODE, O_CREAT, O_EXCL, O_NOATIME, O_TRUNC, OpenFile};
 
 /// Set by the kernel when a program is executed.
 const O_EXEC: u32 = 0o40;
-const O_NOATIME: u32 = 0o1_000_000;
 const O_PATH: u32 = 0o10_000_000;
 /// Numbers of such opens, where those of others are the server's handles.
 const FIRST: u64 = 1 << 63;

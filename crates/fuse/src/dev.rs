@@ -219,6 +219,11 @@ fn on_oneway<F: FileSystem>(shared: &Shared, fs: &Rc<F>, nodeid: u64, message: R
 
 /// Answers a request that could not be parsed.
 pub(crate) fn refuse(shared: &Shared, error: ParseError, reply: Reply<'_>) -> Replied {
+    if let ParseError::LongName(_) = error {
+        // A program's mistake, not the kernel's.
+        tracing::debug!("{error}");
+        return reply.err(libc::ENAMETOOLONG);
+    }
     count(&shared.counters.refused);
     match error {
         ParseError::UnknownOpcode(op) => {

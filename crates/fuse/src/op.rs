@@ -5,7 +5,8 @@
 use crate::abi::{opcode::*, *};
 use zerocopy::FromBytes;
 
-/// Longest name accepted, in bytes (the kernel's own limit for FUSE names).
+/// Longest name accepted, in bytes: more than any file system's. Kernels send longer ones, up to a path's length, and leave
+/// the refusal to the file system.
 pub const NAME_BYTES_MAX: usize = 1024;
 
 /// Why bytes are not a request.
@@ -17,9 +18,12 @@ pub enum ParseError {
     /// The request is shorter than its structures or names say.
     #[error("{} request is truncated", opcode_name(*.0))]
     Truncated(u32),
-    /// A name is empty, has no terminator, contains '/', or is longer than [`NAME_BYTES_MAX`].
+    /// A name is empty, has no terminator, or contains '/'.
     #[error("{} request has a bad name", opcode_name(*.0))]
     BadName(u32),
+    /// A name is longer than [`NAME_BYTES_MAX`], or a symlink's target than a path; the answer is ENAMETOOLONG.
+    #[error("{} request has a name of more than {NAME_BYTES_MAX} bytes, or a target of more than {}", opcode_name(*.0), libc::PATH_MAX)]
+    LongName(u32),
     /// An extension block is malformed.
     #[error("{} request has a bad extension", opcode_name(*.0))]
     BadExtension(u32),
@@ -322,7 +326,8 @@ impl<'a> Cut<'a> {
     /// A NUL-terminated text of at most `max` bytes, and what follows it.
     fn text(&self, data: &'a [u8], max: usize) -> Result<(&'a [u8], &'a [u8]), ParseError> {
         let window = &data[..data.len().min(max + 1)];
-        let end = window.iter().position(|&b| b == 0).ok_or(ParseError::BadName(self.op))?;
+        let unended = if data.len() > max { ParseError::LongName(self.op) } else { ParseError::BadName(self.op) };
+        let end = window.iter().position(|&b| b == 0).ok_or(unended)?;
         if end == 0 { Err(ParseError::BadName(self.op)) } else { Ok((&data[..end], &data[end + 1..])) }
     }
 

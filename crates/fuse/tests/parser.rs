@@ -57,7 +57,12 @@ fn bad_names_are_refused() {
     assert_eq!(lookup(b"\0"), Err(ParseError::BadName(LOOKUP)));
     assert_eq!(lookup(b"open"), Err(ParseError::BadName(LOOKUP)));
     assert_eq!(lookup(b"a/b\0"), Err(ParseError::BadName(LOOKUP)));
-    assert_eq!(lookup(&[[b'x'; 1025].as_slice(), &[0]].concat()), Err(ParseError::BadName(LOOKUP)));
+    assert_eq!(lookup(&[[b'x'; 1025].as_slice(), &[0]].concat()), Err(ParseError::LongName(LOOKUP)));
+    assert_eq!(lookup(&[b'x'; 5000]), Err(ParseError::LongName(LOOKUP)));
+    let rename = |data: &[u8]| parse(&header(RENAME2, 0), Rename2In::default().as_bytes(), data, true).map(drop);
+    assert_eq!(rename(&[b"a\0".as_slice(), &[b'x'; 1025], &[0]].concat()), Err(ParseError::LongName(RENAME2)));
+    let symlink = |data: &[u8]| parse(&header(SYMLINK, 0), &[], data, true).map(drop);
+    assert_eq!(symlink(&[b"a\0".as_slice(), &[b'x'; 4097], &[0]].concat()), Err(ParseError::LongName(SYMLINK)));
     assert_eq!(lookup(&[[b'x'; 1024].as_slice(), &[0]].concat()), Ok(()));
 }
 

@@ -63,8 +63,10 @@ impl FlockMirror {
     }
 
     fn set(&mut self, key: Key, pid: u32, extent: Extent, mode: Option<bool>) {
-        let (old_pid, held) = self.owners.entry(key).or_default();
-        *old_pid = pid;
+        let (holder, held) = self.owners.entry(key).or_default();
+        if mode.is_some() {
+            *holder = pid;
+        }
         held.set(extent, mode);
         if held.is_empty() {
             self.owners.remove(&key);

@@ -105,7 +105,10 @@ impl FlockFile {
             slots.insert(*next_slot, owner);
             Owner { slot: *next_slot, pid, held: OwnerRanges::default() }
         });
-        who.pid = pid;
+        // Who gives a range back need not say who it is (a kernel does not), and stays the holder of the rest.
+        if mode.is_some() {
+            who.pid = pid;
+        }
         let before = who.held.len() as isize;
         let (removed, added) = who.held.set(extent, mode);
         for (list, insert) in [(removed, false), (added, true)] {

@@ -32,7 +32,9 @@ impl Server {
         wait: bool,
     ) -> FlockRequest {
         self.cookie += 1;
-        FlockRequest { fid, kind, owner, pid: 1000 + owner as u32, mode, extent, wait, cookie: LockCookie(self.cookie) }
+        // A kernel that unlocks names no process.
+        let pid = if mode == Unlock { 0 } else { 1000 + owner as u32 };
+        FlockRequest { fid, kind, owner, pid, mode, extent, wait, cookie: LockCookie(self.cookie) }
     }
     fn send(&mut self, client: u64, req: &FlockRequest) -> FlockOutcome {
         self.out.clear();
@@ -111,6 +113,22 @@ fn getlk_names_the_first_range_in_the_way() {
     assert_eq!(s.ns.flock_test(ClientId(3), &ask).unwrap().client, ClientId(1));
     let ask = FlockRequest { extent: Extent::new(0, 50), ..ask };
     assert_eq!(s.ns.flock_test(ClientId(3), &ask), None);
+}
+
+#[test]
+fn who_gives_a_range_back_stays_the_holder_of_the_others() {
+    let mut s = Server::new();
+    let mut mirror = FlockMirror::new();
+    for (mode, extent) in
+        [(Exclusive, Extent::new(0, 100)), (Unlock, Extent::new(40, 60)), (Unlock, Extent::from(1000))]
+    {
+        let req = s.request(FILE, FlockKind::Posix, 7, mode, extent, false);
+        assert_eq!(s.send(1, &req), Granted);
+        mirror.on_granted(&req);
+    }
+    let ask = s.request(FILE, FlockKind::Posix, 3, Exclusive, Extent::from(50), false);
+    assert_eq!(s.ns.flock_test(ClientId(2), &ask).unwrap().pid, 1007);
+    assert!(mirror.for_replay(ClientId(1)).all(|r| r.pid == 1007), "and after a restart of the server");
 }
 
 #[test]
@@ -329,6 +347,7 @@ impl Naive {
 fn shown(ns: &Namespace) -> BTreeMap<(Fid, u64, Who), bool> {
     let mut map = BTreeMap::new();
     for r in ns.flocks() {
+        assert_eq!(u64::from(r.pid), 1000 + r.owner, "the process that locked it: {r:?}");
         for byte in r.extent.start..r.extent.end.min(BYTES) {
             map.insert((r.fid, byte, (r.client.0, r.owner)), r.exclusive);
         }

@@ -140,6 +140,24 @@ suite! { "lock";
             eq("free", i32::from(l.l_type), F_UNLCK)
         })?;
     }
+    getlk_names_the_holder_after_it_gave_other_ranges_back(d) {
+        let x = rw(&d.join("a"))?;
+        fcntl_lock(&x, F_SETLK, &mut range(F_WRLCK, 0, 100))?;
+        fcntl_lock(&x, F_SETLK, &mut range(F_RDLCK, 200, 50))?;
+        fcntl_lock(&x, F_SETLK, &mut range(F_UNLCK, 40, 20))?;
+        fcntl_lock(&x, F_SETLK, &mut range(F_UNLCK, 1000, 0))?;
+        let me = std::process::id();
+        in_child(|| {
+            let fd = rw(&d.join("a"))?;
+            for (from, held) in [(0, (F_WRLCK, 0, 40)), (40, (F_WRLCK, 60, 40)), (100, (F_RDLCK, 200, 50))] {
+                let mut l = range(F_WRLCK, from, 0);
+                fcntl_lock(&fd, F_GETLK, &mut l)?;
+                eq("lock", (i32::from(l.l_type), l.l_start, l.l_len), held)?;
+                eq("holder", l.l_pid as u32, me)?;
+            }
+            Ok(())
+        })?;
+    }
     setlkw_waits_until_it_is_free(d) {
         let x = rw(&d.join("a"))?;
         fcntl_lock(&x, F_SETLK, &mut range(F_WRLCK, 0, 10))?;

@@ -24,6 +24,25 @@ fn path_of(d: &Path, n: usize) -> Result<PathBuf, String> {
     Ok(PathBuf::from(OsStr::from_bytes(&p)))
 }
 
+/// Every call that takes a name refuses one of so many bytes.
+fn too_long(d: &Path, bytes: usize) -> Result<(), String> {
+    let long = d.join("n".repeat(bytes));
+    put(&d.join("a"), b"")?;
+    fails(ENAMETOOLONG, open(&long, O_RDWR | O_CREAT, 0o644))?;
+    fails(ENAMETOOLONG, stat(&long))?;
+    fails(ENAMETOOLONG, mkdir(&long, 0o755))?;
+    fails(ENAMETOOLONG, rmdir(&long))?;
+    fails(ENAMETOOLONG, unlink(&long))?;
+    fails(ENAMETOOLONG, rename(&d.join("a"), &long))?;
+    fails(ENAMETOOLONG, rename(&long, &d.join("b")))?;
+    fails(ENAMETOOLONG, link(&d.join("a"), &long))?;
+    fails(ENAMETOOLONG, symlink(Path::new("x"), &long))?;
+    fails(ENAMETOOLONG, mknod(&long, S_IFIFO | 0o600, 0))?;
+    fails(ENAMETOOLONG, chmod(&long, 0o600))?;
+    fails(ENAMETOOLONG, truncate(&long, 0))?;
+    fails(ENAMETOOLONG, stat(&long.join("x")))
+}
+
 suite! { "name";
     of_255_bytes_works_everywhere(d) {
         let long = d.join("n".repeat(255));
@@ -40,21 +59,12 @@ suite! { "name";
         eq("lengths", names, vec![255, 255])?;
     }
     of_256_bytes_is_enametoolong_everywhere(d) {
-        let long = d.join("n".repeat(256));
-        put(&d.join("a"), b"")?;
-        fails(ENAMETOOLONG, open(&long, O_RDWR | O_CREAT, 0o644))?;
-        fails(ENAMETOOLONG, stat(&long))?;
-        fails(ENAMETOOLONG, mkdir(&long, 0o755))?;
-        fails(ENAMETOOLONG, rmdir(&long))?;
-        fails(ENAMETOOLONG, unlink(&long))?;
-        fails(ENAMETOOLONG, rename(&d.join("a"), &long))?;
-        fails(ENAMETOOLONG, rename(&long, &d.join("b")))?;
-        fails(ENAMETOOLONG, link(&d.join("a"), &long))?;
-        fails(ENAMETOOLONG, symlink(Path::new("x"), &long))?;
-        fails(ENAMETOOLONG, mknod(&long, S_IFIFO | 0o600, 0))?;
-        fails(ENAMETOOLONG, chmod(&long, 0o600))?;
-        fails(ENAMETOOLONG, truncate(&long, 0))?;
-        fails(ENAMETOOLONG, stat(&long.join("x")))?;
+        too_long(d, 256)?;
+    }
+    of_more_than_1024_bytes_is_enametoolong_everywhere(d) {
+        for bytes in [1023, 1024, 1025, 1500, 3000] {
+            too_long(d, bytes)?;
+        }
     }
     bytes_that_are_no_text_are_kept(d) {
         for bytes in [&b"\xff\xfe"[..], b"\x01\x02", b"a\nb", b" ", b"-", b"\x80", "ünï".as_bytes(), b"...", b"a\\b", b"*"] {

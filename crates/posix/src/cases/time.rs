@@ -120,6 +120,20 @@ suite! { "time";
         eq("mtime", (after.st_mtime, after.st_mtime_nsec), (before.st_mtime, before.st_mtime_nsec))?;
         eq("ctime", (after.st_ctime, after.st_ctime_nsec), (before.st_ctime, before.st_ctime_nsec))?;
     }
+    reading_with_o_noatime_moves_no_time(d) {
+        put(&d.join("a"), &[7; 9000])?;
+        for size in [100, 9000] {
+            utimens(&d.join("a"), &[t(10, 1), t(20, 2)], 0)?;
+            let before = stat(&d.join("a"))?;
+            let fd = open(&d.join("a"), O_RDONLY | libc::O_NOATIME, 0)?;
+            eq("read", pread(&fd, size, 0)?.len(), size)?;
+            eq("while open", fstat(&fd)?.st_atime, 10)?;
+            drop(fd);
+            let after = stat(&d.join("a"))?;
+            eq("atime", (after.st_atime, after.st_atime_nsec), (10, 1))?;
+            eq("ctime", (after.st_ctime, after.st_ctime_nsec), (before.st_ctime, before.st_ctime_nsec))?;
+        }
+    }
     statx_agrees_with_stat(d) {
         put(&d.join("a"), &[1; 5000])?;
         let (x, s) = (statx(&d.join("a"))?, stat(&d.join("a"))?);
