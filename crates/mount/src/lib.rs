@@ -82,9 +82,12 @@ fn memory_bytes() -> u64 {
 /// The errno of a failure; what the kernel must not see becomes EIO.
 fn errno(e: FsError) -> i32 {
     match e {
-        FsError::Protocol | FsError::NotConnected | FsError::ShuttingDown | FsError::Already | FsError::Corrupt => {
-            libc::EIO
-        }
+        FsError::Protocol
+        | FsError::Overloaded
+        | FsError::NotConnected
+        | FsError::ShuttingDown
+        | FsError::Already
+        | FsError::Corrupt => libc::EIO,
         other => other.errno(),
     }
 }

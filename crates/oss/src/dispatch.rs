@@ -87,11 +87,11 @@ impl Dispatcher {
     /// Waits until the pipeline dispatches `request`.
     ///
     /// # Errors
-    /// `WouldBlock` when the head is full, `NotConnected` when the request was cancelled.
+    /// `Overloaded` when the head is full, `NotConnected` when the request was cancelled.
     pub async fn admit(&self, request: NrsRequest) -> Result<Permit, FsError> {
         let now = self.0.rt.now();
         let id = self.0.pipeline.borrow_mut().on_arrival(now, NrsRequest { arrived: now, ..request }, |r| *r);
-        let id = id.map_err(|_| FsError::WouldBlock)?;
+        let id = id.map_err(|_| FsError::Overloaded)?;
         let (tx, rx) = oneshot();
         self.0.waiting.borrow_mut().insert(id, tx);
         self.pump();

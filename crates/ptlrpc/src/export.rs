@@ -44,6 +44,8 @@ pub struct Export {
     pub(crate) last_heard: Cell<Instant>,
     pub(crate) credits: Cell<u16>,
     pub(crate) recoverable: Cell<bool>,
+    /// The replay carried out last found no room and changed nothing: it is offered again.
+    pub(crate) replay_refused: Cell<bool>,
     /// Requests without an answer.
     pub(crate) running: Cell<usize>,
     evicted: Cell<bool>,
@@ -68,6 +70,7 @@ impl Export {
             last_heard: Cell::new(now),
             credits: Cell::new(credits),
             recoverable: Cell::new(true),
+            replay_refused: Cell::new(false),
             running: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
@@ -333,6 +336,9 @@ impl Request {
     ) {
         self.answered = true;
         self.export.running.set(self.export.running.get() - 1);
+        if self.is_replay() {
+            self.export.replay_refused.set(result.as_ref().err() == Some(&FsError::Overloaded));
+        }
         if remember {
             let record = self.record(transno, &result);
             self.export.slots.borrow_mut().insert(record.slot, Slot::Answered(record));

@@ -1,4 +1,5 @@
 //! A client's end of a session: numbers requests, keeps them until answered, replays what was not yet committed.
+mod again;
 mod connection;
 mod recovery;
 
@@ -107,6 +108,10 @@ struct Pending {
     body: Vec<u8>,
     bulk: Bulk,
     keep: bool,
+    /// How often the target had no room for it.
+    refusals: u32,
+    /// It waits before it is sent again.
+    asleep: bool,
     waiter: Option<OneSender<Result<Reply, FsError>>>,
 }
 
@@ -143,6 +148,7 @@ pub struct Import {
     evictions: Cell<u64>,
     sent: Cell<u64>,
     resent: Cell<u64>,
+    refused_requests: Cell<u64>,
 }
 
 impl Import {
@@ -174,6 +180,7 @@ impl Import {
             evictions: Cell::new(0),
             sent: Cell::new(0),
             resent: Cell::new(0),
+            refused_requests: Cell::new(0),
         });
         let me = import.clone();
         rt.spawn(async move { me.run().await });
@@ -229,6 +236,11 @@ impl Import {
     pub fn counters(&self) -> (u64, u64, u64) {
         (self.connects.get(), self.sent.get(), self.resent.get())
     }
+    /// How often the target had no room for a request, which was then sent again.
+    #[must_use]
+    pub fn refusals(&self) -> u64 {
+        self.refused_requests.get()
+    }
     /// How often this client was evicted by the target.
     #[must_use]
     pub fn evictions(&self) -> u64 {
@@ -272,7 +284,8 @@ impl Import {
         }
     }
 
-    /// Sends a request and waits for its answer, over restarts of the server if need be.
+    /// Sends a request and waits for its answer, over restarts of the server if need be, and again when the target had no
+    /// room for it. Dropped, it leaves nothing but a request under way.
     ///
     /// # Errors
     /// What the server answered; `NotConnected` when the import was closed, the client evicted, or (`fail_fast`)
@@ -294,14 +307,14 @@ impl Import {
             return Err(FsError::NotConnected);
         }
         let slot = self.free_slots.borrow_mut().pop().expect("a permit stands for a free slot");
-        let xid = Xid(self.next_xid.get());
-        self.next_xid.set(xid.0 + 1);
+        let xid = self.new_xid();
         let mut header = Header::request(op, self.config.client, xid);
         header.flags = options.flags;
         header.slot_or_credits = slot;
         let (tx, rx) = oneshot();
         self.transmit(header, body.clone(), bulk.clone());
-        let pending = Pending { header, body, bulk, keep: !options.no_replay, waiter: Some(tx) };
+        let keep = !options.no_replay;
+        let pending = Pending { header, body, bulk, keep, refusals: 0, asleep: false, waiter: Some(tx) };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
     }
@@ -353,6 +366,12 @@ impl Import {
         }
         self.fail_pending();
         self.committed.notify();
+    }
+
+    fn new_xid(&self) -> Xid {
+        let xid = Xid(self.next_xid.get());
+        self.next_xid.set(xid.0 + 1);
+        xid
     }
 
     fn set_state(&self, state: ImportState) {
@@ -425,10 +444,14 @@ impl Import {
         }
     }
 
-    fn on_reply(&self, header: Header, body: Vec<u8>, bulk: Bulk) {
+    fn on_reply(self: &Rc<Self>, header: Header, body: Vec<u8>, bulk: Bulk) {
         let Some(p) = self.pending.borrow_mut().remove(&header.xid) else {
             return;
         };
+        if header.result() == Err(FsError::Overloaded) && p.header.slot_or_credits != NO_SLOT {
+            self.note_committed(header.last_committed, false);
+            return self.come_again(p);
+        }
         if p.header.slot_or_credits != NO_SLOT {
             self.give_slot_back(p.header.slot_or_credits);
             self.set_credits(header.slot_or_credits);

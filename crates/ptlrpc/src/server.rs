@@ -489,7 +489,7 @@ impl Server {
             }
             let (header, export) = (request.header, request.export.clone());
             target.service.clone().handle(request).await;
-            if header.flags.has(Flags::REPLAY) {
+            if header.flags.has(Flags::REPLAY) && !export.replay_refused.take() {
                 export.replayed.set(export.replayed.get().max(header.transno));
             }
             drop(turn);

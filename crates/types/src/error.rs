@@ -98,6 +98,9 @@ errors! {
     Overflow = 75, "value too large";
     /// EOPNOTSUPP.
     NotSupported = 95, "operation not supported";
+    /// ENOBUFS: the target has no room for the request now and has carried out nothing of it. Sessions send it again by
+    /// themselves (`ptlrpc::Import`): no program and no write-back ever sees it.
+    Overloaded = 105, "no buffer space available";
     /// ENOTCONN: the peer does not know this client (it was evicted, or never connected).
     NotConnected = 107, "not connected";
     /// ESHUTDOWN: the target is being stopped; wait and try again.

@@ -189,16 +189,22 @@ struct Covering {
     extent: Extent,
 }
 
+/// How a failure is answered. A target without memory for a request has carried out nothing of it, and has memory again
+/// when others are done: the client sends it again.
+fn failed(e: FsError) -> FsError {
+    if e == FsError::NoMemory { FsError::Overloaded } else { e }
+}
+
 /// Answers a request that changed nothing.
 fn answer<T: Encode>(request: Request, reply: &Result<T, FsError>) {
-    request.reply(reply.as_ref().map_err(|e| *e));
+    request.reply(reply.as_ref().map_err(|e| failed(*e)));
 }
 
 /// Answers a request that was carried out as a transaction, or failed and changed nothing.
 fn answer_change<T: Encode>(request: Request, reply: &Result<(Transno, T), FsError>) {
     match reply {
         Ok((transno, body)) => request.reply_transno(*transno, Ok(wire::encode(body))),
-        Err(e) => request.reply::<()>(Err(*e)),
+        Err(e) => request.reply::<()>(Err(failed(*e))),
     }
 }
 

@@ -9,7 +9,7 @@ use types::{Extent, FsError, ObjectId};
 use wire::ost::{ReadReply, ReadRequest};
 use wire::{Crc, crc32c_append};
 
-use super::{Covering, Ost, blocks_of, joined};
+use super::{Covering, Ost, blocks_of, failed, joined};
 use crate::locks::lvb_of;
 use crate::page_cache::push_page;
 use crate::pages::join_pages;
@@ -36,7 +36,7 @@ impl Ost {
         };
         match self.do_read(&request, &ask).await {
             Ok(answer) => request.reply_bulk(&answer.body, answer.bulk, Some(answer.crc)),
-            Err(e) => request.reply::<()>(Err(e)),
+            Err(e) => request.reply::<()>(Err(failed(e))),
         }
     }
 

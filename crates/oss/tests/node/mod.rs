@@ -133,6 +133,14 @@ impl Client {
         let reply = self.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await?;
         reply.decode()
     }
+    pub async fn write_bulk(&self, at: u64, bulk: Bulk) -> Result<WriteReply, FsError> {
+        let extents = vec![Extent::at(at, bulk.len() as u64)];
+        let ask = WriteRequest { object: object(1), extents, mtime: WallTime(3), ..WriteRequest::default() };
+        self.import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await?.decode()
+    }
+    pub async fn write_owned(&self, at: u64, bytes: Vec<u8>) -> Result<WriteReply, FsError> {
+        self.write(at, &bytes).await
+    }
     pub async fn write(&self, at: u64, bytes: &[u8]) -> Result<WriteReply, FsError> {
         self.write_to(object(1), &[(at, bytes)], 0).await
     }

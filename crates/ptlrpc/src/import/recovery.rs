@@ -58,8 +58,13 @@ impl Import {
     }
 
     fn resend(&self) {
-        let again: Vec<_> =
-            self.pending.borrow().values().map(|p| (p.header, p.body.clone(), p.bulk.clone())).collect();
+        let again: Vec<_> = self
+            .pending
+            .borrow()
+            .values()
+            .filter(|p| !p.asleep)
+            .map(|p| (p.header, p.body.clone(), p.bulk.clone()))
+            .collect();
         for (mut header, body, bulk) in again {
             header.flags = header.flags.with(Flags::RESENT);
             self.resent.set(self.resent.get() + 1);
@@ -82,7 +87,7 @@ impl Import {
             let Some((transno, mut header, body, bulk)) = next else { break };
             header.flags = header.flags.with(Flags::REPLAY);
             header.transno = transno;
-            match self.dialogue(header, body, bulk).await {
+            match self.dialogue_taken(header, body, bulk).await {
                 Some(Ok(_)) => {}
                 Some(Err(e)) => tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}"),
                 None => return false,
@@ -93,7 +98,7 @@ impl Import {
             for (op, body) in c.state_replays() {
                 let mut header = Header::request(op, self.config.client, Xid(0));
                 header.flags = Flags::REPLAY;
-                match self.dialogue(header, body.clone(), Bulk::new()).await {
+                match self.dialogue_taken(header, body.clone(), Bulk::new()).await {
                     Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
                     None => return false,
                 }
@@ -104,19 +109,39 @@ impl Import {
         self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
     }
 
+    /// [`Import::dialogue`], again as long as the server has no room for it.
+    async fn dialogue_taken(&self, header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
+        let mut refusals = 0;
+        loop {
+            let answer = self.dialogue(header, body.clone(), bulk.clone()).await?;
+            if !matches!(answer, Err(FsError::Overloaded)) {
+                return Some(answer);
+            }
+            refusals += 1;
+            self.rt.sleep(self.pause_after(refusals, header.flags)).await;
+        }
+    }
+
     /// One request of the recovery dialogue, outside slots; `None` when the connection was lost.
     async fn dialogue(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
         let (tx, rx) = oneshot();
         if header.xid.0 == 0 {
-            header.xid = Xid(self.next_xid.get());
-            self.next_xid.set(header.xid.0 + 1);
+            header.xid = self.new_xid();
             header.slot_or_credits = NO_SLOT;
         }
         let kept = Header { slot_or_credits: NO_SLOT, ..header };
         self.transmit(header, body, bulk);
         self.pending.borrow_mut().insert(
             header.xid,
-            Pending { header: kept, body: Vec::new(), bulk: Bulk::new(), keep: false, waiter: Some(tx) },
+            Pending {
+                header: kept,
+                body: Vec::new(),
+                bulk: Bulk::new(),
+                keep: false,
+                refusals: 0,
+                asleep: false,
+                waiter: Some(tx),
+            },
         );
         rx.await
     }

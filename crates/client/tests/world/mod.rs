@@ -1,0 +1,190 @@
+//! What tests of clients share: a simulated cluster, its OSTs over real stores on simulated disks, and a client's usual
+//! steps. Every host may lose its network or its power.
+#![allow(dead_code, unused_imports, clippy::unwrap_used, reason = "every test binary uses its part")]
+pub use std::cell::{Cell, RefCell};
+use std::path::Path;
+pub use std::rc::Rc;
+
+pub use cache::frames::{Bulk, FramePool};
+pub use client::{Client, ClientConfig, NewFile, OpenFile};
+use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
+pub use oss::OstConfig;
+use oss::store::{ObjectStore, StoreIdentity};
+use ptlrpc::ClusterKey;
+use roles::{MdsRole, OssRole};
+pub use rt::{Nid, Rt};
+pub use simworld::{Host, Sim, SimConfig};
+use store_file::{FileStore, FileStoreConfig};
+pub use types::{Duration, Extent, Fid, FsError, KIB, MIB, OstIndex, Rng};
+pub use wire::mdt::Cred;
+
+pub const O_RDWR: u32 = 2;
+pub const O_CREAT: u32 = 0o100;
+pub const O_DIRECT: u32 = 0o40000;
+const PATIENCE: Duration = Duration::from_secs(60);
+const WINDOW: Duration = Duration::from_secs(10);
+const OST_DIR: &str = "/ost";
+
+fn key() -> ClusterKey {
+    ClusterKey::from_text(b"the key of a cluster in tests").unwrap()
+}
+
+pub fn root() -> Cred {
+    Cred { caps: 3, ..Cred::default() }
+}
+
+/// An OST's host and what runs on it.
+pub struct OssNode {
+    pub host: Host,
+    pub running: RefCell<Option<(OssRole, Rc<FileStore>)>>,
+}
+
+/// A simulated cluster.
+pub struct World {
+    pub sim: Sim,
+    pub mds_host: Host,
+    mds: MdsRole,
+    mds_nid: Nid,
+    pub oss: Vec<OssNode>,
+    config: OstConfig,
+    clients: RefCell<Vec<Rc<Client>>>,
+}
+
+async fn open_ost(rt: &Rt) -> Rc<FileStore> {
+    let config = FileStoreConfig {
+        grow_bytes: 64 * MIB,
+        reserve_bytes: 64 * MIB,
+        db_cache_bytes: 1 << 20,
+        ..FileStoreConfig::default()
+    };
+    Rc::new(FileStore::open(rt.clone(), Path::new(OST_DIR), Some(0x57a1), config, None).await.unwrap())
+}
+
+impl World {
+    pub fn new(seed: u64, osts: u16, config: OstConfig) -> World {
+        World::of(SimConfig::new(seed), osts, config)
+    }
+    pub fn of(sim: SimConfig, osts: u16, config: OstConfig) -> World {
+        let sim = Sim::new(sim, FramePool::new(256 << 20));
+        let mds_host = sim.host("mds");
+        let (rt, mds_nid) = (mds_host.boot(), mds_host.nid(7988));
+        let key = self::key();
+        let mds = sim.run(async {
+            let kv: Rc<dyn MetaKv> = MemoryKv::new();
+            let options = MkfsOptions {
+                fsname: "stria".into(),
+                cluster: 0x57a1,
+                uuid: 5,
+                hash_keys: [rt.random(), rt.random()],
+                hash_mask: u64::MAX,
+                root_uid: 0,
+                root_gid: 0,
+                root_mode: 0o755,
+                now: rt.wall(),
+            };
+            mds::mkfs::format(&kv, &options).await.unwrap();
+            roles::start_mds_on(&rt, kv, &mds_nid, &key, WINDOW, MdsConfig::default()).await.unwrap()
+        });
+        let oss = (0..osts).map(|i| OssNode { host: sim.host(&format!("oss{i}")), running: RefCell::new(None) });
+        let oss: Vec<OssNode> = oss.collect();
+        let world = World { sim, mds_host, mds, mds_nid, oss, config, clients: RefCell::default() };
+        for i in 0..usize::from(osts) {
+            let host = &world.oss[i].host;
+            let rt = host.boot();
+            let identity =
+                StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(i as u16), uuid: 7 + i as u64 };
+            let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30 };
+            world.sim.run(async { store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.unwrap() });
+            host.kill();
+            world.start_oss(i);
+        }
+        world
+    }
+    /// Boots an OST's host and starts it over what its disk holds.
+    pub fn start_oss(&self, i: usize) {
+        self.sim.run(self.restart_oss(i));
+    }
+    pub async fn restart_oss(&self, i: usize) {
+        let node = &self.oss[i];
+        let rt = node.host.boot();
+        let store = open_ost(&rt).await;
+        let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
+        let (nid, key) = (node.host.nid(7989), self::key());
+        let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config).unwrap();
+        *node.running.borrow_mut() = Some((role, store));
+    }
+    /// An OST's host loses its power.
+    pub fn lose_power(&self, i: usize) {
+        let node = &self.oss[i];
+        node.host.lose_power();
+        if let Some((role, _)) = node.running.borrow_mut().take() {
+            role.server.stop();
+        }
+    }
+    pub fn ost(&self, i: usize) -> Rc<oss::Ost> {
+        self.oss[i].running.borrow().as_ref().unwrap().0.oss.osts()[0].clone()
+    }
+    /// A client on a host of its own.
+    pub fn client(&self, tune: impl FnOnce(&mut ClientConfig)) -> (Rc<Client>, Host) {
+        let host = self.sim.host("client");
+        let rt = host.boot();
+        let mut config = ClientConfig { key: key(), ..ClientConfig::new(self.mds_nid.clone()) };
+        config.cache_bytes = 64 * MIB;
+        tune(&mut config);
+        let client = self.sim.run(roles::join(&rt, config, self.oss.len(), PATIENCE)).unwrap();
+        self.clients.borrow_mut().push(client.clone());
+        (client, host)
+    }
+    /// Cuts a host off from every server, or lets it talk to them again.
+    pub fn cut_off(&self, host: &Host, cut: bool) {
+        for server in self.oss.iter().map(|o| &o.host).chain([&self.mds_host]) {
+            if cut { self.sim.cut(host, server) } else { self.sim.heal(host, server) }
+        }
+    }
+    /// Runs a test's steps; fails when they have not ended after `limit` of simulated time.
+    pub fn run<T>(&self, limit: Duration, steps: impl Future<Output = T>) -> T {
+        self.sim.run_for(steps, limit).expect("the steps do not end")
+    }
+}
+
+impl Drop for World {
+    fn drop(&mut self) {
+        for client in self.clients.borrow().iter() {
+            client.abandon();
+        }
+        for node in &self.oss {
+            if let Some((role, _)) = node.running.borrow_mut().take() {
+                role.server.stop();
+            }
+        }
+        self.mds.mds.halt();
+        self.mds.server.stop();
+    }
+}
+
+pub async fn create(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+pub async fn open(c: &Rc<Client>, name: &str, flags: u32) -> Rc<OpenFile> {
+    let entry = c.lookup(&root(), Fid::ROOT, name.as_bytes()).await.unwrap();
+    assert!(!entry.attr.fid.is_zero(), "{name} is there");
+    c.open(&root(), entry.attr.fid, flags).await.unwrap()
+}
+/// All bytes of a file up to `len`.
+pub async fn read_all(c: &Rc<Client>, file: &Rc<OpenFile>, len: u64) -> Vec<u8> {
+    let mut out = Vec::new();
+    while (out.len() as u64) < len {
+        let step = (len - out.len() as u64).min(MIB) as usize;
+        let part = c.read(file, out.len() as u64, step).await.unwrap();
+        if part.is_empty() {
+            break;
+        }
+        out.extend(part.to_vec());
+    }
+    out
+}
+/// Bytes that tell their place.
+pub fn pattern(at: u64, len: usize, salt: u64) -> Vec<u8> {
+    (at..at + len as u64).map(|i| (i / 7 + i * salt + salt) as u8 | 1).collect()
+}
