@@ -95,7 +95,10 @@ impl Group {
     }
 }
 
-type SlotTask = Pin<Box<dyn Future<Output = Result<(), SessionError>>>>;
+/// A slot at work, or what else runs beside the slots.
+pub(crate) type SlotTask = Pin<Box<dyn Future<Output = Result<(), SessionError>>>>;
+/// Its end; `None` when it panicked.
+pub(crate) type SlotEnd = Pin<Box<dyn Future<Output = Option<Result<(), SessionError>>>>>;
 
 /// All tasks of one worker.
 pub(crate) struct Crew<F> {
@@ -141,17 +144,17 @@ impl<F: FileSystem> Crew<F> {
         }
     }
 
-    /// Runs until every slot ended, or one failed.
-    pub async fn run(self) -> Result<(), SessionError> {
-        let mut tasks = Vec::new();
+    /// Runs until every slot ended, or one failed. `spawn` lets a task run beside this one.
+    pub async fn run(self, spawn: impl Fn(SlotTask) -> SlotEnd) -> Result<(), SessionError> {
+        let mut tasks: Vec<SlotEnd> = Vec::new();
         loop {
             let wanted = std::mem::take(&mut *self.growth.wanted.borrow_mut());
             for index in wanted {
-                tasks.push(compio::runtime::spawn(self.slot_task(index)));
+                tasks.push(spawn(self.slot_task(index)));
                 let group = self.groups.borrow()[index].clone();
                 let kicks = group.kicks_due.take();
                 if let (Some(queue), 1..) = (group.queue, kicks) {
-                    tasks.push(compio::runtime::spawn(kick(self.shared.clone(), queue, kicks)));
+                    tasks.push(spawn(Box::pin(kick(self.shared.clone(), queue, kicks))));
                 }
             }
             let next = poll_fn(|cx| {
@@ -160,20 +163,20 @@ impl<F: FileSystem> Crew<F> {
                 }
                 *self.growth.waker.borrow_mut() = Some(cx.waker().clone());
                 for i in 0..tasks.len() {
-                    if let Poll::Ready(out) = Pin::new(&mut tasks[i]).poll(cx) {
+                    if let Poll::Ready(out) = tasks[i].as_mut().poll(cx) {
                         drop(tasks.swap_remove(i));
                         return Poll::Ready(Some(out));
                     }
                 }
-                if tasks.is_empty() { Poll::Ready(Some(Ok(Ok(())))) } else { Poll::Pending }
+                if tasks.is_empty() { Poll::Ready(Some(Some(Ok(())))) } else { Poll::Pending }
             })
             .await;
             match next {
                 None => {}
-                Some(Ok(Ok(()))) if tasks.is_empty() => return Ok(()),
-                Some(Ok(Ok(()))) => {}
-                Some(Ok(Err(e))) => return Err(e),
-                Some(Err(_)) => return Err(SessionError::HandlerPanicked),
+                Some(Some(Ok(()))) if tasks.is_empty() => return Ok(()),
+                Some(Some(Ok(()))) => {}
+                Some(Some(Err(e))) => return Err(e),
+                Some(None) => return Err(SessionError::HandlerPanicked),
             }
         }
     }

@@ -10,15 +10,15 @@ use crate::crew::Group;
 use crate::op::{Oneway, ParseError, op_struct_len, parse_oneway};
 use crate::reply::Reply;
 use crate::request::Request;
-use crate::session::{FileSystem, SessionError, Shared, count, io_error, is_gone};
+use crate::session::{FileSystem, Link, SessionError, Shared, count, io_error, is_gone};
 use crate::slot::{MESSAGE_AT, Slot, Via};
 use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, OpType, PollOpCode};
 use io_uring::{opcode as sqe, types::Fd};
 use rt::sync::Semaphore;
 use std::cell::Cell;
+use std::future::poll_fn;
 use std::io;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -82,7 +82,7 @@ unsafe impl IourOpCode for Readable {
 
     fn create_entry(&mut self, _: &mut ()) -> OpEntry {
         let events = libc::POLLIN as u32 | libc::EPOLLEXCLUSIVE as u32;
-        sqe::PollAdd::new(Fd(self.0.fd.as_raw_fd()), events).build().into()
+        sqe::PollAdd::new(Fd(self.0.link.raw_fd()), events).build().into()
     }
 }
 
@@ -91,11 +91,11 @@ unsafe impl PollOpCode for Readable {
     type Control = ();
 
     fn pre_submit(&mut self, _: &mut ()) -> io::Result<Decision> {
-        Ok(Decision::wait_readable(self.0.fd.as_raw_fd()))
+        Ok(Decision::wait_readable(self.0.link.raw_fd()))
     }
 
     fn op_type(&mut self, _: &mut ()) -> Option<OpType> {
-        Some(OpType::fd(self.0.fd.as_raw_fd()))
+        Some(OpType::fd(self.0.link.raw_fd()))
     }
 
     fn operate(&mut self, _: &mut ()) -> Poll<io::Result<usize>> {
@@ -116,7 +116,7 @@ pub(crate) async fn serve_reader<F: FileSystem>(
         if !leading {
             lead.take().await;
         }
-        let message = next_message(&slot, &lead).await;
+        let message = next_message(&mut slot, &lead).await;
         let Ok(Some(len)) = message else {
             shared.ended.store(true, Ordering::Release);
             lead.release();
@@ -127,8 +127,16 @@ pub(crate) async fn serve_reader<F: FileSystem>(
 }
 
 /// Reads one message into the slot; `None` when the connection is over.
-async fn next_message(slot: &Slot, lead: &Lead) -> io::Result<Option<usize>> {
-    let shared = &slot.shared;
+async fn next_message(slot: &mut Slot, lead: &Lead) -> io::Result<Option<usize>> {
+    let shared = slot.shared.clone();
+    let room = slot.buf.message_bytes_max();
+    if let Link::Pipe(pipe) = &shared.link {
+        let read = poll_fn(|cx| pipe.poll_read(cx, slot.bytes_mut(MESSAGE_AT, room))).await;
+        return match read {
+            Err(e) if is_gone(&e) => Ok(None),
+            other => other.map(Some),
+        };
+    }
     let mut at_once = lead.tries_at_once();
     loop {
         if shared.ended.load(Ordering::Acquire) {
@@ -138,16 +146,15 @@ async fn next_message(slot: &Slot, lead: &Lead) -> io::Result<Option<usize>> {
             let BufResult(result, _) = compio::runtime::submit(Readable(shared.clone())).await;
             result?;
         }
-        let (at, len) = (slot.buf.at(MESSAGE_AT), slot.buf.message_bytes_max());
-        // SAFETY: the slot's memory from MESSAGE_AT on, `message_bytes_max` long, which only this task uses now.
-        let n = unsafe { libc::read(shared.fd.as_raw_fd(), at.cast(), len) };
-        if let Ok(n) = usize::try_from(n) {
-            if at_once {
-                lead.crowded.set(true);
+        let e = match shared.link.read(slot.bytes_mut(MESSAGE_AT, room)) {
+            Ok(n) => {
+                if at_once {
+                    lead.crowded.set(true);
+                }
+                return Ok(Some(n));
             }
-            return Ok(Some(n));
-        }
-        let e = io::Error::last_os_error();
+            Err(e) => e,
+        };
         match e.raw_os_error() {
             Some(libc::EAGAIN) => {
                 lead.crowded.set(false);

@@ -1,7 +1,7 @@
 //! The FUSE session: how the kernel's file system requests reach Stria and how the answers go back.
 //!
-//! Holds the kernel protocol ([`abi`], [`op`], [`init`]), two transports behind one [`Request`]/[`Reply`] pair (requests
-//! as completions on the runtime's io_uring, or read from `/dev/fuse`), notifications, mounting and unmounting, and
+//! Holds the kernel protocol ([`abi`], [`op`], [`init`]), transports behind one [`Request`]/[`Reply`] pair (requests
+//! as completions on the runtime's io_uring, or read from `/dev/fuse`, or from a model of a kernel), notifications, mounting and unmounting, and
 //! the supervisor that cleans up after a killed daemon. Holds no file system: that is a [`FileSystem`] given to
 //! [`Worker::serve`]. Everything asynchronous runs on a compio runtime, one thread per worker, nothing blocks.
 //! A process that serves a mount must not hold files open on it: on rings, killing it then leaves it in its exit for ever.
@@ -17,6 +17,7 @@ mod interrupt;
 pub mod mount;
 pub mod notify;
 pub mod op;
+mod pipe;
 pub mod probe;
 mod reply;
 mod request;
@@ -29,6 +30,7 @@ pub use init::{Negotiated, ReaddirPlus, SessionConfig};
 pub use interrupt::Interrupted;
 pub use notify::{Notified, Notifier};
 pub use op::{Extensions, Op};
+pub use pipe::{Message, Pipe};
 pub use reply::{Dirents, Entry, Replied, Reply};
 pub use request::Request;
 pub use runtime::{RuntimeConfig, runtime};

@@ -5,7 +5,7 @@
 //! other; whoever needs an order awaits one before the next. Threads are started when all are busy, so that a waiting
 //! notification never holds up the one that would free it, up to [`THREADS_MAX`]; then they queue.
 use crate::abi::{self, *};
-use crate::session::{Shared, write_message};
+use crate::session::{Link, Shared, send_on, write_message};
 use std::collections::VecDeque;
 use std::future::Future;
 use std::io::{self, IoSlice};
@@ -29,9 +29,17 @@ struct Job {
 }
 
 #[derive(Default)]
-struct Done(Mutex<(Option<io::Result<()>>, Option<Waker>)>);
+pub(crate) struct Done(Mutex<(Option<io::Result<()>>, Option<Waker>)>);
 
 impl Done {
+    /// The kernel's answer to the notification: that it had nothing cached is as good as having dropped it.
+    pub fn set_notified(&self, result: io::Result<()>) {
+        self.set(match result {
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
+            other => other,
+        });
+    }
+
     fn set(&self, result: io::Result<()>) {
         let waker = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
@@ -181,6 +189,13 @@ impl Notifier {
     fn send(&self, code: i32, parts: &[&[u8]]) -> Notified {
         let done = Arc::new(Done::default());
         let pool = &self.0.0;
+        if let Link::Pipe(pipe) = &pool.shared.link {
+            // Nobody has to wait in a system call for its end.
+            return match send_on(pipe, code, &parts.concat(), done.clone()) {
+                Ok(()) => Notified(done),
+                Err(e) => refused(e.raw_os_error().unwrap_or(libc::EIO)),
+            };
+        }
         let mut queue = pool.lock();
         if queue.jobs.len() >= QUEUE_MAX {
             return refused(libc::EAGAIN);
@@ -214,11 +229,7 @@ fn refused(errno: i32) -> Notified {
 fn run(pool: &Weak<Pool>) {
     let Some(pool) = pool.upgrade() else { return };
     while let Some(job) = next(&pool) {
-        let result = write_message(&pool.shared.fd, 0, job.code, &[IoSlice::new(&job.body)]);
-        job.done.set(match result {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => other,
-        });
+        job.done.set_notified(write_message(&pool.shared.link, 0, job.code, &[IoSlice::new(&job.body)]));
     }
 }
 

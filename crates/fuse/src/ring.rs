@@ -15,7 +15,6 @@ use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
 use io_uring::{opcode, types::Fd};
 use std::io;
-use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::Poll;
@@ -39,7 +38,7 @@ unsafe impl IourOpCode for RingCmd {
         let req = UringCmdReq { flags: 0, commit_id: self.commit_id, qid: self.queue, padding: [0; 6] };
         let mut area = [0u8; 80];
         area[..size_of::<UringCmdReq>()].copy_from_slice(req.as_bytes());
-        let mut sqe = opcode::UringCmd80::new(Fd(self.shared.fd.as_raw_fd()), self.cmd)
+        let mut sqe = opcode::UringCmd80::new(Fd(self.shared.link.raw_fd()), self.cmd)
             .cmd(area)
             .addr(Some(self.buf.iovecs() as u64))
             .build();

@@ -3,15 +3,17 @@
 //! Decides who serves what: [`Session::workers`] splits the per-CPU queues over threads; each [`Worker`] moves to its
 //! thread and serves there on that thread's own runtime. Does not mount (see [`crate::mount`]) and knows no file system.
 use crate::abi::*;
+use crate::crew::{SlotEnd, SlotTask};
 use crate::init::{InitError, Negotiated, SessionConfig, ask_again, negotiate};
 use crate::interrupt::InterruptTable;
-use crate::notify::Notifier;
+use crate::notify::{Done, Notifier};
+use crate::pipe::Pipe;
 use crate::request::Request;
 use crate::{Replied, probe};
 use std::ffi::CString;
 use std::future::Future;
 use std::io::{self, IoSlice};
-use std::os::fd::{AsRawFd, OwnedFd};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::rc::Rc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -72,7 +74,7 @@ pub struct Counters {
 
 /// What all threads of a session share.
 pub(crate) struct Shared {
-    pub fd: OwnedFd,
+    pub link: Link,
     pub config: SessionConfig,
     pub negotiated: Negotiated,
     pub interrupts: Arc<InterruptTable>,
@@ -94,7 +96,7 @@ impl Shared {
 
     /// Sends a reply on `/dev/fuse`.
     pub fn write_reply(&self, unique: u64, error: i32, slices: &[IoSlice<'_>]) {
-        match write_message(&self.fd, unique, error, slices) {
+        match write_message(&self.link, unique, error, slices) {
             Ok(()) => {}
             Err(e) if e.raw_os_error() == Some(libc::ENOENT) => count(&self.counters.unwanted_replies),
             Err(e) if is_gone(&e) => self.ended.store(true, Ordering::Release),
@@ -103,7 +105,7 @@ impl Shared {
                 tracing::error!(unique, error, "the kernel refused a reply: {e}");
                 if error == 0 {
                     // The caller must not hang because of our mistake.
-                    let _ = write_message(&self.fd, unique, -libc::EIO, &[]);
+                    let _ = write_message(&self.link, unique, -libc::EIO, &[]);
                 }
             }
         }
@@ -120,8 +122,54 @@ pub(crate) fn is_gone(e: &io::Error) -> bool {
     matches!(e.raw_os_error(), Some(libc::ENODEV | libc::ENOTCONN | libc::ECONNABORTED | libc::EPERM | libc::ECANCELED))
 }
 
+/// Where messages come from and go to.
+pub(crate) enum Link {
+    /// The kernel's device.
+    Device(OwnedFd),
+    /// A model of a kernel.
+    Pipe(Arc<Pipe>),
+}
+
+impl Link {
+    /// The device's descriptor; only the device's transports ask.
+    pub fn raw_fd(&self) -> RawFd {
+        match self {
+            Link::Device(fd) => fd.as_raw_fd(),
+            Link::Pipe(_) => panic!("a pipe has no descriptor"),
+        }
+    }
+
+    /// Reads one message, without waiting where the device is non-blocking.
+    pub fn read(&self, buf: &mut [u8]) -> io::Result<usize> {
+        match self {
+            Link::Device(fd) => {
+                // SAFETY: the buffer is ours and as long as said.
+                let n = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
+                usize::try_from(n).map_err(|_| io::Error::last_os_error())
+            }
+            Link::Pipe(pipe) => pipe.read(buf),
+        }
+    }
+}
+
+impl Drop for Link {
+    fn drop(&mut self) {
+        if let Link::Pipe(pipe) = self {
+            pipe.close();
+        }
+    }
+}
+
+/// A notification for a model of a kernel, which says when it is done.
+pub(crate) fn send_on(pipe: &Pipe, code: i32, body: &[u8], done: Arc<Done>) -> io::Result<()> {
+    let len =
+        u32::try_from(size_of::<OutHeader>() + body.len()).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
+    let header = OutHeader { len, error: code, unique: 0 };
+    pipe.write(&[IoSlice::new(header.as_bytes()), IoSlice::new(body)], Some(done))
+}
+
 /// Writes one message (reply or notification) to `/dev/fuse`.
-pub(crate) fn write_message(fd: &OwnedFd, unique: u64, error: i32, slices: &[IoSlice<'_>]) -> io::Result<()> {
+pub(crate) fn write_message(link: &Link, unique: u64, error: i32, slices: &[IoSlice<'_>]) -> io::Result<()> {
     let body: usize = slices.iter().map(|s| s.len()).sum();
     let len = u32::try_from(size_of::<OutHeader>() + body).map_err(|_| io::Error::from_raw_os_error(libc::E2BIG))?;
     let header = OutHeader { len, error, unique };
@@ -131,15 +179,19 @@ pub(crate) fn write_message(fd: &OwnedFd, unique: u64, error: i32, slices: &[IoS
         let mut all = [IoSlice::new(&[]); INLINE];
         all[0] = head;
         all[1..=slices.len()].copy_from_slice(slices);
-        writev(fd, &all[..=slices.len()])
+        writev(link, &all[..=slices.len()])
     } else {
         let all: Vec<IoSlice<'_>> = std::iter::once(head).chain(slices.iter().copied()).collect();
-        writev(fd, &all)
+        writev(link, &all)
     };
     written.map(drop)
 }
 
-fn writev(fd: &OwnedFd, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+fn writev(link: &Link, slices: &[IoSlice<'_>]) -> io::Result<usize> {
+    let fd = match link {
+        Link::Device(fd) => fd,
+        Link::Pipe(pipe) => return pipe.write(slices, None).map(|()| 0),
+    };
     let count = libc::c_int::try_from(slices.len()).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))?;
     // SAFETY: IoSlice is ABI-compatible with iovec; all slices outlive the call.
     let n = unsafe { libc::writev(fd.as_raw_fd(), slices.as_ptr().cast(), count) };
@@ -195,13 +247,28 @@ impl Session {
             (TransportChoice::Uring, None) => true,
             (TransportChoice::Uring, Some(why)) => return Err(SessionError::NoRing(why.to_string())),
         };
-        let negotiated = answer_init(&fd, &config, want_ring)?;
+        let link = Link::Device(fd);
+        let negotiated = answer_init(&link, &config, want_ring)?;
         if choice == TransportChoice::Uring && !negotiated.has(init::OVER_IO_URING) {
             return Err(SessionError::NoRing("the kernel did not offer it in INIT".into()));
         }
-        set_nonblocking(&fd).map_err(io_error("fcntl(/dev/fuse, O_NONBLOCK)"))?;
+        set_nonblocking(link.raw_fd()).map_err(io_error("fcntl(/dev/fuse, O_NONBLOCK)"))?;
+        Ok(Session::over(link, config, negotiated))
+    }
+
+    /// Answers the INIT that a model of a kernel has sent, and becomes the session. It is served with [`Worker::serve_in`].
+    ///
+    /// # Errors
+    /// [`SessionError`].
+    pub fn start_on(pipe: Arc<Pipe>, config: SessionConfig) -> Result<Session, SessionError> {
+        let link = Link::Pipe(pipe);
+        let negotiated = answer_init(&link, &config, false)?;
+        Ok(Session::over(link, config, negotiated))
+    }
+
+    fn over(link: Link, config: SessionConfig, negotiated: Negotiated) -> Session {
         let shared = Arc::new(Shared {
-            fd,
+            link,
             config,
             negotiated,
             interrupts: Arc::default(),
@@ -210,7 +277,7 @@ impl Session {
             root: OnceLock::new(),
         });
         let notifier = Notifier::new(shared.clone());
-        Ok(Session { shared, notifier })
+        Session { shared, notifier }
     }
 
     /// Tells the session where it is mounted ([`crate::mount::mount`] does). On rings, growth beyond `ring_depth` relies
@@ -275,6 +342,31 @@ impl Worker {
     /// # Errors
     /// [`SessionError`] when serving is impossible or a handler panicked; the mount is then best aborted.
     pub async fn serve<F: FileSystem>(self, fs: Rc<F>) -> Result<(), SessionError> {
+        self.serve_with(fs, |task| {
+            let task = compio::runtime::spawn(task);
+            Box::pin(async move { task.await.ok() })
+        })
+        .await
+    }
+
+    /// The same in any world: a session of [`Session::start_on`], whose tasks run as those of `rt`.
+    ///
+    /// # Errors
+    /// [`SessionError`] when a message of the kernel's model cannot be read.
+    pub async fn serve_in<F: FileSystem>(self, rt: rt::Rt, fs: Rc<F>) -> Result<(), SessionError> {
+        self.serve_with(fs, move |task| {
+            let (end, ended) = rt::sync::oneshot();
+            rt.spawn(async move { end.send(task.await) });
+            Box::pin(ended)
+        })
+        .await
+    }
+
+    async fn serve_with<F: FileSystem>(
+        self,
+        fs: Rc<F>,
+        spawn: impl Fn(SlotTask) -> SlotEnd,
+    ) -> Result<(), SessionError> {
         let crew = crate::crew::Crew::new(self.shared.clone(), fs.clone());
         for &queue in &self.queues {
             crew.add_ring_queue(queue);
@@ -283,24 +375,20 @@ impl Worker {
             let ring = !self.queues.is_empty() || self.shared.negotiated.has(init::OVER_IO_URING);
             crew.add_dev_readers(if ring { 2 } else { self.shared.config.dev_depth });
         }
-        let result = crew.run().await;
+        let result = crew.run(spawn).await;
         fs.end();
         result
     }
 }
 
 /// Reads INIT and answers it; again if the kernel speaks a newer major version.
-fn answer_init(fd: &OwnedFd, config: &SessionConfig, want_ring: bool) -> Result<Negotiated, SessionError> {
+fn answer_init(link: &Link, config: &SessionConfig, want_ring: bool) -> Result<Negotiated, SessionError> {
     let mut buf = vec![0u8; MIN_READ_BUFFER.max(config.max_write_bytes as usize + 4096)];
     loop {
-        // SAFETY: the buffer is ours and as long as said.
-        let n = unsafe { libc::read(fd.as_raw_fd(), buf.as_mut_ptr().cast(), buf.len()) };
-        let Ok(n) = usize::try_from(n) else {
-            let e = io::Error::last_os_error();
-            if e.kind() == io::ErrorKind::Interrupted {
-                continue;
-            }
-            return Err(io_error("reading INIT from /dev/fuse")(e));
+        let n = match link.read(&mut buf) {
+            Ok(n) => n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => continue,
+            Err(e) => return Err(io_error("reading INIT from /dev/fuse")(e)),
         };
         let Ok((header, rest)) = InHeader::read_from_prefix(&buf[..n]) else { return Err(SessionError::NotInit(0)) };
         // Kernels before 7.36 send a shorter structure.
@@ -312,7 +400,7 @@ fn answer_init(fd: &OwnedFd, config: &SessionConfig, want_ring: bool) -> Result<
         }
         let arg = InitIn::read_from_bytes(&arg).expect("same size");
         let reply = |error: i32, out: &[u8]| {
-            write_message(fd, header.unique, error, &[IoSlice::new(out)]).map_err(io_error("answering INIT"))
+            write_message(link, header.unique, error, &[IoSlice::new(out)]).map_err(io_error("answering INIT"))
         };
         match negotiate(&arg, config, want_ring) {
             Ok((out, negotiated)) => {
@@ -328,11 +416,11 @@ fn answer_init(fd: &OwnedFd, config: &SessionConfig, want_ring: bool) -> Result<
     }
 }
 
-fn set_nonblocking(fd: &OwnedFd) -> io::Result<()> {
-    // SAFETY: plain fcntl calls on a descriptor we own.
+fn set_nonblocking(fd: RawFd) -> io::Result<()> {
+    // SAFETY: plain fcntl calls on a descriptor that the caller keeps open.
     let rc = unsafe {
-        let flags = libc::fcntl(fd.as_raw_fd(), libc::F_GETFL);
-        if flags < 0 { flags } else { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags | libc::O_NONBLOCK) }
+        let flags = libc::fcntl(fd, libc::F_GETFL);
+        if flags < 0 { flags } else { libc::fcntl(fd, libc::F_SETFL, flags | libc::O_NONBLOCK) }
     };
     if rc < 0 { Err(io::Error::last_os_error()) } else { Ok(()) }
 }
