@@ -15,7 +15,7 @@ use std::rc::Rc;
 
 use client::Client;
 use fuse::{FileSystem, Op, Replied, Request, Session};
-use types::FsError;
+use types::{Fid, FsError};
 use wire::mdt::Cred;
 
 /// A file system served to a kernel.
@@ -55,6 +55,8 @@ impl StriaFs {
     #[must_use]
     pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
         client.set_kernel(Rc::new(kernel::Kernel(session.notifier())));
+        // A kernel knows the root without having looked it up.
+        client.remember(Fid::ROOT);
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
