@@ -31,6 +31,7 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("hints", 5, 0),
     ("mount", 5, 1),
     ("cluster", 5, 2),
+    ("simkernel", 5, 2),
     ("posix", 5, 0),
     ("stria", 6, 0),
 ];

@@ -1,0 +1,298 @@
+//! Everything at once on a few files: nothing may hang, no call may fail without reason, no cell may hold what was never
+//! written to it; and when all is calm every mount sees the same.
+use std::rc::Rc;
+
+use types::{Duration, Rng};
+
+use crate::conn::Caller;
+use crate::file::{File, Mapping};
+use crate::kernel::Kernel;
+use crate::pages::{Fault, PAGE};
+use crate::run::{RunConfig, World};
+
+const CELL: u64 = 8;
+const PAGES_MAX: u64 = 16;
+const NAMES: u64 = 2;
+const HANDLES_MAX: usize = 3;
+
+struct Handle {
+    file: Rc<File>,
+    mapping: Option<Mapping>,
+    writes: bool,
+}
+
+struct Program {
+    world: Rc<World>,
+    mount: usize,
+    caller: Rc<Caller>,
+    rng: Rng,
+    handles: Vec<Handle>,
+    stamp: u64,
+    signals: bool,
+    maps: bool,
+}
+
+fn name(n: u64) -> Vec<u8> {
+    format!("churn{n}").into_bytes()
+}
+
+/// Runs the programs of a run.
+pub async fn work(world: &Rc<World>, config: &RunConfig) {
+    let mut ends = Vec::new();
+    for mount in 0..world.kernels.len() {
+        for number in 0..config.programs {
+            let caller = world.caller(mount, number, config.programs);
+            let rng = world.context.rng(&format!("churn {mount} {number}"));
+            let stamp = (mount * config.programs + number) as u64 * 1_000_000;
+            let signals = config.faults.signal_interval_s > 0.0;
+            let (handles, maps) = (Vec::new(), config.maps);
+            let mut program = Program { world: world.clone(), mount, caller, rng, handles, stamp, signals, maps };
+            let (tx, rx) = rt::sync::oneshot();
+            let operations = config.operations;
+            world.context.cluster.sim.spawn(async move {
+                program.run(operations).await;
+                tx.send(());
+            });
+            ends.push(rx);
+        }
+    }
+    rt::sync::join_all(ends).await;
+    if !world.failed() {
+        compare(world).await;
+    }
+}
+
+/// All mounts see the same files.
+async fn compare(world: &Rc<World>) -> Option<()> {
+    world.callers.iter().for_each(|c| c.calm());
+    let caller = Caller::new(7);
+    for n in 0..NAMES {
+        let mut first = None;
+        for mount in 0..world.kernels.len() {
+            let kernel = world.kernel(mount).clone();
+            let opened = async { kernel.open(&caller, &kernel.root(), &name(n), libc::O_RDONLY).await };
+            let contents = match world.op(mount, "the last open", opened).await? {
+                Ok(file) => {
+                    let read = kernel.read(&caller, &file, 0, (PAGES_MAX + 1) * PAGE);
+                    let bytes = world.must(mount, "the last read", read).await?;
+                    world.must(mount, "the last close", kernel.close(&caller, &file)).await?;
+                    Ok(bytes)
+                }
+                Err(e) => Err(e),
+            };
+            let same = first.get_or_insert_with(|| contents.clone()) == &contents;
+            let outcome = if same { Ok(()) } else { Err(format!("kernel {mount} sees other bytes than kernel 0")) };
+            world.context.expect(&format!("churn{n} at the end"), outcome);
+        }
+    }
+    Some(())
+}
+
+impl Program {
+    fn kernel(&self) -> Rc<Kernel> {
+        self.world.kernel(self.mount).clone()
+    }
+
+    async fn run(&mut self, operations: u64) -> Option<()> {
+        for _ in 0..operations {
+            if self.world.failed() {
+                return None;
+            }
+            self.step().await?;
+            self.caller.calm();
+            let pause = if self.rng.chance(0.05) { 2_000_000 } else { 1_000 };
+            self.world.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(pause))).await;
+        }
+        while let Some(handle) = self.handles.pop() {
+            self.close(handle).await?;
+        }
+        Some(())
+    }
+
+    /// Runs a call that may fail with one of `allowed`, or because of a signal.
+    async fn call<T>(
+        &self,
+        what: &str,
+        allowed: &[i32],
+        work: impl Future<Output = Result<T, i32>>,
+    ) -> Option<Option<T>> {
+        match self.world.op(self.mount, what, work).await? {
+            Ok(done) => Some(Some(done)),
+            Err(libc::EINTR) if self.signals => Some(None),
+            Err(e) if allowed.contains(&e) => Some(None),
+            Err(e) => {
+                let why = std::io::Error::from_raw_os_error(e);
+                self.world.context.complain(format!("kernel {}: {what}: {why}", self.mount));
+                None
+            }
+        }
+    }
+
+    async fn step(&mut self) -> Option<()> {
+        let kernel = self.kernel();
+        let root = kernel.root();
+        let draw = self.rng.below(100);
+        if self.handles.is_empty() || draw < 12 && self.handles.len() < HANDLES_MAX {
+            return self.open().await;
+        }
+        let at = self.rng.below(self.handles.len() as u64) as usize;
+        match draw {
+            ..17 => {
+                let handle = self.handles.swap_remove(at);
+                return self.close(handle).await;
+            }
+            17..20 => {
+                let name = name(self.rng.below(NAMES));
+                let unlinked = kernel.unlink(&self.caller, &root, &name);
+                self.call("unlink", &[libc::ENOENT], unlinked).await?;
+            }
+            20..22 => {
+                let (from, to) = (name(self.rng.below(NAMES)), name(self.rng.below(NAMES)));
+                self.call("rename", &[libc::ENOENT], kernel.rename(&self.caller, &root, &from, &to)).await?;
+            }
+            22..25 => {
+                let name = name(self.rng.below(NAMES));
+                let stat = kernel.stat(&self.caller, &root, &name);
+                self.call("stat", &[libc::ENOENT, libc::ESTALE], stat).await?;
+            }
+            25..28 => {
+                let plus = self.rng.chance(0.5);
+                self.call("listing", &[], kernel.list(&self.caller, &root, plus)).await?;
+            }
+            _ => return self.use_file(at, draw).await,
+        }
+        Some(())
+    }
+
+    async fn open(&mut self) -> Option<()> {
+        let kernel = self.kernel();
+        let writes = self.rng.chance(0.8);
+        let mut flags = if writes { libc::O_RDWR | libc::O_CREAT } else { libc::O_RDONLY };
+        if writes && self.rng.chance(0.2) {
+            flags |= libc::O_TRUNC;
+        }
+        let n = self.rng.below(NAMES);
+        let root = kernel.root();
+        let name = name(n);
+        let opened = async { kernel.open(&self.caller, &root, &name, flags).await };
+        let what = format!("open of churn{n} with flags {flags:o}");
+        if let Some(file) = self.call(&what, &[libc::ENOENT, libc::ESTALE, libc::EEXIST], opened).await? {
+            self.handles.push(Handle { file, mapping: None, writes });
+        }
+        Some(())
+    }
+
+    async fn close(&mut self, handle: Handle) -> Option<()> {
+        let kernel = self.kernel();
+        if let Some(mapping) = handle.mapping {
+            self.world.op(self.mount, "munmap", kernel.unmap(mapping)).await?;
+        }
+        self.call("close", &[], kernel.close(&self.caller, &handle.file)).await.map(drop)
+    }
+
+    async fn use_file(&mut self, at: usize, draw: u64) -> Option<()> {
+        let kernel = self.kernel();
+        let (file, writes) = (self.handles[at].file.clone(), self.handles[at].writes);
+        let place = self.rng.below(PAGES_MAX * PAGE / CELL) * CELL;
+        let len = (CELL + self.rng.below(3 * PAGE) / CELL * CELL).min(PAGES_MAX * PAGE - place);
+        let node = file.inode.nodeid;
+        let what = |of: &str| format!("{of} {place}+{len} (node {node:x})");
+        match draw {
+            28..40 => {
+                if let Some(bytes) = self.call(&what("read"), &[], kernel.read(&self.caller, &file, place, len)).await?
+                {
+                    self.check(&what("read"), place, &bytes);
+                }
+            }
+            40..52 if writes => {
+                let data = self.cells(place, len);
+                self.call(&what("write"), &[], kernel.write(&self.caller, &file, place, &data)).await?;
+            }
+            52..72 if self.maps => {
+                self.map(at).await?;
+                return if writes && draw < 66 {
+                    self.store(&file, place, len).await
+                } else {
+                    self.load(&file, place, len).await
+                };
+            }
+            72..80 if writes => {
+                let cut = kernel.truncate(&self.caller, &file.inode, Some(&file), place);
+                self.call(&what("ftruncate"), &[], cut).await?;
+            }
+            80..86 if writes => {
+                let punch = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let mode = [punch, 0, libc::FALLOC_FL_KEEP_SIZE][self.rng.below(3) as usize];
+                let done = kernel.fallocate(&self.caller, &file, mode, place, len);
+                self.call(&what(&format!("fallocate {mode}")), &[], done).await?;
+            }
+            86..90 => {
+                self.call(&what("fstat"), &[], kernel.fstat(&self.caller, &file)).await?;
+            }
+            90..95 => {
+                self.call(&what("fsync"), &[], kernel.fsync(&self.caller, &file)).await?;
+            }
+            _ => {
+                if let Some(mapping) = self.handles[at].mapping.take() {
+                    self.world.op(self.mount, "munmap", kernel.unmap(mapping)).await?;
+                }
+            }
+        }
+        Some(())
+    }
+
+    async fn map(&mut self, at: usize) -> Option<()> {
+        if self.handles[at].mapping.is_none() {
+            let (file, writes) = (self.handles[at].file.clone(), self.handles[at].writes);
+            let mapping = self.world.must(self.mount, "mmap", self.kernel().map(&file, writes)).await?;
+            self.handles[at].mapping = Some(mapping);
+        }
+        Some(())
+    }
+
+    async fn store(&mut self, file: &Rc<File>, place: u64, len: u64) -> Option<()> {
+        let data = self.cells(place, len);
+        let what = format!("store of {place}+{len} (node {:x})", file.inode.nodeid);
+        let done = self.world.op(self.mount, &what, self.kernel().store(&self.caller, file, place, &data)).await?;
+        self.on_fault(&what, done)
+    }
+
+    async fn load(&mut self, file: &Rc<File>, place: u64, len: u64) -> Option<()> {
+        let mut bytes = vec![0; len as usize];
+        let what = format!("load of {place}+{len} (node {:x})", file.inode.nodeid);
+        let done = self.world.op(self.mount, &what, self.kernel().load(&self.caller, file, place, &mut bytes)).await?;
+        if done.is_ok() {
+            self.check(&what, place, &bytes);
+        }
+        self.on_fault(&what, done)
+    }
+
+    fn on_fault(&self, what: &str, done: Result<(), Fault>) -> Option<()> {
+        match done {
+            Ok(()) | Err(Fault::Behind) => Some(()),
+            Err(Fault::Io(libc::EINTR)) if self.signals => Some(()),
+            Err(Fault::Io(e)) => {
+                self.world.context.complain(format!("kernel {}: {what}: SIGBUS for errno {e}", self.mount));
+                None
+            }
+        }
+    }
+
+    /// Bytes for a range: every cell says where it belongs.
+    fn cells(&mut self, place: u64, len: u64) -> Vec<u8> {
+        self.stamp += 1;
+        (place / CELL..(place + len) / CELL).flat_map(|cell| (self.stamp << 24 | cell).to_ne_bytes()).collect()
+    }
+
+    fn check(&self, what: &str, place: u64, bytes: &[u8]) {
+        for (i, cell) in bytes.chunks_exact(CELL as usize).enumerate() {
+            let value = u64::from_ne_bytes(cell.try_into().expect("a cell's bytes"));
+            let at = place / CELL + i as u64;
+            if value != 0 && value & 0xff_ffff != at {
+                let e = format!("byte {} holds {value:x}, which was written elsewhere", at * CELL);
+                return self.world.context.expect(what, Err(e));
+            }
+        }
+        self.world.context.expect(what, Ok(()));
+    }
+}
