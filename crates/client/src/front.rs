@@ -1,19 +1,27 @@
-//! What a kernel in front keeps of one inode: pages of a file, the listing of a directory.
+//! What a kernel in front keeps of one inode: pages of a file, the listing of a directory. The rules are those of
+//! `docs/internals/kernel-locks.md`.
 //!
 //! A kernel locks its pages and then asks us to read; a lock callback makes us ask the kernel to drop pages, which
 //! waits for those page locks. So a drop leaves out what reads that wait for a lock keep locked: such pages hold
 //! nothing yet, and go after the answer. A read that begins to wait while a drop is under way makes the drop begin anew
 //! around it. So that few have to wait, reads that come during a drop are answered once under the lock that is being
 //! revoked ("serve"); that lock is then flushed again, kernel and all, before it is given back.
+//!
+//! Pages that a program may store to are read under write locks over the whole file (its leases): nothing tells of the
+//! store, and what comes back of the page is the whole page.
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::{Event, join_all, race};
-use types::{Extent, Fid};
+use types::{Extent, Fid, FsError};
 use wire::mdt::LockBits;
 
 use crate::client::Client;
-use crate::inode::Inode;
+use crate::inode::{Inode, Striping};
+use crate::locks::Held;
+use crate::object::Object;
+use crate::osc::Osc;
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
 const READ_AGAIN_MAX: usize = 4;
@@ -23,9 +31,16 @@ const READ_AGAIN_MAX: usize = 4;
 pub(crate) struct Front {
     /// It may keep pages.
     pages: Cell<bool>,
+    /// It may have pages: some were asked for since all of them were dropped last.
+    filled: Cell<bool>,
     /// Drops of pages under way.
     drops: Cell<u32>,
     reads: RefCell<Vec<Rc<ReadState>>>,
+    /// Reads begun.
+    begun: Cell<u64>,
+    /// Ranges that are being changed otherwise than through the kernel's pages: reads of pages wait.
+    shut: RefCell<Vec<Extent>>,
+    opened: Event,
     /// A read begins to wait for a lock.
     waits: Event,
     /// It may keep a listing.
@@ -44,6 +59,29 @@ struct ReadState {
     waited: Cell<bool>,
     /// A lock of its range went meanwhile.
     tainted: Cell<bool>,
+    /// It holds the file's leases: whatever lock it needs is among them.
+    leased: Cell<bool>,
+}
+
+/// While it lives, kernels' reads of pages of the range wait, unanswered; drops of pages leave them out.
+pub(crate) struct Shut(Rc<Inode>, Extent);
+impl Drop for Shut {
+    fn drop(&mut self) {
+        let mut shut = self.0.front.shut.borrow_mut();
+        if let Some(i) = shut.iter().position(|e| *e == self.1) {
+            shut.swap_remove(i);
+        }
+        drop(shut);
+        self.0.front.opened.notify();
+    }
+}
+
+/// A drop of pages under way.
+struct Dropping<'a>(&'a Front);
+impl Drop for Dropping<'_> {
+    fn drop(&mut self) {
+        self.0.drops.set(self.0.drops.get() - 1);
+    }
 }
 
 /// A read that a kernel waits for with its pages locked: nothing can be read from them until it is answered.
@@ -63,9 +101,17 @@ impl Drop for Waiting<'_> {
 
 impl KernelRead {
     pub(crate) fn begin(inode: &Rc<Inode>, extent: Extent) -> KernelRead {
-        let state =
-            Rc::new(ReadState { extent, waiting: Cell::new(0), waited: Cell::new(false), tainted: Cell::new(false) });
-        inode.front.reads.borrow_mut().push(state.clone());
+        let state = Rc::new(ReadState {
+            extent,
+            waiting: Cell::new(0),
+            waited: Cell::new(false),
+            tainted: Cell::new(false),
+            leased: Cell::new(false),
+        });
+        let front = &inode.front;
+        front.filled.set(true);
+        front.begun.set(front.begun.get() + 1);
+        front.reads.borrow_mut().push(state.clone());
         KernelRead { inode: inode.clone(), state, again: Cell::new(0) }
     }
     pub(crate) fn waiting(&self) -> Waiting<'_> {
@@ -73,6 +119,10 @@ impl KernelRead {
         self.state.waited.set(true);
         self.inode.front.waits.notify();
         Waiting(&self.state)
+    }
+    /// Whether it holds the file's leases.
+    pub(crate) fn is_leased(&self) -> bool {
+        self.state.leased.get()
     }
     /// Whether what was read may be older than a lock that was given back meanwhile: then it is to be read again.
     /// (Not for ever: pages filled at last all the same go right after the answer.)
@@ -112,22 +162,47 @@ impl Inode {
         self.front.drops.get() > 0
     }
     /// A lock goes, or the file changed otherwise than the kernel believes: it forgets the file's pages, but for those
-    /// that reads waiting for a lock keep locked.
+    /// that reads waiting for a lock keep locked. What was stored to them comes back before this ends.
     pub async fn drop_kernel_pages(&self) {
+        let front = &self.front;
+        let (begun, idle) = (front.begun.get(), front.reads.borrow().is_empty());
+        self.drop_kernel_range(Extent::ALL).await;
+        if idle && front.begun.get() == begun {
+            front.filled.set(false);
+        }
+    }
+    async fn drop_kernel_range(&self, extent: Extent) {
         let front = &self.front;
         if !front.pages.get() {
             return;
         }
         let Some(kernel) = self.client.upgrade().map(|c| c.kernel()) else { return };
         front.drops.set(front.drops.get() + 1);
+        let _dropping = Dropping(front);
         loop {
             let waits = front.waits.wait();
-            let drops = front.apart_from_waiting().into_iter().map(|e| kernel.drop_pages(self.fid, e)).collect();
+            let parts = front.apart_from_waiting().into_iter().filter_map(|e| e.intersect(&extent));
+            let drops = parts.map(|e| kernel.drop_pages(self.fid, e)).collect();
             if race(join_all(drops), waits).await.is_ok() {
                 break;
             }
         }
-        front.drops.set(front.drops.get() - 1);
+    }
+    /// The range is about to be changed: until the guard is dropped a kernel reads no page of it.
+    pub(crate) fn shut(self: &Rc<Self>, extent: Extent) -> Shut {
+        let extent = extent.align_out(4096);
+        self.front.shut.borrow_mut().push(extent);
+        Shut(self.clone(), extent)
+    }
+    /// The same, with the kernel's pages of the range gone, when it may have any that a program stores to: a page that
+    /// is read before the change and stored to after it would bring the old bytes back.
+    pub(crate) async fn shut_for_change(self: &Rc<Self>, extent: Extent) -> Option<Shut> {
+        if !self.is_mappable() || !self.front.filled.get() {
+            return None;
+        }
+        let shut = self.shut(extent);
+        self.drop_kernel_range(shut.1).await;
+        Some(shut)
     }
 
     /// A kernel is told a listing of this directory, which it may keep: dropped when the lock on the names goes.
@@ -157,6 +232,9 @@ impl Inode {
 }
 
 impl Front {
+    fn is_shut(&self, extent: Extent) -> bool {
+        self.shut.borrow().iter().any(|e| e.overlaps(&extent))
+    }
     /// The file but for what waiting reads keep locked. Every read under way is tainted.
     fn apart_from_waiting(&self) -> Vec<Extent> {
         let reads = self.reads.borrow();
@@ -177,6 +255,65 @@ impl Front {
 }
 
 impl Client {
+    /// What a kernel's read of pages needs before any byte is looked at: nobody changes the range, and where the pages
+    /// may be stored to, the file's leases. They are kept until the read has its bytes.
+    pub(crate) async fn lease(&self, s: &Striping, read: &KernelRead) -> Result<Vec<Held>, FsError> {
+        let inode = &read.inode;
+        let front = &inode.front;
+        loop {
+            loop {
+                let opened = front.opened.wait();
+                if !front.is_shut(read.state.extent) {
+                    break;
+                }
+                let _waiting = read.waiting();
+                opened.await;
+            }
+            let mut held = Vec::new();
+            if inode.is_mappable() {
+                held = match self.leases_at_hand(s, inode.is_dropping()) {
+                    Some(held) => held,
+                    None => {
+                        let _waiting = read.waiting();
+                        self.lock_all(s).await?
+                    }
+                };
+            }
+            if !front.is_shut(read.state.extent) {
+                read.state.leased.set(!held.is_empty());
+                // Nothing was read yet: what went before is of no concern.
+                read.state.tainted.set(false);
+                read.state.waited.set(false);
+                return Ok(held);
+            }
+        }
+    }
+    /// Write locks over all objects, if they are here; `serve`: a drop of pages is under way, and locks that wait for it
+    /// will do.
+    fn leases_at_hand(&self, s: &Striping, serve: bool) -> Option<Vec<Held>> {
+        let all = LockPolicyData::extent(Extent::ALL);
+        let of = |o: &Rc<Object>| {
+            let (locks, resource) = (&self.osc(o.ost).locks, o.resource());
+            let held = locks.find(resource, LockMode::Pw, &all);
+            held.or_else(|| locks.find_revoking(resource, LockMode::Pw, &all).filter(|_| serve))
+        };
+        s.objects.iter().map(of).collect()
+    }
+    /// A write lock for a request that changes the object while its kernel may be unable to give up pages: if the kernel
+    /// has any that were stored to, the leases are here, perhaps on their way out, and there is nothing to wait for.
+    pub(crate) async fn lock_to_cut(
+        &self,
+        osc: &Rc<Osc>,
+        object: &Object,
+        data: LockPolicyData,
+    ) -> Result<Held, FsError> {
+        let mapped = object.inode.borrow().upgrade().is_some_and(|i| i.is_mappable());
+        if mapped && let Some(held) = osc.locks.find_even_leaving(object.resource(), LockMode::Pw, &data) {
+            return Ok(held);
+        }
+        let asked = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE);
+        asked.await.map_err(|e| e.error())
+    }
     /// The [`Inode::names_lost`] of a directory whose names are under a lock of this client now.
     #[must_use]
     pub fn names_held(&self, dir: &Inode) -> Option<u64> {
@@ -221,5 +358,17 @@ mod tests {
         assert!(!late.is_outdated(), "not for ever");
         drop((early, late, idle));
         assert!(inode.front.reads.borrow().is_empty());
+    }
+
+    #[test]
+    fn ranges_are_shut_as_long_as_somebody_changes_them() {
+        let inode = Inode::new(Fid::new(1, 1), Weak::new());
+        let shut = |from, to| inode.front.is_shut(Extent::new(from, to));
+        let (one, other) = (inode.shut(Extent::new(5000, 5001)), inode.shut(Extent::new(4096, 8192)));
+        assert!(shut(4096, 4097) && !shut(0, 4096) && !shut(8192, 9000));
+        drop(one);
+        assert!(shut(8000, 9000), "the other one goes on");
+        drop(other);
+        assert!(!shut(0, u64::MAX));
     }
 }

@@ -71,6 +71,8 @@ pub struct Inode {
     layout_changes: Cell<bool>,
     layout_changed: Event,
     pub(crate) opens: Cell<u32>,
+    /// Opens through which a program may store to a shared mapping.
+    mappable: Cell<u32>,
     /// The opens themselves, for what readahead must hear.
     files: RefCell<Vec<Weak<OpenFile>>>,
     pub(crate) writers: Cell<u32>,
@@ -109,6 +111,7 @@ impl Inode {
             layout_changes: Cell::new(false),
             layout_changed: Event::new(),
             opens: Cell::new(0),
+            mappable: Cell::new(0),
             files: RefCell::default(),
             writers: Cell::new(0),
             untold: Cell::new(0),
@@ -126,15 +129,23 @@ impl Inode {
     /// An open of it began.
     pub(crate) fn opened(&self, file: &Rc<OpenFile>) {
         self.opens.set(self.opens.get() + 1);
+        self.mappable.set(self.mappable.get() + u32::from(file.reads_and_writes()));
         self.files.borrow_mut().push(Rc::downgrade(file));
     }
     /// An open of it ended.
     pub(crate) fn closed(&self, file: &Rc<OpenFile>) {
         self.opens.set(self.opens.get() - 1);
+        self.mappable.set(self.mappable.get() - u32::from(file.reads_and_writes()));
         let mut files = self.files.borrow_mut();
         if let Some(i) = files.iter().position(|f| std::ptr::eq(f.as_ptr(), Rc::as_ptr(file))) {
             files.swap_remove(i);
         }
+    }
+    /// Whether pages that a kernel keeps of it may be stored to: it is open for reading and writing here, which a shared
+    /// mapping for writing needs, and an open lasts as long as its mappings do.
+    #[must_use]
+    pub fn is_mappable(&self) -> bool {
+        self.mappable.get() > 0
     }
     /// The opens.
     pub(crate) fn files(&self) -> Vec<Rc<OpenFile>> {

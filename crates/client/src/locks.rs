@@ -97,7 +97,7 @@ impl Locks {
         let cookie = self.cache.borrow_mut().find(self.rt.now(), resource, mode, data)?;
         Some(Held { locks: self.clone(), cookie })
     }
-    /// A lock that is being revoked and still covers all of it; see the "serve" rule in `kernel.rs`.
+    /// A lock that is being revoked and still covers all of it; see the "serve" rule in `front.rs`.
     pub(crate) fn find_revoking(
         self: &Rc<Self>,
         resource: ResourceId,
@@ -105,6 +105,20 @@ impl Locks {
         data: &LockPolicyData,
     ) -> Option<Held> {
         let cookie = self.cache.borrow_mut().find_revoking(self.rt.now(), resource, mode, data)?;
+        Some(Held { locks: self.clone(), cookie })
+    }
+    /// A lock that is held or on its way out and not given back yet: for bytes that were stored under it, and for
+    /// requests that its revocation waits for (`docs/internals/kernel-locks.md`).
+    pub(crate) fn find_even_leaving(
+        self: &Rc<Self>,
+        resource: ResourceId,
+        mode: LockMode,
+        data: &LockPolicyData,
+    ) -> Option<Held> {
+        if let Some(held) = self.find(resource, mode, data) {
+            return Some(held);
+        }
+        let cookie = self.cache.borrow_mut().find_leaving(self.rt.now(), resource, mode, data)?;
         Some(Held { locks: self.clone(), cookie })
     }
     /// Whether a held lock covers it; takes no reference and does not count as a use.

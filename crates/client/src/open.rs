@@ -64,6 +64,10 @@ impl OpenFile {
     pub fn writes(&self) -> bool {
         self.flags & O_ACCMODE != 0
     }
+    pub(crate) fn reads_and_writes(&self) -> bool {
+        const O_RDWR: u32 = 2;
+        self.flags & O_ACCMODE == O_RDWR
+    }
     /// The name by which the client knows this open.
     #[must_use]
     pub fn id(&self) -> u64 {

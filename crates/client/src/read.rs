@@ -77,11 +77,15 @@ impl Client {
         pages: bool,
     ) -> Result<Bulk, FsError> {
         let inode = &file.inode;
-        if file.flags() & O_DIRECT != 0 {
+        if file.flags() & O_DIRECT != 0 && !pages {
             return self.read_uncached(inode, s, extent).await;
         }
         let kernel = pages.then(|| KernelRead::begin(inode, extent));
         loop {
+            let _leases = match &kernel {
+                Some(read) => self.lease(s, read).await?,
+                None => Vec::new(),
+            };
             let result = self.read_cached(file, s, extent, kernel.as_ref()).await;
             if !kernel.as_ref().is_some_and(KernelRead::is_outdated) {
                 return result;
@@ -239,6 +243,11 @@ impl Client {
     ) -> Result<(Held, bool), FsError> {
         let data = LockPolicyData::extent(extent.align_out(PAGE));
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
+            return Ok((held, false));
+        }
+        if kernel.is_some_and(KernelRead::is_leased)
+            && let Some(held) = osc.locks.find_even_leaving(object.resource(), LockMode::Pr, &data)
+        {
             return Ok((held, false));
         }
         if kernel.is_some()

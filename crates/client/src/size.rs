@@ -197,6 +197,9 @@ impl Client {
         if known_empty {
             return Ok(());
         }
+        // An open holds nothing in the kernel that a drop of pages waits for.
+        let _shut = inode.shut(Extent::from(size));
+        inode.drop_kernel_pages().await;
         let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
         self.setattr(cred, inode, request, file).await
     }
@@ -207,7 +210,10 @@ impl Client {
         };
         let _writing = inode.writing();
         let geometry = s.layout.geometry();
-        inode.drop_kernel_pages().await;
+        // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
+        // that nothing here may wait for a drop of pages; nor does it read any
+        // anew, which would need locks.
+        let _shut = inode.shut(Extent::ALL);
         let now = self.rt.wall();
         let cuts: Vec<_> = s
             .objects
@@ -225,11 +231,7 @@ impl Client {
     async fn truncate_object(&self, object: &Rc<Object>, size: u64, now: WallTime) -> Result<(), FsError> {
         let osc = self.osc(object.ost);
         let data = LockPolicyData::extent(Extent::from(size - size % 4096));
-        let held = osc
-            .locks
-            .acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE)
-            .await
-            .map_err(|e| e.error())?;
+        let held = self.lock_to_cut(&osc, object, data).await?;
         if object.size() == size && !object.is_unwritten(Extent::from(size)) && object.unwritten_pages() == 0 {
             return Ok(());
         }
@@ -276,8 +278,9 @@ impl Client {
         let s = self.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
         let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
-        inode.drop_kernel_pages().await;
         let range = Extent::at(offset, len);
+        let _shut = inode.shut(range);
+        inode.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
             self.allocate_object(object, part.object, mode, keep).await?;

@@ -66,8 +66,11 @@ impl Client {
         let inode = &file.inode;
         let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
+        let appends = file.flags() & O_APPEND != 0;
+        let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
+        let _shut = inode.shut_for_change(changed).await;
         let (mut appending, mut turn) = (Vec::new(), None);
-        let offset = if file.flags() & O_APPEND != 0 {
+        let offset = if appends {
             turn = AppendTurn::take(&s).await;
             appending = self.ready_to_append(&s, inode, data.is_empty()).await?;
             inode.known_size()
@@ -115,46 +118,49 @@ impl Client {
         Ok(offset)
     }
 
-    /// Whether write locks over the whole range are held: a write of it will not wait for another client.
-    #[must_use]
-    pub fn may_write_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
-        let Some(s) = file.inode.striping() else { return false };
-        let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
-        pieces.all(|p| {
-            let object = &s.objects[usize::from(p.stripe.0)];
-            let data = LockPolicyData::extent(p.object.align_out(PAGE));
-            self.osc(object.ost).locks.covers(object.resource(), LockMode::Pw, &data)
-        })
-    }
-
-    /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written.
+    /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written. They were stored to
+    /// under the file's leases, which are held still or on their way out, and wait for this: so it takes those, and
+    /// waits for nobody. Without them the bytes are lost: others may have written or cut the pages since.
     ///
     /// # Errors
-    /// As [`Client::write`]; they are also reported by the next fsync.
+    /// EIO when the leases were lost; what is wrong is also reported by the next fsync.
     pub async fn write_mapped(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
         let inode = &file.inode;
         let s = inode.striping().ok_or(FsError::Io)?;
+        let _writing = inode.writing();
         file.dirty.set(true);
+        // The kernel's pages were read up to the size known then; only a cut makes it less.
+        let end = (offset + data.len() as u64).min(inode.known_size());
         let result = async {
-            let size = self.file_size(inode).await?.size;
-            let end = (offset + data.len() as u64).min(size);
             if offset >= end {
                 return Ok(());
             }
             for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
                 let from = (piece.file.start - offset) as usize;
                 let part = &data[from..from + piece.file.len() as usize];
-                if self.write_piece(&s, piece, part, None, piece.file.len()).await? {
-                    self.write_through(&s, piece).await;
-                }
+                self.write_mapped_piece(&s, piece, part).await?;
             }
             Ok(())
         }
         .await;
         if let Err(e) = result {
+            tracing::error!(file = %inode.fid, offset, "stores through a mapping are lost: {e}");
             inode.writeback_failed(e);
         }
         result
+    }
+
+    async fn write_mapped_piece(self: &Rc<Self>, s: &Rc<Striping>, piece: Piece, data: &[u8]) -> Result<(), FsError> {
+        let object = &s.objects[usize::from(piece.stripe.0)];
+        let lock = LockPolicyData::extent(piece.object.align_out(PAGE));
+        let locks = &self.osc(object.ost).locks;
+        let held = locks.find_even_leaving(object.resource(), LockMode::Pw, &lock).ok_or(FsError::Io)?;
+        if self.write_piece(s, piece, data, Some(&held), piece.file.len()).await? {
+            // The lock's own flush does not wait for this, and the kernel must not, either.
+            let (me, s) = (self.clone(), s.clone());
+            self.rt.spawn(async move { me.write_through(&s, piece).await });
+        }
+        Ok(())
     }
 
     /// Write locks over all objects, in stripe order, with true sizes: for appends.
@@ -162,7 +168,7 @@ impl Client {
     /// An OST evicts a client that keeps a lock from others for too long, and the next lock may have to wait for a client
     /// that is gone, just as long. So nothing is kept for longer than [`HOLD_MAX`]: then the locks are let go, the wait
     /// goes on without them, and all begins anew.
-    async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
+    pub(crate) async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
         let mut held: Vec<Held> = Vec::with_capacity(s.objects.len());
         let mut until = Instant::MAX;
         while held.len() < s.objects.len() {

@@ -285,10 +285,24 @@ impl LockCache {
         mode: LockMode,
         data: &LockPolicyData,
     ) -> Option<LockCookie> {
+        self.leaving(now, resource, &|e| e.flushes < 2 && covers(&e.desc, mode, data))
+    }
+
+    /// The same for what the flush itself brings about (dirty pages that come back from a cache in front), and for
+    /// whoever that flush waits for: always, since such a use ends the flush rather than holding it up.
+    pub fn find_leaving(
+        &mut self,
+        now: Instant,
+        resource: ResourceId,
+        mode: LockMode,
+        data: &LockPolicyData,
+    ) -> Option<LockCookie> {
+        self.leaving(now, resource, &|e| covers(&e.desc, mode, data))
+    }
+
+    fn leaving(&mut self, now: Instant, resource: ResourceId, fits: &dyn Fn(&Entry) -> bool) -> Option<LockCookie> {
         let held = self.resources.get(&resource)?;
-        let covering =
-            |c: &&LockCookie| self.locks.get(c).is_some_and(|e| e.flushes < 2 && covers(&e.desc, mode, data));
-        let cookie = *held.revoking.iter().find(covering)?;
+        let cookie = *held.revoking.iter().find(|c| self.locks.get(c).is_some_and(fits))?;
         self.add_user(now, cookie);
         Some(cookie)
     }

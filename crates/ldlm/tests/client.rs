@@ -204,6 +204,12 @@ fn a_read_served_under_a_leaving_lock_is_flushed_again() {
     c.release(lock.cookie);
     assert_eq!(c.out, [revoke_of(&lock)], "what the read cached goes too");
     assert_eq!(c.cache.find_revoking(c.now, OBJECT, LockMode::Pr, &part(0, 4096)), None, "it served once");
+    assert_eq!(c.cache.find_leaving(c.now, OBJECT, LockMode::Pw, &part(0, 4096)), None, "it never allowed that");
+    let back = c.cache.find_leaving(c.now, OBJECT, LockMode::Pr, &part(0, 4096));
+    assert_eq!(back, Some(lock.cookie), "what the flush brings about is always served");
+    c.release(lock.cookie);
+    c.flushed(lock.cookie);
+    assert_eq!(c.out, [revoke_of(&lock)]);
     c.flushed(lock.cookie);
     assert_eq!(c.out, [cancel_of(&lock)]);
     // And when the read is over before the flush is.

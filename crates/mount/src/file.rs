@@ -1,13 +1,10 @@
 //! Open files: data, locks, space.
-use std::cell::RefCell;
-use std::collections::HashMap;
 use std::io::IoSlice;
 use std::rc::Rc;
 
 use client::{FlockMode, LockCall, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
-use rt::sync::Event;
 use types::{Extent, Fid, FsError};
 use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
 
@@ -17,41 +14,6 @@ use crate::{KernelCaching, StriaFs, convert, errno};
 const OPEN_FLAGS: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
 /// The kernel's "to the end of the file" in lock ranges.
 const LOCK_END_MAX: u64 = i64::MAX as u64;
-
-/// Writes of mapped pages, which the kernel sends with those pages locked: they are answered at once and carried out
-/// behind it, so that they never wait for a lock that waits for those pages.
-#[derive(Default)]
-pub(crate) struct MappedWrites {
-    under_way: RefCell<HashMap<Fid, usize>>,
-    ended: Event,
-}
-
-impl MappedWrites {
-    fn begin(&self, fid: Fid) {
-        *self.under_way.borrow_mut().entry(fid).or_insert(0) += 1;
-    }
-    fn end(&self, fid: Fid) {
-        let mut under_way = self.under_way.borrow_mut();
-        if let Some(n) = under_way.get_mut(&fid) {
-            *n -= 1;
-            if *n == 0 {
-                under_way.remove(&fid);
-            }
-        }
-        drop(under_way);
-        self.ended.notify();
-    }
-    /// Waits until none of the inode is under way.
-    pub(crate) async fn settle(&self, fid: Fid) {
-        loop {
-            let ended = self.ended.wait();
-            if !self.under_way.borrow().contains_key(&fid) {
-                return;
-            }
-            ended.await;
-        }
-    }
-}
 
 impl StriaFs {
     pub(crate) async fn data(self: &Rc<Self>, req: Request<'_>) -> Replied {
@@ -78,14 +40,10 @@ impl StriaFs {
             Op::Write { arg, data } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
                 if arg.write_flags & abi::WRITE_CACHE != 0 {
-                    if self.client.may_write_at_once(&file, arg.offset, u64::from(arg.size)) {
-                        if let Err(e) = self.client.write_mapped(&file, arg.offset, data).await {
-                            return req.err(errno(e));
-                        }
-                    } else {
-                        self.write_mapped(file, arg.offset, data.to_vec());
-                    }
-                    return req.into_reply().write(arg.size);
+                    return match self.client.write_mapped(&file, arg.offset, data).await {
+                        Ok(()) => req.into_reply().write(arg.size),
+                        Err(e) => req.err(errno(e)),
+                    };
                 }
                 self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
                 let result = self.write(&file, &arg, data).await;
@@ -120,38 +78,24 @@ impl StriaFs {
         Ok(())
     }
 
-    fn write_mapped(self: &Rc<Self>, file: Rc<OpenFile>, offset: u64, data: Vec<u8>) {
-        let me = self.clone();
-        self.mapped.begin(file.fid());
-        self.client.rt().spawn(async move {
-            if let Err(e) = me.client.write_mapped(&file, offset, &data).await {
-                tracing::error!(file = %file.fid(), "write of mapped pages: {e}");
-            }
-            me.mapped.end(file.fid());
-        });
-    }
-
     pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
         let cred = self.cred(&req);
         match req.op() {
-            Op::Open { arg } => {
-                self.mapped.settle(fid).await;
-                match self.client.open(&cred, fid, arg.flags).await {
-                    Ok(file) => {
-                        let cached = self.may_cache(&file);
-                        if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
-                            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
-                            if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
-                                let _ = self.client.release(&file).await;
-                                return req.err(errno(e));
-                            }
+            Op::Open { arg } => match self.client.open(&cred, fid, arg.flags).await {
+                Ok(file) => {
+                    let cached = self.may_cache(&file);
+                    if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
+                        let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+                        if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
+                            let _ = self.client.release(&file).await;
+                            return req.err(errno(e));
                         }
-                        req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                     }
-                    Err(e) => req.err(errno(e)),
+                    req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                 }
-            }
+                Err(e) => req.err(errno(e)),
+            },
             Op::Create { arg, name, .. } => {
                 let result = self.client.create_open(&cred, fid, name, new_file(&arg)).await;
                 self.reply_create(req, result)
@@ -171,7 +115,6 @@ impl StriaFs {
             }
             Op::Release { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
-                self.mapped.settle(fid).await;
                 for owner in file.take_lock_owners() {
                     let _ = self.client.drop_locks(fid, owner, false).await;
                 }
@@ -190,6 +133,10 @@ impl StriaFs {
         const O_DIRECT: u32 = 0o40000;
         let inode = file.inode();
         let again = inode.set_kernel_pages();
+        if inode.is_mappable() {
+            // Every read of a page would ask for locks that keep all others away.
+            return false;
+        }
         let wanted = match self.kernel_cache {
             KernelCaching::Never => false,
             KernelCaching::Reopened => again,
@@ -214,7 +161,6 @@ impl StriaFs {
         match req.op() {
             Op::Fsync { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                self.mapped.settle(file.fid()).await;
                 match self.client.fsync(&file, arg.fsync_flags & abi::FSYNC_FDATASYNC != 0).await {
                     Ok(()) => req.into_reply().ok(),
                     Err(e) => req.err(errno(e)),
@@ -222,7 +168,6 @@ impl StriaFs {
             }
             Op::Fallocate { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                self.mapped.settle(file.fid()).await;
                 match self.client.fallocate(&file, arg.mode, arg.offset, arg.length).await {
                     Ok(()) => req.into_reply().ok(),
                     Err(e) => req.err(errno(e)),
@@ -230,7 +175,6 @@ impl StriaFs {
             }
             Op::Lseek { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                self.mapped.settle(file.fid()).await;
                 let hole = match arg.whence as i32 {
                     libc::SEEK_DATA => false,
                     libc::SEEK_HOLE => true,
@@ -244,7 +188,6 @@ impl StriaFs {
             Op::CopyFileRange { arg, .. } => {
                 let (from, to) = (self.client.file(arg.fh_in), self.client.file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
-                self.mapped.settle(from.fid()).await;
                 match self.client.copy_range(&from, arg.off_in, &to, arg.off_out, arg.len.min(1 << 30)).await {
                     Ok(n) => {
                         self.client.kernel_attributes_changed(to.fid());

@@ -26,7 +26,6 @@ pub struct StriaFs {
     /// Names may be cached: the kernel can be told to ask again without taking directory locks.
     names_cacheable: bool,
     dirs: dir::Dirs,
-    mapped: file::MappedWrites,
     kernel_cache: KernelCaching,
     /// Largest file that is cached by the kernel from its first open on.
     fitting_bytes: u64,
@@ -63,7 +62,6 @@ impl StriaFs {
             jobs: job::JobsOfCallers::default(),
             names_cacheable: session.negotiated().minor >= 44,
             dirs: dir::Dirs::default(),
-            mapped: file::MappedWrites::default(),
             kernel_cache,
             fitting_bytes: memory_bytes() / FITTING_PART,
         })

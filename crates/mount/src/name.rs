@@ -92,7 +92,6 @@ impl StriaFs {
                 let file = (arg.valid & fattr::FH != 0).then(|| self.client.file(arg.fh)).flatten();
                 let inode = self.client.inode_of(fid);
                 let result = async {
-                    self.mapped.settle(fid).await;
                     self.client.setattr(&cred, &inode, setattr(&arg), file.as_deref()).await?;
                     self.client.getattr(&cred, fid, file.as_deref()).await
                 };

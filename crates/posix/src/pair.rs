@@ -405,6 +405,60 @@ pairs! {
         }
         same("count", &get(&b.join("f"))?, &200u64.to_le_bytes())?;
     }
+    a_mapped_store_takes_nothing_from_others(a, b) {
+        for i in 0..30 {
+            let name = format!("f{i}");
+            put(&a.join(&name), &[b'.'; 4096])?;
+            let (x, y) = (rw(&a.join(&name))?, rw(&b.join(&name))?);
+            let map = Map::new(&x, 0, 4096, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+            if i % 2 == 0 {
+                same("before", &map.get(0, 1), b".")?;
+            }
+            map.set(10, b"x");
+            pwrite(&y, b"hello", 2000)?;
+            fsync(&y)?;
+            map.sync()?;
+            for (at, who) in [(a, "here"), (b, "there")] {
+                let got = get(&at.join(&name))?;
+                same(&format!("{who}: what was written, round {i}"), &got[2000..2005], b"hello")?;
+                same(&format!("{who}: what was stored, round {i}"), &got[10..11], b"x")?;
+            }
+            same("through the mapping", &map.get(2000, 5), b"hello")?;
+        }
+    }
+    a_cut_is_not_undone_by_mapped_pages(a, b) {
+        for i in 0..30 {
+            let name = format!("f{i}");
+            put(&a.join(&name), &[b'.'; 65_536])?;
+            let (x, y) = (rw(&a.join(&name))?, rw(&b.join(&name))?);
+            let map = Map::new(&x, 0, 65_536, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+            (0..16).for_each(|p| map.set(p * 4096 + 7, b"stored"));
+            ftruncate(&y, 5000)?;
+            eq("size there", stat(&b.join(&name))?.st_size, 5000)?;
+            fsync(&x)?;
+            eq("size here", stat(&a.join(&name))?.st_size, 5000)?;
+            let got = get(&b.join(&name))?;
+            eq("bytes", got.len(), 5000)?;
+            same("what was stored in front of the cut", &got[4103..4109], b"stored")?;
+            ftruncate(&y, 65_536)?;
+            same("behind the cut", &get(&a.join(&name))?[5000..], &[0; 60_536])?;
+        }
+    }
+    own_stores_are_never_missed(a, b) {
+        put(&a.join("f"), &[0; 8192])?;
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        let map = Map::new(&x, 0, 8192, libc::PROT_READ | libc::PROT_WRITE, libc::MAP_SHARED)?;
+        for i in 0..300u32 {
+            map.set(100, &i.to_le_bytes());
+            if i % 3 == 0 {
+                same("through the other mount", &pread(&y, 4, 100)?, &i.to_le_bytes())?;
+            } else if i % 3 == 1 {
+                pwrite(&y, &i.to_le_bytes(), 6000)?;
+            }
+            same("through the mapping", &map.get(100, 4), &i.to_le_bytes())?;
+            same("through the descriptor", &pread(&x, 4, 100)?, &i.to_le_bytes())?;
+        }
+    }
     a_lock_goes_with_its_process(a, b) {
         put(&a.join("f"), b"")?;
         let p = a.join("f");

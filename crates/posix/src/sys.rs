@@ -392,6 +392,21 @@ pub fn copy_range(from: &OwnedFd, mut from_off: i64, to: &OwnedFd, mut to_off: i
     Ok(n as i64)
 }
 
+/// pipe2(2) with O_CLOEXEC: the end to read from, the end to write to.
+///
+/// # Errors
+/// The errno.
+pub fn pipe() -> Result<(OwnedFd, OwnedFd), Failed> {
+    let mut ends = [0i32; 2];
+    // SAFETY: the array has room for both ends, which are ours alone.
+    unsafe {
+        if libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC) != 0 {
+            return Err(Failed::now("pipe", &[]));
+        }
+        Ok((OwnedFd::from_raw_fd(ends[0]), OwnedFd::from_raw_fd(ends[1])))
+    }
+}
+
 /// readlink(2).
 ///
 /// # Errors

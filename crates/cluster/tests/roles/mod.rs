@@ -1,5 +1,6 @@
 //! Roles as processes of their own: the test binary starts itself again, told by the environment which role to be.
 //! Killing such a process is what a crash of that role looks like to the others.
+#![allow(dead_code, reason = "every test binary uses its part")]
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -244,6 +245,15 @@ impl World {
         std::fs::create_dir(&at).expect("a mount point");
         self.points.push(at.clone());
         at
+    }
+}
+
+/// Ends the connections of mounts with their kernel: whoever waits for an answer there gets an error.
+pub fn abort(mounts: &[PathBuf]) {
+    for at in mounts {
+        let at = std::ffi::CString::new(at.to_str().expect("a plain path")).expect("no zero byte");
+        // SAFETY: the path lives through the call. A forced unmount of FUSE aborts first, and may well fail then.
+        unsafe { libc::umount2(at.as_ptr(), libc::MNT_FORCE) };
     }
 }
 

@@ -40,6 +40,12 @@ impl Map {
             unsafe { self.at.add(off + i).write_volatile(*b) }
         }
     }
+    /// Where a byte is mapped.
+    #[must_use]
+    pub fn address(&self, off: usize) -> *mut u8 {
+        assert!(off < self.len, "within the mapping");
+        self.at.wrapping_add(off)
+    }
     /// msync(2) of all of it, waiting.
     ///
     /// # Errors
