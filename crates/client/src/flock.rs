@@ -46,8 +46,11 @@ pub(crate) struct Flocks {
     waiting: RefCell<BTreeMap<u64, OneSender<Result<(), FsError>>>>,
     /// What those who wait asked for: a restarted server is asked again.
     asked: RefCell<BTreeMap<u64, EnqueueRequest>>,
-    /// Completions that came before the answer that announced them.
-    early: RefCell<BTreeMap<u64, Result<(), FsError>>>,
+    /// Requests under way that may have to wait, each with the completion that came before its answer. Nothing else is
+    /// kept of completions: there are at most as many as requests in flight.
+    asking: RefCell<BTreeMap<u64, Option<Result<(), FsError>>>>,
+    /// Completions that nobody waited for.
+    unexpected: Cell<u64>,
     mirror: RefCell<Option<FlockMirror>>,
 }
 
@@ -62,10 +65,16 @@ impl Flocks {
         let result = if call.status == 0 { Ok(()) } else { Err(FsError::from_errno(i32::from(call.status))) };
         match self.waiting.borrow_mut().remove(&call.cookie) {
             Some(waiter) => waiter.send(result),
-            None => {
-                self.early.borrow_mut().insert(call.cookie, result);
-            }
+            None => match self.asking.borrow_mut().get_mut(&call.cookie) {
+                Some(early) => *early = Some(result),
+                None => self.unexpected.set(self.unexpected.get() + 1),
+            },
         }
+    }
+    /// A request is about to be sent whose completion may come before its answer.
+    fn asking(&self, cookie: u64) -> Asking<'_> {
+        self.asking.borrow_mut().insert(cookie, None);
+        Asking { flocks: self, cookie }
     }
     /// The server does not know us any more: what was held is lost, and who waits is told.
     pub(crate) fn lost(&self) {
@@ -80,7 +89,32 @@ impl Flocks {
     }
 }
 
+/// A request under way; see [`Flocks::asking`].
+struct Asking<'a> {
+    flocks: &'a Flocks,
+    cookie: u64,
+}
+
+impl Asking<'_> {
+    /// It was answered; the completion, if that has come already.
+    fn end(self) -> Option<Result<(), FsError>> {
+        self.flocks.asking.borrow_mut().get_mut(&self.cookie).and_then(Option::take)
+    }
+}
+
+impl Drop for Asking<'_> {
+    fn drop(&mut self) {
+        self.flocks.asking.borrow_mut().remove(&self.cookie);
+    }
+}
+
 impl Client {
+    /// Completions of fcntl and flock locks that came although nobody waited for them: of requests that were withdrawn, or
+    /// a server's mistake.
+    #[must_use]
+    pub fn flock_completions_unexpected(&self) -> u64 {
+        self.flocks.unexpected.get()
+    }
     fn flock_spec(call: &LockCall) -> LockSpec {
         LockSpec {
             fid: call.fid,
@@ -141,7 +175,9 @@ impl Client {
             flags |= EnqueueFlags::UNLOCK;
         }
         let request = EnqueueRequest { lock: Self::flock_spec(&call), flags, cookie, cancels: Vec::new() };
+        let asking = self.flocks.asking(cookie);
         let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
+        let early = asking.end();
         let memory = Self::flock_request(&call, cookie, wait);
         if reply.granted || call.mode == FlockMode::Unlock {
             self.flocks.granted(&memory);
@@ -150,7 +186,6 @@ impl Client {
         if !wait {
             return Err(FsError::WouldBlock);
         }
-        let early = self.flocks.early.borrow_mut().remove(&cookie);
         let result = match early {
             Some(result) => result,
             None => {
@@ -250,5 +285,32 @@ impl Client {
                 (Op::LockEnqueue, wire::encode(&request))
             })
             .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn completion(cookie: u64, status: u16) -> CompletionCallback {
+        CompletionCallback { cookie, status, ..CompletionCallback::default() }
+    }
+
+    #[test]
+    fn a_completion_is_kept_only_for_a_request_under_way() {
+        let flocks = Flocks::default();
+        for stray in 0..1000 {
+            flocks.completed(&completion(stray, 0));
+        }
+        assert_eq!((flocks.asking.borrow().len(), flocks.unexpected.get()), (0, 1000), "nobody asked");
+        let asking = flocks.asking(7);
+        flocks.completed(&completion(7, 35));
+        assert_eq!(asking.end(), Some(Err(FsError::Deadlock)));
+        let asking = flocks.asking(8);
+        flocks.completed(&completion(8, 0));
+        drop(asking);
+        assert!(flocks.asking.borrow().is_empty(), "its request failed, or nobody wants the answer any more");
+        flocks.completed(&completion(8, 0));
+        assert_eq!(flocks.unexpected.get(), 1001);
     }
 }

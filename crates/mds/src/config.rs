@@ -25,6 +25,8 @@ pub struct MdsConfig {
     pub alloc: AllocConfig,
     /// Lock tables.
     pub locks: NamespaceConfig,
+    /// Opens of one client. Default 262,144.
+    pub opens_max: usize,
     /// How long a create waits when no OST has objects ready. Default 30 s.
     pub object_wait: Duration,
     /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
@@ -49,6 +51,7 @@ impl Default for MdsConfig {
             default_layout: LayoutSpec::default(),
             alloc: AllocConfig::default(),
             locks: NamespaceConfig::default(),
+            opens_max: 0,
             object_wait: Duration::ZERO,
             connector: None,
         };
@@ -95,6 +98,13 @@ impl MdsConfig {
             600_000,
             "Milliseconds a client has to give a lock back before it is evicted.",
         ),
+        row(
+            "opens_max",
+            1 << 18,
+            64,
+            1 << 26,
+            "Files that one client has open at most, about 200 bytes of memory each; beyond it open(2) fails with ENFILE.",
+        ),
         row("object_wait_ms", 30_000, 0, 600_000, "Milliseconds a create waits when no OST has objects ready."),
     ];
 
@@ -108,6 +118,7 @@ impl MdsConfig {
             "commit_keys_max" => self.commit.keys_max as u64,
             "locks_max" => self.locks.locks_max as u64,
             "lock_callback_timeout_ms" => ms(self.locks.callback_timeout),
+            "opens_max" => self.opens_max as u64,
             "object_wait_ms" => ms(self.object_wait),
             _ => return None,
         })
@@ -132,6 +143,7 @@ impl MdsConfig {
             "commit_keys_max" => self.commit.keys_max = count,
             "locks_max" => self.locks.locks_max = count,
             "lock_callback_timeout_ms" => self.locks.callback_timeout = ms,
+            "opens_max" => self.opens_max = count,
             "object_wait_ms" => self.object_wait = ms,
             _ => unreachable!("only keys of the table come here"),
         }

@@ -33,6 +33,10 @@ pub struct Handles {
     table: HashMap<HandleId, Open, FxBuildHasher>,
     uses: HashMap<Fid, Uses, FxBuildHasher>,
     by_client: BTreeSet<(ClientId, HandleId)>,
+    /// How many each client has; who has none is not in it.
+    counts: HashMap<ClientId, usize, FxBuildHasher>,
+    /// Opens that were refused because their client had too many.
+    refused: u64,
     /// Inodes without a name that stay although nobody has them open, for a client may still open them by id: their
     /// OPEN locks are watched.
     kept: BTreeSet<Fid>,
@@ -47,6 +51,8 @@ impl Handles {
             table: HashMap::default(),
             uses: HashMap::default(),
             by_client: BTreeSet::new(),
+            counts: HashMap::default(),
+            refused: 0,
             kept: BTreeSet::new(),
         }
     }
@@ -77,6 +83,7 @@ impl Handles {
     fn insert(&mut self, handle: HandleId, open: Open) {
         self.table.insert(handle, open);
         self.by_client.insert((open.client, handle));
+        *self.counts.entry(open.client).or_default() += 1;
         let uses = self.uses.entry(open.fid).or_default();
         uses.openers.push(open.client);
         if open.writes {
@@ -93,6 +100,12 @@ impl Handles {
         let open = self.get(client, handle)?;
         self.table.remove(&handle);
         self.by_client.remove(&(client, handle));
+        if let Some(count) = self.counts.get_mut(&client) {
+            *count -= 1;
+            if *count == 0 {
+                self.counts.remove(&client);
+            }
+        }
         if let Some(uses) = self.uses.get_mut(&open.fid) {
             let lists = [Some(&mut uses.openers), open.writes.then_some(&mut uses.writers)];
             for list in lists.into_iter().flatten() {
@@ -109,6 +122,30 @@ impl Handles {
             }
         }
         Some(open)
+    }
+    /// Opens of a client.
+    #[must_use]
+    pub fn opens_of(&self, client: ClientId) -> usize {
+        self.counts.get(&client).copied().unwrap_or(0)
+    }
+    /// Whether a client that has `max` opens at most may have one more; a refusal is counted, and told when their number
+    /// has doubled.
+    pub fn admit(&mut self, client: ClientId, max: usize) -> bool {
+        let opens = self.opens_of(client);
+        if opens < max {
+            return true;
+        }
+        self.refused += 1;
+        if self.refused.is_power_of_two() {
+            let refused = self.refused;
+            tracing::warn!(%client, opens, refused, "an open is refused (ENFILE): mds.opens_max is {max}");
+        }
+        false
+    }
+    /// Opens refused so far.
+    #[must_use]
+    pub fn refused(&self) -> u64 {
+        self.refused
     }
     /// Opens of an inode.
     #[must_use]

@@ -9,6 +9,17 @@ use rt::{LocalFuture, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
+/// Reply slots of one client, 0 and up: each may hold an answer, here and in the target's store. No client is granted more.
+pub const SLOTS_MAX: u16 = 4096;
+
+/// Whether a request may name this slot; [`NO_SLOT`] stands for none.
+pub(crate) fn is_slot(slot: u16) -> bool {
+    slot < SLOTS_MAX || slot == NO_SLOT
+}
+
+/// Marks requests of the recovery dialogue, which use no slot.
+pub(crate) const NO_SLOT: u16 = u16::MAX;
+
 /// What a slot remembers of the last state-changing request it carried: enough to answer it again.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ReplyRecord {
@@ -68,7 +79,7 @@ impl Export {
             last_xid: Cell::new(Xid(0)),
             replayed: Cell::new(Transno(0)),
             last_heard: Cell::new(now),
-            credits: Cell::new(credits),
+            credits: Cell::new(credits.clamp(1, SLOTS_MAX)),
             recoverable: Cell::new(true),
             replay_refused: Cell::new(false),
             running: Cell::new(0),
@@ -113,7 +124,7 @@ impl Export {
     }
     /// Requests that the client may have in flight from its next answer on.
     pub fn set_credits(&self, credits: u16) {
-        self.credits.set(credits.max(1));
+        self.credits.set(credits.clamp(1, SLOTS_MAX));
     }
     /// The session is over; nothing waits for the client any more.
     pub(crate) fn end(&self, evicted: bool) {

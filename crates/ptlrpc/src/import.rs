@@ -15,6 +15,7 @@ use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
 use crate::auth::ClusterKey;
+use crate::export::NO_SLOT;
 
 /// Settings of an [`Import`].
 #[derive(Clone, Debug)]
@@ -477,7 +478,5 @@ impl Import {
     }
 }
 
-/// Marks requests of the recovery dialogue, which use no slot.
-const NO_SLOT: u16 = u16::MAX;
 /// Attempts to connect that fail in a row before the target's owner is told: a restart takes a few.
 const FAILURES_UNTIL_UNREACHABLE: u32 = 4;

@@ -14,6 +14,6 @@ mod recovery;
 mod server;
 
 pub use auth::ClusterKey;
-pub use export::{Export, ReplyRecord, Request};
+pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use server::{Server, ServerConfig, Service, SessionRecord};

@@ -13,7 +13,7 @@ use wire::{Flags, Header, Op, WireError};
 
 use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
-use crate::export::{Export, ReplyRecord, Request, Slot};
+use crate::export::{Export, ReplyRecord, Request, SLOTS_MAX, Slot, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::Recovery;
 
@@ -65,7 +65,7 @@ pub trait Service: 'static {
     fn bulk_max(&self) -> u32 {
         4 << 20
     }
-    /// Requests one client may have in flight, 1..=65535.
+    /// Requests one client may have in flight, 1..=[`SLOTS_MAX`].
     fn credits(&self) -> u16 {
         64
     }
@@ -107,6 +107,7 @@ pub struct Server {
     door: Door,
     stopping: Cell<bool>,
     stopped: Event,
+    limit_breaches: Cell<u64>,
 }
 
 impl Server {
@@ -120,6 +121,7 @@ impl Server {
             targets: RefCell::default(),
             stopping: Cell::new(false),
             stopped: Event::new(),
+            limit_breaches: Cell::new(0),
         })
     }
 
@@ -267,6 +269,13 @@ impl Server {
     #[must_use]
     pub fn refused_connections(&self) -> u64 {
         self.door.refused()
+    }
+
+    /// Connections that were broken because their client passed a limit of its session: too many requests, answers that
+    /// it does not take, or a reply slot that it has not.
+    #[must_use]
+    pub fn limit_breaches(&self) -> u64 {
+        self.limit_breaches.get()
     }
 
     async fn serve(self: Rc<Self>, connection: Connection) {
@@ -423,6 +432,13 @@ impl Server {
                     export.running.get(),
                     sink.backlog_bytes()
                 );
+                self.limit_breaches.set(self.limit_breaches.get() + 1);
+                return Err(io::Error::new(io::ErrorKind::InvalidData, why));
+            }
+            if !header.flags.has(Flags::REPLY) && !is_slot(header.slot_or_credits) {
+                self.limit_breaches.set(self.limit_breaches.get() + 1);
+                let slot = header.slot_or_credits;
+                let why = format!("a request in reply slot {slot}: a client has slots 0 to {}", SLOTS_MAX - 1);
                 return Err(io::Error::new(io::ErrorKind::InvalidData, why));
             }
             if header.flags.has(Flags::REPLY) {

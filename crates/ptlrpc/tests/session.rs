@@ -6,8 +6,8 @@ use std::rc::Rc;
 
 use cache::frames::{Bulk, FramePool};
 use ptlrpc::{
-    CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, Server, ServerConfig,
-    Service, SessionRecord,
+    CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
+    ServerConfig, Service, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Transno, Xid};
@@ -251,6 +251,29 @@ fn a_connection_that_breaks_during_replay_carries_nothing_out_twice() {
             }
         }
         assert_eq!(*store.applied.borrow(), [10, 20, 30, 40]);
+    })
+    .unwrap();
+}
+
+#[test]
+fn a_client_that_names_a_slot_beyond_the_last_loses_its_connection_and_others_are_served() {
+    rt::real::run(FramePool::new(1 << 20), async |rt| {
+        let store: Rc<Store> = Rc::default();
+        let (server, nid) = serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &store, true, 1, ClusterKey::none());
+        for (xid, slot) in [(1, SLOTS_MAX), (2, u16::MAX - 1)] {
+            let mut hand = ByHand::connect(&rt, &nid, ClientId(3)).await;
+            let mut header = hand.header(Op::MdtSync, xid);
+            header.slot_or_credits = slot;
+            hand.send(header, wire::encode(&xid));
+            assert!(hand.source.recv().await.is_err(), "slot {slot}");
+            assert_eq!(server.limit_breaches(), xid);
+        }
+        let mut hand = ByHand::connect(&rt, &nid, ClientId(3)).await;
+        let mut header = hand.header(Op::MdtSync, 3);
+        header.slot_or_credits = SLOTS_MAX - 1;
+        hand.send(header, wire::encode(&3u64));
+        assert_eq!(hand.source.recv().await.unwrap().0.result(), Ok(()), "the last slot is one");
+        assert_eq!(*store.applied.borrow(), [3], "nothing else was carried out");
     })
     .unwrap();
 }

@@ -68,6 +68,10 @@ impl Tx<'_> {
     pub(crate) fn open(&mut self, q: &OpenRequest) -> Done<OpenOut> {
         let flags = OpenFlags(q.flags);
         self.remember = true;
+        // What was granted before a restart stays granted.
+        if !self.replay && !self.mds.handles.borrow_mut().admit(self.client, self.mds.config.opens_max) {
+            return Err(FsError::TooManyOpen.into());
+        }
         let mut out = self.open_inode(q, flags)?;
         (out.entry.bits, out.entry.cookie) = (q.lock_bits, q.lock_cookie);
         out.writes = flags.writes();

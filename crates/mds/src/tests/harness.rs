@@ -116,18 +116,22 @@ impl Fs {
     }
     /// The same with other commit settings.
     pub fn with_commit(commit: crate::store::CommitConfig) -> Fs {
-        Fs::build(u64::MAX, commit)
+        Fs::build(u64::MAX, MdsConfig { commit, ..MdsConfig::default() })
+    }
+    /// The same with other settings.
+    pub fn with_config(config: MdsConfig) -> Fs {
+        Fs::build(u64::MAX, config)
     }
     /// The same with a short name hash, so that names collide.
     pub fn with_hash(mask: u64) -> Fs {
-        Fs::build(mask, crate::store::CommitConfig::default())
+        Fs::build(mask, MdsConfig::default())
     }
-    fn build(mask: u64, commit: crate::store::CommitConfig) -> Fs {
+    fn build(mask: u64, config: MdsConfig) -> Fs {
         let world = world();
         let kv = MemoryKv::new();
         let dynkv: Rc<dyn MetaKv> = kv.clone();
         world.run(format(&dynkv, &options(mask))).unwrap();
-        let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), commit);
+        let fs = Fs::with_osts(world, kv, Rc::new(FakeOsts::default()), config);
         for ost in 0..2 {
             let q = RegisterRequest { entry: entry(ost), cluster: 77 };
             let _: wire::connect::ConfigReply = fs.call(Op::Register, &q).unwrap();
@@ -135,15 +139,14 @@ impl Fs {
         fs.world.settle();
         fs
     }
-    fn with_osts(world: TestWorld, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>, commit: crate::store::CommitConfig) -> Fs {
+    fn with_osts(world: TestWorld, kv: Rc<MemoryKv>, osts: Rc<FakeOsts>, config: MdsConfig) -> Fs {
         let all = osts.clone();
         let connector: crate::osts::Connector = Rc::new(move |link: Rc<crate::osts::OstLink>| {
             link.on_session();
             let port: Rc<dyn OstPort> = Rc::new(FakePort { ost: link.ost, all: all.clone() });
             port
         });
-        let config =
-            MdsConfig { connector: Some(crate::config::ConnectorBox(connector)), commit, ..MdsConfig::default() };
+        let config = MdsConfig { connector: Some(crate::config::ConnectorBox(connector)), ..config };
         let mds = world.run(Mds::start(world.rt(), config, kv.clone())).unwrap();
         Fs { world, kv, mds, osts, cred: user(0), client: ClientId(1) }
     }
@@ -152,7 +155,7 @@ impl Fs {
         self.mds.halt();
         self.world.reboot();
         let kv = self.kv.reopen();
-        Fs::with_osts(self.world.clone(), kv, self.osts.clone(), crate::store::CommitConfig::default())
+        Fs::with_osts(self.world.clone(), kv, self.osts.clone(), MdsConfig::default())
     }
     /// The same file system seen by another user.
     pub fn by(&self, cred: Cred) -> Fs {

@@ -1,8 +1,10 @@
 //! Namespace operations, to errno.
 use types::{Fid, FsError, HandleId, WallTime};
-use wire::mdt::{AttrFlags, CLOSES_MAX, Close, SetBits};
+use wire::Op;
+use wire::mdt::{AttrFlags, CLOSES_MAX, Close, OpenReply, OpenRequest, SetBits};
 
 use super::harness::{Fs, user};
+use crate::config::MdsConfig;
 
 const ROOT: Fid = Fid::ROOT;
 
@@ -21,6 +23,28 @@ fn a_new_file_has_a_layout_is_found_and_knows_its_size_after_close() {
     assert_eq!((a.fid, a.size, a.blocks), (o.entry.attr.fid, 1000, 2));
     assert_ne!(a.flags & AttrFlags::SIZE_KNOWN, 0);
     assert_eq!(fs.close(o.handle, a.fid, 0, 0), Err(FsError::BadHandle));
+}
+
+#[test]
+fn a_client_opens_no_more_files_than_the_limit_and_hinders_no_other() {
+    let fs = Fs::with_config(MdsConfig { opens_max: 3, ..MdsConfig::default() });
+    let (mine, other) = (fs.of(1), fs.of(2));
+    let open = |fs: &Fs, name: &str| fs.open(ROOT, name, 0o102, 0o644);
+    let held: Vec<_> = (0..3).map(|i| open(&mine, &format!("f{i}")).unwrap()).collect();
+    assert_eq!(open(&mine, "more").map(drop), Err(FsError::TooManyOpen));
+    assert_eq!(mine.open(ROOT, "f0", 0, 0).map(drop), Err(FsError::TooManyOpen));
+    assert_eq!(fs.lookup(ROOT, "more").map(drop), Err(FsError::NotFound), "a refused open makes no file");
+    open(&other, "f0").unwrap();
+    let kept = fs.mds.handles.borrow();
+    assert_eq!((kept.refused(), kept.opens_of(mine.client), kept.opens_of(other.client)), (2, 3, 1));
+    drop(kept);
+    mine.close(held[0].handle, held[0].entry.attr.fid, 0, 0).unwrap();
+    open(&mine, "more").unwrap();
+    // What was open before a restart is open after it, however many these are.
+    let again = OpenRequest { handle: held[0].handle, ..mine.open_request(held[0].entry.attr.fid, "", 0, 0) };
+    let again = OpenRequest { fid: held[0].entry.attr.fid, ..again };
+    let (reply, _) = mine.call_as::<_, OpenReply>(Some(0), Op::MdtOpen, &again).unwrap();
+    assert_eq!((reply.handle, fs.mds.handles.borrow().opens_of(mine.client)), (held[0].handle, 4));
 }
 
 #[test]

@@ -143,6 +143,8 @@ table! {
     nrs_quantum_requests: u64 = "nrs.quantum_requests", number(0, 65_535, "requests"), "0", Process, Live;
     /// Longest time between an answered change and its commit at the MDS.
     mds_commit_interval_ms: u64 = "mds.commit_interval_ms", number(1, 10_000, "ms"), "100", Process, Restart;
+    /// Files that one client has open at most, about 200 bytes of the MDS each; beyond it open(2) fails with ENFILE.
+    mds_opens_max: u64 = "mds.opens_max", number(64, 1 << 26, "opens"), "262144", Process, Restart;
     /// Stripe size of new files where no directory says more: a multiple of 64K.
     layout_stripe_size: u64 = "layout.default_stripe_size", bytes(64 << 10, 0xFFFF_0000), "4M", Cluster, Restart;
     /// Stripes of new files where no directory says more; -1 means all OSTs.

@@ -213,6 +213,8 @@ impl Shard {
         add(format!("{llite}.read_ahead_stats"), stats, false);
         add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
+        let unexpected = self.client.flock_completions_unexpected();
+        add(format!("{llite}.flock_completions_unexpected"), unexpected.to_string(), false);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         add(format!("{llite}.stats"), self.client.stats_text(), true);
         add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
