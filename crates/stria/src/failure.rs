@@ -1,5 +1,6 @@
 //! How a command fails: a sentence on stderr and an exit code that is an errno value where there is one.
 use std::fmt;
+use std::io::Write;
 use std::path::Path;
 use std::process::ExitCode;
 
@@ -37,7 +38,8 @@ impl Failure {
     /// Prints it and gives the exit code.
     pub fn report(&self, program: &str) -> ExitCode {
         if !self.text.is_empty() {
-            eprintln!("{program}: {}", self.text);
+            // Where stderr cannot be written, the exit code says it.
+            let _ = writeln!(std::io::stderr(), "{program}: {}", self.text);
         }
         ExitCode::from(self.code)
     }

@@ -10,6 +10,7 @@ mod demo;
 mod failure;
 mod fsck;
 mod lfs;
+mod log;
 mod parameters;
 mod status;
 mod torture;
@@ -30,9 +31,7 @@ use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 
 fn main() -> ExitCode {
-    let filter = tracing_subscriber::EnvFilter::try_from_env("STRIA_LOG");
-    let filter = filter.unwrap_or_else(|_| tracing_subscriber::EnvFilter::new("warn"));
-    tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).with_ansi(false).init();
+    let _logging = log::start();
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let name =
         arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();

@@ -5,6 +5,7 @@
 //! the daemon.
 use std::ffi::OsString;
 use std::fs;
+use std::io::Write;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
@@ -131,7 +132,7 @@ pub fn rmfid(arguments: &[OsString]) -> Outcome {
     for fid in fids {
         let fid = fid.to_string_lossy();
         if let Err(e) = remove(connection, &fid) {
-            eprintln!("rmfid: {fid}: {e}");
+            let _ = writeln!(std::io::stderr(), "rmfid: {fid}: {e}");
             failed = Err(e);
         }
     }
