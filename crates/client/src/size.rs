@@ -366,13 +366,19 @@ impl Client {
     }
 }
 
+/// Space of an object as its users see it: what the OST says, and dirty pages as far as they do not lie where there is
+/// space already (reserved or overwritten), which cannot be more than what the size leaves.
+fn blocks_of(stored: u64, dirty_pages: u64, size: u64) -> u64 {
+    stored.max((stored + dirty_pages * 8).min(size.div_ceil(4096) * 8))
+}
+
 /// The file's size from what is known of its objects.
 fn local_size(s: &Striping) -> FileSize {
     let geometry = s.layout.geometry();
     let mut out = FileSize { mtime: UNSET, ..FileSize::default() };
     for (i, o) in s.objects.iter().enumerate() {
         out.size = out.size.max(geometry.file_size(StripeIndex(i as u16), o.size()).unwrap_or(FILE_BYTES_MAX));
-        out.blocks512 += o.blocks512.get() + o.dirty_pages() as u64 * 8;
+        out.blocks512 += blocks_of(o.blocks512.get(), o.dirty_pages() as u64, o.size());
         out.mtime = out.mtime.max(o.mtime.get());
     }
     out

@@ -116,6 +116,10 @@ pub trait MetaKv {
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>>;
     /// (bytes in all, bytes free) of the medium.
     fn space(&self) -> (u64, u64);
+    /// The space that it keeps for commits. `None`, the default: its medium is never full.
+    fn room(&self) -> Option<rt::Room> {
+        None
+    }
 }
 
 /// Changes that belong together.

@@ -12,6 +12,7 @@
 //! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
 
 pub mod acl;
+mod admission;
 pub mod check;
 mod config;
 pub mod config_service;

@@ -11,6 +11,7 @@ use types::{ClientId, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
 use wire::Encode;
 use wire::mdt::{AttrFlags, EntryReply};
 
+use crate::admission::{self, Admission};
 use crate::config::MdsConfig;
 use crate::config_service::ConfigService;
 use crate::dirent::NameHash;
@@ -103,6 +104,8 @@ enum Step<R> {
     Fetch,
     Objects(OstIndex),
     Locks(Vec<Claim>),
+    /// There may be room for it after a commit.
+    Room,
 }
 
 impl Mds {
@@ -209,7 +212,7 @@ impl Mds {
     ) -> Result<Answered<R>, FsError> {
         let mut fetched = Fetched::default();
         let mut held: Option<LocalLocks> = None;
-        let mut waited = false;
+        let (mut waited, mut committed) = (false, false);
         let mut session = None;
         loop {
             self.store.check()?;
@@ -226,6 +229,11 @@ impl Mds {
                         return Err(FsError::NoSpace);
                     }
                     waited = !self.wait_for_objects(ost).await;
+                }
+                Step::Room if committed => return Err(FsError::NoSpace),
+                Step::Room => {
+                    committed = true;
+                    self.store.next_commit().await;
                 }
                 Step::Locks(mut claims) => {
                     for c in locked {
@@ -265,8 +273,16 @@ impl Mds {
         if caller.replay.is_none() && self.is_in_the_way(caller.client, &tx.claims, held) {
             return Ok(Step::Locks(tx.claims.to_vec()));
         }
-        let reply = finish(self, value)?;
         let changes = tx.changes();
+        // What was answered before is carried out again, whatever there is.
+        if changes && caller.replay.is_none() {
+            match self.store.admit(admission::need(&tx.puts), admission::grows(&tx.puts)) {
+                Admission::Now => {}
+                Admission::AfterCommit => return Ok(Step::Room),
+                Admission::Full => return Err(FsError::NoSpace),
+            }
+        }
+        let reply = finish(self, value)?;
         let transno = if changes { transno } else { 0 };
         let mut remembered = None;
         if changes || tx.remember {

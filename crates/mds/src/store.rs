@@ -13,6 +13,7 @@ use rt::Rt;
 use rt::sync::Event;
 use types::{Duration, FsError};
 
+use crate::admission;
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
 use crate::record::Counters;
@@ -34,12 +35,25 @@ impl Default for CommitConfig {
     }
 }
 
+/// A key and its new value.
+pub(crate) type Change = (Key, Option<Vec<u8>>);
+
+/// How long a commit may take before somebody looks whether it waits for space.
+const STALL_LOOK: Duration = Duration::from_millis(200);
+
 /// Changes that are not taken for a commit yet.
 pub(crate) type Overlay = BTreeMap<Key, Option<Vec<u8>>>;
 
 /// See the module's head.
 pub struct MetaStore {
     kv: Rc<dyn MetaKv>,
+    /// What the engine keeps for commits; `None`: its medium is never full.
+    pub(crate) room: Option<rt::Room>,
+    /// Bytes of the medium that changes may need: of those not taken for a commit yet, of the batch being committed.
+    pub(crate) need_of_active: Cell<u64>,
+    pub(crate) need_of_batch: Cell<u64>,
+    /// The commit under way waits for space.
+    stalled: Cell<bool>,
     config: CommitConfig,
     boot: u64,
     pub(crate) snapshot: RefCell<Rc<dyn KvSnapshot>>,
@@ -77,6 +91,10 @@ impl MetaStore {
         let keys_max = config.keys_max.min(limits.batch_ops_max / 8).max(16);
         let snapshot = kv.snapshot().await?;
         Ok(Rc::new(MetaStore {
+            room: kv.room(),
+            need_of_active: Cell::new(0),
+            need_of_batch: Cell::new(0),
+            stalled: Cell::new(false),
             kv,
             config: CommitConfig { keys_max, ..config },
             boot,
@@ -143,6 +161,11 @@ impl MetaStore {
     pub(crate) fn is_crowded(&self) -> bool {
         self.active.borrow().len() > 4 * self.config.keys_max
     }
+    /// Whether the commit under way waits for space on the medium.
+    #[must_use]
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.get()
+    }
     /// The store's failure as an operation's.
     pub(crate) fn check(&self) -> Result<(), FsError> {
         if self.latched.borrow().is_some() { Err(FsError::Io) } else { Ok(()) }
@@ -166,7 +189,12 @@ impl MetaStore {
     ) {
         let mut active = self.active.borrow_mut();
         let idle = active.is_empty();
-        active.extend(changes);
+        let mut need = 0;
+        for change in changes {
+            need += admission::need([&change]);
+            active.insert(change.0, change.1);
+        }
+        self.need_of_active.set(self.need_of_active.get() + need);
         let crowded = active.len() > self.config.keys_max;
         drop(active);
         self.transno.set(self.transno.get().max(transno));
@@ -250,13 +278,17 @@ impl MetaStore {
     /// Waits until everything applied so far is on stable storage.
     ///
     /// # Errors
-    /// `Io` when the store failed.
+    /// `Io` when the store failed; `NoSpace` while a commit waits for space: what was applied is kept, and on stable
+    /// storage once there is space.
     pub async fn sync(&self) -> Result<(), FsError> {
         let want = self.applied.get();
         while self.durable.get() < want {
             self.check()?;
             if self.stopped.get() {
                 return Err(FsError::ShuttingDown);
+            }
+            if self.stalled.get() {
+                return Err(FsError::NoSpace);
             }
             self.urgent.set(true);
             self.work.notify();
@@ -280,6 +312,10 @@ impl MetaStore {
     /// The committer stops after the batch it is at; nothing is committed any more.
     pub fn stop(&self) {
         self.stopped.set(true);
+        // A commit that waits for space has nobody left to wait for it.
+        if let Some(room) = &self.room {
+            room.give_up();
+        }
         self.work.notify();
         self.done.notify();
     }
@@ -300,8 +336,29 @@ impl MetaStore {
             if self.stopped.get() {
                 break;
             }
-            self.commit_once().await;
+            self.commit_once(&rt).await;
         }
+    }
+
+    /// Commits a batch; meanwhile looks whether it waits for space, so that whoever waits for it gets an answer.
+    async fn commit_watched(&self, rt: &Rt, batch: Arc<KvBatch>) -> Result<(), KvError> {
+        let mut commit = self.kv.commit(batch);
+        let outcome = loop {
+            if let Some(outcome) = rt.timeout(STALL_LOOK, &mut commit).await {
+                break outcome;
+            }
+            let waits = self.room.as_ref().is_some_and(rt::Room::is_waiting);
+            if waits && !self.stalled.replace(true) {
+                tracing::error!(
+                    "metadata store: the file system below is full: changes are refused until it has space again"
+                );
+                self.done.notify();
+            }
+        };
+        if self.stalled.replace(false) && outcome.is_ok() {
+            tracing::warn!("metadata store: the file system below has space again, everything is committed");
+        }
+        outcome
     }
 
     async fn gather(&self, rt: &Rt) {
@@ -317,17 +374,18 @@ impl MetaStore {
         }
     }
 
-    async fn commit_once(&self) {
+    async fn commit_once(&self, rt: &Rt) {
         self.urgent.set(false);
         let (applied, transno) = (self.applied.get(), self.transno.get());
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
         let counters = Counters { transno, inodes: self.inodes.get() };
         changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&counters)));
+        self.need_of_batch.set(self.need_of_active.take());
         let keys = changes.len() as u64;
         let expect = vec![(keys::plain(keys::BOOT), Some(self.boot.to_le_bytes().to_vec()))];
         let batch = Arc::new(KvBatch { changes, expect });
         *self.committing.borrow_mut() = Some(batch.clone());
-        let outcome = match self.kv.commit(batch).await {
+        let outcome = match self.commit_watched(rt, batch).await {
             Ok(()) => self.kv.snapshot().await,
             Err(e) => Err(e),
         };
@@ -347,6 +405,7 @@ impl MetaStore {
                 *self.latched.borrow_mut() = Some(e);
             }
         }
+        self.need_of_batch.set(0);
         self.done.notify();
     }
 }

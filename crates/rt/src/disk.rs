@@ -36,6 +36,8 @@ pub trait DiskFile {
     fn is_empty(&self) -> io::Result<bool> {
         Ok(self.len()? == 0)
     }
+    /// Bytes of it that have space on the medium; at least its length when it has no holes.
+    fn allocated(&self) -> io::Result<u64>;
     /// Cuts or extends.
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Bytes free and in all on the file system that holds it.
@@ -84,5 +86,26 @@ pub trait BlockingFile: Send + Sync {
     /// What is not written yet cannot be written.
     fn forget_cached(&self) -> io::Result<()> {
         Ok(())
+    }
+    /// Makes sure that writes to the range find space, also behind the end, whose place does not change. The default is for
+    /// media that are never full.
+    ///
+    /// # Errors
+    /// `StorageFull` when there is not enough; a part may be reserved then. `Unsupported` when the medium cannot promise
+    /// space.
+    fn reserve(&self, _offset: u64, _len: u64) -> io::Result<()> {
+        Ok(())
+    }
+    /// Bytes free and in all on the file system that holds it. The default is for media that are never full.
+    ///
+    /// # Errors
+    /// As the medium answers.
+    fn space(&self) -> io::Result<(u64, u64)> {
+        Ok((u64::MAX, u64::MAX))
+    }
+    /// Blocks for a moment, after which a full medium may have space again. False where nobody can wait: on media that
+    /// are never full, and in worlds whose time stands still during blocking work.
+    fn wait_for_space(&self) -> bool {
+        false
     }
 }

@@ -9,12 +9,14 @@ pub mod disk;
 mod net;
 mod nid;
 pub mod real;
+mod room;
 pub mod sync;
 
 pub use dir_lock::{DirLock, LockError};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use net::{Connection, Listener, Sink, Source};
 pub use nid::Nid;
+pub use room::{Room, RoomyFile};
 
 use std::future::Future;
 use std::io;

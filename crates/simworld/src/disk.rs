@@ -1,5 +1,5 @@
 //! A host's disk: its files, its faults, and the switch that cuts its power.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
@@ -23,6 +23,9 @@ pub struct DiskFault {
     pub times: u32,
 }
 
+/// Space is given out in pages.
+const PAGE: u64 = 4096;
+
 /// What an operation is to the disk.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Access {
@@ -38,8 +41,42 @@ struct Pending {
     bytes: Vec<u8>,
 }
 
+/// The blocks of a file: all up to an end, but for the holes in between.
+#[derive(Default, Clone)]
+struct Blocks {
+    end: u64,
+    /// Pages below the end that were given back.
+    holes: BTreeSet<u64>,
+}
+
+impl Blocks {
+    fn bytes(&self) -> u64 {
+        self.end - self.holes.len() as u64 * PAGE
+    }
+    /// Bytes that the range still needs.
+    fn missing(&self, offset: u64, end: u64) -> u64 {
+        let holes = self.holes.range(offset / PAGE..end.div_ceil(PAGE)).count() as u64;
+        end.saturating_sub(self.end) + holes * PAGE
+    }
+    fn fill(&mut self, offset: u64, end: u64) {
+        self.end = self.end.max(end.next_multiple_of(PAGE));
+        let there: Vec<u64> = self.holes.range(offset / PAGE..end.div_ceil(PAGE)).copied().collect();
+        for page in there {
+            self.holes.remove(&page);
+        }
+    }
+    fn punch(&mut self, offset: u64, end: u64) {
+        self.holes.extend(offset.div_ceil(PAGE)..end.min(self.end) / PAGE);
+    }
+    fn cut(&mut self, len: u64) {
+        self.end = self.end.min(len.next_multiple_of(PAGE));
+        drop(self.holes.split_off(&(self.end / PAGE)));
+    }
+}
+
 pub(crate) struct Disk {
     files: BTreeMap<PathBuf, Image>,
+    blocks: BTreeMap<PathBuf, Blocks>,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     /// Who may use it: handles of earlier processes are dead.
@@ -74,6 +111,7 @@ impl DiskRef {
     pub fn new(seed: u64, name: &str, capacity: u64, clock: Arc<AtomicU64>, tripped: Arc<AtomicBool>) -> DiskRef {
         DiskRef(Arc::new(Mutex::new(Disk {
             files: BTreeMap::new(),
+            blocks: BTreeMap::new(),
             pending: BTreeMap::new(),
             next: 0,
             process: 0,
@@ -145,17 +183,52 @@ impl Disk {
         self.image(process, path).map(|_| ())
     }
     pub fn used(&self) -> u64 {
-        self.files.values().map(Image::len).sum()
+        self.blocks.values().map(Blocks::bytes).sum()
     }
-    pub fn grow(&mut self, process: u64, path: &Path, len: u64) -> io::Result<()> {
-        let (used, capacity) = (self.used(), self.capacity);
-        let image = self.image(process, path)?;
-        if len > image.len() {
-            if used + (len - image.len()) > capacity {
-                return Err(io::ErrorKind::StorageFull.into());
-            }
-            image.set_len(len);
+    /// Bytes of a file that take space.
+    pub fn allocated(&mut self, process: u64, path: &Path) -> io::Result<u64> {
+        self.image(process, path)?;
+        Ok(self.blocks.get(path).map_or(0, Blocks::bytes))
+    }
+    /// Blocks for a range of a file; its length stays as it is.
+    pub fn reserve(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+        self.usable(process)?;
+        let free = self.capacity.saturating_sub(self.used());
+        let blocks = self.blocks.entry(path.into()).or_default();
+        if blocks.missing(offset, offset + len) > free {
+            return Err(io::ErrorKind::StorageFull.into());
         }
+        blocks.fill(offset, offset + len);
+        Ok(())
+    }
+    /// Blocks for a range of a file, which is at least so long afterwards.
+    pub fn allocate(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+        self.reserve(process, path, offset, len)?;
+        let image = self.image(process, path)?;
+        if offset + len > image.len() {
+            image.set_len(offset + len);
+        }
+        Ok(())
+    }
+    pub fn set_len(&mut self, process: u64, path: &Path, len: u64) -> io::Result<()> {
+        let image = self.image(process, path)?;
+        let shorter = len < image.len();
+        image.set_len(len);
+        if shorter {
+            self.blocks.entry(path.into()).or_default().cut(len);
+        }
+        Ok(())
+    }
+    /// The range reads as zeros, and its blocks are free.
+    pub fn punch(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+        self.image(process, path)?.zero(offset, len);
+        self.blocks.entry(path.into()).or_default().punch(offset, offset + len);
+        Ok(())
+    }
+    /// Writes; a full disk refuses.
+    pub fn write(&mut self, process: u64, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.reserve(process, path, offset, bytes.len() as u64)?;
+        self.image(process, path)?.write(offset, bytes);
         Ok(())
     }
     pub fn sync(&mut self, process: u64, path: &Path) -> io::Result<()> {
@@ -182,8 +255,7 @@ impl Disk {
     pub fn land(&mut self, process: u64, id: u64) -> io::Result<()> {
         let Some(p) = self.pending.remove(&id) else { return Err(io::Error::other("the power is off")) };
         self.begin(process, Access::Write)?;
-        self.image(process, &p.path)?.write(p.offset, &p.bytes);
-        Ok(())
+        self.write(process, &p.path, p.offset, &p.bytes)
     }
     fn settle_pending(&mut self) {
         for p in std::mem::take(&mut self.pending).into_values() {
@@ -220,6 +292,7 @@ impl Disk {
     /// The files as they are, for another world.
     pub fn take_over(&mut self, from: &Disk) {
         self.files = from.files.clone();
+        self.blocks = from.blocks.clone();
         self.capacity = from.capacity;
     }
     pub fn damage(&mut self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {

@@ -89,23 +89,24 @@ impl DiskFile for DataFile {
         let (process, path) = (self.process(), self.path.clone());
         self.later(Access::Write, 0, move |disk| {
             disk.begin(process, Access::Write)?;
-            disk.grow(process, &path, offset + len)
+            disk.allocate(process, &path, offset, len)
         })
     }
     fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
         let (process, path) = (self.process(), self.path.clone());
         self.later(Access::Write, 0, move |disk| {
             disk.begin(process, Access::Write)?;
-            disk.image(process, &path)?.zero(offset, len);
-            Ok(())
+            disk.punch(process, &path, offset, len)
         })
     }
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.lock().image(self.process(), &self.path)?.len())
     }
+    fn allocated(&self) -> io::Result<u64> {
+        self.disk.lock().allocated(self.process(), &self.path)
+    }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.lock().image(self.process(), &self.path)?.set_len(len);
-        Ok(())
+        self.disk.lock().set_len(self.process(), &self.path, len)
     }
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
@@ -142,8 +143,7 @@ impl BlockingFile for StoreFile {
         let mut disk = self.disk.lock();
         self.charge(&mut disk, Access::Write, from.len() as u64);
         disk.begin(self.process, Access::Write)?;
-        disk.image(self.process, &self.path)?.write(offset, from);
-        Ok(())
+        disk.write(self.process, &self.path, offset, from)
     }
     fn len(&self) -> io::Result<u64> {
         Ok(self.disk.lock().image(self.process, &self.path)?.len())
@@ -151,11 +151,16 @@ impl BlockingFile for StoreFile {
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut disk = self.disk.lock();
         disk.begin(self.process, Access::Write)?;
-        if len > disk.image(self.process, &self.path)?.len() {
-            return disk.grow(self.process, &self.path, len);
-        }
-        disk.image(self.process, &self.path)?.set_len(len);
-        Ok(())
+        disk.set_len(self.process, &self.path, len)
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        let mut disk = self.disk.lock();
+        disk.begin(self.process, Access::Write)?;
+        disk.reserve(self.process, &self.path, offset, len)
+    }
+    fn space(&self) -> io::Result<(u64, u64)> {
+        let disk = self.disk.lock();
+        Ok((disk.capacity.saturating_sub(disk.used()), disk.capacity))
     }
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk.lock();

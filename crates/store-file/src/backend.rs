@@ -3,10 +3,13 @@ use std::fmt;
 use std::io;
 
 use redb::StorageBackend;
-use rt::BlockingFile;
+use rt::{BlockingFile, RoomyFile};
 
-/// A [`BlockingFile`] as a database backend. Growing sets the new part to zero, as the database asks for.
-pub(crate) struct FileBackend(pub Box<dyn BlockingFile>);
+/// Space that is kept for commits when others fill the file system: 4 MiB, less on small ones.
+pub(crate) const RESERVE_BYTES: u64 = 4 << 20;
+
+/// A [`RoomyFile`] as a database backend. Growing sets the new part to zero, as the database asks for.
+pub(crate) struct FileBackend(pub RoomyFile);
 
 impl fmt::Debug for FileBackend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,11 +1,16 @@
 //! The group commit: syncs the data, then moves the mapping in one database transaction.
 //!
 //! One commit at a time. It starts when the interval has passed since the first change, or at once when somebody waits.
+use std::future::Future;
 use std::rc::Rc;
 
 use oss::store::StoreResult;
+use types::Duration;
 
 use crate::file_store::Inner;
+
+/// How long a commit may take before somebody looks whether it waits for space.
+const STALL_LOOK: Duration = Duration::from_millis(200);
 
 impl Inner {
     /// Runs until the store is closed or fails.
@@ -30,8 +35,9 @@ impl Inner {
         self.done.notify();
     }
 
-    async fn commit(&self) {
+    async fn commit(self: &Rc<Self>) {
         let batch = self.state.borrow_mut().batch();
+        self.need_of_batch.set(self.need.take());
         let Some(mut batch) = batch else { return };
         if batch.data_written
             && let Err(e) = self.data.sync().await
@@ -42,20 +48,44 @@ impl Inner {
         let (db, ops, transno) = (self.db.clone(), std::mem::take(&mut batch.ops), batch.transno);
         // The database's size decides how it prepares for a crash; the data file's is a good enough measure of it.
         let meta_bytes = self.grown.get() * 4;
-        let outcome = self.rt.offload(move || db.commit(&ops, transno, meta_bytes)).await;
+        let outcome = self.watched(self.rt.offload(move || db.commit(&ops, transno, meta_bytes))).await;
         if let Err(e) = outcome {
             self.latch("the commit", &e);
             return;
         }
+        self.need_of_batch.set(0);
         let mut state = self.state.borrow_mut();
         state.committed(&batch);
         state.shrink(self.config.objects_max, self.config.mapped_blocks_max);
         drop(state);
         self.look_at_space();
+        self.freed.notify();
+        self.trim_behind();
         self.done.notify();
     }
 
+    /// Waits for a commit of the database; meanwhile looks whether it waits for space, so that whoever waits for it gets an
+    /// answer.
+    async fn watched<T>(&self, commit: impl Future<Output = T>) -> T {
+        let mut commit = std::pin::pin!(commit);
+        let outcome = loop {
+            if let Some(outcome) = self.rt.timeout(STALL_LOOK, commit.as_mut()).await {
+                break outcome;
+            }
+            if self.room.is_waiting() && !self.stalled.replace(true) {
+                tracing::error!(store = %self.dir.display(),
+                    "the file system below is full: changes are refused until it has space again");
+                self.done.notify();
+            }
+        };
+        if self.stalled.replace(false) {
+            tracing::warn!(store = %self.dir.display(), "the wait for space on the file system below is over");
+        }
+        outcome
+    }
+
     /// Waits until everything that has changed so far is on stable storage.
+    /// `NoSpace` while the commit waits for space: nothing is lost, and it is stable once there is space.
     pub(crate) async fn commit_now(&self) -> StoreResult<()> {
         self.check()?;
         let until = {
@@ -69,6 +99,9 @@ impl Inner {
                 return Ok(());
             }
             self.check()?;
+            if self.is_stalled() {
+                return Err(types::FsError::NoSpace);
+            }
             self.kicked.set(true);
             self.kick.notify();
             self.dirty.notify();

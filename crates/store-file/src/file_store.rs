@@ -5,11 +5,11 @@ use std::rc::Rc;
 
 use cache::frames::Bulk;
 use oss::store::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, Space, StoreResult,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, StoreResult,
     Update,
 };
 use rt::sync::{Event, Semaphore, join_all};
-use rt::{DirLock, DiskFile, OpenMode, Rt};
+use rt::{DirLock, DiskFile, OpenMode, Room, RoomyFile, Rt};
 use types::{FsError, ObjectId};
 use wire::crc32c;
 
@@ -24,10 +24,53 @@ use crate::state::{Outcome, Placed, Placement, State};
 /// Objects up to this many blocks are loaded whole.
 const WHOLE_BLOCKS: u64 = CHUNK_BLOCKS;
 
-/// Commits that a change waits for at most before it is told that there is no space.
-const ROOM_ATTEMPTS_MAX: u32 = 64;
-/// Pause after each, for reads that hold freed blocks.
-const ROOM_PAUSE: types::Duration = types::Duration::from_micros(500);
+/// Takes the first half of an update's data out, to be written before the rest; `None` when it is one block. What else the
+/// update does happens with the rest.
+fn first_half(update: &mut Update) -> Option<Update> {
+    let blocks: u64 = update.puts.iter().map(|p| p.range().count).sum();
+    let (mut left, mut puts) = (blocks / 2, Vec::new());
+    while left > 0 {
+        let take = left.min(update.puts[0].range().count);
+        let put = if take == update.puts[0].range().count {
+            update.puts.remove(0)
+        } else {
+            let put = &mut update.puts[0];
+            let (at, len) = (take as usize * BLOCK_BYTES as usize, put.bulk.len());
+            let rest = put.crcs.split_off(take as usize);
+            let tail = BlockRun { first: put.first + take, bulk: put.bulk.slice(at, len - at), crcs: rest };
+            let head = BlockRun { first: put.first, bulk: put.bulk.slice(0, at), crcs: std::mem::take(&mut put.crcs) };
+            *put = tail;
+            head
+        };
+        left -= take;
+        puts.push(put);
+    }
+    (!puts.is_empty()).then(|| Update { puts, replay: update.replay, ..Update::default() })
+}
+
+/// Blocks stay as they are until it goes.
+struct Reading<'a> {
+    epoch: u64,
+    store: &'a Inner,
+}
+
+impl Drop for Reading<'_> {
+    fn drop(&mut self) {
+        self.store.state.borrow_mut().read_ends(self.epoch);
+        self.store.freed.notify();
+    }
+}
+
+/// Bytes of the database that one changed record may take until its commit is over: a leaf and its share of the pages
+/// above it are written anew, and the old ones are free only a commit later.
+const RECORD_BYTES: u64 = 3 * 4096;
+
+/// Bytes of the database that an update may need.
+fn need_of(update: &Update) -> u64 {
+    let runs = update.puts.len() + update.reserves.len() + update.drops.len();
+    let blocks = wanted_blocks(update);
+    (runs as u64 + blocks / crate::format::EXTENT_BLOCKS_MAX + 2) * RECORD_BYTES + 8 * blocks
+}
 
 /// Blocks that an update may need.
 fn wanted_blocks(update: &Update) -> u64 {
@@ -47,6 +90,13 @@ pub(crate) struct Inner {
     pub boot: u64,
     pub data: Rc<dyn DiskFile>,
     pub db: Db,
+    /// The database's space.
+    pub room: Room,
+    /// Bytes that changes may need of it: of those not taken for a commit yet, of the batch being committed.
+    pub need: Cell<u64>,
+    pub need_of_batch: Cell<u64>,
+    /// The commit under way waits for space for the database.
+    pub stalled: Cell<bool>,
     pub state: RefCell<State>,
     pub failure: Cell<Option<FsError>>,
     pub zeros: oss::store::ZeroPages,
@@ -64,6 +114,10 @@ pub(crate) struct Inner {
     /// Bytes that the file could still grow by, as last seen.
     pub growable: Cell<u64>,
     pub growing: Semaphore,
+    /// Space is not given back: the file system cannot, or would not.
+    pub no_trim: Cell<bool>,
+    /// Blocks came free, or something that held some ended.
+    pub freed: Event,
     pub disk: DiskStats,
     _lock: Option<DirLock>,
 }
@@ -84,7 +138,7 @@ impl FileStore {
         let data = open_data(&rt, dir, &config)?;
         let block0 = read_block0(&rt, &data).await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
         let superblock = crate::mkfs::check_superblock(dir, &block0, cluster)?;
-        let (db, start) = load_start(&rt, dir, superblock, &config).await?;
+        let (db, room, start) = load_start(&rt, dir, superblock, &config).await?;
         let blocks = data.len().map_err(|e| OpenError::Io(dir.join("data"), e))? / BLOCK_BYTES;
         let space = space_of(dir, blocks, &start.used)?;
         let state = State::new(&start, space);
@@ -97,6 +151,10 @@ impl FileStore {
             boot: start.boot,
             data,
             db,
+            room,
+            need: Cell::new(0),
+            need_of_batch: Cell::new(0),
+            stalled: Cell::new(false),
             state: RefCell::new(state),
             failure: Cell::new(None),
             dirty: Event::new(),
@@ -108,13 +166,22 @@ impl FileStore {
             grown: Cell::new(blocks),
             growable: Cell::new(0),
             growing: Semaphore::new(1),
+            no_trim: Cell::new(false),
+            freed: Event::new(),
             disk: DiskStats::default(),
             _lock: lock,
         });
-        inner.look_at_space();
+        inner.begin_space().await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
+        inner.grow_ahead();
         let task = inner.clone();
         inner.rt.spawn(async move { task.commit_task().await });
         Ok(FileStore(inner))
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        self.room.give_up();
     }
 }
 
@@ -152,9 +219,11 @@ async fn load_start(
     dir: &Path,
     superblock: Superblock,
     config: &FileStoreConfig,
-) -> Result<(Db, Start), OpenError> {
+) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
-    let file = rt.open_blocking(&path, false).map_err(|e| OpenError::Io(path.clone(), e))?;
+    let file = rt.open_blocking(&path, false).and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
+    let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
+    let room = file.room();
     let cache_bytes = config.db_cache_bytes;
     let started = rt
         .offload(move || -> Result<Option<(Db, Start)>, DbError> {
@@ -173,7 +242,8 @@ async fn load_start(
         DbError::Record(what, e) => OpenError::Corrupt(dir.into(), format!("{what}: {e}")),
     })?;
     let mixed = "data and meta.redb are not of the same store";
-    started.ok_or_else(|| OpenError::Corrupt(dir.into(), mixed.into()))
+    let (db, start) = started.ok_or_else(|| OpenError::Corrupt(dir.into(), mixed.into()))?;
+    Ok((db, room, start))
 }
 
 /// The free blocks, from the space that extents use.
@@ -211,6 +281,7 @@ impl Inner {
         self.done.notify();
         self.kick.notify();
         self.dirty.notify();
+        self.freed.notify();
         failure
     }
 
@@ -297,15 +368,26 @@ impl Inner {
 
     /// Reads blocks and compares them with their checksums. `bad` is told of each that does not match.
     async fn read_checked(&self, id: ObjectId, range: BlockRange, bad: &mut Vec<BadBlock>) -> StoreResult<Blocks> {
-        self.load(id, &[range]).await?;
-        let (pieces, epoch) = {
-            let mut state = self.state.borrow_mut();
-            let pieces = state.objects.get(&id).ok_or(FsError::NotFound)?.pieces(range);
-            (pieces, state.read_begins())
-        };
-        let outcome = self.read_pieces(id, range.first, pieces, bad).await;
-        self.state.borrow_mut().read_ends(epoch);
-        outcome
+        // Memory first: a read that waited for it while it holds blocks could wait for writes that wait for blocks.
+        let mut memory: Vec<Bulk> = Vec::new();
+        loop {
+            self.load(id, &[range]).await?;
+            let pieces = {
+                let state = self.state.borrow();
+                state.objects.get(&id).ok_or(FsError::NotFound)?.pieces(range)
+            };
+            let wanted: Vec<usize> = pieces.iter().filter_map(Piece::data_bytes).collect();
+            if wanted.iter().eq(memory.iter().map(Bulk::len).collect::<Vec<_>>().iter()) {
+                let reading = Reading { epoch: self.state.borrow_mut().read_begins(), store: self };
+                let outcome = self.read_pieces(id, range.first, pieces, memory, bad).await;
+                drop(reading);
+                return outcome;
+            }
+            memory.clear();
+            for bytes in wanted {
+                memory.push(self.rt.bulk(bytes).await);
+            }
+        }
     }
 
     async fn read_pieces(
@@ -313,6 +395,7 @@ impl Inner {
         id: ObjectId,
         mut block: u64,
         pieces: Vec<Piece>,
+        memory: Vec<Bulk>,
         bad: &mut Vec<BadBlock>,
     ) -> StoreResult<Blocks> {
         let mut out = Blocks::default();
@@ -321,11 +404,11 @@ impl Inner {
             Piece::Zeros(_) => None,
         });
         self.disk.call(DiskOp::Read, runs);
-        let reads = pieces.iter().filter_map(|p| match p {
-            Piece::Data { phys, crcs } => Some(self.read_run(*phys, crcs.len())),
+        let places = pieces.iter().filter_map(|p| match p {
+            Piece::Data { phys, .. } => Some(*phys),
             Piece::Zeros(_) => None,
         });
-        let mut reads: Vec<_> = reads.collect();
+        let mut reads: Vec<_> = places.zip(memory).map(|(phys, bulk)| self.read_run(phys, bulk)).collect();
         let read = if reads.len() == 1 { vec![reads.swap_remove(0).await] } else { join_all(reads).await };
         let mut read = read.into_iter();
         for piece in pieces {
@@ -353,9 +436,9 @@ impl Inner {
         Ok(out)
     }
 
-    async fn read_run(&self, phys: u64, blocks: usize) -> StoreResult<Bulk> {
-        let bulk = self.rt.bulk(blocks * BLOCK_BYTES as usize).await;
-        let transfer = self.disk.begin(DiskOp::Read, blocks as u64, self.rt.now());
+    async fn read_run(&self, phys: u64, bulk: Bulk) -> StoreResult<Bulk> {
+        let blocks = bulk.len() as u64 / BLOCK_BYTES;
+        let transfer = self.disk.begin(DiskOp::Read, blocks, self.rt.now());
         let (read, bulk) = self.data.read_at(phys * BLOCK_BYTES, bulk).await;
         transfer.done(self.rt.now());
         match read {
@@ -390,25 +473,52 @@ impl Inner {
     }
 
     pub async fn update(self: &Rc<Self>, id: ObjectId, mut update: Update) -> StoreResult<Applied> {
+        loop {
+            match self.update_whole(id, &mut update).await {
+                Err(FsError::NoSpace) if self.overwrites(id, &update) => {
+                    let Some(part) = first_half(&mut update) else { return Err(FsError::NoSpace) };
+                    Box::pin(self.update(id, part)).await?;
+                }
+                outcome => return outcome,
+            }
+        }
+    }
+
+    /// Whether an update needs blocks only until those that it replaces come free, so that it can be carried out in parts
+    /// when not all of them are there at once.
+    fn overwrites(&self, id: ObjectId, update: &Update) -> bool {
+        let state = self.state.borrow();
+        let filled = |o: &Object| update.puts.iter().all(|p| o.has(p.range()) && o.holes(p.range()) == 0);
+        let whole = update.drops.is_empty() && update.reserves.is_empty() && !self.is_stalled();
+        whole && self.failure.get().is_none() && state.objects.get(&id).is_some_and(filled)
+    }
+
+    async fn update_whole(self: &Rc<Self>, id: ObjectId, update: &mut Update) -> StoreResult<Applied> {
         let mut ranges: Vec<BlockRange> = update.drops.iter().chain(&update.reserves).copied().collect();
-        ranges.extend(update.puts.iter().map(oss::store::BlockRun::range));
+        ranges.extend(update.puts.iter().map(BlockRun::range));
         if let SizeRule::Exactly(size) = update.size {
             ranges.push(BlockRange::new(size.div_ceil(BLOCK_BYTES), u64::MAX));
         }
+        if update.replay.is_none() {
+            self.admit(id, update, &ranges).await?;
+        }
         let applied = loop {
-            let placement = self.place(id, &update, &ranges).await?;
-            if let Err(e) = self.write_placed(&update, &placement.placed).await {
-                self.state.borrow_mut().settle(&placement, false);
+            let placement = self.place(id, update, &ranges).await?;
+            if let Err(e) = self.write_placed(update, &placement.placed).await {
+                self.settle(&placement, false);
+                if crate::growth::is_full(&e) {
+                    return Err(FsError::NoSpace);
+                }
                 return Err(self.latch("writing data", &e));
             }
-            let outcome = self.apply(id, &update, &placement.placed, &ranges).await;
+            let outcome = self.apply(id, update, &placement.placed, &ranges).await;
             let used = matches!(outcome, Ok(Outcome::Applied(_)));
-            self.state.borrow_mut().settle(&placement, used);
+            self.settle(&placement, used);
             match outcome {
                 Ok(Outcome::Applied(applied)) => break Ok(applied),
                 Ok(Outcome::Stale) => {}
                 // Nothing may be held while waiting for space: what is held could be what others wait for.
-                Ok(Outcome::NoRoom) => self.make_room(wanted_blocks(&update)).await?,
+                Ok(Outcome::NoRoom) => self.make_room(wanted_blocks(update) + self.spare_for(update)).await?,
                 Err(e) => break Err(e),
             }
         };
@@ -417,16 +527,72 @@ impl Inner {
         applied
     }
 
+    fn settle(&self, placement: &Placement, used: bool) {
+        self.state.borrow_mut().settle(placement, used);
+        self.freed.notify();
+    }
+
+    /// Blocks that an update leaves for overwrites where it fills holes. What was answered before may have them.
+    fn spare_for(&self, update: &Update) -> u64 {
+        if update.replay.is_some() { 0 } else { self.spare() }
+    }
+
+    /// Lets an update in when the database has room for what it changes there. What makes the map larger is let in while
+    /// the database's reserve is whole; what overwrites or frees may use it up.
+    async fn admit(&self, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<()> {
+        let need = need_of(update);
+        let mut waited = false;
+        loop {
+            self.check()?;
+            if self.is_stalled() {
+                return Err(FsError::NoSpace);
+            }
+            self.load(id, ranges).await?;
+            let grows = {
+                let state = self.state.borrow();
+                let object = state.objects.get(&id).ok_or(FsError::NotFound)?;
+                let puts = update.puts.iter().map(BlockRun::range);
+                puts.chain(update.reserves.iter().copied()).any(|r| object.holes(r) > 0)
+            };
+            if grows && !self.room.is_full_enough() {
+                return Err(FsError::NoSpace);
+            }
+            let pending = self.need.get() + self.need_of_batch.get();
+            // Half of it: the pages of the commit before are not free yet.
+            let fits = |bytes: u64| need + pending <= bytes / 2;
+            if fits(self.room.left()) || fits(self.room.likely()) || (pending == 0 && !grows) {
+                self.need.set(self.need.get() + need);
+                return Ok(());
+            }
+            if waited || pending == 0 {
+                return Err(FsError::NoSpace);
+            }
+            waited = true;
+            self.commit_now().await?;
+        }
+    }
+
+    /// Whether nothing is committed now for want of space for the database.
+    pub fn is_stalled(&self) -> bool {
+        self.stalled.get() || self.room.is_waiting()
+    }
+
     async fn place(self: &Rc<Self>, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Placement> {
-        let want = update.puts.iter().map(|p| p.range().count).sum();
+        let want: u64 = update.puts.iter().map(|p| p.range().count).sum();
+        let spare = self.spare_for(update);
         loop {
             self.load(id, ranges).await?;
-            let placement = self.state.borrow_mut().place(id, &update.puts)?;
+            let (placement, keep) = {
+                let mut state = self.state.borrow_mut();
+                let object = state.objects.get(&id).ok_or(FsError::NotFound)?;
+                let fills = update.puts.iter().any(|p| object.holes(p.range()) > 0);
+                (state.place(id, &update.puts, spare)?, if fills { spare } else { 0 })
+            };
             if let Some(placement) = placement {
                 self.grow_ahead();
                 return Ok(placement);
             }
-            self.make_room(want).await?;
+            self.make_room(want + keep).await?;
         }
     }
 
@@ -438,7 +604,8 @@ impl Inner {
         ranges: &[BlockRange],
     ) -> StoreResult<Outcome> {
         self.load(id, ranges).await?;
-        self.state.borrow_mut().apply(id, update, placed)
+        let spare = self.spare_for(update);
+        self.state.borrow_mut().apply(id, update, placed, spare)
     }
 
     async fn write_placed(&self, update: &Update, placed: &[Placed]) -> std::io::Result<()> {
@@ -457,101 +624,5 @@ impl Inner {
             return writes.swap_remove(0).await;
         }
         join_all(writes).await.into_iter().collect()
-    }
-
-    /// Gets `want` blocks ready: grows the file, or waits until what was freed is committed.
-    async fn make_room(&self, want: u64) -> StoreResult<()> {
-        self.check()?;
-        if self.grow(want).await? {
-            return Ok(());
-        }
-        for _ in 0..ROOM_ATTEMPTS_MAX {
-            if self.state.borrow().space.ready() >= want {
-                return Ok(());
-            }
-            if self.state.borrow().coming_free() == 0 {
-                break;
-            }
-            self.commit_now().await?;
-            // Reads and writes that began before the commit still hold what it freed; they end soon.
-            self.rt.sleep(ROOM_PAUSE).await;
-        }
-        if self.state.borrow().space.ready() < want { Err(FsError::NoSpace) } else { Ok(()) }
-    }
-
-    /// Grows the data file until `want` blocks are ready. Whether they are.
-    async fn grow(&self, want: u64) -> StoreResult<bool> {
-        self.growing.acquire(1).await;
-        let outcome = self.grow_alone(want).await;
-        self.growing.add(1);
-        outcome
-    }
-
-    async fn grow_alone(&self, want: u64) -> StoreResult<bool> {
-        let ready = self.state.borrow().space.ready();
-        if ready >= want {
-            return Ok(true);
-        }
-        self.look_at_space();
-        let step = (want - ready).max(self.config.grow_bytes / BLOCK_BYTES).min(self.growable.get() / BLOCK_BYTES);
-        if step == 0 {
-            return Ok(false);
-        }
-        let at = self.grown.get();
-        match self.data.allocate(at * BLOCK_BYTES, step * BLOCK_BYTES).await {
-            Ok(()) => {
-                self.grown.set(at + step);
-                let mut state = self.state.borrow_mut();
-                state.space.free(Run { start: at, blocks: step });
-                // The new length must be on stable storage before a mapping relies on it.
-                state.data_written = true;
-                drop(state);
-                self.look_at_space();
-                Ok(ready + step >= want)
-            }
-            Err(e) if e.kind() == std::io::ErrorKind::StorageFull || e.kind() == std::io::ErrorKind::QuotaExceeded => {
-                self.growable.set(0);
-                Ok(false)
-            }
-            Err(e) => Err(self.latch("growing the data file", &e)),
-        }
-    }
-
-    /// Starts to grow the file in the background when little is ready.
-    pub fn grow_ahead(self: &Rc<Self>) {
-        let low = self.config.grow_bytes / BLOCK_BYTES;
-        if self.state.borrow().space.ready() >= low || self.growable.get() == 0 || !self.growing.try_acquire(1) {
-            return;
-        }
-        let me = self.clone();
-        self.rt.spawn(async move {
-            // A failure has latched the store; whoever comes next is told.
-            let _ = me.grow_alone(low * 2).await;
-            me.growing.add(1);
-        });
-    }
-
-    /// Finds out by how much the data file could grow.
-    pub fn look_at_space(&self) {
-        let len = self.grown.get() * BLOCK_BYTES;
-        let Ok((free, _)) = self.data.space() else { return };
-        let cap = self.superblock.capacity_bytes;
-        let reserve = if cap > 0 { self.config.reserve_bytes.min(cap / 32) } else { self.config.reserve_bytes };
-        let room = free.saturating_sub(reserve) / self.config.sharers.max(1);
-        let room = if cap > 0 { room.min(cap.saturating_sub(len)) } else { room };
-        self.growable.set(room / BLOCK_BYTES * BLOCK_BYTES);
-    }
-
-    pub fn space(&self) -> Space {
-        let state = self.state.borrow();
-        let ready = state.space.ready() * BLOCK_BYTES;
-        let growable = self.growable.get();
-        Space {
-            total: (self.grown.get() - 1) * BLOCK_BYTES + growable,
-            free: ready + growable,
-            ready,
-            objects: state.object_count,
-            objects_free: u64::from(u32::MAX).saturating_sub(state.object_count),
-        }
     }
 }

@@ -14,6 +14,7 @@ mod db;
 mod error;
 mod file_store;
 pub mod format;
+mod growth;
 mod lock;
 mod map;
 mod mkfs;

@@ -31,6 +31,16 @@ pub(crate) enum Piece {
     Data { phys: u64, crcs: Vec<Crc> },
 }
 
+impl Piece {
+    /// Bytes of data; `None`: it is none.
+    pub fn data_bytes(&self) -> Option<usize> {
+        match self {
+            Piece::Zeros(_) => None,
+            Piece::Data { crcs, .. } => Some(crcs.len() * oss::store::BLOCK_BYTES as usize),
+        }
+    }
+}
+
 /// An object in memory.
 #[derive(Default)]
 pub(crate) struct Object {

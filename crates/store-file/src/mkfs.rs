@@ -69,6 +69,7 @@ async fn make_database(rt: &Rt, dir: &Path, superblock: &Superblock) -> Result<(
     let io = |e| OpenError::Io(path.clone(), e);
     let file = rt.open_blocking(&path, true).map_err(io)?;
     file.set_len(0).map_err(io)?;
+    let file = rt::RoomyFile::new(file, 0).map_err(io)?;
     let superblock = superblock.clone();
     let made = rt
         .offload(move || -> Result<(), crate::db::DbError> {

@@ -48,6 +48,9 @@ impl ObjectStore for FileStore {
     fn create(&self, seq: u64, to: u32) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
             s.check()?;
+            if s.is_stalled() || !s.room.is_full_enough() {
+                return Err(FsError::NoSpace);
+            }
             s.state.borrow_mut().create(seq, to);
             s.commit_now().await
         })
@@ -58,6 +61,9 @@ impl ObjectStore for FileStore {
     fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
         self.with(async move |s| {
             s.check()?;
+            if s.is_stalled() && replay.is_none() {
+                return Err(FsError::NoSpace);
+            }
             for id in objects {
                 match s.load(id, &[WHOLE]).await {
                     Ok(()) => s.state.borrow_mut().destroy(id),
@@ -83,6 +89,13 @@ impl ObjectStore for FileStore {
             let state = s.state.borrow();
             let reserved = state.objects.get(&object).ok_or(FsError::NotFound)?.reserved(range);
             Ok(reserved.iter().map(|(_, run)| run.blocks).sum())
+        })
+    }
+    fn allocated(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        self.with(async move |s| {
+            s.load(object, &[range]).await?;
+            let state = s.state.borrow();
+            Ok(range.count - state.objects.get(&object).ok_or(FsError::NotFound)?.holes(range))
         })
     }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
@@ -131,6 +144,10 @@ impl ObjectStore for FileStore {
                 let done = s.done.wait();
                 if s.stopped.get() {
                     return s.failure.get().map_or(Ok(()), Err);
+                }
+                if s.stalled.get() {
+                    // Nobody will wait for the space.
+                    s.room.give_up();
                 }
                 done.await;
             }

@@ -77,6 +77,28 @@ impl SpaceMap {
         self.put_back(run);
     }
 
+    /// Takes every free block out: those of windows, too.
+    pub fn take_all(&mut self) -> Vec<Run> {
+        self.close_windows();
+        self.by_size.clear();
+        self.free_blocks = 0;
+        std::mem::take(&mut self.free).into_iter().map(|(start, blocks)| Run { start, blocks }).collect()
+    }
+
+    /// Takes up to `most` neighbouring free blocks out, from the largest piece, when it has at least `least`.
+    pub fn take_largest(&mut self, least: u64, most: u64) -> Option<Run> {
+        let (blocks, start) = *self.by_size.last()?;
+        if blocks < least || most < least {
+            return None;
+        }
+        // From its end: what comes next in the file stays in one piece.
+        let take = blocks.min(most);
+        let run = Run { start: start + blocks - take, blocks: take };
+        self.cut(start, run);
+        self.free_blocks -= take;
+        Some(run)
+    }
+
     /// Takes exactly these blocks, which must be free: at start, for what is mapped. Whether they were.
     pub fn claim(&mut self, run: Run) -> bool {
         let Some((s, len)) = self.free.range(..=run.start).next_back().map(|(s, l)| (*s, *l)) else { return false };

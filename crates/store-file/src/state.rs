@@ -31,6 +31,15 @@ pub(crate) enum Outcome {
     Stale,
 }
 
+/// What has to happen before more blocks are free.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Coming {
+    /// A commit.
+    Commit,
+    /// Reads and writes that are under way end.
+    Others,
+}
+
 /// Where an update's data go.
 pub(crate) struct Placement {
     pub placed: Vec<Placed>,
@@ -59,6 +68,11 @@ pub(crate) struct State {
     freeing_blocks: u64,
     /// Freed by a commit, but reads that began before may still be under way.
     quarantine: VecDeque<(u64, Vec<Run>)>,
+    /// Blocks below the end of the data file that have no space on the medium.
+    pub bare: BTreeMap<u64, u64>,
+    pub bare_blocks: u64,
+    /// Placements whose data are being written: most of them free what they replace.
+    pub placing: u32,
     /// Reserved blocks that are being written where they are.
     claims: Vec<Run>,
     readers: BTreeMap<u64, u32>,
@@ -90,6 +104,9 @@ impl State {
             freeing: Vec::new(),
             freeing_blocks: 0,
             quarantine: VecDeque::new(),
+            bare: BTreeMap::new(),
+            bare_blocks: 0,
+            placing: 0,
             claims: Vec::new(),
             readers: BTreeMap::new(),
             epoch: 0,
@@ -112,15 +129,39 @@ impl State {
         t
     }
 
-    /// Blocks that are not free yet but will be after a commit, or when reads have ended.
-    pub fn coming_free(&self) -> u64 {
-        self.freeing_blocks + self.quarantine.iter().flat_map(|(_, r)| r).map(|r| r.blocks).sum::<u64>()
+    /// What has to happen before more blocks are free; `None`: nothing will.
+    pub fn coming_free(&self) -> Option<Coming> {
+        let held = |uncommitted: bool| {
+            self.quarantine.iter().any(|(tag, runs)| (*tag == u64::MAX) == uncommitted && !runs.is_empty())
+        };
+        if self.freeing_blocks > 0 || held(true) {
+            return Some(Coming::Commit);
+        }
+        (held(false) || self.placing > 0).then_some(Coming::Others)
+    }
+
+    /// These blocks have no space on the medium any more.
+    pub fn add_bare(&mut self, run: Run) {
+        self.bare.insert(run.start, run.blocks);
+        self.bare_blocks += run.blocks;
+    }
+
+    /// Up to `most` blocks without space, to be given space again.
+    pub fn take_bare(&mut self, most: u64) -> Option<Run> {
+        let (start, blocks) = self.bare.pop_first()?;
+        let take = blocks.min(most);
+        if take < blocks {
+            self.bare.insert(start + take, blocks - take);
+        }
+        self.bare_blocks -= take;
+        Some(Run { start, blocks: take })
     }
 
     /// Space for the runs of an update: reserved blocks are used where they are, the rest is new. `None`, and nothing
     /// taken, when there is not enough. The object and the map of the runs are in memory. What is freed from now on
-    /// stays as it is until [`State::settle`] gives the placement up.
-    pub fn place(&mut self, id: ObjectId, puts: &[BlockRun]) -> StoreResult<Option<Placement>> {
+    /// stays as it is until [`State::settle`] gives the placement up. `spare` blocks stay for overwrites when the update
+    /// fills holes.
+    pub fn place(&mut self, id: ObjectId, puts: &[BlockRun], spare: u64) -> StoreResult<Option<Placement>> {
         let object = self.objects.get(&id).ok_or(FsError::NotFound)?;
         let mut placed = Vec::new();
         for (run, p) in puts.iter().enumerate() {
@@ -132,9 +173,11 @@ impl State {
         }
         let reused: u64 = placed.iter().map(|p| p.to.blocks).sum();
         let want: u64 = puts.iter().map(|p| p.range().count).sum::<u64>() - reused;
-        if want > self.space.ready() {
+        let keep = if puts.iter().any(|p| object.holes(p.range()) > 0) { spare } else { 0 };
+        if want > 0 && want + keep > self.space.ready() {
             return Ok(None);
         }
+        self.placing += 1;
         self.claims.extend(placed.iter().map(|p| p.to));
         let size = object.attr.blocks + want + reused;
         for (run, p) in puts.iter().enumerate() {
@@ -157,6 +200,7 @@ impl State {
 
     /// Gives a placement up: after its update was applied (`used`), or instead.
     pub fn settle(&mut self, placement: &Placement, used: bool) {
+        self.placing -= 1;
         for p in &placement.placed {
             if p.reused {
                 self.claims.retain(|c| *c != p.to);
@@ -169,7 +213,7 @@ impl State {
 
     /// Applies an update whose data are written. The object and the map of everything it touches are in memory.
     /// When it fails nothing has changed, and the placed space is still the caller's.
-    pub fn apply(&mut self, id: ObjectId, update: &Update, placed: &[Placed]) -> StoreResult<Outcome> {
+    pub fn apply(&mut self, id: ObjectId, update: &Update, placed: &[Placed], spare: u64) -> StoreResult<Outcome> {
         let object = self.objects.get_mut(&id).ok_or(FsError::NotFound)?;
         let there =
             |p: &Placed| object.reserved(BlockRange { first: p.first, count: p.to.blocks }) == [(p.first, p.to)];
@@ -184,7 +228,8 @@ impl State {
         if wanted > 0 {
             let at_most =
                 |r: &BlockRange| if update.drops.iter().any(|d| d.overlaps(r)) { r.count } else { object.holes(*r) };
-            if update.reserves.iter().map(at_most).sum::<u64>() > self.space.ready() {
+            let want = update.reserves.iter().map(at_most).sum::<u64>();
+            if want > 0 && want + spare > self.space.ready() {
                 return Ok(Outcome::NoRoom);
             }
         }

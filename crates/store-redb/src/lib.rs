@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
-use rt::{BlockingFile, DiskFile, LocalFuture, Rt};
+use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
 
 mod dir;
 
@@ -23,7 +23,10 @@ const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
 /// Page cache of an engine when nothing else is said: 64 MiB.
 pub const CACHE_BYTES_DEFAULT: usize = 64 << 20;
 
-struct Backend(Box<dyn BlockingFile>);
+/// Space that is kept for commits when others fill the file system: 16 MiB, less on small ones ([`rt::RoomyFile`]).
+const RESERVE_BYTES: u64 = 16 << 20;
+
+struct Backend(RoomyFile);
 
 impl fmt::Debug for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -56,6 +59,13 @@ pub struct RedbKv {
     db: Arc<(Database, Option<rt::DirLock>)>,
     latched: Rc<RefCell<Option<String>>>,
     space: Option<Rc<dyn DiskFile>>,
+    room: Room,
+}
+
+impl Drop for RedbKv {
+    fn drop(&mut self) {
+        self.room.give_up();
+    }
 }
 
 impl RedbKv {
@@ -77,6 +87,8 @@ impl RedbKv {
         // The database checks what is there and falls back to the commit before: by what the medium has, not by what
         // memory has.
         file.forget_cached().map_err(|e| broken(&e))?;
+        let file = RoomyFile::new(file, RESERVE_BYTES).map_err(|e| broken(&e))?;
+        let room = file.room();
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
         let db = builder.create_with_backend(Backend(file)).map_err(|e| broken(&e))?;
@@ -87,7 +99,7 @@ impl RedbKv {
             write.open_table(TABLE).map_err(|e| broken(&e))?;
             write.commit().map_err(|e| broken(&e))?;
         }
-        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched: Rc::default(), space })
+        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched: Rc::default(), space, room })
     }
 }
 
@@ -147,6 +159,9 @@ impl MetaKv for RedbKv {
     fn space(&self) -> (u64, u64) {
         let space = self.space.as_ref().and_then(|f| f.space().ok());
         space.map_or((0, 0), |(free, total)| (total, free))
+    }
+    fn room(&self) -> Option<Room> {
+        Some(self.room.clone())
     }
 }
 

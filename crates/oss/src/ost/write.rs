@@ -162,7 +162,8 @@ impl Ost {
         self.grants.borrow_mut().extend(client, wanted, max, available)
     }
 
-    /// [`Ost::hold_space`] for a write; blocks that were reserved for the object count as held already.
+    /// [`Ost::hold_space`] for a write; blocks of the object that have space count as held already: the store keeps what an
+    /// overwrite needs until the old blocks come free.
     async fn hold_space_of(
         &self,
         object: ObjectId,
@@ -173,8 +174,8 @@ impl Ost {
         let mut wanted = bytes;
         if bytes > granted && !self.has_room(bytes) {
             for e in extents {
-                let reserved = self.store.reserved(object, blocks_of(*e)).await?;
-                wanted = wanted.saturating_sub(reserved * BLOCK_BYTES);
+                let there = self.store.allocated(object, blocks_of(*e)).await?;
+                wanted = wanted.saturating_sub(there * BLOCK_BYTES);
             }
         }
         self.hold_space(wanted, granted).await
@@ -189,7 +190,7 @@ impl Ost {
     /// Sets `bytes` of space aside for a write that brings `granted` bytes of grant.
     pub(super) async fn hold_space(&self, bytes: u64, granted: u64) -> Result<Held<'_>, FsError> {
         for attempt in 0..2 {
-            if bytes <= granted || self.has_room(bytes) {
+            if bytes <= granted || bytes == 0 || self.has_room(bytes) {
                 self.in_flight_bytes.set(self.in_flight_bytes.get() + bytes);
                 return Ok(Held { ost: self, bytes });
             }

@@ -277,6 +277,11 @@ pub trait ObjectStore {
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>>;
     /// Blocks of `range` that are reserved: what is written there needs no more space.
     fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>>;
+    /// Blocks of `range` where a write goes through however full the store is: reserved ones, and those that it can
+    /// overwrite.
+    fn allocated(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        self.reserved(object, range)
+    }
     /// Everything applied before is on stable storage afterwards.
     fn sync(&self) -> LocalFuture<StoreResult<()>>;
     /// Every transaction up to here is on stable storage.

@@ -2,7 +2,7 @@
 use std::fs::{File, OpenOptions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -15,6 +15,8 @@ use crate::{BlockingFile, DiskFile, LocalFuture, OpenMode};
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 /// Most vectors of one call (IOV_MAX).
 const VECTORS_MAX: usize = 1024;
+/// Pause before a full file system is tried again.
+const SPACE_PAUSE: std::time::Duration = std::time::Duration::from_millis(50);
 
 struct RealFile {
     fd: Arc<OwnedFd>,
@@ -139,6 +141,9 @@ impl DiskFile for RealFile {
     fn len(&self) -> io::Result<u64> {
         Ok(File::from(self.fd.try_clone()?).metadata()?.len())
     }
+    fn allocated(&self) -> io::Result<u64> {
+        Ok(File::from(self.fd.try_clone()?).metadata()?.blocks() * 512)
+    }
     fn set_len(&self, len: u64) -> io::Result<()> {
         File::from(self.fd.try_clone()?).set_len(len)
     }
@@ -180,5 +185,24 @@ impl BlockingFile for RealBlocking {
             0 => Ok(()),
             errno => Err(io::Error::from_raw_os_error(errno)),
         }
+    }
+    fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
+        let (Ok(offset), Ok(len)) = (i64::try_from(offset), i64::try_from(len)) else {
+            return Err(io::Error::from_raw_os_error(libc::EFBIG));
+        };
+        // SAFETY: plain system call on a descriptor that `self` keeps open.
+        match unsafe { libc::fallocate(self.0.as_raw_fd(), libc::FALLOC_FL_KEEP_SIZE, offset, len) } {
+            0 => Ok(()),
+            _ => Err(io::Error::last_os_error()),
+        }
+    }
+    fn space(&self) -> io::Result<(u64, u64)> {
+        let s = file_system(&self.0)?;
+        let unit = s.f_bsize as u64;
+        Ok((s.f_bavail * unit, s.f_blocks * unit))
+    }
+    fn wait_for_space(&self) -> bool {
+        std::thread::sleep(SPACE_PAUSE);
+        true
     }
 }

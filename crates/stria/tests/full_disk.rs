@@ -1,0 +1,206 @@
+//! File systems below the stores that get full or fail: what programs see, what the log says, what is there afterwards.
+//! Needs root and `/dev/fuse`.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs::{self, File, OpenOptions};
+use std::io::{self, Write};
+use std::os::unix::fs::{FileExt, MetadataExt};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+use std::sync::mpsc;
+use std::time::Duration;
+
+use support::{can_mount, good, stria, text};
+
+/// A small file system, and a cluster in it, started with `--background`. Everything goes when this does.
+struct Small {
+    dir: tempfile::TempDir,
+}
+
+fn run(line: &[&str]) {
+    let out = Command::new(line[0]).args(&line[1..]).output().unwrap();
+    assert!(out.status.success(), "{line:?}: {}", String::from_utf8_lossy(&out.stderr));
+}
+
+impl Small {
+    fn path(&self, name: &str) -> PathBuf {
+        self.dir.path().join(name)
+    }
+    fn tmpfs(size: &str) -> Small {
+        let small = Small { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(small.path("fs")).unwrap();
+        fs::create_dir(small.path("m")).unwrap();
+        run(&["mount", "-t", "tmpfs", "-o", &format!("size={size}"), "none", text(&small.path("fs"))]);
+        small
+    }
+    fn up(&self, more: &[&str]) {
+        let (c, m) = (self.path("fs/c"), self.path("m"));
+        let line = ["up", "--dir", text(&c), "--mount", text(&m), "--background"];
+        good(&[&line[..], more].concat());
+    }
+    fn umount(&self) {
+        good(&["umount", text(&self.path("m"))]);
+    }
+    fn log(&self) -> String {
+        fs::read_to_string(self.path("fs/c/run/up.log")).unwrap_or_default()
+    }
+    /// Another program takes all that is left.
+    fn fill(&self) {
+        let mut file = File::create(self.path("fs/other")).unwrap();
+        let mut block = vec![7; 1 << 16];
+        while !block.is_empty() {
+            if file.write_all(&block).is_err() {
+                block.truncate(block.len() / 2);
+            }
+        }
+    }
+}
+
+impl Drop for Small {
+    fn drop(&mut self) {
+        for connection in fs::read_dir("/sys/fs/fuse/connections").into_iter().flatten().flatten() {
+            let ours = fs::metadata(self.path("m"))
+                .is_ok_and(|m| connection.file_name().to_str() == Some(&libc::minor(m.dev()).to_string()));
+            if ours {
+                let _ = fs::write(connection.path().join("abort"), "1");
+            }
+        }
+        drop(Command::new("umount").arg("-l").arg(self.path("m")).output());
+        if let Ok(pid) = fs::read_to_string(self.path("fs/c/run/up.pid")) {
+            drop(Command::new("kill").args(["-9", pid.trim()]).output());
+        }
+        drop(Command::new("umount").arg("-l").arg(self.path("fs")).output());
+    }
+}
+
+/// Does `work` on a thread of its own. When it hangs the connection of the mount is aborted, so that nobody waits for ever,
+/// and the test fails.
+fn watched<T: Send + 'static>(mount: &Path, work: impl FnOnce() -> T + Send + 'static) -> T {
+    let minor = libc::minor(fs::metadata(mount).unwrap().dev());
+    let (tell, told) = mpsc::channel();
+    std::thread::spawn(move || tell.send(work()));
+    told.recv_timeout(Duration::from_secs(120)).unwrap_or_else(|e| {
+        let _ = fs::write(format!("/sys/fs/fuse/connections/{minor}/abort"), "1");
+        panic!("hung: {e}");
+    })
+}
+
+/// Makes a file, writes and syncs it.
+fn put(path: &Path, bytes: &[u8]) -> io::Result<()> {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path)?;
+    file.write_all(bytes)?;
+    file.sync_all()
+}
+
+fn names(at: &Path) -> Vec<String> {
+    let mut names: Vec<String> =
+        fs::read_dir(at).unwrap().map(|e| e.unwrap().file_name().into_string().unwrap()).collect();
+    names.sort();
+    names
+}
+
+#[test]
+fn a_file_system_filled_by_another_program_refuses_at_once_loses_nothing_and_goes_on() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("200m");
+    small.up(&["--osts", "4"]);
+    let at = small.path("m");
+    let here = at.clone();
+    watched(&at, move || {
+        fs::create_dir(here.join("d")).unwrap();
+        (0..20).for_each(|i| put(&here.join(format!("d/before{i}")), &[1; 3000]).unwrap());
+    });
+    small.fill();
+    let here = at.clone();
+    let (made, refused) = watched(&at, move || {
+        let (mut made, mut refused) = (0, 0);
+        for i in 0..50_000 {
+            if refused == 100 {
+                break;
+            }
+            match File::create(here.join(format!("d/f{i}"))) {
+                Ok(_) => made += 1,
+                Err(e) => {
+                    assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+                    refused += 1;
+                }
+            }
+        }
+        // More than there is at all: what the stores had set aside before goes first.
+        let e = put(&here.join("d/f0"), &vec![2; 300 << 20]).unwrap_err();
+        assert_eq!(e.raw_os_error(), Some(libc::ENOSPC), "{e}");
+        // What frees space is possible, and what there is can be read.
+        fs::remove_file(here.join("d/before0")).unwrap();
+        assert_eq!(fs::read(here.join("d/before1")).unwrap(), [1; 3000]);
+        (made, refused)
+    });
+    assert!(refused > 0, "{made} files were made on a full file system");
+    fs::remove_file(small.path("fs/other")).unwrap();
+    let here = at.clone();
+    watched(&at, move || {
+        for i in 0..8 {
+            put(&here.join(format!("d/after{i}")), &[3; 100_000]).unwrap();
+        }
+    });
+    let there = names(&at.join("d"));
+    assert_eq!(there.len(), 19 + made + 8, "what was answered as made is there");
+    small.umount();
+    small.up(&[]);
+    assert_eq!(names(&at.join("d")), there, "and after a restart");
+    assert_eq!(fs::read(at.join("d/after7")).unwrap(), [3; 100_000]);
+    small.umount();
+    let out = stria(&["fsck", "--dir", text(&small.path("fs/c")), "--data"]);
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stdout));
+}
+
+#[test]
+fn a_reserved_range_counts_once_before_and_after_it_is_written() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("200m");
+    small.up(&["--osts", "1"]);
+    let at = small.path("m/f");
+    let counts = watched(&small.path("m"), move || {
+        let file = File::create(&at).unwrap();
+        // SAFETY: plain system call on an open descriptor.
+        assert_eq!(unsafe { libc::fallocate(std::os::fd::AsRawFd::as_raw_fd(&file), 0, 0, 1 << 20) }, 0);
+        let blocks = || fs::metadata(&at).unwrap().blocks();
+        let reserved = blocks();
+        file.write_all_at(&[5; 1 << 20], 0).unwrap();
+        let written = blocks();
+        file.sync_all().unwrap();
+        [reserved, written, blocks()]
+    });
+    assert_eq!(counts, [2048; 3]);
+    small.umount();
+}
+
+#[test]
+fn space_of_removed_files_goes_back_to_the_file_system_below() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("400m");
+    small.up(&["--osts", "1"]);
+    let free = |small: &Small| {
+        let out = Command::new("stat").args(["-f", "-c", "%f", text(&small.path("fs"))]).output().unwrap();
+        String::from_utf8(out.stdout).unwrap().trim().parse::<u64>().unwrap() * 4096
+    };
+    let before = free(&small);
+    let file = small.path("m/big");
+    let (at, path) = (small.path("m"), file.clone());
+    watched(&at, move || put(&path, &vec![5; 200 << 20]).unwrap());
+    assert!(free(&small) + (150 << 20) < before);
+    fs::remove_file(&file).unwrap();
+    let end = std::time::Instant::now() + Duration::from_secs(100);
+    while free(&small) + (100 << 20) < before {
+        assert!(std::time::Instant::now() < end, "{} were free before, {} are", before, free(&small));
+        std::thread::park_timeout(Duration::from_millis(100));
+    }
+    assert_eq!(small.log(), "");
+    small.umount();
+}
