@@ -28,14 +28,26 @@ struct Cached {
 struct Block {
     pages: [Option<Cached>; BLOCK as usize],
     loading: u64,
+    /// Of pages that are loading, the claim whose answer counts.
+    claims: [u32; BLOCK as usize],
     dirty: u64,
+    /// Dirty pages that took grant.
+    granted: u64,
     writeback: u64,
     ahead: u64,
 }
 
 impl Block {
     fn new() -> Box<Block> {
-        Box::new(Block { pages: [const { None }; BLOCK as usize], loading: 0, dirty: 0, writeback: 0, ahead: 0 })
+        Box::new(Block {
+            pages: [const { None }; BLOCK as usize],
+            loading: 0,
+            claims: [0; BLOCK as usize],
+            dirty: 0,
+            granted: 0,
+            writeback: 0,
+            ahead: 0,
+        })
     }
     fn is_idle(&self) -> bool {
         self.loading | self.dirty | self.writeback == 0 && self.pages.iter().all(Option::is_none)
@@ -68,15 +80,56 @@ pub(crate) struct Object {
     pub(crate) listed: Cell<bool>,
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
     pub(crate) no_lock_ahead_until: Cell<Instant>,
+    /// The number of the next claim on pages to load.
+    next_claim: Cell<u32>,
+    /// Pages (first, one past the last) that a request under way changes at the OST.
+    changes: RefCell<Vec<(u64, u64)>>,
     /// One append at a time: the locks that keep other clients away are shared by all programs of this one.
     pub(crate) appending: Semaphore,
 }
 
 /// Dirty pages taken for one write RPC.
+#[derive(Default)]
 pub(crate) struct WriteOut {
     pub(crate) extents: Vec<Extent>,
     pub(crate) bulk: Bulk,
     pub(crate) pages: Vec<u64>,
+    /// How many of them took grant.
+    pub(crate) granted: usize,
+}
+
+/// Dirty pages that were dropped, to be taken out of the books.
+#[derive(Clone, Copy, Default, Debug, PartialEq)]
+#[must_use]
+pub(crate) struct Dropped {
+    pub(crate) dirty: usize,
+    /// How many of them took grant.
+    pub(crate) granted: usize,
+}
+
+/// A claim on pages to load. What it brings counts as long as nothing has changed or dropped the page since.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Claimed {
+    pub(crate) first: u64,
+    pub(crate) end: u64,
+    number: u32,
+}
+
+/// A change of pages at the OST by something that goes past the cache: a cut, a hole, zeros, an uncached write. While it
+/// lasts nobody loads these pages or writes to them here: what was read before it would outlive it in the cache.
+pub(crate) struct Change {
+    object: Rc<Object>,
+    pages: (u64, u64),
+}
+impl Drop for Change {
+    fn drop(&mut self) {
+        let mut changes = self.object.changes.borrow_mut();
+        if let Some(i) = changes.iter().position(|c| *c == self.pages) {
+            changes.swap_remove(i);
+        }
+        drop(changes);
+        self.object.changed.notify();
+    }
 }
 
 impl Object {
@@ -98,6 +151,8 @@ impl Object {
             changed: Event::new(),
             listed: Cell::new(false),
             no_lock_ahead_until: Cell::new(Instant(0)),
+            next_claim: Cell::new(1),
+            changes: RefCell::default(),
             appending: Semaphore::new(1),
         })
     }
@@ -213,30 +268,59 @@ impl Object {
         }
     }
 
-    /// Claims the pages of `first..end` that are neither cached nor on their way, as runs of at most `max` pages.
-    pub(crate) fn claim_missing(&self, first: u64, end: u64, max: u64) -> Vec<(u64, u64)> {
-        let mut runs: Vec<(u64, u64)> = Vec::new();
+    /// Whether a change of one of the pages is under way.
+    pub(crate) fn is_changing(&self, first: u64, end: u64) -> bool {
+        self.changes.borrow().iter().any(|c| c.0 < end && first < c.1)
+    }
+    /// Waits until no change of the pages is under way.
+    pub(crate) async fn settled(&self, first: u64, end: u64) {
+        loop {
+            let changed = self.changed.wait();
+            if !self.is_changing(first, end) {
+                return;
+            }
+            changed.await;
+        }
+    }
+    /// Begins a change of the pages that the extent touches, after all others of them. The caller holds a lock over them.
+    pub(crate) async fn change(self: &Rc<Self>, extent: Extent) -> Change {
+        let pages = page_range(extent);
+        self.settled(pages.0, pages.1).await;
+        self.changes.borrow_mut().push(pages);
+        Change { object: self.clone(), pages }
+    }
+
+    /// Claims the pages of `first..end` that are neither cached nor on their way nor being changed, as runs of at most
+    /// `max` pages.
+    pub(crate) fn claim_missing(&self, first: u64, end: u64, max: u64) -> Vec<Claimed> {
+        let number = self.next_claim.get();
+        self.next_claim.set(number.wrapping_add(1));
+        let mut runs: Vec<Claimed> = Vec::new();
         let mut blocks = self.blocks.borrow_mut();
         for page in first..end {
             let bit = page % BLOCK;
             let block = blocks.entry(page / BLOCK).or_insert_with(Block::new);
-            if block.pages[bit as usize].is_some() || block.loading >> bit & 1 == 1 {
+            if block.pages[bit as usize].is_some() || block.loading >> bit & 1 == 1 || self.is_changing(page, page + 1)
+            {
                 continue;
             }
             block.loading |= 1 << bit;
+            block.claims[bit as usize] = number;
             match runs.last_mut() {
-                Some((from, to)) if *to == page && *to - *from < max => *to += 1,
-                _ => runs.push((page, page + 1)),
+                Some(run) if run.end == page && run.end - run.first < max => run.end += 1,
+                _ => runs.push(Claimed { first: page, end: page + 1, number }),
             }
         }
         runs
     }
     /// Ends a claim without pages (failure, or nothing there).
-    pub(crate) fn unclaim(&self, first: u64, end: u64) {
+    pub(crate) fn unclaim(&self, claim: Claimed) {
         let mut blocks = self.blocks.borrow_mut();
-        for page in first..end {
+        for page in claim.first..claim.end {
             if let Some(b) = blocks.get_mut(&(page / BLOCK)) {
-                b.loading &= !(1 << (page % BLOCK));
+                if b.claims[(page % BLOCK) as usize] == claim.number {
+                    b.loading &= !(1 << (page % BLOCK));
+                }
                 if b.is_idle() {
                     blocks.remove(&(page / BLOCK));
                 }
@@ -245,13 +329,14 @@ impl Object {
         drop(blocks);
         self.changed.notify();
     }
-    /// Ends a claim with a page. Whoever dropped the claim meanwhile (truncate, lost lock) wins: the frame is ignored.
-    pub(crate) fn arrived(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) {
+    /// Ends a claim with a page. Whoever dropped the claim meanwhile (truncate, lost lock) wins: the frame is ignored, be
+    /// it that the page was claimed anew since.
+    pub(crate) fn arrived(self: &Rc<Self>, claim: Claimed, page: u64, frame: FrameRun, access: PageAccess) {
         let bit = page % BLOCK;
         {
             let mut blocks = self.blocks.borrow_mut();
             let Some(b) = blocks.get_mut(&(page / BLOCK)) else { return };
-            if b.loading >> bit & 1 == 0 {
+            if b.loading >> bit & 1 == 0 || b.claims[bit as usize] != claim.number {
                 return;
             }
             b.loading &= !(1 << bit);
@@ -327,6 +412,13 @@ impl Object {
         Ok(Some(was_clean))
     }
 
+    /// A dirty page took grant.
+    pub(crate) fn page_took_grant(&self, page: u64) {
+        if let Some(b) = self.blocks.borrow_mut().get_mut(&(page / BLOCK)) {
+            b.granted |= 1 << (page % BLOCK) & b.dirty;
+        }
+    }
+
     /// The first dirty page of the extent that is not being written.
     pub(crate) fn first_dirty(&self, extent: Extent) -> Option<u64> {
         let (first, end) = page_range(extent);
@@ -340,10 +432,10 @@ impl Object {
     }
 
     /// Takes up to `max` dirty pages of `extent` for a write RPC. Pages that are being written already are left for
-    /// later, so that two versions of one page never race.
-    pub(crate) fn take_dirty(&self, extent: Extent, max: usize) -> Option<WriteOut> {
+    /// later, so that two versions of one page never race. Pages behind the object's end are dropped instead.
+    pub(crate) fn take_dirty(&self, extent: Extent, max: usize) -> (Option<WriteOut>, Dropped) {
         let (first, end) = page_range(extent);
-        let mut out = WriteOut { extents: Vec::new(), bulk: Bulk::new(), pages: Vec::new() };
+        let (mut out, mut dropped) = (WriteOut::default(), Dropped::default());
         let mut blocks = self.blocks.borrow_mut();
         let keys: Vec<u64> = self
             .dirty_blocks
@@ -363,12 +455,20 @@ impl Object {
                 }
                 let start = page * PAGE;
                 let len = self.size.get().saturating_sub(start).min(PAGE);
+                let granted = (block.granted >> bit & 1) as usize;
                 block.dirty &= !(1 << bit);
+                block.granted &= !(1 << bit);
                 self.dirty_pages.set(self.dirty_pages.get() - 1);
                 self.undirty(key);
                 if len == 0 {
+                    dropped.dirty += 1;
+                    dropped.granted += granted;
+                    if let Some(gone) = block.pages[bit as usize].take() {
+                        self.cache.remove(gone.id);
+                    }
                     continue;
                 }
+                out.granted += granted;
                 block.writeback |= 1 << bit;
                 self.writeback_pages.set(self.writeback_pages.get() + 1);
                 let frame = block.pages[bit as usize].as_ref().expect("a dirty page is cached").frame.clone();
@@ -383,7 +483,7 @@ impl Object {
                 }
             }
         }
-        (!out.pages.is_empty()).then_some(out)
+        ((!out.pages.is_empty()).then_some(out), dropped)
     }
     fn undirty(&self, key: u64) {
         let mut dirty = self.dirty_blocks.borrow_mut();
@@ -423,7 +523,8 @@ impl Object {
     pub(crate) fn forget_clean(self: &Rc<Self>, page: u64) {
         let extent = Extent::at(page * PAGE, PAGE);
         if !self.is_unwritten(extent) {
-            self.drop_pages(extent, false);
+            let dropped = self.drop_pages(extent, false);
+            debug_assert_eq!(dropped, Dropped::default(), "a page that is written out");
         }
     }
     /// Whether a page of the extent is dirty or being written.
@@ -448,23 +549,39 @@ impl Object {
         self.blocks.borrow().iter().any(|(key, b)| test(b, mask_of(*key, first, end)))
     }
 
-    /// Drops every page of the extent, dirty ones too; pages on their way will not be kept. Gives the number of
-    /// dirty pages dropped. Partial pages at the ends are dropped whole unless `zero_tail`, when bytes from
-    /// `extent.start` to its page's end are zeroed instead.
-    pub(crate) fn drop_pages(self: &Rc<Self>, extent: Extent, zero_tail: bool) -> usize {
+    /// Drops every page of the extent, dirty ones too; pages on their way will not be kept. Gives the dirty pages dropped.
+    /// Partial pages at the ends are dropped whole unless `zero_tail`, when bytes from `extent.start` to its page's end are
+    /// zeroed instead.
+    pub(crate) fn drop_pages(self: &Rc<Self>, extent: Extent, zero_tail: bool) -> Dropped {
         let (mut first, end) = page_range(extent);
         if zero_tail && !extent.start.is_multiple_of(PAGE) {
             self.zero_from(extent.start);
             first += 1;
         }
+        self.drop_where(|key, _| mask_of(key, first, end))
+    }
+    /// [`Object::drop_pages`] of what no other lock covers: unwritten pages stay where one of `writing` does, others where
+    /// one of `all` does.
+    pub(crate) fn drop_uncovered(self: &Rc<Self>, extent: Extent, writing: &[Extent], all: &[Extent]) -> Dropped {
+        let (first, end) = page_range(extent);
+        let within = |key: u64, extents: &[Extent]| {
+            extents.iter().fold(0, |mask, e| mask | mask_of(key, e.start.div_ceil(PAGE), whole_end(*e)))
+        };
+        self.drop_where(|key, b| {
+            let unwritten = b.dirty | b.writeback;
+            let stays = unwritten & within(key, writing) | !unwritten & within(key, all);
+            mask_of(key, first, end) & !stays
+        })
+    }
+    fn drop_where(self: &Rc<Self>, choose: impl Fn(u64, &Block) -> u64) -> Dropped {
         let mut gone = Vec::new();
-        let mut lost = 0;
+        let mut lost = Dropped::default();
         let mut ahead = Vec::new();
         {
             let mut blocks = self.blocks.borrow_mut();
             let mut empty = Vec::new();
             for (key, b) in blocks.iter_mut() {
-                let mask = mask_of(*key, first, end);
+                let mask = choose(*key, b);
                 if mask == 0 {
                     continue;
                 }
@@ -474,8 +591,10 @@ impl Object {
                 for _ in 0..dirty {
                     self.undirty(*key);
                 }
-                lost += dirty;
+                lost.dirty += dirty;
+                lost.granted += (b.granted & mask).count_ones() as usize;
                 b.dirty &= !mask;
+                b.granted &= !mask;
                 b.ahead &= !mask;
                 self.writeback_pages.set(self.writeback_pages.get() - (b.writeback & mask).count_ones() as usize);
                 b.writeback &= !mask;
@@ -494,7 +613,7 @@ impl Object {
                 blocks.remove(&key);
             }
         }
-        self.dirty_pages.set(self.dirty_pages.get() - lost);
+        self.dirty_pages.set(self.dirty_pages.get() - lost.dirty);
         for cached in &gone {
             self.cache.remove(cached.id);
         }
@@ -532,6 +651,11 @@ pub(crate) fn page_range(extent: Extent) -> (u64, u64) {
     (extent.start / PAGE, extent.end.div_ceil(PAGE))
 }
 
+/// One past the last page that the extent holds whole.
+fn whole_end(extent: Extent) -> u64 {
+    if extent.end == u64::MAX { u64::MAX } else { extent.end / PAGE }
+}
+
 /// Numbers of the bits that are set.
 fn bits(mut mask: u64) -> impl Iterator<Item = u64> {
     std::iter::from_fn(move || {
@@ -559,6 +683,118 @@ mod tests {
 
     use super::*;
 
+    fn object() -> Rc<Object> {
+        let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru", &cache::CacheConfig::new(1)).unwrap();
+        Object::new(ObjectId(Fid::new(1, 1)), 0, cache)
+    }
+    fn frame(object: &Object, byte: u8) -> FrameRun {
+        let mut run = object.cache.pool().alloc_run(1).unwrap();
+        run.bytes_mut().unwrap().fill(byte);
+        run
+    }
+    fn write(object: &Rc<Object>, page: u64, grant: bool) {
+        let mut frames = NewFrames::new(object.cache.pool(), 1);
+        assert_eq!(object.write_page(page, 0, &[7; 4096], true, PageAccess::fine(0), &mut frames), Ok(Some(true)));
+        object.grow((page + 1) * PAGE);
+        if grant {
+            object.page_took_grant(page);
+        }
+    }
+    fn byte_of(object: &Object, page: u64) -> Option<u8> {
+        object.get(page, None).map(|f| f.bytes()[0])
+    }
+
+    #[test]
+    fn what_an_older_claim_brings_is_ignored_although_the_page_was_claimed_anew() {
+        let o = object();
+        o.told_size(100 * PAGE);
+        let access = PageAccess::fine(0);
+        let old = o.claim_missing(10, 14, 64)[0];
+        assert_eq!(o.drop_pages(Extent::new(11 * PAGE, 13 * PAGE), false), Dropped::default());
+        let new = o.claim_missing(10, 14, 64)[0];
+        assert_eq!((new.first, new.end), (11, 13));
+        for page in 10..14 {
+            o.arrived(old, page, frame(&o, 1), access);
+        }
+        assert_eq!([10, 11, 12, 13].map(|p| byte_of(&o, p)), [Some(1), None, None, Some(1)]);
+        o.unclaim(old);
+        assert!(o.is_loading(11) && o.is_loading(12), "the later claim goes on");
+        o.arrived(new, 11, frame(&o, 2), access);
+        o.unclaim(new);
+        assert_eq!((byte_of(&o, 11), byte_of(&o, 12), o.is_loading(12)), (Some(2), None, false));
+        // A page that was written, written out and reclaimed while a load of it was under way.
+        let old = o.claim_missing(20, 21, 64)[0];
+        write(&o, 20, false);
+        let (out, _) = o.take_dirty(Extent::ALL, 10);
+        o.written(&out.unwrap().pages);
+        o.forget_clean(20);
+        let new = o.claim_missing(20, 21, 64)[0];
+        o.arrived(old, 20, frame(&o, 3), access);
+        assert_eq!(byte_of(&o, 20), None);
+        o.arrived(new, 20, frame(&o, 4), access);
+        assert_eq!(byte_of(&o, 20), Some(4));
+    }
+
+    #[test]
+    fn pages_that_are_being_changed_are_not_loaded_and_changes_of_one_page_take_turns() {
+        let world = simworld::TestWorld::new(1, 1 << 20);
+        let (o, rt) = (object(), world.rt());
+        o.told_size(100 * PAGE);
+        world.run(async {
+            let change = o.change(Extent::new(5 * PAGE + 100, 7 * PAGE)).await;
+            let runs: Vec<_> = o.claim_missing(3, 9, 64).iter().map(|c| (c.first, c.end)).collect();
+            assert_eq!(runs, [(3, 5), (7, 9)]);
+            let elsewhere = o.change(Extent::at(20 * PAGE, 1)).await;
+            let wait = types::Duration::from_secs(1);
+            assert!(rt.timeout(wait, o.change(Extent::from(6 * PAGE))).await.is_none());
+            assert!(rt.timeout(wait, o.settled(0, 6)).await.is_none());
+            assert!(rt.timeout(wait, o.settled(0, 5)).await.is_some());
+            drop(change);
+            o.settled(0, 10).await;
+            drop(elsewhere);
+            drop(o.change(Extent::from(6 * PAGE)).await);
+            assert!(!o.is_changing(0, u64::MAX), "each change ends");
+        });
+    }
+
+    #[test]
+    fn dirty_pages_that_are_dropped_are_told_with_the_grant_that_they_took() {
+        let o = object();
+        for page in 0..8 {
+            write(&o, page, page % 2 == 0);
+        }
+        // Being written and dirty anew: the write that is under way has its own account.
+        let (out, _) = o.take_dirty(Extent::new(0, 2 * PAGE), 10);
+        assert_eq!(out.map(|w| (w.pages.len(), w.granted)), Some((2, 1)));
+        write(&o, 0, false);
+        assert_eq!(o.drop_pages(Extent::new(0, 3 * PAGE), false), Dropped { dirty: 2, granted: 1 });
+        // Behind the end nothing is written: it goes, and is told.
+        o.set_size(6 * PAGE);
+        let (out, dropped) = o.take_dirty(Extent::ALL, 10);
+        assert_eq!(out.map(|w| (w.pages, w.granted)), Some((vec![3, 4, 5], 1)));
+        assert_eq!(dropped, Dropped { dirty: 2, granted: 1 });
+        assert_eq!((o.dirty_pages(), o.is_cached(6), o.is_cached(7)), (0, false, false));
+    }
+
+    #[test]
+    fn pages_stay_when_another_lock_covers_them() {
+        let o = object();
+        o.told_size(100 * PAGE);
+        for page in [1, 2, 3] {
+            write(&o, page, true);
+        }
+        let claim = o.claim_missing(4, 7, 64)[0];
+        for page in 4..7 {
+            o.arrived(claim, page, frame(&o, 1), PageAccess::fine(0));
+        }
+        // Another write lock over page 2, on its way out, and half of page 3; a read lock over 5 and 6.
+        let (writing, all) = ([Extent::new(2 * PAGE, 3 * PAGE + 7)], [Extent::new(5 * PAGE, 90 * PAGE)]);
+        let dropped = o.drop_uncovered(Extent::new(0, 6 * PAGE), &writing, &all);
+        assert_eq!(dropped, Dropped { dirty: 2, granted: 2 });
+        let left: Vec<u64> = (0..10).filter(|p| o.is_cached(*p)).collect();
+        assert_eq!((left, o.dirty_pages()), (vec![2, 5, 6], 1));
+    }
+
     #[test]
     fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
         let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru", &cache::CacheConfig::new(1)).unwrap();
@@ -574,7 +810,9 @@ mod tests {
         assert_eq!((object.size(), object.unwritten_end()), (300_000, 71 * PAGE));
         write(90, 100);
         assert_eq!((object.size(), object.unwritten_end()), (90 * PAGE + 100, 90 * PAGE + 100));
-        let out = object.take_dirty(Extent::from(80 * PAGE), 10).unwrap();
+        let (out, dropped) = object.take_dirty(Extent::from(80 * PAGE), 10);
+        let out = out.unwrap();
+        assert_eq!(dropped, Dropped::default());
         assert_eq!(object.unwritten_end(), 90 * PAGE + 100, "on its way is not there yet");
         object.written(&out.pages);
         object.told_size(0);

@@ -11,7 +11,7 @@ use cache::frames::FRAME_BYTES;
 use ptlrpc::Import;
 use rt::Rt;
 use rt::sync::{Event, Semaphore};
-use types::{Extent, FsError, OstIndex, Transno};
+use types::{Extent, FsError, OstIndex};
 
 use crate::client::Client;
 use crate::locks::{LockOwner, Locks};
@@ -28,7 +28,12 @@ pub struct Osc {
     pub(crate) locks: Rc<Locks>,
     client: Weak<Client>,
     active: Cell<bool>,
-    grant: Cell<u64>,
+    /// Grant that no page took. Negative while pages took more of it than a server that lost its books gives anew.
+    grant: Cell<i64>,
+    /// Grant that dirty pages took, and pages being written.
+    charged: Cell<u64>,
+    /// The server's process that keeps the book of our grant.
+    book: Cell<u64>,
     dirty: Cell<u64>,
     dirty_max: Cell<u64>,
     rpc_pages: Cell<usize>,
@@ -39,7 +44,6 @@ pub struct Osc {
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
     stats: RpcStats,
-    last_unsynced: Cell<Transno>,
     jobs_told: crate::jobs::Told,
 }
 
@@ -55,6 +59,8 @@ impl Osc {
             client,
             active: Cell::new(true),
             grant: Cell::new(0),
+            charged: Cell::new(0),
+            book: Cell::new(0),
             dirty: Cell::new(0),
             dirty_max: Cell::new(config.dirty_bytes_max),
             rpc_pages: Cell::new(config.rpc_pages_max),
@@ -63,7 +69,6 @@ impl Osc {
             dirty_objects: RefCell::default(),
             changed: Event::new(),
             stats: RpcStats::new(now),
-            last_unsynced: Cell::new(Transno(0)),
             jobs_told: crate::jobs::Told::default(),
         })
     }
@@ -124,10 +129,10 @@ impl Osc {
     pub fn reset_stats(&self) {
         self.stats.reset(self.rt.wall());
     }
-    /// Dirty bytes, grant.
+    /// Dirty bytes, grant that no page took.
     #[must_use]
     pub fn dirty_and_grant(&self) -> (u64, u64) {
-        (self.dirty.get(), self.grant.get())
+        (self.dirty.get(), self.grant.get().max(0) as u64)
     }
     /// Bulk RPCs in flight allowed.
     #[must_use]

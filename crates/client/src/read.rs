@@ -225,7 +225,7 @@ impl Client {
     ) -> Result<(), FsError> {
         let (first, end) = page_range(piece.object);
         let access = access_ahead(piece);
-        let fetched = osc.load(object, first, end, held.handle(), access).await?;
+        let fetched = osc.load(object, first, end, held, access).await?;
         self.pages.count(&access, end - first, (end - first).saturating_sub(fetched));
         Ok(())
     }
@@ -296,7 +296,7 @@ impl Client {
             }
             if found < pages {
                 self.note_miss(file, s, object, (first, reach), piece.file);
-                osc.load(object, first, reach, held.handle(), access).await?;
+                osc.load(object, first, reach, &held, access).await?;
             }
             if let Some(bulk) = self.gather(object, piece.object, access) {
                 return Ok(bulk);

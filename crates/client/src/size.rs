@@ -235,7 +235,8 @@ impl Client {
         if object.size() == size && !object.is_unwritten(Extent::from(size)) && object.unwritten_pages() == 0 {
             return Ok(());
         }
-        // What is being written right now must not arrive behind the punch.
+        // What is being written right now must not arrive behind the punch, and what is read before it not be kept.
+        let _change = object.change(Extent::from(size)).await;
         osc.flush(object, Extent::ALL, false).await;
         osc.discard(object, Extent::from(size), true);
         object.mtime.set(object.mtime.get().max(now));
@@ -300,9 +301,11 @@ impl Client {
             .acquire(object.resource(), LockMode::Pw, wide, EnqueueFlags::NONE)
             .await
             .map_err(|e| e.error())?;
+        let reserves = mode & !1 == 0;
+        let _change = if reserves { None } else { Some(object.change(reach.align_out(4096)).await) };
         osc.flush(object, extent.align_out(4096), false).await;
         object.mtime.set(self.rt.wall());
-        if mode & !1 == 0 {
+        if reserves {
             let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
             let reply: wire::ost::AttrReply = osc.import()?.ask(Op::OstAllocate, &ask).await?;
             object.blocks512.set(reply.lvb.blocks);

@@ -31,11 +31,14 @@ enum WriteLock<'a> {
     Lent(&'a Held),
 }
 impl WriteLock<'_> {
-    fn handle(&self) -> HandleId {
+    fn held(&self) -> &Held {
         match self {
-            WriteLock::Own(held) => held.handle(),
-            WriteLock::Lent(held) => held.handle(),
+            WriteLock::Own(held) => held,
+            WriteLock::Lent(held) => held,
         }
+    }
+    fn handle(&self) -> HandleId {
+        self.held().handle()
     }
 }
 
@@ -207,20 +210,22 @@ impl Client {
             let object = &s.objects[stripe];
             let (osc, own) = (self.osc(object.ost), held.swap_remove(stripe));
             let access = PageAccess::of_request(0, 1, s.layout.geometry().stripe_size()).written();
-            let mut load = pin!(osc.load(object, page, page + 1, own.handle(), access));
-            match self.rt.timeout(HOLD_MAX, load.as_mut()).await {
-                Some(loaded) => {
-                    loaded?;
-                    // Where it was.
-                    held.push(own);
-                    let last = held.len() - 1;
-                    held.swap(stripe, last);
-                    return Ok(held);
-                }
-                None => {
+            let in_time = {
+                let mut load = pin!(osc.load(object, page, page + 1, &own, access));
+                let loaded = self.rt.timeout(HOLD_MAX, load.as_mut()).await;
+                if loaded.is_none() {
                     held.clear();
                     load.await?;
                 }
+                loaded
+            };
+            if let Some(loaded) = in_time {
+                loaded?;
+                // Where it was.
+                held.push(own);
+                let last = held.len() - 1;
+                held.swap(stripe, last);
+                return Ok(held);
             }
         }
     }
@@ -259,7 +264,7 @@ impl Client {
         if held.is_none() {
             osc.dirty_room(piece.object.len()).await;
         }
-        let lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
+        let mut lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size()).written();
         let (first, end) = page_range(piece.object);
         let mut frames = NewFrames::new(self.pages.pool(), (end - first) as usize);
@@ -268,13 +273,22 @@ impl Client {
         let mut rest = data;
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         while !rest.is_empty() {
+            object.settled(first, end).await;
+            // Evicted meanwhile: the lock covers nothing any more.
+            if lock.handle().0 == 0 {
+                if held.is_some() {
+                    return Err(FsError::Io);
+                }
+                lock = self.lock_for_write(&osc, object, piece.object.align_out(PAGE), held).await?;
+                continue;
+            }
             let (page, within) = (at / PAGE, (at % PAGE) as usize);
             let take = (FRAME_BYTES - within).min(rest.len());
             let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
             let whole = valid == 0 || within == 0 && take >= valid;
             match object.write_page(page, within, &rest[..take], whole, access, &mut frames) {
                 Ok(Some(newly_dirty)) => {
-                    if newly_dirty && !osc.charge_page() {
+                    if newly_dirty && !osc.charge_page(object, page) {
                         write_through = true;
                     }
                     object.grow(at + take as u64);
@@ -282,7 +296,7 @@ impl Client {
                     rest = &rest[take..];
                 }
                 Ok(None) => {
-                    osc.load(object, page, page + 1, lock.handle(), access).await?;
+                    osc.load(object, page, page + 1, lock.held(), access).await?;
                 }
                 Err(FsError::NoMemory) => {
                     osc.flush(object, Extent::ALL, false).await;
@@ -306,6 +320,7 @@ impl Client {
         let osc = self.osc(object.ost);
         let wide = piece.object.align_out(PAGE);
         let lock = self.lock_for_write(&osc, object, wide, None).await?;
+        let _change = object.change(wide).await;
         osc.flush(object, wide, false).await;
         osc.discard(object, wide, false);
         object.mtime.set(object.mtime.get().max(self.rt.wall()));

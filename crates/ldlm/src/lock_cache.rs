@@ -386,6 +386,23 @@ impl LockCache {
         self.resources.get(&resource).is_some_and(|held| !held.pending.is_empty())
     }
 
+    /// The extent locks on the resource, other than `but`, that reach into `extent` and were not given back yet, each with
+    /// whether it is on its way out.
+    #[must_use]
+    pub fn others(&self, resource: ResourceId, but: LockCookie, extent: Extent) -> Vec<(LockDesc, bool)> {
+        let Some(held) = self.resources.get(&resource) else { return Vec::new() };
+        let mut cookies: Vec<(LockCookie, bool)> = held.revoking.iter().map(|c| (*c, true)).collect();
+        for (_, index) in held.extents.of(LockMode::ALL.into_iter().fold(0, |set, m| set | m as u8)) {
+            index.visit(extent, &mut |e| {
+                cookies.push((LockCookie(e.seq), false));
+                true
+            });
+        }
+        let reaches = |d: &LockDesc| d.data.as_extent().is_some_and(|e| e.overlaps(&extent));
+        let others = cookies.into_iter().filter(|(c, _)| *c != but);
+        others.filter_map(|(c, leaves)| Some((self.locks.get(&c)?.desc, leaves))).filter(|(d, _)| reaches(d)).collect()
+    }
+
     /// All locks of the cache with whether they are held, by cookie.
     pub fn locks(&self) -> impl Iterator<Item = (LockDesc, bool)> {
         self.locks.values().map(|e| (e.desc, e.state != State::Pending))

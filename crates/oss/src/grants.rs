@@ -41,6 +41,17 @@ impl Grants {
         self.total -= used;
         used
     }
+    /// Whether there is a book for the client.
+    pub fn knows(&self, client: ClientId) -> bool {
+        self.clients.contains_key(&client)
+    }
+    /// Gives back what a write had taken that was not carried out, unless the client is gone.
+    pub fn give_back(&mut self, client: ClientId, bytes: u64) {
+        if let Some(have) = self.clients.get_mut(&client) {
+            *have += bytes;
+            self.total += bytes;
+        }
+    }
     /// Gives `client` more, up to `wanted` in all and at most half of what is left. Answers the addition.
     pub fn extend(&mut self, client: ClientId, wanted: u64, max: u64, available: u64) -> u64 {
         let clients = self.clients.len() as u64 + 1;

@@ -138,6 +138,7 @@ pub struct Import {
     slot_count: Cell<u16>,
     next_xid: Cell<u64>,
     last_committed: Cell<Transno>,
+    last_transno: Cell<Transno>,
     committed: Event,
     boot: Cell<u64>,
     heard: Cell<Instant>,
@@ -172,6 +173,7 @@ impl Import {
             slot_count: Cell::new(0),
             next_xid: Cell::new(1),
             last_committed: Cell::new(Transno(0)),
+            last_transno: Cell::new(Transno(0)),
             committed: Event::new(),
             boot: Cell::new(0),
             session: RefCell::default(),
@@ -221,6 +223,12 @@ impl Import {
     #[must_use]
     pub fn last_committed(&self) -> Transno {
         self.last_committed.get()
+    }
+    /// The last transaction that an answer told of: what is between [`Import::last_committed`] and it is not on stable
+    /// storage.
+    #[must_use]
+    pub fn last_transno(&self) -> Transno {
+        self.last_transno.get()
     }
     /// Why the last attempt to connect failed.
     #[must_use]
@@ -457,6 +465,7 @@ impl Import {
             self.give_slot_back(p.header.slot_or_credits);
             self.set_credits(header.slot_or_credits);
         }
+        self.last_transno.set(self.last_transno.get().max(header.transno));
         if p.keep && header.transno > self.last_committed.get() && header.transno > header.last_committed {
             let kept = Replayable { header: p.header, body: p.body, bulk: p.bulk };
             self.replay.borrow_mut().insert(header.transno, kept);

@@ -9,7 +9,7 @@ use wire::Op;
 use wire::connect::AuthReply;
 use wire::lock as wl;
 
-use super::{Osc, PAGE, page_extent};
+use super::{Osc, PAGE};
 use crate::inode::Inode;
 use crate::locks::LockOwner;
 use crate::object::Object;
@@ -27,7 +27,7 @@ impl LockOwner for Osc {
             if lock.mode.writes() {
                 self.flush(&object, extent, true).await;
             }
-            let lost = self.discard(&object, page_extent(extent), false);
+            let lost = self.discard_under(&object, &lock);
             if lost > 0 {
                 tracing::error!(object = %object.id, lost, "dirty pages under a revoked lock could not be written");
             }
@@ -49,7 +49,7 @@ impl LockOwner for Osc {
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(object) = self.object(&lock) else { return };
-        let lost = self.discard(&object, Extent::ALL, false);
+        let lost = self.discard_under(&object, &lock);
         if let Some(inode) = object.inode.borrow().upgrade() {
             if lost > 0 {
                 self.note_loss(inode.fid, lost as u64);
@@ -78,8 +78,11 @@ impl Callbacks for Osc {
         Box::pin(std::future::ready(answer))
     }
     fn on_connected(&self, session: &AuthReply) {
-        // The server counts the dirty bytes that we hold as part of the grant that it tells.
-        self.grant.set(session.grant.saturating_sub(self.dirty.get()));
+        // As long as a server knows us our book says the same as its: answers that are on their way change both. A book that
+        // begins anew gives all at once, and what pages took is part of it.
+        if self.book.replace(session.boot) != session.boot || !session.known {
+            self.grant.set(session.grant as i64 - self.charged.get() as i64);
+        }
         self.changed.notify();
     }
     fn on_unreachable(self: Rc<Self>) {

@@ -13,7 +13,7 @@ use wire::ost as wo;
 
 use super::{Osc, PAGE};
 use crate::locks::{Held, Locks};
-use crate::object::Object;
+use crate::object::{Claimed, Object};
 use crate::stats::Direction;
 
 /// Pages that are wanted as soon as there is a lock for them: `first..end` of an object.
@@ -69,22 +69,25 @@ impl Osc {
     }
 
     /// Makes the pages `first..end` of an object present as far as the object reaches; the caller holds a lock that
-    /// covers them. Gives how many of them had to be fetched.
+    /// covers them. Gives how many of them had to be fetched. Nothing is, when the lock was lost meanwhile.
     pub(crate) async fn load(
         self: &Rc<Self>,
         object: &Rc<Object>,
         first: u64,
         end: u64,
-        lock: HandleId,
+        held: &Held,
         access: PageAccess,
     ) -> Result<u64, FsError> {
+        object.settled(first, end).await;
         let end = end.min(object.size().div_ceil(PAGE));
-        if first >= end {
+        // Without the lock nothing may be cached.
+        let lock = held.handle();
+        if first >= end || lock.0 == 0 {
             return Ok(0);
         }
         let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
-        let fetched = runs.iter().map(|(a, b)| b - a).sum();
-        let work: Vec<_> = runs.into_iter().map(|(a, b)| self.load_run(object, a, b, lock, access)).collect();
+        let fetched = runs.iter().map(|c| c.end - c.first).sum();
+        let work: Vec<_> = runs.into_iter().map(|c| self.load_run(object, c, lock, access)).collect();
         for result in rt::sync::join_all(work).await {
             result?;
         }
@@ -100,39 +103,32 @@ impl Osc {
     async fn load_run(
         &self,
         object: &Rc<Object>,
-        first: u64,
-        end: u64,
+        claimed: Claimed,
         lock: HandleId,
         access: PageAccess,
     ) -> Result<(), FsError> {
-        let claim = Claim { object, first, end };
-        let (bulk, reply) =
-            self.read_rpc(object, Extent::new(first * PAGE, end * PAGE), Right::Lock(lock), &access).await?;
-        self.take_in(object, (first, end), bulk, &reply, access);
+        let claim = Claim { object, claimed };
+        let extent = Extent::new(claimed.first * PAGE, claimed.end * PAGE);
+        let (bulk, reply) = self.read_rpc(object, extent, Right::Lock(lock), &access).await?;
+        self.take_in(object, claimed, bulk, &reply, access);
         drop(claim);
         Ok(())
     }
 
-    /// Caches what a read brought of the pages `first..end`.
-    fn take_in(
-        &self,
-        object: &Rc<Object>,
-        (first, end): (u64, u64),
-        bulk: Bulk,
-        reply: &wo::ReadReply,
-        access: PageAccess,
-    ) {
+    /// Caches what a read brought of the pages that were claimed for it.
+    fn take_in(&self, object: &Rc<Object>, claimed: Claimed, bulk: Bulk, reply: &wo::ReadReply, access: PageAccess) {
         if reply.lvb.mtime > object.mtime.get() {
             object.mtime.set(reply.lvb.mtime);
         }
+        let Claimed { first, end, .. } = claimed;
         let brought = bulk.len().div_ceil(FRAME_BYTES) as u64;
         for (i, frame) in frames_of(bulk, self.rt.frames()).into_iter().enumerate() {
-            object.arrived(first + i as u64, frame, access);
+            object.arrived(claimed, first + i as u64, frame, access);
         }
         // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
         if let Some(client) = self.client.upgrade() {
             for page in first + brought..end.min(object.size().div_ceil(PAGE)) {
-                object.arrived(page, client.zeros.slice(0, 1), access);
+                object.arrived(claimed, page, client.zeros.slice(0, 1), access);
             }
         }
     }
@@ -167,11 +163,11 @@ impl Osc {
     ) {
         let Wanted { object, first, end, access, came } = wanted;
         let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
-        let claims: Vec<_> = runs.iter().map(|(a, b)| Claim { object: &object, first: *a, end: *b }).collect();
-        if runs != [(first, end)] {
+        let claims: Vec<_> = runs.iter().map(|c| Claim { object: &object, claimed: *c }).collect();
+        let Some(claimed) = runs.first().copied().filter(|c| (c.first, c.end) == (first, end)) else {
             drop(claims);
             return locks.ask(request, &body).await;
-        }
+        };
         let extent = Extent::new(first * PAGE, end * PAGE);
         let answer = self.read_rpc(&object, extent, Right::Asked(body), &access).await;
         let granted = match &answer {
@@ -185,7 +181,7 @@ impl Osc {
             && is_held
             && !reply.lens.is_empty()
         {
-            self.take_in(&object, (first, end), bulk, &reply, access);
+            self.take_in(&object, claimed, bulk, &reply, access);
             came.set(true);
         }
     }
@@ -226,12 +222,11 @@ enum Right {
 /// A claim on pages that ends with the load, however it ends.
 struct Claim<'a> {
     object: &'a Rc<Object>,
-    first: u64,
-    end: u64,
+    claimed: Claimed,
 }
 impl Drop for Claim<'_> {
     fn drop(&mut self) {
-        self.object.unclaim(self.first, self.end);
+        self.object.unclaim(self.claimed);
     }
 }
 

@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use cache::frames::{Bulk, FRAME_BYTES};
-use ldlm::LockMode;
+use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
 use types::{Extent, FsError, HandleId};
 use wire::ost as wo;
@@ -10,18 +10,36 @@ use wire::{Flags, Op};
 
 use super::{Osc, PAGE, page_extent};
 use crate::inode::Inode;
-use crate::object::{Object, WriteOut};
+use crate::object::{Dropped, Object, WriteOut};
 use crate::stats::Direction;
 
 impl Osc {
     /// Charges a page that became dirty. False when there is no grant: the page must be written out at once.
-    pub(crate) fn charge_page(&self) -> bool {
+    pub(crate) fn charge_page(&self, object: &Object, page: u64) -> bool {
         self.dirty.set(self.dirty.get() + PAGE);
-        if self.grant.get() < PAGE {
+        if self.grant.get() < PAGE as i64 {
             return false;
         }
-        self.grant.set(self.grant.get() - PAGE);
+        self.grant.set(self.grant.get() - PAGE as i64);
+        self.charged.set(self.charged.get() + PAGE);
+        object.page_took_grant(page);
         true
+    }
+    /// Pages are no longer dirty; `unused` of the grant that they took was not used at the server.
+    fn uncharge(&self, pages: usize, granted: usize, unused: bool) {
+        let (dirty, grant) = (pages as u64 * PAGE, granted as u64 * PAGE);
+        self.dirty.set(self.dirty.get() - dirty);
+        self.charged.set(self.charged.get() - grant);
+        if unused {
+            self.grant.set(self.grant.get() + grant as i64);
+        }
+        self.changed.notify();
+    }
+    fn uncharge_dropped(&self, dropped: Dropped) -> usize {
+        if dropped.dirty > 0 {
+            self.uncharge(dropped.dirty, dropped.granted, true);
+        }
+        dropped.dirty
     }
 
     /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, and some grant if waiting can
@@ -30,7 +48,7 @@ impl Osc {
         loop {
             let changed = self.changed.wait();
             let over = self.dirty.get() > 0 && self.dirty.get() + bytes > self.dirty_max.get();
-            let poor = self.grant.get() < bytes && self.dirty.get() > 0;
+            let poor = self.grant.get() < bytes as i64 && self.dirty.get() > 0;
             if !over && !poor {
                 return;
             }
@@ -94,14 +112,16 @@ impl Osc {
         let (handle, within) =
             lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)));
         let reach = extent.intersect(&page_extent(within)).unwrap_or(Extent::EMPTY);
-        let Some(out) = object.take_dirty(reach, self.rpc_pages.get()) else { return false };
+        let (out, dropped) = object.take_dirty(reach, self.rpc_pages.get());
+        self.uncharge_dropped(dropped);
+        let Some(out) = out else { return false };
         let (me, object) = (self.clone(), object.clone());
         self.rt.spawn(async move {
-            let pages = out.pages.len() as u64;
-            let numbers = out.pages.clone();
+            let (numbers, granted) = (out.pages.clone(), out.granted);
             let result = me.write_rpc(&object, out, handle, urgent).await;
             me.rpcs.add(1);
-            me.dirty.set(me.dirty.get().saturating_sub(pages * PAGE));
+            // The server takes grant for writes that it carries out.
+            me.uncharge(numbers.len(), granted, result.is_err());
             match result {
                 Ok(()) => object.written(&numbers),
                 Err(FsError::NotFound) => {
@@ -145,7 +165,7 @@ impl Osc {
             lock,
             owner,
             mtime: object.mtime.get(),
-            grant_used: out.pages.len() as u64 * PAGE,
+            grant_used: out.granted as u64 * PAGE,
             grant_wanted: self.dirty_max.get() * 2,
             max_service_ms: if urgent { 5000 } else { 0 },
             extents: out.extents,
@@ -179,8 +199,7 @@ impl Osc {
         drop(flight);
         let answer = answer?;
         let reply: wo::WriteReply = answer.decode()?;
-        self.grant.set(self.grant.get() + reply.grant);
-        self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
+        self.grant.set(self.grant.get().saturating_add_unsigned(reply.grant));
         object.blocks512.set(reply.lvb.blocks);
         object.stored_to(request.extents.last().map_or(0, |e| e.end));
         self.stats.done(Direction::Write, bytes, self.rt.now().since(started));
@@ -242,20 +261,23 @@ impl Osc {
 
     /// Forgets cached pages, dirty ones too; gives the number of dirty pages forgotten.
     pub(crate) fn discard(&self, object: &Rc<Object>, extent: Extent, zero_tail: bool) -> usize {
-        let lost = object.drop_pages(extent, zero_tail);
-        if lost > 0 {
-            let bytes = lost as u64 * PAGE;
-            self.dirty.set(self.dirty.get().saturating_sub(bytes));
-            self.grant.set(self.grant.get() + bytes);
-            self.changed.notify();
-        }
-        lost
+        self.uncharge_dropped(object.drop_pages(extent, zero_tail))
+    }
+    /// [`Osc::discard`] of what only `lock` covers, which goes: unwritten pages that another write lock covers are that
+    /// one's, others stay under any lock that is not on its way out, too.
+    pub(super) fn discard_under(&self, object: &Rc<Object>, lock: &LockDesc) -> usize {
+        let extent = page_extent(lock.data.as_extent().unwrap_or(Extent::ALL));
+        let others = self.locks.cache().others(lock.resource, lock.cookie, extent);
+        let reach = |d: &LockDesc| d.data.as_extent().unwrap_or(Extent::EMPTY);
+        let writing: Vec<Extent> = others.iter().filter(|(d, _)| d.mode.writes()).map(|(d, _)| reach(d)).collect();
+        let all: Vec<Extent> = others.iter().filter(|(_, leaves)| !leaves).map(|(d, _)| reach(d)).collect();
+        self.uncharge_dropped(object.drop_uncovered(extent, &writing, &all))
     }
 
     /// Everything answered so far of this object is on stable storage afterwards.
     pub(crate) async fn sync(&self, object: types::ObjectId) -> Result<(), FsError> {
         let import = self.import()?;
-        if import.last_committed() >= self.last_unsynced.get() && !object.0.is_zero() {
+        if import.last_committed() >= import.last_transno() && !object.0.is_zero() {
             return Ok(());
         }
         import.ask::<_, ()>(Op::OstSync, &wo::SyncRequest { object }).await
@@ -274,7 +296,6 @@ impl Osc {
             wo::PunchRequest { object: object.id, kind, extent, lock, mtime: object.mtime.get(), ..Default::default() };
         let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), CallOptions::default()).await?;
         let reply: wo::AttrReply = answer.decode()?;
-        self.last_unsynced.set(self.last_unsynced.get().max(answer.header.transno));
         object.blocks512.set(reply.lvb.blocks);
         Ok(())
     }

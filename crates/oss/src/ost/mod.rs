@@ -291,7 +291,10 @@ impl Service for Ost {
         let available = self.available(&space);
         let (first, max) = (self.config.borrow().grant_initial_bytes, self.config.borrow().grant_max_bytes);
         let mut grants = self.grants.borrow_mut();
-        grants.extend(client, first, max, available);
+        // A client that comes back keeps its own book, and would not hear of more.
+        if !grants.knows(client) {
+            grants.extend(client, first, max, available);
+        }
         grants.of(client)
     }
     fn bulk_max(&self) -> u32 {

@@ -92,6 +92,26 @@ impl Drop for Held<'_> {
     }
 }
 
+/// Grant that a write brings along: gone when the write was carried out, the client's again when not.
+struct UsedGrant<'a> {
+    ost: &'a Ost,
+    request: &'a Request,
+    bytes: u64,
+}
+impl UsedGrant<'_> {
+    fn spend(mut self) {
+        self.bytes = 0;
+    }
+}
+impl Drop for UsedGrant<'_> {
+    fn drop(&mut self) {
+        // An evicted client has no book, or another one already.
+        if self.bytes > 0 && !self.request.export.is_evicted() {
+            self.ost.grants.borrow_mut().give_back(self.request.client(), self.bytes);
+        }
+    }
+}
+
 impl Ost {
     pub(super) async fn write(&self, mut request: Request) {
         let ask: WriteRequest = match request.decode() {
@@ -111,7 +131,10 @@ impl Ost {
     ) -> Result<(Transno, WriteReply), FsError> {
         let started = self.rt.now();
         let client = request.client();
-        let granted = self.grants.borrow_mut().consume(client, ask.grant_used);
+        // The answer to a replay reaches nobody, and what the client once paid for it was another book's.
+        let grant_used = if request.is_replay() { 0 } else { ask.grant_used };
+        let bytes = self.grants.borrow_mut().consume(client, grant_used);
+        let used = UsedGrant { ost: self, request, bytes };
         let (extents, bytes) = joined(&ask.extents, u64::from(self.config.borrow().bulk_bytes_max))?;
         if bytes != bulk.len() as u64 {
             return Err(FsError::Protocol);
@@ -125,7 +148,7 @@ impl Ost {
             return Err(FsError::Corrupt);
         }
         // The space of a replayed write was checked when it was first carried out.
-        let granted = if request.is_replay() { u64::MAX } else { granted };
+        let granted = if request.is_replay() { u64::MAX } else { used.bytes };
         let space_held = self.hold_space_of(ask.object, &extents, plan.bytes(), granted).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
@@ -140,7 +163,8 @@ impl Ost {
         if ask.sync {
             self.store.sync().await?;
         }
-        let grant = self.more_grant(client, ask.grant_wanted);
+        used.spend();
+        let grant = self.more_grant(request, ask.grant_wanted);
         let mut stats = self.stats.borrow_mut();
         stats.on_write((ask.owner.job, self.rt.wall()), &extents, bytes, self.rt.now().since(started));
         Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr) }))
@@ -153,8 +177,10 @@ impl Ost {
         request.header.flags.has(Flags::URGENT).then(|| self.config.borrow().callback_timeout / 2)
     }
 
-    fn more_grant(&self, client: types::ClientId, wanted: u64) -> u64 {
-        if wanted == 0 {
+    fn more_grant(&self, request: &Request, wanted: u64) -> u64 {
+        let client = request.client();
+        let hears = !request.is_replay() && !request.export.is_evicted() && self.grants.borrow().knows(client);
+        if wanted == 0 || !hears {
             return 0;
         }
         let available = self.available(&self.store.space());

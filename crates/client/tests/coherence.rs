@@ -1,0 +1,105 @@
+//! What goes past the cache beside what goes through it: no old byte outlives it in the cache, and none comes back.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use wire::mdt::{SetBits, SetattrRequest};
+use world::*;
+
+const BYTES: u64 = 192 * KIB;
+const KEEP_SIZE: u32 = 1;
+const PUNCH: u32 = 2;
+const ZERO: u32 = 16;
+
+async fn cut(c: &Rc<Client>, file: &Rc<OpenFile>, size: u64) {
+    let request = SetattrRequest { valid: SetBits::SIZE, size, ..SetattrRequest::default() };
+    c.setattr(&root(), file.inode(), request, Some(file)).await.unwrap();
+}
+
+/// One change of the file beside reads of it, in the model, too.
+async fn change(
+    c: &Rc<Client>,
+    file: &Rc<OpenFile>,
+    direct: &Rc<OpenFile>,
+    rng: &mut Rng,
+    model: &mut [u8],
+    value: u8,
+) {
+    let from = rng.below(BYTES - 4096);
+    let extent = Extent::new(from, from + 1 + rng.below(BYTES - from));
+    let range = extent.start as usize..extent.end as usize;
+    match rng.below(4) {
+        0 => {
+            c.fallocate(file, PUNCH | KEEP_SIZE, extent.start, extent.len()).await.unwrap();
+            model[range].fill(0);
+        }
+        1 => {
+            c.fallocate(file, ZERO, extent.start, extent.len()).await.unwrap();
+            model[range].fill(0);
+        }
+        2 => {
+            cut(c, file, extent.start).await;
+            cut(c, file, BYTES).await;
+            model[extent.start as usize..].fill(0);
+        }
+        _ => {
+            let wide = extent.align_out(4096);
+            c.write(direct, wide.start, &vec![value; wide.len() as usize]).await.unwrap();
+            model[wide.start as usize..wide.end as usize].fill(value);
+        }
+    }
+}
+
+/// Reads here and there for a while, whatever comes.
+fn spawn_reader(c: &Rc<Client>, file: &Rc<OpenFile>, mut rng: Rng) -> rt::sync::OneReceiver<()> {
+    let ((tx, rx), c, file) = (rt::sync::oneshot(), c.clone(), file.clone());
+    c.rt().clone().spawn(async move {
+        for _ in 0..6 {
+            let at = rng.below(BYTES);
+            c.read(&file, at, 1 + rng.below(64 * KIB) as usize).await.unwrap();
+            c.rt().sleep(Duration::from_micros(rng.below(300))).await;
+        }
+        tx.send(());
+    });
+    rx
+}
+
+#[test]
+fn reads_beside_cuts_holes_and_uncached_writes_leave_no_old_bytes_in_the_cache() {
+    for seed in 0..12 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|c| c.rpc_pages_max = 8), world.client(|_| {}));
+        let mut rng = Rng::new(seed);
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            let direct = one.open(&root(), file.fid(), O_RDWR | O_DIRECT).await.unwrap();
+            let mut model = vec![1; BYTES as usize];
+            one.write(&file, 0, &model).await.unwrap();
+            for round in 0..25 {
+                let mut draws = Rng::new(rng.next_u64());
+                // What the cache holds varies: most of it goes, so that readers load.
+                one.fsync(&file, false).await.unwrap();
+                one.advise(&file, client::Hint::DontNeed, Extent::new(0, BYTES)).await.unwrap();
+                let readers: Vec<_> = (0..6).map(|_| spawn_reader(&one, &file, Rng::new(rng.next_u64()))).collect();
+                for _ in 0..3 {
+                    one.rt().sleep(Duration::from_micros(draws.below(300))).await;
+                    change(&one, &file, &direct, &mut draws, &mut model, (round % 200) as u8 + 2).await;
+                }
+                for reader in readers {
+                    reader.await.unwrap();
+                }
+                // A byte here and there brings whole pages of the cache back to the target.
+                for _ in 0..8 {
+                    let at = rng.below(BYTES);
+                    one.write(&file, at, &[255]).await.unwrap();
+                    model[at as usize] = 255;
+                }
+                let mine = read_all(&one, &file, BYTES).await;
+                let wrong = mine.iter().zip(&model).position(|(a, b)| a != b);
+                assert_eq!((mine.len(), wrong), (model.len(), None), "seed {seed}, round {round}: in the cache");
+            }
+            one.fsync(&file, false).await.unwrap();
+            let other = open(&two, "f", 0).await;
+            assert!(read_all(&two, &other, BYTES).await == model, "seed {seed}: at the target");
+        });
+    }
+}

@@ -1,0 +1,76 @@
+//! What an fsync covers: everything that targets were asked to change, not only what was written.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use wire::mdt::{SetBits, SetattrRequest};
+use world::*;
+
+/// Runs `change` and an fsync, then client and target die at once; gives a client that comes afterwards.
+fn after_power_loss(seed: u64, change: impl AsyncFnOnce(Rc<Client>, Rc<OpenFile>)) -> (World, Rc<Client>) {
+    let world = World::new(seed, 1, OstConfig::default());
+    let (c, host) = world.client(|_| {});
+    world.run(Duration::from_secs(60), async {
+        let file = create(&c, "f").await;
+        c.write(&file, 0, &[5; 300_000]).await.unwrap();
+        assert_eq!(c.fsync(&file, false).await, Ok(()));
+        change(c.clone(), file.clone()).await;
+        assert_eq!(c.fsync(&file, false).await, Ok(()));
+    });
+    world.lose_power(0);
+    host.kill();
+    c.abandon();
+    world.start_oss(0);
+    let (later, _) = world.client(|_| {});
+    (world, later)
+}
+
+#[test]
+fn what_fallocate_made_is_there_after_an_fsync_and_a_power_loss() {
+    for seed in 0..10 {
+        let (world, c) = after_power_loss(seed, async |c, file| {
+            c.fallocate(&file, 0, 0, 2 * MIB).await.unwrap();
+        });
+        world.run(Duration::from_secs(600), async {
+            let file = open(&c, "f", 0).await;
+            let attr = c.getattr(&root(), file.fid(), None).await.unwrap().attr;
+            assert_eq!((attr.size, attr.blocks >= 4096), (2 * MIB, true), "seed {seed}: {} blocks", attr.blocks);
+        });
+    }
+}
+
+#[test]
+fn holes_and_cuts_are_there_after_an_fsync_and_a_power_loss() {
+    for seed in 0..4 {
+        let (world, c) = after_power_loss(seed, async |c, file| {
+            c.fallocate(&file, 3, 8192, 100_000).await.unwrap();
+            let request = SetattrRequest { valid: SetBits::SIZE, size: 200_000, ..SetattrRequest::default() };
+            c.setattr(&root(), file.inode(), request, Some(&file)).await.unwrap();
+        });
+        world.run(Duration::from_secs(600), async {
+            let file = open(&c, "f", 0).await;
+            let mut want = vec![5; 200_000];
+            want[8192..108_192].fill(0);
+            assert!(read_all(&c, &file, MIB).await == want, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_time_that_was_set_is_there_after_an_fsync_and_a_power_loss() {
+    for seed in 0..10 {
+        let (world, c) = after_power_loss(seed, async |c, file| {
+            let mtime = types::WallTime(5_000_000_007);
+            let request = SetattrRequest { valid: SetBits::MTIME, mtime, ..SetattrRequest::default() };
+            c.setattr(&root(), file.inode(), request, Some(&file)).await.unwrap();
+        });
+        world.run(Duration::from_secs(600), async {
+            let file = open(&c, "f", O_RDWR).await;
+            let told = c.oscs()[0].import().unwrap();
+            let lov = c.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
+            let (_, layout) = layout::xattr::decode_layout(&lov).unwrap();
+            let ask = wire::ost::ObjectRequest { object: layout.objects()[0].object };
+            let reply: wire::ost::AttrReply = told.ask(wire::Op::OstGetattr, &ask).await.unwrap();
+            assert_eq!(reply.lvb.mtime, types::WallTime(5_000_000_007), "seed {seed}");
+        });
+    }
+}

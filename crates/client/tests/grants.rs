@@ -1,0 +1,100 @@
+//! The books: when everything is written out nothing is dirty any more, and client and target agree on the grant.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use wire::mdt::{SetBits, SetattrRequest};
+use world::*;
+
+const O_TRUNC: u32 = 0o1000;
+const FILE_BYTES: u64 = 2 * MIB;
+
+/// The grant that a target has in its book for a client.
+fn granted(ost: &oss::Ost, client: &Client) -> u64 {
+    let text = String::from_utf8(ost.get_params("obdfilter.*.grants").remove(0).value.0).unwrap();
+    let mine = format!("{}: ", client.id());
+    text.lines().find_map(|l| l.strip_prefix(&mine)).map_or(0, |n| n.parse().unwrap())
+}
+
+/// One program's work on a file; errors are allowed, since targets die and transfers are damaged.
+async fn work(c: Rc<Client>, name: &str, mut rng: Rng, steps: u64) {
+    let file = create(&c, name).await;
+    let direct = c.open(&root(), file.fid(), O_RDWR | O_DIRECT).await.unwrap();
+    for _ in 0..steps {
+        let at = rng.below(FILE_BYTES);
+        let len = 1 + rng.below(200 * KIB);
+        match rng.below(12) {
+            0..5 => _ = c.write(&file, at, &vec![3; len as usize]).await,
+            5 => _ = c.write(&direct, at & !4095, &vec![4; (len as usize).next_multiple_of(4096)]).await,
+            6 => _ = c.fsync(&file, false).await,
+            7 => {
+                let size = rng.below(at + 1);
+                let request = SetattrRequest { valid: SetBits::SIZE, size, ..SetattrRequest::default() };
+                let _ = c.setattr(&root(), file.inode(), request, Some(&file)).await;
+            }
+            8 => _ = c.fallocate(&file, 3, at, len).await,
+            9 => {
+                if let Ok(again) = c.open(&root(), file.fid(), O_RDWR | O_TRUNC).await {
+                    let _ = c.release(&again).await;
+                }
+            }
+            10 => _ = c.read(&file, at, len as usize).await,
+            _ => c.rt().sleep(Duration::from_micros(rng.below(20_000))).await,
+        }
+    }
+    let _ = c.fsync(&file, false).await;
+    let _ = (c.release(&file).await, c.release(&direct).await);
+}
+
+fn books_agree(seed: u64, faults: bool) {
+    let config = OstConfig { grant_initial_bytes: MIB, grant_max_bytes: 3 * MIB, ..OstConfig::default() };
+    let world = World::new(seed, 1, config);
+    let tune = |c: &mut ClientConfig| (c.dirty_bytes_max, c.rpc_pages_max) = (MIB, 16);
+    let clients = [world.client(tune), world.client(tune)];
+    let mut rng = Rng::new(seed ^ 0x6a);
+    world.run(Duration::from_secs(36_000), async {
+        let mut programs = Vec::new();
+        for (i, (c, _)) in clients.iter().enumerate() {
+            for p in 0..3 {
+                // Two programs of a client share a file, and the clients share one.
+                let name = if p == 0 { "shared".to_string() } else { format!("f{i}") };
+                let ((tx, rx), me, rng) = (rt::sync::oneshot(), c.clone(), Rng::new(rng.next_u64()));
+                c.rt().spawn(async move {
+                    work(me, &name, rng, 60).await;
+                    tx.send(());
+                });
+                programs.push(rx);
+            }
+        }
+        for _ in 0..if faults { 12 } else { 0 } {
+            world.sim.sleep(Duration::from_millis(rng.below(40))).await;
+            match rng.below(8) {
+                0..4 => world.sim.corrupt_next_bulk(),
+                4..7 => _ = world.sim.reset(&clients[rng.below(2) as usize].1, &world.oss[0].host),
+                _ => {
+                    world.lose_power(0);
+                    world.sim.sleep(Duration::from_millis(rng.below(2000))).await;
+                    world.restart_oss(0).await;
+                }
+            }
+        }
+        for program in programs {
+            program.await.unwrap();
+        }
+        world.sim.sleep(Duration::from_secs(60)).await;
+        for (i, (c, _)) in clients.iter().enumerate() {
+            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            assert_eq!(dirty, 0, "seed {seed}, client {i}: dirty bytes although all is written out");
+            assert_eq!(grant, granted(&world.ost(0), c), "seed {seed}, client {i}: grant here and at the target");
+        }
+    });
+}
+
+#[test]
+fn with_everything_written_out_nothing_is_dirty_and_both_sides_know_the_same_grant() {
+    (0..20).for_each(|seed| books_agree(seed, false));
+}
+
+#[test]
+fn damaged_transfers_lost_answers_and_restarts_leave_the_books_right() {
+    (100..125).for_each(|seed| books_agree(seed, true));
+}
