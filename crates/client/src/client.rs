@@ -202,12 +202,18 @@ impl Client {
             let osc = self.oscs.borrow()[index].clone();
             let nid = String::from_utf8_lossy(&entry.nid);
             let known = osc.import.borrow().clone();
+            osc.set_active_in_map(entry.active);
             match (Nid::parse(&nid), known) {
-                (Ok(nid), Some(import)) => import.move_to(nid),
+                (Ok(nid), Some(import)) => {
+                    import.expect_store(entry.uuid);
+                    import.move_to(nid);
+                }
                 (Ok(nid), None) => {
                     let target = String::from_utf8_lossy(&entry.target).into_owned();
                     let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
-                    osc.attach(Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks));
+                    let import = Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks);
+                    import.expect_store(entry.uuid);
+                    osc.attach(import);
                 }
                 (Err(e), _) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
             }
@@ -417,7 +423,7 @@ impl Client {
         }
         self.all_closes_told().await;
         for osc in self.oscs() {
-            if let Ok(import) = osc.import() {
+            if let Some(import) = osc.import_if_any() {
                 import.close().await;
             }
         }
@@ -427,7 +433,7 @@ impl Client {
     pub fn abandon(&self) {
         self.closing.set(true);
         for osc in self.oscs() {
-            if let Ok(import) = osc.import() {
+            if let Some(import) = osc.import_if_any() {
                 import.abandon();
             }
         }

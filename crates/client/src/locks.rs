@@ -243,7 +243,7 @@ impl Locks {
             Err(FsError::NoLocks) => EnqueueOutcome::Denied(DenyReason::NoLocks),
             Err(FsError::Deadlock) => EnqueueOutcome::Denied(DenyReason::Deadlock),
             Err(FsError::Interrupted | FsError::Cancelled) => EnqueueOutcome::Denied(DenyReason::Cancelled),
-            Err(FsError::NotConnected) => EnqueueOutcome::Denied(DenyReason::Evicted),
+            Err(FsError::NotConnected | FsError::Io) => EnqueueOutcome::Denied(DenyReason::Evicted),
             Err(_) => EnqueueOutcome::Denied(DenyReason::Invalid),
         };
         let mut out = Vec::new();

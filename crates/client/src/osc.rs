@@ -27,7 +27,10 @@ pub struct Osc {
     pub(crate) import: RefCell<Option<Rc<Import>>>,
     pub(crate) locks: Rc<Locks>,
     client: Weak<Client>,
-    active: Cell<bool>,
+    /// Whether the cluster map has it in service.
+    active_in_map: Cell<bool>,
+    /// Whether this client's administrator has.
+    active_here: Cell<bool>,
     /// Grant that no page took. Negative while pages took more of it than a server that lost its books gives anew.
     grant: Cell<i64>,
     /// Grant that dirty pages took, and pages being written.
@@ -57,7 +60,8 @@ impl Osc {
             import: RefCell::new(None),
             locks,
             client,
-            active: Cell::new(true),
+            active_in_map: Cell::new(true),
+            active_here: Cell::new(true),
             grant: Cell::new(0),
             charged: Cell::new(0),
             book: Cell::new(0),
@@ -75,6 +79,9 @@ impl Osc {
     pub(crate) fn attach(self: &Rc<Self>, import: Rc<Import>) {
         let owner: Weak<dyn LockOwner> = Rc::downgrade(&(self.clone() as Rc<dyn LockOwner>));
         self.locks.attach(import.clone(), owner);
+        if !self.is_active() {
+            import.deactivate();
+        }
         *self.import.borrow_mut() = Some(import);
     }
     /// The OST's index.
@@ -85,12 +92,48 @@ impl Osc {
     /// Its import.
     ///
     /// # Errors
-    /// `NoTarget` when the OST is deactivated or not in the map.
+    /// `Io` when the OST is deactivated, `NoTarget` when it is not in the map.
     pub fn import(&self) -> Result<Rc<Import>, FsError> {
-        if !self.active.get() {
+        if !self.is_active() {
             return Err(FsError::Io);
         }
         self.import.borrow().clone().ok_or(FsError::NoTarget)
+    }
+    /// Its import, also while the OST is deactivated; `None` when it is not in the map.
+    #[must_use]
+    pub fn import_if_any(&self) -> Option<Rc<Import>> {
+        self.import.borrow().clone()
+    }
+    /// Whether operations on its objects are tried at all. They fail with `Io` otherwise.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.active_in_map.get() && self.active_here.get()
+    }
+    /// Gives the OST up for this client, or takes it back. Given up: whatever waits for it fails at once, locks and pages
+    /// go, unwritten data are lost and listed ([`Client::losses`]).
+    pub fn set_active(self: &Rc<Self>, active: bool) {
+        let before = self.is_active();
+        self.active_here.set(active);
+        self.turned(before);
+    }
+    /// The same by the cluster map, for all clients.
+    pub(crate) fn set_active_in_map(self: &Rc<Self>, active: bool) {
+        let before = self.is_active();
+        self.active_in_map.set(active);
+        self.turned(before);
+    }
+    fn turned(self: &Rc<Self>, before: bool) {
+        let Some(import) = self.import_if_any().filter(|_| before != self.is_active()) else { return };
+        if before {
+            tracing::warn!(ost = %self.index, "{} is deactivated: its files answer EIO", import.target());
+            import.deactivate();
+            self.locks.on_evicted();
+            self.tell_losses();
+            self.changed.notify();
+        } else {
+            tracing::warn!(ost = %self.index, "{} is active again", import.target());
+            import.activate();
+        }
     }
     /// Locks held at its target, and requests for locks under way.
     #[must_use]

@@ -4,8 +4,8 @@ use std::fmt;
 use layout::{AllocConfig, LayoutSpec};
 use ldlm::NamespaceConfig;
 use ptlrpc::ClusterKey;
-use types::Duration;
 use types::settings::{ConfigError, KeyDoc, parse};
+use types::{Duration, OstIndex};
 
 use crate::osts::Connector;
 use crate::store::CommitConfig;
@@ -27,6 +27,10 @@ pub struct MdsConfig {
     pub locks: NamespaceConfig,
     /// Opens of one client. Default 262,144.
     pub opens_max: usize,
+    /// OSTs that nobody serves for now: clients are told not to use them, until one of them has a session.
+    pub away: Vec<OstIndex>,
+    /// The store that it must be: cluster id and uuid. `None`: any.
+    pub store: Option<(u64, u64)>,
     /// How long a create waits when no OST has objects ready. Default 30 s.
     pub object_wait: Duration,
     /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
@@ -52,6 +56,8 @@ impl Default for MdsConfig {
             alloc: AllocConfig::default(),
             locks: NamespaceConfig::default(),
             opens_max: 0,
+            away: Vec::new(),
+            store: None,
             object_wait: Duration::ZERO,
             connector: None,
         };

@@ -3,6 +3,7 @@
 //! Lives in the MDS for now, behind this interface: nothing here knows the MDS. Decides which targets may register;
 //! storing the map is the caller's.
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::fmt;
 
 use types::{FsError, OstIndex};
@@ -90,13 +91,21 @@ pub struct ConfigService {
     cluster: u64,
     mdt_nid: String,
     map: RefCell<ClusterMap>,
+    /// Targets that nobody serves for now: shown as deactivated, and not stored.
+    away: RefCell<BTreeSet<OstIndex>>,
 }
 
 impl ConfigService {
     /// With the map as it was stored.
     #[must_use]
     pub fn new(fsname: &str, cluster: u64, mdt_nid: &str, map: ClusterMap) -> ConfigService {
-        ConfigService { fsname: fsname.into(), cluster, mdt_nid: mdt_nid.into(), map: RefCell::new(map) }
+        ConfigService {
+            fsname: fsname.into(),
+            cluster,
+            mdt_nid: mdt_nid.into(),
+            map: RefCell::new(map),
+            away: RefCell::default(),
+        }
     }
     /// The map as it is to be stored.
     #[must_use]
@@ -111,7 +120,7 @@ impl ConfigService {
             epoch: map.epoch,
             fsname: self.fsname.as_str().into(),
             cluster: self.cluster,
-            osts: map.osts.clone(),
+            osts: map.osts.iter().map(|e| self.seen(e)).collect(),
             mdt_nid: self.mdt_nid.as_str().into(),
             mdt_target: format!("{}-MDT0000", self.fsname).as_str().into(),
             settings: map.settings.clone(),
@@ -167,6 +176,21 @@ impl ConfigService {
         map.settings.extend(value.map(|v| Setting { pattern: pattern.into(), value: Bytes(v.to_vec()) }));
         map.epoch += u64::from(changed);
         Ok(changed)
+    }
+    /// An entry as clients see it.
+    fn seen(&self, entry: &OstEntry) -> OstEntry {
+        OstEntry { active: entry.active && !self.away.borrow().contains(&entry.ost), ..entry.clone() }
+    }
+    /// Whether clients are told to use an OST.
+    #[must_use]
+    pub fn is_active(&self, ost: OstIndex) -> bool {
+        self.map.borrow().osts.iter().any(|e| e.ost == ost && self.seen(e).active)
+    }
+    /// An OST is not served until further notice, or is again; whether that is news. The next start knows nothing of it.
+    pub fn set_away(&self, ost: OstIndex, away: bool) -> bool {
+        let news = if away { self.away.borrow_mut().insert(ost) } else { self.away.borrow_mut().remove(&ost) };
+        self.map.borrow_mut().epoch += u64::from(news);
+        news
     }
     /// Permanent settings, later ones win.
     #[must_use]
@@ -234,6 +258,18 @@ mod tests {
         }
         assert_eq!(c.keep_setting(b"one.more", Some(b"1")), Err(FsError::NoSpace));
         assert_eq!(c.keep_setting(b"a.b", Some(b"4")), Ok(true));
+    }
+
+    #[test]
+    fn an_ost_that_is_away_is_shown_as_deactivated_and_not_stored_as_such() {
+        let c = ConfigService::new("fs", 7, "mdt", ClusterMap::default());
+        c.register(&ask(0, 10, "a:1")).unwrap();
+        assert!(c.set_away(OstIndex(0), true) && !c.set_away(OstIndex(0), true));
+        assert!(!c.is_active(OstIndex(0)) && !c.reply().osts[0].active && c.map().osts[0].active);
+        c.set_active(OstIndex(0), false);
+        assert!(c.set_away(OstIndex(0), false) && !c.is_active(OstIndex(0)), "an administrator's word stays");
+        c.set_active(OstIndex(0), true);
+        assert!(c.is_active(OstIndex(0)));
     }
 
     #[test]

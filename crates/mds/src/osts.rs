@@ -175,7 +175,7 @@ impl Mds {
         }
         self.osts.links.borrow_mut().insert(entry.ost, link.clone());
         self.pools.borrow_mut().add(entry.ost, entry.active, 0, 0);
-        self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.in_sync) = (entry.active, false));
+        self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.in_sync) = (self.map.is_active(entry.ost), false));
         let port = match &self.osts.connector {
             Some(c) => Some(c(link.clone())),
             None => self.import_port(&link),
@@ -202,7 +202,16 @@ impl Mds {
         let events: Rc<LinkEvents> = Rc::new(LinkEvents(link.clone()));
         let weak: std::rc::Weak<LinkEvents> = Rc::downgrade(&events);
         let import = Import::new(self.rt.clone(), config, weak);
+        import.expect_store(link.entry.uuid);
         Some(Rc::new(ImportPort { import, _events: events }))
+    }
+
+    /// An OST that was away answers: clients use it again.
+    fn note_back(self: &Rc<Self>, ost: OstIndex) {
+        if self.map.set_away(ost, false) {
+            tracing::warn!(%ost, "it is back");
+            self.tell_map(ost);
+        }
     }
 
     /// Wakes the tasks of all OSTs.
@@ -255,6 +264,7 @@ impl Mds {
                 match result {
                     Ok(()) => {
                         in_step_with = session;
+                        self.note_back(link.ost);
                         self.tell_ost_settings(&*port).await
                     }
                     failed => failed,

@@ -86,6 +86,10 @@ impl Mds {
         drop(pools);
         for (name, fields) in fields {
             for (field, value, writable) in fields {
+                if field == "active" {
+                    // The name under which clients have it, so that one pattern reaches everybody.
+                    add(format!("osc.{name}.{field}"), value.clone(), writable);
+                }
                 add(format!("osp.{name}.{field}"), value, writable);
             }
         }
@@ -126,7 +130,7 @@ impl Mds {
             pools.allocator().set_config(config);
             return Ok(());
         }
-        if path.starts_with("osp.") && path.ends_with(".active") {
+        if (path.starts_with("osp.") || path.starts_with("osc.")) && path.ends_with(".active") {
             let active = match value {
                 "0" => false,
                 "1" => true,

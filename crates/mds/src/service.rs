@@ -217,10 +217,21 @@ impl Mds {
 
     pub(crate) async fn set_ost_active(self: &Rc<Self>, ost: OstIndex, active: bool) -> Result<(), FsError> {
         if self.map.set_active(ost, active) {
-            self.pools.borrow_mut().update(ost, |p| p.active = active);
             self.save_map().await?;
+            self.tell_map(ost);
         }
         Ok(())
+    }
+
+    /// Whether an OST is in use has changed: new files go there or not, clients are told.
+    pub(crate) fn tell_map(self: &Rc<Self>, ost: OstIndex) {
+        let active = self.map.is_active(ost);
+        self.pools.borrow_mut().update(ost, |p| p.active = active);
+        self.pool_filled.notify();
+        let clients: Vec<ClientId> = self.exports.borrow().keys().copied().collect();
+        for client in clients {
+            self.tell_settings(client);
+        }
     }
 
     pub(crate) async fn save_map(&self) -> Result<(), FsError> {

@@ -34,6 +34,13 @@ pub enum StartError {
         /// Its magic.
         magic: u64,
     },
+    /// Another store than the one that was asked for.
+    Foreign {
+        /// Cluster and uuid of what is there.
+        found: (u64, u64),
+        /// Of what was asked for.
+        wanted: (u64, u64),
+    },
     /// Written by a later version.
     NewerFormat {
         /// Its format.
@@ -61,6 +68,16 @@ impl fmt::Display for StartError {
                     "the metadata store has format {found}, this build reads up to {FORMAT_VERSION}: use a newer build"
                 )
             }
+            StartError::Foreign { found: (cluster, uuid), wanted } if *cluster != wanted.0 => write!(
+                f,
+                "the metadata store {uuid:016x} belongs to cluster {cluster:016x}, this is cluster {:016x}: put the right store there",
+                wanted.0
+            ),
+            StartError::Foreign { found, wanted } => write!(
+                f,
+                "the metadata store is {:016x}, this cluster's is {:016x}: put the right store there",
+                found.1, wanted.1
+            ),
             StartError::Store(e) => write!(f, "{e}"),
             StartError::Damaged { key } => write!(f, "metadata store: record {key} is damaged: run 'stria fsck'"),
         }
@@ -134,6 +151,10 @@ impl Mds {
     pub async fn start(rt: Rt, config: MdsConfig, kv: Rc<dyn MetaKv>) -> Result<Rc<Mds>, StartError> {
         let snapshot = kv.snapshot().await?;
         let superblock = read_superblock(&*snapshot).await?;
+        let found = (superblock.cluster, superblock.uuid);
+        if let Some(wanted) = config.store.filter(|w| *w != found) {
+            return Err(StartError::Foreign { found, wanted });
+        }
         let counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
             Some(v) => row(keys::COUNTERS, &v)?,
             None => Counters::default(),
@@ -159,6 +180,10 @@ impl Mds {
         store.apply(stale.into_iter().map(|k| (k, None)), 0, 0);
         let fsname = String::from_utf8_lossy(&superblock.fsname).into_owned();
         let service = ConfigService::new(&fsname, superblock.cluster, &config.nid, map.clone());
+        for ost in &config.away {
+            service.set_away(*ost, true);
+            pools.update(*ost, |p| p.active = false);
+        }
         let quiet = known.is_empty();
         let mds = Mds::assemble(Parts { rt, config, superblock, boot, store, pools, map: service, known });
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));

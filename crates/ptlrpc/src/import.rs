@@ -146,6 +146,14 @@ pub struct Import {
     failure: RefCell<Option<String>>,
     /// The last attempt ended over the cluster key: trying again will not help whoever waits.
     refused: Cell<bool>,
+    /// Given up for now: nothing connects, every request fails.
+    inactive: Cell<bool>,
+    /// What answers at the address has another store than the target's: every request fails until the right one does.
+    foreign: Cell<bool>,
+    /// Identity of the target's store; 0: any.
+    uuid: Cell<u64>,
+    /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
+    forgotten: Cell<bool>,
     connects: Cell<u64>,
     evictions: Cell<u64>,
     sent: Cell<u64>,
@@ -179,6 +187,10 @@ impl Import {
             session: RefCell::default(),
             failure: RefCell::new(None),
             refused: Cell::new(false),
+            inactive: Cell::new(false),
+            foreign: Cell::new(false),
+            uuid: Cell::new(0),
+            forgotten: Cell::new(false),
             connects: Cell::new(0),
             evictions: Cell::new(0),
             sent: Cell::new(0),
@@ -213,6 +225,39 @@ impl Import {
         if old != *self.nid.borrow() {
             tracing::info!(target = self.config.target, from = %old, to = %self.nid.borrow(), "moved");
         }
+    }
+    /// The target is this store and no other (0: any): a server that answers with another one gets no request, and
+    /// requests fail with `Io` meanwhile.
+    pub fn expect_store(&self, uuid: u64) {
+        if self.uuid.replace(uuid) != uuid && self.foreign.replace(false) {
+            self.changed.notify();
+        }
+    }
+    /// Gives the target up: requests that wait and all later ones fail with `Io`, nothing connects. What is kept for
+    /// replay is forgotten, and the server will be told to forget its side, too.
+    pub fn deactivate(&self) {
+        if self.inactive.replace(true) || self.state.get() == ImportState::Closed {
+            return;
+        }
+        self.forgotten.set(self.boot.get() != 0);
+        self.set_state(ImportState::Connecting);
+        if let Some(sink) = self.sink.borrow_mut().take() {
+            sink.close();
+        }
+        self.replay.borrow_mut().clear();
+        self.fail_pending(FsError::Io);
+        self.committed.notify();
+    }
+    /// Takes the target back into use.
+    pub fn activate(&self) {
+        if self.inactive.replace(false) {
+            self.changed.notify();
+        }
+    }
+    /// Whether requests fail at once: the target was given up, or another store answers in its place.
+    #[must_use]
+    pub fn is_out_of_service(&self) -> bool {
+        self.inactive.get() || self.foreign.get()
     }
     /// What the server said when the session was opened.
     #[must_use]
@@ -264,7 +309,8 @@ impl Import {
     /// Waits until in service.
     ///
     /// # Errors
-    /// `NotConnected` when closed, `Access` when the cluster keys differ, `TimedOut` after `limit`.
+    /// `NotConnected` when closed, `Access` when the cluster keys differ, `Io` when the target is out of service
+    /// ([`Import::is_out_of_service`]), `TimedOut` after `limit`.
     pub async fn ready(&self, limit: Duration) -> Result<(), FsError> {
         let up_or_refused = async {
             loop {
@@ -273,6 +319,7 @@ impl Import {
                     ImportState::Full => return Ok(()),
                     ImportState::Closed => return Err(FsError::NotConnected),
                     _ if self.refused.get() => return Err(FsError::Access),
+                    _ if self.is_out_of_service() => return Err(FsError::Io),
                     _ => changed.await,
                 }
             }
@@ -285,6 +332,7 @@ impl Import {
             match self.state.get() {
                 ImportState::Full => return Ok(()),
                 ImportState::Closed => return Err(FsError::NotConnected),
+                _ if self.is_out_of_service() => return Err(FsError::Io),
                 _ => {
                     let changed = self.changed.wait();
                     changed.await;
@@ -298,7 +346,7 @@ impl Import {
     ///
     /// # Errors
     /// What the server answered; `NotConnected` when the import was closed, the client evicted, or (`fail_fast`)
-    /// there is no session; `Corrupt` when the bulk does not match its checksum.
+    /// there is no session; `Io` when the target is out of service; `Corrupt` when the bulk does not match its checksum.
     pub async fn call(&self, op: Op, body: Vec<u8>, bulk: Bulk, options: CallOptions) -> Result<Reply, FsError> {
         if options.fail_fast && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
@@ -347,7 +395,10 @@ impl Import {
     /// Waits until `transno` is on stable storage; the server must have been asked to sync, or it will get there by
     /// itself within its commit interval.
     pub async fn wait_committed(&self, transno: Transno) {
-        while self.last_committed.get() < transno && self.state.get() != ImportState::Closed {
+        while self.last_committed.get() < transno
+            && self.state.get() != ImportState::Closed
+            && !self.is_out_of_service()
+        {
             let committed = self.committed.wait();
             committed.await;
         }
@@ -373,7 +424,7 @@ impl Import {
         if let Some(sink) = self.sink.borrow_mut().take() {
             sink.close();
         }
-        self.fail_pending();
+        self.fail_pending(FsError::NotConnected);
         self.committed.notify();
     }
 
@@ -401,11 +452,11 @@ impl Import {
         }
     }
 
-    fn fail_pending(&self) {
+    fn fail_pending(&self, error: FsError) {
         for (_, p) in std::mem::take(&mut *self.pending.borrow_mut()) {
             self.give_slot_back(p.header.slot_or_credits);
             if let Some(waiter) = p.waiter {
-                waiter.send(Err(FsError::NotConnected));
+                waiter.send(Err(error));
             }
         }
     }

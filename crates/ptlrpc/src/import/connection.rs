@@ -16,6 +16,12 @@ impl Import {
     pub(super) async fn run(self: Rc<Self>) {
         let (mut pause, mut failures) = (Duration::from_millis(20), 0u32);
         while self.state.get() != ImportState::Closed {
+            let changed = self.changed.wait();
+            if self.inactive.get() {
+                changed.await;
+                continue;
+            }
+            drop(changed);
             let sessions = self.connects.get();
             let end = self.session_once().await;
             failures = if self.connects.get() == sessions { failures.saturating_add(1) } else { 0 };
@@ -58,6 +64,14 @@ impl Import {
                 return Err(io::Error::new(io::ErrorKind::TimedOut, "no answer to the handshake"));
             }
         };
+        if self.inactive.get() {
+            sink.close();
+            return Err(io::Error::other("given up"));
+        }
+        self.check_store(&session, &sink)?;
+        if self.forgotten.get() {
+            return self.say_goodbye(session.known, &sink, &mut *source).await;
+        }
         *self.failure.borrow_mut() = None;
         self.heard.set(self.rt.now());
         self.connects.set(self.connects.get() + 1);
@@ -122,6 +136,52 @@ impl Import {
             }
             Err(e) => Err(bad(&e.to_string())),
         }
+    }
+
+    /// Refuses a server that has another store than the target's: nothing of the target is there.
+    fn check_store(&self, session: &AuthReply, sink: &Rc<dyn Sink>) -> io::Result<()> {
+        let (wanted, found) = (self.uuid.get(), session.target_uuid);
+        let foreign = wanted != 0 && wanted != found;
+        if self.foreign.replace(foreign) != foreign {
+            self.changed.notify();
+        }
+        if !foreign {
+            return Ok(());
+        }
+        sink.close();
+        let (target, nid) = (&self.config.target, self.nid.borrow().clone());
+        let why = format!("{nid} has store {found:016x}, {target} of this cluster is store {wanted:016x}");
+        if self.failure.borrow().as_ref() != Some(&why) {
+            tracing::error!("{why}: requests to it fail until the right store is back");
+        }
+        self.fail_pending(FsError::Io);
+        if let Some(callbacks) = self.callbacks.borrow().upgrade() {
+            callbacks.on_unreachable();
+        }
+        Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
+    /// Ends a session of before the target was given up, so that nothing of it is left at the server.
+    async fn say_goodbye(&self, known: bool, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
+        if known {
+            let goodbye = Header::request(Op::Disconnect, self.config.client, Xid(0));
+            sink.send(goodbye, Vec::new(), Bulk::new());
+            let answer = async {
+                loop {
+                    let (header, ..) = source.recv().await?;
+                    if header.op == Op::Disconnect {
+                        return Ok::<(), io::Error>(());
+                    }
+                }
+            };
+            self.rt
+                .timeout(Duration::from_secs(10), answer)
+                .await
+                .unwrap_or_else(|| Err(io::ErrorKind::TimedOut.into()))?;
+        }
+        self.forgotten.set(false);
+        sink.close();
+        Ok(())
     }
 
     async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {

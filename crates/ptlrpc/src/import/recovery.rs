@@ -26,7 +26,7 @@ impl Import {
             if !nothing {
                 self.evictions.set(self.evictions.get() + 1);
                 self.replay.borrow_mut().clear();
-                self.fail_pending();
+                self.fail_pending(FsError::NotConnected);
                 if let Some(c) = &callbacks {
                     c.on_evicted();
                 }

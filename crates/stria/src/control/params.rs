@@ -168,6 +168,8 @@ impl Shard {
                 }
                 Ok(reply) => told |= !reply.params.is_empty(),
                 Err(types::FsError::NotFound) => {}
+                // This very setting may have given a target up.
+                Err(_) if import.is_out_of_service() => {}
                 Err(e) => return Err((e.to_string(), e.errno())),
             }
         }
@@ -222,6 +224,7 @@ impl Shard {
         for osc in self.client.oscs() {
             let name = self.osc_name(&osc);
             let (dirty, grant) = osc.dirty_and_grant();
+            add(format!("{name}.active"), u8::from(osc.is_active()).to_string(), true);
             add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
             add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
             add(format!("{name}.max_dirty_mb"), (osc.dirty_max() / MIB).to_string(), true);
@@ -229,7 +232,7 @@ impl Shard {
             add(format!("{name}.cur_grant_bytes"), grant.to_string(), false);
             add(format!("{name}.stats"), osc.stats_text(), true);
             add(format!("{name}.rpc_stats"), osc.rpc_stats_text(), true);
-            if let Ok(import) = osc.import() {
+            if let Some(import) = osc.import_if_any() {
                 add(format!("{name}.import"), import_text(&import), false);
             }
         }
@@ -272,6 +275,7 @@ impl Shard {
         }
         let osc = self.client.oscs().into_iter().find(|o| self.osc_name(o) == node)?;
         Some(match key {
+            "active" => number(text, 0, 1).map(|n| osc.set_active(n == 1)),
             "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
             "max_pages_per_rpc" => number(text, 1, 16_384).map(|n| osc.set_rpc_pages_max(n as usize)),
             "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
