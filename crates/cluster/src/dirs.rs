@@ -14,11 +14,11 @@ use rt::{LocalFuture, Nid, Rt};
 use store_file::{FileStore, FileStoreConfig, lock_dir};
 use types::{Duration, OstIndex};
 
-/// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid).
+/// Formats a metadata target in `dir` for cluster `cluster`, owned by `owner` (uid, gid). Gives the store's uuid.
 ///
 /// # Errors
 /// [`RoleError`]: the directory holds a store already, or cannot be written.
-pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: (u32, u32)) -> Result<(), RoleError> {
+pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: (u32, u32)) -> Result<u64, RoleError> {
     let options = mds::MkfsOptions {
         fsname: fsname.into(),
         cluster,
@@ -31,7 +31,7 @@ pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: 
         now: rt.wall(),
     };
     store_redb::mkfs(rt.clone(), dir, &options).await.map_err(|e| RoleError(e.to_string()))?;
-    Ok(())
+    Ok(options.uuid)
 }
 
 /// Starts the metadata server of the store in `dir`, listening at `nid`. `key`, `nid` and address in `config` are
@@ -53,7 +53,7 @@ pub async fn start_mds(
     started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }
 
-/// Formats object storage target `ost` in `dir`. `capacity_bytes` 0: all there is.
+/// Formats object storage target `ost` in `dir` as a store of its own. `capacity_bytes` 0: all there is. Gives its uuid.
 ///
 /// # Errors
 /// [`RoleError`] as [`format_mdt`].
@@ -64,11 +64,27 @@ pub async fn format_ost(
     cluster: u64,
     ost: OstIndex,
     capacity_bytes: u64,
-) -> Result<(), RoleError> {
-    std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
+) -> Result<u64, RoleError> {
     let uuid = rt.random();
     let identity = StoreIdentity { cluster, fsname: fsname.into(), ost, uuid };
-    let options = store_file::MkfsOptions { identity, capacity_bytes };
+    format_ost_store(rt, dir, identity, capacity_bytes, 0).await?;
+    Ok(uuid)
+}
+
+/// Formats object storage target `identity.ost` in `dir`. `capacity_bytes` 0: all there is. `lost_through`: it replaces
+/// a store that is lost, whose objects had ids up to this one; 0: it replaces none.
+///
+/// # Errors
+/// [`RoleError`] as [`format_mdt`].
+pub async fn format_ost_store(
+    rt: &Rt,
+    dir: &Path,
+    identity: StoreIdentity,
+    capacity_bytes: u64,
+    lost_through: u32,
+) -> Result<(), RoleError> {
+    std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
+    let options = store_file::MkfsOptions { identity, capacity_bytes, lost_through };
     store_file::mkfs(rt, dir, &options).await.map_err(|e| RoleError(e.to_string()))
 }
 

@@ -3,5 +3,5 @@
 //! One process may run any of them, or all on one shard; who runs what is the command line's business.
 mod dirs;
 
-pub use dirs::{MountRole, MountSpec, format_mdt, format_ost, open_ost, start_mds, start_mount};
+pub use dirs::{MountRole, MountSpec, format_mdt, format_ost, format_ost_store, open_ost, start_mds, start_mount};
 pub use roles::{MdsRole, OssRole, RoleError, join, register_ost, start_mds_on, start_oss};

@@ -31,6 +31,7 @@ pub mod perm;
 pub mod pools;
 pub mod record;
 pub mod repair;
+pub mod replace;
 mod service;
 mod settings;
 mod start;

@@ -159,7 +159,9 @@ async fn session(rt: &Rt, import: &Rc<Import>, name: &str, target: ObjectId, mib
 async fn run(rt: Rt, dir: String, mib: u64) {
     let dir = Path::new(&dir);
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    mkfs(&rt, dir, &MkfsOptions { identity, capacity_bytes: 0 }).await.expect("the directory is empty");
+    mkfs(&rt, dir, &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 })
+        .await
+        .expect("the directory is empty");
     let store = FileStore::open(rt.clone(), dir, None, FileStoreConfig::default(), None).await.expect("it opens");
     let store: Rc<dyn ObjectStore> = Rc::new(store);
     store_alone(&rt, &store, mib).await;

@@ -89,7 +89,10 @@ impl Db {
             txn.open_table(SUPER)?.insert("superblock", superblock.to_bytes().as_slice())?;
             txn.open_table(OBJECTS)?;
             txn.open_table(EXTENTS)?;
-            txn.open_table(SEQUENCES)?;
+            let mut sequences = txn.open_table(SEQUENCES)?;
+            if superblock.lost_through > 0 {
+                sequences.insert(types::ObjectId::seq_of(superblock.identity.ost), superblock.lost_through)?;
+            }
             txn.open_table(SESSIONS)?;
             let mut state = txn.open_table(STATE)?;
             state.insert("transno", 0)?;

@@ -295,6 +295,12 @@ impl Inner {
         }
     }
 
+    /// Why there is no such object: it was in the store that this one replaces, or nowhere.
+    pub fn no_object(&self, id: ObjectId) -> FsError {
+        let ours = id.0.seq == ObjectId::seq_of(self.superblock.identity.ost);
+        if ours && id.0.oid <= self.superblock.lost_through { FsError::Io } else { FsError::NotFound }
+    }
+
     /// Brings an object and the map of `ranges` into memory. When this answers, both are there until the caller waits.
     pub async fn load(&self, id: ObjectId, ranges: &[BlockRange]) -> StoreResult<()> {
         loop {
@@ -341,7 +347,7 @@ impl Inner {
         if state.evictions != seen || state.objects.contains_key(&id) {
             return Ok(());
         }
-        let Some((attr, rows)) = found else { return Err(FsError::NotFound) };
+        let Some((attr, rows)) = found else { return Err(self.no_object(id)) };
         let mut object = Object::known(attr);
         if let Some(rows) = rows {
             state.mapped_blocks += object.load(0..=0, rows, true);

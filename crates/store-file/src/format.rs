@@ -51,6 +51,8 @@ pub struct Superblock {
     pub identity: StoreIdentity,
     /// Bytes that the data file may grow to; 0: as far as the file system lets it.
     pub capacity_bytes: u64,
+    /// Objects up to this id were in a store that this one replaces, and are lost; 0: it replaces none.
+    pub lost_through: u32,
 }
 
 fn put(out: &mut [u8], at: usize, bytes: &[u8]) {
@@ -83,6 +85,7 @@ impl Superblock {
         put(&mut b, 24, &self.identity.uuid.to_le_bytes());
         put(&mut b, 32, &self.capacity_bytes.to_le_bytes());
         put(&mut b, 40, &self.identity.ost.0.to_le_bytes());
+        put(&mut b, 44, &self.lost_through.to_le_bytes());
         b[42] = self.identity.fsname.len() as u8;
         put(&mut b, 48, self.identity.fsname.as_bytes());
         let crc = crc32c(&b[..SUPERBLOCK_BYTES - 4]);
@@ -113,7 +116,7 @@ impl Superblock {
         let fsname = std::str::from_utf8(name).map_err(|_| FormatError::Field("fsname"))?.to_string();
         let identity =
             StoreIdentity { cluster: u64_at(b, 16), fsname, ost: OstIndex(u16_at(b, 40)), uuid: u64_at(b, 24) };
-        Ok(Superblock { identity, capacity_bytes: u64_at(b, 32) })
+        Ok(Superblock { identity, capacity_bytes: u64_at(b, 32), lost_through: u32_at(b, 44) })
     }
 }
 
@@ -261,7 +264,7 @@ mod tests {
     #[test]
     fn a_newer_version_is_called_by_its_name() {
         let identity = StoreIdentity { cluster: 0x1122, fsname: "stria".into(), ost: OstIndex(3), uuid: 0x99AA };
-        let mut newer = Superblock { identity, capacity_bytes: 1 << 30 }.to_bytes();
+        let mut newer = Superblock { identity, capacity_bytes: 1 << 30, lost_through: 0 }.to_bytes();
         newer[8] = 2;
         assert_eq!(Superblock::from_bytes(&newer), Err(FormatError::Version(2)));
     }

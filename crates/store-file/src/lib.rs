@@ -26,4 +26,4 @@ pub use config::FileStoreConfig;
 pub use error::OpenError;
 pub use file_store::FileStore;
 pub use lock::lock_dir;
-pub use mkfs::{MkfsOptions, mkfs};
+pub use mkfs::{MkfsOptions, identity, mkfs};

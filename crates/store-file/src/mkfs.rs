@@ -18,6 +18,25 @@ pub struct MkfsOptions {
     pub identity: StoreIdentity,
     /// Bytes that it may take; 0: as much as the file system has. At least 16 MiB.
     pub capacity_bytes: u64,
+    /// It takes the place of a store that is lost, whose objects had ids up to this one: they are known as lost, and new
+    /// ones get higher ids. 0: it replaces none.
+    pub lost_through: u32,
+}
+
+/// What the store in `dir` says of itself: who it belongs to, and which objects were lost before it was made. The store
+/// is not opened.
+///
+/// # Errors
+/// [`OpenError`]: there is none, or none that this program knows.
+pub async fn identity(rt: &Rt, dir: &Path) -> Result<(StoreIdentity, u32), OpenError> {
+    let path = dir.join("data");
+    let data = rt.open(&path, OpenMode { create: false, direct: false }).map_err(|e| match e.kind() {
+        std::io::ErrorKind::NotFound | std::io::ErrorKind::NotADirectory => OpenError::Missing(dir.into()),
+        _ => OpenError::Io(path.clone(), e),
+    })?;
+    let block0 = crate::file_store::read_block0(rt, &data).await.map_err(|e| OpenError::Io(path, e))?;
+    let superblock = check_superblock(dir, &block0, None)?;
+    Ok((superblock.identity, superblock.lost_through))
 }
 
 /// Makes a store in `dir`, which exists and holds none.
@@ -49,6 +68,7 @@ pub async fn mkfs(rt: &Rt, dir: &Path, options: &MkfsOptions) -> Result<(), Open
     let superblock = Superblock {
         identity: options.identity.clone(),
         capacity_bytes: options.capacity_bytes / BLOCK_BYTES * BLOCK_BYTES,
+        lost_through: options.lost_through,
     };
     make_database(rt, dir, &superblock).await?;
     // The data file comes last: a store without it is none, and is made anew.

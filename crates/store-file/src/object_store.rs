@@ -33,7 +33,7 @@ impl ObjectStore for FileStore {
         self.with(async move |s| {
             s.load(object, &[]).await?;
             let attr = s.state.borrow().objects.get(&object).map(|o| o.attr);
-            attr.ok_or(FsError::NotFound)
+            attr.ok_or_else(|| s.no_object(object))
         })
     }
     fn disk(&self) -> Option<&DiskStats> {
@@ -67,7 +67,7 @@ impl ObjectStore for FileStore {
             for id in objects {
                 match s.load(id, &[WHOLE]).await {
                     Ok(()) => s.state.borrow_mut().destroy(id),
-                    Err(FsError::NotFound) => {}
+                    Err(e) if e == s.no_object(id) => {}
                     Err(e) => return Err(e),
                 }
             }
@@ -106,6 +106,9 @@ impl ObjectStore for FileStore {
     }
     fn space(&self) -> Space {
         self.0.space()
+    }
+    fn lost_through(&self) -> u32 {
+        self.0.superblock.lost_through
     }
     fn sessions(&self) -> Vec<ClientId> {
         self.0.state.borrow().sessions.iter().copied().collect()

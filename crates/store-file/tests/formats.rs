@@ -27,7 +27,7 @@ fn superblock() -> Superblock {
         ost: OstIndex(3),
         uuid: 0x1112_1314_1516_1718,
     };
-    Superblock { identity, capacity_bytes: 1 << 30 }
+    Superblock { identity, capacity_bytes: 1 << 30, lost_through: 0 }
 }
 
 fn attr() -> ObjectAttr {

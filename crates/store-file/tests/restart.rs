@@ -107,7 +107,7 @@ fn made(seed: u64) -> TestWorld {
     let rt = world.rt();
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
     world.run(async move {
-        mkfs(&rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes: 0 }).await.unwrap();
+        mkfs(&rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
     });
     world
 }

@@ -16,7 +16,7 @@ const DIR: &str = "/ost0";
 
 fn options(capacity_bytes: u64) -> MkfsOptions {
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    MkfsOptions { identity, capacity_bytes }
+    MkfsOptions { identity, capacity_bytes, lost_through: 0 }
 }
 
 fn small() -> FileStoreConfig {

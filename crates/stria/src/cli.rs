@@ -116,9 +116,12 @@ pub struct Up {
     /// Mount point; may be repeated: every mount is a client of its own
     #[arg(long, value_name = "MNT", required = true)]
     pub mount: Vec<PathBuf>,
-    /// Object storage targets; default: those that DIR has, 4 in a new one. A larger number adds targets
+    /// Object storage targets of a new cluster; default: 4. Of an existing one: those that it has ('mkfs' adds more)
     #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512))]
     pub osts: Option<u16>,
+    /// Leave an OST out: its files answer EIO, new files go elsewhere; may be repeated
+    #[arg(long, value_name = "N")]
+    pub without_ost: Vec<u16>,
     /// Run every role as a process of its own, over TCP
     #[arg(long)]
     pub processes: bool,
@@ -184,9 +187,12 @@ pub struct Mkfs {
     /// Directory of the cluster; made if missing
     #[arg(long)]
     pub dir: PathBuf,
-    /// Object storage targets that it shall have; targets that exist stay as they are
-    #[arg(long, default_value_t = 4, value_parser = clap::value_parser!(u16).range(1..=512))]
-    pub osts: u16,
+    /// Object storage targets that it shall have; default: those that DIR has, 4 in a new one. A larger number adds targets
+    #[arg(long, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub osts: Option<u16>,
+    /// Make a new store for an OST whose own is lost, with everything in it
+    #[arg(long, value_name = "N", conflicts_with = "osts")]
+    pub replace: Option<u16>,
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,
@@ -201,6 +207,9 @@ pub struct Mds {
     /// Address and port; default: where it listened last, else net.listen
     #[arg(long)]
     pub listen: Option<String>,
+    /// An OST that nobody serves for now: its files answer EIO, new files go elsewhere; may be repeated
+    #[arg(long, value_name = "N")]
+    pub without_ost: Vec<u16>,
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,

@@ -1,8 +1,9 @@
 //! `stria fsck`: the metadata of a stopped cluster against itself, and against the objects of its OSTs.
 //!
 //! Reads everything; changes nothing unless it is told to repair, and then deletes nothing (`mds::repair`). What is a fault: a finding of the metadata server's own check, an object that a
-//! file owns and no OST has, an object with data that no file owns, a block that does not match its checksum.
-use std::collections::BTreeSet;
+//! file owns and no OST has, an object with data that no file owns, a block that does not match its checksum, a store of the
+//! cluster that is not in its place.
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
 use std::rc::Rc;
@@ -79,20 +80,40 @@ pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
 
 async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Failure> {
     let mut faults = Faults::default();
+    dir.check_mdt()?;
     let report = check_metadata(rt, dir, &mut faults).await?;
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
     let mut strays = Vec::new();
-    for index in 0..dir.osts_present() {
+    let mut lost_through = BTreeMap::new();
+    for index in 0..dir.osts() {
+        if let Err(why) = dir.check_ost(rt, index).await {
+            faults.note(&why);
+            note_unreachable(index, &report, &mut missing);
+            continue;
+        }
+        let identity = store_file::identity(rt, &dir.ost(index)).await;
+        lost_through.insert(ObjectId::seq_of(OstIndex(index)), identity.map_or(0, |(_, lost)| lost));
         strays.extend(check_ost(rt, dir, index, &report, data, &mut missing, &mut faults).await?);
     }
     for object in &missing {
-        faults.note(&format!("object {object} of file {} is on no OST", report.objects[object]));
+        let lost = lost_through.get(&object.0.seq).is_some_and(|last| object.0.oid <= *last);
+        let why = if lost { "is lost with the store that its OST had before" } else { "is on no OST" };
+        faults.note(&format!("object {object} of file {} {why}", report.objects[object]));
     }
     if faults.count > SHOWN_MAX {
         note!("... and {} more", faults.count - SHOWN_MAX);
     }
     note!("{} fault(s)", faults.count);
     Ok(Checked { report, strays, faults: faults.count })
+}
+
+/// Objects of an OST that is not there are not looked for; their number is said.
+fn note_unreachable(index: u16, report: &Report, missing: &mut BTreeSet<ObjectId>) {
+    let before = missing.len();
+    let files: BTreeSet<_> =
+        missing.iter().filter(|o| o.0.seq == ObjectId::seq_of(OstIndex(index))).map(|o| report.objects[o]).collect();
+    missing.retain(|o| o.0.seq != ObjectId::seq_of(OstIndex(index)));
+    note!("OST{index:04x}: {} objects of {} files are not checked", before - missing.len(), files.len());
 }
 
 fn open_metadata(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure> {

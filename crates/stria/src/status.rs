@@ -13,7 +13,7 @@ use crate::failure::{Failure, Outcome};
 /// The path is on no mount, the directory is no cluster's. A mount that does not answer is shown, not an error.
 pub fn status(arguments: &cli::Status) -> Outcome {
     if let Some(dir) = &arguments.dir {
-        return processes(&ClusterDir::open(dir)?);
+        return of_directory(&ClusterDir::open(dir)?);
     }
     let only = arguments.path.as_deref().map(crate::lfs::connection_of).transpose()?.map(|c| c.0);
     let mounts: Vec<_> = fuse::mount::mounts()
@@ -34,14 +34,16 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     Ok(())
 }
 
-fn processes(dir: &ClusterDir) -> Outcome {
-    say!(
-        "{}: file system '{}', cluster {:016x}, {} OST directories",
-        dir.path().display(),
-        dir.fsname,
-        dir.cluster,
-        dir.osts_present()
-    );
+fn of_directory(dir: &ClusterDir) -> Outcome {
+    say!("{}: file system '{}', cluster {:016x}, {} OSTs", dir.path().display(), dir.fsname, dir.cluster, dir.osts());
+    let config = crate::daemon::load_in(Some(dir), &cli::Settings::default())?;
+    let osts = crate::daemon::on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
+        dir.examine(&rt, &config, &[]).await
+    });
+    match osts {
+        Ok(osts) => osts.away.iter().for_each(|(_, why)| say!("  {why}")),
+        Err(e) => say!("  {e}"),
+    }
     for (name, pid, alive) in dir.processes() {
         let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
         say!("  {name:<8} process {pid} {}{nid}", if alive { "runs" } else { "is gone" });
@@ -70,6 +72,9 @@ fn show(a: &Value) -> String {
         figure("hits"),
         figure("misses")
     );
+    for why in a["away"].as_array().into_iter().flatten() {
+        out += &format!("  degraded since it started: {}\n", text(why));
+    }
     let osts = a["osts"].as_array().cloned().unwrap_or_default();
     for t in std::iter::once(&a["mdt"]).chain(&osts) {
         let traffic = match t["read_rpcs"].as_u64() {
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn a_mount_is_shown_with_its_servers() {
         let a = json!({
-            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring",
+            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
             "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full"},
             "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
@@ -167,6 +172,7 @@ mod tests {
         });
         let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
   cache 1.0M of 256M (lru), 3 hits, 1 misses
+  degraded since it started: OST 0 is left out
   stria-MDT0000 at local:mds: full
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";

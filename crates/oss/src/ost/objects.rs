@@ -155,6 +155,7 @@ impl Ost {
         let attr = match self.store.attr(object).await {
             Ok(attr) => attr,
             Err(FsError::NotFound) => return Ok(()),
+            Err(_) if object.0.oid <= self.store.lost_through() => return Ok(()),
             Err(e) => return Err(e),
         };
         // Of a long object with little in it the map is small.

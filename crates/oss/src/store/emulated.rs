@@ -240,6 +240,9 @@ impl ObjectStore for EmulatedStore {
     fn space(&self) -> Space {
         self.0.inner.space()
     }
+    fn lost_through(&self) -> u32 {
+        self.0.inner.lost_through()
+    }
     fn sessions(&self) -> Vec<ClientId> {
         self.0.inner.sessions()
     }

@@ -257,6 +257,10 @@ pub trait ObjectStore {
     fn kind(&self) -> &'static str;
     /// Who it belongs to.
     fn identity(&self) -> StoreIdentity;
+    /// Objects up to this id were in an earlier store of this OST, and are lost. 0: there was none.
+    fn lost_through(&self) -> u32 {
+        0
+    }
     /// Number of this opening of the store, from 1; grows with every one.
     fn boot(&self) -> u64;
     /// An object's attributes.

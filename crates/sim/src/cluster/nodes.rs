@@ -188,7 +188,7 @@ impl Cluster {
                 ost: OstIndex(i as u16),
                 uuid: rt.random(),
             };
-            let options = store_file::MkfsOptions { identity, capacity_bytes: self.config.ost_bytes };
+            let options = store_file::MkfsOptions { identity, capacity_bytes: self.config.ost_bytes, lost_through: 0 };
             store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.map_err(|e| format!("mkfs of OST {i}: {e}"))?;
             oss.host.kill();
         }

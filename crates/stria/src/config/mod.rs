@@ -55,23 +55,39 @@ impl Config {
     /// # Errors
     /// A sentence with file, line, value and remedy.
     pub fn load(path: &Path) -> Result<Config, String> {
-        let text = std::fs::read_to_string(path).map_err(|e| format!("configuration {}: {e}", path.display()))?;
-        Config::parse(&text).map_err(|e| format!("configuration {}: {e}", path.display()))
+        let mut config = Config::default();
+        config.read(path)?;
+        Ok(config)
+    }
+
+    /// Reads a file over what is set already.
+    ///
+    /// # Errors
+    /// As [`Config::load`].
+    pub fn read(&mut self, path: &Path) -> Result<(), String> {
+        let at = |e: String| format!("configuration {}: {e}", path.display());
+        let text = std::fs::read_to_string(path).map_err(|e| at(e.to_string()))?;
+        self.parse_over(&text).map_err(at)
     }
 
     /// Reads TOML; keys that are not there keep their defaults.
     ///
     /// # Errors
     /// A sentence with line, value and remedy.
+    #[cfg(test)]
     pub fn parse(text: &str) -> Result<Config, String> {
         let mut config = Config::default();
+        config.parse_over(text)?;
+        Ok(config)
+    }
+
+    fn parse_over(&mut self, text: &str) -> Result<(), String> {
         let document = DeTable::parse(text).map_err(|e| match e.span() {
             Some(span) => format!("line {}: {}", line_of(text, span.start), e.message()),
             None => e.message().to_string(),
         })?;
-        config.take(text, "", document.get_ref())?;
-        config.check()?;
-        Ok(config)
+        self.take(text, "", document.get_ref())?;
+        self.check()
     }
 
     fn take(&mut self, text: &str, prefix: &str, table: &DeTable<'_>) -> Result<(), String> {

@@ -25,6 +25,8 @@ pub struct Facts {
     pub transport: String,
     /// Roles of this process.
     pub roles: Vec<String>,
+    /// OSTs that could not be served when it started: a sentence each.
+    pub away: Vec<String>,
 }
 
 /// Answers for a client.
@@ -100,14 +102,14 @@ impl Shard {
             .map(|o| {
                 let osc = oscs.get(usize::from(o.ost.0));
                 let stats = osc.map(|o| o.stats()).unwrap_or_default();
-                let mut shown = match osc.map(|o| o.import()) {
-                    Some(Ok(import)) => import_facts(&import),
+                let mut shown = match osc.and_then(|o| o.import_if_any()) {
+                    Some(import) => import_facts(&import),
                     _ => json!({"state": "none"}),
                 };
                 shown["index"] = json!(o.ost.0);
                 shown["target"] = json!(text(&o.target));
                 shown["nid"] = json!(text(&o.nid));
-                shown["active"] = json!(o.active);
+                shown["active"] = json!(osc.map_or(o.active, |osc| osc.is_active()));
                 shown["read_rpcs"] = json!(stats.read_rpcs);
                 shown["read_bytes"] = json!(stats.read_bytes);
                 shown["write_rpcs"] = json!(stats.write_rpcs);
@@ -128,6 +130,7 @@ impl Shard {
             "mount_point": self.facts.mount_point,
             "transport": self.facts.transport,
             "roles": self.facts.roles,
+            "away": self.facts.away,
             "mdt": mdt,
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},

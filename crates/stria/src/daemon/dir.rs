@@ -1,29 +1,35 @@
 //! A cluster's directory: what belongs to it, and where.
 //!
-//! `cluster.toml` (identity), `mdt0`, `ost0`.. (stores), `run/` (pids, addresses, logs). Decides whether a directory is
-//! ours; the stores decide that again for themselves.
+//! `cluster.toml` (identity, stores, settings that stay), `mdt0`, `ost0`.. (stores), `run/` (pids, addresses, logs).
+//! Decides whether a directory is ours; the stores decide that again for themselves (`stores.rs`).
 use std::fs;
 use std::io;
-use std::os::unix::fs::OpenOptionsExt;
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 
-use cluster::{format_mdt, format_ost};
-use rt::{Nid, Rt};
-use types::OstIndex;
+use rt::Nid;
 
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 
 /// Format of `cluster.toml`.
-const FORMAT: i64 = 1;
+const FORMAT: i64 = 2;
+
+/// Settings of the first start that hold for the cluster's life, unless a later start says otherwise and can have it.
+pub const KEPT: [&str; 4] = ["store.kind", "store.profile", "store.capacity_bytes", "store.direct"];
+
+const STORES: &str = "stores";
+const SETTINGS: &str = "settings";
 
 /// OSTs of a new cluster when nobody says how many.
 pub const NEW_OSTS: u16 = 4;
 
 /// An identified directory.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq)]
 pub struct ClusterDir {
     path: PathBuf,
+    /// Everything that `cluster.toml` says, also what this program does not know.
+    table: toml::Table,
     /// Cluster id.
     pub cluster: u64,
     /// File system name.
@@ -62,14 +68,43 @@ impl ClusterDir {
         let cluster = u64::from_str_radix(&id, 16).ok().filter(|c| *c != 0);
         let cluster =
             cluster.ok_or_else(|| wrong(format!("cluster = \"{id}\" is not a cluster id: 16 hexadecimal digits")))?;
-        Ok(ClusterDir { path: path.into(), cluster, fsname: word("fsname"), key_file: word("key_file") })
+        Ok(ClusterDir { path: path.into(), cluster, fsname: word("fsname"), key_file: word("key_file"), table })
+    }
+
+    /// [`ClusterDir::open`] where there may be no cluster yet.
+    ///
+    /// # Errors
+    /// As [`ClusterDir::open`], but for a missing one.
+    pub fn open_if_there(path: &Path) -> Result<Option<ClusterDir>, Failure> {
+        if path.join("cluster.toml").exists() { ClusterDir::open(path).map(Some) } else { Ok(None) }
+    }
+
+    /// Refuses a directory of another user: servers write there, and would follow what its owner puts in their way.
+    ///
+    /// # Errors
+    /// Whose it is, and what to do.
+    pub fn check_owner(path: &Path) -> Outcome {
+        // SAFETY: plain system call without arguments.
+        let me = unsafe { libc::geteuid() };
+        match fs::metadata(path) {
+            Ok(m) if m.uid() != me => Err(Failure::with_errno(
+                format!(
+                    "{} belongs to user {}, this is user {me}: run it as its owner, or use a directory of your own",
+                    path.display(),
+                    m.uid()
+                ),
+                libc::EPERM,
+            )),
+            _ => Ok(()),
+        }
     }
 
     /// Opens the directory, or makes it a new cluster's.
     ///
     /// # Errors
     /// As [`ClusterDir::open`]; it holds something else; it cannot be written.
-    pub fn open_or_make(path: &Path, config: &Config, new_id: u64) -> Result<ClusterDir, Failure> {
+    pub fn open_or_make(path: &Path, config: &Config, new_id: u64, osts: Option<u16>) -> Result<ClusterDir, Failure> {
+        ClusterDir::check_owner(path)?;
         if path.join("cluster.toml").exists() {
             let found = ClusterDir::open(path)?;
             return if config.fsname == found.fsname || config.fsname == Config::default().fsname {
@@ -102,53 +137,101 @@ impl ClusterDir {
                 .display()
                 .to_string(),
         };
-        let made = ClusterDir { path: path.into(), cluster: new_id, fsname: config.fsname.clone(), key_file };
-        let text = format!(
-            "# A cluster of Stria. Its stores are in this directory; keep this file with them.\nformat = {FORMAT}\ncluster = \"{:016x}\"\nfsname = {}\nkey_file = {}\n",
-            made.cluster,
-            toml::Value::String(made.fsname.clone()),
-            toml::Value::String(made.key_file.clone()),
-        );
-        write_whole(&path.join("cluster.toml"), &text)?;
+        let (table, fsname) = (toml::Table::new(), config.fsname.clone());
+        let mut made = ClusterDir { path: path.into(), table, cluster: new_id, fsname, key_file };
+        made.put("cluster", format!("{new_id:016x}"));
+        made.put("fsname", made.fsname.clone());
+        made.put("key_file", made.key_file.clone());
+        made.put("making", i64::from(osts.unwrap_or(NEW_OSTS)));
+        made.put(STORES, toml::Table::new());
+        made.keep_settings(config)?;
         Ok(made)
     }
 
-    /// Formats the stores that are missing. The number of OSTs afterwards.
+    fn put(&mut self, key: &str, value: impl Into<toml::Value>) {
+        self.table.insert(key.into(), value.into());
+    }
+
+    fn save(&mut self) -> Outcome {
+        self.put("format", FORMAT);
+        let text = toml::to_string(&self.table).map_err(|e| Failure::from(format!("cluster.toml: {e}")))?;
+        let head = "# A cluster of Stria. Its stores are in this directory; keep this file with them.\n";
+        write_whole(&self.path.join("cluster.toml"), &format!("{head}{text}"))?;
+        sync_dir(&self.path)
+    }
+
+    /// Whether the stores are written down; a directory of an earlier format knows none.
+    #[must_use]
+    pub fn is_registered(&self) -> bool {
+        self.table.contains_key(STORES)
+    }
+    /// Identity of the store that belongs in place `name` (`mdt0`, `ost3`).
+    #[must_use]
+    pub fn uuid_of(&self, name: &str) -> Option<u64> {
+        u64::from_str_radix(self.table.get(STORES)?.get(name)?.as_str()?, 16).ok()
+    }
+    /// Cluster id and uuid of the metadata store.
+    #[must_use]
+    pub fn mdt_identity(&self) -> Option<(u64, u64)> {
+        Some((self.cluster, self.uuid_of("mdt0")?))
+    }
+    /// Writes stores down as this cluster's.
     ///
     /// # Errors
-    /// A store cannot be made; those made before it stay.
-    pub async fn make_missing(&self, rt: &Rt, osts: Option<u16>, config: &Config) -> Result<u16, Failure> {
-        fs::create_dir_all(self.run()).map_err(|e| Failure::io("making", &self.run(), &e))?;
-        let failed = |e: cluster::RoleError| Failure::from(e.0);
-        if config.store_kind != "memory" && is_missing(&self.mdt()) {
-            // SAFETY: plain system calls without arguments.
-            let owner = unsafe { (libc::geteuid(), libc::getegid()) };
-            let making = begin_store(&self.mdt())?;
-            format_mdt(rt, &making, &self.fsname, self.cluster, owner).await.map_err(failed)?;
-            finish_store(&making, &self.mdt())?;
-        }
-        if matches!(config.store_kind.as_str(), "memory" | "null") {
-            return Ok(osts.unwrap_or(NEW_OSTS));
-        }
-        let have = self.osts_present();
-        let osts = osts.unwrap_or(if have == 0 { NEW_OSTS } else { have }).max(have);
-        for i in 0..osts {
-            let dir = self.ost(i);
-            if is_missing(&dir) {
-                let ost = OstIndex(i);
-                let making = begin_store(&dir)?;
-                format_ost(rt, &making, &self.fsname, self.cluster, ost, config.store_capacity_bytes)
-                    .await
-                    .map_err(failed)?;
-                finish_store(&making, &dir)?;
+    /// The file cannot be written.
+    pub fn register(&mut self, stores: Vec<(String, u64)>) -> Outcome {
+        let mut all = self.table.get(STORES).and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        all.extend(stores.into_iter().map(|(name, uuid)| (name, format!("{uuid:016x}").into())));
+        self.put(STORES, all);
+        self.save()
+    }
+    /// OSTs that a cluster is being made with, if it is not all made yet.
+    #[must_use]
+    pub fn making(&self) -> Option<u16> {
+        self.table.get("making").and_then(toml::Value::as_integer).and_then(|n| u16::try_from(n).ok())
+    }
+    /// All stores are made.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn made(&mut self) -> Outcome {
+        self.table.remove("making");
+        self.save()
+    }
+    /// Keeps the settings that hold for the cluster's life.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn keep_settings(&mut self, config: &Config) -> Outcome {
+        let default = Config::default();
+        let changed = |key: &&&str| **key == "store.kind" || config.get(key) != default.get(key);
+        let kept = KEPT.iter().filter(changed);
+        let kept: toml::Table = kept.map(|k| ((*k).into(), config.get(k).unwrap_or_default().into())).collect();
+        self.put(SETTINGS, kept);
+        self.save()
+    }
+    /// Settings that hold for the cluster's life: keys and values.
+    #[must_use]
+    pub fn kept_settings(&self) -> Vec<(String, String)> {
+        let kept = self.table.get(SETTINGS).and_then(toml::Value::as_table);
+        kept.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect()
+    }
+    /// OSTs of the cluster.
+    #[must_use]
+    pub fn osts(&self) -> u16 {
+        let stores = self.table.get(STORES).and_then(toml::Value::as_table);
+        match stores {
+            Some(stores) => {
+                let index = |name: &String| name.strip_prefix("ost")?.parse::<u16>().ok();
+                stores.keys().filter_map(index).max().map_or(0, |i| i.saturating_add(1))
             }
+            None => self.osts_present(),
         }
-        Ok(osts)
     }
 
     /// One more than the highest OST directory.
     #[must_use]
-    pub fn osts_present(&self) -> u16 {
+    fn osts_present(&self) -> u16 {
         let entries = fs::read_dir(&self.path).into_iter().flatten().flatten();
         let index = |e: fs::DirEntry| e.file_name().to_str()?.strip_prefix("ost")?.parse::<u16>().ok();
         entries.filter_map(index).max().map_or(0, |i| i + 1)
@@ -213,24 +296,12 @@ impl ClusterDir {
     }
 }
 
-/// Where a store is made before it gets its name, so that a store that is there is whole. What an earlier try left
-/// there (the disk was full, the power went) is removed.
-fn begin_store(dir: &Path) -> Result<PathBuf, Failure> {
-    let making = dir.with_extension("making");
-    match fs::remove_dir_all(&making) {
-        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io("removing", &making, &e)),
-        _ => Ok(making),
-    }
-}
-
-/// Gives a store that was made its name.
-fn finish_store(making: &Path, dir: &Path) -> Outcome {
-    fs::rename(making, dir).map_err(|e| Failure::io("naming", dir, &e))
-}
-
-/// Whether a store directory has to be made. One that exists and holds nothing takes a store, too.
-fn is_missing(dir: &Path) -> bool {
-    fs::read_dir(dir).map_or(true, |mut entries| entries.next().is_none())
+/// What was renamed into a directory stays there from now on.
+///
+/// # Errors
+/// The file system's answer.
+pub fn sync_dir(dir: &Path) -> Outcome {
+    fs::File::open(dir).and_then(|d| d.sync_all()).map_err(|e| Failure::io("syncing", dir, &e))
 }
 
 /// Writes a file so that readers see all of it or the old one.
@@ -254,22 +325,22 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("c");
         let mut config = Config::default();
-        let made = ClusterDir::open_or_make(&path, &config, 0xabc).unwrap();
-        assert_eq!(ClusterDir::open_or_make(&path, &config, 0xdef).unwrap(), made);
+        let made = ClusterDir::open_or_make(&path, &config, 0xabc, None).unwrap();
+        assert_eq!(ClusterDir::open_or_make(&path, &config, 0xdef, None).unwrap(), made);
         config.fsname = "other".into();
-        let e = ClusterDir::open_or_make(&path, &config, 1).unwrap_err().to_string();
+        let e = ClusterDir::open_or_make(&path, &config, 1, None).unwrap_err().to_string();
         assert!(e.contains("holds file system 'stria', not 'other'"), "{e}");
     }
 
     #[test]
     fn foreign_and_newer_directories_are_refused_with_the_remedy() {
         let dir = tempfile::tempdir().unwrap();
-        let error = || ClusterDir::open_or_make(dir.path(), &Config::default(), 1).unwrap_err().to_string();
+        let error = || ClusterDir::open_or_make(dir.path(), &Config::default(), 1, None).unwrap_err().to_string();
         assert!(ClusterDir::open(dir.path()).unwrap_err().to_string().contains("stria mkfs"));
         fs::write(dir.path().join("photo.jpg"), b"x").unwrap();
         assert!(error().contains("'photo.jpg' is there"), "{}", error());
-        fs::write(dir.path().join("cluster.toml"), "format = 2\ncluster = \"01\"\n").unwrap();
-        assert!(error().contains("format 2 is newer than this program's 1"), "{}", error());
+        fs::write(dir.path().join("cluster.toml"), "format = 3\ncluster = \"01\"\n").unwrap();
+        assert!(error().contains("format 3 is newer than this program's 2"), "{}", error());
         fs::write(dir.path().join("cluster.toml"), "format = 1\ncluster = \"xyz\"\n").unwrap();
         assert!(error().contains("\"xyz\" is not a cluster id"), "{}", error());
         fs::write(dir.path().join("cluster.toml"), "format = ").unwrap();
@@ -277,13 +348,34 @@ mod tests {
     }
 
     #[test]
-    fn ost_directories_are_counted_by_their_highest_index() {
+    fn stores_are_written_down_and_the_rest_of_the_file_stays() {
         let dir = tempfile::tempdir().unwrap();
-        let c = ClusterDir::open_or_make(&dir.path().join("c"), &Config::default(), 1).unwrap();
-        assert_eq!(c.osts_present(), 0);
+        let path = dir.path().join("c");
+        let mut config = Config::default();
+        config.set("store.kind", "emulated").unwrap();
+        config.set("store.capacity_bytes", "1G").unwrap();
+        let mut c = ClusterDir::open_or_make(&path, &config, 1, Some(3)).unwrap();
+        assert_eq!((c.making(), c.osts(), c.uuid_of("ost2")), (Some(3), 0, None));
+        c.put("unknown", "stays");
+        c.register(vec![("ost0".into(), 7), ("ost2".into(), u64::MAX)]).unwrap();
+        c.made().unwrap();
+        let again = ClusterDir::open(&path).unwrap();
+        assert_eq!(again, c);
+        assert_eq!((again.making(), again.osts(), again.uuid_of("ost2")), (None, 3, Some(u64::MAX)));
+        assert_eq!(again.table["unknown"].as_str(), Some("stays"));
+        let kept = [("store.capacity_bytes", "1G"), ("store.kind", "emulated")];
+        assert_eq!(again.kept_settings(), kept.map(|(k, v)| (k.to_string(), v.to_string())));
+    }
+
+    #[test]
+    fn ost_directories_of_an_earlier_format_are_counted_by_their_highest_index() {
+        let dir = tempfile::tempdir().unwrap();
+        fs::write(dir.path().join("cluster.toml"), "format = 1\ncluster = \"01\"\nfsname = \"fs\"\n").unwrap();
+        let c = ClusterDir::open(dir.path()).unwrap();
+        assert_eq!(c.osts(), 0);
         for name in ["ost0", "ost3", "ostrich", "mdt0"] {
             fs::create_dir(c.path().join(name)).unwrap();
         }
-        assert_eq!(c.osts_present(), 4);
+        assert!(!c.is_registered() && c.osts() == 4);
     }
 }

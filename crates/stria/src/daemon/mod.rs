@@ -5,6 +5,7 @@ mod dir;
 mod mounts;
 mod servers;
 mod settings;
+mod stores;
 mod up;
 
 pub use announce::{ANNOUNCE, Daemon};
@@ -12,7 +13,8 @@ pub use children::Children;
 pub use dir::ClusterDir;
 pub use mounts::{mount, umount};
 pub use servers::{mds, mkfs, oss};
-pub use settings::load;
+pub use settings::{load, load_in};
+pub use stores::Osts;
 pub use up::up;
 
 pub(crate) use servers::on_shard;

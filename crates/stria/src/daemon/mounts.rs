@@ -56,6 +56,7 @@ impl Mounts {
         at: &Path,
         spec: &MountSpec,
         roles: &[&str],
+        away: &[(u16, String)],
     ) -> Result<(), Failure> {
         let place = self.all.len();
         let (role, serving) = match cluster::start_mount(client.clone(), at, spec) {
@@ -69,6 +70,7 @@ impl Mounts {
             mount_point: role.mount.path().display().to_string(),
             transport: format!("{:?}", role.session.transport()).to_lowercase(),
             roles: roles.iter().map(ToString::to_string).collect(),
+            away: away.iter().map(|(_, why)| why.clone()).collect(),
         };
         let socket = match role.mount.connection() {
             Some(connection) => self.socket(connection, place).await,
@@ -234,7 +236,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events);
-        mounts.add(client, &at, &spec, &["client"]).await?;
+        mounts.add(client, &at, &spec, &["client"], &[]).await?;
         announce::ready(
             &format!("mounted at {}", at.display()),
             &format!("mounted at {}; Ctrl-C unmounts", at.display()),

@@ -2,6 +2,7 @@
 use std::path::Path;
 
 use rt::{Nid, Rt};
+use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
@@ -42,24 +43,37 @@ pub(super) fn serve<T>(
 /// # Errors
 /// The directory cannot be used, or a store cannot be made.
 pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
-    let config = settings::load(&arguments.settings)?;
+    let known = ClusterDir::open_if_there(&arguments.dir)?;
+    let config = settings::load_in(known.as_ref(), &arguments.settings)?;
     on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
-        let (dir, osts) = prepare(&rt, &arguments.dir, Some(arguments.osts), &config).await?;
-        say!("{}: file system '{}' of cluster {:016x}, {osts} OSTs", dir.path().display(), dir.fsname, dir.cluster);
+        let (path, asked) = (&arguments.dir, arguments.osts);
+        if let Some(index) = arguments.replace {
+            let mut dir = prepare(&rt, &ClusterDir::open(path)?.path().to_path_buf(), None, &config).await?;
+            let lost = dir.replace_ost(&rt, index, &config).await?;
+            let at = dir.ost(index);
+            say!(
+                "{}: a new store for OST {index}; what its earlier one held (up to {lost} objects) is lost: 'stria fsck' names the files",
+                at.display()
+            );
+            return Ok(());
+        }
+        let mut dir = ClusterDir::open_or_make(path, &config, rt.rng("cluster id").next_u64() | 1, asked)?;
+        let more = asked.filter(|n| dir.making().is_none() && *n > dir.osts());
+        dir.complete(&rt, asked.filter(|_| more.is_none()), &config).await?;
+        if let Some(count) = more {
+            dir.add_osts(&rt, count, &config).await?;
+        }
+        let (fsname, cluster, osts) = (&dir.fsname, dir.cluster, dir.osts());
+        say!("{}: file system '{fsname}' of cluster {cluster:016x}, {osts} OSTs", dir.path().display());
         Ok(())
     })
 }
 
-/// Opens or makes a cluster's directory with all its stores.
-pub(super) async fn prepare(
-    rt: &Rt,
-    path: &Path,
-    osts: Option<u16>,
-    config: &Config,
-) -> Result<(ClusterDir, u16), Failure> {
-    let dir = ClusterDir::open_or_make(path, config, rt.rng("cluster id").next_u64() | 1)?;
-    let osts = dir.make_missing(rt, osts, config).await?;
-    Ok((dir, osts))
+/// Opens or makes a cluster's directory. Stores are made with the directory only.
+pub(super) async fn prepare(rt: &Rt, path: &Path, osts: Option<u16>, config: &Config) -> Result<ClusterDir, Failure> {
+    let mut dir = ClusterDir::open_or_make(path, config, rt.rng("cluster id").next_u64() | 1, osts)?;
+    dir.complete(rt, osts, config).await?;
+    Ok(dir)
 }
 
 /// Where to listen: as told, else where process `name` listened last, else as configured.
@@ -96,15 +110,21 @@ async fn until_told(rt: &Rt, events: &Events) -> Outcome {
 /// # Errors
 /// Why the server does not start.
 pub fn mds(arguments: &cli::Mds) -> Outcome {
-    let config = settings::load(&arguments.settings)?;
     let dir = ClusterDir::open(&arguments.dir)?;
+    ClusterDir::check_owner(&arguments.dir)?;
+    dir.check_mdt()?;
+    let config = settings::load_in(Some(&dir), &arguments.settings)?;
     let key = settings::key(&config, Some(&dir))?;
     let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config, key.is_secret())?;
     block_signals();
     let events = Events::default();
     events.watch_signals();
     serve(&config, (0, 0), async |rt| {
-        let told = settings::mds(&config)?;
+        let told = mds::MdsConfig {
+            away: arguments.without_ost.iter().map(|i| OstIndex(*i)).collect(),
+            store: dir.mdt_identity(),
+            ..settings::mds(&config)?
+        };
         let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
         let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
         dir.note_running("mdt0", Some(&role.nid))?;
@@ -123,13 +143,14 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
 /// # Errors
 /// Why the server does not start.
 pub fn oss(arguments: &cli::Oss) -> Outcome {
-    let config = settings::load(&arguments.settings)?;
+    let dir = ClusterDir::open(&arguments.dir)?;
+    ClusterDir::check_owner(&arguments.dir)?;
+    let config = settings::load_in(Some(&dir), &arguments.settings)?;
     if config.store_kind == "memory" {
         return Err(Failure::usage(
             "store.kind = memory lives in one process with everything else: use 'stria up' without --processes",
         ));
     }
-    let dir = ClusterDir::open(&arguments.dir)?;
     let key = settings::key(&config, Some(&dir))?;
     let list = layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}")))?;
     let name = format!("ost{}", arguments.ost);
@@ -148,8 +169,8 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     events.watch_signals();
     serve(&config, (0, list.len() as u64), async |rt| {
         let mut stores = Vec::new();
-        if let Some(missing) = list.iter().find(|o| !dir.ost(o.0).is_dir()) {
-            let (at, there, wanted) = (dir.path().display(), dir.osts_present(), missing.0 + 1);
+        if let Some(missing) = list.iter().find(|o| o.0 >= dir.osts()) {
+            let (at, there, wanted) = (dir.path().display(), dir.osts(), missing.0 + 1);
             let why = format!(
                 "{at} has no OST {}: it has {there} (0 to {}); 'stria mkfs --dir {at} --osts {wanted}' adds what is missing",
                 missing.0,

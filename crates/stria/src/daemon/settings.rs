@@ -30,16 +30,34 @@ const SHALLOW_US: u32 = 2;
 /// # Errors
 /// What is wrong, with file and line or option.
 pub fn load(settings: &Settings) -> Result<Config, Failure> {
-    let mut config = match &settings.config {
-        Some(file) => Config::load(file).map_err(Failure::usage)?,
-        None => Config::default(),
-    };
+    load_in(None, settings)
+}
+
+/// [`load`] for a cluster's directory: what its first start set for good holds, unless a later one can have it otherwise.
+///
+/// # Errors
+/// As [`load`], and a setting that cannot be changed any more.
+pub fn load_in(dir: Option<&ClusterDir>, settings: &Settings) -> Result<Config, Failure> {
+    let mut config = Config::default();
+    let kept = dir.map(ClusterDir::kept_settings).unwrap_or_default();
+    for (key, value) in &kept {
+        config.set(key, value).map_err(|e| Failure::usage(format!("cluster.toml: {e}")))?;
+    }
+    if let Some(file) = &settings.config {
+        config.read(file).map_err(Failure::usage)?;
+    }
     for item in &settings.set {
         let (key, value) =
             item.split_once('=').ok_or_else(|| Failure::usage(format!("--set {item}: write KEY=VALUE")))?;
         config.set(key.trim(), value.trim()).map_err(|e| Failure::usage(format!("--set: {e}")))?;
     }
     config.check().map_err(Failure::usage)?;
+    if let Some((_, made)) = kept.iter().find(|(key, _)| key == "store.kind").filter(|(_, v)| *v != config.store_kind) {
+        return Err(Failure::usage(format!(
+            "store.kind = {}: this cluster was made with store.kind = {made}, which stays: leave the setting out, or use another directory",
+            config.store_kind
+        )));
+    }
     Ok(config)
 }
 
@@ -128,19 +146,20 @@ pub fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
 /// Opens the store of an OST.
 ///
 /// # Errors
-/// Not formatted, another cluster's, a newer format, in use.
+/// Missing, another one than the OST's, a newer format, in use.
 pub async fn store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> Result<Rc<dyn ObjectStore>, Failure> {
     let identity = || StoreIdentity {
         cluster: dir.cluster,
         fsname: dir.fsname.clone(),
         ost: OstIndex(index),
-        uuid: dir.cluster.rotate_left(16) ^ u64::from(index) ^ 1 << 63,
+        uuid: dir.uuid_of(&format!("ost{index}")).unwrap_or(dir.cluster.rotate_left(16) ^ u64::from(index) ^ 1 << 63),
     };
     match config.store_kind.as_str() {
         "memory" => return Ok(MemoryStore::new(rt, identity(), capacity(config))),
         "null" => return Ok(NullStore::new(rt, identity(), capacity(config), false)),
         _ => {}
     }
+    dir.check_ost(rt, index).await.map_err(|why| Failure::with_errno(why, libc::ENOENT))?;
     let files = FileStoreConfig { direct: config.store_direct, ..FileStoreConfig::default() };
     let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
     if config.store_kind == "emulated" {

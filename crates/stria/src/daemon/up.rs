@@ -14,6 +14,7 @@ use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
 use super::servers::{on_shard, prepare, serve};
 use super::settings;
+use super::stores::Osts;
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Events, block_signals};
@@ -24,14 +25,16 @@ use crate::failure::{Failure, Outcome};
 /// # Errors
 /// Why the cluster is not up and mounted; nothing of it stays running.
 pub fn up(arguments: &cli::Up) -> Outcome {
-    let config = settings::load(&arguments.settings)?;
+    ClusterDir::check_owner(&arguments.dir)?;
+    let known = ClusterDir::open_if_there(&arguments.dir)?;
+    let config = settings::load_in(known.as_ref(), &arguments.settings)?;
     let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
     let places = arguments.mount.iter().map(|at| check(at, &spec)).collect::<Result<Vec<_>, _>>()?;
     refuse_repeated(&places)?;
     refuse_shadowing(&arguments.dir, &places)?;
     if arguments.background {
         let dir = on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
-            ClusterDir::open_or_make(&arguments.dir, &config, rt.rng("cluster id").next_u64() | 1)
+            ClusterDir::open_or_make(&arguments.dir, &config, rt.rng("cluster id").next_u64() | 1, arguments.osts)
         })?;
         std::fs::create_dir_all(dir.run()).map_err(|e| Failure::io("making", &dir.run(), &e))?;
         return announce::in_background(Some(&dir.run().join("up.log")));
@@ -77,13 +80,15 @@ struct Run<'a> {
 
 impl Run<'_> {
     fn in_one_process(self) -> Outcome {
-        let osts = u64::from(self.arguments.osts.unwrap_or(NEW_OSTS));
+        let known = ClusterDir::open_if_there(&self.arguments.dir)?.map(|d| d.osts());
+        let osts = u64::from(self.arguments.osts.or(known).unwrap_or(NEW_OSTS));
         serve(&self.config, (self.places.len() as u64, osts), async |rt| {
-            let (dir, osts) = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let osts = self.examine(&rt, &dir).await?;
             let key = settings::key(&self.config, Some(&dir))?;
-            let (mds, oss) = self.start_servers(&rt, &dir, osts, &key).await?;
+            let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
-            let outcome = self.serve_mounts(&rt, &dir, osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
+            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
             mds.server.stop();
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.mds.stop().await;
@@ -96,17 +101,31 @@ impl Run<'_> {
         })
     }
 
+    /// Which OSTs are there. Without any there is nothing to start.
+    async fn examine(&self, rt: &Rt, dir: &ClusterDir) -> Result<Osts, Failure> {
+        let osts = dir.examine(rt, &self.config, &self.arguments.without_ost).await?;
+        for (_, why) in &osts.away {
+            tracing::error!("{why}; its files answer EIO, new files go to the others");
+        }
+        if osts.here.is_empty() {
+            let whys: Vec<&str> = osts.away.iter().map(|(_, why)| why.as_str()).collect();
+            return Err(Failure::with_errno(format!("no OST can be served: {}", whys.join("; ")), libc::ENOENT));
+        }
+        Ok(osts)
+    }
+
     async fn start_servers(
         &self,
         rt: &Rt,
         dir: &ClusterDir,
-        osts: u16,
+        osts: &Osts,
         key: &ClusterKey,
     ) -> Result<(MdsRole, OssRole), Failure> {
         let wrong = |e: cluster::RoleError| Failure::from(e.0);
         let window = settings::window(&self.config);
         let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
-        let told = settings::mds(&self.config)?;
+        let (away, store) = (osts.away_indices(), dir.mdt_identity());
+        let told = mds::MdsConfig { away, store, ..settings::mds(&self.config)? };
         let mds = if self.config.store_kind == "memory" {
             let kv = memory_mdt(rt, dir).await?;
             cluster::start_mds_on(rt, kv, &mds_nid, key, window, told).await
@@ -115,8 +134,8 @@ impl Run<'_> {
         };
         let mds = mds.map_err(wrong)?;
         let mut stores = Vec::new();
-        for i in 0..osts {
-            stores.push(settings::store(rt, dir, i, &self.config).await?);
+        for i in &osts.here {
+            stores.push(settings::store(rt, dir, *i, &self.config).await?);
         }
         let oss = cluster::start_oss(rt, stores, &oss_nid, &mds_nid, key, window, &settings::ost(&self.config));
         let oss = oss.map_err(wrong)?;
@@ -128,25 +147,27 @@ impl Run<'_> {
         &self,
         rt: &Rt,
         dir: &ClusterDir,
-        osts: u16,
+        osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
         roles: &[&str],
     ) -> Outcome {
         let mut mounts = Mounts::new(rt.clone(), self.events.clone());
         for at in &self.places {
-            if let Err(e) = self.add_mount(rt, &mut mounts, at, usize::from(osts), mds, key, roles).await {
+            if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, roles).await {
                 mounts.give_up().await;
                 return Err(e);
             }
         }
         let list = self.places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ");
+        let without: String = osts.away.iter().map(|(_, why)| format!("; {why}")).collect();
         let text = format!(
-            "'{}' with {osts} OSTs in {} is mounted at {list}; Ctrl-C unmounts and stops",
+            "'{}' with {} OSTs in {} is mounted at {list}{without}; Ctrl-C unmounts and stops",
             dir.fsname,
+            osts.here.len(),
             dir.path().display()
         );
-        announce::ready(&format!("mounted at {list}"), &text);
+        announce::ready(&format!("mounted at {list}{without}"), &text);
         mounts.serve().await
     }
 
@@ -156,15 +177,16 @@ impl Run<'_> {
         rt: &Rt,
         mounts: &mut Mounts,
         at: &Path,
-        osts: usize,
+        osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
         roles: &[&str],
     ) -> Outcome {
         let mut client = settings::client(&self.config, mds, key);
         client.noatime |= self.spec.options.no_atime;
-        let client = cluster::join(rt, client, osts, patience(&self.config)).await.map_err(|e| Failure::from(e.0))?;
-        mounts.add(client, at, &self.spec, roles).await
+        let client = cluster::join(rt, client, osts.here.len(), patience(&self.config)).await;
+        let client = client.map_err(|e| Failure::from(e.0))?;
+        mounts.add(client, at, &self.spec, roles, &osts.away).await
     }
 
     fn in_processes(self) -> Outcome {
@@ -172,15 +194,17 @@ impl Run<'_> {
             return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
         }
         let (dir, osts) = on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
-            prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await
+            let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let osts = self.examine(&rt, &dir).await?;
+            Ok((dir, osts))
         })?;
         let key = settings::key(&self.config, Some(&dir))?;
-        let mut servers = start_children(&dir, osts, &settings_arguments(&self.arguments.settings))?;
+        let mut servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings))?;
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
         let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
-            self.serve_mounts(&rt, &dir, osts, &mds, &key, &["client"]).await
+            self.serve_mounts(&rt, &dir, &osts, &mds, &key, &["client"]).await
         });
         servers.stop();
         dir.note_stopped("up");
@@ -221,17 +245,21 @@ pub(crate) fn settings_arguments(settings: &cli::Settings) -> Vec<OsString> {
 ///
 /// # Errors
 /// Which server does not start, and why; the others are stopped.
-pub(crate) fn start_children(dir: &ClusterDir, osts: u16, told: &[OsString]) -> Result<Children, Failure> {
+pub(crate) fn start_children(dir: &ClusterDir, osts: &Osts, told: &[OsString]) -> Result<Children, Failure> {
     let mut children = Children::default();
-    for name in std::iter::once("mdt0".to_string()).chain((0..osts).map(|i| format!("ost{i}"))) {
+    for name in std::iter::once("mdt0".to_string()).chain(osts.here.iter().map(|i| format!("ost{i}"))) {
         forget_taken_port(dir, &name);
-        let role =
-            if name == "mdt0" { vec!["mds".into()] } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
+        let role = if name == "mdt0" { mds_role(osts) } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
         let place = [OsString::from("--dir"), dir.path().into()];
         let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told.iter().cloned()).collect();
         children.start(&name, arguments, dir.run().join(format!("{name}.log")))?;
     }
     Ok(children)
+}
+
+fn mds_role(osts: &Osts) -> Vec<OsString> {
+    let away = osts.away.iter().flat_map(|(i, _)| ["--without-ost".into(), i.to_string().into()]);
+    std::iter::once("mds".into()).chain(away).collect()
 }
 
 /// A port that somebody else took since the last run is forgotten: no client of that run is left to miss it. One that

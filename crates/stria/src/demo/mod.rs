@@ -16,7 +16,7 @@ use types::format_size;
 
 use crate::cli;
 use crate::control::{Event, Events, block_signals};
-use crate::daemon::{Children, ClusterDir, Daemon, start_children};
+use crate::daemon::{Children, ClusterDir, Daemon, Osts, start_children};
 use crate::failure::{Failure, Outcome};
 use report::Report;
 
@@ -95,12 +95,13 @@ impl Cluster {
         let dir = place.path().join("cluster");
         let made = crate::daemon::mkfs(&cli::Mkfs {
             dir: dir.clone(),
-            osts: arguments.osts,
+            osts: Some(arguments.osts),
+            replace: None,
             settings: arguments.settings.clone(),
         });
         made?;
         let dir = ClusterDir::open(&dir)?;
-        let servers = start_children(&dir, arguments.osts, &told)?;
+        let servers = start_children(&dir, &Osts::all(arguments.osts), &told)?;
         let mut cluster = Cluster { mounts: Vec::new(), servers };
         for name in ["mnt", "mnt2"] {
             let at = place.path().join(name);

@@ -9,7 +9,7 @@ use std::sync::Mutex;
 use types::format_size;
 
 use crate::cli;
-use crate::daemon::{Children, ClusterDir, Daemon, settings_arguments, start_children};
+use crate::daemon::{Children, ClusterDir, Daemon, Osts, settings_arguments, start_children};
 use crate::failure::{Failure, Outcome};
 
 /// Mounts of the cluster.
@@ -66,10 +66,11 @@ impl Rig {
         let mut settings = arguments.settings.clone();
         let kept = std::mem::take(&mut settings.set);
         settings.set = SETTINGS.iter().map(ToString::to_string).chain(kept).collect();
-        crate::daemon::mkfs(&cli::Mkfs { dir: path.clone(), osts: arguments.osts, settings: settings.clone() })?;
+        let osts = Some(arguments.osts);
+        crate::daemon::mkfs(&cli::Mkfs { dir: path.clone(), osts, replace: None, settings: settings.clone() })?;
         let dir = ClusterDir::open(&path)?;
         let settings = settings_arguments(&settings);
-        let servers = start_children(&dir, arguments.osts, &settings)?;
+        let servers = start_children(&dir, &Osts::all(arguments.osts), &settings)?;
         let mut rig = Rig { root, dir, servers, mounts: Vec::new(), settings, disk: disk.ok() };
         for i in 0..MOUNTS {
             rig.add_mount(&format!("mnt{i}"))?;

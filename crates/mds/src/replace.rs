@@ -1,0 +1,80 @@
+//! Which stores a cluster has, and a store in another one's place: for `stria mkfs`, while the cluster is stopped.
+//!
+//! The cluster map names the new store, and object ids go on behind those that the lost one may have given out, so that an
+//! id of before is never an object of the new store.
+use std::rc::Rc;
+use std::sync::Arc;
+
+use types::OstIndex;
+
+use crate::config_service::ClusterMap;
+use crate::keys;
+use crate::kv::{KvBatch, KvError, KvSnapshot, MetaKv};
+use crate::record::PrecreateRow;
+use crate::start::{get, read_superblock};
+
+/// The stores of a cluster, as its metadata store knows them.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Stores {
+    /// Cluster id.
+    pub cluster: u64,
+    /// Of the metadata store itself.
+    pub uuid: u64,
+    /// Of the OSTs that ever registered.
+    pub osts: Vec<(OstIndex, u64)>,
+}
+
+/// Reads which stores there are.
+///
+/// # Errors
+/// The store failed, is not formatted, or a record is damaged.
+pub async fn stores(kv: &Rc<dyn MetaKv>) -> Result<Stores, KvError> {
+    let snapshot = kv.snapshot().await?;
+    let sb = read_superblock(&*snapshot).await.map_err(|e| damaged("superblock", &e))?;
+    let map = map(&*snapshot).await?.unwrap_or_default();
+    Ok(Stores { cluster: sb.cluster, uuid: sb.uuid, osts: map.osts.iter().map(|e| (e.ost, e.uuid)).collect() })
+}
+
+fn damaged(key: &str, why: &dyn std::fmt::Display) -> KvError {
+    KvError::Corrupt { key: key.into(), why: why.to_string() }
+}
+
+async fn map(snapshot: &dyn KvSnapshot) -> Result<Option<ClusterMap>, KvError> {
+    let value = get(snapshot, &keys::plain(keys::CLUSTER_MAP)).await?;
+    value.map(|v| wire::decode(&v).map_err(|e| damaged("cluster map", &e))).transpose()
+}
+
+/// Highest object id that an OST may have given out so far; 0: none.
+///
+/// # Errors
+/// The store failed, or a record is damaged.
+pub async fn last_object(kv: &Rc<dyn MetaKv>, ost: OstIndex) -> Result<u32, KvError> {
+    let snapshot = kv.snapshot().await?;
+    let Some(value) = get(&*snapshot, &keys::precreate(ost)).await? else { return Ok(0) };
+    let row: PrecreateRow = wire::decode(&value).map_err(|e| damaged("allocation state", &e))?;
+    Ok(row.ceiling.max(row.last_used))
+}
+
+/// Names store `uuid` as OST `ost`, whose objects up to `lost_through` are lost. An OST that never registered is left to
+/// do so.
+///
+/// # Errors
+/// The store failed, or a record is damaged; nothing changed then.
+pub async fn replace_ost(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_through: u32) -> Result<(), KvError> {
+    let snapshot = kv.snapshot().await?;
+    let (map_key, row_key) = (keys::plain(keys::CLUSTER_MAP), keys::precreate(ost));
+    let mut batch = KvBatch::default();
+    if let Some(mut map) = map(&*snapshot).await?
+        && let Some(entry) = map.osts.iter_mut().find(|e| e.ost == ost)
+    {
+        entry.uuid = uuid;
+        map.epoch += 1;
+        batch.changes.insert(map_key, Some(wire::encode(&map)));
+    }
+    if lost_through > 0 {
+        let row = PrecreateRow { last_used: lost_through, ceiling: lost_through };
+        batch.changes.insert(row_key, Some(wire::encode(&row)));
+    }
+    drop(snapshot);
+    if batch.changes.is_empty() { Ok(()) } else { kv.commit(Arc::new(batch)).await }
+}

@@ -1,0 +1,352 @@
+//! The stores of a cluster's directory: which belong to it, whether what lies in their places is them, making and
+//! replacing them.
+//!
+//! A store is made once, by `mkfs` or by the `up` that makes the whole cluster, and written down with its identity in
+//! `cluster.toml`. From then on a store that is not there is missing, whatever else lies in its place: a disk that is not
+//! mounted must never be taken for an empty OST.
+use std::fs;
+use std::io;
+use std::os::unix::fs::MetadataExt;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use cluster::{format_mdt, format_ost_store};
+use mds::MetaKv;
+use mds::kv::KvError;
+use oss::store::StoreIdentity;
+use rt::Rt;
+use types::OstIndex;
+
+use super::dir::{ClusterDir, sync_dir};
+use crate::config::Config;
+use crate::failure::{Failure, Outcome};
+
+/// What a file system has in an empty root directory.
+const OF_AN_EMPTY_DISK: &str = "lost+found";
+
+/// The OSTs of a cluster's directory.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Osts {
+    /// Those whose stores are in their places.
+    pub here: Vec<u16>,
+    /// Those that cannot be served, and why: a sentence each.
+    pub away: Vec<(u16, String)>,
+}
+
+impl Osts {
+    /// So many, all in their places.
+    #[must_use]
+    pub fn all(count: u16) -> Osts {
+        Osts { here: (0..count).collect(), away: Vec::new() }
+    }
+
+    /// Indices of those that cannot be served.
+    #[must_use]
+    pub fn away_indices(&self) -> Vec<OstIndex> {
+        self.away.iter().map(|(i, _)| OstIndex(*i)).collect()
+    }
+}
+
+/// Whether OST stores of this kind lie in directories.
+fn on_disk(config: &Config) -> bool {
+    !matches!(config.store_kind.as_str(), "memory" | "null")
+}
+
+impl ClusterDir {
+    /// Makes the stores of a new cluster, or goes on with making them where it was interrupted. A directory of an earlier
+    /// format is taken over: what is there is written down. Changes nothing otherwise.
+    ///
+    /// # Errors
+    /// A store cannot be made; those made before it stay. `osts` is not the number of OSTs that there are.
+    pub async fn complete(&mut self, rt: &Rt, osts: Option<u16>, config: &Config) -> Outcome {
+        fs::create_dir_all(self.run()).map_err(|e| Failure::io("making", &self.run(), &e))?;
+        if !self.is_registered() {
+            self.take_over(rt, config).await?;
+        }
+        if let Some(count) = self.making() {
+            let count = osts.unwrap_or(count);
+            self.make_mdt(rt, config).await?;
+            self.make_osts(rt, count, config).await?;
+            self.made()?;
+        }
+        let have = self.osts();
+        match osts.filter(|n| *n != have) {
+            None => Ok(()),
+            Some(n) if n < have => Err(Failure::usage(format!(
+                "--osts {n}: {} has {have} OSTs, and none is taken away: leave --osts out, or say {have}; 'stria set_param osc.*.active=0' gives one up",
+                self.path().display()
+            ))),
+            Some(n) => Err(Failure::usage(format!(
+                "--osts {n}: {at} has {have} OSTs: 'stria mkfs --dir {at} --osts {n}' adds what is missing",
+                at = self.path().display()
+            ))),
+        }
+    }
+
+    /// Adds OSTs up to `count`.
+    ///
+    /// # Errors
+    /// A store cannot be made; those made before it stay.
+    pub async fn add_osts(&mut self, rt: &Rt, count: u16, config: &Config) -> Outcome {
+        if self.osts() < count { self.make_osts(rt, count, config).await } else { Ok(()) }
+    }
+
+    async fn take_over(&mut self, rt: &Rt, config: &Config) -> Outcome {
+        let mut found = Vec::new();
+        if !is_empty(&self.mdt()) {
+            // The cluster map knows every store that ever served, also those that are not there today.
+            let known = mds::replace::stores(&self.open_mdt(rt)?).await.map_err(|e| self.mdt_failed(&e))?;
+            if known.cluster == self.cluster {
+                found.push(("mdt0".to_string(), known.uuid));
+                found.extend(known.osts.iter().map(|(ost, uuid)| (format!("ost{}", ost.0), *uuid)));
+            }
+        }
+        for i in 0..self.osts() {
+            if let Ok((identity, _)) = store_file::identity(rt, &self.ost(i)).await
+                && identity.cluster == self.cluster
+                && identity.ost == OstIndex(i)
+                && found.iter().all(|(name, _)| *name != format!("ost{i}"))
+            {
+                found.push((format!("ost{i}"), identity.uuid));
+            }
+        }
+        self.register(found)?;
+        self.keep_settings(config)
+    }
+
+    async fn make_mdt(&mut self, rt: &Rt, config: &Config) -> Outcome {
+        if config.store_kind == "memory" || self.uuid_of("mdt0").is_some() {
+            return Ok(());
+        }
+        if !is_empty(&self.mdt()) {
+            // Made, but not written down when an earlier try ended.
+            let known = mds::replace::stores(&self.open_mdt(rt)?).await.map_err(|e| self.mdt_failed(&e))?;
+            if known.cluster == self.cluster {
+                return self.register(vec![("mdt0".into(), known.uuid)]);
+            }
+        }
+        // SAFETY: plain system calls without arguments.
+        let owner = unsafe { (libc::geteuid(), libc::getegid()) };
+        let place = Place::begin(&self.mdt())?;
+        let uuid = format_mdt(rt, &place.at, &self.fsname, self.cluster, owner).await;
+        let uuid = uuid.map_err(|e| Failure::from(e.0))?;
+        place.finish()?;
+        self.register(vec![("mdt0".into(), uuid)])
+    }
+
+    async fn make_osts(&mut self, rt: &Rt, count: u16, config: &Config) -> Outcome {
+        for i in 0..count {
+            let name = format!("ost{i}");
+            if self.uuid_of(&name).is_some() {
+                continue;
+            }
+            let mut identity = self.new_identity(rt, i);
+            if on_disk(config) {
+                match store_file::identity(rt, &self.ost(i)).await {
+                    // Made, but not written down when an earlier try ended.
+                    Ok((there, _)) if there.cluster == self.cluster && there.ost == OstIndex(i) => identity = there,
+                    _ => self.make_ost(rt, identity.clone(), config, 0).await?,
+                }
+            }
+            self.register(vec![(name, identity.uuid)])?;
+        }
+        Ok(())
+    }
+
+    fn open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, Failure> {
+        let kv = store_redb::open(rt.clone(), &self.mdt(), store_redb::CACHE_BYTES_DEFAULT);
+        Ok(kv.map_err(|e| Failure::from(e.to_string()))?)
+    }
+    fn mdt_failed(&self, e: &KvError) -> Failure {
+        Failure::from(format!("{}: {e}", self.mdt().display()))
+    }
+
+    fn new_identity(&self, rt: &Rt, index: u16) -> StoreIdentity {
+        StoreIdentity { cluster: self.cluster, fsname: self.fsname.clone(), ost: OstIndex(index), uuid: rt.random() }
+    }
+
+    async fn make_ost(&self, rt: &Rt, identity: StoreIdentity, config: &Config, lost_through: u32) -> Outcome {
+        let place = Place::begin(&self.ost(identity.ost.0))?;
+        let made = format_ost_store(rt, &place.at, identity, config.store_capacity_bytes, lost_through).await;
+        made.map_err(|e| Failure::from(e.0))?;
+        place.finish()
+    }
+
+    /// Which OSTs can be served: those whose stores lie in their places, without those that are left out on purpose.
+    ///
+    /// # Errors
+    /// An OST that is to be left out is none of this cluster's; the metadata store is missing.
+    pub async fn examine(&self, rt: &Rt, config: &Config, without: &[u16]) -> Result<Osts, Failure> {
+        if let Some(wrong) = without.iter().find(|i| **i >= self.osts()) {
+            let (at, have) = (self.path().display(), self.osts());
+            return Err(Failure::with_errno(
+                format!("--without-ost {wrong}: {at} has {have} OSTs (0 to {})", have.saturating_sub(1)),
+                libc::ENOENT,
+            ));
+        }
+        if config.store_kind != "memory" {
+            self.check_mdt()?;
+        }
+        let mut osts = Osts::default();
+        for i in 0..self.osts() {
+            if without.contains(&i) {
+                osts.away.push((i, format!("OST {i} is left out (--without-ost {i})")));
+                continue;
+            }
+            match if on_disk(config) { self.check_ost(rt, i).await } else { Ok(()) } {
+                Ok(()) => osts.here.push(i),
+                Err(why) => osts.away.push((i, why)),
+            }
+        }
+        Ok(osts)
+    }
+
+    /// Refuses a directory without the metadata store that belongs there. Whether what is there is the right one is
+    /// judged when it is opened.
+    ///
+    /// # Errors
+    /// It is not there.
+    pub fn check_mdt(&self) -> Outcome {
+        if !is_empty(&self.mdt()) {
+            return Ok(());
+        }
+        let why = format!(
+            "the metadata store of '{}' is not in {} ({}): put it back; without it the file system cannot be read",
+            self.fsname,
+            self.mdt().display(),
+            what_is_there(&self.mdt())
+        );
+        Err(Failure::with_errno(why, libc::ENOENT))
+    }
+
+    /// Whether the store of an OST lies in its place; if not, a sentence that says what does, and what can be done.
+    ///
+    /// # Errors
+    /// That sentence.
+    pub async fn check_ost(&self, rt: &Rt, index: u16) -> Result<(), String> {
+        let (dir, wanted) = (self.ost(index), self.uuid_of(&format!("ost{index}")));
+        let remedy = format!(
+            "put it back, or give up its files for good: 'stria mkfs --dir {} --replace {index}'",
+            self.path().display()
+        );
+        if is_empty(&dir) {
+            let what = what_is_there(&dir);
+            return Err(format!("OST {index}: its store is not in {} ({what}): {remedy}", dir.display()));
+        }
+        let found = match store_file::identity(rt, &dir).await {
+            Ok((found, _)) => found,
+            Err(e) => return Err(format!("OST {index}: {e}")),
+        };
+        let at = dir.display();
+        if found.cluster != self.cluster {
+            return Err(format!(
+                "OST {index}: the store in {at} belongs to cluster {:016x} (its OST {}), this is cluster {:016x}: {remedy}",
+                found.cluster, found.ost.0, self.cluster
+            ));
+        }
+        if found.ost != OstIndex(index) {
+            return Err(format!(
+                "OST {index}: the store in {at} is OST {} of this cluster (were two directories swapped?): {remedy}",
+                found.ost.0
+            ));
+        }
+        match wanted {
+            Some(uuid) if uuid != found.uuid => Err(format!(
+                "OST {index}: the store in {at} is {:016x}, this cluster's OST {index} is {uuid:016x} (an old disk?): {remedy}",
+                found.uuid
+            )),
+            _ => Ok(()),
+        }
+    }
+
+    /// Makes a new store for an OST whose own is lost. Its index and its place stay, its objects are known as lost from
+    /// then on.
+    ///
+    /// # Errors
+    /// The OST's store is in its place; something else is; the metadata store is in use or cannot be written.
+    pub async fn replace_ost(&mut self, rt: &Rt, index: u16, config: &Config) -> Result<u32, Failure> {
+        let dir = self.ost(index);
+        if !on_disk(config) {
+            let kind = &config.store_kind;
+            return Err(Failure::usage(format!("--replace {index}: OSTs of kind {kind} have nothing to replace")));
+        }
+        if index >= self.osts() {
+            return Err(Failure::with_errno(
+                format!("--replace {index}: {} has {} OSTs", self.path().display(), self.osts()),
+                libc::ENOENT,
+            ));
+        }
+        if !is_empty(&dir) {
+            let what = match self.check_ost(rt, index).await {
+                Ok(()) => "the store of this OST is there".to_string(),
+                Err(why) => why,
+            };
+            let at = dir.display();
+            let why = format!("--replace {index}: {at} is not empty ({what}): move it away first");
+            return Err(Failure::with_errno(why, libc::ENOTEMPTY));
+        }
+        self.check_mdt()?;
+        let kv = self.open_mdt(rt)?;
+        let lost = mds::replace::last_object(&kv, OstIndex(index)).await.map_err(|e| self.mdt_failed(&e))?;
+        let identity = self.new_identity(rt, index);
+        let uuid = identity.uuid;
+        // The map first: a store that the map does not know yet would be refused, one that it waits for is made by the
+        // next try.
+        let replaced = mds::replace::replace_ost(&kv, OstIndex(index), uuid, lost).await;
+        replaced.map_err(|e| self.mdt_failed(&e))?;
+        drop(kv);
+        self.make_ost(rt, identity, config, lost).await?;
+        self.register(vec![(format!("ost{index}"), uuid)])?;
+        Ok(lost)
+    }
+}
+
+/// Whether a store may be made in a directory: it is not there, or holds nothing.
+fn is_empty(dir: &Path) -> bool {
+    match fs::read_dir(dir) {
+        Ok(entries) => entries.flatten().all(|e| e.file_name() == OF_AN_EMPTY_DISK),
+        Err(e) => e.kind() == io::ErrorKind::NotFound,
+    }
+}
+
+fn what_is_there(dir: &Path) -> &'static str {
+    if dir.exists() { "the directory is empty: is its disk mounted?" } else { "there is no such directory" }
+}
+
+fn clear(dir: &Path) -> Outcome {
+    match fs::remove_dir_all(dir) {
+        Err(e) if e.kind() != io::ErrorKind::NotFound => Err(Failure::io("removing", dir, &e)),
+        _ => Ok(()),
+    }
+}
+
+/// Where a store is made before it gets its name, so that a store that is there is whole. A directory that a disk is
+/// mounted on cannot be renamed: there it is made in its place, and is none until its last file is written.
+struct Place {
+    at: PathBuf,
+    dir: PathBuf,
+}
+
+impl Place {
+    fn begin(dir: &Path) -> Result<Place, Failure> {
+        if !is_empty(dir) {
+            let why = format!("{} is not empty: a store is made in an empty directory", dir.display());
+            return Err(Failure::with_errno(why, libc::ENOTEMPTY));
+        }
+        let device = |p: &Path| fs::metadata(p).map(|m| m.dev()).ok();
+        let mounted = dir.is_dir() && device(dir) != dir.parent().and_then(device);
+        let at = if mounted { dir.to_path_buf() } else { dir.with_extension("making") };
+        if !mounted {
+            // What an earlier try left there (the disk was full, the power went).
+            clear(&at)?;
+        }
+        Ok(Place { at, dir: dir.into() })
+    }
+    fn finish(self) -> Outcome {
+        sync_dir(&self.at)?;
+        if self.at != self.dir {
+            fs::rename(&self.at, &self.dir).map_err(|e| Failure::io("naming", &self.dir, &e))?;
+        }
+        self.dir.parent().map_or(Ok(()), sync_dir)
+    }
+}

@@ -1,0 +1,274 @@
+//! Stores that are missing, foreign, swapped, given up and replaced, by the program: nothing is made anew in silence, the
+//! files of a lost store answer an error, everything else goes on. Needs root and `/dev/fuse`.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use support::{can_mount, good, refused, stria, text};
+
+/// A cluster that `up` runs, and its mount.
+struct Up {
+    dir: tempfile::TempDir,
+    mounted: bool,
+}
+
+impl Up {
+    fn new() -> Up {
+        let dir = tempfile::tempdir().unwrap();
+        fs::create_dir(dir.path().join("mnt")).unwrap();
+        Up { dir, mounted: false }
+    }
+    fn cluster(&self) -> String {
+        text(&self.dir.path().join("c")).into()
+    }
+    fn at(&self, name: &str) -> PathBuf {
+        self.dir.path().join("mnt").join(name)
+    }
+    fn store(&self, name: &str) -> PathBuf {
+        self.dir.path().join("c").join(name)
+    }
+    fn line<'a>(cluster: &'a str, mount: &'a str, more: &[&'a str]) -> Vec<&'a str> {
+        let mut line = vec!["up", "--background", "--dir", cluster, "--mount", mount, "--set", "recovery.window_s=2"];
+        line.extend(more);
+        line
+    }
+    /// Brings it up; what was said.
+    fn start(&mut self, more: &[&str]) -> String {
+        let (cluster, mount) = (self.cluster(), self.at(""));
+        let said = good(&Up::line(&cluster, text(&mount), more));
+        self.mounted = true;
+        said
+    }
+    fn start_refused(&self, more: &[&str]) -> (i32, String) {
+        let (cluster, mount) = (self.cluster(), self.at(""));
+        refused(&Up::line(&cluster, text(&mount), more))
+    }
+    fn stop(&mut self) {
+        good(&["umount", text(&self.at(""))]);
+        self.mounted = false;
+    }
+    /// A file whose only object is on OST `ost`.
+    fn file_on(&self, name: &str, ost: u16, content: &[u8]) {
+        let at = self.at(name);
+        good(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(&at)]);
+        fs::write(&at, content).unwrap();
+    }
+    fn ost_of(&self, name: &str) -> String {
+        good(&["getstripe", "-i", text(&self.at(name))]).trim().to_string()
+    }
+    fn fsck(&self) -> (i32, String) {
+        let out = stria(&["fsck", "--dir", &self.cluster()]);
+        (out.status.code().unwrap(), String::from_utf8_lossy(&out.stdout).into_owned())
+    }
+}
+
+impl Drop for Up {
+    fn drop(&mut self) {
+        if self.mounted {
+            drop(Command::new("umount").arg("-l").arg(self.at("")).output());
+        }
+    }
+}
+
+fn error_of<T: std::fmt::Debug>(done: std::io::Result<T>) -> i32 {
+    done.unwrap_err().raw_os_error().unwrap()
+}
+
+fn answers_eio(at: &Path) {
+    assert_eq!(error_of(fs::read(at)), libc::EIO, "reading {}", at.display());
+    let changed = fs::OpenOptions::new().append(true).open(at).and_then(|mut f| {
+        std::io::Write::write_all(&mut f, b"x")?;
+        f.sync_all()
+    });
+    assert_eq!(error_of(changed), libc::EIO, "changing {}", at.display());
+}
+
+#[test]
+fn an_ost_that_is_not_in_its_place_is_said_and_answers_eio_and_the_rest_works() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&["--processes"][..], &[]] {
+        let mut up = Up::new();
+        up.start(&[&["--osts", "2"], mode].concat());
+        up.file_on("here", 0, b"zero");
+        up.file_on("there", 1, b"one");
+        up.stop();
+        let disk = up.dir.path().join("disk");
+        for empty in [false, true] {
+            fs::rename(up.store("ost1"), &disk).unwrap();
+            if empty {
+                fs::create_dir(up.store("ost1")).unwrap();
+            }
+            let said = up.start(mode);
+            assert!(said.contains("OST 1: its store is not in") && said.contains("--replace 1"), "{said}");
+            let shown = good(&["status", text(&up.at(""))]);
+            assert!(shown.contains("OST 1: its store is not in") && shown.contains("deactivated"), "{shown}");
+            assert_eq!(fs::read(up.at("here")).unwrap(), b"zero");
+            answers_eio(&up.at("there"));
+            for i in 0..4 {
+                let name = format!("new{i}");
+                fs::write(up.at(&name), b"new").unwrap();
+                assert_eq!(up.ost_of(&name), "0", "new files avoid it");
+                fs::remove_file(up.at(&name)).unwrap();
+            }
+            up.stop();
+            let (code, said) = up.fsck();
+            assert!(code == 4 && said.contains("OST 1: its store is not in"), "{code} {said}");
+            let _ = fs::remove_dir(up.store("ost1"));
+            assert!(!up.store("ost1").exists(), "nothing was made in its place");
+            fs::rename(&disk, up.store("ost1")).unwrap();
+        }
+        up.start(mode);
+        assert_eq!(fs::read(up.at("there")).unwrap(), b"one");
+        up.stop();
+        let (code, said) = up.fsck();
+        assert!(code == 0, "{said}");
+    }
+}
+
+#[test]
+fn stores_in_each_others_places_and_of_other_clusters_get_no_client() {
+    if !can_mount() {
+        return;
+    }
+    let (mut a, mut b) = (Up::new(), Up::new());
+    for up in [&mut a, &mut b] {
+        up.start(&["--osts", "3"]);
+        (0..3).for_each(|i| up.file_on(&format!("f{i}"), i, &[i as u8; 5000]));
+        up.stop();
+    }
+    let swap = |one: &Path, two: &Path| {
+        let aside = one.with_extension("aside");
+        fs::rename(one, &aside).unwrap();
+        fs::rename(two, one).unwrap();
+        fs::rename(&aside, two).unwrap();
+    };
+    // Two directories of one cluster.
+    swap(&a.store("ost0"), &a.store("ost1"));
+    let said = a.start(&[]);
+    assert!(said.contains("is OST 1 of this cluster (were two directories swapped?)"), "{said}");
+    (0..2).for_each(|i| answers_eio(&a.at(&format!("f{i}"))));
+    assert_eq!(fs::read(a.at("f2")).unwrap(), [2; 5000]);
+    a.stop();
+    let (_, said) = refused(&["oss", "--dir", &a.cluster(), "--ost", "0", "--mds", "127.0.0.1:1"]);
+    assert!(said.contains("were two directories swapped?"), "{said}");
+    let (code, said) = a.fsck();
+    assert!(code == 4 && said.contains("were two directories swapped?") && said.ends_with("2 fault(s)\n"), "{said}");
+    swap(&a.store("ost0"), &a.store("ost1"));
+    // One of another cluster, and its metadata.
+    swap(&a.store("ost0"), &b.store("ost0"));
+    let said = a.start(&["--processes"]);
+    assert!(said.contains("belongs to cluster"), "{said}");
+    answers_eio(&a.at("f0"));
+    assert_eq!(fs::read(a.at("f1")).unwrap(), [1; 5000]);
+    a.stop();
+    swap(&a.store("ost0"), &b.store("ost0"));
+    swap(&a.store("mdt0"), &b.store("mdt0"));
+    for mode in [&["--processes"][..], &[]] {
+        let (_, said) = a.start_refused(mode);
+        assert!(said.contains("belongs to cluster") && said.contains("put the right store there"), "{said}");
+    }
+    swap(&a.store("mdt0"), &b.store("mdt0"));
+    // Without metadata there is nothing.
+    fs::rename(a.store("mdt0"), a.dir.path().join("mdt")).unwrap();
+    let (code, said) = a.start_refused(&[]);
+    assert!(code == libc::ENOENT && said.contains("the metadata store of 'stria' is not in"), "{code} {said}");
+    fs::rename(a.dir.path().join("mdt"), a.store("mdt0")).unwrap();
+    for up in [&mut a, &mut b] {
+        up.start(&[]);
+        (0..3).for_each(|i| assert_eq!(fs::read(up.at(&format!("f{i}"))).unwrap(), [i as u8; 5000]));
+        up.stop();
+    }
+}
+
+#[test]
+fn a_cluster_has_the_osts_and_the_store_settings_that_it_was_made_with() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "3", "--set", "store.kind=emulated", "--set", "store.profile=nvme"]);
+    up.stop();
+    let (code, said) = up.start_refused(&["--osts", "2"]);
+    assert!(code == libc::EINVAL && said.contains("--osts 2:") && said.contains("has 3 OSTs"), "{code} {said}");
+    let (code, said) = up.start_refused(&["--osts", "5"]);
+    assert!(code == libc::EINVAL && said.contains("--osts 5' adds what is missing"), "{code} {said}");
+    let (code, said) = up.start_refused(&["--set", "store.kind=file"]);
+    assert!(code == libc::EINVAL && said.contains("made with store.kind = emulated"), "{code} {said}");
+    let (code, said) = up.start_refused(&["--without-ost", "3"]);
+    assert!(code == libc::ENOENT && said.contains("has 3 OSTs (0 to 2)"), "{code} {said}");
+    let said = up.start(&["--osts", "3", "--without-ost", "1"]);
+    assert!(said.contains("OST 1 is left out"), "{said}");
+    let kinds = good(&["get_param", "-n", "--at", text(&up.at("")), "obdfilter.*.fstype"]);
+    assert_eq!(kinds, "emulated\nemulated\n", "the first start's setting holds");
+    up.stop();
+    good(&["mkfs", "--dir", &up.cluster(), "--osts", "4"]);
+    up.start(&[]);
+    up.file_on("f", 3, b"three");
+    up.stop();
+    // Somebody else's directory is not written to.
+    let other = up.dir.path().join("other");
+    fs::create_dir(&other).unwrap();
+    std::os::unix::fs::chown(&other, Some(65534), None).unwrap();
+    for verb in ["up", "mkfs"] {
+        let mount = up.at("");
+        let mut line = vec![verb, "--dir", text(&other)];
+        line.extend(["--mount", text(&mount)].iter().filter(|_| verb == "up"));
+        let (code, said) = refused(&line);
+        assert!(code == libc::EPERM && said.contains("belongs to user 65534"), "{code} {said}");
+    }
+    assert_eq!(fs::read_dir(&other).unwrap().count(), 0);
+}
+
+#[test]
+fn a_lost_ost_is_replaced_and_its_objects_are_known_as_lost() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    up.file_on("kept", 0, b"kept");
+    up.file_on("lost", 1, &[7; 100_000]);
+    up.stop();
+    let (code, said) = refused(&["mkfs", "--dir", &up.cluster(), "--replace", "1"]);
+    assert!(code == libc::ENOTEMPTY && said.contains("the store of this OST is there"), "{code} {said}");
+    let old = up.dir.path().join("old");
+    fs::rename(up.store("ost1"), &old).unwrap();
+    let (code, said) = refused(&["mkfs", "--dir", &up.cluster(), "--replace", "2"]);
+    assert!(code == libc::ENOENT && said.contains("has 2 OSTs"), "{code} {said}");
+    let said = good(&["mkfs", "--dir", &up.cluster(), "--replace", "1"]);
+    assert!(said.contains("a new store for OST 1") && said.contains("fsck"), "{said}");
+    let (code, said) = up.fsck();
+    assert!(code == 4 && said.contains("is lost with the store that its OST had before"), "{code} {said}");
+    for mode in [&["--processes"][..], &[]] {
+        up.start(mode);
+        assert_eq!(fs::read(up.at("kept")).unwrap(), b"kept");
+        answers_eio(&up.at("lost"));
+        let name = format!("new{}", mode.len());
+        up.file_on(&name, 1, b"on the new store");
+        assert_eq!(fs::read(up.at(&name)).unwrap(), b"on the new store");
+        up.stop();
+    }
+    up.start(&[]);
+    fs::remove_file(up.at("lost")).unwrap();
+    up.stop();
+    // The old disk comes back: it is not this cluster's any more.
+    let new = up.dir.path().join("new");
+    fs::rename(up.store("ost1"), &new).unwrap();
+    fs::rename(&old, up.store("ost1")).unwrap();
+    let said = up.start(&[]);
+    assert!(said.contains("an old disk?"), "{said}");
+    answers_eio(&up.at("new0"));
+    up.stop();
+    fs::rename(up.store("ost1"), &old).unwrap();
+    fs::rename(&new, up.store("ost1")).unwrap();
+    up.start(&[]);
+    assert_eq!(fs::read(up.at("new1")).unwrap(), b"on the new store");
+    up.stop();
+    let (code, said) = up.fsck();
+    assert!(code == 0, "{said}");
+}
