@@ -181,6 +181,7 @@ impl Connection {
     fn bytes(&self, unique: u64, op: u32, nodeid: u64, pid: u32, parts: &[&[u8]]) -> Vec<u8> {
         let body: usize = parts.iter().map(|p| p.len()).sum();
         let len = (size_of::<InHeader>() + body) as u32;
+        tracing::trace!(unique, "{} of node {nodeid:x}, {body} bytes", opcode_name(op));
         let header = InHeader { len, opcode: op, unique, nodeid, pid, ..InHeader::default() };
         self.requests.set(self.requests.get() + 1);
         let mut bytes = header.as_bytes().to_vec();
@@ -276,6 +277,7 @@ impl Connection {
 
     /// An answer came.
     pub(crate) fn on_reply(&self, header: &OutHeader, body: &[u8]) {
+        tracing::trace!(header.unique, header.error, "answer of {} bytes", body.len());
         let Some(pending) = self.waiting.borrow_mut().remove(&header.unique) else {
             return self.fault(format!("an answer to request {}, which does not wait", header.unique));
         };

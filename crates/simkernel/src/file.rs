@@ -193,7 +193,14 @@ impl Kernel {
             }
             let mut part = vec![0; take as usize];
             match self.load(caller, file, at, &mut part).await {
-                Ok(()) => out.extend_from_slice(&part),
+                Ok(()) => {
+                    // The size that counts is the one behind the read, which may have lowered it.
+                    part.truncate(usize::try_from(inode.size.get().saturating_sub(at)).unwrap_or(usize::MAX));
+                    out.extend_from_slice(&part);
+                    if (part.len() as u64) < take {
+                        break;
+                    }
+                }
                 Err(crate::pages::Fault::Behind) => break,
                 Err(crate::pages::Fault::Io(e)) => return Err(e),
             }

@@ -160,6 +160,7 @@ impl Kernel {
     }
 
     async fn on_notification(self: &Rc<Self>, code: i32, body: &[u8]) -> Result<(), i32> {
+        tracing::trace!(code, "notification {body:?}");
         match code {
             abi::notify::INVAL_INODE => {
                 let arg: NotifyInvalInodeOut = parse(body)?;
