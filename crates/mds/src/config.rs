@@ -23,6 +23,8 @@ pub struct MdsConfig {
     pub default_layout: LayoutSpec,
     /// OST allocation.
     pub alloc: AllocConfig,
+    /// Allocator, by name. Default `auto`.
+    pub alloc_policy: String,
     /// Lock tables.
     pub locks: NamespaceConfig,
     /// Opens of one client. Default 262,144.
@@ -54,6 +56,7 @@ impl Default for MdsConfig {
             commit: CommitConfig::default(),
             default_layout: LayoutSpec::default(),
             alloc: AllocConfig::default(),
+            alloc_policy: layout::POLICY_DEFAULT.into(),
             locks: NamespaceConfig::default(),
             opens_max: 0,
             away: Vec::new(),

@@ -53,6 +53,8 @@ pub enum StartError {
         /// Which.
         key: String,
     },
+    /// A setting has a value that does not exist.
+    Setting(String),
 }
 
 impl fmt::Display for StartError {
@@ -79,6 +81,7 @@ impl fmt::Display for StartError {
                 found.1, wanted.1
             ),
             StartError::Store(e) => write!(f, "{e}"),
+            StartError::Setting(e) => f.write_str(e),
             StartError::Damaged { key } => write!(f, "metadata store: record {key} is damaged: run 'stria fsck'"),
         }
     }
@@ -165,6 +168,7 @@ impl Mds {
             None => ClusterMap::default(),
         };
         let mut pools = Pools::new(config.alloc.clone(), rt.rng("mds allocator"));
+        pools.allocator().set_policy(&config.alloc_policy).map_err(|e| StartError::Setting(e.to_string()))?;
         for (key, value) in all(&*snapshot, keys::PRECREATE).await? {
             let (ost, p) =
                 decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;

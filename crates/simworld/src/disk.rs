@@ -92,6 +92,8 @@ pub(crate) struct Disk {
     pub stop_at_sync: Option<u64>,
     pub off: bool,
     pub fault: DiskFault,
+    /// Reads of data files that bring a flipped bit from now on.
+    pub rot: u32,
     /// How many times slower than usual.
     pub slow: u64,
     /// Nanoseconds that blocking operations took since they were last asked for.
@@ -122,6 +124,7 @@ impl DiskRef {
             stop_at_sync: None,
             off: false,
             fault: DiskFault::default(),
+            rot: 0,
             slow: 1,
             accrued_ns: 0,
             hash: StateHash::default(),
@@ -170,6 +173,14 @@ impl Disk {
             return Err(io_error());
         }
         Ok(())
+    }
+    /// Flips a bit of what was read, where that was asked for.
+    pub fn decay(&mut self, bytes: &mut [u8]) {
+        if self.rot > 0 && !bytes.is_empty() {
+            self.rot -= 1;
+            let bit = self.rng.below(bytes.len() as u64 * 8);
+            bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
+        }
     }
     pub fn image(&mut self, process: u64, path: &Path) -> io::Result<&mut Image> {
         self.usable(process)?;
@@ -288,6 +299,7 @@ impl Disk {
         self.stop_at = None;
         self.stop_at_sync = None;
         self.fault = DiskFault::default();
+        self.rot = 0;
     }
     /// The files as they are, for another world.
     pub fn take_over(&mut self, from: &Disk) {

@@ -143,6 +143,10 @@ impl Core {
         let seq = self.id();
         self.timers.borrow_mut().push(Reverse(Timer { at, seq, due }));
     }
+    /// Tasks that were held back may run.
+    pub fn release(&self, tasks: Vec<u64>) {
+        self.ready.lock().extend(tasks);
+    }
     pub fn spawn(&self, process: u64, future: LocalFuture<()>) {
         let id = self.id();
         let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
@@ -176,6 +180,10 @@ impl Core {
     fn poll_task(&self, id: u64) {
         let task = self.tasks.borrow_mut().remove(&id);
         let Some(mut task) = task else { return };
+        if self.hosts.borrow().iter().any(|h| h.runs(task.process) && h.holds_back(id)) {
+            self.tasks.borrow_mut().insert(id, task);
+            return;
+        }
         task.waker.queued.store(false, Relaxed);
         let waker = Waker::from(task.waker.clone());
         let pending = task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
@@ -352,15 +360,26 @@ impl Sim {
     /// Messages between two hosts stay away, in both directions, until [`Sim::heal`].
     pub fn cut(&self, a: &Host, b: &Host) {
         self.0.net.cut(a.state.index, b.state.index, true);
+        self.0.net.cut(b.state.index, a.state.index, true);
+    }
+    /// Messages of one host to another stay away until [`Sim::heal`]; those in the other direction come.
+    pub fn cut_one_way(&self, from: &Host, to: &Host) {
+        self.0.net.cut(from.state.index, to.state.index, true);
     }
     /// Messages between two hosts come again: what waited comes within as long as the cut lasted, as TCP tries again.
     pub fn heal(&self, a: &Host, b: &Host) {
         self.0.net.cut(a.state.index, b.state.index, false);
+        self.0.net.cut(b.state.index, a.state.index, false);
         self.0.net.wake_stalled(&self.0);
     }
     /// Resets the connections between two hosts; gives their number.
     pub fn reset(&self, a: &Host, b: &Host) -> usize {
         self.0.net.reset(a.state.index, b.state.index)
+    }
+    /// What happened to messages by chance so far.
+    #[must_use]
+    pub fn net_counts(&self) -> crate::NetCounts {
+        self.0.net.counts.get()
     }
     /// The next bulk sent anywhere arrives with a flipped bit.
     pub fn corrupt_next_bulk(&self) {

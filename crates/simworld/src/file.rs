@@ -66,8 +66,13 @@ impl DiskFile for DataFile {
             let mut bytes = vec![0; into.len()];
             let read = {
                 let mut disk = disk.lock();
-                disk.begin(process, Access::Read)
-                    .and_then(|()| disk.image(process, &path).map(|i| i.read(offset, &mut bytes)))
+                let read = disk
+                    .begin(process, Access::Read)
+                    .and_then(|()| disk.image(process, &path).map(|i| i.read(offset, &mut bytes)));
+                if let Ok(n) = &read {
+                    disk.decay(&mut bytes[..*n]);
+                }
+                read
             };
             if let Ok(n) = read {
                 into.copy_in(0, &bytes[..n]);

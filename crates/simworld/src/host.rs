@@ -34,6 +34,11 @@ pub(crate) struct HostState {
     pub up: Cell<bool>,
     process: RefCell<Option<Rc<Process>>>,
     skew_ns: i64,
+    /// Millionths by which its clocks run faster.
+    drift_ppm: i64,
+    /// Its process is stopped, as by SIGSTOP; tasks that could run meanwhile.
+    stopped: Cell<bool>,
+    held: RefCell<Vec<u64>>,
     last_wall: Cell<i64>,
     /// When each direction of its NIC is free.
     pub nic_out: Cell<u64>,
@@ -51,10 +56,32 @@ impl HostState {
         assert!(self.process.borrow().is_none(), "{} runs already", self.name);
         let process = Rc::new(Process { id: core.id(), host: self.clone(), alive: Cell::new(true) });
         self.disk.lock().boot(process.id);
+        self.stopped.set(false);
+        self.held.borrow_mut().clear();
         self.up.set(true);
         *self.process.borrow_mut() = Some(process.clone());
         core.net.wake_stalled(core);
         process
+    }
+    /// Whether a task of its process has to wait, because the process is stopped.
+    pub fn holds_back(&self, task: u64) -> bool {
+        if self.stopped.get() {
+            self.held.borrow_mut().push(task);
+        }
+        self.stopped.get()
+    }
+    /// What its clock shows at a time of the world.
+    fn clock_at(&self, world: Instant) -> Instant {
+        let drift = i128::from(world.0) * i128::from(self.drift_ppm) / 1_000_000;
+        Instant(u64::try_from(i128::from(world.0) + drift).unwrap_or(u64::MAX))
+    }
+    /// The time of the world at which its clock shows `clock`, or a little later.
+    fn world_at(&self, clock: Instant) -> Instant {
+        if self.drift_ppm == 0 {
+            return clock;
+        }
+        let time = i128::from(clock.0) * 1_000_000 / i128::from(1_000_000 + self.drift_ppm) + 2;
+        Instant(u64::try_from(time).unwrap_or(u64::MAX))
     }
     /// The process ends; its operating system closes its connections.
     pub fn end(&self, core: &Core) {
@@ -88,6 +115,8 @@ impl Host {
         let (c, seed) = (&core.config, core.config.seed);
         let skew_max = c.clock_skew_max.as_nanos() as u64;
         let skew = Rng::named(seed, &format!("clock {name}")).below(2 * skew_max + 1) as i64 - skew_max as i64;
+        let drift_max = c.clock_drift_ppm_max;
+        let drift = Rng::named(seed, &format!("drift {name}")).below(2 * drift_max + 1) as i64 - drift_max as i64;
         let disk = DiskRef::new(seed, name, c.disk_capacity_bytes, core.clock.clone(), core.tripped.clone());
         let state = Rc::new(HostState {
             index: hosts.len(),
@@ -96,6 +125,9 @@ impl Host {
             up: Cell::new(false),
             process: RefCell::new(None),
             skew_ns: skew,
+            drift_ppm: drift,
+            stopped: Cell::new(false),
+            held: RefCell::default(),
             last_wall: Cell::new(0),
             nic_out: Cell::new(0),
             nic_in: Cell::new(0),
@@ -131,6 +163,20 @@ impl Host {
     pub fn kill(&self) {
         self.state.end(&self.core);
     }
+    /// Stops the process as SIGSTOP does: its connections stay, and nobody is told.
+    pub fn stop_process(&self) {
+        self.state.stopped.set(self.runs());
+    }
+    /// Whether its process is stopped.
+    #[must_use]
+    pub fn is_stopped(&self) -> bool {
+        self.state.stopped.get()
+    }
+    /// Lets a stopped process go on.
+    pub fn continue_process(&self) {
+        self.state.stopped.set(false);
+        self.core.release(std::mem::take(&mut *self.state.held.borrow_mut()));
+    }
     /// The power goes: of what was not synced each sector is there or not, and nobody is told.
     pub fn lose_power(&self) {
         self.state.lose_power(&self.core);
@@ -156,6 +202,10 @@ impl Host {
     #[must_use]
     pub fn disk_is_off(&self) -> bool {
         self.state.disk.lock().off
+    }
+    /// The next so many reads of data files bring a flipped bit each, until the next boot at the latest.
+    pub fn set_bit_rot(&self, reads: u32) {
+        self.state.disk.lock().rot = reads;
     }
     /// Operations of the disk fail, until the next boot at the latest.
     pub fn set_disk_fault(&self, fault: DiskFault) {
@@ -266,16 +316,16 @@ impl ProcessWorld {
 
 impl World for ProcessWorld {
     fn now(&self) -> Instant {
-        self.core.now()
+        self.process.host.clock_at(self.core.now())
     }
     fn wall(&self) -> WallTime {
         let host = &self.process.host;
-        let now = (EPOCH_NS + self.core.now().0 as i64 + host.skew_ns).max(host.last_wall.get() + 1);
+        let now = (EPOCH_NS + self.now().0 as i64 + host.skew_ns).max(host.last_wall.get() + 1);
         host.last_wall.set(now);
         WallTime(now)
     }
     fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
-        sleep_until(self.core.clone(), at)
+        sleep_until(self.core.clone(), self.process.host.world_at(at))
     }
     fn spawn(&self, task: LocalFuture<()>) {
         if self.process.alive.get() {

@@ -19,6 +19,7 @@ pub use disk::DiskFault;
 pub use exec::{Sim, time_here};
 pub use hash::StateHash;
 pub use host::Host;
+pub use net::NetCounts;
 pub use testworld::TestWorld;
 
 use types::Duration;
@@ -41,6 +42,10 @@ pub struct SimConfig {
     pub loss: f64,
     /// Probability that a bit of a message's bulk arrives flipped. Default 0.
     pub corrupt: f64,
+    /// Probability that a message arrives twice, the second time a little later. Default 0.
+    pub duplicate: f64,
+    /// Probability that a message is overtaken by the next one of its connection. Default 0.
+    pub reorder: f64,
     /// Probability that the next task to run is any of those that can, instead of the one that waited longest.
     /// Default 0.
     pub shuffle: f64,
@@ -56,6 +61,8 @@ pub struct SimConfig {
     pub disk_capacity_bytes: u64,
     /// Hosts' clocks differ by up to this much. Default 0.
     pub clock_skew_max: Duration,
+    /// Hosts' clocks run faster or slower by up to so many millionths. Default 0.
+    pub clock_drift_ppm_max: u64,
 }
 
 impl SimConfig {
@@ -70,6 +77,8 @@ impl SimConfig {
             switch_bytes_per_s: 0,
             loss: 0.0,
             corrupt: 0.0,
+            duplicate: 0.0,
+            reorder: 0.0,
             shuffle: 0.0,
             disk_min: Duration::from_micros(1),
             disk_max: Duration::from_micros(51),
@@ -77,6 +86,7 @@ impl SimConfig {
             disk_bytes_per_s: 2_000_000_000,
             disk_capacity_bytes: 1 << 40,
             clock_skew_max: Duration::ZERO,
+            clock_drift_ppm_max: 0,
         }
     }
 }

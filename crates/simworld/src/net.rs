@@ -1,7 +1,7 @@
 //! The network: connections between processes, what delays their messages, what ends them.
 //!
 //! A connection is two lanes. A lane delivers in order whatever is lost on the way: what is lost comes late, and what
-//! follows waits behind it, as over TCP. Over a cut, or to a host without power, nothing comes and nobody is told.
+//! follows waits behind it, as over TCP; only where duplicates and overtaking are asked for is it less than TCP. Over a cut, or to a host without power, nothing comes and nobody is told.
 //! A host that runs answers for dead processes: a message to one ends the connection at its sender.
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -12,7 +12,7 @@ use cache::frames::Bulk;
 use rt::sync::Queue;
 use rt::{Connection, Listener, LocalFuture, Nid};
 use types::{Duration, Instant};
-use wire::{Header, crc32c, crc32c_append};
+use wire::{Header, Op, crc32c, crc32c_append};
 
 use crate::exec::Core;
 use crate::host::{Process, index_of, sleep_until};
@@ -29,6 +29,29 @@ pub(crate) struct Message {
     pub header: Header,
     pub body: Vec<u8>,
     pub bulk: Bulk,
+}
+
+/// Messages to which something happened by chance.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct NetCounts {
+    /// Sent again after a pause.
+    pub lost: u64,
+    /// Delivered twice.
+    pub duplicated: u64,
+    /// Delivered behind the one that was sent next.
+    pub reordered: u64,
+    /// Delivered with a flipped bit.
+    pub corrupted: u64,
+}
+
+impl Message {
+    /// Behind the handshake, which strangers take part in and which relies on the order of a connection.
+    fn in_session(&self) -> bool {
+        !matches!(self.header.op, Op::Connect | Op::Auth)
+    }
+    fn copy(&self) -> Message {
+        Message { header: self.header, body: self.body.clone(), bulk: self.bulk.clone() }
+    }
 }
 
 enum Parcel {
@@ -86,10 +109,21 @@ impl Lane {
     }
     fn post(self: &Rc<Self>, mut parcel: Parcel, bytes: u64) {
         let Some(core) = self.core.upgrade() else { return };
-        if let Parcel::Message(m) = &mut parcel {
-            corrupt(&core, m);
+        let twice = match &mut parcel {
+            Parcel::Message(m) => {
+                corrupt(&core, m);
+                (m.in_session() && core.chance(core.config.duplicate)).then(|| m.copy())
+            }
+            Parcel::End => None,
+        };
+        self.ship(&core, parcel, bytes);
+        if let Some(copy) = twice {
+            core.net.count(|c| c.duplicated += 1);
+            self.ship(&core, Parcel::Message(copy), bytes);
         }
-        let at = self.arrival(&core, bytes);
+    }
+    fn ship(self: &Rc<Self>, core: &Core, parcel: Parcel, bytes: u64) {
+        let at = self.arrival(core, bytes);
         self.flight.borrow_mut().push_back(parcel);
         let me = self.clone();
         core.at(Instant(at), move || me.arrive());
@@ -110,6 +144,7 @@ impl Lane {
         let mut at = out + core.between(c.latency_min.as_nanos() as u64, c.latency_max.as_nanos() as u64);
         let mut pause = RETRANSMIT_NS;
         while core.chance(c.loss) {
+            core.net.count(|c| c.lost += 1);
             at += pause;
             pause = (pause * 2).min(RETRANSMIT_NS_MAX);
         }
@@ -133,7 +168,7 @@ impl Lane {
             self.owed.set(self.owed.get() + 1);
             return;
         }
-        let parcel = self.flight.borrow_mut().pop_front();
+        let parcel = self.next_parcel(&core);
         match parcel {
             Some(Parcel::Message(m)) if self.to.alive.get() => {
                 note(&core, self.id, &m);
@@ -148,6 +183,17 @@ impl Lane {
             }
             None => {}
         }
+    }
+    /// What arrives now: what was sent first, or by chance what was sent next.
+    fn next_parcel(&self, core: &Core) -> Option<Parcel> {
+        let mut flight = self.flight.borrow_mut();
+        let may_swap = matches!((flight.front(), flight.get(1)), (Some(Parcel::Message(a)), Some(Parcel::Message(b)))
+            if a.in_session() && b.in_session());
+        if may_swap && core.chance(core.config.reorder) {
+            flight.swap(0, 1);
+            core.net.count(|c| c.reordered += 1);
+        }
+        flight.pop_front()
     }
     /// Nobody is there: the sender is told.
     fn refuse(self: &Rc<Self>, core: &Core) {
@@ -199,6 +245,7 @@ fn corrupt(core: &Core, m: &mut Message) {
     if let Some(mut copy) = Bulk::alloc(core.pool, bytes.len()) {
         copy.copy_in(0, &bytes);
         m.bulk = copy;
+        core.net.count(|c| c.corrupted += 1);
     }
 }
 
@@ -222,21 +269,27 @@ pub(crate) struct Net {
     lanes: RefCell<Vec<Rc<Lane>>>,
     cuts: RefCell<BTreeSet<(usize, usize)>>,
     pub corrupt_next: Cell<bool>,
+    pub counts: Cell<NetCounts>,
     /// When everything that went through the switch so far is through.
     switch_free: Cell<u64>,
 }
 
 impl Net {
-    pub fn cut(&self, a: usize, b: usize, cut: bool) {
-        let pair = (a.min(b), a.max(b));
+    /// Messages from one host to another stay away, or come again.
+    pub fn cut(&self, from: usize, to: usize, cut: bool) {
         if cut {
-            self.cuts.borrow_mut().insert(pair);
+            self.cuts.borrow_mut().insert((from, to));
         } else {
-            self.cuts.borrow_mut().remove(&pair);
+            self.cuts.borrow_mut().remove(&(from, to));
         }
     }
-    fn is_cut(&self, a: usize, b: usize) -> bool {
-        self.cuts.borrow().contains(&(a.min(b), a.max(b)))
+    fn is_cut(&self, from: usize, to: usize) -> bool {
+        self.cuts.borrow().contains(&(from, to))
+    }
+    fn count(&self, f: impl FnOnce(&mut NetCounts)) {
+        let mut counts = self.counts.get();
+        f(&mut counts);
+        self.counts.set(counts);
     }
     fn all(&self) -> Vec<Rc<Lane>> {
         let gone = |l: &Rc<Lane>| l.broken.get() || !l.from.alive.get() && l.flight.borrow().is_empty();
@@ -291,8 +344,12 @@ impl Net {
 pub(crate) fn connect(core: Rc<Core>, from: Rc<Process>, nid: Nid) -> LocalFuture<io::Result<Connection>> {
     Box::pin(async move {
         let host = index_of(&nid).and_then(|i| core.hosts.borrow().get(i).cloned());
-        let unreachable =
-            |core: &Core| host.as_ref().is_some_and(|h| !h.up.get() || core.net.is_cut(from.host.index, h.index));
+        let unreachable = |core: &Core| {
+            host.as_ref().is_some_and(|h| {
+                let (a, b) = (from.host.index, h.index);
+                !h.up.get() || core.net.is_cut(a, b) || core.net.is_cut(b, a)
+            })
+        };
         let there_and_back = Duration::from_nanos(2 * core.config.latency_max.as_nanos() as u64);
         let lost = core.chance(core.config.loss);
         let pause = if lost { Duration::from_secs(1) } else { there_and_back };

@@ -5,6 +5,7 @@ mod draw;
 mod list;
 mod run;
 mod show;
+mod torture;
 
 pub(crate) use show::{condition, expected, number};
 
@@ -33,6 +34,8 @@ pub enum Verb {
     Plot(PlotArgs),
     /// Run all scenarios and write one HTML page: claim, expected, measured, plot, verdict
     Report(ReportArgs),
+    /// Run whole clusters under faults, everything drawn from the seed, and say which seeds break a promise
+    Torture(TortureArgs),
     /// List scenarios, or the parameters that --set takes
     List(ListArgs),
 }
@@ -116,6 +119,41 @@ pub struct ReportArgs {
     pub strict: bool,
 }
 
+/// Arguments of `torture`.
+#[derive(Args, Debug)]
+pub struct TortureArgs {
+    /// Seeds to run
+    #[arg(long, default_value_t = 100)]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    pub from: u64,
+    /// Begin no seed after so many minutes
+    #[arg(long)]
+    pub minutes: Option<f64>,
+    /// Make failing seeds smaller: leave out faults, programs and settings while they still fail
+    #[arg(long)]
+    pub shrink: bool,
+    /// Leave these classes of faults, programs or settings out
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub without: Vec<String>,
+    /// Virtual seconds with faults, instead of those that the seed says
+    #[arg(long)]
+    pub seconds: Option<f64>,
+    /// Threads; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
+    /// Plant a bug (or `all`, one after the other) and say how many seeds it takes to find it
+    #[arg(long, value_name = "NAME,..")]
+    pub planted: Option<String>,
+    /// List the bugs that can be planted
+    #[arg(long)]
+    pub list_planted: bool,
+    /// Print where panics happen
+    #[arg(long)]
+    pub verbose_panics: bool,
+}
+
 /// Arguments of `list`.
 #[derive(Args, Debug)]
 pub struct ListArgs {
@@ -140,6 +178,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Sweep(a) => run::sweep(&a),
         Verb::Plot(a) => draw::plot(&a),
         Verb::Report(a) => draw::report(&a),
+        Verb::Torture(a) => torture::torture(&a),
         Verb::List(a) => list::list(&a),
     };
     match done {

@@ -32,7 +32,7 @@ pub async fn check_stores(context: &Rc<Context>) {
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
     for (i, oss) in cluster.osses.iter().enumerate() {
         let rt = oss.host.boot();
-        match open_ost(&rt, types::MIB).await {
+        match open_ost(&rt, types::MIB, cluster.config.commit_interval).await {
             Ok(store) => check_ost(context, i, &store, &owned, &mut missing).await,
             Err(e) => context.complain(format!("the store of OST {i}: {e}")),
         }
@@ -41,6 +41,26 @@ pub async fn check_stores(context: &Rc<Context>) {
         context.complain(format!("object {object} of file {} is on no OST", report.objects[&object]));
     }
     cluster.end();
+}
+
+/// Clients that have written everything out have no dirty bytes left on their books, and believe in no more grant than
+/// their servers promised them.
+pub async fn check_books(context: &Rc<Context>) {
+    let cluster = &context.cluster;
+    for c in 0..cluster.clients.len() {
+        let synced = context.on(c, "sync before the books are looked at", async move |c| c.sync_all().await).await;
+        if let Some(Err(e)) = synced {
+            context.complain(format!("client{c}: sync: {e}"));
+        }
+        let Some(client) = cluster.client(c) else { continue };
+        for osc in client.oscs() {
+            let ((dirty, grant), i) = (osc.dirty_and_grant(), usize::from(osc.index().0));
+            let promised = cluster.ost_granted(i, client.id());
+            let told = format!("client{c} at OST {i}: {dirty} bytes dirty, {grant} of {promised} granted");
+            let outcome = if dirty == 0 && grant <= promised { Ok(()) } else { Err(told) };
+            context.expect("books", outcome);
+        }
+    }
 }
 
 async fn check_ost(

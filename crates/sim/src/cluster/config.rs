@@ -26,9 +26,36 @@ pub struct ClusterConfig {
     pub stripe_bytes: u64,
     /// Stripes of new files.
     pub stripe_count: u16,
+    /// Allocator of the metadata server.
+    pub alloc_policy: String,
+    /// Requests that an OST's scheduler head holds at most; `None`: as many as it holds by itself.
+    pub queue_max: Option<u32>,
+    /// Requests that an OST hands to its store at a time.
+    pub dispatch_window: u32,
+    /// Grant that a client gets when it connects.
+    pub ost_grant_bytes: u64,
+    /// Bulk RPCs of a client in flight per OST.
+    pub rpcs_in_flight_max: usize,
+    /// Pages in one bulk RPC.
+    pub rpc_pages_max: usize,
+    /// Dirty pages older than this are written.
+    pub dirty_age_max: Duration,
+    /// Longest time between a change and its commit, on all servers.
+    pub commit_interval: Duration,
     /// How long a restarted server waits for its clients.
     pub recovery_window: Duration,
 }
+
+impl ClusterConfig {
+    /// Whether its OSTs fill up.
+    #[must_use]
+    pub fn is_small(&self) -> bool {
+        self.ost_bytes < SMALL_BYTES
+    }
+}
+
+/// OSTs below this size fill up.
+const SMALL_BYTES: u64 = 256 << 20;
 
 impl Default for ClusterConfig {
     fn default() -> ClusterConfig {
@@ -44,6 +71,14 @@ impl Default for ClusterConfig {
             readahead_policy: readahead::POLICY_DEFAULT.into(),
             stripe_bytes: 64 << 10,
             stripe_count: 2,
+            alloc_policy: layout::POLICY_DEFAULT.into(),
+            queue_max: None,
+            dispatch_window: 16,
+            ost_grant_bytes: 8 * MIB,
+            rpcs_in_flight_max: 8,
+            rpc_pages_max: 1024,
+            dirty_age_max: Duration::from_secs(5),
+            commit_interval: Duration::from_millis(100),
             recovery_window: Duration::from_secs(30),
         }
     }

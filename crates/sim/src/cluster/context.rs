@@ -6,18 +6,23 @@ use std::rc::Rc;
 use client::Client;
 use types::{Duration, Instant, Rng};
 
+use super::class::FaultClass;
 use super::model::Author;
 use super::nodes::{Cluster, NodeId};
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
 const HANG: Duration = Duration::from_secs(1800);
 /// An evicted client knows of it so long after its new session was opened.
-const LEARNS_WITHIN: Duration = Duration::from_secs(1);
+const LEARNS_WITHIN: Duration = Duration::from_secs(2);
+/// A client's last changes are on the metadata server's stable storage after this long.
+const COMMITTED_WITHIN: Duration = Duration::from_secs(3);
+/// How an error says that there is no space.
+const NO_SPACE: &str = "no space left on device";
 /// Complaints kept.
 const COMPLAINTS_MAX: usize = 20;
 
 /// Counters of a run.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Counts {
     /// Operations carried out.
     pub operations: u64,
@@ -29,8 +34,27 @@ pub struct Counts {
     pub faults: u64,
     /// Processes killed and hosts without power.
     pub kills: u64,
+    /// Faults by class.
+    pub by_class: [u64; FaultClass::COUNT],
+    /// Operations that answered that there is no space.
+    pub full: u64,
     /// Longest operation in virtual nanoseconds.
     pub longest_ns: u64,
+}
+
+impl Default for Counts {
+    fn default() -> Counts {
+        Counts {
+            operations: 0,
+            lost: 0,
+            checks: 0,
+            faults: 0,
+            kills: 0,
+            by_class: [0; FaultClass::COUNT],
+            full: 0,
+            longest_ns: 0,
+        }
+    }
 }
 
 /// One run.
@@ -50,6 +74,13 @@ pub struct Context {
     /// Beginnings and ends of disk failures so far.
     pub disk_failures: Cell<u64>,
     stamps: Cell<u64>,
+    /// When a client died last, and the metadata server.
+    client_death: Cell<Option<Instant>>,
+    mds_death: Cell<Option<Instant>>,
+    /// Times at which a client and the metadata server died so close together that both may have lost a change.
+    double_deaths: Cell<u64>,
+    /// The metadata server's latest start, clients that it gave up since, and whether it has served since.
+    recovery: Cell<(u64, u64, bool)>,
     /// Clients that a server does not know, or did not until lately.
     strangers: RefCell<BTreeMap<usize, Instant>>,
     seed: u64,
@@ -68,6 +99,10 @@ impl Context {
             disks_failing: Cell::new(0),
             disk_failures: Cell::new(0),
             stamps: Cell::new(0),
+            client_death: Cell::new(None),
+            mds_death: Cell::new(None),
+            double_deaths: Cell::new(0),
+            recovery: Cell::new((0, 0, false)),
             strangers: RefCell::default(),
             seed,
         })
@@ -81,6 +116,57 @@ impl Context {
     pub fn stamp(&self) -> u64 {
         self.stamps.set(self.stamps.get() + 1);
         self.stamps.get()
+    }
+    /// A server's disk fails from now on.
+    pub fn disk_fails(&self) {
+        self.disk_failures.set(self.disk_failures.get() + 1);
+        self.disks_failing.set(self.disks_failing.get() + 1);
+    }
+    /// It works again.
+    pub fn disk_works(&self) {
+        self.disk_failures.set(self.disk_failures.get() + 1);
+        self.disks_failing.set(self.disks_failing.get() - 1);
+    }
+    /// A client dies now.
+    pub fn client_died(&self) {
+        self.client_death.set(Some(self.cluster.sim.now()));
+        self.note_double_death();
+    }
+    /// The metadata server dies now.
+    pub fn mds_died(&self) {
+        self.mds_death.set(Some(self.cluster.sim.now()));
+        self.note_double_death();
+    }
+    fn note_double_death(&self) {
+        let (Some(a), Some(b)) = (self.client_death.get(), self.mds_death.get()) else { return };
+        let recovers = !self.cluster.is_in_service(NodeId::Mds);
+        let committed = COMMITTED_WITHIN + self.cluster.config.commit_interval;
+        if recovers || a.max(b).since(a.min(b)) < committed {
+            self.double_deaths.set(self.double_deaths.get() + 1);
+        }
+    }
+    /// How many times a client and the metadata server died so close together that answered and not synced changes of
+    /// names may be gone. A client that the restarted server gave up is as good as dead.
+    #[must_use]
+    pub fn double_deaths(&self) -> u64 {
+        let (start, given_up) = (self.cluster.mds.starts.get(), self.cluster.evictions_by_mds());
+        let (known, mut counted, mut served) = self.recovery.get();
+        if known != start {
+            (counted, served) = (0, false);
+        }
+        if !served && given_up > counted {
+            self.double_deaths.set(self.double_deaths.get() + given_up - counted);
+            counted = given_up;
+        }
+        served |= self.cluster.is_in_service(NodeId::Mds);
+        self.recovery.set((start, counted, served));
+        self.double_deaths.get()
+    }
+    /// Whether an error says no more than that an OST has no space left, where OSTs are small.
+    pub fn is_full(&self, error: &str) -> bool {
+        let full = self.cluster.config.is_small() && error.ends_with(NO_SPACE);
+        self.count(|c| c.full += u64::from(full));
+        full
     }
     /// Changes the counters.
     pub fn count(&self, f: impl FnOnce(&mut Counts)) {
@@ -121,7 +207,7 @@ impl Context {
         self.cluster.client(client)?;
         let now = self.cluster.sim.now();
         let mut strangers = self.strangers.borrow_mut();
-        if self.cluster.is_stranger(client) {
+        if self.cluster.is_stranger(client) || self.cluster.believes_in_a_lost_session(client) {
             strangers.insert(client, now + LEARNS_WITHIN);
         }
         if strangers.get(&client).is_some_and(|until| now < *until) {
@@ -194,6 +280,16 @@ impl Context {
                     return;
                 }
             }
+        }
+    }
+    /// Waits until no server knows any client that died.
+    pub async fn wait_dead_forgotten(&self) {
+        for client in 0..self.cluster.clients.len() {
+            let nobody = Author { client, start: 0, evictions: 0, disk_failures: 0 };
+            self.wait_forgotten(nobody).await;
+        }
+        while !self.cluster.is_in_service(NodeId::Mds) {
+            self.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
     }
     fn dead_identities(&self, client: usize) -> Vec<types::ClientId> {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use simworld::DiskFault;
 use types::{Duration, Rng};
 
+use super::class::FaultClass;
 use super::context::Context;
 use super::nodes::NodeId;
 
@@ -28,6 +29,14 @@ pub struct FaultConfig {
     pub slow_disk: f64,
     /// Share that makes operations of a server's disk fail; the server is restarted then.
     pub disk_error: f64,
+    /// Share that stops a process for a while, as SIGSTOP does.
+    pub pause: f64,
+    /// Share that makes reads of an OST's disk bring flipped bits.
+    pub bit_rot: f64,
+    /// Probability that a cut is one in one direction only.
+    pub one_way: f64,
+    /// A client may die at the same time as the metadata server, or while that one recovers.
+    pub together: bool,
     /// Probability that a kill takes the host's power, so that what was not synced is lost or torn.
     pub power: f64,
     /// Longest time until a killed node is started again.
@@ -47,6 +56,10 @@ impl Default for FaultConfig {
             cut: 2.0,
             slow_disk: 1.0,
             disk_error: 0.0,
+            pause: 0.0,
+            bit_rot: 0.0,
+            one_way: 0.0,
+            together: false,
             power: 0.5,
             down_max_s: 10.0,
             cut_max_s: 8.0,
@@ -57,6 +70,9 @@ impl Default for FaultConfig {
 /// A client's last operations are on stable storage after this long; until then its death and the metadata server's
 /// together may lose them.
 const COMMITTED_AFTER: Duration = Duration::from_secs(3);
+
+/// Cuts above this many seconds may cost an eviction.
+const CUT_SHORT_S: f64 = 8.0;
 
 /// Draws faults until the run is calm, and waits for all of them to be over.
 pub struct Faults {
@@ -110,7 +126,8 @@ impl Faults {
 
     async fn one(&self, mut rng: Rng) {
         let c = &self.config;
-        let shares = [c.kill_mds, c.kill_oss, c.kill_client, c.reset, c.cut, c.slow_disk, c.disk_error];
+        let shares =
+            [c.kill_mds, c.kill_oss, c.kill_client, c.reset, c.cut, c.slow_disk, c.disk_error, c.pause, c.bit_rot];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
             at -= s;
@@ -127,12 +144,17 @@ impl Faults {
             Some(4) => self.cut(&mut rng).await,
             Some(5) => self.slow_disk(&mut rng).await,
             Some(6) => self.disk_error(&mut rng).await,
+            Some(7) => self.pause(&mut rng).await,
+            Some(8) => self.bit_rot(&mut rng).await,
             _ => {}
         }
     }
 
     fn any_oss(&self, rng: &mut Rng) -> NodeId {
         NodeId::Oss(rng.below(self.context.cluster.osses.len() as u64) as usize)
+    }
+    fn any_client(&self, rng: &mut Rng) -> NodeId {
+        NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize)
     }
     fn any_server(&self, rng: &mut Rng) -> NodeId {
         if rng.chance(0.4) { NodeId::Mds } else { self.any_oss(rng) }
@@ -144,9 +166,23 @@ impl Faults {
         }
         (NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize), server)
     }
-    fn note(&self, what: &str) {
+    fn note(&self, class: FaultClass, what: &str) {
         tracing::info!("fault: {what}");
-        self.context.count(|c| c.faults += 1);
+        self.context.count(|c| {
+            c.faults += 1;
+            c.by_class[class.index()] += 1;
+        });
+    }
+    fn note_kill(&self, id: NodeId, power: bool, together: bool) {
+        let class = if matches!(id, NodeId::Client(_)) { FaultClass::KillClient } else { FaultClass::KillServer };
+        self.context.count(|c| {
+            c.by_class[class.index()] += u64::from(power);
+            c.by_class[FaultClass::Together.index()] += u64::from(together);
+        });
+        self.note(
+            if power { FaultClass::Power } else { class },
+            &format!("{id} {}", if power { "loses its power" } else { "is killed" }),
+        );
     }
     /// Takes a node for a fault; false when another fault has it or it does not run.
     fn take(&self, id: NodeId) -> bool {
@@ -157,6 +193,9 @@ impl Faults {
     }
     /// The death of the metadata server and of a client must not fall together.
     fn client_died_lately(&self) -> bool {
+        if self.config.together {
+            return false;
+        }
         let died = self.client_died.get();
         died > 0 && self.context.cluster.sim.now().0 - died < COMMITTED_AFTER.as_nanos() as u64
     }
@@ -169,7 +208,8 @@ impl Faults {
         let power = rng.chance(self.config.power);
         if power && rng.chance(0.6) {
             let nth = 1 + rng.below(4);
-            self.note(&format!("{id} loses its power before its {nth}th sync"));
+            tracing::info!("the {nth}th sync comes too late");
+            self.note_kill(id, power, false);
             cluster.node(id).host.lose_power_at_sync(nth);
             for _ in 0..60 {
                 if !cluster.node(id).host.runs() {
@@ -178,7 +218,10 @@ impl Faults {
                 self.sleep(0.05).await;
             }
         } else {
-            self.note(&format!("{id} {}", if power { "loses its power" } else { "is killed" }));
+            self.note_kill(id, power, false);
+        }
+        if id == NodeId::Mds {
+            self.context.mds_died();
         }
         self.restart(id, power, rng).await;
         self.give_back(id);
@@ -199,14 +242,16 @@ impl Faults {
     }
 
     async fn kill_client(&self, rng: &mut Rng) {
-        let id = NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize);
+        let id = self.any_client(rng);
         // What the metadata server lost and this client has not told again yet would be lost with both of them.
-        let mds_needs_it = !self.context.cluster.is_in_service(NodeId::Mds);
-        if mds_needs_it || self.busy.borrow().contains(&NodeId::Mds) || !self.take(id) {
+        let mds_needs_it =
+            !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
+        if mds_needs_it && !self.config.together || !self.take(id) {
             return;
         }
         let power = rng.chance(self.config.power);
-        self.note(&format!("{id} {}", if power { "loses its power" } else { "is killed" }));
+        self.note_kill(id, power, mds_needs_it);
+        self.context.client_died();
         self.client_died.set(self.context.cluster.sim.now().0);
         self.restart(id, power, rng).await;
         self.give_back(id);
@@ -216,7 +261,7 @@ impl Faults {
         let (a, b) = self.any_pair(rng);
         let cluster = &self.context.cluster;
         let n = cluster.sim.reset(&cluster.node(a).host, &cluster.node(b).host);
-        self.note(&format!("{n} connections between {a} and {b} are reset"));
+        self.note(FaultClass::Reset, &format!("{n} connections between {a} and {b} are reset"));
     }
 
     async fn cut(&self, rng: &mut Rng) {
@@ -224,8 +269,19 @@ impl Faults {
         let cluster = &self.context.cluster;
         let (x, y) = (&cluster.node(a).host, &cluster.node(b).host);
         let time = self.config.cut_max_s * rng.unit() * rng.unit();
-        self.note(&format!("{a} and {b} are cut off from each other for {time:.3} s"));
-        cluster.sim.cut(x, y);
+        let class = if time > CUT_SHORT_S { FaultClass::LongCut } else { FaultClass::Cut };
+        match (rng.chance(self.config.one_way), rng.chance(0.5)) {
+            (false, _) => {
+                self.note(class, &format!("{a} and {b} are cut off from each other for {time:.3} s"));
+                cluster.sim.cut(x, y);
+            }
+            (true, turned) => {
+                let (from, to) = if turned { (y, x) } else { (x, y) };
+                let (f, t) = (from.name(), to.name());
+                self.note(FaultClass::OneWay, &format!("nothing of {f} arrives at {t} for {time:.3} s"));
+                cluster.sim.cut_one_way(from, to);
+            }
+        }
         self.sleep(time).await;
         cluster.sim.heal(x, y);
     }
@@ -233,7 +289,7 @@ impl Faults {
     async fn slow_disk(&self, rng: &mut Rng) {
         let id = self.any_server(rng);
         let (times, seconds) = (10 + rng.below(500), 5.0 * rng.unit());
-        self.note(&format!("the disk of {id} is {times} times slower for {seconds:.3} s"));
+        self.note(FaultClass::SlowDisk, &format!("the disk of {id} is {times} times slower for {seconds:.3} s"));
         self.context.cluster.node(id).host.set_disk_slowness(times);
         self.sleep(seconds).await;
         self.context.cluster.node(id).host.set_disk_slowness(1);
@@ -246,15 +302,47 @@ impl Faults {
         }
         let kind = rng.below(3);
         let fault = DiskFault { reads: kind == 0, writes: kind == 1, syncs: kind == 2, times: 1 + rng.below(3) as u32 };
-        self.note(&format!("the disk of {id} fails: {fault:?}"));
-        let c = &self.context;
-        c.disk_failures.set(c.disk_failures.get() + 1);
-        c.disks_failing.set(c.disks_failing.get() + 1);
-        c.cluster.node(id).host.set_disk_fault(fault);
+        self.note(FaultClass::DiskError, &format!("the disk of {id} fails: {fault:?}"));
+        self.context.disk_fails();
+        self.context.cluster.node(id).host.set_disk_fault(fault);
         self.sleep(5.0 * rng.unit()).await;
+        if id == NodeId::Mds {
+            self.context.mds_died();
+        }
         self.restart(id, false, rng).await;
-        c.disk_failures.set(c.disk_failures.get() + 1);
-        c.disks_failing.set(c.disks_failing.get() - 1);
+        self.context.disk_works();
+        self.give_back(id);
+    }
+
+    /// A process stands still for longer than anybody waits.
+    async fn pause(&self, rng: &mut Rng) {
+        let id = if rng.chance(0.6) { self.any_client(rng) } else { self.any_server(rng) };
+        let seconds = 10.0 + 80.0 * rng.unit() * rng.unit();
+        if !self.take(id) {
+            return;
+        }
+        self.note(FaultClass::Pause, &format!("{id} stands still for {seconds:.3} s"));
+        let host = &self.context.cluster.node(id).host;
+        host.stop_process();
+        self.sleep(seconds).await;
+        host.continue_process();
+        self.give_back(id);
+    }
+
+    /// Reads of an OST's disk bring flipped bits for a while; a checksum must find each of them.
+    async fn bit_rot(&self, rng: &mut Rng) {
+        let id = self.any_oss(rng);
+        if !self.take(id) {
+            return;
+        }
+        let (reads, seconds) = (1 + rng.below(20) as u32, 5.0 * rng.unit());
+        self.note(FaultClass::BitRot, &format!("{reads} reads of the disk of {id} bring a flipped bit each"));
+        self.context.disk_fails();
+        let host = &self.context.cluster.node(id).host;
+        host.set_bit_rot(reads);
+        self.sleep(seconds).await;
+        host.set_bit_rot(0);
+        self.context.disk_works();
         self.give_back(id);
     }
 }

@@ -6,20 +6,29 @@
 //! Source: semantics of durability and recovery as the design promises them; the method is TigerBeetle's and
 //! FoundationDB's: one production code base inside a deterministic simulator.
 pub mod check;
+mod class;
 mod config;
 mod context;
+pub mod dirs;
 pub mod faults;
+mod filler;
+pub mod keepers;
 pub mod model;
 pub mod nodes;
+pub mod overlap;
 mod run;
 mod scenario;
 pub mod shared;
+mod swarm;
 #[cfg(test)]
 mod tests;
+pub mod torture;
 pub mod tree;
 
+pub use class::FaultClass;
 pub use config::ClusterConfig;
 pub use context::{Context, Counts};
 pub use faults::FaultConfig;
 pub use nodes::{Cluster, Node, NodeId};
 pub use run::{RunConfig, RunReport, WorkConfig, run};
+pub use swarm::{Swarm, Without};

@@ -121,6 +121,8 @@ pub struct Cluster {
     /// Clients.
     pub clients: Vec<Rc<Node>>,
     key: ClusterKey,
+    /// Requests that full scheduler heads sent away, of servers that run no more.
+    pub refused: Cell<u64>,
     /// Evictions by servers that run no more.
     past_evictions: RefCell<BTreeMap<ClientId, u64>>,
 }
@@ -140,7 +142,7 @@ impl Cluster {
         let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
         let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
-        Cluster { sim, config, mds, osses, clients, key, past_evictions: RefCell::default() }
+        Cluster { sim, config, mds, osses, clients, key, refused: Cell::new(0), past_evictions: RefCell::default() }
     }
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
@@ -229,10 +231,15 @@ impl Cluster {
     fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
         let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
+        let commit = self.config.commit_interval;
+        let alloc = self.config.alloc_policy.clone();
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
             let kv = open_mdt(&rt, false)?;
-            let config = MdsConfig { default_layout: spec?, ..MdsConfig::default() };
+            let mut config = MdsConfig { default_layout: spec?, ..MdsConfig::default() };
+            config.alloc_policy = alloc;
+            config.commit.idle = config.commit.idle.max(commit / 20);
+            config.commit.interval = commit;
             let role = roles::start_mds_on(&rt, kv, &nid, &key, window, config).await;
             role.map(Running::Mds).map_err(|e| e.to_string())
         }
@@ -244,14 +251,23 @@ impl Cluster {
             cache_bytes: self.config.ost_cache_bytes,
             nrs_policy: self.config.nrs_policy.clone(),
             cache_policy: self.config.cache_policy.clone(),
+            grant_initial_bytes: self.config.ost_grant_bytes,
+            dispatch_window: self.config.dispatch_window,
             ..OstConfig::default()
         };
-        let reserve = self.config.ost_reserve_bytes;
+        let queue_max = self.config.queue_max;
+        let (reserve, commit) = (self.config.ost_reserve_bytes, self.config.commit_interval);
         async move {
-            let store = Rc::new(open_ost(&rt, reserve).await?);
+            let store = Rc::new(open_ost(&rt, reserve, commit).await?);
             let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
             let role = roles::start_oss(&rt, stores, &nid, &mds, &key, window, &config);
-            role.map(|r| Running::Oss(r, store)).map_err(|e| e.to_string())
+            let role = role.map_err(|e| e.to_string())?;
+            if let Some(requests) = queue_max {
+                let set =
+                    |o: &Rc<oss::Ost>| o.set_params("ost.OSS.ost_io.nrs_queue_max", &requests.to_string()).map(drop);
+                role.oss.osts().iter().try_for_each(set)?;
+            }
+            Ok(Running::Oss(role, store))
         }
     }
 
@@ -263,6 +279,9 @@ impl Cluster {
             cache_policy: self.config.cache_policy.clone(),
             readahead_policy: self.config.readahead_policy.clone(),
             dirty_bytes_max: (self.config.client_cache_bytes / 2).max(MIB),
+            rpcs_in_flight_max: self.config.rpcs_in_flight_max,
+            rpc_pages_max: self.config.rpc_pages_max,
+            dirty_age_max: self.config.dirty_age_max,
             ..ClientConfig::new(self.mds_nid())
         };
         let osts = self.config.osts;
@@ -289,6 +308,12 @@ impl Cluster {
         Some(String::from_utf8_lossy(&param.value).into_owned())
     }
 
+    /// Bytes that an OST that runs has granted to a client.
+    #[must_use]
+    pub fn ost_granted(&self, index: usize, client: ClientId) -> u64 {
+        let path = format!("obdfilter.{FSNAME}-OST{index:04x}.grants");
+        number_behind(&self.ost_param(index, &path).unwrap_or_default(), &format!("{client}: "))
+    }
     /// Runs `work` on a client as a task of its process; `None` when it does not run, or died meanwhile.
     pub async fn on<T: 'static>(&self, index: usize, work: impl AsyncFnOnce(Rc<Client>) -> T + 'static) -> Option<T> {
         let client = self.client(index)?;
@@ -299,6 +324,10 @@ impl Cluster {
     /// Ends a node's process; with `power` its host, too.
     pub fn kill(&self, id: NodeId, power: bool) {
         let node = self.node(id);
+        if let NodeId::Oss(i) = id {
+            let text = self.ost_param(i, "ost.OSS.ost_io.req_waitqueue").unwrap_or_default();
+            self.refused.set(self.refused.get() + number_behind(&text, "refused: "));
+        }
         if power {
             node.host.lose_power();
         } else {
@@ -321,6 +350,12 @@ impl Cluster {
         past + self.nodes().filter_map(|n| n.server()).map(|s| s.evictions(id)).sum::<u64>()
     }
 
+    /// How many clients the metadata server that runs has evicted since its start.
+    #[must_use]
+    pub fn evictions_by_mds(&self) -> u64 {
+        let Some(server) = self.mds.server() else { return 0 };
+        self.clients.iter().flat_map(|c| c.identities.borrow().clone()).map(|id| server.evictions(id)).sum()
+    }
     /// The identities of a client's earlier processes; with `but_last` not the latest.
     #[must_use]
     pub fn identities(&self, index: usize, but_last: bool) -> Vec<ClientId> {
@@ -359,6 +394,14 @@ impl Cluster {
         let targets = self.targets();
         targets.len() == 1 + self.osses.len()
             && targets.iter().all(|(s, t)| s.exports(t).iter().all(|e| e.client() != client))
+    }
+    /// Whether a client's process stands still, or has not learned yet that a server evicted it.
+    #[must_use]
+    pub fn believes_in_a_lost_session(&self, index: usize) -> bool {
+        let Some(client) = self.client(index) else { return true };
+        let targets = client.oscs().into_iter().filter_map(|o| o.import().ok());
+        let learned: u64 = targets.map(|i| i.evictions()).sum::<u64>() + client.mdc().evictions();
+        self.clients[index].host.is_stopped() || learned < self.evictions(index)
     }
     /// Whether a server that runs does not know the client on a node: it was evicted and has not come back yet.
     #[must_use]
@@ -417,6 +460,12 @@ impl Cluster {
     }
 }
 
+/// The number behind a word of a text; 0 when there is none.
+fn number_behind(text: &str, word: &str) -> u64 {
+    let rest = text.split(word).nth(1).unwrap_or("");
+    rest.chars().take_while(char::is_ascii_digit).collect::<String>().parse().unwrap_or(0)
+}
+
 impl Drop for Cluster {
     fn drop(&mut self) {
         self.end();
@@ -436,8 +485,9 @@ pub(super) fn open_mdt(rt: &Rt, create: bool) -> Result<Rc<RedbKv>, String> {
 ///
 /// # Errors
 /// A sentence.
-pub(super) async fn open_ost(rt: &Rt, reserve_bytes: u64) -> Result<FileStore, String> {
+pub(super) async fn open_ost(rt: &Rt, reserve_bytes: u64, commit_interval: Duration) -> Result<FileStore, String> {
     let config = FileStoreConfig {
+        commit_interval,
         grow_bytes: reserve_bytes,
         reserve_bytes,
         db_cache_bytes: 1 << 20,

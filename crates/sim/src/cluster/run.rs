@@ -5,11 +5,16 @@ use cache::frames::FramePool;
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB};
 
-use super::check::check_stores;
+use super::check::{check_books, check_stores};
+use super::class::FaultClass;
 use super::config::ClusterConfig;
 use super::context::{Context, Counts};
+use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
+use super::filler::Filler;
+use super::keepers::{KEEPER_BYTES, Keeper};
 use super::nodes::{Cluster, NodeId};
+use super::overlap::Overlap;
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
 use super::tree::Tree;
 
@@ -27,6 +32,14 @@ pub struct WorkConfig {
     pub logs: usize,
     /// Programs that raise one counter under a lock.
     pub counters: usize,
+    /// Programs that work on one file at the same time, on one client and on others.
+    pub overlaps: usize,
+    /// Programs with several descriptors of a file of their own, whose fsync says the truth whatever happens.
+    pub keepers: usize,
+    /// Programs on directories, names and xattrs.
+    pub dirs: usize,
+    /// Clients' books of dirty bytes and grants are checked in the end.
+    pub books: bool,
     /// Operations of each program at most.
     pub operations: u64,
     /// Virtual seconds with faults.
@@ -35,7 +48,18 @@ pub struct WorkConfig {
 
 impl Default for WorkConfig {
     fn default() -> WorkConfig {
-        WorkConfig { trees: 3, blocks: 2, logs: 2, counters: 2, operations: 1 << 20, seconds: 60.0 }
+        WorkConfig {
+            trees: 3,
+            blocks: 2,
+            logs: 2,
+            counters: 2,
+            overlaps: 0,
+            keepers: 0,
+            dirs: 0,
+            books: false,
+            operations: 1 << 20,
+            seconds: 60.0,
+        }
     }
 }
 
@@ -88,6 +112,15 @@ pub fn run(config: &RunConfig) -> RunReport {
     if sim.run_for(whole(&context, config), limit).is_none() {
         context.complain("the run does not come to its end");
     }
+    let (net, refused) = (sim.net_counts(), context.cluster.refused.get());
+    context.count(|c| {
+        use FaultClass::{Busy, Corrupt, Duplicate, Loss, Reorder, SmallOsts};
+        let by_chance =
+            [(Loss, net.lost), (Corrupt, net.corrupted), (Duplicate, net.duplicated), (Reorder, net.reordered)];
+        for (class, times) in by_chance.into_iter().chain([(SmallOsts, c.full), (Busy, refused)]) {
+            c.by_class[class.index()] = times;
+        }
+    });
     let evictions = (0..context.cluster.clients.len()).map(|c| context.cluster.evictions(c)).sum();
     context.cluster.end();
     RunReport {
@@ -140,6 +173,27 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
             tasks.push(Box::pin(Blocks::new(context.clone(), fid, i, w.blocks as u64).run(operations)));
         }
     }
+    for i in 0..w.dirs {
+        let dirs = Dirs::new(context.clone(), i).await?;
+        tasks.push(Box::pin(dirs.run(operations)));
+    }
+    const KEPT: [&str; 8] = ["kept0", "kept1", "kept2", "kept3", "kept4", "kept5", "kept6", "kept7"];
+    for (i, name) in KEPT.into_iter().enumerate().take(w.keepers) {
+        let fid = make(context, name, KEEPER_BYTES).await?;
+        tasks.push(Box::pin(Keeper::new(context.clone(), fid, i).run(operations)));
+    }
+    let overlap = match w.overlaps {
+        0 => None,
+        _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?)),
+    };
+    for i in 0..w.overlaps {
+        let overlap = overlap.iter().cloned();
+        tasks.extend(overlap.map(|o| Box::pin(o.run(i, operations)) as rt::LocalFuture<()>));
+    }
+    if config.cluster.is_small() {
+        let filler = Filler::new(context.clone(), make(context, "filler", 0).await?);
+        tasks.push(Box::pin(filler.run()));
+    }
     let log = Log::new(context.clone(), make(context, "log", 0).await?);
     tasks.extend((0..w.logs as u64).map(|i| Box::pin(log.clone().append(i, operations)) as rt::LocalFuture<()>));
     let counter = Counter::new(context.clone(), make(context, "counter", 8).await?);
@@ -171,7 +225,13 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     rt::sync::join_all(ends).await;
     if !context.failed() {
         log.check().await;
+        if w.books {
+            check_books(context).await;
+        }
         counter.check().await;
+        if let Some(overlap) = overlap {
+            overlap.check().await;
+        }
     }
     Ok(())
 }

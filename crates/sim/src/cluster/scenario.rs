@@ -62,6 +62,10 @@ impl RunConfig {
             blocks: p.int("work.blocks") as usize,
             logs: p.int("work.logs") as usize,
             counters: p.int("work.counters") as usize,
+            overlaps: 0,
+            keepers: 0,
+            dirs: 0,
+            books: false,
             operations: p.int("work.operations"),
             seconds: p.float("work.seconds"),
         };
@@ -78,6 +82,7 @@ impl RunConfig {
             power: share("power"),
             down_max_s: share("down_max_s"),
             cut_max_s: share("cut_max_s"),
+            ..FaultConfig::default()
         };
         Ok(RunConfig { world, cluster, work, faults })
     }

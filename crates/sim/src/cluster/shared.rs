@@ -146,6 +146,7 @@ impl Blocks {
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, FsError>>) {
         if let Some(Err(e)) = outcome
             && self.context.is_sound(author)
+            && !self.context.is_full(&e.to_string())
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
         }
@@ -193,7 +194,7 @@ impl Log {
             });
             match outcome.await {
                 Some(Ok(at)) => drop(self.answered.borrow_mut().insert(at, (stamp, author))),
-                Some(Err(e)) if self.context.is_sound(author) => {
+                Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
                     self.context.complain(format!("{what} on client{c}: {e}"));
                 }
                 _ => {}
@@ -303,7 +304,7 @@ impl Counter {
         });
         match outcome.await {
             Some(Ok(())) if self.context.is_sound(author) => self.raised.set(self.raised.get() + 1),
-            Some(Err(e)) if self.context.is_sound(author) => {
+            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
                 self.context.complain(format!("{what} on client{c}: {e}"));
             }
             _ => {

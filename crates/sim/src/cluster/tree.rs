@@ -24,6 +24,8 @@ const NAMES: u64 = 5;
 const FILE_BYTES_MAX: u64 = 400 << 10;
 /// Changes of a file not known to be stable, before it is settled.
 const PENDING_MAX: usize = 24;
+/// States of the names that are remembered, before they are made stable.
+const PAST_MAX: usize = 60;
 /// Attempts to settle a file between faults.
 const SETTLE_ATTEMPTS_MAX: u32 = 200;
 
@@ -48,6 +50,12 @@ pub struct Tree {
     rng: Rng,
     dirs: [Fid; 2],
     names: BTreeMap<Name, usize>,
+    /// What names stood for since the last state that is known to be stable, that one first.
+    past: Vec<BTreeMap<Name, usize>>,
+    /// Files that had a name in one of them and have none any more.
+    gone: BTreeMap<usize, File>,
+    /// [`Context::double_deaths`] that are taken into account.
+    deaths: u64,
     files: BTreeMap<usize, File>,
     next_file: usize,
     held: Vec<Held>,
@@ -77,6 +85,11 @@ async fn close(c: &Rc<Client>, file: &Rc<OpenFile>) -> Result<(), String> {
     released.map_err(|e| format!("close: {e}"))
 }
 
+/// Whether an error comes from an operation that finds no lack of space: what it is about was answered before.
+fn promised(error: &str) -> bool {
+    error.starts_with("fsync:") || error.starts_with("flush:") || error.starts_with("sync:")
+}
+
 impl Tree {
     /// Makes the directories, on the first client, before anything goes wrong.
     ///
@@ -98,6 +111,9 @@ impl Tree {
             rng,
             dirs,
             names: BTreeMap::new(),
+            past: Vec::new(),
+            gone: BTreeMap::new(),
+            deaths: 0,
             files: BTreeMap::new(),
             next_file: 0,
             held: Vec::new(),
@@ -120,6 +136,12 @@ impl Tree {
     }
 
     async fn one(&mut self) {
+        if self.deaths != self.context.double_deaths() {
+            return self.relearn().await;
+        }
+        if self.past.len() > PAST_MAX {
+            return self.list().await;
+        }
         self.drop_unsound();
         match self.rng.below(100) {
             0..14 => self.create().await,
@@ -167,6 +189,10 @@ impl Tree {
     fn what(&self, verb: &str, name: Name) -> String {
         format!("tree{}: {verb} {}/n{}", self.id, ["a", "b"][name.0], name.1)
     }
+    /// Whether everything that was answered to an author holds.
+    fn is_sound(&self, author: Author) -> bool {
+        self.context.is_sound(author) && self.deaths == self.context.double_deaths()
+    }
     fn drop_unsound(&mut self) {
         let context = self.context.clone();
         self.held.retain(|h| context.is_sound(h.author));
@@ -175,19 +201,28 @@ impl Tree {
     /// Forgets files without a name that nobody holds open.
     fn prune(&mut self) {
         let (names, held) = (&self.names, &self.held);
-        self.files.retain(|id, _| names.values().any(|f| f == id) || held.iter().any(|h| h.file == *id));
+        let is_gone = |id: &usize| !names.values().any(|f| f == id) && !held.iter().any(|h| h.file == *id);
+        let gone: Vec<usize> = self.files.keys().copied().filter(is_gone).collect();
+        for id in gone {
+            if let Some(file) = self.files.remove(&id) {
+                self.gone.insert(id, file);
+            }
+        }
+        let past = &self.past;
+        self.gone.retain(|id, _| past.iter().any(|names| names.values().any(|f| f == id)));
     }
     /// Complains about a failure, unless its author was evicted meanwhile or a disk fails.
     fn judge<T>(&self, what: &str, author: Author, outcome: &Option<Result<T, String>>) {
         if let Some(Err(e)) = outcome
-            && self.context.is_sound(author)
+            && self.is_sound(author)
+            && (promised(e) || !self.context.is_full(e))
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
         }
     }
     fn check(&self, what: &str, author: Author, file: usize, outcome: impl FnOnce(&FileModel) -> Result<(), String>) {
         // What a client that was evicted and does not know it yet believes is nobody's business.
-        if self.context.is_sound(author) {
+        if self.is_sound(author) {
             self.context.expect(&format!("{what} on client{}", author.client), outcome(&self.files[&file].model));
         }
     }
@@ -244,7 +279,7 @@ impl Tree {
         let outcome = outcome.map(|o| o.and_then(|(_, closed)| closed));
         self.judge(&what, author, &outcome);
         let answered = matches!(outcome, Some(Ok(())));
-        if answered && at != extent.start && self.context.is_sound(author) {
+        if answered && at != extent.start && self.is_sound(author) {
             self.context.complain(format!("{what} on client{c}: went to {at}"));
         }
         self.files.get_mut(&id).expect("the file is known").model.append(at, extent, stamp, author, answered);
@@ -320,7 +355,7 @@ impl Tree {
         });
         let outcome = outcome.await;
         self.judge(&what, author, &outcome);
-        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+        if matches!(outcome, Some(Ok(()))) && self.is_sound(author) {
             self.files.get_mut(&id).expect("the file is known").model.synced(author);
         }
     }
@@ -329,7 +364,7 @@ impl Tree {
         let what = format!("tree{}: sync", self.id);
         let outcome = self.context.on(c, &what, async move |c| c.sync_all().await.map_err(|e| e.to_string())).await;
         self.judge(&what, author, &outcome);
-        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
+        if matches!(outcome, Some(Ok(()))) && self.is_sound(author) {
             self.files.values_mut().for_each(|f| f.model.synced(author));
         }
     }
@@ -371,7 +406,7 @@ impl Tree {
             self.context.on(c, &what, async move |c| open_named(&c, dir, &text(name), fid, O_RDWR).await).await;
         self.judge(&what, author, &outcome);
         if let Some(Ok(open)) = outcome
-            && self.context.is_sound(author)
+            && self.is_sound(author)
         {
             self.held.push(Held { author, open, file: id });
         }
@@ -382,7 +417,7 @@ impl Tree {
         }
         let at = self.rng.below(self.held.len() as u64) as usize;
         let Held { author, open, file } = self.held.swap_remove(at);
-        if !self.context.is_sound(author) {
+        if !self.is_sound(author) {
             // Its client is another by now, or has lost it.
             return self.prune();
         }
@@ -398,6 +433,9 @@ impl Tree {
     /// and stays so.
     async fn settle(&mut self, id: usize) {
         for _ in 0..SETTLE_ATTEMPTS_MAX {
+            if self.deaths != self.context.double_deaths() {
+                self.relearn().await;
+            }
             let Some(name) = self.names.iter().find(|(_, f)| **f == id).map(|(n, _)| *n) else { return };
             if self.context.failed() || self.settle_once(name, id).await {
                 return;
@@ -437,7 +475,7 @@ impl Tree {
         self.judge(&what, reader, &outcome);
         let Some(Ok(got)) = outcome else { return false };
         let after: Vec<bool> = self.files[&id].model.authors().iter().map(|a| self.context.is_sound(*a)).collect();
-        if !self.context.is_sound(reader) || before != after {
+        if !self.is_sound(reader) || before != after {
             return false;
         }
         let context = self.context.clone();
@@ -450,6 +488,9 @@ impl Tree {
 
     /// After all faults: everything is as it must be, on every client.
     async fn finish(&mut self) {
+        if self.deaths != self.context.double_deaths() {
+            self.relearn().await;
+        }
         while !self.held.is_empty() {
             self.let_go().await;
         }

@@ -31,7 +31,7 @@ impl Tree {
         let outcome = outcome.await;
         self.judge(&what, author, &outcome);
         match outcome {
-            Some(Ok(Some(fid))) if self.context.is_sound(author) => drop(self.add(name, fid)),
+            Some(Ok(Some(fid))) if self.is_sound(author) => drop(self.add(name, fid)),
             Some(Ok(None)) => {}
             _ if exists => {}
             _ => {
@@ -46,10 +46,12 @@ impl Tree {
     fn add(&mut self, name: Name, fid: Fid) -> usize {
         let id = self.next_file;
         self.next_file += 1;
-        self.names.insert(name, id);
+        let mut names = self.names.clone();
+        names.insert(name, id);
         let config = &self.context.cluster.config;
         let model = FileModel::striped(config.stripe_bytes * u64::from(config.stripe_count));
         self.files.insert(id, File { fid, model });
+        self.change_names(names);
         id
     }
 
@@ -116,12 +118,81 @@ impl Tree {
         after: BTreeMap<Name, usize>,
     ) {
         self.judge(what, author, &outcome);
-        if matches!(outcome, Some(Ok(()))) && self.context.is_sound(author) {
-            self.names = after;
-            self.prune();
+        if matches!(outcome, Some(Ok(()))) && self.is_sound(author) {
+            self.change_names(after);
         } else {
             self.resolve(what, author, before, after).await;
         }
+    }
+
+    fn change_names(&mut self, after: BTreeMap<Name, usize>) {
+        let before = std::mem::replace(&mut self.names, after);
+        self.past.push(before);
+        self.prune();
+    }
+    /// These names are on stable storage.
+    fn stable_names(&mut self) {
+        self.past.clear();
+        self.prune();
+    }
+
+    /// A client and the metadata server died together: what of their last changes is there, and stays.
+    pub(super) async fn relearn(&mut self) {
+        for _ in 0..SETTLE_ATTEMPTS_MAX {
+            let deaths = self.context.double_deaths();
+            self.context.wait_dead_forgotten().await;
+            let Some(found) = self.listing().await else { return };
+            if deaths != self.context.double_deaths() {
+                continue;
+            }
+            let outcome = self.judge_survivors(&found);
+            let told =
+                if outcome.is_err() { format!(", past {:?}, now {:?}", self.past, self.names) } else { String::new() };
+            let what = format!("tree{}: after a client and the metadata server died together", self.id);
+            self.context.expect(&what, outcome.map_err(|e| e + &told));
+            self.take_survivors(found);
+            self.deaths = deaths;
+            return;
+        }
+    }
+    fn fid_of(&self, id: usize) -> Option<Fid> {
+        self.files.get(&id).or_else(|| self.gone.get(&id)).map(|f| f.fid)
+    }
+    fn is_known(&self, fid: Fid) -> bool {
+        self.files.values().chain(self.gone.values()).any(|f| f.fid == fid)
+    }
+    /// Every name stands for what it stood for since the last stable state, and what had a name all the time has one.
+    fn judge_survivors(&self, found: &BTreeMap<Name, Fid>) -> Result<(), String> {
+        let states: Vec<&BTreeMap<Name, usize>> = self.past.iter().chain([&self.names]).collect();
+        let of = |state: &BTreeMap<Name, usize>, name: &Name| state.get(name).and_then(|id| self.fid_of(*id));
+        for name in found.keys().chain(states.iter().flat_map(|s| s.keys())) {
+            // A create whose answer nobody has made a file that is not known yet.
+            let may_be_new = states.iter().any(|s| s.get(name).is_some_and(|id| self.fid_of(*id).is_none()));
+            let is_new = found.get(name).is_some_and(|fid| !self.is_known(*fid));
+            let stood_for_it = states.iter().any(|s| of(s, name).as_ref() == found.get(name));
+            if !(stood_for_it || may_be_new && is_new) {
+                return Err(format!("{name:?} stands for {:?}, which it never did", found.get(name)));
+            }
+        }
+        let always = |id: &usize| states.iter().all(|s| s.values().any(|i| i == id));
+        match self.names.values().find(|id| always(id) && !found.values().any(|f| self.fid_of(**id) == Some(*f))) {
+            Some(id) => Err(format!("{:?} has no name any more", self.fid_of(*id))),
+            None => Ok(()),
+        }
+    }
+    fn take_survivors(&mut self, found: BTreeMap<Name, Fid>) {
+        self.held.clear();
+        let mut all = std::mem::take(&mut self.gone);
+        all.append(&mut self.files);
+        let id_of = |fid: &Fid| all.iter().find(|(_, f)| f.fid == *fid).map(|(id, _)| *id);
+        self.names = found.iter().filter_map(|(name, fid)| id_of(fid).map(|id| (*name, id))).collect();
+        self.files = all;
+        for (name, fid) in found {
+            if !self.names.contains_key(&name) {
+                self.add(name, fid);
+            }
+        }
+        self.stable_names();
     }
 
     /// Finds out whether an operation was carried out whose answer nobody has.
@@ -137,6 +208,11 @@ impl Tree {
         }
         self.settled_author(author).await;
         let Some(found) = self.listing().await else { return };
+        if self.deaths != self.context.double_deaths() {
+            // Whatever became of it is one of the states that may have survived.
+            self.past.push(after);
+            return;
+        }
         let known: BTreeMap<usize, Fid> = self.files.iter().map(|(id, f)| (*id, f.fid)).collect();
         let fits = |state: &BTreeMap<Name, usize>| {
             state.len() == found.len()
@@ -160,12 +236,12 @@ impl Tree {
             self.names.remove(&name);
             self.add(name, found[&name]);
         }
-        self.prune();
+        self.stable_names();
     }
 
     /// Nothing that an author began is under way any more.
     pub(super) async fn settled_author(&self, author: Author) {
-        if !self.context.is_sound(author) {
+        if !self.is_sound(author) {
             self.context.wait_forgotten(author).await;
         }
         while self.context.disks_failing.get() > 0 {
@@ -196,7 +272,10 @@ impl Tree {
     }
     pub(super) async fn list(&mut self) {
         let Some(found) = self.listing().await else { return };
-        self.check_listing(&found, "list");
+        if self.deaths == self.context.double_deaths() {
+            self.check_listing(&found, "list");
+            self.stable_names();
+        }
     }
     pub(super) fn check_listing(&self, found: &BTreeMap<Name, Fid>, what: &str) {
         let want: BTreeMap<Name, Fid> = self.names.iter().map(|(n, id)| (*n, self.files[id].fid)).collect();

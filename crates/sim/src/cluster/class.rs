@@ -1,0 +1,62 @@
+//! Classes of faults: what swarm testing switches on and off, and what coverage is counted by.
+
+macro_rules! classes {
+    ($($name:ident, $text:literal, $what:literal;)*) => {
+        /// A class of faults. Each may happen alone or together with any others.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug, PartialOrd, Ord)]
+        pub enum FaultClass { $(#[doc = $what] $name,)* }
+        impl FaultClass {
+            /// All of them, in the order of [`FaultClass::index`].
+            pub const ALL: &'static [FaultClass] = &[$(FaultClass::$name,)*];
+            /// Its name on the command line.
+            #[must_use]
+            pub const fn name(self) -> &'static str {
+                match self { $(FaultClass::$name => $text,)* }
+            }
+            /// What happens.
+            #[must_use]
+            pub const fn what(self) -> &'static str {
+                match self { $(FaultClass::$name => $what,)* }
+            }
+        }
+    };
+}
+
+classes! {
+    KillServer, "kill-server", "A server's process dies and is started again; what it wrote stays.";
+    KillClient, "kill-client", "A client's process dies; another one takes its place.";
+    Power, "power", "A node that dies loses its power: of what was not synced each sector is there or not.";
+    Together, "together", "A client and the metadata server may die at the same time, or one while the other recovers.";
+    Reset, "reset", "Connections between two nodes are reset.";
+    Cut, "cut", "Two nodes do not reach each other for up to 8 s.";
+    LongCut, "long-cut", "Two nodes do not reach each other for up to 150 s: longer than evictions take.";
+    OneWay, "one-way", "Messages of one node to another do not arrive; those in the other direction do.";
+    Pause, "pause", "A process is stopped for 10 to 90 s, as by SIGSTOP.";
+    SlowDisk, "slow-disk", "A server's disk is 10 to 500 times slower.";
+    DiskError, "disk-error", "Reads, writes or syncs of a server's disk fail with EIO until the server is started again.";
+    BitRot, "bit-rot", "Reads of an OST's disk bring flipped bits.";
+    SmallOsts, "small-osts", "OSTs are so small that they fill up.";
+    Busy, "busy", "Scheduler heads hold so few requests that clients have to come again.";
+    Loss, "loss", "Messages come late, because they had to be sent again.";
+    Corrupt, "corrupt", "Bulk arrives with a flipped bit.";
+    Duplicate, "duplicate", "Messages arrive twice.";
+    Reorder, "reorder", "Messages overtake others of their connection.";
+    Delay, "delay", "Messages take up to 20 ms.";
+    Skew, "skew", "Clocks differ by up to a minute.";
+    Drift, "drift", "Clocks run up to 1 % faster or slower.";
+}
+
+impl FaultClass {
+    /// How many there are.
+    pub const COUNT: usize = FaultClass::ALL.len();
+    /// Whether it happens at moments that are counted; otherwise it is how the whole run is.
+    #[must_use]
+    pub const fn is_event(self) -> bool {
+        !matches!(self, FaultClass::Delay | FaultClass::Skew | FaultClass::Drift)
+    }
+    /// Its place among all.
+    #[must_use]
+    pub const fn index(self) -> usize {
+        self as usize
+    }
+}

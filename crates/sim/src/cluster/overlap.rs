@@ -1,0 +1,318 @@
+//! Programs that work on one file at the same time, several of them on one client: reads, writes, cuts, holes, zeroes,
+//! reservations, direct I/O and opens with O_TRUNC side by side.
+//!
+//! The model is a register per cell of the file (its content) and another one (whether the file reaches so far). An
+//! operation counts from its beginning, for sure from its answer on, or from when a read saw it. What a read finds
+//! must be of an operation that no other one, begun after its end, had replaced before the read began.
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use client::{Client, OpenFile};
+use types::{Duration, Extent, Fid, FsError, Rng};
+use wire::mdt::{Cred, SetBits, SetattrRequest};
+
+use super::context::Context;
+use super::model::{Author, bytes};
+
+mod history;
+use history::{Change, History};
+
+const O_RDWR: u32 = 2;
+const O_DIRECT_RDWR: u32 = 0o40002;
+const O_TRUNC_RDWR: u32 = 0o1002;
+const KEEP_SIZE: u32 = 1;
+const PUNCH_HOLE: u32 = 2;
+const ZERO_RANGE: u32 = 16;
+/// Bytes of a cell: neither a divisor nor a multiple of a page.
+const CELL: u64 = 1500;
+/// Cells of the file at most.
+const CELLS: u64 = 100;
+/// Operations that are remembered before the file is settled.
+const HISTORY_MAX: usize = 60;
+/// Attempts to settle the file.
+const ATTEMPTS_MAX: u32 = 400;
+
+/// The file that the programs share.
+pub struct Overlap {
+    context: Rc<Context>,
+    fid: Fid,
+    history: RefCell<History>,
+    /// Operations under way.
+    running: Cell<u32>,
+    /// No operation may begin: the file is being settled.
+    settling: Cell<bool>,
+}
+
+fn cred() -> Cred {
+    Cred::default()
+}
+
+/// What a program does next.
+#[derive(Clone, Copy, Debug)]
+enum Doing {
+    Write(Extent, u64),
+    Hole(Extent),
+    Zero(Extent),
+    Reserve(Extent),
+    Cut(u64),
+    CutByOpen,
+    Read(Extent),
+    Stat,
+    Sync,
+}
+
+impl Doing {
+    fn change(&self) -> Option<Change> {
+        Some(match *self {
+            Doing::Write(x, stamp) => Change::Write(x, stamp),
+            Doing::Hole(x) => Change::Zero(x, false),
+            Doing::Zero(x) => Change::Zero(x, true),
+            Doing::Reserve(x) => Change::Reach(x.end),
+            Doing::Cut(size) => Change::Cut(size),
+            Doing::CutByOpen => Change::Cut(0),
+            _ => return None,
+        })
+    }
+}
+
+/// What an operation gave.
+enum Got {
+    Done,
+    Bytes(Vec<u8>),
+    Size(u64),
+}
+
+async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<Got, FsError> {
+    let fid = file.fid();
+    match doing {
+        Doing::Write(x, stamp) => c.write(file, x.start, &bytes(stamp, x)).await.map(|_| Got::Done),
+        Doing::Hole(x) => c.fallocate(file, PUNCH_HOLE | KEEP_SIZE, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Zero(x) => c.fallocate(file, ZERO_RANGE, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Reserve(x) => c.fallocate(file, 0, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Cut(size) => {
+            let request =
+                SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+            c.setattr(&cred(), file.inode(), request, Some(file)).await.map(|_| Got::Done)
+        }
+        Doing::CutByOpen => {
+            let cut = c.open(&cred(), fid, O_TRUNC_RDWR).await?;
+            c.release(&cut).await.map(|()| Got::Done)
+        }
+        Doing::Read(x) => c.read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
+        Doing::Stat => c.getattr(&cred(), fid, Some(file)).await.map(|e| Got::Size(e.attr.size)),
+        Doing::Sync => c.fsync(file, false).await.map(|()| Got::Done),
+    }
+}
+
+impl Overlap {
+    /// Over an empty file.
+    #[must_use]
+    pub fn new(context: Rc<Context>, fid: Fid) -> Rc<Overlap> {
+        Rc::new(Overlap {
+            context,
+            fid,
+            history: RefCell::new(History::new(CELL)),
+            running: Cell::new(0),
+            settling: Cell::new(false),
+        })
+    }
+    fn now(&self) -> u64 {
+        self.context.cluster.sim.now().0
+    }
+    /// One of the programs, until the run is calm.
+    pub async fn run(self: Rc<Self>, id: usize, operations: u64) {
+        let mut rng = self.context.rng(&format!("overlap {id}"));
+        let mut held: Option<(Author, Rc<OpenFile>)> = None;
+        let mut done = 0;
+        while done < operations && !self.context.calm.get() && !self.context.failed() {
+            self.enter(&mut rng).await;
+            let c = if rng.chance(0.6) && self.context.author(0).is_some() {
+                0
+            } else {
+                self.context.any_client(&mut rng).await
+            };
+            if let Some(author) = self.context.author(c) {
+                let reopen = rng.chance(0.1);
+                held = held.filter(|(a, _)| *a == author && !reopen);
+                self.one(id, author, &mut held, &mut rng).await;
+            }
+            self.running.set(self.running.get() - 1);
+            done += 1;
+            self.context.cluster.sim.sleep(Duration::from_micros(rng.below(5000))).await;
+        }
+    }
+    /// Waits until an operation may begin; settles the file where that is due.
+    async fn enter(&self, rng: &mut Rng) {
+        loop {
+            if !self.settling.get() {
+                let due = self.history.borrow().len() > HISTORY_MAX;
+                if !due {
+                    self.running.set(self.running.get() + 1);
+                    return;
+                }
+                self.settling.set(true);
+                self.settle(rng).await;
+                self.settling.set(false);
+                continue;
+            }
+            self.context.cluster.sim.sleep(Duration::from_millis(5)).await;
+        }
+    }
+    fn draw(&self, rng: &mut Rng) -> Doing {
+        let most = CELLS >> (2 * rng.below(3));
+        let start = rng.below(most);
+        let cells = 1 + rng.below(8);
+        let x = Extent::new(start * CELL, (start + cells).min(CELLS) * CELL);
+        match rng.below(100) {
+            0..38 => Doing::Write(x, self.context.stamp()),
+            38..68 => Doing::Read(Extent::at(x.start, x.len() * 2)),
+            68..73 => Doing::Hole(x),
+            73..76 => Doing::Zero(x),
+            76..79 => Doing::Reserve(x),
+            79..86 => Doing::Cut(start * CELL),
+            86..89 => Doing::CutByOpen,
+            89..95 => Doing::Stat,
+            _ => Doing::Sync,
+        }
+    }
+    async fn one(&self, id: usize, author: Author, held: &mut Option<(Author, Rc<OpenFile>)>, rng: &mut Rng) {
+        let (doing, fid) = (self.draw(rng), self.fid);
+        let flags = if rng.chance(0.1) { O_DIRECT_RDWR } else { O_RDWR };
+        let what = format!("overlap{id}: {doing:?}");
+        let begin = self.now();
+        let entry = doing.change().map(|change| self.history.borrow_mut().begin(change, begin, author));
+        let open = held.as_ref().map(|(_, f)| f.clone());
+        let outcome = self.context.on(author.client, &what, async move |c| {
+            let file = match open {
+                Some(file) => file,
+                None => c.open(&cred(), fid, flags).await?,
+            };
+            carry_out(&c, &file, doing).await.map(|got| (got, file))
+        });
+        let outcome = outcome.await;
+        let sound = self.context.is_sound(author);
+        match outcome {
+            Some(Ok((got, file))) => {
+                if let Some(entry) = entry {
+                    self.history.borrow_mut().end(entry, self.now());
+                }
+                *held = Some((author, file));
+                if sound {
+                    self.judge(&what, author, begin, doing, &got);
+                }
+            }
+            Some(Err(e)) if sound && (matches!(doing, Doing::Sync) || !self.context.is_full(&e.to_string())) => {
+                self.context.complain(format!("{what} on client{}: {e}", author.client));
+            }
+            _ => {}
+        }
+    }
+    fn judge(&self, what: &str, author: Author, begin: u64, doing: Doing, got: &Got) {
+        let (context, now) = (&self.context, self.now());
+        let sound = |a: Author| context.is_sound(a);
+        let mut history = self.history.borrow_mut();
+        let checked = match (doing, got) {
+            (Doing::Read(x), Got::Bytes(found)) => history.check_read(x, found, (begin, now), &sound),
+            (Doing::Stat, Got::Size(size)) => history.check_size(*size, (begin, now), &sound),
+            (Doing::Sync, _) => {
+                history.synced(author, begin);
+                return;
+            }
+            _ => return,
+        };
+        context.expect(&format!("{what} on client{} since {begin}", author.client), checked);
+    }
+
+    /// Makes the file's content certain: whoever wrote it syncs it, what lost clients wrote is there or not and stays so.
+    async fn settle(&self, rng: &mut Rng) {
+        while self.running.get() > 0 {
+            self.context.cluster.sim.sleep(Duration::from_millis(5)).await;
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            if self.context.failed() || self.settle_once(rng).await {
+                return;
+            }
+            self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
+        }
+        self.context.complain("overlap: the file could not be settled");
+    }
+    async fn settle_once(&self, rng: &mut Rng) -> bool {
+        let authors = self.history.borrow().authors();
+        let fid = self.fid;
+        for author in authors {
+            let now = self.context.author(author.client);
+            if now.is_some_and(|n| n.start == author.start && n.evictions == author.evictions) {
+                let begin = self.now();
+                let synced = self.context.on(author.client, "overlap: settling fsync", async move |c| {
+                    let file = c.open(&cred(), fid, O_RDWR).await?;
+                    c.fsync(&file, false).await?;
+                    c.release(&file).await
+                });
+                if matches!(synced.await, Some(Ok(()))) && self.context.is_sound(author) {
+                    self.history.borrow_mut().synced(author, begin);
+                }
+            } else {
+                self.context.wait_forgotten(author).await;
+            }
+        }
+        while self.context.disks_failing.get() > 0 {
+            self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
+        }
+        let c = self.context.any_client(rng).await;
+        let Some(reader) = self.context.author(c) else { return false };
+        let authors = self.history.borrow().authors();
+        let before: Vec<bool> = authors.iter().map(|a| self.context.is_sound(*a)).collect();
+        let begin = self.now();
+        let whole = Extent::at(0, 2 * CELLS * CELL);
+        let read = self.context.on(c, "overlap: settling read", async move |c| {
+            let file = c.open(&cred(), fid, 0).await?;
+            c.read(&file, 0, whole.len() as usize).await?;
+            c.sync_all().await?;
+            let got = c.read(&file, 0, whole.len() as usize).await?.to_vec();
+            c.release(&file).await.map(|()| got)
+        });
+        let read = read.await;
+        let after: Vec<bool> = authors.iter().map(|a| self.context.is_sound(*a)).collect();
+        if !self.context.is_sound(reader) || before != after {
+            return false;
+        }
+        match read {
+            Some(Ok(got)) => {
+                let mut history = self.history.borrow_mut();
+                let sound = |a: Author| self.context.is_sound(a);
+                let checked = history.check_read(whole, &got, (begin, self.now()), &sound);
+                self.context.expect(&format!("overlap: settling read on client{c}"), checked);
+                history.settle(got);
+                true
+            }
+            Some(Err(e)) => {
+                self.context.complain(format!("overlap: settling read on client{c}: {e}"));
+                true
+            }
+            None => false,
+        }
+    }
+    /// After all faults: settled once more, everybody sees the same.
+    pub async fn check(&self) {
+        let mut rng = self.context.rng("overlap end");
+        self.settle(&mut rng).await;
+        let (fid, whole) = (self.fid, Extent::at(0, 2 * CELLS * CELL));
+        for c in 0..self.context.cluster.clients.len() {
+            if self.context.failed() {
+                return;
+            }
+            let begin = self.now();
+            let read = self.context.on(c, "overlap: final read", async move |c| {
+                let file = c.open(&cred(), fid, 0).await?;
+                let got = c.read(&file, 0, whole.len() as usize).await?.to_vec();
+                c.release(&file).await.map(|()| got)
+            });
+            let outcome = match read.await {
+                Some(Ok(got)) => self.history.borrow_mut().check_read(whole, &got, (begin, self.now()), &|_| true),
+                Some(Err(e)) => Err(e.to_string()),
+                None => Ok(()),
+            };
+            self.context.expect(&format!("overlap: final read on client{c}"), outcome);
+        }
+    }
+}

@@ -1,0 +1,275 @@
+//! What overlapping operations allow a reader to find.
+use types::Extent;
+
+use crate::cluster::model::{Author, Sound, bytes};
+
+/// What an operation does to the file.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Change {
+    /// Bytes of a stamp.
+    Write(Extent, u64),
+    /// Zeroes; with `true` the file reaches to their end afterwards.
+    Zero(Extent, bool),
+    /// The file reaches so far at least.
+    Reach(u64),
+    /// The file ends here.
+    Cut(u64),
+}
+
+#[derive(Clone, Debug)]
+struct Entry {
+    id: u64,
+    change: Change,
+    author: Author,
+    begin: u64,
+    /// When it was answered.
+    end: Option<u64>,
+    /// When a sound client had seen it.
+    seen: Option<u64>,
+    stable: bool,
+}
+
+impl Entry {
+    fn is_sure(&self, sound: Sound<'_>) -> bool {
+        self.stable || self.end.is_some() && sound(self.author)
+    }
+    /// From when on it counts for sure.
+    fn done(&self, sound: Sound<'_>) -> Option<u64> {
+        if !self.is_sure(sound) {
+            return None;
+        }
+        Some(self.end?.min(self.seen.unwrap_or(u64::MAX)))
+    }
+    /// What it makes of a cell's content: a stamp, 0 for zeroes.
+    fn content(&self, cell: Extent) -> Option<u64> {
+        match self.change {
+            Change::Write(x, stamp) if x.contains_offset(cell.start) => Some(stamp),
+            Change::Zero(x, _) if x.contains_offset(cell.start) => Some(0),
+            Change::Cut(size) if cell.start >= size => Some(0),
+            _ => None,
+        }
+    }
+    /// What it makes of whether the file reaches over a cell.
+    fn reach(&self, cell: Extent) -> Option<bool> {
+        match self.change {
+            Change::Write(x, _) | Change::Zero(x, true) if cell.start < x.end => Some(true),
+            Change::Reach(end) if cell.start < end => Some(true),
+            Change::Cut(size) => Some(cell.start < size),
+            _ => None,
+        }
+    }
+}
+
+/// Everything since the file was settled.
+pub(super) struct History {
+    cell: u64,
+    base: Vec<u8>,
+    entries: Vec<Entry>,
+    next: u64,
+}
+
+/// When a read began and ended.
+type When = (u64, u64);
+
+impl History {
+    /// An empty file of cells of so many bytes.
+    pub fn new(cell: u64) -> History {
+        History { cell, base: Vec::new(), entries: Vec::new(), next: 0 }
+    }
+    pub fn len(&self) -> usize {
+        self.entries.len()
+    }
+    pub fn begin(&mut self, change: Change, now: u64, author: Author) -> u64 {
+        self.next += 1;
+        self.entries.push(Entry { id: self.next, change, author, begin: now, end: None, seen: None, stable: false });
+        self.next
+    }
+    pub fn end(&mut self, id: u64, now: u64) {
+        if let Some(e) = self.entries.iter_mut().find(|e| e.id == id) {
+            e.end = Some(now);
+        }
+    }
+    /// A sync of `author` that began at `begin` answered success.
+    pub fn synced(&mut self, author: Author, begin: u64) {
+        let of = |e: &&mut Entry| e.author == author && e.end.is_some_and(|end| end <= begin);
+        self.entries.iter_mut().filter(of).for_each(|e| e.stable = true);
+    }
+    pub fn authors(&self) -> Vec<Author> {
+        let mut all: Vec<Author> = self.entries.iter().map(|e| e.author).collect();
+        all.sort_unstable();
+        all.dedup();
+        all
+    }
+    /// This is the content from now on.
+    pub fn settle(&mut self, content: Vec<u8>) {
+        self.base = content;
+        self.entries.clear();
+    }
+
+    /// Entries, by place, that a read at `when` may still find in a register, and whether it may find the base.
+    fn allowed<T>(&self, of: impl Fn(&Entry) -> Option<T>, when: When, sound: Sound<'_>) -> (Vec<(usize, T)>, bool) {
+        let touching: Vec<(usize, T)> =
+            self.entries.iter().enumerate().filter_map(|(i, e)| of(e).map(|v| (i, v))).collect();
+        let touching: Vec<(usize, T)> = touching.into_iter().filter(|(i, _)| self.entries[*i].begin < when.1).collect();
+        // Those that had surely replaced what was before them when the read began: (beginning).
+        let replaced: Vec<u64> = touching
+            .iter()
+            .map(|(i, _)| &self.entries[*i])
+            .filter(|e| e.done(sound).is_some_and(|d| d <= when.0))
+            .map(|e| e.begin)
+            .collect();
+        let latest = replaced.iter().max().copied();
+        let base = latest.is_none();
+        let kept = touching.into_iter().filter(|(i, _)| {
+            let done = self.entries[*i].done(sound);
+            done.is_none_or(|done| latest.is_none_or(|begin| begin <= done))
+        });
+        (kept.collect(), base)
+    }
+
+    /// Judges what a read of whole cells gave.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check_read(&mut self, x: Extent, got: &[u8], when: When, sound: Sound<'_>) -> Result<(), String> {
+        self.check_reach(x, x.start + got.len() as u64, when, sound)?;
+        let mut seen = Vec::new();
+        for (i, found) in got.chunks(self.cell as usize).enumerate() {
+            let cell = Extent::at(x.start + i as u64 * self.cell, found.len() as u64);
+            let (entries, base) = self.allowed(|e| e.content(cell), when, sound);
+            let values: Vec<Vec<u8>> = entries.iter().map(|(_, stamp)| content(*stamp, cell)).collect();
+            let of_base = |at: u64| self.base.get(at as usize).copied().unwrap_or(0);
+            for (k, byte) in found.iter().enumerate() {
+                let at = cell.start + k as u64;
+                if !(base && of_base(at) == *byte || values.iter().any(|v| v[k] == *byte)) {
+                    return Err(format!("byte {at} is {byte}: {}", self.tell(cell, when, sound)));
+                }
+            }
+            let whole: Vec<usize> =
+                entries.iter().zip(&values).filter(|(_, v)| v[..] == *found).map(|((i, _), _)| *i).collect();
+            // Zeroes may be of any that makes zeroes; a stamp is of one write.
+            if let [one] = whole[..]
+                && entries.iter().any(|(i, stamp)| *i == one && *stamp != 0)
+            {
+                seen.push(one);
+            }
+        }
+        for i in seen {
+            let e = &mut self.entries[i];
+            e.seen = Some(e.seen.unwrap_or(u64::MAX).min(when.1));
+        }
+        Ok(())
+    }
+    /// Judges a size.
+    ///
+    /// # Errors
+    /// A sentence that says what is wrong.
+    pub fn check_size(&self, size: u64, when: When, sound: Sound<'_>) -> Result<(), String> {
+        let all = self.entries.iter().map(|e| match e.change {
+            Change::Write(x, _) | Change::Zero(x, _) => x.end,
+            Change::Reach(end) | Change::Cut(end) => end,
+        });
+        let most = all.chain([self.base.len() as u64]).max().unwrap_or(0);
+        if size > most {
+            return Err(format!("size {size}, but nothing ever reached behind {most}"));
+        }
+        self.check_reach(Extent::new(0, most), size, when, sound)
+    }
+    /// Judges that of `x` the file has what is below `end`.
+    fn check_reach(&self, x: Extent, end: u64, when: When, sound: Sound<'_>) -> Result<(), String> {
+        for start in (x.start..x.end).step_by(self.cell as usize) {
+            let cell = Extent::at(start, self.cell);
+            let (entries, base) = self.allowed(|e| e.reach(cell), when, sound);
+            let of_base = base.then_some(cell.start < self.base.len() as u64);
+            let may = |value: bool| of_base == Some(value) || entries.iter().any(|(_, v)| *v == value);
+            let (yes, no) = (may(true), may(false));
+            // What a lost client wrote last may end within a cell.
+            let as_settled = base && end == self.base.len() as u64;
+            let right = match end {
+                _ if as_settled => true,
+                e if e >= cell.end => yes,
+                e if e <= cell.start => no,
+                _ => yes && no,
+            };
+            if !right {
+                let there = if yes { "reaches behind it" } else { "ends before it" };
+                let told = self.tell(cell, when, sound);
+                return Err(format!("the end is found at {end}; the file {there} at {}: {told}", cell.start));
+            }
+        }
+        Ok(())
+    }
+    /// The operations on a cell, newest first.
+    fn tell(&self, cell: Extent, when: When, sound: Sound<'_>) -> String {
+        let touching = self.entries.iter().rev().filter(|e| e.content(cell).is_some() || e.reach(cell).is_some());
+        let lines: Vec<String> = touching
+            .take(8)
+            .map(|e| {
+                format!(
+                    "{:?} by client{} {}..{:?} seen {:?} sure {}",
+                    e.change,
+                    e.author.client,
+                    e.begin,
+                    e.end,
+                    e.seen,
+                    e.is_sure(sound)
+                )
+            })
+            .collect();
+        format!("read {}..{}; {}; base {} bytes", when.0, when.1, lines.join(", "), self.base.len())
+    }
+}
+
+fn content(stamp: u64, cell: Extent) -> Vec<u8> {
+    if stamp == 0 { vec![0; cell.len() as usize] } else { bytes(stamp, cell) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CELL: u64 = 10;
+
+    fn author(client: usize) -> Author {
+        Author { client, start: 1, evictions: 0, disk_failures: 0 }
+    }
+    fn write(h: &mut History, cells: std::ops::Range<u64>, stamp: u64, when: When) -> u64 {
+        let x = Extent::new(cells.start * CELL, cells.end * CELL);
+        let id = h.begin(Change::Write(x, stamp), when.0, author(0));
+        h.end(id, when.1);
+        id
+    }
+
+    #[test]
+    fn a_read_finds_what_overlaps_it_or_was_last_and_nothing_older() {
+        let mut h = History::new(CELL);
+        let x = Extent::new(0, CELL);
+        write(&mut h, 0..1, 1, (10, 20));
+        write(&mut h, 0..1, 2, (30, 50));
+        let sound = |_: Author| true;
+        assert!(h.check_read(x, &bytes(1, x), (40, 45), &sound).is_ok(), "the second write is under way");
+        assert!(h.check_read(x, &bytes(2, x), (41, 46), &sound).is_ok());
+        assert!(h.check_read(x, &bytes(1, x), (47, 48), &sound).is_err(), "the second write was seen already");
+        assert!(h.check_read(x, &[0; 10], (47, 48), &sound).is_err());
+        assert!(h.check_read(x, &bytes(1, x), (60, 61), &|_| false).is_ok(), "its author is lost");
+    }
+
+    #[test]
+    fn a_cut_takes_away_content_and_reach() {
+        let mut h = History::new(CELL);
+        write(&mut h, 0..3, 1, (10, 20));
+        let cut = h.begin(Change::Cut(CELL), 30, author(0));
+        let (x, sound) = (Extent::new(0, 3 * CELL), |_: Author| true);
+        assert!(h.check_size(3 * CELL, (31, 32), &sound).is_ok() && h.check_size(CELL, (31, 32), &sound).is_ok());
+        h.end(cut, 40);
+        assert!(h.check_size(3 * CELL, (41, 42), &sound).is_err());
+        assert!(h.check_read(x, &bytes(1, Extent::new(0, CELL)), (41, 42), &sound).is_ok());
+        write(&mut h, 2..3, 2, (50, 60));
+        let mut want = bytes(1, Extent::new(0, CELL));
+        want.extend([0; 10]);
+        want.extend(bytes(2, Extent::new(2 * CELL, 3 * CELL)));
+        assert!(h.check_read(x, &want, (61, 62), &sound).is_ok());
+        want[12] = bytes(1, x)[12];
+        assert!(h.check_read(x, &want, (61, 62), &sound).is_err(), "what was cut comes back");
+    }
+}

@@ -1,0 +1,276 @@
+//! Swarm testing: everything about a run is drawn from its seed, every class of faults is on with probability one half.
+//!
+//! What is drawn for one setting does not depend on another, so that a failing seed can be made smaller by leaving
+//! settings out ([`Without`]) while the rest stays as it was.
+//! Source: Groce et al., "Swarm Testing", ISSTA 2012: runs that leave features out find more than runs with all of them.
+use std::collections::BTreeSet;
+
+use simworld::SimConfig;
+use types::{Duration, MIB, Rng};
+
+use super::class::FaultClass;
+use super::config::ClusterConfig;
+use super::faults::FaultConfig;
+use super::run::{RunConfig, WorkConfig};
+
+/// Kinds of programs, by name on the command line.
+pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs"];
+/// Checks that can be left out, by name on the command line.
+pub const CHECKS: &[&str] = &["books"];
+/// Settings that can be left at their defaults, by name on the command line.
+pub const SETTINGS: &[&str] = &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits"];
+
+/// What of a seed is left out.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Without {
+    /// Names of classes, programs and settings ([`Without::add`]).
+    pub(crate) names: BTreeSet<String>,
+    /// Virtual milliseconds with faults instead of those drawn.
+    pub millis: Option<u64>,
+}
+
+impl Without {
+    /// All names that can be left out.
+    #[must_use]
+    pub fn known() -> Vec<&'static str> {
+        let classes = FaultClass::ALL.iter().map(|c| c.name());
+        classes.chain([PROGRAMS, SETTINGS, CHECKS].into_iter().flatten().copied()).collect()
+    }
+    /// Leaves one more out.
+    ///
+    /// # Errors
+    /// A sentence with all names, when it is none of them.
+    pub fn add(&mut self, name: &str) -> Result<(), String> {
+        let known = Without::known();
+        if !known.contains(&name) {
+            return Err(format!("--without {name}: write some of {}", known.join(", ")));
+        }
+        self.names.insert(name.into());
+        Ok(())
+    }
+    /// Whether it is left out.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.names.contains(name)
+    }
+    /// As arguments of `stria sim torture`.
+    #[must_use]
+    pub fn arguments(&self) -> String {
+        let mut text = String::new();
+        if !self.names.is_empty() {
+            let names: Vec<&str> = self.names.iter().map(String::as_str).collect();
+            text += &format!(" --without {}", names.join(","));
+        }
+        if let Some(millis) = self.millis {
+            text += &format!(" --seconds {}", millis as f64 / 1e3);
+        }
+        text
+    }
+}
+
+/// What a seed stands for.
+#[derive(Clone, Debug)]
+pub struct Swarm {
+    /// The seed.
+    pub seed: u64,
+    /// Classes of faults that are on.
+    pub classes: BTreeSet<FaultClass>,
+    /// The run.
+    pub config: RunConfig,
+}
+
+/// One of several values.
+fn any<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
+    of[rng.below(of.len() as u64) as usize]
+}
+
+fn classes_of(seed: u64) -> BTreeSet<FaultClass> {
+    let mut rng = Rng::named(seed, "swarm classes");
+    let all = FaultClass::ALL;
+    match rng.below(10) {
+        0 => [any(&mut rng, all)].into(),
+        1 => all.iter().copied().collect(),
+        _ => all.iter().copied().filter(|_| rng.chance(0.5)).collect(),
+    }
+}
+
+impl Swarm {
+    /// Draws everything from `seed`, but for what is left out.
+    #[must_use]
+    pub fn draw(seed: u64, without: &Without) -> Swarm {
+        let mut classes = classes_of(seed);
+        classes.retain(|c| !without.has(c.name()));
+        let on = |class| classes.contains(&class);
+        let cluster = cluster_of(seed, without, &on);
+        let work = work_of(seed, without, &cluster);
+        let config = RunConfig { world: world_of(seed, without, &on), work, faults: faults_of(seed, &on), cluster };
+        Swarm { seed, classes, config }
+    }
+}
+
+type On<'a> = &'a dyn Fn(FaultClass) -> bool;
+
+fn world_of(seed: u64, without: &Without, on: On<'_>) -> SimConfig {
+    let mut rng = Rng::named(seed, "swarm world");
+    let share = |rng: &mut Rng, class, most: f64| {
+        let p = most * rng.unit() * rng.unit();
+        if on(class) { p } else { 0.0 }
+    };
+    let loss = share(&mut rng, FaultClass::Loss, 0.05);
+    let corrupt = share(&mut rng, FaultClass::Corrupt, 0.05);
+    let duplicate = share(&mut rng, FaultClass::Duplicate, 0.1);
+    let reorder = share(&mut rng, FaultClass::Reorder, 0.1);
+    let shuffle = any(&mut rng, &[0.0, 0.05, 0.3]);
+    let latency = any(&mut rng, &[20, 100, 1000]);
+    let sync_time = Duration::from_micros(any(&mut rng, &[50, 500, 5000]));
+    let slowest = if on(FaultClass::Delay) { Duration::from_millis(20) } else { Duration::from_micros(4 * latency) };
+    SimConfig {
+        loss,
+        corrupt,
+        duplicate,
+        reorder,
+        shuffle: if without.has("shuffle") { 0.0 } else { shuffle },
+        latency_min: Duration::from_micros(latency),
+        latency_max: slowest,
+        sync_time,
+        clock_skew_max: if on(FaultClass::Skew) { Duration::from_secs(60) } else { Duration::ZERO },
+        clock_drift_ppm_max: if on(FaultClass::Drift) { 10_000 } else { 0 },
+        ..SimConfig::new(seed)
+    }
+}
+
+fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
+    let defaults = ClusterConfig::default();
+    let mut c = ClusterConfig { recovery_window: Duration::from_secs(30), ..defaults };
+    let mut rng = Rng::named(seed, "swarm shape");
+    let (clients, osts) = (1 + rng.below(4) as usize, 1 + rng.below(3) as usize);
+    (c.clients, c.osts) = (if without.has("clients") { clients.min(2) } else { clients }, osts);
+    let mut rng = Rng::named(seed, "swarm stripes");
+    let (count, size) = (1 + rng.below(3) as u16, any(&mut rng, &[64 << 10, 128 << 10, MIB]));
+    c.stripe_count = if without.has("stripes") { 1 } else { count.min(osts as u16) };
+    c.stripe_bytes = size;
+    let mut rng = Rng::named(seed, "swarm caches");
+    let caches = (any(&mut rng, &[1, 4, 32]) * MIB, any(&mut rng, &[0, 2, 16]) * MIB);
+    let reserve = any(&mut rng, &[1, 8, 256]) * MIB;
+    let grant = any(&mut rng, &[64 << 10, MIB, 8 * MIB]);
+    if !without.has("caches") {
+        (c.client_cache_bytes, c.ost_cache_bytes) = caches;
+        (c.ost_reserve_bytes, c.ost_grant_bytes) = (reserve, grant);
+    }
+    let mut rng = Rng::named(seed, "swarm policies");
+    let nrs = nrs::registry()[rng.below(nrs::registry().len() as u64) as usize].name;
+    let nrs = if nrs != "obrr+" && rng.chance(0.3) { format!("deadline+{nrs}") } else { nrs.into() };
+    let cache = cache::registry()[rng.below(cache::registry().len() as u64) as usize].name;
+    let ahead = readahead::POLICIES[rng.below(readahead::POLICIES.len() as u64) as usize].name;
+    let alloc = layout::POLICIES[rng.below(layout::POLICIES.len() as u64) as usize].name;
+    if !without.has("policies") {
+        c.nrs_policy = nrs;
+        c.cache_policy = cache.into();
+        c.readahead_policy = ahead.into();
+        c.alloc_policy = alloc.into();
+    }
+    let commit = Duration::from_millis(any(&mut Rng::named(seed, "swarm commits"), &[10, 100, 1000, 5000]));
+    if !without.has("commits") {
+        c.commit_interval = commit;
+    }
+    let mut rng = Rng::named(seed, "swarm rpcs");
+    let (flight, pages, window) =
+        (any(&mut rng, &[1, 2, 8]), any(&mut rng, &[1, 16, 1024]), any(&mut rng, &[1, 4, 16]));
+    let age = Duration::from_millis(any(&mut rng, &[200, 1000, 5000, 30_000]));
+    if !without.has("rpcs") {
+        (c.rpcs_in_flight_max, c.rpc_pages_max, c.dispatch_window, c.dirty_age_max) = (flight, pages, window, age);
+    }
+    if on(FaultClass::Busy) {
+        c.queue_max = Some(1 + Rng::named(seed, "swarm busy").below(4) as u32);
+    }
+    if on(FaultClass::SmallOsts) {
+        c.ost_bytes = (16 + Rng::named(seed, "swarm space").below(25)) * MIB;
+        c.ost_reserve_bytes = c.ost_reserve_bytes.min(MIB);
+    }
+    c
+}
+
+fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig {
+    let mut rng = Rng::named(seed, "swarm work");
+    let mut count = |name: &str, most: u64| {
+        let n = if rng.chance(0.25) { 0 } else { rng.below(most + 1) as usize };
+        if without.has(name) { 0 } else { n }
+    };
+    let mut work = WorkConfig {
+        trees: count("trees", 3),
+        blocks: count("blocks", 3),
+        logs: count("logs", 3),
+        counters: count("counters", 2),
+        overlaps: count("overlaps", 4),
+        keepers: count("keepers", cluster.clients as u64),
+        dirs: count("dirs", 2),
+        books: !without.has("books"),
+        operations: 1 << 20,
+        seconds: 15.0 + 45.0 * Rng::named(seed, "swarm seconds").unit(),
+    };
+    if let Some(millis) = without.millis {
+        work.seconds = millis as f64 / 1e3;
+    }
+    work
+}
+
+fn faults_of(seed: u64, on: On<'_>) -> FaultConfig {
+    let mut rng = Rng::named(seed, "swarm faults");
+    let mut share = |class| {
+        let share = 0.5 + 3.0 * rng.unit();
+        if on(class) { share } else { 0.0 }
+    };
+    let server = share(FaultClass::KillServer);
+    let mut faults = FaultConfig {
+        kill_mds: server * 0.5,
+        kill_oss: server,
+        kill_client: share(FaultClass::KillClient),
+        reset: share(FaultClass::Reset),
+        cut: share(FaultClass::Cut).max(share(FaultClass::LongCut)).max(share(FaultClass::OneWay)),
+        slow_disk: share(FaultClass::SlowDisk),
+        disk_error: share(FaultClass::DiskError),
+        pause: share(FaultClass::Pause),
+        bit_rot: share(FaultClass::BitRot),
+        ..FaultConfig::default()
+    };
+    faults.one_way = match (on(FaultClass::OneWay), on(FaultClass::Cut) || on(FaultClass::LongCut)) {
+        (true, true) => 0.4,
+        (true, false) => 1.0,
+        _ => 0.0,
+    };
+    faults.cut_max_s = if on(FaultClass::LongCut) { 150.0 } else { 8.0 };
+    faults.power = if on(FaultClass::Power) { 0.6 } else { 0.0 };
+    faults.together = on(FaultClass::Together);
+    faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
+    faults.interval_s = any(&mut rng, &[0.7, 2.0, 5.0]);
+    faults
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_setting_that_is_left_out_changes_no_other() {
+        for seed in 0..50 {
+            let whole = Swarm::draw(seed, &Without::default());
+            let mut without = Without::default();
+            without.add("policies").unwrap();
+            let less = Swarm::draw(seed, &without);
+            assert_eq!((whole.config.cluster.clients, &whole.classes), (less.config.cluster.clients, &less.classes));
+            assert_eq!(less.config.cluster.nrs_policy, "fifo");
+        }
+        assert!(Without::default().add("loos").unwrap_err().contains("loss"));
+    }
+
+    #[test]
+    fn every_class_is_on_alone_in_some_seeds_and_together_with_each_other_in_many() {
+        let drawn: Vec<_> = (0..3000).map(|s| Swarm::draw(s, &Without::default()).classes).collect();
+        for a in FaultClass::ALL {
+            assert!(drawn.iter().any(|d| d.len() == 1 && d.contains(a)), "{a:?} alone");
+            for b in FaultClass::ALL {
+                assert!(drawn.iter().filter(|d| d.contains(a) && d.contains(b)).count() > 300, "{a:?} with {b:?}");
+            }
+        }
+    }
+}

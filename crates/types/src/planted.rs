@@ -1,0 +1,102 @@
+//! Planted bugs: faults in Stria's own code that a run of the fault simulation switches on, one at a time, to show that it
+//! would be found.
+//!
+//! A place says `types::planted!("name")`. In builds without debug assertions and without the feature `planted` that is the
+//! constant `false`, and nothing of this is in the program. Otherwise it is true while [`plant`] has that name, on that
+//! thread: the fault simulation runs a whole cluster in one.
+
+/// One planted bug.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Bug {
+    /// Its name: that of its place in the code.
+    pub name: &'static str,
+    /// What is wrong while it is on.
+    pub what: &'static str,
+}
+
+const fn bug(name: &'static str, what: &'static str) -> Bug {
+    Bug { name, what }
+}
+
+/// All planted bugs.
+pub const BUGS: &[Bug] = &[
+    bug("replay-dropped", "A client forgets the first transaction that it should replay to a restarted server."),
+    bug("sync-skipped", "An OST answers a sync without syncing."),
+    bug("grant-leaked", "A write that used grant gives none of it back to the server's books."),
+    bug("callback-lost", "A client answers a blocking callback and keeps the lock."),
+    bug("checksum-ignored", "An OST does not look at the checksum of the bulk it receives."),
+];
+
+/// Whether planted bugs are compiled in.
+pub const COMPILED_IN: bool = cfg!(any(debug_assertions, feature = "planted"));
+
+#[cfg(any(debug_assertions, feature = "planted"))]
+mod switch {
+    extern crate std;
+    use core::cell::Cell;
+
+    std::thread_local! {
+        static PLANTED: Cell<(Option<&'static str>, u64)> = const { Cell::new((None, 0)) };
+    }
+
+    /// Switches a planted bug on for this thread, or with `None` all of them off.
+    pub fn plant(name: Option<&'static str>) {
+        PLANTED.set((name, 0));
+    }
+    /// How many times the place of the bug that is on was reached.
+    #[must_use]
+    pub fn reached() -> u64 {
+        PLANTED.get().1
+    }
+    /// Whether the bug of this name is on; for [`crate::planted!`].
+    #[must_use]
+    pub fn is(name: &str) -> bool {
+        let (planted, reached) = PLANTED.get();
+        let is = planted.is_some_and(|p| p == name);
+        if is {
+            PLANTED.set((planted, reached + 1));
+        }
+        is
+    }
+}
+#[cfg(any(debug_assertions, feature = "planted"))]
+pub use switch::{is, plant, reached};
+
+/// Switches a planted bug on for this thread: does nothing in builds without planted bugs.
+#[cfg(not(any(debug_assertions, feature = "planted")))]
+pub fn plant(_name: Option<&'static str>) {}
+/// How many times the place of the bug that is on was reached.
+#[cfg(not(any(debug_assertions, feature = "planted")))]
+#[must_use]
+pub const fn reached() -> u64 {
+    0
+}
+/// Whether the bug of this name is on: never, in builds without planted bugs.
+#[cfg(not(any(debug_assertions, feature = "planted")))]
+#[inline(always)]
+#[must_use]
+pub const fn is(_name: &str) -> bool {
+    false
+}
+
+/// Whether a planted bug is on here and now: the constant `false` in products.
+#[macro_export]
+macro_rules! planted {
+    ($name:literal) => {
+        $crate::planted::is($name)
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_bug_is_on_where_it_was_planted_and_nowhere_else() {
+        plant(Some("sync-skipped"));
+        assert!(planted!("sync-skipped") && !planted!("grant-leaked"));
+        assert_eq!(reached(), 1);
+        plant(None);
+        assert!(!planted!("sync-skipped"));
+    }
+}
