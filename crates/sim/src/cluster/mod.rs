@@ -18,6 +18,7 @@ pub mod nodes;
 pub mod overlap;
 mod run;
 mod scenario;
+pub mod sequences;
 pub mod shared;
 mod swarm;
 #[cfg(test)]

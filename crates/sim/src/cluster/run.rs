@@ -94,7 +94,7 @@ pub struct RunReport {
 }
 
 /// Page frames of all runs of this thread.
-fn frames() -> FramePool {
+pub(super) fn frames() -> FramePool {
     thread_local! {
         static POOL: FramePool = FramePool::new(1024 * MIB);
     }

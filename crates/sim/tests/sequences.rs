@@ -1,0 +1,32 @@
+//! Every sequence of one and of two operations, with every death at every point of it.
+//!
+//! There are 2,352 sequences and some 100,000 cases. As a test a share of them runs, spread evenly;
+//! `STRIA_SEQUENCES=all` runs all, `STRIA_SEQUENCES=17` those whose number leaves 17 when divided by the share.
+use sim::cluster::sequences::model::{Op, Sync};
+use sim::cluster::sequences::{run_sequence, sequences};
+
+/// One of so many sequences of two operations runs as a test.
+const SHARE: usize = 97;
+
+fn chosen() -> Vec<(usize, Vec<(Op, Sync)>)> {
+    let (share, rest) = match std::env::var("STRIA_SEQUENCES").as_deref() {
+        Ok("all") => (1, 0),
+        Ok(n) => (SHARE, n.parse().expect("STRIA_SEQUENCES is 'all' or a number")),
+        Err(_) => (SHARE, 0),
+    };
+    sequences().enumerate().filter(|(i, ops)| ops.len() == 1 && i % 4 == 1 || i % share == rest % share).collect()
+}
+
+#[test]
+fn no_short_sequence_loses_anything_at_any_point_of_a_crash() {
+    let (mut wrong, mut cases) = (String::new(), 0);
+    for (i, ops) in chosen() {
+        let (found, n) = run_sequence(&ops, 1 + i as u64);
+        cases += n;
+        for (case, complaints) in found {
+            wrong += &format!("{case:?}\n    {}\n", complaints.join("\n    "));
+        }
+    }
+    println!("{cases} cases");
+    assert!(cases > 100 && wrong.is_empty(), "{cases} cases\n{wrong}");
+}
