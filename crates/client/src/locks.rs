@@ -415,7 +415,8 @@ impl Locks {
         let Some(import) = self.import.borrow().clone() else { return };
         let body = w::ConvertRequest { handle, bits: u64::from(keep.0) };
         self.rt.spawn(async move {
-            if let Err(e) = import.ask::<_, ()>(Op::LockConvert, &body).await {
+            let (body, options) = (wire::encode(&body), CallOptions::urgent(None));
+            if let Err(e) = import.call(Op::LockConvert, body, Bulk::new(), options).await {
                 tracing::debug!(%handle, "convert: {e}");
             }
         });
@@ -432,7 +433,7 @@ impl Locks {
             let Some(import) = me.import.borrow().clone() else { return };
             let body = wire::encode(&w::CancelRequest { handles, cookies: Vec::new() });
             let _ = import
-                .call(Op::LockCancel, body, Bulk::new(), CallOptions { no_replay: true, ..Default::default() })
+                .call(Op::LockCancel, body, Bulk::new(), CallOptions { no_replay: true, ..CallOptions::urgent(None) })
                 .await;
         });
     }

@@ -10,7 +10,8 @@ use std::rc::{Rc, Weak};
 use cache::frames::FRAME_BYTES;
 use ptlrpc::Import;
 use rt::Rt;
-use rt::sync::{Event, Semaphore};
+use rt::sync::Event;
+use rt::turns::{Rank, Turns};
 use types::{Extent, FsError, OstIndex};
 
 use crate::client::Client;
@@ -19,6 +20,20 @@ use crate::object::Object;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
+/// Bulk RPCs beyond the window that only those may be that a lock callback waits for.
+const URGENT_RPCS: usize = 2;
+
+/// A place in the window of bulk RPCs; free again when it is dropped, however the RPC ends.
+struct InWindow<'a> {
+    window: &'a Turns,
+    /// The rank that brought it there.
+    rank: Rank,
+}
+impl Drop for InWindow<'_> {
+    fn drop(&mut self) {
+        self.window.add(1);
+    }
+}
 
 /// A client's side of one OST.
 pub struct Osc {
@@ -40,7 +55,8 @@ pub struct Osc {
     dirty: Cell<u64>,
     dirty_max: Cell<u64>,
     rpc_pages: Cell<usize>,
-    rpcs: Semaphore,
+    /// The window of bulk RPCs.
+    rpcs: Turns,
     rpcs_max: Cell<usize>,
     /// Objects with dirty pages, oldest first.
     dirty_objects: RefCell<VecDeque<Weak<Object>>>,
@@ -68,7 +84,7 @@ impl Osc {
             dirty: Cell::new(0),
             dirty_max: Cell::new(config.dirty_bytes_max),
             rpc_pages: Cell::new(config.rpc_pages_max),
-            rpcs: Semaphore::new(config.rpcs_in_flight_max),
+            rpcs: Turns::new(config.rpcs_in_flight_max + URGENT_RPCS, URGENT_RPCS),
             rpcs_max: Cell::new(config.rpcs_in_flight_max),
             dirty_objects: RefCell::default(),
             changed: Event::new(),
@@ -142,6 +158,30 @@ impl Osc {
     }
     pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
         &self.jobs_told
+    }
+    /// A place in the window of bulk RPCs, for a request under the lock `cookie` (0: none that counts).
+    async fn in_window(&self, rank: Rank, cookie: u64) -> InWindow<'_> {
+        let rank = self.rpcs.acquire(rank, cookie).await;
+        InWindow { window: &self.rpcs, rank }
+    }
+    /// The rank of a request under a lock: once another client waits for the lock, what is done under it is urgent.
+    fn rank_under(&self, held: &crate::locks::Held) -> Rank {
+        let leaves = !self.locks.cache().is_valid(held.cookie);
+        if leaves { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary }
+    }
+    /// How calls of a rank are made.
+    fn options_of(rank: Rank) -> ptlrpc::CallOptions {
+        match rank {
+            Rank::Urgent(promise) => ptlrpc::CallOptions::urgent(Some(promise)),
+            Rank::Ahead => ptlrpc::CallOptions { ahead: true, ..Default::default() },
+            Rank::Ordinary => ptlrpc::CallOptions::default(),
+        }
+    }
+    /// Another client waits for a lock: what waits in the window under it no longer waits for anything else.
+    fn hasten(&self, cookie: u64) {
+        if cookie != 0 {
+            self.rpcs.promote(cookie, Rank::Urgent(self.rt.now()));
+        }
     }
     /// Whose I/O of an object is under way, and tells the OST what the job is called.
     fn owner_of(&self, object: &Object, import: &Import) -> wire::ost::IoOwner {

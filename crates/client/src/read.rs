@@ -304,7 +304,7 @@ impl Client {
         }
         // The cache is too small to hold the piece: read past it.
         osc.flush(object, piece.object.align_out(PAGE), false).await;
-        let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), held.handle()).await?;
+        let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), &held).await?;
         self.pad(&mut bulk, piece.object.align_out(PAGE).len());
         let skip = (piece.object.start % PAGE) as usize;
         Ok(bulk.slice(skip, piece.object.len() as usize))
@@ -349,7 +349,7 @@ impl Client {
             let osc = self.osc(object.ost);
             let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
             osc.flush(object, piece.object.align_out(PAGE), false).await;
-            let mut part = osc.read_direct(object, piece.object, held.handle()).await?;
+            let mut part = osc.read_direct(object, piece.object, &held).await?;
             self.pad(&mut part, piece.object.len());
             out.append(part);
         }

@@ -8,7 +8,8 @@ use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
 use cache::frames::Bulk;
-use rt::sync::{Event, OneSender, Semaphore, oneshot};
+use rt::sync::{Event, OneSender, oneshot};
+use rt::turns::{Rank, Turns};
 use rt::{LocalFuture, Nid, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::AuthReply;
@@ -78,9 +79,28 @@ pub struct CallOptions {
     pub fail_fast: bool,
     /// Do not keep it for replay although it changes state (its owner tells the state again itself).
     pub no_replay: bool,
+    /// For urgent requests: when the one that waits for it was promised that it would be done. `None`: now.
+    pub promise: Option<Instant>,
+    /// Its caller lets no more than a few of its kind wait at a time: it takes turns with all others together.
+    pub ahead: bool,
     /// Only as long as the client was evicted no more than so often ([`Import::evictions`]): for requests that rest on
     /// locks, which an eviction takes. `None`: whatever happened.
     pub evictions: Option<u64>,
+}
+
+impl CallOptions {
+    /// A request that somebody waits for who was promised that it is done by then.
+    #[must_use]
+    pub fn urgent(promise: Option<Instant>) -> CallOptions {
+        CallOptions { flags: Flags::URGENT, promise, ..CallOptions::default() }
+    }
+    fn rank(&self, now: Instant) -> Rank {
+        match self.flags.has(Flags::URGENT) {
+            true => Rank::Urgent(self.promise.unwrap_or(now)),
+            false if self.ahead => Rank::Ahead,
+            false => Rank::Ordinary,
+        }
+    }
 }
 
 /// An answer.
@@ -133,7 +153,7 @@ pub struct Import {
     sink: RefCell<Option<Rc<dyn Sink>>>,
     pending: RefCell<BTreeMap<Xid, Pending>>,
     replay: RefCell<BTreeMap<Transno, Replayable>>,
-    slots: Semaphore,
+    slots: Turns,
     free_slots: RefCell<Vec<u16>>,
     slot_count: Cell<u16>,
     next_xid: Cell<u64>,
@@ -176,7 +196,7 @@ impl Import {
             sink: RefCell::new(None),
             pending: RefCell::default(),
             replay: RefCell::default(),
-            slots: Semaphore::new(0),
+            slots: Turns::new(0, 0),
             free_slots: RefCell::default(),
             slot_count: Cell::new(0),
             next_xid: Cell::new(1),
@@ -353,7 +373,7 @@ impl Import {
         }
         loop {
             self.wait_full().await?;
-            self.slots.acquire(1).await;
+            self.slots.acquire(options.rank(self.rt.now()), 0).await;
             if self.state.get() == ImportState::Full {
                 break;
             }
@@ -475,6 +495,7 @@ impl Import {
             return;
         }
         self.slot_count.set(credits);
+        self.slots.set_reserve(URGENT_SLOTS.min(usize::from(credits) - 1));
         if credits > old {
             self.free_slots.borrow_mut().extend((old..credits).rev());
             self.slots.add(isize::try_from(credits - old).expect("u16 fits"));
@@ -538,5 +559,7 @@ impl Import {
     }
 }
 
+/// Slots that ordinary requests leave: one for what takes turns with them, one for urgent requests.
+const URGENT_SLOTS: usize = 2;
 /// Attempts to connect that fail in a row before the target's owner is told: a restart takes a few.
 const FAILURES_UNTIL_UNREACHABLE: u32 = 4;

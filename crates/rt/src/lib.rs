@@ -11,6 +11,7 @@ mod nid;
 pub mod real;
 mod room;
 pub mod sync;
+pub mod turns;
 
 pub use dir_lock::{DirLock, LockError};
 pub use disk::{BlockingFile, DiskFile, OpenMode};

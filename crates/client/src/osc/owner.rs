@@ -65,9 +65,11 @@ impl LockOwner for Osc {
 impl Callbacks for Osc {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
         let answer = match op {
-            Op::LockBlocking => {
-                wire::decode(&body).map_err(FsError::from).and_then(|c| self.locks.on_blocking(&c)).map(|()| Vec::new())
-            }
+            Op::LockBlocking => wire::decode::<wl::BlockingCallback>(&body).map_err(FsError::from).and_then(|c| {
+                self.locks.on_blocking(&c)?;
+                self.hasten(c.cookie);
+                Ok(Vec::new())
+            }),
             Op::LockCompletion => wire::decode(&body)
                 .map_err(FsError::from)
                 .and_then(|c| self.locks.on_completion(&c))

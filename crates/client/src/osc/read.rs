@@ -5,7 +5,7 @@ use std::rc::Rc;
 use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
 use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
-use ptlrpc::CallOptions;
+use rt::turns::Rank;
 use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::lock as wl;
@@ -33,6 +33,7 @@ impl Osc {
         object: &Object,
         extent: Extent,
         right: Right,
+        (rank, cookie): (Rank, u64),
         access: &PageAccess,
     ) -> Result<(Bulk, wo::ReadReply), FsError> {
         let (lock, enqueue) = match right {
@@ -40,7 +41,8 @@ impl Osc {
             Right::Asked(wish) => (HandleId(0), Some(wish)),
         };
         let import = self.import()?;
-        self.rpcs.acquire(1).await;
+        let place = self.in_window(rank, cookie).await;
+        let options = Osc::options_of(place.rank);
         let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Read, extent.start / PAGE));
         let mut request = wo::ReadRequest {
             object: object.id,
@@ -52,16 +54,15 @@ impl Osc {
             readahead: access.readahead,
             ..wo::ReadRequest::default()
         };
-        let mut answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), CallOptions::default()).await;
+        let mut answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
         for _ in 0..3 {
             if !matches!(answer, Err(FsError::Corrupt)) {
                 break;
             }
             request.recheck = true;
-            answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), CallOptions::default()).await;
+            answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
         }
-        self.rpcs.add(1);
-        drop(flight);
+        drop((place, flight));
         let answer = answer?;
         let reply: wo::ReadReply = answer.decode()?;
         self.stats.done(Direction::Read, answer.bulk.len() as u64, self.rt.now().since(started));
@@ -87,7 +88,8 @@ impl Osc {
         }
         let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
         let fetched = runs.iter().map(|c| c.end - c.first).sum();
-        let work: Vec<_> = runs.into_iter().map(|c| self.load_run(object, c, lock, access)).collect();
+        let turn = (self.rank_under(held), held.cookie.0);
+        let work: Vec<_> = runs.into_iter().map(|c| self.load_run(object, c, lock, turn, access)).collect();
         for result in rt::sync::join_all(work).await {
             result?;
         }
@@ -105,11 +107,12 @@ impl Osc {
         object: &Rc<Object>,
         claimed: Claimed,
         lock: HandleId,
+        turn: (Rank, u64),
         access: PageAccess,
     ) -> Result<(), FsError> {
         let claim = Claim { object, claimed };
         let extent = Extent::new(claimed.first * PAGE, claimed.end * PAGE);
-        let (bulk, reply) = self.read_rpc(object, extent, Right::Lock(lock), &access).await?;
+        let (bulk, reply) = self.read_rpc(object, extent, Right::Lock(lock), turn, &access).await?;
         self.take_in(object, claimed, bulk, &reply, access);
         drop(claim);
         Ok(())
@@ -169,7 +172,7 @@ impl Osc {
             return locks.ask(request, &body).await;
         };
         let extent = Extent::new(first * PAGE, end * PAGE);
-        let answer = self.read_rpc(&object, extent, Right::Asked(body), &access).await;
+        let answer = self.read_rpc(&object, extent, Right::Asked(body), (Rank::Ordinary, 0), &access).await;
         let granted = match &answer {
             Ok((_, reply)) => reply.enqueue.clone().ok_or(FsError::Protocol),
             Err(e) => Err(*e),
@@ -187,19 +190,15 @@ impl Osc {
     }
 
     /// Reads past the cache, for direct I/O.
-    pub(crate) async fn read_direct(
-        &self,
-        object: &Rc<Object>,
-        extent: Extent,
-        lock: HandleId,
-    ) -> Result<Bulk, FsError> {
+    pub(crate) async fn read_direct(&self, object: &Rc<Object>, extent: Extent, held: &Held) -> Result<Bulk, FsError> {
         let mut out = Bulk::new();
         let mut at = extent.start;
         let step = self.rpc_pages.get() as u64 * PAGE;
         while at < extent.end {
             let part = Extent::new(at, extent.end.min(at + step));
             let access = PageAccess::coarse(0, u32::try_from(extent.len()).unwrap_or(u32::MAX));
-            let (bulk, _) = self.read_rpc(object, part, Right::Lock(lock), &access).await?;
+            let turn = (self.rank_under(held), held.cookie.0);
+            let (bulk, _) = self.read_rpc(object, part, Right::Lock(held.handle()), turn, &access).await?;
             let short = (bulk.len() as u64) < part.len();
             out.append(bulk);
             if short {

@@ -4,9 +4,10 @@ use std::rc::Rc;
 use cache::frames::{Bulk, FRAME_BYTES};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
+use rt::turns::Rank;
 use types::{Extent, FsError, HandleId};
+use wire::Op;
 use wire::ost as wo;
-use wire::{Flags, Op};
 
 use super::{Osc, PAGE, page_extent};
 use crate::inode::Inode;
@@ -62,8 +63,8 @@ impl Osc {
         if !object.listed.replace(true) {
             self.dirty_objects.borrow_mut().push_back(Rc::downgrade(object));
         }
-        while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire(1) {
-            if !self.start_write(object, Extent::ALL, false) {
+        while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire() {
+            if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
                 self.rpcs.add(1);
                 break;
             }
@@ -81,11 +82,11 @@ impl Osc {
             let Some(front) = self.dirty_objects.borrow_mut().pop_front() else { return };
             let Some(object) = front.upgrade() else { continue };
             while object.dirty_pages() > 0 {
-                if !self.rpcs.try_acquire(1) {
+                if !self.rpcs.try_acquire() {
                     self.dirty_objects.borrow_mut().push_front(front);
                     return;
                 }
-                if !self.start_write(&object, Extent::ALL, false) {
+                if !self.start_write(&object, Extent::ALL, Rank::Ordinary) {
                     self.rpcs.add(1);
                     break;
                 }
@@ -104,7 +105,7 @@ impl Osc {
     }
 
     /// Starts one write RPC; the caller holds a slot, which the RPC gives back. False when nothing was ready.
-    fn start_write(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, urgent: bool) -> bool {
+    fn start_write(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, rank: Rank) -> bool {
         let Some(first) = object.first_dirty(extent) else { return false };
         // One RPC stays within one lock: its handle is the write's right at the server.
         let start = ldlm::LockPolicyData::extent(Extent::at(first * PAGE, 1));
@@ -118,7 +119,7 @@ impl Osc {
         let (me, object) = (self.clone(), object.clone());
         self.rt.spawn(async move {
             let (numbers, granted) = (out.pages.clone(), out.granted);
-            let result = me.write_rpc(&object, out, handle, urgent).await;
+            let result = me.write_rpc(&object, out, handle, rank).await;
             me.rpcs.add(1);
             // The server takes grant for writes that it carries out.
             me.uncharge(numbers.len(), granted, result.is_err());
@@ -158,7 +159,7 @@ impl Osc {
         self.rt.spawn(async move { inode.drop_kernel_pages().await });
     }
 
-    async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, urgent: bool) -> Result<(), FsError> {
+    async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, rank: Rank) -> Result<(), FsError> {
         let owner = self.owner_of(object, &*self.import()?);
         let request = wo::WriteRequest {
             object: object.id,
@@ -167,11 +168,11 @@ impl Osc {
             mtime: object.mtime.get(),
             grant_used: out.granted as u64 * PAGE,
             grant_wanted: self.dirty_max.get() * 2,
-            max_service_ms: if urgent { 5000 } else { 0 },
+            max_service_ms: if matches!(rank, Rank::Urgent(_)) { 5000 } else { 0 },
             extents: out.extents,
             ..wo::WriteRequest::default()
         };
-        self.send_write(object, &request, out.bulk, urgent).await
+        self.send_write(object, &request, out.bulk, rank).await
     }
 
     async fn send_write(
@@ -179,7 +180,7 @@ impl Osc {
         object: &Object,
         request: &wo::WriteRequest,
         bulk: Bulk,
-        urgent: bool,
+        rank: Rank,
     ) -> Result<(), FsError> {
         let import = self.import()?;
         let bytes = bulk.len() as u64;
@@ -187,8 +188,9 @@ impl Osc {
         let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Write, page));
         // The lock under which these bytes were written is gone after an eviction, and perhaps another's now.
         let evictions = (request.lock.0 != 0).then(|| import.evictions());
-        let flags = if urgent { Flags::URGENT } else { Flags::default() };
-        let options = CallOptions { flags, evictions, ..Default::default() };
+        // Write-back is bounded by its window: calls without number must not hold it up where it may become urgent yet.
+        let rank = if rank == Rank::Ordinary { Rank::Ahead } else { rank };
+        let options = CallOptions { evictions, ..Osc::options_of(rank) };
         let mut answer = Err(FsError::Corrupt);
         for _ in 0..4 {
             answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
@@ -228,10 +230,8 @@ impl Osc {
                 grant_wanted: self.dirty_max.get() * 2,
                 ..wo::WriteRequest::default()
             };
-            self.rpcs.acquire(1).await;
-            let result = self.send_write(object, &request, data.slice(done, len), false).await;
-            self.rpcs.add(1);
-            result?;
+            let place = self.in_window(Rank::Ordinary, 0).await;
+            self.send_write(object, &request, data.slice(done, len), place.rank).await?;
             done += len;
         }
         Ok(())
@@ -240,17 +240,21 @@ impl Osc {
     /// Writes out what is dirty in the extent and waits until nothing of it is under way. Errors are kept with the
     /// file.
     pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, urgent: bool) {
+        // Every callback promises the same time: who was called back first goes first.
+        let rank = if urgent { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary };
         loop {
             let changed = object.changed.wait();
             if !object.is_unwritten(extent) {
                 return;
             }
             if object.dirty_pages() > 0 {
-                self.rpcs.acquire(1).await;
-                if self.start_write(object, extent, urgent) {
+                let place = self.in_window(rank, 0).await;
+                if self.start_write(object, extent, rank) {
+                    // It is the RPC's now.
+                    std::mem::forget(place);
                     continue;
                 }
-                self.rpcs.add(1);
+                drop(place);
                 if !object.is_unwritten(extent) {
                     return;
                 }
