@@ -166,7 +166,7 @@ pub fn start_mount(
     let config = SessionConfig { posix_acl: true, ..SessionConfig::default() };
     let (session, mut mount) =
         fuse::mount::mount(at, &options, config, spec.transport).map_err(|e| RoleError(e.to_string()))?;
-    mount.supervise().map_err(|e| RoleError(e.to_string()))?;
+    mount.supervise(spec.options.keep_dead).map_err(|e| RoleError(e.to_string()))?;
     let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
     widen_readahead(at);
     let mut workers = session.workers(1);

@@ -83,7 +83,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     }
     let options = MountOptions { fsname: "null".into(), clean_stale: true, ..Default::default() };
     let (session, mut mounted) = mount(Path::new(at), &options, config, choice)?;
-    mounted.supervise()?;
+    mounted.supervise(false)?;
     println!("{:?} on {threads} threads, {:?}", session.transport(), session.negotiated());
     std::thread::scope(|scope| {
         let serving: Vec<_> = session

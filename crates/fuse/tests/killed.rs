@@ -41,7 +41,7 @@ fn main() {
 fn daemon(dir: &Path, transport: &str, hold: bool) {
     let choice = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
     let (session, mut mounted) = mount(dir, &MountOptions::default(), SessionConfig::default(), choice).unwrap();
-    mounted.supervise().unwrap();
+    mounted.supervise(false).unwrap();
     let state = std::sync::Arc::new(std::sync::Mutex::new(support::memfs::State::new()));
     let worker = session.workers(1).remove(0);
     let notifier = session.notifier();

@@ -198,7 +198,9 @@ impl Mds {
         let (total, free) = self.store.space();
         let files = self.store.inodes();
         // An inode and its name take about a kibibyte of the store.
-        StatfsReply { ost: OstIndex(0), total, free, available: free, files, files_free: free / 1024, state: 0 }
+        let (failed, full) = (self.store.failure().is_some(), self.store.is_stalled());
+        let state = u32::from(failed) << 1 | u32::from(full) << 2;
+        StatfsReply { ost: OstIndex(0), total, free, available: free, files, files_free: free / 1024, state }
     }
 
     /// A target registers with the configuration service.

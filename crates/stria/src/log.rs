@@ -2,7 +2,8 @@
 //!
 //! Whoever logs owes answers to others and may hold a shard: a log that cannot be written (its disk is full, its reader
 //! is stuck or gone) must neither stop, end nor fail anybody. Lines that cannot be kept are counted and named once
-//! lines can be written again.
+//! lines can be written again; errors among them go to the kernel's log where this process may write there, since a log
+//! that lies on the device that failed says nothing.
 use std::collections::VecDeque;
 use std::io::{self, Write};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, OnceLock, PoisonError};
@@ -13,6 +14,8 @@ use tracing_subscriber::fmt::MakeWriter;
 
 /// Lines that wait for the writer; more are lost and counted.
 const LINES_MAX: usize = 4096;
+/// Bytes of a line that the kernel's log takes.
+const KERNEL_LINE_MAX: usize = 900;
 /// How long the end of the process waits for lines that are not written yet.
 const END_WITHIN: Duration = Duration::from_secs(1);
 
@@ -63,6 +66,9 @@ impl Shared {
             let gap =
                 if lost > 0 { format!("{lost} line(s) of this log could not be written\n") } else { String::new() };
             let written = out.write_all(gap.as_bytes()).and_then(|()| out.write_all(&line)).and_then(|()| out.flush());
+            if written.is_err() && is_error(&line) {
+                tell_kernel(&line);
+            }
             let mut queue = self.lock();
             queue.writing = false;
             queue.lost = if written.is_ok() { queue.lost - lost } else { queue.lost + 1 };
@@ -75,6 +81,19 @@ impl Shared {
         // Whether it got empty or not: the process ends.
         drop(self.emptied.wait_timeout_while(self.lock(), within, busy));
     }
+}
+
+/// Whether a line says that something failed.
+fn is_error(line: &[u8]) -> bool {
+    line.windows(7).any(|w| w == b" ERROR ")
+}
+
+/// Writes a line to the kernel's log, which limits how many of them it takes.
+fn tell_kernel(line: &[u8]) {
+    let mut text = b"<3>stria: ".to_vec();
+    text.extend_from_slice(&line[..line.len().min(KERNEL_LINE_MAX)]);
+    // Not root, or no such log: then there is nobody left to tell.
+    drop(std::fs::File::options().write(true).open("/dev/kmsg").and_then(|mut log| log.write_all(&text)));
 }
 
 /// Where lines are given to the writer; the thread starts with the first.

@@ -87,9 +87,14 @@ fn show(a: &Value) -> String {
             None => String::new(),
         };
         let why = t["failure"].as_str().map(|f| format!(" ({f})")).unwrap_or_default();
+        let store = match t["store"].as_str() {
+            Some("failed") => ", its store failed: nothing is written until the server starts again (its log says why)",
+            Some("full") => ", its store has no space",
+            _ => "",
+        };
         let off = if t["active"] == false { ", deactivated" } else { "" };
         out += &format!(
-            "  {} at {}: {}{off}{traffic}{why}\n",
+            "  {} at {}: {}{off}{traffic}{why}{store}\n",
             text(&t["target"]),
             text(&t["nid"]),
             text(&t["state"]).to_lowercase()
@@ -166,14 +171,14 @@ mod tests {
         let a = json!({
             "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
-            "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full"},
+            "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full", "store": "failed"},
             "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
                       "read_rpcs": 2, "read_bytes": 4096, "write_rpcs": 1, "write_bytes": 1048576}],
         });
         let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
   cache 1.0M of 256M (lru), 3 hits, 1 misses
   degraded since it started: OST 0 is left out
-  stria-MDT0000 at local:mds: full
+  stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";
         assert_eq!(show(&a), expected);

@@ -34,6 +34,29 @@ impl Small {
         run(&["mount", "-t", "tmpfs", "-o", &format!("size={size}"), "none", text(&small.path("fs"))]);
         small
     }
+    /// Ext4 on a loop device that becomes read-only at its first error; `None` where there are no loop devices.
+    fn ext4() -> Option<Small> {
+        let small = Small { dir: tempfile::tempdir().unwrap() };
+        fs::create_dir(small.path("fs")).unwrap();
+        fs::create_dir(small.path("m")).unwrap();
+        File::create(small.path("disk")).unwrap().set_len(300 << 20).unwrap();
+        run(&["mkfs.ext4", "-q", text(&small.path("disk"))]);
+        let (disk, at) = (small.path("disk"), small.path("fs"));
+        let out = Command::new("mount").args(["-o", "loop,errors=remount-ro"]).args([disk, at]).output().unwrap();
+        if !out.status.success() {
+            println!("not run: no loop device: {}", String::from_utf8_lossy(&out.stderr));
+            return None;
+        }
+        Some(small)
+    }
+    /// The device fails: its file system turns read-only under everybody.
+    fn fail(&self) {
+        let out = Command::new("findmnt").args(["-n", "-o", "SOURCE", text(&self.path("fs"))]).output().unwrap();
+        let device = String::from_utf8(out.stdout).unwrap();
+        let name = Path::new(device.trim()).file_name().unwrap().to_owned();
+        fs::write(Path::new("/sys/fs/ext4").join(name).join("trigger_fs_error"), "1").unwrap();
+        assert!(File::create(self.path("fs/x")).is_err());
+    }
     fn up(&self, more: &[&str]) {
         let (c, m) = (self.path("fs/c"), self.path("m"));
         let line = ["up", "--dir", text(&c), "--mount", text(&m), "--background"];
@@ -203,4 +226,65 @@ fn space_of_removed_files_goes_back_to_the_file_system_below() {
     }
     assert_eq!(small.log(), "");
     small.umount();
+}
+
+/// What a failed device looks like to programs: errors at once, reads of what is known go on, the mount stays.
+fn a_failed_device(small: &Small, more: &[&str]) {
+    small.up(&[&["--osts", "2"], more].concat());
+    let (at, here) = (small.path("m"), small.path("m"));
+    watched(&at, move || put(&here.join("before"), b"there").unwrap());
+    small.fail();
+    let here = at.clone();
+    watched(&at, move || {
+        for i in 0..20 {
+            let e = put(&here.join(format!("f{i}")), &[1; 100_000]).unwrap_err();
+            assert_eq!(e.raw_os_error(), Some(libc::EIO), "{e}");
+        }
+    });
+    let status = good(&["status", text(&at)]);
+    assert!(status.contains("its store failed"), "{status}");
+    let df = good(&["df", text(&at)]);
+    assert!(df.lines().any(|l| l.contains("[MDT:0] R")), "{df}");
+    let out = Command::new("umount").arg(&at).output().unwrap();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&out.stderr));
+}
+
+#[test]
+fn a_device_that_fails_is_an_error_at_once_and_said_by_status() {
+    if !can_mount() {
+        return;
+    }
+    for more in [&[][..], &["--processes"]] {
+        let Some(small) = Small::ext4() else { return };
+        a_failed_device(&small, more);
+    }
+}
+
+#[test]
+fn nothing_lands_below_a_mount_whose_daemon_was_killed_and_it_is_replaced() {
+    if !can_mount() {
+        return;
+    }
+    let small = Small::tmpfs("200m");
+    small.up(&["--osts", "1"]);
+    let at = small.path("m");
+    let here = at.clone();
+    watched(&at, move || put(&here.join("before"), b"there").unwrap());
+    let pid = fs::read_to_string(small.path("fs/c/run/up.pid")).unwrap();
+    run(&["kill", "-9", pid.trim()]);
+    // From the kill on every try fails, however soon it comes: there is no moment in which the directory below shows.
+    let mut failed = 0;
+    while failed < 50 {
+        match put(&at.join("lost"), b"x") {
+            Ok(()) => {}
+            Err(e) => {
+                assert!(matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)), "{e}");
+                failed += 1;
+            }
+        }
+    }
+    small.up(&[]);
+    assert_eq!(fs::read(at.join("before")).unwrap(), b"there");
+    small.umount();
+    assert_eq!(names(&at), [""; 0], "the directory below is empty");
 }

@@ -118,7 +118,7 @@ pub fn mount(
         Ok(session) => {
             session.set_root(c_path(&mount.at)?);
             if options.auto_unmount && !by_user {
-                mount.supervise()?;
+                mount.supervise(false)?;
             }
             Ok((session, mount))
         }
@@ -142,13 +142,14 @@ impl Mount {
         self.connection
     }
 
-    /// Starts a tiny process that aborts the connection and detaches the mount when this process dies, however it dies.
+    /// Starts a tiny process that aborts the connection when this process dies, however it dies, and detaches the mount
+    /// then, or keeps it in its place (`keep`): dead, so that nothing lands in the directory below.
     ///
     /// # Errors
     /// [`MountError`] when no process can be made.
-    pub fn supervise(&mut self) -> Result<(), MountError> {
+    pub fn supervise(&mut self, keep: bool) -> Result<(), MountError> {
         if self.supervisor.is_none() {
-            let started = Supervisor::start(&self.at, self.connection, self.by_user);
+            let started = Supervisor::start(&self.at, self.connection, self.by_user, keep);
             self.supervisor = Some(started.map_err(|e| MountError::io("starting the supervisor of", &self.at, e))?);
         }
         Ok(())
@@ -255,7 +256,8 @@ pub fn check_mount_point(at: &Path, options: &MountOptions) -> Result<PathBuf, M
         match look(&full) {
             Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(MountError::Hangs(full)),
             Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
-                if !options.clean_stale {
+                let ours = || table::mount_at(&full).is_some_and(|m| m.kind == "fuse.stria");
+                if !options.clean_stale && !(options.keep_dead && ours()) {
                     return Err(MountError::Stale(full));
                 }
                 unmount(&full, true)?;

@@ -34,6 +34,9 @@ pub struct MountOptions {
     pub over_mount: bool,
     /// Detach a dead FUSE mount found at the mount point. Default false.
     pub clean_stale: bool,
+    /// When the daemon dies the mount stays and refuses everything, so that no program writes into the directory below;
+    /// and a dead mount of this file system type found at the mount point is replaced. Default false.
+    pub keep_dead: bool,
 }
 
 impl Default for MountOptions {
@@ -54,6 +57,7 @@ impl Default for MountOptions {
             auto_unmount: false,
             over_mount: false,
             clean_stale: false,
+            keep_dead: false,
         }
     }
 }

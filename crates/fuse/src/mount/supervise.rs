@@ -1,7 +1,8 @@
-//! The supervisor: a tiny forked process that outlives the daemon by a moment and cleans up its mount.
+//! The supervisor: a tiny forked process that outlives the daemon by a moment and cleans up its mount, or keeps it in its
+//! place, dead, so that programs get errors there instead of writing into the directory below.
 //!
 //! It sleeps on a pipe whose other end only the daemon holds. A byte means "unmounted, go"; end of file means that the
-//! daemon died: the connection is aborted (so that nobody hangs) and the mount detached. A daemon that was killed while
+//! daemon died: the connection is aborted (so that nobody hangs) and the mount detached (unless it is kept). A daemon that was killed while
 //! it held files on its own mount hangs inside its exit and never closes the pipe, so the supervisor also looks now and
 //! then whether the daemon is on its way out. On rings this does not help (Linux 6.18): the FLUSH that the dying process
 //! sends to itself is bound to a ring entry whose work only that process could run, no abort ends it, and the process
@@ -32,6 +33,7 @@ struct Plan {
     at: CString,
     minor: Option<u32>,
     fusermount: Option<[CString; 5]>,
+    keep: bool,
 }
 
 impl Supervisor {
@@ -39,7 +41,7 @@ impl Supervisor {
     ///
     /// # Errors
     /// The system's refusal to make a pipe or a process.
-    pub(crate) fn start(at: &Path, connection: Option<u32>, by_user: bool) -> io::Result<Supervisor> {
+    pub(crate) fn start(at: &Path, connection: Option<u32>, by_user: bool, keep: bool) -> io::Result<Supervisor> {
         let mut fds = [0i32; 2];
         // SAFETY: room for two descriptors.
         if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
@@ -63,6 +65,7 @@ impl Supervisor {
             at: at_c,
             minor: connection,
             fusermount,
+            keep,
         };
         // SAFETY: the child only makes async-signal-safe calls and never returns.
         match unsafe { libc::fork() } {
@@ -171,7 +174,7 @@ fn stat_says_exiting(stat: &[u8]) -> bool {
     matches!(state, b"Z" | b"X") || flags & PF_EXITING != 0
 }
 
-/// Aborts the connection and detaches the mount, if it is still ours.
+/// Aborts the connection and detaches the mount (or keeps it), if it is still ours.
 unsafe fn clean_up(plan: &Plan) {
     // SAFETY: async-signal-safe calls; NUL-terminated strings made before the fork; plain structures on the stack.
     unsafe {
@@ -187,12 +190,17 @@ unsafe fn clean_up(plan: &Plan) {
             return;
         }
         // Only now: the number of a connection that is gone may be another file system's already.
+        let mut aborted = false;
         if let Some(abort) = &plan.abort {
             let fd = libc::open(abort.as_ptr(), libc::O_WRONLY | libc::O_CLOEXEC);
             if fd >= 0 {
-                libc::write(fd, b"1".as_ptr().cast(), 1);
+                aborted = libc::write(fd, b"1".as_ptr().cast(), 1) == 1;
                 libc::close(fd);
             }
+        }
+        // Without the file above there is no other way to free those who wait there than to take the mount away.
+        if plan.keep && aborted {
+            return;
         }
         match &plan.fusermount {
             Some(args) => {

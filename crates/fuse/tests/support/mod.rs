@@ -61,7 +61,7 @@ impl Mounted {
         if choice == TransportChoice::Uring {
             assert_eq!(session.transport(), Transport::Uring);
         }
-        mount.supervise().unwrap();
+        mount.supervise(false).unwrap();
         let state = Arc::new(Mutex::new(State::new()));
         let serving = session
             .workers(threads)

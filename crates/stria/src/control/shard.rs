@@ -70,7 +70,9 @@ impl Shard {
         match asked {
             "status" => {
                 self.look_at_map().await;
-                self.status()
+                let mut status = self.status();
+                self.look_at_stores(&mut status).await;
+                status
             }
             "df" => self.df(request["lazy"] == true).await,
             "ping" => self.ping(&text("nid")).await,
@@ -190,6 +192,28 @@ impl Shard {
             let refreshed = self.client.rt().timeout(MAP_WAIT, self.client.refresh_map()).await;
             if !matches!(refreshed, Some(Ok(()))) {
                 tracing::debug!("the cluster map is as it was known: {refreshed:?}");
+            }
+        }
+    }
+
+    /// Adds what servers that answer say of their stores.
+    async fn look_at_stores(&self, status: &mut Value) {
+        let answers = self.client.rt().timeout(PING_WAIT, self.client.statfs_each(true)).await.unwrap_or_default();
+        for (ost, state) in answers.into_iter().filter_map(|(ost, answer)| Some((ost, answer.ok()?.state))) {
+            let target = match ost {
+                None => Some(&mut status["mdt"]),
+                Some(ost) => {
+                    let osts = status["osts"].as_array_mut();
+                    osts.and_then(|all| all.iter_mut().find(|o| o["index"] == json!(ost.0)))
+                }
+            };
+            let store = match state {
+                s if s >> 1 & 1 == 1 => "failed",
+                s if s >> 2 & 1 == 1 => "full",
+                _ => "good",
+            };
+            if let Some(target) = target {
+                target["store"] = json!(store);
             }
         }
     }

@@ -222,6 +222,7 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
     if unsafe { libc::geteuid() } == 0 {
         options.allow_other = true;
     }
+    options.keep_dead = !options.auto_unmount;
     let transport = match config.mount_transport.as_str() {
         "uring" => TransportChoice::Uring,
         "dev" => TransportChoice::Dev,
