@@ -81,11 +81,33 @@ async fn compare(world: &Rc<World>) -> Option<()> {
                 Err(e) => Err(e),
             };
             let same = first.get_or_insert_with(|| contents.clone()) == &contents;
-            let outcome = if same { Ok(()) } else { Err(format!("kernel {mount} sees other bytes than kernel 0")) };
+            let outcome = if same { Ok(()) } else { Err(difference(mount, first.as_ref(), &contents)) };
             world.context.expect(&format!("churn{n} at the end"), outcome);
         }
     }
+    let mut first = None;
+    for mount in 0..world.kernels.len() {
+        let kernel = world.kernel(mount).clone();
+        let root = kernel.root();
+        let mut names = world.must(mount, "the last listing", kernel.list(&caller, &root, false)).await?;
+        names.sort_unstable();
+        let same = first.get_or_insert_with(|| names.clone()) == &names;
+        let outcome = if same { Ok(()) } else { Err(format!("kernel {mount} lists {names:?}, kernel 0 {first:?}")) };
+        world.context.expect("names at the end", outcome);
+    }
     Some(())
+}
+
+type Contents = Result<Vec<u8>, i32>;
+
+fn difference(mount: usize, first: Option<&Contents>, other: &Contents) -> String {
+    match (first, other) {
+        (Some(Ok(a)), Ok(b)) => {
+            let at = a.iter().zip(b).position(|(x, y)| x != y);
+            format!("kernel {mount} sees {} bytes, kernel 0 {}; the first that differs is {at:?}", b.len(), a.len())
+        }
+        (a, b) => format!("kernel {mount}: {:?}, kernel 0: {:?}", b.as_ref().err(), a.map(|a| a.as_ref().err())),
+    }
 }
 
 impl Program {

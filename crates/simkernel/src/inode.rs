@@ -14,6 +14,19 @@ use crate::file::File;
 use crate::lock::Lock;
 use crate::pages::Page;
 
+/// A directory's entries as the kernel keeps them: added in the order of one reading, believed once its end was told.
+#[derive(Default)]
+pub(crate) struct Listing {
+    pub names: Vec<Vec<u8>>,
+    /// Where the next entry to be added stands.
+    pub at: u64,
+    pub whole: bool,
+    /// Pages of it were dropped while it grew: it never becomes whole.
+    pub broken: bool,
+    /// The directory's changes and time of change when it began.
+    pub began: (u64, u64, u32),
+}
+
 /// One inode in the kernel's table.
 pub struct Inode {
     /// The daemon's name for it.
@@ -40,6 +53,9 @@ pub struct Inode {
     pub(crate) opens: Cell<u32>,
     /// Opens that use the page cache: mapped, or not opened for direct I/O.
     pub(crate) cached_opens: Cell<u32>,
+    pub(crate) listing: RefCell<Listing>,
+    /// Changes of a directory's names through this kernel.
+    pub(crate) changes: Cell<u64>,
     /// Failures of write-back so far, and the last one's errno.
     pub(crate) failed: Cell<(u64, i32)>,
 }
@@ -63,6 +79,8 @@ impl Inode {
             writers: RefCell::default(),
             opens: Cell::new(0),
             cached_opens: Cell::new(0),
+            listing: RefCell::default(),
+            changes: Cell::new(0),
             failed: Cell::new((0, 0)),
         })
     }
@@ -74,6 +92,25 @@ impl Inode {
     /// The attributes are asked for again before they are believed.
     pub(crate) fn expire(&self) {
         self.valid_until.set(Instant(0));
+    }
+    /// Pages of a listing that the kernel keeps have been dropped.
+    pub(crate) fn drop_listing(&self) {
+        let mut listing = self.listing.borrow_mut();
+        if listing.whole {
+            *listing = Listing::default();
+        } else if !listing.names.is_empty() {
+            listing.broken = true;
+        }
+    }
+    /// What a kept listing is true of: local changes, and the time of change that the daemon told.
+    pub(crate) fn names_state(&self) -> (u64, u64, u32) {
+        let attr = self.attr.get();
+        (self.changes.get(), attr.mtime, attr.mtimensec)
+    }
+    /// A name of the directory was changed through this kernel.
+    pub(crate) fn names_changed(&self) {
+        self.changes.set(self.changes.get() + 1);
+        self.expire();
     }
     /// Waits until no write-back is under way and lets none begin. One at a time: under the inode's lock.
     pub(crate) async fn stop_writes(&self) {

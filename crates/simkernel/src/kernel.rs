@@ -170,6 +170,7 @@ impl Kernel {
                 if arg.off >= 0 {
                     let from = arg.off as u64;
                     let to = if arg.len <= 0 { END } else { from + arg.len as u64 };
+                    inode.drop_listing();
                     self.invalidate(&inode, from, to).await;
                 }
                 Ok(())
@@ -215,7 +216,7 @@ impl Kernel {
         let dir = self.inodes.borrow().get(&parent).cloned().ok_or(libc::ENOENT)?;
         let name = name.get(..len as usize).ok_or(libc::EINVAL)?.to_vec();
         let _guard = dir.lock.exclusive().await;
-        dir.expire();
+        dir.names_changed();
         self.names.borrow_mut().remove(&(parent, name)).map(drop).ok_or(libc::ENOENT)
     }
 

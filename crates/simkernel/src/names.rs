@@ -1,16 +1,31 @@
 //! System calls on names, with the locks of directories that Linux holds over the requests.
 use std::rc::Rc;
 
-use fuse::abi::{CreateIn, Dirent, EntryOut, MkdirIn, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, opcode};
+use fuse::abi::{CreateIn, Dirent, EntryOut, MkdirIn, OpenIn, OpenOut, ReadIn, ReleaseIn, Rename2In, fopen, opcode};
 use zerocopy::{FromBytes, IntoBytes};
 
 use crate::conn::{Caller, parse};
 use crate::file::File;
-use crate::inode::Inode;
+use crate::inode::{Inode, Listing};
 use crate::kernel::{Dentry, Kernel};
 
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 4096;
+
+/// Adds entries that were told from `at` on to the listing that the kernel keeps, or its end.
+fn keep_entries(dir: &Inode, at: u64, next: Option<u64>, names: &[Vec<u8>]) {
+    let mut listing = dir.listing.borrow_mut();
+    if listing.whole || listing.broken || listing.at != at {
+        return;
+    }
+    match next {
+        Some(next) => {
+            listing.names.extend_from_slice(names);
+            listing.at = next;
+        }
+        None => listing.whole = true,
+    }
+}
 
 fn c_name(name: &[u8]) -> Vec<u8> {
     [name, &[0]].concat()
@@ -104,7 +119,7 @@ impl Kernel {
         let (entry, open): (EntryOut, OpenOut) = (parse(&answer)?, parse(&answer[size_of::<EntryOut>()..])?);
         let inode = self.inode_of(&entry, seen).await?;
         self.enter(dir, name, Some(inode.clone()), (entry.entry_valid, entry.entry_valid_nsec), epoch);
-        dir.expire();
+        dir.names_changed();
         Ok(File::new(&inode, &open, flags))
     }
 
@@ -124,7 +139,7 @@ impl Kernel {
         let entry: EntryOut = parse(&answer)?;
         let inode = self.inode_of(&entry, seen).await?;
         self.enter(dir, name, Some(inode.clone()), (entry.entry_valid, entry.entry_valid_nsec), epoch);
-        dir.expire();
+        dir.names_changed();
         Ok(inode)
     }
 
@@ -144,7 +159,7 @@ impl Kernel {
         answer?;
         inode.version.set(self.next_version());
         inode.expire();
-        dir.expire();
+        dir.names_changed();
         Ok(())
     }
 
@@ -177,9 +192,8 @@ impl Kernel {
                 names.insert((dir.nodeid, to.to_vec()), moved);
             }
         }
-        for inode in std::iter::once(&source).chain(&target).chain([dir]) {
-            inode.expire();
-        }
+        std::iter::once(&source).chain(&target).for_each(|i| i.expire());
+        dir.names_changed();
         answer.map(drop)
     }
 
@@ -211,10 +225,25 @@ impl Kernel {
         let arg = OpenIn { flags: (libc::O_DIRECTORY | libc::O_RDONLY) as u32, open_flags: 0 };
         let answer = self.conn.request(caller, opcode::OPENDIR, dir.nodeid, &[arg.as_bytes()]).await?;
         let open: OpenOut = parse(&answer)?;
+        let (cached, keeps) = (open.open_flags & fopen::CACHE_DIR != 0, open.open_flags & fopen::KEEP_CACHE != 0);
+        if !keeps {
+            dir.drop_listing();
+        }
+        let kept = if cached { self.kept_listing(dir) } else { None };
         let mut names = Vec::new();
         let mut offset = 0;
         let result = loop {
-            match self.list_some(caller, dir, open.fh, offset, plus, &mut names).await {
+            if let Some(kept) = kept {
+                names = kept;
+                break Ok(());
+            }
+            self.conn.pause().await;
+            let had = names.len();
+            let some = self.list_some(caller, dir, open.fh, offset, plus, &mut names).await;
+            if let (true, Ok(next)) = (cached, &some) {
+                keep_entries(dir, offset, *next, &names[had..]);
+            }
+            match some {
                 Ok(Some(next)) => offset = next,
                 Ok(None) => break Ok(()),
                 Err(e) => break Err(e),
@@ -223,6 +252,22 @@ impl Kernel {
         let arg = ReleaseIn { fh: open.fh, ..ReleaseIn::default() };
         self.conn.in_background(opcode::RELEASEDIR, dir.nodeid, &[arg.as_bytes()], Box::new(|_| {}));
         result.map(|()| names)
+    }
+
+    /// The listing that the kernel keeps, if it is whole and the directory did not change since.
+    fn kept_listing(&self, dir: &Inode) -> Option<Vec<Vec<u8>>> {
+        let mut listing = dir.listing.borrow_mut();
+        if !listing.whole {
+            if listing.at == 0 {
+                listing.began = dir.names_state();
+            }
+            return None;
+        }
+        if listing.began != dir.names_state() {
+            *listing = Listing { began: dir.names_state(), ..Listing::default() };
+            return None;
+        }
+        Some(listing.names.clone())
     }
 
     async fn list_some(

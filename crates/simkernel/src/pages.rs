@@ -73,10 +73,13 @@ impl Page {
             written.await;
         }
     }
-    /// Clean, write-protected, and in write-back from now on; false when it was clean.
-    fn begin_writeback(&self) -> bool {
+    /// Clean, write-protected, and in write-back from now on; false when it was clean. What programs stored behind the end
+    /// of a file of `size` bytes becomes zeros.
+    fn begin_writeback(&self, size: u64) -> bool {
         let dirty = self.dirty.replace(false);
         if dirty {
+            let within = size.saturating_sub(self.index * PAGE).min(PAGE) as usize;
+            self.data.borrow_mut()[within..].fill(0);
             self.writable.set(false);
             self.writeback.set(true);
         }
@@ -343,7 +346,7 @@ impl Kernel {
             if !joins {
                 self.queue_write(inode, std::mem::take(&mut run));
             }
-            if page.begin_writeback() {
+            if page.begin_writeback(inode.size.get()) {
                 run.push(page.clone());
             }
         }
@@ -374,7 +377,7 @@ impl Kernel {
             }
             page.wait_writeback().await;
             page.writable.set(false);
-            if page.begin_writeback() {
+            if page.begin_writeback(inode.size.get()) {
                 self.queue_write(inode, vec![page.clone()]);
                 page.wait_writeback().await;
             }

@@ -82,6 +82,7 @@ struct Handle {
     model: Rc<RefCell<Model>>,
     mapping: Option<Mapping>,
     writes: bool,
+    appends: bool,
 }
 
 struct Program {
@@ -181,7 +182,9 @@ impl Turns {
         let create = writes && self.rng.chance(0.5) || !exists;
         let cuts = writes && self.rng.chance(0.15);
         let mut flags = if writes { libc::O_RDWR } else { libc::O_RDONLY };
+        let appends = writes && self.rng.chance(0.15);
         flags |= if create { libc::O_CREAT } else { 0 } | if cuts { libc::O_TRUNC } else { 0 };
+        flags |= if appends { libc::O_APPEND } else { 0 };
         let kernel = self.world.kernel(p.mount).clone();
         let what = format!("open of file{n} with flags {flags:o}");
         let opened = async { kernel.open(&p.caller, &kernel.root(), &name(n), flags).await };
@@ -190,7 +193,7 @@ impl Turns {
         if cuts {
             model.borrow_mut().cut(0);
         }
-        p.handles.push(Handle { file, model, mapping: None, writes });
+        p.handles.push(Handle { file, model, mapping: None, writes, appends });
         Some(())
     }
 
@@ -268,7 +271,15 @@ impl Turns {
         if !handle.writes {
             return Some(());
         }
-        let (from, to) = self.range(PAGES_MAX * PAGE);
+        let (mut from, mut to) = self.range(PAGES_MAX * PAGE);
+        if p.handles[at].appends {
+            // Wherever this kernel believes the end to be.
+            let size = p.handles[at].model.borrow().size;
+            (from, to) = (size, (size + to - from).min(PAGES_MAX * PAGE).max(size));
+            if from == to {
+                return Some(());
+            }
+        }
         self.stamp += 1;
         let data: Vec<u8> = (from / CELL..to / CELL).flat_map(|_| self.stamp.to_ne_bytes()).collect();
         let written = self.world.kernel(p.mount).write(&p.caller, &handle.file, from, &data);
@@ -439,7 +450,7 @@ impl Turns {
             let kernel = self.world.kernel(p.mount).clone();
             let opened = async { kernel.open(&p.caller, &kernel.root(), &name(n), libc::O_RDONLY).await };
             let file = self.world.must(p.mount, "the last open", opened).await?;
-            let handle = Handle { file, model, mapping: None, writes: false };
+            let handle = Handle { file, model, mapping: None, writes: false, appends: false };
             self.read_range(p, &handle, 0, (PAGES_MAX + 1) * PAGE).await?;
             self.close(p.mount, &p.caller, handle).await?;
         }
