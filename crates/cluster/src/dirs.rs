@@ -83,7 +83,7 @@ pub async fn format_ost_store(
     capacity_bytes: u64,
     lost_through: u32,
 ) -> Result<(), RoleError> {
-    std::fs::create_dir_all(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
+    rt::make_private_dir(dir).map_err(|e| RoleError(format!("{}: {e}", dir.display())))?;
     let options = store_file::MkfsOptions { identity, capacity_bytes, lost_through };
     store_file::mkfs(rt, dir, &options).await.map_err(|e| RoleError(e.to_string()))
 }

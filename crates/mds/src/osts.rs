@@ -195,7 +195,7 @@ impl Mds {
         };
         let target = String::from_utf8_lossy(&link.entry.target).into_owned();
         // A fresh identity each time: an OST must not take our first requests for repetitions of an earlier life's.
-        let client = ClientId(self.rt.rng(&format!("mdt to {target} at {}", self.rt.wall().0)).next_u64() | 1);
+        let client = ClientId(self.rt.random());
         let key = self.config.key.clone();
         let config =
             ImportConfig { nid, target, client, key, recoverable: false, ping_interval: Duration::from_secs(5) };

@@ -164,12 +164,12 @@ impl Server {
     /// Starts accepting at `nid`; returns the address bound.
     ///
     /// # Errors
-    /// The address is in use, is not this host's, or is not loopback although there is no cluster key.
+    /// The address is in use, is not this host's, or can be reached from other processes although there is no cluster key.
     pub fn listen(self: &Rc<Self>, nid: &Nid) -> io::Result<Nid> {
-        if !nid.is_loopback() && !self.config.key.is_secret() {
+        if !nid.is_local() && !self.config.key.is_secret() {
             return Err(io::Error::new(
                 io::ErrorKind::PermissionDenied,
-                format!("{nid} can be reached from other hosts: set cluster.key_file first, or listen on 127.0.0.1"),
+                format!("{nid} can be reached by everybody on this host: a cluster key is needed (cluster.key_file)"),
             ));
         }
         let listener = self.rt.listen(nid)?;
@@ -337,7 +337,7 @@ impl Server {
             sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
             return Err(bad(format!("no target '{name}' here")));
         };
-        let nonce = self.nonce();
+        let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
         let nonces = [&ask.nonce[..], &nonce[..]];
         let reply = ConnectReply {
             nonce: nonce.to_vec().into(),
@@ -380,14 +380,6 @@ impl Server {
             target.service.session_connected(h.client);
         }
         Ok((target, export))
-    }
-
-    fn nonce(&self) -> [u8; PROOF_BYTES] {
-        let mut nonce = [0; PROOF_BYTES];
-        for chunk in nonce.chunks_mut(8) {
-            chunk.copy_from_slice(&self.rt.random().to_le_bytes());
-        }
-        nonce
     }
 
     async fn open_session(

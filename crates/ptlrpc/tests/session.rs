@@ -119,6 +119,11 @@ fn import(rt: &Rt, nid: Nid, key: ClusterKey, callbacks: &Rc<dyn Callbacks>) -> 
     Import::new(rt.clone(), config, Rc::downgrade(callbacks))
 }
 
+/// The key of these tests' cluster.
+fn key() -> ClusterKey {
+    ClusterKey::from_text(b"0123456789abcdef").unwrap()
+}
+
 fn both(test: impl AsyncFn(Rt, Nid)) {
     let pool = FramePool::new(64 << 20);
     rt::real::run(pool, async |rt| test(rt, Nid::parse("127.0.0.1:0").unwrap()).await).unwrap();
@@ -129,9 +134,9 @@ fn both(test: impl AsyncFn(Rt, Nid)) {
 #[test]
 fn bulk_and_callbacks_work_over_both_transports() {
     both(async |rt, nid| {
-        let (_server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, ClusterKey::none());
+        let (_server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, key());
         let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
-        let import = import(&rt, nid, ClusterKey::none(), &callbacks);
+        let import = import(&rt, nid, key(), &callbacks);
         for len in [1usize, 4095, 4096, 1 << 20, (4 << 20) + 17] {
             let mut bulk = rt.bulk(len).await;
             let pattern: Vec<u8> = (0..len).map(|i| (i % 249) as u8).collect();
@@ -145,6 +150,24 @@ fn bulk_and_callbacks_work_over_both_transports() {
         import.close().await;
         assert_eq!(import.ask::<_, u64>(Op::MdtGetattr, &()).await, Err(FsError::NotConnected));
     });
+}
+
+#[test]
+fn a_server_without_a_key_listens_in_its_own_process_only() {
+    rt::real::run(FramePool::new(1 << 20), async |rt| {
+        let config = ServerConfig {
+            key: ClusterKey::none(),
+            recovery_window: Duration::from_secs(5),
+            client_timeout: Duration::from_secs(60),
+            boot: 1,
+        };
+        let server = Server::new(rt.clone(), config);
+        let refused = server.listen(&Nid::parse("127.0.0.1:0").unwrap()).unwrap_err();
+        assert_eq!(refused.kind(), std::io::ErrorKind::PermissionDenied);
+        assert!(refused.to_string().contains("cluster.key_file"), "{refused}");
+        server.listen(&Nid::parse("local:alone").unwrap()).unwrap();
+    })
+    .unwrap();
 }
 
 #[test]
@@ -168,9 +191,9 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
     for commit in [true, false] {
         both(async |rt, nid| {
             let store: Rc<Store> = Rc::default();
-            let (first, bound) = serve(&rt, &nid, &store, commit, 1, ClusterKey::none());
+            let (first, bound) = serve(&rt, &nid, &store, commit, 1, key());
             let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
-            let import = import(&rt, bound.clone(), ClusterKey::none(), &callbacks);
+            let import = import(&rt, bound.clone(), key(), &callbacks);
             for i in 0..20u64 {
                 assert_eq!(import.ask::<_, u64>(Op::MdtSync, &i).await, Ok(i * 2));
             }
@@ -181,7 +204,7 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
             let mut second = None;
             for _ in 0..200 {
                 let config = ServerConfig {
-                    key: ClusterKey::none(),
+                    key: key(),
                     recovery_window: Duration::from_secs(5),
                     client_timeout: Duration::from_secs(60),
                     boot: 2,
@@ -217,7 +240,7 @@ impl ByHand {
         let hello = ConnectRequest { target: "echo".into(), nonce: nonce.to_vec().into(), ..Default::default() };
         hand.send(hand.header(Op::Connect, 0), wire::encode(&hello));
         let answer: ConnectReply = wire::decode(&hand.source.recv().await.unwrap().1).unwrap();
-        let proof = ClusterKey::none().proof("client", [&nonce, &answer.nonce], b"echo", client);
+        let proof = key().proof("client", [&nonce, &answer.nonce], b"echo", client);
         hand.send(hand.header(Op::Auth, 0), wire::encode(&AuthRequest { proof: proof.to_vec().into() }));
         hand.source.recv().await.unwrap();
         hand
@@ -242,7 +265,7 @@ fn a_connection_that_breaks_during_replay_carries_nothing_out_twice() {
         let store: Rc<Store> = Rc::default();
         store.clients.borrow_mut().push(ClientId(3));
         let nid = Nid::parse("127.0.0.1:0").unwrap();
-        let (_server, nid) = serve(&rt, &nid, &store, true, 2, ClusterKey::none());
+        let (_server, nid) = serve(&rt, &nid, &store, true, 2, key());
         for connection in 1..=2 {
             let mut hand = ByHand::connect(&rt, &nid, ClientId(3)).await;
             // All in one slot, as requests that come one after the other are.
@@ -281,8 +304,7 @@ fn a_client_that_names_a_slot_beyond_the_last_loses_its_connection_and_others_ar
 #[test]
 fn a_client_that_reads_no_answers_is_disconnected_before_they_fill_memory() {
     rt::real::run(FramePool::new(64 << 20), async |rt| {
-        let (server, nid) =
-            serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &Rc::default(), true, 1, ClusterKey::none());
+        let (server, nid) = serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &Rc::default(), true, 1, key());
         let hand = ByHand::connect(&rt, &nid, ClientId(3)).await;
         let export = server.exports("echo").pop().unwrap();
         assert!(export.is_connected());
@@ -296,7 +318,7 @@ fn a_client_that_reads_no_answers_is_disconnected_before_they_fill_memory() {
             rt.sleep(Duration::from_millis(5)).await;
         }
         let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
-        let other = import(&rt, nid, ClusterKey::none(), &callbacks);
+        let other = import(&rt, nid, key(), &callbacks);
         assert_eq!(other.ask::<_, u64>(Op::MdtSync, &4u64).await, Ok(8), "others are served");
     })
     .unwrap();

@@ -1,6 +1,7 @@
-//! One process per directory.
-use std::fs::{File, TryLockError};
+//! Directories of stores: their owner's alone, and one process at a time.
+use std::fs::{DirBuilder, File, Permissions, TryLockError};
 use std::io;
+use std::os::unix::fs::{DirBuilderExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -9,6 +10,22 @@ use std::time::{Duration, Instant};
 const RETRY_WITHIN: Duration = Duration::from_secs(2);
 /// Pause between two tries.
 const RETRY_PAUSE: Duration = Duration::from_millis(20);
+
+/// Makes a directory (when missing, with its parents) that is its owner's alone, whatever the umask. One that exists stays
+/// as it is.
+///
+/// # Errors
+/// As the operating system answers.
+pub fn make_private_dir(dir: &Path) -> io::Result<()> {
+    if let Some(parent) = dir.parent().filter(|p| !p.as_os_str().is_empty()) {
+        std::fs::create_dir_all(parent)?;
+    }
+    match DirBuilder::new().mode(0o700).create(dir) {
+        Ok(()) => std::fs::set_permissions(dir, Permissions::from_mode(0o700)),
+        Err(e) if e.kind() == io::ErrorKind::AlreadyExists && dir.is_dir() => Ok(()),
+        Err(e) => Err(e),
+    }
+}
 
 /// Holds `lock` in a directory until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
@@ -32,7 +49,8 @@ impl DirLock {
     /// [`LockError`].
     pub fn take(dir: &Path) -> Result<DirLock, LockError> {
         let path = dir.join("lock");
-        let file = File::options().create(true).truncate(false).write(true).open(&path).map_err(LockError::Io)?;
+        let file =
+            File::options().create(true).truncate(false).write(true).mode(0o600).open(&path).map_err(LockError::Io)?;
         let since = Instant::now();
         loop {
             match file.try_lock() {

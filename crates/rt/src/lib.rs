@@ -13,7 +13,7 @@ mod room;
 pub mod sync;
 pub mod turns;
 
-pub use dir_lock::{DirLock, LockError};
+pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use net::{Connection, Listener, Sink, Source};
 pub use nid::Nid;
@@ -24,7 +24,6 @@ use std::io;
 use std::path::Path;
 use std::pin::{Pin, pin};
 use std::rc::Rc;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::Poll;
 
 use cache::frames::{Bulk, FramePool};
@@ -45,13 +44,9 @@ pub trait World {
     fn spawn(&self, task: LocalFuture<()>);
     /// Seed of the world's randomness: fixed in a simulation, fresh entropy in reality.
     fn seed(&self) -> u64;
-    /// A number that no earlier call gave, for ids and nonces. A world that must repeat itself draws from one stream of
-    /// its own; this draws from the process's.
-    fn random(&self) -> u64 {
-        static DRAWN: AtomicU64 = AtomicU64::new(0);
-        let n = DRAWN.fetch_add(1, Ordering::Relaxed);
-        Rng::new(self.seed() ^ n.rotate_left(40)).next_u64()
-    }
+    /// Fills `into` with bytes that nobody else can foresee: the operating system's in reality, a stream of its own in a
+    /// world that must repeat itself.
+    fn fill_secret(&self, into: &mut [u8]);
     /// Opens a message stream to a server.
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>>;
     /// Accepts message streams at an address. Port 0 takes any free port; [`Listener::nid`] tells which.
@@ -110,10 +105,22 @@ impl Rt {
         })
         .await
     }
-    /// A fresh random number, for ids and nonces; never 0.
+    /// Bytes that nobody else can foresee: keys, nonces, proofs of identity, hash keys, and whatever ids rest on.
+    #[must_use]
+    pub fn secret_bytes<const N: usize>(&self) -> [u8; N] {
+        let mut bytes = [0; N];
+        self.0.fill_secret(&mut bytes);
+        bytes
+    }
+    /// A fresh number that nobody else can foresee, for ids; never 0.
     #[must_use]
     pub fn random(&self) -> u64 {
-        self.0.random() | 1
+        loop {
+            match u64::from_le_bytes(self.secret_bytes()) {
+                0 => {}
+                n => return n,
+            }
+        }
     }
     /// The random stream of component `name`: the same one at every call.
     #[must_use]

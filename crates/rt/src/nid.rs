@@ -1,6 +1,6 @@
 //! Addresses of servers.
 use std::fmt;
-use std::net::{IpAddr, SocketAddr};
+use std::net::SocketAddr;
 
 /// Where a server is reached.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
@@ -29,16 +29,10 @@ impl Nid {
             format!("'{text}' is not an address: write ADDRESS:PORT with a numeric address, like 127.0.0.1:7988 or [::1]:7988")
         })
     }
-    /// Whether only this host can reach it.
+    /// Whether only this process can reach it.
     #[must_use]
-    pub fn is_loopback(&self) -> bool {
-        match self {
-            Nid::Tcp(addr) => match addr.ip() {
-                IpAddr::V4(ip) => ip.is_loopback(),
-                IpAddr::V6(ip) => ip.is_loopback(),
-            },
-            Nid::Local(_) => true,
-        }
+    pub fn is_local(&self) -> bool {
+        matches!(self, Nid::Local(_))
     }
 }
 

@@ -335,8 +335,11 @@ impl World for ProcessWorld {
     fn seed(&self) -> u64 {
         self.core.config.seed
     }
-    fn random(&self) -> u64 {
-        self.core.rng.borrow_mut().next_u64()
+    fn fill_secret(&self, into: &mut [u8]) {
+        let mut rng = self.core.rng.borrow_mut();
+        for piece in into.chunks_mut(8) {
+            piece.copy_from_slice(&rng.next_u64().to_le_bytes()[..piece.len()]);
+        }
     }
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         crate::net::connect(self.core.clone(), self.process.clone(), nid.clone())

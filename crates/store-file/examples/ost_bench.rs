@@ -101,7 +101,7 @@ async fn connect(rt: &Rt, nid: Nid, id: u64) -> (Rc<Import>, Rc<dyn Callbacks>) 
         nid,
         target: "stria-OST0000".into(),
         client: ClientId(id),
-        key: ClusterKey::none(),
+        key: ClusterKey::from_text(b"the key of a measurement").expect("it is long enough"),
         recoverable: true,
         ping_interval: Duration::from_secs(10),
     };
@@ -166,7 +166,7 @@ async fn run(rt: Rt, dir: String, mib: u64) {
     let store: Rc<dyn ObjectStore> = Rc::new(store);
     store_alone(&rt, &store, mib).await;
     let config = ServerConfig {
-        key: ClusterKey::none(),
+        key: ClusterKey::from_text(b"the key of a measurement").expect("it is long enough"),
         recovery_window: Duration::from_secs(5),
         client_timeout: Duration::from_secs(60),
         boot: 1,

@@ -1,6 +1,5 @@
 //! The directory of a store: one file, and a lock so that two servers never share it.
 use std::fmt;
-use std::fs;
 use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -77,7 +76,7 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
 /// # Errors
 /// The directory holds a store, of any format, or is in use; or the options are not legal.
 pub async fn mkfs(rt: Rt, dir: &Path, options: &MkfsOptions) -> Result<Superblock, OpenError> {
-    fs::create_dir_all(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
+    rt::make_private_dir(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
     let kv: Rc<dyn MetaKv> = open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true)?;
     mds::mkfs::format(&kv, options).await.map_err(|e| OpenError::Format(dir.into(), e))
 }

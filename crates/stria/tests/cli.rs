@@ -58,8 +58,8 @@ fn configuration_that_is_wrong_is_refused_with_line_value_and_remedy() {
     );
     let (_, said) = check("nrs.policy = \"speedy\"\n");
     assert!(said.contains("nrs.policy = speedy") && said.contains("fifo"), "{said}");
-    let (_, said) = refusal(&["mkfs", "--dir", text(&dir.path().join("c")), "--set", "net.listen=0.0.0.0:7988"]);
-    assert!(said.contains("cluster.key_file"), "{said}");
+    let (_, said) = refusal(&["mkfs", "--dir", text(&dir.path().join("c")), "--set", "net.listen=everywhere"]);
+    assert!(said.contains("net.listen: 'everywhere' is not an address"), "{said}");
     std::fs::write(&file, "client.cache_bytes = \"1G\"\n").unwrap();
     let fine = stria(&["config", "explain", "client.cache_bytes", "--config", text(&file)]);
     assert!(String::from_utf8_lossy(&fine.stdout).starts_with("client.cache_bytes = \"1G\" (default \"256M\")"));
@@ -198,21 +198,29 @@ fn what_cannot_be_mounted_on_is_refused_by_every_verb_that_mounts() {
 }
 
 #[test]
-fn servers_without_a_key_do_not_listen_where_other_hosts_reach_them() {
+fn servers_do_not_start_without_a_key_or_with_one_that_others_can_read() {
     let dir = tempfile::tempdir().unwrap();
     let at = made(dir.path());
+    let (keys, away) = (at.join("keys"), dir.path().join("away"));
+    std::fs::rename(&keys, &away).unwrap();
     for arguments in [
-        vec!["mds", "--dir", text(&at), "--listen", "0.0.0.0:0"],
+        vec!["mds", "--dir", text(&at), "--listen", "127.0.0.1:0"],
         vec!["oss", "--dir", text(&at), "--ost", "0", "--mds", "127.0.0.1:1", "--listen", "[::]:0"],
     ] {
         let (code, said) = refusal(&arguments);
-        assert!(code == libc::EINVAL && said.contains("reachable from other hosts"), "{said}");
-        assert!(said.contains("cluster.key_file") && said.contains("listen on 127.0.0.1"), "{said}");
+        assert!(code == libc::ENOKEY && said.contains("has no key of its cluster: 'stria mkfs"), "{code} {said}");
     }
+    std::fs::rename(&away, &keys).unwrap();
+    let exposed = dir.path().join("exposed");
+    std::fs::copy(keys.join("admin.key"), &exposed).unwrap();
+    std::fs::set_permissions(&exposed, std::os::unix::fs::PermissionsExt::from_mode(0o644)).unwrap();
+    let setting = format!("cluster.key_file={}", exposed.display());
+    let (code, said) = refusal(&["mds", "--dir", text(&at), "--set", &setting]);
+    assert!(code == libc::EACCES && said.contains("open to other users (mode 0644): close it with 'chmod"), "{said}");
     let (code, said) = refusal(&["mds", "--dir", text(&at), "--listen", "localhost"]);
     assert!(code == libc::EINVAL && said.contains("'localhost' is not an address") && said.contains("7988"), "{said}");
     let short = dir.path().join("key");
-    std::fs::write(&short, "too short").unwrap();
+    support::write_secret(&short, "too short");
     let setting = format!("cluster.key_file={}", short.display());
     let (code, said) = refusal(&["mds", "--dir", text(&at), "--set", &setting]);
     assert!(code == libc::EINVAL && said.contains("9 bytes: at least 16"), "{said}");
@@ -335,7 +343,7 @@ fn an_object_server_that_the_cluster_will_not_have_ends_with_the_reason() {
         "{code} {said}"
     );
     let key = dir.path().join("key");
-    std::fs::write(&key, "a secret of more than sixteen bytes").unwrap();
+    support::write_secret(&key, "a secret of more than sixteen bytes");
     let with_key = format!("cluster.key_file={}", text(&key));
     let mds = Daemon::start(&["mds", "--dir", text(&at), "--set", &with_key], &dir.path().join("log"));
     let oss = |dir: &Path, more: &[&str]| {
@@ -356,7 +364,13 @@ fn a_mount_without_a_metadata_server_names_the_address_what_was_tried_and_what_t
     std::fs::create_dir(&at).unwrap();
     // A port that nobody listens on, for it was just given back.
     let address = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();
-    let (code, said) = refusal(&["mount", "--mds", &address, text(&at), "--set", "recovery.window_s=1"]);
+    let (code, said) = refusal(&["mount", "--mds", &address, text(&at)]);
+    assert!(code == libc::ENOKEY && said.contains("copy its DIR/keys/client.key"), "{code} {said}");
+    let key = dir.path().join("key");
+    support::write_secret(&key, "a secret of more than sixteen bytes");
+    let setting = format!("cluster.key_file={}", text(&key));
+    let line = ["mount", "--mds", &address, text(&at), "--set", "recovery.window_s=1", "--set", &setting];
+    let (code, said) = refusal(&line);
     assert!(code != 0 && said.contains(&format!("cannot join the cluster at tcp:{address}")), "{code} {said}");
     assert!(said.contains("does not answer (Connection refused"), "what it waits for is told meanwhile: {said}");
     assert!(said.contains("tried for 21s: start the metadata server, or give the address"), "{said}");

@@ -36,13 +36,15 @@ impl Served {
         let setting = format!("cluster.key_file={}", file.display());
         let key = match secret {
             Some(secret) => {
-                std::fs::write(&file, secret).unwrap();
+                support::write_secret(&file, secret);
                 make.extend(["--set", &setting]);
                 ClusterKey::from_text(secret.as_bytes()).unwrap()
             }
             None => ClusterKey::none(),
         };
         good(&make);
+        let made = cluster.join("keys").join("admin.key");
+        let key = if secret.is_some() { key } else { ClusterKey::from_text(&std::fs::read(made).unwrap()).unwrap() };
         let daemon = Daemon::start(&["mds", "--dir", text(&cluster), "--listen", "127.0.0.1:0"], &log);
         let mut served = Served { dir, daemon, key, baseline: 0 };
         served.still_serves();
@@ -282,7 +284,7 @@ fn only_the_cluster_key_opens_a_session_and_no_handshake_opens_two() {
 
     // And as users meet it.
     let (other, point) = (served.dir.path().join("other"), served.dir.path().join("mnt"));
-    std::fs::write(&other, "some other secret, long enough").unwrap();
+    support::write_secret(&other, "some other secret, long enough");
     std::fs::create_dir(&point).unwrap();
     let setting = format!("cluster.key_file={}", other.display());
     let (code, said) = refused(&["mount", "--mds", &served.daemon.word, "--set", &setting, text(&point)]);
@@ -332,7 +334,10 @@ fn a_newer_server_is_called_by_its_version() {
     });
     let point = tempfile::tempdir().unwrap();
     let at: &Path = point.path();
-    let (_, said) = refused(&["mount", "--mds", &address, "--set", "recovery.window_s=1", text(at)]);
+    let key = point.path().join("key");
+    support::write_secret(&key, "a secret of more than sixteen bytes");
+    let setting = format!("cluster.key_file={}", text(&key));
+    let (_, said) = refused(&["mount", "--mds", &address, "--set", "recovery.window_s=1", "--set", &setting, text(at)]);
     assert!(said.contains("wire version 2 is not spoken here"), "{said}");
 }
 

@@ -69,7 +69,7 @@ async fn mds(rt: &Rt, dir: &Path, nid: &Nid) -> Result<(), Any> {
     if !dir.exists() {
         format_mdt(rt, dir, "stria", CLUSTER, (0, 0)).await?;
     }
-    let role = start_mds(rt, dir, nid, &ClusterKey::none(), WINDOW, mds::MdsConfig::default()).await?;
+    let role = start_mds(rt, dir, nid, &secret(), WINDOW, mds::MdsConfig::default()).await?;
     ready(&role.nid.to_string());
     std::future::pending::<()>().await;
     Ok(())
@@ -84,7 +84,7 @@ async fn oss(rt: &Rt, dir: &Path, nid: &str, mds: &str, osts: &str) -> Result<()
         }
         stores.push(open_ost(rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
     }
-    let key = ClusterKey::none();
+    let key = secret();
     let role = start_oss(rt, stores, &Nid::parse(nid)?, &Nid::parse(mds)?, &key, WINDOW, &OstConfig::default())?;
     ready(&role.nid.to_string());
     std::future::pending::<()>().await;
@@ -104,7 +104,7 @@ fn spec(transport: &str) -> MountSpec {
 async fn mounts(rt: &Rt, mds: &Nid, osts: usize, transport: &str, at: &[String]) -> Result<(), Any> {
     let mut ends: Vec<rt::LocalFuture<Result<(), cluster::RoleError>>> = Vec::new();
     for at in at {
-        let client = join(rt, ClientConfig::new(mds.clone()), osts, PATIENCE).await?;
+        let client = join(rt, ClientConfig { key: secret(), ..ClientConfig::new(mds.clone()) }, osts, PATIENCE).await?;
         let (role, until_unmounted) = start_mount(client, Path::new(at), &spec(transport))?;
         ends.push(Box::pin(async move {
             // All of it: a part of it would leave the mount itself behind, to be dropped now.
@@ -131,7 +131,7 @@ async fn mounts(rt: &Rt, mds: &Nid, osts: usize, transport: &str, at: &[String])
 }
 
 async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> Result<(), Any> {
-    let key = ClusterKey::none();
+    let key = secret();
     let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
     let mdt = dir.join("mdt0");
     if !mdt.exists() {
@@ -295,4 +295,9 @@ pub fn transports() -> Vec<&'static str> {
         println!("FUSE over io_uring is not enabled in this kernel: /dev/fuse only");
         vec!["dev"]
     }
+}
+
+/// The key that the processes of these tests share.
+fn secret() -> ClusterKey {
+    ClusterKey::from_text(b"a secret of the tests").expect("it is long enough")
 }

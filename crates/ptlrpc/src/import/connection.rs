@@ -9,7 +9,7 @@ use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Flags, Header, Op};
 
 use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
-use crate::auth::ClusterKey;
+use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::incoming::Incoming;
 
 impl Import {
@@ -103,12 +103,12 @@ impl Import {
     async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
         let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
         let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
-        let nonce: Vec<u8> = (0..4).flat_map(|_| self.rt.random().to_le_bytes()).collect();
+        let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
         let target = self.config.target.as_bytes();
         let client = self.config.client;
         let ask = ConnectRequest {
             target: target.into(),
-            nonce: nonce.clone().into(),
+            nonce: nonce.to_vec().into(),
             version_min: wire::VERSION,
             version_max: wire::VERSION,
             last_boot: self.boot.get(),

@@ -1,8 +1,8 @@
 //! Files: through the ring on real media, as plain calls on memory-backed file systems (which never block).
-use std::fs::{File, OpenOptions};
+use std::fs::{File, OpenOptions, Permissions};
 use std::io;
 use std::os::fd::{AsRawFd, OwnedFd};
-use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -24,15 +24,28 @@ struct RealFile {
 }
 
 pub(super) fn open(path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
-    let open = |flags: i32| {
-        OpenOptions::new().read(true).write(true).create(mode.create).truncate(false).custom_flags(flags).open(path)
-    };
-    let file = match open(if mode.direct { libc::O_DIRECT } else { 0 }) {
-        Err(e) if mode.direct && e.raw_os_error() == Some(libc::EINVAL) => open(0)?,
+    let file = match open_private(path, mode.create, if mode.direct { libc::O_DIRECT } else { 0 }) {
+        Err(e) if mode.direct && e.raw_os_error() == Some(libc::EINVAL) => open_private(path, mode.create, 0)?,
         other => other?,
     };
     let memory_backed = file_system(&file)?.f_type == TMPFS_MAGIC;
     Ok(Rc::new(RealFile { fd: Arc::new(file.into()), memory_backed }))
+}
+
+/// Opens a file for reading and writing. One that is made is its owner's alone, whatever the umask.
+fn open_private(path: &Path, create: bool, flags: i32) -> io::Result<File> {
+    let open = |new: bool| {
+        OpenOptions::new().read(true).write(true).create_new(new).mode(0o600).custom_flags(flags).open(path)
+    };
+    match open(false) {
+        Err(e) if create && e.kind() == io::ErrorKind::NotFound => match open(true) {
+            // Another thread was quicker.
+            Err(e) if e.kind() == io::ErrorKind::AlreadyExists => open(false),
+            Err(e) => Err(e),
+            Ok(file) => file.set_permissions(Permissions::from_mode(0o600)).map(|()| file),
+        },
+        other => other,
+    }
 }
 
 fn file_system(file: &impl AsRawFd) -> io::Result<libc::statfs> {
@@ -157,8 +170,7 @@ impl DiskFile for RealFile {
 struct RealBlocking(File);
 
 pub(super) fn open_blocking(path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
-    let file = OpenOptions::new().read(true).write(true).create(create).truncate(false).open(path)?;
-    Ok(Box::new(RealBlocking(file)))
+    Ok(Box::new(RealBlocking(open_private(path, create, 0)?)))
 }
 
 impl BlockingFile for RealBlocking {

@@ -39,7 +39,9 @@ pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Resu
     proactor.capacity(1024).coop_taskrun(true).taskrun_flag(true);
     let runtime = compio::runtime::RuntimeBuilder::new().with_proactor(proactor).event_interval(31).build()?;
     let timers = timer::Timers::new(clock_origin())?;
-    let rt = Rt::new(Rc::new(RealWorld { timers, frames, seed: entropy() }));
+    let mut seed = [0; 8];
+    fill_from_system(&mut seed);
+    let rt = Rt::new(Rc::new(RealWorld { timers, frames, seed: u64::from_le_bytes(seed) }));
     Ok(runtime.enter(|| turn::run(&runtime, main(rt))))
 }
 
@@ -49,12 +51,21 @@ fn clock_origin() -> StdInstant {
     *ORIGIN.get_or_init(StdInstant::now)
 }
 
-fn entropy() -> u64 {
-    let mut bytes = [0u8; 8];
-    // SAFETY: the buffer is valid for its length; failure leaves it zero and the clock is mixed in below.
-    unsafe { libc::getrandom(bytes.as_mut_ptr().cast(), bytes.len(), 0) };
-    let clock = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |d| d.as_nanos() as u64);
-    u64::from_le_bytes(bytes) ^ clock
+/// Fills `into` from the operating system's generator.
+fn fill_from_system(into: &mut [u8]) {
+    // Up to 256 bytes come whole or not at all.
+    for piece in into.chunks_mut(256) {
+        loop {
+            // SAFETY: the buffer is valid for its length.
+            let got = unsafe { libc::getrandom(piece.as_mut_ptr().cast(), piece.len(), 0) };
+            if usize::try_from(got).is_ok_and(|n| n == piece.len()) {
+                break;
+            }
+            let e = io::Error::last_os_error();
+            // Nothing that rests on a secret may go on without one.
+            assert!(e.kind() == io::ErrorKind::Interrupted, "getrandom: {e}");
+        }
+    }
 }
 
 impl World for RealWorld {
@@ -73,6 +84,9 @@ impl World for RealWorld {
     }
     fn seed(&self) -> u64 {
         self.seed
+    }
+    fn fill_secret(&self, into: &mut [u8]) {
+        fill_from_system(into);
     }
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {

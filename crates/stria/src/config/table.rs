@@ -85,11 +85,12 @@ const fn number(min: u64, max: u64, unit: &'static str) -> Kind {
 const GIB: u64 = 1 << 30;
 
 table! {
-    /// File with the cluster's shared secret (at least 16 bytes). Empty: none, and servers listen on loopback only.
+    /// File with the secret that opens the cluster (at least 16 bytes), readable by its owner only. Empty: the key that
+    /// mkfs and up make in the cluster's directory, DIR/keys/admin.key.
     key_file: String = "cluster.key_file", Kind::Text, "", Cluster, Restart;
     /// Name of a new file system: 1 to 8 letters, digits, '-' or '_'.
     fsname: String = "cluster.fsname", Kind::Text, "stria", Cluster, Restart;
-    /// Address and port that servers listen on; port 0 takes a free one. A non-loopback address needs cluster.key_file.
+    /// Address and port that servers listen on; port 0 takes a free one.
     listen: String = "net.listen", Kind::Text, "127.0.0.1:0", Process, Restart;
     /// How idle CPUs of the machine sleep while requests flow: as they like (deep); such that they wake within 2 us
     /// (shallow); not at all (polling), which costs power, or the host's time, until 20 ms after the last request;

@@ -1,11 +1,12 @@
 //! How a daemon tells whoever started it that it is ready, or why it failed: one line on its stdout.
 use std::ffi::{OsStr, OsString};
-use std::fs::OpenOptions;
+use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use super::private::PrivateDir;
 use crate::failure::{Failure, Outcome};
 
 /// How long a daemon whose mount is gone may take to end, in milliseconds.
@@ -52,10 +53,7 @@ impl Daemon {
             // Nobody reads a background daemon's messages; holding the starter's stderr open would keep pipes waiting.
             None if session => Stdio::null(),
             None => Stdio::inherit(),
-            Some(path) => {
-                let file = OpenOptions::new().create(true).append(true).open(path);
-                file.map_err(|e| Failure::io("opening", path, &e))?.into()
-            }
+            Some(path) => open_log(path)?.into(),
         };
         let mut command = Command::new(&program);
         command.args(arguments).env(ANNOUNCE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
@@ -104,6 +102,15 @@ impl Daemon {
         // Gone already, in the ordinary case.
         let _ = self.child.kill();
         let _ = self.child.wait();
+    }
+}
+
+/// Opens the log of a daemon in the directory of its cluster's processes, which is this user's alone.
+fn open_log(path: &Path) -> Result<File, Failure> {
+    let name = path.file_name().and_then(|n| n.to_str());
+    match (path.parent(), name) {
+        (Some(run), Some(name)) => PrivateDir::open_or_make(run, run.parent().unwrap_or(run))?.append(name),
+        _ => Err(Failure::usage(format!("{} is no log file", path.display()))),
     }
 }
 

@@ -4,11 +4,14 @@
 //! Decides whether a directory is ours; the stores decide that again for themselves (`stores.rs`).
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt};
+use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rt::Nid;
 
+use super::keys;
+use super::private::{self, Closed, PrivateDir};
+use super::stores::is_empty;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
 
@@ -44,6 +47,12 @@ impl ClusterDir {
     /// # Errors
     /// It is missing, of a newer format, or not a cluster's.
     pub fn open(path: &Path) -> Result<ClusterDir, Failure> {
+        let found = ClusterDir::read(path)?;
+        found.refuse_exposed()?;
+        Ok(found)
+    }
+
+    fn read(path: &Path) -> Result<ClusterDir, Failure> {
         let file = path.join("cluster.toml");
         let text = fs::read_to_string(&file).map_err(|e| match e.kind() {
             io::ErrorKind::NotFound => Failure::with_errno(
@@ -118,7 +127,8 @@ impl ClusterDir {
                 )))
             };
         }
-        fs::create_dir_all(path).map_err(|e| Failure::io("making", path, &e))?;
+        rt::make_private_dir(path).map_err(|e| Failure::io("making", path, &e))?;
+        private::check_dir(path, Closed::ToChanges, path)?;
         let mut entries = fs::read_dir(path).map_err(|e| Failure::io("reading", path, &e))?;
         if let Some(Ok(other)) = entries.next() {
             return Err(Failure::with_errno(
@@ -146,6 +156,28 @@ impl ClusterDir {
         made.put(STORES, toml::Table::new());
         made.keep_settings(config)?;
         Ok(made)
+    }
+
+    /// Makes the directories of keys and processes, and the keys, from `secret`; what is there stays.
+    ///
+    /// # Errors
+    /// They cannot be made, or are open to others.
+    pub fn make_private(&self, secret: &[u8; 32]) -> Outcome {
+        self.run_dir()?;
+        if self.key_file.is_empty() { keys::make_missing(&self.path, secret) } else { Ok(()) }
+    }
+
+    /// Refuses a directory that others can change, and stores, keys and records of processes that others can enter: what is
+    /// stored is its owner's to give.
+    fn refuse_exposed(&self) -> Outcome {
+        private::check_dir(&self.path, Closed::ToChanges, &self.path)?;
+        let stores = (0..self.osts()).map(|i| self.ost(i)).chain([self.mdt()]);
+        // An empty directory holds no store: a disk that is not mounted, for one.
+        let stores = stores.filter(|at| !is_empty(at));
+        for at in [self.run(), keys::place(&self.path)].into_iter().filter(|at| at.exists()).chain(stores) {
+            private::check_dir(&at, Closed::Entirely, &self.path)?;
+        }
+        Ok(())
     }
 
     fn put(&mut self, key: &str, value: impl Into<toml::Value>) {
@@ -257,21 +289,25 @@ impl ClusterDir {
     pub fn run(&self) -> PathBuf {
         self.path.join("run")
     }
+    fn run_dir(&self) -> Result<PrivateDir, Failure> {
+        PrivateDir::open_or_make(&self.run(), &self.path)
+    }
     /// Where process `name` (`mdt0`, `ost0`) was reached last.
     #[must_use]
     pub fn last_nid(&self, name: &str) -> Option<Nid> {
-        Nid::parse(fs::read_to_string(self.run().join(format!("{name}.nid"))).ok()?.trim()).ok()
+        let run = PrivateDir::open(&self.run(), &self.path).ok()?;
+        Nid::parse(run.read(&format!("{name}.nid")).ok()?.trim()).ok()
     }
     /// Writes down that process `name` runs as this process, reached at `nid`.
     ///
     /// # Errors
     /// The files cannot be written.
     pub fn note_running(&self, name: &str, nid: Option<&Nid>) -> Outcome {
-        fs::create_dir_all(self.run()).map_err(|e| Failure::io("making", &self.run(), &e))?;
+        let run = self.run_dir()?;
         if let Some(nid) = nid {
-            write_whole(&self.run().join(format!("{name}.nid")), &format!("{nid}\n"))?;
+            run.write_whole(&format!("{name}.nid"), &format!("{nid}\n"))?;
         }
-        write_whole(&self.run().join(format!("{name}.pid")), &format!("{}\n", std::process::id()))
+        run.write_whole(&format!("{name}.pid"), &format!("{}\n", std::process::id()))
     }
     /// Takes the pid file away.
     pub fn note_stopped(&self, name: &str) {
@@ -308,7 +344,8 @@ pub fn sync_dir(dir: &Path) -> Outcome {
 pub fn write_whole(path: &Path, text: &str) -> Outcome {
     let new = path.with_extension("new");
     let write = || -> io::Result<()> {
-        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o644).open(&new)?;
+        let mut file = fs::OpenOptions::new().write(true).create(true).truncate(true).mode(0o600).open(&new)?;
+        file.set_permissions(fs::Permissions::from_mode(0o600))?;
         io::Write::write_all(&mut file, text.as_bytes())?;
         file.sync_all()?;
         fs::rename(&new, path)
@@ -377,5 +414,29 @@ mod tests {
             fs::create_dir(c.path().join(name)).unwrap();
         }
         assert!(!c.is_registered() && c.osts() == 4);
+    }
+
+    #[test]
+    fn directories_that_others_can_change_or_enter_are_refused_with_the_remedy() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("c");
+        let open = |mode: u32, what: &str| {
+            let at = path.join(what);
+            fs::create_dir_all(at.join("something")).unwrap();
+            fs::set_permissions(&at, fs::Permissions::from_mode(mode)).unwrap();
+            let opened = ClusterDir::open(&path).map(drop).map_err(|e| e.to_string());
+            fs::set_permissions(&at, fs::Permissions::from_mode(0o700)).unwrap();
+            opened
+        };
+        let mut made = ClusterDir::open_or_make(&path, &Config::default(), 1, None).unwrap();
+        made.register(vec![("ost3".into(), 1)]).unwrap();
+        assert_eq!(open(0o755, ""), Ok(()), "others may see that it is there");
+        for (mode, what) in [(0o775, ""), (0o757, ""), (0o750, "mdt0"), (0o701, "ost3"), (0o755, "run"), (0o710, "keys")]
+        {
+            let said = open(mode, what).unwrap_err();
+            let remedy = format!("chmod -R go= {}'", path.display());
+            assert!(said.ends_with(&remedy), "{what} {mode:o}: {said}");
+        }
+        assert_eq!(open(0o700, "ost3"), Ok(()));
     }
 }

@@ -2,7 +2,9 @@
 mod announce;
 mod children;
 mod dir;
+mod keys;
 mod mounts;
+mod private;
 mod servers;
 mod settings;
 mod stores;

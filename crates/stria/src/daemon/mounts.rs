@@ -13,7 +13,7 @@ use types::Duration;
 use super::announce;
 use super::dir::ClusterDir;
 use super::servers::serve;
-use super::settings;
+use super::{keys, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{self, Event, Events, Facts, Served, Shard, block_signals};
@@ -227,7 +227,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     let fsname = dir.as_ref().map_or("stria", |d| d.fsname.as_str());
     let spec = settings::mount(&config, &arguments.options, fsname)?;
     let at = check(&arguments.mount, &spec)?;
-    let key = settings::key(&config, dir.as_ref())?;
+    let key = keys::find(&config, dir.as_ref())?;
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();

@@ -6,7 +6,7 @@ use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
-use super::settings;
+use super::{keys, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
@@ -57,7 +57,7 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
             );
             return Ok(());
         }
-        let mut dir = ClusterDir::open_or_make(path, &config, rt.rng("cluster id").next_u64() | 1, asked)?;
+        let mut dir = ClusterDir::open_or_make(path, &config, rt.random(), asked)?;
         let more = asked.filter(|n| dir.making().is_none() && *n > dir.osts());
         dir.complete(&rt, asked.filter(|_| more.is_none()), &config).await?;
         if let Some(count) = more {
@@ -71,27 +71,21 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
 
 /// Opens or makes a cluster's directory. Stores are made with the directory only.
 pub(super) async fn prepare(rt: &Rt, path: &Path, osts: Option<u16>, config: &Config) -> Result<ClusterDir, Failure> {
-    let mut dir = ClusterDir::open_or_make(path, config, rt.rng("cluster id").next_u64() | 1, osts)?;
+    let mut dir = ClusterDir::open_or_make(path, config, rt.random(), osts)?;
     dir.complete(rt, osts, config).await?;
     Ok(dir)
 }
 
 /// Where to listen: as told, else where process `name` listened last, else as configured.
-fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config, secret: bool) -> Result<Nid, Failure> {
+fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config) -> Result<Nid, Failure> {
     let configured = Nid::parse(&config.listen).map_err(Failure::usage)?;
-    let nid = match told {
+    Ok(match told {
         Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--listen: {e}")))?,
         None => match (&configured, dir.last_nid(name)) {
             (Nid::Tcp(c), Some(Nid::Tcp(last))) if c.port() == 0 && c.ip() == last.ip() => Nid::Tcp(last),
             _ => configured,
         },
-    };
-    if !nid.is_loopback() && !secret {
-        return Err(Failure::usage(format!(
-            "{nid} is reachable from other hosts: set cluster.key_file first (head -c 32 /dev/urandom | base64 > FILE), or listen on 127.0.0.1"
-        )));
-    }
-    Ok(nid)
+    })
 }
 
 /// Waits for the end: by a signal, or because the cluster will not have this server.
@@ -114,8 +108,8 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     ClusterDir::check_owner(&arguments.dir)?;
     dir.check_mdt()?;
     let config = settings::load_in(Some(&dir), &arguments.settings)?;
-    let key = settings::key(&config, Some(&dir))?;
-    let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config, key.is_secret())?;
+    let key = keys::find(&config, Some(&dir))?;
+    let nid = address(arguments.listen.as_deref(), &dir, "mdt0", &config)?;
     block_signals();
     let events = Events::default();
     events.watch_signals();
@@ -151,10 +145,10 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
             "store.kind = memory lives in one process with everything else: use 'stria up' without --processes",
         ));
     }
-    let key = settings::key(&config, Some(&dir))?;
+    let key = keys::find(&config, Some(&dir))?;
     let list = layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}")))?;
     let name = format!("ost{}", arguments.ost);
-    let nid = address(arguments.listen.as_deref(), &dir, &name, &config, key.is_secret())?;
+    let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
     let mds = match &arguments.mds {
         Some(text) => Nid::parse(text).map_err(|e| Failure::usage(format!("--mds: {e}")))?,
         None => dir.last_nid("mdt0").ok_or_else(|| {

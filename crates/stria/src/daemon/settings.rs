@@ -1,5 +1,4 @@
 //! From configuration to what the roles are told.
-use std::path::Path;
 use std::rc::Rc;
 
 use client::ClientConfig;
@@ -59,22 +58,6 @@ pub fn load_in(dir: Option<&ClusterDir>, settings: &Settings) -> Result<Config, 
         )));
     }
     Ok(config)
-}
-
-/// The cluster's secret: the configuration's file, else the directory's.
-///
-/// # Errors
-/// The file cannot be read or is too short.
-pub fn key(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Failure> {
-    let file = match (config.key_file.as_str(), dir) {
-        ("", Some(dir)) => dir.key_file.as_str(),
-        (file, _) => file,
-    };
-    if file.is_empty() {
-        return Ok(ClusterKey::none());
-    }
-    let text = std::fs::read(file).map_err(|e| Failure::io("cluster.key_file", Path::new(file), &e))?;
-    ClusterKey::from_text(&text).map_err(|e| Failure::usage(format!("cluster.key_file {file}: {e}")))
 }
 
 /// Page frames for a process with so many clients and OSTs.
@@ -274,7 +257,6 @@ mod tests {
         let why = set(&["client.cache_keys=bypass_bytes=1"]).unwrap_err();
         assert!(why.contains("client.cache_keys: bypass_bytes = '1' is out of range"), "{why}");
         assert!(set(&["oss.cache_keys=ring"]).unwrap_err().contains("'ring': write KEY=VALUE"));
-        assert!(set(&["net.listen=0.0.0.0:1"]).unwrap_err().contains("cluster.key_file"));
     }
     fn client_bytes(config: &Config) -> u64 {
         client(config, &Nid::Local("x".into()), &ClusterKey::none()).cache_bytes
@@ -290,18 +272,5 @@ mod tests {
         let e = mount(&config, "squash_all=nobody", "fs").unwrap_err().to_string();
         assert!(e.contains("squash_all=nobody") && e.contains("UID:GID"), "{e}");
         assert!(mount(&config, "bogus", "fs").unwrap_err().to_string().contains("'bogus'"));
-    }
-
-    #[test]
-    fn a_key_file_must_exist_and_be_long_enough() {
-        let dir = tempfile::tempdir().unwrap();
-        let file = dir.path().join("key");
-        let config = Config { key_file: file.display().to_string(), ..Config::default() };
-        assert!(key(&config, None).unwrap_err().to_string().contains("cluster.key_file"));
-        std::fs::write(&file, "short\n").unwrap();
-        assert!(key(&config, None).unwrap_err().to_string().contains("at least 16"));
-        std::fs::write(&file, "long enough for a secret\n").unwrap();
-        assert!(key(&config, None).unwrap().is_secret());
-        assert!(!key(&Config::default(), None).unwrap().is_secret());
     }
 }

@@ -6,7 +6,7 @@
 //! mounted must never be taken for an empty OST.
 use std::fs;
 use std::io;
-use std::os::unix::fs::MetadataExt;
+use std::os::unix::fs::{MetadataExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
@@ -59,7 +59,7 @@ impl ClusterDir {
     /// # Errors
     /// A store cannot be made; those made before it stay. `osts` is not the number of OSTs that there are.
     pub async fn complete(&mut self, rt: &Rt, osts: Option<u16>, config: &Config) -> Outcome {
-        fs::create_dir_all(self.run()).map_err(|e| Failure::io("making", &self.run(), &e))?;
+        self.make_private(&rt.secret_bytes())?;
         if !self.is_registered() {
             self.take_over(rt, config).await?;
         }
@@ -302,7 +302,7 @@ impl ClusterDir {
 }
 
 /// Whether a store may be made in a directory: it is not there, or holds nothing.
-fn is_empty(dir: &Path) -> bool {
+pub(super) fn is_empty(dir: &Path) -> bool {
     match fs::read_dir(dir) {
         Ok(entries) => entries.flatten().all(|e| e.file_name() == OF_AN_EMPTY_DISK),
         Err(e) => e.kind() == io::ErrorKind::NotFound,
@@ -343,6 +343,9 @@ impl Place {
         Ok(Place { at, dir: dir.into() })
     }
     fn finish(self) -> Outcome {
+        // A disk's own directory was not made here.
+        let closed = fs::set_permissions(&self.at, fs::Permissions::from_mode(0o700));
+        closed.map_err(|e| Failure::io("closing to other users", &self.at, &e))?;
         sync_dir(&self.at)?;
         if self.at != self.dir {
             fs::rename(&self.at, &self.dir).map_err(|e| Failure::io("naming", &self.dir, &e))?;

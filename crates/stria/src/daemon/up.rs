@@ -13,7 +13,7 @@ use super::children::Children;
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
 use super::servers::{on_shard, prepare, serve};
-use super::settings;
+use super::{keys, settings};
 use super::stores::Osts;
 use crate::cli;
 use crate::config::Config;
@@ -34,9 +34,8 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     refuse_shadowing(&arguments.dir, &places)?;
     if arguments.background {
         let dir = on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
-            ClusterDir::open_or_make(&arguments.dir, &config, rt.rng("cluster id").next_u64() | 1, arguments.osts)
+            ClusterDir::open_or_make(&arguments.dir, &config, rt.random(), arguments.osts)
         })?;
-        std::fs::create_dir_all(dir.run()).map_err(|e| Failure::io("making", &dir.run(), &e))?;
         return announce::in_background(Some(&dir.run().join("up.log")));
     }
     block_signals();
@@ -85,7 +84,7 @@ impl Run<'_> {
         serve(&self.config, (self.places.len() as u64, osts), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
             let osts = self.examine(&rt, &dir).await?;
-            let key = settings::key(&self.config, Some(&dir))?;
+            let key = keys::find(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
             let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
@@ -198,7 +197,7 @@ impl Run<'_> {
             let osts = self.examine(&rt, &dir).await?;
             Ok((dir, osts))
         })?;
-        let key = settings::key(&self.config, Some(&dir))?;
+        let key = keys::find(&self.config, Some(&dir))?;
         let mut servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings))?;
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
@@ -214,14 +213,13 @@ impl Run<'_> {
 
 async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure> {
     let kv: Rc<dyn MetaKv> = MemoryKv::new();
-    let mut rng = rt.rng("mkfs mdt");
     // SAFETY: plain system calls without arguments.
     let (root_uid, root_gid) = unsafe { (libc::geteuid(), libc::getegid()) };
     let options = mds::MkfsOptions {
         fsname: dir.fsname.clone(),
         cluster: dir.cluster,
-        uuid: rng.next_u64() | 1,
-        hash_keys: [rng.next_u64(), rng.next_u64()],
+        uuid: rt.random(),
+        hash_keys: [rt.random(), rt.random()],
         hash_mask: u64::MAX,
         root_uid,
         root_gid,

@@ -22,6 +22,12 @@ pub fn text(path: &Path) -> &str {
     path.to_str().unwrap()
 }
 
+/// Writes a file that its owner alone may read.
+pub fn write_secret(path: &Path, secret: &str) {
+    fs::write(path, secret).unwrap();
+    fs::set_permissions(path, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+}
+
 /// Runs the program.
 pub fn stria(arguments: &[&str]) -> Output {
     Command::new(env!("CARGO_BIN_EXE_stria")).args(arguments).output().unwrap()
