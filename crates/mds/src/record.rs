@@ -283,6 +283,8 @@ wire::message! {
     SessionRow {
         /// Format, 1.
         version: u8,
+        /// What is remembered of the client's identity; 0: nothing.
+        binding: u64,
     }
     /// A reply kept for its slot.
     ReplyRow {

@@ -249,7 +249,8 @@ impl Mds {
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
-        let row = wire::encode(&SessionRow { version: 1 });
+        let binding = self.export(client).and_then(|e| e.binding()).map_or(0, ptlrpc::Binding::number);
+        let row = wire::encode(&SessionRow { version: 1, binding });
         self.store.apply([(keys::session(client), Some(row))], 0, 0);
         self.store.sync().await?;
         self.remembered.borrow_mut().insert(client);

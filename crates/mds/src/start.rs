@@ -3,7 +3,7 @@ use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use ptlrpc::{ReplyRecord, SessionRecord};
+use ptlrpc::{Binding, ReplyRecord, SessionRecord};
 use rt::Rt;
 use types::{ClientId, FsError, Transno, Xid};
 use wire::Decode;
@@ -15,7 +15,9 @@ use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal
 use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
-use crate::record::{Counters, DestroyObject, DestroyRow, FORMAT_VERSION, ReplyRow, SUPER_MAGIC, Superblock};
+use crate::record::{
+    Counters, DestroyObject, DestroyRow, FORMAT_VERSION, ReplyRow, SUPER_MAGIC, SessionRow, Superblock,
+};
 use crate::store::MetaStore;
 
 /// Keys read at a time when the store is scanned.
@@ -293,9 +295,10 @@ async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<u64, S
 async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>, Vec<Key>), StartError> {
     let mut known: Vec<SessionRecord> = Vec::new();
     let mut stale = Vec::new();
-    for (key, _) in all(snapshot, keys::SESSION).await? {
+    for (key, value) in all(snapshot, keys::SESSION).await? {
         let client = ClientId(keys::last_u64(&key).unwrap_or_default());
-        known.push(SessionRecord { client, replies: Vec::new() });
+        let r: SessionRow = row(&key, &value)?;
+        known.push(SessionRecord { client, binding: Binding::from_stored(r.binding), replies: Vec::new() });
     }
     for (key, value) in all(snapshot, keys::REPLY).await? {
         let damaged = || StartError::Damaged { key: crate::kv::show_key(&key) };

@@ -5,6 +5,7 @@
 use std::fmt;
 
 use types::ClientId;
+use wire::connect::Role;
 
 /// What the text of a client's key begins with; the key follows as hexadecimal digits.
 const CLIENT_PREFIX: &str = "stria-client-1:";
@@ -77,15 +78,31 @@ impl ClusterKey {
     pub fn is_administrator(&self) -> bool {
         self.admin.is_some()
     }
-    /// The proof of `role` ("client" or "server") for one handshake.
+    /// The most that it can prove.
     #[must_use]
-    pub fn proof(&self, role: &str, nonces: [&[u8]; 2], target: &[u8], client: ClientId) -> [u8; PROOF_BYTES] {
-        let mut h = blake3::Hasher::new_keyed(&self.client);
-        for part in [role.as_bytes(), nonces[0], nonces[1], target, &client.0.to_le_bytes()] {
+    pub fn role(&self) -> Role {
+        if self.is_administrator() { Role::Administrator } else { Role::Client }
+    }
+    /// The proof of `side` ("client" or "server") for one handshake by the key of `role`; `None`: this is not that key.
+    #[must_use]
+    pub fn proof(
+        &self,
+        side: &str,
+        role: Role,
+        nonces: [&[u8]; 2],
+        target: &[u8],
+        client: ClientId,
+    ) -> Option<[u8; PROOF_BYTES]> {
+        let key = match role {
+            Role::Client => &self.client,
+            Role::Administrator => self.admin.as_ref()?,
+        };
+        let mut h = blake3::Hasher::new_keyed(key);
+        for part in [side.as_bytes(), nonces[0], nonces[1], target, &client.0.to_le_bytes()] {
             h.update(&(part.len() as u64).to_le_bytes());
             h.update(part);
         }
-        *h.finalize().as_bytes()
+        Some(*h.finalize().as_bytes())
     }
     /// Compares in constant time.
     #[must_use]
@@ -101,6 +118,32 @@ impl fmt::Debug for ClusterKey {
             (true, None) => "ClusterKey(client)",
             (true, Some(_)) => "ClusterKey(administrator)",
         })
+    }
+}
+
+/// What a server remembers of the secret of a client's session, also in its store: enough to know the client again. Stores
+/// keep a number; those below 2 stand for sessions of earlier programs, which remembered nothing.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Binding(u64);
+
+impl Binding {
+    /// Of the secret that a client sent.
+    #[must_use]
+    pub fn of(identity: &[u8]) -> Binding {
+        let hash = blake3::derive_key("stria client identity, version 1", identity);
+        let mut first = [0; 8];
+        first.copy_from_slice(&hash[..8]);
+        Binding(u64::from_le_bytes(first) | 2)
+    }
+    /// As it was stored.
+    #[must_use]
+    pub fn from_stored(number: u64) -> Option<Binding> {
+        (number >= 2).then_some(Binding(number))
+    }
+    /// As it is stored.
+    #[must_use]
+    pub fn number(self) -> u64 {
+        self.0
     }
 }
 
@@ -128,6 +171,10 @@ mod tests {
         let client = ClusterKey::from_text(admin.client_text().as_bytes()).unwrap();
         assert!(admin.is_administrator() && admin.is_secret() && !client.is_administrator() && client.is_secret());
         assert_eq!(client.client, admin.client);
+        let proof = |key: &ClusterKey, role| key.proof("client", role, [b"a", b"b"], b"t", ClientId(1));
+        assert_eq!(proof(&client, Role::Client), proof(&admin, Role::Client));
+        assert_ne!(proof(&admin, Role::Administrator), proof(&admin, Role::Client));
+        assert_eq!((proof(&client, Role::Administrator), client.role()), (None, Role::Client));
         assert_eq!(client.client_text(), admin.client_text());
         assert!(ClusterKey::from_text(b"stria-client-1:12").unwrap_err().contains("64 hexadecimal digits"));
         let shown = format!("{admin:?} {client:?}");

@@ -7,7 +7,10 @@ use cache::frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
+use wire::connect::Role;
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
+
+use crate::auth::Binding;
 
 /// Reply slots of one client, 0 and up: each may hold an answer, here and in the target's store. No client is granted more.
 pub const SLOTS_MAX: u16 = 4096;
@@ -57,6 +60,10 @@ pub struct Export {
     pub(crate) recoverable: Cell<bool>,
     /// The replay carried out last found no room and changed nothing: it is offered again.
     pub(crate) replay_refused: Cell<bool>,
+    /// Whose the session is: whoever knows the secret behind this. `None`: an earlier program's, it is the first comer's.
+    pub(crate) binding: Cell<Option<Binding>>,
+    /// What the present connection proved.
+    pub(crate) role: Cell<Role>,
     /// Requests without an answer.
     pub(crate) running: Cell<usize>,
     evicted: Cell<bool>,
@@ -82,6 +89,8 @@ impl Export {
             credits: Cell::new(credits.clamp(1, SLOTS_MAX)),
             recoverable: Cell::new(true),
             replay_refused: Cell::new(false),
+            binding: Cell::new(None),
+            role: Cell::new(Role::Client),
             running: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
@@ -111,6 +120,16 @@ impl Export {
     #[must_use]
     pub fn is_recoverable(&self) -> bool {
         self.recoverable.get()
+    }
+    /// Whether the client has proved to be an administrator or a server.
+    #[must_use]
+    pub fn is_administrator(&self) -> bool {
+        self.role.get() == Role::Administrator
+    }
+    /// What the store is to remember of the session, for [`SessionRecord::binding`](crate::SessionRecord).
+    #[must_use]
+    pub fn binding(&self) -> Option<Binding> {
+        self.binding.get()
     }
     /// Where the client is, for reports.
     #[must_use]

@@ -15,7 +15,7 @@ use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
-use crate::auth::ClusterKey;
+use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::export::NO_SLOT;
 
 /// Settings of an [`Import`].
@@ -164,7 +164,7 @@ pub struct Import {
     heard: Cell<Instant>,
     session: RefCell<AuthReply>,
     failure: RefCell<Option<String>>,
-    /// The last attempt ended over the cluster key: trying again will not help whoever waits.
+    /// The last attempt ended over the cluster key, or over who we are: trying again will not help whoever waits.
     refused: Cell<bool>,
     /// Given up for now: nothing connects, every request fails.
     inactive: Cell<bool>,
@@ -174,6 +174,8 @@ pub struct Import {
     uuid: Cell<u64>,
     /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
     forgotten: Cell<bool>,
+    /// What this end of the session is known by.
+    identity: [u8; PROOF_BYTES],
     connects: Cell<u64>,
     evictions: Cell<u64>,
     sent: Cell<u64>,
@@ -211,6 +213,7 @@ impl Import {
             foreign: Cell::new(false),
             uuid: Cell::new(0),
             forgotten: Cell::new(false),
+            identity: rt.secret_bytes(),
             connects: Cell::new(0),
             evictions: Cell::new(0),
             sent: Cell::new(0),

@@ -13,7 +13,7 @@ mod incoming;
 mod recovery;
 mod server;
 
-pub use auth::ClusterKey;
+pub use auth::{Binding, ClusterKey};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use server::{Server, ServerConfig, Service, SessionRecord};

@@ -8,10 +8,10 @@ use cache::frames::Bulk;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
 use types::{ClientId, Duration, FsError, Transno, Xid};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest};
 use wire::{Flags, Header, Op, WireError};
 
-use crate::auth::{ClusterKey, PROOF_BYTES};
+use crate::auth::{Binding, ClusterKey, PROOF_BYTES};
 use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
 use crate::export::{Export, ReplyRecord, Request, SLOTS_MAX, Slot, is_slot};
 use crate::incoming::Incoming;
@@ -28,6 +28,8 @@ const BACKLOG_PER_SLOT: usize = 2;
 pub struct SessionRecord {
     /// Whose.
     pub client: ClientId,
+    /// What its store kept of [`Export::binding`].
+    pub binding: Option<Binding>,
     /// Answers that can be asked for again.
     pub replies: Vec<ReplyRecord>,
 }
@@ -68,6 +70,18 @@ pub trait Service: 'static {
     /// Requests one client may have in flight, 1..=[`SLOTS_MAX`].
     fn credits(&self) -> u16 {
         64
+    }
+    /// Whether a request is for administrators and servers alone: what changes servers, moves targets, or makes and destroys
+    /// objects in the metadata server's name.
+    fn needs_administrator(&self, op: Op, body: &[u8]) -> bool {
+        match op {
+            Op::Register | Op::OstPrecreate | Op::OstDestroy => true,
+            // What is no question at all is refused as such.
+            Op::Params => {
+                wire::decode(body).is_ok_and(|q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No)
+            }
+            _ => false,
+        }
     }
     /// Whether a request may be carried out while recovery still waits for clients.
     fn allowed_in_recovery(&self, op: Op) -> bool {
@@ -132,6 +146,7 @@ impl Server {
             .into_iter()
             .map(|s| {
                 let export = self.make_export(&service, s.client);
+                export.binding.set(s.binding);
                 for r in s.replies {
                     export.last_xid.set(export.last_xid.get().max(r.xid));
                     export.slots.borrow_mut().insert(r.slot, Slot::Answered(r));
@@ -166,11 +181,14 @@ impl Server {
     /// # Errors
     /// The address is in use, is not this host's, or can be reached from other processes although there is no cluster key.
     pub fn listen(self: &Rc<Self>, nid: &Nid) -> io::Result<Nid> {
+        let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
         if !nid.is_local() && !self.config.key.is_secret() {
-            return Err(io::Error::new(
-                io::ErrorKind::PermissionDenied,
-                format!("{nid} can be reached by everybody on this host: a cluster key is needed (cluster.key_file)"),
+            return refused(format!(
+                "{nid} can be reached by everybody on this host: a cluster key is needed (cluster.key_file)"
             ));
+        }
+        if !self.config.key.is_administrator() {
+            return refused("a server needs the administrator's key, not a client's (cluster.key_file)".into());
         }
         let listener = self.rt.listen(nid)?;
         let bound = listener.nid();
@@ -339,26 +357,31 @@ impl Server {
         };
         let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
         let nonces = [&ask.nonce[..], &nonce[..]];
+        let prove = |side: &str| {
+            let proof = self.config.key.proof(side, ask.role, nonces, &ask.target, h.client);
+            proof.ok_or_else(|| bad("this server has no administrator's key".into()))
+        };
         let reply = ConnectReply {
             nonce: nonce.to_vec().into(),
-            proof: self.config.key.proof("server", nonces, &ask.target, h.client).to_vec().into(),
+            proof: prove("server")?.to_vec().into(),
             cluster: target.service.cluster(),
         };
         sink.send(h.reply(Ok(())), wire::encode(&reply), Bulk::new());
         let (h2, body) = source.recv().await?;
         let auth: AuthRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        let proof = self.config.key.proof("client", nonces, &ask.target, h.client);
-        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&proof, &auth.proof) {
+        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&prove("client")?, &auth.proof) {
             sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
             return Err(bad("the peer does not know the cluster key".into()));
         }
-        let (export, known) = match self.open_session(&target, h.client, ask.recoverable).await {
+        let binding = Binding::of(&auth.identity);
+        let (export, known) = match self.open_session(&target, h.client, ask.recoverable, binding).await {
             Ok(session) => session,
             Err(e) => {
                 sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
                 return Err(bad(format!("session refused: {e}")));
             }
         };
+        export.role.set(ask.role);
         export.connected(sink.clone());
         target.recovery.note_progress(h.client);
         export.last_heard.set(self.rt.now());
@@ -387,14 +410,21 @@ impl Server {
         target: &Rc<Target>,
         client: ClientId,
         recoverable: bool,
+        binding: Binding,
     ) -> Result<(Rc<Export>, bool), FsError> {
         let existing = target.exports.borrow().get(&client).cloned();
         if let Some(export) = existing {
+            // Two that are told the same id at the same time are two: the second finds the first one's session.
+            if export.binding.get().is_some_and(|b| b != binding) {
+                return Err(FsError::Exists);
+            }
+            export.binding.set(Some(binding));
             target.service.clone().session_opened(export.clone(), true).await?;
             return Ok((export, true));
         }
         let export = self.make_export(&target.service, client);
         export.recoverable.set(recoverable);
+        export.binding.set(Some(binding));
         target.service.clone().session_opened(export.clone(), false).await?;
         target.exports.borrow_mut().insert(client, export.clone());
         Ok((export, false))
@@ -474,6 +504,9 @@ impl Server {
             export.last_xid.set(export.last_xid.get().max(header.xid));
         }
         let request = Request::new(header, body, bulk, export.clone());
+        if !export.is_administrator() && target.service.needs_administrator(header.op, &request.body) {
+            return request.reply::<()>(Err(FsError::NotPermitted));
+        }
         if header.op == Op::Ping {
             if header.flags.has(Flags::REPLAY_DONE) {
                 target.recovery.client_done(header.client);

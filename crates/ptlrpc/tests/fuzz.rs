@@ -23,7 +23,7 @@ fn no_key_text_panics_and_short_ones_are_refused() {
     target.run(|input| match ClusterKey::from_text(input) {
         Ok(key) => {
             assert!(input.trim_ascii().len() >= 16);
-            let proof = key.proof("client", [input, b"other"], input, ClientId(1));
+            let proof = key.proof("client", key.role(), [input, b"other"], input, ClientId(1)).unwrap();
             assert!(ClusterKey::matches(&proof, &proof) && !ClusterKey::matches(&proof, input));
             1
         }

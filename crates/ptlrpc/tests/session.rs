@@ -6,12 +6,12 @@ use std::rc::Rc;
 
 use cache::frames::{Bulk, FramePool};
 use ptlrpc::{
-    CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
+    Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
     ServerConfig, Service, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Transno, Xid};
-use wire::connect::{AuthRequest, ConnectReply, ConnectRequest};
+use wire::connect::{AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest, Role};
 use wire::{Flags, Header, Op};
 
 /// Counts `MdtSync` requests as transactions, sends bulk back, and keeps what a store would keep.
@@ -19,7 +19,7 @@ use wire::{Flags, Header, Op};
 struct Store {
     applied: RefCell<Vec<u64>>,
     replies: RefCell<BTreeMap<(ClientId, u16), ReplyRecord>>,
-    clients: RefCell<Vec<ClientId>>,
+    clients: RefCell<Vec<(ClientId, Option<Binding>)>>,
     committed: Cell<u64>,
 }
 
@@ -75,16 +75,17 @@ impl Service for Echo {
     fn sessions(&self) -> Vec<SessionRecord> {
         let replies = self.store.replies.borrow();
         let of = |c: ClientId| replies.values().filter(|r| r.client == c).cloned().collect();
-        self.store.clients.borrow().iter().map(|c| SessionRecord { client: *c, replies: of(*c) }).collect()
+        let record = |(c, b): &(ClientId, Option<Binding>)| SessionRecord { client: *c, binding: *b, replies: of(*c) };
+        self.store.clients.borrow().iter().map(record).collect()
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         if !known {
-            self.store.clients.borrow_mut().push(export.client());
+            self.store.clients.borrow_mut().push((export.client(), export.binding()));
         }
         Box::pin(std::future::ready(Ok(())))
     }
     fn session_closed(self: Rc<Self>, client: ClientId, _evicted: bool) -> LocalFuture<()> {
-        self.store.clients.borrow_mut().retain(|c| *c != client);
+        self.store.clients.borrow_mut().retain(|(c, _)| *c != client);
         Box::pin(std::future::ready(()))
     }
 }
@@ -171,6 +172,67 @@ fn a_server_without_a_key_listens_in_its_own_process_only() {
 }
 
 #[test]
+fn an_id_belongs_to_whoever_opened_its_session_also_after_a_restart_of_the_server() {
+    both(async |rt, nid| {
+        let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+        let (first, bound) = serve(&rt, &nid, &store, true, 1, key());
+        let owner = import(&rt, bound.clone(), key(), &callbacks);
+        assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        // Every import is a client of its own, whatever id it says it has.
+        let thief = import(&rt, bound, key(), &callbacks);
+        assert_eq!(thief.ready(Duration::from_secs(20)).await, Err(FsError::Access));
+        assert!(thief.failure().unwrap().contains("another client has a session"), "{:?}", thief.failure());
+        thief.abandon();
+        assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &2u64).await, Ok(4));
+        // Elsewhere, so that the owner does not come first.
+        let elsewhere = match &nid {
+            Nid::Local(name) => Nid::Local(format!("{name} again")),
+            tcp => tcp.clone(),
+        };
+        let (_second, bound) = serve(&rt, &elsewhere, &store, true, 2, key());
+        let thief = import(&rt, bound.clone(), key(), &callbacks);
+        assert_eq!(thief.ready(Duration::from_secs(20)).await, Err(FsError::Access));
+        thief.abandon();
+        owner.move_to(bound);
+        first.stop();
+        assert_eq!(owner.ask::<_, u64>(Op::MdtSync, &3u64).await, Ok(6));
+        assert_eq!(owner.evictions(), 0);
+    });
+}
+
+#[test]
+fn what_changes_servers_takes_an_administrators_key() {
+    both(async |rt, nid| {
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let (_server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, key());
+        let clients = ClusterKey::from_text(key().client_text().as_bytes()).unwrap();
+        let set = ParamsRequest { pattern: "a".into(), value: Some("1".into()), ..Default::default() };
+        let forget = ParamsRequest { pattern: "a".into(), lasting: Lasting::Remove, ..Default::default() };
+        let read = ParamsRequest { pattern: "a".into(), ..Default::default() };
+        for (key, refusal) in [(clients.clone(), FsError::NotPermitted), (key(), FsError::NotSupported)] {
+            let import = import(&rt, nid.clone(), key, &callbacks);
+            for op in [Op::Register, Op::OstPrecreate, Op::OstDestroy] {
+                assert_eq!(import.ask::<_, ()>(op, &()).await, Err(refusal), "{op:?}");
+            }
+            assert_eq!(import.ask::<_, ()>(Op::Params, &set).await, Err(refusal));
+            assert_eq!(import.ask::<_, ()>(Op::Params, &forget).await, Err(refusal));
+            // This service knows no parameters at all.
+            assert_eq!(import.ask::<_, ()>(Op::Params, &read).await, Err(FsError::NotSupported));
+            import.close().await;
+        }
+        // And whoever has no more than that serves nobody.
+        let config = ServerConfig {
+            key: clients,
+            recovery_window: Duration::from_secs(5),
+            client_timeout: Duration::from_secs(60),
+            boot: 1,
+        };
+        let refused = Server::new(rt.clone(), config).listen(&Nid::parse("local:client-only").unwrap()).unwrap_err();
+        assert!(refused.to_string().contains("administrator's key"), "{refused}");
+    });
+}
+
+#[test]
 fn a_wrong_key_is_refused_by_name() {
     both(async |rt, nid| {
         let right = ClusterKey::from_text(b"0123456789abcdef").unwrap();
@@ -240,8 +302,11 @@ impl ByHand {
         let hello = ConnectRequest { target: "echo".into(), nonce: nonce.to_vec().into(), ..Default::default() };
         hand.send(hand.header(Op::Connect, 0), wire::encode(&hello));
         let answer: ConnectReply = wire::decode(&hand.source.recv().await.unwrap().1).unwrap();
-        let proof = key().proof("client", [&nonce, &answer.nonce], b"echo", client);
-        hand.send(hand.header(Op::Auth, 0), wire::encode(&AuthRequest { proof: proof.to_vec().into() }));
+        let proof = key().proof("client", Role::Client, [&nonce, &answer.nonce], b"echo", client).unwrap();
+        hand.send(
+            hand.header(Op::Auth, 0),
+            wire::encode(&AuthRequest { proof: proof.to_vec().into(), ..Default::default() }),
+        );
         hand.source.recv().await.unwrap();
         hand
     }
@@ -263,7 +328,7 @@ impl ByHand {
 fn a_connection_that_breaks_during_replay_carries_nothing_out_twice() {
     rt::real::run(FramePool::new(1 << 20), async |rt| {
         let store: Rc<Store> = Rc::default();
-        store.clients.borrow_mut().push(ClientId(3));
+        store.clients.borrow_mut().push((ClientId(3), None));
         let nid = Nid::parse("127.0.0.1:0").unwrap();
         let (_server, nid) = serve(&rt, &nid, &store, true, 2, key());
         for connection in 1..=2 {

@@ -51,7 +51,7 @@ pub(crate) struct Start {
     pub transno: Transno,
     pub boot: u64,
     pub sequences: Vec<(u64, u32)>,
-    pub sessions: Vec<ClientId>,
+    pub sessions: Vec<(ClientId, u64)>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -65,7 +65,7 @@ pub(crate) enum DbOp {
     PutExtent(ObjectId, u64, Extent),
     DropExtent(ObjectId, u64),
     Sequence(u64, u32),
-    SessionOpen(ClientId),
+    SessionOpen(ClientId, u64),
     SessionClose(ClientId),
 }
 
@@ -131,7 +131,8 @@ impl Db {
             sequences.push((k.value(), v.value()));
         }
         for row in txn.open_table(SESSIONS)?.iter()? {
-            sessions.push(ClientId(row?.0.value()));
+            let (client, number) = row?;
+            sessions.push((ClientId(client.value()), number.value()));
         }
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
@@ -216,8 +217,8 @@ impl Db {
                     DbOp::Sequence(seq, last) => {
                         sequences.insert(seq, last)?;
                     }
-                    DbOp::SessionOpen(client) => {
-                        sessions.insert(client.0, 1)?;
+                    DbOp::SessionOpen(client, number) => {
+                        sessions.insert(client.0, number)?;
                     }
                     DbOp::SessionClose(client) => {
                         sessions.remove(client.0)?;

@@ -110,18 +110,18 @@ impl ObjectStore for FileStore {
     fn lost_through(&self) -> u32 {
         self.0.superblock.lost_through
     }
-    fn sessions(&self) -> Vec<ClientId> {
-        self.0.state.borrow().sessions.iter().copied().collect()
+    fn sessions(&self) -> Vec<(ClientId, u64)> {
+        self.0.state.borrow().sessions.iter().map(|(c, n)| (*c, *n)).collect()
     }
-    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
-            s.state.borrow_mut().session(client, true);
+            s.state.borrow_mut().session_open(client, number);
             s.commit_now().await
         })
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
-            s.state.borrow_mut().session(client, false);
+            s.state.borrow_mut().session_close(client);
             s.commit_now().await
         })
     }

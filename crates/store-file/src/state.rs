@@ -62,7 +62,7 @@ pub(crate) struct State {
     dirty: BTreeSet<ObjectId>,
     ops: Vec<DbOp>,
     pub sequences: BTreeMap<u64, u32>,
-    pub sessions: BTreeSet<ClientId>,
+    pub sessions: BTreeMap<ClientId, u64>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -314,10 +314,16 @@ impl State {
         }
     }
 
-    pub fn session(&mut self, client: ClientId, open: bool) {
-        let changed = if open { self.sessions.insert(client) } else { self.sessions.remove(&client) };
-        if changed {
-            self.ops.push(if open { DbOp::SessionOpen(client) } else { DbOp::SessionClose(client) });
+    pub fn session_open(&mut self, client: ClientId, number: u64) {
+        if self.sessions.insert(client, number) != Some(number) {
+            self.ops.push(DbOp::SessionOpen(client, number));
+            self.changed = true;
+        }
+    }
+
+    pub fn session_close(&mut self, client: ClientId) {
+        if self.sessions.remove(&client).is_some() {
+            self.ops.push(DbOp::SessionClose(client));
             self.changed = true;
         }
     }

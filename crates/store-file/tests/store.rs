@@ -170,7 +170,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
     world.run(async move {
         let store = make(first, 0, config()).await;
         store.create(object(1).0.seq, 3).await.unwrap();
-        store.session_open(ClientId(5)).await.unwrap();
+        store.session_open(ClientId(5), 77).await.unwrap();
         store.close().await.unwrap();
     });
     if tight {
@@ -206,7 +206,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
         for oid in 1..=3 {
             compare(&store, object(oid), model.objects.get(&object(oid)), &format!("seed {seed} stop {stop}")).await;
         }
-        assert_eq!(store.sessions(), [ClientId(5)]);
+        assert_eq!(store.sessions(), [(ClientId(5), 77)]);
         assert_eq!(store.last_object(object(1).0.seq), 3);
         // And it goes on.
         store.create(object(4).0.seq, 4).await.unwrap();

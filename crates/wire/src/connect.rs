@@ -10,6 +10,13 @@ byte_enum! {
         Remove = 2, }
 }
 
+byte_enum! {
+    /// What a client proves to be.
+    Role { /// It mounts: files, locks, and reading what servers tell about themselves.
+        #[default] Client = 0, /// Servers among themselves, and whoever may change servers' parameters.
+        Administrator = 1, }
+}
+
 message! {
     /// `Connect` request.
     ConnectRequest {
@@ -25,6 +32,8 @@ message! {
         last_boot: u64,
         /// Whether this client takes part in recovery (servers among themselves do not).
         recoverable: bool,
+        /// Which key both sides are to prove.
+        role: Role,
     }
     /// `Connect` reply.
     ConnectReply {
@@ -39,6 +48,9 @@ message! {
     AuthRequest {
         /// Proof that the client knows the cluster key.
         proof: Bytes,
+        /// 32 secret bytes of the client, the same at every connection of its session: whoever opens a session under its id
+        /// and does not know them is another.
+        identity: Bytes,
     }
     /// `Auth` reply: the session.
     AuthReply {

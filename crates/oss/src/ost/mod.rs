@@ -257,16 +257,22 @@ impl Service for Ost {
     }
     fn sessions(&self) -> Vec<SessionRecord> {
         let clients = self.store.sessions().into_iter();
-        clients.map(|client| SessionRecord { client, replies: Vec::new() }).collect()
+        let record = |(client, number)| SessionRecord {
+            client,
+            binding: ptlrpc::Binding::from_stored(number),
+            replies: Vec::new(),
+        };
+        clients.map(record).collect()
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         Box::pin(async move {
             let (client, recoverable) = (export.client(), export.is_recoverable());
+            let number = export.binding().map_or(0, ptlrpc::Binding::number);
             self.exports.borrow_mut().insert(client, export);
             if known {
                 return Ok(());
             }
-            if recoverable { self.store.session_open(client).await } else { Ok(()) }
+            if recoverable { self.store.session_open(client, number).await } else { Ok(()) }
         })
     }
     fn session_connected(&self, client: ClientId) {

@@ -243,11 +243,11 @@ impl ObjectStore for EmulatedStore {
     fn lost_through(&self) -> u32 {
         self.0.inner.lost_through()
     }
-    fn sessions(&self) -> Vec<ClientId> {
+    fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.0.inner.sessions()
     }
-    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.0.inner.session_open(client)
+    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.session_open(client, number)
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_close(client)

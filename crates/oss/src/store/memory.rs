@@ -225,11 +225,11 @@ impl ObjectStore for MemoryStore {
         let free = (self.capacity_blocks - state.used_blocks) * BLOCK_BYTES;
         state.books.space(self.capacity_blocks * BLOCK_BYTES, free)
     }
-    fn sessions(&self) -> Vec<ClientId> {
-        self.state.borrow().books.sessions.iter().copied().collect()
+    fn sessions(&self) -> Vec<(ClientId, u64)> {
+        self.state.borrow().books.sessions.iter().map(|(c, n)| (*c, *n)).collect()
     }
-    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().books.sessions.insert(client);
+    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
+        self.state.borrow_mut().books.sessions.insert(client, number);
         ready(self.check())
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {

@@ -292,10 +292,10 @@ pub trait ObjectStore {
     fn last_committed(&self) -> Transno;
     /// Space now.
     fn space(&self) -> Space;
-    /// Clients whose sessions are remembered.
-    fn sessions(&self) -> Vec<ClientId>;
-    /// Remembers a client; complete when that is on stable storage.
-    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
+    /// Clients whose sessions are remembered, with the number that was given with each.
+    fn sessions(&self) -> Vec<(ClientId, u64)>;
+    /// Remembers a client and a number (0 or 1: none); complete when that is on stable storage.
+    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>>;
     /// Forgets a client.
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
     /// Up to `count` objects behind `after`, in order of id.

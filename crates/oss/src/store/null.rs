@@ -153,11 +153,11 @@ impl ObjectStore for NullStore {
     fn space(&self) -> Space {
         self.state.borrow().books.space(self.capacity_bytes, self.capacity_bytes)
     }
-    fn sessions(&self) -> Vec<ClientId> {
-        self.state.borrow().books.sessions.iter().copied().collect()
+    fn sessions(&self) -> Vec<(ClientId, u64)> {
+        self.state.borrow().books.sessions.iter().map(|(c, n)| (*c, *n)).collect()
     }
-    fn session_open(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
-        self.state.borrow_mut().books.sessions.insert(client);
+    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
+        self.state.borrow_mut().books.sessions.insert(client, number);
         ready(Ok(()))
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {

@@ -1,5 +1,5 @@
 //! What stores without a disk have in common: a table of objects, and books that are committed at once.
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::ops::Bound;
 
 use rt::LocalFuture;
@@ -11,7 +11,7 @@ use super::{ObjectAttr, ObjectInfo, SizeRule, Space, StoreResult, Update};
 #[derive(Default)]
 pub(super) struct Books<T> {
     pub objects: BTreeMap<ObjectId, T>,
-    pub sessions: BTreeSet<ClientId>,
+    pub sessions: BTreeMap<ClientId, u64>,
     pub transno: Transno,
     last: BTreeMap<u64, u32>,
 }

@@ -113,6 +113,7 @@ impl Import {
             version_max: wire::VERSION,
             last_boot: self.boot.get(),
             recoverable: self.config.recoverable,
+            role: self.config.key.role(),
         };
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;
@@ -122,11 +123,14 @@ impl Import {
         h.result().map_err(|e| bad(&e.to_string()))?;
         let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
         let nonces = [&nonce[..], &answer.nonce[..]];
-        if !ClusterKey::matches(&self.config.key.proof("server", nonces, target, client), &answer.proof) {
+        let prove = |side: &str| {
+            let proof = self.config.key.proof(side, ask.role, nonces, target, client);
+            proof.expect("a key proves the role that it says it has")
+        };
+        if !ClusterKey::matches(&prove("server"), &answer.proof) {
             return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
         }
-        let proof = self.config.key.proof("client", nonces, target, client);
-        let auth = AuthRequest { proof: proof.to_vec().into() };
+        let auth = AuthRequest { proof: prove("client").to_vec().into(), identity: self.identity.to_vec().into() };
         sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
         let (h, body) = source.recv().await?;
         match h.result() {
@@ -134,6 +138,7 @@ impl Import {
             Err(FsError::Access) => {
                 Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
             }
+            Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
         }
     }

@@ -16,6 +16,9 @@ use super::shard::{Shard, refusal};
 /// Every parameter a server has: names have two to six parts.
 const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
 
+/// Why a server refuses to be changed.
+const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
+
 /// One parameter as tools see it.
 struct Param {
     value: String,
@@ -61,6 +64,7 @@ impl Shard {
             Err(types::FsError::NoSpace) => {
                 refusal("there are 1024 permanent settings: remove some (set_param -P -d)", libc::ENOSPC)
             }
+            Err(types::FsError::NotPermitted) => refusal(NEEDS_ADMINISTRATOR, libc::EPERM),
             Err(e) => refusal(&format!("{pattern} cannot be kept: {e}"), e.errno()),
         }
     }
@@ -168,6 +172,7 @@ impl Shard {
                 }
                 Ok(reply) => told |= !reply.params.is_empty(),
                 Err(types::FsError::NotFound) => {}
+                Err(types::FsError::NotPermitted) => return Err((NEEDS_ADMINISTRATOR.into(), libc::EPERM)),
                 // This very setting may have given a target up.
                 Err(_) if import.is_out_of_service() => {}
                 Err(e) => return Err((e.to_string(), e.errno())),
