@@ -347,7 +347,7 @@ fn a_connection_that_breaks_during_replay_carries_nothing_out_twice() {
 fn a_client_that_names_a_slot_beyond_the_last_loses_its_connection_and_others_are_served() {
     rt::real::run(FramePool::new(1 << 20), async |rt| {
         let store: Rc<Store> = Rc::default();
-        let (server, nid) = serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &store, true, 1, ClusterKey::none());
+        let (server, nid) = serve(&rt, &Nid::parse("127.0.0.1:0").unwrap(), &store, true, 1, key());
         for (xid, slot) in [(1, SLOTS_MAX), (2, u16::MAX - 1)] {
             let mut hand = ByHand::connect(&rt, &nid, ClientId(3)).await;
             let mut header = hand.header(Op::MdtSync, xid);

@@ -11,7 +11,7 @@ use std::time::Duration;
 use ptlrpc::ClusterKey;
 use support::{Daemon, good, refused, text};
 use types::{ClientId, FsError, Rng, Xid};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, Role};
 use wire::{BODY_BYTES_MAX, BULK_BYTES_MAX, Flags, HEADER_BYTES, Header, Op, crc32c, crc32c_append};
 
 /// Longest wait for something that must happen; only a broken server makes a test wait for it.
@@ -134,6 +134,7 @@ impl Peer {
             version_max: 1,
             last_boot: 0,
             recoverable: false,
+            role: Role::Client,
         };
         self.send(Op::Connect, 0, &wire::encode(&ask), 0);
         let (header, body) = self.answer().ok_or(FsError::NotConnected)?;
@@ -141,7 +142,12 @@ impl Peer {
         Ok(wire::decode(&body).unwrap())
     }
     fn auth(&mut self, proof: &[u8]) -> Result<AuthReply, FsError> {
-        self.send(Op::Auth, 0, &wire::encode(&AuthRequest { proof: proof.into() }), 0);
+        self.send(
+            Op::Auth,
+            0,
+            &wire::encode(&AuthRequest { proof: proof.into(), identity: [6; 32].to_vec().into() }),
+            0,
+        );
         let (header, body) = self.answer().ok_or(FsError::NotConnected)?;
         header.result()?;
         Ok(wire::decode(&body).unwrap())
@@ -149,7 +155,7 @@ impl Peer {
     fn open(&mut self, key: &ClusterKey) -> Result<AuthReply, FsError> {
         let nonce = [5; 32];
         let reply = self.connect(TARGET, &nonce)?;
-        let proof = key.proof("client", [&nonce, &reply.nonce], TARGET, self.client);
+        let proof = key.proof("client", Role::Client, [&nonce, &reply.nonce], TARGET, self.client).unwrap();
         self.auth(&proof)
     }
 }
@@ -270,7 +276,7 @@ fn only_the_cluster_key_opens_a_session_and_no_handshake_opens_two() {
     let nonce = [8; 32];
     let mut good_one = served.connect();
     let reply = good_one.connect(TARGET, &nonce).unwrap();
-    let proof = served.key.proof("client", [&nonce, &reply.nonce], TARGET, good_one.client);
+    let proof = served.key.proof("client", Role::Client, [&nonce, &reply.nonce], TARGET, good_one.client).unwrap();
     good_one.auth(&proof).unwrap();
     let mut again = served.connect();
     assert_ne!(again.connect(TARGET, &nonce).unwrap().nonce, reply.nonce);
@@ -319,6 +325,38 @@ fn a_session_that_breaks_the_rules_is_ended_and_its_requests_are_answered_as_suc
 }
 
 #[test]
+fn a_host_with_the_clients_key_mounts_and_changes_no_server() {
+    if !support::can_mount() {
+        return;
+    }
+    let mut c = support::Cluster::new(1);
+    let key = format!("cluster.key_file={}", c.path("c/keys/client.key"));
+    let at = c.mount("m", &["--set", &key]);
+    let admin = c.mount("admin", &[]);
+    std::fs::write(at.join("file"), "of a client").unwrap();
+    assert_eq!(std::fs::read_to_string(admin.join("file")).unwrap(), "of a client");
+    let set = |at: &Path, what: &str| stria_set(at, &[what]);
+    let (ok, said) = set(&at, "ost.OSS.ost_io.nrs_policies=trr");
+    assert!(!ok && said.contains("administrator's key") && said.contains("admin.key"), "{said}");
+    let status: String = good(&["status", "--json", text(&admin)]);
+    let client = status.split("\"client\":\"").nth(1).unwrap()[..16].to_string();
+    let (ok, said) = set(&at, &format!("obdfilter.*.evict_client={client}"));
+    assert!(!ok && said.contains("administrator's key"), "{said}");
+    let (ok, said) = stria_set(&at, &["-P", "-d", "ost.OSS.ost_io.nrs_policies"]);
+    assert!(!ok && said.contains("administrator's key"), "{said}");
+    // What is the mount's own is the mount's to set, and reading is everybody's.
+    assert!(set(&at, "osc.*.max_rpcs_in_flight=4").0);
+    assert!(good(&["get_param", "--at", text(&at), "ost.OSS.ost_io.nrs_policies"]).contains("fifo"));
+    assert!(set(&admin, "ost.OSS.ost_io.nrs_policies=trr").0);
+    c.stop();
+}
+
+fn stria_set(at: &Path, more: &[&str]) -> (bool, String) {
+    let out = support::stria(&[&["set_param", "--at", text(at)], more].concat());
+    (out.status.success(), String::from_utf8_lossy(&out.stderr).into_owned())
+}
+
+#[test]
 fn a_newer_server_is_called_by_its_version() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let address = listener.local_addr().unwrap().to_string();
@@ -355,17 +393,15 @@ fn as_user<T: Send>(uid: u32, work: impl FnOnce() -> T + Send) -> T {
 
 #[test]
 fn tools_of_one_user_keep_nobody_from_a_mounts_control_socket() {
-    use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::MetadataExt;
-    use std::os::unix::net::{SocketAddr, UnixStream};
+    use std::os::unix::net::UnixStream;
     if !support::can_mount() {
         return;
     }
     let mut c = support::Cluster::new(1);
     let at = c.mount("m", &[]);
     let minor = libc::minor(std::fs::metadata(&at).unwrap().dev());
-    let address = SocketAddr::from_abstract_name(format!("stria-mount-{minor}")).unwrap();
-    let connect = || UnixStream::connect_addr(&address).unwrap();
+    let connect = || UnixStream::connect(format!("/run/stria/mount-{minor}")).unwrap();
     let line = |stream: &UnixStream| {
         let mut said = String::new();
         std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut said).unwrap();

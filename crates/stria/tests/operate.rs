@@ -18,11 +18,9 @@ fn get(at: &Path, pattern: &str) -> String {
 /// Asks a mount's daemon as the tools do, without a process of its own: that would close, and so write out, what this
 /// one has open.
 fn ask(at: &Path, question: &serde_json::Value) -> serde_json::Value {
-    use std::os::linux::net::SocketAddrExt;
     use std::os::unix::fs::MetadataExt;
     let minor = libc::minor(fs::metadata(at).unwrap().dev());
-    let name = std::os::unix::net::SocketAddr::from_abstract_name(format!("stria-mount-{minor}")).unwrap();
-    let mut stream = std::os::unix::net::UnixStream::connect_addr(&name).unwrap();
+    let mut stream = std::os::unix::net::UnixStream::connect(format!("/run/stria/mount-{minor}")).unwrap();
     stream.write_all(format!("{question}\n").as_bytes()).unwrap();
     let mut answer = String::new();
     std::io::BufRead::read_line(&mut std::io::BufReader::new(stream), &mut answer).unwrap();

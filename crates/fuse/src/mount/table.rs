@@ -14,6 +14,8 @@ pub struct MountEntry {
     pub source: String,
     /// Minor device number; for FUSE the number of the connection.
     pub minor: u32,
+    /// User who mounted it, for FUSE; root where the table does not say.
+    pub user: u32,
 }
 
 /// All mounts of this process's namespace, oldest first. Empty if `/proc` is not there.
@@ -41,7 +43,10 @@ fn parse_line(line: &[u8]) -> Option<MountEntry> {
     let text = |f: &[u8]| String::from_utf8_lossy(&unescape(f)).into_owned();
     let (kind, source) = (text(rest.next()?), text(rest.next()?));
     let minor = dev.split_once(':')?.1.parse().ok()?;
-    Some(MountEntry { at: OsString::from_vec(at).into(), kind, source, minor })
+    // The system writes it before what whoever mounts may choose.
+    let options = rest.next().unwrap_or_default().split(|b| *b == b',');
+    let user = options.filter_map(|o| std::str::from_utf8(o.strip_prefix(b"user_id=")?).ok()?.parse().ok()).next();
+    Some(MountEntry { at: OsString::from_vec(at).into(), kind, source, minor, user: user.unwrap_or(0) })
 }
 
 /// Undoes the octal escapes (`\040` for a space).
@@ -77,6 +82,9 @@ mod tests {
             (m.at.to_str().unwrap(), m.kind.as_str(), m.source.as_str(), m.minor),
             ("/mnt/a b", "fuse.stria", "my\tfs", 53)
         );
+        assert_eq!(m.user, 0);
+        let line = b"36 35 0:53 / /m rw - fuse.stria user_id=3 rw,user_id=1000,group_id=1000,allow_other,max_read=7";
+        assert_eq!(parse_line(line).unwrap().user, 1000);
         assert_eq!(parse_line(b""), None);
         assert_eq!(parse_line(b"36 35 0:53 / /mnt rw"), None);
     }

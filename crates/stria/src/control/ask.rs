@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{LINE_BYTES_MAX, address};
+use super::{LINE_BYTES_MAX, place};
 use crate::failure::Failure;
 
 /// Asks the mount of a FUSE connection. Waits up to a minute: parameters of servers that restart take their time.
@@ -17,8 +17,11 @@ pub fn ask(connection: u32, request: &Value) -> Result<Value, Failure> {
         let why = format!("the daemon of mount {connection} {what}: {e}; is it running ('stria status')?");
         Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
     };
-    let mut stream =
-        address(connection).and_then(|a| UnixStream::connect_addr(&a)).map_err(|e| gone("does not answer", &e))?;
+    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria");
+    let Some(mount) = mount else {
+        return Err(Failure::with_errno(format!("mount {connection} is not there any more"), libc::ENOTCONN));
+    };
+    let mut stream = place::connect(connection, mount.user).map_err(|e| gone("does not answer", &e))?;
     let exchange = |stream: &mut UnixStream| -> std::io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(format!("{request}\n").as_bytes())?;

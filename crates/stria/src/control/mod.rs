@@ -1,8 +1,9 @@
-//! Talking to a running mount: one line of JSON there, one back, over an abstract Unix socket named after the FUSE
-//! connection. Reading is everybody's; changing is for root and the user who runs the daemon.
+//! Talking to a running mount: one line of JSON there, one back, over a Unix socket named after the FUSE connection, in a
+//! directory of the mount's owner. Reading is everybody's; changing is for root and the user who runs the daemon.
 mod ask;
 mod events;
 mod params;
+mod place;
 mod server;
 mod shard;
 
@@ -11,15 +12,8 @@ pub use events::{Ask, Event, Events, block_signals, unblock_signals};
 pub use server::{Served, serve};
 pub use shard::{Facts, Shard};
 
-use std::os::linux::net::SocketAddrExt;
-use std::os::unix::net::SocketAddr;
-
 /// Longest line in bytes: a request is short, an answer may hold every parameter of a large cluster.
 const LINE_BYTES_MAX: u64 = 64 << 20;
-
-fn address(connection: u32) -> std::io::Result<SocketAddr> {
-    SocketAddr::from_abstract_name(format!("stria-mount-{connection}"))
-}
 
 /// Who is on the other end of a socket.
 fn peer_uid(stream: &std::os::unix::net::UnixStream) -> Option<u32> {

@@ -13,7 +13,7 @@ use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
-use super::{Ask, Event, address, peer_uid};
+use super::{Ask, Event, peer_uid, place};
 
 /// Tools of one user served at a time; of root and the daemon's user each so many, too.
 const ASKERS_OF_USER_MAX: usize = 16;
@@ -28,6 +28,8 @@ const READ_WITHIN: Duration = Duration::from_secs(30);
 
 /// A served control socket. Dropping it gives its name free: the kernel hands the connection's number to the next mount.
 pub struct Served {
+    // Goes before the listener: as long as that lives, no other socket is taken for this one.
+    _name: place::Name,
     listener: Arc<UnixListener>,
     over: Arc<AtomicBool>,
 }
@@ -44,11 +46,13 @@ impl Drop for Served {
 /// Serves the control socket of this process's mount number `place`.
 ///
 /// # Errors
-/// `AddrInUse`: the daemon of an earlier mount with this connection's number has not ended yet.
+/// `AddrInUse`: the daemon of an earlier mount with this connection's number has not ended yet. Else why there is no place
+/// for the socket.
 pub fn serve(connection: u32, place: usize, events: Sender<Event>) -> std::io::Result<Served> {
-    let listener = Arc::new(UnixListener::bind_addr(&address(connection)?)?);
+    let (listener, name) = place::bind(connection)?;
+    let listener = Arc::new(listener);
     let over = Arc::new(AtomicBool::new(false));
-    let served = Served { listener: listener.clone(), over: over.clone() };
+    let served = Served { listener: listener.clone(), over: over.clone(), _name: name };
     let askers = Arc::new(Askers::default());
     std::thread::Builder::new().name("control".into()).spawn(move || {
         while !over.load(Ordering::Relaxed) {

@@ -431,7 +431,8 @@ mod tests {
         let mut made = ClusterDir::open_or_make(&path, &Config::default(), 1, None).unwrap();
         made.register(vec![("ost3".into(), 1)]).unwrap();
         assert_eq!(open(0o755, ""), Ok(()), "others may see that it is there");
-        for (mode, what) in [(0o775, ""), (0o757, ""), (0o750, "mdt0"), (0o701, "ost3"), (0o755, "run"), (0o710, "keys")]
+        for (mode, what) in
+            [(0o775, ""), (0o757, ""), (0o750, "mdt0"), (0o701, "ost3"), (0o755, "run"), (0o710, "keys")]
         {
             let said = open(mode, what).unwrap_err();
             let remedy = format!("chmod -R go= {}'", path.display());

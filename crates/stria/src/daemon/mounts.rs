@@ -265,6 +265,7 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
             return if dead { fuse::mount::unmount(&full, true).map_err(busy) } else { Err(e) };
         }
     };
+    refuse_foreign(connection, &at)?;
     let pid_of = |c: u32| control::ask(c, &json!({"do": "status"})).ok().and_then(|a| a["pid"].as_i64());
     let pid = pid_of(connection);
     let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
@@ -276,6 +277,20 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         ends_within(pid as i32, 60_000);
     }
     Ok(())
+}
+
+/// Refuses to unmount what another user mounted, unless root does it.
+fn refuse_foreign(connection: u32, at: &Path) -> Outcome {
+    // SAFETY: plain system call without arguments.
+    let own = unsafe { libc::geteuid() };
+    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria");
+    match mount.filter(|m| own != 0 && m.user != own) {
+        None => Ok(()),
+        Some(m) => Err(Failure::with_errno(
+            format!("{} was mounted by user {}: that user or root unmounts it, not user {own}", at.display(), m.user),
+            libc::EPERM,
+        )),
+    }
 }
 
 /// Whether a process ends within so many milliseconds.

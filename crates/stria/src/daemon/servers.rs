@@ -48,7 +48,7 @@ pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
     on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
         let (path, asked) = (&arguments.dir, arguments.osts);
         if let Some(index) = arguments.replace {
-            let mut dir = prepare(&rt, &ClusterDir::open(path)?.path().to_path_buf(), None, &config).await?;
+            let mut dir = prepare(&rt, ClusterDir::open(path)?.path(), None, &config).await?;
             let lost = dir.replace_ost(&rt, index, &config).await?;
             let at = dir.ost(index);
             say!(

@@ -204,6 +204,8 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
     // SAFETY: plain system call without arguments.
     if unsafe { libc::geteuid() } == 0 {
         options.allow_other = true;
+    } else {
+        restrict(&mut options, &text)?;
     }
     options.keep_dead = !options.auto_unmount;
     let transport = match config.mount_transport.as_str() {
@@ -218,6 +220,18 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
         _ => mount::KernelCaching::Fitting,
     };
     Ok(MountSpec { options, transport, squash, kernel_cache })
+}
+
+/// What a user other than root mounts gives nobody the rights of others: neither setuid programs nor device files work there.
+fn restrict(options: &mut MountOptions, text: &str) -> Result<(), Failure> {
+    if let Some(name) = text.split(',').map(str::trim).find(|o| matches!(*o, "suid" | "dev")) {
+        return Err(Failure::with_errno(
+            format!("mount option '{name}' is for root: mounts of other users are nosuid and nodev"),
+            libc::EPERM,
+        ));
+    }
+    (options.no_suid, options.no_dev) = (true, true);
+    Ok(())
 }
 
 /// How long waking an idle CPU of this machine may last while requests flow, in microseconds; `None`: as it likes.
@@ -272,5 +286,9 @@ mod tests {
         let e = mount(&config, "squash_all=nobody", "fs").unwrap_err().to_string();
         assert!(e.contains("squash_all=nobody") && e.contains("UID:GID"), "{e}");
         assert!(mount(&config, "bogus", "fs").unwrap_err().to_string().contains("'bogus'"));
+        let mut of_user = MountOptions::default();
+        restrict(&mut of_user, "noatime").unwrap();
+        assert!(of_user.no_suid && of_user.no_dev);
+        assert!(restrict(&mut of_user, "ro, suid").unwrap_err().to_string().contains("'suid' is for root"));
     }
 }
