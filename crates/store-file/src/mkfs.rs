@@ -90,6 +90,8 @@ async fn make_database(rt: &Rt, dir: &Path, superblock: &Superblock) -> Result<(
     let file = rt.open_blocking(&path, true).map_err(io)?;
     file.set_len(0).map_err(io)?;
     let file = rt::RoomyFile::new(file, 0).map_err(io)?;
+    // A store that cannot be made is an error at once; there is nothing to wait with.
+    file.room().give_up();
     let superblock = superblock.clone();
     let made = rt
         .offload(move || -> Result<(), crate::db::DbError> {

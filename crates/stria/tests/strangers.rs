@@ -133,6 +133,10 @@ fn a_stranger_reads_nothing_of_a_cluster_and_no_server_serves_it() {
     open_up(&running.mount.join("secret"), 0o600);
     let all = below(&dir);
     assert!(all.iter().any(|p| p.ends_with("keys/admin.key")) && all.iter().any(|p| p.ends_with("run/ost1.log")));
+    for path in all.iter().filter(|p| **p != dir) {
+        let mode = fs::symlink_metadata(path).unwrap().mode() & 0o777;
+        assert!(matches!(mode, 0o600 | 0o700), "{}: {mode:o}, with a umask of 0", path.display());
+    }
     let opened = as_stranger(|| {
         let readable = |p: &&PathBuf| fs::File::open(p).is_ok();
         let listed = |p: &&PathBuf| fs::read_dir(p).is_ok();
