@@ -341,8 +341,8 @@ impl Client {
         self.inode(fid)
     }
     /// Tells the kernel that its attributes of an inode are old.
-    pub fn kernel_attributes_changed(&self, fid: Fid) {
-        drop(self.kernel().drop_attributes(fid));
+    pub async fn kernel_attributes_changed(&self, fid: Fid) {
+        self.kernel().drop_attributes(fid).await;
     }
     /// All metadata of an inode on stable storage.
     ///

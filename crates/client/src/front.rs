@@ -188,6 +188,10 @@ impl Inode {
             }
         }
     }
+    /// Whether the kernel may have pages that a program stores to.
+    pub(crate) fn may_have_stores(&self) -> bool {
+        self.is_mappable() && self.front.filled.get()
+    }
     /// The range is about to be changed: until the guard is dropped a kernel reads no page of it.
     pub(crate) fn shut(self: &Rc<Self>, extent: Extent) -> Shut {
         let extent = extent.align_out(4096);
@@ -197,7 +201,7 @@ impl Inode {
     /// The same, with the kernel's pages of the range gone, when it may have any that a program stores to: a page that
     /// is read before the change and stored to after it would bring the old bytes back.
     pub(crate) async fn shut_for_change(self: &Rc<Self>, extent: Extent) -> Option<Shut> {
-        if !self.is_mappable() || !self.front.filled.get() {
+        if !self.may_have_stores() {
             return None;
         }
         let shut = self.shut(extent);

@@ -25,6 +25,7 @@ mod osc;
 mod outside;
 mod owner;
 mod pages;
+mod privileges;
 mod read;
 mod size;
 mod stats;

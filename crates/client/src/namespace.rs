@@ -519,7 +519,7 @@ impl Client {
         self.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
         self.inode(fid).stale.set(true);
-        drop(self.kernel().drop_attributes(fid));
+        self.kernel().drop_attributes(fid).await;
         Ok(())
     }
 }

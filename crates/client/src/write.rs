@@ -121,6 +121,48 @@ impl Client {
         Ok(offset)
     }
 
+    /// Whether a write of the range through this open goes into the cache and waits for nobody: locks, room and what is
+    /// needed of its first and last page are here.
+    #[must_use]
+    pub fn writes_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
+        let inode = &file.inode;
+        let Some(s) = inode.striping() else { return false };
+        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.may_have_stores() {
+            return false;
+        }
+        let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
+        pieces.all(|p| {
+            let object = &s.objects[usize::from(p.stripe.0)];
+            let osc = self.osc(object.ost);
+            let data = LockPolicyData::extent(p.object.align_out(PAGE));
+            let edge =
+                |at: u64| at.is_multiple_of(PAGE) || at / PAGE * PAGE >= object.size() || object.is_cached(at / PAGE);
+            edge(p.object.start)
+                && (p.object.end >= object.size() || edge(p.object.end))
+                && osc.has_room(len)
+                && osc.locks.covers(object.resource(), LockMode::Pw, &data)
+        })
+    }
+
+    /// Waits until a write of the range has its locks and room, holding nothing then: by the time it comes it may have to
+    /// wait again.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub async fn ready_to_write(self: &Rc<Self>, file: &OpenFile, offset: u64, len: u64) -> Result<(), FsError> {
+        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || !file.writes() {
+            return Ok(());
+        }
+        let s = self.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
+        for piece in s.layout.geometry().pieces(Extent::at(offset, len))? {
+            let object = &s.objects[usize::from(piece.stripe.0)];
+            let osc = self.osc(object.ost);
+            osc.dirty_room(piece.object.len()).await;
+            self.lock_for_write(&osc, object, piece.object.align_out(PAGE), None).await?;
+        }
+        Ok(())
+    }
+
     /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written. They were stored to
     /// under the file's leases, which are held still or on their way out, and wait for this: so it takes those, and
     /// waits for nobody. Without them the bytes are lost: others may have written or cut the pages since.

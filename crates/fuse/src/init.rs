@@ -26,7 +26,8 @@ pub struct SessionConfig {
     pub max_write_bytes: u32,
     /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB.
     pub max_readahead_bytes: u32,
-    /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 256.
+    /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 65535. Reads of pages that wait for a
+    /// lock are among them, and writes of pages, for which the lock may wait, must never queue behind those.
     pub max_background: u16,
     /// Granularity of our timestamps in ns, 1..=10^9, default 1.
     pub time_granularity_ns: u32,
@@ -70,7 +71,7 @@ impl Default for SessionConfig {
         SessionConfig {
             max_write_bytes: 1 << 20,
             max_readahead_bytes: 1 << 20,
-            max_background: 256,
+            max_background: u16::MAX,
             time_granularity_ns: 1,
             atomic_o_trunc: true,
             readdirplus: ReaddirPlus::Auto,
@@ -194,6 +195,7 @@ fn wanted(config: &SessionConfig, want_ring: bool) -> u64 {
         | SETXATTR_EXT
         | HAS_EXPIRE_ONLY
         | EXPLICIT_INVAL_DATA
+        | EXPORT_SUPPORT
         | NO_OPENDIR_SUPPORT;
     let options = [
         (config.atomic_o_trunc, ATOMIC_O_TRUNC),
@@ -255,9 +257,9 @@ mod tests {
     }
 
     #[test]
-    fn dax_export_and_idmap_are_never_agreed_on() {
+    fn dax_and_idmap_are_never_agreed_on() {
         let (_, n) = negotiate(&offer(45, !0), &SessionConfig::default(), true).unwrap();
-        assert_eq!(n.flags & (HAS_INODE_DAX | EXPORT_SUPPORT | ALLOW_IDMAP | PASSTHROUGH | POSIX_ACL), 0);
+        assert_eq!(n.flags & (HAS_INODE_DAX | ALLOW_IDMAP | PASSTHROUGH | POSIX_ACL), 0);
     }
 
     #[test]

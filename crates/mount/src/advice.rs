@@ -5,9 +5,10 @@ use std::rc::Rc;
 use client::Hint;
 use fuse::abi::{IOCTL_DIR, IoctlIn};
 use fuse::{Op, Replied, Request};
+use types::Extent;
 use types::advise::{ADVISE, Advise};
-use types::{Extent, FsError};
 
+use crate::killed::Caller;
 use crate::{StriaFs, errno};
 
 fn hint(said: &Advise) -> Option<Hint> {
@@ -28,21 +29,22 @@ fn extent(said: &Advise) -> Extent {
 impl StriaFs {
     pub(crate) async fn advice(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let Op::Ioctl { arg, data } = req.op() else { return req.err(libc::ENOSYS) };
-        match self.advised(&arg, data).await {
+        let mut caller = Caller::of(&req);
+        match self.advised(&mut caller, &arg, data).await {
             Ok(()) => req.into_reply().ioctl(0, &[]),
             Err(errno) => req.err(errno),
         }
     }
 
-    async fn advised(self: &Rc<Self>, arg: &IoctlIn, data: &[u8]) -> Result<(), i32> {
+    async fn advised(self: &Rc<Self>, caller: &mut Caller, arg: &IoctlIn, data: &[u8]) -> Result<(), i32> {
         if arg.cmd != ADVISE || arg.flags & IOCTL_DIR != 0 {
             return Err(libc::ENOTTY);
         }
         let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
         let said = Advise::parse(data).ok_or(libc::EINVAL)?;
         let hint = hint(&said).ok_or(libc::EINVAL)?;
-        let advised: Result<(), FsError> = self.client.advise(&file, hint, extent(&said)).await;
-        advised.map_err(errno)
+        let advised = self.carry_out(caller, |c| async move { c.advise(&file, hint, extent(&said)).await });
+        advised.await.map_err(errno)
     }
 }
 

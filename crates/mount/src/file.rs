@@ -2,16 +2,22 @@
 use std::io::IoSlice;
 use std::rc::Rc;
 
-use client::{FlockMode, LockCall, NewFile, OpenFile};
+use client::{Client, FlockMode, LockCall, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
+use rt::sync::oneshot;
 use types::{Extent, Fid, FsError};
-use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
+use wire::mdt::Cred;
 
-use crate::{KernelCaching, StriaFs, convert, errno};
+use crate::killed::Caller;
+use crate::{KernelCaching, StriaFs, convert, done, errno};
 
 /// How an open file is served: reads and writes come to us as they are, in parallel.
 const OPEN_FLAGS: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
+/// Writes from which on a copy costs more than a look at whether one is needed.
+const LARGE_BYTES: u64 = 64 << 10;
+/// Bytes that one copy_file_range copies at most.
+const COPY_BYTES_MAX: u64 = 1 << 30;
 /// The kernel's "to the end of the file" in lock ranges.
 const LOCK_END_MAX: u64 = i64::MAX as u64;
 
@@ -24,12 +30,11 @@ impl StriaFs {
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
                 let (offset, len) = (arg.offset, arg.size as usize);
                 self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
-                let result = if paged {
-                    self.client.read_pages(&file, offset, len).await
-                } else {
-                    self.client.read(&file, offset, len).await
-                };
-                match result {
+                let mut caller = Caller::of(&req);
+                let read = self.carry_out(&mut caller, |c| async move {
+                    if paged { c.read_pages(&file, offset, len).await } else { c.read(&file, offset, len).await }
+                });
+                match read.await {
                     Ok(bulk) => {
                         let slices: Vec<IoSlice<'_>> = bulk.slices().map(IoSlice::new).collect();
                         req.into_reply().slices(&slices)
@@ -46,7 +51,7 @@ impl StriaFs {
                     };
                 }
                 self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
-                let result = self.write(&file, &arg, data).await;
+                let result = self.write(&mut Caller::of(&req), &file, &arg, data).await;
                 match result {
                     Ok(()) => req.into_reply().write(arg.size),
                     Err(e) => req.err(errno(e)),
@@ -56,62 +61,75 @@ impl StriaFs {
         }
     }
 
-    async fn write(&self, file: &Rc<OpenFile>, arg: &abi::WriteIn, data: &[u8]) -> Result<(), FsError> {
-        if arg.write_flags & abi::WRITE_KILL_SUIDGID != 0 {
-            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
-            self.client.setattr(file.cred(), file.inode(), request, Some(file)).await?;
+    async fn write(
+        &self,
+        caller: &mut Caller,
+        file: &Rc<OpenFile>,
+        arg: &abi::WriteIn,
+        data: &[u8],
+    ) -> Result<(), FsError> {
+        let (offset, len) = (arg.offset, data.len() as u64);
+        let kills = arg.write_flags & abi::WRITE_KILL_SUIDGID != 0;
+        if self.client.has_privileges(file, kills) {
+            let file = file.clone();
+            self.carry_out(caller, |c| async move { c.drop_privileges(&file, kills).await }).await?;
         }
-        if !file.is_dirty() && file.inode().attr().flags & AttrFlags::HAS_XATTRS != 0 {
-            // A program that was changed has no capabilities any more.
-            let root = Cred { caps: 3, ..Cred::default() };
-            match self.client.setxattr(&root, file.fid(), b"security.capability", None, 0, false).await {
-                Ok(()) | Err(FsError::NoData) => {}
-                Err(e) => return Err(e),
-            }
+        if len >= LARGE_BYTES && !self.client.writes_at_once(file, offset, len) {
+            // A wait with nothing in hand; what then goes into the cache at once need not be copied before.
+            let file = file.clone();
+            let ready = self.carry_out(caller, |c| async move { c.ready_to_write(&file, offset, len).await });
+            ready.await?;
         }
-        let at = self.client.write(file, arg.offset, data).await?;
-        if at != arg.offset {
-            // An append landed elsewhere than this kernel believed the end to be.
-            self.client.kernel_attributes_changed(file.fid());
-            file.inode().drop_kernel_pages().await;
+        if self.client.writes_at_once(file, offset, len) {
+            return write_now(&self.client, file, offset, data).await;
         }
-        Ok(())
+        let (file, data) = (file.clone(), data.to_vec());
+        self.carry_out(caller, |c| async move { write_now(&c, &file, offset, &data).await }).await
     }
 
     pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let cred = self.cred(&req);
+        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
         match req.op() {
-            Op::Open { arg } => match self.client.open(&cred, fid, arg.flags).await {
-                Ok(file) => {
-                    let cached = self.may_cache(&file);
-                    if arg.open_flags & abi::OPEN_KILL_SUIDGID != 0 {
-                        let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
-                        if let Err(e) = self.client.setattr(&cred, file.inode(), request, Some(&file)).await {
-                            let _ = self.client.release(&file).await;
-                            return req.err(errno(e));
+            Op::Open { arg } => {
+                let opened = self.carry_out_or(
+                    &mut caller,
+                    |c| async move {
+                        let file = c.open(&cred, fid, arg.flags).await?;
+                        let kills = arg.open_flags & abi::OPEN_KILL_SUIDGID != 0;
+                        let changes = kills || arg.flags & libc::O_TRUNC as u32 != 0;
+                        if changes && let Err(e) = c.drop_privileges(&file, kills).await {
+                            let _ = c.release(&file).await;
+                            return Err(e);
                         }
+                        Ok(file)
+                    },
+                    close,
+                    || (),
+                );
+                match opened.await {
+                    Ok(file) => {
+                        let cached = self.may_cache(&file);
+                        req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                     }
-                    req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
+                    Err(e) => req.err(errno(e)),
                 }
-                Err(e) => req.err(errno(e)),
-            },
+            }
             Op::Create { arg, name, .. } => {
-                let result = self.client.create_open(&cred, fid, name, new_file(&arg)).await;
-                self.reply_create(req, result)
+                let name = name.to_vec();
+                let created = self.create(&mut caller, cred, fid, name, &arg).await;
+                self.reply_create(req, created)
             }
             Op::Tmpfile { arg, .. } => {
-                let result = self.client.create_open(&cred, fid, b"", new_file(&arg)).await;
-                self.reply_create(req, result)
+                let created = self.create(&mut caller, cred, fid, Vec::new(), &arg).await;
+                self.reply_create(req, created)
             }
             Op::Flush { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
-                let unlocked = self.client.drop_locks(fid, arg.lock_owner, false).await;
-                match self.client.flush_errors(&file).and(unlocked) {
-                    Ok(()) => req.into_reply().ok(),
-                    Err(e) => req.err(errno(e)),
-                }
+                let unlock = |c: Rc<Client>| async move { c.drop_locks(fid, arg.lock_owner, false).await };
+                let unlocked = self.carry_out(&mut caller, unlock).await;
+                done(req, self.client.flush_errors(&file).and(unlocked))
             }
             Op::Release { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
@@ -126,6 +144,19 @@ impl StriaFs {
             }
             _ => req.err(libc::ENOSYS),
         }
+    }
+
+    async fn create(
+        &self,
+        caller: &mut Caller,
+        cred: Cred,
+        dir: Fid,
+        name: Vec<u8>,
+        arg: &abi::CreateIn,
+    ) -> Result<(client::Entry, Rc<OpenFile>), FsError> {
+        let new = new_file(arg);
+        let create = |c: Rc<Client>| async move { c.create_open(&cred, dir, &name, new).await };
+        self.carry_out_or(caller, create, |c, (_, file)| close(c, file), || ()).await
     }
 
     /// Whether the kernel may keep pages of what is read through this open.
@@ -158,20 +189,22 @@ impl StriaFs {
     }
 
     pub(crate) async fn ranges(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let mut caller = Caller::of(&req);
         match req.op() {
             Op::Fsync { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                match self.client.fsync(&file, arg.fsync_flags & abi::FSYNC_FDATASYNC != 0).await {
-                    Ok(()) => req.into_reply().ok(),
-                    Err(e) => req.err(errno(e)),
-                }
+                let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
+                let synced = self.carry_out(&mut caller, |c| async move { c.fsync(&file, data_only).await });
+                done(req, synced.await)
             }
             Op::Fallocate { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
-                match self.client.fallocate(&file, arg.mode, arg.offset, arg.length).await {
-                    Ok(()) => req.into_reply().ok(),
-                    Err(e) => req.err(errno(e)),
-                }
+                let keeps = self.cred(&req).caps != 0;
+                let allocated = self.carry_out(&mut caller, |c| async move {
+                    c.drop_privileges(&file, !keeps).await?;
+                    c.fallocate(&file, arg.mode, arg.offset, arg.length).await
+                });
+                done(req, allocated.await)
             }
             Op::Lseek { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
@@ -180,7 +213,9 @@ impl StriaFs {
                     libc::SEEK_HOLE => true,
                     _ => return req.err(libc::EINVAL),
                 };
-                match self.client.seek(file.inode(), arg.offset, hole).await {
+                let found =
+                    self.carry_out(&mut caller, |c| async move { c.seek(file.inode(), arg.offset, hole).await });
+                match found.await {
                     Ok(at) => req.into_reply().lseek(at),
                     Err(e) => req.err(errno(e)),
                 }
@@ -188,11 +223,16 @@ impl StriaFs {
             Op::CopyFileRange { arg, .. } => {
                 let (from, to) = (self.client.file(arg.fh_in), self.client.file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
-                match self.client.copy_range(&from, arg.off_in, &to, arg.off_out, arg.len.min(1 << 30)).await {
-                    Ok(n) => {
-                        self.client.kernel_attributes_changed(to.fid());
-                        req.into_reply().copied(n)
-                    }
+                let keeps = self.cred(&req).caps != 0;
+                let copied = self.carry_out(&mut caller, |c| async move {
+                    c.drop_privileges(&to, !keeps).await?;
+                    let len = arg.len.min(COPY_BYTES_MAX);
+                    let n = c.copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
+                    c.kernel_attributes_changed(to.fid()).await;
+                    Ok(n)
+                });
+                match copied.await {
+                    Ok(n) => req.into_reply().copied(n),
                     Err(e) => req.err(errno(e)),
                 }
             }
@@ -201,38 +241,46 @@ impl StriaFs {
     }
 
     pub(crate) async fn locks(self: &Rc<Self>, req: Request<'_>) -> Replied {
-        let fid = convert::fid(req.nodeid());
+        let (fid, mut caller) = (convert::fid(req.nodeid()), Caller::of(&req));
         match req.op() {
-            Op::Getlk { arg } => match self.client.test_lock(lock_call(fid, &arg)).await {
-                Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
-                Ok(Some(b)) => {
-                    let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
-                    let typ = if b.exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as u32;
-                    req.into_reply().lk(&abi::FileLock { start: b.extent.start, end, typ, pid: b.pid })
+            Op::Getlk { arg } => {
+                let call = lock_call(fid, &arg);
+                match self.carry_out(&mut caller, |c| async move { c.test_lock(call).await }).await {
+                    Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
+                    Ok(Some(b)) => {
+                        let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
+                        let typ = if b.exclusive { libc::F_WRLCK } else { libc::F_RDLCK } as u32;
+                        req.into_reply().lk(&abi::FileLock { start: b.extent.start, end, typ, pid: b.pid })
+                    }
+                    Err(e) => req.err(errno(e)),
                 }
-                Err(e) => req.err(errno(e)),
-            },
+            }
             Op::Setlk { arg, wait } => {
                 if arg.lk_flags & abi::LK_FLOCK == 0
                     && let Some(file) = self.client.file(arg.fh)
                 {
                     file.note_lock_owner(arg.owner);
                 }
-                let signal = req.interrupted();
-                let result = self.client.set_lock(lock_call(fid, &arg), wait, async move {
-                    signal.await;
-                });
-                match result.await {
-                    Ok(()) => req.into_reply().ok(),
-                    Err(e) => req.err(errno(e)),
-                }
+                let call = lock_call(fid, &arg);
+                let (signal, signalled) = oneshot();
+                let lock = |c: Rc<Client>| async move {
+                    // Any signal ends the wait for a lock that another holds.
+                    let withdrawn = async move {
+                        if signalled.await.is_none() {
+                            std::future::pending().await
+                        }
+                    };
+                    c.set_lock(call, wait, withdrawn).await
+                };
+                let locked = self.carry_out_or(&mut caller, lock, move |c, ()| unlock(&c, call), || signal.send(()));
+                done(req, locked.await)
             }
             _ => req.err(libc::ENOSYS),
         }
     }
 
     pub(crate) async fn statfs(self: &Rc<Self>, req: Request<'_>) -> Replied {
-        match self.client.statfs().await {
+        match self.carry_out(&mut Caller::of(&req), |c| async move { c.statfs().await }).await {
             Ok(s) => {
                 const UNIT: u64 = 4096;
                 req.into_reply().statfs(&abi::Kstatfs {
@@ -250,6 +298,33 @@ impl StriaFs {
             Err(e) => req.err(errno(e)),
         }
     }
+}
+
+async fn write_now(client: &Rc<Client>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+    let at = client.write(file, offset, data).await?;
+    if at != offset {
+        // An append landed elsewhere than this kernel believed the end to be.
+        client.kernel_attributes_changed(file.fid()).await;
+        file.inode().drop_kernel_pages().await;
+    }
+    Ok(())
+}
+
+/// Ends an open that the kernel never heard of.
+fn close(client: Rc<Client>, file: Rc<OpenFile>) {
+    let rt = client.rt().clone();
+    rt.spawn(async move { client.release_soon(&file).await });
+}
+
+/// Gives back a lock that came when its process was gone.
+fn unlock(client: &Rc<Client>, call: LockCall) {
+    let me = client.clone();
+    client.rt().spawn(async move {
+        let call = LockCall { mode: FlockMode::Unlock, ..call };
+        if let Err(e) = me.set_lock(call, false, std::future::pending()).await {
+            tracing::warn!(file = %call.fid, "giving back the lock of a process that was killed: {e}");
+        }
+    });
 }
 
 fn new_file(arg: &abi::CreateIn) -> NewFile<'static> {

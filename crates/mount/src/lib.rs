@@ -7,6 +7,7 @@ mod dir;
 mod file;
 mod job;
 mod kernel;
+mod killed;
 mod name;
 
 pub use cred::Squash;
@@ -17,6 +18,8 @@ use client::Client;
 use fuse::{FileSystem, Op, Replied, Request, Session};
 use types::{Fid, FsError};
 use wire::mdt::Cred;
+
+use crate::killed::Caller;
 
 /// A file system served to a kernel.
 pub struct StriaFs {
@@ -29,6 +32,7 @@ pub struct StriaFs {
     kernel_cache: KernelCaching,
     /// Largest file that is cached by the kernel from its first open on.
     fitting_bytes: u64,
+    is_dying: killed::Judge,
 }
 
 /// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
@@ -64,6 +68,7 @@ impl StriaFs {
             dirs: dir::Dirs::default(),
             kernel_cache,
             fitting_bytes: memory_bytes() / FITTING_PART,
+            is_dying: killed::Judge::new(killed::is_dying),
         })
     }
     fn cred(&self, req: &Request<'_>) -> Cred {
@@ -89,6 +94,14 @@ fn errno(e: FsError) -> i32 {
         | FsError::Already
         | FsError::Corrupt => libc::EIO,
         other => other.errno(),
+    }
+}
+
+/// The answer to a request that brings nothing back.
+fn done(req: Request<'_>, result: Result<(), FsError>) -> Replied {
+    match result {
+        Ok(()) => req.into_reply().ok(),
+        Err(e) => req.err(errno(e)),
     }
 }
 
@@ -125,10 +138,11 @@ impl FileSystem for StriaFs {
             }
             Op::Getlk { .. } | Op::Setlk { .. } => self.locks(req).await,
             Op::Statfs => self.statfs(req).await,
-            Op::Syncfs => match self.client.sync_all().await {
-                Ok(()) => req.into_reply().ok(),
-                Err(e) => req.err(errno(e)),
-            },
+            Op::Syncfs => {
+                let mut caller = Caller::of(&req);
+                let synced = self.carry_out(&mut caller, |c| async move { c.sync_all().await });
+                done(req, synced.await)
+            }
             Op::Ioctl { .. } => self.advice(req).await,
             // The kernel then answers poll(2) itself: regular files are always ready.
             Op::Poll { .. } => req.err(libc::ENOSYS),

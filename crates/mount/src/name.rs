@@ -1,14 +1,18 @@
 //! Names, attributes, directories, xattrs.
 use std::rc::Rc;
 
-use client::{Entry, NewNode};
+use client::{Client, Entry, NewNode};
 use fuse::abi::{self, fattr};
 use fuse::{Op, Replied, Request};
 use types::{Fid, FsError, WallTime};
-use wire::mdt::{NodeKind, SetBits, SetattrRequest};
+use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
 
-use crate::dir::{DOT, DOT_DOT};
-use crate::{KernelCaching, StriaFs, convert, errno};
+use crate::dir::{DOT, DOT_DOT, DirHandle};
+use crate::killed::Caller;
+use crate::{KernelCaching, StriaFs, convert, done, errno};
+
+/// Bytes of entries asked for where only the directory itself matters.
+const DOTS_BYTES: u32 = 4096;
 
 fn time(secs: u64, nanos: u32) -> WallTime {
     WallTime::from_parts(secs as i64, nanos)
@@ -47,6 +51,24 @@ fn setattr(arg: &abi::SetattrIn) -> SetattrRequest {
     }
 }
 
+/// A name in a directory; or of an inode alone, for file handles: itself, and the directory it is in.
+async fn look_up(client: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Entry, FsError> {
+    match name {
+        b"." => {
+            let found = client.getattr(cred, fid, None).await?;
+            // Without a name it is on its way out, and only who has it open still may use it.
+            if found.attr.nlink == 0 { Err(FsError::Stale) } else { Ok(found) }
+        }
+        b".." => {
+            // Who may use file handles was decided by the kernel.
+            let reads = Cred { caps: 1, ..Cred::default() };
+            let parent = client.readdir(&reads, fid, 0, DOTS_BYTES, false).await?.parent;
+            client.getattr(cred, parent, None).await
+        }
+        _ => client.lookup(cred, fid, name).await,
+    }
+}
+
 impl StriaFs {
     /// Replies an entry, counting the kernel's lookup of it.
     fn reply_entry(&self, req: Request<'_>, result: Result<Entry, FsError>) -> Replied {
@@ -68,22 +90,25 @@ impl StriaFs {
 
     pub(crate) async fn attributes(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let cred = self.cred(&req);
+        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
         match req.op() {
             Op::Lookup { name } => {
-                let result = self.client.lookup(&cred, fid, name).await;
-                self.reply_entry(req, result)
+                let name = name.to_vec();
+                let found = self.carry_out(&mut caller, |c| async move { look_up(&c, &cred, fid, &name).await });
+                self.reply_entry(req, found.await)
             }
             Op::Getattr { arg } => {
                 let file = (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.file(arg.fh)).flatten();
-                match self.client.getattr(&cred, fid, file.as_deref()).await {
+                let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
+                match told.await {
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
                 }
             }
             Op::Statx { arg } => {
                 let file = (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.file(arg.fh)).flatten();
-                match self.client.getattr(&cred, fid, file.as_deref()).await {
+                let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
+                match told.await {
                     Ok(e) => req.into_reply().statx(&convert::statx(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
                 }
@@ -91,16 +116,16 @@ impl StriaFs {
             Op::Setattr { arg } => {
                 let file = (arg.valid & fattr::FH != 0).then(|| self.client.file(arg.fh)).flatten();
                 let inode = self.client.inode_of(fid);
-                let result = async {
-                    self.client.setattr(&cred, &inode, setattr(&arg), file.as_deref()).await?;
-                    self.client.getattr(&cred, fid, file.as_deref()).await
-                };
-                match result.await {
+                let told = self.carry_out(&mut caller, |c| async move {
+                    c.setattr(&cred, &inode, setattr(&arg), file.as_deref()).await?;
+                    c.getattr(&cred, fid, file.as_deref()).await
+                });
+                match told.await {
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
                     Err(e) => req.err(errno(e)),
                 }
             }
-            Op::Readlink => match self.client.readlink(&cred, fid).await {
+            Op::Readlink => match self.carry_out(&mut caller, |c| async move { c.readlink(&cred, fid).await }).await {
                 Ok(target) => req.into_reply().data(&target),
                 Err(e) => req.err(errno(e)),
             },
@@ -111,12 +136,11 @@ impl StriaFs {
 
     pub(crate) async fn names(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let cred = self.cred(&req);
-        let created = match req.op() {
+        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
+        let (name, node) = match req.op() {
             Op::Symlink { name, target, .. } => {
-                let node =
-                    NewNode { kind: NodeKind::Symlink, mode: 0o777, target: target.to_vec(), ..NewNode::default() };
-                self.client.create(&cred, fid, name, node).await
+                let target = target.to_vec();
+                (name.to_vec(), NewNode { kind: NodeKind::Symlink, mode: 0o777, target, ..NewNode::default() })
             }
             Op::Mknod { arg, name, .. } => {
                 let node = NewNode {
@@ -126,32 +150,43 @@ impl StriaFs {
                     rdev: u64::from(arg.rdev),
                     target: Vec::new(),
                 };
-                self.client.create(&cred, fid, name, node).await
+                (name.to_vec(), node)
             }
             Op::Mkdir { arg, name, .. } => {
-                let node =
-                    NewNode { kind: NodeKind::Directory, mode: arg.mode, umask: arg.umask, ..NewNode::default() };
-                self.client.create(&cred, fid, name, node).await
+                let (mode, umask) = (arg.mode, arg.umask);
+                (name.to_vec(), NewNode { kind: NodeKind::Directory, mode, umask, ..NewNode::default() })
             }
-            Op::Link { oldnodeid, name } => self.client.link(&cred, convert::fid(oldnodeid), fid, name).await,
-            _ => return self.removals(req, &cred, fid).await,
+            Op::Link { oldnodeid, name } => {
+                let (old, name) = (convert::fid(oldnodeid), name.to_vec());
+                let linked = self.carry_out(&mut caller, |c| async move { c.link(&cred, old, fid, &name).await });
+                return self.reply_entry(req, linked.await);
+            }
+            _ => return self.removals(req, cred, caller, fid).await,
         };
-        self.reply_entry(req, created)
+        let created = self.carry_out(&mut caller, |c| async move { c.create(&cred, fid, &name, node).await });
+        self.reply_entry(req, created.await)
     }
 
-    async fn removals(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, fid: Fid) -> Replied {
+    async fn removals(self: &Rc<Self>, req: Request<'_>, cred: Cred, mut caller: Caller, fid: Fid) -> Replied {
         let result = match req.op() {
-            Op::Unlink { name } => self.client.unlink(cred, fid, name, false).await,
-            Op::Rmdir { name } => self.client.unlink(cred, fid, name, true).await,
+            Op::Unlink { name } => {
+                let name = name.to_vec();
+                self.carry_out(&mut caller, |c| async move { c.unlink(&cred, fid, &name, false).await }).await
+            }
+            Op::Rmdir { name } => {
+                let name = name.to_vec();
+                self.carry_out(&mut caller, |c| async move { c.unlink(&cred, fid, &name, true).await }).await
+            }
             Op::Rename { newdir, flags, name, newname } => {
-                self.client.rename(cred, (fid, name), (convert::fid(newdir), newname), flags).await
+                let (name, to, newname) = (name.to_vec(), convert::fid(newdir), newname.to_vec());
+                let renamed = self.carry_out(&mut caller, |c| async move {
+                    c.rename(&cred, (fid, &name), (to, &newname), flags).await
+                });
+                renamed.await
             }
             _ => Err(FsError::NotImplemented),
         };
-        match result {
-            Ok(()) => req.into_reply().ok(),
-            Err(e) => req.err(errno(e)),
-        }
+        done(req, result)
     }
 
     pub(crate) async fn directories(self: &Rc<Self>, req: Request<'_>) -> Replied {
@@ -169,18 +204,33 @@ impl StriaFs {
             }
             Op::Readdir { arg } => self.list(req, &cred, arg, false).await,
             Op::Readdirplus { arg } => self.list(req, &cred, arg, true).await,
-            _ => match self.client.sync_meta(fid).await {
-                Ok(()) => req.into_reply().ok(),
-                Err(e) => req.err(errno(e)),
-            },
+            _ => {
+                let mut caller = Caller::of(&req);
+                let synced = self.carry_out(&mut caller, |c| async move { c.sync_meta(fid).await });
+                done(req, synced.await)
+            }
         }
+    }
+
+    /// Makes the entries behind `cookie` present.
+    async fn seek(
+        &self,
+        caller: &mut Caller,
+        dir: &Rc<DirHandle>,
+        cred: &Cred,
+        cookie: u64,
+        plus: bool,
+    ) -> Result<(), FsError> {
+        let (dir, cred) = (dir.clone(), cred.clone());
+        self.carry_out(caller, |c| async move { dir.seek(&c, &cred, cookie, plus).await }).await
     }
 
     async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
         let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
+        let mut caller = Caller::of(&req);
         let lost = dir.inode.names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
-        if let Err(e) = dir.seek(&self.client, cred, cookie, plus).await {
+        if let Err(e) = self.seek(&mut caller, &dir, cred, cookie, plus).await {
             return req.err(errno(e));
         }
         if arg.offset == 0 {
@@ -207,7 +257,7 @@ impl StriaFs {
         }
         loop {
             while let Some(entry) = dir.front() {
-                if !self.push(&mut out, &entry, plus).await {
+                if !self.push(&mut caller, &mut out, &entry, plus).await {
                     return out.finish();
                 }
                 cookie = entry.cookie;
@@ -216,18 +266,28 @@ impl StriaFs {
             if !dir.is_drained() || dir.at() != cookie {
                 return out.finish();
             }
-            if dir.seek(&self.client, cred, cookie, plus).await.is_err() {
+            if self.seek(&mut caller, &dir, cred, cookie, plus).await.is_err() {
                 return out.finish();
             }
         }
     }
 
-    async fn push(&self, out: &mut fuse::Dirents<'_>, entry: &wire::mdt::Dirent, plus: bool) -> bool {
+    async fn push(
+        &self,
+        caller: &mut Caller,
+        out: &mut fuse::Dirents<'_>,
+        entry: &wire::mdt::Dirent,
+        plus: bool,
+    ) -> bool {
         if !plus {
             return out.push(entry.fid.to_ino(), entry.cookie, entry.dtype, &entry.name);
         }
         let known = match &entry.attr {
-            Some(attr) => self.client.entry_of(attr).await,
+            Some(attr) => {
+                let attr = attr.clone();
+                let told = self.carry_out(caller, |c| async move { Ok(c.entry_of(&attr).await) });
+                told.await.ok().flatten()
+            }
             None => None,
         };
         match known {
@@ -251,30 +311,41 @@ impl StriaFs {
 
     pub(crate) async fn xattrs(self: &Rc<Self>, req: Request<'_>) -> Replied {
         let fid = convert::fid(req.nodeid());
-        let cred = self.cred(&req);
+        let (cred, mut caller) = (self.cred(&req), Caller::of(&req));
         match req.op() {
-            Op::Getxattr { size, name } => match self.client.getxattr(&cred, fid, name).await {
-                Ok(value) => req.into_reply().xattr(size, &value),
-                Err(e) => req.err(errno(e)),
-            },
-            Op::Listxattr { size } => match self.client.listxattr(&cred, fid).await {
-                Ok(names) => {
-                    let list: Vec<u8> = names.iter().flat_map(|n| n.iter().copied().chain([0])).collect();
-                    req.into_reply().xattr(size, &list)
-                }
-                Err(e) => req.err(errno(e)),
-            },
-            Op::Setxattr { flags, setxattr_flags, name, value } => {
-                let kill = setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
-                match self.client.setxattr(&cred, fid, name, Some(value), flags, kill).await {
-                    Ok(()) => req.into_reply().ok(),
+            Op::Getxattr { size, name } => {
+                let name = name.to_vec();
+                match self.carry_out(&mut caller, |c| async move { c.getxattr(&cred, fid, &name).await }).await {
+                    Ok(value) => req.into_reply().xattr(size, &value),
                     Err(e) => req.err(errno(e)),
                 }
             }
-            Op::Removexattr { name } => match self.client.setxattr(&cred, fid, name, None, 0, false).await {
-                Ok(()) => req.into_reply().ok(),
-                Err(e) => req.err(errno(e)),
-            },
+            Op::Listxattr { size } => {
+                match self.carry_out(&mut caller, |c| async move { c.listxattr(&cred, fid).await }).await {
+                    Ok(names) => {
+                        let list: Vec<u8> = names.iter().flat_map(|n| n.iter().copied().chain([0])).collect();
+                        req.into_reply().xattr(size, &list)
+                    }
+                    Err(e) => req.err(errno(e)),
+                }
+            }
+            Op::Setxattr { flags, setxattr_flags, name, value } => {
+                let kill = setxattr_flags & abi::SETXATTR_ACL_KILL_SGID != 0;
+                let (name, value) = (name.to_vec(), value.to_vec());
+                let set = self.carry_out(&mut caller, |c| async move {
+                    c.setxattr(&cred, fid, &name, Some(&value), flags, kill).await
+                });
+                done(req, set.await)
+            }
+            Op::Removexattr { name } => {
+                let name = name.to_vec();
+                // A kernel asks for this on behalf of who may set capabilities, or because a program is being changed: then
+                // they go, whoever changes it.
+                let cred = if name == b"security.capability" { Cred { caps: 3, ..Cred::default() } } else { cred };
+                let removed =
+                    self.carry_out(&mut caller, |c| async move { c.setxattr(&cred, fid, &name, None, 0, false).await });
+                done(req, removed.await)
+            }
             _ => req.err(libc::ENOSYS),
         }
     }

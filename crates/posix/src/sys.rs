@@ -353,9 +353,17 @@ pub fn fstat(fd: &OwnedFd) -> Result<libc::stat, Failed> {
 /// The errno.
 #[track_caller]
 pub fn statx(p: &Path) -> Result<libc::statx, Failed> {
+    statx_of(p, libc::STATX_BASIC_STATS | libc::STATX_BTIME)
+}
+
+/// statx(2) of what `mask` says, without following a last link.
+///
+/// # Errors
+/// The errno.
+#[track_caller]
+pub fn statx_of(p: &Path, mask: u32) -> Result<libc::statx, Failed> {
     // SAFETY: plain old data; the call fills it.
     let mut st: libc::statx = unsafe { std::mem::zeroed() };
-    let mask = libc::STATX_BASIC_STATS | libc::STATX_BTIME;
     // SAFETY: path and buffer live through the call.
     match unsafe { libc::statx(CWD, c(p).as_ptr(), libc::AT_SYMLINK_NOFOLLOW, mask, &mut st) } {
         0 => Ok(st),

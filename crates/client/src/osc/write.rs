@@ -43,14 +43,19 @@ impl Osc {
         dropped.dirty
     }
 
+    /// Whether one more request may dirty pages.
+    pub(crate) fn has_room(&self, bytes: u64) -> bool {
+        let over = self.dirty.get() > 0 && self.dirty.get() + bytes > self.dirty_max.get();
+        let poor = self.grant.get() < bytes as i64 && self.dirty.get() > 0;
+        !over && !poor
+    }
+
     /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, and some grant if waiting can
     /// bring any.
     pub(crate) async fn dirty_room(self: &Rc<Self>, bytes: u64) {
         loop {
             let changed = self.changed.wait();
-            let over = self.dirty.get() > 0 && self.dirty.get() + bytes > self.dirty_max.get();
-            let poor = self.grant.get() < bytes as i64 && self.dirty.get() > 0;
-            if !over && !poor {
+            if self.has_room(bytes) {
                 return;
             }
             self.flush_some();

@@ -1,10 +1,15 @@
 //! chmod(2), chown(2), umask: permission bits and what clears them.
-use crate::check::{eq, fails, yes};
+use crate::check::{eq, fails, supported, yes};
 use crate::run::as_user;
 use crate::sys::*;
 
 fn mode(p: &std::path::Path) -> Result<u32, String> {
     Ok(lstat(p)?.st_mode & 0o7777)
+}
+
+/// The mode that the kernel acts by, without asking for anything that a write makes old.
+fn cached_mode(p: &std::path::Path) -> Result<u32, String> {
+    Ok(u32::from(statx_of(p, libc::STATX_MODE)?.stx_mode) & 0o7777)
 }
 
 suite! { "mode";
@@ -121,11 +126,49 @@ suite! { "mode";
         eq("group", stat(&d.join("a"))?.st_gid, 2002)?;
         as_user(d, 1002, 1002, &[2002], |d| fails(EPERM, chown(&d.join("a"), u32::MAX, 1002)))?;
     }
+    changing_space_by_a_user_clears_set_ids(d) {
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        for how in [0, libc::FALLOC_FL_KEEP_SIZE, PUNCH, libc::FALLOC_FL_ZERO_RANGE] {
+            put(&d.join("a"), &[1; 20_000])?;
+            chmod(&d.join("a"), 0o6777)?;
+            as_user(d, 1001, 1001, &[], |d| {
+                let fd = open(&d.join("a"), O_WRONLY, 0)?;
+                supported(fallocate(&fd, how, 4096, 8192))?;
+                Ok(())
+            })?;
+            eq(&format!("mode after {how}, as an execve sees it"), cached_mode(&d.join("a"))?, 0o777)?;
+            eq(&format!("mode after {how}"), mode(&d.join("a"))?, 0o777)?;
+        }
+    }
+    changes_by_a_user_take_capabilities(d) {
+        if !is_root() { return Err(format!("{SKIP}needs root")); }
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        // CAP_CHOWN, permitted and effective, as setcap(8) stores it.
+        let mut caps = [0u8; 20];
+        (caps[0], caps[3], caps[4]) = (1, 2, 1);
+        for how in ["write", "allocate", "punch", "truncate"] {
+            put(&d.join("a"), &[1; 20_000])?;
+            chmod(&d.join("a"), 0o777)?;
+            supported(setxattr(&d.join("a"), "security.capability", &caps, 0))?;
+            as_user(d, 1001, 1001, &[], |d| {
+                let fd = open(&d.join("a"), O_WRONLY, 0)?;
+                match how {
+                    "write" => drop(write_all(&fd, b"y")?),
+                    "allocate" => drop(supported(fallocate(&fd, 0, 30_000, 8192))?),
+                    "punch" => drop(supported(fallocate(&fd, PUNCH, 4096, 8192))?),
+                    _ => drop(ftruncate(&fd, 100)?),
+                }
+                Ok(())
+            })?;
+            fails(ENODATA, getxattr(&d.join("a"), "security.capability")).map_err(|e| format!("{how}: {e}"))?;
+        }
+    }
     writing_by_a_user_clears_set_ids(d) {
         for (bits, left) in [(0o6777, 0o777), (0o4777, 0o777), (0o2777, 0o777)] {
             put(&d.join("a"), b"x")?;
             chmod(&d.join("a"), bits)?;
             as_user(d, 1001, 1001, &[], |d| { let fd = open(&d.join("a"), O_WRONLY, 0)?; write_all(&fd, b"y")?; Ok(()) })?;
+            eq("mode as an execve sees it", cached_mode(&d.join("a"))?, left)?;
             eq("mode", mode(&d.join("a"))?, left)?;
         }
     }

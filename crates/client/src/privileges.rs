@@ -1,0 +1,56 @@
+//! What a program loses when its bytes change: setuid, setgid, capabilities.
+//!
+//! A kernel that was told that the file system sees to it changes nothing of its own, and believes the old mode until
+//! it is told to forget it. So that nobody executes a changed program with the old rights, that comes before the answer.
+use std::rc::Rc;
+
+use types::FsError;
+use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
+
+use crate::client::Client;
+use crate::open::OpenFile;
+
+const SET_IDS: u32 = 0o6000;
+const CAPABILITY: &[u8] = b"security.capability";
+
+impl Client {
+    /// Whether [`Client::drop_privileges`] would do anything.
+    #[must_use]
+    pub fn has_privileges(&self, file: &OpenFile, ids: bool) -> bool {
+        let inode = file.inode();
+        let attr = inode.attr();
+        ids && (!self.attr_valid(inode) || attr.mode & SET_IDS != 0)
+            || !file.is_dirty() && attr.flags & AttrFlags::HAS_XATTRS != 0
+    }
+
+    /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
+    /// bits. The kernel has forgotten its attributes when this ends, if anything went.
+    ///
+    /// # Errors
+    /// What the metadata server answers.
+    pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
+        let inode = file.inode();
+        let mut gone = false;
+        if ids && !self.attr_valid(inode) {
+            // Attributes that come with a lock need not be asked for at the next write.
+            self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, Some(file)).await?;
+        }
+        if ids && inode.attr().mode & SET_IDS != 0 {
+            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+            self.setattr(file.cred(), inode, request, Some(file)).await?;
+            gone = true;
+        }
+        if !file.is_dirty() && inode.attr().flags & AttrFlags::HAS_XATTRS != 0 {
+            let root = Cred { caps: 3, ..Cred::default() };
+            match self.setxattr(&root, inode.fid, CAPABILITY, None, 0, false).await {
+                Ok(()) => gone = true,
+                Err(FsError::NoData) => {}
+                Err(e) => return Err(e),
+            }
+        }
+        if gone {
+            self.kernel().drop_attributes(inode.fid).await;
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,134 @@
+//! Callers that are killed while their request waits for a server or a lock.
+//!
+//! A kernel tells of the first signal of a caller, whatever it is, and then waits for the answer, SIGKILL or not. I/O of regular
+//! files does not fail for a mere SIGALRM; so the caller's state is looked at (`/proc/PID/status`) until it is being
+//! killed, and only then is the request answered, with EINTR, which no program sees. The operation goes on without its
+//! caller: what is half done at servers comes to its end, and what it would have given to the caller is given back.
+use std::cell::Cell;
+use std::future::{Future, poll_fn};
+use std::pin::Pin;
+use std::rc::Rc;
+use std::task::Poll;
+
+use client::Client;
+use fuse::{Interrupted, Request};
+use rt::Rt;
+use rt::sync::{oneshot, race};
+use types::{Duration, FsError};
+
+use crate::StriaFs;
+
+/// How often a caller that got a signal is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(100);
+
+/// Who waits for the answer to a request. One per request: a kernel tells of a signal once.
+pub(crate) struct Caller {
+    pid: u32,
+    signal: Interrupted,
+}
+
+impl Caller {
+    pub(crate) fn of(req: &Request<'_>) -> Caller {
+        Caller { pid: req.pid(), signal: req.interrupted() }
+    }
+    /// Completes when the caller is being killed; `on_signal` is called at its first signal of any kind.
+    async fn killed(&mut self, rt: &Rt, is_dying: fn(u32) -> bool, on_signal: impl FnOnce()) {
+        (&mut self.signal).await;
+        on_signal();
+        while !is_dying(self.pid) {
+            rt.sleep(LOOK_EVERY).await;
+        }
+    }
+}
+
+/// Whether a thread is being killed, as the kernel's process table tells. One that cannot be seen (another process name
+/// space) counts as being killed once it got a signal: a wait without an end would be worse than an EINTR.
+pub(crate) fn is_dying(pid: u32) -> bool {
+    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
+    kill_pends(&status)
+}
+
+fn kill_pends(status: &str) -> bool {
+    const KILL: u64 = 1 << (libc::SIGKILL - 1);
+    let pending = |field: &str| {
+        let mask = status.lines().find_map(|l| l.strip_prefix(field))?;
+        u64::from_str_radix(mask.trim(), 16).ok()
+    };
+    ["SigPnd:", "ShdPnd:"].into_iter().any(|f| pending(f).is_some_and(|mask| mask & KILL != 0))
+}
+
+async fn at_once<F: Future>(mut op: Pin<&mut F>) -> Option<F::Output> {
+    poll_fn(|cx| match op.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => Poll::Ready(None),
+    })
+    .await
+}
+
+impl StriaFs {
+    /// How it is found out that a caller is being killed; for kernels whose callers are no processes of this machine.
+    pub fn judge_callers(&self, is_dying: fn(u32) -> bool) {
+        self.is_dying.set(is_dying);
+    }
+
+    /// Carries an operation out. When its caller is killed meanwhile it goes on alone, and the answer is EINTR.
+    pub(crate) async fn carry_out<T: 'static, F>(
+        &self,
+        caller: &mut Caller,
+        op: impl FnOnce(Rc<Client>) -> F,
+    ) -> Result<T, FsError>
+    where
+        F: Future<Output = Result<T, FsError>> + 'static,
+    {
+        self.carry_out_or(caller, op, |_, _| (), || ()).await
+    }
+
+    /// The same; `undo` gets what the operation brought when nobody is there to take it, and `on_signal` is called at the
+    /// caller's first signal.
+    pub(crate) async fn carry_out_or<T: 'static, F>(
+        &self,
+        caller: &mut Caller,
+        op: impl FnOnce(Rc<Client>) -> F,
+        undo: impl FnOnce(Rc<Client>, T) + 'static,
+        on_signal: impl FnOnce(),
+    ) -> Result<T, FsError>
+    where
+        F: Future<Output = Result<T, FsError>> + 'static,
+    {
+        let mut op = Box::pin(op(self.client.clone()));
+        if let Some(done) = at_once(op.as_mut()).await {
+            return done;
+        }
+        let (tell, told) = oneshot();
+        let client = self.client.clone();
+        self.client.rt().spawn(async move {
+            let done = op.await;
+            if !tell.is_abandoned() {
+                tell.send(done);
+            } else if let Ok(brought) = done {
+                undo(client, brought);
+            }
+        });
+        let rt = self.client.rt().clone();
+        match race(told, caller.killed(&rt, self.is_dying.get(), on_signal)).await {
+            Ok(done) => done.unwrap_or(Err(FsError::Io)),
+            Err(()) => Err(FsError::Interrupted),
+        }
+    }
+}
+
+/// What [`StriaFs::judge_callers`] sets.
+pub(crate) type Judge = Cell<fn(u32) -> bool>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_a_pending_sigkill_makes_a_caller_a_dying_one() {
+        let status = |own: u64, shared: u64| format!("Name:\tx\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n");
+        assert!(kill_pends(&status(1 << 8, 0)) && kill_pends(&status(0, 1 << 8 | 1)));
+        assert!(!kill_pends(&status(1 << 13, 1 << 16)) && !kill_pends("SigPnd:\tx\n") && !kill_pends(""));
+        assert!(!is_dying(std::process::id()) && is_dying(0));
+    }
+}
