@@ -8,11 +8,12 @@ use std::fmt;
 use std::rc::Rc;
 
 use layout::StripeObject;
-use types::{Fid, ObjectId};
+use types::{Fid, ObjectId, OstIndex};
 
 use crate::dirent::{self, NameHash};
 use crate::keys;
 use crate::kv::{KvError, KvSnapshot, MetaKv, Pairs, show_key};
+use crate::osts::decode_precreate;
 use crate::record::{Counters, DestroyRow, Inode, InodeFlags, Superblock};
 use crate::start::{StartError, all, get, read_superblock};
 
@@ -124,6 +125,8 @@ pub struct Report {
     pub objects: BTreeMap<ObjectId, Fid>,
     /// Objects that wait to be destroyed.
     pub doomed: Vec<ObjectId>,
+    /// The last object of each OST that a file was given: what lies behind it is removed when the server starts.
+    pub last_used: BTreeMap<OstIndex, u32>,
     /// What is wrong, in order.
     pub findings: Vec<Finding>,
 }
@@ -163,6 +166,12 @@ pub async fn check(kv: &Rc<dyn MetaKv>) -> Result<Report, StartError> {
             Err(_) => c.damaged(&key),
         }
     }
+    for (key, value) in c.readable(&*snapshot, keys::PRECREATE).await? {
+        match decode_precreate(&key, &value) {
+            Ok((ost, row)) => drop(c.report.last_used.insert(ost, row.last_used)),
+            Err(_) => c.damaged(&key),
+        }
+    }
     let counters =
         get(&*snapshot, keys::COUNTERS).await?.and_then(|v| wire::decode::<Counters>(&v).ok()).unwrap_or_default();
     let found = c.report.inodes.len() as u64;
@@ -182,6 +191,16 @@ struct Checker {
     /// Entries and subdirectories of each directory.
     counts: BTreeMap<Fid, (u64, u32)>,
     second_links: BTreeMap<Fid, Vec<(Fid, u64)>>,
+}
+
+impl Report {
+    /// Whether the next start of the servers removes an object that no file owns: it was made for a create that was not
+    /// committed when everything ended.
+    #[must_use]
+    pub fn is_left_over(&self, ost: OstIndex, object: ObjectId) -> bool {
+        let ours = object.0.seq == ObjectId::seq_of(ost) && !self.objects.contains_key(&object);
+        ours && self.last_used.get(&ost).is_some_and(|last| object.0.oid > *last)
+    }
 }
 
 impl Checker {

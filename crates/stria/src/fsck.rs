@@ -3,6 +3,8 @@
 //! Reads everything; changes nothing unless it is told to repair, and then deletes nothing (`mds::repair`). What is a fault: a finding of the metadata server's own check, an object that a
 //! file owns and no OST has, an object with data that no file owns, a block that does not match its checksum, a store of the
 //! cluster that is not in its place.
+//! Objects that the next start removes (a crash came before the creates that they were made for were committed) are said and
+//! are no fault.
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::process::ExitCode;
@@ -159,6 +161,7 @@ async fn check_ost(
     let doomed: BTreeSet<ObjectId> = report.doomed.iter().copied().collect();
     let failed = |e: types::FsError| Failure::with_errno(format!("{}: {e}", dir.ost(index).display()), e.errno());
     let (mut objects, mut bytes, mut strays) = (0u64, 0u64, Vec::new());
+    let mut left_over = (0u64, 0u64);
     let mut after = ObjectId::default();
     loop {
         let page = store.objects(after, OBJECTS_PER_READ).await.map_err(failed)?;
@@ -170,8 +173,13 @@ async fn check_ost(
             missing.remove(&info.object);
             let owned = report.objects.contains_key(&info.object) || doomed.contains(&info.object);
             if let Some(text) = unaccounted(index, info, owned) {
-                faults.note(&text);
-                strays.push(stray(index, info));
+                if report.is_left_over(OstIndex(index), info.object) {
+                    left_over.0 += 1;
+                    left_over.1 += info.attr.size;
+                } else {
+                    faults.note(&text);
+                    strays.push(stray(index, info));
+                }
             }
             if data {
                 check_blocks(&*store, index, info.object, faults).await.map_err(failed)?;
@@ -179,6 +187,12 @@ async fn check_ost(
         }
     }
     note!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
+    if let (count @ 1.., bytes) = left_over {
+        note!(
+            "OST{index:04x}: recovery will remove {count} object(s) with {}: what they were made for was not committed",
+            format_size(bytes)
+        );
+    }
     store.close().await.map_err(failed)?;
     Ok(strays)
 }
