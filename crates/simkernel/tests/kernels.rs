@@ -227,7 +227,7 @@ fn signals_hang_nothing() {
 #[ignore = "reads in line in the kernel are not known to a drop of their pages: docs/internals/status.md"]
 fn a_short_background_queue_hangs_nothing() {
     let make = |seed: u64| {
-        let mut config = RunConfig::draw(seed, if seed % 2 == 0 { Work::Churn } else { Work::Cells }, 2);
+        let mut config = RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2);
         config.session.max_background = 1 + (seed % 3) as u16;
         config
     };

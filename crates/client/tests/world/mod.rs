@@ -93,7 +93,7 @@ impl World {
             let rt = host.boot();
             let identity =
                 StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(i as u16), uuid: 7 + i as u64 };
-            let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30 };
+            let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30, lost_through: 0 };
             world.sim.run(async { store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.unwrap() });
             host.kill();
             world.start_oss(i);

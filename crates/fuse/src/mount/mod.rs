@@ -257,7 +257,7 @@ pub fn check_mount_point(at: &Path, options: &MountOptions) -> Result<PathBuf, M
             Err(e) if e.kind() == io::ErrorKind::TimedOut => return Err(MountError::Hangs(full)),
             Err(e) if e.raw_os_error() == Some(libc::ENOTCONN) => {
                 let ours = || table::mount_at(&full).is_some_and(|m| m.kind == "fuse.stria");
-                if !options.clean_stale && !(options.keep_dead && ours()) {
+                if !(options.clean_stale || options.keep_dead && ours()) {
                     return Err(MountError::Stale(full));
                 }
                 unmount(&full, true)?;
