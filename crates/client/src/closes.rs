@@ -42,7 +42,7 @@ impl Client {
     pub async fn release(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         let (tell, told) = oneshot();
         if !self.end(file, Some(tell)).await {
-            return Ok(());
+            return told.try_take().unwrap_or(Ok(()));
         }
         self.send_closes();
         told.await.unwrap_or(Err(FsError::NotConnected))
@@ -82,6 +82,8 @@ impl Client {
 
     /// Adds the end of an open to those that wait. Whether there is something to tell of it.
     async fn end(self: &Rc<Self>, file: &Rc<OpenFile>, told: Option<OneSender<Result<(), FsError>>>) -> bool {
+        // What it brings home counts at the server only as the end of an open that it knows of.
+        let lost = self.writer_is_told(file).await.err();
         if file.released.replace(true) {
             return false;
         }
@@ -95,6 +97,10 @@ impl Client {
             self.untold_ended(file);
         }
         let ending = Ending { close, file: file.clone(), told };
+        if let Some(e) = lost {
+            self.ended(ending, Err(e));
+            return false;
+        }
         if ending.close.handle.0 == 0 && ending.close.valid == 0 {
             self.ended(ending, Ok(Attr::default()));
             return false;

@@ -132,6 +132,7 @@ impl Callbacks for Client {
     }
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
+        self.forget_handles();
         self.mdt_locks.on_evicted();
         self.flocks.lost();
     }

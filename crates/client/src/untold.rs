@@ -66,6 +66,31 @@ impl Client {
         }
     }
 
+    /// The metadata server evicted this client: it knows of no open of ours any more, and is told of all of them anew.
+    pub(crate) fn forget_handles(&self) {
+        let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.released.get();
+        let files: Vec<_> = self.opens.borrow().values().filter(told).cloned().collect();
+        for file in files {
+            file.handle.set(HandleId(0));
+            file.inode().untold.set(file.inode().untold.get() + 1);
+            let Some(client) = file.inode().client() else { continue };
+            self.rt.spawn(async move { client.tell_opens(file.fid()).await });
+        }
+    }
+    /// The metadata server knows of a writer, so that nobody takes its record of the size for true meanwhile.
+    ///
+    /// # Errors
+    /// EIO: the file is gone since the server forgot this open, and with it whatever is written through it.
+    pub(crate) async fn writer_is_told(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        if !file.writes() || !file.is_untold() {
+            return Ok(());
+        }
+        self.tell_open(file).await.map_err(|e| {
+            tracing::warn!(file = %file.fid(), "opened before an eviction, it could not be opened again: {e}");
+            FsError::Io
+        })
+    }
+
     /// The lock goes that keeps an inode: the server has to know of the opens that rested on it.
     pub(crate) async fn tell_opens(self: &Rc<Self>, fid: Fid) {
         if self.known_inode(fid).is_none_or(|i| i.untold.get() == 0) {
@@ -83,7 +108,7 @@ impl Client {
     async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         // Whether it may be opened was decided when it was.
         let cred = Cred { caps: 1, ..Cred::default() };
-        let flags = file.flags() & !(O_CREAT | O_EXCL);
+        let flags = file.flags() & !(O_CREAT | O_EXCL | O_TRUNC);
         let request = OpenRequest { cred, parent: file.fid(), flags, ..OpenRequest::default() };
         let reply: OpenReply = self.mdt_call(Op::MdtOpen, &request).await?.decode()?;
         if file.is_untold() {

@@ -67,6 +67,7 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
+        self.writer_is_told(file).await?;
         let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
         let appends = file.flags() & O_APPEND != 0;
@@ -378,7 +379,7 @@ impl Client {
     /// A write-back failure since this open last reported one; EIO.
     pub async fn fsync(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
         let inode = &file.inode;
-        let mut result = Ok(());
+        let mut result = self.writer_is_told(file).await;
         if let Some(s) = inode.striping() {
             let syncs: Vec<_> = s
                 .objects

@@ -53,6 +53,9 @@ pub trait Callbacks: 'static {
     fn on_unreachable(self: Rc<Self>) {}
     /// The server does not know us any more: locks, opens and unwritten data at this target are lost.
     fn on_evicted(&self) {}
+    /// A request that was answered as a transaction came to nothing: the server was restarted before that was on stable
+    /// storage, and does not know us any more, so that it cannot be replayed.
+    fn on_lost(&self, _op: Op, _request: &[u8]) {}
     /// `last_committed` grew.
     fn on_committed(&self, _transno: Transno) {}
 }

@@ -8,6 +8,7 @@ use types::{Extent, FsError};
 use wire::Op;
 use wire::connect::AuthReply;
 use wire::lock as wl;
+use wire::ost as wo;
 
 use super::{Osc, PAGE};
 use crate::inode::Inode;
@@ -102,6 +103,24 @@ impl Callbacks for Osc {
         self.locks.resend_waiting();
         // What we know may rest on changes of another client that died before it could tell the restarted server of them.
         self.locks.give_back_unused();
+    }
+    fn on_lost(&self, op: Op, request: &[u8]) {
+        let of_write = |r: wo::WriteRequest| (r.object, r.extents.iter().map(Extent::len).sum::<u64>());
+        let lost = match op {
+            Op::OstWrite => wire::decode(request).map(of_write),
+            Op::OstPunch => wire::decode(request).map(|r: wo::PunchRequest| (r.object, 0)),
+            Op::OstAllocate => wire::decode(request).map(|r: wo::AllocateRequest| (r.object, 0)),
+            Op::OstSetattr => wire::decode(request).map(|r: wo::SetattrRequest| (r.object, 0)),
+            _ => return,
+        };
+        let object = lost.ok().and_then(|(id, bytes)| Some((self.client.upgrade()?.find_object(id)?, bytes)));
+        let Some((object, bytes)) = object else { return };
+        if let Some(inode) = object.inode.borrow().upgrade() {
+            if bytes > 0 {
+                self.note_loss(inode.fid, bytes.div_ceil(PAGE));
+            }
+            inode.writeback_failed(FsError::Io);
+        }
     }
     fn on_evicted(&self) {
         self.locks.on_evicted();

@@ -135,6 +135,16 @@ impl World {
         self.clients.borrow_mut().push(client.clone());
         (client, host)
     }
+    /// How many targets know a client.
+    pub fn knows(&self, client: types::ClientId) -> usize {
+        let mut exports = self.mds.server.exports("stria-MDT0000");
+        for node in &self.oss {
+            if let Some((role, _)) = &*node.running.borrow() {
+                exports.extend(role.server.exports(&ptlrpc::Service::target(&*role.oss.osts()[0])));
+            }
+        }
+        exports.iter().filter(|e| e.client() == client).count()
+    }
     /// Cuts a host off from every server, or lets it talk to them again.
     pub fn cut_off(&self, host: &Host, cut: bool) {
         for server in self.oss.iter().map(|o| &o.host).chain([&self.mds_host]) {

@@ -22,12 +22,15 @@ impl Import {
             let nothing = restarted
                 && self.replay.borrow().is_empty()
                 && callbacks.as_ref().is_none_or(|c| c.state_replays().is_empty());
+            // Transactions of others may have taken the numbers of ours since: what was not known to be committed counts as lost.
+            let kept = std::mem::take(&mut *self.replay.borrow_mut());
             self.note_committed(session.last_committed, true);
             if !nothing {
                 self.evictions.set(self.evictions.get() + 1);
-                self.replay.borrow_mut().clear();
                 self.fail_pending(FsError::NotConnected);
                 if let Some(c) = &callbacks {
+                    // A server that went on has carried them out.
+                    kept.values().filter(|_| restarted).for_each(|r| c.on_lost(r.header.op, &r.body));
                     c.on_evicted();
                 }
             }

@@ -1,0 +1,166 @@
+//! Clients that are evicted while files are open: what they say was kept is there, and what is lost is told.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use world::*;
+
+/// Long enough for a client to have sessions again after its network is back.
+const BACK: Duration = Duration::from_secs(100);
+const BLOCK: u64 = 4096;
+
+/// Waits until every server has forgotten the client.
+async fn until_evicted(world: &World, c: &Client) {
+    for _ in 0..400 {
+        world.sim.sleep(Duration::from_secs(1)).await;
+        if world.knows(c.id()) == 0 {
+            return;
+        }
+    }
+    panic!("the client was not evicted");
+}
+
+/// Waits until the client has sessions again.
+async fn until_back(world: &World, c: &Client) {
+    for _ in 0..400 {
+        world.sim.sleep(Duration::from_secs(1)).await;
+        let up = |i: &ptlrpc::Import| i.state() == ptlrpc::ImportState::Full && i.evictions() > 0;
+        if up(&c.mdc()) && c.oscs().iter().all(|o| up(&o.import().unwrap())) {
+            return;
+        }
+    }
+    panic!("the client does not come back");
+}
+
+#[test]
+fn what_is_written_through_an_open_file_after_an_eviction_is_there_for_everyone() {
+    for seed in 0..6 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            assert_eq!(one.fsync(&file, false).await, Ok(()));
+            world.cut_off(&host, true);
+            until_evicted(&world, &one).await;
+            // Another writer comes and goes: the server's record of the size is right again.
+            let other = open(&two, "f", O_RDWR).await;
+            two.write(&other, 0, &[2; 100]).await.unwrap();
+            two.fsync(&other, false).await.unwrap();
+            two.release(&other).await.unwrap();
+            let size = async |c: &Rc<Client>| c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            assert_eq!(size(&two).await, 10_000);
+            world.cut_off(&host, false);
+            until_back(&world, &one).await;
+            assert_eq!(one.write(&file, 300_000, &[3; 20_000]).await, Ok(300_000));
+            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: nothing was dirty when it was evicted");
+            assert_eq!(size(&two).await, 320_000, "seed {seed}: while the file is open");
+            assert_eq!(one.release(&file).await, Ok(()));
+            assert_eq!(size(&two).await, 320_000, "seed {seed}: closed");
+            let file = open(&two, "f", 0).await;
+            let got = read_all(&two, &file, MIB).await;
+            assert!(got[..100] == [2; 100] && got[100..10_000] == [1; 9900] && got[300_000..] == [3; 20_000]);
+            assert_eq!(one.losses().text(), "");
+        });
+    }
+}
+
+#[test]
+fn programs_that_write_all_the_time_lose_nothing_that_an_fsync_promised_and_hear_of_all_else() {
+    for seed in 0..8 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(7200), async {
+            let file = create(&one, "f").await;
+            let idle = one.open(&root(), file.fid(), O_RDWR).await.unwrap();
+            let ((tx, rx), stop) = (rt::sync::oneshot(), Rc::new(Cell::new(false)));
+            let (c, f, ends) = (one.clone(), file.clone(), stop.clone());
+            one.rt().spawn(async move {
+                let (mut rng, mut kept, mut errors) = (Rng::new(seed), vec![0u8; 256], 0);
+                let mut value = 0u8;
+                while !ends.get() {
+                    value = value.wrapping_add(1).max(1);
+                    let blocks: Vec<usize> = (0..1 + rng.below(6)).map(|_| rng.below(256) as usize).collect();
+                    let mut fine = true;
+                    for b in &blocks {
+                        // Until an fsync has promised it, nothing is sure of it.
+                        kept[*b] = 0;
+                        fine &= c.write(&f, *b as u64 * BLOCK, &[value; BLOCK as usize]).await.is_ok();
+                    }
+                    fine &= c.fsync(&f, false).await.is_ok();
+                    if fine {
+                        blocks.iter().for_each(|b| kept[*b] = value);
+                    } else {
+                        errors += 1;
+                    }
+                    c.rt().sleep(Duration::from_millis(rng.below(400))).await;
+                }
+                tx.send((kept, errors));
+            });
+            world.sim.sleep(Duration::from_millis(700 + seed * 37)).await;
+            world.cut_off(&host, true);
+            until_evicted(&world, &one).await;
+            world.cut_off(&host, false);
+            world.sim.sleep(BACK).await;
+            stop.set(true);
+            let (kept, errors) = rx.await.unwrap();
+            let lost = one.losses().text();
+            assert!(errors > 0 || lost.is_empty(), "seed {seed}: nobody was told, lost: {lost}");
+            if errors > 0 {
+                assert!(one.flush_errors(&idle).is_err(), "seed {seed}: every descriptor is told");
+                assert_eq!(one.flush_errors(&idle), Ok(()), "seed {seed}: once");
+            }
+            one.release(&file).await.unwrap();
+            let file = open(&two, "f", 0).await;
+            let got = read_all(&two, &file, 256 * BLOCK).await;
+            for (b, value) in kept.iter().enumerate().filter(|(_, v)| **v != 0) {
+                let at = b * BLOCK as usize;
+                let is = got.get(at..at + BLOCK as usize);
+                assert!(is == Some(&[*value; BLOCK as usize]), "seed {seed}, block {b} is not what an fsync promised");
+            }
+        });
+    }
+}
+
+#[test]
+fn a_file_that_was_removed_meanwhile_takes_no_more_writes() {
+    let world = World::new(3, 1, OstConfig::default());
+    let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create(&one, "f").await;
+        one.write(&file, 0, &[1; 10_000]).await.unwrap();
+        assert_eq!(one.fsync(&file, false).await, Ok(()));
+        world.cut_off(&host, true);
+        until_evicted(&world, &one).await;
+        two.unlink(&root(), Fid::ROOT, b"f", false).await.unwrap();
+        world.cut_off(&host, false);
+        until_back(&world, &one).await;
+        assert_eq!(one.write(&file, 0, &[2; 10_000]).await, Err(FsError::Io));
+        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
+        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
+        assert!(one.release(&file).await.is_err());
+    });
+}
+
+#[test]
+fn writes_that_were_answered_and_lost_with_the_target_are_told_when_they_cannot_be_replayed() {
+    for seed in 0..6 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (one, host) = world.client(|_| {});
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            assert_eq!(one.fsync(&file, false).await, Ok(()));
+            one.write(&file, 0, &[2; 10_000]).await.unwrap();
+            one.write_out(file.inode()).await;
+            world.lose_power(0);
+            world.cut_off(&host, true);
+            world.restart_oss(0).await;
+            until_evicted(&world, &one).await;
+            world.cut_off(&host, false);
+            until_back(&world, &one).await;
+            assert_eq!(one.fsync(&file, false).await, Err(FsError::Io), "seed {seed}");
+            assert!(one.losses().text().contains("12288"), "seed {seed}: '{}'", one.losses().text());
+            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: told once");
+        });
+    }
+}
