@@ -18,7 +18,7 @@ fn config() -> FileStoreConfig {
 
 async fn make(rt: &Rt, capacity_bytes: u64) -> Rc<dyn ObjectStore> {
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    mkfs(rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes }).await.unwrap();
+    mkfs(rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes, lost_through: 0 }).await.unwrap();
     let store = open(rt).await;
     store.create(object(1).0.seq, 4).await.unwrap();
     store
