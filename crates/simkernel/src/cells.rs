@@ -2,9 +2,9 @@
 //!
 //! Every cell of 8 bytes is changed by one program, which counts it up. A read must give no less than what was published
 //! before it began (what write(2) returned from, what was stored on the same mount, what was stored elsewhere and synced)
-//! and no more than what was begun before it ended. On one mount a page is either written or stored to: between the two
-//! no kernel keeps order.
-use std::cell::Cell;
+//! and no more than what was begun before it ended. A cell is counted up by a store, a write(2), or a hole of its size.
+use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use types::{Duration, Rng};
@@ -29,6 +29,26 @@ struct Count {
     here: Cell<u64>,
     /// As everybody must see it.
     published: Cell<u64>,
+    /// Counts at which it became a hole.
+    holes: RefCell<BTreeSet<u64>>,
+}
+
+impl Count {
+    /// What its bytes may mean: a count, if it is one of `least..=most`.
+    fn is_good(&self, cell: u64, value: u64, least: u64, most: u64) -> bool {
+        if value == 0 {
+            return least == 0 || self.holes.borrow().range(least..=most).next().is_some();
+        }
+        value >> 32 == cell && (least..=most).contains(&(value & 0xffff_ffff))
+    }
+}
+
+/// How a cell is changed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Way {
+    Store,
+    Write,
+    Hole,
 }
 
 struct Shared {
@@ -44,11 +64,6 @@ impl Shared {
         let program = cell % self.programs;
         (program, (program / self.of_mount) as usize)
     }
-}
-
-/// Whether a mount stores to a page; otherwise it writes it.
-fn is_mapped(page: u64, mount: usize) -> bool {
-    (page + mount as u64).is_multiple_of(2)
 }
 
 /// Where a cell lies: the used ones stand at both ends and in the middle of the page.
@@ -134,23 +149,37 @@ impl Program {
     async fn change(&mut self) -> Option<()> {
         let own = PAGES * CELLS_USED / self.shared.programs;
         let cell = self.rng.below(own) * self.shared.programs + self.number;
-        let mapped = self.shared.maps && is_mapped(cell / CELLS_USED, self.mount);
-        if mapped {
+        let way = match self.rng.below(100) {
+            ..60 if self.shared.maps => Way::Store,
+            ..90 => Way::Write,
+            _ => Way::Hole,
+        };
+        if way == Way::Store {
             self.map().await?;
         }
         let count = &self.shared.counts[cell as usize];
         let next = count.begun.get() + 1;
         count.begun.set(next);
         let data = (cell << 32 | next).to_ne_bytes();
-        let kernel = self.world.kernel(self.mount);
-        if mapped {
-            let stored = kernel.store(&self.caller, &self.file, place(cell), &data);
-            let done = self.world.op(self.mount, &format!("store of {next} at {}", place(cell)), stored).await?;
-            self.world.context.expect("store", done.map_err(|e| format!("{e:?}")));
-        } else {
-            let written = kernel.write(&self.caller, &self.file, place(cell), &data);
-            self.world.must(self.mount, &format!("write of {next} at {}", place(cell)), written).await?;
-            count.published.set(next);
+        let (kernel, at) = (self.world.kernel(self.mount), place(cell));
+        match way {
+            Way::Store => {
+                let stored = kernel.store(&self.caller, &self.file, at, &data);
+                let done = self.world.op(self.mount, &format!("store of {next} at {at}"), stored).await?;
+                self.world.context.expect("store", done.map_err(|e| format!("{e:?}")));
+            }
+            Way::Write => {
+                let written = kernel.write(&self.caller, &self.file, at, &data);
+                self.world.must(self.mount, &format!("write of {next} at {at}"), written).await?;
+                count.published.set(next);
+            }
+            Way::Hole => {
+                count.holes.borrow_mut().insert(next);
+                let mode = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+                let punched = kernel.fallocate(&self.caller, &self.file, mode, at, CELL);
+                self.world.must(self.mount, &format!("hole {next} at {at}"), punched).await?;
+                count.published.set(next);
+            }
         }
         count.here.set(next);
         Some(())
@@ -190,7 +219,7 @@ impl Program {
                 bytes.get(at..at + CELL as usize).map_or(0, |b| u64::from_ne_bytes(b.try_into().expect("8 bytes")));
             let (of, count) = (value >> 32, value & 0xffff_ffff);
             let most = self.shared.counts[cell as usize].begun.get();
-            let good = value == 0 && least == 0 || of == cell && (least..=most).contains(&count);
+            let good = self.shared.counts[cell as usize].is_good(cell, value, least, most);
             let outcome = if good {
                 Ok(())
             } else {
