@@ -256,6 +256,9 @@ impl Inode {
     }
 
     pub(crate) fn writeback_failed(&self, error: FsError) {
+        if types::planted!("error-swallowed") {
+            return;
+        }
         let (n, _) = self.errors.get();
         self.errors.set((n + 1, Some(error)));
     }
@@ -268,6 +271,12 @@ impl Inode {
         let (n, error) = self.errors.get();
         if mark.replace(n) == n {
             return Ok(());
+        }
+        if types::planted!("error-told-once") && error.is_none() {
+            return Ok(());
+        }
+        if types::planted!("error-told-once") {
+            self.errors.set((n, None));
         }
         Err(error.unwrap_or(FsError::Io))
     }

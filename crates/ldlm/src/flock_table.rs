@@ -69,6 +69,9 @@ impl FlockFile {
         exclusive: bool,
         f: &mut dyn FnMut(OwnerKey, &Entry, bool) -> bool,
     ) {
+        if types::planted!("flock-in-conflict") {
+            return;
+        }
         let own = self.owners.get(&owner).map(|o| o.slot);
         for (index, is_exclusive) in [(&self.exclusive, true), (&self.shared, false)] {
             if !is_exclusive && !exclusive {

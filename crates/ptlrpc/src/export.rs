@@ -258,6 +258,9 @@ impl Export {
         let mut header = request.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
         header.transno = transno;
         header.last_committed = (self.committed)();
+        if types::planted!("commit-told-early") {
+            header.last_committed = header.last_committed.max(transno);
+        }
         header.slot_or_credits = self.credits.get();
         let Some(sink) = self.sink.borrow().clone() else {
             return;

@@ -553,7 +553,7 @@ impl Import {
             header.flags.has(Flags::BULK_CRC) && bulk.slices().fold(0, wire::crc32c_append) != header.bulk_crc;
         let result = match header.result() {
             Err(e) => Err(e),
-            Ok(()) if corrupt => {
+            Ok(()) if corrupt && !types::planted!("bulk-unchecked") => {
                 tracing::warn!(target = self.config.target, op = ?header.op, "bulk does not match its checksum");
                 Err(FsError::Corrupt)
             }

@@ -58,7 +58,8 @@ impl State {
         if !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
             return;
         }
-        if let Some(((_, client), start)) = offered.pop_first() {
+        let next = if types::planted!("replay-backwards") { offered.pop_last() } else { offered.pop_first() };
+        if let Some(((_, client), start)) = next {
             self.running.set(Some(client));
             start.send(());
         }

@@ -40,6 +40,7 @@ impl Inner {
         self.need_of_batch.set(self.need.take());
         let Some(mut batch) = batch else { return };
         if batch.data_written
+            && !types::planted!("data-not-synced")
             && let Err(e) = self.data.sync().await
         {
             self.latch("syncing data", &e);

@@ -53,7 +53,8 @@ impl Tx<'_> {
             return Ok(());
         }
         // In a replay the opens are not known yet: what is not opened again goes when recovery is over.
-        if self.replay || self.mds.handles.borrow().opens(inode.fid) > 0 || self.keep(inode.fid) {
+        let kept = self.replay || self.mds.handles.borrow().opens(inode.fid) > 0 || self.keep(inode.fid);
+        if kept && !types::planted!("orphan-removed") {
             inode.set(InodeFlags::ORPHAN, true);
             self.put(keys::orphan(inode.fid), Some(Vec::new()));
             self.put_inode(inode);

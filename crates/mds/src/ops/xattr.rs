@@ -158,7 +158,9 @@ impl Tx<'_> {
                 return Err(FsError::NoSpace.into());
             }
         }
-        self.put(key, q.value.as_ref().map(|v| v.0.clone()));
+        if !self.replay || !types::planted!("xattr-not-replayed") {
+            self.put(key, q.value.as_ref().map(|v| v.0.clone()));
+        }
         if q.value.is_some() {
             inode.set(InodeFlags::HAS_XATTRS, true);
         } else {

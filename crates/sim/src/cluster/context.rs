@@ -225,6 +225,20 @@ impl Context {
     pub fn is_sound(&self, author: Author) -> bool {
         self.disks_failing.get() == 0 && self.author(author.client) == Some(author)
     }
+    /// Waits until every client has found back into a session with every server: one that was evicted while it was cut off
+    /// has not learned of it yet when the cut is over.
+    pub async fn all_back(&self) {
+        for client in 0..self.cluster.clients.len() {
+            let mut rounds = 0;
+            while self.author(client).is_none() && !self.failed() {
+                self.cluster.sim.sleep(Duration::from_millis(500)).await;
+                rounds += 1;
+                if rounds > 2 * HANG.as_secs() {
+                    return self.complain(format!("{} does not find back to all servers", NodeId::Client(client)));
+                }
+            }
+        }
+    }
     /// A client that runs, waiting for one.
     pub async fn any_client(&self, rng: &mut Rng) -> usize {
         loop {

@@ -267,7 +267,11 @@ impl Dirs {
         }
         if died {
             states.extend(&self.past);
-            let fits = |n: Name| states.iter().any(|s| s.get(&n) == found.get(&n));
+            // Changes of others survive on their own: a name and its directory's xattr need not be of the same moment.
+            let fid_of = |s: &State, n: Name| s.get(&n).map(|(fid, _)| *fid);
+            let stood = |n: Name| states.iter().any(|s| fid_of(s, n) == fid_of(found, n));
+            let stamped = |entry: &(Fid, Option<u64>)| states.iter().any(|s| s.values().any(|e| e == entry));
+            let fits = |n: Name| stood(n) && found.get(&n).is_none_or(stamped);
             let all = (0..2).flat_map(|p| (0..NAMES).map(move |n| (p, n)));
             let wrong: Vec<Name> = all.filter(|n| !fits(*n)).collect();
             // What had a name all the time has one.

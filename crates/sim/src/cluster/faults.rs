@@ -71,6 +71,8 @@ impl Default for FaultConfig {
 /// together may lose them.
 const COMMITTED_AFTER: Duration = Duration::from_secs(3);
 
+type LocalFuture<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+
 /// Cuts above this many seconds may cost an eviction.
 const CUT_SHORT_S: f64 = 8.0;
 
@@ -117,6 +119,7 @@ impl Faults {
         while self.under_way.get() > 0 {
             self.sleep(0.1).await;
         }
+        self.context.all_back().await;
         self.context.calm.set(true);
     }
 
@@ -134,6 +137,12 @@ impl Faults {
             at < 0.0
         });
         match kind {
+            Some(0) if c.together && rng.chance(0.5) => {
+                let mut other = Rng::new(rng.next_u64());
+                let both: Vec<LocalFuture<'_>> =
+                    vec![Box::pin(self.kill_server(NodeId::Mds, &mut rng)), Box::pin(self.kill_client(&mut other))];
+                rt::sync::join_all(both).await;
+            }
             Some(0) => self.kill_server(NodeId::Mds, &mut rng).await,
             Some(1) => {
                 let oss = self.any_oss(&mut rng);

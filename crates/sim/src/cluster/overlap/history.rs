@@ -1,4 +1,6 @@
 //! What overlapping operations allow a reader to find.
+use std::collections::BTreeMap;
+
 use types::Extent;
 
 use crate::cluster::model::{Author, Sound, bytes};
@@ -24,8 +26,8 @@ struct Entry {
     begin: u64,
     /// When it was answered.
     end: Option<u64>,
-    /// When a sound client had seen it.
-    seen: Option<u64>,
+    /// When a sound client had seen it, by cell: it may have been half done then.
+    seen: BTreeMap<u64, u64>,
     stable: bool,
 }
 
@@ -33,12 +35,13 @@ impl Entry {
     fn is_sure(&self, sound: Sound<'_>) -> bool {
         self.stable || self.end.is_some() && sound(self.author)
     }
-    /// From when on it counts for sure.
-    fn done(&self, sound: Sound<'_>) -> Option<u64> {
+    /// From when on it counts for sure as the content of a cell, or (`None`) as what the file reaches to.
+    fn done(&self, cell: Option<u64>, sound: Sound<'_>) -> Option<u64> {
         if !self.is_sure(sound) {
             return None;
         }
-        Some(self.end?.min(self.seen.unwrap_or(u64::MAX)))
+        let seen = cell.and_then(|c| self.seen.get(&c).copied());
+        Some(self.end?.min(seen.unwrap_or(u64::MAX)))
     }
     /// What it makes of a cell's content: a stamp, 0 for zeroes.
     fn content(&self, cell: Extent) -> Option<u64> {
@@ -81,7 +84,15 @@ impl History {
     }
     pub fn begin(&mut self, change: Change, now: u64, author: Author) -> u64 {
         self.next += 1;
-        self.entries.push(Entry { id: self.next, change, author, begin: now, end: None, seen: None, stable: false });
+        self.entries.push(Entry {
+            id: self.next,
+            change,
+            author,
+            begin: now,
+            end: None,
+            seen: BTreeMap::new(),
+            stable: false,
+        });
         self.next
     }
     pub fn end(&mut self, id: u64, now: u64) {
@@ -107,7 +118,13 @@ impl History {
     }
 
     /// Entries, by place, that a read at `when` may still find in a register, and whether it may find the base.
-    fn allowed<T>(&self, of: impl Fn(&Entry) -> Option<T>, when: When, sound: Sound<'_>) -> (Vec<(usize, T)>, bool) {
+    fn allowed<T>(
+        &self,
+        of: impl Fn(&Entry) -> Option<T>,
+        cell: Option<u64>,
+        when: When,
+        sound: Sound<'_>,
+    ) -> (Vec<(usize, T)>, bool) {
         let touching: Vec<(usize, T)> =
             self.entries.iter().enumerate().filter_map(|(i, e)| of(e).map(|v| (i, v))).collect();
         let touching: Vec<(usize, T)> = touching.into_iter().filter(|(i, _)| self.entries[*i].begin < when.1).collect();
@@ -115,13 +132,13 @@ impl History {
         let replaced: Vec<u64> = touching
             .iter()
             .map(|(i, _)| &self.entries[*i])
-            .filter(|e| e.done(sound).is_some_and(|d| d <= when.0))
+            .filter(|e| e.done(cell, sound).is_some_and(|d| d <= when.0))
             .map(|e| e.begin)
             .collect();
         let latest = replaced.iter().max().copied();
         let base = latest.is_none();
         let kept = touching.into_iter().filter(|(i, _)| {
-            let done = self.entries[*i].done(sound);
+            let done = self.entries[*i].done(cell, sound);
             done.is_none_or(|done| latest.is_none_or(|begin| begin <= done))
         });
         (kept.collect(), base)
@@ -136,7 +153,7 @@ impl History {
         let mut seen = Vec::new();
         for (i, found) in got.chunks(self.cell as usize).enumerate() {
             let cell = Extent::at(x.start + i as u64 * self.cell, found.len() as u64);
-            let (entries, base) = self.allowed(|e| e.content(cell), when, sound);
+            let (entries, base) = self.allowed(|e| e.content(cell), Some(cell.start), when, sound);
             let values: Vec<Vec<u8>> = entries.iter().map(|(_, stamp)| content(*stamp, cell)).collect();
             let of_base = |at: u64| self.base.get(at as usize).copied().unwrap_or(0);
             for (k, byte) in found.iter().enumerate() {
@@ -151,12 +168,12 @@ impl History {
             if let [one] = whole[..]
                 && entries.iter().any(|(i, stamp)| *i == one && *stamp != 0)
             {
-                seen.push(one);
+                seen.push((one, cell.start));
             }
         }
-        for i in seen {
-            let e = &mut self.entries[i];
-            e.seen = Some(e.seen.unwrap_or(u64::MAX).min(when.1));
+        for (i, cell) in seen {
+            let at = self.entries[i].seen.entry(cell).or_insert(u64::MAX);
+            *at = (*at).min(when.1);
         }
         Ok(())
     }
@@ -179,7 +196,7 @@ impl History {
     fn check_reach(&self, x: Extent, end: u64, when: When, sound: Sound<'_>) -> Result<(), String> {
         for start in (x.start..x.end).step_by(self.cell as usize) {
             let cell = Extent::at(start, self.cell);
-            let (entries, base) = self.allowed(|e| e.reach(cell), when, sound);
+            let (entries, base) = self.allowed(|e| e.reach(cell), None, when, sound);
             let of_base = base.then_some(cell.start < self.base.len() as u64);
             let may = |value: bool| of_base == Some(value) || entries.iter().any(|(_, v)| *v == value);
             let (yes, no) = (may(true), may(false));
@@ -211,7 +228,7 @@ impl History {
                     e.author.client,
                     e.begin,
                     e.end,
-                    e.seen,
+                    e.seen.get(&cell.start),
                     e.is_sure(sound)
                 )
             })
