@@ -318,6 +318,11 @@ impl Client {
         let asked = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE);
         asked.await.map_err(|e| e.error())
     }
+    /// Whether what was told of an inode's attributes is still covered by a lock: asked right before a kernel is told.
+    #[must_use]
+    pub fn vouches_for(&self, fid: Fid) -> bool {
+        self.known_inode(fid).is_some_and(|i| self.attr_valid(&i))
+    }
     /// The [`Inode::names_lost`] of a directory whose names are under a lock of this client now.
     #[must_use]
     pub fn names_held(&self, dir: &Inode) -> Option<u64> {

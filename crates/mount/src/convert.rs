@@ -41,6 +41,12 @@ pub(crate) fn attr(a: &Attr) -> abi::Attr {
     }
 }
 
+/// Attributes that the kernel is to ask for again. It takes those that come with SETATTR and with what creates an inode
+/// whenever it gets to them, also after it was told to forget the inode's attributes meanwhile.
+pub(crate) fn unbelieved(e: Entry) -> Entry {
+    Entry { attr_cached: false, ..e }
+}
+
 pub(crate) fn entry(e: &Entry, names_cacheable: bool) -> fuse::Entry {
     fuse::Entry {
         nodeid: e.attr.fid.to_ino(),

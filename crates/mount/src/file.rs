@@ -182,6 +182,7 @@ impl StriaFs {
             Ok((e, file)) => {
                 file.inode().set_kernel_pages();
                 self.client.remember(e.attr.fid);
+                let e = convert::unbelieved(e);
                 req.into_reply().create(&convert::entry(&e, self.names_cacheable), file.id(), OPEN_FLAGS)
             }
             Err(e) => req.err(errno(e)),

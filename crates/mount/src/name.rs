@@ -80,8 +80,10 @@ impl StriaFs {
                     req.err(libc::ENOENT)
                 }
             }
-            Ok(e) => {
+            Ok(mut e) => {
                 self.client.remember(e.attr.fid);
+                // A lock may have gone while the answer was on its way here.
+                e.attr_cached &= self.client.vouches_for(e.attr.fid);
                 req.into_reply().entry(&convert::entry(&e, self.names_cacheable))
             }
             Err(e) => req.err(errno(e)),
@@ -121,7 +123,8 @@ impl StriaFs {
                     c.getattr(&cred, fid, file.as_deref()).await
                 });
                 match told.await {
-                    Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
+                    // See [`convert::unbelieved`].
+                    Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(false)),
                     Err(e) => req.err(errno(e)),
                 }
             }
@@ -164,7 +167,7 @@ impl StriaFs {
             _ => return self.removals(req, cred, caller, fid).await,
         };
         let created = self.carry_out(&mut caller, |c| async move { c.create(&cred, fid, &name, node).await });
-        self.reply_entry(req, created.await)
+        self.reply_entry(req, created.await.map(convert::unbelieved))
     }
 
     async fn removals(self: &Rc<Self>, req: Request<'_>, cred: Cred, mut caller: Caller, fid: Fid) -> Replied {
