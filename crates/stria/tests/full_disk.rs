@@ -278,7 +278,9 @@ fn nothing_lands_below_a_mount_whose_daemon_was_killed_and_it_is_replaced() {
         match put(&at.join("lost"), b"x") {
             Ok(()) => {}
             Err(e) => {
-                assert!(matches!(e.raw_os_error(), Some(libc::ENOTCONN | libc::ECONNABORTED | libc::EIO)), "{e}");
+                // A call that a ring held at that moment is ECANCELED.
+                let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO, libc::ECANCELED];
+                assert!(e.raw_os_error().is_some_and(|e| dead.contains(&e)), "{e}");
                 failed += 1;
             }
         }
