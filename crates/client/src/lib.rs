@@ -3,6 +3,16 @@
 //! [`Client`] joins a cluster over `rt` and offers POSIX-shaped operations by FID. It caches what its locks cover and
 //! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
+//!
+//! Code map, from a program's call downwards: `open` `read` `write` `size` `namespace` `listing` `flock` (operations) ·
+//! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `outside` `front`
+//! `kernel` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
+//! cache around it, readahead) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
+//! `locks` (drives `ldlm`) · `losses` `stats` `offsets` `jobs` (what is counted and told) · `client` `config` (the whole).
+//!
+//! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
+//! nothing else: claims, slots, turns and charges are given back by guards.
+//! Guarded by: the tests here, `crates/cluster/tests`, `crates/sim/tests/{cluster,sequences}.rs`, `crates/stria/tests`.
 mod ahead;
 mod client;
 mod closes;

@@ -9,6 +9,11 @@
 //! ```text
 //! kernel --ring completion / read(2)--> slot --Request--> FileSystem::handle --Reply--> slot --commit / writev--> kernel
 //! ```
+//!
+//! Code map: [`abi`] [`op`] `reply` `request` (the protocol) · [`init`] (negotiation) · `dev` `ring` `slot` `crew` (transports and
+//! the tasks that serve them) · `session` `notify` `interrupt` (one connection) · [`mount`] (mounting, options, supervisor) ·
+//! [`probe`] `runtime` (what this machine can).
+//! Guarded by: `crates/fuse/tests` (a file system in memory on both transports), `crates/simkernel`, `crates/cluster/tests/mount.rs`.
 pub mod abi;
 mod crew;
 mod dev;

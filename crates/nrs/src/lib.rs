@@ -4,6 +4,11 @@
 //! by name; the OST's [`Pipeline`], which an OSS and the simulator drive, decides how much a head holds back.
 //!
 //! Source: paper 001 (OBRR, two-level deadlines). Differs: throttling, policy switching and `obrr+` are ours.
+//!
+//! Code map: `head` `pipeline` (the mechanism) · `fifo` `obrr` `orr` `trr` `crrn` `deadline` `tbf` (policies; `rounds`, `rules`,
+//! `bucket`, `shared` below them) · `registry` `config` `params` `reference` (names, keys, pages) · [`conformance`] [`record`]
+//! (what every policy must do; logs of calls) · `index` `chain` `links` `places` `sorted` `groups` `waiting` `expiries` `later`
+//! (tables that cost less than a microsecond at a million requests).
 #![no_std]
 extern crate alloc;
 #[cfg(test)]

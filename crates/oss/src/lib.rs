@@ -4,6 +4,12 @@
 //! writes through a page cache, and answers. What keeps the bytes stands behind [`store::ObjectStore`]. An [`Oss`]
 //! runs several targets in one process. The request pipeline ([`nrs::Pipeline`]) is a synchronous state machine of its
 //! own, so that a simulator drives exactly the one that servers run.
+//!
+//! Code map: `ost` (one target: reads, writes, cuts, objects) · [`dispatch`] (the scheduler pipeline for tasks) · `locks`
+//! (drives `ldlm`) · `grants` (promised space) · [`page_cache`] `pages` (cached blocks) · `range_gate` (changes of one block
+//! wait for each other) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
+//! the store is) · `params` `stats` (what administrators set and see) · `oss_node` `config` (the whole).
+//! Guarded by: `crates/oss/tests`, `store::conformance`, `crates/cluster/tests`, `crates/sim/tests`.
 
 pub mod bandwidth;
 mod config;

@@ -4,6 +4,11 @@
 //! keeps them until they are answered (resend) and, when they changed something, until that is on stable storage
 //! (replay). The export keeps the last answer of every slot, so that a request that comes again is answered again
 //! and not carried out again. Neither knows what the requests mean.
+//!
+//! Code map: `import` (a client's end; `connection`, `recovery`, `again` below it) · `export` (a server's end, kept answers) ·
+//! `server` (listening, sessions, eviction) · `recovery` (the window after a restart) · `auth` `door` (who may open a
+//! session, and how many try) · `incoming` (messages as they come).
+//! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
 mod auth;
 mod door;

@@ -190,7 +190,7 @@ mod tests {
         let mut second: Wait<'_> = Box::pin(turns.acquire(Rank::Urgent(Instant(9)), 0));
         assert!(poll(&mut second).is_some(), "the last one is for urgent work");
         let late = wait(&turns, Rank::Urgent(Instant(30)), 0);
-        let mut waits = vec![ordinary.remove(0), late, wait(&turns, Rank::Urgent(Instant(20)), 0)];
+        let mut waits = [ordinary.remove(0), late, wait(&turns, Rank::Urgent(Instant(20)), 0)];
         turns.add(1);
         assert!(poll(&mut waits[2]).is_some(), "the earlier promise");
         turns.add(1);

@@ -3,6 +3,11 @@
 //! Two fidelities. *Light* (here): a client is a workload and an RPC window, an OST is scheduler head, dispatch window,
 //! allocator, elevator and disk; a million clients run on one core. *Full*: real nodes over the `rt` facade on the same
 //! [`engine`]. Deliberately not here: policies (rooms), the real I/O path (nodes).
+//!
+//! Code map: [`engine`] (events) · [`hw`] (disks, elevators, allocators) · [`ost`] (one OST on models) · [`light`] (100,000
+//! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
+//! [`metrics`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`cluster`] (whole clusters of real nodes
+//! under faults) · [`cli`] (`stria sim`).
 pub mod block_cache;
 pub mod cacheworld;
 pub mod cli;

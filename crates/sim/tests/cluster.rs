@@ -157,7 +157,7 @@ fn a_swarm_of_all_faults_breaks_no_promise() {
 /// Seeds until a planted bug is found, of at most `most`.
 fn found_within(name: &'static str, most: u64) -> Option<u64> {
     let mut without = Without::default();
-    KNOWN.iter().for_each(|name| without.add(name).unwrap());
+    KNOWN.iter().for_each(|name| without.add(name).expect("the name of a known gap"));
     let torture =
         Torture { seeds: most, jobs: 1, planted: Some(name), first_only: true, without, ..Torture::default() };
     let failures = torture.run(&|_| {}).failures;

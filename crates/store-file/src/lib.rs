@@ -6,6 +6,10 @@
 //! then on. So a crash at any point leaves the last committed state, with matching checksums.
 //! The format is `docs/spec/ost-store.md`. What locks, caches and schedules is the OST's business.
 //! Source: the design follows ZFS's rule that live blocks are never overwritten. Differs: one level, one database.
+//!
+//! Code map: `file_store` (reads, writes, growth) · `state` `map` `space` (what is in memory, no I/O) · `commit` `db` `backend`
+//! (group commit into the database) · [`format`] (bytes) · `object_store` (the OST's trait) · `mkfs` `lock` `error` `config`.
+//! Guarded by: `crates/store-file/tests`, `oss::store::conformance`, `crates/sim/tests/{cluster,sequences}.rs`.
 
 mod backend;
 mod commit;

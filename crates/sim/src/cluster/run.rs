@@ -198,21 +198,8 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     tasks.extend((0..w.logs as u64).map(|i| Box::pin(log.clone().append(i, operations)) as rt::LocalFuture<()>));
     let counter = Counter::new(context.clone(), make(context, "counter", 8).await?);
     tasks.extend((0..w.counters as u64).map(|i| Box::pin(counter.clone().raise(i, operations)) as rt::LocalFuture<()>));
-    let faults = Faults::new(context.clone(), config.faults.clone());
-    let (timer, seconds) = (context.clone(), Duration::from_nanos((w.seconds * 1e9) as u64));
-    let quiet: rt::LocalFuture<()> = Box::pin(async move {
-        let sim = &timer.cluster.sim;
-        rt::sync::race(sim.sleep(seconds), async {
-            while !timer.failed() {
-                sim.sleep(Duration::from_millis(200)).await;
-            }
-        })
-        .await
-        .ok();
-        timer.ending.set(true);
-    });
-    tasks.push(quiet);
-    tasks.push(Box::pin(faults.run()));
+    tasks.push(Box::pin(until_quiet(context.clone(), Duration::from_nanos((w.seconds * 1e9) as u64))));
+    tasks.push(Box::pin(Faults::new(context.clone(), config.faults.clone()).run()));
     let mut ends = Vec::new();
     for task in tasks {
         let (tx, rx) = rt::sync::oneshot();
@@ -234,6 +221,19 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Says that no fault may begin any more: after so much time, or when something is wrong already.
+async fn until_quiet(context: Rc<Context>, time: Duration) {
+    let sim = &context.cluster.sim;
+    let failed = async {
+        while !context.failed() {
+            sim.sleep(Duration::from_millis(200)).await;
+        }
+    };
+    // Whichever comes first.
+    let _ = rt::sync::race(sim.sleep(time), failed).await;
+    context.ending.set(true);
 }
 
 /// Clients leave, servers stop in order.
