@@ -20,6 +20,9 @@ use crate::StriaFs;
 
 /// How often a caller that got a signal is looked at.
 const LOOK_EVERY: Duration = Duration::from_millis(100);
+/// How often a caller of whose signals nothing was heard is looked at: a signal that comes before a request is on its way
+/// is not always told, on rings.
+const LOOK_UNTOLD_EVERY: Duration = Duration::from_secs(1);
 
 /// Who waits for the answer to a request. One per request: a kernel tells of a signal once.
 pub(crate) struct Caller {
@@ -32,20 +35,27 @@ impl Caller {
         Caller { pid: req.pid(), signal: req.interrupted() }
     }
     /// Completes when the caller is being killed; `on_signal` is called at its first signal of any kind.
-    async fn killed(&mut self, rt: &Rt, is_dying: fn(u32) -> bool, on_signal: impl FnOnce()) {
-        (&mut self.signal).await;
+    /// A caller that cannot be seen (another process name space) counts as being killed once it got a signal: a wait
+    /// without an end would be worse than an EINTR.
+    async fn killed(&mut self, rt: &Rt, is_dying: IsDying, on_signal: impl FnOnce()) {
+        while race(&mut self.signal, rt.sleep(LOOK_UNTOLD_EVERY)).await.is_err() {
+            if is_dying(self.pid) == Some(true) {
+                break;
+            }
+        }
         on_signal();
-        while !is_dying(self.pid) {
+        while is_dying(self.pid) == Some(false) {
             rt.sleep(LOOK_EVERY).await;
         }
     }
 }
 
-/// Whether a thread is being killed, as the kernel's process table tells. One that cannot be seen (another process name
-/// space) counts as being killed once it got a signal: a wait without an end would be worse than an EINTR.
-pub(crate) fn is_dying(pid: u32) -> bool {
-    let Ok(status) = std::fs::read_to_string(format!("/proc/{pid}/status")) else { return true };
-    kill_pends(&status)
+/// Whether a thread is being killed; `None` when it cannot be seen.
+pub(crate) type IsDying = fn(u32) -> Option<bool>;
+
+/// [`IsDying`] as the kernel's process table tells.
+pub(crate) fn is_dying(pid: u32) -> Option<bool> {
+    std::fs::read_to_string(format!("/proc/{pid}/status")).ok().map(|status| kill_pends(&status))
 }
 
 fn kill_pends(status: &str) -> bool {
@@ -67,7 +77,7 @@ async fn at_once<F: Future>(mut op: Pin<&mut F>) -> Option<F::Output> {
 
 impl StriaFs {
     /// How it is found out that a caller is being killed; for kernels whose callers are no processes of this machine.
-    pub fn judge_callers(&self, is_dying: fn(u32) -> bool) {
+    pub fn judge_callers(&self, is_dying: fn(u32) -> Option<bool>) {
         self.is_dying.set(is_dying);
     }
 
@@ -118,7 +128,7 @@ impl StriaFs {
 }
 
 /// What [`StriaFs::judge_callers`] sets.
-pub(crate) type Judge = Cell<fn(u32) -> bool>;
+pub(crate) type Judge = Cell<IsDying>;
 
 #[cfg(test)]
 mod tests {
@@ -129,6 +139,6 @@ mod tests {
         let status = |own: u64, shared: u64| format!("Name:\tx\nSigPnd:\t{own:016x}\nShdPnd:\t{shared:016x}\n");
         assert!(kill_pends(&status(1 << 8, 0)) && kill_pends(&status(0, 1 << 8 | 1)));
         assert!(!kill_pends(&status(1 << 13, 1 << 16)) && !kill_pends("SigPnd:\tx\n") && !kill_pends(""));
-        assert!(!is_dying(std::process::id()) && is_dying(0));
+        assert_eq!((is_dying(std::process::id()), is_dying(0)), (Some(false), None));
     }
 }

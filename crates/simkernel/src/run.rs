@@ -297,7 +297,7 @@ async fn mount(context: &Rc<Context>, config: &RunConfig, index: usize) -> Resul
     let session = Session::start_on(kernel.pipe(), config.session.clone()).map_err(|e| e.to_string())?;
     let fs = StriaFs::new(client.clone(), &session, Squash::default(), config.caching);
     // Its callers are no processes of this machine, and none of them dies.
-    fs.judge_callers(|_| false);
+    fs.judge_callers(|_| Some(false));
     let (rt, worker) = (client.rt().clone(), session.worker(Vec::new(), true));
     let own = rt.clone();
     rt.spawn(async move {

@@ -50,6 +50,9 @@ impl Faults {
 struct Checked {
     report: Report,
     strays: Vec<Stray>,
+    /// Objects that the next recovery removes: no faults. A repair saves them like strays, in case they are not of creates
+    /// that a crash undid, but newer than a metadata store that was put back from a copy.
+    left_over: Vec<Stray>,
     faults: usize,
 }
 
@@ -61,14 +64,15 @@ pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
     on_shard(cache::frames::FramePool::new(512 << 20), async |rt| {
         let found = check_all(&rt, &dir, arguments.data).await?;
-        if found.faults == 0 {
+        if found.faults == 0 && (found.left_over.is_empty() || !arguments.repair) {
             return Ok(ExitCode::SUCCESS);
         }
         if !arguments.repair {
             return Ok(ExitCode::from(UNCORRECTED));
         }
         let kv = open_metadata(&rt, &dir)?;
-        let done = mds::repair::repair(&kv, &found.report, &found.strays, rt.wall()).await;
+        let strays: Vec<Stray> = found.strays.into_iter().chain(found.left_over).collect();
+        let done = mds::repair::repair(&kv, &found.report, &strays, rt.wall()).await;
         let done = done.map_err(|e| Failure::from(format!("repairing {}: {e}", dir.mdt().display())))?;
         drop(kv);
         for text in &done {
@@ -85,7 +89,7 @@ async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Fai
     dir.check_mdt()?;
     let report = check_metadata(rt, dir, &mut faults).await?;
     let mut missing: BTreeSet<ObjectId> = report.objects.keys().copied().collect();
-    let mut strays = Vec::new();
+    let (mut strays, mut left_over) = (Vec::new(), Vec::new());
     let mut lost_through = BTreeMap::new();
     for index in 0..dir.osts() {
         if let Err(why) = dir.check_ost(rt, index).await {
@@ -95,7 +99,9 @@ async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Fai
         }
         let identity = store_file::identity(rt, &dir.ost(index)).await;
         lost_through.insert(ObjectId::seq_of(OstIndex(index)), identity.map_or(0, |(_, lost)| lost));
-        strays.extend(check_ost(rt, dir, index, &report, data, &mut missing, &mut faults).await?);
+        let found = check_ost(rt, dir, index, &report, data, &mut missing, &mut faults).await?;
+        strays.extend(found.0);
+        left_over.extend(found.1);
     }
     for object in &missing {
         let lost = lost_through.get(&object.0.seq).is_some_and(|last| object.0.oid <= *last);
@@ -106,7 +112,7 @@ async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Fai
         note!("... and {} more", faults.count - SHOWN_MAX);
     }
     note!("{} fault(s)", faults.count);
-    Ok(Checked { report, strays, faults: faults.count })
+    Ok(Checked { report, strays, left_over, faults: faults.count })
 }
 
 /// Objects of an OST that is not there are not looked for; their number is said.
@@ -155,13 +161,13 @@ async fn check_ost(
     data: bool,
     missing: &mut BTreeSet<ObjectId>,
     faults: &mut Faults,
-) -> Result<Vec<Stray>, Failure> {
+) -> Result<(Vec<Stray>, Vec<Stray>), Failure> {
     let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, FileStoreConfig::default()).await;
     let store = store.map_err(|e| Failure::from(e.0))?;
     let doomed: BTreeSet<ObjectId> = report.doomed.iter().copied().collect();
     let failed = |e: types::FsError| Failure::with_errno(format!("{}: {e}", dir.ost(index).display()), e.errno());
     let (mut objects, mut bytes, mut strays) = (0u64, 0u64, Vec::new());
-    let mut left_over = (0u64, 0u64);
+    let mut left_over = Vec::new();
     let mut after = ObjectId::default();
     loop {
         let page = store.objects(after, OBJECTS_PER_READ).await.map_err(failed)?;
@@ -174,8 +180,7 @@ async fn check_ost(
             let owned = report.objects.contains_key(&info.object) || doomed.contains(&info.object);
             if let Some(text) = unaccounted(index, info, owned) {
                 if report.is_left_over(OstIndex(index), info.object) {
-                    left_over.0 += 1;
-                    left_over.1 += info.attr.size;
+                    left_over.push(stray(index, info));
                 } else {
                     faults.note(&text);
                     strays.push(stray(index, info));
@@ -187,14 +192,16 @@ async fn check_ost(
         }
     }
     note!("OST{index:04x}: {objects} objects, {}", format_size(bytes));
-    if let (count @ 1.., bytes) = left_over {
+    if !left_over.is_empty() {
         note!(
-            "OST{index:04x}: recovery will remove {count} object(s) with {}: what they were made for was not committed",
-            format_size(bytes)
+            "OST{index:04x}: recovery will remove {} object(s) with {}: what they were made for was not committed, or the \
+             metadata store is an old copy; --repair moves them to lost+found instead",
+            left_over.len(),
+            format_size(left_over.iter().map(|s| s.size).sum())
         );
     }
     store.close().await.map_err(failed)?;
-    Ok(strays)
+    Ok((strays, left_over))
 }
 
 fn stray(index: u16, info: &ObjectInfo) -> Stray {

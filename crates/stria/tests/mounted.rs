@@ -145,7 +145,7 @@ fn parameters_of_clients_and_servers_are_read_and_set_by_pattern() {
     );
     assert!(on("get_param", &["-n", "llite.*.extents_stats"]).contains("512K - 1024K :"));
     let rpcs = on("get_param", &["-n", "osc.*.rpc_stats"]);
-    assert!(rpcs.contains("pages per rpc") && rpcs.contains("256:"), "{rpcs}");
+    assert!(rpcs.contains("pages per rpc") && rpcs.contains("1024:"), "3 MiB are 768 pages of one RPC: {rpcs}");
     assert!(on("get_param", &["-n", "obdfilter.*.brw_stats"]).contains("disk I/O size"));
     for name in ["llite.*.stats", "osc.*.stats"] {
         assert!(on("get_param", &["-n", name]).contains("write_bytes"));

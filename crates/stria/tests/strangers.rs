@@ -25,8 +25,11 @@ impl Place {
     fn new() -> Place {
         let dir = tempfile::tempdir().unwrap();
         open_up(dir.path(), 0o755);
-        // The program may lie where others cannot reach it.
-        fs::copy(env!("CARGO_BIN_EXE_stria"), dir.path().join("stria")).unwrap();
+        // The program may lie where others cannot reach it. Copied by a process of its own: a descriptor that writes here
+        // could be inherited by a process that another test starts, and the program not be run meanwhile.
+        let copied =
+            Command::new("cp").arg(env!("CARGO_BIN_EXE_stria")).arg(dir.path().join("stria")).status().unwrap();
+        assert!(copied.success());
         open_up(&dir.path().join("stria"), 0o755);
         let own = dir.path().join("own");
         fs::create_dir(&own).unwrap();

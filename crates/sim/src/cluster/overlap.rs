@@ -145,7 +145,8 @@ impl Overlap {
     async fn enter(&self, rng: &mut Rng) {
         loop {
             if !self.settling.get() {
-                let due = self.history.borrow().len() > HISTORY_MAX;
+                // A run that went wrong settles nothing any more: its programs come to their end.
+                let due = self.history.borrow().len() > HISTORY_MAX && !self.context.failed();
                 if !due {
                     self.running.set(self.running.get() + 1);
                     return;
