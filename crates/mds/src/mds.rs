@@ -53,6 +53,7 @@ pub struct Mds {
     pub(crate) stats: Stats,
     pub(crate) stopped: Cell<bool>,
     pub(crate) recovering: Cell<bool>,
+    pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
     pub(crate) evictor: RefCell<Option<Evictor>>,
     pub(crate) me: RefCell<Weak<Mds>>,
     last_time: Cell<i64>,
@@ -118,6 +119,7 @@ impl Mds {
         let mds = Rc::new(Mds {
             last_time: Cell::new(rt.wall().0),
             recovering: Cell::new(!known.is_empty()),
+            recovery: RefCell::new(None),
             stats: Stats::new(rt.wall()),
             rt,
             config,

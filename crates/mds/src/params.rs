@@ -59,6 +59,7 @@ impl Mds {
         add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
         add(format!("mdt.{t}.opens_refused"), self.handles.borrow().refused().to_string(), false);
         add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
+        add(format!("mdt.{t}.abort_recovery"), String::new(), true);
         add(format!("mdt.{t}.kbytestotal"), (total / 1024).to_string(), false);
         add(format!("mdt.{t}.kbytesfree"), (free / 1024).to_string(), false);
         add(format!("mdt.{t}.filestotal"), (inodes + free / 1024).to_string(), false);
@@ -98,7 +99,10 @@ impl Mds {
 
     fn recovery_text(&self) -> String {
         let mut s = String::new();
-        let _ = writeln!(s, "status: {}", if self.recovering.get() { "RECOVERING" } else { "COMPLETE" });
+        match &*self.recovery.borrow() {
+            Some(recovery) => s += &recovery.text(),
+            None => s += "status: COMPLETE\n",
+        }
         let _ = writeln!(s, "last_transno: {}", self.store.last_transno());
         let _ = writeln!(s, "last_committed: {}", self.store.last_committed());
         s
@@ -115,6 +119,13 @@ impl Mds {
             } else {
                 self.stats.clear(self.rt.wall());
             }
+            return Ok(());
+        }
+        if path.ends_with(".abort_recovery") {
+            if value != "1" {
+                return Err("write 1, which ends the wait for clients".into());
+            }
+            self.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
             return Ok(());
         }
         if path.ends_with(".evict_client") {

@@ -285,6 +285,10 @@ wire::message! {
         version: u8,
         /// What is remembered of the client's identity; 0: nothing.
         binding: u64,
+        /// Which process it was: see [`types::Origin`].
+        host: u64,
+        /// See `host`.
+        process: u64,
     }
     /// A reply kept for its slot.
     ReplyRow {

@@ -249,8 +249,10 @@ impl Mds {
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
-        let binding = self.export(client).and_then(|e| e.binding()).map_or(0, ptlrpc::Binding::number);
-        let row = wire::encode(&SessionRow { version: 1, binding });
+        let export = self.export(client);
+        let binding = export.as_ref().and_then(|e| e.binding()).map_or(0, ptlrpc::Binding::number);
+        let origin = export.map(|e| e.origin()).unwrap_or_default();
+        let row = wire::encode(&SessionRow { version: 1, binding, host: origin.host, process: origin.process });
         self.store.apply([(keys::session(client), Some(row))], 0, 0);
         self.store.sync().await?;
         self.remembered.borrow_mut().insert(client);
@@ -383,6 +385,9 @@ impl Service for Mds {
     }
     fn sessions(&self) -> Vec<SessionRecord> {
         std::mem::take(&mut *self.known.borrow_mut())
+    }
+    fn take_recovery(&self, recovery: ptlrpc::RecoveryControl) {
+        *self.recovery.borrow_mut() = Some(recovery);
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
         self.exports.borrow_mut().insert(export.client(), export);

@@ -69,6 +69,14 @@ impl Ost {
                 o.config.borrow_mut().no_precreate = switch(t)?;
                 Ok(())
             }),
+            row(at("recovery_status"), |o| o.recovery.borrow().as_ref().map(|r| r.text()).unwrap_or_default()),
+            row(at("abort_recovery"), |_| String::new()).settable(|o, text| {
+                if !switch(text)? {
+                    return Err("write 1, which ends the wait for clients".into());
+                }
+                o.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
+                Ok(())
+            }),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
             row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),

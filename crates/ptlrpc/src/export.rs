@@ -6,7 +6,7 @@ use std::rc::Rc;
 use cache::frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Rt, Sink};
-use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
+use types::{ClientId, Duration, FsError, Instant, Origin, Transno, Xid};
 use wire::connect::Role;
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
@@ -58,6 +58,8 @@ pub struct Export {
     pub(crate) last_heard: Cell<Instant>,
     pub(crate) credits: Cell<u16>,
     pub(crate) recoverable: Cell<bool>,
+    /// Which process the client is, as it is to be remembered.
+    pub(crate) origin: Cell<Origin>,
     /// The replay carried out last found no room and changed nothing: it is offered again.
     pub(crate) replay_refused: Cell<bool>,
     /// Whose the session is: whoever knows the secret behind this. `None`: an earlier program's, it is the first comer's.
@@ -88,6 +90,7 @@ impl Export {
             last_heard: Cell::new(now),
             credits: Cell::new(credits.clamp(1, SLOTS_MAX)),
             recoverable: Cell::new(true),
+            origin: Cell::new(Origin::default()),
             replay_refused: Cell::new(false),
             binding: Cell::new(None),
             role: Cell::new(Role::Client),
@@ -130,6 +133,16 @@ impl Export {
     #[must_use]
     pub fn binding(&self) -> Option<Binding> {
         self.binding.get()
+    }
+    /// Which process the client is, in the form in which a store remembers it.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.origin.get()
+    }
+    /// Whether it is certain that the client's process has ended: it never comes back.
+    pub(crate) fn is_gone(&self) -> bool {
+        let (process, inside) = self.origin.get().recalled();
+        if inside { process != self.rt.origin() } else { self.rt.is_gone(process) }
     }
     /// Where the client is, for reports.
     #[must_use]

@@ -21,4 +21,5 @@ mod server;
 pub use auth::{Binding, ClusterKey};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
+pub use recovery::RecoveryControl;
 pub use server::{Server, ServerConfig, Service, SessionRecord};

@@ -30,6 +30,43 @@ struct State {
     running: Cell<Option<ClientId>>,
     changed: Event,
     opened: Event,
+    /// An administrator does not want to wait any longer.
+    aborted: Cell<bool>,
+}
+
+/// What administrators see of a recovery, and how they end it.
+#[derive(Clone)]
+pub struct RecoveryControl(Rc<Recovery>);
+
+impl RecoveryControl {
+    pub(crate) fn new(recovery: &Rc<Recovery>) -> RecoveryControl {
+        RecoveryControl(recovery.clone())
+    }
+    /// Whether the target still waits for clients of before its restart.
+    #[must_use]
+    pub fn is_active(&self) -> bool {
+        self.0.is_active()
+    }
+    /// Goes on without whoever has not come back; they are evicted. Who is replaying is heard to the end.
+    pub fn abort(&self) {
+        self.0.state.aborted.set(true);
+        self.0.state.changed.notify();
+    }
+    /// State, time left and who is waited for, as `recovery_status` shows it.
+    #[must_use]
+    pub fn text(&self) -> String {
+        let active = self.is_active();
+        let mut text = format!("status: {}\n", if active { "RECOVERING" } else { "COMPLETE" });
+        if active {
+            let left = self.0.deadline.since(self.0.rt.now()).as_secs();
+            text += &format!("recovery_duration: {}\ntime_remaining: {left}\n", self.0.window.as_secs());
+            for (client, seen) in self.0.state.expected.borrow().iter() {
+                let what = if seen.is_some() { "is replaying" } else { "has not come back" };
+                text += &format!("waiting_for: {:016x} {what}\n", client.0);
+            }
+        }
+        text
+    }
 }
 
 /// The right to carry out one replay; the next one starts when it is dropped.
@@ -90,6 +127,7 @@ impl Recovery {
                 running: Cell::new(None),
                 changed: Event::new(),
                 opened: Event::new(),
+                aborted: Cell::new(false),
             }),
         }
     }
@@ -121,6 +159,13 @@ impl Recovery {
             if self.state.expected.borrow().is_empty() {
                 return None;
             }
+            if self.state.aborted.get() {
+                let expected = self.state.expected.borrow();
+                let missing: Vec<_> = expected.iter().filter(|(_, seen)| seen.is_none()).map(|(c, _)| *c).collect();
+                if !missing.is_empty() {
+                    return Some(missing);
+                }
+            }
             let (now, last) = (self.rt.now(), self.deadline + self.window * 9);
             let waiting = self.state.waiting();
             let until = |client: &ClientId, at: &Option<Instant>| match at {
@@ -136,6 +181,14 @@ impl Recovery {
             }
             let next = limits.iter().map(|(_, at)| *at).min().unwrap_or(last);
             let _ = self.rt.timeout(next.since(now), changed).await;
+        }
+    }
+    /// Why clients are late.
+    pub(crate) fn why_late(&self) -> &'static str {
+        if self.state.aborted.get() {
+            "recovery was ended by an administrator"
+        } else {
+            "did not come back within the recovery window"
         }
     }
     /// A client is at work.
@@ -220,5 +273,25 @@ mod tests {
     #[test]
     fn whoever_dies_behind_its_turn_is_late_half_a_window_later() {
         assert_eq!(late(&[7], false), (vec![GONE, HERE], 45));
+    }
+
+    #[test]
+    fn an_administrator_ends_the_wait_at_once_and_sees_who_was_waited_for() {
+        let world = TestWorld::new(1, 1 << 20);
+        let recovery = Rc::new(Recovery::new(world.rt(), BTreeSet::from([GONE, HERE]), Duration::from_secs(30)));
+        recovery.note_progress(HERE);
+        let control = RecoveryControl::new(&recovery);
+        let shown = control.text();
+        assert!(shown.starts_with("status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 30\n"), "{shown}");
+        assert!(shown.contains("0001 has not come back\n") && shown.contains("0002 is replaying\n"), "{shown}");
+        let before = world.rt().now();
+        control.abort();
+        assert_eq!(world.run(recovery.next_late()), Some(vec![GONE]), "who is replaying is heard to the end");
+        assert_eq!(world.rt().now(), before);
+        recovery.client_done(GONE);
+        recovery.client_done(HERE);
+        assert_eq!(world.run(recovery.next_late()), None);
+        recovery.open();
+        assert_eq!(control.text(), "status: COMPLETE\n");
     }
 }

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use cache::frames::Bulk;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
-use types::{ClientId, Duration, FsError, Transno, Xid};
+use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest};
 use wire::{Flags, Header, Op, WireError};
 
@@ -15,7 +15,7 @@ use crate::auth::{Binding, ClusterKey, PROOF_BYTES};
 use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
 use crate::export::{Export, ReplyRecord, Request, SLOTS_MAX, Slot, is_slot};
 use crate::incoming::Incoming;
-use crate::recovery::Recovery;
+use crate::recovery::{Recovery, RecoveryControl};
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
 const REQUESTS_MAX: usize = 4096;
@@ -32,6 +32,8 @@ pub struct SessionRecord {
     pub binding: Option<Binding>,
     /// Answers that can be asked for again.
     pub replies: Vec<ReplyRecord>,
+    /// Which process the client was ([`Export::origin`]).
+    pub origin: Origin,
 }
 
 /// What stands behind a target's name.
@@ -57,6 +59,8 @@ pub trait Service: 'static {
     fn answering_again(&self, _header: &Header, _request: &[u8], _record: &mut ReplyRecord) {}
     /// A client said goodbye or was evicted: its locks and opens go, the store forgets it.
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()>;
+    /// Asked once at start: what there is to know and to do about the target's recovery.
+    fn take_recovery(&self, _recovery: RecoveryControl) {}
     /// All replays are in (or the window has passed): ordinary service begins.
     fn recovered(&self) {}
     /// Dirty bytes that this client may hold at first.
@@ -105,11 +109,28 @@ pub struct ServerConfig {
 pub(crate) struct Target {
     pub(crate) service: Rc<dyn Service>,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
-    pub(crate) recovery: Recovery,
+    pub(crate) recovery: Rc<Recovery>,
     /// Evictions so far, by client; of [`EVICTED_MAX`] clients.
     evicted: RefCell<BTreeMap<ClientId, u64>>,
 }
 
+/// What a session's first connection says of its client.
+struct Whose {
+    recoverable: bool,
+    binding: Binding,
+    origin: Origin,
+}
+
+impl Target {
+    /// Clients among those that `of_interest` names whose processes have certainly ended.
+    fn gone(&self, of_interest: impl Fn(&Export) -> bool) -> Vec<ClientId> {
+        let exports = self.exports.borrow();
+        exports.values().filter(|e| of_interest(e) && e.is_gone()).map(|e| e.client()).collect()
+    }
+}
+
+/// How often clients that are waited for are looked after.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients whose evictions a target counts; beyond it the lowest ids are forgotten.
 const EVICTED_MAX: usize = 4096;
 
@@ -147,6 +168,7 @@ impl Server {
             .map(|s| {
                 let export = self.make_export(&service, s.client);
                 export.binding.set(s.binding);
+                export.origin.set(s.origin);
                 for r in s.replies.into_iter().filter(|_| !types::planted!("replies-forgotten")) {
                     export.last_xid.set(export.last_xid.get().max(r.xid));
                     export.slots.borrow_mut().insert(r.slot, Slot::Answered(r));
@@ -159,9 +181,10 @@ impl Server {
         let target = Rc::new(Target {
             service,
             exports: RefCell::new(exports),
-            recovery: Recovery::new(self.rt.clone(), waiting, self.config.recovery_window),
+            recovery: Rc::new(Recovery::new(self.rt.clone(), waiting, self.config.recovery_window)),
             evicted: RefCell::default(),
         });
+        target.service.take_recovery(RecoveryControl::new(&target.recovery));
         self.targets.borrow_mut().insert(name, target.clone());
         let (me, t) = (self.clone(), target.clone());
         self.rt.spawn(async move { me.watch_recovery(t).await });
@@ -251,9 +274,17 @@ impl Server {
     }
 
     async fn watch_recovery(&self, target: Rc<Target>) {
-        while let Some(late) = target.recovery.next_late().await {
+        loop {
+            for client in target.gone(|e| target.recovery.expects(e.client())) {
+                tracing::info!(target = target.service.target(), %client, "its process has ended: not waited for");
+                evict(&target, client).await;
+            }
+            // Clients also die while others are waited for.
+            let Some(late) = self.rt.timeout(LOOK_EVERY, target.recovery.next_late()).await else { continue };
+            let Some(late) = late else { break };
+            let why = target.recovery.why_late();
             for client in late {
-                tracing::warn!(target = target.service.target(), %client, "did not come back within the recovery window: evicted");
+                tracing::warn!(target = target.service.target(), %client, "{why}: evicted");
                 evict(&target, client).await;
             }
         }
@@ -267,6 +298,10 @@ impl Server {
             self.rt.sleep(limit / 4).await;
             if target.recovery.is_active() {
                 continue;
+            }
+            for client in target.gone(|e| !e.is_connected()) {
+                tracing::info!(target = target.service.target(), %client, "its process has ended: evicted");
+                evict(&target, client).await;
             }
             let now = self.rt.now();
             let silent: Vec<ClientId> = target
@@ -373,8 +408,12 @@ impl Server {
             sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
             return Err(bad("the peer does not know the cluster key".into()));
         }
-        let binding = Binding::of(&auth.identity);
-        let (export, known) = match self.open_session(&target, h.client, ask.recoverable, binding).await {
+        let whose = Whose {
+            recoverable: ask.recoverable,
+            binding: Binding::of(&auth.identity),
+            origin: Origin { host: ask.host, process: ask.process }.remembered_by(self.rt.origin()),
+        };
+        let (export, known) = match self.open_session(&target, h.client, whose).await {
             Ok(session) => session,
             Err(e) => {
                 sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
@@ -409,9 +448,9 @@ impl Server {
         &self,
         target: &Rc<Target>,
         client: ClientId,
-        recoverable: bool,
-        binding: Binding,
+        whose: Whose,
     ) -> Result<(Rc<Export>, bool), FsError> {
+        let Whose { recoverable, binding, origin } = whose;
         let existing = target.exports.borrow().get(&client).cloned();
         if let Some(export) = existing {
             // Two that are told the same id at the same time are two: the second finds the first one's session.
@@ -423,6 +462,7 @@ impl Server {
             return Ok((export, true));
         }
         let export = self.make_export(&target.service, client);
+        export.origin.set(origin);
         export.recoverable.set(recoverable);
         export.binding.set(Some(binding));
         target.service.clone().session_opened(export.clone(), false).await?;

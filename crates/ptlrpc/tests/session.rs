@@ -10,7 +10,7 @@ use ptlrpc::{
     ServerConfig, Service, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
-use types::{ClientId, Duration, FsError, Transno, Xid};
+use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
 use wire::connect::{AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest, Role};
 use wire::{Flags, Header, Op};
 
@@ -20,6 +20,7 @@ struct Store {
     applied: RefCell<Vec<u64>>,
     replies: RefCell<BTreeMap<(ClientId, u16), ReplyRecord>>,
     clients: RefCell<Vec<(ClientId, Option<Binding>)>>,
+    origins: RefCell<BTreeMap<ClientId, Origin>>,
     committed: Cell<u64>,
 }
 
@@ -75,12 +76,19 @@ impl Service for Echo {
     fn sessions(&self) -> Vec<SessionRecord> {
         let replies = self.store.replies.borrow();
         let of = |c: ClientId| replies.values().filter(|r| r.client == c).cloned().collect();
-        let record = |(c, b): &(ClientId, Option<Binding>)| SessionRecord { client: *c, binding: *b, replies: of(*c) };
+        let origins = self.store.origins.borrow();
+        let record = |(c, b): &(ClientId, Option<Binding>)| SessionRecord {
+            client: *c,
+            binding: *b,
+            replies: of(*c),
+            origin: origins.get(c).copied().unwrap_or_default(),
+        };
         self.store.clients.borrow().iter().map(record).collect()
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         if !known {
             self.store.clients.borrow_mut().push((export.client(), export.binding()));
+            self.store.origins.borrow_mut().insert(export.client(), export.origin());
         }
         Box::pin(std::future::ready(Ok(())))
     }
@@ -285,6 +293,45 @@ fn a_restart_replays_what_was_lost_and_repeats_nothing_that_was_not() {
             assert_eq!(*store.applied.borrow(), (0..=20).collect::<Vec<u64>>());
         });
     }
+}
+
+#[test]
+fn a_client_that_ended_with_its_server_is_not_waited_for_and_one_that_may_live_is() {
+    let sim = simworld::Sim::new(simworld::SimConfig::new(3), FramePool::new(64 << 20));
+    let (here, there) = (sim.host("here"), sim.host("there"));
+    let (first, far, nid) = (here.boot(), there.boot(), here.nid(7));
+    let store: Rc<Store> = Rc::default();
+    let (near_callbacks, far_callbacks): (Rc<dyn Callbacks>, Rc<dyn Callbacks>) =
+        (Rc::new(Answering), Rc::new(Answering));
+    let _served = sim.run(async {
+        let served = serve(&first, &nid, &store, true, 1, key());
+        let near = import(&first, nid.clone(), key(), &near_callbacks);
+        let config = ImportConfig {
+            nid: nid.clone(),
+            target: "echo".into(),
+            client: ClientId(6),
+            key: key(),
+            recoverable: true,
+            ping_interval: Duration::from_secs(10),
+        };
+        let away = Import::new(far.clone(), config, Rc::downgrade(&far_callbacks));
+        assert_eq!(near.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        assert_eq!(away.ask::<_, u64>(Op::MdtSync, &2u64).await, Ok(4));
+        // Its process goes on, but does not come back.
+        away.abandon();
+        served
+    });
+    here.kill();
+    let second = here.boot();
+    let left = |server: &Server| server.exports("echo").iter().map(|e| e.client()).collect::<Vec<_>>();
+    sim.run(async {
+        let (server, _) = serve(&second, &nid, &store, true, 2, key());
+        second.sleep(Duration::from_secs(2)).await;
+        assert_eq!(left(&server), [ClientId(6)]);
+        assert!(server.is_recovering() && server.evictions(ClientId(5)) == 1);
+        second.sleep(Duration::from_secs(4)).await;
+        assert!(left(&server).is_empty() && !server.is_recovering());
+    });
 }
 
 /// A connection by hand; nobody replays or resends over it.

@@ -27,7 +27,7 @@ use std::rc::Rc;
 use std::task::Poll;
 
 use cache::frames::{Bulk, FramePool};
-use types::{Duration, Instant, Rng, WallTime};
+use types::{Duration, Instant, Origin, Rng, WallTime};
 
 /// A boxed future of one shard.
 pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
@@ -59,6 +59,14 @@ pub trait World {
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
     /// Page frames of this process.
     fn frames(&self) -> FramePool;
+    /// Which process this is, for servers of the same host.
+    fn origin(&self) -> Origin {
+        Origin::default()
+    }
+    /// Whether it is certain that a process has ended. What cannot be known from here is no.
+    fn is_gone(&self, _process: Origin) -> bool {
+        false
+    }
 }
 
 /// A handle to the world, cheap to clone, bound to one shard.
@@ -171,6 +179,16 @@ impl Rt {
     #[must_use]
     pub fn frames(&self) -> FramePool {
         self.0.frames()
+    }
+    /// Which process this is.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        self.0.origin()
+    }
+    /// Whether it is certain that a process has ended; false as long as it may live, wherever that is.
+    #[must_use]
+    pub fn is_gone(&self, process: Origin) -> bool {
+        process.is_known() && self.0.is_gone(process)
     }
     /// Room for `len` bytes in fresh frames; waits while the pool is empty (caches give frames back under pressure).
     pub async fn bulk(&self, len: usize) -> Bulk {

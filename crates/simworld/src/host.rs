@@ -9,7 +9,7 @@ use std::task::{Context, Poll};
 
 use cache::frames::FramePool;
 use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
-use types::{Duration, Instant, Rng, WallTime};
+use types::{Duration, Instant, Origin, Rng, WallTime};
 
 use crate::disk::{Access, DiskFault, DiskRef};
 use crate::exec::{Core, Sleeper};
@@ -373,5 +373,12 @@ impl World for ProcessWorld {
     }
     fn frames(&self) -> FramePool {
         self.core.pool
+    }
+    fn origin(&self) -> Origin {
+        Origin { host: self.process.host.index as u64 + 1, process: self.process.id }
+    }
+    fn is_gone(&self, process: Origin) -> bool {
+        let host = &self.process.host;
+        process.host == host.index as u64 + 1 && !host.runs(process.process)
     }
 }

@@ -3,7 +3,7 @@ use std::sync::Arc;
 
 use oss::store::{ObjectAttr, ObjectInfo};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
-use types::{ClientId, ObjectId, Transno};
+use types::{ClientId, ObjectId, Origin, Transno};
 
 use crate::format::{
     Extent, FormatError, Superblock, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes,
@@ -17,6 +17,8 @@ const OBJECTS: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("objects
 const EXTENTS: TableDefinition<&[u8; 24], &[u8]> = TableDefinition::new("extents");
 const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
 const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
+/// Which process the client of a session was: host and process.
+const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -52,6 +54,7 @@ pub(crate) struct Start {
     pub boot: u64,
     pub sequences: Vec<(u64, u32)>,
     pub sessions: Vec<(ClientId, u64)>,
+    pub origins: Vec<(ClientId, Origin)>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -65,7 +68,7 @@ pub(crate) enum DbOp {
     PutExtent(ObjectId, u64, Extent),
     DropExtent(ObjectId, u64),
     Sequence(u64, u32),
-    SessionOpen(ClientId, u64),
+    SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
 }
 
@@ -134,6 +137,12 @@ impl Db {
             let (client, number) = row?;
             sessions.push((ClientId(client.value()), number.value()));
         }
+        let mut origins = Vec::new();
+        for row in txn.open_table(ORIGINS)?.iter()? {
+            let (client, origin) = row?;
+            let (host, process) = origin.value();
+            origins.push((ClientId(client.value()), Origin { host, process }));
+        }
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
             let e = extent_from_bytes(k.value(), v.value())
@@ -144,7 +153,7 @@ impl Db {
             }
         }
         txn.commit()?;
-        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, objects, used })
+        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, origins, objects, used })
     }
 
     /// An object's attributes.
@@ -217,11 +226,13 @@ impl Db {
                     DbOp::Sequence(seq, last) => {
                         sequences.insert(seq, last)?;
                     }
-                    DbOp::SessionOpen(client, number) => {
+                    DbOp::SessionOpen(client, number, origin) => {
                         sessions.insert(client.0, number)?;
+                        txn.open_table(ORIGINS)?.insert(client.0, (origin.host, origin.process))?;
                     }
                     DbOp::SessionClose(client) => {
                         sessions.remove(client.0)?;
+                        txn.open_table(ORIGINS)?.remove(client.0)?;
                     }
                 }
             }

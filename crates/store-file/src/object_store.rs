@@ -4,7 +4,7 @@ use oss::store::{
     StoreResult, Update,
 };
 use rt::LocalFuture;
-use types::{ClientId, FsError, ObjectId, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
 use crate::FileStore;
 use crate::file_store::Inner;
@@ -113,9 +113,12 @@ impl ObjectStore for FileStore {
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.0.state.borrow().sessions.iter().map(|(c, n)| (*c, *n)).collect()
     }
-    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
+    fn origin_of(&self, client: ClientId) -> Origin {
+        self.0.state.borrow().origins.get(&client).copied().unwrap_or_default()
+    }
+    fn session_open(&self, client: ClientId, number: u64, origin: Origin) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
-            s.state.borrow_mut().session_open(client, number);
+            s.state.borrow_mut().session_open(client, number, origin);
             s.commit_now().await
         })
     }

@@ -4,7 +4,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use hashbrown::HashMap;
 use oss::store::{Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, SizeRule, StoreResult, Update};
 use rustc_hash::FxBuildHasher;
-use types::{ClientId, FsError, ObjectId, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
 use crate::db::DbOp;
 use crate::map::Object;
@@ -63,6 +63,7 @@ pub(crate) struct State {
     ops: Vec<DbOp>,
     pub sequences: BTreeMap<u64, u32>,
     pub sessions: BTreeMap<ClientId, u64>,
+    pub origins: BTreeMap<ClientId, Origin>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -100,6 +101,7 @@ impl State {
             ops: Vec::new(),
             sequences: start.sequences.iter().copied().collect(),
             sessions: start.sessions.iter().copied().collect(),
+            origins: start.origins.iter().copied().collect(),
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -314,14 +316,16 @@ impl State {
         }
     }
 
-    pub fn session_open(&mut self, client: ClientId, number: u64) {
-        if self.sessions.insert(client, number) != Some(number) {
-            self.ops.push(DbOp::SessionOpen(client, number));
+    pub fn session_open(&mut self, client: ClientId, number: u64, origin: Origin) {
+        let before = (self.sessions.insert(client, number), self.origins.insert(client, origin));
+        if before != (Some(number), Some(origin)) {
+            self.ops.push(DbOp::SessionOpen(client, number, origin));
             self.changed = true;
         }
     }
 
     pub fn session_close(&mut self, client: ClientId) {
+        self.origins.remove(&client);
         if self.sessions.remove(&client).is_some() {
             self.ops.push(DbOp::SessionClose(client));
             self.changed = true;

@@ -170,7 +170,7 @@ fn one_power_loss(pool: FramePool, seed: u64, stop: u64, tight: bool) -> bool {
     world.run(async move {
         let store = make(first, 0, config()).await;
         store.create(object(1).0.seq, 3).await.unwrap();
-        store.session_open(ClientId(5), 77).await.unwrap();
+        store.session_open(ClientId(5), 77, types::Origin::default()).await.unwrap();
         store.close().await.unwrap();
     });
     if tight {

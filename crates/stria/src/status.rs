@@ -15,7 +15,7 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     if let Some(dir) = &arguments.dir {
         return of_directory(&ClusterDir::open(dir)?);
     }
-    let only = arguments.path.as_deref().map(crate::lfs::connection_of).transpose()?.map(|c| c.0);
+    let only = arguments.path.as_deref().map(crate::lfs::connection_at).transpose()?.map(|c| c.0);
     let mounts: Vec<_> = fuse::mount::mounts()
         .into_iter()
         .filter(|m| m.kind == "fuse.stria" && only.is_none_or(|c| c == m.minor))
@@ -75,6 +75,9 @@ fn show(a: &Value) -> String {
     for why in a["away"].as_array().into_iter().flatten() {
         out += &format!("  degraded since it started: {}\n", text(why));
     }
+    for r in a["recovery"].as_array().into_iter().flatten() {
+        out += &format!("  {}\n", recovery_line(r));
+    }
     let osts = a["osts"].as_array().cloned().unwrap_or_default();
     for t in std::iter::once(&a["mdt"]).chain(&osts) {
         let traffic = match t["read_rpcs"].as_u64() {
@@ -101,6 +104,46 @@ fn show(a: &Value) -> String {
         );
     }
     out
+}
+
+/// Whom a restarted server waits for, how long, and what can be done: `r` has the target and its `recovery_status`.
+#[must_use]
+pub fn recovery_line(r: &Value) -> String {
+    let text = r["text"].as_str().unwrap_or_default();
+    let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": "));
+    let clients: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("waiting_for: ")).collect();
+    format!(
+        "{} was restarted and waits for {} client(s) of before, {} s at most ({}): 'stria abort-recovery' goes on without them",
+        r["target"].as_str().unwrap_or("?"),
+        clients.len(),
+        field("time_remaining").unwrap_or("?"),
+        clients.join(", ")
+    )
+}
+
+/// `abort-recovery`: servers that were restarted go on without the clients that they wait for.
+///
+/// # Errors
+/// Nothing is mounted, nobody answers, or the asker may not do that.
+pub fn abort_recovery(path: Option<&std::path::Path>) -> Outcome {
+    let connections: Vec<u32> = match path {
+        Some(at) => vec![crate::lfs::connection_at(at)?.0],
+        None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
+    };
+    for c in connections {
+        let status = control::ask(c, &json!({"do": "status"}))?;
+        let waiting = status["recovery"].as_array().cloned().unwrap_or_default();
+        let at = status["mount_point"].as_str().unwrap_or("?").to_string();
+        if waiting.is_empty() {
+            say!("{at}: no server waits for clients");
+            continue;
+        }
+        control::ask(c, &json!({"do": "set_param", "pattern": "*.*.abort_recovery", "value": "1"}))?;
+        for r in &waiting {
+            say!("{at}: {} goes on without the clients that it waited for", r["target"].as_str().unwrap_or("?"));
+        }
+    }
+    Ok(())
 }
 
 /// `lctl dl`: devices, one a line.
@@ -170,6 +213,7 @@ mod tests {
     fn a_mount_is_shown_with_its_servers() {
         let a = json!({
             "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"],
+            "recovery": [{"target": "stria-MDT0000", "text": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n"}],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
             "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full", "store": "failed"},
             "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
@@ -178,6 +222,7 @@ mod tests {
         let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
   cache 1.0M of 256M (lru), 3 hits, 1 misses
   degraded since it started: OST 0 is left out
+  stria-MDT0000 was restarted and waits for 1 client(s) of before, 23 s at most (0a has not come back): 'stria abort-recovery' goes on without them
   stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";

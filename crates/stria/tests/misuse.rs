@@ -133,8 +133,7 @@ impl Peer {
             version_min: 1,
             version_max: 1,
             last_boot: 0,
-            recoverable: false,
-            role: Role::Client,
+            ..ConnectRequest::default()
         };
         self.send(Op::Connect, 0, &wire::encode(&ask), 0);
         let (header, body) = self.answer().ok_or(FsError::NotConnected)?;

@@ -34,6 +34,10 @@ message! {
         recoverable: bool,
         /// Which key both sides are to prove.
         role: Role,
+        /// Which process the client is, in words of its host: see [`types::Origin`]. 0: it does not say.
+        host: u64,
+        /// See `host`.
+        process: u64,
     }
     /// `Connect` reply.
     ConnectReply {

@@ -42,6 +42,7 @@ pub struct Ost {
     gate: RangeGate,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
+    pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
 }
 
 impl Ost {
@@ -80,6 +81,7 @@ impl Ost {
             stats: RefCell::default(),
             gate: RangeGate::default(),
             in_flight_bytes: Cell::new(0),
+            recovery: RefCell::new(None),
         }))
     }
 
@@ -260,20 +262,24 @@ impl Service for Ost {
         let record = |(client, number)| SessionRecord {
             client,
             binding: ptlrpc::Binding::from_stored(number),
+            origin: self.store.origin_of(client),
             replies: Vec::new(),
         };
         clients.map(record).collect()
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         Box::pin(async move {
-            let (client, recoverable) = (export.client(), export.is_recoverable());
+            let (client, recoverable, origin) = (export.client(), export.is_recoverable(), export.origin());
             let number = export.binding().map_or(0, ptlrpc::Binding::number);
             self.exports.borrow_mut().insert(client, export);
             if known {
                 return Ok(());
             }
-            if recoverable { self.store.session_open(client, number).await } else { Ok(()) }
+            if recoverable { self.store.session_open(client, number, origin).await } else { Ok(()) }
         })
+    }
+    fn take_recovery(&self, recovery: ptlrpc::RecoveryControl) {
+        *self.recovery.borrow_mut() = Some(recovery);
     }
     fn session_connected(&self, client: ClientId) {
         self.locks.reconnected(client);

@@ -9,7 +9,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use rt::{LocalFuture, Rt};
-use types::{ClientId, Duration, Instant, MIB, ObjectId, Transno};
+use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, ObjectAttr, ObjectInfo,
@@ -246,8 +246,11 @@ impl ObjectStore for EmulatedStore {
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.0.inner.sessions()
     }
-    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
-        self.0.inner.session_open(client, number)
+    fn origin_of(&self, client: ClientId) -> Origin {
+        self.0.inner.origin_of(client)
+    }
+    fn session_open(&self, client: ClientId, number: u64, origin: Origin) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.session_open(client, number, origin)
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_close(client)

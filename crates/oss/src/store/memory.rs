@@ -5,7 +5,7 @@ use std::rc::Rc;
 
 use cache::frames::FramePool;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, FsError, ObjectId, Transno};
+use types::{ClientId, FsError, ObjectId, Origin, Transno};
 use wire::Crc;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
@@ -228,7 +228,7 @@ impl ObjectStore for MemoryStore {
     fn sessions(&self) -> Vec<(ClientId, u64)> {
         self.state.borrow().books.sessions.iter().map(|(c, n)| (*c, *n)).collect()
     }
-    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>> {
+    fn session_open(&self, client: ClientId, number: u64, _origin: Origin) -> LocalFuture<StoreResult<()>> {
         self.state.borrow_mut().books.sessions.insert(client, number);
         ready(self.check())
     }

@@ -22,7 +22,7 @@ pub use crate::pages::{ZeroPages, crc_of_zeros};
 
 use cache::frames::Bulk;
 use rt::LocalFuture;
-use types::{ClientId, FsError, ObjectId, OstIndex, Transno, WallTime};
+use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime};
 use wire::Crc;
 
 /// Bytes of one block: the unit of mapping and of checksums at rest.
@@ -294,8 +294,12 @@ pub trait ObjectStore {
     fn space(&self) -> Space;
     /// Clients whose sessions are remembered, with the number that was given with each.
     fn sessions(&self) -> Vec<(ClientId, u64)>;
-    /// Remembers a client and a number (0 or 1: none); complete when that is on stable storage.
-    fn session_open(&self, client: ClientId, number: u64) -> LocalFuture<StoreResult<()>>;
+    /// Remembers a client, a number (0 or 1: none) and which process it is; complete when that is on stable storage.
+    fn session_open(&self, client: ClientId, number: u64, origin: Origin) -> LocalFuture<StoreResult<()>>;
+    /// Which process a remembered client was.
+    fn origin_of(&self, _client: ClientId) -> Origin {
+        Origin::default()
+    }
     /// Forgets a client.
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
     /// Up to `count` objects behind `after`, in order of id.

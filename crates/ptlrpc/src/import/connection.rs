@@ -114,6 +114,8 @@ impl Import {
             last_boot: self.boot.get(),
             recoverable: self.config.recoverable,
             role: self.config.key.role(),
+            host: self.rt.origin().host,
+            process: self.rt.origin().process,
         };
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;

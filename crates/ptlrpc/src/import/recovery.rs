@@ -6,7 +6,7 @@ use rt::Sink;
 use rt::sync::oneshot;
 use types::{FsError, Transno, Xid};
 use wire::connect::AuthReply;
-use wire::{Flags, Header, Op};
+use wire::{Decode, Encode, Flags, Header, Op};
 
 use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Reply};
 
@@ -65,7 +65,8 @@ impl Import {
             .pending
             .borrow()
             .values()
-            .filter(|p| !p.asleep)
+            // What was asked outside slots during recovery is answered over this very connection.
+            .filter(|p| !p.asleep && p.header.slot_or_credits != NO_SLOT)
             .map(|p| (p.header, p.body.clone(), p.bulk.clone()))
             .collect();
         for (mut header, body, bulk) in again {
@@ -128,7 +129,20 @@ impl Import {
         }
     }
 
-    /// One request of the recovery dialogue, outside slots; `None` when the connection was lost.
+    /// [`Import::ask`] for what servers answer while they wait for clients after a restart; such a request is sent once.
+    ///
+    /// # Errors
+    /// As [`Import::ask`]; `NotConnected` also when the connection was lost during recovery.
+    pub async fn ask_in_recovery<Q: Encode, A: Decode>(&self, op: Op, request: &Q) -> Result<A, FsError> {
+        if self.state.get() != ImportState::Replaying {
+            return self.ask(op, request).await;
+        }
+        let header = Header::request(op, self.config.client, Xid(0));
+        let answer = self.dialogue(header, wire::encode(request), Bulk::new()).await;
+        answer.unwrap_or(Err(FsError::NotConnected))?.decode()
+    }
+
+    /// One request outside slots; `None` when the connection was lost.
     async fn dialogue(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
         let (tx, rx) = oneshot();
         if header.xid.0 == 0 {

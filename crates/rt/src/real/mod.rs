@@ -3,6 +3,7 @@ mod awake;
 mod file;
 mod local;
 mod op;
+mod origin;
 mod tcp;
 mod timer;
 mod turn;
@@ -18,7 +19,7 @@ use std::time::{Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
 use cache::frames::FramePool;
 use compio::driver::ProactorBuilder;
-use types::{Instant, WallTime};
+use types::{Instant, Origin, WallTime};
 
 use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
 
@@ -118,5 +119,11 @@ impl World for RealWorld {
     }
     fn frames(&self) -> FramePool {
         self.frames
+    }
+    fn origin(&self) -> Origin {
+        origin::own()
+    }
+    fn is_gone(&self, process: Origin) -> bool {
+        origin::is_gone(process)
     }
 }

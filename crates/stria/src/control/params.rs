@@ -139,7 +139,7 @@ impl Shard {
         let question = ParamsRequest { pattern: ALL.into(), ..ParamsRequest::default() };
         for import in self.servers() {
             // A server that is away has no parameters for now.
-            let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
+            let answer: Result<ParamsReply, _> = import.ask_in_recovery(Op::Params, &question).await;
             match answer {
                 Ok(reply) => {
                     for p in reply.params {
@@ -153,17 +153,20 @@ impl Shard {
         tree
     }
 
-    /// Imports of servers that are in service.
-    fn servers(&self) -> Vec<std::rc::Rc<ptlrpc::Import>> {
+    /// Imports of servers that are in service, or wait for their clients after a restart.
+    pub(super) fn servers(&self) -> Vec<std::rc::Rc<ptlrpc::Import>> {
         let osts = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        std::iter::once(self.client.mdc()).chain(osts).filter(|i| i.state() == ImportState::Full).collect()
+        std::iter::once(self.client.mdc())
+            .chain(osts)
+            .filter(|i| matches!(i.state(), ImportState::Full | ImportState::Replaying))
+            .collect()
     }
 
     async fn set_on_servers(&self, name: &str, value: &str) -> Result<(), (String, i32)> {
         let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), ..ParamsRequest::default() };
         let mut told = false;
         for import in self.servers() {
-            let answer: Result<ParamsReply, _> = import.ask(Op::Params, &question).await;
+            let answer: Result<ParamsReply, _> = import.ask_in_recovery(Op::Params, &question).await;
             match answer {
                 Ok(reply) if !reply.error.is_empty() => {
                     let text = String::from_utf8_lossy(&reply.error).into_owned();

@@ -4,6 +4,7 @@ use std::rc::Rc;
 use client::Client;
 use ptlrpc::Import;
 use serde_json::{Value, json};
+use wire::connect::{ParamsReply, ParamsRequest};
 
 use super::Ask;
 
@@ -72,6 +73,7 @@ impl Shard {
                 self.look_at_map().await;
                 let mut status = self.status();
                 self.look_at_stores(&mut status).await;
+                status["recovery"] = Value::Array(self.recoveries().await);
                 status
             }
             "df" => self.df(request["lazy"] == true).await,
@@ -137,6 +139,26 @@ impl Shard {
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},
         })
+    }
+
+    /// Targets that still wait for clients of before their restart, each with what its `recovery_status` says.
+    pub async fn recoveries(&self) -> Vec<Value> {
+        let question = ParamsRequest { pattern: "*.*.recovery_status".into(), ..ParamsRequest::default() };
+        let mut waiting = Vec::new();
+        for import in self.servers() {
+            let answer = self.client.rt().timeout(MAP_WAIT, import.ask_in_recovery(wire::Op::Params, &question)).await;
+            let Some(Ok(reply)) = answer else { continue };
+            let reply: ParamsReply = reply;
+            for p in reply.params {
+                let (path, text) = (String::from_utf8_lossy(&p.path), String::from_utf8_lossy(&p.value));
+                let target = path.split('.').nth(1).unwrap_or_default();
+                let known = waiting.iter().any(|w: &Value| w["target"] == target);
+                if text.contains("RECOVERING") && !known {
+                    waiting.push(json!({"target": target, "text": text}));
+                }
+            }
+        }
+        waiting
     }
 
     /// Every path of a FID, from the root of the file system.

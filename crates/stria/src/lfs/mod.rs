@@ -16,7 +16,7 @@ pub use find::find;
 pub use getstripe::getstripe;
 pub use setstripe::setstripe;
 pub use targets::{check, getname, mdts, osts};
-pub(crate) use xattr::connection_of;
+pub(crate) use xattr::{connection_at, connection_of};
 
 use crate::failure::Failure;
 

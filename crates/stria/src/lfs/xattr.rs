@@ -88,6 +88,20 @@ pub fn connection_of(path: &Path) -> Result<(u32, std::path::PathBuf), Failure> 
     mount_of(&meta).ok_or_else(|| not_ours(path))
 }
 
+/// [`connection_of`] for those who ask about the mount: a mount point is known without asking its file system, which may
+/// wait for servers.
+///
+/// # Errors
+/// As [`connection_of`].
+pub fn connection_at(path: &Path) -> Result<(u32, std::path::PathBuf), Failure> {
+    let full = std::path::absolute(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.at == full);
+    match mount.filter(|m| m.kind == "fuse.stria") {
+        Some(m) => Ok((m.minor, m.at)),
+        None => connection_of(path),
+    }
+}
+
 /// Whether a file lies on a Stria mount.
 pub(super) fn is_ours(meta: &std::fs::Metadata) -> bool {
     mount_of(meta).is_some()
