@@ -30,6 +30,11 @@ pub enum Verb {
     Mount(Mount),
     /// Unmount a mount, and stop a cluster that 'up' started for it
     Umount(Umount),
+    /// Stop a cluster by its directory, whatever the state of its mounts
+    Stop(Stop),
+    /// Let restarted servers go on without the clients that they wait for
+    #[command(name = "abort-recovery")]
+    AbortRecovery(AbortRecovery),
     /// Show mounts and the state of their clusters
     Status(Status),
     /// Check the metadata of a stopped cluster against its objects
@@ -265,6 +270,21 @@ pub struct Umount {
     /// Detach at once, even if programs use it
     #[arg(short, long)]
     pub lazy: bool,
+}
+
+/// Arguments of `stop`.
+#[derive(Args, Debug)]
+pub struct Stop {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+}
+
+/// Arguments of `abort-recovery`.
+#[derive(Args, Debug)]
+pub struct AbortRecovery {
+    /// A path on a mount of the cluster; default: all mounts of this host
+    pub path: Option<PathBuf>,
 }
 
 /// Arguments of `status`.

@@ -60,6 +60,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Oss(a) => daemon::oss(&a)?,
         Verb::Mount(a) => daemon::mount(&a)?,
         Verb::Umount(a) => daemon::umount(&a)?,
+        Verb::Stop(a) => daemon::stop(&a)?,
+        Verb::AbortRecovery(a) => status::abort_recovery(a.path.as_deref())?,
         Verb::Status(a) => status::status(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),
         Verb::Torture(a) => return torture::torture(&a),
@@ -107,6 +109,7 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         (_, "list_param") => parameters::list(rest)?,
         ("lctl", "dl" | "device_list") => status::device_list()?,
         ("lctl", "ping") => status::ping(rest)?,
+        ("lctl", "abort_recovery") => status::abort_recovery(rest.first().map(Path::new))?,
         (_, "--version" | "version") => say!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
         (_, other) => {
             let known = known_verbs(name);
@@ -124,7 +127,7 @@ fn known_verbs(name: &str) -> &'static str {
         "lfs" => {
             "setstripe, getstripe, df, find, path2fid, fid2path, rmfid, osts, mdts, check, getname, get_param, set_param, list_param"
         }
-        _ => "get_param, set_param, list_param, dl, ping",
+        _ => "get_param, set_param, list_param, dl, ping, abort_recovery",
     }
 }
 

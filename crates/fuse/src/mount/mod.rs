@@ -3,11 +3,13 @@
 //! Root mounts with mount(2), everybody else through fusermount3. The mount point is checked before: missing, not a
 //! directory, busy, or occupied by a FUSE mount whose daemon died.
 mod fusermount;
+mod holders;
 mod options;
 mod supervise;
 mod table;
 
 pub(crate) use fusermount::find_fusermount;
+pub use holders::{Copy, User, copies, users};
 pub use options::{MountOptions, OptionError};
 pub use supervise::Supervisor;
 pub use table::{MountEntry, mounts};
@@ -160,9 +162,12 @@ impl Mount {
     /// # Errors
     /// [`MountError`]; still mounted then. Already unmounted by others is no error.
     pub fn unmount(&mut self, lazy: bool) -> Result<(), MountError> {
-        match unmount(&self.at, lazy) {
-            Err(e) if self.is_mounted() => return Err(e),
-            _ => {}
+        // Something else may be mounted at the same place by now: it is not ours.
+        if self.is_mounted()
+            && let Err(e) = unmount(&self.at, lazy)
+            && self.is_mounted()
+        {
+            return Err(e);
         }
         if let Some(supervisor) = self.supervisor.take() {
             supervisor.dismiss();
@@ -214,6 +219,17 @@ pub fn abort(connection: u32) -> io::Result<()> {
         other => other,
     }
     .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
+}
+
+/// Unmounts connection `connection` from `at`; anything else that is mounted there is left alone. Whether it was there.
+///
+/// # Errors
+/// As [`unmount`].
+pub fn unmount_connection(at: &Path, connection: u32, lazy: bool) -> Result<bool, MountError> {
+    if table::connection_at(at) != Some(connection) {
+        return Ok(false);
+    }
+    unmount(at, lazy).map(|()| true)
 }
 
 /// Unmounts whatever FUSE file system is at `at`, as root directly, otherwise through fusermount3.

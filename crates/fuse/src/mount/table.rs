@@ -20,7 +20,12 @@ pub struct MountEntry {
 
 /// All mounts of this process's namespace, oldest first. Empty if `/proc` is not there.
 pub fn mounts() -> Vec<MountEntry> {
-    let bytes = std::fs::read("/proc/self/mountinfo").unwrap_or_default();
+    mounts_of("self")
+}
+
+/// All mounts of the namespace of a process, oldest first. Empty if it cannot be looked at.
+pub(crate) fn mounts_of(process: &str) -> Vec<MountEntry> {
+    let bytes = std::fs::read(format!("/proc/{process}/mountinfo")).unwrap_or_default();
     bytes.split(|&b| b == b'\n').filter_map(parse_line).collect()
 }
 

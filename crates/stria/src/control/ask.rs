@@ -13,15 +13,23 @@ use crate::failure::Failure;
 /// # Errors
 /// Nobody answers, or the mount's refusal.
 pub fn ask(connection: u32, request: &Value) -> Result<Value, Failure> {
+    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria");
+    match mount {
+        Some(mount) => ask_of(connection, mount.user, request),
+        None => Err(Failure::with_errno(format!("mount {connection} is not there any more"), libc::ENOTCONN)),
+    }
+}
+
+/// [`ask`] for a mount that `user` made, also when it is in this mount namespace no more.
+///
+/// # Errors
+/// As [`ask`].
+pub fn ask_of(connection: u32, user: u32, request: &Value) -> Result<Value, Failure> {
     let gone = |what: &str, e: &std::io::Error| {
         let why = format!("the daemon of mount {connection} {what}: {e}; is it running ('stria status')?");
         Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
     };
-    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria");
-    let Some(mount) = mount else {
-        return Err(Failure::with_errno(format!("mount {connection} is not there any more"), libc::ENOTCONN));
-    };
-    let mut stream = place::connect(connection, mount.user).map_err(|e| gone("does not answer", &e))?;
+    let mut stream = place::connect(connection, user).map_err(|e| gone("does not answer", &e))?;
     let exchange = |stream: &mut UnixStream| -> std::io::Result<Vec<u8>> {
         stream.set_read_timeout(Some(Duration::from_secs(60)))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
@@ -36,6 +44,15 @@ pub fn ask(connection: u32, request: &Value) -> Result<Value, Failure> {
         Some(text) => Err(Failure::with_errno(text, answer["errno"].as_i64().map_or(libc::EIO, |n| n as i32))),
         None => Ok(answer),
     }
+}
+
+/// The process that serves the mount of a FUSE connection. The kernel tells, whether that process answers or hangs.
+#[must_use]
+pub fn daemon_of(connection: u32) -> Option<i32> {
+    let mount = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection && m.kind == "fuse.stria")?;
+    let stream = place::connect(connection, mount.user).ok()?;
+    // 0: a process of another namespace.
+    super::peer(&stream).map(|p| p.pid).filter(|pid| *pid > 0)
 }
 
 /// Indices of the OSTs of the file system mounted as `connection`, ascending.

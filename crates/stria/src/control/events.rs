@@ -34,6 +34,11 @@ pub enum Event {
         /// Why the session failed.
         failure: Option<String>,
     },
+    /// The client of a mount that nobody serves any more has left the cluster.
+    Left {
+        /// Which of this process's mounts.
+        place: usize,
+    },
 }
 
 /// A queue of events that threads fill and a shard empties.

@@ -7,7 +7,7 @@ mod place;
 mod server;
 mod shard;
 
-pub use ask::{ask, ask_osts};
+pub use ask::{ask, ask_of, ask_osts, daemon_of};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
 pub use server::{Served, serve};
 pub use shard::{Facts, Shard};
@@ -17,6 +17,11 @@ const LINE_BYTES_MAX: u64 = 64 << 20;
 
 /// Who is on the other end of a socket.
 fn peer_uid(stream: &std::os::unix::net::UnixStream) -> Option<u32> {
+    peer(stream).map(|p| p.uid)
+}
+
+/// The process at the other end of a connection: of a listener, the one that began to listen.
+fn peer(stream: &std::os::unix::net::UnixStream) -> Option<libc::ucred> {
     use std::os::fd::AsRawFd;
     let mut cred = libc::ucred { pid: 0, uid: u32::MAX, gid: u32::MAX };
     let mut len = size_of::<libc::ucred>() as libc::socklen_t;
@@ -24,5 +29,5 @@ fn peer_uid(stream: &std::os::unix::net::UnixStream) -> Option<u32> {
     let rc = unsafe {
         libc::getsockopt(stream.as_raw_fd(), libc::SOL_SOCKET, libc::SO_PEERCRED, (&raw mut cred).cast(), &raw mut len)
     };
-    (rc == 0).then_some(cred.uid)
+    (rc == 0).then_some(cred)
 }

@@ -307,7 +307,15 @@ impl ClusterDir {
         if let Some(nid) = nid {
             run.write_whole(&format!("{name}.nid"), &format!("{nid}\n"))?;
         }
-        run.write_whole(&format!("{name}.pid"), &format!("{}\n", std::process::id()))
+        run.write_whole(&format!("{name}.pid"), &format!("{}\n", std::process::id()))?;
+        let file = self.run().join(format!("{name}.pid"));
+        // Held to the end of the process: the number in the file is its own as long as the lock is.
+        let held = fs::File::open(&file).map_err(|e| Failure::io("opening", &file, &e))?;
+        if let Err(e) = held.lock() {
+            tracing::warn!("{}: {e}: 'stria stop' will not find this process", file.display());
+        }
+        std::mem::forget(held);
+        Ok(())
     }
     /// Takes the pid file away.
     pub fn note_stopped(&self, name: &str) {
@@ -324,12 +332,17 @@ impl ClusterDir {
             .filter_map(|e| {
                 let name = e.file_name().to_str()?.strip_suffix(".pid")?.to_string();
                 let pid: u32 = fs::read_to_string(e.path()).ok()?.trim().parse().ok()?;
-                Some((name, pid, Path::new(&format!("/proc/{pid}")).exists()))
+                Some((name, pid, is_held(&e.path())))
             })
             .collect();
         found.sort();
         found
     }
+}
+
+/// Whether a process holds the lock of its pid file.
+fn is_held(file: &Path) -> bool {
+    fs::File::open(file).is_ok_and(|f| matches!(f.try_lock_shared(), Err(fs::TryLockError::WouldBlock)))
 }
 
 /// What was renamed into a directory stays there from now on.

@@ -7,6 +7,7 @@ mod mounts;
 mod private;
 mod servers;
 mod settings;
+mod stop;
 mod stores;
 mod up;
 
@@ -16,6 +17,7 @@ pub use dir::ClusterDir;
 pub use mounts::{mount, umount};
 pub use servers::{mds, mkfs, oss};
 pub use settings::{load, load_in};
+pub use stop::stop;
 pub use stores::Osts;
 pub use up::up;
 

@@ -8,7 +8,7 @@ use cluster::{MountRole, MountSpec};
 use fuse::mount::MountError;
 use rt::{Nid, Rt};
 use serde_json::json;
-use types::Duration;
+use types::{Duration, Instant};
 
 use super::announce;
 use super::dir::ClusterDir;
@@ -30,6 +30,9 @@ struct Mounted {
     shard: Rc<Shard>,
     socket: RefCell<Option<Served>>,
     over: Cell<bool>,
+    /// When its client began to leave.
+    leaving: Cell<Option<Instant>>,
+    left: Cell<bool>,
 }
 
 /// The mounts of this process.
@@ -77,7 +80,14 @@ impl Mounts {
             None => None,
         };
         let shard = Shard::new(client, facts);
-        self.all.push(Rc::new(Mounted { role, shard, socket: RefCell::new(socket), over: Cell::new(false) }));
+        self.all.push(Rc::new(Mounted {
+            role,
+            shard,
+            socket: RefCell::new(socket),
+            over: Cell::new(false),
+            leaving: Cell::new(None),
+            left: Cell::new(false),
+        }));
         let events = self.events.sender();
         self.rt.spawn(async move {
             let failure = serving.await.err().map(|e| e.0);
@@ -111,8 +121,9 @@ impl Mounts {
     pub async fn serve(&self) -> Outcome {
         let mut outcome = Ok(());
         let mut signals = 0;
-        while self.all.iter().any(|m| !m.over.get()) {
+        while self.all.iter().any(|m| !m.left.get()) {
             match self.events.next(&self.rt).await {
+                Event::Ask(ask) if ask.request["do"] == "end" => self.end(&ask),
                 Event::Ask(ask) => match self.all.get(ask.place).filter(|m| !m.over.get()) {
                     Some(m) => m.shard.take(ask),
                     None => tracing::debug!("asked about a mount that is gone"),
@@ -123,13 +134,20 @@ impl Mounts {
                     for m in self.all.iter().filter(|m| !m.over.get()) {
                         self.rt.spawn(let_go(self.rt.clone(), m.clone(), force));
                     }
+                    for m in self.all.iter().filter(|m| self.leaves_slowly(m)) {
+                        tracing::error!("{}: what is not written out is given up", m.role.mount.path().display());
+                        m.role.client.abandon();
+                        m.left.set(true);
+                    }
                 }
+                Event::Left { place } => self.all[place].left.set(true),
                 Event::Refused(why) => tracing::error!("{why}"),
                 Event::Unmounted { place, failure } => {
                     let m = &self.all[place];
                     m.over.set(true);
                     drop(m.socket.take());
-                    m.role.client.leave().await;
+                    m.leaving.set(Some(self.rt.now()));
+                    self.rt.spawn(leave(self.rt.clone(), m.clone(), place, self.events.sender()));
                     if let Some(why) = failure {
                         outcome = Err(Failure::from(format!("mount {}: {why}", m.role.mount.path().display())));
                     }
@@ -137,6 +155,34 @@ impl Mounts {
             }
         }
         outcome
+    }
+
+    /// A tool that unmounted this mount wants it to end in other mount namespaces, too.
+    fn end(&self, ask: &control::Ask) {
+        let mounted = self.all.get(ask.place).filter(|m| !m.over.get());
+        let answer = match mounted {
+            _ if !ask.privileged => {
+                json!({"error": "only root and the user who runs the daemon may do this", "errno": libc::EPERM})
+            }
+            Some(m) => {
+                self.rt.spawn(let_go(self.rt.clone(), m.clone(), true));
+                json!({})
+            }
+            None => json!({}),
+        };
+        // The tool may have gone.
+        let _ = ask.answer.send(answer);
+    }
+
+    /// Whether a client has had its time to leave.
+    fn leaves_slowly(&self, m: &Mounted) -> bool {
+        !m.left.get() && m.leaving.get().is_some_and(|since| self.rt.now().since(since) >= LINGER)
+    }
+
+    /// What restarted servers wait for, a sentence each, as the first mount hears it.
+    pub async fn recoveries(&self) -> Vec<String> {
+        let Some(m) = self.all.first() else { return Vec::new() };
+        m.shard.recoveries().await.iter().map(crate::status::recovery_line).collect()
     }
 
     /// Unmounts what is still mounted: for starts that failed half way.
@@ -151,13 +197,56 @@ impl Mounts {
     }
 }
 
-/// Unmounts, away from the shard: the kernel asks it to write everything out meanwhile.
+/// Writes everything out and leaves the cluster; says what that waits for when it takes long.
+async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: std::sync::mpsc::Sender<Event>) {
+    let watched = m.clone();
+    let watch_rt = rt.clone();
+    rt.spawn(async move {
+        watch_rt.sleep(LINGER).await;
+        if !watched.left.get() {
+            let client = &watched.role.client;
+            let imports = client.oscs().into_iter().filter_map(|o| o.import_if_any());
+            let away: Vec<String> = std::iter::once(client.mdc())
+                .chain(imports)
+                .filter(|i| i.state() == ptlrpc::ImportState::Connecting && !i.is_out_of_service())
+                .map(|i| {
+                    format!("{} at {} ({})", i.target(), i.nid(), i.failure().unwrap_or_else(|| "no answer".into()))
+                })
+                .collect();
+            let at = watched.role.mount.path().display();
+            tracing::warn!("{at} is unmounted, and what was written there waits for {}", away.join(", "));
+        }
+    });
+    m.role.client.leave().await;
+    // The event loop may have ended already.
+    let _ = events.send(Event::Left { place });
+}
+
+/// Unmounts, away from the shard: the kernel asks it to write everything out meanwhile. What others mounted at the same
+/// place since is not touched; what is left of ours in other mount namespaces is ended.
 async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
     let at = m.role.mount.path().to_path_buf();
     let shown = at.display().to_string();
-    let path = at.clone();
-    match rt.offload(move || fuse::mount::unmount(&path, false)).await {
-        Ok(()) => return,
+    let (path, connection) = (at.clone(), m.role.mount.connection());
+    let unmount = move |path: &Path, lazy: bool| match connection {
+        Some(connection) => fuse::mount::unmount_connection(path, connection, lazy),
+        None => fuse::mount::unmount(path, lazy).map(|()| true),
+    };
+    match rt.offload(move || unmount(&path, false)).await {
+        Ok(there) => {
+            // Gone from our namespace, or was before: others may have it still.
+            let copies = rt.offload(move || connection.map(fuse::mount::copies).unwrap_or_default()).await;
+            if m.over.get() || copies.is_empty() && there {
+                return;
+            }
+            if let Some(copy) = copies.first().filter(|_| !force) {
+                announce::tell(&format!(
+                    "{shown} is still mounted in the mount namespace of process {} ({}): press Ctrl-C again to end it there",
+                    copy.pid, copy.name
+                ));
+                return;
+            }
+        }
         Err(MountError::StillBusy { .. }) if !force => {
             announce::tell(&format!(
                 "{shown} is in use (fuser -vm {shown} tells by whom): press Ctrl-C again to detach it anyway"
@@ -167,14 +256,16 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
         Err(MountError::StillBusy { .. }) => {}
         Err(e) => announce::tell(&e.to_string()),
     }
-    if let Err(e) = rt.offload(move || fuse::mount::unmount(&at, true)).await {
+    if let Err(e) = rt.offload(move || unmount(&at, true)).await {
         tracing::warn!("{e}");
     }
-    rt.sleep(LINGER).await;
+    if connection.is_none_or(|c| !fuse::mount::users(c).is_empty()) {
+        rt.sleep(LINGER).await;
+    }
     if m.over.get() {
         return;
     }
-    tracing::warn!("{shown} is still in use after {LINGER:?}: programs there get errors now");
+    tracing::warn!("{shown} is ended: programs that still use it get errors now");
     if let Err(e) = m.role.client.sync_all().await {
         tracing::error!("writing out before the end: {e}");
     }
@@ -266,17 +357,41 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         }
     };
     refuse_foreign(connection, &at)?;
-    let pid_of = |c: u32| control::ask(c, &json!({"do": "status"})).ok().and_then(|a| a["pid"].as_i64());
-    let pid = pid_of(connection);
-    let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
-    let alone = pid.is_some() && others.into_iter().all(|m| pid_of(m.minor) != pid);
-    fuse::mount::unmount(&at, arguments.lazy).map_err(busy)?;
-    if let (Some(pid), false) = (pid, arguments.lazy)
-        && alone
-    {
-        ends_within(pid as i32, 60_000);
+    // umount(2) sees its own mount namespace only.
+    let copies = if arguments.lazy { Vec::new() } else { fuse::mount::copies(connection) };
+    if !copies.is_empty() {
+        refuse_used(&at, connection)?;
     }
-    Ok(())
+    let pid = control::daemon_of(connection);
+    let others = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria" && m.minor != connection);
+    let alone = pid.is_some() && others.into_iter().all(|m| control::daemon_of(m.minor) != pid);
+    let ours = fuse::mount::mounts().into_iter().rev().find(|m| m.minor == connection);
+    match fuse::mount::unmount_connection(&at, connection, arguments.lazy) {
+        Err(MountError::StillBusy { .. }) => {
+            refuse_used(&at, connection)?;
+            return Err(busy(MountError::StillBusy { at }));
+        }
+        Err(e) => return Err(busy(e)),
+        Ok(_) => {}
+    }
+    if let Some(copy) = copies.first() {
+        note!(
+            "{}: was also mounted in the mount namespace of process {} ({}), unused: it ends there, too",
+            at.display(),
+            copy.pid,
+            copy.name
+        );
+        // A daemon that does not answer may have ended meanwhile, when the copy went.
+        if let Err(e) = control::ask_of(connection, ours.map_or(0, |m| m.user), &json!({"do": "end"}))
+            && pid.is_none_or(|pid| !ends_within(pid, QUIET_MS))
+        {
+            return Err(e);
+        }
+    }
+    match pid {
+        Some(pid) if alone && !arguments.lazy => wait_for_end(&at, pid),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses to unmount what another user mounted, unless root does it.
@@ -292,6 +407,44 @@ fn refuse_foreign(connection: u32, at: &Path) -> Outcome {
         )),
     }
 }
+
+/// Programs that are named when a mount is in use.
+const USERS_SHOWN_MAX: usize = 10;
+
+/// Refuses to unmount what programs use, and names them.
+fn refuse_used(at: &Path, connection: u32) -> Outcome {
+    let users = fuse::mount::users(connection);
+    if users.is_empty() {
+        return Ok(());
+    }
+    let shown: Vec<String> =
+        users.iter().take(USERS_SHOWN_MAX).map(|u| format!("process {} ({}) {}", u.pid, u.name, u.what)).collect();
+    let more = users.len().saturating_sub(USERS_SHOWN_MAX);
+    let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+    let why = format!("{} is still in use: {}{more}; end them, or unmount lazily", at.display(), shown.join(", "));
+    Err(Failure::with_errno(why, libc::EBUSY))
+}
+
+/// Waits until the daemon of a mount has written everything out and is gone.
+fn wait_for_end(at: &Path, pid: i32) -> Outcome {
+    if ends_within(pid, QUIET_MS) {
+        return Ok(());
+    }
+    announce::tell(&format!("{} is unmounted; process {pid} writes out what was written there", at.display()));
+    if ends_within(pid, END_MS) {
+        return Ok(());
+    }
+    let why = format!(
+        "{} is unmounted, but process {pid} still runs and holds the stores: a server that it needs does not answer (its log says which); 'stria stop --dir DIR' ends it",
+        at.display()
+    );
+    Err(Failure::with_errno(why, libc::ETIMEDOUT))
+}
+
+/// How long an end takes that nobody needs to be told of, in milliseconds.
+const QUIET_MS: i32 = 2_000;
+/// How long a daemon may take to write everything out, in milliseconds.
+const END_MS: i32 = 60_000;
 
 /// Whether a process ends within so many milliseconds.
 pub(super) fn ends_within(pid: i32, milliseconds: i32) -> bool {

@@ -134,7 +134,8 @@ impl Run<'_> {
         let mds = mds.map_err(wrong)?;
         let mut stores = Vec::new();
         for i in &osts.here {
-            stores.push(settings::store(rt, dir, *i, &self.config).await?);
+            let store = settings::store(rt, dir, *i, &self.config).await;
+            stores.push(store.map_err(|e| without(&format!("ost{i}"), e))?);
         }
         let oss = cluster::start_oss(rt, stores, &oss_nid, &mds_nid, key, window, &settings::ost(&self.config));
         let oss = oss.map_err(wrong)?;
@@ -159,7 +160,8 @@ impl Run<'_> {
             }
         }
         let list = self.places.iter().map(|p| p.display().to_string()).collect::<Vec<_>>().join(" ");
-        let without: String = osts.away.iter().map(|(_, why)| format!("; {why}")).collect();
+        let mut without: String = osts.away.iter().map(|(_, why)| format!("; {why}")).collect();
+        without.extend(mounts.recoveries().await.iter().map(|line| format!("; {line}")));
         let text = format!(
             "'{}' with {} OSTs in {} is mounted at {list}{without}; Ctrl-C unmounts and stops",
             dir.fsname,
@@ -250,9 +252,20 @@ pub(crate) fn start_children(dir: &ClusterDir, osts: &Osts, told: &[OsString]) -
         let role = if name == "mdt0" { mds_role(osts) } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
         let place = [OsString::from("--dir"), dir.path().into()];
         let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told.iter().cloned()).collect();
-        children.start(&name, arguments, dir.run().join(format!("{name}.log")))?;
+        let started = children.start(&name, arguments, dir.run().join(format!("{name}.log")));
+        started.map_err(|e| without(&name, e))?;
     }
     Ok(children)
+}
+
+/// An OST that does not start need not keep the others from it.
+fn without(name: &str, e: Failure) -> Failure {
+    match name.strip_prefix("ost") {
+        Some(index) => {
+            Failure::with_errno(format!("{e}; 'stria up --without-ost {index}' starts without it"), i32::from(e.code()))
+        }
+        None => e,
+    }
 }
 
 fn mds_role(osts: &Osts) -> Vec<OsString> {

@@ -1,0 +1,102 @@
+//! Stopping a cluster by its directory: for when its mount is gone, hangs, or is somewhere else.
+//!
+//! Bounded: whatever does not stop when asked is asked again, which gives up what cannot be written out, and is killed at
+//! last. Supervised servers stop with their supervisor.
+use std::time::Duration;
+
+use super::announce::tell;
+use super::dir::ClusterDir;
+use super::mounts::ends_within;
+use crate::cli;
+use crate::failure::{Failure, Outcome};
+
+/// How long a process may take to write everything out when it is asked to stop.
+const ASKED: Duration = Duration::from_secs(20);
+/// How long it may take when it is asked again, which makes it give up what cannot be written.
+const ASKED_AGAIN: Duration = Duration::from_secs(10);
+/// How long the kernel may take to end a process that was killed.
+const KILLED: Duration = Duration::from_secs(10);
+
+/// How a process ended.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum End {
+    InOrder,
+    Pressed,
+    Killed,
+    Never,
+}
+
+/// The verb `stop`.
+///
+/// # Errors
+/// A process had to be killed, or does not end at all; the others are stopped nevertheless.
+pub fn stop(arguments: &cli::Stop) -> Outcome {
+    let dir = ClusterDir::open(&arguments.dir)?;
+    let mut forced = Vec::new();
+    let mut stopped = 0;
+    // The supervisor first: it would start its servers again. Then the metadata server, which is a client of the OSTs.
+    let rank = |name: &str| match name {
+        "up" => 0,
+        "mdt0" => 1,
+        _ => 2,
+    };
+    let mut running: Vec<(String, u32)> =
+        dir.processes().into_iter().filter(|p| p.2).map(|(name, pid, _)| (name, pid)).collect();
+    running.sort_by_key(|(name, _)| rank(name));
+    for (name, pid) in &running {
+        // Servers of a supervisor that has stopped have stopped, too.
+        if !dir.processes().iter().any(|(n, p, runs)| n == name && p == pid && *runs) {
+            stopped += 1;
+            continue;
+        }
+        let end = end(*pid, name)?;
+        match end {
+            End::InOrder => stopped += 1,
+            _ => forced.push((name, *pid, end)),
+        }
+    }
+    if running.is_empty() {
+        say!("{}: nothing of it runs", dir.path().display());
+        return Ok(());
+    }
+    if forced.is_empty() {
+        say!("{}: stopped, {stopped} process(es)", dir.path().display());
+        return Ok(());
+    }
+    let told = |(name, pid, end): &(&String, u32, End)| match end {
+        End::Never => format!("{name} (process {pid}) does not end although it was killed: it hangs in the kernel"),
+        End::Killed => format!("{name} (process {pid}) had to be killed: what it had not written is lost"),
+        _ => format!("{name} (process {pid}) gave up what it could not write"),
+    };
+    let text: Vec<String> = forced.iter().map(told).collect();
+    let errno = if forced.iter().any(|f| f.2 == End::Never) { libc::EBUSY } else { libc::EIO };
+    Err(Failure::with_errno(format!("{}: {}", dir.path().display(), text.join("; ")), errno))
+}
+
+fn end(pid: u32, name: &str) -> Result<End, Failure> {
+    let number = libc::pid_t::try_from(pid).map_err(|_| Failure::from(format!("{name}: no process {pid}")))?;
+    let milliseconds = |d: Duration| i32::try_from(d.as_millis()).unwrap_or(i32::MAX);
+    let steps = [
+        (libc::SIGTERM, ASKED, End::InOrder),
+        (libc::SIGTERM, ASKED_AGAIN, End::Pressed),
+        (libc::SIGKILL, KILLED, End::Killed),
+    ];
+    for (signal, patience, end) in steps {
+        // SAFETY: plain system call; the process holds the lock of its pid file, so that the number is its own.
+        if unsafe { libc::kill(number, signal) } != 0 {
+            let e = std::io::Error::last_os_error();
+            return match e.raw_os_error() {
+                Some(libc::ESRCH) => Ok(end),
+                _ => Err(Failure::with_errno(
+                    format!("{name} (process {pid}): {e}: stop it as root or as the user who runs it"),
+                    e.raw_os_error().unwrap_or(libc::EPERM),
+                )),
+            };
+        }
+        if ends_within(number, milliseconds(patience)) {
+            return Ok(end);
+        }
+        tell(&format!("{name} (process {pid}) does not stop within {patience:?}"));
+    }
+    Ok(End::Never)
+}

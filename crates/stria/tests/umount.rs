@@ -1,0 +1,192 @@
+//! Unmounting and stopping: what is in use is named, copies in other mount namespaces end, other people's mounts stay, and
+//! exit codes tell the truth. Needs root and `/dev/fuse`.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+use support::{can_mount, good, text};
+
+/// Runs the program; a hang is a failure, not a hang of the tests.
+fn bounded(arguments: &[&str]) -> Output {
+    let program = env!("CARGO_BIN_EXE_stria");
+    let line = ["--kill-after=5", "100", program];
+    let out = Command::new("timeout").args(line).args(arguments).output().unwrap();
+    assert!(!matches!(out.status.code(), Some(124 | 137) | None), "{arguments:?} hangs");
+    out
+}
+
+fn said(out: &Output) -> String {
+    format!("{}{}", String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr))
+}
+
+fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+    let end = Instant::now() + Duration::from_secs(60);
+    while !done() {
+        assert!(Instant::now() < end, "{what}");
+        std::thread::park_timeout(Duration::from_millis(20));
+    }
+}
+
+/// A directory with mount points, all detached at the end.
+struct Place(tempfile::TempDir);
+
+impl Place {
+    fn new() -> Place {
+        let dir = tempfile::tempdir().unwrap();
+        ["m1", "m2"].iter().for_each(|m| fs::create_dir(dir.path().join(m)).unwrap());
+        Place(dir)
+    }
+    fn at(&self, name: &str) -> PathBuf {
+        self.0.path().join(name)
+    }
+    fn up(&self, cluster: &str, mounts: &[&str], more: &[&str]) {
+        let (dir, mounts) = (self.at(cluster), mounts.iter().map(|m| self.at(m)).collect::<Vec<_>>());
+        let mut line = vec!["up", "--background", "--dir", text(&dir), "--osts", "1", "--set", "recovery.window_s=2"];
+        mounts.iter().for_each(|m| line.extend(["--mount", text(m)]));
+        line.extend(more);
+        good(&line);
+    }
+    fn runs(&self, cluster: &str) -> bool {
+        good(&["status", "--dir", text(&self.at(cluster))]).contains(" runs")
+    }
+    fn pid(&self, cluster: &str) -> i32 {
+        fs::read_to_string(self.at(cluster).join("run/up.pid")).unwrap().trim().parse().unwrap()
+    }
+}
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        for m in ["m1", "m2"] {
+            drop(Command::new("umount").arg("-l").arg(self.at(m)).stderr(Stdio::null()).output());
+        }
+    }
+}
+
+struct Other(Child);
+impl Other {
+    /// A shell line in a mount namespace of its own; begun when this returns.
+    fn in_a_namespace(line: &str) -> Other {
+        let script = format!("{line}; echo begun; exec sleep 600");
+        let mut child =
+            Command::new("unshare").args(["-m", "sh", "-c", &script]).stdout(Stdio::piped()).spawn().unwrap();
+        let mut begun = String::new();
+        std::io::BufRead::read_line(&mut std::io::BufReader::new(child.stdout.take().unwrap()), &mut begun).unwrap();
+        assert_eq!(begun, "begun\n");
+        Other(child)
+    }
+}
+impl Drop for Other {
+    fn drop(&mut self) {
+        let _ = self.0.kill();
+        let _ = self.0.wait();
+    }
+}
+
+fn is_mounted(at: &Path) -> bool {
+    fs::read_to_string("/proc/self/mounts").unwrap().contains(&format!(" {} ", at.display()))
+}
+
+#[test]
+fn who_uses_a_mount_is_named() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &[]);
+    fs::write(p.at("m1/f"), b"x").unwrap();
+    let mut user = Command::new("sleep").arg("600").stdin(fs::File::open(p.at("m1/f")).unwrap()).spawn().unwrap();
+    let out = bounded(&["umount", text(&p.at("m1"))]);
+    let name = format!("process {} (sleep) has files open", user.id());
+    assert!(out.status.code() == Some(libc::EBUSY) && said(&out).contains(&name), "{}", said(&out));
+    assert!(is_mounted(&p.at("m1")));
+    user.kill().unwrap();
+    user.wait().unwrap();
+    assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+    assert!(!p.runs("c"));
+}
+
+#[test]
+fn copies_in_other_mount_namespaces_end_with_the_mount_unless_they_are_used() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &[]);
+    fs::write(p.at("m1/f"), b"x").unwrap();
+    let user = Other::in_a_namespace(&format!("cd {}", p.at("m1").display()));
+    let out = bounded(&["umount", text(&p.at("m1"))]);
+    assert!(out.status.code() == Some(libc::EBUSY) && said(&out).contains("works in it"), "{}", said(&out));
+    assert!(is_mounted(&p.at("m1")) && fs::read(p.at("m1/f")).unwrap() == b"x");
+    drop(user);
+    let idle = Other::in_a_namespace("true");
+    let out = bounded(&["umount", text(&p.at("m1"))]);
+    assert!(out.status.success() && said(&out).contains("also mounted in the mount namespace"), "{}", said(&out));
+    assert!(!p.runs("c"), "the stores are free again");
+    let checked = good(&["fsck", "--dir", text(&p.at("c"))]);
+    assert!(checked.ends_with("0 fault(s)\n"), "{checked}");
+    drop(idle);
+}
+
+#[test]
+fn a_daemon_that_ends_later_leaves_what_others_mounted_at_its_place() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("old", &["m1"], &[]);
+    let holder = Other::in_a_namespace("true");
+    assert!(Command::new("umount").arg(p.at("m1")).status().unwrap().success());
+    assert!(p.runs("old"), "a copy keeps it");
+    p.up("new", &["m1"], &[]);
+    fs::write(p.at("m1/f"), b"new").unwrap();
+    // SAFETY: a signal to a daemon of this test.
+    unsafe { libc::kill(p.pid("old"), libc::SIGTERM) };
+    wait_until("it ends, although a copy of its mount is left", || !p.runs("old"));
+    assert!(is_mounted(&p.at("m1")) && fs::read(p.at("m1/f")).unwrap() == b"new");
+    drop(holder);
+    assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+}
+
+#[test]
+fn the_mounts_of_a_process_end_one_by_one_also_when_a_connection_was_aborted() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1", "m2"], &[]);
+    fs::write(p.at("m1/f"), b"x").unwrap();
+    assert_eq!(fs::read(p.at("m2/f")).unwrap(), b"x");
+    use std::os::unix::fs::MetadataExt;
+    let connection = libc::minor(fs::metadata(p.at("m1")).unwrap().dev());
+    fuse::mount::abort(connection).unwrap();
+    let out = bounded(&["umount", text(&p.at("m2"))]);
+    assert!(out.status.success(), "{}", said(&out));
+    wait_until("the daemon ends", || !p.runs("c"));
+}
+
+#[test]
+fn a_cluster_is_stopped_by_its_directory() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&["--processes"][..], &[]] {
+        let p = Place::new();
+        p.up("c", &["m1"], mode);
+        fs::write(p.at("m1/f"), b"kept").unwrap();
+        let dir = p.at("c");
+        let out = bounded(&["stop", "--dir", text(&dir)]);
+        assert!(out.status.success() && said(&out).contains("stopped"), "{}", said(&out));
+        assert!(!p.runs("c") && !is_mounted(&p.at("m1")));
+        let again = bounded(&["stop", "--dir", text(&dir)]);
+        assert!(again.status.success() && said(&again).contains("nothing of it runs"), "{}", said(&again));
+        p.up("c", &["m1"], mode);
+        assert_eq!(fs::read(p.at("m1/f")).unwrap(), b"kept");
+        assert!(bounded(&["umount", text(&p.at("m1"))]).status.success());
+    }
+    let none = bounded(&["stop", "--dir", "/nonexistent"]);
+    assert!(none.status.code() == Some(libc::ENOENT) && said(&none).contains("not a cluster's directory"));
+}
