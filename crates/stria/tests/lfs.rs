@@ -112,7 +112,8 @@ fn space_is_shown_by_target_kind_and_column_with_state_letters() {
         assert!(std::time::Instant::now() < end, "the client never hears of it");
         std::thread::park_timeout(std::time::Duration::from_millis(20));
     }
-    assert!(on(&at, "df -v -o1 @").contains("[OST:1] N\n"));
+    let all = on(&at, "df -v -o1 @");
+    assert!(all.contains("stria-OST0001_UUID") && all.contains(": inactive"), "{all}");
     assert!(on(&at, "osts @").contains("1: stria-OST0001_UUID INACTIVE\n"));
     on(&at, &format!("set_param --at {} osp.*OST0001*.active=1", text(&at)));
     // A target that is away is named; with -l nobody waits for the metadata server, either.
@@ -237,7 +238,8 @@ fn parameters_are_listed_read_and_set_in_every_form_of_lctl() {
     assert!(both.starts_with("mdc.stria-MDT0000") && both.matches("target: ").count() == 3, "{both}");
     let all = run("list_param -R osc");
     assert!(all.starts_with("osc\nosc.stria-OST0000-osc-") && all.contains(".rpc_stats\n"), "{all}");
-    assert_eq!(run("list_param -R -D osc").lines().count(), 3);
+    // The client's side of each OST, and the metadata server's.
+    assert_eq!(run("list_param -R -D osc").lines().count(), 5);
     assert!(run("list_param -F osc.*.*").contains(".max_dirty_mb=\n"));
     assert!(!run("list_param -t osc.*.*").contains("stats"));
     assert!(run("list_param -R").contains("\nobdfilter.stria-OST0001.brw_stats\n"));
