@@ -146,7 +146,7 @@ fn an_evicted_client_reports_what_it_lost_and_programs_get_the_error_once() {
     assert!(listed.starts_with(&format!("{fid} ")), "{listed}");
     let bytes: u64 = listed.trim().rsplit_once(' ').unwrap().1.parse().unwrap();
     assert!((200_000..=300_000).contains(&bytes), "{listed}");
-    let log = fs::read_to_string(c.dir.path().join("m.log")).unwrap();
+    let log = support::in_log(&c.dir.path().join("m.log"), "unwritten data of 1 files are lost");
     assert!(log.contains("unwritten data of 1 files are lost") && log.contains(&fid), "{log}");
     good(&["set_param", "--at", text(&at), "llite.*.lost_files=clear"]);
     assert_eq!(get(&at, "llite.*.lost_files").trim(), "");

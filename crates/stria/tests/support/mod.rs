@@ -48,6 +48,19 @@ pub fn refused(arguments: &[&str]) -> (i32, String) {
     (out.status.code().unwrap(), String::from_utf8_lossy(&out.stderr).into_owned())
 }
 
+/// The log of a daemon, once it holds `text`.
+pub fn in_log(log: &Path, text: &str) -> String {
+    let end = std::time::Instant::now() + std::time::Duration::from_secs(30);
+    loop {
+        let said = fs::read_to_string(log).unwrap_or_default();
+        if said.contains(text) {
+            return said;
+        }
+        assert!(std::time::Instant::now() < end, "the log never says '{text}': {said}");
+        std::thread::park_timeout(std::time::Duration::from_millis(10));
+    }
+}
+
 /// A daemon of the program; killed when dropped.
 pub struct Daemon {
     pub child: Child,
@@ -94,6 +107,11 @@ impl Daemon {
         let mut said = String::new();
         fs::File::open(&self.log).unwrap().read_to_string(&mut said).unwrap();
         said
+    }
+
+    /// What it wrote to its log so far, once that holds `text`: daemons write their logs beside their work.
+    pub fn says(&self, text: &str) -> String {
+        in_log(&self.log, text)
     }
 
     pub fn is_running(&mut self) -> bool {
