@@ -58,10 +58,12 @@ impl Rig {
             );
             return Err(Failure::with_errno(why, libc::ENOTEMPTY));
         }
+        close(&root)?;
         let disk = Disk::make(&root);
         if let Err(why) = &disk {
             note!("no disk of its own below the stores ({why}): faults of class 'full' are left out");
         }
+        close(&root.join("disk"))?;
         let path = root.join("disk").join("cluster");
         let mut settings = arguments.settings.clone();
         let kept = std::mem::take(&mut settings.set);
@@ -213,6 +215,13 @@ impl Rig {
             eprintln!("{} stays: {e}", root.display());
         }
     }
+}
+
+/// Makes a directory its owner's alone, as those of clusters are.
+fn close(at: &Path) -> Outcome {
+    use std::os::unix::fs::PermissionsExt;
+    let mode = fs::Permissions::from_mode(0o700);
+    fs::set_permissions(at, mode).map_err(|e| Failure::io("closing", at, &e))
 }
 
 impl MountPoint {
