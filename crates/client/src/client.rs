@@ -404,11 +404,11 @@ impl Client {
         let data = LockPolicyData::bits(InodeBits(bits as u8));
         self.mdt_locks.covers(ResourceId::inode(fid), LockMode::Cr, &data)
     }
-    /// Whether the cached attributes of an inode may be believed.
     /// Whether this client alone decides how large the file is: it made it, and nobody else writes.
     pub(crate) fn is_ours_alone(&self, inode: &Inode) -> bool {
         inode.ours_alone.get() && self.holds(inode.fid, LockBits::UPDATE)
     }
+    /// Whether the cached attributes of an inode may be believed.
     pub(crate) fn attr_valid(&self, inode: &Inode) -> bool {
         !inode.stale.get() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
     }
@@ -416,7 +416,7 @@ impl Client {
     /// Writes everything out and leaves the cluster.
     pub async fn leave(self: &Rc<Self>) {
         self.closing.set(true);
-        let _ = self.sync_all().await;
+        let _ = self.sync_reachable().await;
         let opens: Vec<_> = self.opens.borrow().values().cloned().collect();
         for file in opens {
             let _ = self.release(&file).await;
@@ -440,11 +440,23 @@ impl Client {
         self.mdc().abandon();
     }
 
-    /// All dirty data of all files on stable storage, and all metadata.
+    /// All dirty data of all files on stable storage, and all metadata. An OST that is away and has something of this
+    /// client to commit is waited for.
     ///
     /// # Errors
     /// The first failure; every target is tried.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), FsError> {
+        self.sync_targets(|import| import.last_committed() < import.last_transno()).await
+    }
+    /// As [`Client::sync_all`], without OSTs that are away: for a client that leaves whatever they have.
+    ///
+    /// # Errors
+    /// As [`Client::sync_all`].
+    pub async fn sync_reachable(self: &Rc<Self>) -> Result<(), FsError> {
+        self.sync_targets(|_| false).await
+    }
+    /// Syncs the OSTs that can be reached, and those that `awaited` says of.
+    async fn sync_targets(self: &Rc<Self>, awaited: impl Fn(&Import) -> bool) -> Result<(), FsError> {
         let objects: Vec<_> = self.objects.borrow().values().filter(|o| o.unwritten_pages() > 0).cloned().collect();
         let flushes: Vec<_> = objects
             .iter()
@@ -456,7 +468,7 @@ impl Client {
         rt::sync::join_all(flushes).await;
         let mut result = Ok(());
         for osc in self.oscs() {
-            if osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
+            if osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full || awaited(&i)) {
                 result = result.and(osc.sync(ObjectId::default()).await);
             }
         }

@@ -274,12 +274,8 @@ impl Object {
     }
     /// Waits until no change of the pages is under way.
     pub(crate) async fn settled(&self, first: u64, end: u64) {
-        loop {
-            let changed = self.changed.wait();
-            if !self.is_changing(first, end) {
-                return;
-            }
-            changed.await;
+        while self.is_changing(first, end) {
+            self.changed.wait().await;
         }
     }
     /// Begins a change of the pages that the extent touches, after all others of them. The caller holds a lock over them.

@@ -74,3 +74,34 @@ fn a_time_that_was_set_is_there_after_an_fsync_and_a_power_loss() {
         });
     }
 }
+
+#[test]
+fn syncfs_waits_for_a_target_that_is_away_with_something_to_commit() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, host) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            let file = create(&c, "f").await;
+            c.write(&file, 0, &[5; 300_000]).await.unwrap();
+            // At the target, and not yet on its medium.
+            c.write_out(file.inode()).await;
+            world.lose_power(0);
+            assert_eq!(
+                c.rt().timeout(Duration::from_secs(20), c.sync_all()).await,
+                None,
+                "seed {seed}: nothing is there"
+            );
+            world.restart_oss(0).await;
+            assert_eq!(c.sync_all().await, Ok(()));
+        });
+        world.lose_power(0);
+        host.kill();
+        c.abandon();
+        world.start_oss(0);
+        let (later, _) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            let file = open(&later, "f", 0).await;
+            assert!(read_all(&later, &file, MIB).await == vec![5; 300_000], "seed {seed}");
+        });
+    }
+}

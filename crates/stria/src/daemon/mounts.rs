@@ -266,7 +266,7 @@ async fn let_go(rt: Rt, m: Rc<Mounted>, force: bool) {
         return;
     }
     tracing::warn!("{shown} is ended: programs that still use it get errors now");
-    if let Err(e) = m.role.client.sync_all().await {
+    if let Err(e) = m.role.client.sync_reachable().await {
         tracing::error!("writing out before the end: {e}");
     }
     if let Some(connection) = m.role.mount.connection()
