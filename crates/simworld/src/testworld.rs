@@ -58,6 +58,10 @@ impl TestWorld {
     pub fn damage_next_bulk(&self) {
         self.0.sim.corrupt_next_bulk();
     }
+    /// Every connection breaks at once, with what is on its way over it.
+    pub fn reset_connections(&self) {
+        self.0.sim.reset(&self.0.host, &self.0.host);
+    }
     /// Nobody listens at an address any more.
     pub fn close_listener(&self, nid: &Nid) {
         self.0.host.close_listener(nid);

@@ -1,13 +1,13 @@
 //! The database: tables, what is read from them, and how a commit is written. Runs on worker threads.
 use std::sync::Arc;
 
-use oss::store::{ObjectAttr, ObjectInfo};
+use oss::store::{ObjectAttr, ObjectInfo, ReplyRecord};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use types::{ClientId, ObjectId, Origin, Transno};
 
 use crate::format::{
-    Extent, FormatError, Superblock, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes,
-    object_key, object_of_key, object_to_bytes,
+    Extent, FormatError, Superblock, answer_from_bytes, answer_key, answer_to_bytes, extent_from_bytes, extent_key,
+    extent_of_key, extent_to_bytes, object_from_bytes, object_key, object_of_key, object_to_bytes,
 };
 use crate::space::Run;
 
@@ -19,6 +19,8 @@ const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
 const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
 /// Which process the client of a session was: host and process.
 const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
+/// Answers to requests that changed objects, by client and reply slot.
+const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -55,6 +57,7 @@ pub(crate) struct Start {
     pub sequences: Vec<(u64, u32)>,
     pub sessions: Vec<(ClientId, u64)>,
     pub origins: Vec<(ClientId, Origin)>,
+    pub answers: Vec<ReplyRecord>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -70,6 +73,7 @@ pub(crate) enum DbOp {
     Sequence(u64, u32),
     SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
+    Answer(ReplyRecord),
 }
 
 /// An open database.
@@ -143,6 +147,12 @@ impl Db {
             let (host, process) = origin.value();
             origins.push((ClientId(client.value()), Origin { host, process }));
         }
+        let mut answers = Vec::new();
+        for row in txn.open_table(ANSWERS)?.iter()? {
+            let (k, v) = row?;
+            let answer = answer_from_bytes(k.value(), v.value());
+            answers.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
+        }
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
             let e = extent_from_bytes(k.value(), v.value())
@@ -153,7 +163,7 @@ impl Db {
             }
         }
         txn.commit()?;
-        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, origins, objects, used })
+        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, origins, answers, objects, used })
     }
 
     /// An object's attributes.
@@ -233,6 +243,12 @@ impl Db {
                     DbOp::SessionClose(client) => {
                         sessions.remove(client.0)?;
                         txn.open_table(ORIGINS)?.remove(client.0)?;
+                        let (from, to) = (answer_key(*client, 0), answer_key(*client, u16::MAX));
+                        txn.open_table(ANSWERS)?.retain_in::<&[u8; 10], _>(&from..=&to, |_, _| false)?;
+                    }
+                    DbOp::Answer(r) => {
+                        let key = answer_key(r.client, r.slot);
+                        txn.open_table(ANSWERS)?.insert(&key, answer_to_bytes(r).as_slice())?;
                     }
                 }
             }

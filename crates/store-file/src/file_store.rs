@@ -69,7 +69,8 @@ const RECORD_BYTES: u64 = 3 * 4096;
 fn need_of(update: &Update) -> u64 {
     let runs = update.puts.len() + update.reserves.len() + update.drops.len();
     let blocks = wanted_blocks(update);
-    (runs as u64 + blocks / crate::format::EXTENT_BLOCKS_MAX + 2) * RECORD_BYTES + 8 * blocks
+    let answers = u64::from(update.answers.is_some());
+    (runs as u64 + blocks / crate::format::EXTENT_BLOCKS_MAX + 2 + answers) * RECORD_BYTES + 8 * blocks
 }
 
 /// Blocks that an update may need.

@@ -1,8 +1,8 @@
 //! The bytes of every record: little-endian, versioned, each with a checksum over its key and itself.
 //!
 //! `docs/spec/ost-store.md` has the layouts; golden files (`golden/`) hold them in place.
-use oss::store::{ObjectAttr, Owner, StoreIdentity};
-use types::{Fid, ObjectId, OstIndex, WallTime};
+use oss::store::{ObjectAttr, Owner, ReplyRecord, StoreIdentity};
+use types::{ClientId, Fid, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::{Crc, crc32c, crc32c_append};
 
 /// Version of the store format.
@@ -16,6 +16,8 @@ pub const OBJECT_BYTES: usize = 64;
 /// Most blocks of one extent record.
 pub const EXTENT_BLOCKS_MAX: u64 = 256;
 const EXTENT_HEAD: usize = 16;
+/// Bytes of an answer record before the answer's body.
+const ANSWER_HEAD: usize = 24;
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -253,6 +255,50 @@ pub fn extent_from_bytes(key: &[u8; 24], b: &[u8]) -> Result<Extent, FormatError
     Ok(Extent { phys, blocks, crcs })
 }
 
+/// Key of the answer that a client's reply slot holds: all of a client lie together.
+#[must_use]
+pub fn answer_key(client: ClientId, slot: u16) -> [u8; 10] {
+    let mut key = [0; 10];
+    key[..8].copy_from_slice(&client.0.to_be_bytes());
+    key[8..].copy_from_slice(&slot.to_be_bytes());
+    key
+}
+
+/// The record of an answer.
+#[must_use]
+pub fn answer_to_bytes(r: &ReplyRecord) -> Vec<u8> {
+    let mut b = vec![0; ANSWER_HEAD];
+    b[0] = 1;
+    put(&mut b, 2, &r.status.to_le_bytes());
+    put(&mut b, 8, &r.xid.0.to_le_bytes());
+    put(&mut b, 16, &r.transno.0.to_le_bytes());
+    b.extend_from_slice(&r.body);
+    let crc = record_crc(&answer_key(r.client, r.slot), &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of an answer.
+///
+/// # Errors
+/// When the bytes are not the record of this key.
+pub fn answer_from_bytes(key: &[u8; 10], b: &[u8]) -> Result<ReplyRecord, FormatError> {
+    if b.len() < ANSWER_HEAD {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(key, b)?;
+    let mut client = [0; 8];
+    client.copy_from_slice(&key[..8]);
+    Ok(ReplyRecord {
+        client: ClientId(u64::from_be_bytes(client)),
+        slot: u16::from_be_bytes([key[8], key[9]]),
+        xid: Xid(u64_at(b, 8)),
+        transno: Transno(u64_at(b, 16)),
+        status: u16_at(b, 2),
+        body: b[ANSWER_HEAD..].to_vec(),
+    })
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -283,6 +329,22 @@ mod tests {
         for len in 0..b.len() {
             assert!(extent_from_bytes(&key, &b[..len]).is_err());
         }
+        let answer = ReplyRecord {
+            client: ClientId(0x0102),
+            slot: 9,
+            xid: Xid(77),
+            transno: Transno(5),
+            status: 0,
+            body: vec![1, 2, 3],
+        };
+        let (key, b) = (answer_key(answer.client, answer.slot), answer_to_bytes(&answer));
+        assert_eq!(answer_from_bytes(&key, &b), Ok(answer));
+        for bit in 0..b.len() * 8 {
+            let mut bad = b.clone();
+            bad[bit / 8] ^= 1 << (bit % 8);
+            assert!(answer_from_bytes(&key, &bad).is_err(), "bit {bit}");
+        }
+        assert_eq!(answer_from_bytes(&answer_key(ClientId(0x0102), 8), &b), Err(FormatError::Checksum));
         let attr = object_to_bytes(object(), &ObjectAttr::default());
         for bit in 0..attr.len() * 8 {
             let mut bad = attr;

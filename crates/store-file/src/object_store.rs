@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
-    Applied, BadBlock, BlockRange, Blocks, DiskStats, ObjectAttr, ObjectInfo, ObjectStore, Space, StoreIdentity,
-    StoreResult, Update,
+    Applied, BadBlock, BlockRange, Blocks, DiskStats, ObjectAttr, ObjectInfo, ObjectStore, ReplyRecord, Space,
+    StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
@@ -115,6 +115,10 @@ impl ObjectStore for FileStore {
     }
     fn origin_of(&self, client: ClientId) -> Origin {
         self.0.state.borrow().origins.get(&client).copied().unwrap_or_default()
+    }
+    fn answers_of(&self, client: ClientId) -> Vec<ReplyRecord> {
+        // Asked for once, when the target starts.
+        self.0.state.borrow_mut().answers.remove(&client).unwrap_or_default()
     }
     fn session_open(&self, client: ClientId, number: u64, origin: Origin) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {

@@ -2,7 +2,7 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use oss::store::{Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, SizeRule, StoreResult, Update};
+use oss::store::{Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, ReplyRecord, SizeRule, StoreResult, Update};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
@@ -64,6 +64,10 @@ pub(crate) struct State {
     pub sequences: BTreeMap<u64, u32>,
     pub sessions: BTreeMap<ClientId, u64>,
     pub origins: BTreeMap<ClientId, Origin>,
+    /// Answers that the store had when it was opened.
+    pub answers: BTreeMap<ClientId, Vec<ReplyRecord>>,
+    /// Answers since the last batch: those of earlier requests over the same slots are forgotten.
+    answered: BTreeMap<(ClientId, u16), ReplyRecord>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -102,6 +106,8 @@ impl State {
             sequences: start.sequences.iter().copied().collect(),
             sessions: start.sessions.iter().copied().collect(),
             origins: start.origins.iter().copied().collect(),
+            answers: answers_of_sessions(start),
+            answered: BTreeMap::new(),
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -272,7 +278,12 @@ impl State {
         self.data_written |= !placed.is_empty();
         self.free_later(freed);
         let transno = self.next_transno(update.replay);
-        Ok(Outcome::Applied(Applied { transno, attr }))
+        let applied = Applied { transno, attr };
+        // Whoever has left asks for no answer again, and nobody would forget it.
+        if let Some(answers) = update.answers.filter(|a| self.sessions.contains_key(&a.client)) {
+            self.answered.insert((answers.client, answers.slot), answers.record(&applied));
+        }
+        Ok(Outcome::Applied(applied))
     }
 
     fn free_later(&mut self, freed: Vec<Run>) {
@@ -326,6 +337,8 @@ impl State {
 
     pub fn session_close(&mut self, client: ClientId) {
         self.origins.remove(&client);
+        self.answers.remove(&client);
+        self.answered.retain(|(whose, _), _| *whose != client);
         if self.sessions.remove(&client).is_some() {
             self.ops.push(DbOp::SessionClose(client));
             self.changed = true;
@@ -342,6 +355,7 @@ impl State {
         self.changed = false;
         // Removals and tables of names first, then what the remaining objects look like now.
         let mut ops = std::mem::take(&mut self.ops);
+        ops.extend(std::mem::take(&mut self.answered).into_values().map(DbOp::Answer));
         for object in std::mem::take(&mut self.dirty) {
             let Some(o) = self.objects.get_mut(&object) else { continue };
             ops.push(DbOp::PutObject(object, o.attr));
@@ -421,6 +435,15 @@ impl State {
             self.evictions += 1;
         }
     }
+}
+
+/// The remembered answers, by client.
+fn answers_of_sessions(start: &crate::db::Start) -> BTreeMap<ClientId, Vec<ReplyRecord>> {
+    let mut out: BTreeMap<ClientId, Vec<ReplyRecord>> = BTreeMap::new();
+    for r in &start.answers {
+        out.entry(r.client).or_default().push(r.clone());
+    }
+    out
 }
 
 /// The parts of `range` outside the disjoint `parts`.

@@ -3,12 +3,13 @@
 use formats::fuzz::{Target, outcome_of};
 use formats::golden::Folder;
 use formats::memory::Counting;
-use oss::store::{ObjectAttr, Owner, StoreIdentity};
+use oss::store::{ObjectAttr, Owner, ReplyRecord, StoreIdentity};
 use store_file::format::{
-    EXTENT_BLOCKS_MAX, Extent, SUPERBLOCK_BYTES, Superblock, extent_from_bytes, extent_key, extent_of_key,
-    extent_to_bytes, object_from_bytes, object_key, object_of_key, object_to_bytes,
+    EXTENT_BLOCKS_MAX, Extent, SUPERBLOCK_BYTES, Superblock, answer_from_bytes, answer_key, answer_to_bytes,
+    extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes, object_key, object_of_key,
+    object_to_bytes,
 };
-use types::{ObjectId, OstIndex, WallTime};
+use types::{ClientId, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::{crc32c, crc32c_append};
 
 #[global_allocator]
@@ -41,6 +42,11 @@ fn attr() -> ObjectAttr {
     }
 }
 
+fn answer() -> ReplyRecord {
+    let (client, slot, xid, transno) = (ClientId(0x0102_0304_0506_0708), 0x090a, Xid(11), Transno(12));
+    ReplyRecord { client, slot, xid, transno, status: 0, body: vec![13, 14, 15] }
+}
+
 fn extents() -> [(&'static str, Extent); 3] {
     [
         ("data", Extent { phys: 0x77, blocks: 2, crcs: Some(vec![0xdead_beef, 1]) }),
@@ -68,6 +74,10 @@ fn keys_and_records_have_their_golden_bytes() {
         folder.check(&format!("extent.{name}"), &bytes);
         assert_eq!(extent_from_bytes(&key, &bytes), Ok(extent));
     }
+    let (key, bytes) = (answer_key(answer().client, answer().slot), answer_to_bytes(&answer()));
+    folder.check("key.answer", &key);
+    folder.check("answer", &bytes);
+    assert_eq!(answer_from_bytes(&key, &bytes), Ok(answer()));
     folder.finish();
 }
 
@@ -139,5 +149,36 @@ fn no_record_of_an_object_or_extent_panics_and_what_is_read_is_written_the_same(
             assert_eq!(object_from_bytes(object, &object_to_bytes(object, a)), Ok(*a));
         }
         outcome_of(&format!("{:?}{:?}", extent.map(|e| e.blocks), attr.map(|_| ())))
+    });
+}
+
+/// Mends the checksum of an answer behind its key.
+fn mend_answer(input: &mut [u8]) {
+    let Some((key, b)) = input.split_at_mut_checked(10).filter(|(_, b)| b.len() >= 8) else { return };
+    let crc = crc32c_append(crc32c_append(crc32c_append(crc32c(key), &b[..4]), &[0; 4]), &b[8..]);
+    b[4..8].copy_from_slice(&crc.to_le_bytes());
+}
+
+#[test]
+fn no_record_of_an_answer_panics_and_what_is_read_is_written_the_same() {
+    let key = answer_key(answer().client, answer().slot);
+    let target = Target {
+        name: "answer",
+        root: ROOT,
+        seeds: vec![[&key[..], &answer_to_bytes(&answer())].concat()],
+        words: &[&[1, 0, 0, 0], &[0xff; 8]],
+        mend: Some(mend_answer),
+        memory: (1 << 10, 8),
+    };
+    target.run(|input| {
+        let Some((key, b)) = input.split_first_chunk::<10>() else { return 0 };
+        match answer_from_bytes(key, b) {
+            Ok(r) => {
+                assert_eq!(answer_key(r.client, r.slot), *key);
+                assert_eq!(answer_from_bytes(key, &answer_to_bytes(&r)), Ok(r));
+                1
+            }
+            Err(e) => outcome_of(&format!("{e:?}")[..5]),
+        }
     });
 }

@@ -25,7 +25,7 @@ use crate::page_cache::{CacheKey, SharedCache};
 
 use crate::range_gate::RangeGate;
 use crate::stats::OstStats;
-use crate::store::{BLOCK_BYTES, BlockRange, ObjectStore, Space, StoreIdentity};
+use crate::store::{Answers, BLOCK_BYTES, BlockRange, ObjectAttr, ObjectStore, Space, StoreIdentity};
 
 /// One object storage target; see the module's head.
 pub struct Ost {
@@ -210,6 +210,19 @@ fn answer_change<T: Encode>(request: Request, reply: &Result<(Transno, T), FsErr
     }
 }
 
+/// What the store keeps of the answer to a request, so that a restarted target answers it again instead of carrying it out
+/// again. A client that is not waited for after a restart resends nothing.
+fn answers(request: &Request, body: fn(&ObjectAttr) -> Vec<u8>) -> Option<Answers> {
+    let (client, slot, xid) = (request.client(), request.header.slot_or_credits, request.header.xid);
+    let kept = slot < ptlrpc::SLOTS_MAX && request.export.is_recoverable();
+    kept.then_some(Answers { client, slot, xid, body })
+}
+
+/// The body of an answer about an object.
+fn attr_body(attr: &ObjectAttr) -> Vec<u8> {
+    wire::encode(&wire::ost::AttrReply { lvb: crate::locks::lvb_of(attr) })
+}
+
 /// The blocks that hold `extent`.
 fn blocks_of(extent: Extent) -> BlockRange {
     BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES))
@@ -263,7 +276,7 @@ impl Service for Ost {
             client,
             binding: ptlrpc::Binding::from_stored(number),
             origin: self.store.origin_of(client),
-            replies: Vec::new(),
+            replies: self.store.answers_of(client),
         };
         clients.map(record).collect()
     }

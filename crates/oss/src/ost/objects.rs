@@ -8,7 +8,7 @@ use wire::ost::{
     SeekReply, SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
 };
 
-use super::{Ost, answer, answer_change, blocks_of};
+use super::{Ost, answer, answer_change, answers, attr_body, blocks_of};
 use crate::locks::lvb_of;
 use crate::store::{BLOCK_BYTES, BlockRange, Owner, TimeRule, Update};
 
@@ -76,6 +76,7 @@ impl Ost {
             atime: time(4, ask.atime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
+            answers: answers(request, attr_body),
             ..Update::default()
         };
         let applied = self.store.update(ask.object, update).await?;

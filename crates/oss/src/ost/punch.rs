@@ -6,7 +6,7 @@ use ptlrpc::Request;
 use types::{Extent, FsError, ObjectId, Transno};
 use wire::ost::{AllocateRequest, AttrReply, PunchKind, PunchRequest};
 
-use super::{Covering, Ost, answer_change};
+use super::{Covering, Ost, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
 use crate::store::{
     Applied, BLOCK_BYTES, BlockRange, BlockRun, OBJECT_BYTES_MAX, ObjectAttr, SizeRule, StoreResult, TimeRule, Update,
@@ -48,6 +48,7 @@ impl Ost {
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
+            answers: answers(request, attr_body),
             ..update
         };
         let applied = self.put(object, puts, update, PageAccess::fine(0).written()).await?;
@@ -121,6 +122,7 @@ impl Ost {
             size: if ask.keep_size { SizeRule::Keep } else { SizeRule::AtLeast(extent.end) },
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
+            answers: answers(request, attr_body),
             ..Update::default()
         };
         let applied = self.store.update(object, update).await?;

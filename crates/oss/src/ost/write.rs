@@ -11,7 +11,7 @@ use types::{Duration, Extent, FsError, ObjectId, Transno};
 use wire::ost::{WriteReply, WriteRequest};
 use wire::{Crc, Flags, crc32c, crc32c_append};
 
-use super::{Covering, Ost, answer_change, blocks_of, joined};
+use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
 use crate::locks::lvb_of;
 use crate::pages::{is_page_aligned, join_pages, page_crcs};
 use crate::store::{Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, StoreResult, TimeRule, Update};
@@ -251,6 +251,8 @@ impl Ost {
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
+            // A restarted target begins a new book of grants, all of which is told when the session is found again.
+            answers: answers(request, |attr| wire::encode(&WriteReply { grant: 0, lvb: lvb_of(attr) })),
             ..Update::default()
         };
         self.put(object, puts, update, access).await

@@ -13,7 +13,7 @@ use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, ObjectAttr, ObjectInfo,
-    ObjectStore, Space, StoreIdentity, StoreResult, Update,
+    ObjectStore, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
 /// Timing of a storage device.
@@ -248,6 +248,9 @@ impl ObjectStore for EmulatedStore {
     }
     fn origin_of(&self, client: ClientId) -> Origin {
         self.0.inner.origin_of(client)
+    }
+    fn answers_of(&self, client: ClientId) -> Vec<ReplyRecord> {
+        self.0.inner.answers_of(client)
     }
     fn session_open(&self, client: ClientId, number: u64, origin: Origin) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_open(client, number, origin)

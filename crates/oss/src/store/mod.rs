@@ -19,10 +19,11 @@ pub use null::{NullStore, pattern_page};
 pub use volatile::{apply_attr, apply_size};
 
 pub use crate::pages::{ZeroPages, crc_of_zeros};
+pub use ptlrpc::ReplyRecord;
 
 use cache::frames::Bulk;
 use rt::LocalFuture;
-use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime};
+use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;
 
 /// Bytes of one block: the unit of mapping and of checksums at rest.
@@ -183,6 +184,29 @@ impl TimeRule {
     }
 }
 
+/// The request that a change answers: what was answered is kept in the change's own commit, so that the request is never
+/// carried out twice, whenever the target dies.
+#[derive(Clone, Copy, Debug)]
+pub struct Answers {
+    /// Whose request. A client without a remembered session has no answers kept.
+    pub client: ClientId,
+    /// Its reply slot; a later answer takes the place of an earlier one.
+    pub slot: u16,
+    /// The request.
+    pub xid: Xid,
+    /// The answer's body, from the object as the change left it.
+    pub body: fn(&ObjectAttr) -> Vec<u8>,
+}
+
+impl Answers {
+    /// What is to be kept of the answer, once the change was carried out.
+    #[must_use]
+    pub fn record(&self, applied: &Applied) -> ReplyRecord {
+        let Answers { client, slot, xid, body } = *self;
+        ReplyRecord { client, slot, xid, transno: applied.transno, status: 0, body: body(&applied.attr) }
+    }
+}
+
 /// One change of one object. Applied all at one moment, in this order: drops, reserves, puts, size, times.
 #[derive(Clone, Debug, Default)]
 pub struct Update {
@@ -204,6 +228,8 @@ pub struct Update {
     pub owner: Option<Owner>,
     /// The transaction that this change was before a restart.
     pub replay: Option<Transno>,
+    /// The request that this answers; `None`: nobody asks for the answer again.
+    pub answers: Option<Answers>,
 }
 
 /// An update that was carried out.
@@ -300,7 +326,12 @@ pub trait ObjectStore {
     fn origin_of(&self, _client: ClientId) -> Origin {
         Origin::default()
     }
-    /// Forgets a client.
+    /// Answers that are remembered of a client's requests, as [`Update::answers`] gave them, one for each slot. None where
+    /// nothing outlives the process.
+    fn answers_of(&self, _client: ClientId) -> Vec<ReplyRecord> {
+        Vec::new()
+    }
+    /// Forgets a client and its answers.
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
     /// Up to `count` objects behind `after`, in order of id.
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
