@@ -222,7 +222,9 @@ async fn load_start(
     config: &FileStoreConfig,
 ) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
-    let file = rt.open_blocking(&path, false).and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
+    // The database checks what is there and falls back to the commit before: by what the medium has, not by what memory has.
+    let file = rt.open_blocking(&path, false).and_then(|f| f.forget_cached().map(|()| f));
+    let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
     let room = file.room();
     let cache_bytes = config.db_cache_bytes;

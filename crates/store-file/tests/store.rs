@@ -8,7 +8,7 @@ use cache::frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
 use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
 use rt::Rt;
-use simworld::TestWorld;
+use simworld::{DiskFault, TestWorld};
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
 use types::{ClientId, Duration, FsError, ObjectId, OstIndex, Rng, Transno};
 
@@ -335,6 +335,52 @@ fn after_a_failed_write_everything_fails_until_it_is_opened_again() {
         assert_eq!(store.attr(object(1)).await.map(|a| a.size), Ok(0));
         assert_eq!(store.boot(), 2);
     });
+}
+
+/// Writes blocks of an object one after the other, a commit each, as long as the disk takes them.
+async fn write_blocks(rt: &Rt, store: &Rc<dyn ObjectStore>, blocks: std::ops::Range<u64>) -> Result<(), FsError> {
+    for at in blocks {
+        store.update(object(1), Update { size: SizeRule::AtLeast((at + 1) * 4096), ..block(rt, at) }).await?;
+        store.sync().await?;
+    }
+    Ok(())
+}
+
+#[test]
+fn what_a_sync_that_failed_left_in_memory_is_not_built_on_after_a_restart_of_the_process() {
+    for seed in 1..40 {
+        let world = TestWorld::new(seed, 16 << 20);
+        let (rt, outer) = (world.rt(), world.clone());
+        world.run(async move {
+            let store = make(rt.clone(), 0, small()).await;
+            store.create(object(1).0.seq, 1).await.unwrap();
+            write_blocks(&rt, &store, 0..4).await.unwrap();
+            outer.host().set_disk_fault(DiskFault { syncs: true, times: 1, ..DiskFault::default() });
+            // No data: it is the database's sync that fails.
+            assert_eq!(store.create(object(1).0.seq, 500).await.and(store.sync().await), Err(FsError::Io));
+        });
+        for round in 0..2 {
+            world.reboot();
+            let (rt, outer) = (world.rt(), world.clone());
+            world.run(async move {
+                let store = open(rt.clone(), small()).await;
+                write_blocks(&rt, &store, 20..22).await.unwrap();
+                outer.host().set_disk_fault(DiskFault { syncs: true, times: 1, ..DiskFault::default() });
+                let created = store.create(object(1).0.seq, 1000 + 500 * round).await;
+                assert_eq!(created.and(store.sync().await), Err(FsError::Io));
+            });
+        }
+        world.reboot();
+        let rt = world.rt();
+        world.run(async move { drop(open(rt, small()).await) });
+        let next = world.power_cycle(seed);
+        let rt = next.rt();
+        next.run(async move {
+            let store = open(rt, small()).await;
+            assert!(store.attr(object(1)).await.unwrap().size >= 22 * 4096, "seed {seed}");
+            assert_eq!(store.verify(object(1)).await, Ok(Vec::new()), "seed {seed}");
+        });
+    }
 }
 
 #[test]
