@@ -91,6 +91,8 @@ pub struct Inode {
     pub(crate) io_owner: Cell<crate::jobs::Doer>,
     /// Grows with every failed write-back; with the last failure.
     errors: Cell<(u64, Option<FsError>)>,
+    /// Grows with every write-out of pages without grant that found no space: told to writes that are under way.
+    pub(crate) refusals: Cell<u64>,
     /// What a kernel in front keeps of it.
     pub(crate) front: Front,
     /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
@@ -122,6 +124,7 @@ impl Inode {
             atime: Cell::new(UNSET),
             io_owner: Cell::default(),
             errors: Cell::new((0, None)),
+            refusals: Cell::new(0),
             front: Front::default(),
             children: RefCell::new(None),
         })

@@ -415,6 +415,11 @@ impl Object {
         }
     }
 
+    /// Whether a dirty page took grant.
+    pub(crate) fn has_grant(&self, page: u64) -> bool {
+        self.blocks.borrow().get(&(page / BLOCK)).is_some_and(|b| b.granted >> (page % BLOCK) & 1 == 1)
+    }
+
     /// The first dirty page of the extent that is not being written.
     pub(crate) fn first_dirty(&self, extent: Extent) -> Option<u64> {
         let (first, end) = page_range(extent);
@@ -427,11 +432,14 @@ impl Object {
         })
     }
 
-    /// Takes up to `max` dirty pages of `extent` for a write RPC. Pages that are being written already are left for
-    /// later, so that two versions of one page never race. Pages behind the object's end are dropped instead.
+    /// Takes up to `max` dirty pages of `extent` for a write RPC: those that took grant, or those that did not, as the
+    /// first one did. What has grant was promised its space, and must not fail with what was not. Pages that are being
+    /// written already are left for later, so that two versions of one page never race. Pages behind the object's end are
+    /// dropped instead.
     pub(crate) fn take_dirty(&self, extent: Extent, max: usize) -> (Option<WriteOut>, Dropped) {
         let (first, end) = page_range(extent);
         let (mut out, mut dropped) = (WriteOut::default(), Dropped::default());
+        let mut kind = None;
         let mut blocks = self.blocks.borrow_mut();
         let keys: Vec<u64> = self
             .dirty_blocks
@@ -452,6 +460,9 @@ impl Object {
                 let start = page * PAGE;
                 let len = self.size.get().saturating_sub(start).min(PAGE);
                 let granted = (block.granted >> bit & 1) as usize;
+                if len > 0 && *kind.get_or_insert(granted) != granted {
+                    continue;
+                }
                 block.dirty &= !(1 << bit);
                 block.granted &= !(1 << bit);
                 self.dirty_pages.set(self.dirty_pages.get() - 1);

@@ -88,7 +88,7 @@ impl Client {
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
         file.dirty.set(true);
         inode.io_owner.set(file.doer());
-        let mark = inode.error_mark();
+        let (mark, refusals) = (inode.error_mark(), inode.refusals.get());
         let mut through = Vec::new();
         for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
             let from = (piece.file.start - offset) as usize;
@@ -113,6 +113,9 @@ impl Client {
             self.write_through(&s, piece).await;
         }
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
+        if inode.refusals.get() != refusals {
+            return Err(FsError::NoSpace);
+        }
         if file.flags() & O_DSYNC != 0 {
             self.fsync(file, true).await?;
         } else if inode.error_mark() != mark {
@@ -202,9 +205,15 @@ impl Client {
         let locks = &self.osc(object.ost).locks;
         let held = locks.find_even_leaving(object.resource(), LockMode::Pw, &lock).ok_or(FsError::Io)?;
         if self.write_piece(s, piece, data, Some(&held), piece.file.len()).await? {
-            // The lock's own flush does not wait for this, and the kernel must not, either.
-            let (me, s) = (self.clone(), s.clone());
-            self.rt.spawn(async move { me.write_through(&s, piece).await });
+            // The lock's own flush does not wait for this, and the kernel must not, either. So the next fsync tells of it.
+            let (me, s, inode) = (self.clone(), s.clone(), object.inode.borrow().clone());
+            self.rt.spawn(async move {
+                let refusals = inode.upgrade().map(|i| i.refusals.get());
+                me.write_through(&s, piece).await;
+                if let Some(inode) = inode.upgrade().filter(|i| Some(i.refusals.get()) != refusals) {
+                    inode.writeback_failed(FsError::NoSpace);
+                }
+            });
         }
         Ok(())
     }
@@ -331,9 +340,9 @@ impl Client {
             let whole = valid == 0 || within == 0 && take >= valid;
             match object.write_page(page, within, &rest[..take], whole, access, &mut frames) {
                 Ok(Some(newly_dirty)) => {
-                    if newly_dirty && !osc.charge_page(object, page) {
-                        write_through = true;
-                    }
+                    // Also what another write made dirty without grant waits for its space.
+                    let has_grant = if newly_dirty { osc.charge_page(object, page) } else { object.has_grant(page) };
+                    write_through |= !has_grant;
                     object.grow(at + take as u64);
                     at += take as u64;
                     rest = &rest[take..];

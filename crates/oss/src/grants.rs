@@ -65,6 +65,13 @@ impl Grants {
         self.total += more;
         more
     }
+    /// Promises `client` anew what the target's last server had promised it, as far as it is free: neither the reserve nor
+    /// what is set aside by now counts, for what was written on the promise must find its space.
+    pub fn restore(&mut self, client: ClientId, promised: u64, free: u64) {
+        let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total)) & !4095;
+        *self.clients.entry(client).or_default() += more;
+        self.total += more;
+    }
     /// A client is gone.
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);

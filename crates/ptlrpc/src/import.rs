@@ -41,6 +41,10 @@ pub trait Callbacks: 'static {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>>;
     /// A session was opened or found again; the first answer of the server.
     fn on_connected(&self, _session: &AuthReply) {}
+    /// Space that the target has promised: a restarted server hears of it before anybody's requests are carried out.
+    fn granted(&self) -> u64 {
+        0
+    }
     /// The server was restarted: state to tell it again (opens, locks), in this order, before recovery ends.
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         Vec::new()

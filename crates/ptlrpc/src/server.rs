@@ -63,8 +63,9 @@ pub trait Service: 'static {
     fn take_recovery(&self, _recovery: RecoveryControl) {}
     /// All replays are in (or the window has passed): ordinary service begins.
     fn recovered(&self) {}
-    /// Dirty bytes that this client may hold at first.
-    fn grant(&self, _client: ClientId) -> u64 {
+    /// Dirty bytes that this client may hold from the beginning of its session. `before`: what it says that the target's
+    /// last server had promised.
+    fn grant(&self, _client: ClientId, _before: u64) -> u64 {
         0
     }
     /// Most bulk bytes of one RPC.
@@ -261,6 +262,12 @@ impl Server {
         self.targets.borrow().get(target).map(|t| t.exports.borrow().values().cloned().collect()).unwrap_or_default()
     }
 
+    /// Whether a client has a session with a target.
+    #[must_use]
+    pub fn knows(&self, target: &str, client: ClientId) -> bool {
+        self.targets.borrow().get(target).is_some_and(|t| t.exports.borrow().contains_key(&client))
+    }
+
     /// How many times this process has evicted a client, over all its targets.
     #[must_use]
     pub fn evictions(&self, client: ClientId) -> u64 {
@@ -431,7 +438,7 @@ impl Server {
             last_committed: target.service.last_committed(),
             credits: export.credits.get(),
             bulk_max: target.service.bulk_max(),
-            grant: target.service.grant(h.client),
+            grant: target.service.grant(h.client, auth.granted),
             last_xid: export.last_xid.get().0,
             target_uuid: target.service.uuid(),
         };

@@ -144,7 +144,11 @@ impl Peer {
         self.send(
             Op::Auth,
             0,
-            &wire::encode(&AuthRequest { proof: proof.into(), identity: [6; 32].to_vec().into() }),
+            &wire::encode(&AuthRequest {
+                proof: proof.into(),
+                identity: [6; 32].to_vec().into(),
+                ..Default::default()
+            }),
             0,
         );
         let (header, body) = self.answer().ok_or(FsError::NotConnected)?;

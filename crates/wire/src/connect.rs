@@ -55,6 +55,9 @@ message! {
         /// 32 secret bytes of the client, the same at every connection of its session: whoever opens a session under its id
         /// and does not know them is another.
         identity: Bytes,
+        /// Grant that the target's last server had promised the client, taken by unwritten data or not: a restarted server
+        /// promises it anew before it serves anybody.
+        granted: u64,
     }
     /// `Auth` reply: the session.
     AuthReply {

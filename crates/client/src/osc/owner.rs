@@ -89,6 +89,9 @@ impl Callbacks for Osc {
         }
         self.changed.notify();
     }
+    fn granted(&self) -> u64 {
+        u64::try_from(self.grant.get() + self.charged.get() as i64).unwrap_or(0)
+    }
     fn on_unreachable(self: Rc<Self>) {
         if let Some(client) = self.client.upgrade() {
             client.look_for_moved_targets();

@@ -135,6 +135,8 @@ impl Osc {
                     tracing::debug!(object = %object.id, "write-back of a removed object");
                     object.written(&numbers);
                 }
+                // Nobody was told that these bytes are kept: whoever writes them waits for this.
+                Err(FsError::NoSpace) if granted == 0 => me.write_refused(&object, &numbers),
                 Err(e) => me.write_failed(&object, &numbers, e),
             }
             me.changed.notify();
@@ -152,6 +154,19 @@ impl Osc {
                 self.note_loss(inode.fid, pages.len() as u64);
                 self.tell_losses();
             }
+        }
+        object.not_written(pages);
+        if let Some(inode) = inode {
+            self.size_is_less(&inode);
+            self.kernel_forgets(inode);
+        }
+    }
+
+    /// Pages that took no grant found no space: those who write them are told, and nobody else.
+    fn write_refused(&self, object: &Rc<Object>, pages: &[u64]) {
+        let inode = object.inode.borrow().upgrade();
+        if let Some(inode) = &inode {
+            inode.refusals.set(inode.refusals.get() + 1);
         }
         object.not_written(pages);
         if let Some(inode) = inode {

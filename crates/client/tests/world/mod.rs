@@ -47,13 +47,14 @@ pub struct World {
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
     config: OstConfig,
+    ost_bytes: u64,
     clients: RefCell<Vec<Rc<Client>>>,
 }
 
-async fn open_ost(rt: &Rt) -> Rc<FileStore> {
+async fn open_ost(rt: &Rt, bytes: u64) -> Rc<FileStore> {
     let config = FileStoreConfig {
-        grow_bytes: 64 * MIB,
-        reserve_bytes: 64 * MIB,
+        grow_bytes: (bytes / 16).min(64 * MIB),
+        reserve_bytes: (bytes / 16).min(64 * MIB),
         db_cache_bytes: 1 << 20,
         ..FileStoreConfig::default()
     };
@@ -65,6 +66,10 @@ impl World {
         World::of(SimConfig::new(seed), osts, config)
     }
     pub fn of(sim: SimConfig, osts: u16, config: OstConfig) -> World {
+        World::sized(sim, osts, config, 1 << 30)
+    }
+    /// With OSTs of `ost_bytes` each.
+    pub fn sized(sim: SimConfig, osts: u16, config: OstConfig, ost_bytes: u64) -> World {
         let sim = Sim::new(sim, FramePool::new(256 << 20));
         let mds_host = sim.host("mds");
         let (rt, mds_nid) = (mds_host.boot(), mds_host.nid(7988));
@@ -87,13 +92,13 @@ impl World {
         });
         let oss = (0..osts).map(|i| OssNode { host: sim.host(&format!("oss{i}")), running: RefCell::new(None) });
         let oss: Vec<OssNode> = oss.collect();
-        let world = World { sim, mds_host, mds, mds_nid, oss, config, clients: RefCell::default() };
+        let world = World { sim, mds_host, mds, mds_nid, oss, config, ost_bytes, clients: RefCell::default() };
         for i in 0..usize::from(osts) {
             let host = &world.oss[i].host;
             let rt = host.boot();
             let identity =
                 StoreIdentity { cluster: 0x57a1, fsname: "stria".into(), ost: OstIndex(i as u16), uuid: 7 + i as u64 };
-            let options = store_file::MkfsOptions { identity, capacity_bytes: 1 << 30, lost_through: 0 };
+            let options = store_file::MkfsOptions { identity, capacity_bytes: ost_bytes, lost_through: 0 };
             world.sim.run(async { store_file::mkfs(&rt, Path::new(OST_DIR), &options).await.unwrap() });
             host.kill();
             world.start_oss(i);
@@ -107,7 +112,7 @@ impl World {
     pub async fn restart_oss(&self, i: usize) {
         let node = &self.oss[i];
         let rt = node.host.boot();
-        let store = open_ost(&rt).await;
+        let store = open_ost(&rt, self.ost_bytes).await;
         let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
         let (nid, key) = (node.host.nid(7989), self::key());
         let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config).unwrap();

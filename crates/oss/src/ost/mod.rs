@@ -311,13 +311,17 @@ impl Service for Ost {
             }
         })
     }
-    fn grant(&self, client: ClientId) -> u64 {
+    fn grant(&self, client: ClientId, before: u64) -> u64 {
         let space = self.store.space();
-        let available = self.available(&space);
         let (first, max) = (self.config.borrow().grant_initial_bytes, self.config.borrow().grant_max_bytes);
-        let mut grants = self.grants.borrow_mut();
+        let recovers = self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::is_active);
         // A client that comes back keeps its own book, and would not hear of more.
-        if !grants.knows(client) {
+        let (known, available) = (self.grants.borrow().knows(client), self.available(&space));
+        let mut grants = self.grants.borrow_mut();
+        if !known && recovers {
+            // Clients that have not come back yet hold promises, too: nothing new is given before all are.
+            grants.restore(client, before.min(max), space.free.saturating_sub(self.in_flight_bytes.get()));
+        } else if !known {
             grants.extend(client, first, max, available);
         }
         grants.of(client)

@@ -159,6 +159,7 @@ impl Ost {
         let max_service = self.max_service(request, ask.max_service_ms);
         let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
         let applied = self.apply_write(request, ask, plan, hull).await?;
+        tracing::trace!(%client, %object, extents = ?ask.extents, xid = %request.header.xid, %applied.transno, "write");
         drop(permit);
         drop(space_held);
         if ask.sync {

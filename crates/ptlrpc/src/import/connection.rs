@@ -132,7 +132,9 @@ impl Import {
         if !ClusterKey::matches(&prove("server"), &answer.proof) {
             return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
         }
-        let auth = AuthRequest { proof: prove("client").to_vec().into(), identity: self.identity.to_vec().into() };
+        let granted = self.callbacks.borrow().upgrade().map_or(0, |c| c.granted());
+        let (proof, identity) = (prove("client").to_vec().into(), self.identity.to_vec().into());
+        let auth = AuthRequest { proof, identity, granted };
         sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
         let (h, body) = source.recv().await?;
         match h.result() {

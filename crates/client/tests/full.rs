@@ -1,0 +1,106 @@
+//! Full targets: who finds no space is told by write(2), and what write(2) answered is kept.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use world::*;
+
+const OST_BYTES: u64 = 32 * MIB;
+const STEP: usize = 64 << 10;
+
+fn small(seed: u64) -> World {
+    let config = OstConfig { grant_initial_bytes: MIB / 2, grant_max_bytes: MIB, ..OstConfig::default() };
+    World::sized(SimConfig::new(seed), 1, config, OST_BYTES)
+}
+
+/// Writes past the cache until there is no space; gives where the file ends.
+async fn fill(c: &Rc<Client>, name: &str, from: u64) -> u64 {
+    if from == 0 {
+        c.release(&create(c, name).await).await.unwrap();
+    }
+    let file = open(c, name, O_RDWR | O_DIRECT).await;
+    let mut at = from;
+    loop {
+        match c.write(&file, at, &pattern(at, STEP, 9)).await {
+            Ok(_) => at += STEP as u64,
+            Err(e) => {
+                assert_eq!(e, FsError::NoSpace);
+                c.release(&file).await.unwrap();
+                return at;
+            }
+        }
+    }
+}
+
+#[test]
+fn what_was_written_with_grant_is_kept_when_others_of_the_same_file_find_no_space() {
+    let mut refused = 0;
+    for seed in 0..12 {
+        let world = small(seed);
+        let ((c, _), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
+        refused += world.run(Duration::from_secs(3600), async {
+            let file = create(&c, "f").await;
+            fill(&other, "filler", 0).await;
+            let mut writers = Vec::new();
+            for i in 0..8u64 {
+                let ((tx, rx), me, fid) = (rt::sync::oneshot(), c.clone(), file.fid());
+                c.rt().spawn(async move {
+                    let own = me.open(&root(), fid, O_RDWR).await.unwrap();
+                    // Every second page, so that pages with and without grant lie side by side.
+                    let mut done = Ok(0);
+                    for page in 0..24 {
+                        let at = (page * 8 + i) * 4096;
+                        done = done.and(me.write(&own, at, &pattern(at, 4096, i)).await);
+                    }
+                    tx.send((i, own, done));
+                });
+                writers.push(rx);
+            }
+            let (mut refused, mut kept) = (0, Vec::new());
+            for writer in writers {
+                let (i, own, done) = writer.await.unwrap();
+                match done {
+                    Ok(_) => {
+                        assert_eq!(c.fsync(&own, false).await, Ok(()), "seed {seed}: writer {i} was answered success");
+                        kept.push(i);
+                    }
+                    Err(e) => {
+                        assert_eq!(e, FsError::NoSpace);
+                        refused += 1;
+                    }
+                }
+                c.release(&own).await.unwrap();
+            }
+            let there = open(&other, "f", O_RDWR).await;
+            for (i, page) in kept.into_iter().flat_map(|i| (0..24).map(move |p| (i, p))) {
+                let at = (page * 8 + i) * 4096;
+                let found = other.read(&there, at, 4096).await.unwrap().to_vec();
+                assert!(
+                    found == pattern(at, 4096, i),
+                    "seed {seed}: page {page} of writer {i} is not what was written"
+                );
+            }
+            refused
+        });
+    }
+    assert!(refused > 0, "nobody found the target full");
+}
+
+#[test]
+fn a_restarted_target_keeps_the_space_that_it_had_promised() {
+    for seed in 0..6 {
+        let world = small(seed);
+        let tune = |c: &mut ClientConfig| c.dirty_age_max = Duration::from_secs(3600);
+        let ((c, _), (other, _)) = (world.client(tune), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&c, "f").await;
+            let bytes = pattern(0, 300 << 10, 3);
+            c.write(&file, 0, &bytes).await.unwrap();
+            let end = fill(&other, "filler", 0).await;
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            fill(&other, "filler", end).await;
+            assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert!(read_all(&other, &open(&other, "f", O_RDWR).await, 1 << 20).await == bytes, "seed {seed}");
+        });
+    }
+}
