@@ -215,13 +215,19 @@ impl Client {
         // anew, which would need locks.
         let _shut = inode.shut(Extent::ALL);
         let now = self.rt.wall();
-        let cuts: Vec<_> = s
-            .objects
-            .iter()
-            .enumerate()
-            .map(|(i, o)| self.truncate_object(o, geometry.object_size(StripeIndex(i as u16), size), now))
-            .collect();
-        for result in rt::sync::join_all(cuts).await {
+        let cut = |i: usize| {
+            let size = geometry.object_size(StripeIndex(i as u16), size);
+            self.truncate_object(&s.objects[i], size, now)
+        };
+        // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
+        // the new end first, nobody finds the file shorter than both.
+        let last = if size == 0 { None } else { geometry.pieces(Extent::new(size - 1, size))?.next() };
+        let first = last.map(|piece| usize::from(piece.stripe.0));
+        if let Some(first) = first {
+            cut(first).await?;
+        }
+        let others = (0..s.objects.len()).filter(|i| Some(*i) != first);
+        for result in rt::sync::join_all(others.map(cut).collect::<Vec<_>>()).await {
             result?;
         }
         inode.mtime.set(inode.mtime.get().max(now));
