@@ -139,31 +139,37 @@ fn a_seed_repeats_to_the_last_byte() {
     assert_ne!(a.hash, run(&config(4, faults)).hash);
 }
 
-/// What finds promises broken that are known to be (`docs/internals/status.md`).
-const KNOWN: &[&str] = &["small-osts", "busy"];
-
 #[test]
 fn a_swarm_of_all_faults_breaks_no_promise() {
-    let mut without = Without::default();
-    KNOWN.iter().for_each(|name| without.add(name).unwrap());
-    let mut reports = all_well("swarm", seeds(0..14), |s| Swarm::draw(s, &without).config);
-    // In seed 14 a client does not find back to a server after a cut of 104 s (docs/internals/status.md).
-    if std::env::var("STRIA_SIM_SEEDS").is_err() {
-        reports.extend(all_well("swarm", 15..20, |s| Swarm::draw(s, &without).config));
-    }
+    let reports = all_well("swarm", seeds(0..20), |s| Swarm::draw(s, &Without::default()).config);
     // A death of both at the same moment is too rare for so few seeds.
-    let expected = |c: &&FaultClass| c.is_event() && !KNOWN.contains(&c.name()) && **c != FaultClass::Together;
+    let expected = |c: &&FaultClass| c.is_event() && **c != FaultClass::Together;
     for class in FaultClass::ALL.iter().filter(expected) {
         assert!(reports.iter().any(|r| r.counts.by_class[class.index()] > 0), "{class:?} never happened");
     }
 }
 
+#[test]
+fn a_seed_of_the_swarm_repeats_to_the_last_byte() {
+    let totals = Torture { seeds: 1, jobs: 1, ..Torture::default() }.run(&|f| panic!("{}", f.complaint));
+    assert_eq!(totals.repeated, 1);
+}
+
+#[test]
+fn what_shrinking_leaves_of_a_seed_still_fails_by_its_command() {
+    let torture = Torture { planted: Some("rename-half-done"), first_only: true, jobs: 1, ..Torture::default() };
+    let whole = torture.run(&|_| {}).failures.remove(0);
+    let shrunk =
+        Torture { from: whole.seed, seeds: 1, shrink: true, ..torture.clone() }.run(&|_| {}).failures.remove(0);
+    let command = sim::cluster::torture::command(&shrunk, torture.planted);
+    assert!(command.contains(" --without ") && command.contains(" --seconds "), "{command}");
+    let again = Torture { from: shrunk.seed, seeds: 1, without: shrunk.without, ..torture };
+    assert_eq!(again.run(&|_| {}).failures[0].complaint, shrunk.complaint);
+}
+
 /// Seeds until a planted bug is found, of at most `most`.
 fn found_within(name: &'static str, most: u64) -> Option<u64> {
-    let mut without = Without::default();
-    KNOWN.iter().for_each(|name| without.add(name).expect("the name of a known gap"));
-    let torture =
-        Torture { seeds: most, jobs: 1, planted: Some(name), first_only: true, without, ..Torture::default() };
+    let torture = Torture { seeds: most, jobs: 1, planted: Some(name), first_only: true, ..Torture::default() };
     let failures = torture.run(&|_| {}).failures;
     failures.first().map(|f| f.seed + 1)
 }

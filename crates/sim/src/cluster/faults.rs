@@ -67,6 +67,15 @@ impl Default for FaultConfig {
     }
 }
 
+impl FaultConfig {
+    /// Whether a server may have reason to evict a client: nothing else takes a node away for longer than servers wait.
+    #[must_use]
+    pub fn may_evict(&self) -> bool {
+        let away = [self.kill_mds, self.kill_oss, self.kill_client, self.cut, self.disk_error, self.pause];
+        self.interval_s > 0.0 && away.iter().any(|share| *share > 0.0)
+    }
+}
+
 /// A client's last operations are on stable storage after this long; until then its death and the metadata server's
 /// together may lose them.
 const COMMITTED_AFTER: Duration = Duration::from_secs(3);

@@ -64,6 +64,10 @@ pub struct Keeper {
     rng: Rng,
     blocks: Vec<Block>,
     open: [Option<Rc<OpenFile>>; DESCRIPTORS],
+    /// Of twenty operations so many are syncs: where they are rare, an error of write-back has nobody to tell for long.
+    syncs: u64,
+    /// Longest pause between two operations, in microseconds.
+    pause_us: u64,
 }
 
 fn cred() -> Cred {
@@ -74,10 +78,11 @@ impl Keeper {
     /// Program `id` over a file of [`KEEPER_BYTES`] zeros that only it writes.
     #[must_use]
     pub fn new(context: Rc<Context>, fid: Fid, id: usize) -> Keeper {
-        let rng = context.rng(&format!("keeper {id}"));
+        let mut rng = context.rng(&format!("keeper {id}"));
+        let (syncs, pause_us) = ([1, 5][rng.below(2) as usize], [50_000, 1_000_000][rng.below(2) as usize]);
         let client = id % context.cluster.clients.len();
         let blocks = (0..BLOCKS).map(|_| Block::default()).collect();
-        Keeper { context, fid, id, client, start: 0, rng, blocks, open: [const { None }; DESCRIPTORS] }
+        Keeper { context, fid, id, client, start: 0, rng, blocks, open: [const { None }; DESCRIPTORS], syncs, pause_us }
     }
     /// Works until the run is calm, then looks at what became of its blocks.
     pub async fn run(mut self, operations: u64) {
@@ -85,7 +90,7 @@ impl Keeper {
         while done < operations && !self.context.calm.get() && !self.context.failed() {
             self.one().await;
             done += 1;
-            self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(50_000))).await;
+            self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(self.pause_us))).await;
         }
         while !self.context.calm.get() {
             self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
@@ -117,9 +122,10 @@ impl Keeper {
         }
         match self.rng.below(20) {
             0..12 => self.write(descriptor).await,
-            12..17 => self.sync(descriptor).await,
-            17 => self.close(descriptor).await,
-            _ => drop(self.look().await),
+            12 => self.close(descriptor).await,
+            13 | 14 => drop(self.look().await),
+            n if n < 15 + self.syncs => self.sync(descriptor).await,
+            _ => {}
         }
     }
     async fn open(&mut self, descriptor: usize) {

@@ -69,13 +69,21 @@ pub struct Node {
     /// The identities under which the client joined, the latest last.
     identities: RefCell<Vec<ClientId>>,
     rt: RefCell<Option<Rt>>,
+    /// The name of a server's target.
+    target: String,
 }
 
 impl Node {
     fn new(sim: &Sim, id: NodeId) -> Rc<Node> {
         let running = RefCell::new(Running::Nothing);
+        let target = match id {
+            NodeId::Mds => format!("{FSNAME}-MDT0000"),
+            NodeId::Oss(i) => format!("{FSNAME}-OST{i:04x}"),
+            NodeId::Client(_) => String::new(),
+        };
         Rc::new(Node {
             id,
+            target,
             host: sim.host(&id.to_string()),
             running,
             starts: Cell::new(0),
@@ -373,15 +381,9 @@ impl Cluster {
     }
 
     /// The servers' targets; those of a server that does not run are missing.
-    fn targets(&self) -> Vec<(Rc<Server>, String)> {
-        let of = |n: &Rc<Node>| match &*n.running.borrow() {
-            Running::Mds(role) => vec![(role.server.clone(), ptlrpc::Service::target(&*role.mds))],
-            Running::Oss(role, _) => {
-                role.oss.osts().iter().map(|o| (role.server.clone(), ptlrpc::Service::target(&**o))).collect()
-            }
-            _ => Vec::new(),
-        };
-        self.nodes().flat_map(of).collect()
+    fn targets(&self) -> impl Iterator<Item = (Rc<Server>, &str)> {
+        let servers = std::iter::once(&self.mds).chain(&self.osses);
+        servers.filter_map(|n| n.server().map(|s| (s, n.target.as_str())))
     }
     /// Whether a server runs and has been told everything that its last restart lost.
     #[must_use]
@@ -391,23 +393,25 @@ impl Cluster {
     /// Whether all servers run and none of them knows the client.
     #[must_use]
     pub fn has_forgotten(&self, client: ClientId) -> bool {
-        let targets = self.targets();
-        targets.len() == 1 + self.osses.len()
-            && targets.iter().all(|(s, t)| s.exports(t).iter().all(|e| e.client() != client))
+        self.targets().count() == 1 + self.osses.len() && self.targets().all(|(s, t)| !s.knows(t, client))
     }
-    /// Whether a client's process stands still, or has not learned yet that a server evicted it.
+    /// Whether a client's process stands still, or has not learned yet that a server evicted it. A client that comes back to
+    /// a restarted server without anything to lose there calls nothing an eviction: it has learned once it is in service.
     #[must_use]
     pub fn believes_in_a_lost_session(&self, index: usize) -> bool {
         let Some(client) = self.client(index) else { return true };
-        let targets = client.oscs().into_iter().filter_map(|o| o.import().ok());
-        let learned: u64 = targets.map(|i| i.evictions()).sum::<u64>() + client.mdc().evictions();
-        self.clients[index].host.is_stopped() || learned < self.evictions(index)
+        if self.clients[index].host.is_stopped() {
+            return true;
+        }
+        let targets = || client.oscs().into_iter().filter_map(|o| o.import().ok()).chain([client.mdc()]);
+        let in_service = || targets().all(|i| i.state() == ptlrpc::ImportState::Full);
+        targets().map(|i| i.evictions()).sum::<u64>() < self.evictions(index) && !in_service()
     }
     /// Whether a server that runs does not know the client on a node: it was evicted and has not come back yet.
     #[must_use]
     pub fn is_stranger(&self, index: usize) -> bool {
         let Some(id) = self.clients[index].identities.borrow().last().copied() else { return true };
-        self.targets().iter().any(|(s, t)| s.exports(t).iter().all(|e| e.client() != id))
+        self.targets().any(|(s, t)| !s.knows(t, id))
     }
 
     /// Stops a node as an operator does: clients leave, servers commit everything.

@@ -122,6 +122,9 @@ pub fn run(config: &RunConfig) -> RunReport {
         }
     });
     let evictions = (0..context.cluster.clients.len()).map(|c| context.cluster.evictions(c)).sum();
+    if evictions > 0 && !config.faults.may_evict() {
+        context.complain(format!("{evictions} evictions, although every client was there all the time"));
+    }
     context.cluster.end();
     RunReport {
         complaints: context.complaints(),
