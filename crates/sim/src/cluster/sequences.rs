@@ -28,6 +28,9 @@ const O_APPEND_RDWR: u32 = 0o2002;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// How long after the last operation a server may still lose its power at a sync: everything is committed by then.
 const SETTLED: Duration = Duration::from_secs(3);
+/// What sizes are multiples of where files have stripes, of 64 KiB: the first file has bytes
+/// on two OSTs, and every operation on bytes changes both.
+const STRIPED_UNIT: usize = 16;
 /// Points of time between two deaths of a client.
 const CLIENT_STEP: Duration = Duration::from_micros(60);
 
@@ -53,13 +56,6 @@ impl Death {
     fn client_dies(self) -> bool {
         matches!(self, Death::Client | Death::AllAtMds | Death::AllAtOst)
     }
-    fn trigger(self) -> Option<NodeId> {
-        match self {
-            Death::Client => None,
-            Death::Ost | Death::AllAtOst => Some(NodeId::Oss(0)),
-            Death::Mds | Death::AllAtMds => Some(NodeId::Mds),
-        }
-    }
 }
 
 /// One sequence and its crash.
@@ -73,6 +69,29 @@ pub struct Case {
     pub point: u64,
     /// Of the world.
     pub seed: u64,
+    /// OSTs, and stripes of every file; with more than one the files are long enough to be on all of them.
+    pub stripes: u16,
+}
+
+impl Case {
+    /// The OST that dies: another one with the next seed.
+    fn ost(&self) -> NodeId {
+        NodeId::Oss((self.seed % u64::from(self.stripes)) as usize)
+    }
+    fn trigger(&self) -> Option<NodeId> {
+        match self.death {
+            Death::Client => None,
+            Death::Ost | Death::AllAtOst => Some(self.ost()),
+            Death::Mds | Death::AllAtMds => Some(NodeId::Mds),
+        }
+    }
+    fn osts(&self) -> impl Iterator<Item = NodeId> {
+        (0..usize::from(self.stripes)).map(NodeId::Oss)
+    }
+    /// What sizes in the sequence are multiples of.
+    fn unit(&self) -> usize {
+        if self.stripes > 1 { STRIPED_UNIT } else { 1 }
+    }
 }
 
 /// What a case gave.
@@ -92,11 +111,11 @@ pub fn sequences() -> impl Iterator<Item = Vec<(Op, Sync)>> {
 
 /// Runs a sequence with every death at every point. The cases that went wrong, and how many there were.
 #[must_use]
-pub fn run_sequence(ops: &[(Op, Sync)], seed: u64) -> (Vec<(Case, Vec<String>)>, u64) {
+pub fn run_sequence(ops: &[(Op, Sync)], seed: u64, stripes: u16) -> (Vec<(Case, Vec<String>)>, u64) {
     let (mut wrong, mut count) = (Vec::new(), 0);
     for death in Death::ALL {
         for point in 0.. {
-            let case = Case { ops: ops.to_vec(), death, point, seed };
+            let case = Case { ops: ops.to_vec(), death, point, seed, stripes };
             let verdict = run_case(&case);
             count += 1;
             if !verdict.complaints.is_empty() {
@@ -115,8 +134,13 @@ pub fn run_sequence(ops: &[(Op, Sync)], seed: u64) -> (Vec<(Case, Vec<String>)>,
 pub fn run_case(case: &Case) -> Verdict {
     let world = SimConfig { sync_time: Duration::from_micros(100), ..SimConfig::new(case.seed) };
     let sim = Sim::new(world, super::run::frames());
-    let config =
-        ClusterConfig { clients: 2, osts: 1, stripe_count: 1, ost_reserve_bytes: 16 * MIB, ..ClusterConfig::default() };
+    let config = ClusterConfig {
+        clients: 2,
+        osts: usize::from(case.stripes),
+        stripe_count: case.stripes,
+        ost_reserve_bytes: 16 * MIB,
+        ..ClusterConfig::default()
+    };
     let context = Context::new(Cluster::new(sim, config), case.seed);
     let sim = &context.cluster.sim;
     let crashed = sim.run_for(whole(&context, case), LIMIT * 3);
@@ -145,18 +169,25 @@ struct Place {
     dir: Fid,
     /// Inodes A, B and DIR.
     fids: [Fid; 3],
+    /// What sizes are multiples of.
+    unit: usize,
 }
 
 async fn whole(context: &Rc<Context>, case: &Case) -> Result<bool, String> {
     let cluster = &context.cluster;
     cluster.format().await?;
-    for id in [NodeId::Mds, NodeId::Oss(0), NodeId::Client(0)] {
+    for id in [NodeId::Mds].into_iter().chain(case.osts()).chain([NodeId::Client(0)]) {
         cluster.start(id).await?;
     }
-    let place = cluster.on(0, prepare).await.ok_or("the client died")?.map_err(|e| format!("preparing: {e}"))?;
+    let unit = case.unit();
+    let place = cluster
+        .on(0, async move |c| prepare(c, unit).await)
+        .await
+        .ok_or("the client died")?
+        .map_err(|e| format!("preparing: {e}"))?;
     // Nothing of the preparation is left to commit.
     cluster.sim.sleep(SETTLED).await;
-    let progress = Rc::new(Progress { run: RefCell::default(), ended: Cell::new(false) });
+    let progress = Rc::new(Progress { run: RefCell::new(Run::new(unit)), ended: Cell::new(false) });
     let crashed = crash(context, case, place, &progress).await?;
     let begin = cluster.sim.now();
     while !case.death.client_dies() && !progress.ended.get() {
@@ -170,12 +201,12 @@ async fn whole(context: &Rc<Context>, case: &Case) -> Result<bool, String> {
     let found = found.map_err(|e| format!("looking: {e}"))?;
     let judge = |run: &Run| if case.death.client_dies() { run.check_crashed(&found) } else { run.check_exact(&found) };
     context.expect("the file system afterwards", judge(&progress.run.borrow()));
-    finish(context).await?;
+    finish(context, case).await?;
     Ok(crashed)
 }
 
 /// Clients leave, servers stop in order, stores are checked.
-async fn finish(context: &Rc<Context>) -> Result<(), String> {
+async fn finish(context: &Rc<Context>, case: &Case) -> Result<(), String> {
     let cluster = &context.cluster;
     for i in 0..2 {
         if cluster.lives(i) {
@@ -185,7 +216,9 @@ async fn finish(context: &Rc<Context>) -> Result<(), String> {
     // What removed files leave behind is destroyed in the background; a dead client is evicted first.
     cluster.sim.sleep(Duration::from_secs(180)).await;
     cluster.stop(NodeId::Mds).await?;
-    cluster.stop(NodeId::Oss(0)).await?;
+    for id in case.osts() {
+        cluster.stop(id).await?;
+    }
     check_stores(context).await;
     Ok(())
 }
@@ -200,14 +233,14 @@ struct Progress {
 async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<Progress>) -> Result<bool, String> {
     let (cluster, sim) = (&context.cluster, &context.cluster.sim);
     let begun = sim.now();
-    if let (Some(trigger), 1..) = (case.death.trigger(), case.point) {
+    if let (Some(trigger), 1..) = (case.trigger(), case.point) {
         cluster.node(trigger).host.lose_power_at_sync(case.point);
     }
     let (own, ops, note) = (context.clone(), case.ops.clone(), progress.clone());
     sim.spawn(async move { play(&own, &ops, place, &note).await });
     let mut settled_at = None;
     let crashed = loop {
-        let happened = match (case.death.trigger(), case.point) {
+        let happened = match (case.trigger(), case.point) {
             (_, 0) => progress.ended.get(),
             (Some(trigger), _) => !cluster.node(trigger).host.runs(),
             (None, point) => sim.now().since(begun) >= CLIENT_STEP * u32::try_from(point).unwrap_or(u32::MAX),
@@ -215,7 +248,7 @@ async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<P
         if happened {
             break true;
         }
-        let end = case.death.trigger().map_or(Duration::ZERO, |_| SETTLED);
+        let end = case.trigger().map_or(Duration::ZERO, |_| SETTLED);
         if progress.ended.get() && sim.now().since(*settled_at.get_or_insert(sim.now())) >= end {
             break false;
         }
@@ -226,9 +259,9 @@ async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<P
     };
     let dead: Vec<NodeId> = match case.death {
         Death::Client => vec![NodeId::Client(0)],
-        Death::Ost => vec![NodeId::Oss(0)],
+        Death::Ost => vec![case.ost()],
         Death::Mds => vec![NodeId::Mds],
-        Death::AllAtMds | Death::AllAtOst => vec![NodeId::Client(0), NodeId::Mds, NodeId::Oss(0)],
+        Death::AllAtMds | Death::AllAtOst => [NodeId::Client(0), NodeId::Mds].into_iter().chain(case.osts()).collect(),
     };
     dead.iter().for_each(|id| cluster.kill(*id, true));
     for id in dead.into_iter().filter(|id| !matches!(id, NodeId::Client(_))) {
@@ -249,7 +282,7 @@ async fn play(context: &Rc<Context>, ops: &[(Op, Sync)], place: Place, progress:
         }
         let own = target.clone();
         match context.cluster.on(0, async move |c| carry_out(&c, place, op, sync, &own, i).await).await {
-            Some(Ok(())) => progress.run.borrow_mut().synced(sync, &target),
+            Some(Ok(())) => progress.run.borrow_mut().synced(op, sync, &target),
             Some(Err(e)) => context.complain(format!("operation {i} ({op:?}, {sync:?}): {e}")),
             // The client is dead: what was begun may have happened.
             None => break,
@@ -258,20 +291,20 @@ async fn play(context: &Rc<Context>, ops: &[(Op, Sync)], place: Place, progress:
     progress.ended.set(true);
 }
 
-async fn prepare(c: Rc<Client>) -> Result<Place, FsError> {
+async fn prepare(c: Rc<Client>, unit: usize) -> Result<Place, FsError> {
     let node = || NewNode { kind: NodeKind::Directory, mode: 0o040_755, ..NewNode::default() };
     let dir = c.create(&cred(), Fid::ROOT, b"d", node()).await?.attr.fid;
     let mut fids = [Fid::ROOT; 3];
     for (name, id) in [("a", A), ("b", B)] {
         let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
         let (entry, file) = c.create_open(&cred(), dir, name.as_bytes(), new).await?;
-        c.write(&file, 0, &State::initial().files[&id].content).await?;
+        c.write(&file, 0, &State::initial(unit).files[&id].content).await?;
         c.release(&file).await?;
         fids[id] = entry.attr.fid;
     }
     fids[DIR] = c.create(&cred(), dir, b"s", node()).await?.attr.fid;
     c.sync_all().await?;
-    Ok(Place { dir, fids })
+    Ok(Place { dir, fids, unit })
 }
 
 async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: usize) -> Result<(), FsError> {
@@ -296,7 +329,7 @@ async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: 
         _ => {
             let fid = c.lookup(&cred(), p.dir, name).await?.attr.fid;
             let file = c.open(&cred(), fid, if op == Op::Append { O_APPEND_RDWR } else { O_RDWR }).await?;
-            of_file(c, &file, op, i).await?;
+            of_file(c, &file, op, (i, p.unit)).await?;
             open = Some(file);
         }
     }
@@ -308,16 +341,17 @@ async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: 
     synced
 }
 
-async fn of_file(c: &Rc<Client>, file: &Rc<OpenFile>, op: Op, i: usize) -> Result<(), FsError> {
+async fn of_file(c: &Rc<Client>, file: &Rc<OpenFile>, op: Op, (i, unit): (usize, usize)) -> Result<(), FsError> {
     match op {
-        Op::Write => c.write(file, 100, &[pattern(i); 6000]).await.map(|_| ()),
-        Op::Append => c.write(file, 0, &[pattern(i); 5000]).await.map(|_| ()),
+        Op::Write => c.write(file, 100, &vec![pattern(i); 6000 * unit]).await.map(|_| ()),
+        Op::Append => c.write(file, 0, &vec![pattern(i); 5000 * unit]).await.map(|_| ()),
         Op::Truncate => {
-            let request = SetattrRequest { valid: SetBits::SIZE, size: 1234, ..SetattrRequest::default() };
+            let request =
+                SetattrRequest { valid: SetBits::SIZE, size: 1234 * unit as u64, ..SetattrRequest::default() };
             c.setattr(&cred(), file.inode(), request, Some(file)).await
         }
         Op::Setxattr => c.setxattr(&cred(), file.fid(), b"user.x", Some(&[pattern(i)]), 0, false).await,
-        Op::Fallocate => c.fallocate(file, 0, 0, 9000).await,
+        Op::Fallocate => c.fallocate(file, 0, 0, 9000 * unit as u64).await,
         _ => Ok(()),
     }
 }

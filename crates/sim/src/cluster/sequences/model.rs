@@ -7,11 +7,11 @@ use std::collections::BTreeMap;
 pub enum Op {
     /// Makes an empty file.
     Create,
-    /// Writes 6,000 bytes at 100.
+    /// Writes 6,000 units of bytes at byte 100.
     Write,
-    /// Appends 5,000 bytes.
+    /// Appends 5,000 units.
     Append,
-    /// Cuts to 1,234 bytes.
+    /// Cuts to 1,234 units.
     Truncate,
     /// Renames to a free name.
     Rename,
@@ -27,7 +27,7 @@ pub enum Op {
     Rmdir,
     /// Sets an extended attribute.
     Setxattr,
-    /// Reserves 9,000 bytes, which makes the file as long as that.
+    /// Reserves 9,000 units, which makes the file as long as that.
     Fallocate,
 }
 
@@ -47,10 +47,10 @@ impl Op {
         Op::Setxattr,
         Op::Fallocate,
     ];
-    /// Whether it works on an open file.
+    /// Whether it works on an open file, which is what is synced then.
     #[must_use]
-    pub fn is_of_file(self) -> bool {
-        matches!(self, Op::Write | Op::Append | Op::Truncate | Op::Setxattr | Op::Fallocate)
+    pub fn has_file_open(self) -> bool {
+        matches!(self, Op::Create | Op::Write | Op::Append | Op::Truncate | Op::Setxattr | Op::Fallocate)
     }
 }
 
@@ -112,6 +112,8 @@ pub struct State {
     pub names: BTreeMap<String, Id>,
     /// Files by id.
     pub files: BTreeMap<Id, File>,
+    /// What the sizes of files and of operations are multiples of.
+    pub unit: usize,
 }
 
 /// What an operation is about.
@@ -128,10 +130,10 @@ pub struct Target {
 impl State {
     /// What is there, synced, before the sequence.
     #[must_use]
-    pub fn initial() -> State {
+    pub fn initial(unit: usize) -> State {
         let names = [("a", A), ("b", B), ("s", DIR)].map(|(n, id)| (n.to_string(), id));
-        let file = |byte: u8, len: usize| File { content: vec![byte; len], xattr: None };
-        State { names: names.into(), files: [(A, file(b'A', 5000)), (B, file(b'B', 3000))].into() }
+        let file = |byte: u8, len: usize| File { content: vec![byte; len * unit], xattr: None };
+        State { names: names.into(), files: [(A, file(b'A', 5000)), (B, file(b'B', 3000))].into(), unit }
     }
 
     /// What operation number `i` would be about in this state; `None` where it makes no sense.
@@ -173,6 +175,7 @@ impl State {
     #[must_use]
     pub fn after(&self, op: Op, target: &Target, i: usize) -> State {
         let mut s = self.clone();
+        let unit = self.unit;
         let mut change = |f: &mut dyn FnMut(&mut File)| {
             if let Some(file) = target.file.and_then(|id| s.files.get_mut(&id)) {
                 f(file);
@@ -205,14 +208,14 @@ impl State {
                 }
             }
             Op::Write => change(&mut |f| {
-                let end = f.content.len().max(6100);
+                let end = f.content.len().max(100 + 6000 * unit);
                 f.content.resize(end, 0);
-                f.content[100..6100].fill(pattern(i));
+                f.content[100..100 + 6000 * unit].fill(pattern(i));
             }),
-            Op::Append => change(&mut |f| f.content.extend_from_slice(&[pattern(i); 5000])),
-            Op::Truncate => change(&mut |f| f.content.resize(1234, 0)),
+            Op::Append => change(&mut |f| f.content.extend_from_slice(&vec![pattern(i); 5000 * unit])),
+            Op::Truncate => change(&mut |f| f.content.resize(1234 * unit, 0)),
             Op::Fallocate => change(&mut |f| {
-                let end = f.content.len().max(9000);
+                let end = f.content.len().max(9000 * unit);
                 f.content.resize(end, 0);
             }),
             Op::Setxattr => change(&mut |f| f.xattr = Some(vec![pattern(i)])),
@@ -233,21 +236,20 @@ pub struct Run {
     pub durable_bytes: BTreeMap<Id, usize>,
 }
 
-impl Default for Run {
-    /// Nothing has happened.
-    fn default() -> Run {
-        Run { states: vec![State::initial()], begun: 0, durable: 0, durable_bytes: BTreeMap::new() }
-    }
-}
-
 impl Run {
+    /// Nothing has happened.
+    #[must_use]
+    pub fn new(unit: usize) -> Run {
+        Run { states: vec![State::initial(unit)], begun: 0, durable: 0, durable_bytes: BTreeMap::new() }
+    }
     /// The last state.
     #[must_use]
     pub fn last(&self) -> &State {
         self.states.last().expect("there is an initial state")
     }
-    /// A sync after the last operation returned.
-    pub fn synced(&mut self, sync: Sync, target: &Target) {
+    /// A sync after the last operation returned: of the file that `op` has open, else of the directory, which says nothing
+    /// of files' bytes.
+    pub fn synced(&mut self, op: Op, sync: Sync, target: &Target) {
         let now = self.states.len() - 1;
         match sync {
             Sync::Close => {}
@@ -258,7 +260,7 @@ impl Run {
             }
             Sync::Fsync | Sync::Fdatasync => {
                 self.durable = now;
-                self.durable_bytes.extend(target.file.map(|id| (id, now)));
+                self.durable_bytes.extend(target.file.filter(|_| op.has_file_open()).map(|id| (id, now)));
             }
         }
     }
@@ -336,12 +338,12 @@ mod tests {
     use super::*;
 
     fn played(ops: &[(Op, Sync)]) -> Run {
-        let mut run = Run::default();
+        let mut run = Run::new(1);
         for (i, (op, sync)) in ops.iter().enumerate() {
             let target = run.last().target(*op, i).unwrap();
             let next = run.last().after(*op, &target, i);
             run.states.push(next);
-            run.synced(*sync, &target);
+            run.synced(*op, *sync, &target);
         }
         run
     }
@@ -354,6 +356,9 @@ mod tests {
         let synced = played(&[(Op::Write, Sync::Fsync), (Op::Rename, Sync::Close)]);
         assert!(synced.check_crashed(&synced.states[0]).is_err(), "the bytes were synced");
         assert!(synced.check_crashed(&synced.states[1]).is_ok());
+        let named = played(&[(Op::Write, Sync::Close), (Op::Rename, Sync::Fsync)]);
+        let unwritten = |run: &Run| State { names: run.last().names.clone(), ..run.states[0].clone() };
+        assert!(named.check_crashed(&unwritten(&named)).is_ok(), "the directory was synced, the file was not");
         let renamed = played(&[(Op::Write, Sync::Close), (Op::Rename, Sync::Syncfs)]);
         assert!(renamed.check_crashed(&renamed.states[1]).is_err(), "the name was synced");
         let mut torn = run.states[2].clone();
