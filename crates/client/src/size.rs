@@ -137,6 +137,10 @@ impl Client {
             if request.size > FILE_BYTES_MAX {
                 return Err(FsError::FileTooBig);
             }
+            if let Some(file) = file {
+                // A cut that fails, or is done on some of its OSTs only, leaves another size than the metadata server's.
+                file.dirty.set(true);
+            }
             self.truncate_objects(inode, request.size).await?;
         }
         let explicit_mtime =

@@ -75,6 +75,9 @@ fn show(a: &Value) -> String {
     for why in a["away"].as_array().into_iter().flatten() {
         out += &format!("  degraded since it started: {}\n", text(why));
     }
+    for why in a["down"].as_array().into_iter().flatten() {
+        out += &format!("  {}\n", text(why));
+    }
     for r in a["recovery"].as_array().into_iter().flatten() {
         out += &format!("  {}\n", recovery_line(r));
     }
@@ -212,7 +215,7 @@ mod tests {
     #[test]
     fn a_mount_is_shown_with_its_servers() {
         let a = json!({
-            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"],
+            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"], "down": ["ost1 does not start: why"],
             "recovery": [{"target": "stria-MDT0000", "text": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n"}],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
             "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full", "store": "failed"},
@@ -222,6 +225,7 @@ mod tests {
         let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
   cache 1.0M of 256M (lru), 3 hits, 1 misses
   degraded since it started: OST 0 is left out
+  ost1 does not start: why
   stria-MDT0000 was restarted and waits for 1 client(s) of before, 23 s at most (0a has not come back): 'stria abort-recovery' goes on without them
   stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)

@@ -16,6 +16,9 @@ use super::shard::{Shard, refusal};
 /// Every parameter a server has: names have two to six parts.
 const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
 
+/// How long a question about parameters waits for the first contact with a server.
+const CONTACT_WAIT: types::Duration = types::Duration::from_secs(2);
+
 /// Why a server refuses to be changed.
 const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
 
@@ -130,7 +133,19 @@ impl Shard {
         json!({"set": set})
     }
 
+    /// Waits a moment for servers that were not tried yet: right after a mount it is not known whether they are there.
+    async fn make_contact(&self) {
+        let fresh = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
+        for import in fresh.filter(|i| i.state() == ImportState::Connecting && i.counters().0 == 0) {
+            if import.failure().is_none() {
+                // Whatever the answer: the import's state says what is known now.
+                let _ = self.client.rt().timeout(CONTACT_WAIT, import.ask::<_, ()>(Op::Ping, &())).await;
+            }
+        }
+    }
+
     async fn tree(&self) -> Tree {
+        self.make_contact().await;
         let mut tree = Tree::new();
         let mut add = |name: String, value: String, writable: bool| {
             tree.entry(name).or_default().push(Param { value, writable });

@@ -18,7 +18,7 @@ const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
 const PING_WAIT: types::Duration = types::Duration::from_secs(5);
 
 /// What a daemon knows about itself.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Default)]
 pub struct Facts {
     /// Where it is mounted.
     pub mount_point: String,
@@ -28,6 +28,8 @@ pub struct Facts {
     pub roles: Vec<String>,
     /// OSTs that could not be served when it started: a sentence each.
     pub away: Vec<String>,
+    /// The servers that this process starts.
+    pub down: crate::daemon::Down,
 }
 
 /// Answers for a client.
@@ -135,6 +137,7 @@ impl Shard {
             "transport": self.facts.transport,
             "roles": self.facts.roles,
             "away": self.facts.away,
+            "down": self.facts.down.lines(),
             "mdt": mdt,
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},

@@ -48,6 +48,18 @@ impl Daemon {
     /// # Errors
     /// Its own words when it failed.
     pub fn start(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
+        let mut daemon = Daemon::spawn(arguments, log, session)?;
+        match daemon.wait_ready() {
+            Ok(()) => Ok(daemon),
+            Err(line) => Err(daemon.why(&line, log)),
+        }
+    }
+
+    /// Starts this program as [`Daemon::start`] does, and does not wait.
+    ///
+    /// # Errors
+    /// There is no process.
+    pub fn spawn(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
         let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
         let stderr = match log {
             // Nobody reads a background daemon's messages; holding the starter's stderr open would keep pipes waiting.
@@ -73,15 +85,41 @@ impl Daemon {
                 })
             };
         }
-        let mut child = command.spawn().map_err(|e| Failure::io("starting", &program, &e))?;
+        let child = command.spawn().map_err(|e| Failure::io("starting", &program, &e))?;
+        Ok(Daemon { child, word: String::new() })
+    }
+
+    /// Waits until it is ready.
+    ///
+    /// # Errors
+    /// The line that it said instead, for [`Daemon::why`].
+    pub fn wait_ready(&mut self) -> Result<(), String> {
         let mut line = String::new();
-        if let Some(out) = child.stdout.take() {
+        if let Some(out) = self.child.stdout.take() {
             // A line that cannot be read is the empty line below.
             let _ = BufReader::new(out).read_line(&mut line);
         }
         match line.trim_end().strip_prefix("ready ") {
-            Some(word) => Ok(Daemon { child, word: word.to_string() }),
-            None => Err(why(&mut child, &line, log)),
+            Some(word) => {
+                self.word = word.to_string();
+                Ok(())
+            }
+            None => Err(line),
+        }
+    }
+
+    /// Why it is not ready, from the line that it said instead; ends it.
+    pub fn why(mut self, line: &str, log: Option<&Path>) -> Failure {
+        // It has failed; what matters is in the line.
+        let _ = self.child.kill();
+        let status = self.child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
+        let told = line.trim_end().strip_prefix("failed ").and_then(|t| t.split_once(' '));
+        match told {
+            Some((code, text)) => Failure::with_errno(text, code.parse().unwrap_or(1)),
+            None => {
+                let log = log.map(|l| format!("; see {}", l.display())).unwrap_or_default();
+                Failure::from(format!("it ended before it was ready ({status}){log}"))
+            }
         }
     }
 }
@@ -105,26 +143,12 @@ impl Daemon {
     }
 }
 
-/// Opens the log of a daemon in the directory of its cluster's processes, which is this user's alone.
+/// Opens the log of a daemon, in a directory that is this user's alone.
 fn open_log(path: &Path) -> Result<File, Failure> {
     let name = path.file_name().and_then(|n| n.to_str());
     match (path.parent(), name) {
-        (Some(run), Some(name)) => PrivateDir::open_or_make(run, run.parent().unwrap_or(run))?.append(name),
+        (Some(run), Some(name)) => PrivateDir::open_or_make(run, run)?.append(name),
         _ => Err(Failure::usage(format!("{} is no log file", path.display()))),
-    }
-}
-
-fn why(child: &mut Child, line: &str, log: Option<&Path>) -> Failure {
-    // It has failed; what matters is in the line.
-    let _ = child.kill();
-    let status = child.wait().map_or_else(|e| e.to_string(), |s| s.to_string());
-    let told = line.trim_end().strip_prefix("failed ").and_then(|t| t.split_once(' '));
-    match told {
-        Some((code, text)) => Failure::with_errno(text, code.parse().unwrap_or(1)),
-        None => {
-            let log = log.map(|l| format!("; see {}", l.display())).unwrap_or_default();
-            Failure::from(format!("it ended before it was ready ({status}){log}"))
-        }
     }
 }
 

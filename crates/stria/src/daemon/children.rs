@@ -18,11 +18,44 @@ const STEADY_AFTER: Duration = Duration::from_secs(20);
 /// How long a server may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
+/// How the reason begins why a server is down that was tried again.
+const NO_START: &str = "does not start";
+
 /// What a supervisor thread and its owner share.
 #[derive(Default)]
 struct Shared {
     pid: Option<i32>,
     restarts: u32,
+    /// Why it does not run, while it does not.
+    down: Option<String>,
+    /// How often in succession it did not start.
+    failures: u32,
+    /// It is not started again for now.
+    held: bool,
+}
+
+/// What is said of servers that do not run; can be asked from anywhere.
+#[derive(Clone, Default)]
+pub struct Down {
+    all: Vec<(String, Arc<Mutex<Shared>>)>,
+}
+
+impl Down {
+    /// A sentence for each server that does not run.
+    #[must_use]
+    pub fn lines(&self) -> Vec<String> {
+        let line = |(name, shared): &(String, Arc<Mutex<Shared>>)| {
+            let shared = lock(shared);
+            let tried =
+                if shared.failures > 1 { format!(" ({} times so far)", shared.failures) } else { String::new() };
+            Some(format!("{name} {}{tried}", shared.down.as_ref()?))
+        };
+        self.all.iter().filter_map(line).collect()
+    }
+}
+
+fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+    shared.lock().expect("the lock is held for assignments only")
 }
 
 struct Supervised {
@@ -72,10 +105,33 @@ impl Children {
         self.all.iter().find(|c| c.name == name).is_some_and(|c| c.signal(signal))
     }
 
+    #[expect(dead_code, reason = "for what changes below a server while it does not run")]
+    /// Kills server `name` and has it down for `work`; afterwards it is started again.
+    pub fn without<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
+        let child = self.all.iter().find(|c| c.name == name);
+        if let Some(child) = child {
+            lock(&child.shared).held = true;
+            while child.signal(libc::SIGKILL) {
+                std::thread::park_timeout(PAUSE_MIN);
+            }
+        }
+        let done = work();
+        if let Some(child) = child {
+            lock(&child.shared).held = false;
+        }
+        done
+    }
+
+    /// For those who want to know later which servers do not run.
+    #[must_use]
+    pub fn down(&self) -> Down {
+        Down { all: self.all.iter().map(|c| (c.name.clone(), c.shared.clone())).collect() }
+    }
+
     /// Names and how often they were started again.
     #[must_use]
     pub fn restarts(&self) -> Vec<(String, u32)> {
-        self.all.iter().map(|c| (c.name.clone(), c.lock().restarts)).collect()
+        self.all.iter().map(|c| (c.name.clone(), lock(&c.shared).restarts)).collect()
     }
 
     /// Stops all servers, in the order of their start: the metadata server is a client of the OSTs.
@@ -103,12 +159,9 @@ impl Drop for Children {
 }
 
 impl Supervised {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Shared> {
-        self.shared.lock().expect("the lock is held for assignments only")
-    }
     fn signal(&self, signal: i32) -> bool {
         // Under the lock, so that the process is not collected and its number not given to another meanwhile.
-        let shared = self.lock();
+        let shared = lock(&self.shared);
         // SAFETY: plain system call; the process is our child and not yet waited for.
         shared.pid.is_some_and(|pid| unsafe { libc::kill(pid, signal) } == 0)
     }
@@ -128,16 +181,16 @@ impl Watch {
         let mut first = true;
         loop {
             let since = Instant::now();
-            match Daemon::start(&self.arguments, Some(&self.log), false) {
-                Ok(daemon) => {
-                    let (word, mut child) = (daemon.word, daemon.child);
-                    self.note(Some(child.id() as i32), !first);
+            match self.start(first) {
+                // Whoever holds it is quicker than whatever it died of.
+                None => pause = PAUSE_MIN,
+                Some(Ok((word, mut child))) => {
                     if first {
                         // When nobody waits any more, `stop` comes by its channel.
                         let _ = tell.send(Ok(word));
                     }
                     let status = wait_unreaped(child.id() as i32);
-                    self.note(None, false);
+                    self.ended(&format!("ended ({status}) and is started again"));
                     // Collects the process; its state is known already.
                     let _ = child.wait();
                     if self.stopped.try_recv().is_ok() {
@@ -145,25 +198,66 @@ impl Watch {
                     }
                     tracing::warn!("{} ended ({status}): it is started again", self.name);
                 }
-                Err(e) if first => {
+                Some(Err(e)) if first => {
                     let _ = tell.send(Err(e));
                     return;
                 }
-                Err(e) => tracing::error!("{} does not start: {e}", self.name),
+                Some(Err(e)) => {
+                    let text = format!("{NO_START}: {e}; it is tried again every {PAUSE_MAX:?}");
+                    // The same words every ten seconds would bury everything else.
+                    if self.ended(&text) {
+                        tracing::error!("{} {text}", self.name);
+                    }
+                }
             }
             first = false;
-            pause = if since.elapsed() > STEADY_AFTER { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) };
+            pause = next_pause(pause, since.elapsed());
             if !matches!(self.stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
                 return;
             }
         }
     }
 
-    fn note(&self, pid: Option<i32>, again: bool) {
-        let mut shared = self.shared.lock().expect("the lock is held for assignments only");
-        shared.pid = pid;
-        shared.restarts += u32::from(again);
+    /// Starts the server, which can be given a signal from its first moment on, and waits until it is ready. `None`: not now.
+    fn start(&self, first: bool) -> Option<Result<(String, std::process::Child), Failure>> {
+        let mut shared = lock(&self.shared);
+        if shared.held {
+            return None;
+        }
+        let mut daemon = match Daemon::spawn(&self.arguments, Some(&self.log), false) {
+            Ok(daemon) => daemon,
+            Err(e) => return Some(Err(e)),
+        };
+        shared.pid = Some(daemon.child.id() as i32);
+        drop(shared);
+        let ready = daemon.wait_ready();
+        let mut shared = lock(&self.shared);
+        if let Err(line) = ready {
+            // Before it is collected: its number is another process's then.
+            shared.pid = None;
+            shared.failures += 1;
+            drop(shared);
+            return Some(Err(daemon.why(&line, Some(&self.log))));
+        }
+        shared.restarts += u32::from(!first);
+        shared.failures = 0;
+        if shared.down.take().is_some_and(|why| why.starts_with(NO_START)) {
+            tracing::warn!("{} runs again", self.name);
+        }
+        Some(Ok((daemon.word, daemon.child)))
     }
+
+    /// It does not run, for the reason given. Whether that is news.
+    fn ended(&self, why: &str) -> bool {
+        let mut shared = lock(&self.shared);
+        shared.pid = None;
+        shared.down.replace(why.into()).is_none_or(|before| before != why)
+    }
+}
+
+/// The pause before the next start, after a life of `lived`.
+fn next_pause(pause: Duration, lived: Duration) -> Duration {
+    if lived > STEADY_AFTER { PAUSE_MIN } else { (pause * 2).min(PAUSE_MAX) }
 }
 
 /// Waits for the end of a child and leaves it to be collected, so that its number stays taken.
@@ -186,4 +280,21 @@ fn wait_unreaped(pid: i32) -> String {
     // SAFETY: waitid filled the child's part of the union.
     let status = unsafe { info.si_status() };
     if info.si_code == libc::CLD_EXITED { format!("exit code {status}") } else { format!("signal {status}") }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_server_that_cannot_live_is_started_six_times_a_minute_and_one_that_lived_at_once() {
+        let (mut pause, mut starts, mut waited) = (PAUSE_MIN, 0, Duration::ZERO);
+        while waited < Duration::from_secs(600) {
+            pause = next_pause(pause, Duration::ZERO);
+            waited += pause;
+            starts += 1;
+        }
+        assert!((60..70).contains(&starts), "{starts} in ten minutes");
+        assert_eq!(next_pause(pause, STEADY_AFTER * 2), PAUSE_MIN);
+    }
 }

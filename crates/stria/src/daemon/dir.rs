@@ -4,7 +4,7 @@
 //! Decides whether a directory is ours; the stores decide that again for themselves (`stores.rs`).
 use std::fs;
 use std::io;
-use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
+use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
 use rt::Nid;
@@ -88,32 +88,12 @@ impl ClusterDir {
         if path.join("cluster.toml").exists() { ClusterDir::open(path).map(Some) } else { Ok(None) }
     }
 
-    /// Refuses a directory of another user: servers write there, and would follow what its owner puts in their way.
-    ///
-    /// # Errors
-    /// Whose it is, and what to do.
-    pub fn check_owner(path: &Path) -> Outcome {
-        // SAFETY: plain system call without arguments.
-        let me = unsafe { libc::geteuid() };
-        match fs::metadata(path) {
-            Ok(m) if m.uid() != me => Err(Failure::with_errno(
-                format!(
-                    "{} belongs to user {}, this is user {me}: run it as its owner, or use a directory of your own",
-                    path.display(),
-                    m.uid()
-                ),
-                libc::EPERM,
-            )),
-            _ => Ok(()),
-        }
-    }
-
     /// Opens the directory, or makes it a new cluster's.
     ///
     /// # Errors
     /// As [`ClusterDir::open`]; it holds something else; it cannot be written.
     pub fn open_or_make(path: &Path, config: &Config, new_id: u64, osts: Option<u16>) -> Result<ClusterDir, Failure> {
-        ClusterDir::check_owner(path)?;
+        private::check_owner(path)?;
         if path.join("cluster.toml").exists() {
             let found = ClusterDir::open(path)?;
             return if config.fsname == found.fsname || config.fsname == Config::default().fsname {

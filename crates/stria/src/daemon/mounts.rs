@@ -11,6 +11,7 @@ use serde_json::json;
 use types::{Duration, Instant};
 
 use super::announce;
+use super::children::Down;
 use super::dir::ClusterDir;
 use super::servers::serve;
 use super::{keys, settings};
@@ -60,6 +61,7 @@ impl Mounts {
         spec: &MountSpec,
         roles: &[&str],
         away: &[(u16, String)],
+        down: Down,
     ) -> Result<(), Failure> {
         let place = self.all.len();
         let (role, serving) = match cluster::start_mount(client.clone(), at, spec) {
@@ -74,6 +76,7 @@ impl Mounts {
             transport: format!("{:?}", role.session.transport()).to_lowercase(),
             roles: roles.iter().map(ToString::to_string).collect(),
             away: away.iter().map(|(_, why)| why.clone()).collect(),
+            down,
         };
         let socket = match role.mount.connection() {
             Some(connection) => self.socket(connection, place).await,
@@ -327,7 +330,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
         let mut mounts = Mounts::new(rt, events);
-        mounts.add(client, &at, &spec, &["client"], &[]).await?;
+        mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
             &format!("mounted at {}", at.display()),
             &format!("mounted at {}; Ctrl-C unmounts", at.display()),

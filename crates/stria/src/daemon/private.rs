@@ -41,18 +41,24 @@ fn own_uid() -> u32 {
     unsafe { libc::geteuid() }
 }
 
-/// Refuses what belongs to somebody else, and what others have rights to. `mend` is what the remedy is applied to.
-fn check(path: &Path, meta: &Metadata, rights: u32, mend: &Path) -> Outcome {
+/// Refuses what belongs to somebody else. `mend` is what the remedy is applied to.
+fn refuse_foreign(path: &Path, meta: &Metadata, mend: &Path) -> Outcome {
     let (owner, own) = (meta.uid(), own_uid());
-    if owner != own && owner != 0 {
-        return Err(Failure::with_errno(
-            format!(
-                "{} belongs to user {owner}, this is user {own}: run it as its owner, or take it over with 'chown -R {own} {}'",
-                path.display(),
-                mend.display()
-            ),
-            libc::EPERM,
-        ));
+    Err(Failure::with_errno(
+        format!(
+            "{} belongs to user {owner}, this is user {own}: run it as its owner, use a directory of your own, or take it over with 'chown -R {own} {}'",
+            path.display(),
+            mend.display()
+        ),
+        libc::EPERM,
+    ))
+}
+
+/// Refuses what belongs to another user than this one or root, and what others have rights to. `mend` is what the remedy
+/// is applied to.
+fn check(path: &Path, meta: &Metadata, rights: u32, mend: &Path) -> Outcome {
+    if meta.uid() != own_uid() && meta.uid() != 0 {
+        return refuse_foreign(path, meta, mend);
     }
     if meta.mode() & rights != 0 {
         return Err(Failure::with_errno(
@@ -66,6 +72,18 @@ fn check(path: &Path, meta: &Metadata, rights: u32, mend: &Path) -> Outcome {
         ));
     }
     Ok(())
+}
+
+/// Refuses a directory that servers write to and that is another user's, be it root's: they would follow what its owner puts
+/// in their way. One that is not there is nobody's.
+///
+/// # Errors
+/// Whose it is, and what to do.
+pub fn check_owner(path: &Path) -> Outcome {
+    match std::fs::metadata(path) {
+        Ok(meta) if meta.uid() != own_uid() => refuse_foreign(path, &meta, path),
+        _ => Ok(()),
+    }
 }
 
 /// Refuses a directory that belongs to somebody else or is not closed; `mend` is what the remedy is applied to.

@@ -6,7 +6,7 @@ use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
-use super::{keys, settings};
+use super::{keys, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
@@ -105,7 +105,7 @@ async fn until_told(rt: &Rt, events: &Events) -> Outcome {
 /// Why the server does not start.
 pub fn mds(arguments: &cli::Mds) -> Outcome {
     let dir = ClusterDir::open(&arguments.dir)?;
-    ClusterDir::check_owner(&arguments.dir)?;
+    private::check_owner(&arguments.dir)?;
     dir.check_mdt()?;
     let config = settings::load_in(Some(&dir), &arguments.settings)?;
     let key = keys::find(&config, Some(&dir))?;
@@ -138,7 +138,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
 /// Why the server does not start.
 pub fn oss(arguments: &cli::Oss) -> Outcome {
     let dir = ClusterDir::open(&arguments.dir)?;
-    ClusterDir::check_owner(&arguments.dir)?;
+    private::check_owner(&arguments.dir)?;
     let config = settings::load_in(Some(&dir), &arguments.settings)?;
     if config.store_kind == "memory" {
         return Err(Failure::usage(

@@ -9,12 +9,12 @@ use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
 
 use super::announce;
-use super::children::Children;
+use super::children::{Children, Down};
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
 use super::servers::{on_shard, prepare, serve};
 use super::stores::Osts;
-use super::{keys, settings};
+use super::{keys, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Events, block_signals};
@@ -25,7 +25,7 @@ use crate::failure::{Failure, Outcome};
 /// # Errors
 /// Why the cluster is not up and mounted; nothing of it stays running.
 pub fn up(arguments: &cli::Up) -> Outcome {
-    ClusterDir::check_owner(&arguments.dir)?;
+    private::check_owner(&arguments.dir)?;
     let known = ClusterDir::open_if_there(&arguments.dir)?;
     let config = settings::load_in(known.as_ref(), &arguments.settings)?;
     let spec = settings::mount(&config, &arguments.options, &config.fsname)?;
@@ -87,7 +87,7 @@ impl Run<'_> {
             let key = keys::find(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
-            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, &["mds", "oss", "client"]).await;
+            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, Down::default()).await;
             mds.server.stop();
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.mds.stop().await;
@@ -150,11 +150,11 @@ impl Run<'_> {
         osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
-        roles: &[&str],
+        down: Down,
     ) -> Outcome {
         let mut mounts = Mounts::new(rt.clone(), self.events.clone());
         for at in &self.places {
-            if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, roles).await {
+            if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, &down).await {
                 mounts.give_up().await;
                 return Err(e);
             }
@@ -181,13 +181,14 @@ impl Run<'_> {
         osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
-        roles: &[&str],
+        down: &Down,
     ) -> Outcome {
+        let roles: &[&str] = if self.arguments.processes { &["client"] } else { &["mds", "oss", "client"] };
         let mut client = settings::client(&self.config, mds, key);
         client.noatime |= self.spec.options.no_atime;
         let client = cluster::join(rt, client, osts.here.len(), patience(&self.config)).await;
         let client = client.map_err(|e| Failure::from(e.0))?;
-        mounts.add(client, at, &self.spec, roles, &osts.away).await
+        mounts.add(client, at, &self.spec, roles, &osts.away, down.clone()).await
     }
 
     fn in_processes(self) -> Outcome {
@@ -205,7 +206,7 @@ impl Run<'_> {
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
         let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
-            self.serve_mounts(&rt, &dir, &osts, &mds, &key, &["client"]).await
+            self.serve_mounts(&rt, &dir, &osts, &mds, &key, servers.down()).await
         });
         servers.stop();
         dir.note_stopped("up");
