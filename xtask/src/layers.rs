@@ -20,6 +20,7 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("rt", 2, 0),
     ("simworld", 2, 1),
     ("ptlrpc", 3, 0),
+    ("dbcheck", 3, 0),
     ("mds", 4, 0),
     ("oss", 4, 0),
     ("client", 4, 0),

@@ -1,21 +1,28 @@
 //! Reading everything in a store: for `stria fsck`, never for service.
 //!
 //! Decides whether a store agrees with itself: every name stands for an inode, every inode is reached by as many names
-//! as it says, counts are right, nothing is damaged. Reports, and lists the objects that files own so that OSTs can be
-//! checked against it. Repairs nothing.
-use std::collections::BTreeMap;
+//! as it says, counts are right, nothing is damaged. Every record is read on its own: one that is damaged is one finding, and
+//! hides no other. Reports, and lists the objects that files own so that OSTs can be checked against it. Repairs nothing.
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::rc::Rc;
 
 use layout::StripeObject;
 use types::{Fid, ObjectId, OstIndex};
 
-use crate::dirent::{self, NameHash};
+use crate::acl::Acl;
+use crate::config_service::ClusterMap;
+use crate::dirent::{self, Entry, NameHash};
 use crate::keys;
-use crate::kv::{KvError, KvSnapshot, MetaKv, Pairs, show_key};
+use crate::kv::{Key, KvError, KvSnapshot, MetaKv, show_key, unseal};
+use crate::ops::LOV;
 use crate::osts::decode_precreate;
-use crate::record::{Counters, DestroyRow, Inode, InodeFlags, Superblock};
-use crate::start::{StartError, all, get, read_superblock};
+use crate::perm::{ACL_ACCESS, ACL_DEFAULT};
+use crate::record::{
+    Counters, DestroyRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK,
+    S_IFREG, S_IFSOCK, SessionRow, Superblock,
+};
+use crate::start::{SCAN_KEYS, StartError, read_superblock, ready};
 
 /// Something that is not as it should be.
 #[derive(Clone, PartialEq, Eq, Debug, PartialOrd, Ord)]
@@ -45,6 +52,26 @@ pub enum Finding {
         /// Name.
         name: String,
     },
+    /// A name that no file may have, or that its directory has twice.
+    IllegalName {
+        /// Directory.
+        dir: Fid,
+        /// Name.
+        name: String,
+    },
+    /// A name says another type than the inode has.
+    WrongType {
+        /// Directory.
+        dir: Fid,
+        /// Name.
+        name: String,
+    },
+    /// A directory has more than one name.
+    DirTwice(Fid),
+    /// A directory lies below itself: no path leads there.
+    Detached(Fid),
+    /// The root directory is missing, or is none.
+    NoRoot,
     /// An inode without a name that is not an orphan.
     Unreachable(Fid),
     /// The link count is not the number of names.
@@ -80,6 +107,33 @@ pub enum Finding {
         /// The other.
         second: Fid,
     },
+    /// A file's layout is missing or makes no sense: where its data are is not known.
+    BadLayout(Fid),
+    /// What an inode says of its xattrs is not what is there.
+    XattrFlags(Fid),
+    /// An object of a file waits to be destroyed.
+    DoomedObject {
+        /// The object.
+        object: ObjectId,
+        /// Its file.
+        fid: Fid,
+    },
+    /// Objects of files would be given out again: an OST's allocation state is missing or behind.
+    Allocation {
+        /// The OST.
+        ost: OstIndex,
+        /// Last one that was given out, as it says.
+        says: u32,
+        /// Highest one that a file has.
+        found: u32,
+    },
+    /// The boot count is missing or behind: FIDs would be given out again.
+    BootCount {
+        /// What it says.
+        says: u64,
+        /// Boot of the newest inode or transaction.
+        found: u64,
+    },
     /// The number of inodes in the counters is wrong.
     InodeCount {
         /// What they say.
@@ -98,6 +152,13 @@ impl fmt::Display for Finding {
             }
             Finding::MisplacedName { dir, name } => write!(f, "{dir}/{name} is filed under another name's hash"),
             Finding::NameWithoutDir { dir, name } => write!(f, "{dir}/{name}: the directory does not exist"),
+            Finding::IllegalName { dir, name } => {
+                write!(f, "{dir}/{name}: no file may have this name, or it is there twice")
+            }
+            Finding::WrongType { dir, name } => write!(f, "{dir}/{name} says another type than its inode has"),
+            Finding::DirTwice(fid) => write!(f, "directory {fid} has more than one name"),
+            Finding::Detached(fid) => write!(f, "directory {fid} lies below itself"),
+            Finding::NoRoot => f.write_str("there is no root directory"),
             Finding::Unreachable(fid) => write!(f, "{fid} has no name"),
             Finding::LinkCount { fid, says, found } => write!(f, "{fid} has link count {says}, but {found} links"),
             Finding::EntryCount { fid, says, found } => {
@@ -108,6 +169,15 @@ impl fmt::Display for Finding {
             Finding::Stray(key) => write!(f, "record {key} belongs to no inode"),
             Finding::SharedObject { object, first, second } => {
                 write!(f, "object {object} belongs to {first} and to {second}")
+            }
+            Finding::BadLayout(fid) => write!(f, "{fid}: its layout is missing or damaged"),
+            Finding::XattrFlags(fid) => write!(f, "{fid} says that it has other xattrs than it has"),
+            Finding::DoomedObject { object, fid } => write!(f, "object {object} of {fid} waits to be destroyed"),
+            Finding::Allocation { ost, says, found } => {
+                write!(f, "OST{:04x} would give out object {found} again: it counts from {says}", ost.0)
+            }
+            Finding::BootCount { says, found } => {
+                write!(f, "the boot count is {says}, but something is of boot {found}: FIDs would be given out again")
             }
             Finding::InodeCount { says, found } => write!(f, "{says} inodes are counted, {found} exist"),
         }
@@ -129,68 +199,72 @@ pub struct Report {
     pub last_used: BTreeMap<OstIndex, u32>,
     /// What is wrong, in order.
     pub findings: Vec<Finding>,
+    /// What a repair needs to know besides.
+    pub(crate) parts: Parts,
 }
 
-/// Reads a whole store. Memory: about 250 bytes per inode.
+/// The records of a store that have no place of their own in a [`Report`].
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Parts {
+    /// Names by directory and hash.
+    pub buckets: BTreeMap<(Fid, u64), Vec<Entry>>,
+    /// Second and further links: inode, directory, cookie.
+    pub links: BTreeSet<(Fid, Fid, u64)>,
+    pub orphans: BTreeSet<Fid>,
+    pub layouts: BTreeMap<Fid, Vec<u8>>,
+    pub xattrs: BTreeSet<(Fid, Vec<u8>)>,
+    pub destroys: BTreeMap<Key, DestroyRow>,
+    pub precreates: BTreeMap<OstIndex, PrecreateRow>,
+    pub counters: Option<Counters>,
+    pub boot: Option<u64>,
+    /// Records that cannot be read.
+    pub damaged: BTreeSet<Key>,
+    /// The superblock cannot be read: `Report::superblock` is what the caller knows of it.
+    pub no_superblock: bool,
+}
+
+/// Reads a whole store. Memory: about 350 bytes per inode.
 ///
 /// # Errors
 /// The store is not ours, or cannot be read at all.
 pub async fn check(kv: &Rc<dyn MetaKv>) -> Result<Report, StartError> {
+    check_or(kv, None).await
+}
+
+/// [`check`] of a store whose superblock may be damaged: then it is taken to be `known`, which is a finding.
+///
+/// # Errors
+/// As [`check`].
+pub async fn check_or(kv: &Rc<dyn MetaKv>, known: Option<Superblock>) -> Result<Report, StartError> {
     let snapshot = kv.snapshot().await?;
-    let mut c = Checker {
-        report: Report { superblock: read_superblock(&*snapshot).await?, ..Report::default() },
-        ..Checker::default()
+    let mut c = Checker::default();
+    c.report.superblock = match (read_superblock(&*snapshot).await, known) {
+        (Ok(sb), _) => sb,
+        (
+            Err(StartError::NotFormatted | StartError::Damaged { .. } | StartError::Store(KvError::Corrupt { .. })),
+            Some(known),
+        ) => {
+            c.report.parts.no_superblock = true;
+            c.damaged(keys::SUPERBLOCK);
+            known
+        }
+        (Err(e), _) => return Err(e),
     };
-    let sb = &c.report.superblock;
-    c.hash = Some(NameHash { key0: sb.hash_key0, key1: sb.hash_key1, mask: sb.hash_mask });
-    for (key, value) in c.readable(&*snapshot, keys::INODE).await? {
-        match keys::fid_of(&key).and_then(|fid| Inode::decode(fid, &value)) {
-            Some(inode) => drop(c.report.inodes.insert(inode.fid, inode)),
-            None => c.damaged(&key),
-        }
-    }
-    for (key, value) in c.readable(&*snapshot, keys::ENTRY).await? {
-        c.bucket(&key, &value);
-    }
-    let large = c.readable(&*snapshot, keys::LAYOUT).await?;
-    let orphans = c.readable(&*snapshot, keys::ORPHAN).await?;
-    let links = c.readable(&*snapshot, keys::LINK).await?;
-    c.links(&links);
-    c.marks(&orphans);
+    c.scan(&*snapshot).await?;
+    c.layouts();
+    c.marks();
     c.names();
-    c.layouts(&large);
-    c.strays(&*snapshot, &large).await?;
-    for (key, value) in c.readable(&*snapshot, keys::DESTROY).await? {
-        match wire::decode::<DestroyRow>(&value) {
-            Ok(row) => c.report.doomed.extend(row.objects.iter().map(|o| o.object)),
-            Err(_) => c.damaged(&key),
-        }
-    }
-    for (key, value) in c.readable(&*snapshot, keys::PRECREATE).await? {
-        match decode_precreate(&key, &value) {
-            Ok((ost, row)) => drop(c.report.last_used.insert(ost, row.last_used)),
-            Err(_) => c.damaged(&key),
-        }
-    }
-    let counters =
-        get(&*snapshot, keys::COUNTERS).await?.and_then(|v| wire::decode::<Counters>(&v).ok()).unwrap_or_default();
-    let found = c.report.inodes.len() as u64;
-    if counters.inodes != found {
-        c.report.findings.push(Finding::InodeCount { says: counters.inodes, found });
-    }
+    c.paths();
+    c.xattrs();
+    c.counts();
     c.report.findings.sort();
+    c.report.findings.dedup();
     Ok(c.report)
 }
 
 #[derive(Default)]
 struct Checker {
-    hash: Option<NameHash>,
     report: Report,
-    /// Where each inode's names are.
-    places: BTreeMap<Fid, Vec<(Fid, u64)>>,
-    /// Entries and subdirectories of each directory.
-    counts: BTreeMap<Fid, (u64, u32)>,
-    second_links: BTreeMap<Fid, Vec<(Fid, u64)>>,
 }
 
 impl Report {
@@ -201,135 +275,364 @@ impl Report {
         let ours = object.0.seq == ObjectId::seq_of(ost) && !self.objects.contains_key(&object);
         ours && self.last_used.get(&ost).is_some_and(|last| object.0.oid > *last)
     }
+
+    pub(crate) fn hash(&self) -> NameHash {
+        let sb = &self.superblock;
+        NameHash { key0: sb.hash_key0, key1: sb.hash_key1, mask: sb.hash_mask }
+    }
+
+    /// Stored bytes of a file's layout.
+    pub(crate) fn layout_of(&self, inode: &Inode) -> Option<layout::Layout> {
+        let apart = inode.has(InodeFlags::LAYOUT_APART);
+        let bytes = if apart { self.parts.layouts.get(&inode.fid)? } else { &inode.tail };
+        let (_, layout) = layout::xattr::decode_layout(bytes).ok()?;
+        let right = |o: &StripeObject| o.object.0.seq == ObjectId::seq_of(o.ost);
+        (inode.is_file() && layout.objects().iter().all(right)).then_some(layout)
+    }
+}
+
+/// The boot of the server that gave out a FID, of those that files get.
+pub(crate) fn boot_of(fid: Fid) -> Option<u64> {
+    let count = fid.seq.checked_sub(Fid::MDT_SEQ_FIRST)?;
+    (fid.seq < ObjectId::seq_of(OstIndex(0))).then_some(count >> 8)
+}
+
+/// Whether a directory may have a name.
+pub(crate) fn is_legal_name(name: &[u8]) -> bool {
+    !matches!(name, b"" | b"." | b"..") && !name.iter().any(|b| matches!(b, 0 | b'/'))
+}
+
+fn text(name: &[u8]) -> String {
+    String::from_utf8_lossy(name).into_owned()
+}
+
+fn fid_at(key: &[u8], at: usize) -> Option<Fid> {
+    Some(Fid::from_key(key.get(at..at + 16)?.try_into().ok()?))
 }
 
 impl Checker {
     fn damaged(&mut self, key: &[u8]) {
         self.report.findings.push(Finding::Damaged(show_key(key)));
+        self.report.parts.damaged.insert(Key::from_slice(key));
     }
 
-    /// All pairs of a kind; a kind with a damaged value is reported, and what can be read of it is lost.
-    async fn readable(&mut self, s: &dyn KvSnapshot, prefix: u8) -> Result<Pairs, KvError> {
-        match all(s, prefix).await {
-            Err(KvError::Corrupt { key, .. }) => {
-                self.report.findings.push(Finding::Damaged(key));
-                Ok(Vec::new())
-            }
-            other => other,
-        }
+    fn find(&mut self, finding: Finding) {
+        self.report.findings.push(finding);
     }
 
-    fn bucket(&mut self, key: &[u8], value: &[u8]) {
-        let (Some(dir), Some(hash), true) = (keys::fid_of(key), keys::last_u64(key), dirent::is_legal(value)) else {
-            return self.damaged(key);
-        };
-        for e in dirent::entries(value) {
-            let name = String::from_utf8_lossy(e.name).into_owned();
-            let cookie = hash << dirent::SLOT_BITS | u64::from(e.slot);
-            self.places.entry(e.fid).or_default().push((dir, cookie));
-            let count = self.counts.entry(dir).or_default();
-            count.0 += 1;
-            if self.hash.is_some_and(|h| h.of(e.name) != hash) {
-                self.report.findings.push(Finding::MisplacedName { dir, name: name.clone() });
-            }
-            match self.report.inodes.get(&e.fid) {
-                None => self.report.findings.push(Finding::DanglingName { dir, name: name.clone(), fid: e.fid }),
-                Some(inode) if inode.is_dir() => count.1 += 1,
-                Some(_) => {}
-            }
-            if !self.report.inodes.contains_key(&dir) {
-                self.report.findings.push(Finding::NameWithoutDir { dir, name });
-            }
-        }
-    }
-
-    fn links(&mut self, links: &Pairs) {
-        for (key, _) in links {
-            let parent: Option<[u8; 16]> = key.get(17..33).and_then(|b| b.try_into().ok());
-            match (keys::fid_of(key), parent, keys::last_u64(key)) {
-                (Some(fid), Some(parent), Some(place)) if self.report.inodes.contains_key(&fid) => {
-                    self.second_links.entry(fid).or_default().push((Fid::from_key(&parent), place));
+    /// Every record, each judged on its own.
+    async fn scan(&mut self, s: &dyn KvSnapshot) -> Result<(), KvError> {
+        let (mut from, to) = (Key::new(), Key::from_elem(u8::MAX, 64));
+        loop {
+            let page = ready(s.range(&from, &to, SCAN_KEYS)).await?;
+            for (key, sealed) in &page {
+                match unseal(key, sealed.clone()) {
+                    Ok(value) if self.record(key, &value).is_some() => {}
+                    _ => self.damaged(key),
                 }
-                _ => self.report.findings.push(Finding::Stray(show_key(key))),
+            }
+            match page.last() {
+                Some((last, _)) if page.len() == SCAN_KEYS => {
+                    from = Key::from_slice(last);
+                    from.push(0);
+                }
+                _ => return Ok(()),
             }
         }
     }
 
-    fn marks(&mut self, orphans: &Pairs) {
-        let marked: Vec<Fid> = orphans.iter().filter_map(|(k, _)| keys::fid_of(k)).collect();
-        let flagged = |fid: &Fid| self.report.inodes.get(fid).is_some_and(|i| i.has(InodeFlags::ORPHAN));
-        let mut wrong: Vec<Fid> = marked.iter().filter(|f| !flagged(f)).copied().collect();
-        let all_flagged = self.report.inodes.values().filter(|i| i.has(InodeFlags::ORPHAN)).map(|i| i.fid);
-        wrong.extend(all_flagged.filter(|f| !marked.contains(f)));
-        self.report.findings.extend(wrong.into_iter().map(Finding::OrphanMark));
-    }
-
-    /// Names against inodes, both ways.
-    fn names(&mut self) {
-        let mut findings = Vec::new();
-        for (fid, inode) in &self.report.inodes {
-            let mut places = self.places.remove(fid).unwrap_or_default();
-            let (entries, subdirs) = self.counts.get(fid).copied().unwrap_or_default();
-            let orphan = inode.has(InodeFlags::ORPHAN);
-            if places.is_empty() && !orphan && *fid != Fid::ROOT {
-                findings.push(Finding::Unreachable(*fid));
+    /// Takes one record in; `None`: it is none that a store may hold.
+    fn record(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let (kind, rest) = key.split_first()?;
+        let p = &mut self.report.parts;
+        let fid = || (rest.len() == 16).then(|| fid_at(key, 1)).flatten();
+        match (*kind, rest.len()) {
+            (keys::INODE, _) => {
+                let inode = Inode::decode(fid()?, value)?;
+                let kinds = [S_IFDIR, S_IFREG, S_IFLNK, S_IFIFO, S_IFCHR, S_IFBLK, S_IFSOCK];
+                if !kinds.contains(&inode.kind()) {
+                    return None;
+                }
+                self.report.inodes.insert(inode.fid, inode);
             }
-            let found = match (inode.is_dir(), orphan) {
-                (true, false) => 2 + subdirs,
-                _ => places.len() as u32,
-            };
-            if inode.nlink != found {
-                findings.push(Finding::LinkCount { fid: *fid, says: inode.nlink, found });
+            (keys::ENTRY, 24) => {
+                let hash = keys::last_u64(key).filter(|h| *h >> 56 == 0 && dirent::is_legal(value))?;
+                let own =
+                    |e: dirent::EntryRef<'_>| Entry { slot: e.slot, dtype: e.dtype, fid: e.fid, name: e.name.to_vec() };
+                p.buckets.insert((fid_at(key, 1)?, hash), dirent::entries(value).map(own).collect());
             }
-            if inode.is_dir() && inode.entries != entries {
-                findings.push(Finding::EntryCount { fid: *fid, says: inode.entries, found: entries });
+            (keys::LINK, 40) if value.is_empty() => {
+                p.links.insert((fid_at(key, 1)?, fid_at(key, 17)?, keys::last_u64(key)?));
             }
-            let mut known = self.second_links.remove(fid).unwrap_or_default();
-            let seconds = known.len() as u64;
-            if !inode.parent.is_zero() {
-                known.push((inode.parent, inode.place));
+            (keys::XATTR, 17..) => {
+                let (fid, name) = (fid_at(key, 1)?, &key[17..]);
+                if [ACL_ACCESS, ACL_DEFAULT].contains(&name) {
+                    Acl::parse(value)?;
+                }
+                p.xattrs.insert((fid, name.to_vec()));
             }
-            known.sort_unstable();
-            places.sort_unstable();
-            if known != places || (!inode.is_dir() && inode.entries != seconds) {
-                findings.push(Finding::BackPointer(*fid));
+            (keys::LAYOUT, _) => drop(p.layouts.insert(fid()?, value.to_vec())),
+            (keys::ORPHAN, _) if value.is_empty() => drop(p.orphans.insert(fid()?)),
+            (keys::DESTROY, 24) => {
+                let row: DestroyRow = wire::decode(value).ok()?;
+                self.report.doomed.extend(row.objects.iter().map(|o| o.object));
+                p.destroys.insert(Key::from_slice(key), row);
             }
+            (keys::PRECREATE, 2) => {
+                let (ost, row) = decode_precreate(key, value).ok()?;
+                self.report.last_used.insert(ost, row.last_used);
+                p.precreates.insert(ost, row);
+            }
+            (keys::SESSION, 8) => drop(wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1)?),
+            (keys::REPLY, 10) => drop(wire::decode::<ReplyRow>(value).ok()?),
+            _ => return self.single(key, value),
         }
-        self.report.findings.extend(findings);
+        Some(())
     }
 
-    fn layouts(&mut self, large: &Pairs) {
-        let large: BTreeMap<Fid, &Vec<u8>> = large.iter().filter_map(|(k, v)| Some((keys::fid_of(k)?, v))).collect();
+    /// The records that a store has once.
+    fn single(&mut self, key: &[u8], value: &[u8]) -> Option<()> {
+        let p = &mut self.report.parts;
+        match key {
+            keys::SUPERBLOCK => {}
+            keys::BOOT => p.boot = Some(u64::from_le_bytes(value.try_into().ok()?)),
+            keys::COUNTERS => p.counters = Some(wire::decode(value).ok()?),
+            keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
+            _ => return None,
+        }
+        Some(())
+    }
+
+    fn layouts(&mut self) {
         let mut findings = Vec::new();
-        for (fid, inode) in self.report.inodes.iter().filter(|(_, i)| i.has(InodeFlags::HAS_LAYOUT)) {
-            let bytes = if inode.has(InodeFlags::LAYOUT_APART) { large.get(fid).copied() } else { Some(&inode.tail) };
-            let layout = bytes.and_then(|b| layout::xattr::decode_layout(b).ok());
-            let Some((_, layout)) = layout else {
-                findings.push(Finding::Damaged(show_key(&keys::inode(*fid))));
+        for (fid, inode) in self.report.inodes.iter().filter(|(_, i)| i.flags & InodeFlags::HAS_LAYOUT != 0) {
+            let Some(layout) = self.report.layout_of(inode) else {
+                findings.push(Finding::BadLayout(*fid));
                 continue;
             };
             for StripeObject { object, .. } in layout.objects() {
                 if let Some(first) = self.report.objects.insert(*object, *fid) {
                     findings.push(Finding::SharedObject { object: *object, first, second: *fid });
+                    self.report.objects.insert(*object, first);
                 }
+            }
+        }
+        for object in &self.report.doomed {
+            if let Some(fid) = self.report.objects.get(object) {
+                findings.push(Finding::DoomedObject { object: *object, fid: *fid });
+            }
+        }
+        let apart = |fid: &Fid| self.report.inodes.get(fid).is_some_and(|i| i.has(InodeFlags::LAYOUT_APART));
+        let strays = self.report.parts.layouts.keys().filter(|f| !apart(f));
+        findings.extend(strays.map(|f| Finding::Stray(show_key(&keys::layout(*f)))));
+        self.report.findings.extend(findings);
+    }
+
+    fn marks(&mut self) {
+        let flagged = |fid: &Fid| self.report.inodes.get(fid).is_some_and(|i| i.has(InodeFlags::ORPHAN));
+        let mut wrong: Vec<Fid> = self.report.parts.orphans.iter().filter(|f| !flagged(f)).copied().collect();
+        let all_flagged = self.report.inodes.values().filter(|i| i.has(InodeFlags::ORPHAN)).map(|i| i.fid);
+        wrong.extend(all_flagged.filter(|f| !self.report.parts.orphans.contains(f)));
+        self.report.findings.extend(wrong.into_iter().map(Finding::OrphanMark));
+    }
+
+    /// Names against inodes, both ways.
+    fn names(&mut self) {
+        let (mut findings, hash) = (Vec::new(), self.report.hash());
+        let mut places: BTreeMap<Fid, Vec<(Fid, u64)>> = BTreeMap::new();
+        let mut counts: BTreeMap<Fid, (u64, u32)> = BTreeMap::new();
+        for ((dir, at), bucket) in &self.report.parts.buckets {
+            let there = self.report.inodes.get(dir).is_some_and(Inode::is_dir);
+            for (i, e) in bucket.iter().enumerate() {
+                let (dir, name) = (*dir, text(&e.name));
+                places.entry(e.fid).or_default().push((dir, e.cookie(*at)));
+                let count = counts.entry(dir).or_default();
+                count.0 += 1;
+                if hash.of(&e.name) != *at {
+                    findings.push(Finding::MisplacedName { dir, name: name.clone() });
+                }
+                if !is_legal_name(&e.name) || bucket[..i].iter().any(|b| b.name == e.name) {
+                    findings.push(Finding::IllegalName { dir, name: name.clone() });
+                }
+                match self.report.inodes.get(&e.fid) {
+                    None => findings.push(Finding::DanglingName { dir, name: name.clone(), fid: e.fid }),
+                    Some(inode) => {
+                        count.1 += u32::from(inode.is_dir());
+                        if e.dtype != inode.dtype() {
+                            findings.push(Finding::WrongType { dir, name: name.clone() });
+                        }
+                    }
+                }
+                if !there {
+                    findings.push(Finding::NameWithoutDir { dir, name });
+                }
+            }
+        }
+        let mut links: BTreeMap<Fid, Vec<(Fid, u64)>> = BTreeMap::new();
+        for (fid, dir, cookie) in &self.report.parts.links {
+            match self.report.inodes.contains_key(fid) {
+                true => links.entry(*fid).or_default().push((*dir, *cookie)),
+                false => findings.push(Finding::Stray(show_key(&keys::link(*fid, *dir, *cookie)))),
+            }
+        }
+        for (fid, inode) in &self.report.inodes {
+            let places = places.remove(fid).unwrap_or_default();
+            let counts = counts.get(fid).copied().unwrap_or_default();
+            of_inode(inode, places, counts, links.remove(fid).unwrap_or_default(), &mut findings);
+        }
+        self.report.findings.extend(findings);
+    }
+
+    /// Whether every directory that has a name is reached from the root, or from one that has none.
+    fn paths(&mut self) {
+        if self.report.inodes.get(&Fid::ROOT).is_none_or(|i| !i.is_dir()) {
+            self.find(Finding::NoRoot);
+        }
+        let mut parents: BTreeMap<Fid, Fid> = BTreeMap::new();
+        for ((dir, _), bucket) in &self.report.parts.buckets {
+            let dirs = bucket.iter().filter(|e| self.report.inodes.get(&e.fid).is_some_and(Inode::is_dir));
+            for e in dirs.filter(|e| e.fid != Fid::ROOT) {
+                parents.entry(e.fid).or_insert(*dir);
+            }
+        }
+        let loops = loops_of(&parents).into_iter().map(Finding::Detached);
+        self.report.findings.extend(loops);
+    }
+
+    fn xattrs(&mut self) {
+        let mut found: BTreeMap<Fid, u16> = BTreeMap::new();
+        for (fid, name) in &self.report.parts.xattrs {
+            *found.entry(*fid).or_default() |= flag_of(name);
+        }
+        let mut findings = Vec::new();
+        for fid in found.keys().filter(|f| !self.report.inodes.contains_key(f)) {
+            let names = self.report.parts.xattrs.range((*fid, Vec::new())..).take_while(|(f, _)| f == fid);
+            findings.extend(names.map(|(fid, name)| Finding::Stray(show_key(&keys::xattr(*fid, name)))));
+        }
+        for (fid, inode) in &self.report.inodes {
+            let there = found.get(fid).copied().unwrap_or(0);
+            if inode.flags & ALL_XATTRS != there {
+                findings.push(Finding::XattrFlags(*fid));
             }
         }
         self.report.findings.extend(findings);
     }
 
-    /// Xattrs and layouts against the inodes they belong to.
-    async fn strays(&mut self, s: &dyn KvSnapshot, large: &Pairs) -> Result<(), KvError> {
-        let xattrs = self.readable(s, keys::XATTR).await?;
-        let any =
-            InodeFlags::HAS_XATTRS | InodeFlags::HAS_ACL | InodeFlags::HAS_DEFAULT_ACL | InodeFlags::HAS_DIR_LAYOUT;
-        for (pairs, flags) in [(&xattrs, any), (large, InodeFlags::LAYOUT_APART)] {
-            for (key, _) in pairs {
-                let inode = keys::fid_of(key).and_then(|f| self.report.inodes.get(&f));
-                if inode.is_none_or(|i| i.flags & flags == 0) {
-                    self.report.findings.push(Finding::Stray(show_key(key)));
-                }
+    fn counts(&mut self) {
+        let p = &self.report.parts;
+        let found = self.report.inodes.len() as u64;
+        let says = p.counters.as_ref().map_or(0, |c| c.inodes);
+        let mut findings = Vec::new();
+        if says != found {
+            findings.push(Finding::InodeCount { says, found });
+        }
+        let newest = self.report.inodes.keys().filter_map(|f| boot_of(*f)).max().unwrap_or(0);
+        let newest = newest.max(p.counters.as_ref().map_or(0, |c| c.transno >> 40));
+        let says = p.boot.unwrap_or(0);
+        if says < newest || p.boot.is_none() {
+            findings.push(Finding::BootCount { says, found: newest });
+        }
+        for (ost, found) in highest_objects(&self.report) {
+            let says = p.precreates.get(&ost).map_or(0, |row| row.last_used);
+            if says < found {
+                findings.push(Finding::Allocation { ost, says, found });
             }
         }
-        Ok(())
+        for (ost, row) in p.precreates.iter().filter(|(_, row)| row.ceiling < row.last_used) {
+            findings.push(Finding::Allocation { ost: *ost, says: row.ceiling, found: row.last_used });
+        }
+        self.report.findings.extend(findings);
+    }
+}
+
+/// The OST of an object whose sequence is one of an OST's.
+fn ost_of(object: ObjectId) -> OstIndex {
+    let each = ObjectId::seq_of(OstIndex(1)) - ObjectId::seq_of(OstIndex(0));
+    OstIndex((object.0.seq.saturating_sub(ObjectId::seq_of(OstIndex(0))) / each) as u16)
+}
+
+/// The highest object id of each OST that a file has.
+pub(crate) fn highest_objects(report: &Report) -> BTreeMap<OstIndex, u32> {
+    let mut highest: BTreeMap<OstIndex, u32> = BTreeMap::new();
+    for object in report.objects.keys() {
+        let ost = ost_of(*object);
+        let last = highest.entry(ost).or_default();
+        *last = (*last).max(object.0.oid);
+    }
+    highest
+}
+
+/// Every flag that says something of xattrs.
+pub(crate) const ALL_XATTRS: u16 =
+    InodeFlags::HAS_XATTRS | InodeFlags::HAS_ACL | InodeFlags::HAS_DEFAULT_ACL | InodeFlags::HAS_DIR_LAYOUT;
+
+/// The flag of an inode that has an xattr of this name.
+pub(crate) fn flag_of(name: &[u8]) -> u16 {
+    match name {
+        ACL_ACCESS => InodeFlags::HAS_ACL,
+        ACL_DEFAULT => InodeFlags::HAS_DEFAULT_ACL,
+        LOV => InodeFlags::HAS_DIR_LAYOUT,
+        _ => InodeFlags::HAS_XATTRS,
+    }
+}
+
+/// The directory with the lowest FID of every loop in a tree of parents.
+pub(crate) fn loops_of(parents: &BTreeMap<Fid, Fid>) -> Vec<Fid> {
+    let (mut done, mut loops): (BTreeSet<Fid>, Vec<Fid>) = (BTreeSet::new(), Vec::new());
+    for start in parents.keys() {
+        let (mut path, mut on_path, mut at) = (Vec::new(), BTreeSet::new(), *start);
+        while !done.contains(&at) {
+            if !on_path.insert(at) {
+                let from = path.iter().position(|f| *f == at).unwrap_or(0);
+                loops.extend(path[from..].iter().min().copied());
+                break;
+            }
+            path.push(at);
+            let Some(parent) = parents.get(&at) else { break };
+            at = *parent;
+        }
+        done.extend(path);
+    }
+    loops
+}
+
+/// What is wrong with an inode: `places` has its names, `counts` entries and subdirectories of a directory, `links` what it
+/// knows of second names.
+fn of_inode(
+    inode: &Inode,
+    mut places: Vec<(Fid, u64)>,
+    counts: (u64, u32),
+    links: Vec<(Fid, u64)>,
+    findings: &mut Vec<Finding>,
+) {
+    let (fid, orphan) = (inode.fid, inode.has(InodeFlags::ORPHAN));
+    if places.is_empty() && !orphan && fid != Fid::ROOT {
+        findings.push(Finding::Unreachable(fid));
+    }
+    if inode.is_dir() && places.len() > 1 {
+        findings.push(Finding::DirTwice(fid));
+    }
+    if orphan && !places.is_empty() {
+        findings.push(Finding::OrphanMark(fid));
+    }
+    let found = match (inode.is_dir(), orphan) {
+        (true, false) => 2 + counts.1,
+        _ => places.len() as u32,
+    };
+    if inode.nlink != found {
+        findings.push(Finding::LinkCount { fid, says: inode.nlink, found });
+    }
+    if inode.is_dir() && inode.entries != counts.0 {
+        findings.push(Finding::EntryCount { fid, says: inode.entries, found: counts.0 });
+    }
+    let (mut known, seconds) = (links, inode.entries);
+    let wrong = !inode.is_dir() && seconds != known.len() as u64;
+    if !inode.parent.is_zero() {
+        known.push((inode.parent, inode.place));
+    }
+    known.sort_unstable();
+    places.sort_unstable();
+    if known != places || wrong {
+        findings.push(Finding::BackPointer(fid));
     }
 }

@@ -137,6 +137,16 @@ pub fn without(bucket: &[u8], slot: u8) -> Option<Vec<u8>> {
     (!out.is_empty()).then_some(out)
 }
 
+/// The bucket of these entries, whose slots ascend.
+#[must_use]
+pub fn bucket(entries: &[Entry]) -> Vec<u8> {
+    let mut out = Vec::new();
+    for e in entries {
+        put(&mut out, &EntryRef { slot: e.slot, dtype: e.dtype, fid: e.fid, name: &e.name });
+    }
+    out
+}
+
 /// The bucket with another inode behind `slot`; the name and the cookie stay.
 #[must_use]
 pub fn rebound(bucket: &[u8], slot: u8, fid: Fid, dtype: u8) -> Vec<u8> {

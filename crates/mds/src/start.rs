@@ -21,7 +21,7 @@ use crate::record::{
 use crate::store::MetaStore;
 
 /// Keys read at a time when the store is scanned.
-const SCAN_KEYS: usize = 4096;
+pub(crate) const SCAN_KEYS: usize = 4096;
 
 /// Inodes without a name removed in one transaction.
 const REMOVED_AT_ONCE_MAX: usize = 64;
@@ -95,7 +95,7 @@ impl From<KvError> for StartError {
     }
 }
 
-async fn ready<T>(answer: Answer<T>) -> Result<T, KvError> {
+pub(crate) async fn ready<T>(answer: Answer<T>) -> Result<T, KvError> {
     match answer {
         Answer::Now(r) => r,
         Answer::Later(f) => f.await,

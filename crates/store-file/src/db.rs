@@ -11,11 +11,11 @@ use crate::format::{
 };
 use crate::space::Run;
 
-const SUPER: TableDefinition<&str, &[u8]> = TableDefinition::new("super");
+pub(crate) const SUPER: TableDefinition<&str, &[u8]> = TableDefinition::new("super");
 const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
-const OBJECTS: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("objects");
-const EXTENTS: TableDefinition<&[u8; 24], &[u8]> = TableDefinition::new("extents");
-const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
+pub(crate) const OBJECTS: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("objects");
+pub(crate) const EXTENTS: TableDefinition<&[u8; 24], &[u8]> = TableDefinition::new("extents");
+pub(crate) const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
 const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
 /// Which process the client of a session was: host and process.
 const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");

@@ -12,6 +12,7 @@
 //! Guarded by: `crates/store-file/tests`, `oss::store::conformance`, `crates/sim/tests/{cluster,sequences}.rs`.
 
 mod backend;
+mod check;
 mod commit;
 mod config;
 mod db;
@@ -26,6 +27,7 @@ mod object_store;
 mod space;
 mod state;
 
+pub use check::{Checked, accept, check, check_files, mend, mend_database};
 pub use config::FileStoreConfig;
 pub use error::OpenError;
 pub use file_store::FileStore;

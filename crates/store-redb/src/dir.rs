@@ -44,7 +44,7 @@ impl fmt::Display for OpenError {
 }
 impl std::error::Error for OpenError {}
 
-fn lock(dir: &Path) -> Result<DirLock, OpenError> {
+pub(crate) fn lock(dir: &Path) -> Result<DirLock, OpenError> {
     DirLock::take(dir).map_err(|e| match e {
         LockError::InUse => OpenError::InUse(dir.into()),
         LockError::Io(e) => OpenError::Io(dir.join("lock"), e),

@@ -15,8 +15,11 @@ use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBack
 use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
 
 mod dir;
+mod image;
 
+pub use dbcheck::Mended;
 pub use dir::{OpenError, STORE_FILE, mkfs, open};
+pub use image::{Image, examine, mend_database};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
 
@@ -124,6 +127,11 @@ fn commit(db: &Database, batch: &KvBatch) -> Result<(), KvError> {
     write.commit().map_err(|e| broken(&e))
 }
 
+fn snapshot_of(db: &Database) -> Result<Rc<dyn KvSnapshot>, KvError> {
+    let table = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).map_err(|e| broken(&e))?;
+    Ok(Rc::new(Snapshot { table }))
+}
+
 impl MetaKv for RedbKv {
     fn limits(&self) -> KvLimits {
         // redb keeps a batch's dirty pages in memory: the bound is what a server should spend on one.
@@ -136,9 +144,7 @@ impl MetaKv for RedbKv {
         }
     }
     fn snapshot(&self) -> LocalFuture<Result<Rc<dyn KvSnapshot>, KvError>> {
-        let table =
-            self.db.0.begin_read().map_err(|e| broken(&e)).and_then(|r| r.open_table(TABLE).map_err(|e| broken(&e)));
-        let snapshot = table.map(|table| Rc::new(Snapshot { table }) as Rc<dyn KvSnapshot>);
+        let snapshot = snapshot_of(&self.db.0);
         Box::pin(async move { snapshot })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {

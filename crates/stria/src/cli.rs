@@ -309,7 +309,7 @@ pub struct Fsck {
     /// Also read all data and check it against its checksums
     #[arg(long)]
     pub data: bool,
-    /// Correct counts, and move what belongs to no file or directory to lost+found; nothing is deleted
+    /// Put right what is wrong, and move what has no place any more to lost+found
     #[arg(long)]
     pub repair: bool,
 }

@@ -59,3 +59,75 @@ fn objects_of_creates_that_a_crash_undid_are_no_faults_and_recovery_removes_them
     let (code, said) = fsck(&c, &[]);
     assert!(code == 0 && !said.contains("recovery will remove"), "{code} {said}");
 }
+
+/// Flips one bit of a file's byte.
+fn flip(path: &Path, at: u64) {
+    use std::os::unix::fs::FileExt;
+    let file = fs::File::options().read(true).write(true).open(path).unwrap();
+    let mut byte = [0];
+    file.read_exact_at(&mut byte, at).unwrap();
+    file.write_all_at(&[byte[0] ^ 0x10], at).unwrap();
+}
+
+/// Where a file holds these bytes.
+fn places(path: &Path, bytes: &[u8]) -> Vec<u64> {
+    let all = fs::read(path).unwrap();
+    all.windows(bytes.len()).enumerate().filter(|(_, w)| *w == bytes).map(|(at, _)| at as u64).collect()
+}
+
+#[test]
+fn damaged_data_and_a_lost_superblock_are_repaired_and_the_file_is_set_aside() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, c, m) = stopped();
+    during(&c, &m, || fs::write(m.join("hit"), b"what a disk forgets".repeat(400)).unwrap());
+    let stores = [c.join("ost0/data"), c.join("ost1/data")];
+    let (store, at) = stores.iter().find_map(|s| Some((s, *places(s, b"what a disk forgets").first()?))).unwrap();
+    flip(store, at);
+    flip(&stores[0], 17);
+    let (code, said) = fsck(&c, &[]);
+    assert!(
+        code == 4 && said.contains("block 0 of the data file") && said.contains("does not match its checksum"),
+        "{said}"
+    );
+    let (code, said) = fsck(&c, &["--repair"]);
+    assert!(code == 1 && said.ends_with("0 fault(s)\n"), "{code} {said}");
+    let (code, said) = fsck(&c, &[]);
+    assert!(code == 0 && said.ends_with("0 fault(s)\n"), "{code} {said}");
+    during(&c, &m, || {
+        (0..4).for_each(|i| assert_eq!(fs::read(m.join(format!("before{i}"))).unwrap(), [7; 5000]));
+        assert!(!m.join("hit").exists(), "no path leads to damaged data");
+        let saved: Vec<_> = fs::read_dir(m.join("lost+found")).unwrap().map(|e| e.unwrap().path()).collect();
+        assert_eq!(saved.len(), 1, "{saved:?}");
+        let mut wanted = b"what a disk forgets".repeat(400);
+        wanted[0] ^= 0x10;
+        assert!(fs::read(&saved[0]).unwrap() == wanted, "all that is left is there");
+    });
+}
+
+#[test]
+fn a_damaged_metadata_database_is_found_and_ends_in_no_panic() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, c, m) = stopped();
+    let store = c.join("mdt0/mdt.redb");
+    let whole = fs::read(&store).unwrap();
+    for at in places(&store, b"before3") {
+        fs::write(&store, &whole).unwrap();
+        flip(&store, at);
+        // A page that nobody reads any more may hold an old name.
+        let (code, said) = fsck(&c, &[]);
+        assert!(code == 4 && said.contains("MDT: mdt.redb: ") || code == 0, "byte {at}: {code} {said}");
+        let (repaired, said) = fsck(&c, &["--repair"]);
+        assert!(!said.contains("panic"), "{said}");
+        match (code, repaired) {
+            (0, 0) | (4, 1) => {}
+            (4, 4) => assert!(said.contains("put a backup back there"), "{said}"),
+            other => panic!("byte {at}: {other:?} {said}"),
+        }
+    }
+    fs::write(&store, &whole).unwrap();
+    during(&c, &m, || assert_eq!(fs::read(m.join("before3")).unwrap(), [7; 5000]));
+}

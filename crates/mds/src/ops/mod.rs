@@ -13,6 +13,8 @@ mod rename;
 mod setattr;
 mod xattr;
 
+pub(crate) use lov::LOV;
+
 pub(crate) use close::Closed;
 pub(crate) use open::{OpenOut, writes};
 pub(crate) use readdir::ReaddirOut;

@@ -7,3 +7,4 @@ mod model;
 mod namespace;
 mod permissions;
 mod readdir;
+mod repair;
