@@ -383,8 +383,8 @@ impl Checker {
                 self.report.last_used.insert(ost, row.last_used);
                 p.precreates.insert(ost, row);
             }
-            (keys::SESSION, 8) => drop(wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1)?),
-            (keys::REPLY, 10) => drop(wire::decode::<ReplyRow>(value).ok()?),
+            (keys::SESSION, 8) => return wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1).map(|_| ()),
+            (keys::REPLY, 10) => return wire::decode::<ReplyRow>(value).ok().map(|_| ()),
             _ => return self.single(key, value),
         }
         Some(())
