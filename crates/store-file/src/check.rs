@@ -21,6 +21,17 @@ use crate::format::{
 };
 use crate::map::CHUNK_BLOCKS;
 
+/// A block that does not match its checksum.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct BadPlace {
+    /// Object.
+    pub object: ObjectId,
+    /// Block of the object.
+    pub block: u64,
+    /// Block of the data file.
+    pub place: u64,
+}
+
 /// What a store holds and what is wrong with it.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
@@ -35,7 +46,7 @@ pub struct Checked {
     /// Whether pages of the database are damaged: see [`mend_database`].
     pub broken: bool,
     /// Blocks that do not match their checksums, with their places in the data file.
-    pub bad_blocks: Vec<(ObjectId, u64, u64)>,
+    pub bad_blocks: Vec<BadPlace>,
     /// The superblock of the database, where block 0 of the data file is damaged: [`mend`] puts it back.
     pub superblock: Option<Superblock>,
 }
@@ -91,10 +102,10 @@ pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Me
 ///
 /// # Errors
 /// The store cannot be opened, read or written.
-pub async fn accept(rt: &Rt, dir: &Path, cluster: u64, bad: &[(ObjectId, u64, u64)]) -> Result<(), OpenError> {
+pub async fn accept(rt: &Rt, dir: &Path, cluster: u64, bad: &[BadPlace]) -> Result<(), OpenError> {
     let io = |e| OpenError::Io(dir.join("data"), e);
     let store = crate::FileStore::open(rt.clone(), dir, Some(cluster), crate::FileStoreConfig::default(), None).await?;
-    for (object, block, place) in bad {
+    for BadPlace { object, block, place } in bad {
         let mut bulk = rt.bulk(BLOCK_BYTES as usize).await;
         let (read, there) = store.0.data.read_at(place * BLOCK_BYTES, bulk).await;
         read.map_err(io)?;
@@ -256,7 +267,7 @@ impl Checker<'_> {
             if crc32c(block) != crcs[i] {
                 let (block, place) = (at + i as u64, e.phys + i as u64);
                 self.out.faults.push(format!("object {object}: block {block} does not match its checksum"));
-                self.out.bad_blocks.push((object, block, place));
+                self.out.bad_blocks.push(BadPlace { object, block, place });
             }
         }
     }

@@ -27,7 +27,7 @@ mod object_store;
 mod space;
 mod state;
 
-pub use check::{Checked, accept, check, check_files, mend, mend_database};
+pub use check::{BadPlace, Checked, accept, check, check_files, mend, mend_database};
 pub use config::FileStoreConfig;
 pub use error::OpenError;
 pub use file_store::FileStore;

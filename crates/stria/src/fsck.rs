@@ -16,8 +16,8 @@ use mds::check::Report;
 use mds::repair::{Objects, Stray};
 use oss::store::ObjectInfo;
 use rt::Rt;
-use store_file::OpenError;
 use store_file::format::Superblock;
+use store_file::{BadPlace, OpenError};
 use store_redb::Mended;
 use types::{ObjectId, OstIndex, format_size};
 
@@ -65,7 +65,7 @@ struct Checked {
     /// Stores whose data file has no superblock, with the one that belongs there.
     headless: Vec<(PathBuf, Superblock)>,
     /// Blocks that do not match their checksums: directory, and what `store_file::accept` takes.
-    bad_blocks: Vec<(PathBuf, Vec<(ObjectId, u64, u64)>)>,
+    bad_blocks: Vec<(PathBuf, Vec<BadPlace>)>,
     faults: usize,
 }
 
@@ -145,7 +145,7 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
 }
 
 fn lock(store: &Path) -> Result<rt::DirLock, Failure> {
-    Ok(store_file::lock_dir(store).map_err(|e| Failure::from(e.to_string()))?)
+    store_file::lock_dir(store).map_err(|e| Failure::from(e.to_string()))
 }
 
 async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Failure> {
@@ -281,7 +281,7 @@ async fn check_ost(
         note_unreachable(index, found);
         return Ok(());
     }
-    found.objects.damaged.extend(checked.bad_blocks.iter().map(|(object, ..)| *object));
+    found.objects.damaged.extend(checked.bad_blocks.iter().map(|b| b.object));
     if !checked.bad_blocks.is_empty() {
         found.bad_blocks.push((at, checked.bad_blocks));
     }
