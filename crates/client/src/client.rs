@@ -21,6 +21,7 @@ use crate::ahead::within_cache;
 use crate::closes::Closes;
 use crate::inode::Inode;
 use crate::kernel::{KernelCache, NoKernel};
+use crate::limits::{Limits, is_idle};
 use crate::locks::{LockOwner, Locks};
 use crate::object::Object;
 use crate::open::OpenFile;
@@ -57,6 +58,7 @@ pub struct Client {
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) ahead: RefCell<Ahead>,
+    pub(crate) limits: Limits,
     kernel: RefCell<Rc<dyn KernelCache>>,
     closing: Cell<bool>,
     looking_for_targets: Cell<bool>,
@@ -125,6 +127,7 @@ impl Client {
             listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
             ahead: RefCell::new(ahead),
+            limits: Limits::new(config.inodes_max),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
             looking_for_targets: Cell::new(false),
@@ -318,7 +321,15 @@ impl Client {
         self.oscs.borrow()[index].clone()
     }
     pub(crate) fn inode(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {
-        self.inodes.borrow_mut().entry(fid).or_insert_with(|| Inode::new(fid, Rc::downgrade(self))).clone()
+        let known = self.known_inode(fid);
+        let inode = known.unwrap_or_else(|| {
+            let inode = Inode::new(fid, Rc::downgrade(self));
+            self.inodes.borrow_mut().insert(fid, inode.clone());
+            self.inode_came();
+            inode
+        });
+        self.used(&inode);
+        inode
     }
     pub(crate) fn known_inode(&self, fid: Fid) -> Option<Rc<Inode>> {
         self.inodes.borrow().get(&fid).cloned()
@@ -490,22 +501,33 @@ impl Client {
         let holds = |fid: Fid| self.holds(fid, LockBits::LOOKUP) || self.holds(fid, LockBits::UPDATE);
         let dead: Vec<Fid> = {
             let inodes = self.inodes.borrow();
-            let idle = |i: &Rc<Inode>| Rc::strong_count(i) == 1 && i.opens.get() == 0 && i.lookups.get() == 0;
-            inodes.values().filter(|i| idle(i) && !holds(i.fid)).map(|i| i.fid).collect()
+            let unknown = |i: &Rc<Inode>| is_idle(i) && i.lookups.get() == 0;
+            inodes.values().filter(|i| unknown(i) && !holds(i.fid)).map(|i| i.fid).collect()
         };
         for fid in dead {
             if let Some(i) = self.inodes.borrow_mut().remove(&fid) {
                 self.forget_names(&i);
             }
         }
-        self.objects.borrow_mut().retain(|_, o| {
-            // A lock vouches for the size that is known here: it goes first.
-            o.unwritten_pages() > 0
-                || o.has_pages()
-                || Rc::strong_count(o) > 1
-                || o.inode.borrow().upgrade().is_some()
-                || self.osc(o.ost).locks.knows(o.resource())
-        });
+        self.objects.borrow_mut().retain(|_, o| self.needs(o));
+    }
+    /// Whether an object stays, used or not.
+    fn needs(&self, o: &Rc<Object>) -> bool {
+        // A lock vouches for the size that is known here: it goes first.
+        o.unwritten_pages() > 0
+            || o.has_pages()
+            || Rc::strong_count(o) > 1
+            || o.inode.borrow().upgrade().is_some()
+            || self.osc(o.ost).locks.knows(o.resource())
+    }
+    /// An object that nothing needs leaves.
+    pub(crate) fn object_may_go(&self, id: ObjectId) {
+        if self.objects.borrow().get(&id).is_some_and(|o| !self.needs(o)) {
+            self.objects.borrow_mut().remove(&id);
+        }
+    }
+    pub(crate) fn object_count(&self) -> usize {
+        self.objects.borrow().len()
     }
     pub(crate) fn forget_names(&self, inode: &Inode) {
         let mut dentries = self.dentries.borrow_mut();
@@ -535,6 +557,7 @@ async fn keep_house(client: Weak<Client>) {
             me.mdt_locks.tick(0);
             me.chase_unnamed();
             me.prune();
+            me.keep_within_limits();
         }
         if me.pages.pool().free() < me.pages.pool().capacity() / 16 {
             me.pages.shrink(me.pages.limit_pages() / 8);

@@ -32,6 +32,9 @@ pub struct ClientConfig {
     pub readahead: readahead::Config,
     /// Unused locks kept per target. Default 50,000.
     pub locks_max: usize,
+    /// Inodes remembered before those that nothing needs leave; about 1.2 KiB each with its name and lock, and 2 KiB with
+    /// an object that has a lock. Default 131,072.
+    pub inodes_max: usize,
     /// How callers are given job names.
     pub jobs: crate::JobRule,
     /// Never update access times.
@@ -56,6 +59,7 @@ impl ClientConfig {
             readahead_policy: "parallel".into(),
             readahead: readahead::Config::default(),
             locks_max: 50_000,
+            inodes_max: 131_072,
             jobs: crate::JobRule::default(),
             noatime: false,
         }

@@ -43,6 +43,8 @@ pub(crate) struct Front {
     opened: Event,
     /// A read begins to wait for a lock.
     waits: Event,
+    /// A drop of pages begins.
+    drop_begins: Event,
     /// It may keep a listing.
     listing: Cell<bool>,
     /// How often the lock on the directory's names went.
@@ -161,6 +163,16 @@ impl Inode {
     pub(crate) fn is_dropping(&self) -> bool {
         self.front.drops.get() > 0
     }
+    /// Waits until the kernel begins to drop pages of it.
+    pub(crate) async fn until_dropping(&self) {
+        loop {
+            let begins = self.front.drop_begins.wait();
+            if self.is_dropping() {
+                return;
+            }
+            begins.await;
+        }
+    }
     /// A lock goes, or the file changed otherwise than the kernel believes: it forgets the file's pages, but for those
     /// that reads waiting for a lock keep locked. What was stored to them comes back before this ends.
     pub async fn drop_kernel_pages(&self) {
@@ -179,6 +191,7 @@ impl Inode {
         let Some(kernel) = self.client.upgrade().map(|c| c.kernel()) else { return };
         front.drops.set(front.drops.get() + 1);
         let _dropping = Dropping(front);
+        front.drop_begins.notify();
         loop {
             let waits = front.waits.wait();
             let parts = front.apart_from_waiting().into_iter().filter_map(|e| e.intersect(&extent));

@@ -20,6 +20,18 @@ pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
 /// Names remembered of a directory that is known whole; a larger one is asked of the server.
 const CHILDREN_MAX: usize = 100_000;
 
+/// Every name of a directory.
+struct Children {
+    names: HashSet<Vec<u8>, FxBuildHasher>,
+    /// Names of all such directories of the client.
+    total: Rc<Cell<usize>>,
+}
+impl Drop for Children {
+    fn drop(&mut self) {
+        self.total.set(self.total.get() - self.names.len());
+    }
+}
+
 /// A file's layout with the objects behind it, in stripe order.
 pub(crate) struct Striping {
     pub(crate) layout: Layout,
@@ -82,6 +94,10 @@ pub struct Inode {
     pub(crate) lookups: Cell<u64>,
     /// Answers being made that will tell the kernel of it.
     naming: Cell<u32>,
+    /// When it was used last, in uses of inodes.
+    pub(crate) last_used: Cell<u64>,
+    /// There are too many, and it is one of those that leave.
+    pub(crate) unwanted: Cell<bool>,
     /// It may have lost its last name: when the kernel forgets it, so do we.
     pub(crate) unnamed: Cell<bool>,
     /// Modified here since its last attribute fetch.
@@ -96,7 +112,7 @@ pub struct Inode {
     /// What a kernel in front keeps of it.
     pub(crate) front: Front,
     /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
-    children: RefCell<Option<HashSet<Vec<u8>, FxBuildHasher>>>,
+    children: RefCell<Option<Children>>,
 }
 
 impl Inode {
@@ -119,6 +135,8 @@ impl Inode {
             untold: Cell::new(0),
             lookups: Cell::new(0),
             naming: Cell::new(0),
+            last_used: Cell::new(0),
+            unwanted: Cell::new(false),
             unnamed: Cell::new(false),
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),
@@ -208,7 +226,8 @@ impl Inode {
     }
     /// The directory was just made by us: it is empty, and stays known.
     pub(crate) fn starts_empty(&self) {
-        *self.children.borrow_mut() = Some(HashSet::default());
+        let total = self.client().map(|c| c.limits.children.clone()).unwrap_or_default();
+        *self.children.borrow_mut() = Some(Children { names: HashSet::default(), total });
     }
     /// Its names are no longer known (its lock went).
     pub(crate) fn forget_children(&self) {
@@ -216,21 +235,26 @@ impl Inode {
     }
     pub(crate) fn child_added(&self, name: &[u8]) {
         let mut children = self.children.borrow_mut();
-        if children.as_ref().is_some_and(|c| c.len() >= CHILDREN_MAX) {
+        let room = || self.client().is_none_or(|c| c.limits.has_room_for_child());
+        if children.as_ref().is_some_and(|c| c.names.len() >= CHILDREN_MAX || !room()) {
             *children = None;
         }
-        if let Some(c) = children.as_mut() {
-            c.insert(name.to_vec());
+        if let Some(c) = children.as_mut()
+            && c.names.insert(name.to_vec())
+        {
+            c.total.set(c.total.get() + 1);
         }
     }
     pub(crate) fn child_removed(&self, name: &[u8]) {
-        if let Some(c) = self.children.borrow_mut().as_mut() {
-            c.remove(name);
+        if let Some(c) = self.children.borrow_mut().as_mut()
+            && c.names.remove(name)
+        {
+            c.total.set(c.total.get() - 1);
         }
     }
     /// Whether the directory is known to have no such name (ask only under its UPDATE lock).
     pub(crate) fn lacks(&self, name: &[u8]) -> bool {
-        self.children.borrow().as_ref().is_some_and(|c| !c.contains(name))
+        self.children.borrow().as_ref().is_some_and(|c| !c.names.contains(name))
     }
 
     /// Takes a layout in, unless the same generation is known.

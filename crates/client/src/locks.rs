@@ -29,6 +29,8 @@ pub(crate) trait LockOwner: 'static {
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
     /// The lock is gone and nothing could be flushed.
     fn lost(self: Rc<Self>, lock: LockDesc);
+    /// The last lock on the resource was given back, and no request for one is under way.
+    fn gone(&self, _resource: ResourceId) {}
     /// Bits of locks on the resource that are of no use any more once `wanted` is given back: they go, too.
     fn also_goes(&self, _resource: ResourceId, _wanted: InodeBits) -> InodeBits {
         InodeBits::NONE
@@ -270,7 +272,7 @@ impl Locks {
         self.act(out);
         whole
     }
-    /// Gives unused inode-bit locks on a resource back.
+    /// Gives unused locks on a resource back.
     pub(crate) fn give_up(self: &Rc<Self>, resource: ResourceId) {
         let mut out = Vec::new();
         self.cache.borrow_mut().give_up(resource, &mut out);
@@ -387,7 +389,14 @@ impl Locks {
                 CacheAction::Denied { cookie, reason } => self.wake(cookie, Err(reason)),
                 CacheAction::Revoke { lock, keep } => self.revoke(lock, keep),
                 CacheAction::SendNarrow { handle, keep, .. } => self.send_narrow(handle, keep),
-                CacheAction::SendCancel { handle, .. } => self.send_cancel(handle),
+                CacheAction::SendCancel { handle, resource } => {
+                    self.send_cancel(handle);
+                    if !self.knows(resource)
+                        && let Some(owner) = self.owner()
+                    {
+                        owner.gone(resource);
+                    }
+                }
                 CacheAction::Lost(desc) => {
                     if let Some(owner) = self.owner() {
                         owner.lost(desc);

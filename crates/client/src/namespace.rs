@@ -108,6 +108,7 @@ impl Client {
             let known = self.dentries.borrow_mut().insert(key.clone(), inode.fid);
             if known != Some(inode.fid) {
                 inode.names.borrow_mut().push(key);
+                self.name_came();
             }
         }
     }
@@ -140,6 +141,7 @@ impl Client {
     }
 
     pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        self.used(inode);
         let _naming = inode.naming();
         let attr = self.sized(inode).await?;
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
@@ -156,6 +158,9 @@ impl Client {
     pub async fn lookup(self: &Rc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
         check_name(name)?;
         self.note_lookup(parent);
+        if let Some(dir) = self.known_inode(parent) {
+            self.used(&dir);
+        }
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         if let Some(child) = known {
             if child.is_zero() {
@@ -212,6 +217,7 @@ impl Client {
             let cached = self.holds(parent, LockBits::UPDATE);
             if cached {
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
+                self.name_came();
             }
             return Ok(Entry { attr: Attr::default(), name_cached: cached, attr_cached: false });
         };

@@ -3,7 +3,6 @@
 //! See `docs/internals/names.md`.
 use std::rc::Rc;
 
-use ldlm::ResourceId;
 use types::{Duration, Fid};
 use wire::mdt::{AttrFlags, LockBits};
 
@@ -11,7 +10,7 @@ use crate::client::Client;
 use crate::inode::Inode;
 
 /// Inodes that the kernel is asked to give up with one message.
-const ASKED_AT_ONCE_MAX: usize = 1024;
+pub(crate) const ASKED_AT_ONCE_MAX: usize = 1024;
 
 /// Inodes whose locks go back together at most, and how long the first one waits for others.
 const GIVEN_UP_MAX: usize = 64;
@@ -22,7 +21,7 @@ impl Client {
     pub fn forget(self: &Rc<Self>, fid: Fid, lookups: u64) {
         if let Some(inode) = self.known_inode(fid) {
             inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
-            if inode.unnamed.get() || !self.holds(fid, LockBits::LOOKUP) {
+            if inode.unnamed.get() || inode.unwanted.get() || !self.holds(fid, LockBits::LOOKUP) {
                 self.let_go(&inode);
             }
         }
@@ -62,10 +61,10 @@ impl Client {
             });
         }
     }
-    fn give_up_all(&self) {
+    fn give_up_all(self: &Rc<Self>) {
         for fid in self.given_up.take() {
             if self.known_inode(fid).is_none_or(|i| !i.is_known_outside()) {
-                self.mdt_locks.give_up(ResourceId::inode(fid));
+                self.give_up_locks(fid);
             }
         }
     }

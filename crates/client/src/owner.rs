@@ -60,6 +60,9 @@ impl LockOwner for Client {
         })
     }
     fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb) {}
+    fn gone(&self, resource: ResourceId) {
+        self.inode_may_go(resource.fid);
+    }
     fn also_goes(&self, resource: ResourceId, wanted: InodeBits) -> InodeBits {
         if !wanted.overlaps(InodeBits::LOOKUP) {
             return InodeBits::NONE;

@@ -6,6 +6,7 @@ use cache::PageAccess;
 use cache::frames::FRAME_BYTES;
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use rt::sync::race;
 use types::{Duration, Extent, FsError, HandleId, Instant};
 use wire::Op;
 
@@ -22,6 +23,8 @@ use crate::size::FILE_BYTES_MAX;
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Longest time that locks are kept from others while a further one is waited for; far below an OST's patience.
 const HOLD_MAX: Duration = Duration::from_secs(5);
+/// How often a write that waits for room looks whether its OST is still there.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const O_APPEND: u32 = 0o2000;
 const O_DSYNC: u32 = 0o10000;
 
@@ -187,6 +190,7 @@ impl Client {
             for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
                 let from = (piece.file.start - offset) as usize;
                 let part = &data[from..from + piece.file.len() as usize];
+                self.room_for_stores(inode, &self.osc(s.objects[usize::from(piece.stripe.0)].ost), part.len()).await;
                 self.write_mapped_piece(&s, piece, part).await?;
             }
             Ok(())
@@ -197,6 +201,18 @@ impl Client {
             inode.writeback_failed(e);
         }
         result
+    }
+
+    /// Waits for room as every write does, so that stores dirty no more than writes may. But while the kernel drops pages a
+    /// lock callback waits for this, and while the OST is away programs that are being killed would: then there is room
+    /// up to the end of the memory for pages.
+    async fn room_for_stores(&self, inode: &Inode, osc: &Rc<Osc>, bytes: usize) {
+        while !inode.is_dropping() && osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
+            let room = race(osc.dirty_room(bytes as u64), inode.until_dropping());
+            if self.rt.timeout(LOOK_AGAIN, room).await.is_some() {
+                return;
+            }
+        }
     }
 
     async fn write_mapped_piece(self: &Rc<Self>, s: &Rc<Striping>, piece: Piece, data: &[u8]) -> Result<(), FsError> {

@@ -78,7 +78,8 @@ impl StriaFs {
 }
 
 /// Memory of the machine in bytes; 0 when it cannot be told.
-fn memory_bytes() -> u64 {
+#[must_use]
+pub fn memory_bytes() -> u64 {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = told.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib << 10)

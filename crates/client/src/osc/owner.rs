@@ -49,6 +49,11 @@ impl LockOwner for Osc {
         object.mtime.set(known);
         object.blocks512.set(lvb.blocks);
     }
+    fn gone(&self, resource: ResourceId) {
+        if let Some(client) = self.client.upgrade() {
+            client.object_may_go(types::ObjectId(resource.fid));
+        }
+    }
     fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(object) = self.object(&lock) else { return };
         let lost = self.discard_under(&object, &lock);

@@ -5,7 +5,7 @@
 //! being trusted.
 use alloc::vec::Vec;
 use smallvec::SmallVec;
-use types::Instant;
+use types::{Extent, Instant};
 
 use super::{CacheAction, Entry, LockCache, State};
 use crate::LockMode;
@@ -101,12 +101,18 @@ impl LockCache {
         }
     }
 
-    /// Unused inode-bit locks on a resource go: what they cover is of no interest any more.
+    /// Unused locks on a resource go: what they cover is of no interest any more.
     pub fn give_up(&mut self, resource: ResourceId, out: &mut Vec<CacheAction>) {
         let Some(held) = self.resources.get(&resource) else { return };
         let unused = |c: &&LockCookie| self.locks.get(c).is_some_and(|e| e.users == 0);
-        let unused: SmallVec<[LockCookie; 2]> = held.bits.iter().filter(unused).copied().collect();
-        for cookie in unused {
+        let mut all: SmallVec<[LockCookie; 2]> = held.bits.iter().filter(unused).copied().collect();
+        for (_, index) in held.extents.of(LockMode::ALL.into_iter().fold(0, |set, m| set | m as u8)) {
+            index.visit(Extent::ALL, &mut |e| {
+                all.extend(Some(LockCookie(e.seq)).filter(|c| unused(&c)));
+                true
+            });
+        }
+        for cookie in all {
             self.revoke(cookie, InodeBits::NONE, out);
         }
     }

@@ -112,6 +112,9 @@ table! {
     client_dirty_age_s: u64 = "client.dirty_age_s", number(1, 3600, "s"), "5", Process, Restart;
     /// Unused locks a client keeps per target.
     client_locks_max: u64 = "client.locks_max", number(100, 10_000_000, "locks"), "50000", Process, Restart;
+    /// Inodes a client remembers before those that nothing needs leave with their locks, least recently used first. 0: as many
+    /// as fit into a 64th of the machine's memory at 2 KiB each, 16,384 at least and 1,048,576 at most.
+    client_inodes_max: u64 = "client.inodes_max", number(0, 100_000_000, "inodes"), "0", Process, Restart;
     /// What is read ahead.
     client_readahead_policy: String = "client.readahead_policy", Kind::Choice(super::readahead_policies), "parallel", Process, Restart;
     /// Mount options as with -o, comma-separated; -o is added to them.

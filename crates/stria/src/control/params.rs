@@ -3,7 +3,7 @@
 //! Patterns are matched here, by one rule; servers are asked for everything, or told single names.
 use std::collections::BTreeMap;
 
-use client::Osc;
+use client::{Client, Osc};
 use ptlrpc::ImportState;
 use serde_json::{Value, json};
 use types::glob::Glob;
@@ -219,6 +219,8 @@ impl Shard {
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         add(format!("{llite}.used_mb"), mib(used), false);
+        add(format!("{llite}.max_cached_inodes"), self.client.inodes_max().to_string(), true);
+        add(format!("{llite}.inode_cache_stats"), inodes_text(&self.client), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
         for key in cache::CacheConfig::KEYS {
             add(format!("{llite}.cache_{key}"), self.client.cache_key(key).unwrap_or_default(), true);
@@ -293,6 +295,7 @@ impl Shard {
                 key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
                 key if key.starts_with("readahead_") => self.client.set_readahead(&key["readahead_".len()..], text),
                 "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
+                "max_cached_inodes" => number(text, 1, 100_000_000).map(|n| self.client.set_inodes_max(n as usize)),
                 _ => Err("it cannot be set".into()),
             });
         }
@@ -316,6 +319,12 @@ fn cache_key(name: &str) -> Option<&str> {
 fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {
     let counters = stats.counters().map(|(name, value, unit)| format!("{name} {value} samples [{unit}]\n"));
     counters.concat() + &format!("held_bytes {held_bytes} samples [bytes]\n")
+}
+
+fn inodes_text(client: &Client) -> String {
+    let [inodes, names, children, objects] = client.remembered();
+    let reclaimed = client.inodes_reclaimed();
+    format!("inodes: {inodes}\nnames: {names}\nchildren: {children}\nobjects: {objects}\nreclaimed: {reclaimed}\n")
 }
 
 fn cache_text(stats: &cache::Stats) -> String {

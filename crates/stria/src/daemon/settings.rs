@@ -172,8 +172,17 @@ pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
         dirty_age_max: Duration::from_secs(config.client_dirty_age_s),
         readahead_policy: config.client_readahead_policy.clone(),
         locks_max: config.client_locks_max as usize,
+        inodes_max: inodes_max(config.client_inodes_max, mount::memory_bytes()),
         ..ClientConfig::new(mds.clone())
     }
+}
+
+/// The limit of a client's inodes on a machine with so much memory.
+fn inodes_max(configured: u64, memory_bytes: u64) -> usize {
+    const PART: u64 = 64;
+    const INODE_BYTES: u64 = 2048;
+    let fitting = (memory_bytes / PART / INODE_BYTES).clamp(16_384, 1 << 20);
+    usize::try_from(if configured == 0 { fitting } else { configured }).unwrap_or(usize::MAX)
 }
 
 /// How a client is mounted: configuration, then `-o`.
