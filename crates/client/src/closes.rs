@@ -87,6 +87,7 @@ impl Client {
         if file.released.replace(true) {
             return false;
         }
+        file.inode.kept_append.give_up_of(file.id());
         let close = self.last_words(file).await;
         {
             let mut ahead = self.ahead.borrow_mut();

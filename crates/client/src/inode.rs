@@ -9,6 +9,7 @@ use rustc_hash::FxBuildHasher;
 use types::{Fid, FsError, WallTime};
 use wire::mdt::Attr;
 
+use crate::append::KeptAppend;
 use crate::client::Client;
 use crate::front::Front;
 use crate::object::Object;
@@ -111,6 +112,8 @@ pub struct Inode {
     pub(crate) refusals: Cell<u64>,
     /// What a kernel in front keeps of it.
     pub(crate) front: Front,
+    /// The right of an append that goes on.
+    pub(crate) kept_append: KeptAppend,
     /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
     children: RefCell<Option<Children>>,
 }
@@ -144,6 +147,7 @@ impl Inode {
             errors: Cell::new((0, None)),
             refusals: Cell::new(0),
             front: Front::default(),
+            kept_append: KeptAppend::default(),
             children: RefCell::new(None),
         })
     }

@@ -4,7 +4,7 @@
 //! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
 //!
-//! Code map, from a program's call downwards: `open` `read` `write` `size` `namespace` `listing` `flock` (operations) ·
+//! Code map, from a program's call downwards: `open` `read` `write` `append` `size` `namespace` `listing` `flock` (operations) ·
 //! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `outside` `front`
 //! `kernel` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
 //! cache around it, readahead) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
@@ -14,6 +14,7 @@
 //! nothing else: claims, slots, turns and charges are given back by guards.
 //! Guarded by: the tests here, `crates/cluster/tests`, `crates/sim/tests/{cluster,sequences}.rs`, `crates/stria/tests`.
 mod ahead;
+mod append;
 mod client;
 mod closes;
 mod config;

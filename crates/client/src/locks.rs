@@ -59,6 +59,10 @@ impl Held {
     pub(crate) fn desc(&self) -> Option<LockDesc> {
         self.locks.cache.borrow().get(self.cookie)
     }
+    /// Whether no other client waits for it, as far as is known here.
+    pub(crate) fn is_wanted_by_nobody(&self) -> bool {
+        self.locks.cache.borrow().is_valid(self.cookie)
+    }
     pub(crate) fn handle(&self) -> HandleId {
         self.desc().map_or(HandleId(0), |d| d.handle)
     }

@@ -1,5 +1,4 @@
 //! Writing files, and bringing what was written to the servers.
-use std::pin::pin;
 use std::rc::Rc;
 
 use cache::PageAccess;
@@ -7,9 +6,10 @@ use cache::frames::FRAME_BYTES;
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::race;
-use types::{Duration, Extent, FsError, HandleId, Instant};
+use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 
+use crate::append::AppendRight;
 use crate::client::Client;
 use crate::inode::{Inode, Striping};
 use crate::locks::Held;
@@ -21,8 +21,6 @@ use crate::read::O_DIRECT;
 use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
-/// Longest time that locks are kept from others while a further one is waited for; far below an OST's patience.
-const HOLD_MAX: Duration = Duration::from_secs(5);
 /// How often a write that waits for room looks whether its OST is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
 const O_APPEND: u32 = 0o2000;
@@ -45,27 +43,27 @@ impl WriteLock<'_> {
     }
 }
 
-/// The right to append to a file, among the programs of this client.
-struct AppendTurn(Rc<Object>);
-impl AppendTurn {
-    async fn take(s: &Striping) -> Option<AppendTurn> {
-        let first = s.objects.first()?;
-        first.appending.acquire(1).await;
-        Some(AppendTurn(first.clone()))
-    }
-}
-impl Drop for AppendTurn {
-    fn drop(&mut self) {
-        self.0.appending.add(1);
-    }
-}
-
 impl Client {
     /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
     ///
     /// # Errors
     /// EFBIG, ENOSPC, EDQUOT, EIO, EBADF.
     pub async fn write(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
+        self.write_part(file, offset, data, None).await
+    }
+
+    /// [`Client::write`] of a piece of a call. With `keep` the call goes on behind `data`: for an append, nobody else's comes
+    /// before its next piece, if that comes within this time.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub async fn write_part(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        offset: u64,
+        data: &[u8],
+        keep: Option<Duration>,
+    ) -> Result<u64, FsError> {
         if !file.writes() {
             return Err(FsError::BadHandle);
         }
@@ -76,12 +74,12 @@ impl Client {
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
         let _shut = inode.shut_for_change(changed).await;
-        let (mut appending, mut turn) = (Vec::new(), None);
+        let (kernels_end, mut right) = (offset.saturating_add(data.len() as u64), None);
         let offset = if appends {
-            turn = AppendTurn::take(&s).await;
-            appending = self.ready_to_append(&s, inode, data.is_empty()).await?;
+            right = Some(self.right_to_append(&s, file, offset, data.len() as u64).await?);
             inode.known_size()
         } else {
+            inode.kept_append.give_up();
             offset
         };
         if data.is_empty() {
@@ -92,40 +90,77 @@ impl Client {
         file.dirty.set(true);
         inode.io_owner.set(file.doer());
         let (mark, refusals) = (inode.error_mark(), inode.refusals.get());
+        let appending = right.as_ref().map_or(&[][..], |r| &r.held);
+        let through = self.write_pieces(file, &s, Extent::new(offset, end), data, appending).await?;
+        inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
+        self.settle(file, &s, through, right.zip(keep), (kernels_end, refusals)).await?;
+        if file.flags() & O_DSYNC == 0 && inode.error_mark() != mark {
+            inode.error_since(&file.error_mark)?;
+        }
+        self.calls.wrote(data.len() as u64, self.rt.now().since(started));
+        Ok(offset)
+    }
+
+    /// Puts what is written into the cache. Answers what has to be written out now.
+    async fn write_pieces(
+        self: &Rc<Self>,
+        file: &OpenFile,
+        s: &Striping,
+        to: Extent,
+        data: &[u8],
+        appending: &[Held],
+    ) -> Result<Vec<Piece>, FsError> {
         let mut through = Vec::new();
-        for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
-            let from = (piece.file.start - offset) as usize;
+        for piece in s.layout.geometry().pieces(to)? {
+            let from = (piece.file.start - to.start) as usize;
             let part = &data[from..from + piece.file.len() as usize];
             let direct = file.flags() & O_DIRECT != 0;
             // An append writes under the locks it holds: it must not wait for others, or for servers, meanwhile. So it
             // goes into the cache, and out of it when the locks are let go.
             let Some(held) = appending.get(usize::from(piece.stripe.0)) else {
                 if direct {
-                    self.write_uncached(&s, piece, part).await?;
-                } else if self.write_piece(&s, piece, part, None, data.len() as u64).await? {
-                    self.write_through(&s, piece).await;
+                    self.write_uncached(s, piece, part).await?;
+                } else if self.write_piece(s, piece, part, None, data.len() as u64).await? {
+                    self.write_through(s, piece).await;
                 }
                 continue;
             };
-            if self.write_piece(&s, piece, part, Some(held), data.len() as u64).await? || direct {
+            if self.write_piece(s, piece, part, Some(held), data.len() as u64).await? || direct {
                 through.push(piece);
             }
         }
-        drop((appending, turn));
-        for piece in through {
-            self.write_through(&s, piece).await;
+        Ok(through)
+    }
+
+    /// Writes out and syncs what must not stay in the cache. An append's right is given up before that, or kept for the
+    /// next piece of its call as long as it may be kept.
+    async fn settle(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Striping,
+        through: Vec<Piece>,
+        kept: Option<(AppendRight, Duration)>,
+        (kernels_end, refusals): (u64, u64),
+    ) -> Result<(), FsError> {
+        let settled = || async {
+            for piece in &through {
+                self.write_through(s, *piece).await;
+            }
+            if file.inode.refusals.get() != refusals {
+                return Err(FsError::NoSpace);
+            }
+            if file.flags() & O_DSYNC != 0 { self.fsync(file, true).await } else { Ok(()) }
+        };
+        if let Some((right, keep)) = kept {
+            let left = right.until.since(self.rt.now());
+            if let Some(result) = self.rt.timeout(left, settled()).await {
+                if result.is_ok() {
+                    self.keep_right(right, file, kernels_end, keep);
+                }
+                return result;
+            }
         }
-        inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
-        if inode.refusals.get() != refusals {
-            return Err(FsError::NoSpace);
-        }
-        if file.flags() & O_DSYNC != 0 {
-            self.fsync(file, true).await?;
-        } else if inode.error_mark() != mark {
-            inode.error_since(&file.error_mark)?;
-        }
-        self.calls.wrote(data.len() as u64, self.rt.now().since(started));
-        Ok(offset)
+        settled().await
     }
 
     /// Whether a write of the range through this open goes into the cache and waits for nobody: locks, room and what is
@@ -232,70 +267,6 @@ impl Client {
             });
         }
         Ok(())
-    }
-
-    /// Write locks over all objects, in stripe order, with true sizes: for appends.
-    ///
-    /// An OST evicts a client that keeps a lock from others for too long, and the next lock may have to wait for a client
-    /// that is gone, just as long. So nothing is kept for longer than [`HOLD_MAX`]: then the locks are let go, the wait
-    /// goes on without them, and all begins anew.
-    pub(crate) async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
-        let mut held: Vec<Held> = Vec::with_capacity(s.objects.len());
-        let mut until = Instant::MAX;
-        while held.len() < s.objects.len() {
-            let o = &s.objects[held.len()];
-            let all = LockPolicyData::extent(Extent::ALL);
-            let osc = self.osc(o.ost);
-            let mut lock = pin!(osc.locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE));
-            if held.is_empty() {
-                held.push(lock.await.map_err(|e| e.error())?);
-                until = self.rt.now() + HOLD_MAX;
-                continue;
-            }
-            match self.rt.timeout(until.since(self.rt.now()), lock.as_mut()).await {
-                Some(got) => held.push(got.map_err(|e| e.error())?),
-                None => {
-                    held.clear();
-                    lock.await.map_err(|e| e.error())?;
-                }
-            }
-        }
-        Ok(held)
-    }
-
-    /// As [`Client::lock_all`], with what an append needs of the file's last page in the cache: with the locks it may wait
-    /// for no server, which may be away for longer than another one's patience. While the page is waited for, its own
-    /// object's lock is kept only; then all begins anew, since others may have written meanwhile.
-    async fn ready_to_append(&self, s: &Striping, inode: &Inode, is_empty: bool) -> Result<Vec<Held>, FsError> {
-        loop {
-            let mut held = self.lock_all(s).await?;
-            let size = inode.known_size();
-            if is_empty || size.is_multiple_of(PAGE) {
-                return Ok(held);
-            }
-            let Some(last) = s.layout.geometry().pieces(Extent::new(size, size + 1))?.next() else { return Ok(held) };
-            let (stripe, page) = (usize::from(last.stripe.0), last.object.start / PAGE);
-            let object = &s.objects[stripe];
-            let (osc, own) = (self.osc(object.ost), held.swap_remove(stripe));
-            let access = PageAccess::of_request(0, 1, s.layout.geometry().stripe_size()).written();
-            let in_time = {
-                let mut load = pin!(osc.load(object, page, page + 1, &own, access));
-                let loaded = self.rt.timeout(HOLD_MAX, load.as_mut()).await;
-                if loaded.is_none() {
-                    held.clear();
-                    load.await?;
-                }
-                loaded
-            };
-            if let Some(loaded) = in_time {
-                loaded?;
-                // Where it was.
-                held.push(own);
-                let last = held.len() - 1;
-                held.swap(stripe, last);
-                return Ok(held);
-            }
-        }
     }
 
     /// The write lock of a piece: the one at hand, one that is cached, or a new one.

@@ -3,7 +3,7 @@
 //! Decides as a local Linux file system does, over all clients: a request is checked against held ranges only, never
 //! against waiting requests (a second read lock succeeds while a writer waits); waiters are tried oldest first when
 //! something is given back; a waiting `fcntl` request that would close a cycle of waiting owners fails with
-//! `Deadlock`; converting a `flock` gives up the old lock first. Flocks are never cached by clients, so nothing is
+//! `Deadlock`, also where one process is several owners, because it uses several clients of one host; converting a `flock` gives up the old lock first. Flocks are never cached by clients, so nothing is
 //! called back.
 //! Cost: O(log n + conflicts) per request, plus the waiters of the file when something is given back.
 use alloc::collections::{BTreeMap, BTreeSet};
@@ -17,6 +17,8 @@ use crate::namespace::Namespace;
 
 type OwnerKey = (ClientId, u64);
 type FileKey = (Fid, FlockKind);
+/// An owner with the process that it named last.
+type Actor = (OwnerKey, u32);
 
 #[derive(Clone, Debug)]
 struct Owner {
@@ -43,6 +45,10 @@ pub(crate) struct FlockTable {
     files: BTreeMap<FileKey, FlockFile>,
     /// Waiting requests of an owner: where each one waits. POSIX locks only; the edges of the wait graph.
     waits: BTreeMap<OwnerKey, BTreeSet<(FileKey, u64)>>,
+    /// Where clients run; those of which it is not known are not here.
+    hosts: BTreeMap<ClientId, u64>,
+    /// The same waiting requests by host and process, for those of whom both are known.
+    waits_of_processes: BTreeMap<(u64, u32), BTreeSet<(OwnerKey, FileKey, u64)>>,
     /// Waiting requests by the client's name.
     by_cookie: BTreeMap<(ClientId, LockCookie), (FileKey, u64)>,
     next_wait: u64,
@@ -178,7 +184,7 @@ impl FlockTable {
         if !req.wait {
             return FlockOutcome::Denied(DenyReason::WouldBlock);
         }
-        if req.kind == FlockKind::Posix && self.closes_a_cycle(owner, key, req.extent, exclusive) {
+        if req.kind == FlockKind::Posix && self.closes_a_cycle((owner, req.pid), key, req.extent, exclusive) {
             return FlockOutcome::Denied(DenyReason::Deadlock);
         }
         self.next_wait += 1;
@@ -188,6 +194,9 @@ impl FlockTable {
         self.by_cookie.insert((client, req.cookie), (key, seq));
         if req.kind == FlockKind::Posix {
             self.waits.entry(owner).or_default().insert((key, seq));
+            if let Some(process) = self.process((owner, req.pid)) {
+                self.waits_of_processes.entry(process).or_default().insert((owner, key, seq));
+            }
         }
         FlockOutcome::Waiting
     }
@@ -199,37 +208,46 @@ impl FlockTable {
     }
 
     /// Whether a wait of `owner` for these bytes would wait, over any number of owners, for `owner` itself.
-    fn closes_a_cycle(&self, owner: OwnerKey, key: FileKey, extent: Extent, exclusive: bool) -> bool {
-        let mut seen: BTreeSet<OwnerKey> = BTreeSet::new();
-        let mut todo: Vec<OwnerKey> = Vec::new();
-        self.holders_against(owner, key, extent, exclusive, &mut todo);
+    ///
+    /// A process that uses several clients of one host is an owner at each, and waits for itself through any of them. Two
+    /// owners at one client are two: open file descriptions may have locks of their own.
+    fn closes_a_cycle(&self, who: Actor, key: FileKey, extent: Extent, exclusive: bool) -> bool {
+        let mut seen: BTreeSet<Actor> = BTreeSet::new();
+        let mut todo: Vec<Actor> = Vec::new();
+        self.holders_against(who.0, key, extent, exclusive, &mut todo);
         while let Some(holder) = todo.pop() {
-            if holder == owner {
+            if self.is_same(holder, who) {
                 return true;
             }
             if !seen.insert(holder) {
                 continue;
             }
-            for (file, seq) in self.waits.get(&holder).into_iter().flatten() {
-                if let Some((_, r)) = self.files.get(file).and_then(|f| f.waiters.get(seq)) {
-                    self.holders_against(holder, *file, r.extent, r.mode == FlockMode::Exclusive, &mut todo);
+            let own = self.waits.get(&holder.0).into_iter().flatten().map(|(file, seq)| (holder.0, *file, *seq));
+            let process = self.process(holder).and_then(|p| self.waits_of_processes.get(&p));
+            let elsewhere = process.into_iter().flatten().filter(|(o, ..)| o.0 != holder.0.0).copied();
+            for (waiter, file, seq) in own.chain(elsewhere) {
+                if let Some((_, r)) = self.files.get(&file).and_then(|f| f.waiters.get(&seq)) {
+                    self.holders_against(waiter, file, r.extent, r.mode == FlockMode::Exclusive, &mut todo);
                 }
             }
         }
         false
     }
 
-    fn holders_against(
-        &self,
-        owner: OwnerKey,
-        key: FileKey,
-        extent: Extent,
-        exclusive: bool,
-        into: &mut Vec<OwnerKey>,
-    ) {
+    /// Host and process of an owner.
+    fn process(&self, ((client, _), pid): Actor) -> Option<(u64, u32)> {
+        self.hosts.get(&client).map(|host| (*host, pid)).filter(|(_, pid)| *pid != 0)
+    }
+
+    fn is_same(&self, a: Actor, b: Actor) -> bool {
+        let elsewhere = a.0.0 != b.0.0;
+        a.0 == b.0 || elsewhere && self.process(a).is_some_and(|p| self.process(b) == Some(p))
+    }
+
+    fn holders_against(&self, owner: OwnerKey, key: FileKey, extent: Extent, exclusive: bool, into: &mut Vec<Actor>) {
         if let Some(file) = self.files.get(&key) {
             file.conflicts(owner, extent, exclusive, &mut |holder, _, _| {
-                into.push(holder);
+                into.push((holder, file.owners.get(&holder).map_or(0, |o| o.pid)));
                 true
             });
         }
@@ -238,10 +256,19 @@ impl FlockTable {
     fn unwait(&mut self, key: FileKey, seq: u64) -> Option<(ClientId, FlockRequest)> {
         let (client, req) = self.files.get_mut(&key)?.waiters.remove(&seq)?;
         self.by_cookie.remove(&(client, req.cookie));
-        if let Some(set) = self.waits.get_mut(&(client, req.owner)) {
+        let owner = (client, req.owner);
+        if let Some(process) = self.process((owner, req.pid))
+            && let Some(set) = self.waits_of_processes.get_mut(&process)
+        {
+            set.remove(&(owner, key, seq));
+            if set.is_empty() {
+                self.waits_of_processes.remove(&process);
+            }
+        }
+        if let Some(set) = self.waits.get_mut(&owner) {
             set.remove(&(key, seq));
             if set.is_empty() {
-                self.waits.remove(&(client, req.owner));
+                self.waits.remove(&owner);
             }
         }
         Some((client, req))
@@ -258,7 +285,9 @@ impl FlockTable {
             self.set(key, owner, r.pid, r.extent, Some(exclusive));
             out.push(Action::FlockGranted { client, cookie: r.cookie });
             // A new holder closes a cycle only if it waits for something itself (another thread of the owner).
-            new_edges |= self.waits.contains_key(&owner);
+            let process = self.process((owner, r.pid));
+            let waits = process.is_some_and(|p| self.waits_of_processes.contains_key(&p));
+            new_edges |= waits || self.waits.contains_key(&owner);
         }
         if new_edges {
             self.refuse_new_cycles(key, out);
@@ -281,7 +310,7 @@ impl FlockTable {
         let seqs: Vec<u64> = self.files.get(&key).map(|f| f.waiters.keys().copied().collect()).unwrap_or_default();
         for seq in seqs {
             let Some((client, r)) = self.files.get(&key).and_then(|f| f.waiters.get(&seq)).copied() else { continue };
-            if self.closes_a_cycle((client, r.owner), key, r.extent, r.mode == FlockMode::Exclusive) {
+            if self.closes_a_cycle(((client, r.owner), r.pid), key, r.extent, r.mode == FlockMode::Exclusive) {
                 self.unwait(key, seq);
                 out.push(Action::FlockDenied { client, cookie: r.cookie, reason: DenyReason::Deadlock });
             }
@@ -325,6 +354,7 @@ impl FlockTable {
 
     /// Everything of a client goes; answers how much.
     pub fn evict(&mut self, client: ClientId, out: &mut Vec<Action>) -> usize {
+        // What waits is taken out by its host, so the host goes last.
         let mine = (client, LockCookie(0))..=(client, LockCookie(u64::MAX));
         let waiting: Vec<(FileKey, u64)> = self.by_cookie.range(mine).map(|(_, w)| *w).collect();
         let mut gone = waiting.len();
@@ -346,6 +376,7 @@ impl FlockTable {
                 self.wake(key, out);
             }
         }
+        self.hosts.remove(&client);
         gone
     }
 
@@ -387,6 +418,10 @@ impl FlockTable {
         if ranges != self.ranges {
             return Err("flock ranges are miscounted");
         }
+        let by_process: usize = self.waits_of_processes.values().map(BTreeSet::len).sum();
+        if by_process > self.waits.values().map(BTreeSet::len).sum() {
+            return Err("a process waits more often than its owners");
+        }
         let waiting: usize = self.files.values().map(|f| f.waiters.len()).sum();
         if waiting != self.by_cookie.len() { Err("flock waiters are miscounted") } else { Ok(()) }
     }
@@ -406,6 +441,14 @@ impl Namespace {
             self.count_limit_hit();
         }
         outcome
+    }
+
+    /// Says on which host a client runs (0: not known), before it asks for anything. Deadlocks are then found as well where
+    /// a process is an owner at several clients of that host.
+    pub fn flock_host(&mut self, client: ClientId, host: u64) {
+        if host != 0 {
+            self.flocks.hosts.entry(client).or_insert(host);
+        }
     }
 
     /// `fcntl(F_GETLK)`: the first range that stands in the way of `req`, if any.

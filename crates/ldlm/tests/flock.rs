@@ -419,3 +419,45 @@ proptest! {
         prop_assert_eq!(fresh.flocks().collect::<Vec<_>>(), s.ns.flocks().collect::<Vec<_>>());
     }
 }
+
+#[test]
+fn a_process_that_waits_for_itself_through_another_client_of_its_host_is_refused() {
+    let mut s = Server::new();
+    let call = |s: &mut Server, fid, owner, pid, mode| FlockRequest {
+        pid,
+        ..s.request(fid, FlockKind::Posix, owner, mode, Extent::ALL, true)
+    };
+    // Clients 1 and 2 are mounts of one host, 3 is on another, of 4 nothing is known.
+    for (client, host) in [(1, 77), (2, 77), (3, 78), (4, 0)] {
+        s.ns.flock_host(ClientId(client), host);
+    }
+    let (p, q) = (500, 600);
+    let a = call(&mut s, FILE, 10, p, Exclusive);
+    assert_eq!(s.send(1, &a), Granted);
+    // The same process through the other mount, on the same file: nobody else could ever give it back.
+    let again = call(&mut s, FILE, 20, p, Exclusive);
+    assert_eq!(s.send(2, &again), FlockOutcome::Denied(DenyReason::Deadlock));
+    // The same number elsewhere is another process.
+    for client in [3, 4] {
+        let other = call(&mut s, FILE, 20, p, Exclusive);
+        assert_eq!(s.send(client, &other), Waiting);
+        assert!(s.ns.flock_cancel_wait(ClientId(client), other.cookie));
+    }
+    // Two owners of one process at one client: open file descriptions with locks of their own.
+    let own = call(&mut s, FILE, 11, p, Exclusive);
+    assert_eq!(s.send(1, &own), Waiting);
+    assert!(s.ns.flock_cancel_wait(ClientId(1), own.cookie));
+    // Two processes that each hold through one mount and wait through the other.
+    let b = call(&mut s, OTHER, 21, q, Exclusive);
+    assert_eq!(s.send(2, &b), Granted);
+    let p_waits = call(&mut s, OTHER, 20, p, Exclusive);
+    assert_eq!(s.send(2, &p_waits), Waiting);
+    let q_waits = call(&mut s, FILE, 12, q, Exclusive);
+    assert_eq!(s.send(1, &q_waits), FlockOutcome::Denied(DenyReason::Deadlock));
+    // When the first is gone it is no deadlock any more.
+    s.out.clear();
+    s.ns.evict(types::Instant::default(), ClientId(2), &mut s.out);
+    s.ns.check_invariants().unwrap();
+    let q_waits = call(&mut s, FILE, 12, q, Exclusive);
+    assert_eq!(s.send(1, &q_waits), Waiting);
+}

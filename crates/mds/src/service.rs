@@ -390,6 +390,7 @@ impl Service for Mds {
         *self.recovery.borrow_mut() = Some(recovery);
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
+        self.locks.namespace.borrow_mut().flock_host(export.client(), export.origin().host);
         self.exports.borrow_mut().insert(export.client(), export);
         Box::pin(async { Ok(()) })
     }

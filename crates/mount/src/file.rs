@@ -6,7 +6,7 @@ use client::{Client, FlockMode, LockCall, NewFile, OpenFile};
 use fuse::abi::{self, fopen};
 use fuse::{Op, Replied, Request};
 use rt::sync::oneshot;
-use types::{Extent, Fid, FsError};
+use types::{Duration, Extent, Fid, FsError};
 use wire::mdt::Cred;
 
 use crate::killed::Caller;
@@ -51,7 +51,7 @@ impl StriaFs {
                     };
                 }
                 self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
-                let result = self.write(&mut Caller::of(&req), &file, &arg, data).await;
+                let result = self.write(&mut Caller::of(&req), &file, req.pid(), &arg, data).await;
                 match result {
                     Ok(()) => req.into_reply().write(arg.size),
                     Err(e) => req.err(errno(e)),
@@ -65,6 +65,7 @@ impl StriaFs {
         &self,
         caller: &mut Caller,
         file: &Rc<OpenFile>,
+        thread: u32,
         arg: &abi::WriteIn,
         data: &[u8],
     ) -> Result<(), FsError> {
@@ -81,10 +82,13 @@ impl StriaFs {
             ready.await?;
         }
         if self.client.writes_at_once(file, offset, len) {
-            return write_now(&self.client, file, offset, data).await;
+            return write_now(&self.client, file, offset, data, None).await;
         }
+        let appends = file.flags() & libc::O_APPEND as u32 != 0;
+        let keep =
+            if appends { self.pieces.keep(self.client.rt(), file.id(), thread, offset, len).await } else { None };
         let (file, data) = (file.clone(), data.to_vec());
-        self.carry_out(caller, |c| async move { write_now(&c, &file, offset, &data).await }).await
+        self.carry_out(caller, |c| async move { write_now(&c, &file, offset, &data, keep).await }).await
     }
 
     pub(crate) async fn opens(self: &Rc<Self>, req: Request<'_>) -> Replied {
@@ -132,6 +136,7 @@ impl StriaFs {
                 done(req, self.client.flush_errors(&file).and(unlocked))
             }
             Op::Release { arg } => {
+                self.pieces.forget(arg.fh);
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 for owner in file.take_lock_owners() {
                     let _ = self.client.drop_locks(fid, owner, false).await;
@@ -301,8 +306,14 @@ impl StriaFs {
     }
 }
 
-async fn write_now(client: &Rc<Client>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
-    let at = client.write(file, offset, data).await?;
+async fn write_now(
+    client: &Rc<Client>,
+    file: &Rc<OpenFile>,
+    offset: u64,
+    data: &[u8],
+    keep: Option<Duration>,
+) -> Result<(), FsError> {
+    let at = client.write_part(file, offset, data, keep).await?;
     if at != offset {
         // An append landed elsewhere than this kernel believed the end to be.
         client.kernel_attributes_changed(file.fid()).await;

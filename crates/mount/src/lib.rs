@@ -9,8 +9,10 @@ mod job;
 mod kernel;
 mod killed;
 mod name;
+mod pieces;
 
 pub use cred::Squash;
+pub use pieces::Count;
 
 use std::rc::Rc;
 
@@ -33,6 +35,7 @@ pub struct StriaFs {
     /// Largest file that is cached by the kernel from its first open on.
     fitting_bytes: u64,
     is_dying: killed::Judge,
+    pieces: pieces::Pieces,
 }
 
 /// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
@@ -69,7 +72,12 @@ impl StriaFs {
             kernel_cache,
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
+            pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
         })
+    }
+    /// How it is found out how much a caller's write(2) writes; for kernels whose callers are no processes of this machine.
+    pub fn measure_calls(&self, count_of: fn(u32) -> Count) {
+        self.pieces.set_count_of(count_of);
     }
     fn cred(&self, req: &Request<'_>) -> Cred {
         let job = self.jobs.of(&self.client, req.uid(), req.gid(), req.pid());

@@ -105,6 +105,106 @@ pairs! {
             yes("a record is whole", record.iter().all(|c| *c == record[0]))?;
         }
     }
+    appends_of_many_pieces_are_whole(a, b) {
+        // Longer than what a kernel sends at once, and from a buffer that does not begin with a page.
+        const RECORD: usize = (3 << 20) + 12_345;
+        const EACH: usize = 6;
+        put(&a.join("f"), b"")?;
+        let mut children = Vec::new();
+        for (k, p) in [a, b, b].into_iter().enumerate() {
+            let p = p.join("f");
+            children.push(spawn(move || {
+                let fd = open(&p, O_WRONLY | O_APPEND, 0)?;
+                let record = vec![b'a' + k as u8; RECORD + 13];
+                for _ in 0..EACH {
+                    eq("written", write(&fd, &record[13..])?, RECORD as i64)?;
+                }
+                Ok(())
+            })?);
+        }
+        for child in children {
+            child.join()?;
+        }
+        let all = get(&b.join("f"))?;
+        eq("size", all.len(), 3 * EACH * RECORD)?;
+        for (i, record) in all.chunks(RECORD).enumerate() {
+            yes(&format!("record {i} is whole"), record.iter().all(|c| *c == record[0]))?;
+        }
+    }
+    cuts_by_another_do_not_come_between_the_pieces_of_an_append(a, b) {
+        const RECORD: usize = (5 << 20) / 2;
+        let (p, q) = (a.join("f"), b.join("f"));
+        put(&p, b"")?;
+        let y = rw(&q)?;
+        for round in 0..12 {
+            let p = p.clone();
+            let child = spawn(move || {
+                let fd = open(&p, O_WRONLY | O_APPEND, 0)?;
+                for _ in 0..4 {
+                    eq("written", write(&fd, &vec![7; RECORD])?, RECORD as i64)?;
+                }
+                Ok(())
+            })?;
+            while !child.ended_within(std::time::Duration::from_millis(1)) {
+                ftruncate(&y, 0)?;
+            }
+            child.join()?;
+            let all = get(&q)?;
+            eq(&format!("what is left over of a record in round {round}"), all.len() % RECORD, 0)?;
+            yes("sevens", all.iter().all(|c| *c == 7))?;
+            // Nobody changes it any more: what stat says right after an append is what was appended.
+            let fd = open(&a.join("f"), O_WRONLY | O_APPEND, 0)?;
+            eq("written", write(&fd, &vec![7; RECORD])?, RECORD as i64)?;
+            eq("size through the other", stat(&q)?.st_size, (all.len() + RECORD) as i64)?;
+            ftruncate(&y, 0)?;
+        }
+    }
+    an_append_is_seen_by_stat_when_it_returned(a, b) {
+        put(&a.join("f"), b"")?;
+        let (x, y) = (open(&a.join("f"), O_WRONLY | O_APPEND, 0)?, rw(&b.join("f"))?);
+        let mut size = 0;
+        for i in 0..300usize {
+            let len = [10, 5000, 70_000, 1 << 20, (1 << 20) + 1][i % 5];
+            eq("written", write(&x, &vec![7; len])?, len as i64)?;
+            size += len as i64;
+            let seen = if i % 2 == 0 { stat(&b.join("f"))?.st_size } else { fstat(&y)?.st_size };
+            eq("size through the other", seen, size)?;
+            if i % 3 == 0 {
+                ftruncate(&y, 0)?;
+                eq("size after the cut", stat(&a.join("f"))?.st_size, 0)?;
+                size = 0;
+            }
+        }
+    }
+    a_deadlock_over_both_is_refused(a, b) {
+        put(&a.join("f"), b"x")?;
+        put(&a.join("g"), b"x")?;
+        mknod(&a.join("held"), libc::S_IFIFO | 0o600, 0)?;
+        let whole = || range(libc::F_WRLCK, 0, 0);
+        // Each of two processes holds a file through one mount and waits for the other's through the other mount.
+        let mine = rw(&a.join("f"))?;
+        fcntl_lock(&mine, libc::F_SETLK, &mut whole())?;
+        let (pa, pb) = (a.to_path_buf(), b.to_path_buf());
+        let child = spawn(move || {
+            let held = rw(&pb.join("g"))?;
+            fcntl_lock(&held, libc::F_SETLK, &mut whole())?;
+            put(&pa.join("held"), b"x")?;
+            let wanted = rw(&pa.join("f"))?;
+            match fcntl_lock(&wanted, libc::F_SETLKW, &mut whole()) {
+                Ok(_) => Ok(()),
+                Err(e) => eq("errno", e.errno, libc::EDEADLK).and(Err("deadlock".into())),
+            }
+        })?;
+        get(&a.join("held"))?;
+        let wanted = rw(&b.join("g"))?;
+        let refused = match fcntl_lock(&wanted, libc::F_SETLKW, &mut whole()) {
+            Ok(_) => false,
+            Err(e) => { eq("errno", e.errno, libc::EDEADLK)?; true }
+        };
+        drop(mine);
+        let theirs = child.join();
+        yes("one of the two is refused", refused != (theirs == Err("deadlock".into())))?;
+    }
     truncate_and_read_agree(a, b) {
         let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
         for i in 0..30u64 {
