@@ -19,6 +19,10 @@ type OwnerKey = (ClientId, u64);
 type FileKey = (Fid, FlockKind);
 /// An owner with the process that it named last.
 type Actor = (OwnerKey, u32);
+/// Host and process.
+type Process = (u64, u32);
+/// A waiting request: whose, where, its age.
+type Wait = (OwnerKey, FileKey, u64);
 
 #[derive(Clone, Debug)]
 struct Owner {
@@ -48,7 +52,7 @@ pub(crate) struct FlockTable {
     /// Where clients run; those of which it is not known are not here.
     hosts: BTreeMap<ClientId, u64>,
     /// The same waiting requests by host and process, for those of whom both are known.
-    waits_of_processes: BTreeMap<(u64, u32), BTreeSet<(OwnerKey, FileKey, u64)>>,
+    waits_of_processes: BTreeMap<Process, BTreeSet<Wait>>,
     /// Waiting requests by the client's name.
     by_cookie: BTreeMap<(ClientId, LockCookie), (FileKey, u64)>,
     next_wait: u64,
@@ -235,7 +239,7 @@ impl FlockTable {
     }
 
     /// Host and process of an owner.
-    fn process(&self, ((client, _), pid): Actor) -> Option<(u64, u32)> {
+    fn process(&self, ((client, _), pid): Actor) -> Option<Process> {
         self.hosts.get(&client).map(|host| (*host, pid)).filter(|(_, pid)| *pid != 0)
     }
 
