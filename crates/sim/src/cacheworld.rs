@@ -31,6 +31,8 @@ pub struct CacheWorldConfig {
     fine_bytes: u64,
     coarse_bytes: u64,
     fine_share: f64,
+    /// Coarse accesses begin at multiples of this.
+    coarse_step: u64,
     /// Coarse accesses leave the hot range alone.
     apart: bool,
     accesses: u64,
@@ -62,6 +64,10 @@ impl CacheWorldConfig {
             fine_bytes: p.size("workload.fine_bytes"),
             coarse_bytes: p.size("workload.coarse_bytes"),
             fine_share: p.float("workload.fine_share"),
+            coarse_step: p.size(match p.text("workload.coarse_start") {
+                "record" => "workload.coarse_bytes",
+                _ => "workload.stripe_bytes",
+            }),
             apart: p.flag("workload.coarse_apart"),
             accesses: p.int("workload.accesses"),
             warmup: p.int("workload.warmup"),
@@ -76,7 +82,7 @@ impl CacheWorldConfig {
                 return Err(format!("{name} = {size} is larger than workload.file_bytes = {}", c.file_bytes));
             }
         }
-        if c.apart && c.hot_bytes.div_ceil(c.coarse_bytes) >= c.file_bytes / c.coarse_bytes {
+        if c.apart && c.first_coarse() + c.coarse_bytes > c.file_bytes {
             let (hot, file) = (c.hot_bytes, c.file_bytes);
             return Err(format!(
                 "workload.hot_bytes = {hot} leaves no room for coarse accesses in workload.file_bytes = {file}: set workload.coarse_apart = false"
@@ -88,6 +94,10 @@ impl CacheWorldConfig {
             );
         }
         Ok(c)
+    }
+    /// Where the first coarse access may begin.
+    fn first_coarse(&self) -> u64 {
+        if self.apart { self.hot_bytes.next_multiple_of(self.coarse_step) } else { 0 }
     }
 }
 
@@ -225,8 +235,9 @@ fn next_access(c: &CacheWorldConfig, is_fine: bool, round: &mut u64, rng: &mut R
     if is_fine {
         return (file, rng.below(c.hot_bytes / c.fine_bytes) * c.fine_bytes, c.fine_bytes);
     }
-    let first = if c.apart { c.hot_bytes.div_ceil(c.coarse_bytes) } else { 0 };
-    (file, (first + rng.below(c.file_bytes / c.coarse_bytes - first)) * c.coarse_bytes, c.coarse_bytes)
+    let first = c.first_coarse();
+    let places = (c.file_bytes - c.coarse_bytes - first) / c.coarse_step + 1;
+    (file, first + rng.below(places) * c.coarse_step, c.coarse_bytes)
 }
 
 #[cfg(test)]

@@ -6,7 +6,7 @@
 //!
 //! Code map: [`engine`] (events) · [`hw`] (disks, elevators, allocators) · [`ost`] (one OST on models) · [`light`] (100,000
 //! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
-//! [`metrics`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`cluster`] (whole clusters of real nodes
+//! [`metrics`] [`recorded`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`cluster`] (whole clusters of real nodes
 //! under faults) · [`cli`] (`stria sim`).
 pub mod block_cache;
 pub mod cacheworld;
@@ -21,6 +21,7 @@ pub mod metrics;
 pub mod ost;
 pub mod plot;
 pub mod readworld;
+pub mod recorded;
 pub mod report;
 pub mod scenario;
 pub mod survey;

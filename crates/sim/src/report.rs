@@ -1,8 +1,9 @@
 //! The report: one self-contained HTML page of all experiments, with claim, expectation, measurement, plot and verdict.
 //! What misses is marked as such and counted at the top.
-use crate::cli::{condition, expected, number};
+use crate::cli::{condition, expected, measured};
 use crate::experiment::{Experiment, Outcome, peak_memory_mib};
 use crate::plot::{escape, pictures};
+use crate::scenario::repository;
 use std::fmt::Write as _;
 
 const STYLE: &str = "
@@ -19,13 +20,61 @@ svg{max-width:100%;height:auto;margin:.5rem 0;border:1px solid var(--line);borde
 code{font:.88em ui-monospace,monospace;background:var(--wash);padding:.1em .35em;border-radius:4px}
 a{color:inherit}.toc td:first-child{font-weight:600}";
 
+/// Where and when a report was made.
+#[derive(Clone, Debug, Default)]
+pub struct Origin {
+    /// The commit of the source, with `+` when files were changed; empty outside a repository.
+    pub commit: String,
+    /// Processor and cores.
+    pub machine: String,
+    /// Coordinated universal time, `2026-01-31 12:00`.
+    pub date: String,
+}
+
+impl Origin {
+    /// This machine, now, and the repository that the scenarios lie in.
+    #[must_use]
+    pub fn here() -> Origin {
+        let git = |arguments: &[&str]| {
+            let done = std::process::Command::new("git").args(arguments).current_dir(repository()).output().ok()?;
+            let text = String::from_utf8(done.stdout).ok()?;
+            done.status.success().then(|| text.trim().to_string())
+        };
+        let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty());
+        let commit = git(&["rev-parse", "--short", "HEAD"]).map_or(String::new(), |c| c + if changed { "+" } else { "" });
+        let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
+        let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':')).map_or("unknown", |n| n.1.trim());
+        let cores = std::thread::available_parallelism().map_or(1, usize::from);
+        Origin { commit, machine: format!("{cores} cores, {name}"), date: utc(std::time::SystemTime::now()) }
+    }
+}
+
+/// A moment in universal time, to the minute (civil calendar from days, as in RFC 3339's years).
+fn utc(at: std::time::SystemTime) -> String {
+    let seconds = at.duration_since(std::time::UNIX_EPOCH).map_or(0, |d| d.as_secs());
+    let (days, minutes) = (seconds / 86_400, seconds % 86_400 / 60);
+    // Days since 0000-03-01, in eras of 400 years.
+    let z = days + 719_468;
+    let (era, day_of_era) = (z / 146_097, z % 146_097);
+    let year_of_era = (day_of_era - day_of_era / 1_460 + day_of_era / 36_524 - day_of_era / 146_096) / 365;
+    let day_of_year = day_of_era - (365 * year_of_era + year_of_era / 4 - year_of_era / 100);
+    let m = (5 * day_of_year + 2) / 153;
+    let (day, month) = (day_of_year - (153 * m + 2) / 5 + 1, if m < 10 { m + 3 } else { m - 9 });
+    let year = year_of_era + era * 400 + u64::from(month <= 2);
+    format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minutes / 60, minutes % 60)
+}
+
 /// The page.
 #[must_use]
-pub fn html(experiments: &[Experiment]) -> String {
+pub fn html(experiments: &[Experiment], origin: &Origin) -> String {
     let count = |o: Outcome| experiments.iter().flat_map(|e| &e.verdicts).filter(|v| v.outcome == o).count();
-    let (holds, misses, absent) = (count(Outcome::Holds), count(Outcome::Misses), count(Outcome::NotMeasured));
+    let (holds, absent) = (count(Outcome::Holds), count(Outcome::NotMeasured));
+    let (misses, known) = (count(Outcome::Misses) + count(Outcome::Moved), count(Outcome::Known));
     let mut out = format!(
-        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>Stria: experiments</title><style>{STYLE}</style></head><body><main>\n<h1>Experiments</h1>\n<p class=\"lead\">What the papers claim and what Stria's simulator measures, scenario by scenario. One of paper 001's GB/s is 1000 MiB/s. A scenario and a seed repeat byte for byte; the state hash says so.</p>\n<p><span class=\"holds\">{holds} expectations hold</span>, <span class=\"{}\">{misses} miss</span>, <span class=\"not\">{absent} not measured</span>, in {} scenarios.</p>\n",
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>Stria: experiments</title><style>{STYLE}</style></head><body><main>\n<h1>Experiments</h1>\n<p class=\"lead\">What the papers claim and what Stria's simulator measures, scenario by scenario. One of paper 001's GB/s is 1000 MiB/s. A measured value is the mean over the seeds with its 95 % interval (Student's t); ~ says that a bound lies within it. A scenario and a seed repeat byte for byte; the state hash says so.</p>\n<p class=\"meta\">Commit {}, {}, {} UTC.</p>\n<p><span class=\"holds\">{holds} expectations hold</span>, <span class=\"{}\">{misses} miss</span>, <span class=\"not\">{known} miss as known, {absent} not measured</span>, in {} scenarios.</p>\n",
+        escape(&origin.commit),
+        escape(&origin.machine),
+        escape(&origin.date),
         if misses > 0 { "misses" } else { "not" },
         experiments.len()
     );
@@ -33,11 +82,11 @@ pub fn html(experiments: &[Experiment]) -> String {
     for e in experiments {
         article(&mut out, e);
     }
-    let wall: f64 = experiments.iter().flat_map(|e| &e.points).map(|p| p.wall_s).fold(0.0, |a, b| a + b);
-    let events: u64 = experiments.iter().flat_map(|e| &e.points).map(|p| p.events).sum();
+    let wall = experiments.iter().fold(0.0, |sum, e| sum + e.wall_s());
+    let events: u64 = experiments.iter().map(Experiment::events).sum();
     let _ = writeln!(
         out,
-        "<p class=\"meta\">{:.1} million events in {wall:.1} s on one core, at most {:.0} MiB.</p>\n</main></body></html>",
+        "<p class=\"meta\">{:.1} million events in {wall:.1} CPU seconds, at most {:.0} MiB.</p>\n</main></body></html>",
         events as f64 / 1e6,
         peak_memory_mib()
     );
@@ -45,10 +94,14 @@ pub fn html(experiments: &[Experiment]) -> String {
 }
 
 fn overall(e: &Experiment) -> (&'static str, &'static str) {
-    if e.verdicts.iter().any(|v| v.outcome == Outcome::Misses) {
-        return ("misses", "misses");
+    let has = |o: Outcome| e.verdicts.iter().any(|v| v.outcome == o);
+    if let Some(bad) = [Outcome::Misses, Outcome::Moved].into_iter().find(|o| has(*o)) {
+        return ("misses", bad.name());
     }
-    if e.verdicts.iter().any(|v| v.outcome == Outcome::Holds) {
+    if has(Outcome::Known) {
+        return ("not", Outcome::Known.name());
+    }
+    if has(Outcome::Holds) {
         return ("holds", "holds");
     }
     ("not", if e.scenario.test.is_empty() { "not measured" } else { "test of its room" })
@@ -87,13 +140,14 @@ fn article(out: &mut String, e: &Experiment) {
     verdicts(out, e);
     if let Some(main) = e.main_point() {
         let changed = main.params.changed().map(|(k, v)| format!("<code>{}={}</code>", escape(k), escape(v)));
-        let events: u64 = e.points.iter().map(|p| p.events).sum();
-        let wall: f64 = e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b);
         let _ = writeln!(
             out,
-            "<p class=\"meta\">{} points, {events} events, {wall:.2} s, state hash <code>{:016x}</code><br>{}</p>",
+            "<p class=\"meta\">{} points, {} seeds, {} events, {:.2} CPU seconds, state hash <code>{:016x}</code><br>{}</p>",
             e.points.len(),
-            main.hash,
+            main.samples.len(),
+            e.events(),
+            e.wall_s(),
+            main.hash(),
             changed.collect::<Vec<_>>().join(" ")
         );
     }
@@ -108,15 +162,15 @@ fn verdicts(out: &mut String, e: &Experiment) {
     for v in &e.verdicts {
         let class = match v.outcome {
             Outcome::Holds => "holds",
-            Outcome::Misses => "misses",
-            Outcome::NotMeasured => "not",
+            Outcome::Misses | Outcome::Moved => "misses",
+            Outcome::Known | Outcome::NotMeasured => "not",
         };
         let mut place = condition(v);
         if !v.expect.note.is_empty() {
             place = format!("{place}{}{}", if place.is_empty() { "" } else { "; " }, v.expect.note);
         }
-        if !v.expect.known_miss.is_empty() {
-            place = format!("{place}; known miss: {}", v.expect.known_miss);
+        if let Some(known) = &v.expect.known_miss {
+            place = format!("{place}; known to be {}: {}", known.value, known.why);
         }
         let status = if v.expect.beyond { "BEYOND" } else { v.expect.status.unwrap_or(e.scenario.status).name() };
         let _ = writeln!(
@@ -125,9 +179,28 @@ fn verdicts(out: &mut String, e: &Experiment) {
             escape(&v.expect.metric),
             escape(&place),
             escape(&expected(v)),
-            v.measured.map_or("-".to_string(), number),
+            escape(&measured(v)),
             v.outcome.name()
         );
     }
     out.push_str("</table>\n");
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn dates_are_those_of_the_calendar() {
+        for (seconds, date) in [
+            (0, "1970-01-01 00:00"),
+            (951_782_399, "2000-02-28 23:59"),
+            (951_782_400, "2000-02-29 00:00"),
+            (1_735_689_599, "2024-12-31 23:59"),
+            (4_107_542_400, "2100-03-01 00:00"),
+        ] {
+            assert_eq!(utc(UNIX_EPOCH + Duration::from_secs(seconds)), date);
+        }
+    }
 }

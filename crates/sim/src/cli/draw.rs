@@ -1,7 +1,7 @@
 //! `stria sim plot` and `stria sim report`.
 use super::run::{execute, selected};
-use super::{PlotArgs, ReportArgs};
-use crate::experiment::{self, Overrides};
+use super::{PlotArgs, ReportArgs, show};
+use crate::experiment::{self, Outcome, Overrides};
 use crate::plot::pictures;
 use crate::report;
 use crate::scenario::{find, load, scenario_dir, scenario_files};
@@ -13,7 +13,7 @@ fn write(path: &Path, text: &str) -> Result<(), String> {
 
 /// Runs a scenario and writes its plots.
 pub(super) fn plot(a: &PlotArgs) -> Result<bool, String> {
-    let e = execute(selected(&a.selection)?)?;
+    let e = execute(selected(&a.selection)?, a.selection.jobs)?;
     let pictures = pictures(&e);
     if pictures.is_empty() {
         return Err(format!("scenario {} measures nothing that could be drawn", e.scenario.id));
@@ -43,7 +43,7 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
     let mut experiments = Vec::new();
     for file in files {
         let s = experiment::prepare(load(&file).map_err(|e| e.to_string())?, &overrides)?;
-        let e = execute(s)?;
+        let e = execute(s, a.jobs)?;
         let verdict = match (e.holds(), e.as_known()) {
             (true, _) if e.verdicts.is_empty() => {
                 if e.points.is_empty() {
@@ -55,13 +55,15 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
             (true, _) if !e.all_measured() => "NOT MEASURED",
             (true, _) => "holds",
             (false, true) => "misses, known",
-            (false, false) => "MISSES",
+            (false, false) if e.verdicts.iter().any(|v| v.outcome == Outcome::Misses) => "MISSES",
+            (false, false) => "MOVED",
         };
-        let wall: f64 = e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b);
-        super::print(&(format!("{:10} {verdict:13} {wall:7.2} s  {}", e.scenario.id, e.scenario.title) + "\n"));
+        super::print(&(format!("{:10} {verdict:13} {:7.2} s  {}", e.scenario.id, e.wall_s(), e.scenario.title) + "\n"));
         experiments.push(e);
     }
-    write(&a.out, &report::html(&experiments))?;
-    super::print(&(format!("{}", a.out.display()) + "\n"));
+    write(&a.out, &report::html(&experiments, &report::Origin::here()))?;
+    let csv = a.out.with_extension("csv");
+    write(&csv, &show::csv(&experiments))?;
+    super::print(&format!("{}\n{}\n", a.out.display(), csv.display()));
     Ok(!a.strict || experiments.iter().all(|e| e.as_known() && e.all_measured()))
 }

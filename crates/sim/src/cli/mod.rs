@@ -7,7 +7,7 @@ mod run;
 mod show;
 mod torture;
 
-pub(crate) use show::{condition, expected, number};
+pub(crate) use show::{condition, expected, measured};
 
 use crate::experiment::Overrides;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -54,6 +54,9 @@ pub struct Selection {
     /// The small form that continuous integration runs
     #[arg(long)]
     pub smoke: bool,
+    /// Runs at the same time; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
 }
 
 /// Arguments of `run`.
@@ -105,7 +108,7 @@ pub struct PlotArgs {
 pub struct ReportArgs {
     /// Only these scenarios (files or ids); default: all
     pub ids: Vec<String>,
-    /// The page to write
+    /// The page to write; beside it, with the ending csv, every metric of every point
     #[arg(long, default_value = "report.html")]
     pub out: PathBuf,
     /// Where scenarios are; default: sim/scenarios
@@ -114,9 +117,12 @@ pub struct ReportArgs {
     /// The small forms that continuous integration runs
     #[arg(long)]
     pub smoke: bool,
-    /// Fail when an expectation misses that is not marked as a known miss, or cannot be judged
+    /// Fail when an expectation misses that is not marked as a known miss or is elsewhere than marked, or cannot be judged
     #[arg(long)]
     pub strict: bool,
+    /// Runs at the same time; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
 }
 
 /// Arguments of `torture`.

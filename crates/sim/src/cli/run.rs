@@ -10,7 +10,7 @@ use std::time::Instant;
 
 /// Runs a scenario; false when an expectation misses.
 pub(super) fn run(a: &RunArgs) -> Result<bool, String> {
-    let e = execute(selected(&a.selection)?)?;
+    let e = execute(selected(&a.selection)?, a.selection.jobs)?;
     if a.json {
         super::print(&format!(
             "{}
@@ -36,7 +36,7 @@ pub(super) fn sweep(a: &SweepArgs) -> Result<bool, String> {
         s.sweep.push((key.to_string(), values));
     }
     s.expect.clear();
-    let e = execute(s)?;
+    let e = execute(s, a.selection.jobs)?;
     if a.json {
         super::print(&format!(
             "{}
@@ -57,31 +57,27 @@ pub(super) fn selected(a: &Selection) -> Result<Scenario, String> {
 }
 
 /// Runs with a progress bar, on a terminal only. Says which of the keys set have no effect.
-pub(super) fn execute(s: Scenario) -> Result<Experiment, String> {
+pub(super) fn execute(s: Scenario, jobs: usize) -> Result<Experiment, String> {
     for key in experiment::without_effect(&s) {
         eprintln!("stria sim: note: {key} has no effect in {}, which runs in world {}", s.id, s.world.name());
     }
     if !std::io::stderr().is_terminal() {
-        return experiment::run(s, &mut |_, _, _| {});
+        return experiment::run(s, jobs, &mut |_, _, _| {});
     }
     let bar = ProgressBar::new(1000);
     let style = ProgressStyle::with_template("{prefix:>12} [{bar:40}] {percent}% {msg}");
     bar.set_style(style.unwrap_or_else(|_| ProgressStyle::default_bar()).progress_chars("=> "));
     bar.set_prefix(s.id.clone());
     let begin = Instant::now();
-    let (mut earlier, mut last) = (0, (0, 0));
-    let done = experiment::run(s, &mut |run, runs, p: Progress| {
-        if run != last.0 {
-            earlier += last.1;
-        }
-        last = (run, p.events);
-        let rate = (earlier + p.events) as f64 / begin.elapsed().as_secs_f64().max(1e-3) / 1e6;
-        bar.set_position(((run as f64 + p.share) / runs as f64 * 1000.0) as u64);
-        bar.set_message(format!(
-            "run {}/{runs}, {rate:.1} M events/s, virtual {:.2} s",
-            run + 1,
-            p.virtual_ns as f64 / 1e9
-        ));
+    let mut runs_so_far: Vec<Progress> = Vec::new();
+    let done = experiment::run(s, jobs, &mut |run, runs, p: Progress| {
+        runs_so_far.resize_with(runs, Progress::default);
+        runs_so_far[run] = p;
+        let events: u64 = runs_so_far.iter().map(|p| p.events).sum();
+        let share: f64 = runs_so_far.iter().map(|p| p.share).sum::<f64>() / runs as f64;
+        let rate = events as f64 / begin.elapsed().as_secs_f64().max(1e-3) / 1e6;
+        bar.set_position((share * 1000.0) as u64);
+        bar.set_message(format!("{runs} runs, {rate:.1} M events/s, virtual {:.2} s", p.virtual_ns as f64 / 1e9));
     });
     bar.finish_and_clear();
     done

@@ -1,5 +1,5 @@
 //! How an experiment is printed: as text for people, as one JSON object for programs.
-use crate::experiment::{Experiment, Point, Verdict, peak_memory_mib};
+use crate::experiment::{Estimate, Experiment, Point, Verdict, peak_memory_mib};
 use comfy_table::{Table, presets};
 use serde_json::{Map, Value, json};
 
@@ -13,7 +13,7 @@ pub(super) fn json(e: &Experiment) -> String {
     object.insert("status".into(), json!(s.status.name()));
     if let Some(main) = e.main_point() {
         object.insert("seed".into(), json!(main.params.int("seed")));
-        object.insert("seeds".into(), json!(s.seeds));
+        object.insert("seeds".into(), json!(main.samples.iter().map(|s| s.seed).collect::<Vec<_>>()));
         object.extend(point_fields(main));
     }
     if e.points.len() > 1 {
@@ -27,8 +27,8 @@ pub(super) fn json(e: &Experiment) -> String {
     }
     object.insert("expected".into(), Value::Array(e.verdicts.iter().map(verdict).collect()));
     object.insert("holds".into(), json!(e.holds()));
-    object.insert("events_total".into(), json!(e.points.iter().map(|p| p.events).sum::<u64>()));
-    object.insert("wall_seconds_total".into(), json!(e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b)));
+    object.insert("events_total".into(), json!(e.events()));
+    object.insert("wall_seconds_total".into(), json!(e.wall_s()));
     object.insert("peak_memory_mib".into(), json!(peak_memory_mib()));
     if !s.test.is_empty() {
         object.insert("test".into(), json!(s.test));
@@ -41,9 +41,10 @@ fn point_fields(p: &Point) -> Map<String, Value> {
     o.insert("parameters".into(), json!(p.params.typed()));
     let metrics = p.metrics.values.iter().map(|m| {
         let mut v = json!({"value": m.value, "unit": m.unit});
-        if let Some((_, low, high)) = p.spread.iter().find(|s| s.0 == m.name) {
-            v["min"] = json!(low);
-            v["max"] = json!(high);
+        if let Some(e) = p.estimate(&m.name).filter(|e| e.seeds > 1) {
+            v["half_width_95"] = json!(e.half_width);
+            v["min"] = json!(e.least);
+            v["max"] = json!(e.greatest);
         }
         (m.name.clone(), v)
     });
@@ -54,11 +55,11 @@ fn point_fields(p: &Point) -> Map<String, Value> {
             json!(p.metrics.curves.iter().cloned().collect::<std::collections::BTreeMap<_, _>>()),
         );
     }
-    o.insert("events".into(), json!(p.events));
-    o.insert("virtual_seconds".into(), json!(p.virtual_s));
-    o.insert("wall_seconds".into(), json!(p.wall_s));
-    o.insert("events_per_wall_second".into(), json!(p.events as f64 / p.wall_s.max(1e-9)));
-    o.insert("state_hash".into(), json!(format!("{:016x}", p.hash)));
+    o.insert("events".into(), json!(p.events()));
+    o.insert("virtual_seconds".into(), json!(p.virtual_s()));
+    o.insert("wall_seconds".into(), json!(p.wall_s()));
+    o.insert("events_per_wall_second".into(), json!(p.events() as f64 / p.wall_s().max(1e-9)));
+    o.insert("state_hash".into(), json!(format!("{:016x}", p.hash())));
     o
 }
 
@@ -68,7 +69,11 @@ fn verdict(v: &Verdict) -> Value {
     json!({
         "metric": e.metric, "at": e.at, "when": pairs(&e.when), "relative_to": pairs(&e.relative_to),
         "value": e.value, "min": e.min, "max": e.max, "beyond": e.beyond, "note": e.note,
-        "status": e.status.map(|s| s.name()), "measured": v.measured, "verdict": v.outcome.name(),
+        "status": e.status.map(|s| s.name()), "measured": v.measured.map(|m| m.mean),
+        "half_width_95": v.measured.map(|m| m.half_width), "seeds": v.measured.map(|m| m.seeds),
+        "over": e.over.as_ref().map(|o| &o.0), "trend": e.over.as_ref().map(|o| o.1.name()),
+        "known_miss": e.known_miss.as_ref().map(|k| json!({"value": k.value, "tolerance_percent": k.tolerance_percent, "why": k.why})),
+        "close": v.is_close(), "verdict": v.outcome.name(),
     })
 }
 
@@ -78,6 +83,9 @@ pub(crate) fn condition(v: &Verdict) -> String {
     let mut text = join(&v.expect.when);
     if !v.expect.relative_to.is_empty() {
         text = format!("{text}{}against {}", if text.is_empty() { "" } else { " " }, join(&v.expect.relative_to));
+    }
+    if let Some((key, trend)) = &v.expect.over {
+        text = format!("{text}{}{} over {key}: worst step", if text.is_empty() { "" } else { " " }, trend.name());
     }
     if let Some(x) = v.expect.at {
         text = format!("{text}{}at {x}", if text.is_empty() { "" } else { ", " });
@@ -98,6 +106,22 @@ pub(crate) fn expected(v: &Verdict) -> String {
         Some(x) => format!("{} ({bounds})", number(x)),
         None => bounds,
     }
+}
+
+/// What was measured, with its interval, in words; `~` where a bound lies in the interval.
+pub(crate) fn measured(v: &Verdict) -> String {
+    v.measured.map_or("-".to_string(), |m| format!("{}{}", interval(&m), if v.is_close() { " ~" } else { "" }))
+}
+
+/// `14.8 ± 0.2`; without seeds that differ the mean alone.
+pub(crate) fn interval(e: &Estimate) -> String {
+    if e.half_width > e.mean.abs() * 1e-9 { format!("{} \u{b1} {}", number(e.mean), two_digits(e.half_width)) } else { number(e.mean) }
+}
+
+/// Two significant digits, no exponent.
+fn two_digits(x: f64) -> String {
+    let digits = (1 - x.abs().log10().floor() as i32).clamp(0, 9);
+    format!("{x:.*}", digits as usize)
 }
 
 /// Four significant digits, no exponent.
@@ -121,7 +145,8 @@ pub(super) fn text(e: &Experiment) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING);
         for m in &p.metrics.values {
-            table.add_row([m.name.clone(), number(m.value), m.unit.to_string()]);
+            let shown = p.estimate(&m.name).map_or_else(|| number(m.value), |e| interval(&e));
+            table.add_row([m.name.clone(), shown, m.unit.to_string()]);
         }
         out.push_str(&format!("{table}\n"));
     }
@@ -129,19 +154,22 @@ pub(super) fn text(e: &Experiment) -> String {
         let mut table = Table::new();
         table.load_preset(presets::NOTHING).set_header(["verdict", "metric", "where", "expected", "measured"]);
         for v in &e.verdicts {
-            let measured = v.measured.map_or("-".to_string(), number);
-            table.add_row([v.outcome.name().to_string(), v.expect.metric.clone(), condition(v), expected(v), measured]);
+            let row = [v.outcome.name().to_string(), v.expect.metric.clone(), condition(v), expected(v), measured(v)];
+            table.add_row(row);
         }
         out.push_str(&format!("{table}\n"));
     }
-    let (events, wall) =
-        (e.points.iter().map(|p| p.events).sum::<u64>(), e.points.iter().map(|p| p.wall_s).fold(0.0, |a, b| a + b));
-    let hash = e.main_point().map_or(0, |p| p.hash);
-    out.push_str(&format!(
-        "{events} events in {wall:.2} s ({:.1} M/s), peak {:.0} MiB, state hash {hash:016x}\n",
-        events as f64 / wall.max(1e-9) / 1e6,
-        peak_memory_mib()
-    ));
+    if let Some(main) = e.main_point().filter(|p| p.events() > 0) {
+        out.push_str(&format!(
+            "{} seeds, {} events in {:.2} s ({:.1} M/s on a core), peak {:.0} MiB, state hash {:016x}\n",
+            main.samples.len(),
+            e.events(),
+            e.wall_s(),
+            e.events() as f64 / e.wall_s().max(1e-9) / 1e6,
+            peak_memory_mib(),
+            main.hash()
+        ));
+    }
     out
 }
 
@@ -165,8 +193,35 @@ pub(super) fn sweep_table(e: &Experiment, metrics: &[String]) -> String {
     table.load_preset(presets::NOTHING).set_header(keys.chain(metrics.iter().cloned()));
     for p in &e.points {
         let values = p.at.iter().map(|(_, v)| v.clone());
-        let measured = metrics.iter().map(|m| p.metrics.get(m).map_or("-".to_string(), number));
+        let measured = metrics.iter().map(|m| p.estimate(m).map_or("-".to_string(), |e| interval(&e)));
         table.add_row(values.chain(measured));
     }
     format!("{table}\n")
+}
+
+/// One line per point and metric: scenario, swept values, metric, unit, mean, interval, extremes, seeds.
+pub(super) fn csv(experiments: &[Experiment]) -> String {
+    let mut out = String::from("scenario,point,metric,unit,mean,half_width_95,least,greatest,seeds\n");
+    let quoted = |text: &str| format!("\"{}\"", text.replace('"', "\"\""));
+    for e in experiments {
+        for p in &e.points {
+            let at = p.at.iter().map(|(k, v)| format!("{k}={v}")).collect::<Vec<_>>().join(" ");
+            for m in &p.metrics.values {
+                let Some(v) = p.estimate(&m.name) else { continue };
+                out.push_str(&format!(
+                    "{},{},{},{},{},{},{},{},{}\n",
+                    quoted(&e.scenario.id),
+                    quoted(&at),
+                    quoted(&m.name),
+                    quoted(m.unit),
+                    v.mean,
+                    v.half_width,
+                    v.least,
+                    v.greatest,
+                    v.seeds
+                ));
+            }
+        }
+    }
+    out
 }

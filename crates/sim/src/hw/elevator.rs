@@ -7,7 +7,7 @@
 //! was left after merging, are the readings under which paper 001's Figure 5 and Table 1 come out.
 //! `deadline`: batches in sector order, reads before writes, each with an expiry. `cscan`: one-way sweep over at most
 //! `depth` requests; one that waited for `expire_ns` is next, because an allocator that always allocates ahead of the head
-//! would keep the sweep from ever coming back. `noop`: FIFO with back merges into the newest.
+//! would keep the sweep from ever coming back. `noop`: FIFO with back merges into any waiting request.
 //! Source: paper 001 and the block layers of its time. Deliberately not here: time of service (see `disk`).
 use std::collections::VecDeque;
 
@@ -322,7 +322,7 @@ impl Elevator {
         let max = self.config.request_bytes_max;
         let fits = |r: &BlockRequest| r.write == write && r.len + len <= max;
         if self.config.kind == ElevatorKind::Noop {
-            let back = self.fifo.back_mut().filter(|r| r.end() == lba && fits(r));
+            let back = self.fifo.iter_mut().rev().find(|r| r.end() == lba && fits(r));
             return back.map(|r| append(r, owner, len, pieces)).is_some();
         }
         let sorted = self.config.kind != ElevatorKind::Paper001;

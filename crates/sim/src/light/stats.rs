@@ -143,8 +143,11 @@ impl Stats {
         m.push("expiry_max_s", "s", self.expiry_max.0 as f64 / 1e9);
         m.push("expiry_max_at_s", "s", self.expiry_max.1 as f64 / 1e9);
         m.push("answered_after_expiry", "requests", self.expired as f64);
+        let below = self.seconds.iter().filter(|s| s.expiry_max < s.response_max[0]).count();
+        m.push("expiry_below_response_s", "s, of ET(d) below RT(d)", below as f64);
+        // What a second gave stands in its middle: the curve at i is then the value at i.
         let curve = |value: &dyn Fn(&Second) -> u64, scale: f64| -> Vec<(f64, f64)> {
-            let points = self.seconds.iter().enumerate().map(|(i, s)| (i as f64, value(s) as f64 / scale));
+            let points = self.seconds.iter().enumerate().map(|(i, s)| (i as f64 + 0.5, value(s) as f64 / scale));
             points.filter(|p| p.1 > 0.0).collect()
         };
         m.curves.push(("response_time_max_s.bulk".into(), curve(&|s| s.response_max[0], 1e9)));

@@ -1,8 +1,8 @@
 //! The picture of an experiment that has no curve: every expectation as a band, what the paper has as a dashed line, what
-//! was measured as a dot.
+//! was measured as a dot with its 95 % interval.
 use super::svg::{STYLE, escape, heading, text};
-use crate::cli::{condition, expected, number};
-use crate::experiment::{Experiment, Outcome, Verdict};
+use crate::cli::{condition, expected, measured};
+use crate::experiment::{Estimate, Experiment, Outcome, Verdict};
 use std::fmt::Write as _;
 
 const WIDTH: f64 = 760.0;
@@ -15,7 +15,7 @@ const SCALE: f64 = 520.0;
 /// The picture; `None` when nothing that is expected was measured.
 #[must_use]
 pub fn bounds(e: &Experiment) -> Option<String> {
-    let rows: Vec<(&Verdict, f64)> = e.verdicts.iter().filter_map(|v| Some((v, v.measured?))).collect();
+    let rows: Vec<(&Verdict, Estimate)> = e.verdicts.iter().filter_map(|v| Some((v, v.measured?))).collect();
     if rows.is_empty() {
         return None;
     }
@@ -25,8 +25,8 @@ pub fn bounds(e: &Experiment) -> Option<String> {
         escape(&e.scenario.title)
     );
     heading(&mut out, LEFT, &e.scenario.title);
-    for (i, (verdict, measured)) in rows.iter().enumerate() {
-        row(&mut out, TOP + i as f64 * ROW, verdict, *measured);
+    for (i, (verdict, value)) in rows.iter().enumerate() {
+        row(&mut out, TOP + i as f64 * ROW, verdict, value);
     }
     out.push_str("</svg>\n");
     Some(out)
@@ -39,8 +39,11 @@ struct Axis {
 }
 
 impl Axis {
-    fn of(v: &Verdict, measured: f64) -> Axis {
-        let shown = || [v.expect.min, v.expect.max, v.expect.value, Some(measured)].into_iter().flatten();
+    fn of(v: &Verdict, m: &Estimate) -> Axis {
+        let shown = || {
+            let ends = [m.mean - m.half_width, m.mean + m.half_width];
+            [v.expect.min, v.expect.max, v.expect.value].into_iter().flatten().chain(ends)
+        };
         let (low, high) = (shown().fold(f64::INFINITY, f64::min), shown().fold(f64::NEG_INFINITY, f64::max));
         let margin = if high > low { (high - low) * 0.3 } else { high.abs().max(1.0) * 0.1 };
         Axis { from: low - margin, span: high - low + 2.0 * margin }
@@ -50,8 +53,8 @@ impl Axis {
     }
 }
 
-fn row(out: &mut String, y: f64, v: &Verdict, measured: f64) {
-    let axis = Axis::of(v, measured);
+fn row(out: &mut String, y: f64, v: &Verdict, m: &Estimate) {
+    let axis = Axis::of(v, m);
     let (e, middle) = (&v.expect, y + 28.0);
     let mut name = e.metric.clone();
     for part in [condition(v), e.note.clone()] {
@@ -68,10 +71,14 @@ fn row(out: &mut String, y: f64, v: &Verdict, measured: f64) {
         let _ =
             writeln!(out, "<path d=\"M{x:.1} {:.1}v18\" stroke=\"#475569\" stroke-dasharray=\"4 3\"/>", middle - 9.0);
     }
-    let color = if v.outcome == Outcome::Misses { "#b91c1c" } else { "#047857" };
-    let _ = writeln!(out, "<circle cx=\"{:.1}\" cy=\"{middle}\" r=\"5\" fill=\"{color}\"/>", axis.x(measured));
+    let color = if v.outcome == Outcome::Holds { "#047857" } else { "#b91c1c" };
+    if m.half_width > 0.0 {
+        let (from, to) = (axis.x(m.mean - m.half_width), axis.x(m.mean + m.half_width));
+        let _ = writeln!(out, "<path d=\"M{from:.1} {middle}H{to:.1}\" stroke=\"{color}\" stroke-width=\"2\"/>");
+    }
+    let _ = writeln!(out, "<circle cx=\"{:.1}\" cy=\"{middle}\" r=\"5\" fill=\"{color}\"/>", axis.x(m.mean));
     let right = LEFT + SCALE + 16.0;
     let bold = format!("{color}\" font-weight=\"600");
-    text(out, right, middle - 2.0, "start", 13.0, &bold, &format!("{} {}", number(measured), v.outcome.name()));
+    text(out, right, middle - 2.0, "start", 13.0, &bold, &format!("{} {}", measured(v), v.outcome.name()));
     text(out, right, middle + 14.0, "start", 11.0, "#64748b", &format!("expected {}", expected(v)));
 }

@@ -46,12 +46,12 @@ fn chart(e: &Experiment, plot: &Plot) -> Option<Chart> {
         let main = e.main_point()?;
         for (color, name) in plot.curves.iter().enumerate() {
             let ours = main.metrics.curve(name).unwrap_or_default().to_vec();
-            chart.series.push(Series { name: name.clone(), points: ours, color, paper: false });
+            chart.series.push(Series { name: name.clone(), points: ours, color, ..Series::default() });
             let claimed = |x: &&Expect| &x.metric == name && x.at.is_some() && x.value.is_some();
             let paper: Vec<(f64, f64)> =
                 e.scenario.expect.iter().filter(claimed).filter_map(|x| Some((x.at?, x.value?))).collect();
             if !paper.is_empty() {
-                chart.series.push(Series { name: format!("{name}, paper"), points: paper, color, paper: true });
+                chart.series.push(Series { name: format!("{name}, paper"), points: paper, color, paper: true, ..Series::default() });
             }
         }
     }
@@ -71,15 +71,13 @@ fn sweep_series(e: &Experiment, plot: &Plot, chart: &mut Chart) {
     let names = if names.is_empty() { vec![String::new()] } else { names };
     for (color, name) in names.iter().enumerate() {
         let of_series = |p: &&Point| name.is_empty() || p.params.text(&plot.series) == name;
-        let mut ours: Vec<(f64, f64)> = e
-            .points
-            .iter()
-            .filter(of_series)
-            .filter_map(|p| Some((x_of(p.params.text(&plot.x))?, p.metrics.get(&plot.y)?)))
-            .collect();
+        let place = |p: &Point| Some((x_of(p.params.text(&plot.x))?, p.estimate(&plot.y)?));
+        let mut ours: Vec<_> = e.points.iter().filter(of_series).filter_map(place).collect();
         ours.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let bars = ours.iter().map(|(_, e)| e.half_width).collect();
+        let ours = ours.iter().map(|(x, e)| (*x, e.mean)).collect();
         let label = if name.is_empty() { "measured".to_string() } else { name.clone() };
-        chart.series.push(Series { name: label.clone(), points: ours, color, paper: false });
+        chart.series.push(Series { name: label.clone(), points: ours, bars, color, paper: false });
         let mut paper: Vec<(f64, f64)> = e
             .scenario
             .expect
@@ -90,7 +88,7 @@ fn sweep_series(e: &Experiment, plot: &Plot, chart: &mut Chart) {
             .collect();
         paper.sort_by(|a, b| a.0.total_cmp(&b.0));
         if !paper.is_empty() {
-            chart.series.push(Series { name: format!("{label}, paper"), points: paper, color, paper: true });
+            chart.series.push(Series { name: format!("{label}, paper"), points: paper, color, paper: true, ..Series::default() });
         }
     }
 }
@@ -112,7 +110,7 @@ mod tests {
             "id='T'\ntitle='a < b'\nsource='s'\n[params]\nclients=4\noss_count=1\nfile_bytes='2M'\n[sweep]\ntransfer_size_bytes=['512K','1M']\n[plot]\nx='transfer_size_bytes'\ny='makespan_s'\nlog_x=true\n[[expect]]\nmetric='makespan_s'\nwhen={transfer_size_bytes='1M'}\nvalue=1\ntolerance_percent=99\n",
         )
         .unwrap();
-        let e = run(s, &mut |_, _, _| {}).unwrap();
+        let e = run(s, 0, &mut |_, _, _| {}).unwrap();
         let chart = &charts(&e)[0];
         assert_eq!(chart.series.iter().map(|s| (s.points.len(), s.paper)).collect::<Vec<_>>(), [(2, false), (1, true)]);
         let svg = chart.svg();
@@ -124,7 +122,7 @@ mod tests {
     fn an_experiment_without_a_plot_shows_its_expectations() {
         let picture = |tail: &str| {
             let head = "id='T'\ntitle='a < b'\nsource='s'\n[params]\nclients=4\noss_count=1\nfile_bytes='2M'\n";
-            pictures(&run(parse("x", &format!("{head}{tail}")).unwrap(), &mut |_, _, _| {}).unwrap())
+            pictures(&run(parse("x", &format!("{head}{tail}")).unwrap(), 0, &mut |_, _, _| {}).unwrap())
         };
         let expect = "[[expect]]\nmetric='makespan_s'\n";
         let shown = picture(&format!("{expect}min=0\nmax=99\nvalue=1\n{expect}min=1000\n{expect}max=1e-9\n"));

@@ -9,6 +9,8 @@ pub struct Series {
     pub name: String,
     /// Points, ascending in x.
     pub points: Vec<(f64, f64)>,
+    /// Half the height of the error bar of each point; none: no bars.
+    pub bars: Vec<f64>,
     /// Index of its colour; a paper's series has that of ours.
     pub color: usize,
     /// From the paper: dashed, hollow markers.
@@ -202,6 +204,14 @@ fn line(out: &mut String, s: &Series, scale: &Scale) {
         };
         let d = path.join("L");
         let _ = writeln!(out, "<path d=\"M{d}\" fill=\"none\" stroke=\"{color}\" stroke-linejoin=\"round\" {style}/>");
+    }
+    for (p, half) in s.points.iter().zip(&s.bars).filter(|(_, half)| **half > 0.0) {
+        let (x, top, bottom) = (scale.x(p.0), scale.y((p.1 + half).min(scale.y_max)), scale.y((p.1 - half).max(0.0)));
+        let _ = writeln!(
+            out,
+            "<path d=\"M{:.1} {top:.1}h8m-4 0V{bottom:.1}m-4 0h8\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.2\"/>",
+            x - 4.0
+        );
     }
     if s.points.len() <= MARKERS_MAX {
         for p in &s.points {

@@ -375,6 +375,12 @@ static ROWS: &[Row] = &[
         meaning: "World cache, and operation mix: probability that an access is fine.",
     },
     Row {
+        name: "workload.coarse_start",
+        default: "stripe",
+        kind: Kind::Choice(|| strings(&["stripe", "record"])),
+        meaning: "World cache: where coarse accesses begin: at any stripe of the file, or at multiples of their own size.",
+    },
+    Row {
         name: "workload.coarse_apart",
         default: "false",
         kind: Kind::Flag,

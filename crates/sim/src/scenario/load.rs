@@ -1,5 +1,5 @@
 //! Reading a scenario file: every key is known or refused with its line, every value is checked where it is written.
-use super::{Expect, Plot, Scenario, Status, WorldKind, params::Params};
+use super::{Expect, KnownMiss, Plot, Reading, Scenario, Status, Take, Trend, WorldKind, params::Params};
 use core::ops::Range;
 use std::path::Path;
 use toml::Spanned;
@@ -44,6 +44,8 @@ pub fn parse(file: &str, text: &str) -> Result<Scenario, LoadError> {
     reader.scenario(document.get_ref())
 }
 
+/// How far from its value a known miss may be, when its expectation does not say.
+const KNOWN_TOLERANCE_PERCENT: f64 = 5.0;
 /// Values that one key of a sweep may have.
 const SWEEP_VALUES_MAX: usize = 1000;
 
@@ -73,6 +75,12 @@ impl Reader<'_> {
                 "source" => s.source = self.string(value)?,
                 "description" => s.description = self.string(value)?,
                 "test" => s.test = self.string(value)?,
+                "results" => s.results = self.string(value)?,
+                "reading" => {
+                    for r in self.array(value)? {
+                        s.readings.push(self.reading(self.table(r)?, r.span())?);
+                    }
+                }
                 "status" => s.status = self.at(value.span(), Status::named(&self.string(value)?))?,
                 "world" => s.world = self.at(value.span(), WorldKind::named(&self.string(value)?))?,
                 "fidelity" => s.world = self.at(value.span(), super::fidelity(&self.string(value)?))?,
@@ -93,7 +101,7 @@ impl Reader<'_> {
                     }
                 }
                 "plot" => s.plots.push(self.plot(self.table(value)?)?),
-                other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, fidelity, description, test, seeds, params, sweep, smoke, expect, plot"))),
+                other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, fidelity, description, test, results, reading, seeds, params, sweep, smoke, expect, plot"))),
             }
         }
         for (name, value) in [("id", &s.id), ("title", &s.title), ("source", &s.source)] {
@@ -104,12 +112,16 @@ impl Reader<'_> {
         if s.world == WorldKind::Reference && s.test.is_empty() {
             return Err(self.error(0, "a scenario of world 'reference' names its 'test'"));
         }
+        if (s.world == WorldKind::Recorded) != (!s.results.is_empty() && !s.readings.is_empty()) {
+            return Err(self.error(0, "a scenario of world 'recorded', and no other, names its 'results' and has [[reading]]s"));
+        }
         Ok(s)
     }
 
     fn expect(&self, table: &DeTable, span: Range<usize>) -> Result<Expect, LoadError> {
         let mut e = Expect::default();
-        let mut percent = None;
+        let (mut percent, mut over, mut trend) = (None, None, None);
+        let (mut known, mut known_value, mut known_percent) = (None, None, None);
         for (key, value) in table.iter() {
             match key.get_ref().as_ref() {
                 "metric" => e.metric = self.string(value)?,
@@ -119,7 +131,11 @@ impl Reader<'_> {
                 "max" => e.max = Some(self.number(value)?),
                 "at" => e.at = Some(self.number(value)?),
                 "note" => e.note = self.string(value)?,
-                "known_miss" => e.known_miss = self.string(value)?,
+                "known_miss" => known = Some(self.string(value)?),
+                "known_value" => known_value = Some(self.number(value)?),
+                "known_tolerance_percent" => known_percent = Some(self.number(value)?),
+                "over" => over = Some(self.string(value)?),
+                "trend" => trend = Some(self.at(value.span(), Trend::named(&self.string(value)?))?),
                 "smoke" => e.smoke = self.text_of(value)? == "true",
                 "beyond" => e.beyond = self.text_of(value)? == "true",
                 "status" => e.status = Some(self.at(value.span(), Status::named(&self.string(value)?))?),
@@ -127,7 +143,7 @@ impl Reader<'_> {
                 "relative_to" => self.conditions(value, &mut e.relative_to)?,
                 other => {
                     let why = format!(
-                        "unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, when, relative_to, status, beyond, smoke, known_miss, note"
+                        "unknown key '{other}'; an expectation has metric, value, tolerance_percent, min, max, at, over, trend, when, relative_to, status, beyond, smoke, known_miss, known_value, known_tolerance_percent, note"
                     );
                     return Err(self.error(key.span().start, why));
                 }
@@ -136,6 +152,21 @@ impl Reader<'_> {
         if e.metric.is_empty() {
             return Err(self.error(span.start, "an expectation names its 'metric'"));
         }
+        e.over = match (over, trend) {
+            (Some(key), Some(trend)) => Some((key, trend)),
+            (None, None) => None,
+            _ => return Err(self.error(span.start, "a course has both: 'over', a key of the sweep, and its 'trend'")),
+        };
+        if e.over.is_some() && e.max.is_none() {
+            e.max = Some(0.0);
+        }
+        e.known_miss = match (known, known_value) {
+            (Some(why), Some(value)) => {
+                Some(KnownMiss { value, why, tolerance_percent: known_percent.unwrap_or(KNOWN_TOLERANCE_PERCENT) })
+            }
+            (None, None) if known_percent.is_none() => None,
+            _ => return Err(self.error(span.start, "a known miss has both: 'known_miss', why, and its 'known_value'")),
+        };
         if let (Some(v), Some(p)) = (e.value, percent) {
             e.min = e.min.or(Some(v - v.abs() * p / 100.0));
             e.max = e.max.or(Some(v + v.abs() * p / 100.0));
@@ -147,6 +178,33 @@ impl Reader<'_> {
             return Err(self.error(span.start, "min lies above max"));
         }
         Ok(e)
+    }
+
+    fn reading(&self, table: &DeTable, span: Range<usize>) -> Result<Reading, LoadError> {
+        let mut r = Reading::default();
+        for (key, value) in table.iter() {
+            match key.get_ref().as_ref() {
+                "name" => r.name = self.string(value)?,
+                "field" => r.field = self.string(value)?,
+                "rows" => r.rows = self.pairs(value)?,
+                "over" => r.over = self.pairs(value)?,
+                "same" => r.same = self.array(value)?.iter().map(|v| self.string(v)).collect::<Result<_, _>>()?,
+                "take" => r.take = self.at(value.span(), Take::named(&self.string(value)?))?,
+                other => {
+                    let why = format!("unknown key '{other}'; a reading has name, field, rows, over, same, take");
+                    return Err(self.error(key.span().start, why));
+                }
+            }
+        }
+        if r.name.is_empty() || r.field.is_empty() {
+            return Err(self.error(span.start, "a reading has a 'name' and a 'field'"));
+        }
+        Ok(r)
+    }
+
+    /// Fields of a results file and their values.
+    fn pairs(&self, value: &Value) -> Result<Vec<(String, String)>, LoadError> {
+        self.table(value)?.iter().map(|(k, v)| Ok((k.get_ref().to_string(), self.text_of(v)?))).collect()
     }
 
     fn conditions(&self, value: &Value, into: &mut Vec<(String, String)>) -> Result<(), LoadError> {
@@ -331,6 +389,13 @@ mod tests {
             ("[[expect]]\nmetric = 'a'\n", 4, "tolerance_percent"),
             ("[[expect]]\nmetric = 'a'\nmin = 2\nmax = 1\n", 4, "above"),
             ("[[expect]]\nmin = 2\n", 4, "metric"),
+            ("[[expect]]\nmetric = 'a'\nmin = 2\nknown_miss = 'why'\n", 4, "known_value"),
+            ("[[expect]]\nmetric = 'a'\nover = 'clients'\n", 4, "'trend'"),
+            ("[[expect]]\nmetric = 'a'\nover = 'clients'\ntrend = 'up'\n", 7, "rises, falls"),
+            ("[[reading]]\nname = 'a'\n", 4, "'field'"),
+            ("[[reading]]\nname = 'a'\nfield = 'b'\ntake = 'most'\n", 7, "max, min, mean"),
+            ("world = 'recorded'\n", 1, "results"),
+            ("results = 'a.ndjson'\n", 1, "recorded"),
             ("[params]\nclients = = 2\n", 5, ""),
             ("[plot]\nz = 'a'\n", 5, "unknown key 'z'"),
         ] {

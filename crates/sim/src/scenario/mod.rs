@@ -28,6 +28,8 @@ pub enum WorldKind {
     Cluster,
     /// Nothing runs here: the claim is a test of a room, which the scenario names.
     Reference,
+    /// Nothing runs here: readings of a results file are judged.
+    Recorded,
 }
 
 impl WorldKind {
@@ -42,6 +44,7 @@ impl WorldKind {
             WorldKind::Create => "create",
             WorldKind::Cluster => "cluster",
             WorldKind::Reference => "reference",
+            WorldKind::Recorded => "recorded",
         }
     }
     fn named(name: &str) -> Result<WorldKind, String> {
@@ -53,8 +56,9 @@ impl WorldKind {
             "create" => Ok(WorldKind::Create),
             "cluster" => Ok(WorldKind::Cluster),
             "reference" => Ok(WorldKind::Reference),
+            "recorded" => Ok(WorldKind::Recorded),
             _ => Err(format!(
-                "'{name}' is not a world; there are: light, survey, cache, readahead, create, cluster, reference"
+                "'{name}' is not a world; there are: light, survey, cache, readahead, create, cluster, reference, recorded"
             )),
         }
     }
@@ -132,10 +136,91 @@ pub struct Expect {
     pub beyond: bool,
     /// A remark for the report.
     pub note: String,
-    /// It is known to miss, and why: still a miss, but `report --strict` passes.
-    pub known_miss: String,
+    /// It is known to miss: still a miss, but `report --strict` passes while the value stays.
+    pub known_miss: Option<KnownMiss>,
+    /// A course is judged instead of a point: the greatest step against the trend between neighbours along this key, in the
+    /// unit of the metric (or of its change), at most 0 unless `max` says otherwise.
+    pub over: Option<(String, Trend)>,
     /// Judged in the small form, too, although that changes parameters.
     pub smoke: bool,
+}
+
+/// A miss that is understood.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct KnownMiss {
+    /// What is measured instead.
+    pub value: f64,
+    /// How far from it the mean may be.
+    pub tolerance_percent: f64,
+    /// Why.
+    pub why: String,
+}
+
+/// Where a course goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Trend {
+    /// No value lies below the one before.
+    Rises,
+    /// No value lies above the one before.
+    Falls,
+}
+
+impl Trend {
+    fn named(name: &str) -> Result<Trend, String> {
+        match name {
+            "rises" => Ok(Trend::Rises),
+            "falls" => Ok(Trend::Falls),
+            _ => Err(format!("'{name}' is not a trend; there are: rises, falls")),
+        }
+    }
+    /// As scenario files spell it.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        match self {
+            Trend::Rises => "rises",
+            Trend::Falls => "falls",
+        }
+    }
+}
+
+/// Which of several values a reading keeps.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Take {
+    /// The greatest.
+    #[default]
+    Greatest,
+    /// The least.
+    Least,
+    /// Their mean.
+    Mean,
+}
+
+impl Take {
+    fn named(name: &str) -> Result<Take, String> {
+        match name {
+            "max" => Ok(Take::Greatest),
+            "min" => Ok(Take::Least),
+            "mean" => Ok(Take::Mean),
+            _ => Err(format!("'{name}' cannot be taken; there are: max, min, mean")),
+        }
+    }
+}
+
+/// A value read from a results file (world `recorded`).
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Reading {
+    /// The metric that it becomes.
+    pub name: String,
+    /// Field of a row.
+    pub field: String,
+    /// The rows: all that have these values.
+    pub rows: Vec<(String, String)>,
+    /// Divided by the same field of the row that has these values ...
+    pub over: Vec<(String, String)>,
+    /// ... and the same in these fields.
+    pub same: Vec<String>,
+    /// Which of the values.
+    pub take: Take,
 }
 
 /// What to draw.
@@ -176,7 +261,11 @@ pub struct Scenario {
     pub description: String,
     /// The room's test that shows the claim (world `reference`).
     pub test: String,
-    /// Seeds to repeat it with; none: the parameter `seed`.
+    /// The results file, from the root of the repository (world `recorded`).
+    pub results: String,
+    /// What is read from it.
+    pub readings: Vec<Reading>,
+    /// Seeds to repeat it with; none: ten from the parameter `seed` on.
     pub seeds: Vec<u64>,
     /// Parameters.
     pub params: Params,
@@ -211,17 +300,18 @@ impl Scenario {
     }
 }
 
-/// The scenario directory: `sim/scenarios` here or in a parent of the working directory, else where the source lay.
+/// The root of the repository: the working directory or a parent of it that has `sim/scenarios`, else where the source lay.
+#[must_use]
+pub fn repository() -> PathBuf {
+    let here = std::env::current_dir().unwrap_or_default();
+    let root = here.ancestors().find(|dir| dir.join("sim/scenarios").is_dir());
+    root.map_or_else(|| Path::new(env!("CARGO_MANIFEST_DIR")).join("../.."), Path::to_path_buf)
+}
+
+/// The scenario directory, `sim/scenarios` of the [`repository`].
 #[must_use]
 pub fn scenario_dir() -> PathBuf {
-    let here = std::env::current_dir().unwrap_or_default();
-    for dir in here.ancestors() {
-        let candidate = dir.join("sim/scenarios");
-        if candidate.is_dir() {
-            return candidate;
-        }
-    }
-    Path::new(env!("CARGO_MANIFEST_DIR")).join("../../sim/scenarios")
+    repository().join("sim/scenarios")
 }
 
 /// All scenario files below `dir`, ascending by area, then by number within the id.
