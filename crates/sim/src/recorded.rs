@@ -21,7 +21,8 @@ pub fn read(scenario: &Scenario) -> Result<Metrics, String> {
         .collect::<Result<_, _>>()?;
     let mut metrics = Metrics::default();
     for reading in &scenario.readings {
-        let value = value(&rows, reading).map_err(|why| format!("{}: reading '{}': {why}", path.display(), reading.name))?;
+        let value =
+            value(&rows, reading).map_err(|why| format!("{}: reading '{}': {why}", path.display(), reading.name))?;
         metrics.push(reading.name.clone(), "as recorded", value);
     }
     Ok(metrics)
@@ -59,8 +60,8 @@ fn field(row: &Value, name: &str) -> Result<f64, String> {
 fn meets(row: &Value, conditions: &[(String, String)]) -> bool {
     conditions.iter().all(|(key, wanted)| match row.get(key) {
         Some(Value::String(s)) => s == wanted,
-        Some(other) => other.to_string() == *wanted,
-        None => false,
+        Some(Value::Number(n)) => wanted.parse::<f64>().is_ok_and(|w| n.as_f64() == Some(w)),
+        _ => false,
     })
 }
 
@@ -84,7 +85,8 @@ mod tests {
 
     #[test]
     fn a_reading_is_taken_from_the_rows_that_meet_its_conditions() {
-        let at_8000 = Reading { field: "ns".into(), rows: vec![("queued".into(), "8000".into())], ..Reading::default() };
+        let at_8000 =
+            Reading { field: "ns".into(), rows: vec![("queued".into(), "8000".into())], ..Reading::default() };
         assert_eq!(value(&rows(), &at_8000), Ok(24.0));
         assert_eq!(value(&rows(), &Reading { take: Take::Least, ..at_8000.clone() }), Ok(15.0));
         assert_eq!(value(&rows(), &Reading { take: Take::Mean, ..at_8000.clone() }), Ok(19.5));

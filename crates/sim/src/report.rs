@@ -41,9 +41,11 @@ impl Origin {
             done.status.success().then(|| text.trim().to_string())
         };
         let changed = git(&["status", "--porcelain", "--untracked-files=no"]).is_some_and(|s| !s.is_empty());
-        let commit = git(&["rev-parse", "--short", "HEAD"]).map_or(String::new(), |c| c + if changed { "+" } else { "" });
+        let commit =
+            git(&["rev-parse", "--short", "HEAD"]).map_or(String::new(), |c| c + if changed { "+" } else { "" });
         let info = std::fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
-        let name = info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':')).map_or("unknown", |n| n.1.trim());
+        let name =
+            info.lines().find_map(|l| l.strip_prefix("model name")?.split_once(':')).map_or("unknown", |n| n.1.trim());
         let cores = std::thread::available_parallelism().map_or(1, usize::from);
         Origin { commit, machine: format!("{cores} cores, {name}"), date: utc(std::time::SystemTime::now()) }
     }

@@ -115,7 +115,11 @@ pub(crate) fn measured(v: &Verdict) -> String {
 
 /// `14.8 ± 0.2`; without seeds that differ the mean alone.
 pub(crate) fn interval(e: &Estimate) -> String {
-    if e.half_width > e.mean.abs() * 1e-9 { format!("{} \u{b1} {}", number(e.mean), two_digits(e.half_width)) } else { number(e.mean) }
+    if e.half_width > e.mean.abs() * 1e-9 {
+        format!("{} \u{b1} {}", number(e.mean), two_digits(e.half_width))
+    } else {
+        number(e.mean)
+    }
 }
 
 /// Two significant digits, no exponent.

@@ -24,7 +24,9 @@ const T: [f64; 30] = [
 /// The quantile for `n` values. Above 31 values a series in 1/n, within 0.001.
 fn t(n: usize) -> f64 {
     let freedom = n - 1;
-    T.get(freedom.wrapping_sub(1)).copied().unwrap_or_else(|| 1.960 + 2.372 / freedom as f64 + 2.8 / (freedom * freedom) as f64)
+    T.get(freedom.wrapping_sub(1))
+        .copied()
+        .unwrap_or_else(|| 1.960 + 2.372 / freedom as f64 + 2.8 / (freedom * freedom) as f64)
 }
 
 impl Estimate {

@@ -42,13 +42,15 @@ pub(super) fn all(scenario: &Scenario, jobs: usize, progress: &mut OnProgress) -
         }
     }
     let costs = scenario.expect.iter().any(|e| e.metric.starts_with(COST));
-    let samples = if costs { alone(scenario.world, &runs, progress)? } else { beside(scenario.world, &runs, jobs, progress)? };
+    let samples =
+        if costs { alone(scenario.world, &runs, progress)? } else { beside(scenario.world, &runs, jobs, progress)? };
     let mut by_point: Vec<Vec<Sample>> = points.iter().map(|_| Vec::new()).collect();
     for (run, sample) in runs.iter().zip(samples) {
         by_point[run.point].push(sample);
     }
     let first_of = |point: usize| runs[point * seeds.len()].params.clone();
-    let made = points.into_iter().zip(by_point).enumerate().map(|(i, (at, samples))| Point::of(at, first_of(i), samples));
+    let made =
+        points.into_iter().zip(by_point).enumerate().map(|(i, (at, samples))| Point::of(at, first_of(i), samples));
     Ok(made.collect())
 }
 

@@ -51,7 +51,13 @@ fn chart(e: &Experiment, plot: &Plot) -> Option<Chart> {
             let paper: Vec<(f64, f64)> =
                 e.scenario.expect.iter().filter(claimed).filter_map(|x| Some((x.at?, x.value?))).collect();
             if !paper.is_empty() {
-                chart.series.push(Series { name: format!("{name}, paper"), points: paper, color, paper: true, ..Series::default() });
+                chart.series.push(Series {
+                    name: format!("{name}, paper"),
+                    points: paper,
+                    color,
+                    paper: true,
+                    ..Series::default()
+                });
             }
         }
     }
@@ -88,7 +94,13 @@ fn sweep_series(e: &Experiment, plot: &Plot, chart: &mut Chart) {
             .collect();
         paper.sort_by(|a, b| a.0.total_cmp(&b.0));
         if !paper.is_empty() {
-            chart.series.push(Series { name: format!("{label}, paper"), points: paper, color, paper: true, ..Series::default() });
+            chart.series.push(Series {
+                name: format!("{label}, paper"),
+                points: paper,
+                color,
+                paper: true,
+                ..Series::default()
+            });
         }
     }
 }

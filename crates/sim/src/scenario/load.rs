@@ -113,7 +113,9 @@ impl Reader<'_> {
             return Err(self.error(0, "a scenario of world 'reference' names its 'test'"));
         }
         if (s.world == WorldKind::Recorded) != (!s.results.is_empty() && !s.readings.is_empty()) {
-            return Err(self.error(0, "a scenario of world 'recorded', and no other, names its 'results' and has [[reading]]s"));
+            return Err(
+                self.error(0, "a scenario of world 'recorded', and no other, names its 'results' and has [[reading]]s")
+            );
         }
         Ok(s)
     }
