@@ -274,7 +274,7 @@ mod tests {
         let (apart, over) = (hot("true"), hot("false"));
         assert!(apart < 0.5 && over > apart + 0.1, "{apart} and {over}");
         let mut p = Params::default();
-        [("workload.coarse_apart", "true"), ("workload.file_bytes", "100M")]
+        [("workload.coarse_apart", "true"), ("workload.file_bytes", "72M")]
             .iter()
             .for_each(|(k, v)| p.set(k, v).unwrap());
         assert!(CacheWorldConfig::from_params(&p).unwrap_err().contains("workload.coarse_apart = false"));

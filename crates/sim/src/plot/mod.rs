@@ -139,7 +139,7 @@ mod tests {
         let expect = "[[expect]]\nmetric='makespan_s'\n";
         let shown = picture(&format!("{expect}min=0\nmax=99\nvalue=1\n{expect}min=1000\n{expect}max=1e-9\n"));
         assert_eq!((shown.len(), shown[0].matches("<circle").count()), (1, 3));
-        assert_eq!((shown[0].matches("#b91c1c").count(), shown[0].matches("dasharray").count()), (4, 1));
+        assert_eq!((shown[0].matches("#b91c1c").count(), shown[0].matches("dasharray").count()), (6, 1));
         assert!(picture("[[expect]]\nmetric='nothing'\nmin=0\n").is_empty());
     }
 }

@@ -112,7 +112,8 @@ impl Reader<'_> {
         if s.world == WorldKind::Reference && s.test.is_empty() {
             return Err(self.error(0, "a scenario of world 'reference' names its 'test'"));
         }
-        if (s.world == WorldKind::Recorded) != (!s.results.is_empty() && !s.readings.is_empty()) {
+        let wanted = s.world == WorldKind::Recorded;
+        if [s.results.is_empty(), s.readings.is_empty()].contains(&wanted) {
             return Err(
                 self.error(0, "a scenario of world 'recorded', and no other, names its 'results' and has [[reading]]s")
             );
