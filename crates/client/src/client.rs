@@ -152,6 +152,7 @@ impl Client {
             key: self.config.key.clone(),
             recoverable: true,
             ping_interval: Duration::from_secs(10),
+            place: 0,
         }
     }
 

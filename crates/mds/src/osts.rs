@@ -197,8 +197,15 @@ impl Mds {
         // A fresh identity each time: an OST must not take our first requests for repetitions of an earlier life's.
         let client = ClientId(self.rt.random());
         let key = self.config.key.clone();
-        let config =
-            ImportConfig { nid, target, client, key, recoverable: false, ping_interval: Duration::from_secs(5) };
+        let config = ImportConfig {
+            nid,
+            target,
+            client,
+            key,
+            recoverable: false,
+            ping_interval: Duration::from_secs(5),
+            place: 0,
+        };
         let events: Rc<LinkEvents> = Rc::new(LinkEvents(link.clone()));
         let weak: std::rc::Weak<LinkEvents> = Rc::downgrade(&events);
         let import = Import::new(self.rt.clone(), config, weak);

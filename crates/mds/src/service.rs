@@ -312,6 +312,10 @@ impl Mds {
             Err(e) => tracing::error!(%client, "{e}"),
         }
         self.store.apply(gone, 0, 0);
+        // The next session of the client must not meet this one in the store, whatever happens to us meanwhile.
+        if let Err(e) = self.store.sync().await {
+            tracing::error!(%client, "its session could not be forgotten: {e}");
+        }
     }
 }
 

@@ -4,8 +4,9 @@
 //! only mounts needs that key alone.
 use std::fmt;
 
+use rt::Nid;
 use types::ClientId;
-use wire::connect::Role;
+use wire::connect::{ConnectReply, ConnectRequest, Role};
 
 /// What the text of a client's key begins with; the key follows as hexadecimal digits.
 const CLIENT_PREFIX: &str = "stria-client-1:";
@@ -121,6 +122,33 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
+/// What the proofs of a handshake say of its other end: the target, the address that was dialled, and the store that
+/// answers. Whoever passes a handshake on to another server, or to this one at another address, cannot change them.
+#[must_use]
+pub fn meant(ask: &ConnectRequest, answer: &ConnectReply) -> Vec<u8> {
+    let mut meant = ask.target.to_vec();
+    if !ask.dialled.is_empty() {
+        meant.push(0);
+        meant.extend_from_slice(&ask.dialled);
+        meant.push(0);
+        meant.extend_from_slice(&ask.store.to_le_bytes());
+        meant.extend_from_slice(&answer.store.to_le_bytes());
+    }
+    meant
+}
+
+/// Whether a server that listens at `bound` is where its client dialled. Through an address for all of this host's, the port
+/// tells.
+pub(crate) fn is_here(bound: &Nid, dialled: &[u8]) -> bool {
+    let Some(dialled) = std::str::from_utf8(dialled).ok().and_then(|d| Nid::parse(d).ok()) else { return false };
+    match (bound, &dialled) {
+        (Nid::Tcp(here), Nid::Tcp(there)) => {
+            here.port() == there.port() && (here.ip().is_unspecified() || here.ip() == there.ip())
+        }
+        _ => *bound == dialled,
+    }
+}
+
 /// What a server remembers of the secret of a client's session, also in its store: enough to know the client again. Stores
 /// keep a number; those below 2 stand for sessions of earlier programs, which remembered nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -164,6 +192,15 @@ fn from_hex(digits: &[u8]) -> Option<[u8; 32]> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_server_knows_the_addresses_that_lead_to_it() {
+        let is_here = |bound: &str, dialled: &str| is_here(&Nid::parse(bound).unwrap(), dialled.as_bytes());
+        assert!(is_here("127.0.0.1:7", "tcp:127.0.0.1:7") && is_here("0.0.0.0:7", "tcp:10.0.0.1:7"));
+        assert!(is_here("local:a", "local:a") && is_here("[::]:7", "tcp:10.0.0.1:7"));
+        assert!(!is_here("127.0.0.1:7", "tcp:127.0.0.1:8") && !is_here("127.0.0.1:7", "tcp:127.0.0.2:7"));
+        assert!(!is_here("0.0.0.0:7", "tcp:10.0.0.1:8") && !is_here("local:a", "local:b") && !is_here("local:a", "?"));
+    }
 
     #[test]
     fn the_clients_key_comes_from_the_administrators_and_does_not_lead_back() {

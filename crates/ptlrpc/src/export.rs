@@ -40,8 +40,55 @@ pub struct ReplyRecord {
     pub body: Vec<u8>,
 }
 
-pub(crate) enum Slot {
+/// The last request of a slot.
+enum Slot {
     Running(Xid),
+    /// Answered over this connection, and not remembered.
+    Answered(Xid, u64),
+    Remembered(ReplyRecord),
+}
+
+impl Slot {
+    fn xid(&self) -> Xid {
+        match self {
+            Slot::Running(xid) | Slot::Answered(xid, _) => *xid,
+            Slot::Remembered(record) => record.xid,
+        }
+    }
+}
+
+/// Requests outside slots that came over the present connection: the highest number, and which of those before it.
+#[derive(Clone, Copy, Default)]
+struct Window {
+    highest: u64,
+    before: u64,
+}
+
+impl Window {
+    /// Takes a number; false when it came before, or is so old that nobody knows.
+    fn take(&mut self, xid: Xid) -> bool {
+        let behind = self.highest.saturating_sub(xid.0);
+        if xid.0 > self.highest {
+            let ahead = xid.0 - self.highest;
+            self.before = if ahead < 64 { self.before << ahead | 1 << (ahead - 1) } else { 0 };
+            self.highest = xid.0;
+            return true;
+        }
+        if behind == 0 || behind > 64 || self.before >> (behind - 1) & 1 == 1 {
+            return false;
+        }
+        self.before |= 1 << (behind - 1);
+        true
+    }
+}
+
+/// What a request is that came in.
+pub(crate) enum Arrived {
+    /// It is to be carried out.
+    New,
+    /// It is under way, or its client has its answer: nothing is to be done.
+    Duplicate,
+    /// It was carried out; this is its answer.
     Answered(ReplyRecord),
 }
 
@@ -51,7 +98,11 @@ type Answer = OneSender<Result<Vec<u8>, FsError>>;
 pub struct Export {
     client: ClientId,
     pub(crate) sink: RefCell<Option<Rc<dyn Sink>>>,
-    pub(crate) slots: RefCell<BTreeMap<u16, Slot>>,
+    slots: RefCell<BTreeMap<u16, Slot>>,
+    outside: Cell<Window>,
+    /// Connections of the session so far.
+    connections: Cell<u64>,
+    duplicates: Cell<u64>,
     pub(crate) last_xid: Cell<Xid>,
     /// The last transaction that was replayed since the target's restart.
     pub(crate) replayed: Cell<Transno>,
@@ -85,6 +136,9 @@ impl Export {
             client,
             sink: RefCell::new(None),
             slots: RefCell::default(),
+            outside: Cell::default(),
+            connections: Cell::new(0),
+            duplicates: Cell::new(0),
             last_xid: Cell::new(Xid(0)),
             replayed: Cell::new(Transno(0)),
             last_heard: Cell::new(now),
@@ -172,7 +226,62 @@ impl Export {
     pub(crate) fn connected(&self, sink: Rc<dyn Sink>) {
         self.disconnect();
         self.fail_callbacks(FsError::NotConnected);
+        self.connections.set(self.connections.get() + 1);
+        self.outside.set(Window::default());
         *self.sink.borrow_mut() = Some(sink);
+    }
+    /// Whether this is the session's present connection.
+    pub(crate) fn is_over(&self, sink: &Rc<dyn Sink>) -> bool {
+        self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, sink))
+    }
+    /// Whether the session is over.
+    pub(crate) fn is_ended(&self) -> bool {
+        self.ended.get()
+    }
+    /// Requests that came again after their answer, and were dropped.
+    #[must_use]
+    pub fn duplicates(&self) -> u64 {
+        self.duplicates.get()
+    }
+    /// An answer that the store remembers.
+    pub(crate) fn recall(&self, record: ReplyRecord) {
+        self.last_xid.set(self.last_xid.get().max(record.xid));
+        self.slots.borrow_mut().insert(record.slot, Slot::Remembered(record));
+    }
+    /// Finds out whether a request is new. A slot carries one request at a time, with growing numbers: what is older than the
+    /// slot's last has had its answer, and so has the last one itself when it was answered over this very connection.
+    pub(crate) fn arrived(&self, header: &Header) -> Arrived {
+        let (slot, xid) = (header.slot_or_credits, header.xid);
+        if slot == NO_SLOT {
+            let mut window = self.outside.get();
+            let new = window.take(xid);
+            self.outside.set(window);
+            return if new { self.begun(header) } else { self.dropped() };
+        }
+        let slots = self.slots.borrow();
+        match slots.get(&slot) {
+            Some(Slot::Running(running)) if *running == xid => return Arrived::Duplicate,
+            Some(Slot::Remembered(r)) if r.xid == xid && !types::planted!("resend-carried-out") => {
+                return Arrived::Answered(r.clone());
+            }
+            Some(Slot::Answered(last, over)) if *last == xid && *over == self.connections.get() => {
+                return self.dropped();
+            }
+            // Replays have an order of their own: that of transactions.
+            Some(last) if last.xid() > xid && !header.flags.has(Flags::REPLAY) => return self.dropped(),
+            _ => {}
+        }
+        drop(slots);
+        self.begun(header)
+    }
+    fn begun(&self, header: &Header) -> Arrived {
+        self.slots.borrow_mut().insert(header.slot_or_credits, Slot::Running(header.xid));
+        self.last_xid.set(self.last_xid.get().max(header.xid));
+        Arrived::New
+    }
+    fn dropped(&self) -> Arrived {
+        self.duplicates.set(self.duplicates.get() + 1);
+        Arrived::Duplicate
     }
     /// The client knows of its new connection.
     pub(crate) fn announce(&self) {
@@ -387,17 +496,18 @@ impl Request {
         }
         if remember {
             let record = self.record(transno, &result);
-            self.export.slots.borrow_mut().insert(record.slot, Slot::Answered(record));
+            self.rests_as(Slot::Remembered(record));
         } else {
-            self.forget();
+            self.rests_as(Slot::Answered(self.header.xid, self.export.connections.get()));
         }
         self.export.answer(&self.header, transno, result, bulk, crc);
     }
-    fn forget(&self) {
+    /// What its slot remembers of it, unless that carries another request by now.
+    fn rests_as(&self, rest: Slot) {
         let mut slots = self.export.slots.borrow_mut();
         let slot = self.header.slot_or_credits;
         if matches!(slots.get(&slot), Some(Slot::Running(x)) if *x == self.header.xid) {
-            slots.remove(&slot);
+            slots.insert(slot, rest);
         }
     }
 }

@@ -33,6 +33,8 @@ pub struct ImportConfig {
     pub recoverable: bool,
     /// The connection is checked when nothing was heard for this long. Default 10 s.
     pub ping_interval: Duration,
+    /// Number of the place where the client lives, at which there is never more than one at a time; 0: not said.
+    pub place: u64,
 }
 
 /// What the owner of an import does when its server speaks first, and what it knows that must be told again.
@@ -181,8 +183,10 @@ pub struct Import {
     uuid: Cell<u64>,
     /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
     forgotten: Cell<bool>,
-    /// What this end of the session is known by.
-    identity: [u8; PROOF_BYTES],
+    /// What the session is known by.
+    identity: Cell<[u8; PROOF_BYTES]>,
+    /// What the one after it will be known by.
+    next_identity: Cell<[u8; PROOF_BYTES]>,
     connects: Cell<u64>,
     evictions: Cell<u64>,
     sent: Cell<u64>,
@@ -194,6 +198,7 @@ impl Import {
     /// An import that connects at once and whenever the connection is lost, until [`Import::close`].
     #[must_use]
     pub fn new(rt: Rt, config: ImportConfig, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
+        let identity = rt.secret_bytes();
         let import = Rc::new(Import {
             heard: Cell::new(rt.now()),
             rt: rt.clone(),
@@ -220,7 +225,8 @@ impl Import {
             foreign: Cell::new(false),
             uuid: Cell::new(0),
             forgotten: Cell::new(false),
-            identity: rt.secret_bytes(),
+            identity: Cell::new(identity),
+            next_identity: Cell::new(identity),
             connects: Cell::new(0),
             evictions: Cell::new(0),
             sent: Cell::new(0),

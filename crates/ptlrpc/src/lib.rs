@@ -6,7 +6,7 @@
 //! and not carried out again. Neither knows what the requests mean.
 //!
 //! Code map: `import` (a client's end; `connection`, `recovery`, `again` below it) · `export` (a server's end, kept answers) ·
-//! `server` (listening, sessions, eviction) · `recovery` (the window after a restart) · `auth` `door` (who may open a
+//! `server` (listening, requests) · `sessions` (handshake, whose session, eviction) · `recovery` (the window after a restart) · `auth` `door` (who may open a
 //! session, and how many try) · `incoming` (messages as they come).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
@@ -17,8 +17,9 @@ mod import;
 mod incoming;
 mod recovery;
 mod server;
+mod sessions;
 
-pub use auth::{Binding, ClusterKey};
+pub use auth::{Binding, ClusterKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use recovery::RecoveryControl;

@@ -8,14 +8,15 @@ use cache::frames::Bulk;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, Lasting, ParamsRequest};
+use wire::connect::{Lasting, ParamsRequest};
 use wire::{Flags, Header, Op, WireError};
 
-use crate::auth::{Binding, ClusterKey, PROOF_BYTES};
+use crate::auth::{Binding, ClusterKey};
 use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
-use crate::export::{Export, ReplyRecord, Request, SLOTS_MAX, Slot, is_slot};
+use crate::export::{Arrived, Export, ReplyRecord, Request, SLOTS_MAX, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::{Recovery, RecoveryControl};
+use crate::sessions::{Changing, close, evict};
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
 const REQUESTS_MAX: usize = 4096;
@@ -112,14 +113,8 @@ pub(crate) struct Target {
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
     pub(crate) recovery: Rc<Recovery>,
     /// Evictions so far, by client; of [`EVICTED_MAX`] clients.
-    evicted: RefCell<BTreeMap<ClientId, u64>>,
-}
-
-/// What a session's first connection says of its client.
-struct Whose {
-    recoverable: bool,
-    binding: Binding,
-    origin: Origin,
+    pub(crate) evicted: RefCell<BTreeMap<ClientId, u64>>,
+    pub(crate) changing: Changing,
 }
 
 impl Target {
@@ -133,13 +128,13 @@ impl Target {
 /// How often clients that are waited for are looked after.
 const LOOK_EVERY: Duration = Duration::from_secs(1);
 /// Clients whose evictions a target counts; beyond it the lowest ids are forgotten.
-const EVICTED_MAX: usize = 4096;
+pub(crate) const EVICTED_MAX: usize = 4096;
 
 /// The targets of one process and their listeners.
 pub struct Server {
-    rt: Rt,
-    config: ServerConfig,
-    targets: RefCell<BTreeMap<String, Rc<Target>>>,
+    pub(crate) rt: Rt,
+    pub(crate) config: ServerConfig,
+    pub(crate) targets: RefCell<BTreeMap<String, Rc<Target>>>,
     door: Door,
     stopping: Cell<bool>,
     stopped: Event,
@@ -171,8 +166,7 @@ impl Server {
                 export.binding.set(s.binding);
                 export.origin.set(s.origin);
                 for r in s.replies.into_iter().filter(|_| !types::planted!("replies-forgotten")) {
-                    export.last_xid.set(export.last_xid.get().max(r.xid));
-                    export.slots.borrow_mut().insert(r.slot, Slot::Answered(r));
+                    export.recall(r);
                 }
                 (s.client, export)
             })
@@ -184,6 +178,7 @@ impl Server {
             exports: RefCell::new(exports),
             recovery: Rc::new(Recovery::new(self.rt.clone(), waiting, self.config.recovery_window)),
             evicted: RefCell::default(),
+            changing: Changing::default(),
         });
         target.service.take_recovery(RecoveryControl::new(&target.recovery));
         self.targets.borrow_mut().insert(name, target.clone());
@@ -193,7 +188,7 @@ impl Server {
         self.rt.spawn(async move { me.watch_clients(target).await });
     }
 
-    fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
+    pub(crate) fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
         // A service knows its sessions: they must not keep it alive.
         let s = Rc::downgrade(service);
         let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed());
@@ -216,15 +211,15 @@ impl Server {
         }
         let listener = self.rt.listen(nid)?;
         let bound = listener.nid();
-        let me = self.clone();
+        let (me, here) = (self.clone(), bound.clone());
         self.rt.spawn(async move {
             while !me.stopping.get() {
                 let stopped = me.stopped.wait();
                 let Ok(accepted) = rt::sync::race(listener.accept(), stopped).await else { break };
                 match accepted {
                     Ok(connection) => {
-                        let server = me.clone();
-                        me.rt.spawn(async move { server.serve(connection).await });
+                        let (server, here) = (me.clone(), here.clone());
+                        me.rt.spawn(async move { server.serve(connection, here).await });
                     }
                     Err(e) if e.kind() == io::ErrorKind::BrokenPipe => break,
                     Err(e) => {
@@ -338,11 +333,11 @@ impl Server {
         self.limit_breaches.get()
     }
 
-    async fn serve(self: Rc<Self>, connection: Connection) {
+    async fn serve(self: Rc<Self>, connection: Connection, here: Nid) {
         let Connection { sink, mut source } = connection;
         let place = self.door.enter(&sink);
         source.limit_body(HANDSHAKE_BODY_BYTES_MAX);
-        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&sink, &mut *source)).await;
+        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut *source)).await;
         drop(place);
         let why = match opened {
             Some(Ok((target, export))) => {
@@ -380,103 +375,6 @@ impl Server {
         sink.close();
     }
 
-    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<(Rc<Target>, Rc<Export>)> {
-        let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
-        let (h, body) = source.recv().await?;
-        if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
-            return Err(bad(format!("expected Connect, got {:?}", h.op)));
-        }
-        let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        let name = String::from_utf8_lossy(&ask.target).into_owned();
-        let target = if name == "*" {
-            self.targets.borrow().values().next().cloned()
-        } else {
-            self.targets.borrow().get(&name).cloned()
-        };
-        let Some(target) = target else {
-            sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
-            return Err(bad(format!("no target '{name}' here")));
-        };
-        let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
-        let nonces = [&ask.nonce[..], &nonce[..]];
-        let prove = |side: &str| {
-            let proof = self.config.key.proof(side, ask.role, nonces, &ask.target, h.client);
-            proof.ok_or_else(|| bad("this server has no administrator's key".into()))
-        };
-        let reply = ConnectReply {
-            nonce: nonce.to_vec().into(),
-            proof: prove("server")?.to_vec().into(),
-            cluster: target.service.cluster(),
-        };
-        sink.send(h.reply(Ok(())), wire::encode(&reply), Bulk::new());
-        let (h2, body) = source.recv().await?;
-        let auth: AuthRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&prove("client")?, &auth.proof) {
-            sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
-            return Err(bad("the peer does not know the cluster key".into()));
-        }
-        let whose = Whose {
-            recoverable: ask.recoverable,
-            binding: Binding::of(&auth.identity),
-            origin: Origin { host: ask.host, process: ask.process }.remembered_by(self.rt.origin()),
-        };
-        let (export, known) = match self.open_session(&target, h.client, whose).await {
-            Ok(session) => session,
-            Err(e) => {
-                sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
-                return Err(bad(format!("session refused: {e}")));
-            }
-        };
-        export.role.set(ask.role);
-        export.connected(sink.clone());
-        target.recovery.note_progress(h.client);
-        export.last_heard.set(self.rt.now());
-        let reply = AuthReply {
-            boot: self.config.boot,
-            known,
-            recovering: target.recovery.expects(h.client),
-            last_committed: target.service.last_committed(),
-            credits: export.credits.get(),
-            bulk_max: target.service.bulk_max(),
-            grant: target.service.grant(h.client, auth.granted),
-            last_xid: export.last_xid.get().0,
-            target_uuid: target.service.uuid(),
-        };
-        sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
-        // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
-        export.announce();
-        if known {
-            target.service.session_connected(h.client);
-        }
-        Ok((target, export))
-    }
-
-    async fn open_session(
-        &self,
-        target: &Rc<Target>,
-        client: ClientId,
-        whose: Whose,
-    ) -> Result<(Rc<Export>, bool), FsError> {
-        let Whose { recoverable, binding, origin } = whose;
-        let existing = target.exports.borrow().get(&client).cloned();
-        if let Some(export) = existing {
-            // Two that are told the same id at the same time are two: the second finds the first one's session.
-            if export.binding.get().is_some_and(|b| b != binding) {
-                return Err(FsError::Exists);
-            }
-            export.binding.set(Some(binding));
-            target.service.clone().session_opened(export.clone(), true).await?;
-            return Ok((export, true));
-        }
-        let export = self.make_export(&target.service, client);
-        export.origin.set(origin);
-        export.recoverable.set(recoverable);
-        export.binding.set(Some(binding));
-        target.service.clone().session_opened(export.clone(), false).await?;
-        target.exports.borrow_mut().insert(client, export.clone());
-        Ok((export, false))
-    }
-
     async fn receive(
         &self,
         target: &Rc<Target>,
@@ -489,6 +387,10 @@ impl Server {
             let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "evicted"));
+            }
+            // What was under way over an earlier connection comes again over the present one.
+            if !export.is_over(sink) {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its client has another connection"));
             }
             export.last_heard.set(self.rt.now());
             if header.client != export.client() {
@@ -526,29 +428,22 @@ impl Server {
 
     /// Decides whether a request is new, running, or was answered, and starts it if it is new.
     fn accept(&self, target: &Rc<Target>, export: &Rc<Export>, header: Header, body: Vec<u8>, bulk: Bulk) {
-        let slot = header.slot_or_credits;
         if header.flags.has(Flags::REPLAY) && header.transno.0 != 0 && header.transno <= export.replayed.get() {
             // The connection broke and the client begins anew, while its slots stand for later requests already.
             export.answer_replayed(&header);
             return target.recovery.on_answered_again(&header);
         }
         if header.xid.0 != 0 && header.op != Op::Ping {
-            let mut slots = export.slots.borrow_mut();
-            match slots.get(&slot) {
-                Some(Slot::Running(xid)) if *xid == header.xid => return,
-                Some(Slot::Answered(r)) if r.xid == header.xid && !types::planted!("resend-carried-out") => {
-                    let mut record = r.clone();
-                    drop(slots);
+            match export.arrived(&header) {
+                Arrived::New => {}
+                Arrived::Duplicate => return,
+                Arrived::Answered(mut record) => {
                     target.service.answering_again(&header, &body, &mut record);
                     export.answer_again(&header, &record);
                     target.recovery.on_answered_again(&header);
                     return;
                 }
-                _ => {
-                    slots.insert(slot, Slot::Running(header.xid));
-                }
             }
-            export.last_xid.set(export.last_xid.get().max(header.xid));
         }
         let request = Request::new(header, body, bulk, export.clone());
         if !export.is_administrator() && target.service.needs_administrator(header.op, &request.body) {
@@ -593,25 +488,5 @@ fn is_other_version(e: &io::Error) -> bool {
 impl Export {
     fn disconnect_reply(&self, header: &Header, sink: &Rc<dyn Sink>) {
         sink.send(header.reply(Ok(())), Vec::new(), Bulk::new());
-    }
-}
-
-async fn evict(target: &Rc<Target>, client: ClientId) {
-    if target.exports.borrow().contains_key(&client) {
-        let mut evicted = target.evicted.borrow_mut();
-        *evicted.entry(client).or_default() += 1;
-        if evicted.len() > EVICTED_MAX {
-            evicted.pop_first();
-        }
-    }
-    close(target, client, true).await;
-}
-
-async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
-    let export = target.exports.borrow_mut().remove(&client);
-    target.recovery.client_done(client);
-    if let Some(export) = export {
-        export.end(evicted);
-        target.service.clone().session_closed(client, evicted).await;
     }
 }

@@ -124,6 +124,7 @@ fn import(rt: &Rt, nid: Nid, key: ClusterKey, callbacks: &Rc<dyn Callbacks>) -> 
         key,
         recoverable: true,
         ping_interval: Duration::from_secs(10),
+        place: 0,
     };
     Import::new(rt.clone(), config, Rc::downgrade(callbacks))
 }
@@ -313,6 +314,7 @@ fn a_client_that_ended_with_its_server_is_not_waited_for_and_one_that_may_live_i
             key: key(),
             recoverable: true,
             ping_interval: Duration::from_secs(10),
+            place: 0,
         };
         let away = Import::new(far.clone(), config, Rc::downgrade(&far_callbacks));
         assert_eq!(near.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));

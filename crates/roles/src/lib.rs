@@ -175,6 +175,7 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
         key: key.clone(),
         recoverable: false,
         ping_interval: Duration::from_secs(10),
+        place: 0,
     };
     let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
     let mut told = false;

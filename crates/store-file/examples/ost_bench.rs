@@ -104,6 +104,7 @@ async fn connect(rt: &Rt, nid: Nid, id: u64) -> (Rc<Import>, Rc<dyn Callbacks>) 
         key: ClusterKey::from_text(b"the key of a measurement").expect("it is long enough"),
         recoverable: true,
         ping_interval: Duration::from_secs(10),
+        place: 0,
     };
     let import = Import::new(rt.clone(), config, Rc::downgrade(&quiet));
     import.ready(Duration::from_secs(5)).await.expect("the server is there");

@@ -71,7 +71,8 @@ impl Callbacks for Plain {
 async fn connect(rt: &Rt, client: ClientId) -> (Rc<Import>, Rc<Plain>) {
     let plain = Rc::new(Plain);
     let (key, ping_interval) = (ClusterKey::none(), Duration::from_secs(1));
-    let config = ImportConfig { nid: nid(), target: TARGET.into(), client, key, recoverable: true, ping_interval };
+    let config =
+        ImportConfig { nid: nid(), target: TARGET.into(), client, key, recoverable: true, ping_interval, place: 0 };
     let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(plain.clone() as Rc<dyn Callbacks>));
     let import = Import::new(rt.clone(), config, weak);
     import.ready(Duration::from_secs(5)).await.unwrap();
@@ -239,6 +240,7 @@ fn a_slot_keeps_its_last_answer_only_and_a_client_that_is_not_waited_for_has_non
             key: ClusterKey::none(),
             recoverable: false,
             ping_interval: Duration::from_secs(1),
+            place: 0,
         };
         let weak: std::rc::Weak<Plain> = std::rc::Weak::new();
         let passing = Import::new(rt.clone(), config, weak);

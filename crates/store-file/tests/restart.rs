@@ -80,6 +80,7 @@ async fn connect(rt: &Rt) -> (Rc<Import>, Rc<Holder>) {
         key: ClusterKey::none(),
         recoverable: true,
         ping_interval: Duration::from_secs(1),
+        place: 0,
     };
     let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(holder.clone() as Rc<dyn Callbacks>));
     let import = Import::new(rt.clone(), config, weak);
@@ -183,6 +184,56 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
         import.call(Op::OstWrite, wire::encode(&ask), bulk, CallOptions::default()).await.unwrap();
         let replayed = holder.replayed.borrow();
         assert!(replayed.len() == 1 && replayed[0].granted && replayed[0].handle > granted.handle);
+    });
+}
+
+/// What a client holds of the target's grant, as it says when it connects.
+struct Saver {
+    held: std::cell::Cell<u64>,
+    told: std::cell::Cell<u64>,
+}
+impl Callbacks for Saver {
+    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        Box::pin(async { Ok(Vec::new()) })
+    }
+    fn granted(&self) -> u64 {
+        self.held.get()
+    }
+    fn on_connected(&self, session: &wire::connect::AuthReply) {
+        self.told.set(session.grant);
+    }
+}
+
+#[test]
+fn a_restarted_target_begins_its_book_of_grants_with_what_clients_hold() {
+    let world = made(31);
+    let (rt, outer) = (world.rt(), world.clone());
+    world.run(async move {
+        let mut running = start(rt.clone(), 1, 1).await;
+        let saver = Rc::new(Saver { held: std::cell::Cell::new(0), told: std::cell::Cell::new(0) });
+        let config = ImportConfig {
+            nid: nid(),
+            target: "stria-OST0000".into(),
+            client: ClientId(5),
+            key: ClusterKey::none(),
+            recoverable: true,
+            ping_interval: Duration::from_secs(1),
+            place: 0,
+        };
+        let callbacks: Rc<dyn Callbacks> = saver.clone();
+        let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
+        import.ready(Duration::from_secs(5)).await.unwrap();
+        for (life, held) in [(2, 40 << 10), (3, 8192), (4, 0)] {
+            saver.held.set(held);
+            outer.close_listener(&nid());
+            running.server.stop();
+            running.store.close().await.unwrap();
+            running = start(rt.clone(), life, 1).await;
+            while import.session().boot != life || import.state() != ptlrpc::ImportState::Full {
+                rt.sleep(Duration::from_millis(5)).await;
+            }
+            assert_eq!(saver.told.get(), held, "life {life}");
+        }
     });
 }
 

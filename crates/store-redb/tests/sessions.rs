@@ -117,6 +117,7 @@ impl Client {
             key: ClusterKey::none(),
             recoverable: true,
             ping_interval: Duration::from_secs(5),
+            place: 0,
         };
         *client.import.borrow_mut() = Some(Import::new(rt.clone(), config, Rc::downgrade(&dynamic)));
         client

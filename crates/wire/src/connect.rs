@@ -38,15 +38,23 @@ message! {
         host: u64,
         /// See `host`.
         process: u64,
+        /// Number of the place where the client lives, at which there is never more than one at a time; 0: it does not say.
+        place: u64,
+        /// Identity of the store that is meant; 0: any.
+        store: u64,
+        /// Address that was dialled, as text.
+        dialled: Bytes,
     }
     /// `Connect` reply.
     ConnectReply {
         /// 32 random bytes of the server.
         nonce: Bytes,
-        /// Proof that the server knows the cluster key: keyed BLAKE3 over role, both nonces, target and client id.
+        /// Proof that the server knows the cluster key: keyed BLAKE3 over role, both nonces, what is meant, and client id.
         proof: Bytes,
         /// The file system's id; a client that knows another refuses.
         cluster: u64,
+        /// Identity of the target's store, which the proofs cover.
+        store: u64,
     }
     /// `Auth` request.
     AuthRequest {
@@ -58,6 +66,8 @@ message! {
         /// Grant that the target's last server had promised the client, taken by unwritten data or not: a restarted server
         /// promises it anew before it serves anybody.
         granted: u64,
+        /// The same as `identity` of the session that is to be opened when that one is over; empty: `identity` again.
+        next: Bytes,
     }
     /// `Auth` reply: the session.
     AuthReply {

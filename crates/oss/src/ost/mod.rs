@@ -7,15 +7,16 @@ mod read;
 mod write;
 
 use std::cell::{Cell, RefCell};
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ldlm::LockMode;
 use nrs::{IoOp, JobId, NrsRequest};
-use ptlrpc::{Export, Request, Service, SessionRecord};
+use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::{LocalFuture, Rt};
-use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno};
-use wire::ost::IoOwner;
-use wire::{Encode, Op};
+use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
+use wire::ost::{IoOwner, WriteRequest};
+use wire::{Encode, Header, Op};
 
 use crate::config::OstConfig;
 use crate::dispatch::Dispatcher;
@@ -42,6 +43,8 @@ pub struct Ost {
     gate: RangeGate,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
+    /// Answers of before the restart that were not asked for yet.
+    recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
 }
 
@@ -81,6 +84,7 @@ impl Ost {
             stats: RefCell::default(),
             gate: RangeGate::default(),
             in_flight_bytes: Cell::new(0),
+            recalled: RefCell::default(),
             recovery: RefCell::new(None),
         }))
     }
@@ -278,7 +282,20 @@ impl Service for Ost {
             origin: self.store.origin_of(client),
             replies: self.store.answers_of(client),
         };
-        clients.map(record).collect()
+        let records: Vec<SessionRecord> = clients.map(record).collect();
+        let answers = records.iter().flat_map(|s| s.replies.iter().map(|r| (r.client, r.xid)));
+        self.recalled.borrow_mut().extend(answers);
+        records
+    }
+    fn answering_again(&self, header: &Header, request: &[u8], record: &mut ReplyRecord) {
+        // What the pages of a write took before the restart is part of the book that its client told since.
+        let counted = !self.recalled.borrow_mut().remove(&(header.client, header.xid));
+        if counted || header.op != Op::OstWrite || record.status != 0 {
+            return;
+        }
+        if let Ok(write) = wire::decode::<WriteRequest>(request) {
+            self.grants.borrow_mut().consume(header.client, write.grant_used);
+        }
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, known: bool) -> LocalFuture<Result<(), FsError>> {
         Box::pin(async move {
@@ -300,6 +317,7 @@ impl Service for Ost {
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             self.exports.borrow_mut().remove(&client);
+            self.recalled.borrow_mut().retain(|(c, _)| *c != client);
             self.dispatch.cancel_client(client);
             self.locks.drop_client(client);
             self.grants.borrow_mut().forget(client);

@@ -112,6 +112,7 @@ impl Client {
             key: ClusterKey::none(),
             recoverable: true,
             ping_interval: Duration::from_secs(10),
+            place: 0,
         };
         let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(me.clone() as Rc<dyn Callbacks>));
         let import = Import::new(rt.clone(), config, weak);

@@ -3,13 +3,13 @@ use std::io;
 use std::rc::{Rc, Weak};
 
 use cache::frames::Bulk;
-use rt::{Connection, Sink, Source};
+use rt::{Connection, Nid, Sink, Source};
 use types::{Duration, FsError, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Flags, Header, Op};
 
 use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
-use crate::auth::{ClusterKey, PROOF_BYTES};
+use crate::auth::{ClusterKey, PROOF_BYTES, meant};
 use crate::incoming::Incoming;
 
 impl Import {
@@ -52,7 +52,7 @@ impl Import {
     async fn session_once(self: &Rc<Self>) -> io::Result<()> {
         let nid = self.nid();
         let Connection { sink, mut source } = self.rt.connect(&nid).await?;
-        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&sink, &mut *source)).await;
+        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&nid, &sink, &mut *source)).await;
         let session = match hello {
             Some(Ok(s)) => s,
             Some(Err(e)) => {
@@ -68,7 +68,7 @@ impl Import {
             sink.close();
             return Err(io::Error::other("given up"));
         }
-        self.check_store(&session, &sink)?;
+        self.check_store(session.target_uuid, &sink)?;
         if self.forgotten.get() {
             return self.say_goodbye(session.known, &sink, &mut *source).await;
         }
@@ -100,7 +100,7 @@ impl Import {
         end
     }
 
-    async fn handshake(&self, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
+    async fn handshake(&self, nid: &Nid, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
         let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
         let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
         let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
@@ -116,25 +116,39 @@ impl Import {
             role: self.config.key.role(),
             host: self.rt.origin().host,
             process: self.rt.origin().process,
+            place: self.config.place,
+            store: self.uuid.get(),
+            dialled: nid.to_string().as_str().into(),
         };
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;
         if h.result() == Err(FsError::NoTarget) {
             return Err(bad(&format!("{} has no target '{}'", self.nid.borrow(), self.config.target)));
         }
+        if h.result() == Err(FsError::Access) {
+            return Err(refused(&format!(
+                "the server behind {nid} is not at that address: something passes connections on"
+            )));
+        }
         h.result().map_err(|e| bad(&e.to_string()))?;
         let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
-        let nonces = [&nonce[..], &answer.nonce[..]];
+        let (nonces, meant) = ([&nonce[..], &answer.nonce[..]], meant(&ask, &answer));
         let prove = |side: &str| {
-            let proof = self.config.key.proof(side, ask.role, nonces, target, client);
+            let proof = self.config.key.proof(side, ask.role, nonces, &meant, client);
             proof.expect("a key proves the role that it says it has")
         };
         if !ClusterKey::matches(&prove("server"), &answer.proof) {
             return Err(refused("the server does not know our cluster key: check cluster.key_file on both sides"));
         }
-        let granted = self.callbacks.borrow().upgrade().map_or(0, |c| c.granted());
-        let (proof, identity) = (prove("client").to_vec().into(), self.identity.to_vec().into());
-        let auth = AuthRequest { proof, identity, granted };
+        if answer.store != 0 {
+            self.check_store(answer.store, sink)?;
+        }
+        let auth = AuthRequest {
+            proof: prove("client").to_vec().into(),
+            identity: self.identity.get().to_vec().into(),
+            granted: self.callbacks.borrow().upgrade().map_or(0, |c| c.granted()),
+            next: self.next_identity.get().to_vec().into(),
+        };
         sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
         let (h, body) = source.recv().await?;
         match h.result() {
@@ -148,8 +162,8 @@ impl Import {
     }
 
     /// Refuses a server that has another store than the target's: nothing of the target is there.
-    fn check_store(&self, session: &AuthReply, sink: &Rc<dyn Sink>) -> io::Result<()> {
-        let (wanted, found) = (self.uuid.get(), session.target_uuid);
+    fn check_store(&self, found: u64, sink: &Rc<dyn Sink>) -> io::Result<()> {
+        let wanted = self.uuid.get();
         let foreign = wanted != 0 && wanted != found;
         if self.foreign.replace(foreign) != foreign {
             self.changed.notify();

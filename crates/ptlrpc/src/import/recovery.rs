@@ -17,6 +17,13 @@ impl Import {
         self.set_credits(session.credits);
         *self.session.borrow_mut() = session.clone();
         let callbacks = self.callbacks.borrow().upgrade();
+        if !session.known {
+            self.identity.set(self.next_identity.get());
+        }
+        // From now on there is a session to lose, and the next one is another.
+        if self.next_identity.get() == self.identity.get() {
+            self.next_identity.set(self.rt.secret_bytes());
+        }
         if previous != 0 && !session.known {
             // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
             let nothing = restarted

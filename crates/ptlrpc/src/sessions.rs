@@ -1,0 +1,209 @@
+//! How sessions begin and end at a server: the handshake, whose session a connection continues, goodbyes and evictions.
+//!
+//! A client names two sessions when it connects: the one that it holds, and the one that is to begin if that is over. So an
+//! answer that gets lost leaves no doubt: the client comes again with the same two, and the server sees by which of them it
+//! knows the session whether the client has heard of it.
+use std::cell::RefCell;
+use std::collections::BTreeSet;
+use std::io;
+use std::rc::Rc;
+
+use cache::frames::Bulk;
+use rt::sync::Event;
+use rt::{Nid, Sink, Source};
+use types::{ClientId, FsError, Origin};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::{Bytes, Op};
+
+use crate::auth::{Binding, ClusterKey, PROOF_BYTES, is_here, meant};
+use crate::export::Export;
+use crate::server::{EVICTED_MAX, Server, Target};
+
+/// What a connection says of its client.
+struct Whose {
+    recoverable: bool,
+    /// The session that the client holds.
+    held: Binding,
+    /// The session that is to begin when that one is over.
+    next: Binding,
+    origin: Origin,
+}
+
+/// Clients whose sessions are being opened or ended at their service: one at a time for each client, so that what is left
+/// of a session never meets the next one.
+#[derive(Default)]
+pub(crate) struct Changing {
+    clients: RefCell<BTreeSet<ClientId>>,
+    done: Event,
+}
+
+/// The right to open or end a client's session; given up when dropped.
+struct Change<'a>(&'a Changing, ClientId);
+
+impl Changing {
+    fn begin(&self, client: ClientId) -> Option<Change<'_>> {
+        self.clients.borrow_mut().insert(client).then(|| Change(self, client))
+    }
+    async fn wait(&self, client: ClientId) {
+        while self.clients.borrow().contains(&client) {
+            let done = self.done.wait();
+            done.await;
+        }
+    }
+}
+
+impl Drop for Change<'_> {
+    fn drop(&mut self) {
+        self.0.clients.borrow_mut().remove(&self.1);
+        self.0.done.notify();
+    }
+}
+
+impl Server {
+    pub(crate) async fn handshake(
+        &self,
+        here: &Nid,
+        sink: &Rc<dyn Sink>,
+        source: &mut dyn Source,
+    ) -> io::Result<(Rc<Target>, Rc<Export>)> {
+        let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+        let (h, body) = source.recv().await?;
+        if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
+            return Err(bad(format!("expected Connect, got {:?}", h.op)));
+        }
+        let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
+        let name = String::from_utf8_lossy(&ask.target).into_owned();
+        let target = if name == "*" {
+            self.targets.borrow().values().next().cloned()
+        } else {
+            self.targets.borrow().get(&name).cloned()
+        };
+        let Some(target) = target else {
+            sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
+            return Err(bad(format!("no target '{name}' here")));
+        };
+        if !ask.dialled.is_empty() && !is_here(here, &ask.dialled) {
+            sink.send(h.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
+            let dialled = String::from_utf8_lossy(&ask.dialled).into_owned();
+            return Err(bad(format!(
+                "it dialled {dialled}, this server listens at {here}: something passes connections on"
+            )));
+        }
+        let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
+        let mut reply = ConnectReply {
+            nonce: nonce.to_vec().into(),
+            proof: Bytes::default(),
+            cluster: target.service.cluster(),
+            store: target.service.uuid(),
+        };
+        let (nonces, meant) = ([&ask.nonce[..], &nonce[..]], meant(&ask, &reply));
+        let prove = |side: &str| {
+            let proof = self.config.key.proof(side, ask.role, nonces, &meant, h.client);
+            proof.ok_or_else(|| bad("this server has no administrator's key".into()))
+        };
+        reply.proof = prove("server")?.to_vec().into();
+        sink.send(h.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        let (h2, body) = source.recv().await?;
+        let auth: AuthRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
+        if h2.op != Op::Auth || h2.client != h.client || !ClusterKey::matches(&prove("client")?, &auth.proof) {
+            sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
+            return Err(bad("the peer does not know the cluster key".into()));
+        }
+        let whose = Whose {
+            recoverable: ask.recoverable,
+            held: Binding::of(&auth.identity),
+            next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
+            origin: Origin { host: ask.host, process: ask.process }.remembered_by(self.rt.origin()),
+        };
+        let (export, known) = match self.open_session(&target, h.client, whose).await {
+            Ok(session) => session,
+            Err(e) => {
+                sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
+                return Err(bad(format!("session refused: {e}")));
+            }
+        };
+        export.role.set(ask.role);
+        export.connected(sink.clone());
+        target.recovery.note_progress(h.client);
+        export.last_heard.set(self.rt.now());
+        let reply = AuthReply {
+            boot: self.config.boot,
+            known,
+            recovering: target.recovery.expects(h.client),
+            last_committed: target.service.last_committed(),
+            credits: export.credits.get(),
+            bulk_max: target.service.bulk_max(),
+            grant: target.service.grant(h.client, if known { auth.granted } else { 0 }),
+            last_xid: export.last_xid.get().0,
+            target_uuid: target.service.uuid(),
+        };
+        sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
+        // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
+        export.announce();
+        if known {
+            target.service.session_connected(h.client);
+        }
+        Ok((target, export))
+    }
+
+    /// The session that a connection continues or begins, and whether the client holds it.
+    async fn open_session(
+        &self,
+        target: &Rc<Target>,
+        client: ClientId,
+        whose: Whose,
+    ) -> Result<(Rc<Export>, bool), FsError> {
+        loop {
+            target.changing.wait(client).await;
+            let existing = target.exports.borrow().get(&client).cloned();
+            let Some(export) = existing else {
+                let Some(_change) = target.changing.begin(client) else { continue };
+                let export = self.make_export(&target.service, client);
+                export.origin.set(whose.origin);
+                export.recoverable.set(whose.recoverable);
+                export.binding.set(Some(whose.next));
+                target.service.clone().session_opened(export.clone(), false).await?;
+                target.exports.borrow_mut().insert(client, export.clone());
+                return Ok((export, false));
+            };
+            let bound = export.binding.get();
+            let known = bound.is_none_or(|b| b == whose.held);
+            // Two that are told the same id at the same time are two: the second finds the first one's session.
+            if !known && bound != Some(whose.next) {
+                return Err(FsError::Exists);
+            }
+            if known {
+                export.binding.set(Some(whose.held));
+            } else {
+                // It never heard of this session: there is nothing that it could tell again.
+                target.recovery.client_done(client);
+            }
+            target.service.clone().session_opened(export.clone(), true).await?;
+            if !export.is_ended() {
+                return Ok((export, known));
+            }
+        }
+    }
+}
+
+pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
+    if target.exports.borrow().contains_key(&client) {
+        let mut evicted = target.evicted.borrow_mut();
+        *evicted.entry(client).or_default() += 1;
+        if evicted.len() > EVICTED_MAX {
+            evicted.pop_first();
+        }
+    }
+    close(target, client, true).await;
+}
+
+/// A client is gone: its session ends here and at the service.
+pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
+    let export = target.exports.borrow_mut().remove(&client);
+    target.recovery.client_done(client);
+    if let Some(export) = export {
+        let _change = target.changing.begin(client);
+        export.end(evicted);
+        target.service.clone().session_closed(client, evicted).await;
+    }
+}
