@@ -12,20 +12,18 @@ const PAGES: u64 = 4096;
 const FINE_MS: f64 = 10.0;
 const COARSE_MS: f64 = 0.1;
 
+/// Milliseconds that the misses of a request take.
+fn price_of(cache: &mut Cache, r: &Request) -> f64 {
+    let ms = if r.grain == Grain::Fine { FINE_MS } else { COARSE_MS };
+    let request_bytes = (r.pages * 4096) as u32;
+    let page = |p| PageAccess { grain: r.grain, request_bytes, ..PageAccess::fine(block_id(r.file, p)) };
+    (r.first..r.first + r.pages).map(|p| if cache.access(page(p)) { 0.0 } else { ms }).sum()
+}
+
 /// Milliseconds of misses of a cache with this policy.
 fn price(policy: &str, trace: &[Request]) -> f64 {
     let mut cache = Cache::new(policy, &CacheConfig::new(PAGES as u32));
-    let mut ms = 0.0;
-    for r in trace {
-        for page in r.first..r.first + r.pages {
-            let request_bytes = (r.pages * 4096) as u32;
-            let access = PageAccess { grain: r.grain, request_bytes, ..PageAccess::fine(block_id(r.file, page)) };
-            if !cache.access(access) {
-                ms += if r.grain == Grain::Fine { FINE_MS } else { COARSE_MS };
-            }
-        }
-    }
-    ms
+    trace.iter().map(|r| price_of(&mut cache, r)).sum()
 }
 
 /// What the coarse requests of a workload read.
@@ -104,25 +102,57 @@ fn workloads() -> Vec<Workload> {
 }
 
 #[test]
-fn misses_cost_at_most_2_percent_more_than_under_lru_and_two_fillings_of_the_cache_with_coarse_pages() {
-    // One that a wrong trial may lose, and one that the way back may.
-    let fillings = 2.0 * PAGES as f64 * COARSE_MS;
-    let (mut gain, mut kept) = (0.0, 0.0);
-    let mut broken = Vec::new();
+fn at_every_moment_misses_cost_at_most_2_percent_more_than_under_lru_and_a_third_of_a_filling_with_coarse_pages() {
+    let filling = PAGES as f64 * COARSE_MS;
+    let (mut gain, mut kept, mut long) = (0.0, 0.0, 0);
+    let (mut broken, mut above) = (Vec::new(), 0);
     for w in workloads() {
-        let trace = w.trace();
-        let [lru, fgf, adaptive] = ["lru", "fgf_lru+ring", "adaptive"].map(|policy| price(policy, &trace));
-        if adaptive > 1.02 * lru + fillings {
-            broken.push(format!("{w:?}: adaptive {adaptive:.0} ms, lru {lru:.0}, fgf_lru+ring {fgf:.0}"));
+        let mut caches = ["lru", "fgf_lru+ring", "adaptive"].map(|p| Cache::new(p, &CacheConfig::new(PAGES as u32)));
+        let (mut ms, mut worst) = ([0.0; 3], f64::MIN);
+        for r in w.trace() {
+            for (cache, ms) in caches.iter_mut().zip(&mut ms) {
+                *ms += price_of(cache, &r);
+            }
+            worst = worst.max(ms[2] - 1.02 * ms[0]);
         }
-        if fgf < 0.95 * lru {
-            gain += 1.0 - fgf / lru;
-            kept += 1.0 - adaptive / lru;
+        above += u32::from(worst > 0.0);
+        if worst > filling / 3.0 {
+            broken.push(format!("{w:?}: {worst:.0} ms above 1.02 lru, a filling is {filling:.0} ms"));
+        }
+        assert!(ms[2] <= 1.02 * ms[0], "{w:?} at its end: adaptive {:.0} ms, lru {:.0}", ms[2], ms[0]);
+        if w.accesses == 200_000 && ms[1] < 0.95 * ms[0] {
+            gain += 1.0 - ms[1] / ms[0];
+            kept += 1.0 - ms[2] / ms[0];
+            long += 1;
         }
     }
-    println!("of what fgf_lru+ring gains it keeps {:.3}", kept / gain);
+    println!(
+        "{above} workloads are above 2 % at some moment; of what fgf_lru+ring gains in {long} long ones {:.3} is kept",
+        kept / gain
+    );
     assert!(broken.is_empty(), "{} workloads\n{}", broken.len(), broken.join("\n"));
-    assert!(kept > 0.85 * gain, "it must not be lru: of {gain} it keeps {kept}");
+    assert!(kept > 0.6 * gain, "it must not be lru: of {gain} it keeps {kept}");
+}
+
+/// Files are read round and round beside fine accesses that come back by chance only, after those have filled the cache: `lru`
+/// keeps the files, in requests of a 16th and of half of the cache.
+#[test]
+fn where_coarse_data_is_re_used_and_fine_data_is_not_it_is_lru_from_the_first_access() {
+    for (request, accesses) in [(PAGES / 16, 20_000), (PAGES / 2, 60_000)] {
+        for seed in 1..11 {
+            let w = Workload { coarse: Coarse::Cyclic(4), request, hot: 20 * PAGES, fine: 0.9, accesses, seed };
+            let mut rng = Rng::named(seed, "adaptive_bound.fill");
+            let fine = |first| Request { file: 1, first, pages: 1, grain: Grain::Fine };
+            let mut trace: Vec<Request> = (0..2 * PAGES).map(|_| fine(rng.below(20 * PAGES))).collect();
+            trace.extend(w.trace());
+            let [lru, adaptive] = ["lru", "adaptive"].map(|policy| {
+                let mut cache = Cache::new(policy, &CacheConfig::new(PAGES as u32));
+                let cost: Vec<f64> = trace.iter().map(|r| price_of(&mut cache, r)).collect();
+                cost[2 * PAGES as usize..].iter().sum::<f64>()
+            });
+            assert!(adaptive <= 1.02 * lru, "{w:?}: adaptive {adaptive:.0} ms, lru {lru:.0}");
+        }
+    }
 }
 
 #[test]
