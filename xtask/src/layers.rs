@@ -12,6 +12,7 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("formats", 0, 1),
     ("nrs", 1, 0),
     ("cache", 1, 0),
+    ("datapath", 1, 0),
     ("readahead", 1, 0),
     ("layout", 1, 0),
     ("advice", 1, 0),

@@ -251,3 +251,12 @@ impl Osc {
 fn page_extent(extent: Extent) -> Extent {
     extent.align_out(PAGE)
 }
+
+/// How a bulk RPC was answered, as far as trying again goes. "Come again" stays within the session.
+fn judged<T>(answer: &Result<T, FsError>) -> datapath::Answer {
+    match answer {
+        Ok(_) => datapath::Answer::Done,
+        Err(FsError::Corrupt) => datapath::Answer::Damaged,
+        Err(_) => datapath::Answer::Failed,
+    }
+}

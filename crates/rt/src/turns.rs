@@ -1,152 +1,106 @@
-//! Permits that some may take before others: for windows of requests, where what somebody else waits for must not queue
-//! behind what nobody waits for.
+//! Permits that some may take before others: what waits for a place in a window of requests (the datapath room's
+//! [`datapath::Window`], which decides), as futures.
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use types::Instant;
+use datapath::{Ticket, Window};
 
-/// Who takes a permit before whom.
-#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
-pub enum Rank {
-    /// Another one was promised that it is done; the earliest promise goes first, and before all else.
-    Urgent(Instant),
-    /// Takes turns with ordinary work, however much of that waits, and one of the permits that are kept for urgent work.
-    Ahead,
-    /// First come, first served.
-    Ordinary,
-}
+pub use datapath::Rank;
 
-type Key = (Rank, u64);
-
+#[derive(Default)]
 struct Waiter {
-    /// What a promotion names it by; 0: nothing.
-    tag: u64,
-    /// Its place, until it has a permit.
-    key: Cell<Key>,
-    granted: Cell<bool>,
+    /// The rank that it was admitted with.
+    admitted: Cell<Option<Rank>>,
     waker: RefCell<Option<Waker>>,
 }
 
 /// A counting semaphore whose permits go by rank, and whose size can change. Some permits may be kept from ordinary work.
 #[derive(Default)]
 pub struct Turns {
-    free: Cell<isize>,
-    reserve: Cell<isize>,
-    next: Cell<u64>,
-    /// Whose turn it is between the two lower ranks.
-    ordinary_next: Cell<bool>,
-    waiting: RefCell<BTreeMap<Key, Rc<Waiter>>>,
+    window: RefCell<Window>,
+    waiting: RefCell<BTreeMap<Ticket, Rc<Waiter>>>,
 }
 
 impl Turns {
     /// With `permits`, of which ordinary work leaves the last `reserve`.
+    ///
+    /// # Panics
+    /// When `reserve` is more than `permits`.
     #[must_use]
     pub fn new(permits: usize, reserve: usize) -> Turns {
-        Turns { free: Cell::new(permits as isize), reserve: Cell::new(reserve as isize), ..Turns::default() }
+        let places = permits.checked_sub(reserve).expect("what is kept is part of the whole");
+        Turns { window: RefCell::new(Window::new(places, reserve)), waiting: RefCell::default() }
     }
     /// Adds permits (or, negative, takes some away as they come back).
     pub fn add(&self, permits: isize) {
-        self.free.set(self.free.get() + permits);
+        self.window.borrow_mut().on_resized(permits);
         self.settle();
     }
     /// Changes how many permits ordinary work leaves.
     pub fn set_reserve(&self, reserve: usize) {
-        self.reserve.set(reserve as isize);
+        self.window.borrow_mut().set_reserve(reserve);
         self.settle();
     }
     /// Those that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.waiting.borrow().len()
-    }
-    /// How many permits a rank leaves to others.
-    fn leaves(&self, rank: Rank) -> isize {
-        match rank {
-            Rank::Urgent(_) => 0,
-            Rank::Ahead => self.reserve.get() / 2,
-            Rank::Ordinary => self.reserve.get(),
-        }
+        self.window.borrow().waiting()
     }
     /// Takes a permit for ordinary work if one is free and nobody waits.
     #[must_use]
     pub fn try_acquire(&self) -> bool {
-        let ok = self.waiting.borrow().is_empty() && self.free.get() > self.leaves(Rank::Ordinary);
-        if ok {
-            self.free.set(self.free.get() - 1);
-        }
-        ok
+        self.window.borrow_mut().on_try()
     }
     /// Takes a permit, waiting for its turn; gives the rank that it had in the end. Give the permit back with [`Turns::add`].
     pub async fn acquire(&self, rank: Rank, tag: u64) -> Rank {
-        let key = (rank, self.next.get());
-        self.next.set(key.1 + 1);
-        let waiter = Rc::new(Waiter { tag, key: Cell::new(key), granted: Cell::new(false), waker: RefCell::new(None) });
-        self.waiting.borrow_mut().insert(key, waiter.clone());
+        let ticket = self.window.borrow_mut().on_ask(rank, tag);
+        let waiter = Rc::new(Waiter::default());
+        self.waiting.borrow_mut().insert(ticket, waiter.clone());
         self.settle();
-        let guard = Guard { turns: self, waiter: &waiter };
-        poll_fn(|cx| {
-            if waiter.granted.get() {
-                return Poll::Ready(());
+        let guard = Guard { turns: self, ticket };
+        let rank = poll_fn(|cx| match waiter.admitted.get() {
+            Some(rank) => Poll::Ready(rank),
+            None => {
+                *waiter.waker.borrow_mut() = Some(cx.waker().clone());
+                Poll::Pending
             }
-            *waiter.waker.borrow_mut() = Some(cx.waker().clone());
-            Poll::Pending
         })
         .await;
         std::mem::forget(guard);
-        waiter.key.get().0
+        rank
     }
     /// Everything that waits under `tag` goes by `rank` from now on, unless it goes earlier anyway.
     pub fn promote(&self, tag: u64, rank: Rank) {
-        let mut waiting = self.waiting.borrow_mut();
-        let found: Vec<Rc<Waiter>> =
-            waiting.values().filter(|w| w.tag == tag && w.key.get().0 > rank).cloned().collect();
-        for waiter in found {
-            waiting.remove(&waiter.key.get());
-            let key = (rank, waiter.key.get().1);
-            waiter.key.set(key);
-            waiting.insert(key, waiter);
-        }
-        drop(waiting);
+        self.window.borrow_mut().on_promoted(tag, rank);
         self.settle();
     }
     fn settle(&self) {
-        while let Some(key) = self.next_in_turn() {
-            let waiter = self.waiting.borrow_mut().remove(&key).expect("it was found just now");
-            self.free.set(self.free.get() - 1);
-            waiter.granted.set(true);
+        loop {
+            let Some((ticket, rank)) = self.window.borrow_mut().next_admitted() else { return };
+            let waiter = self.waiting.borrow_mut().remove(&ticket).expect("each ticket has who waits for it");
+            waiter.admitted.set(Some(rank));
             if let Some(waker) = waiter.waker.borrow_mut().take() {
                 waker.wake();
             }
         }
     }
-    fn next_in_turn(&self) -> Option<Key> {
-        let waiting = self.waiting.borrow();
-        let may = |key: &Key| self.free.get() > self.leaves(key.0);
-        let first = *waiting.keys().next()?;
-        if matches!(first.0, Rank::Urgent(_)) {
-            return may(&first).then_some(first);
-        }
-        let of = |rank| waiting.range((rank, 0)..=(rank, u64::MAX)).next().map(|(k, _)| *k).filter(may);
-        let (ahead, ordinary) = (of(Rank::Ahead), of(Rank::Ordinary));
-        let chosen = if self.ordinary_next.get() { ordinary.or(ahead) } else { ahead.or(ordinary) }?;
-        self.ordinary_next.set(chosen.0 == Rank::Ahead);
-        Some(chosen)
-    }
 }
 
 struct Guard<'a> {
     turns: &'a Turns,
-    waiter: &'a Rc<Waiter>,
+    ticket: Ticket,
 }
 impl Drop for Guard<'_> {
     fn drop(&mut self) {
-        if self.waiter.granted.get() {
-            return self.turns.add(1);
+        let waits = self.turns.window.borrow_mut().on_given_up(self.ticket);
+        if waits {
+            self.turns.waiting.borrow_mut().remove(&self.ticket);
+        } else {
+            self.turns.add(1);
         }
-        self.turns.waiting.borrow_mut().remove(&self.waiter.key.get());
     }
 }
 
@@ -155,6 +109,7 @@ mod tests {
     use super::*;
     use std::pin::Pin;
     use std::task::Context;
+    use types::Instant;
 
     type Wait<'a> = Pin<Box<dyn Future<Output = Rank> + 'a>>;
 

@@ -4,6 +4,7 @@ use std::rc::Rc;
 
 use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
+use datapath::{Attempts, Next};
 use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
 use rt::turns::Rank;
 use types::{Extent, FsError, HandleId};
@@ -11,7 +12,7 @@ use wire::Op;
 use wire::lock as wl;
 use wire::ost as wo;
 
-use super::{Osc, PAGE};
+use super::{Osc, PAGE, judged};
 use crate::locks::{Held, Locks};
 use crate::object::{Claimed, Object};
 use crate::stats::Direction;
@@ -54,14 +55,14 @@ impl Osc {
             readahead: access.readahead,
             ..wo::ReadRequest::default()
         };
-        let mut answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
-        for _ in 0..3 {
-            if !matches!(answer, Err(FsError::Corrupt)) {
-                break;
+        let mut tries = Attempts::default();
+        let answer = loop {
+            let answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
+            if tries.on_answer(judged(&answer)) == Next::Over {
+                break answer;
             }
             request.recheck = true;
-            answer = import.call(Op::OstRead, wire::encode(&request), Bulk::new(), options).await;
-        }
+        };
         drop((place, flight));
         let answer = answer?;
         let reply: wo::ReadReply = answer.decode()?;

@@ -2,6 +2,7 @@
 use std::rc::Rc;
 
 use cache::frames::{Bulk, FRAME_BYTES};
+use datapath::{Attempts, Next};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
 use rt::turns::Rank;
@@ -9,7 +10,7 @@ use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
 
-use super::{Osc, PAGE, page_extent};
+use super::{Osc, PAGE, judged, page_extent};
 use crate::inode::Inode;
 use crate::object::{Dropped, Object, WriteOut};
 use crate::stats::Direction;
@@ -211,13 +212,13 @@ impl Osc {
         // Write-back is bounded by its window: calls without number must not hold it up where it may become urgent yet.
         let rank = if rank == Rank::Ordinary { Rank::Ahead } else { rank };
         let options = CallOptions { evictions, ..Osc::options_of(rank) };
-        let mut answer = Err(FsError::Corrupt);
-        for _ in 0..4 {
-            answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
-            if !matches!(answer, Err(FsError::Corrupt)) {
-                break;
+        let mut tries = Attempts::default();
+        let answer = loop {
+            let answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
+            if tries.on_answer(judged(&answer)) == Next::Over {
+                break answer;
             }
-        }
+        };
         drop(flight);
         let answer = answer?;
         let reply: wo::WriteReply = answer.decode()?;

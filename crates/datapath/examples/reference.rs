@@ -1,0 +1,4 @@
+//! Prints `docs/reference/datapath.md`.
+fn main() {
+    print!("{}", datapath::conformance::reference_markdown());
+}

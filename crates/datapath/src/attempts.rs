@@ -1,0 +1,63 @@
+//! Which answers of the OST are asked for again, and how often.
+
+/// Times a transfer is tried again whose bytes arrived damaged.
+const DAMAGED_MAX: u32 = 3;
+
+/// How an RPC was answered, as far as trying again goes.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Answer {
+    /// Carried out.
+    Done,
+    /// Nothing was carried out, there was no room for it.
+    ComeAgain,
+    /// The checksum of the bulk was wrong.
+    Damaged,
+    /// Refused or lost for good.
+    Failed,
+}
+
+/// What to do with the RPC now.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Next {
+    /// It is over.
+    Over,
+    /// The same request again.
+    Again,
+}
+
+/// The tries of one RPC.
+#[derive(Clone, Copy, Default, Debug)]
+pub struct Attempts {
+    damaged: u32,
+}
+
+impl Attempts {
+    /// An answer came. "Come again" says nothing about the request and is followed as often as it comes; a damaged transfer
+    /// is repeated three times.
+    #[must_use]
+    pub fn on_answer(&mut self, answer: Answer) -> Next {
+        match answer {
+            Answer::ComeAgain if types::planted!("come-again-fails") => Next::Over,
+            Answer::ComeAgain => Next::Again,
+            Answer::Damaged if self.damaged < DAMAGED_MAX => {
+                self.damaged += 1;
+                Next::Again
+            }
+            Answer::Damaged | Answer::Done | Answer::Failed => Next::Over,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_damaged_transfer_is_repeated_three_times_and_a_full_target_asked_without_end() {
+        let mut tries = Attempts::default();
+        assert!((0..100).all(|_| tries.on_answer(Answer::ComeAgain) == Next::Again));
+        assert!((0..3).all(|_| tries.on_answer(Answer::Damaged) == Next::Again));
+        assert_eq!(tries.on_answer(Answer::Damaged), Next::Over);
+        assert_eq!((tries.on_answer(Answer::Done), tries.on_answer(Answer::Failed)), (Next::Over, Next::Over));
+    }
+}

@@ -1,0 +1,432 @@
+//! One client of the suite: what a driver does with the room.
+use super::{PAGES, RPC_PAGES, Verdict, World, rank};
+use crate::{Answer, Claimed, PAGE, Pages, Rank, Target, Ticket, Window, WriteOut};
+use alloc::format;
+use alloc::string::ToString;
+use alloc::vec::Vec;
+use hashbrown::HashMap;
+use rustc_hash::FxBuildHasher;
+use types::{Extent, Instant};
+
+/// A lock of a client.
+pub(super) struct Lock {
+    pub(super) id: u64,
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) write: bool,
+    leaving: bool,
+    /// Loads and changes that use it.
+    users: u32,
+}
+
+impl Lock {
+    pub(super) fn new(id: u64, first: u64, end: u64, write: bool) -> Lock {
+        Lock { id, first, end, write, leaving: false, users: 0 }
+    }
+    fn extent(&self) -> Extent {
+        Extent::new(self.first * PAGE, self.end * PAGE)
+    }
+    fn covers(&self, page: u64) -> bool {
+        (self.first..self.end).contains(&page)
+    }
+}
+
+/// An RPC.
+pub(super) enum Rpc {
+    Read { claim: Claimed, lock: u64, urgent: bool },
+    Write { out: WriteOut, values: Vec<u64>, urgent: bool },
+    Change { first: u64, end: u64, lock: u64 },
+}
+
+/// What waits for a place in the window.
+enum Job {
+    Read {
+        claim: Claimed,
+        lock: u64,
+    },
+    /// One write RPC of what is dirty there.
+    Write {
+        extent: Extent,
+        lock: u64,
+    },
+}
+
+/// A change that has begun and is not sent yet.
+struct Change {
+    first: u64,
+    end: u64,
+    lock: u64,
+}
+
+/// An urgent RPC that waits, and how many may end before it must be admitted.
+struct Urgent {
+    ticket: Ticket,
+    since: Instant,
+    ends_left: u32,
+}
+
+pub(super) struct Client {
+    pub(super) number: usize,
+    pub(super) pages: Pages<u64>,
+    pub(super) target: Target<()>,
+    pub(super) locks: Vec<Lock>,
+    /// The window, its places, and those of them that are kept for urgent RPCs.
+    window: Window,
+    places: usize,
+    kept: u32,
+    jobs: HashMap<Ticket, Job, FxBuildHasher>,
+    urgent: Vec<Urgent>,
+    urgent_under_way: u32,
+    under_way: u32,
+    changes: Vec<Change>,
+    changes_sent: u32,
+}
+
+impl Client {
+    pub(super) fn new(number: usize, (places, kept): (usize, usize)) -> Client {
+        let mut target = Target::new(1 << 20);
+        target.books.on_session(1, false, super::GRANT_PAGES * PAGE);
+        let mut pages = Pages::default();
+        pages.set_size(PAGES * PAGE);
+        Client {
+            number,
+            pages,
+            target,
+            locks: Vec::new(),
+            window: Window::new(places, kept),
+            places,
+            kept: kept as u32,
+            jobs: HashMap::default(),
+            urgent: Vec::new(),
+            urgent_under_way: 0,
+            under_way: 0,
+            changes: Vec::new(),
+            changes_sent: 0,
+        }
+    }
+    pub(super) fn is_idle(&self) -> bool {
+        self.jobs.is_empty()
+            && self.changes.is_empty()
+            && self.under_way + self.changes_sent == 0
+            && self.pages.unwritten_pages() == 0
+    }
+    fn lock(&mut self, id: u64) -> Option<&mut Lock> {
+        self.locks.iter_mut().find(|l| l.id == id)
+    }
+    fn release(&mut self, id: u64) {
+        if let Some(lock) = self.lock(id) {
+            lock.users -= 1;
+        }
+    }
+    /// A page under a lock that is held and not on its way out.
+    fn pick(&self, w: &mut World, write: bool) -> Option<(u64, u64)> {
+        let usable: Vec<&Lock> = self.locks.iter().filter(|l| !l.leaving && (l.write || !write)).collect();
+        let lock = usable.get(w.rng.below(usable.len().max(1) as u64) as usize)?;
+        Some((lock.id, lock.first + w.rng.below(lock.end - lock.first)))
+    }
+    /// What a page shows, if it is cached; it must be the truth.
+    fn look(&self, w: &mut World, page: u64) -> Result<bool, alloc::string::String> {
+        let Some(value) = self.pages.get(page) else { return Ok(false) };
+        w.seen.looks += 1;
+        let truth = w.truth[page as usize];
+        if *value != truth {
+            return Err(format!("client {} sees write {value} in page {page}, and should see {truth}", self.number));
+        }
+        Ok(true)
+    }
+
+    pub(super) fn read(&mut self, w: &mut World) -> Verdict {
+        let Some((id, page)) = self.pick(w, false) else { return Ok(()) };
+        if self.look(w, page)? {
+            let _ = self.pages.on_used(page);
+            return Ok(());
+        }
+        let end = self.lock(id).map_or(page, |l| l.end).min(page + 1 + w.rng.below(8));
+        self.load(w, id, page, end);
+        Ok(())
+    }
+    fn load(&mut self, w: &mut World, lock: u64, first: u64, end: u64) {
+        for claim in self.pages.on_missing(first, end, RPC_PAGES) {
+            if let Some(lock) = self.lock(lock) {
+                lock.users += 1;
+            }
+            self.ask(w, Rank::Ordinary, lock, Job::Read { claim, lock });
+        }
+    }
+    pub(super) fn write(&mut self, w: &mut World) -> Verdict {
+        let Some((id, page)) = self.pick(w, true) else { return Ok(()) };
+        if self.pages.is_changing(page, page + 1) {
+            return Ok(());
+        }
+        if !self.target.books.has_room(PAGE) {
+            self.flush_some(w);
+            return Ok(());
+        }
+        let whole = w.rng.chance(0.5);
+        if !self.look(w, page)? {
+            if !whole {
+                self.load(w, id, page, page + 1);
+                return Ok(());
+            }
+            self.pages.on_overwritten(page);
+            self.pages.on_put(page, 0, false);
+        }
+        let version = w.version();
+        *self.pages.get_mut(page).expect("it is cached") = version;
+        w.truth[page as usize] = version;
+        let was_clean = self.pages.on_written(page);
+        if !self.target.on_written(&mut self.pages, page, was_clean) {
+            self.ask(w, Rank::Ordinary, 0, Job::Write { extent: Extent::at(page * PAGE, PAGE), lock: 0 });
+        }
+        self.target.on_dirty_object((), &mut self.pages);
+        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.window.on_try() {
+            if !self.start_write(w, Extent::ALL, false) {
+                self.window.on_end();
+                break;
+            }
+        }
+        Ok(())
+    }
+    pub(super) fn reclaim(&mut self, w: &mut World) {
+        let page = w.rng.below(PAGES);
+        if self.pages.is_evictable(page) {
+            let _ = self.pages.on_reclaimed(page);
+        }
+    }
+    /// Starts a write RPC if there is a place for it.
+    pub(super) fn flush_some(&mut self, w: &mut World) {
+        for _ in 0..self.target.listed() {
+            let Some(key) = self.target.next_dirty() else { return };
+            if self.pages.dirty_pages() > 0 {
+                if !self.window.on_try() {
+                    return self.target.on_left(key);
+                }
+                if !self.start_write(w, Extent::ALL, false) {
+                    self.window.on_end();
+                }
+            }
+            self.target.on_visited(key, &mut self.pages);
+        }
+    }
+    pub(super) fn begin_change(&mut self, w: &mut World) {
+        let Some((lock, first)) = self.pick(w, true) else { return };
+        let reach = self.lock(lock).map_or(first, |l| l.end);
+        let end = reach.min(first + 1 + w.rng.below(8));
+        if self.changes.len() < 2 && self.pages.on_change(first, end) {
+            self.lock(lock).expect("it was picked").users += 1;
+            self.changes.push(Change { first, end, lock });
+        }
+    }
+
+    fn ask(&mut self, w: &mut World, rank: Rank, tag: u64, job: Job) {
+        let ticket = self.window.on_ask(rank, tag);
+        self.jobs.insert(ticket, job);
+        if matches!(rank, Rank::Urgent(_)) {
+            self.expects(ticket, w.now());
+        }
+        self.admit(w);
+    }
+    /// From now on the ticket is urgent: so many RPCs may end at most before it is admitted. Those of one moment go in any
+    /// order.
+    fn expects(&mut self, ticket: Ticket, now: Instant) {
+        self.urgent.iter_mut().filter(|u| u.since == now).for_each(|u| u.ends_left += 1);
+        let ends_left = self.urgent.len() as u32 + 1;
+        self.urgent.push(Urgent { ticket, since: now, ends_left });
+    }
+    /// Another client wants the lock.
+    pub(super) fn call_back(&mut self, id: u64, now: Instant) {
+        let Some(lock) = self.lock(id).filter(|l| !l.leaving) else { return };
+        lock.leaving = true;
+        self.window.on_promoted(id, Rank::Urgent(now));
+        let of = |job: &Job| matches!(job, Job::Read { lock, .. } | Job::Write { lock, .. } if *lock == id);
+        let found = self.jobs.iter().filter(|(t, job)| of(job) && self.urgent.iter().all(|u| u.ticket != **t));
+        let mut found: Vec<Ticket> = found.map(|(t, _)| *t).collect();
+        found.sort_unstable();
+        found.into_iter().for_each(|t| self.expects(t, now));
+    }
+    fn admit(&mut self, w: &mut World) {
+        while let Some((ticket, rank)) = self.window.next_admitted() {
+            self.urgent.retain(|u| u.ticket != ticket);
+            let urgent = matches!(rank, Rank::Urgent(_));
+            match self.jobs.remove(&ticket).expect("each ticket has a job") {
+                Job::Read { claim, lock } => self.send(w, Rpc::Read { claim, lock, urgent }, urgent),
+                Job::Write { extent, .. } => {
+                    if !self.start_write(w, extent, urgent) {
+                        self.window.on_end();
+                    }
+                }
+            }
+        }
+    }
+    fn send(&mut self, w: &mut World, rpc: Rpc, urgent: bool) {
+        self.under_way += 1;
+        self.urgent_under_way += u32::from(urgent);
+        w.send(self.number, rpc);
+    }
+    /// Sends what is dirty in the extent, as far as one lock and one RPC reach; the caller has a place in the window.
+    fn start_write(&mut self, w: &mut World, extent: Extent, urgent: bool) -> bool {
+        let Some(page) = self.pages.first_dirty(extent) else { return false };
+        let lock = self.locks.iter().find(|l| l.write && l.covers(page));
+        let reach = lock.and_then(|l| extent.intersect(&l.extent())).unwrap_or(Extent::EMPTY);
+        let Some(out) = self.target.take(&mut self.pages, reach, RPC_PAGES as usize).out else { return false };
+        let values = out.pages.iter().map(|p| *self.pages.get(*p).expect("a dirty page is cached")).collect();
+        self.send(w, Rpc::Write { out, values, urgent }, urgent);
+        true
+    }
+
+    /// What a driver's tasks do by themselves: changes and locks that leave go on.
+    pub(super) fn tend(&mut self, w: &mut World) -> Verdict {
+        self.admit(w);
+        self.go_on_with_changes(w);
+        let leaving: Vec<u64> = self.locks.iter().filter(|l| l.leaving).map(|l| l.id).collect();
+        for id in leaving {
+            self.give_back(w, id)?;
+        }
+        if !self.urgent.is_empty() && self.urgent_under_way < self.kept {
+            return Err(format!(
+                "client {}: an urgent RPC waits for places that are kept for urgent ones",
+                self.number
+            ));
+        }
+        self.pages_have_locks()
+    }
+    fn flushed(&mut self, w: &mut World, extent: Extent, lock: u64, urgent: bool) -> bool {
+        if !self.pages.is_unwritten(extent) {
+            return true;
+        }
+        let asked =
+            self.jobs.values().any(|j| matches!(j, Job::Write { lock: l, extent: e } if (*l, *e) == (lock, extent)));
+        if !asked && self.pages.first_dirty(extent).is_some() {
+            let rank = rank(urgent, w.now());
+            self.ask(w, rank, lock, Job::Write { extent, lock });
+        }
+        false
+    }
+    fn go_on_with_changes(&mut self, w: &mut World) {
+        for change in core::mem::take(&mut self.changes) {
+            let Change { first, end, lock } = change;
+            let leaving = self.lock(lock).is_some_and(|l| l.leaving);
+            if !self.flushed(w, Extent::new(first * PAGE, end * PAGE), lock, leaving) {
+                self.changes.push(change);
+                continue;
+            }
+            let _ = self.target.discard(&mut self.pages, first, end);
+            w.send(self.number, Rpc::Change { first, end, lock });
+            self.changes_sent += 1;
+        }
+    }
+    fn give_back(&mut self, w: &mut World, id: u64) -> Verdict {
+        let lock = self.locks.iter().find(|l| l.id == id).expect("it is leaving");
+        let (extent, write) = (lock.extent(), lock.write);
+        if write && !self.flushed(w, extent, id, true) || self.lock(id).is_some_and(|l| l.users > 0) {
+            return Ok(());
+        }
+        self.locks.retain(|l| l.id != id);
+        w.seen.revocations += 1;
+        let lost = self.drop_uncovered(extent);
+        if lost > 0 { Err(format!("{lost} dirty pages went with a lock that was flushed")) } else { Ok(()) }
+    }
+    fn drop_uncovered(&mut self, extent: Extent) -> usize {
+        let of = |locks: &mut dyn Iterator<Item = &Lock>| locks.map(Lock::extent).collect::<Vec<_>>();
+        let writing = of(&mut self.locks.iter().filter(|l| l.write));
+        let all = of(&mut self.locks.iter().filter(|l| !l.leaving));
+        self.target.discard_uncovered(&mut self.pages, extent, &writing, &all).dropped.dirty
+    }
+    /// The OST evicted this client.
+    pub(super) fn lose_locks(&mut self) {
+        while let Some(lock) = self.locks.pop() {
+            self.drop_uncovered(lock.extent());
+        }
+        for Change { first, end, .. } in self.changes.drain(..) {
+            self.pages.on_changed(first, end);
+        }
+    }
+
+    /// An RPC was answered for good.
+    pub(super) fn answered(&mut self, w: &mut World, rpc: Rpc, answer: Answer, values: &[u64]) -> Verdict {
+        match rpc {
+            Rpc::Read { claim, lock, urgent } => {
+                for (page, value) in (claim.first..claim.end).zip(values) {
+                    if self.pages.on_arrived(claim, page) {
+                        self.pages.on_put(page, *value, false);
+                    } else {
+                        w.seen.late += 1;
+                    }
+                }
+                self.pages.on_unclaimed(claim);
+                self.release(lock);
+                self.ended(w, urgent)
+            }
+            Rpc::Write { out, urgent, .. } => {
+                let done = answer == Answer::Done;
+                self.target.on_write_ended(&mut self.pages, &out, done);
+                if done {
+                    self.target.books.on_grant(w.grant_for(self.number));
+                } else {
+                    self.write_failed(w, &out, answer);
+                }
+                self.ended(w, urgent)
+            }
+            Rpc::Change { first, end, lock } => {
+                w.seen.changes += 1;
+                self.changes_sent -= 1;
+                self.pages.on_changed(first, end);
+                self.release(lock);
+                Ok(())
+            }
+        }
+    }
+    fn write_failed(&mut self, w: &mut World, out: &WriteOut, answer: Answer) {
+        w.seen.failures += 1;
+        for page in &out.pages {
+            // What the programs are told is lost is what the OST has; "come again" is no reason to lose anything.
+            if answer != Answer::ComeAgain && !self.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {
+                w.truth[*page as usize] = w.ost[*page as usize];
+            }
+        }
+        let _ = self.pages.on_not_written(&out.pages);
+    }
+    /// A place of the window is free again.
+    fn ended(&mut self, w: &mut World, urgent: bool) -> Verdict {
+        self.under_way -= 1;
+        self.urgent_under_way -= u32::from(urgent);
+        self.window.on_end();
+        self.admit(w);
+        for waiting in &mut self.urgent {
+            waiting.ends_left -= 1;
+            if waiting.ends_left == 0 {
+                return Err(format!("client {}: an urgent RPC waits for more than those before it", self.number));
+            }
+        }
+        Ok(())
+    }
+
+    fn pages_have_locks(&self) -> Verdict {
+        for page in self.pages.cached() {
+            let unwritten = self.pages.is_unwritten(Extent::at(page * PAGE, PAGE));
+            if !self.locks.iter().any(|l| l.covers(page) && (l.write || !unwritten)) {
+                let what = if unwritten { "dirty" } else { "cached" };
+                return Err(format!("client {} has page {page} {what} without a lock", self.number));
+            }
+        }
+        Ok(())
+    }
+    /// Nothing is under way: nothing may be left of it.
+    pub(super) fn is_at_rest(&mut self, granted: u64) -> Verdict {
+        let books = &self.target.books;
+        let left = (books.dirty_bytes(), books.charged_bytes(), self.window.waiting(), self.jobs.len());
+        if left != (0, 0, 0, 0) || !self.is_idle() {
+            return Err(format!("client {} does not come to rest: dirty, charged, waiting {left:?}", self.number));
+        }
+        if books.grant_bytes() != granted {
+            let grant = books.grant_bytes();
+            return Err(format!("client {} has {grant} bytes of grant, its OST wrote {granted} down", self.number));
+        }
+        let places = (0..=self.places).filter(|_| self.window.on_try()).count();
+        if places != self.places {
+            return Err(format!("client {}: {places} places of {} are free", self.number, self.places));
+        }
+        let unloaded = (0..PAGES).all(|p| !self.pages.is_loading(p) && !self.pages.is_changing(p, p + 1));
+        if unloaded { Ok(()) } else { Err("a claim or a change has no end".to_string()) }
+    }
+}

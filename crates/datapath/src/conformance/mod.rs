@@ -1,0 +1,302 @@
+//! The room's conformance suite: two clients and an OST, with everything that may happen between them.
+//!
+//! Programs at both clients read, write, punch and flush pages of one object under locks that a server gives and takes back.
+//! RPCs are carried out and answered in any order; the OST refuses some ("come again"), damages some, fails some; a client is
+//! evicted at times. Checked all along:
+//! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program;
+//! - no page is dirty, and none is cached, without a lock that covers it;
+//! - an urgent RPC is admitted at once while the places kept for urgent ones are not all taken by such, and otherwise as soon
+//!   as one more RPC has ended than urgent ones waited before it;
+//! - in the end nothing waits, every place of the window is free, nothing is dirty or charged, both books of grant say the
+//!   same, and the OST has every byte that was not reported as lost.
+//!
+//! [`FAULTS`] are planted in the room itself ([`types::planted!`]); the suite must find each.
+use crate::{Answer, Attempts, Next, PAGE, Rank};
+use alloc::string::{String, ToString};
+use alloc::vec::Vec;
+use alloc::{format, vec};
+use types::{Extent, Instant, Rng};
+
+mod client;
+use client::{Client, Lock, Rpc};
+
+/// Pages of the object: more than one block of the map.
+const PAGES: u64 = 72;
+/// Pages that an RPC takes.
+const RPC_PAGES: u64 = 4;
+/// Grant of a new session.
+const GRANT_PAGES: u64 = 10;
+/// Steps with programs, and steps to come to rest afterwards at most.
+const STEPS: u64 = 4_000;
+const REST_STEPS: u64 = 40_000;
+
+/// A fault in the room, for [`types::planted::plant`]: its name, and what is wrong.
+pub const FAULTS: &[(&str, &str)] = &[
+    ("claim-beside-change", "Pages that a cut changes are loaded meanwhile."),
+    ("claim-number-ignored", "An answer fills a page that was claimed anew since it was asked for."),
+    ("arrival-always-kept", "An answer is kept although the page was dropped since."),
+    ("drop-keeps-claims", "Dropped pages are still waited for, and kept when they come."),
+    ("overwrite-keeps-claim", "A page that was written whole takes what was on its way for it."),
+    ("write-out-races", "Two versions of a page are under way to the OST at once."),
+    ("unwritten-kept", "A page whose write failed is still shown."),
+    ("come-again-fails", "A request that the OST had no room for counts as failed."),
+    ("grant-lost", "Grant that a write took is lost when the write was not carried out."),
+    ("urgent-unreserved", "Ordinary RPCs take the places that are kept for urgent ones."),
+    ("urgent-in-line", "Urgent RPCs wait for their turn among all others."),
+    ("promotion-lost", "What waits under a lock that another client wants stays ordinary."),
+];
+
+/// What a run saw, to show that it is worth something.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+pub struct Coverage {
+    /// Pages compared with the truth when a program used them.
+    pub looks: u64,
+    /// Changes that were answered.
+    pub changes: u64,
+    /// Locks that were given back to the other client.
+    pub revocations: u64,
+    /// Answers that were too late for some of their pages.
+    pub late: u64,
+    /// "Come again".
+    pub refusals: u64,
+    /// Writes that failed for good.
+    pub failures: u64,
+    /// Evictions.
+    pub evictions: u64,
+}
+
+/// The OST, its lock server, and the network.
+struct World {
+    rng: Rng,
+    clock: u64,
+    /// What each page holds at the OST, and what it must show: the number of its last write; 0: never written, or cut.
+    ost: Vec<u64>,
+    truth: Vec<u64>,
+    versions: u64,
+    /// The server's book of each client's grant, in bytes.
+    granted: [u64; 2],
+    flights: Vec<Flight>,
+    locks: u64,
+    seen: Coverage,
+}
+
+/// An RPC under way.
+struct Flight {
+    client: usize,
+    rpc: Rpc,
+    tries: Attempts,
+    /// Carried out, with what it read; or why not. `None`: on its way to the OST.
+    answer: Option<(Answer, Vec<u64>)>,
+}
+
+type Verdict = Result<(), String>;
+
+/// Runs one seed.
+///
+/// # Errors
+/// The rule that was broken, and when.
+pub fn check(seed: u64) -> Result<Coverage, String> {
+    let mut w = World {
+        rng: Rng::named(seed, "datapath.conformance"),
+        clock: 0,
+        ost: vec![0; PAGES as usize],
+        truth: vec![0; PAGES as usize],
+        versions: 0,
+        granted: [GRANT_PAGES * PAGE; 2],
+        flights: Vec::new(),
+        locks: 0,
+        seen: Coverage::default(),
+    };
+    let mut clients = [0, 1].map(|c| Client::new(c, (1 + w.rng.below(4) as usize, w.rng.below(3) as usize)));
+    let at = |w: &World, e: String| format!("seed {seed}, step {}: {e}", w.clock);
+    for _ in 0..STEPS {
+        w.step(&mut clients).map_err(|e| at(&w, e))?;
+    }
+    w.rest(&mut clients).map_err(|e| at(&w, e))?;
+    Ok(w.seen)
+}
+
+impl World {
+    fn step(&mut self, clients: &mut [Client; 2]) -> Verdict {
+        self.clock += 1;
+        let which = self.rng.below(2) as usize;
+        match self.rng.below(100) {
+            0..45 => self.deliver(clients)?,
+            45..60 => clients[which].read(self)?,
+            60..80 => clients[which].write(self)?,
+            80..83 => clients[which].begin_change(self),
+            83..92 => self.ask_lock(which, clients),
+            92..96 => clients[which].reclaim(self),
+            96..98 => clients[which].flush_some(self),
+            98 if self.rng.chance(0.1) => self.evict(&mut clients[which])?,
+            _ => {}
+        }
+        for c in clients.iter_mut() {
+            c.tend(self)?;
+        }
+        Ok(())
+    }
+
+    /// Lets everything end and looks at what is left.
+    fn rest(&mut self, clients: &mut [Client; 2]) -> Verdict {
+        for _ in 0..REST_STEPS {
+            self.clock += 1;
+            self.deliver(clients)?;
+            for c in clients.iter_mut() {
+                c.flush_some(self);
+                c.tend(self)?;
+            }
+            if self.flights.is_empty() && clients.iter().all(Client::is_idle) {
+                break;
+            }
+        }
+        for (c, granted) in clients.iter_mut().zip(self.granted) {
+            c.is_at_rest(granted)?;
+        }
+        match (0..PAGES as usize).find(|p| self.ost[*p] != self.truth[*p]) {
+            Some(p) => Err(format!("page {p} is {} at the OST and should be {}", self.ost[p], self.truth[p])),
+            None => Ok(()),
+        }
+    }
+
+    fn now(&self) -> Instant {
+        Instant(self.clock)
+    }
+    fn version(&mut self) -> u64 {
+        self.versions += 1;
+        self.versions
+    }
+    fn send(&mut self, client: usize, rpc: Rpc) {
+        self.flights.push(Flight { client, rpc, tries: Attempts::default(), answer: None });
+    }
+
+    /// One RPC, any of them, is carried out, or its answer arrives.
+    fn deliver(&mut self, clients: &mut [Client; 2]) -> Verdict {
+        if self.flights.is_empty() {
+            return Ok(());
+        }
+        let i = self.rng.below(self.flights.len() as u64) as usize;
+        if self.flights[i].answer.is_none() {
+            let answer = self.carry_out(i);
+            self.flights[i].answer = Some(answer);
+            return Ok(());
+        }
+        let mut flight = self.flights.swap_remove(i);
+        let (answer, values) = flight.answer.take().expect("looked at just now");
+        self.seen.refusals += u64::from(answer == Answer::ComeAgain);
+        if flight.tries.on_answer(answer) == Next::Again {
+            self.flights.push(flight);
+            return Ok(());
+        }
+        clients[flight.client].answered(self, flight.rpc, answer, &values)
+    }
+
+    fn carry_out(&mut self, i: usize) -> (Answer, Vec<u64>) {
+        match self.rng.below(20) {
+            0..3 => return (Answer::ComeAgain, Vec::new()),
+            3 => return (Answer::Damaged, Vec::new()),
+            4 if self.rng.chance(0.1) => return (Answer::Failed, Vec::new()),
+            _ => {}
+        }
+        let flight = &self.flights[i];
+        let mut values = Vec::new();
+        match &flight.rpc {
+            Rpc::Read { claim, .. } => values.extend_from_slice(&self.ost[claim.first as usize..claim.end as usize]),
+            Rpc::Write { out, values, .. } => {
+                for (page, value) in out.pages.iter().zip(values) {
+                    self.ost[*page as usize] = *value;
+                }
+                self.granted[flight.client] -= out.granted as u64 * PAGE;
+            }
+            Rpc::Change { first, end, .. } => {
+                self.ost[*first as usize..*end as usize].fill(0);
+                self.truth[*first as usize..*end as usize].fill(0);
+            }
+        }
+        (Answer::Done, values)
+    }
+
+    /// What an answered write gives back, so that grants go on.
+    fn grant_for(&mut self, client: usize) -> u64 {
+        let most = (GRANT_PAGES * PAGE).saturating_sub(self.granted[client]);
+        let bytes = self.rng.below(most / PAGE + 1) * PAGE;
+        self.granted[client] += bytes;
+        bytes
+    }
+
+    /// A client wants a lock over some pages. Locks of the other one that conflict are called back; it asks again later.
+    fn ask_lock(&mut self, which: usize, clients: &mut [Client; 2]) {
+        // Often a few pages beside the border of two blocks, so that much happens to the same ones.
+        let (from, len) = if self.rng.chance(0.6) { (60, 8) } else { (0, 24) };
+        let first = from + self.rng.below(if from == 0 { PAGES } else { 8 });
+        let end = (first + 1 + self.rng.below(len)).min(PAGES);
+        let write = self.rng.chance(0.6);
+        let now = self.now();
+        let other = &mut clients[1 - which];
+        let conflicts = |l: &Lock| l.first < end && first < l.end && (write || l.write);
+        let leaving: Vec<u64> = other.locks.iter().filter(|l| conflicts(l)).map(|l| l.id).collect();
+        for id in &leaving {
+            other.call_back(*id, now);
+        }
+        if leaving.is_empty() && clients[which].locks.len() < 4 {
+            self.locks += 1;
+            clients[which].locks.push(Lock::new(self.locks, first, end, write));
+        }
+    }
+
+    /// The OST evicts a client: its locks are gone, what it has under way is refused, its book begins anew.
+    fn evict(&mut self, client: &mut Client) -> Verdict {
+        self.seen.evictions += 1;
+        for page in 0..PAGES {
+            if client.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {
+                self.truth[page as usize] = self.ost[page as usize];
+            }
+        }
+        let first = self.rng.chance(0.5);
+        if first {
+            client.lose_locks();
+        }
+        // What is sent under locks that are gone is refused as well.
+        while let Some(i) = self.flights.iter().position(|f| f.client == client.number) {
+            let rpc = self.flights.swap_remove(i).rpc;
+            client.answered(self, rpc, Answer::Failed, &[])?;
+        }
+        if !first {
+            client.lose_locks();
+        }
+        self.granted[client.number] = GRANT_PAGES * PAGE;
+        client.target.books.on_session(self.clock, false, GRANT_PAGES * PAGE);
+        Ok(())
+    }
+}
+
+fn rank(urgent: bool, now: Instant) -> Rank {
+    if urgent { Rank::Urgent(now) } else { Rank::Ordinary }
+}
+
+/// Seeds from `seed` on until the suite finds a planted fault, at most `most`; `None`: it does not.
+#[must_use]
+pub fn seeds_until_found(fault: &'static str, most: u64) -> Option<u64> {
+    types::planted::plant(Some(fault));
+    let found = (0..most).position(|seed| check(seed).is_err());
+    types::planted::plant(None);
+    found.map(|n| n as u64 + 1)
+}
+
+/// The room's page: what its suite finds, and how soon.
+#[must_use]
+pub fn reference_markdown() -> String {
+    let mut out = String::from(
+        "# Datapath room\n\nGenerated from the conformance suite; edit the code, not this page.\n\n\
+         One client's path to one OST (`crates/datapath`): page validity, claims of loads, changes past the cache, dirty bytes and \
+         grant, the window of RPCs, the order of write-out. The suite runs two clients and an OST with reordered answers, \
+         refusals, damaged transfers, failures, revocations, cuts and evictions.\n\n\
+         ## Planted faults\n\nSeeds is how many runs from seed 0 on it takes until a fault that is planted in the room is found.\n\n\
+         | fault | what is wrong | seeds |\n|---|---|---|\n",
+    );
+    for (name, what) in FAULTS {
+        let seeds = seeds_until_found(name, 1000).map_or("not found".to_string(), |n| n.to_string());
+        out.push_str(&format!("| `{name}` | {what} | {seeds} |\n"));
+    }
+    out
+}

@@ -1,0 +1,91 @@
+use super::*;
+use crate::Target;
+
+fn write(t: &mut Target<()>, o: &mut Pages<u8>, page: u64) -> bool {
+    if !o.is_cached(page) {
+        o.on_overwritten(page);
+        o.on_put(page, 7, false);
+    }
+    let was_clean = o.on_written(page);
+    o.on_grown((page + 1) * PAGE);
+    t.on_written(o, page, was_clean)
+}
+
+#[test]
+fn what_arrives_after_its_page_was_dropped_or_claimed_anew_does_not_count() {
+    let mut o = Pages::<u8>::default();
+    let mut t = Target::<()>::new(1 << 20);
+    o.on_size(100 * PAGE);
+    let first = o.on_missing(0, 4, 64)[0];
+    let _ = t.discard(&mut o, 1, 2);
+    let second = o.on_missing(0, 4, 64)[0];
+    assert_eq!((second.first, second.end), (1, 2), "the others are on their way");
+    assert!(o.on_arrived(first, 0) && !o.on_arrived(first, 1) && o.on_arrived(second, 1));
+    o.on_unclaimed(first);
+    assert!(!o.is_loading(2) && !o.on_arrived(first, 2));
+}
+
+#[test]
+fn nobody_claims_what_is_being_changed_and_changes_of_the_same_pages_wait() {
+    let mut o = Pages::<u8>::default();
+    assert!(o.on_change(5, 7) && !o.on_change(6, 9) && o.on_change(20, 21));
+    let runs: Vec<_> = o.on_missing(3, 9, 64).iter().map(|c| (c.first, c.end)).collect();
+    assert_eq!(runs, [(3, 5), (7, 9)]);
+    o.on_changed(5, 7);
+    o.on_changed(20, 21);
+    assert!(!o.is_changing(0, u64::MAX) && o.on_change(6, 9));
+}
+
+#[test]
+fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    t.books.on_session(1, false, 3 * PAGE);
+    assert_eq!([0, 1, 2, 70, 71].map(|p| write(&mut t, &mut o, p)), [true, true, true, false, false]);
+    let out = t.take(&mut o, Extent::new(0, 2 * PAGE), 10).out.unwrap();
+    assert_eq!((&out.pages[..], out.granted, &out.extents[..]), (&[0, 1][..], 2, &[Extent::new(0, 2 * PAGE)][..]));
+    assert!(!write(&mut t, &mut o, 0), "dirty anew, beside its write");
+    assert_eq!(o.first_dirty(Extent::ALL), Some(2));
+    o.set_size(70 * PAGE + 100);
+    let rest = t.take(&mut o, Extent::ALL, 10);
+    let more = rest.out.unwrap();
+    assert_eq!((&more.pages[..], rest.gone.len()), (&[2, 70][..], 1));
+    assert_eq!(more.extents, [Extent::at(2 * PAGE, PAGE), Extent::at(70 * PAGE, 100)]);
+    t.on_write_ended(&mut o, &out, true);
+    t.on_write_ended(&mut o, &more, false);
+    assert_eq!((o.unwritten_pages(), t.books.dirty_bytes(), t.books.charged_bytes()), (1, PAGE, 0));
+    assert_eq!(t.books.grant_bytes(), PAGE, "the write that was not carried out gives it back");
+}
+
+#[test]
+fn pages_stay_where_another_lock_covers_them() {
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    t.books.on_session(1, false, 90 * PAGE);
+    o.on_size(100 * PAGE);
+    assert!([1, 2, 3].map(|p| write(&mut t, &mut o, p)).iter().all(|granted| *granted));
+    let claim = o.on_missing(4, 7, 64)[0];
+    (4..7).for_each(|p| {
+        assert!(o.on_arrived(claim, p));
+        o.on_put(p, 1, true);
+    });
+    // Another write lock over page 2 and half of page 3; a read lock over 5 and 6.
+    let (writing, all) = ([Extent::new(2 * PAGE, 3 * PAGE + 7)], [Extent::new(5 * PAGE, 90 * PAGE)]);
+    let gone = t.discard_uncovered(&mut o, Extent::new(0, 6 * PAGE), &writing, &all);
+    assert_eq!((gone.dropped, gone.pages.len(), &gone.ahead[..]), (Dropped { dirty: 2, granted: 2 }, 3, &[4][..]));
+    let left: Vec<u64> = (0..10).filter(|p| o.is_cached(*p)).collect();
+    assert_eq!((left, o.dirty_pages(), t.books.grant_bytes()), (alloc::vec![2, 5, 6], 1, 89 * PAGE));
+}
+
+#[test]
+fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    o.on_size(300_000);
+    assert!(!write(&mut t, &mut o, 70));
+    assert_eq!((o.size(), o.unwritten_end()), (300_000, 71 * PAGE));
+    let out = t.take(&mut o, Extent::ALL, 10).out.unwrap();
+    assert_eq!(o.unwritten_end(), 71 * PAGE, "on its way is not there yet");
+    o.on_size(0);
+    assert_eq!(o.size(), 71 * PAGE);
+    t.on_write_ended(&mut o, &out, false);
+    let _ = o.on_not_written(&out.pages);
+    assert_eq!((o.size(), o.unwritten_end(), o.is_cached(70)), (0, 0, false));
+}

@@ -1,0 +1,98 @@
+//! One OST of one client: the window of its RPCs, its books, and which object is written out next.
+//!
+//! Every step that changes the books together with an object's pages is one call here, so that they cannot differ.
+use crate::{Books, Dropped, Gone, Outgoing, Pages, WriteOut};
+use alloc::collections::VecDeque;
+use types::Extent;
+
+/// One OST. `K` names an object to the driver.
+#[derive(Debug)]
+pub struct Target<K> {
+    /// Dirty bytes and grant.
+    pub books: Books,
+    /// Objects with dirty pages, oldest first.
+    queue: VecDeque<K>,
+}
+
+impl<K> Target<K> {
+    /// An OST with nothing under way.
+    #[must_use]
+    pub fn new(dirty_bytes_max: u64) -> Target<K> {
+        Target { books: Books::new(dirty_bytes_max), queue: VecDeque::new() }
+    }
+
+    /// A page of an object was written to; `was_clean` as [`Pages::on_written`] said. False: it has no grant and must be
+    /// written out at once.
+    #[must_use]
+    pub fn on_written<P>(&mut self, pages: &mut Pages<P>, page: u64, was_clean: bool) -> bool {
+        if !was_clean {
+            return true;
+        }
+        let granted = self.books.on_dirtied();
+        if granted {
+            pages.on_granted(page);
+        }
+        granted
+    }
+    /// Puts an object with dirty pages at the end of the order of write-out, unless it has its place there.
+    pub fn on_dirty_object<P>(&mut self, key: K, pages: &mut Pages<P>) {
+        if !pages.listed {
+            pages.listed = true;
+            self.queue.push_back(key);
+        }
+    }
+    /// How many objects are in the order of write-out.
+    #[must_use]
+    pub fn listed(&self) -> usize {
+        self.queue.len()
+    }
+    /// Takes the object that is to be written out next out of the order; say with [`Target::on_visited`] or
+    /// [`Target::on_left`] where it goes.
+    pub fn next_dirty(&mut self) -> Option<K> {
+        self.queue.pop_front()
+    }
+    /// There was no place for more RPCs: the object stays the next one.
+    pub fn on_left(&mut self, key: K) {
+        self.queue.push_front(key);
+    }
+    /// The object had its turn: it goes to the end, or out of the order when nothing of it is dirty.
+    pub fn on_visited<P>(&mut self, key: K, pages: &mut Pages<P>) {
+        if pages.dirty_pages() == 0 {
+            pages.listed = false;
+        } else {
+            self.queue.push_back(key);
+        }
+    }
+    /// Takes up to `max` dirty pages of `reach` for one write RPC. What lay behind the object's end was dropped instead.
+    pub fn take<P>(&mut self, pages: &mut Pages<P>, reach: Extent, max: usize) -> Outgoing<P> {
+        let (out, dropped, gone) = pages.take_dirty(reach, max);
+        self.books.on_clean(dropped, true);
+        Outgoing { out, gone }
+    }
+    /// A write RPC ended; `carried_out`: the server has its pages, and took the grant that they took. Pages that it does not
+    /// have are the driver's to drop ([`Pages::on_not_written`]).
+    pub fn on_write_ended<P>(&mut self, pages: &mut Pages<P>, out: &WriteOut, carried_out: bool) {
+        let count = Dropped { dirty: out.pages.len(), granted: out.granted };
+        self.books.on_clean(count, !carried_out && !types::planted!("grant-lost"));
+        pages.on_write_ended(&out.pages);
+    }
+    /// Drops every page of `first..end`, dirty ones too; pages on their way will not be kept.
+    pub fn discard<P>(&mut self, pages: &mut Pages<P>, first: u64, end: u64) -> Gone<P> {
+        let gone = pages.drop_range(first, end);
+        self.books.on_clean(gone.dropped, true);
+        gone
+    }
+    /// [`Target::discard`] of what only a lock that goes covers: unwritten pages stay where a lock of `writing` covers them,
+    /// others where one of `all` does.
+    pub fn discard_uncovered<P>(
+        &mut self,
+        pages: &mut Pages<P>,
+        extent: Extent,
+        writing: &[Extent],
+        all: &[Extent],
+    ) -> Gone<P> {
+        let gone = pages.drop_uncovered(extent, writing, all);
+        self.books.on_clean(gone.dropped, true);
+        gone
+    }
+}
