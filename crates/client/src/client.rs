@@ -530,6 +530,10 @@ impl Client {
     pub(crate) fn object_count(&self) -> usize {
         self.objects.borrow().len()
     }
+    /// Names that a directory did not have may be there by now.
+    pub(crate) fn forget_missing(&self, dir: Fid) {
+        self.dentries.borrow_mut().retain(|(parent, _), child| *parent != dir || !child.is_zero());
+    }
     pub(crate) fn forget_names(&self, inode: &Inode) {
         let mut dentries = self.dentries.borrow_mut();
         for name in inode.names.borrow_mut().drain(..) {

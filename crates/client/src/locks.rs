@@ -249,8 +249,12 @@ impl Locks {
             Err(FsError::NoLocks) => EnqueueOutcome::Denied(DenyReason::NoLocks),
             Err(FsError::Deadlock) => EnqueueOutcome::Denied(DenyReason::Deadlock),
             Err(FsError::Interrupted | FsError::Cancelled) => EnqueueOutcome::Denied(DenyReason::Cancelled),
-            Err(FsError::NotConnected | FsError::Io) => EnqueueOutcome::Denied(DenyReason::Evicted),
-            Err(_) => EnqueueOutcome::Denied(DenyReason::Invalid),
+            // Also of bytes that came along with the lock and were damaged each time.
+            Err(FsError::NotConnected | FsError::Io | FsError::Corrupt) => EnqueueOutcome::Denied(DenyReason::Evicted),
+            Err(e) => {
+                tracing::debug!(?resource, "a request for a lock was answered: {e}");
+                EnqueueOutcome::Denied(DenyReason::Invalid)
+            }
         };
         let mut out = Vec::new();
         self.cache.borrow_mut().on_reply(self.rt.now(), resource, cookie, outcome, &mut out);

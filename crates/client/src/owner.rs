@@ -40,7 +40,7 @@ impl LockOwner for Client {
             }
             if gone & LockBits::UPDATE != 0 && inode.attr().mode & 0o170_000 == 0o040_000 {
                 inode.forget_children();
-                self.dentries.borrow_mut().retain(|(parent, _), child| *parent != fid || !child.is_zero());
+                self.forget_missing(fid);
                 names = true;
                 if inode.loses_names() {
                     self.drop_kernel_listing(fid).await;
@@ -77,6 +77,7 @@ impl LockOwner for Client {
         inode.ours_alone.set(false);
         inode.stale.set(true);
         inode.forget_children();
+        self.forget_missing(inode.fid);
         self.forget_names(&inode);
         let kernel = self.kernel();
         if inode.loses_names() {
@@ -136,6 +137,7 @@ impl Callbacks for Client {
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
         self.forget_handles();
+        self.dentries.borrow_mut().clear();
         self.mdt_locks.on_evicted();
         self.flocks.lost();
     }

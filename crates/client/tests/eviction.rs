@@ -164,3 +164,34 @@ fn writes_that_were_answered_and_lost_with_the_target_are_told_when_they_cannot_
         });
     }
 }
+
+#[test]
+fn a_name_that_was_missing_before_an_eviction_is_asked_for_again() {
+    let world = World::new(9, 1, OstConfig::default());
+    let ((a, host), (b, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let there = async |name: &str| {
+            let entry = a.lookup(&root(), Fid::ROOT, name.as_bytes()).await.unwrap();
+            !entry.attr.fid.is_zero()
+        };
+        assert!(!there("n").await && !there("n").await);
+        world.cut_off(&host, true);
+        let made = create(&b, "n").await;
+        world.cut_off(&host, false);
+        until_evicted_by_mds(&a).await;
+        // The directory's lock comes back with another name.
+        assert!(!there("other").await);
+        assert!(there("n").await, "{} is missing", made.fid());
+    });
+}
+
+async fn until_evicted_by_mds(c: &Client) {
+    for _ in 0..600 {
+        let mdc = c.mdc();
+        if mdc.evictions() > 0 && mdc.state() == ptlrpc::ImportState::Full {
+            return;
+        }
+        c.rt().sleep(Duration::from_secs(1)).await;
+    }
+    panic!("the client was not evicted");
+}
