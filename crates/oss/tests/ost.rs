@@ -215,6 +215,30 @@ fn a_client_that_ignores_a_callback_is_evicted_and_the_others_go_on() {
 }
 
 #[test]
+fn a_write_that_was_under_way_when_its_client_was_evicted_is_not_carried_out() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let (rt, server) = (n.world.rt(), n.server.clone());
+    n.world.run(async move {
+        let (a, b) = (Rc::new(Client::new(rt.clone(), 1).await), Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        let held = b.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
+        b.me.deaf.set(true);
+        let ((tx, rx), writer) = (rt::sync::oneshot(), a.clone());
+        rt.spawn(async move { tx.send(writer.write(0, &[7; 100]).await.map(drop)) });
+        // It waits for the lock.
+        while b.me.blocked.borrow().is_empty() {
+            rt.sleep(Duration::from_millis(1)).await;
+        }
+        server.evict("stria-OST0000", ClientId(1)).await;
+        let cancel = CancelRequest { handles: vec![held.handle], cookies: Vec::new() };
+        b.import.ask::<_, ()>(Op::LockCancel, &cancel).await.unwrap();
+        assert_eq!(rx.await.unwrap(), Err(FsError::NotConnected));
+        rt.sleep(Duration::from_secs(5)).await;
+        assert_eq!(b.read(0, 100).await.unwrap(), [0; 0]);
+    });
+}
+
+#[test]
 fn a_read_brings_its_lock_along_and_waits_for_nobody() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

@@ -39,7 +39,7 @@ pub const BUGS: &[Bug] = &[
     bug("eviction-ignored", "A client that an OST evicted goes on with the locks that it had."),
     bug("error-swallowed", "An error of write-back is not told to the file's descriptors."),
     bug("error-told-once", "An error of write-back is told to the first descriptor that asks, not to all."),
-    bug("gate-dropped", "Changes of the same blocks of an object at an OST do not wait for each other."),
+    bug("evicted-changes", "A change that waited at an OST while its client was evicted is carried out."),
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),
     bug("data-not-synced", "An OST's store commits where data are without having synced them."),
     bug("orphan-removed", "An open file is removed with its last name."),

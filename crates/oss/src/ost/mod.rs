@@ -24,7 +24,7 @@ use crate::grants::Grants;
 use crate::locks::{Exports, LocalLock, Locks};
 use crate::page_cache::{CacheKey, SharedCache};
 
-use crate::range_gate::RangeGate;
+use crate::range_gate::{RangeGate, RangeGuard};
 use crate::stats::OstStats;
 use crate::store::{Answers, BLOCK_BYTES, BlockRange, ObjectAttr, ObjectStore, Space, StoreIdentity};
 
@@ -123,6 +123,14 @@ impl Ost {
             return Ok(None);
         }
         self.locks.lock_local(object, mode, extent).await.map(Some)
+    }
+
+    /// Holds blocks of an object for a change of them. With an eviction the client's locks go to others at once, while its
+    /// requests may still wait for theirs: whoever was evicted changes nothing any more, and whoever changes is waited for.
+    async fn change(&self, request: &Request, object: ObjectId, range: BlockRange) -> Result<RangeGuard, FsError> {
+        let guard = self.gate.hold(object, range).await;
+        let evicted = request.export.is_evicted() && !types::planted!("evicted-changes");
+        if evicted { Err(FsError::NotConnected) } else { Ok(guard) }
     }
 
     fn scheduled(request: &Request, object: ObjectId, op: IoOp, extent: Extent, owner: &IoOwner) -> NrsRequest {

@@ -32,7 +32,7 @@ impl Ost {
         }
         let _lock = self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Punch, extent, &ask.owner)).await?;
-        let _gate = self.gate.hold(object, BlockRange::new(extent.start / BLOCK_BYTES, u64::MAX)).await;
+        let _gate = self.change(request, object, BlockRange::new(extent.start / BLOCK_BYTES, u64::MAX)).await?;
         let attr = self.store.attr(object).await?;
         let kept = Extent::new(extent.start.min(attr.size), extent.end.min(attr.size)).len();
         let _space = match ask.kind {
@@ -116,7 +116,7 @@ impl Ost {
         let range = BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES));
         let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
-        let _gate = self.gate.hold(object, range).await;
+        let _gate = self.change(request, object, range).await?;
         let update = Update {
             reserves: vec![range],
             size: if ask.keep_size { SizeRule::Keep } else { SizeRule::AtLeast(extent.end) },

@@ -239,7 +239,7 @@ impl Ost {
         hull: Extent,
     ) -> StoreResult<Applied> {
         let object = ask.object;
-        let _gate = self.gate.hold(object, blocks_of(hull)).await;
+        let _gate = self.change(request, object, blocks_of(hull)).await?;
         let mut puts = plan.runs;
         if !plan.parts.is_empty() {
             let attr = self.store.attr(object).await?;

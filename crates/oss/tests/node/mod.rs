@@ -31,6 +31,7 @@ pub fn nid() -> Nid {
 pub struct Node {
     pub world: TestWorld,
     pub oss: Oss,
+    pub server: Rc<Server>,
     pub ost: Rc<Ost>,
 }
 
@@ -46,10 +47,10 @@ pub fn node(seed: u64, capacity: u64, config: OstConfig) -> Node {
     };
     let server = Server::new(rt.clone(), server_config);
     server.listen(&nid()).unwrap();
-    let oss = Oss::new(rt.clone(), server, &config).unwrap();
+    let oss = Oss::new(rt.clone(), server.clone(), &config).unwrap();
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
     let ost = oss.add(MemoryStore::new(&rt, identity, capacity), config).unwrap();
-    Node { world, oss, ost }
+    Node { world, oss, server, ost }
 }
 
 /// A client that holds locks: it flushes nothing, cancels when called back (unless told not to), and answers glimpses.
