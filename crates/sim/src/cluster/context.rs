@@ -83,13 +83,15 @@ pub struct Context {
     recovery: Cell<(u64, u64, bool)>,
     /// Clients that a server does not know, or did not until lately.
     strangers: RefCell<BTreeMap<usize, Instant>>,
+    /// How often programs sync.
+    syncs: f64,
     seed: u64,
 }
 
 impl Context {
     /// A run over a cluster.
     #[must_use]
-    pub fn new(cluster: Cluster, seed: u64) -> Rc<Context> {
+    pub fn new(cluster: Cluster, seed: u64, syncs: f64) -> Rc<Context> {
         Rc::new(Context {
             cluster,
             counts: Cell::default(),
@@ -104,6 +106,7 @@ impl Context {
             double_deaths: Cell::new(0),
             recovery: Cell::new((0, 0, false)),
             strangers: RefCell::default(),
+            syncs,
             seed,
         })
     }
@@ -111,6 +114,10 @@ impl Context {
     #[must_use]
     pub fn rng(&self, name: &str) -> Rng {
         Rng::named(self.seed, name)
+    }
+    /// Whether a program syncs now, which it usually does with probability `share`.
+    pub fn syncs(&self, rng: &mut Rng, share: f64) -> bool {
+        rng.chance(share * self.syncs)
     }
     /// A number that stands for one write.
     pub fn stamp(&self) -> u64 {

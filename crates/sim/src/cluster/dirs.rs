@@ -178,7 +178,10 @@ impl Dirs {
         self.context.is_sound(author) && self.deaths == self.context.double_deaths()
     }
     async fn one(&mut self) {
-        if self.deaths != self.context.double_deaths() || self.past.len() > STATES_MAX || self.rng.chance(0.05) {
+        if self.deaths != self.context.double_deaths()
+            || self.past.len() > STATES_MAX
+            || self.context.syncs(&mut self.rng, 0.05)
+        {
             return self.learn("looking", None).await;
         }
         let c = self.context.any_client(&mut self.rng).await;

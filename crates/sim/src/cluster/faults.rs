@@ -35,6 +35,8 @@ pub struct FaultConfig {
     pub bit_rot: f64,
     /// Probability that a cut is one in one direction only.
     pub one_way: f64,
+    /// Probability that a server dies while its connections to a node are cut or have just been reset.
+    pub dies_too: f64,
     /// A client may die at the same time as the metadata server, or while that one recovers.
     pub together: bool,
     /// Probability that a kill takes the host's power, so that what was not synced is lost or torn.
@@ -59,6 +61,7 @@ impl Default for FaultConfig {
             pause: 0.0,
             bit_rot: 0.0,
             one_way: 0.0,
+            dies_too: 0.0,
             together: false,
             power: 0.5,
             down_max_s: 10.0,
@@ -158,7 +161,7 @@ impl Faults {
                 self.kill_server(oss, &mut rng).await;
             }
             Some(2) => self.kill_client(&mut rng).await,
-            Some(3) => self.reset(&mut rng),
+            Some(3) => self.reset(&mut rng).await,
             Some(4) => self.cut(&mut rng).await,
             Some(5) => self.slow_disk(&mut rng).await,
             Some(6) => self.disk_error(&mut rng).await,
@@ -275,11 +278,20 @@ impl Faults {
         self.give_back(id);
     }
 
-    fn reset(&self, rng: &mut Rng) {
+    /// Whether the server dies as well: what it answered last may reach nobody, and is on stable storage or not.
+    fn server_dies(&self, rng: &mut Rng) -> bool {
+        rng.chance(self.config.dies_too)
+    }
+
+    async fn reset(&self, rng: &mut Rng) {
         let (a, b) = self.any_pair(rng);
         let cluster = &self.context.cluster;
         let n = cluster.sim.reset(&cluster.node(a).host, &cluster.node(b).host);
         self.note(FaultClass::Reset, &format!("{n} connections between {a} and {b} are reset"));
+        if self.server_dies(rng) {
+            self.sleep(0.03 * rng.unit()).await;
+            self.kill_server(b, rng).await;
+        }
     }
 
     async fn cut(&self, rng: &mut Rng) {
@@ -300,7 +312,13 @@ impl Faults {
                 cluster.sim.cut_one_way(from, to);
             }
         }
-        self.sleep(time).await;
+        if self.server_dies(rng) {
+            self.sleep(time / 2.0).await;
+            self.kill_server(b, rng).await;
+            self.sleep(time / 2.0).await;
+        } else {
+            self.sleep(time).await;
+        }
         cluster.sim.heal(x, y);
     }
 

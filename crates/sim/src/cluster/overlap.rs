@@ -172,8 +172,8 @@ impl Overlap {
             76..79 => Doing::Reserve(x),
             79..86 => Doing::Cut(start * CELL),
             86..89 => Doing::CutByOpen,
-            89..95 => Doing::Stat,
-            _ => Doing::Sync,
+            95.. if self.context.syncs(rng, 1.0) => Doing::Sync,
+            _ => Doing::Stat,
         }
     }
     async fn one(&self, id: usize, author: Author, held: &mut Option<(Author, Rc<OpenFile>)>, rng: &mut Rng) {

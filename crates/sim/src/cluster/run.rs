@@ -38,6 +38,8 @@ pub struct WorkConfig {
     pub keepers: usize,
     /// Programs on directories, names and xattrs.
     pub dirs: usize,
+    /// How often programs sync, as a share of what they usually do: between syncs servers have much to lose.
+    pub syncs: f64,
     /// Clients' books of dirty bytes and grants are checked in the end.
     pub books: bool,
     /// Operations of each program at most.
@@ -56,6 +58,7 @@ impl Default for WorkConfig {
             overlaps: 0,
             keepers: 0,
             dirs: 0,
+            syncs: 1.0,
             books: false,
             operations: 1 << 20,
             seconds: 60.0,
@@ -106,7 +109,7 @@ pub(super) fn frames() -> FramePool {
 pub fn run(config: &RunConfig) -> RunReport {
     let sim = Sim::new(config.world.clone(), frames());
     let cluster = Cluster::new(sim, config.cluster.clone());
-    let context = Context::new(cluster, config.world.seed);
+    let context = Context::new(cluster, config.world.seed, config.work.syncs);
     let limit = Duration::from_nanos((config.work.seconds * 1e9) as u64) + AFTERWARDS;
     let sim = &context.cluster.sim;
     if sim.run_for(whole(&context, config), limit).is_none() {

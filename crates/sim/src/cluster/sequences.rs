@@ -141,7 +141,7 @@ pub fn run_case(case: &Case) -> Verdict {
         ost_reserve_bytes: 16 * MIB,
         ..ClusterConfig::default()
     };
-    let context = Context::new(Cluster::new(sim, config), case.seed);
+    let context = Context::new(Cluster::new(sim, config), case.seed, 1.0);
     let sim = &context.cluster.sim;
     let crashed = sim.run_for(whole(&context, case), LIMIT * 3);
     let crashed = match crashed {

@@ -81,7 +81,7 @@ impl Blocks {
             } else {
                 self.read(c, author, block).await
             }
-            if self.model.pending() >= 30 || self.rng.chance(0.05) {
+            if self.model.pending() >= 30 || self.context.syncs(&mut self.rng, 0.05) {
                 self.sync(c, author).await;
             }
             done += 1;
@@ -182,7 +182,7 @@ impl Log {
         while done < operations && !self.context.calm.get() && !self.context.failed() {
             let c = self.context.any_client(&mut rng).await;
             let Some(author) = self.context.author(c) else { continue };
-            let (fid, stamp, sync) = (self.fid, self.context.stamp(), rng.chance(0.2));
+            let (fid, stamp, sync) = (self.fid, self.context.stamp(), self.context.syncs(&mut rng, 0.2));
             let what = format!("log{id}: append {stamp}");
             let outcome = self.context.on(c, &what, async move |c| {
                 let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;

@@ -18,7 +18,7 @@ pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps
 /// Checks that can be left out, by name on the command line.
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
-pub const SETTINGS: &[&str] = &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits"];
+pub const SETTINGS: &[&str] = &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs"];
 
 /// What of a seed is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -204,10 +204,15 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
         overlaps: count("overlaps", 4),
         keepers: count("keepers", cluster.clients as u64),
         dirs: count("dirs", 2),
+        syncs: 1.0,
         books: !without.has("books"),
         operations: 1 << 20,
         seconds: 15.0 + 45.0 * Rng::named(seed, "swarm seconds").unit(),
     };
+    // Every sync commits what all others did: in some runs nobody does so often, and a server that dies has much to be told.
+    if !without.has("syncs") && Rng::named(seed, "swarm syncs").chance(0.4) {
+        (work.syncs, work.counters, work.keepers) = (0.02, 0, 0);
+    }
     if let Some(millis) = without.millis {
         work.seconds = millis as f64 / 1e3;
     }
@@ -240,6 +245,7 @@ fn faults_of(seed: u64, on: On<'_>) -> FaultConfig {
     };
     faults.cut_max_s = if on(FaultClass::LongCut) { 150.0 } else { 8.0 };
     faults.power = if on(FaultClass::Power) { 0.6 } else { 0.0 };
+    faults.dies_too = if on(FaultClass::KillServer) { 0.3 } else { 0.0 };
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
     faults.interval_s = any(&mut rng, &[0.7, 2.0, 5.0]);

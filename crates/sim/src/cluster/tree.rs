@@ -149,15 +149,17 @@ impl Tree {
             40..46 => self.append().await,
             46..62 => self.read().await,
             62..68 => self.truncate().await,
-            68..74 => self.sync().await,
+            68..74 if self.context.syncs(&mut self.rng, 1.0) => self.sync().await,
+            68..74 => self.stat().await,
             74..80 => self.rename().await,
             80..86 => self.unlink().await,
             86..89 => self.link().await,
             89..92 => self.stat().await,
-            92..94 => self.list().await,
+            92..94 if self.context.syncs(&mut self.rng, 1.0) => self.list().await,
             94..97 => self.hold().await,
             97..99 => self.let_go().await,
-            _ => self.sync_all().await,
+            99 if self.context.syncs(&mut self.rng, 1.0) => self.sync_all().await,
+            _ => {}
         }
         if let Some(id) = self.files.iter().find(|(_, f)| f.model.pending() > PENDING_MAX).map(|(id, _)| *id) {
             self.settle(id).await;
