@@ -9,7 +9,7 @@ use std::process::ExitCode;
 
 const USAGE: &str =
     "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
-       cargo xtask ci       check, and the tests that mount
+       cargo xtask ci       check, the tests that mount, and two minutes of torture
        cargo xtask layers   crates depend only on lower layers
        cargo xtask tidy     what files must look like
        cargo xtask smoke    every scenario in its small form";

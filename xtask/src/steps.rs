@@ -1,5 +1,5 @@
 //! The steps of `check` and `ci`: each a command that anyone can type.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
@@ -40,6 +40,7 @@ pub fn ci(root: &Path) -> Findings {
         // The README's first command has to find the program.
         ("run", cargo(root, &["run", "--", "--version"])),
         ("scenarios", smoke(root)),
+        ("torture", torture(root)),
     ])
 }
 
@@ -63,10 +64,30 @@ fn cargo(root: &Path, arguments: &[&str]) -> Findings {
     }
 }
 
+/// Real processes under every fault for two minutes. What is left of a run that fails stays below the target directory.
+fn torture(root: &Path) -> Findings {
+    cargo(root, &["build", "-p", "stria"])?;
+    let target = target(root);
+    let place = target.join(format!("torture-{}", std::process::id()));
+    let program = target.join("debug/stria");
+    eprintln!("+ {} torture --minutes 2 {}", program.display(), place.display());
+    match Command::new(&program).args(["torture", "--minutes", "2"]).arg(&place).status() {
+        Ok(s) if s.success() => Ok(()),
+        Ok(s) => {
+            Err(vec![format!("stria torture: {s}; its words are above, what is left of it is in {}", place.display())])
+        }
+        Err(e) => Err(vec![format!("{}: {e}", program.display())]),
+    }
+}
+
+fn target(root: &Path) -> PathBuf {
+    std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
+}
+
 /// Every scenario in its small form; misses that the scenarios themselves name as known are reported, not refused.
 pub fn smoke(root: &Path) -> Findings {
     cargo(root, &["build", "-p", "stria"])?;
-    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into);
+    let target = target(root);
     let (program, page) = (target.join("debug/stria"), target.join("sim-smoke.html"));
     let mut command = Command::new(&program);
     command.current_dir(root).args(["sim", "report", "--smoke", "--strict", "--out"]).arg(&page);

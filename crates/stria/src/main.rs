@@ -35,10 +35,10 @@ fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     let name =
         arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
-    let done = match name.as_str() {
+    let done = plant().and_then(|()| match name.as_str() {
         "lfs" | "lctl" => borrowed_name(&name, &arguments[1..]),
         _ => run(Arguments::parse_from(arguments).verb),
-    };
+    });
     match done {
         Ok(code) => code,
         Err(failure) => {
@@ -49,6 +49,25 @@ fn main() -> ExitCode {
             failure.report("stria")
         }
     }
+}
+
+/// Environment variable with the name of the planted bug that is on in a process and in those that it starts.
+const PLANTED: &str = "STRIA_PLANTED";
+
+/// Switches the planted bug on that the environment names; products have none.
+fn plant() -> Outcome {
+    use types::planted::{BUGS, COMPILED_IN};
+    let Some(name) = std::env::var_os(PLANTED) else { return Ok(()) };
+    let shown = name.to_string_lossy();
+    if !COMPILED_IN {
+        return Err(Failure::usage(format!("{PLANTED}={shown}: this build has no planted bugs: unset it")));
+    }
+    let Some(bug) = BUGS.iter().find(|b| b.name == shown) else {
+        let all: Vec<&str> = BUGS.iter().map(|b| b.name).collect();
+        return Err(Failure::usage(format!("{PLANTED}={shown}: there are {}", all.join(", "))));
+    };
+    types::planted::plant(Some(bug.name));
+    Ok(())
 }
 
 fn run(verb: Verb) -> Result<ExitCode, Failure> {

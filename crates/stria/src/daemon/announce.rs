@@ -2,6 +2,7 @@
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::io::{BufRead, BufReader, Write};
+use std::os::fd::AsRawFd;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -43,12 +44,18 @@ pub struct Daemon {
 }
 
 impl Daemon {
-    /// Starts this program with `arguments`, its messages going to `log`, and waits until it is ready.
+    /// Starts this program with `arguments`, its messages going to `log`, in the network namespace of a file, and waits until
+    /// it is ready.
     ///
     /// # Errors
     /// Its own words when it failed.
-    pub fn start(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
-        let mut daemon = Daemon::spawn(arguments, log, session)?;
+    pub fn start(
+        arguments: &[OsString],
+        log: Option<&Path>,
+        session: bool,
+        netns: Option<&Path>,
+    ) -> Result<Daemon, Failure> {
+        let mut daemon = Daemon::spawn(arguments, log, session, netns)?;
         match daemon.wait_ready() {
             Ok(()) => Ok(daemon),
             Err(line) => Err(daemon.why(&line, log)),
@@ -59,7 +66,12 @@ impl Daemon {
     ///
     /// # Errors
     /// There is no process.
-    pub fn spawn(arguments: &[OsString], log: Option<&Path>, session: bool) -> Result<Daemon, Failure> {
+    pub fn spawn(
+        arguments: &[OsString],
+        log: Option<&Path>,
+        session: bool,
+        netns: Option<&Path>,
+    ) -> Result<Daemon, Failure> {
         let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
         let stderr = match log {
             // Nobody reads a background daemon's messages; holding the starter's stderr open would keep pipes waiting.
@@ -82,6 +94,16 @@ impl Daemon {
                 command.pre_exec(|| {
                     libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGTERM);
                     Ok(())
+                })
+            };
+        }
+        if let Some(file) = netns {
+            let netns = File::open(file).map_err(|e| Failure::io("opening", file, &e))?;
+            // SAFETY: setns is a plain system call on a descriptor that the closure owns.
+            unsafe {
+                command.pre_exec(move || match libc::setns(netns.as_raw_fd(), libc::CLONE_NEWNET) {
+                    0 => Ok(()),
+                    _ => Err(std::io::Error::last_os_error()),
                 })
             };
         }
@@ -158,7 +180,7 @@ fn open_log(path: &Path) -> Result<File, Failure> {
 /// Its own words when it failed.
 pub fn in_background(log: Option<&Path>) -> Outcome {
     let arguments: Vec<OsString> = std::env::args_os().skip(1).filter(|a| a != OsStr::new("--background")).collect();
-    let daemon = Daemon::start(&arguments, log, true)?;
+    let daemon = Daemon::start(&arguments, log, true, None)?;
     note!("{} (process {})", daemon.word, daemon.child.id());
     Ok(())
 }

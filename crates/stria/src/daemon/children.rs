@@ -66,6 +66,15 @@ struct Supervised {
     thread: Option<JoinHandle<()>>,
 }
 
+/// Where a server runs.
+#[derive(Clone, Debug, Default)]
+pub struct Host {
+    /// The file of its network namespace; `None`: this process's.
+    pub netns: Option<PathBuf>,
+    /// Arguments of its own.
+    pub settings: Vec<OsString>,
+}
+
 /// Supervised servers, in the order of their start.
 #[derive(Default)]
 pub struct Children {
@@ -78,12 +87,18 @@ impl Children {
     ///
     /// # Errors
     /// Why it did not start, in its own words.
-    pub fn start(&mut self, name: &str, arguments: Vec<OsString>, log: PathBuf) -> Result<String, Failure> {
+    pub fn start(
+        &mut self,
+        name: &str,
+        arguments: Vec<OsString>,
+        log: PathBuf,
+        netns: Option<PathBuf>,
+    ) -> Result<String, Failure> {
         let shared = Arc::new(Mutex::new(Shared::default()));
         let (stop, stopped) = channel();
         let (tell, told) = channel();
         let (end, done) = channel();
-        let mut watch = Watch { name: name.into(), arguments, log, shared: shared.clone(), stopped };
+        let mut watch = Watch { name: name.into(), arguments, log, netns, shared: shared.clone(), stopped };
         let thread = std::thread::Builder::new().name(format!("watch {name}")).spawn(move || {
             watch.run(&tell);
             drop(end);
@@ -105,7 +120,6 @@ impl Children {
         self.all.iter().find(|c| c.name == name).is_some_and(|c| c.signal(signal))
     }
 
-    #[expect(dead_code, reason = "for what changes below a server while it does not run")]
     /// Kills server `name` and has it down for `work`; afterwards it is started again.
     pub fn without<T>(&self, name: &str, work: impl FnOnce() -> T) -> T {
         let child = self.all.iter().find(|c| c.name == name);
@@ -171,6 +185,7 @@ struct Watch {
     name: String,
     arguments: Vec<OsString>,
     log: PathBuf,
+    netns: Option<PathBuf>,
     shared: Arc<Mutex<Shared>>,
     stopped: Receiver<()>,
 }
@@ -224,7 +239,7 @@ impl Watch {
         if shared.held {
             return None;
         }
-        let mut daemon = match Daemon::spawn(&self.arguments, Some(&self.log), false) {
+        let mut daemon = match Daemon::spawn(&self.arguments, Some(&self.log), false, self.netns.as_deref()) {
             Ok(daemon) => daemon,
             Err(e) => return Some(Err(e)),
         };

@@ -12,7 +12,7 @@ mod stores;
 mod up;
 
 pub use announce::{ANNOUNCE, Daemon};
-pub use children::{Children, Down};
+pub use children::{Children, Down, Host};
 pub use dir::ClusterDir;
 pub use mounts::{mount, umount};
 pub use servers::{mds, mkfs, oss};

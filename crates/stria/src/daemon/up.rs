@@ -9,7 +9,7 @@ use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
 
 use super::announce;
-use super::children::{Children, Down};
+use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
 use super::mounts::{Mounts, check, patience};
 use super::servers::{on_shard, prepare, serve};
@@ -201,7 +201,8 @@ impl Run<'_> {
             Ok((dir, osts))
         })?;
         let key = keys::find(&self.config, Some(&dir))?;
-        let mut servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings))?;
+        let mut servers =
+            start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|_| Host::default())?;
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
@@ -246,14 +247,21 @@ pub(crate) fn settings_arguments(settings: &cli::Settings) -> Vec<OsString> {
 ///
 /// # Errors
 /// Which server does not start, and why; the others are stopped.
-pub(crate) fn start_children(dir: &ClusterDir, osts: &Osts, told: &[OsString]) -> Result<Children, Failure> {
+pub(crate) fn start_children(
+    dir: &ClusterDir,
+    osts: &Osts,
+    told: &[OsString],
+    hosts: &dyn Fn(&str) -> Host,
+) -> Result<Children, Failure> {
     let mut children = Children::default();
     for name in std::iter::once("mdt0".to_string()).chain(osts.here.iter().map(|i| format!("ost{i}"))) {
         forget_taken_port(dir, &name);
         let role = if name == "mdt0" { mds_role(osts) } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
         let place = [OsString::from("--dir"), dir.path().into()];
-        let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told.iter().cloned()).collect();
-        let started = children.start(&name, arguments, dir.run().join(format!("{name}.log")));
+        let host = hosts(&name);
+        let told = told.iter().cloned().chain(host.settings);
+        let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told).collect();
+        let started = children.start(&name, arguments, dir.run().join(format!("{name}.log")), host.netns);
         started.map_err(|e| without(&name, e))?;
     }
     Ok(children)

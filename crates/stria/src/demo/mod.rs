@@ -16,7 +16,7 @@ use types::format_size;
 
 use crate::cli;
 use crate::control::{Event, Events, block_signals};
-use crate::daemon::{Children, ClusterDir, Daemon, Osts, start_children};
+use crate::daemon::{Children, ClusterDir, Daemon, Host, Osts, start_children};
 use crate::failure::{Failure, Outcome};
 use report::Report;
 
@@ -101,14 +101,14 @@ impl Cluster {
         });
         made?;
         let dir = ClusterDir::open(&dir)?;
-        let servers = start_children(&dir, &Osts::all(arguments.osts), &told)?;
+        let servers = start_children(&dir, &Osts::all(arguments.osts), &told, &|_| Host::default())?;
         let mut cluster = Cluster { mounts: Vec::new(), servers };
         for name in ["mnt", "mnt2"] {
             let at = place.path().join(name);
             std::fs::create_dir(&at).map_err(|e| Failure::io("making", &at, &e))?;
             let mut line: Vec<OsString> = vec!["mount".into(), "--dir".into(), dir.path().into(), at.clone().into()];
             line.extend(told.iter().cloned());
-            let daemon = Daemon::start(&line, Some(&dir.run().join(format!("{name}.log"))), false)?;
+            let daemon = Daemon::start(&line, Some(&dir.run().join(format!("{name}.log"))), false, None)?;
             let mut mounted = Mounted { at: at.clone(), connection: 0, daemon: Some(daemon) };
             let found = crate::lfs::connection_of(&at);
             mounted.connection = found.as_ref().map_or(0, |f| f.0);

@@ -83,6 +83,7 @@ impl Registers {
             self.judged += 1;
             for e in contradictions(&events) {
                 self.shared.violation(format!("{name}: no order of reads and writes explains {e}"));
+                self.shared.trace(&format!("{name}: {events:?}"));
             }
         }
         // Nobody works on the file any more: it goes, through the last mount. A crash may have taken it.

@@ -1,21 +1,19 @@
-//! The cluster of a torture: servers as processes that are started again when they die, two mounts, and, for root, a
-//! file system of its own below the stores that can be filled up.
+//! The cluster of a torture: servers as processes that are started again when they die, two mounts, and, for root, a disk of
+//! its own for each store and a network namespace for each process.
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::Mutex;
 
-use types::format_size;
-
+use super::disks::Disks;
+use super::nets::Nets;
 use crate::cli;
-use crate::daemon::{Children, ClusterDir, Daemon, Osts, settings_arguments, start_children};
+use crate::daemon::{Children, ClusterDir, Daemon, Host, Osts, settings_arguments, start_children};
 use crate::failure::{Failure, Outcome};
 
 /// Mounts of the cluster.
 pub const MOUNTS: usize = 2;
-/// Size of the file system below the stores, in bytes.
-const DISK_BYTES: u64 = 3 << 30;
 /// Settings that make a torture short: short windows, so that evictions happen within a run.
 const SETTINGS: &[&str] = &["recovery.window_s=10", "recovery.client_timeout_s=20"];
 
@@ -36,7 +34,44 @@ pub struct Rig {
     /// The mounts.
     pub mounts: Vec<MountPoint>,
     settings: Vec<OsString>,
-    disk: Option<Disk>,
+    disks: Option<Disks>,
+    nets: Option<Nets>,
+    /// Goes last: the mounts lie on it.
+    places: Option<Places>,
+}
+
+/// Directories to mount on, in a file system that can only be read: what a program does there while nothing is mounted must
+/// fail, and not be taken for done.
+struct Places(PathBuf);
+
+impl Places {
+    fn make(at: &Path, names: &[String]) -> Result<Places, String> {
+        tool(Command::new("mount").args(["-t", "tmpfs", "-o", "size=64k", "none"]).arg(at))?;
+        let places = Places(at.into());
+        for name in names {
+            let own = at.join(name);
+            fs::create_dir(&own).map_err(|e| format!("{}: {e}", own.display()))?;
+        }
+        tool(Command::new("mount").args(["-o", "remount,ro"]).arg(at))?;
+        Ok(places)
+    }
+}
+
+impl Drop for Places {
+    fn drop(&mut self) {
+        if let Err(e) = tool(Command::new("umount").arg(&self.0)) {
+            eprintln!("{} stays mounted: {e}", self.0.display());
+        }
+    }
+}
+
+/// The mount that looks at everything afterwards.
+const FRESH: &str = "fresh";
+
+/// The node that a mount is, for the network.
+#[must_use]
+pub fn mount_node(index: usize) -> String {
+    format!("mount{index}")
 }
 
 impl Rig {
@@ -59,12 +94,7 @@ impl Rig {
             return Err(Failure::with_errno(why, libc::ENOTEMPTY));
         }
         close(&root)?;
-        let disk = Disk::make(&root);
-        if let Err(why) = &disk {
-            note!("no disk of its own below the stores ({why}): faults of class 'full' are left out");
-        }
-        close(&root.join("disk"))?;
-        let path = root.join("disk").join("cluster");
+        let path = root.join("cluster");
         let mut settings = arguments.settings.clone();
         let kept = std::mem::take(&mut settings.set);
         settings.set = SETTINGS.iter().map(ToString::to_string).chain(kept).collect();
@@ -72,21 +102,48 @@ impl Rig {
         crate::daemon::mkfs(&cli::Mkfs { dir: path.clone(), osts, replace: None, settings: settings.clone() })?;
         let dir = ClusterDir::open(&path)?;
         let settings = settings_arguments(&settings);
-        let servers = start_children(&dir, &Osts::all(arguments.osts), &settings)?;
-        let mut rig = Rig { root, dir, servers, mounts: Vec::new(), settings, disk: disk.ok() };
-        for i in 0..MOUNTS {
-            rig.add_mount(&format!("mnt{i}"))?;
+        let targets = targets(arguments.osts);
+        let disks = Disks::move_stores(&root, &path, &targets);
+        if let Err(why) = &disks {
+            note!("stores have no disks of their own ({why}): faults of classes 'full' and 'device' are left out");
+        }
+        // One more mount looks at everything afterwards.
+        let nodes: Vec<String> = targets.into_iter().chain((0..=MOUNTS).map(mount_node)).collect();
+        let nets = Nets::make(&nodes);
+        if let Err(why) = &nets {
+            note!("no network namespaces ({why}): faults of classes 'partition' and 'one-way' are left out");
+        }
+        let nets = nets.ok();
+        let hosts = |name: &str| nets.as_ref().map_or_else(Host::default, |nets| server_host(nets, name));
+        let servers = start_children(&dir, &Osts::all(arguments.osts), &settings, &hosts)?;
+        let at = root.join("mnt");
+        fs::create_dir(&at).map_err(|e| Failure::io("making", &at, &e))?;
+        let names: Vec<String> = (0..MOUNTS).map(|i| i.to_string()).chain([FRESH.to_string()]).collect();
+        let places = Places::make(&at, &names);
+        if let Err(why) = &places {
+            note!("mounts lie in a directory that can be written to ({why})");
+        }
+        let mut rig =
+            Rig { root, dir, servers, mounts: Vec::new(), settings, disks: disks.ok(), nets, places: places.ok() };
+        for name in &names[..MOUNTS] {
+            rig.add_mount(name)?;
         }
         Ok(rig)
     }
 
-    /// Mounts once more, as `name` in the torture's directory.
+    /// Mounts once more, where nothing was mounted before.
     ///
     /// # Errors
     /// The daemon's words.
-    pub fn add_mount(&mut self, name: &str) -> Result<PathBuf, Failure> {
-        let at = self.root.join(name);
-        fs::create_dir(&at).map_err(|e| Failure::io("making", &at, &e))?;
+    pub fn add_fresh_mount(&mut self) -> Result<PathBuf, Failure> {
+        self.add_mount(FRESH)
+    }
+
+    fn add_mount(&mut self, name: &str) -> Result<PathBuf, Failure> {
+        let at = self.root.join("mnt").join(name);
+        if !at.is_dir() {
+            fs::create_dir(&at).map_err(|e| Failure::io("making", &at, &e))?;
+        }
         self.mounts.push(MountPoint { at: at.clone(), daemon: Mutex::new(None) });
         self.mount(self.mounts.len() - 1)?;
         Ok(at)
@@ -101,7 +158,8 @@ impl Rig {
         let mut line: Vec<OsString> = vec!["mount".into(), "--dir".into(), self.dir.path().into(), m.at.clone().into()];
         line.extend(self.settings.iter().cloned());
         let log = self.root.join(format!("mount{index}.log"));
-        *m.lock() = Some(Daemon::start(&line, Some(&log), false)?);
+        let netns = self.nets.as_ref().map(|nets| nets.file(&mount_node(index)));
+        *m.lock() = Some(Daemon::start(&line, Some(&log), false, netns.as_deref())?);
         Ok(())
     }
 
@@ -128,28 +186,27 @@ impl Rig {
         }
     }
 
-    /// Whether there is a disk that can be filled.
+    /// The disks of the stores, where this machine has some.
     #[must_use]
-    pub fn can_fill(&self) -> bool {
-        self.disk.is_some()
+    pub fn disks(&self) -> Option<&Disks> {
+        self.disks.as_ref()
     }
-
-    /// Takes all space of the disk below the stores; gives it back when the answer is dropped.
-    ///
-    /// # Errors
-    /// The file that takes the space cannot be made.
-    pub fn fill(&self) -> Result<Filler, Failure> {
-        let path = self.root.join("disk").join("filler");
-        let file = fs::File::create(&path).map_err(|e| Failure::io("making", &path, &e))?;
-        let filler = Filler(path);
-        use std::os::fd::AsRawFd;
-        let (mut at, mut step) = (0_i64, 64_i64 << 20);
-        while step >= 4096 {
-            // SAFETY: plain system call on a descriptor that is open.
-            if unsafe { libc::fallocate(file.as_raw_fd(), 0, at, step) } == 0 { at += step } else { step /= 2 }
+    /// The network, where it can be cut.
+    #[must_use]
+    pub fn nets(&self) -> Option<&Nets> {
+        self.nets.as_ref()
+    }
+    /// A command that runs where server or mount `node` does.
+    #[must_use]
+    pub fn command_at(&self, node: &str, program: &str) -> Command {
+        match &self.nets {
+            None => Command::new(program),
+            Some(nets) => {
+                let mut command = Command::new("ip");
+                command.args(["netns", "exec", &nets.namespace(node), program]);
+                command
+            }
         }
-        note!("  the disk below the stores is full: {} are taken", format_size(at as u64));
-        Ok(filler)
     }
 
     /// Unmounts and stops everything as an administrator does.
@@ -194,8 +251,12 @@ impl Rig {
             .collect()
     }
 
-    /// Copies the servers' logs beside those of the mounts: the disk below the stores does not stay mounted.
-    pub fn keep_logs(&self) {
+    /// Writes down what happened, and copies the servers' logs beside those of the mounts.
+    pub fn keep_evidence(&self, trace: &str) {
+        let path = self.root.join("trace.txt");
+        if let Err(e) = fs::write(&path, trace) {
+            eprintln!("{} is not written: {e}", path.display());
+        }
         for entry in fs::read_dir(self.dir.run()).into_iter().flatten().flatten() {
             let from = entry.path();
             if from.extension().is_some_and(|e| e == "log")
@@ -208,7 +269,8 @@ impl Rig {
 
     /// Removes the directory. Call [`Rig::stop`] first.
     pub fn remove(mut self) {
-        self.disk = None;
+        self.disks = None;
+        self.places = None;
         let root = self.root.clone();
         drop(self);
         if let Err(e) = fs::remove_dir_all(&root) {
@@ -230,43 +292,21 @@ impl MountPoint {
     }
 }
 
-/// Space that is taken.
-pub struct Filler(PathBuf);
-impl Drop for Filler {
-    fn drop(&mut self) {
-        if let Err(e) = fs::remove_file(&self.0) {
-            eprintln!("{} stays: {e}", self.0.display());
-        }
-    }
+/// The stores of a cluster: `mdt0`, `ost0` ...
+fn targets(osts: u16) -> Vec<String> {
+    std::iter::once("mdt0".to_string()).chain((0..osts).map(|i| format!("ost{i}"))).collect()
 }
 
-/// A small file system in a file.
-struct Disk {
-    at: PathBuf,
+fn server_host(nets: &Nets, name: &str) -> Host {
+    let listen = ["--set".into(), format!("net.listen={}:0", nets.address(name)).into()];
+    Host { netns: Some(nets.file(name)), settings: listen.into() }
 }
 
-impl Disk {
-    fn make(root: &Path) -> Result<Disk, String> {
-        let at = root.join("disk");
-        fs::create_dir(&at).map_err(|e| format!("{}: {e}", at.display()))?;
-        let image = root.join("disk.img");
-        let file = fs::File::create(&image).map_err(|e| format!("{}: {e}", image.display()))?;
-        file.set_len(DISK_BYTES).map_err(|e| format!("{}: {e}", image.display()))?;
-        tool(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=1,nodiscard"]).arg(&image))?;
-        tool(Command::new("mount").args(["-o", "loop"]).arg(&image).arg(&at))?;
-        Ok(Disk { at })
-    }
-}
-
-impl Drop for Disk {
-    fn drop(&mut self) {
-        if let Err(e) = tool(Command::new("umount").arg(&self.at)) {
-            eprintln!("{} stays mounted: {e}", self.at.display());
-        }
-    }
-}
-
-fn tool(command: &mut Command) -> Result<(), String> {
+/// Runs a command of the system.
+///
+/// # Errors
+/// It is not there, or what it says.
+pub fn tool(command: &mut Command) -> Result<(), String> {
     let shown = command.get_program().to_string_lossy().into_owned();
     let out = command.stdin(Stdio::null()).output().map_err(|e| format!("{shown}: {e}"))?;
     let said = String::from_utf8_lossy(&out.stderr);

@@ -1,10 +1,13 @@
 //! What workers, strikes and the watch of one torture share: what is disturbed, what each worker is at, what went wrong.
+use std::collections::VecDeque;
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Violations that are kept; more say nothing new.
 const VIOLATIONS_MAX: usize = 50;
+/// Lines of the trace that are kept: the last ones.
+const TRACE_MAX: usize = 20_000;
 
 /// A span of time that may be going on, and how often it began or ended.
 #[derive(Default)]
@@ -41,8 +44,12 @@ pub struct Shared {
     violations: Mutex<Vec<String>>,
     /// Per mount: its daemon is stopped for long or dead, so that what it had not written out may be lost.
     lost: Vec<Span>,
-    /// The disk below the servers is full.
+    /// Disks below the servers are full.
     full: Span,
+    /// The device of a store fails.
+    broken: Span,
+    /// What happened, a line each, the latest last.
+    trace: Mutex<VecDeque<String>>,
     doing: Vec<Doing>,
     begun: Instant,
 }
@@ -52,6 +59,7 @@ pub struct Before {
     mount: usize,
     lost: u64,
     full: u64,
+    broken: u64,
 }
 
 impl Before {
@@ -73,6 +81,8 @@ impl Shared {
             violations: Mutex::default(),
             lost: (0..mounts).map(|_| Span::default()).collect(),
             full: Span::default(),
+            broken: Span::default(),
+            trace: Mutex::default(),
             doing: (0..workers).map(|_| Mutex::new(None)).collect(),
             begun: Instant::now(),
         }
@@ -94,6 +104,7 @@ impl Shared {
     /// Something is not as it was promised: the run ends.
     pub fn violation(&self, text: String) {
         eprintln!("violation at {:.1} s: {text}", self.begun.elapsed().as_secs_f64());
+        self.trace(&format!("VIOLATION: {text}"));
         let mut all = self.lock_violations();
         if all.len() < VIOLATIONS_MAX {
             all.push(text);
@@ -128,11 +139,39 @@ impl Shared {
     pub fn is_lost(&self, mount: usize) -> bool {
         self.lost[mount].is_open()
     }
-    /// The disk below the servers is full from now on.
+    /// Adds a line to the trace.
+    pub fn trace(&self, text: &str) {
+        let line = format!("{:9.3} {text}", self.begun.elapsed().as_secs_f64());
+        let mut trace = self.trace.lock().expect("the lock is held for a push only");
+        if trace.len() == TRACE_MAX {
+            trace.pop_front();
+        }
+        trace.push_back(line);
+    }
+    /// What happened: strikes, operations with their beginning and end, violations; seconds since the run began.
+    #[must_use]
+    pub fn traced(&self) -> String {
+        let trace = self.trace.lock().expect("the lock is held for a push only");
+        trace.iter().map(|line| format!("{line}\n")).collect()
+    }
+    /// A strike begins, or says something.
+    pub fn strike(&self, text: &str) {
+        note!("  {text}");
+        self.trace(&format!("STRIKE: {text}"));
+    }
+    /// The device of a store fails from now on.
+    pub fn begin_broken(&self) {
+        self.broken.begin();
+    }
+    /// It is well again.
+    pub fn end_broken(&self) {
+        self.broken.end();
+    }
+    /// The disks below the servers are full from now on.
     pub fn begin_full(&self) {
         self.full.begin();
     }
-    /// It has space again.
+    /// They have space again.
     pub fn end_full(&self) {
         self.full.end();
     }
@@ -140,7 +179,7 @@ impl Shared {
     /// To be asked before an operation on a mount.
     #[must_use]
     pub fn before(&self, mount: usize) -> Before {
-        Before { mount, lost: self.lost[mount].changes(), full: self.full.changes() }
+        Before { mount, lost: self.lost[mount].changes(), full: self.full.changes(), broken: self.broken.changes() }
     }
     /// Whether a mount was lost at some time since `before`.
     #[must_use]
@@ -148,11 +187,13 @@ impl Shared {
         let span = &self.lost[before.mount];
         span.is_open() || span.changes() != before.lost
     }
-    /// Whether a strike since `before` explains this failure: any on a lost mount, ENOSPC on a full disk.
+    /// Whether a strike since `before` explains this failure: any on a lost mount, ENOSPC on a full disk, EIO of a device.
     #[must_use]
     pub fn excuses(&self, before: &Before, e: &std::io::Error) -> bool {
         let full = self.full.is_open() || self.full.changes() != before.full;
-        let excused = self.lost_since(before) || full && e.raw_os_error() == Some(libc::ENOSPC);
+        let broken = self.broken.is_open() || self.broken.changes() != before.broken;
+        let is = |errno: i32| e.raw_os_error() == Some(errno);
+        let excused = self.lost_since(before) || full && is(libc::ENOSPC) || broken && is(libc::EIO);
         self.excused.fetch_add(u64::from(excused), Ordering::Relaxed);
         excused
     }
@@ -164,7 +205,10 @@ impl Shared {
     /// A worker's operation has ended.
     pub fn done(&self, worker: usize) {
         self.operations.fetch_add(1, Ordering::Relaxed);
-        *self.doing[worker].lock().expect("the lock is held for assignments only") = None;
+        let done = self.doing[worker].lock().expect("the lock is held for assignments only").take();
+        if let Some((since, what)) = done {
+            self.trace(&format!("program {worker}: {what} ({:.3} s)", since.elapsed().as_secs_f64()));
+        }
     }
     /// The operations that last longer than `limit`, as sentences.
     #[must_use]

@@ -1,10 +1,13 @@
 //! What goes wrong during a torture, one strike after another, drawn from the seed.
+use std::io::Write;
+use std::path::Path;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use types::Rng;
 
-use super::rig::{MOUNTS, Rig};
+use super::rig::{MOUNTS, Rig, mount_node};
 use super::shared::Shared;
 
 /// A kind of fault.
@@ -24,8 +27,14 @@ pub enum Class {
     Crash,
     /// All TCP connections of the cluster are reset.
     Reset,
-    /// Another program fills the disk below the stores for some seconds.
+    /// Another program fills the disks below the stores for some seconds.
     Full,
+    /// The disk of a store fails, loses what it was not told to keep, and is replaced by a well one with the rest.
+    Device,
+    /// A server or a mount is cut off from everybody, for up to 8 s or for 30 s.
+    Partition,
+    /// What one process sends to another is lost, for up to 8 s or for 30 s.
+    OneWay,
 }
 
 impl Class {
@@ -39,11 +48,20 @@ impl Class {
         Class::Crash,
         Class::Reset,
         Class::Full,
+        Class::Device,
+        Class::Partition,
+        Class::OneWay,
     ];
 }
 
 /// Stops of processes, in seconds.
 const STOPS_S: [u64; 3] = [10, 40, 90];
+/// Short cuts last up to so many seconds.
+const CUT_SHORT_S: u64 = 8;
+/// Long ones so many: longer than it takes until somebody is evicted.
+const CUT_LONG_S: u64 = 30;
+/// Everything has found back to everything so long after a strike.
+const BACK_WITHIN: Duration = Duration::from_secs(180);
 /// A stopped client may lose what it had not written out when it is away for longer.
 const EVICTED_AFTER_S: u64 = 15;
 
@@ -70,7 +88,12 @@ impl<'a> Strikes<'a> {
         osts: u16,
         until: Instant,
     ) -> Strikes<'a> {
-        let classes: Vec<Class> = classes.iter().copied().filter(|c| *c != Class::Full || rig.can_fill()).collect();
+        let can = |c: &Class| match c {
+            Class::Full | Class::Device => rig.disks().is_some(),
+            Class::Partition | Class::OneWay => rig.nets().is_some(),
+            _ => true,
+        };
+        let classes: Vec<Class> = classes.iter().copied().filter(can).collect();
         let counts = classes.iter().map(|c| (*c, 0)).collect();
         Strikes { rig, shared, rng, classes, counts, osts, until }
     }
@@ -106,6 +129,9 @@ impl<'a> Strikes<'a> {
             Class::Crash => return self.crash(),
             Class::Reset => self.reset(),
             Class::Full => return self.fill(),
+            Class::Device => return self.device(),
+            Class::Partition => return self.partition(),
+            Class::OneWay => return self.one_way(),
         }
         Ok(())
     }
@@ -141,27 +167,27 @@ impl<'a> Strikes<'a> {
             names.push(self.server());
         }
         names.dedup();
-        note!("  kill {}", names.join(" "));
+        self.shared.strike(&format!("kill {}", names.join(" ")));
         for name in names {
             self.rig.servers.kill(&name);
         }
     }
     fn kill_all(&mut self) {
-        note!("  kill all servers");
+        self.shared.strike("kill all servers");
         for (name, _) in self.rig.servers.restarts() {
             self.rig.servers.kill(&name);
         }
     }
     fn stop_server(&mut self) {
         let (name, seconds) = (self.server(), self.stop_s());
-        note!("  stop {name} for {seconds} s");
+        self.shared.strike(&format!("stop {name} for {seconds} s"));
         self.rig.servers.send(&name, libc::SIGSTOP);
         self.wait(seconds);
         self.rig.servers.send(&name, libc::SIGCONT);
     }
     fn stop_client(&mut self) {
         let (mount, seconds) = (self.any_mount(), self.stop_s());
-        note!("  stop the daemon of mount {mount} for {seconds} s");
+        self.shared.strike(&format!("stop the daemon of mount {mount} for {seconds} s"));
         let loses = seconds > EVICTED_AFTER_S;
         if loses {
             self.shared.begin_loss(mount);
@@ -174,23 +200,34 @@ impl<'a> Strikes<'a> {
             self.shared.end_loss(mount);
         }
     }
-    /// Waits until a mount that was away answers again, and has told what it lost.
+    /// Waits until a mount that was away has a session with every server again, and has told what it lost.
     fn settle(&self, mount: usize) {
-        let at = &self.rig.mounts[mount].at;
-        for _ in 0..3 {
-            // Whatever the answer: that there is one says that the client has talked to its servers.
-            let _ = std::fs::read_dir(at).map(Iterator::count);
+        let begun = Instant::now();
+        while !self.is_connected(mount) && !self.shared.is_over() {
+            if begun.elapsed() > BACK_WITHIN {
+                let at = self.rig.mounts[mount].at.display();
+                self.shared.violation(format!("{at} has not found back to all servers after {BACK_WITHIN:?}"));
+            }
             self.wait(1);
         }
+        self.wait(1);
+    }
+    fn is_connected(&self, mount: usize) -> bool {
+        let at = &self.rig.mounts[mount].at;
+        let mounts = fuse::mount::mounts();
+        let Some(entry) = mounts.iter().find(|m| m.at == *at) else { return false };
+        let Ok(status) = crate::control::ask(entry.minor, &json!({"do": "status"})) else { return false };
+        let osts = status["osts"].as_array();
+        std::iter::once(&status["mdt"]).chain(osts.into_iter().flatten()).all(|t| t["state"] == "Full")
     }
     fn kill_clients(&mut self, mounts: &[usize]) -> Result<(), String> {
-        note!("  kill the daemons of mounts {mounts:?}");
+        self.shared.strike(&format!("kill the daemons of mounts {mounts:?}"));
         mounts.iter().for_each(|m| self.shared.begin_loss(*m));
         mounts.iter().for_each(|m| self.rig.crash_mount(*m));
         self.mount_again(mounts)
     }
     fn crash(&mut self) -> Result<(), String> {
-        note!("  kill everything");
+        self.shared.strike("kill everything");
         let mounts: Vec<usize> = (0..MOUNTS).collect();
         mounts.iter().for_each(|m| self.shared.begin_loss(*m));
         for (name, _) in self.rig.servers.restarts() {
@@ -207,13 +244,13 @@ impl<'a> Strikes<'a> {
         Ok(())
     }
     fn reset(&mut self) {
-        note!("  reset all connections");
-        let ports: Vec<String> = self.rig.servers.restarts().iter().filter_map(|(name, _)| self.port(name)).collect();
-        for port in ports {
+        self.shared.strike("reset all connections");
+        let ports = self.rig.servers.restarts().into_iter().filter_map(|(name, _)| Some((self.port(&name)?, name)));
+        for (port, name) in ports {
             let filter = format!("sport = :{port} or dport = :{port}");
-            let done = std::process::Command::new("ss").args(["-K", "-t", &filter]).output();
+            let done = self.rig.command_at(&name, "ss").args(["-K", "-t", &filter]).output();
             if let Err(e) = done {
-                note!("  (ss of iproute2 cannot be run: {e})");
+                self.shared.strike(&format!("(ss of iproute2 cannot be run: {e})"));
             }
         }
     }
@@ -224,15 +261,109 @@ impl<'a> Strikes<'a> {
         }
     }
     fn fill(&mut self) -> Result<(), String> {
-        note!("  fill the disk");
+        self.shared.strike("fill the disk");
         self.shared.begin_full();
-        let filler = self.rig.fill().map_err(|e| e.to_string())?;
+        let disks = self.rig.disks().ok_or("there are no disks to fill")?;
+        let filler = disks.fill().map_err(|e| e.to_string())?;
         let seconds = 3 + self.rng.below(5);
         self.wait(seconds);
         drop(filler);
+        self.goes_on();
         // What was refused while there was no space is told by the next sync of each file.
         self.wait(2);
         self.shared.end_full();
         Ok(())
     }
+    /// Waits until each mount takes files again.
+    fn goes_on(&self) {
+        let begun = Instant::now();
+        let put = |at: &Path| {
+            let mut file = std::fs::File::create(at.join("probe"))?;
+            file.write_all(&[1; 100_000])?;
+            file.sync_all()
+        };
+        for at in self.rig.mounts.iter().map(|m| &m.at) {
+            while let Err(e) = put(at) {
+                if begun.elapsed() > BACK_WITHIN || self.shared.is_over() {
+                    self.shared.violation(format!(
+                        "{} takes no files {BACK_WITHIN:?} after there is space: {e}",
+                        at.display()
+                    ));
+                    return;
+                }
+                self.wait(1);
+            }
+        }
+    }
+    fn device(&mut self) -> Result<(), String> {
+        let (name, seconds) = (self.server(), 2 + self.rng.below(4));
+        self.shared.strike(&format!("the disk of {name} fails for {seconds} s"));
+        let disks = self.rig.disks().ok_or("there are no disks that can fail")?;
+        self.shared.begin_broken();
+        disks.fail(&name)?;
+        self.wait(seconds);
+        self.rig.servers.without(&name, || disks.replug(&name))?;
+        self.shared.strike(&format!("{name} has a well disk again"));
+        self.all_answer();
+        self.shared.end_broken();
+        Ok(())
+    }
+    fn partition(&mut self) -> Result<(), String> {
+        let (node, seconds) = (self.any_node(), self.cut_s());
+        self.shared.strike(&format!("cut {node} off for {seconds} s"));
+        let nets = self.rig.nets().ok_or("there is no network that can be cut")?;
+        // A server that hears of nobody gives all clients up.
+        let lose = |m: usize| mount_of(&node).is_none_or(|own| own == m);
+        self.lasting(seconds, (0..MOUNTS).filter(|m| lose(*m)).collect(), |out| nets.isolate(&node, out))
+    }
+    fn one_way(&mut self) -> Result<(), String> {
+        let (from, mut to, seconds) = (self.any_node(), self.any_node(), self.cut_s());
+        if to == from || mount_of(&from).is_some() && mount_of(&to).is_some() {
+            to = if from == "mdt0" { "ost0".into() } else { "mdt0".into() };
+        }
+        self.shared.strike(&format!("lose what {from} sends to {to} for {seconds} s"));
+        let nets = self.rig.nets().ok_or("there is no network that can be cut")?;
+        let mounts = [&from, &to].into_iter().filter_map(|n| mount_of(n)).collect();
+        self.lasting(seconds, mounts, |drop| nets.drop_between(&from, &to, drop))
+    }
+    /// A cut from its beginning to its end; `mounts` may be evicted when it is long.
+    fn lasting(
+        &self,
+        seconds: u64,
+        mounts: Vec<usize>,
+        cut: impl Fn(bool) -> Result<(), String>,
+    ) -> Result<(), String> {
+        let mounts = if seconds > EVICTED_AFTER_S { mounts } else { Vec::new() };
+        mounts.iter().for_each(|m| self.shared.begin_loss(*m));
+        cut(true)?;
+        self.wait(seconds);
+        cut(false)?;
+        if !mounts.is_empty() {
+            self.all_answer();
+        }
+        mounts.iter().for_each(|m| self.shared.end_loss(*m));
+        Ok(())
+    }
+    /// Waits until all mounts have heard from all servers.
+    fn all_answer(&self) {
+        for m in 0..MOUNTS {
+            self.settle(m);
+        }
+    }
+    fn any_node(&mut self) -> String {
+        match self.rng.below(u64::from(self.osts) + 1 + MOUNTS as u64) {
+            i if i < MOUNTS as u64 => mount_node(i as usize),
+            _ => self.server(),
+        }
+    }
+    /// The length of a cut: a long one only where it leaves time for others.
+    fn cut_s(&mut self) -> u64 {
+        let short = 1 + self.rng.below(CUT_SHORT_S);
+        if self.rng.chance(0.3) && self.seconds_left() > 2 * CUT_LONG_S { CUT_LONG_S } else { short }
+    }
+}
+
+/// The number of the mount that a node is.
+fn mount_of(node: &str) -> Option<usize> {
+    node.strip_prefix("mount")?.parse().ok()
 }

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::io::{self, Read, Write};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
@@ -15,8 +16,25 @@ const FILE_BYTES_MAX: u64 = 600_000;
 /// Bytes of one write(2): no divisor of pages or stripes.
 const PART_BYTES: usize = 70_001;
 
-/// A file that is on stable storage: the seed and length of its bytes.
-type Known = BTreeMap<String, (u64, usize)>;
+/// What is in a file that is on stable storage.
+#[derive(Clone, Copy)]
+struct Content {
+    /// Its bytes follow from it.
+    seed: u64,
+    len: usize,
+    /// From here on they are zeros.
+    cut: usize,
+}
+
+impl Content {
+    fn bytes(&self) -> Vec<u8> {
+        let mut out = content(self.seed, self.cut.min(self.len));
+        out.resize(self.len, 0);
+        out
+    }
+}
+
+type Known = BTreeMap<String, Content>;
 
 /// One program.
 pub struct TreeWorker {
@@ -75,7 +93,7 @@ impl TreeWorker {
     }
 
     fn step(&mut self) {
-        let kind = self.rng.below(10);
+        let kind = self.rng.below(13);
         let some = (!self.known.is_empty()).then(|| {
             let at = self.rng.below(self.known.len() as u64) as usize;
             self.known.keys().nth(at).cloned().unwrap_or_default()
@@ -89,6 +107,9 @@ impl TreeWorker {
             (5, Some(name)) => self.rename(&name),
             (6, Some(name)) => self.unlink(&name),
             (7, Some(name)) => self.check(self.mount, &name),
+            (8, Some(name)) => self.resize(&name),
+            (9, Some(name)) => self.link(&name),
+            (10, Some(name)) => self.orphan(&name),
             (_, Some(name)) => {
                 let other = self.rng.below(self.dirs.len() as u64) as usize;
                 self.check(other, &name);
@@ -110,7 +131,9 @@ impl TreeWorker {
         match done {
             Ok(done) => Some(done),
             Err(e) => {
-                if !self.shared.excuses(&before, &e) {
+                if self.shared.excuses(&before, &e) {
+                    self.shared.pause();
+                } else {
                     self.shared.violation(format!("{what} in {}: {e}", self.dirs[mount].display()));
                 }
                 None
@@ -121,9 +144,10 @@ impl TreeWorker {
     fn write(&mut self, name: &str) {
         let (seed, len) = (self.rng.next_u64(), self.rng.below(FILE_BYTES_MAX) as usize);
         self.known.remove(name);
+        let content = Content { seed, len, cut: len };
         let done = self.attempt(self.mount, &format!("write {name}"), |dir| {
             let mut file = fs::File::create(dir.join(name))?;
-            for part in content(seed, len).chunks(PART_BYTES) {
+            for part in content.bytes().chunks(PART_BYTES) {
                 file.write_all(part)?;
             }
             file.sync_all()
@@ -131,11 +155,69 @@ impl TreeWorker {
         match done {
             Some(()) => {
                 self.open.remove(name);
-                self.known.insert(name.into(), (seed, len));
+                self.known.insert(name.into(), content);
             }
             None => {
                 self.open.insert(name.into());
             }
+        }
+    }
+
+    /// Cuts a file somewhere, and makes it longer again: the difference is zeros.
+    fn resize(&mut self, name: &str) {
+        let Some(mut content) = self.known.remove(name) else { return };
+        content.cut = content.cut.min(self.rng.below(content.len as u64 + 1) as usize);
+        content.len = content.cut + self.rng.below(PART_BYTES as u64) as usize;
+        let done =
+            self.attempt(self.mount, &format!("cut {name} to {} and back to {}", content.cut, content.len), |dir| {
+                let file = fs::OpenOptions::new().write(true).open(dir.join(name))?;
+                file.set_len(content.cut as u64)?;
+                file.set_len(content.len as u64)?;
+                file.sync_all()
+            });
+        match done {
+            Some(()) => drop(self.known.insert(name.into(), content)),
+            None => drop(self.open.insert(name.into())),
+        }
+    }
+
+    /// A second name of a file, for a moment: both are counted.
+    fn link(&mut self, name: &str) {
+        let second = self.fresh();
+        let Some(known) = self.known.remove(name) else { return };
+        let done = self.attempt(self.mount, &format!("link {name} to {second} and unlink that"), |dir| {
+            let (first, other) = (dir.join(name), dir.join(&second));
+            fs::hard_link(&first, &other)?;
+            let with = fs::metadata(&first)?.nlink();
+            fs::remove_file(&other)?;
+            let without = fs::metadata(&first)?.nlink();
+            fs::File::open(dir)?.sync_all()?;
+            Ok((with, without))
+        });
+        match done {
+            Some((2, 1)) => drop(self.known.insert(name.into(), known)),
+            Some(counts) => {
+                let at = self.dirs[self.mount].join(name);
+                self.shared.violation(format!("{} had {counts:?} links with a second name and without", at.display()));
+            }
+            None => self.open.extend([name.to_string(), second]),
+        }
+    }
+
+    /// A file that is open can be read when its last name is gone.
+    fn orphan(&mut self, name: &str) {
+        let Some(known) = self.known.remove(name) else { return };
+        let found = self.attempt(self.mount, &format!("unlink {name} while it is open"), |dir| {
+            let mut file = fs::File::open(dir.join(name))?;
+            fs::remove_file(dir.join(name))?;
+            let mut found = Vec::new();
+            file.read_to_end(&mut found)?;
+            fs::File::open(dir)?.sync_all()?;
+            Ok(found)
+        });
+        match found {
+            Some(found) => self.compare(&self.dirs[self.mount].join(name), &found, &known.bytes()),
+            None => drop(self.open.insert(name.into())),
         }
     }
 
@@ -166,14 +248,14 @@ impl TreeWorker {
     }
 
     fn check(&self, mount: usize, name: &str) {
-        let (seed, len) = self.known[name];
+        let wanted = self.known[name];
         let found = self.attempt(mount, &format!("read {name}"), |dir| {
             let mut found = Vec::new();
             fs::File::open(dir.join(name))?.read_to_end(&mut found)?;
             Ok(found)
         });
         if let Some(found) = found {
-            self.compare(&self.dirs[mount].join(name), &found, &content(seed, len));
+            self.compare(&self.dirs[mount].join(name), &found, &wanted.bytes());
         }
     }
 
@@ -193,9 +275,9 @@ impl TreeWorker {
     pub fn final_check(&self, mounts: &[PathBuf]) -> usize {
         let below = self.dirs[0].file_name().unwrap_or_default().to_os_string();
         for dir in mounts.iter().map(|m| m.join(&below)) {
-            for (name, (seed, len)) in &self.known {
+            for (name, wanted) in &self.known {
                 match fs::read(dir.join(name)) {
-                    Ok(found) => self.compare(&dir.join(name), &found, &content(*seed, *len)),
+                    Ok(found) => self.compare(&dir.join(name), &found, &wanted.bytes()),
                     Err(e) => self.shared.violation(format!("{} was synced: {e}", dir.join(name).display())),
                 }
             }

@@ -1,0 +1,74 @@
+//! `stria torture` as a test: a short run of every fault, one of kills alone, under which nobody may notice anything, and a
+//! planted bug, which it has to find and to report. Needs root and `/dev/fuse`.
+//!
+//! Again with another seed, or longer: `STRIA_TORTURE_SEED=7 STRIA_TORTURE_MINUTES=10 cargo test -p stria --test torture`.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use support::can_mount;
+
+/// Runs `stria torture` in a new directory; exit code, what it said, and the directory, which stays when it failed.
+fn torture(arguments: &[&str], minutes: &str, planted: Option<&str>) -> (Option<i32>, String, PathBuf) {
+    let dir = tempfile::tempdir().unwrap().keep();
+    let (minutes, seed) = (
+        std::env::var("STRIA_TORTURE_MINUTES").unwrap_or_else(|_| minutes.into()),
+        std::env::var("STRIA_TORTURE_SEED").unwrap_or_else(|_| "1".into()),
+    );
+    let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
+    command.args(["torture", "--minutes", &minutes, "--seed", &seed]).args(arguments).arg(&dir);
+    if let Some(bug) = planted {
+        command.env("STRIA_PLANTED", bug);
+    }
+    let out = command.output().unwrap();
+    let said = String::from_utf8_lossy(&out.stdout).into_owned() + &String::from_utf8_lossy(&out.stderr);
+    (out.status.code(), said, dir)
+}
+
+fn nothing_is_lost(arguments: &[&str], minutes: &str) -> String {
+    let (code, said, dir) = torture(arguments, minutes, None);
+    assert_eq!(code, Some(0), "what is left of it is in {}: {said}", dir.display());
+    assert!(said.contains("nothing was lost") && !dir.exists(), "{said}");
+    said
+}
+
+#[test]
+fn kills_of_servers_lose_nothing_no_program_sees_an_error_and_nobody_is_evicted() {
+    if !can_mount() {
+        return;
+    }
+    let said = nothing_is_lost(&["--faults", "kill,kill-all", "--osts", "2"], "0.4");
+    assert!(said.contains(" 0 failed as a strike allows") && said.contains("judged, 0 eviction(s)"), "{said}");
+}
+
+#[test]
+fn nothing_that_was_promised_is_lost_under_faults_of_every_kind() {
+    if !can_mount() {
+        return;
+    }
+    let said = nothing_is_lost(&["--osts", "2"], "0.7");
+    assert!(said.contains("strikes: Kill "), "{said}");
+}
+
+#[test]
+fn a_planted_bug_is_found_and_reported_with_its_trace_and_how_to_repeat_it() {
+    if !can_mount() {
+        return;
+    }
+    let (code, said, dir) = torture(&["--faults", "kill", "--osts", "2"], "0.2", Some("rename-half-done"));
+    assert_eq!(code, Some(1), "{said}");
+    assert!(
+        said.contains("violation(s)") && said.contains("stria torture --seed ") && said.contains("--faults kill"),
+        "{said}"
+    );
+    let trace = fs::read_to_string(dir.join("trace.txt")).unwrap();
+    assert!(trace.contains("VIOLATION: ") && trace.contains(": rename ") && trace.contains("STRIKE: kill"), "{trace}");
+    assert!(dir.join("mdt0.log").exists() && dir.join("ost1.img").exists());
+    fs::remove_dir_all(&dir).unwrap();
+    let unknown = Command::new(env!("CARGO_BIN_EXE_stria")).arg("status").env("STRIA_PLANTED", "x").output().unwrap();
+    let said = String::from_utf8_lossy(&unknown.stderr);
+    assert!(!unknown.status.success() && said.contains("STRIA_PLANTED=x: there are replay-dropped"), "{said}");
+}
