@@ -387,6 +387,9 @@ impl Service for Mds {
     fn last_committed(&self) -> Transno {
         Transno(self.store.last_committed())
     }
+    fn epoch(&self) -> u64 {
+        self.boot
+    }
     fn sessions(&self) -> Vec<SessionRecord> {
         std::mem::take(&mut *self.known.borrow_mut())
     }

@@ -181,6 +181,8 @@ pub struct Import {
     foreign: Cell<bool>,
     /// Identity of the target's store; 0: any.
     uuid: Cell<u64>,
+    /// Store of the last server that was found there, and the highest epoch seen of it.
+    epoch: Cell<(u64, u64)>,
     /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
     forgotten: Cell<bool>,
     /// What the session is known by.
@@ -224,6 +226,7 @@ impl Import {
             inactive: Cell::new(false),
             foreign: Cell::new(false),
             uuid: Cell::new(0),
+            epoch: Cell::new((0, 0)),
             forgotten: Cell::new(false),
             identity: Cell::new(identity),
             next_identity: Cell::new(identity),

@@ -45,6 +45,17 @@ pub trait Service: 'static {
     fn cluster(&self) -> u64;
     /// Stable identity of its store.
     fn uuid(&self) -> u64;
+    /// How often its store was opened, if that is counted: clients refuse a server whose epoch is lower than one that they
+    /// have seen. 0: not counted.
+    fn epoch(&self) -> u64 {
+        0
+    }
+    /// Whether another server has opened its store since: this one answers nothing any more.
+    fn is_replaced(&self) -> bool {
+        false
+    }
+    /// A client has seen a server of a later epoch: it is time to look whether the store is still this one's.
+    fn look_whether_replaced(self: Rc<Self>) {}
     /// Carries a request out and answers it. Runs as a task of its own; requests of one client may overlap.
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()>;
     /// Every transaction up to here is on stable storage.
@@ -387,6 +398,9 @@ impl Server {
             let (header, body, bulk) = incoming.next().await?;
             if export.is_evicted() {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "evicted"));
+            }
+            if target.service.is_replaced() {
+                return Err(io::Error::other("another server has this target's store"));
             }
             // What was under way over an earlier connection comes again over the present one.
             if !export.is_over(sink) {

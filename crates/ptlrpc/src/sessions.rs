@@ -109,6 +109,13 @@ impl Server {
             sink.send(h2.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
             return Err(bad("the peer does not know the cluster key".into()));
         }
+        let epoch = target.service.epoch();
+        if auth.epoch > epoch && epoch != 0 || target.service.is_replaced() {
+            // A client is not believed, its own store is.
+            target.service.clone().look_whether_replaced();
+            sink.send(h2.reply(Err(FsError::Stale)), Vec::new(), Bulk::new());
+            return Err(bad(format!("the peer has seen {name} in epoch {}, this is epoch {epoch}", auth.epoch)));
+        }
         let whose = Whose {
             recoverable: ask.recoverable,
             held: Binding::of(&auth.identity),
@@ -136,6 +143,7 @@ impl Server {
             grant: target.service.grant(h.client, if known { auth.granted } else { 0 }),
             last_xid: export.last_xid.get().0,
             target_uuid: target.service.uuid(),
+            epoch,
         };
         sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
         // Behind the answer: the client takes callbacks only over a connection that it knows to be open.

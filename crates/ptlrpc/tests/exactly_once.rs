@@ -342,6 +342,7 @@ impl ByHand {
             identity: vec![5; 32].into(),
             next: vec![5; 32].into(),
             granted: 0,
+            epoch: 0,
         };
         sink.send(Header::request(Op::Auth, ClientId(1), Xid(0)), wire::encode(&auth), Bulk::new());
         let (header, body) = source.recv().await.unwrap();

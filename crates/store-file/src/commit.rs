@@ -39,6 +39,9 @@ impl Inner {
         let batch = self.state.borrow_mut().batch();
         self.need_of_batch.set(self.need.take());
         let Some(mut batch) = batch else { return };
+        if self.still_ours().await.is_err() {
+            return;
+        }
         if batch.data_written
             && !types::planted!("data-not-synced")
             && let Err(e) = self.data.sync().await

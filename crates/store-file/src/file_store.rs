@@ -120,6 +120,7 @@ pub(crate) struct Inner {
     /// Blocks came free, or something that held some ended.
     pub freed: Event,
     pub disk: DiskStats,
+    pub fence: crate::fence::Fence,
     _lock: Option<DirLock>,
 }
 
@@ -143,6 +144,7 @@ impl FileStore {
         let blocks = data.len().map_err(|e| OpenError::Io(dir.join("data"), e))? / BLOCK_BYTES;
         let space = space_of(dir, blocks, &start.used)?;
         let state = State::new(&start, space);
+        let fence = crate::fence::Fence::take(&rt, dir, &start.superblock, start.boot).await;
         let inner = Rc::new(Inner {
             zeros: oss::store::ZeroPages::new(rt.frames()),
             rt,
@@ -170,6 +172,7 @@ impl FileStore {
             no_trim: Cell::new(false),
             freed: Event::new(),
             disk: DiskStats::default(),
+            fence,
             _lock: lock,
         });
         inner.begin_space().await.map_err(|e| OpenError::Io(dir.join("data"), e))?;

@@ -142,6 +142,18 @@ impl ObjectStore for FileStore {
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         self.with(async move |s| s.verify(object).await)
     }
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| s.still_ours().await)
+    }
+    fn is_surely_ours(&self) -> bool {
+        self.0.is_surely_ours()
+    }
+    fn is_replaced(&self) -> bool {
+        self.0.fence.replaced.get()
+    }
+    fn on_replaced(&self, then: Box<dyn Fn()>) {
+        *self.0.fence.then.borrow_mut() = Some(then);
+    }
     fn failure(&self) -> Option<FsError> {
         self.0.failure.get()
     }

@@ -68,6 +68,8 @@ message! {
         granted: u64,
         /// The same as `identity` of the session that is to be opened when that one is over; empty: `identity` again.
         next: Bytes,
+        /// Highest epoch of the target that this client has seen; 0: none.
+        epoch: u64,
     }
     /// `Auth` reply: the session.
     AuthReply {
@@ -89,6 +91,8 @@ message! {
         last_xid: u64,
         /// The target's stable identity (store uuid).
         target_uuid: u64,
+        /// How often the target's store was opened: of two servers of one store the later one has the higher. 0: not counted.
+        epoch: u64,
     }
     /// One object storage target in the cluster map.
     OstEntry {

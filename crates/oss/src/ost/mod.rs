@@ -71,6 +71,9 @@ impl Ost {
         let dispatch = Dispatcher::new(rt.clone(), pipeline);
         let exports = Exports::default();
         let locks = Locks::new(rt.clone(), store.clone(), exports.clone(), dispatch.clone(), &config);
+        let sessions = exports.clone();
+        // A request that fails because the store is another server's must not be answered: the client asks that one.
+        store.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
         Ok(Rc::new(Ost {
             identity: store.identity(),
             rt,
@@ -148,6 +151,14 @@ impl Ost {
 
     async fn serve(self: Rc<Self>, request: Request) {
         self.stats.borrow_mut().count_op(request.header.op);
+        if !self.store.is_surely_ours() {
+            // What fails here shows in `is_replaced`, or fails again where the store is asked.
+            let _ = self.store.still_ours().await;
+        }
+        if self.store.is_replaced() {
+            request.export.disconnect();
+            return request.reply::<()>(Err(FsError::NotConnected));
+        }
         match request.header.op {
             Op::OstRead => self.read(request).await,
             Op::OstWrite => self.write(request).await,
@@ -275,6 +286,18 @@ impl Service for Ost {
     }
     fn uuid(&self) -> u64 {
         self.identity.uuid
+    }
+    fn epoch(&self) -> u64 {
+        self.store.boot()
+    }
+    fn is_replaced(&self) -> bool {
+        self.store.is_replaced()
+    }
+    fn look_whether_replaced(self: Rc<Self>) {
+        let rt = self.rt.clone();
+        rt.spawn(async move {
+            let _ = self.store.still_ours().await;
+        });
     }
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         Box::pin(self.serve(request))

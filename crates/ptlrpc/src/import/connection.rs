@@ -69,6 +69,7 @@ impl Import {
             return Err(io::Error::other("given up"));
         }
         self.check_store(session.target_uuid, &sink)?;
+        self.note_epoch(&session);
         if self.forgotten.get() {
             return self.say_goodbye(session.known, &sink, &mut *source).await;
         }
@@ -148,6 +149,7 @@ impl Import {
             identity: self.identity.get().to_vec().into(),
             granted: self.callbacks.borrow().upgrade().map_or(0, |c| c.granted()),
             next: self.next_identity.get().to_vec().into(),
+            epoch: self.epoch_seen(answer.store),
         };
         sink.send(Header::request(Op::Auth, client, Xid(0)), wire::encode(&auth), Bulk::new());
         let (h, body) = source.recv().await?;
@@ -155,6 +157,9 @@ impl Import {
             Ok(()) => wire::decode(&body).map_err(|e| bad(&e.to_string())),
             Err(FsError::Access) => {
                 Err(refused("the server refused our cluster key: check cluster.key_file on both sides"))
+            }
+            Err(FsError::Stale) => {
+                Err(bad(&format!("{} was replaced by a later server of its target", self.nid.borrow())))
             }
             Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
@@ -182,6 +187,18 @@ impl Import {
             callbacks.on_unreachable();
         }
         Err(io::Error::new(io::ErrorKind::InvalidData, why))
+    }
+
+    /// The highest epoch that was seen of this store. A server that is older was stopped or cut off while
+    /// another took its place, knows nothing of what that one did, and refuses us.
+    fn epoch_seen(&self, of_store: u64) -> u64 {
+        let (store, epoch) = self.epoch.get();
+        if store == of_store { epoch } else { 0 }
+    }
+    fn note_epoch(&self, session: &AuthReply) {
+        let (store, seen) = self.epoch.get();
+        let seen = if store == session.target_uuid { seen } else { 0 };
+        self.epoch.set((session.target_uuid, seen.max(session.epoch)));
     }
 
     /// Ends a session of before the target was given up, so that nothing of it is left at the server.
