@@ -189,6 +189,10 @@ impl Object {
         self.stored.set(self.stored.get().max(end));
         self.grow(end);
     }
+    /// Whether somebody here has the file open.
+    pub(crate) fn is_open(&self) -> bool {
+        self.inode.borrow().upgrade().is_some_and(|i| i.opens.get() > 0)
+    }
     pub(crate) fn dirty_pages(&self) -> usize {
         self.dirty_pages.get()
     }

@@ -91,6 +91,20 @@ impl Client {
         })
     }
 
+    /// [`Client::writer_is_told`] for who must not wait, because a lock may be waited for that these pages hold up: what
+    /// was written is lost when the server does not take the open back, and the file's next fsync or close says so.
+    pub(crate) fn tell_writer_soon(self: &Rc<Self>, file: &Rc<OpenFile>) {
+        if !file.writes() || !file.is_untold() {
+            return;
+        }
+        let (me, file) = (self.clone(), file.clone());
+        self.rt.spawn(async move {
+            if let Err(e) = me.writer_is_told(&file).await {
+                file.inode.writeback_failed(e);
+            }
+        });
+    }
+
     /// The lock goes that keeps an inode: the server has to know of the opens that rested on it.
     pub(crate) async fn tell_opens(self: &Rc<Self>, fid: Fid) {
         if self.known_inode(fid).is_none_or(|i| i.untold.get() == 0) {

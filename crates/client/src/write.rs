@@ -216,6 +216,7 @@ impl Client {
         let s = inode.striping().ok_or(FsError::Io)?;
         let _writing = inode.writing();
         file.dirty.set(true);
+        self.tell_writer_soon(file);
         // The kernel's pages were read up to the size known then; only a cut makes it less.
         let end = (offset + data.len() as u64).min(inode.known_size());
         let result = async {

@@ -195,3 +195,27 @@ async fn until_evicted_by_mds(c: &Client) {
     }
     panic!("the client was not evicted");
 }
+
+#[test]
+fn unwritten_bytes_of_an_open_file_whose_objects_went_with_an_eviction_count_as_lost() {
+    let world = World::new(3, 1, OstConfig::default());
+    let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create(&one, "f").await;
+        one.write(&file, 0, &[1; 10_000]).await.unwrap();
+        let closed = create(&one, "closed").await;
+        one.write(&closed, 0, &[1; 10_000]).await.unwrap();
+        one.release(&closed).await.unwrap();
+        // The metadata server closes the file for its client, and the next one to remove the name removes the file.
+        world.sim.cut(&host, &world.mds_host);
+        world.mds_evicts(one.id()).await;
+        for name in ["f", "closed"] {
+            two.unlink(&root(), Fid::ROOT, name.as_bytes(), false).await.unwrap();
+        }
+        world.sim.sleep(Duration::from_secs(20)).await;
+        world.sim.heal(&host, &world.mds_host);
+        world.sim.sleep(BACK).await;
+        assert_eq!(one.losses().text(), format!("{} {}\n", file.fid(), 3 * BLOCK), "nobody can ask for the other's");
+        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
+    });
+}

@@ -131,7 +131,7 @@ impl Osc {
             me.uncharge(numbers.len(), granted, result.is_err());
             match result {
                 Ok(()) => object.written(&numbers),
-                Err(FsError::NotFound) => {
+                Err(FsError::NotFound) if !object.is_open() => {
                     // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
                     tracing::debug!(object = %object.id, "write-back of a removed object");
                     object.written(&numbers);
@@ -150,8 +150,9 @@ impl Osc {
         tracing::error!(object = %object.id, "write-back failed: {e}");
         let inode = object.inode.borrow().upgrade();
         if let Some(inode) = &inode {
-            inode.writeback_failed(e);
-            if e == FsError::NotConnected {
+            inode.writeback_failed(if e == FsError::NotFound { FsError::Io } else { e });
+            // An object goes while its file is open here when the metadata server closed the file for us: by an eviction.
+            if matches!(e, FsError::NotConnected | FsError::NotFound) {
                 self.note_loss(inode.fid, pages.len() as u64);
                 self.tell_losses();
             }

@@ -150,6 +150,10 @@ impl World {
         }
         exports.iter().filter(|e| e.client() == client).count()
     }
+    /// The metadata server, and no other, evicts a client.
+    pub async fn mds_evicts(&self, client: types::ClientId) {
+        self.mds.server.evict("stria-MDT0000", client).await;
+    }
     /// Cuts a host off from every server, or lets it talk to them again.
     pub fn cut_off(&self, host: &Host, cut: bool) {
         for server in self.oss.iter().map(|o| &o.host).chain([&self.mds_host]) {
