@@ -9,12 +9,12 @@ use std::time::{Duration, Instant};
 use super::announce::Daemon;
 use crate::failure::Failure;
 
-/// First pause before a server that died is started again; it doubles up to the longest.
-const PAUSE_MIN: Duration = Duration::from_millis(100);
+/// Pause before a server that was steady and died is started again; it doubles, up to the longest, while it dies young.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
 /// Longest pause before a server that died is started again.
 const PAUSE_MAX: Duration = Duration::from_secs(10);
-/// A server that lived so long died of something new: the pause begins anew.
-const STEADY_AFTER: Duration = Duration::from_secs(20);
+/// A server that was ready for so long died of something new: the pause begins anew.
+const STEADY_AFTER: Duration = Duration::from_secs(2);
 /// How long a server may take to stop before it is killed.
 const STOP_WITHIN: Duration = Duration::from_secs(30);
 
@@ -195,16 +195,18 @@ impl Watch {
         let mut pause = PAUSE_MIN;
         let mut first = true;
         loop {
-            let since = Instant::now();
+            let mut lived = Duration::ZERO;
             match self.start(first) {
                 // Whoever holds it is quicker than whatever it died of.
                 None => pause = PAUSE_MIN,
                 Some(Ok((word, mut child))) => {
+                    let ready = Instant::now();
                     if first {
                         // When nobody waits any more, `stop` comes by its channel.
                         let _ = tell.send(Ok(word));
                     }
                     let status = wait_unreaped(child.id() as i32);
+                    lived = ready.elapsed();
                     self.ended(&format!("ended ({status}) and is started again"));
                     // Collects the process; its state is known already.
                     let _ = child.wait();
@@ -226,7 +228,7 @@ impl Watch {
                 }
             }
             first = false;
-            pause = next_pause(pause, since.elapsed());
+            pause = next_pause(pause, lived);
             if !matches!(self.stopped.recv_timeout(pause), Err(RecvTimeoutError::Timeout)) {
                 return;
             }
