@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use cache::frames::FrameRun;
 use hashbrown::HashMap;
 use ldlm::{InodeBits, LockMode, LockPolicyData, ResourceId};
-use ptlrpc::{Callbacks, Import, ImportConfig};
+use ptlrpc::{AdaptiveTimeouts, Callbacks, Import, ImportConfig};
 use readahead::Ahead;
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
@@ -63,6 +63,7 @@ pub struct Client {
     closing: Cell<bool>,
     looking_for_targets: Cell<bool>,
     losses: crate::losses::Losses,
+    timeouts: Cell<AdaptiveTimeouts>,
     pub(crate) jobs: crate::jobs::Jobs,
     pub(crate) jobs_of_mdt: crate::jobs::Told,
     pub(crate) on_settings: RefCell<Option<SettingsHook>>,
@@ -132,6 +133,7 @@ impl Client {
             closing: Cell::new(false),
             looking_for_targets: Cell::new(false),
             losses: crate::losses::Losses::default(),
+            timeouts: Cell::default(),
             jobs: crate::jobs::Jobs::default(),
             jobs_of_mdt: crate::jobs::Told::default(),
             on_settings: RefCell::new(None),
@@ -217,6 +219,7 @@ impl Client {
                     let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
                     let import = Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks);
                     import.expect_store(entry.uuid);
+                    import.set_timeouts(self.timeouts.get());
                     osc.attach(import);
                 }
                 (Err(e), _) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
@@ -302,6 +305,28 @@ impl Client {
     #[must_use]
     pub fn cache_stats(&self) -> cache::Stats {
         self.pages.stats()
+    }
+    /// Bounds of adaptive timeouts towards all servers.
+    #[must_use]
+    pub fn timeouts(&self) -> AdaptiveTimeouts {
+        self.timeouts.get()
+    }
+    /// Sets them.
+    ///
+    /// # Errors
+    /// A sentence: the least is more than the most.
+    pub fn set_timeouts(&self, timeouts: AdaptiveTimeouts) -> Result<(), String> {
+        if timeouts.min > timeouts.max {
+            return Err(format!(
+                "at_min would be {} s and at_max {} s: at_min is at most at_max",
+                timeouts.min.as_secs(),
+                timeouts.max.as_secs()
+            ));
+        }
+        self.timeouts.set(timeouts);
+        let osts = self.oscs().into_iter().filter_map(|o| o.import_if_any());
+        osts.chain([self.mdc()]).for_each(|i| i.set_timeouts(timeouts));
+        Ok(())
     }
     /// Changes the page cache's size.
     pub fn set_cache_bytes(&self, bytes: u64) {

@@ -11,6 +11,7 @@ use wire::connect::Role;
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::Binding;
+use crate::early::{Early, Place};
 
 /// Reply slots of one client, 0 and up: each may hold an answer, here and in the target's store. No client is granted more.
 pub const SLOTS_MAX: u16 = 4096;
@@ -103,6 +104,7 @@ pub struct Export {
     /// Connections of the session so far.
     connections: Cell<u64>,
     duplicates: Cell<u64>,
+    pub(crate) early: Early,
     pub(crate) last_xid: Cell<Xid>,
     /// The last transaction that was replayed since the target's restart.
     pub(crate) replayed: Cell<Transno>,
@@ -139,6 +141,7 @@ impl Export {
             outside: Cell::default(),
             connections: Cell::new(0),
             duplicates: Cell::new(0),
+            early: Early::default(),
             last_xid: Cell::new(Xid(0)),
             replayed: Cell::new(Transno(0)),
             last_heard: Cell::new(now),
@@ -423,12 +426,14 @@ pub struct Request {
     /// Whose.
     pub export: Rc<Export>,
     pub(crate) answered: bool,
+    place: Option<Place>,
 }
 
 impl Request {
     pub(crate) fn new(header: Header, body: Vec<u8>, bulk: Bulk, export: Rc<Export>) -> Request {
         export.running.set(export.running.get() + 1);
-        Request { header, body, bulk, export, answered: false }
+        let place = export.under_way(&export.rt, &header);
+        Request { header, body, bulk, export, answered: false, place }
     }
     /// The body as a message.
     ///
@@ -490,6 +495,7 @@ impl Request {
         remember: bool,
     ) {
         self.answered = true;
+        self.export.answered(self.place.take());
         self.export.running.set(self.export.running.get() - 1);
         if self.is_replay() {
             self.export.replay_refused.set(result.as_ref().err() == Some(&FsError::Overloaded));

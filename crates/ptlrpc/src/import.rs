@@ -2,6 +2,7 @@
 mod again;
 mod connection;
 mod recovery;
+mod timeouts;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
@@ -17,6 +18,8 @@ use wire::{Decode, Encode, Flags, Header, Op};
 
 use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::export::NO_SLOT;
+
+pub use timeouts::AdaptiveTimeouts;
 
 /// Settings of an [`Import`].
 #[derive(Clone, Debug)]
@@ -142,6 +145,10 @@ struct Pending {
     refusals: u32,
     /// It waits before it is sent again.
     asleep: bool,
+    /// When it was sent last.
+    sent: Instant,
+    /// When its answer, or a word that it takes longer, is to be there.
+    deadline: Instant,
     waiter: Option<OneSender<Result<Reply, FsError>>>,
 }
 
@@ -171,6 +178,10 @@ pub struct Import {
     committed: Event,
     boot: Cell<u64>,
     heard: Cell<Instant>,
+    /// When something was sent last.
+    spoken: Cell<Instant>,
+    timeouts: Cell<AdaptiveTimeouts>,
+    measured: timeouts::Measured,
     session: RefCell<AuthReply>,
     failure: RefCell<Option<String>>,
     /// The last attempt ended over the cluster key, or over who we are: trying again will not help whoever waits.
@@ -203,6 +214,9 @@ impl Import {
         let identity = rt.secret_bytes();
         let import = Rc::new(Import {
             heard: Cell::new(rt.now()),
+            spoken: Cell::new(rt.now()),
+            timeouts: Cell::default(),
+            measured: timeouts::Measured::default(),
             rt: rt.clone(),
             nid: RefCell::new(config.nid.clone()),
             config,
@@ -239,7 +253,7 @@ impl Import {
         let me = import.clone();
         rt.spawn(async move { me.run().await });
         let weak = Rc::downgrade(&import);
-        rt.spawn(async move { connection::keep_alive(weak).await });
+        rt.spawn(async move { timeouts::keep_alive(weak).await });
         import
     }
 
@@ -410,7 +424,9 @@ impl Import {
         let (tx, rx) = oneshot();
         self.transmit(header, body.clone(), bulk.clone());
         let keep = !options.no_replay;
-        let pending = Pending { header, body, bulk, keep, refusals: 0, asleep: false, waiter: Some(tx) };
+        let (sent, deadline) = (self.rt.now(), self.rt.now() + self.patience());
+        let pending =
+            Pending { header, body, bulk, keep, refusals: 0, asleep: false, sent, deadline, waiter: Some(tx) };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
     }
@@ -483,6 +499,8 @@ impl Import {
     fn transmit(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
         self.sent.set(self.sent.get() + 1);
         if let Some(sink) = &*self.sink.borrow() {
+            header.patience = self.patience_told();
+            self.spoken.set(self.rt.now());
             if !bulk.is_empty() && !sink.shares_memory() {
                 header.flags = header.flags.with(Flags::BULK_CRC);
                 header.bulk_crc = bulk.slices().fold(0, wire::crc32c_append);
@@ -545,9 +563,13 @@ impl Import {
     }
 
     fn on_reply(self: &Rc<Self>, header: Header, body: Vec<u8>, bulk: Bulk) {
+        if header.flags.has(Flags::EARLY) {
+            return self.on_early_reply(&header);
+        }
         let Some(p) = self.pending.borrow_mut().remove(&header.xid) else {
             return;
         };
+        self.note_answer(p.sent);
         if header.result() == Err(FsError::Overloaded) && p.header.slot_or_credits != NO_SLOT {
             self.note_committed(header.last_committed, false);
             return self.come_again(p);

@@ -5,13 +5,14 @@
 //! (replay). The export keeps the last answer of every slot, so that a request that comes again is answered again
 //! and not carried out again. Neither knows what the requests mean.
 //!
-//! Code map: `import` (a client's end; `connection`, `recovery`, `again` below it) · `export` (a server's end, kept answers) ·
-//! `server` (listening, requests) · `sessions` (handshake, whose session, eviction) · `recovery` (the window after a restart) · `auth` `door` (who may open a
+//! Code map: `import` (a client's end; `connection`, `recovery`, `again`, `timeouts` below it) · `export` (a server's end, kept answers) ·
+//! `server` (listening, requests) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `door` (who may open a
 //! session, and how many try) · `incoming` (messages as they come).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
 mod auth;
 mod door;
+mod early;
 mod export;
 mod import;
 mod incoming;
@@ -21,6 +22,6 @@ mod sessions;
 
 pub use auth::{Binding, ClusterKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
-pub use import::{CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
+pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use recovery::RecoveryControl;
 pub use server::{Server, ServerConfig, Service, SessionRecord};

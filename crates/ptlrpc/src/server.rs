@@ -407,6 +407,7 @@ impl Server {
                 return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "its client has another connection"));
             }
             export.last_heard.set(self.rt.now());
+            export.note_patience(&header);
             if header.client != export.client() {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, "a request for another client's session"));
             }

@@ -28,6 +28,8 @@ impl Flags {
     pub const BULK_CRC: Flags = Flags(32);
     /// Last message of this client's replay: it has nothing more to replay.
     pub const REPLAY_DONE: Flags = Flags(64);
+    /// No answer yet: the server needs longer, and asks the client to wait for `patience` from now on.
+    pub const EARLY: Flags = Flags(128);
 
     /// Whether all bits of `other` are set.
     #[must_use]

@@ -49,6 +49,7 @@ impl Import {
         let mut pending = self.pending.borrow_mut();
         let Some(p) = pending.get_mut(&xid) else { return };
         p.asleep = false;
+        (p.sent, p.deadline) = (self.rt.now(), self.rt.now() + self.patience());
         if p.waiter.as_ref().is_none_or(rt::sync::OneSender::is_abandoned) {
             let slot = p.header.slot_or_credits;
             pending.remove(&xid);

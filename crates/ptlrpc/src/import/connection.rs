@@ -1,6 +1,6 @@
 //! A connection of an import from its handshake to its end, and the next one.
 use std::io;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
 use cache::frames::Bulk;
 use rt::{Connection, Nid, Sink, Source};
@@ -74,7 +74,7 @@ impl Import {
             return self.say_goodbye(session.known, &sink, &mut *source).await;
         }
         *self.failure.borrow_mut() = None;
-        self.heard.set(self.rt.now());
+        self.note_heard();
         self.connects.set(self.connects.get() + 1);
         *self.sink.borrow_mut() = Some(sink.clone());
         let (me, begin) = (self.clone(), session.clone());
@@ -228,7 +228,7 @@ impl Import {
         let mut incoming = Incoming::new(&self.rt, source);
         loop {
             let (header, body, bulk) = incoming.next().await?;
-            self.heard.set(self.rt.now());
+            self.note_heard();
             if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
                 self.on_callback(sink, header, body);
             } else {
@@ -248,33 +248,5 @@ impl Import {
             let reply = header.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
             sink.send(reply, result.unwrap_or_default(), Bulk::new());
         });
-    }
-}
-
-/// Pings a silent server and gives a dead connection up.
-pub(super) async fn keep_alive(import: Weak<Import>) {
-    loop {
-        let Some(me) = import.upgrade() else { return };
-        if me.state.get() == ImportState::Closed {
-            return;
-        }
-        let (rt, interval) = (me.rt.clone(), me.config.ping_interval);
-        let silent = rt.now().since(me.heard.get());
-        // A server that loses its power while we replay says nothing either.
-        let open = matches!(me.state.get(), ImportState::Full | ImportState::Replaying);
-        if open && silent >= interval {
-            if silent >= interval * 3 {
-                tracing::warn!(target = me.config.target, "server silent for {silent:?}: connecting anew");
-                if let Some(sink) = me.sink.borrow_mut().take() {
-                    sink.close();
-                }
-            } else {
-                let mut ping = Header::request(Op::Ping, me.config.client, Xid(0));
-                ping.slot_or_credits = NO_SLOT;
-                me.transmit(ping, Vec::new(), Bulk::new());
-            }
-        }
-        drop(me);
-        rt.sleep(interval / 2).await;
     }
 }

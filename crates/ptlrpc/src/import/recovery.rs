@@ -17,6 +17,8 @@ impl Import {
         self.set_credits(session.credits);
         *self.session.borrow_mut() = session.clone();
         let callbacks = self.callbacks.borrow().upgrade();
+        // So that the server knows how long we wait, whatever comes first.
+        self.send_ping();
         if !session.known {
             self.identity.set(self.next_identity.get());
         }
@@ -76,6 +78,10 @@ impl Import {
             .filter(|p| !p.asleep && p.header.slot_or_credits != NO_SLOT)
             .map(|p| (p.header, p.body.clone(), p.bulk.clone()))
             .collect();
+        let (now, patience) = (self.rt.now(), self.patience());
+        for p in self.pending.borrow_mut().values_mut() {
+            (p.sent, p.deadline) = (now, now + patience);
+        }
         for (mut header, body, bulk) in again {
             header.flags = header.flags.with(Flags::RESENT);
             self.resent.set(self.resent.get() + 1);
@@ -101,9 +107,16 @@ impl Import {
             let Some((transno, mut header, body, bulk)) = next else { break };
             header.flags = header.flags.with(Flags::REPLAY);
             header.transno = transno;
+            let (op, request) = (header.op, body.clone());
             match self.dialogue_taken(header, body, bulk).await {
                 Some(Ok(_)) => {}
-                Some(Err(e)) => tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}"),
+                Some(Err(e)) => {
+                    tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}");
+                    // It rested on what a client had done that did not come back.
+                    if let Some(c) = &callbacks {
+                        c.on_lost(op, &request);
+                    }
+                }
                 None => return false,
             }
             after = transno;
@@ -167,6 +180,8 @@ impl Import {
                 keep: false,
                 refusals: 0,
                 asleep: false,
+                sent: self.rt.now(),
+                deadline: self.rt.now() + self.patience(),
                 waiter: Some(tx),
             },
         );

@@ -214,6 +214,10 @@ impl Shard {
         let (_, rule) = self.client.job_rule();
         add("jobid_var".into(), rule.var.clone(), true);
         add("jobid_name".into(), rule.name.clone(), true);
+        let at = self.client.timeouts();
+        for (name, time) in [("at_min", at.min), ("at_max", at.max), ("at_history", at.history)] {
+            add(name.into(), time.as_secs().to_string(), true);
+        }
         let llite = format!("llite.{}", self.instance());
         let (_, _, used, limit, policy) = self.client.cache_figures();
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
@@ -266,12 +270,24 @@ impl Shard {
         add(format!("{mdc}.import"), import_text(&self.client.mdc()), false);
     }
 
+    fn set_timeout(&self, name: &str, text: &str) -> Result<(), String> {
+        let time = types::Duration::from_secs(number(text, 1, 86_400)?);
+        let mut at = self.client.timeouts();
+        match name {
+            "at_min" => at.min = time,
+            "at_max" => at.max = time,
+            _ => at.history = time,
+        }
+        self.client.set_timeouts(at)
+    }
+
     /// Sets one of the client's own parameters; `None` when the name is not the client's.
     fn set_own(&self, name: &str, text: &str) -> Option<Result<(), String>> {
         let text = text.trim();
         match name {
             "jobid_var" => return Some(self.client.set_job_var(text)),
             "jobid_name" => return Some(self.client.set_job_name(text)),
+            "at_min" | "at_max" | "at_history" => return Some(self.set_timeout(name, text)),
             _ => {}
         }
         let (node, key) = name.rsplit_once('.')?;
@@ -334,12 +350,15 @@ fn cache_text(stats: &cache::Stats) -> String {
 fn import_text(import: &ptlrpc::Import) -> String {
     let (sessions, sent, resent) = import.counters();
     let mut text = format!(
-        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n",
+        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n    service_time_ms: {}\n    patience_ms: {}\n    early_replies: {}\n",
         import.target(),
         import.nid(),
         import.state(),
         import.in_flight(),
-        import.last_committed()
+        import.last_committed(),
+        import.service_time().as_millis(),
+        import.patience().as_millis(),
+        import.early_replies()
     );
     if let Some(why) = import.failure() {
         text += &format!("    failure: {why}\n");
