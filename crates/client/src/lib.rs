@@ -2,7 +2,7 @@
 //!
 //! [`Client`] joins a cluster over `rt` and offers POSIX-shaped operations by FID. It caches what its locks cover and
 //! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
-//! of the OSTs. It composes the rooms (`ldlm`, `cache`, `readahead`, `layout`) and never reaches round them.
+//! of the OSTs. It composes the rooms (`ldlm`, `cache`, `datapath`, `readahead`, `layout`) and never reaches round them.
 //!
 //! Code map, from a program's call downwards: `open` `read` `write` `append` `size` `namespace` `listing` `flock` (operations) ·
 //! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `outside` `front`

@@ -4,7 +4,6 @@ mod read;
 mod write;
 
 use std::cell::{Cell, RefCell};
-use std::collections::VecDeque;
 use std::rc::{Rc, Weak};
 
 use cache::frames::FRAME_BYTES;
@@ -46,20 +45,12 @@ pub struct Osc {
     active_in_map: Cell<bool>,
     /// Whether this client's administrator has.
     active_here: Cell<bool>,
-    /// Grant that no page took. Negative while pages took more of it than a server that lost its books gives anew.
-    grant: Cell<i64>,
-    /// Grant that dirty pages took, and pages being written.
-    charged: Cell<u64>,
-    /// The server's process that keeps the book of our grant.
-    book: Cell<u64>,
-    dirty: Cell<u64>,
-    dirty_max: Cell<u64>,
+    /// Dirty bytes, grant, and which object is written out next.
+    target: RefCell<datapath::Target<Weak<Object>>>,
     rpc_pages: Cell<usize>,
     /// The window of bulk RPCs.
     rpcs: Turns,
     rpcs_max: Cell<usize>,
-    /// Objects with dirty pages, oldest first.
-    dirty_objects: RefCell<VecDeque<Weak<Object>>>,
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
     stats: RpcStats,
@@ -78,15 +69,10 @@ impl Osc {
             client,
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
-            grant: Cell::new(0),
-            charged: Cell::new(0),
-            book: Cell::new(0),
-            dirty: Cell::new(0),
-            dirty_max: Cell::new(config.dirty_bytes_max),
+            target: RefCell::new(datapath::Target::new(config.dirty_bytes_max)),
             rpc_pages: Cell::new(config.rpc_pages_max),
             rpcs: Turns::new(config.rpcs_in_flight_max + URGENT_RPCS, URGENT_RPCS),
             rpcs_max: Cell::new(config.rpcs_in_flight_max),
-            dirty_objects: RefCell::default(),
             changed: Event::new(),
             stats: RpcStats::new(now),
             jobs_told: crate::jobs::Told::default(),
@@ -206,7 +192,7 @@ impl Osc {
     /// `osc.*.rpc_stats`: tables of RPCs by size, company and place.
     #[must_use]
     pub fn rpc_stats_text(&self) -> String {
-        self.stats.rpc_text(self.rt.wall(), self.dirty.get() / PAGE)
+        self.stats.rpc_text(self.rt.wall(), self.dirty_and_grant().0 / PAGE)
     }
     /// Counts from now on.
     pub fn reset_stats(&self) {
@@ -215,7 +201,8 @@ impl Osc {
     /// Dirty bytes, grant that no page took.
     #[must_use]
     pub fn dirty_and_grant(&self) -> (u64, u64) {
-        (self.dirty.get(), self.grant.get().max(0) as u64)
+        let books = &self.target.borrow().books;
+        (books.dirty_bytes(), books.grant_bytes())
     }
     /// Bulk RPCs in flight allowed.
     #[must_use]
@@ -239,11 +226,11 @@ impl Osc {
     /// Dirty bytes allowed.
     #[must_use]
     pub fn dirty_max(&self) -> u64 {
-        self.dirty_max.get()
+        self.target.borrow().books.dirty_bytes_max()
     }
     /// Changes the dirty bytes allowed, at least 1 MiB.
     pub fn set_dirty_max(&self, bytes: u64) {
-        self.dirty_max.set(bytes.max(1 << 20));
+        self.target.borrow_mut().books.set_dirty_bytes_max(bytes);
         self.changed.notify();
     }
 }

@@ -327,10 +327,9 @@ impl Client {
             let valid = object.size().saturating_sub(page * PAGE).min(PAGE) as usize;
             let whole = valid == 0 || within == 0 && take >= valid;
             match object.write_page(page, within, &rest[..take], whole, access, &mut frames) {
-                Ok(Some(newly_dirty)) => {
+                Ok(Some(was_clean)) => {
                     // Also what another write made dirty without grant waits for its space.
-                    let has_grant = if newly_dirty { osc.charge_page(object, page) } else { object.has_grant(page) };
-                    write_through |= !has_grant;
+                    write_through |= !osc.wrote_page(object, page, was_clean);
                     object.grow(at + take as u64);
                     at += take as u64;
                     rest = &rest[take..];

@@ -42,6 +42,12 @@ impl Books {
     pub const fn charged_bytes(&self) -> u64 {
         self.charged
     }
+    /// All grant that the server gave and has not got back by writes.
+    #[must_use]
+    pub const fn given_bytes(&self) -> u64 {
+        let given = self.grant + self.charged as i64;
+        if given < 0 { 0 } else { given as u64 }
+    }
     /// Dirty bytes allowed.
     #[must_use]
     pub const fn dirty_bytes_max(&self) -> u64 {

@@ -21,12 +21,12 @@ impl<K> Target<K> {
         Target { books: Books::new(dirty_bytes_max), queue: VecDeque::new() }
     }
 
-    /// A page of an object was written to; `was_clean` as [`Pages::on_written`] said. False: it has no grant and must be
-    /// written out at once.
+    /// A page of an object was written to; `was_clean` as [`Pages::on_written`] said. False: it has no grant, be it that another
+    /// write made it dirty, and must be written out before the write is answered.
     #[must_use]
     pub fn on_written<P>(&mut self, pages: &mut Pages<P>, page: u64, was_clean: bool) -> bool {
         if !was_clean {
-            return true;
+            return pages.has_grant(page);
         }
         let granted = self.books.on_dirtied();
         if granted {

@@ -87,15 +87,11 @@ impl Callbacks for Osc {
         Box::pin(std::future::ready(answer))
     }
     fn on_connected(&self, session: &AuthReply) {
-        // As long as a server knows us our book says the same as its: answers that are on their way change both. A book that
-        // begins anew gives all at once, and what pages took is part of it.
-        if self.book.replace(session.boot) != session.boot || !session.known {
-            self.grant.set(session.grant as i64 - self.charged.get() as i64);
-        }
+        self.target.borrow_mut().books.on_session(session.boot, session.known, session.grant);
         self.changed.notify();
     }
     fn granted(&self) -> u64 {
-        u64::try_from(self.grant.get() + self.charged.get() as i64).unwrap_or(0)
+        self.target.borrow().books.given_bytes()
     }
     fn on_unreachable(self: Rc<Self>) {
         if let Some(client) = self.client.upgrade() {

@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use cache::frames::{Bulk, FRAME_BYTES};
-use datapath::{Attempts, Next};
+use datapath::{Attempts, Gone, Next, Outgoing, WriteOut};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
 use rt::turns::Rank;
@@ -12,43 +12,26 @@ use wire::ost as wo;
 
 use super::{Osc, PAGE, judged, page_extent};
 use crate::inode::Inode;
-use crate::object::{Dropped, Object, WriteOut};
+use crate::object::{Cached, Object, page_range};
 use crate::stats::Direction;
 
 impl Osc {
-    /// Charges a page that became dirty. False when there is no grant: the page must be written out at once.
-    pub(crate) fn charge_page(&self, object: &Object, page: u64) -> bool {
-        self.dirty.set(self.dirty.get() + PAGE);
-        if self.grant.get() < PAGE as i64 {
-            return false;
-        }
-        self.grant.set(self.grant.get() - PAGE as i64);
-        self.charged.set(self.charged.get() + PAGE);
-        object.page_took_grant(page);
-        true
+    /// A page was written to, which was clean before or not. False when it has no grant: it must be written out at once.
+    pub(crate) fn wrote_page(&self, object: &Object, page: u64, was_clean: bool) -> bool {
+        object.with_pages(|pages| self.target.borrow_mut().on_written(pages, page, was_clean))
     }
-    /// Pages are no longer dirty; `unused` of the grant that they took was not used at the server.
-    fn uncharge(&self, pages: usize, granted: usize, unused: bool) {
-        let (dirty, grant) = (pages as u64 * PAGE, granted as u64 * PAGE);
-        self.dirty.set(self.dirty.get() - dirty);
-        self.charged.set(self.charged.get() - grant);
-        if unused {
-            self.grant.set(self.grant.get() + grant as i64);
-        }
-        self.changed.notify();
-    }
-    fn uncharge_dropped(&self, dropped: Dropped) -> usize {
-        if dropped.dirty > 0 {
-            self.uncharge(dropped.dirty, dropped.granted, true);
-        }
-        dropped.dirty
-    }
-
     /// Whether one more request may dirty pages.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
-        let over = self.dirty.get() > 0 && self.dirty.get() + bytes > self.dirty_max.get();
-        let poor = self.grant.get() < bytes as i64 && self.dirty.get() > 0;
-        !over && !poor
+        self.target.borrow().books.has_room(bytes)
+    }
+    /// Pages were dropped, and taken out of the books; gives how many of them were dirty.
+    fn dropped(&self, object: &Object, gone: Gone<Cached>) -> usize {
+        let dirty = gone.dropped.dirty;
+        object.forget(gone);
+        if dirty > 0 {
+            self.changed.notify();
+        }
+        dirty
     }
 
     /// Waits until one more request may dirty pages: fewer dirty bytes than allowed, and some grant if waiting can
@@ -66,9 +49,7 @@ impl Osc {
 
     /// Puts the object on the list of dirty ones and starts full RPCs.
     pub(crate) fn note_dirty(self: &Rc<Self>, object: &Rc<Object>) {
-        if !object.listed.replace(true) {
-            self.dirty_objects.borrow_mut().push_back(Rc::downgrade(object));
-        }
+        object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(Rc::downgrade(object), pages));
         while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire() {
             if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
                 self.rpcs.add(1);
@@ -76,32 +57,27 @@ impl Osc {
             }
         }
         let pages = self.client.upgrade().map_or((0, 1), |c| (c.dirty_pages(), c.pages.limit_pages()));
-        if self.dirty.get() > self.dirty_max.get() / 2 || pages.0 > pages.1 / 2 {
+        if self.target.borrow().books.is_half_full() || pages.0 > pages.1 / 2 {
             self.flush_some();
         }
     }
 
     /// Starts write RPCs of the oldest dirty objects while slots are free.
     fn flush_some(self: &Rc<Self>) {
-        let n = self.dirty_objects.borrow().len();
+        let n = self.target.borrow().listed();
         for _ in 0..n {
-            let Some(front) = self.dirty_objects.borrow_mut().pop_front() else { return };
-            let Some(object) = front.upgrade() else { continue };
+            let Some(next) = self.target.borrow_mut().next_dirty() else { return };
+            let Some(object) = next.upgrade() else { continue };
             while object.dirty_pages() > 0 {
                 if !self.rpcs.try_acquire() {
-                    self.dirty_objects.borrow_mut().push_front(front);
-                    return;
+                    return self.target.borrow_mut().on_left(next);
                 }
                 if !self.start_write(&object, Extent::ALL, Rank::Ordinary) {
                     self.rpcs.add(1);
                     break;
                 }
             }
-            if object.dirty_pages() == 0 {
-                object.listed.set(false);
-            } else {
-                self.dirty_objects.borrow_mut().push_back(front);
-            }
+            object.with_pages(|pages| self.target.borrow_mut().on_visited(next, pages));
         }
     }
 
@@ -119,27 +95,30 @@ impl Osc {
         let (handle, within) =
             lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)));
         let reach = extent.intersect(&page_extent(within)).unwrap_or(Extent::EMPTY);
-        let (out, dropped) = object.take_dirty(reach, self.rpc_pages.get());
-        self.uncharge_dropped(dropped);
+        let max = self.rpc_pages.get();
+        let Outgoing { out, gone } = object.with_pages(|pages| self.target.borrow_mut().take(pages, reach, max));
+        if !gone.is_empty() {
+            object.forget_cut_off(gone);
+            self.changed.notify();
+        }
         let Some(out) = out else { return false };
+        let bulk = object.bulk_of(&out);
         let (me, object) = (self.clone(), object.clone());
         self.rt.spawn(async move {
-            let (numbers, granted) = (out.pages.clone(), out.granted);
-            let result = me.write_rpc(&object, out, handle, rank).await;
+            let result = me.write_rpc(&object, &out, bulk, handle, rank).await;
             me.rpcs.add(1);
-            // The server takes grant for writes that it carries out.
-            me.uncharge(numbers.len(), granted, result.is_err());
+            object.with_pages(|pages| me.target.borrow_mut().on_write_ended(pages, &out, result.is_ok()));
             match result {
-                Ok(()) => object.written(&numbers),
+                Ok(()) => {}
+                // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
                 Err(FsError::NotFound) if !object.is_open() => {
-                    // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
                     tracing::debug!(object = %object.id, "write-back of a removed object");
-                    object.written(&numbers);
                 }
                 // Nobody was told that these bytes are kept: whoever writes them waits for this.
-                Err(FsError::NoSpace) if granted == 0 => me.write_refused(&object, &numbers),
-                Err(e) => me.write_failed(&object, &numbers, e),
+                Err(FsError::NoSpace) if out.granted == 0 => me.write_refused(&object, &out.pages),
+                Err(e) => me.write_failed(&object, &out.pages, e),
             }
+            object.changed.notify();
             me.changed.notify();
         });
         true
@@ -181,7 +160,14 @@ impl Osc {
         self.rt.spawn(async move { inode.drop_kernel_pages().await });
     }
 
-    async fn write_rpc(&self, object: &Rc<Object>, out: WriteOut, lock: HandleId, rank: Rank) -> Result<(), FsError> {
+    async fn write_rpc(
+        &self,
+        object: &Object,
+        out: &WriteOut,
+        bulk: Bulk,
+        lock: HandleId,
+        rank: Rank,
+    ) -> Result<(), FsError> {
         let owner = self.owner_of(object, &*self.import()?);
         let request = wo::WriteRequest {
             object: object.id,
@@ -189,12 +175,12 @@ impl Osc {
             owner,
             mtime: object.mtime.get(),
             grant_used: out.granted as u64 * PAGE,
-            grant_wanted: self.dirty_max.get() * 2,
+            grant_wanted: self.dirty_max() * 2,
             max_service_ms: if matches!(rank, Rank::Urgent(_)) { 5000 } else { 0 },
-            extents: out.extents,
+            extents: out.extents.clone(),
             ..wo::WriteRequest::default()
         };
-        self.send_write(object, &request, out.bulk, rank).await
+        self.send_write(object, &request, bulk, rank).await
     }
 
     async fn send_write(
@@ -223,7 +209,7 @@ impl Osc {
         drop(flight);
         let answer = answer?;
         let reply: wo::WriteReply = answer.decode()?;
-        self.grant.set(self.grant.get().saturating_add_unsigned(reply.grant));
+        self.target.borrow_mut().books.on_grant(reply.grant);
         object.blocks512.set(reply.lvb.blocks);
         object.stored_to(request.extents.last().map_or(0, |e| e.end));
         self.stats.done(Direction::Write, bytes, self.rt.now().since(started));
@@ -249,7 +235,7 @@ impl Osc {
                 extents: vec![Extent::at(at + done as u64, len as u64)],
                 lock,
                 mtime: object.mtime.get(),
-                grant_wanted: self.dirty_max.get() * 2,
+                grant_wanted: self.dirty_max() * 2,
                 ..wo::WriteRequest::default()
             };
             let place = self.in_window(Rank::Ordinary, 0).await;
@@ -285,9 +271,16 @@ impl Osc {
         }
     }
 
-    /// Forgets cached pages, dirty ones too; gives the number of dirty pages forgotten.
+    /// Forgets cached pages, dirty ones too; gives the number of dirty pages forgotten. Partial pages at the ends go whole,
+    /// unless `zero_tail`: then the bytes from `extent.start` to its page's end are zeroed instead.
     pub(crate) fn discard(&self, object: &Rc<Object>, extent: Extent, zero_tail: bool) -> usize {
-        self.uncharge_dropped(object.drop_pages(extent, zero_tail))
+        let (mut first, end) = page_range(extent);
+        if zero_tail && !extent.start.is_multiple_of(PAGE) {
+            object.zero_from(extent.start);
+            first += 1;
+        }
+        let gone = object.with_pages(|pages| self.target.borrow_mut().discard(pages, first, end));
+        self.dropped(object, gone)
     }
     /// [`Osc::discard`] of what only `lock` covers, which goes: unwritten pages that another write lock covers are that
     /// one's, others stay under any lock that is not on its way out, too.
@@ -297,7 +290,8 @@ impl Osc {
         let reach = |d: &LockDesc| d.data.as_extent().unwrap_or(Extent::EMPTY);
         let writing: Vec<Extent> = others.iter().filter(|(d, _)| d.mode.writes()).map(|(d, _)| reach(d)).collect();
         let all: Vec<Extent> = others.iter().filter(|(_, leaves)| !leaves).map(|(d, _)| reach(d)).collect();
-        self.uncharge_dropped(object.drop_uncovered(extent, &writing, &all))
+        let gone = object.with_pages(|pages| self.target.borrow_mut().discard_uncovered(pages, extent, &writing, &all));
+        self.dropped(object, gone)
     }
 
     /// Everything answered so far of this object is on stable storage afterwards.

@@ -153,20 +153,34 @@ impl Client {
             self.ask(w, Rank::Ordinary, lock, Job::Read { claim, lock });
         }
     }
+    /// A program writes some pages: room for them is asked for once, grant is taken by each.
     pub(super) fn write(&mut self, w: &mut World) -> Verdict {
-        let Some((id, page)) = self.pick(w, true) else { return Ok(()) };
-        if self.pages.is_changing(page, page + 1) {
-            return Ok(());
-        }
+        let Some((id, first)) = self.pick(w, true) else { return Ok(()) };
         if !self.target.books.has_room(PAGE) {
             self.flush_some(w);
             return Ok(());
         }
+        let end = self.lock(id).map_or(first, |l| l.end).min(first + 1 + w.rng.below(6));
+        for page in first..end {
+            if self.pages.is_changing(page, page + 1) || !self.write_page(w, id, page)? {
+                break;
+            }
+        }
+        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.window.on_try() {
+            if !self.start_write(w, Extent::ALL, false) {
+                self.window.on_end();
+                break;
+            }
+        }
+        Ok(())
+    }
+    /// False: its bytes have to be loaded first.
+    fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, alloc::string::String> {
         let whole = w.rng.chance(0.5);
         if !self.look(w, page)? {
             if !whole {
-                self.load(w, id, page, page + 1);
-                return Ok(());
+                self.load(w, lock, page, page + 1);
+                return Ok(false);
             }
             self.pages.on_overwritten(page);
             self.pages.on_put(page, 0, false);
@@ -179,13 +193,7 @@ impl Client {
             self.ask(w, Rank::Ordinary, 0, Job::Write { extent: Extent::at(page * PAGE, PAGE), lock: 0 });
         }
         self.target.on_dirty_object((), &mut self.pages);
-        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.window.on_try() {
-            if !self.start_write(w, Extent::ALL, false) {
-                self.window.on_end();
-                break;
-            }
-        }
-        Ok(())
+        Ok(true)
     }
     pub(super) fn reclaim(&mut self, w: &mut World) {
         let page = w.rng.below(PAGES);
@@ -358,6 +366,9 @@ impl Client {
                 self.ended(w, urgent)
             }
             Rpc::Write { out, urgent, .. } => {
+                if out.granted != 0 && out.granted != out.pages.len() {
+                    return Err(format!("{} of {} pages of a write have grant", out.granted, out.pages.len()));
+                }
                 let done = answer == Answer::Done;
                 self.target.on_write_ended(&mut self.pages, &out, done);
                 if done {

@@ -5,6 +5,7 @@
 //! evicted at times. Checked all along:
 //! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program;
 //! - no page is dirty, and none is cached, without a lock that covers it;
+//! - what has grant is not written together with what has none, and so cannot fail for want of space with it;
 //! - an urgent RPC is admitted at once while the places kept for urgent ones are not all taken by such, and otherwise as soon
 //!   as one more RPC has ended than urgent ones waited before it;
 //! - in the end nothing waits, every place of the window is free, nothing is dirty or charged, both books of grant say the
@@ -38,6 +39,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("drop-keeps-claims", "Dropped pages are still waited for, and kept when they come."),
     ("overwrite-keeps-claim", "A page that was written whole takes what was on its way for it."),
     ("write-out-races", "Two versions of a page are under way to the OST at once."),
+    ("grant-mixed", "A write takes pages with and without grant along."),
     ("unwritten-kept", "A page whose write failed is still shown."),
     ("come-again-fails", "A request that the OST had no room for counts as failed."),
     ("grant-lost", "Grant that a write took is lost when the write was not carried out."),
@@ -85,6 +87,8 @@ struct Flight {
     client: usize,
     rpc: Rpc,
     tries: Attempts,
+    /// Its answer is not there before.
+    answered_at: u64,
     /// Carried out, with what it read; or why not. `None`: on its way to the OST.
     answer: Option<(Answer, Vec<u64>)>,
 }
@@ -167,7 +171,15 @@ impl World {
         self.versions
     }
     fn send(&mut self, client: usize, rpc: Rpc) {
-        self.flights.push(Flight { client, rpc, tries: Attempts::default(), answer: None });
+        // A few answers are late: much may happen meanwhile.
+        let late = if self.rng.chance(0.15) { self.rng.below(200) } else { 0 };
+        self.flights.push(Flight {
+            client,
+            rpc,
+            tries: Attempts::default(),
+            answered_at: self.clock + late,
+            answer: None,
+        });
     }
 
     /// One RPC, any of them, is carried out, or its answer arrives.
@@ -179,6 +191,9 @@ impl World {
         if self.flights[i].answer.is_none() {
             let answer = self.carry_out(i);
             self.flights[i].answer = Some(answer);
+            return Ok(());
+        }
+        if self.flights[i].answered_at > self.clock {
             return Ok(());
         }
         let mut flight = self.flights.swap_remove(i);

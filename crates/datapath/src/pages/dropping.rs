@@ -28,14 +28,10 @@ impl<P> Pages<P> {
         }
         (was, unused)
     }
-    /// A page stays at the OST only: what is on its way for it does not count, and if it is clean it goes.
-    pub fn on_outdated(&mut self, page: u64) -> Option<P> {
-        let b = self.blocks.get_mut(&(page / BLOCK))?;
-        b.loading &= !(1 << (page % BLOCK));
-        if (b.dirty | b.writeback) >> (page % BLOCK) & 1 == 1 {
-            return None;
-        }
-        self.on_reclaimed(page).0
+    /// What the OST has of a page may be something else: it goes, unless it is unwritten.
+    pub fn on_outdated(&mut self, page: u64) -> Gone<P> {
+        let unwritten = self.is_unwritten(Extent::at(page * PAGE, PAGE));
+        self.drop_where(|key, _| if unwritten { 0 } else { mask_of(key, page, page + 1) })
     }
     /// What is on its way for a page does not count any more.
     pub fn on_edge_changed(&mut self, page: u64) {
@@ -46,13 +42,9 @@ impl<P> Pages<P> {
     /// These pages could not be written out: those that were not written to since go, and the object is as long as the OST
     /// says.
     pub fn on_not_written(&mut self, pages: &[u64]) -> Gone<P> {
-        let unwritten = |p: &Self, page: u64| p.is_unwritten(Extent::at(page * PAGE, PAGE));
         let mut all = Gone { pages: Vec::new(), ahead: Vec::new(), dropped: Dropped::default() };
-        for page in pages {
-            if unwritten(self, *page) || types::planted!("unwritten-kept") {
-                continue;
-            }
-            let gone = self.drop_range(*page, page + 1);
+        for page in pages.iter().filter(|_| !types::planted!("unwritten-kept")) {
+            let gone = self.on_outdated(*page);
             all.pages.extend(gone.pages);
             all.ahead.extend(gone.ahead);
         }

@@ -48,9 +48,11 @@ fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
     o.set_size(70 * PAGE + 100);
     let rest = t.take(&mut o, Extent::ALL, 10);
     let more = rest.out.unwrap();
-    assert_eq!((&more.pages[..], rest.gone.len()), (&[2, 70][..], 1));
-    assert_eq!(more.extents, [Extent::at(2 * PAGE, PAGE), Extent::at(70 * PAGE, 100)]);
+    assert_eq!((&more.pages[..], more.granted, rest.gone.len()), (&[2][..], 1, 1), "only what has grant, as the first");
+    let last = t.take(&mut o, Extent::ALL, 10).out.unwrap();
+    assert_eq!(last.extents, [Extent::at(70 * PAGE, 100)]);
     t.on_write_ended(&mut o, &out, true);
+    t.on_write_ended(&mut o, &last, true);
     t.on_write_ended(&mut o, &more, false);
     assert_eq!((o.unwritten_pages(), t.books.dirty_bytes(), t.books.charged_bytes()), (1, PAGE, 0));
     assert_eq!(t.books.grant_bytes(), PAGE, "the write that was not carried out gives it back");
