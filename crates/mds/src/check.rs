@@ -380,7 +380,9 @@ impl Checker {
             }
             (keys::PRECREATE, 2) => {
                 let (ost, row) = decode_precreate(key, value).ok()?;
-                self.report.last_used.insert(ost, row.last_used);
+                if !row.newer {
+                    self.report.last_used.insert(ost, row.last_used);
+                }
                 p.precreates.insert(ost, row);
             }
             (keys::SESSION, 8) => return wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1).map(|_| ()),

@@ -13,6 +13,7 @@
 
 pub mod acl;
 mod admission;
+pub mod backup;
 pub mod check;
 mod config;
 pub mod config_service;
@@ -38,6 +39,7 @@ mod start;
 pub mod stats;
 pub mod store;
 pub mod tx;
+mod upkeep;
 
 pub use config::{ConnectorBox, MdsConfig};
 pub use kv::{KvError, MemoryKv, MetaKv};

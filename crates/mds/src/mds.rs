@@ -26,6 +26,7 @@ use crate::record::{ReplyRow, Superblock};
 use crate::stats::Stats;
 use crate::store::MetaStore;
 use crate::tx::{Claim, Done, Fail, Fetched, Tx};
+use crate::upkeep::ScrubState;
 
 /// What carries an eviction out: the server that holds the sessions.
 pub type Evictor = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;
@@ -56,6 +57,9 @@ pub struct Mds {
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
     pub(crate) evictor: RefCell<Option<Evictor>>,
     pub(crate) me: RefCell<Weak<Mds>>,
+    /// What became of the last backup, as its parameter says it.
+    pub(crate) backup: RefCell<String>,
+    pub(crate) scrub: RefCell<ScrubState>,
     last_time: Cell<i64>,
 }
 
@@ -140,6 +144,8 @@ impl Mds {
             stopped: Cell::new(false),
             evictor: RefCell::new(None),
             me: RefCell::new(Weak::new()),
+            backup: RefCell::new("none".into()),
+            scrub: RefCell::default(),
         });
         *mds.me.borrow_mut() = Rc::downgrade(&mds);
         mds

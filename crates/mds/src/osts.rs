@@ -142,7 +142,7 @@ fn close(link: &OstLink) {
 
 /// The store's row of a pool.
 pub(crate) fn precreate_row(pool: &Pool) -> Vec<u8> {
-    wire::encode(&PrecreateRow { last_used: pool.used, ceiling: pool.ceiling })
+    wire::encode(&PrecreateRow { last_used: pool.used, ceiling: pool.ceiling, newer: pool.newer })
 }
 
 /// Reads the allocation states.
@@ -174,7 +174,14 @@ impl Mds {
             link.destroys.borrow_mut().extend(waiting);
         }
         self.osts.links.borrow_mut().insert(entry.ost, link.clone());
-        self.pools.borrow_mut().add(entry.ost, entry.active, 0, 0);
+        {
+            let mut pools = self.pools.borrow_mut();
+            if pools.get(entry.ost).is_none() {
+                pools.add(entry.ost, entry.active, 0, 0);
+                // A store that knows nothing of an OST removes nothing there.
+                pools.update(entry.ost, |p| p.newer = true);
+            }
+        }
         self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.in_sync) = (self.map.is_active(entry.ost), false));
         let port = match &self.osts.connector {
             Some(c) => Some(c(link.clone())),
@@ -300,6 +307,9 @@ impl Mds {
 
     /// Brings objects into being: behind the last used one, after removing orphans when `first`.
     async fn fill(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort, first: bool) -> Result<(), FsError> {
+        if self.pools.borrow().get(link.ost).is_some_and(|p| p.newer) {
+            self.keep_newer(link, port).await?;
+        }
         let Some((used, want)) = self.pools.borrow().get(link.ost).map(|p| (p.used, p.want)) else { return Ok(()) };
         let request =
             PrecreateRequest { seq: ObjectId::seq_of(link.ost), last_used: used, count: want, orphans: first };
@@ -329,6 +339,29 @@ impl Mds {
             return Err(FsError::NoSpace);
         }
         Ok(())
+    }
+
+    /// The OST may have objects that this store does not know, for it was put back from a copy: new ones get ids behind
+    /// all that exist, and nothing is removed.
+    async fn keep_newer(self: &Rc<Self>, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {
+        let Some(used) = self.pools.borrow().get(link.ost).map(|p| p.used) else { return Ok(()) };
+        let seq = ObjectId::seq_of(link.ost);
+        let request = PrecreateRequest { seq, last_used: used, count: 0, orphans: false };
+        let body = port.call(Op::OstPrecreate, wire::encode(&request)).await?;
+        let reply: PrecreateReply = wire::decode(&body).map_err(FsError::from)?;
+        if reply.last > used {
+            tracing::warn!(ost = %link.ost, used, last = reply.last,
+                "it has objects that are newer than this metadata store: they stay, 'stria fsck --repair' finds their data a place");
+        }
+        let row = self.pools.borrow_mut().update(link.ost, |p| {
+            p.used = p.used.max(reply.last);
+            (p.last, p.ceiling) = (p.used, p.ceiling.max(p.used));
+            (p.used_at_start, p.newer) = (p.used, false);
+            precreate_row(p)
+        });
+        // Only when this is on stable storage may anything behind it be removed.
+        self.store.apply([(keys::precreate(link.ost), row)], 0, 0);
+        self.store.sync().await
     }
 
     async fn ask_space(&self, link: &OstLink, port: &dyn OstPort) -> Result<(), FsError> {

@@ -55,6 +55,8 @@ impl Mds {
             add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
         }
         add(format!("mdt.{t}.evict_client"), String::new(), true);
+        add(format!("mdt.{t}.backup"), self.backup.borrow().clone(), true);
+        add(format!("mdt.{t}.scrub"), self.scrub.borrow().text(), true);
         add(format!("mdt.{t}.num_exports"), self.exports.borrow().len().to_string(), false);
         add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
         add(format!("mdt.{t}.opens_refused"), self.handles.borrow().refused().to_string(), false);
@@ -127,6 +129,12 @@ impl Mds {
             }
             self.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
             return Ok(());
+        }
+        if path.ends_with(".backup") {
+            return self.begin_backup(value);
+        }
+        if path.ends_with(".scrub") {
+            return self.set_scrub(value);
         }
         if path.ends_with(".evict_client") {
             return self.evict_by_name(value).await;

@@ -47,6 +47,8 @@ pub struct Pool {
     pub replayed: BTreeSet<u32>,
     /// `used` as the store had it at start.
     pub used_at_start: u32,
+    /// The OST may have objects that the store does not know of, and keeps them.
+    pub newer: bool,
 }
 
 impl Pool {
@@ -214,7 +216,7 @@ impl Pools {
     /// Objects that were given out in creates that are lost for good: asked once, when recovery is over.
     pub fn lost(&mut self) -> Vec<StripeObject> {
         let mut lost = Vec::new();
-        for p in &mut self.pools {
+        for p in self.pools.iter_mut().filter(|p| !p.newer) {
             let ids = p.used_at_start + 1..=p.used.min(p.used_at_start.saturating_add(64 * READY_MAX));
             lost.extend(
                 ids.filter(|id| !p.replayed.contains(id))

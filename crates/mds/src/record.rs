@@ -307,6 +307,8 @@ wire::message! {
         last_used: u32,
         /// No object above was ever given out.
         ceiling: u32,
+        /// The store was put back from a copy: the OST may have objects that are newer, and keeps them.
+        newer: bool,
     }
     /// An object that no file has any more.
     DestroyObject {

@@ -176,6 +176,7 @@ impl Mds {
                 decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
             let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
             pools.add(ost, active, p.last_used, p.ceiling);
+            pools.update(ost, |pool| pool.newer = p.newer);
         }
         let (known, stale) = read_sessions(&*snapshot).await?;
         drop(snapshot);

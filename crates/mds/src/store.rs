@@ -117,6 +117,10 @@ impl MetaStore {
         }))
     }
 
+    /// The engine.
+    pub(crate) fn engine(&self) -> &Rc<dyn MetaKv> {
+        &self.kv
+    }
     /// Last transaction on stable storage.
     #[must_use]
     pub fn last_committed(&self) -> u64 {

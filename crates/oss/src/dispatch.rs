@@ -8,8 +8,8 @@ use std::rc::{Rc, Weak};
 
 use nrs::{NrsRequest, Pipeline, Taken};
 use rt::Rt;
-use rt::sync::{OneSender, oneshot};
-use types::{ClientId, FsError, Instant, RequestId};
+use rt::sync::{Event, OneSender, oneshot};
+use types::{ClientId, Duration, FsError, Instant, RequestId};
 
 struct Inner {
     rt: Rt,
@@ -21,7 +21,13 @@ struct Inner {
     heads: OnceCell<Heads>,
     /// What another one took may have changed when this one goes on.
     told: Cell<bool>,
+    /// Nothing is queued or in service any more.
+    quiet: Event,
 }
+
+/// How long a request of the background class waits for a moment without others: a target that is never quiet serves one
+/// from time to time all the same.
+const BACKGROUND_PATIENCE: Duration = Duration::from_secs(1);
 
 /// The dispatchers of one server; cheap to clone.
 #[derive(Clone, Default)]
@@ -72,6 +78,9 @@ impl Drop for Permit {
         let now = self.owner.0.rt.now();
         self.owner.0.pipeline.borrow_mut().on_completion(now, self.id);
         self.owner.pump();
+        if self.owner.is_quiet() {
+            self.owner.0.quiet.notify();
+        }
     }
 }
 
@@ -81,7 +90,7 @@ impl Dispatcher {
     pub fn new(rt: Rt, pipeline: Pipeline) -> Dispatcher {
         let (pipeline, waiting) = (RefCell::new(pipeline), RefCell::default());
         let (timer, heads, told) = (Cell::new(None), OnceCell::new(), Cell::new(false));
-        Dispatcher(Rc::new(Inner { rt, pipeline, waiting, timer, heads, told }))
+        Dispatcher(Rc::new(Inner { rt, pipeline, waiting, timer, heads, told, quiet: Event::new() }))
     }
 
     /// Waits until the pipeline dispatches `request`.
@@ -99,6 +108,28 @@ impl Dispatcher {
             Some(()) => Ok(Permit { owner: self.clone(), id }),
             None => Err(FsError::NotConnected),
         }
+    }
+
+    /// The background class: joins the others when nothing is queued or in service, or after a second without such a moment.
+    /// It is to be short: who comes meanwhile waits for it, if the window is 1.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::admit`].
+    pub async fn admit_background(&self, request: NrsRequest) -> Result<Permit, FsError> {
+        let until = self.0.rt.now() + BACKGROUND_PATIENCE;
+        loop {
+            let quiet = self.0.quiet.wait();
+            let left = until.since(self.0.rt.now());
+            if self.is_quiet() || left == Duration::ZERO {
+                return self.admit(request).await;
+            }
+            let _ = self.0.rt.timeout(left, quiet).await;
+        }
+    }
+
+    fn is_quiet(&self) -> bool {
+        let pipeline = self.0.pipeline.borrow();
+        pipeline.queued() == 0 && pipeline.in_service() == 0
     }
 
     /// Drops a client's queued requests.
@@ -209,6 +240,37 @@ mod tests {
         world.run(rt::sync::join_all(work.collect()));
         assert_eq!(*log.borrow(), (0..10).collect::<Vec<_>>());
         assert_eq!(most.get(), 2);
+    }
+
+    #[test]
+    fn the_background_class_lets_others_pass_and_is_served_at_last() {
+        // Ten requests that end, and clients that never stop asking.
+        for rounds in [5u64, 5000] {
+            let world = TestWorld::new(1, 1 << 20);
+            let d = dispatcher(&world, "fifo", 1);
+            let (rt, log) = (world.rt(), Rc::new(RefCell::new(Vec::new())));
+            let mut work: Vec<rt::LocalFuture<()>> = Vec::new();
+            for client in 0..2 {
+                let (d, rt, log) = (d.clone(), rt.clone(), log.clone());
+                work.push(Box::pin(async move {
+                    for _ in 0..rounds {
+                        let request = NrsRequest { client: ClientId(client), ..NrsRequest::default() };
+                        let _permit = d.admit(request).await;
+                        log.borrow_mut().push(client);
+                        rt.sleep(Duration::from_millis(1)).await;
+                    }
+                }));
+            }
+            let (asked, told) = (d.clone(), log.clone());
+            work.push(Box::pin(async move {
+                let _permit = asked.admit_background(NrsRequest { client: ClientId(9), ..NrsRequest::default() }).await;
+                told.borrow_mut().push(9);
+            }));
+            world.run(rt::sync::join_all(work));
+            let at = log.borrow().iter().position(|i| *i == 9).unwrap() as u64;
+            let wanted = if rounds == 5 { 10..=10 } else { 990..=1010 };
+            assert!(wanted.contains(&at), "served behind {at} of {} others", rounds * 2);
+        }
     }
 
     #[test]

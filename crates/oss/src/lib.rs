@@ -22,6 +22,7 @@ pub mod page_cache;
 mod pages;
 mod params;
 mod range_gate;
+mod scrub;
 mod stats;
 pub mod store;
 

@@ -77,6 +77,7 @@ impl Ost {
                 o.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
                 Ok(())
             }),
+            row(at("scrub"), |o| o.scrub.borrow().text()).settable(|o, text| o.set_scrub(text)),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
             row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),

@@ -71,6 +71,15 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
     open_file(rt, dir, cache_bytes, false)
 }
 
+/// An empty database in `dir`, for a backup that is put back: no store until it has a superblock.
+///
+/// # Errors
+/// The directory is in use, or nothing can be made there.
+pub fn open_empty(rt: Rt, dir: &Path) -> Result<Rc<RedbKv>, OpenError> {
+    rt::make_private_dir(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
+    open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true)
+}
+
 /// Makes `dir` (when missing) and a new file system in it.
 ///
 /// # Errors

@@ -18,7 +18,7 @@ mod dir;
 mod image;
 
 pub use dbcheck::Mended;
-pub use dir::{OpenError, STORE_FILE, mkfs, open};
+pub use dir::{OpenError, STORE_FILE, mkfs, open, open_empty};
 pub use image::{Image, examine, mend_database};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");

@@ -39,6 +39,11 @@ pub enum Verb {
     Status(Status),
     /// Check the metadata of a stopped cluster against its objects
     Fsck(Fsck),
+    /// Read all data and records of a running cluster against their checksums, beside its work
+    Scrub(Scrub),
+    /// Back a metadata store up, or put a backup back
+    #[command(subcommand)]
+    Mdt(MdtVerb),
     /// Kill, stop and starve a cluster of its own under checked work, and say what was lost
     Torture(Torture),
     /// Explain configuration keys, check a file
@@ -312,6 +317,45 @@ pub struct Fsck {
     /// Put right what is wrong, and move what has no place any more to lost+found
     #[arg(long)]
     pub repair: bool,
+}
+
+/// Arguments of `scrub`.
+#[derive(Args, Debug)]
+pub struct Scrub {
+    /// Directory of the cluster, which is mounted on this host
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// MiB that each target reads in a second
+    #[arg(long, default_value_t = 50, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub rate: u64,
+    /// Only this OST; may be repeated. Default: all of them, and the metadata
+    #[arg(long, value_name = "N")]
+    pub ost: Vec<u16>,
+    /// Return at once; 'stria status' shows how far it is
+    #[arg(long)]
+    pub background: bool,
+    /// End what is under way
+    #[arg(long, conflicts_with_all = ["background", "rate"])]
+    pub stop: bool,
+}
+
+/// The verbs of `mdt`.
+#[derive(Subcommand, Debug)]
+pub enum MdtVerb {
+    /// Write everything in the metadata store into a new file, also while the cluster runs
+    Backup(MdtFile),
+    /// Make the metadata store of a stopped cluster, which has none any more, of a backup
+    Restore(MdtFile),
+}
+
+/// Arguments of `mdt backup` and `mdt restore`.
+#[derive(Args, Debug)]
+pub struct MdtFile {
+    /// Directory of the cluster
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// The backup
+    pub file: PathBuf,
 }
 
 /// The verbs of `config`.

@@ -14,6 +14,7 @@ mod log;
 mod parameters;
 mod status;
 mod torture;
+mod upkeep;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -83,6 +84,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::AbortRecovery(a) => status::abort_recovery(a.path.as_deref())?,
         Verb::Status(a) => status::status(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),
+        Verb::Scrub(a) => return upkeep::scrub(&a),
+        Verb::Mdt(v) => upkeep::mdt(&v)?,
         Verb::Torture(a) => return torture::torture(&a),
         Verb::Config(v) => explain(&v)?,
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,

@@ -81,6 +81,9 @@ fn show(a: &Value) -> String {
     for r in a["recovery"].as_array().into_iter().flatten() {
         out += &format!("  {}\n", recovery_line(r));
     }
+    for s in a["scrub"].as_array().into_iter().flatten() {
+        out += &format!("  {}\n", scrub_line(s));
+    }
     let osts = a["osts"].as_array().cloned().unwrap_or_default();
     for t in std::iter::once(&a["mdt"]).chain(&osts) {
         let traffic = match t["read_rpcs"].as_u64() {
@@ -107,6 +110,24 @@ fn show(a: &Value) -> String {
         );
     }
     out
+}
+
+/// How far the reading of a target is, and what it found: `s` has the target and its `scrub`.
+fn scrub_line(s: &Value) -> String {
+    let text = s["text"].as_str().unwrap_or_default();
+    let field = |name: &str| text.lines().find_map(|l| l.strip_prefix(name)?.strip_prefix(": ")).unwrap_or("?");
+    let what = if text.contains("\nobjects: ") { "objects" } else { "records" };
+    let bytes = field("bytes").parse().map_or_else(|_| "?".into(), format_size);
+    let named: Vec<&str> = text.lines().filter_map(|l| l.strip_prefix("fault: ")).collect();
+    format!(
+        "{}: scrub {}, {} {what}, {bytes}, {} fault(s){}{}",
+        s["target"].as_str().unwrap_or("?"),
+        field("status"),
+        field(what),
+        field("faults"),
+        if named.is_empty() { "" } else { ": " },
+        named.join(", ")
+    )
 }
 
 /// Whom a restarted server waits for, how long, and what can be done: `r` has the target and its `recovery_status`.
@@ -217,6 +238,7 @@ mod tests {
         let a = json!({
             "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"], "down": ["ost1 does not start: why"],
             "recovery": [{"target": "stria-MDT0000", "text": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n"}],
+            "scrub": [{"target": "stria-OST0000", "text": "status: running\nrate_mib_per_s: 50\nobjects: 3 of 9\nbytes: 4096\nfaults: 1\nfault: object 7: block 2\n"}],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
             "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full", "store": "failed"},
             "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
@@ -227,6 +249,7 @@ mod tests {
   degraded since it started: OST 0 is left out
   ost1 does not start: why
   stria-MDT0000 was restarted and waits for 1 client(s) of before, 23 s at most (0a has not come back): 'stria abort-recovery' goes on without them
+  stria-OST0000: scrub running, 3 of 9 objects, 4.0K, 1 fault(s): object 7: block 2
   stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";

@@ -157,6 +157,14 @@ impl Fs {
         let kv = self.kv.reopen();
         Fs::with_osts(self.world.clone(), kv, self.osts.clone(), MdsConfig::default())
     }
+    /// Starts again on another store.
+    pub fn on(self, kv: Rc<MemoryKv>) -> Fs {
+        self.mds.halt();
+        self.world.reboot();
+        let fs = Fs::with_osts(self.world.clone(), kv, self.osts.clone(), MdsConfig::default());
+        fs.world.settle();
+        fs
+    }
     /// The same file system seen by another user.
     pub fn by(&self, cred: Cred) -> Fs {
         Fs {

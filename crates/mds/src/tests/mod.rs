@@ -1,4 +1,5 @@
 //! Tests of the whole node in a world of their own.
+mod backup;
 mod coherence;
 mod crash;
 mod harness;

@@ -46,6 +46,7 @@ pub struct Ost {
     /// Answers of before the restart that were not asked for yet.
     recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
+    pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
 }
 
 impl Ost {
@@ -89,6 +90,7 @@ impl Ost {
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             recovery: RefCell::new(None),
+            scrub: Rc::default(),
         }))
     }
 

@@ -76,6 +76,7 @@ impl Shard {
                 let mut status = self.status();
                 self.look_at_stores(&mut status).await;
                 status["recovery"] = Value::Array(self.recoveries().await);
+                status["scrub"] = Value::Array(self.scrubs().await);
                 status
             }
             "df" => self.df(request["lazy"] == true).await,
@@ -146,7 +147,18 @@ impl Shard {
 
     /// Targets that still wait for clients of before their restart, each with what its `recovery_status` says.
     pub async fn recoveries(&self) -> Vec<Value> {
-        let question = ParamsRequest { pattern: "*.*.recovery_status".into(), ..ParamsRequest::default() };
+        self.targets_that("*.*.recovery_status", |text| text.contains("RECOVERING")).await
+    }
+
+    /// Targets that are being read against their checksums, or where that found faults, with what `scrub` says.
+    async fn scrubs(&self) -> Vec<Value> {
+        let worth = |text: &str| text.contains("status: running") || !text.contains("\nfaults: 0\n");
+        self.targets_that("*.*.scrub", worth).await
+    }
+
+    /// Targets whose parameter `is` so, each with its text.
+    async fn targets_that(&self, pattern: &str, is: impl Fn(&str) -> bool) -> Vec<Value> {
+        let question = ParamsRequest { pattern: pattern.into(), ..ParamsRequest::default() };
         let mut waiting = Vec::new();
         for import in self.servers() {
             let answer = self.client.rt().timeout(MAP_WAIT, import.ask_in_recovery(wire::Op::Params, &question)).await;
@@ -156,7 +168,7 @@ impl Shard {
                 let (path, text) = (String::from_utf8_lossy(&p.path), String::from_utf8_lossy(&p.value));
                 let target = path.split('.').nth(1).unwrap_or_default();
                 let known = waiting.iter().any(|w: &Value| w["target"] == target);
-                if text.contains("RECOVERING") && !known {
+                if is(&text) && !known {
                     waiting.push(json!({"target": target, "text": text}));
                 }
             }

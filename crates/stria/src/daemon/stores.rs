@@ -153,7 +153,33 @@ impl ClusterDir {
         Ok(())
     }
 
-    fn open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, Failure> {
+    /// Puts a backup of the metadata store into its place, which is empty.
+    ///
+    /// # Errors
+    /// Something is there, or runs; the file is no backup of this store, or damaged. Nothing is in the place then.
+    pub async fn restore_mdt(&self, rt: &Rt, file: &Path) -> Result<mds::backup::Header, Failure> {
+        let at = self.mdt();
+        if let Some((name, pid, _)) = self.processes().into_iter().find(|p| p.2 && matches!(&*p.0, "up" | "mdt0")) {
+            let why = format!("{name} (process {pid}) runs on {}: 'stria stop' it first", self.path().display());
+            return Err(Failure::with_errno(why, libc::EBUSY));
+        }
+        if !is_empty(&at) {
+            let why = format!("{} is not empty: move what is there away first", at.display());
+            return Err(Failure::with_errno(why, libc::ENOTEMPTY));
+        }
+        let identity = self.mdt_identity();
+        let identity = identity.ok_or_else(|| format!("{} names no metadata store", self.path().display()))?;
+        let place = Place::begin(&at)?;
+        let kv: Rc<dyn MetaKv> =
+            store_redb::open_empty(rt.clone(), &place.at).map_err(|e| Failure::from(e.to_string()))?;
+        let restored = mds::backup::restore(rt, file, &kv, identity).await;
+        drop(kv);
+        let header = restored.map_err(|e| Failure::from(format!("{}: {e}", file.display())))?;
+        place.finish()?;
+        Ok(header)
+    }
+
+    pub(crate) fn open_mdt(&self, rt: &Rt) -> Result<Rc<dyn MetaKv>, Failure> {
         let kv = store_redb::open(rt.clone(), &self.mdt(), store_redb::CACHE_BYTES_DEFAULT);
         Ok(kv.map_err(|e| Failure::from(e.to_string()))?)
     }

@@ -1,0 +1,331 @@
+//! A copy of a metadata store in one file, made while the store is in use, and a store made of such a file.
+//!
+//! Decides what a copy holds (everything of one moment, as sealed records in key order) and what becomes of it in another
+//! place: whoever was connected then is not any more, sizes are asked of the OSTs, and objects that are newer than the copy
+//! stay where they are (`docs/spec/mdt-backup.md`). The header is written last, so that a file that was not finished is none.
+use std::fmt;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use rt::{BlockingFile, Rt};
+use types::WallTime;
+
+use crate::keys;
+use crate::kv::{Key, KvBatch, KvError, MetaKv, show_key, unseal};
+use crate::record::{Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
+use crate::start::{SCAN_KEYS, StartError, get, read_superblock, ready};
+
+/// "STRIABAK", little-endian.
+const MAGIC: u64 = u64::from_le_bytes(*b"STRIABAK");
+/// Format of the file.
+pub const BACKUP_VERSION: u32 = 1;
+const HEADER_BYTES: usize = 64;
+/// Length and checksum before each block.
+const BLOCK_HEAD_BYTES: usize = 8;
+/// Longest block that is read: a page of records of the largest kind.
+const BLOCK_BYTES_MAX: usize = 64 << 20;
+/// Boots that a store which was put back skips: those after the copy was made, whose FIDs and transactions are taken.
+const BOOTS_SKIPPED: u64 = 1024;
+/// Records that are put back in one commit.
+const RECORDS_PER_COMMIT: usize = 8192;
+
+/// Why there is no copy, or it cannot be used.
+#[derive(Debug)]
+pub enum BackupError {
+    /// The store failed, or is none.
+    Store(StartError),
+    /// The file system said no.
+    Io(std::io::Error),
+    /// There is something at the place.
+    Exists,
+    /// It is no backup, or one that was not finished.
+    NotOne,
+    /// A newer program made it: version of the file, of the store in it.
+    Newer(u32, u32),
+    /// It is damaged: where.
+    Damaged(u64),
+    /// It is of another store: cluster and uuid of it, and of the one that was asked for.
+    Foreign((u64, u64), (u64, u64)),
+}
+
+impl fmt::Display for BackupError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            BackupError::Store(e) => write!(f, "{e}"),
+            BackupError::Io(e) => write!(f, "{e}"),
+            BackupError::Exists => f.write_str("there is a file already: a backup is a new file"),
+            BackupError::NotOne => f.write_str("it is no backup of a metadata store, or one that was not finished"),
+            BackupError::Newer(file, store) => write!(
+                f,
+                "it is a backup of format {file} with a store of format {store}, this build reads up to {BACKUP_VERSION} and {FORMAT_VERSION}: use a newer build"
+            ),
+            BackupError::Damaged(at) => write!(f, "it is damaged at byte {at}: use another one"),
+            BackupError::Foreign(found, wanted) => write!(
+                f,
+                "it is of store {:016x} of cluster {:016x}, not of {:016x} of {:016x}: use one that was made here",
+                found.1, found.0, wanted.1, wanted.0
+            ),
+        }
+    }
+}
+impl std::error::Error for BackupError {}
+impl From<KvError> for BackupError {
+    fn from(e: KvError) -> BackupError {
+        BackupError::Store(StartError::Store(e))
+    }
+}
+impl From<StartError> for BackupError {
+    fn from(e: StartError) -> BackupError {
+        BackupError::Store(e)
+    }
+}
+impl From<std::io::Error> for BackupError {
+    fn from(e: std::io::Error) -> BackupError {
+        BackupError::Io(e)
+    }
+}
+
+/// What a backup is of.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Header {
+    /// Cluster.
+    pub cluster: u64,
+    /// Store.
+    pub uuid: u64,
+    /// When it was made.
+    pub made: WallTime,
+    /// The last transaction in it.
+    pub transno: u64,
+    /// Records in it.
+    pub records: u64,
+}
+
+impl Header {
+    fn to_bytes(self) -> [u8; HEADER_BYTES] {
+        let mut b = [0; HEADER_BYTES];
+        let mut put = |at: usize, bytes: &[u8]| b[at..at + bytes.len()].copy_from_slice(bytes);
+        put(0, &MAGIC.to_le_bytes());
+        put(8, &BACKUP_VERSION.to_le_bytes());
+        put(12, &FORMAT_VERSION.to_le_bytes());
+        for (i, v) in [self.cluster, self.uuid, self.made.0 as u64, self.transno, self.records].into_iter().enumerate()
+        {
+            put(16 + 8 * i, &v.to_le_bytes());
+        }
+        let crc = wire::crc32c(&b[..HEADER_BYTES - 4]);
+        b[HEADER_BYTES - 4..].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    fn from_bytes(b: &[u8; HEADER_BYTES]) -> Result<Header, BackupError> {
+        let u64_at = |at: usize| u64::from_le_bytes(b[at..at + 8].try_into().expect("eight bytes of the header"));
+        let u32_at = |at: usize| u32::from_le_bytes(b[at..at + 4].try_into().expect("four bytes of the header"));
+        if u64_at(0) != MAGIC {
+            return Err(BackupError::NotOne);
+        }
+        if u32_at(8) > BACKUP_VERSION || u32_at(12) > FORMAT_VERSION {
+            return Err(BackupError::Newer(u32_at(8), u32_at(12)));
+        }
+        if wire::crc32c(&b[..HEADER_BYTES - 4]) != u32_at(HEADER_BYTES - 4) {
+            return Err(BackupError::Damaged(0));
+        }
+        Ok(Header {
+            cluster: u64_at(16),
+            uuid: u64_at(24),
+            made: WallTime(u64_at(32) as i64),
+            transno: u64_at(40),
+            records: u64_at(48),
+        })
+    }
+}
+
+/// Writes what `kv` holds at this moment into a new file. `told` hears how many records are written so far. A record that is
+/// damaged ends it: a copy must not look whole when it is not.
+///
+/// # Errors
+/// [`BackupError`].
+pub async fn write(rt: &Rt, kv: &Rc<dyn MetaKv>, path: &Path, told: impl Fn(u64)) -> Result<Header, BackupError> {
+    let file: Arc<dyn BlockingFile> = rt.open_blocking(path, true)?.into();
+    if file.len()? != 0 {
+        return Err(BackupError::Exists);
+    }
+    let snapshot = kv.snapshot().await?;
+    let superblock = read_superblock(&*snapshot).await?;
+    let counters = get(&*snapshot, keys::COUNTERS).await?.and_then(|v| wire::decode::<Counters>(&v).ok());
+    let (cluster, uuid) = (superblock.cluster, superblock.uuid);
+    let mut header =
+        Header { cluster, uuid, made: rt.wall(), transno: counters.unwrap_or_default().transno, records: 0 };
+    let (mut from, to, mut at) = (Key::new(), Key::from_elem(u8::MAX, 64), HEADER_BYTES as u64);
+    loop {
+        let page = ready(snapshot.range(&from, &to, SCAN_KEYS)).await?;
+        let mut payload = Vec::new();
+        for (key, sealed) in &page {
+            unseal(key, sealed.clone())?;
+            payload.extend_from_slice(&(key.len() as u16).to_le_bytes());
+            payload.extend_from_slice(&(sealed.len() as u32).to_le_bytes());
+            payload.extend_from_slice(key);
+            payload.extend_from_slice(sealed);
+        }
+        header.records += page.len() as u64;
+        // An empty block is the end.
+        at = append(rt, &file, at, payload).await?;
+        told(header.records);
+        let Some((last, _)) = page.last() else { break };
+        from = Key::from_slice(last);
+        from.push(0);
+    }
+    let bytes = header.to_bytes();
+    rt.offload(move || file.sync().and_then(|()| file.write(0, &bytes)).and_then(|()| file.sync())).await?;
+    Ok(header)
+}
+
+async fn append(rt: &Rt, file: &Arc<dyn BlockingFile>, at: u64, payload: Vec<u8>) -> Result<u64, BackupError> {
+    let mut block = (payload.len() as u32).to_le_bytes().to_vec();
+    block.extend_from_slice(&crc_of(at, &payload).to_le_bytes());
+    block.extend(payload);
+    let (end, file) = (at + block.len() as u64, file.clone());
+    rt.offload(move || file.write(at, &block)).await?;
+    Ok(end)
+}
+
+/// Over its place, too: blocks cannot change places.
+fn crc_of(at: u64, payload: &[u8]) -> u32 {
+    wire::crc32c_append(wire::crc32c(&at.to_le_bytes()), payload)
+}
+
+/// Reads what a file is a backup of.
+///
+/// # Errors
+/// [`BackupError`].
+pub fn header(file: &dyn BlockingFile) -> Result<Header, BackupError> {
+    if file.len()? < HEADER_BYTES as u64 {
+        return Err(BackupError::NotOne);
+    }
+    let mut bytes = [0; HEADER_BYTES];
+    file.read(0, &mut bytes)?;
+    Header::from_bytes(&bytes)
+}
+
+/// Puts a backup into an empty store; `wanted`: cluster and uuid of the store that it must be of. All of the file is
+/// checked before anything is written. The superblock comes last: a store without one is none.
+///
+/// # Errors
+/// [`BackupError`]; what was written then is no store.
+pub async fn restore(rt: &Rt, path: &Path, kv: &Rc<dyn MetaKv>, wanted: (u64, u64)) -> Result<Header, BackupError> {
+    let file: Arc<dyn BlockingFile> = rt.open_blocking(path, false)?.into();
+    let head = header(&*file)?;
+    if (head.cluster, head.uuid) != wanted {
+        return Err(BackupError::Foreign((head.cluster, head.uuid), wanted));
+    }
+    if !matches!(read_superblock(&*kv.snapshot().await?).await, Err(StartError::NotFormatted)) {
+        return Err(BackupError::Exists);
+    }
+    let mut records = 0;
+    each_block(rt, &file, async |pairs| {
+        records += pairs.len() as u64;
+        Ok(())
+    })
+    .await?;
+    if records != head.records {
+        return Err(BackupError::Damaged(0));
+    }
+    let (mut superblock, mut batch) = (None, KvBatch::default());
+    each_block(rt, &file, async |pairs| {
+        for (key, value) in pairs {
+            match key.first() {
+                // Whoever was connected then is not any more, and must not be waited for.
+                Some(&(keys::SESSION | keys::REPLY)) => continue,
+                _ if key == keys::SUPERBLOCK => superblock = Some(value),
+                _ => drop(batch.changes.insert(Key::from_slice(&key), Some(put_back(&key, value)?))),
+            }
+            if batch.changes.len() >= RECORDS_PER_COMMIT {
+                kv.commit(Arc::new(std::mem::take(&mut batch))).await?;
+            }
+        }
+        Ok(())
+    })
+    .await?;
+    batch.changes.insert(keys::plain(keys::SUPERBLOCK), Some(superblock.ok_or(BackupError::NotOne)?));
+    kv.commit(Arc::new(batch)).await?;
+    Ok(head)
+}
+
+/// A record as it is in a store that was put back.
+fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
+    let damaged = || KvError::Corrupt { key: show_key(key), why: "it cannot be read".into() };
+    Ok(match key.first() {
+        Some(&keys::INODE) => {
+            let fid = keys::fid_of(key).ok_or_else(damaged)?;
+            let mut inode = Inode::decode(fid, &value).ok_or_else(damaged)?;
+            if inode.has(InodeFlags::HAS_LAYOUT) {
+                // Files were written since: the OSTs know how long they are.
+                inode.set(InodeFlags::SIZE_UNKNOWN, true);
+            }
+            inode.encode()
+        }
+        Some(&keys::PRECREATE) => {
+            let row: PrecreateRow = wire::decode(&value).map_err(|_| damaged())?;
+            wire::encode(&PrecreateRow { newer: true, ..row })
+        }
+        _ if key == keys::BOOT => {
+            let boot = u64::from_le_bytes(value.try_into().map_err(|_| damaged())?);
+            (boot + BOOTS_SKIPPED).to_le_bytes().to_vec()
+        }
+        _ => value,
+    })
+}
+
+/// Calls `f` with the records of each block, unsealed.
+async fn each_block(
+    rt: &Rt,
+    file: &Arc<dyn BlockingFile>,
+    mut f: impl AsyncFnMut(Vec<(Vec<u8>, Vec<u8>)>) -> Result<(), BackupError>,
+) -> Result<(), BackupError> {
+    let (mut at, end) = (HEADER_BYTES as u64, file.len()?);
+    loop {
+        let shared = file.clone();
+        let block = rt.offload(move || read_block(&*shared, at, end)).await?;
+        if block.is_empty() {
+            return if at + BLOCK_HEAD_BYTES as u64 == end { Ok(()) } else { Err(BackupError::Damaged(at)) };
+        }
+        let pairs = parse(&block).ok_or(BackupError::Damaged(at))?;
+        let mut open = Vec::with_capacity(pairs.len());
+        for (key, sealed) in pairs {
+            let value = unseal(&key, sealed)?;
+            open.push((key, value));
+        }
+        f(open).await?;
+        at += (BLOCK_HEAD_BYTES + block.len()) as u64;
+    }
+}
+
+fn read_block(file: &dyn BlockingFile, at: u64, end: u64) -> Result<Vec<u8>, BackupError> {
+    let left = end.saturating_sub(at) as usize;
+    if left < BLOCK_HEAD_BYTES {
+        return Err(BackupError::Damaged(at));
+    }
+    let mut head = [0; BLOCK_HEAD_BYTES];
+    file.read(at, &mut head)?;
+    let word = |i: usize| u32::from_le_bytes(head[i..i + 4].try_into().expect("four bytes of the block's head"));
+    let len = word(0) as usize;
+    if len > BLOCK_BYTES_MAX.min(left - BLOCK_HEAD_BYTES) {
+        return Err(BackupError::Damaged(at));
+    }
+    let mut payload = vec![0; len];
+    file.read(at + BLOCK_HEAD_BYTES as u64, &mut payload)?;
+    if crc_of(at, &payload) == word(4) { Ok(payload) } else { Err(BackupError::Damaged(at)) }
+}
+
+fn parse(mut block: &[u8]) -> Option<Vec<(Vec<u8>, Vec<u8>)>> {
+    let mut pairs = Vec::new();
+    while !block.is_empty() {
+        let (head, rest) = block.split_at_checked(6)?;
+        let key_len = usize::from(u16::from_le_bytes(head[..2].try_into().ok()?));
+        let value_len = u32::from_le_bytes(head[2..].try_into().ok()?) as usize;
+        let (key, rest) = rest.split_at_checked(key_len)?;
+        let (value, rest) = rest.split_at_checked(value_len)?;
+        pairs.push((key.to_vec(), value.to_vec()));
+        block = rest;
+    }
+    Some(pairs)
+}

@@ -1,0 +1,152 @@
+//! Backups: what is put back is what was there, and nothing else is taken for it.
+use std::path::Path;
+use std::rc::Rc;
+
+use types::{Fid, ObjectId, OstIndex};
+use wire::connect::ParamsRequest;
+
+use super::harness::Fs;
+use crate::backup::{self, BackupError, Header};
+use crate::check::check;
+use crate::keys;
+use crate::kv::{MemoryKv, MetaKv, unseal};
+use crate::record::PrecreateRow;
+
+const FILE: &str = "/backup";
+
+fn write(fs: &Fs, path: &str) -> Result<Header, BackupError> {
+    let (rt, kv): (_, Rc<dyn MetaKv>) = (fs.world.rt(), fs.kv.clone());
+    fs.world.run(async move { backup::write(&rt, &kv, Path::new(path), |_| {}).await })
+}
+
+fn restore(fs: &Fs, path: &str, wanted: (u64, u64)) -> Result<Rc<MemoryKv>, BackupError> {
+    let kv = MemoryKv::new();
+    let (rt, target): (_, Rc<dyn MetaKv>) = (fs.world.rt(), kv.clone());
+    fs.world.run(async move { backup::restore(&rt, Path::new(path), &target, wanted).await }).map(|_| kv)
+}
+
+/// A store whose copy is made while it changes: the copy is of one moment.
+fn filled() -> Fs {
+    let fs = Fs::new();
+    let d = fs.mkdir(Fid::ROOT, "d").unwrap();
+    (0..20).for_each(|i| assert!(fs.create(d, &format!("f{i}")).is_ok()));
+    fs.sync();
+    fs
+}
+
+#[test]
+fn what_is_put_back_is_what_was_there_without_its_sessions() {
+    let fs = filled();
+    let header = write(&fs, FILE).unwrap();
+    assert_eq!((header.cluster, header.uuid), (77, 5));
+    assert!(matches!(write(&fs, FILE), Err(BackupError::Exists)));
+    fs.create(Fid::ROOT, "later").unwrap();
+    fs.sync();
+    let kv = restore(&fs, FILE, (77, 5)).unwrap();
+    let dynkv: Rc<dyn MetaKv> = kv.clone();
+    let report = fs.world.run(check(&dynkv)).unwrap();
+    assert_eq!(report.findings, []);
+    assert_eq!(report.inodes.len(), 22);
+    assert!(report.last_used.is_empty(), "what is newer on the OSTs is not left over");
+    kv.tamper(|map| assert!(!map.keys().any(|k| [keys::SESSION, keys::REPLY].contains(&k[0]))));
+    assert!(matches!(restore(&fs, FILE, (77, 6)), Err(BackupError::Foreign((77, 5), (77, 6)))));
+}
+
+#[test]
+fn every_flipped_byte_and_every_cut_of_a_backup_is_refused_before_anything_is_written() {
+    let fs = filled();
+    write(&fs, FILE).unwrap();
+    let file = fs.world.rt().open_blocking(Path::new(FILE), false).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read(0, &mut bytes).unwrap();
+    for (at, byte) in bytes.iter().enumerate() {
+        file.write(at as u64, &[byte ^ 1 << (at % 8)]).unwrap();
+        let refused = restore(&fs, FILE, (77, 5)).err().unwrap_or_else(|| panic!("byte {at} was missed"));
+        assert!(!matches!(refused, BackupError::Store(_) | BackupError::Io(_)), "byte {at}: {refused}");
+        file.write(at as u64, &[*byte]).unwrap();
+    }
+    let mut newer = bytes.clone();
+    newer[8] = 2;
+    file.write(0, &newer).unwrap();
+    let said = restore(&fs, FILE, (77, 5)).err().unwrap().to_string();
+    assert!(said.contains("format 2") && said.contains("up to 1"), "{said}");
+    file.write(0, &bytes).unwrap();
+    for len in (0..bytes.len()).step_by(17) {
+        file.set_len(len as u64).unwrap();
+        assert!(restore(&fs, FILE, (77, 5)).is_err(), "{len} bytes");
+    }
+}
+
+#[test]
+fn a_server_over_a_backup_removes_no_newer_object_and_gives_out_none_again() {
+    let fs = filled();
+    write(&fs, FILE).unwrap();
+    let first: Vec<ObjectId> = objects(&fs);
+    let d = fs.walk("d").unwrap();
+    (0..300).for_each(|i| assert!(fs.create(d, &format!("later{i}")).is_ok()));
+    fs.sync();
+    let newer: Vec<ObjectId> = objects(&fs).into_iter().filter(|o| !first.contains(o)).collect();
+    assert_eq!(newer.len(), 300);
+    let exist = fs.osts.last.borrow().clone();
+    let asked = fs.osts.precreates.borrow().len();
+    let kv = restore(&fs, FILE, (77, 5)).unwrap();
+    let fs = fs.on(kv);
+    let again = fs.create(Fid::ROOT, "again").unwrap();
+    fs.sync();
+    let asked: Vec<_> = fs.osts.precreates.borrow()[asked..].iter().filter(|q| q.orphans).cloned().collect();
+    assert!(!asked.is_empty());
+    for q in asked {
+        let ost = (0..2).map(OstIndex).find(|o| ObjectId::seq_of(*o) == q.seq).unwrap();
+        assert!(q.last_used >= exist[&ost], "{ost} is told to remove what lies behind {}", q.last_used);
+    }
+    assert!(fs.osts.destroyed.borrow().iter().all(|o| !newer.contains(o)));
+    let (_, layout) = layout::xattr::decode_layout(&fs.getxattr(again, "lustre.lov").unwrap()).unwrap();
+    assert!(layout.objects().iter().all(|o| o.object.0.oid > exist[&o.ost]), "{layout:?}");
+    // The mark is gone once it was acted upon.
+    fs.kv.tamper(|map| {
+        for (key, value) in map.iter().filter(|(k, _)| k[0] == keys::PRECREATE) {
+            let row: PrecreateRow = wire::decode(&unseal(key, value.clone()).unwrap()).unwrap();
+            assert!(!row.newer);
+        }
+    });
+}
+
+fn objects(fs: &Fs) -> Vec<ObjectId> {
+    let kv: Rc<dyn MetaKv> = fs.kv.reopen();
+    fs.world.run(check(&kv)).unwrap().objects.into_keys().collect()
+}
+
+#[test]
+fn a_scrub_of_records_names_the_damaged_one_and_can_be_stopped() {
+    let fs = filled();
+    let param = |value: Option<&str>| -> String {
+        let q =
+            ParamsRequest { pattern: "mdt.*.scrub".into(), value: value.map(Into::into), ..ParamsRequest::default() };
+        let r: wire::connect::ParamsReply = fs.call(wire::Op::Params, &q).unwrap();
+        assert_eq!(String::from_utf8_lossy(&r.error), "");
+        String::from_utf8(r.params[0].value.0.clone()).unwrap()
+    };
+    assert!(param(None).starts_with("status: idle"));
+    param(Some("100"));
+    fs.pass(5);
+    let said = param(None);
+    assert!(said.contains("status: complete") && said.contains("faults: 0\n"), "{said}");
+    let mut records = 0;
+    let key = keys::inode(Fid::ROOT).to_vec();
+    fs.kv.tamper(|map| {
+        records = map.len();
+        map.get_mut(&key).unwrap()[60] ^= 4;
+    });
+    assert!(said.contains(&format!("records: {records}\n")), "{said}");
+    param(Some("100"));
+    fs.pass(5);
+    let said = param(None);
+    assert!(said.contains("faults: 1\n") && said.contains(&crate::kv::show_key(&key)), "{said}");
+    param(Some("1"));
+    param(Some("stop"));
+    fs.pass(5);
+    assert!(param(None).starts_with("status: stopped") || param(None).starts_with("status: complete"));
+    let q = ParamsRequest { pattern: "mdt.*.scrub".into(), value: Some("fast".into()), ..ParamsRequest::default() };
+    let r: wire::connect::ParamsReply = fs.call(wire::Op::Params, &q).unwrap();
+    assert!(String::from_utf8_lossy(&r.error).contains("'fast' is no rate"));
+}

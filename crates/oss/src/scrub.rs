@@ -1,0 +1,196 @@
+//! Reading all data of a target against their checksums while it serves: what nobody reads must not rot unseen.
+//!
+//! Begun, watched and stopped by a parameter (`obdfilter.*.scrub`). Each piece waits for a turn that no client's request wants
+//! ([`crate::dispatch::Dispatcher::admit_background`]), and for as long as its bytes take at the rate that was asked for.
+//! Bytes come from the store, past the cache.
+use std::fmt::Write as _;
+use std::rc::Rc;
+
+use nrs::{IoOp, NrsRequest};
+use types::{Duration, Extent, FsError, Instant, MIB, ObjectId};
+
+use crate::ost::Ost;
+use crate::store::{BLOCK_BYTES, BlockRange};
+
+/// Blocks that are read at a time.
+const BLOCKS_PER_STEP: u64 = 64;
+/// Objects that are listed at a time.
+const OBJECTS_PER_STEP: usize = 256;
+/// Damaged blocks that are named; the rest is counted.
+const NAMED_MAX: usize = 100;
+/// Highest rate, in MiB per second.
+const RATE_MAX: u64 = 100_000;
+
+/// How far it is.
+#[derive(Default)]
+pub(crate) struct ScrubState {
+    status: &'static str,
+    /// Grows with every order: a reading whose number is not this one ends.
+    order: u64,
+    rate_mib: u64,
+    objects: u64,
+    total: u64,
+    bytes: u64,
+    faults: u64,
+    named: Vec<String>,
+}
+
+impl ScrubState {
+    /// The value of the parameter.
+    pub fn text(&self) -> String {
+        let status = if self.status.is_empty() { "idle" } else { self.status };
+        let mut s = format!(
+            "status: {status}\nrate_mib_per_s: {}\nobjects: {} of {}\nbytes: {}\nfaults: {}\n",
+            self.rate_mib, self.objects, self.total, self.bytes, self.faults
+        );
+        for named in &self.named {
+            let _ = writeln!(s, "fault: {named}");
+        }
+        s
+    }
+}
+
+/// MiB per second; 0: stop.
+fn rate_of(text: &str) -> Result<u64, String> {
+    match text {
+        "stop" => Ok(0),
+        _ => text.parse().ok().filter(|r| *r <= RATE_MAX).ok_or_else(|| {
+            format!("'{text}' is no rate: write 1 to {RATE_MAX} (MiB per second), or 0 or stop to end it")
+        }),
+    }
+}
+
+impl Ost {
+    /// Begins to read everything at so many MiB/s, or stops (0).
+    pub(crate) fn set_scrub(&self, text: &str) -> Result<(), String> {
+        let rate = rate_of(text)?;
+        let order = {
+            let mut s = self.scrub.borrow_mut();
+            if rate == 0 {
+                if s.status == "running" {
+                    s.status = "stopped";
+                    s.order += 1;
+                }
+                return Ok(());
+            }
+            let total = self.store.space().objects;
+            *s = ScrubState { status: "running", order: s.order + 1, rate_mib: rate, total, ..ScrubState::default() };
+            s.order
+        };
+        let scrub = Scrub {
+            store: self.store.clone(),
+            dispatch: self.dispatch.clone(),
+            rt: self.rt.clone(),
+            state: self.scrub.clone(),
+            target: self.identity.target(),
+            order,
+            rate: rate * MIB,
+        };
+        self.rt.spawn(async move {
+            let done = scrub.run().await;
+            let mut s = scrub.state.borrow_mut();
+            if s.order == order {
+                s.status = if done.is_ok() { "complete" } else { "failed" };
+                match done {
+                    Ok(()) => tracing::info!(
+                        target = scrub.target,
+                        faults = s.faults,
+                        bytes = s.bytes,
+                        "scrub: everything was read"
+                    ),
+                    Err(e) => tracing::error!(target = scrub.target, "scrub: {e}"),
+                }
+            }
+        });
+        Ok(())
+    }
+}
+
+struct Scrub {
+    rt: rt::Rt,
+    store: Rc<dyn crate::store::ObjectStore>,
+    dispatch: crate::dispatch::Dispatcher,
+    state: Rc<std::cell::RefCell<ScrubState>>,
+    target: String,
+    order: u64,
+    /// Bytes per second.
+    rate: u64,
+}
+
+impl Scrub {
+    fn is_over(&self) -> bool {
+        self.state.borrow().order != self.order
+    }
+
+    async fn run(&self) -> Result<(), FsError> {
+        let (mut after, mut next) = (ObjectId::default(), self.rt.now());
+        loop {
+            let page = self.store.objects(after, OBJECTS_PER_STEP).await?;
+            let Some(last) = page.last() else { return Ok(()) };
+            after = last.object;
+            for info in &page {
+                match self.object(info.object, &mut next).await {
+                    // It was removed meanwhile.
+                    Ok(()) | Err(FsError::NotFound) => {}
+                    // Its map is damaged: nothing of it can be read.
+                    Err(FsError::Corrupt) => self.fault(format!("object {}: its records", info.object)),
+                    Err(e) => return Err(e),
+                }
+                if self.is_over() {
+                    return Ok(());
+                }
+                self.state.borrow_mut().objects += 1;
+            }
+        }
+    }
+
+    async fn object(&self, object: ObjectId, next: &mut Instant) -> Result<(), FsError> {
+        let mut at = 0;
+        while let Some(first) = self.store.seek(object, at, true).await? {
+            let range = BlockRange { first, count: BLOCKS_PER_STEP };
+            self.rt.sleep_until(*next).await;
+            let permit = self.turn(object, range).await?;
+            if self.is_over() {
+                return Ok(());
+            }
+            if let Err(FsError::Corrupt) = self.store.read(object, range).await {
+                for block in range.first..range.end() {
+                    if let Err(FsError::Corrupt) = self.store.read(object, BlockRange { first: block, count: 1 }).await
+                    {
+                        self.fault(format!("object {object}: block {block}"));
+                    }
+                }
+            }
+            drop(permit);
+            let bytes = range.count * BLOCK_BYTES;
+            self.state.borrow_mut().bytes += bytes;
+            *next = (*next).max(self.rt.now()) + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate);
+            at = range.end();
+        }
+        Ok(())
+    }
+
+    /// A turn that no client's request wants.
+    async fn turn(&self, object: ObjectId, range: BlockRange) -> Result<crate::dispatch::Permit, FsError> {
+        let extent = Extent::new(range.first * BLOCK_BYTES, range.end().saturating_mul(BLOCK_BYTES));
+        let bytes = (range.count * BLOCK_BYTES) as u32;
+        let request =
+            NrsRequest { bytes, client: ldlm::LOCAL, object, extent, op: IoOp::Read, ..NrsRequest::default() };
+        loop {
+            match self.dispatch.admit_background(request).await {
+                // The queue is full of others' requests.
+                Err(FsError::Overloaded) => self.rt.sleep(Duration::from_secs(1)).await,
+                other => return other,
+            }
+        }
+    }
+
+    fn fault(&self, what: String) {
+        let mut s = self.state.borrow_mut();
+        s.faults += 1;
+        tracing::error!(target = self.target, "scrub: {what} does not match its checksum");
+        if s.named.len() < NAMED_MAX {
+            s.named.push(what);
+        }
+    }
+}

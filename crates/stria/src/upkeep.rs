@@ -1,0 +1,163 @@
+//! `scrub`, `mdt backup` and `mdt restore`: looking after stores. What a running server is to do it is told by a parameter,
+//! through a mount of its cluster on this host.
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::rc::Rc;
+use std::time::Duration;
+
+use mds::MetaKv;
+use serde_json::{Value, json};
+use types::format_size;
+
+use crate::cli;
+use crate::control;
+use crate::daemon::{ClusterDir, on_shard};
+use crate::failure::{Failure, Outcome};
+
+/// How often a server is asked how far it is.
+const LOOK: Duration = Duration::from_millis(100);
+/// Exit code when damage was found, as fsck(8) has it.
+const UNCORRECTED: u8 = 4;
+
+/// A mount of the cluster on this host.
+fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
+    let ours = json!(format!("{:016x}", dir.cluster));
+    let mounts = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria");
+    let mut found =
+        mounts.filter(|m| control::ask(m.minor, &json!({"do": "status"})).is_ok_and(|s| s["cluster"] == ours));
+    found.next().map(|m| m.minor).ok_or_else(|| {
+        let at = dir.path().display();
+        let why = format!("no mount of {at} answers on this host: 'stria mount --dir {at} MNT' makes one");
+        Failure::with_errno(why, libc::ENOTCONN)
+    })
+}
+
+fn set(connection: u32, pattern: &str, value: &str) -> Outcome {
+    control::ask(connection, &json!({"do": "set_param", "pattern": pattern, "value": value})).map(drop)
+}
+
+/// Parameters with their values.
+fn read(connection: u32, pattern: &str) -> Result<Vec<(String, String)>, Failure> {
+    let answer = control::ask(connection, &json!({"do": "get_param", "pattern": pattern}))?;
+    let text = |v: &Value| v.as_str().unwrap_or_default().to_string();
+    let all = answer["params"].as_array().cloned().unwrap_or_default();
+    Ok(all.iter().map(|p| (text(&p["name"]), text(&p["value"]))).collect())
+}
+
+/// The verb `scrub`. Exit code 0: nothing is wrong; 4: damage was found.
+///
+/// # Errors
+/// No mount of the cluster answers; a target does not exist, or went away.
+pub fn scrub(arguments: &cli::Scrub) -> Result<ExitCode, Failure> {
+    let dir = ClusterDir::open(&arguments.dir)?;
+    if let Some(wrong) = arguments.ost.iter().find(|i| **i >= dir.osts()) {
+        let have = dir.osts();
+        return Err(Failure::with_errno(
+            format!("--ost {wrong}: {} has {have} OSTs", dir.path().display()),
+            libc::ENOENT,
+        ));
+    }
+    let connection = mount_of(&dir)?;
+    let fs = &dir.fsname;
+    let patterns: Vec<String> = match &arguments.ost[..] {
+        [] => vec![format!("mdt.{fs}-MDT0000.scrub"), format!("obdfilter.{fs}-OST*.scrub")],
+        some => some.iter().map(|i| format!("obdfilter.{fs}-OST{i:04x}.scrub")).collect(),
+    };
+    let value = if arguments.stop { "stop".to_string() } else { arguments.rate.to_string() };
+    for pattern in &patterns {
+        set(connection, pattern, &value)?;
+    }
+    if arguments.background || arguments.stop {
+        return Ok(ExitCode::SUCCESS);
+    }
+    let mut faults = 0;
+    for pattern in &patterns {
+        faults += wait_for(connection, pattern)?;
+    }
+    Ok(if faults == 0 { ExitCode::SUCCESS } else { ExitCode::from(UNCORRECTED) })
+}
+
+/// Waits until all targets of a pattern are through, and prints what each found.
+fn wait_for(connection: u32, pattern: &str) -> Result<u64, Failure> {
+    let all = loop {
+        let all = read(connection, pattern)?;
+        if !all.iter().any(|(_, text)| text.starts_with("status: running")) {
+            break all;
+        }
+        std::thread::sleep(LOOK);
+    };
+    let mut sum = 0;
+    for (name, text) in all {
+        let field = |key: &str| text.lines().find_map(|l| l.strip_prefix(key)?.strip_prefix(": ")).unwrap_or("?");
+        let (target, status) = (name.split('.').nth(1).unwrap_or("?"), field("status"));
+        let bytes = field("bytes").parse().map_or_else(|_| "?".into(), format_size);
+        say!("{target}: {status}, {bytes} read, {} fault(s)", field("faults"));
+        text.lines().filter_map(|l| l.strip_prefix("fault: ")).for_each(|l| say!("{target}: {l}"));
+        sum += field("faults").parse().unwrap_or(0);
+        if status != "complete" {
+            return Err(Failure::from(format!("{target}: the scrub is {status}: its server's log says why")));
+        }
+    }
+    Ok(sum)
+}
+
+/// The verbs of `mdt`.
+///
+/// # Errors
+/// The store or the file cannot be used; each with the reason and what can be done.
+pub fn mdt(verb: &cli::MdtVerb) -> Outcome {
+    match verb {
+        cli::MdtVerb::Backup(a) => backup(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
+        cli::MdtVerb::Restore(a) => restore(&ClusterDir::open(&a.dir)?, &absolute(&a.file)?),
+    }
+}
+
+fn absolute(file: &Path) -> Result<PathBuf, Failure> {
+    std::path::absolute(file).map_err(|e| Failure::io("finding", file, &e))
+}
+
+fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
+    dir.check_mdt()?;
+    if file.exists() {
+        let why = format!("{} is there already: a backup is a new file", file.display());
+        return Err(Failure::with_errno(why, libc::EEXIST));
+    }
+    let offline = on_shard(cache::frames::FramePool::new(16 << 20), async |rt| {
+        let kv = match store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT) {
+            Ok(kv) => kv as Rc<dyn MetaKv>,
+            Err(store_redb::OpenError::InUse(_)) => return Ok(None),
+            Err(e) => return Err(Failure::from(e.to_string())),
+        };
+        let written = mds::backup::write(&rt, &kv, file, |_| {}).await;
+        written.map(Some).map_err(|e| Failure::from(format!("{}: {e}", file.display())))
+    })?;
+    if let Some(header) = offline {
+        say!("{}: {} records as of transaction {}", file.display(), header.records, header.transno);
+        return Ok(());
+    }
+    let (connection, name) = (mount_of(dir)?, format!("mdt.{}-MDT0000.backup", dir.fsname));
+    set(connection, &name, &file.display().to_string())?;
+    loop {
+        let all = read(connection, &name)?;
+        let text = all.first().map(|(_, text)| text.as_str()).unwrap_or_default();
+        match text.split_once(' ') {
+            Some(("done", what)) => {
+                say!("{what}");
+                return Ok(());
+            }
+            Some(("failed", why)) => return Err(Failure::from(why.to_string())),
+            _ => std::thread::sleep(LOOK),
+        }
+    }
+}
+
+fn restore(dir: &ClusterDir, file: &Path) -> Outcome {
+    let header = on_shard(cache::frames::FramePool::new(16 << 20), async |rt| dir.restore_mdt(&rt, file).await)?;
+    say!(
+        "{}: {} records as of transaction {}; what is newer on the OSTs stays there: 'stria fsck --repair' moves it to lost+found",
+        dir.mdt().display(),
+        header.records,
+        header.transno
+    );
+    Ok(())
+}
