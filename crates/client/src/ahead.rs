@@ -5,11 +5,14 @@ use layout::StripeIndex;
 use readahead::record::Call;
 use readahead::{Config, EachFile, Hint, Plan, Recorded};
 use types::record::Recordable as _;
-use types::{Extent, FsError};
+use types::{Duration, Extent, FsError};
 
 use crate::client::Client;
 use crate::inode::{Inode, Striping};
 use crate::open::OpenFile;
+
+/// How long an open file is not read before what was read ahead of it counts as read.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
 
 impl Inode {
     /// Tells readahead of every open about bytes of an object that left the cache.
@@ -91,6 +94,26 @@ impl Client {
             }
         }
         Ok(())
+    }
+
+    /// Files that are open and not read any more give their part of the budget back, when it becomes short. Their pages
+    /// stay, as pages that were read do: they leave when others need the room.
+    pub(crate) fn rest_idle_readahead(&self) {
+        let short = {
+            let ahead = self.ahead.borrow();
+            ahead.budget().held_bytes() > ahead.budget().limit_bytes() / 2
+        };
+        let idle = |f: &&Rc<OpenFile>| {
+            let rests = self.rt.now().since(f.read_at.get()) >= IDLE_AFTER;
+            rests && f.readahead.borrow().file().outstanding_bytes() > 0
+        };
+        let files: Vec<_> =
+            if short { self.opens.borrow().values().filter(idle).cloned().collect() } else { Vec::new() };
+        for file in files {
+            if let Some(s) = file.inode.striping() {
+                self.plan(&file, &s, &mut Plan::default(), Call::LockLost(Extent::ALL));
+            }
+        }
     }
 
     /// The readahead policy in use.

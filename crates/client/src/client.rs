@@ -582,12 +582,14 @@ async fn keep_house(client: Weak<Client>) {
         if round.is_multiple_of(4) {
             for osc in me.oscs() {
                 osc.flush_old();
+                osc.shrink_when_idle();
                 osc.locks.tick(0);
             }
             me.mdt_locks.tick(0);
             me.chase_unnamed();
             me.prune();
             me.keep_within_limits();
+            me.rest_idle_readahead();
         }
         if me.pages.pool().free() < me.pages.pool().capacity() / 16 {
             me.pages.shrink(me.pages.limit_pages() / 8);

@@ -35,6 +35,8 @@ pub struct ClientConfig {
     /// Inodes remembered before those that nothing needs leave; about 1.2 KiB each with its name and lock, and 2 KiB with
     /// an object that has a lock. Default 131,072.
     pub inodes_max: usize,
+    /// How long a client writes nothing to an OST before it gives grant back that one RPC does not need. Default 1,200 s.
+    pub grant_shrink_interval: Duration,
     /// How callers are given job names.
     pub jobs: crate::JobRule,
     /// Never update access times.
@@ -60,6 +62,7 @@ impl ClientConfig {
             readahead: readahead::Config::default(),
             locks_max: 50_000,
             inodes_max: 131_072,
+            grant_shrink_interval: Duration::from_secs(1200),
             jobs: crate::JobRule::default(),
             noatime: false,
         }

@@ -99,6 +99,8 @@ pub struct Inode {
     pub(crate) last_used: Cell<u64>,
     /// There are too many, and it is one of those that leave.
     pub(crate) unwanted: Cell<bool>,
+    /// The change time at which it had no capability.
+    pub(crate) without_capability: Cell<Option<WallTime>>,
     /// It may have lost its last name: when the kernel forgets it, so do we.
     pub(crate) unnamed: Cell<bool>,
     /// Modified here since its last attribute fetch.
@@ -140,6 +142,7 @@ impl Inode {
             naming: Cell::new(0),
             last_used: Cell::new(0),
             unwanted: Cell::new(false),
+            without_capability: Cell::new(None),
             unnamed: Cell::new(false),
             mtime: Cell::new(UNSET),
             atime: Cell::new(UNSET),

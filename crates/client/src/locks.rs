@@ -23,8 +23,9 @@ use crate::convert;
 
 /// What stands behind the locks of one target.
 pub(crate) trait LockOwner: 'static {
-    /// Flush and drop what only this lock covers (but what `keep` covers).
-    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()>;
+    /// Flush and drop what only this lock covers (but what `keep` covers). With `keep_mode` the lock stays in that mode:
+    /// nothing is dropped.
+    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()>;
     /// An answer brought the value block of an object, with a lock or (glimpse) without.
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
     /// The lock is gone and nothing could be flushed.
@@ -218,7 +219,7 @@ impl Locks {
         let mut handles = Vec::new();
         for lock in early {
             if let Some(owner) = self.owner() {
-                owner.revoke(lock, InodeBits::NONE).await;
+                owner.revoke(lock, InodeBits::NONE, None).await;
             }
             let mut out = Vec::new();
             handles.extend(self.cache.borrow_mut().cancelled_early(self.rt.now(), lock.cookie, &mut out));
@@ -313,7 +314,7 @@ impl Locks {
             wanted = LockPolicyData::bits(bits.union(also));
         }
         let mut out = Vec::new();
-        self.cache.borrow_mut().on_blocking(call.handle, cookie, resource, &wanted, &mut out);
+        self.cache.borrow_mut().on_blocking(call.handle, cookie, resource, call.wanted.mode, &wanted, &mut out);
         self.act(out);
         Ok(())
     }
@@ -395,8 +396,13 @@ impl Locks {
             match action {
                 CacheAction::Granted(desc) => self.wake(desc.cookie, Ok(desc)),
                 CacheAction::Denied { cookie, reason } => self.wake(cookie, Err(reason)),
-                CacheAction::Revoke { lock, keep } => self.revoke(lock, keep),
-                CacheAction::SendNarrow { handle, keep, .. } => self.send_narrow(handle, keep),
+                CacheAction::Revoke { lock, keep, keep_mode } => self.revoke(lock, keep, keep_mode),
+                CacheAction::SendNarrow { handle, keep, .. } => {
+                    self.send_convert(w::ConvertRequest { handle, bits: u64::from(keep.0), mode: None });
+                }
+                CacheAction::SendConvert { handle, mode, .. } => {
+                    self.send_convert(w::ConvertRequest { handle, bits: 0, mode: Some(mode) });
+                }
                 CacheAction::SendCancel { handle, resource } => {
                     self.send_cancel(handle);
                     if !self.knows(resource)
@@ -418,21 +424,21 @@ impl Locks {
             waiter.send(result);
         }
     }
-    fn revoke(self: &Rc<Self>, lock: LockDesc, keep: InodeBits) {
+    fn revoke(self: &Rc<Self>, lock: LockDesc, keep: InodeBits, keep_mode: Option<LockMode>) {
         let me = self.clone();
         self.rt.spawn(async move {
             if let Some(owner) = me.owner() {
-                owner.revoke(lock, keep).await;
+                owner.revoke(lock, keep, keep_mode).await;
             }
             let mut out = Vec::new();
             me.cache.borrow_mut().flushed(me.rt.now(), lock.cookie, &mut out);
             me.act(out);
         });
     }
-    fn send_narrow(&self, handle: HandleId, keep: InodeBits) {
+    fn send_convert(&self, body: w::ConvertRequest) {
         let Some(import) = self.import.borrow().clone() else { return };
-        let body = w::ConvertRequest { handle, bits: u64::from(keep.0) };
         self.rt.spawn(async move {
+            let handle = body.handle;
             let (body, options) = (wire::encode(&body), CallOptions::urgent(None));
             if let Err(e) = import.call(Op::LockConvert, body, Bulk::new(), options).await {
                 tracing::debug!(%handle, "convert: {e}");

@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use readahead::AheadFile;
-use types::{Fid, FsError, HandleId, Transno};
+use types::{Fid, FsError, HandleId, Instant, Transno};
 use wire::mdt::{Cred, LockBits, OpenReply, OpenRequest};
 use wire::{Bytes, Op};
 
@@ -43,6 +43,8 @@ pub struct OpenFile {
     pub(crate) dirty: Cell<bool>,
     pub(crate) error_mark: Cell<u64>,
     pub(crate) readahead: RefCell<AheadFile>,
+    /// When it was read last.
+    pub(crate) read_at: Cell<Instant>,
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
     pub(crate) released: Cell<bool>,
@@ -236,6 +238,7 @@ impl Client {
             dirty: Cell::new(false),
             error_mark: Cell::new(inode.error_mark()),
             readahead: RefCell::new(self.ahead.borrow_mut().open()),
+            read_at: Cell::new(self.rt.now()),
             lock_owners: RefCell::default(),
             released: Cell::new(false),
         });

@@ -11,7 +11,7 @@ use ptlrpc::Import;
 use rt::Rt;
 use rt::sync::Event;
 use rt::turns::{Rank, Turns};
-use types::{Extent, FsError, OstIndex};
+use types::{Duration, Extent, FsError, Instant, OstIndex};
 
 use crate::client::Client;
 use crate::locks::{LockOwner, Locks};
@@ -47,6 +47,10 @@ pub struct Osc {
     active_here: Cell<bool>,
     /// Dirty bytes, grant, and which object is written out next.
     target: RefCell<datapath::Target<Weak<Object>>>,
+    /// When a page became dirty last.
+    written_at: Cell<Instant>,
+    /// How long nothing is written before grant goes back.
+    grant_shrink_interval: Cell<Duration>,
     rpc_pages: Cell<usize>,
     /// The window of bulk RPCs.
     rpcs: Turns,
@@ -59,7 +63,7 @@ pub struct Osc {
 
 impl Osc {
     pub(crate) fn new(rt: Rt, index: OstIndex, client: Weak<Client>, config: &crate::ClientConfig) -> Rc<Osc> {
-        let now = rt.wall();
+        let (now, started) = (rt.wall(), rt.now());
         let locks = Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });
         Rc::new(Osc {
             rt,
@@ -70,6 +74,8 @@ impl Osc {
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
             target: RefCell::new(datapath::Target::new(config.dirty_bytes_max)),
+            written_at: Cell::new(started),
+            grant_shrink_interval: Cell::new(config.grant_shrink_interval),
             rpc_pages: Cell::new(config.rpc_pages_max),
             rpcs: Turns::new(config.rpcs_in_flight_max + URGENT_RPCS, URGENT_RPCS),
             rpcs_max: Cell::new(config.rpcs_in_flight_max),
@@ -222,6 +228,15 @@ impl Osc {
     /// Changes the pages per RPC, 1..=16384.
     pub fn set_rpc_pages_max(&self, n: usize) {
         self.rpc_pages.set(n.clamp(1, 16384));
+    }
+    /// How long nothing is written before grant that one RPC does not need goes back.
+    #[must_use]
+    pub fn grant_shrink_interval(&self) -> Duration {
+        self.grant_shrink_interval.get()
+    }
+    /// Changes [`Osc::grant_shrink_interval`].
+    pub fn set_grant_shrink_interval(&self, interval: Duration) {
+        self.grant_shrink_interval.set(interval);
     }
     /// Dirty bytes allowed.
     #[must_use]

@@ -1,7 +1,7 @@
 //! What stands behind the locks and the session of the metadata server: what goes with a lock, what is told again.
 use std::rc::Rc;
 
-use ldlm::{InodeBits, LockDesc, ResourceId};
+use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
 use types::{Extent, FsError};
@@ -14,7 +14,7 @@ use crate::client::Client;
 use crate::locks::LockOwner;
 
 impl LockOwner for Client {
-    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits) -> LocalFuture<()> {
+    fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, _keep_mode: Option<LockMode>) -> LocalFuture<()> {
         Box::pin(async move {
             let fid = lock.resource.fid;
             let gone = u64::from(lock.data.as_bits().unwrap_or(InodeBits::ALL).minus(keep).0);

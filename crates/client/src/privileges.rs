@@ -8,10 +8,17 @@ use types::FsError;
 use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
 
 use crate::client::Client;
+use crate::inode::Inode;
 use crate::open::OpenFile;
 
 const SET_IDS: u32 = 0o6000;
 const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether it has attributes of which one may be a capability that was set since it was looked for.
+fn may_have_capability(inode: &Inode) -> bool {
+    let attr = inode.attr();
+    attr.flags & AttrFlags::HAS_XATTRS != 0 && inode.without_capability.get() != Some(attr.ctime)
+}
 
 impl Client {
     /// Whether [`Client::drop_privileges`] would do anything.
@@ -19,8 +26,7 @@ impl Client {
     pub fn has_privileges(&self, file: &OpenFile, ids: bool) -> bool {
         let inode = file.inode();
         let attr = inode.attr();
-        ids && (!self.attr_valid(inode) || attr.mode & SET_IDS != 0)
-            || !file.is_dirty() && attr.flags & AttrFlags::HAS_XATTRS != 0
+        !self.attr_valid(inode) || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode)
     }
 
     /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
@@ -31,7 +37,7 @@ impl Client {
     pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
         let inode = file.inode();
         let mut gone = false;
-        if ids && !self.attr_valid(inode) {
+        if !self.attr_valid(inode) {
             // Attributes that come with a lock need not be asked for at the next write.
             self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, Some(file)).await?;
         }
@@ -40,11 +46,12 @@ impl Client {
             self.setattr(file.cred(), inode, request, Some(file)).await?;
             gone = true;
         }
-        if !file.is_dirty() && inode.attr().flags & AttrFlags::HAS_XATTRS != 0 {
+        if may_have_capability(inode) {
+            let looked_at = inode.attr().ctime;
             let root = Cred { caps: 3, ..Cred::default() };
             match self.setxattr(&root, inode.fid, CAPABILITY, None, 0, false).await {
                 Ok(()) => gone = true,
-                Err(FsError::NoData) => {}
+                Err(FsError::NoData) => inode.without_capability.set(Some(looked_at)),
                 Err(e) => return Err(e),
             }
         }

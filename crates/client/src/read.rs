@@ -153,6 +153,9 @@ impl Client {
     }
 
     pub(crate) fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
+        if matches!(call, Call::Read(_)) {
+            file.read_at.set(self.rt.now());
+        }
         // Of objects without a lock nothing is known: the metadata server's word is good enough to look ahead.
         let file_size = file.inode.known_size().max(file.inode.attr().size);
         let facts = Facts {

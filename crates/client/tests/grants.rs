@@ -65,16 +65,17 @@ fn books_agree(seed: u64, faults: bool) {
                 programs.push(rx);
             }
         }
-        for _ in 0..if faults { 12 } else { 0 } {
+        for _ in 0..if faults { 14 } else { 2 } {
             world.sim.sleep(Duration::from_millis(rng.below(40))).await;
-            match rng.below(8) {
+            match if faults { rng.below(10) } else { 9 } {
                 0..4 => world.sim.corrupt_next_bulk(),
                 4..7 => _ = world.sim.reset(&clients[rng.below(2) as usize].1, &world.oss[0].host),
-                _ => {
+                7 => {
                     world.lose_power(0);
                     world.sim.sleep(Duration::from_millis(rng.below(2000))).await;
                     world.restart_oss(0).await;
                 }
+                _ => _ = world.ost(0).take_grants_back(rng.below(2) * MIB).await,
             }
         }
         for program in programs {
@@ -97,4 +98,66 @@ fn with_everything_written_out_nothing_is_dirty_and_both_sides_know_the_same_gra
 #[test]
 fn damaged_transfers_lost_answers_and_restarts_leave_the_books_right() {
     (100..125).for_each(|seed| books_agree(seed, true));
+}
+
+#[test]
+fn grant_that_an_idle_client_does_not_need_serves_one_that_writes() {
+    const CAPACITY: u64 = 256 * MIB;
+    let config = OstConfig { grant_initial_bytes: 96 * MIB, grant_max_bytes: 96 * MIB, ..OstConfig::default() };
+    let world = World::sized(SimConfig::new(11), 1, config, CAPACITY);
+    let tune = |c: &mut ClientConfig| (c.dirty_bytes_max, c.rpc_pages_max) = (32 * MIB, 256);
+    let [(idle, _), (writer, _)] = [world.client(tune), world.client(tune)];
+    world.run(Duration::from_secs(36_000), async {
+        // What it has dirty keeps its grant: it must find room whatever the other one does.
+        let kept = create(&idle, "kept").await;
+        let promised = idle.oscs()[0].dirty_and_grant().1;
+        assert!(promised > 4 * MIB, "{promised} bytes: nobody had grant to give back");
+        let file = create(&writer, "f").await;
+        let mut stored = 0;
+        while writer.write(&file, stored, &vec![5; MIB as usize]).await.is_ok()
+            && writer.fsync(&file, false).await.is_ok()
+        {
+            stored += MIB;
+            if stored == 8 * MIB {
+                idle.write(&kept, 0, &vec![6; 300_000]).await.unwrap();
+            }
+            assert!(stored < CAPACITY);
+        }
+        println!("stored {stored}, promised {promised}, {:?}", world.ost(0).store().space());
+        let left = granted(&world.ost(0), &idle);
+        assert!(left <= 2 * MIB, "{left} of {promised} bytes stay promised when a write is refused");
+        idle.fsync(&kept, false).await.unwrap();
+        assert_eq!(read_all(&writer, &open(&writer, "kept", 0).await, MIB).await, vec![6; 300_000]);
+        for c in [&idle, &writer] {
+            let _ = c.sync_all().await;
+            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            assert_eq!((dirty, grant), (0, granted(&world.ost(0), c)), "grant here and at the target");
+        }
+    });
+}
+
+#[test]
+fn a_client_that_writes_nothing_for_long_gives_grant_back_and_gets_it_again() {
+    let config = OstConfig { grant_initial_bytes: 32 * MIB, grant_max_bytes: 64 * MIB, ..OstConfig::default() };
+    let world = World::new(12, 1, config);
+    let (c, _) = world.client(|c| (c.grant_shrink_interval, c.rpc_pages_max) = (Duration::from_secs(100), 256));
+    let agreed = || {
+        let grant = c.oscs()[0].dirty_and_grant().1;
+        assert_eq!(grant, granted(&world.ost(0), &c));
+        grant
+    };
+    world.run(Duration::from_secs(3600), async {
+        let file = create(&c, "f").await;
+        c.write(&file, 0, &[1; 5000]).await.unwrap();
+        c.fsync(&file, false).await.unwrap();
+        world.sim.sleep(Duration::from_secs(60)).await;
+        assert!(agreed() >= 32 * MIB - 8192, "it was not idle for long enough");
+        world.sim.sleep(Duration::from_secs(60)).await;
+        assert_eq!(agreed(), MIB, "one RPC's worth stays");
+        for i in 0..64 {
+            c.write(&file, i * MIB, &vec![2; MIB as usize]).await.unwrap();
+        }
+        c.fsync(&file, false).await.unwrap();
+        assert!(agreed() > 16 * MIB);
+    });
 }

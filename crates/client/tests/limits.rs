@@ -179,3 +179,43 @@ fn stores_to_mappings_dirty_no_more_than_writes_may() {
         assert_eq!(read_all(&c, &file, FILE_BYTES).await, vec![2; FILE_BYTES as usize]);
     });
 }
+
+#[test]
+fn files_that_are_not_read_any_more_leave_readahead_to_those_that_are() {
+    const FILE_BYTES: u64 = 32 * MIB;
+    let world = World::new(6, 1, OstConfig::default());
+    let (maker, _) = world.client(|_| ());
+    let (c, _) = world.client(|c| c.cache_bytes = 128 * MIB);
+    world.run(Duration::from_secs(3600), async {
+        for i in 0..5 {
+            let file = create(&maker, &format!("f{i}")).await;
+            for at in (0..FILE_BYTES).step_by(MIB as usize) {
+                maker.write(&file, at, &vec![1; MIB as usize]).await.unwrap();
+            }
+            maker.release(&file).await.unwrap();
+        }
+        maker.sync_all().await.unwrap();
+        let mut rested = Vec::new();
+        for i in 0..4 {
+            let file = open(&c, &format!("f{i}"), 0).await;
+            for at in 0..24 {
+                assert_eq!(c.read(&file, at * 128 * KIB, 128 << 10).await.unwrap().len(), 128 << 10);
+                world.sim.sleep(Duration::from_millis(20)).await;
+            }
+            rested.push(file);
+        }
+        let held = c.readahead_held_bytes();
+        assert!(held > 16 * MIB, "{held} bytes: nothing is held that could be missed");
+        world.sim.sleep(Duration::from_secs(30)).await;
+        assert_eq!(c.readahead_held_bytes(), 0, "nobody reads them");
+        let before = c.readahead_stats();
+        let fifth = open(&c, "f4", 0).await;
+        assert_eq!(read_all(&c, &fifth, 8 * MIB).await.len() as u64, 8 * MIB);
+        let after = c.readahead_stats();
+        assert!(after.prefetched_bytes - before.prefetched_bytes > 4 * MIB, "the fifth reads ahead: {after:?}");
+        // What was read ahead of the others is still in the cache.
+        let rpcs = c.oscs()[0].import().unwrap().counters().1;
+        assert_eq!(c.read(&rested[0], 24 * 128 * KIB, 128 << 10).await.unwrap().len(), 128 << 10);
+        assert!(c.oscs()[0].import().unwrap().counters().1 <= rpcs + 4, "its pages went");
+    });
+}

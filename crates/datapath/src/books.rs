@@ -93,6 +93,13 @@ impl Books {
     pub fn on_grant(&mut self, bytes: u64) {
         self.grant = self.grant.saturating_add_unsigned(bytes);
     }
+    /// Takes out the grant that no page took, but for `keep` bytes, in whole pages: it goes back to the server's process that
+    /// keeps the other book. Answers which one that is, and how much.
+    pub fn give_back(&mut self, keep: u64) -> (u64, u64) {
+        let bytes = self.grant_bytes().saturating_sub(keep) / PAGE * PAGE;
+        self.grant -= bytes as i64;
+        (self.book, bytes)
+    }
     /// A session begins that has `grant` in all. A server that still knows us has the same book, and answers on their way
     /// change both; a book that begins anew gives all at once, and what pages took is part of it. `book` names the server's
     /// process.
@@ -120,6 +127,15 @@ mod tests {
         assert!(!b.has_room(1), "two pages took more than the new book gives");
         b.on_clean(Dropped { dirty: 3, granted: 2 }, true);
         assert_eq!((b.dirty_bytes(), b.charged_bytes(), b.grant_bytes()), (0, 0, PAGE));
+    }
+
+    #[test]
+    fn only_grant_that_no_page_took_is_given_back() {
+        let mut b = Books::new(1 << 20);
+        b.on_session(7, false, 5 * PAGE + 10);
+        assert!(b.on_dirtied());
+        assert_eq!(b.give_back(PAGE), (7, 3 * PAGE));
+        assert_eq!((b.give_back(2 * PAGE), b.grant_bytes(), b.charged_bytes()), ((7, 0), PAGE + 10, PAGE));
     }
 
     #[test]

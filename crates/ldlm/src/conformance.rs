@@ -94,6 +94,8 @@ pub struct ModelReport {
     pub hits: u64,
     /// Locks that gave up some of their bits.
     pub narrowed: u64,
+    /// Write locks that became read locks.
+    pub converted: u64,
     /// Reads under a lock that were compared with the last write.
     pub reads: u64,
     /// Clients evicted.
@@ -107,6 +109,7 @@ enum ToServer {
     Enqueue(EnqueueRequest, Vec<HandleId>),
     Cancel(HandleId),
     Narrow(HandleId, InodeBits),
+    Convert(HandleId, LockMode),
     /// Some other request that brings a lock if it is free.
     Intent(EnqueueRequest),
 }
@@ -115,7 +118,7 @@ enum ToServer {
 enum ToClient {
     Reply(EnqueueRequest, EnqueueOutcome),
     Completion(LockDesc),
-    Blocking(LockDesc, LockPolicyData),
+    Blocking(LockDesc, LockMode, LockPolicyData),
     Intent(LockCookie, Option<LockDesc>),
 }
 
@@ -380,7 +383,9 @@ impl Model {
         let answer = self.server.call(self.now, call, &mut out);
         for action in out {
             let (client, msg) = match action {
-                Action::SendBlocking { client, lock, wanted, .. } => (client, ToClient::Blocking(lock, wanted)),
+                Action::SendBlocking { client, lock, wanted_mode, wanted, .. } => {
+                    (client, ToClient::Blocking(lock, wanted_mode, wanted))
+                }
                 Action::SendCompletion { client, lock } if client == LOCAL => {
                     self.server_waits.remove(&lock.handle);
                     self.server_work(&lock);
@@ -417,6 +422,9 @@ impl Model {
             }
             ToServer::Narrow(handle, keep) => {
                 self.ask(Call::Narrow(id, handle, keep));
+            }
+            ToServer::Convert(handle, mode) => {
+                self.ask(Call::Weaken(id, handle, mode));
             }
         }
     }

@@ -3,7 +3,8 @@
 //! Decides matching, joining of requests under way, what happens on callbacks in whatever order messages arrive, and
 //! which unused locks leave under a limit (least recently used; often-used locks get a second chance).
 //! It does not hold data: before a lock leaves it says [`CacheAction::Revoke`], and whoever holds pages, attributes or
-//! kernel caches under it flushes and drops them and answers [`LockCache::flushed`].
+//! kernel caches under it flushes and drops them and answers [`LockCache::flushed`]. A write lock that only readers want
+//! becomes a read lock: what was written is flushed, and stays cached.
 //!
 //! A lock's life: pending (enqueue sent) -> granted -> revoking (no new users) -> flushing -> cancel sent and gone.
 //! Messages for cookies it does not know are answered with a cancel, so a lock that a late or repeated message left at
@@ -61,6 +62,8 @@ pub struct LockCacheStats {
     pub cancels: u64,
     /// Locks that gave up some bits only.
     pub narrowed: u64,
+    /// Write locks that became read locks.
+    pub converted: u64,
     /// Locks that left because `lru_max` or `lru_age_max` was reached.
     pub limit_hits: u64,
     /// Locks that left under memory pressure.
@@ -87,6 +90,9 @@ pub enum CacheAction {
         lock: LockDesc,
         /// Bits of an inode-bit lock that stay (the callback wants others only); none: all of it goes.
         keep: InodeBits,
+        /// The mode in which an extent lock stays (the callback wants nothing that this stands against): what was written
+        /// under it is flushed, nothing is dropped. `None`: it goes.
+        keep_mode: Option<LockMode>,
     },
     /// Tell the server to keep only these bits of an inode-bit lock ([`crate::Namespace::narrow`]). The lock stays.
     SendNarrow {
@@ -96,6 +102,15 @@ pub enum CacheAction {
         handle: HandleId,
         /// The bits that stay.
         keep: InodeBits,
+    },
+    /// Tell the server that an extent lock has this mode from now on ([`crate::Namespace::convert`]). The lock stays.
+    SendConvert {
+        /// On what the lock is.
+        resource: ResourceId,
+        /// The server's name for it.
+        handle: HandleId,
+        /// Its mode.
+        mode: LockMode,
     },
     /// Tell the server.
     SendCancel {
@@ -143,6 +158,11 @@ struct Entry {
     keep: InodeBits,
     /// Bits that the flush under way was told to keep.
     keep_told: InodeBits,
+    /// The mode in which a write lock may stay: no callback wants what it stands against. `None` when it leaves for another
+    /// reason.
+    keep_mode: Option<LockMode>,
+    /// The mode that the flush under way was told to keep.
+    keep_mode_told: Option<LockMode>,
     /// Used since the flush began: it has to be flushed again.
     served: bool,
     /// Flushes begun since it was called back.
@@ -152,9 +172,39 @@ struct Entry {
 }
 
 impl Entry {
+    /// A lock with one user.
+    fn new(desc: LockDesc, flags: EnqueueFlags, state: State, now: Instant) -> Entry {
+        Entry {
+            desc,
+            flags,
+            state,
+            users: 1,
+            called: false,
+            keep: InodeBits::ALL,
+            keep_told: InodeBits::NONE,
+            keep_mode: Some(LockMode::Pr),
+            keep_mode_told: None,
+            served: false,
+            flushes: 0,
+            last_used: now,
+            uses: 1,
+        }
+    }
+
     /// The bits that would stay if it were flushed now.
     fn kept(&self) -> InodeBits {
         self.desc.data.as_bits().map_or(InodeBits::NONE, |bits| InodeBits(bits.0 & self.keep.0))
+    }
+
+    /// The mode in which it would stay if it were flushed now.
+    fn kept_mode(&self) -> Option<LockMode> {
+        self.keep_mode.filter(|_| self.desc.mode == LockMode::Pw && self.desc.data.as_extent().is_some())
+    }
+
+    /// A callback wants this of it.
+    fn wanted(&mut self, mode: LockMode, data: &LockPolicyData) {
+        self.keep = self.keep.minus(data.as_bits().unwrap_or(InodeBits::ALL));
+        self.keep_mode = self.keep_mode.filter(|kept| kept.compatible(mode));
     }
 
     fn start_flush(&mut self) -> CacheAction {
@@ -162,7 +212,8 @@ impl Entry {
         self.served = false;
         self.flushes += 1;
         self.keep_told = self.kept();
-        CacheAction::Revoke { lock: self.desc, keep: self.keep_told }
+        self.keep_mode_told = self.kept_mode();
+        CacheAction::Revoke { lock: self.desc, keep: self.keep_told, keep_mode: self.keep_mode_told }
     }
 }
 
@@ -267,9 +318,8 @@ impl LockCache {
         let cookie = LockCookie(self.next_cookie);
         self.next_cookie += 1;
         let desc = LockDesc { handle: HandleId(0), cookie, resource, mode, data };
-        let (state, users, uses, last_used) = (State::Pending, 1, 1, now);
-        let (called, served, keep, keep_told) = (false, false, InodeBits::ALL, InodeBits::NONE);
-        let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, flushes: 0, last_used, uses };
+        let state = State::Pending;
+        let entry = Entry::new(desc, flags, state, now);
         self.locks.insert(cookie, entry);
         self.resources.entry(resource).or_default().pending.insert(cookie);
         EnqueueRequest::new(cookie, resource, mode, data).flags(flags)
@@ -335,8 +385,10 @@ impl LockCache {
         assert!(served || entry.users == 0, "every use during a flush is marked");
         if entry.users > 0 {
             entry.state = State::Revoking;
-        } else if served || entry.keep_told != entry.kept() {
+        } else if served || entry.keep_told != entry.kept() || entry.keep_mode_told != entry.kept_mode() {
             out.push(entry.start_flush());
+        } else if let Some(mode) = entry.keep_mode_told {
+            self.weaken(now, cookie, mode, out);
         } else if entry.keep_told.is_empty() {
             self.send_cancel(cookie, out);
         } else {
@@ -349,17 +401,35 @@ impl LockCache {
         let entry = self.locks.get_mut(&cookie).expect("only called with a lock of this cache");
         let keep = entry.keep_told;
         entry.desc.data = LockPolicyData::bits(keep);
+        let desc = self.stays(now, cookie);
+        self.stats.narrowed += 1;
+        out.push(CacheAction::SendNarrow { resource: desc.resource, handle: desc.handle, keep });
+        self.trim(now, out);
+    }
+
+    /// A write lock stays as a read lock.
+    fn weaken(&mut self, now: Instant, cookie: LockCookie, mode: LockMode, out: &mut Vec<CacheAction>) {
+        let entry = self.locks.get_mut(&cookie).expect("only called with a lock of this cache");
+        entry.desc.mode = mode;
+        let desc = self.stays(now, cookie);
+        self.stats.converted += 1;
+        out.push(CacheAction::SendConvert { resource: desc.resource, handle: desc.handle, mode });
+        self.trim(now, out);
+    }
+
+    /// A lock that was on its way out is granted again, as it is now.
+    fn stays(&mut self, now: Instant, cookie: LockCookie) -> LockDesc {
+        let entry = self.locks.get_mut(&cookie).expect("only called with a lock of this cache");
         entry.state = State::Granted;
-        (entry.keep, entry.called, entry.last_used, entry.flushes) = (InodeBits::ALL, false, now, 0);
+        (entry.keep, entry.keep_mode) = (InodeBits::ALL, Some(LockMode::Pr));
+        (entry.called, entry.last_used, entry.flushes) = (false, now, 0);
         let desc = entry.desc;
         if let Some(held) = self.resources.get_mut(&desc.resource) {
             held.revoking.remove(&cookie);
         }
         self.index(&desc);
         self.lru.insert((now, cookie));
-        self.stats.narrowed += 1;
-        out.push(CacheAction::SendNarrow { resource: desc.resource, handle: desc.handle, keep });
-        self.trim(now, out);
+        desc
     }
 
     /// What is known of a lock.

@@ -337,6 +337,20 @@ impl Namespace {
         self.convert(now, client, handle, desc.mode, LockPolicyData::bits(left), out).is_ok()
     }
 
+    /// Keeps a granted lock in a mode that allows less: how a client answers a callback that this mode does not stand against.
+    /// Whether the lock was there; a repetition, even a late one, does no harm.
+    pub fn weaken(
+        &mut self,
+        now: Instant,
+        client: ClientId,
+        handle: HandleId,
+        mode: LockMode,
+        out: &mut Vec<Action>,
+    ) -> bool {
+        let held = self.granted(client, handle).filter(|d| d.mode.covers(mode));
+        held.is_some_and(|d| self.convert(now, client, handle, mode, d.data, out).is_ok())
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> &NamespaceStats {

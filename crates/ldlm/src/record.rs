@@ -26,6 +26,8 @@ pub enum Call {
     Convert(ClientId, HandleId, LockMode, LockPolicyData),
     /// [`Namespace::narrow`]
     Narrow(ClientId, HandleId, InodeBits),
+    /// [`Namespace::weaken`]
+    Weaken(ClientId, HandleId, LockMode),
     /// [`Namespace::glimpse`]
     Glimpse(ClientId, ResourceId, u64),
     /// [`Namespace::on_progress`]
@@ -100,6 +102,7 @@ impl Namespace {
             Call::CancelBatch(c, list) => Answer::Count(self.cancel_batch(now, *c, list, out)),
             Call::Convert(c, h, mode, data) => Answer::Convert(self.convert(now, *c, *h, *mode, *data, out)),
             Call::Narrow(c, h, keep) => Answer::Count(usize::from(self.narrow(now, *c, *h, *keep, out))),
+            Call::Weaken(c, h, mode) => Answer::Count(usize::from(self.weaken(now, *c, *h, *mode, out))),
             Call::Glimpse(c, r, size) => Answer::Count(self.glimpse(*c, *r, *size, out) as usize),
             Call::Progress(c, h) => {
                 self.on_progress(now, *c, *h);

@@ -47,8 +47,11 @@ impl Client {
         self.cache.on_granted(self.now, lock, &mut self.out);
     }
     fn blocking(&mut self, lock: &LockDesc, wanted: LockPolicyData) -> BlockingOutcome {
+        self.blocking_by(lock, LockMode::Ex, wanted)
+    }
+    fn blocking_by(&mut self, lock: &LockDesc, mode: LockMode, wanted: LockPolicyData) -> BlockingOutcome {
         self.tick();
-        self.cache.on_blocking(lock.handle, lock.cookie, lock.resource, &wanted, &mut self.out)
+        self.cache.on_blocking(lock.handle, lock.cookie, lock.resource, mode, &wanted, &mut self.out)
     }
     fn release(&mut self, cookie: LockCookie) {
         self.tick();
@@ -84,7 +87,7 @@ fn cancel_of(lock: &LockDesc) -> CacheAction {
     CacheAction::SendCancel { resource: lock.resource, handle: lock.handle }
 }
 fn revoke_of(lock: &LockDesc) -> CacheAction {
-    CacheAction::Revoke { lock: *lock, keep: InodeBits::NONE }
+    CacheAction::Revoke { lock: *lock, keep: InodeBits::NONE, keep_mode: None }
 }
 
 #[test]
@@ -227,7 +230,7 @@ fn bits_that_nobody_wants_stay() {
     let mut c = Client::new();
     let lock = c.hold(INODE, LockMode::Pr, bits(LOOKUP | UPDATE));
     c.blocking(&lock, bits(UPDATE));
-    assert_eq!(c.out, [CacheAction::Revoke { lock, keep: LOOKUP }]);
+    assert_eq!(c.out, [CacheAction::Revoke { lock, keep: LOOKUP, keep_mode: None }]);
     c.flushed(lock.cookie);
     assert_eq!(c.out, [CacheAction::SendNarrow { resource: INODE, handle: lock.handle, keep: LOOKUP }]);
     assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(UPDATE)), None);
@@ -461,6 +464,60 @@ fn what_is_given_up_is_flushed_and_goes_but_what_is_in_use_stays() {
     let (used, _) = came_along(&mut c, 2, bits(LOOKUP));
     assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(LOOKUP)), Some(used.cookie));
     c.cache.give_up(INODE, &mut c.out);
-    assert_eq!(c.out, [CacheAction::Revoke { lock: idle, keep: InodeBits::NONE }]);
+    assert_eq!(c.out, [CacheAction::Revoke { lock: idle, keep: InodeBits::NONE, keep_mode: None }]);
     assert!(c.cache.is_valid(used.cookie) && !c.cache.is_valid(idle.cookie));
+}
+
+#[test]
+fn a_write_lock_that_readers_want_becomes_a_read_lock_and_stays() {
+    let mut c = Client::new();
+    let lock = c.hold(OBJECT, LockMode::Pw, part(0, 100));
+    assert_eq!(c.blocking_by(&lock, LockMode::Pr, part(10, 20)), BlockingOutcome::Revoking);
+    let told = CacheAction::Revoke { lock, keep: InodeBits::NONE, keep_mode: Some(LockMode::Pr) };
+    assert_eq!(std::mem::take(&mut c.out), [told]);
+    assert_eq!(c.cache.find(c.now, OBJECT, LockMode::Pr, &part(0, 1)), None, "nobody uses it while it is flushed");
+    c.flushed(lock.cookie);
+    let sent = CacheAction::SendConvert { resource: OBJECT, handle: lock.handle, mode: LockMode::Pr };
+    assert_eq!(std::mem::take(&mut c.out), [sent]);
+    assert_eq!(c.cache.find(c.now, OBJECT, LockMode::Pw, &part(0, 1)), None);
+    assert_eq!(c.cache.find(c.now, OBJECT, LockMode::Pr, &part(0, 100)), Some(lock.cookie));
+    c.release(lock.cookie);
+    // It is replayed as what it is, a late callback finds nothing in the way, and a writer takes it whole.
+    assert!(c.cache.for_replay().iter().all(|l| l.mode == LockMode::Pr));
+    assert_eq!(c.blocking_by(&lock, LockMode::Pr, part(10, 20)), BlockingOutcome::Answered);
+    assert_eq!(c.blocking_by(&lock, LockMode::Pw, part(10, 20)), BlockingOutcome::Revoking);
+    let weak = LockDesc { mode: LockMode::Pr, ..lock };
+    assert_eq!(std::mem::take(&mut c.out), [revoke_of(&weak)]);
+    c.flushed(lock.cookie);
+    assert_eq!(c.out, [cancel_of(&lock)]);
+}
+
+#[test]
+fn a_write_lock_that_a_writer_wants_as_well_goes_whole() {
+    let mut c = Client::new();
+    let lock = c.hold(OBJECT, LockMode::Pw, whole());
+    c.blocking_by(&lock, LockMode::Pr, part(10, 20));
+    c.out.clear();
+    assert_eq!(c.blocking_by(&lock, LockMode::Pw, part(10, 20)), BlockingOutcome::Revoking);
+    c.flushed(lock.cookie);
+    assert_eq!(std::mem::take(&mut c.out), [revoke_of(&lock)], "what it covers has to be dropped after all");
+    c.flushed(lock.cookie);
+    assert_eq!(std::mem::take(&mut c.out), [cancel_of(&lock)]);
+    // A callback that overtakes the grant counts as well: the lock is used once, then it becomes a read lock.
+    let req = c.ask(OBJECT, LockMode::Pw, whole());
+    let lock = grant(&req, 900);
+    assert_eq!(c.blocking_by(&lock, LockMode::Pr, part(0, 1)), BlockingOutcome::Pending);
+    c.complete(lock);
+    c.out.clear();
+    c.release(lock.cookie);
+    let told = CacheAction::Revoke { lock, keep: InodeBits::NONE, keep_mode: Some(LockMode::Pr) };
+    assert_eq!(std::mem::take(&mut c.out), [told]);
+    c.flushed(lock.cookie);
+    assert_eq!(c.cache.find(c.now, OBJECT, LockMode::Pr, &whole()), Some(lock.cookie));
+    c.release(lock.cookie);
+    c.out.clear();
+    // One that leaves because there are too many goes whole.
+    let other = c.hold(OBJECT, LockMode::Pw, whole());
+    c.cache.shrink(c.now, 10, &mut c.out);
+    assert!(c.out.contains(&revoke_of(&other)), "{:?}", c.out);
 }

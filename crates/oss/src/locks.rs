@@ -16,8 +16,8 @@ use rt::sync::{OneSender, join_all, oneshot};
 use types::{ClientId, Duration, Extent, FsError, HandleId, Instant, ObjectId};
 use wire::Op;
 use wire::lock::{
-    BlockingCallback, CancelRequest, CompletionCallback, EnqueueFlags as WireFlags, EnqueueReply, EnqueueRequest,
-    GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
+    BlockingCallback, CancelRequest, CompletionCallback, ConvertRequest, EnqueueFlags as WireFlags, EnqueueReply,
+    EnqueueRequest, GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
 };
 
 use crate::config::OstConfig;
@@ -211,6 +211,17 @@ impl Locks {
                 ns.cancel_cookie(now, client, LockCookie(*cookie), out);
             }
         });
+    }
+
+    /// A client keeps a lock in a mode that allows less.
+    ///
+    /// # Errors
+    /// `Invalid`: no mode is named, or it is not a lock of this client that allows as much.
+    pub fn convert(self: &Rc<Self>, client: ClientId, ask: &ConvertRequest) -> Result<(), FsError> {
+        let mode = ask.mode.ok_or(FsError::Invalid)?;
+        tracing::trace!(%client, ?ask, "convert");
+        let done = self.with(|ns, now, out| ns.weaken(now, client, ask.handle, mode, out));
+        if done { Ok(()) } else { Err(FsError::Invalid) }
     }
 
     /// A client is gone: its locks go.

@@ -117,6 +117,8 @@ pub struct Export {
     pub(crate) replay_refused: Cell<bool>,
     /// Whose the session is: whoever knows the secret behind this. `None`: an earlier program's, it is the first comer's.
     pub(crate) binding: Cell<Option<Binding>>,
+    /// The server's process, as sessions are told it.
+    pub(crate) boot: Cell<u64>,
     /// What the present connection proved.
     pub(crate) role: Cell<Role>,
     /// Requests without an answer.
@@ -150,6 +152,7 @@ impl Export {
             origin: Cell::new(Origin::default()),
             replay_refused: Cell::new(false),
             binding: Cell::new(None),
+            boot: Cell::new(0),
             role: Cell::new(Role::Client),
             running: Cell::new(0),
             evicted: Cell::new(false),
@@ -165,6 +168,11 @@ impl Export {
     #[must_use]
     pub fn client(&self) -> ClientId {
         self.client
+    }
+    /// The server's process, as the session was told it.
+    #[must_use]
+    pub fn boot(&self) -> u64 {
+        self.boot.get()
     }
     /// Whether a connection is open now.
     #[must_use]

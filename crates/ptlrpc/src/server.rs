@@ -203,7 +203,9 @@ impl Server {
         // A service knows its sessions: they must not keep it alive.
         let s = Rc::downgrade(service);
         let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed());
-        Export::new(self.rt.clone(), client, service.credits(), Rc::new(committed))
+        let export = Export::new(self.rt.clone(), client, service.credits(), Rc::new(committed));
+        export.boot.set(self.config.boot);
+        export
     }
 
     /// Starts accepting at `nid`; returns the address bound.

@@ -102,12 +102,14 @@ message! {
         /// Cookies of requests to withdraw that are still waiting.
         cookies: Vec<u64>,
     }
-    /// `LockConvert` request: keep less of an inode-bit lock.
+    /// `LockConvert` request: keep fewer bits of an inode-bit lock, or an extent lock in a mode that allows less.
     ConvertRequest {
         /// Lock.
         handle: HandleId,
-        /// Bits to keep.
+        /// Bits to keep (inode-bit locks).
         bits: u64,
+        /// Mode to keep (extent locks).
+        mode: Option<Mode>,
     }
     /// `LockBlocking` callback.
     BlockingCallback {

@@ -112,4 +112,8 @@ ops! {
     OstAllocate = 106,
     /// Advice on a range.
     OstAdvise = 107,
+    /// A client gives back grant that it does not need.
+    OstShrinkGrant = 108,
+    /// Server to client: space is short, give back grant that you do not need.
+    OstAskGrant = 109,
 }

@@ -214,6 +214,18 @@ message! {
         /// Owner.
         owner: IoOwner,
     }
+    /// `OstShrinkGrant` request. The answer is empty.
+    ShrinkGrantRequest {
+        /// The server's process that keeps the book, as the session told it: one that was started since has another.
+        boot: u64,
+        /// Bytes given back.
+        bytes: u64,
+    }
+    /// `OstAskGrant` callback; answered when `OstShrinkGrant` was.
+    AskGrantCallback {
+        /// Bytes that the client may keep, besides what its dirty pages took.
+        keep: u64,
+    }
     /// `OstAdvise` request.
     AdviseRequest {
         /// Object.

@@ -16,17 +16,21 @@ use crate::locks::LockOwner;
 use crate::object::Object;
 
 impl LockOwner for Osc {
-    fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits) -> LocalFuture<()> {
+    fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()> {
         Box::pin(async move {
             let Some(object) = self.object(&lock) else { return };
             tracing::trace!(ost = %self.index, ?lock, "revoke");
             let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
             let inode = object.inode.borrow().upgrade();
-            if let Some(inode) = &inode {
+            // A read lock covers pages that nobody stores to. What was stored to comes back under the write lock.
+            if let Some(inode) = inode.as_ref().filter(|i| keep_mode.is_none() || i.is_mappable()) {
                 inode.drop_kernel_pages().await;
             }
             if lock.mode.writes() && !types::planted!("flush-forgotten") {
                 self.flush(&object, extent, true).await;
+            }
+            if keep_mode.is_some() {
+                return;
             }
             let keeps = types::planted!("stale-pages") && object.unwritten_pages() == 0;
             let lost = if keeps { 0 } else { self.discard_under(&object, &lock) };
@@ -82,6 +86,15 @@ impl Callbacks for Osc {
                 .and_then(|c| self.locks.on_completion(&c))
                 .map(|()| Vec::new()),
             Op::LockGlimpse => wire::decode(&body).map_err(FsError::from).map(|c| wire::encode(&self.glimpsed(&c))),
+            Op::OstAskGrant => match wire::decode::<wo::AskGrantCallback>(&body) {
+                Ok(call) => {
+                    return Box::pin(async move {
+                        self.give_grant_back(call.keep).await;
+                        Ok(Vec::new())
+                    });
+                }
+                Err(e) => Err(FsError::from(e)),
+            },
             _ => Err(FsError::NotSupported),
         };
         Box::pin(std::future::ready(answer))

@@ -18,8 +18,37 @@ use crate::stats::Direction;
 impl Osc {
     /// A page was written to, which was clean before or not. False when it has no grant: it must be written out at once.
     pub(crate) fn wrote_page(&self, object: &Object, page: u64, was_clean: bool) -> bool {
+        self.written_at.set(self.rt.now());
         object.with_pages(|pages| self.target.borrow_mut().on_written(pages, page, was_clean))
     }
+
+    /// Gives back the grant that no page took, but for `keep` bytes.
+    pub(super) async fn give_grant_back(&self, keep: u64) {
+        let Ok(import) = self.import() else { return };
+        let (boot, bytes) = self.target.borrow_mut().books.give_back(keep);
+        if bytes == 0 {
+            return;
+        }
+        let request = wo::ShrinkGrantRequest { boot, bytes };
+        // A client that was evicted since has another book.
+        let options = CallOptions { evictions: Some(import.evictions()), ..CallOptions::urgent(None) };
+        if let Err(e) = import.call(Op::OstShrinkGrant, wire::encode(&request), Bulk::new(), options).await {
+            tracing::debug!(ost = %self.index, bytes, "giving grant back: {e}");
+            if e == FsError::NotSupported {
+                self.target.borrow_mut().books.on_grant(bytes);
+            }
+        }
+    }
+    /// Gives back grant that was of no use for a while: all that one RPC does not need.
+    pub(crate) fn shrink_when_idle(self: &Rc<Self>) {
+        let idle = self.rt.now().since(self.written_at.get()) >= self.grant_shrink_interval.get();
+        if !idle || self.target.borrow().books.dirty_bytes() > 0 {
+            return;
+        }
+        let (me, keep) = (self.clone(), self.rpc_pages.get() as u64 * PAGE);
+        self.rt.spawn(async move { me.give_grant_back(keep).await });
+    }
+
     /// Whether one more request may dirty pages.
     pub(crate) fn has_room(&self, bytes: u64) -> bool {
         self.target.borrow().books.has_room(bytes)

@@ -67,7 +67,7 @@ impl Model {
         let mut out = Vec::new();
         if self.rng.chance(0.5) {
             for lock in self.clients[i].cache.early_cancels(req.resource, req.mode, &req.data) {
-                self.flush_under(i, &lock, InodeBits::NONE);
+                self.flush_under(i, &lock, InodeBits::NONE, None);
                 early.extend(self.clients[i].cache.cancelled_early(self.now, lock.cookie, &mut out));
             }
         }
@@ -168,8 +168,8 @@ impl Model {
             }
             ToClient::Reply(req, outcome) => cache.on_reply(self.now, req.resource, req.cookie, outcome, &mut out),
             ToClient::Completion(lock) => cache.on_granted(self.now, lock, &mut out),
-            ToClient::Blocking(lock, wanted) => {
-                cache.on_blocking(lock.handle, lock.cookie, lock.resource, &wanted, &mut out);
+            ToClient::Blocking(lock, mode, wanted) => {
+                cache.on_blocking(lock.handle, lock.cookie, lock.resource, mode, &wanted, &mut out);
             }
         }
         self.act(i, out)
@@ -190,8 +190,8 @@ impl Model {
                         self.next_want(i);
                     }
                 }
-                CacheAction::Revoke { lock, keep } => {
-                    self.flush_under(i, &lock, keep);
+                CacheAction::Revoke { lock, keep, keep_mode } => {
+                    self.flush_under(i, &lock, keep, keep_mode);
                     let ms = self.rng.below(4);
                     self.after(ms, Event::Flushed(i, lock.cookie));
                 }
@@ -201,6 +201,10 @@ impl Model {
                 CacheAction::SendNarrow { handle, keep, .. } => {
                     self.report.narrowed += 1;
                     self.send(Event::ToServer(i, self.link(i), ToServer::Narrow(handle, keep)));
+                }
+                CacheAction::SendConvert { handle, mode, .. } => {
+                    self.report.converted += 1;
+                    self.send(Event::ToServer(i, self.link(i), ToServer::Convert(handle, mode)));
                 }
                 CacheAction::Lost(lock) if self.clients[i].connection == 0 => {
                     return Err(format!("{} lost {lock:?} and was never evicted", self.clients[i].id));

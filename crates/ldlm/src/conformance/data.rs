@@ -86,8 +86,9 @@ impl Model {
         Ok(())
     }
 
-    /// Flushes what a leaving lock covers and drops what no other lock does; `keep` stays.
-    pub(super) fn flush_under(&mut self, i: usize, lock: &LockDesc, keep: InodeBits) {
+    /// Flushes what a leaving lock covers and drops what no other lock does; `keep` stays, and all of it where the lock itself
+    /// stays in `keep_mode`.
+    pub(super) fn flush_under(&mut self, i: usize, lock: &LockDesc, keep: InodeBits, keep_mode: Option<LockMode>) {
         if self.clients[i].evicted {
             return;
         }
@@ -100,6 +101,9 @@ impl Model {
             let Some(copy) = client.copies.get_mut(&cell) else { continue };
             if core::mem::take(&mut copy.dirty) {
                 self.data.stored.insert(cell, copy.version);
+            }
+            if keep_mode.is_some_and(reads) {
+                continue;
             }
             let other = |l: &LockDesc| {
                 l.cookie != lock.cookie && l.resource == cell.0 && reads(l.mode) && covers(&l.data, cell.1)

@@ -15,10 +15,12 @@ fn over_a_bad_network_every_read_is_fresh_and_every_want_is_met() {
         total.granted += r.granted;
         total.hits += r.hits;
         total.narrowed += r.narrowed;
+        total.converted += r.converted;
         total.reads += r.reads;
         assert_eq!(r.evictions, 0);
         assert_eq!(r.granted + r.refused, 4 * 60, "seed {seed}");
     }
+    assert!(total.converted > 60, "write locks must meet readers: {total:?}");
     assert!(
         total.granted > 60 * 150 && total.hits > 60 * 10 && total.narrowed > 60,
         "the runs must be busy: {total:?}"

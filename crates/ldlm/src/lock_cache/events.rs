@@ -3,6 +3,7 @@ use alloc::vec::Vec;
 use types::{HandleId, Instant};
 
 use super::{CacheAction, LockCache, State};
+use crate::LockMode;
 use crate::lock::{
     DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LockCookie, LockDesc, LockPolicyData,
     ResourceId,
@@ -100,12 +101,14 @@ impl LockCache {
         }
     }
 
-    /// The server wants `wanted` of a lock back. An inode-bit lock keeps its other bits.
+    /// The server wants `wanted` of a lock back, for a lock of `wanted_mode`. An inode-bit lock keeps its other bits; a write
+    /// lock on an extent becomes a read lock if that does not stand against it.
     pub fn on_blocking(
         &mut self,
         handle: HandleId,
         cookie: LockCookie,
         resource: ResourceId,
+        wanted_mode: LockMode,
         wanted: &LockPolicyData,
         out: &mut Vec<CacheAction>,
     ) -> BlockingOutcome {
@@ -122,35 +125,48 @@ impl LockCache {
         if entry.state == State::Pending {
             entry.called = true;
             entry.desc.handle = handle;
-            entry.keep = entry.keep.minus(wanted.as_bits().unwrap_or(InodeBits::ALL));
+            entry.wanted(wanted_mode, wanted);
             return BlockingOutcome::Pending;
         }
         if entry.desc.handle != handle {
             self.stray(resource, handle, out);
             return BlockingOutcome::Unknown;
         }
-        if !entry.desc.data.overlaps(wanted) {
+        // Converted since: what it is now is in nobody's way.
+        let weakened = wanted.as_extent().is_some() && entry.desc.mode.compatible(wanted_mode);
+        if weakened || !entry.desc.data.overlaps(wanted) {
             return BlockingOutcome::Answered;
         }
-        let keep = entry.keep.minus(wanted.as_bits().unwrap_or(InodeBits::ALL));
-        entry.keep = keep;
+        entry.wanted(wanted_mode, wanted);
+        let (keep, keep_mode) = (entry.keep, entry.keep_mode);
         match entry.state {
             State::Revoking => BlockingOutcome::Busy,
             State::Flushing => BlockingOutcome::Revoking,
-            State::Pending | State::Granted => self.revoke(cookie, keep, out),
+            State::Pending | State::Granted => self.revoke_but(cookie, keep, keep_mode, out),
         }
     }
 
-    /// Starts a granted lock, or all of it but `keep`, on its way out.
+    /// Starts a granted lock, or all of it but the bits `keep`, on its way out.
     pub(super) fn revoke(
         &mut self,
         cookie: LockCookie,
         keep: InodeBits,
         out: &mut Vec<CacheAction>,
     ) -> BlockingOutcome {
+        self.revoke_but(cookie, keep, None, out)
+    }
+
+    /// The same; a write lock may stay in `keep_mode`.
+    fn revoke_but(
+        &mut self,
+        cookie: LockCookie,
+        keep: InodeBits,
+        keep_mode: Option<LockMode>,
+        out: &mut Vec<CacheAction>,
+    ) -> BlockingOutcome {
         let entry = self.locks.get_mut(&cookie).expect("only called with a granted lock");
         let (desc, users, last_used) = (entry.desc, entry.users, entry.last_used);
-        entry.keep = keep;
+        (entry.keep, entry.keep_mode) = (keep, keep_mode);
         entry.state = State::Revoking;
         if users == 0 {
             out.push(entry.start_flush());

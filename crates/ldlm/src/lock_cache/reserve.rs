@@ -71,10 +71,7 @@ impl LockCache {
             self.stray(desc.resource, desc.handle, out);
             return false;
         };
-        let (state, users, uses, last_used) = (State::Granted, 0, 1, now);
-        let (called, served, keep, keep_told) = (false, false, InodeBits::ALL, InodeBits::NONE);
-        let flags = EnqueueFlags::NOWAIT;
-        let entry = Entry { desc, flags, state, users, called, keep, keep_told, served, flushes: 0, last_used, uses };
+        let entry = Entry { users: 0, ..Entry::new(desc, EnqueueFlags::NOWAIT, State::Granted, now) };
         self.locks.insert(cookie, entry);
         self.supersede(&desc, out);
         self.index(&desc);

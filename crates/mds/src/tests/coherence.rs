@@ -77,7 +77,7 @@ fn look_to_open(fs: &Fs, name: &str, cookie: u64) -> EntryReply {
 }
 /// The client keeps only that the file may be opened.
 fn keep_open_bit(fs: &Fs, handle: HandleId) {
-    let q = wire::lock::ConvertRequest { handle, bits: LockBits::OPEN };
+    let q = wire::lock::ConvertRequest { handle, bits: LockBits::OPEN, mode: None };
     fs.call::<_, EnqueueReply>(Op::LockConvert, &q).unwrap();
     fs.world.settle();
 }

@@ -1,6 +1,7 @@
 //! One object storage target: the service behind a name like `stria-OST0000`.
 //!
 //! This file holds the parts together and hands requests out; each kind of request has its own file.
+mod grant;
 mod objects;
 mod punch;
 mod read;
@@ -41,6 +42,7 @@ pub struct Ost {
     pub(crate) exports: Exports,
     pub(crate) stats: RefCell<OstStats>,
     gate: RangeGate,
+    asks: grant::Asks,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
     /// Answers of before the restart that were not asked for yet.
@@ -87,6 +89,7 @@ impl Ost {
             exports,
             stats: RefCell::default(),
             gate: RangeGate::default(),
+            asks: grant::Asks::default(),
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             recovery: RefCell::new(None),
@@ -163,7 +166,10 @@ impl Ost {
         }
         match request.header.op {
             Op::OstRead => self.read(request).await,
-            Op::OstWrite => self.write(request).await,
+            Op::OstWrite => {
+                self.write(request).await;
+                self.relieve();
+            }
             Op::OstPunch => self.punch(request).await,
             Op::OstAllocate => self.allocate(request).await,
             Op::OstSync => self.sync(request).await,
@@ -176,6 +182,8 @@ impl Ost {
             Op::OstAdvise => self.advise(request).await,
             Op::LockEnqueue => self.lock_enqueue(request).await,
             Op::LockCancel => self.lock_cancel(request),
+            Op::LockConvert => self.lock_convert(request),
+            Op::OstShrinkGrant => self.shrink_grant(request),
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
@@ -193,6 +201,11 @@ impl Ost {
 
     fn lock_cancel(&self, request: Request) {
         let reply = request.decode().map(|ask| self.locks.cancel(request.client(), &ask));
+        answer(request, &reply);
+    }
+
+    fn lock_convert(&self, request: Request) {
+        let reply = request.decode().and_then(|ask| self.locks.convert(request.client(), &ask));
         answer(request, &reply);
     }
 

@@ -187,7 +187,11 @@ impl Ost {
         }
         let available = self.available(&self.store.space());
         let max = self.config.borrow().grant_max_bytes;
-        self.grants.borrow_mut().extend(client, wanted, max, available)
+        let more = self.grants.borrow_mut().extend(client, wanted, max, available);
+        if more == 0 && self.grants.borrow().of(client) < wanted.min(max) / 2 {
+            self.note_short_of_grant();
+        }
+        more
     }
 
     /// [`Ost::hold_space`] for a write; blocks of the object that have space count as held already: the store keeps what an
@@ -217,14 +221,17 @@ impl Ost {
 
     /// Sets `bytes` of space aside for a write that brings `granted` bytes of grant.
     pub(super) async fn hold_space(&self, bytes: u64, granted: u64) -> Result<Held<'_>, FsError> {
-        for attempt in 0..2 {
+        for attempt in 0..3 {
             if bytes <= granted || bytes == 0 || self.has_room(bytes) {
                 self.in_flight_bytes.set(self.in_flight_bytes.get() + bytes);
                 return Ok(Held { ost: self, bytes });
             }
-            if attempt == 0 {
+            match attempt {
                 // What was freed and not yet committed counts from the commit on.
-                self.store.sync().await?;
+                0 => self.store.sync().await?,
+                // What others were promised and do not need.
+                1 if self.take_grants_back(0).await => {}
+                _ => break,
             }
         }
         self.stats.borrow_mut().no_space += 1;

@@ -257,6 +257,11 @@ impl Shard {
             add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
             add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
             add(format!("{name}.max_dirty_mb"), (osc.dirty_max() / MIB).to_string(), true);
+            add(
+                format!("{name}.grant_shrink_interval"),
+                (osc.grant_shrink_interval().as_millis() / 1000).to_string(),
+                true,
+            );
             add(format!("{name}.cur_dirty_bytes"), dirty.to_string(), false);
             add(format!("{name}.cur_grant_bytes"), grant.to_string(), false);
             add(format!("{name}.stats"), osc.stats_text(), true);
@@ -321,6 +326,9 @@ impl Shard {
             "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
             "max_pages_per_rpc" => number(text, 1, 16_384).map(|n| osc.set_rpc_pages_max(n as usize)),
             "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
+            "grant_shrink_interval" => {
+                number(text, 1, 1 << 31).map(|n| osc.set_grant_shrink_interval(types::Duration::from_secs(n)))
+            }
             "stats" | "rpc_stats" => reset(text).map(|()| osc.reset_stats()),
             _ => Err("it cannot be set".into()),
         })
