@@ -204,7 +204,7 @@ fn frames() -> FramePool {
 pub fn run(config: &RunConfig) -> Report {
     let sim = Sim::new(config.world.clone(), frames());
     let cluster = Cluster::new(sim, config.cluster.clone());
-    let context = Context::new(cluster, config.world.seed);
+    let context = Context::new(cluster, config.world.seed, 1.0);
     let sim = &context.cluster.sim;
     let requests = sim.run_for(whole(&context, config), RUN_MAX);
     if requests.is_none() {
