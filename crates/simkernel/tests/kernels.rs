@@ -224,7 +224,7 @@ fn signals_hang_nothing() {
 }
 
 #[test]
-#[ignore = "reads in line in the kernel are not known to a drop of their pages: docs/internals/status.md"]
+#[ignore = "reads in line in the kernel are not known to a drop of their pages: docs/internals/fidelity.md"]
 fn a_short_background_queue_hangs_nothing() {
     let make = |seed: u64| {
         let mut config = RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2);
