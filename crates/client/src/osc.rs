@@ -148,6 +148,11 @@ impl Osc {
     pub fn lock_count(&self) -> usize {
         self.locks.cache().len()
     }
+    /// Write locks held at its target.
+    #[must_use]
+    pub fn write_lock_count(&self) -> usize {
+        self.locks.cache().locks().filter(|(lock, held)| *held && lock.mode == ldlm::LockMode::Pw).count()
+    }
     pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
         &self.jobs_told
     }

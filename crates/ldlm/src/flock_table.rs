@@ -51,6 +51,8 @@ pub(crate) struct FlockTable {
     waits: BTreeMap<OwnerKey, BTreeSet<(FileKey, u64)>>,
     /// Where clients run; those of which it is not known are not here.
     hosts: BTreeMap<ClientId, u64>,
+    /// Of those, clients that may have ended: what they hold goes with their eviction, so nobody waits for it for ever.
+    away: BTreeSet<ClientId>,
     /// The same waiting requests by host and process, for those of whom both are known.
     waits_of_processes: BTreeMap<Process, BTreeSet<Wait>>,
     /// Waiting requests by the client's name.
@@ -229,6 +231,7 @@ impl FlockTable {
             let own = self.waits.get(&holder.0).into_iter().flatten().map(|(file, seq)| (holder.0, *file, *seq));
             let process = self.process(holder).and_then(|p| self.waits_of_processes.get(&p));
             let elsewhere = process.into_iter().flatten().filter(|(o, ..)| o.0 != holder.0.0).copied();
+            let elsewhere = elsewhere.filter(|_| !self.away.contains(&holder.0.0));
             for (waiter, file, seq) in own.chain(elsewhere) {
                 if let Some((_, r)) = self.files.get(&file).and_then(|f| f.waiters.get(&seq)) {
                     self.holders_against(waiter, file, r.extent, r.mode == FlockMode::Exclusive, &mut todo);
@@ -244,7 +247,7 @@ impl FlockTable {
     }
 
     fn is_same(&self, a: Actor, b: Actor) -> bool {
-        let elsewhere = a.0.0 != b.0.0;
+        let elsewhere = a.0.0 != b.0.0 && !self.away.contains(&a.0.0) && !self.away.contains(&b.0.0);
         a.0 == b.0 || elsewhere && self.process(a).is_some_and(|p| self.process(b) == Some(p))
     }
 
@@ -381,6 +384,7 @@ impl FlockTable {
             }
         }
         self.hosts.remove(&client);
+        self.away.remove(&client);
         gone
     }
 
@@ -453,6 +457,22 @@ impl Namespace {
         if host != 0 {
             self.flocks.hosts.entry(client).or_insert(host);
         }
+    }
+
+    /// Says which clients of the host that `client` runs on are away, before it asks for anything: a mount that died holds its
+    /// locks until it is evicted, and a process that has opened its file through another mount waits for that, not for itself.
+    pub fn flock_away(&mut self, client: ClientId, is_away: impl Fn(ClientId) -> bool) {
+        let Some(host) = self.flocks.hosts.get(&client).copied() else { return };
+        let mates = self.flocks.hosts.iter().filter(|(c, h)| **h == host && **c != client).map(|(c, _)| *c);
+        let away: Vec<(ClientId, bool)> = mates.map(|c| (c, is_away(c))).collect();
+        for (mate, is_away) in away {
+            if is_away {
+                self.flocks.away.insert(mate)
+            } else {
+                self.flocks.away.remove(&mate)
+            };
+        }
+        self.flocks.away.remove(&client);
     }
 
     /// `fcntl(F_GETLK)`: the first range that stands in the way of `req`, if any.

@@ -437,6 +437,12 @@ fn a_process_that_waits_for_itself_through_another_client_of_its_host_is_refused
     // The same process through the other mount, on the same file: nobody else could ever give it back.
     let again = call(&mut s, FILE, 20, p, Exclusive);
     assert_eq!(s.send(2, &again), FlockOutcome::Denied(DenyReason::Deadlock));
+    // A mount that died gives its locks back with its eviction: the process waits for that.
+    s.ns.flock_away(ClientId(2), |c| c == ClientId(1));
+    let later = call(&mut s, FILE, 20, p, Exclusive);
+    assert_eq!(s.send(2, &later), Waiting);
+    assert!(s.ns.flock_cancel_wait(ClientId(2), later.cookie));
+    s.ns.flock_away(ClientId(2), |_| false);
     // The same number elsewhere is another process.
     for client in [3, 4] {
         let other = call(&mut s, FILE, 20, p, Exclusive);

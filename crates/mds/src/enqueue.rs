@@ -113,7 +113,11 @@ impl Mds {
         // A waiting request is known by its cookie before its outcome can come.
         self.locks.flocks.borrow_mut().insert((client, q.cookie), q.lock.clone());
         let mut out = Vec::new();
-        let outcome = self.locks.namespace.borrow_mut().flock_set(client, &request, &mut out);
+        let outcome = {
+            let (mut namespace, exports) = (self.locks.namespace.borrow_mut(), self.exports.borrow());
+            namespace.flock_away(client, |c| exports.get(&c).is_none_or(|e| !e.is_connected()));
+            namespace.flock_set(client, &request, &mut out)
+        };
         self.dispatch(out);
         if outcome != FlockOutcome::Waiting {
             self.locks.flocks.borrow_mut().remove(&(client, q.cookie));

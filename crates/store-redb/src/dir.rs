@@ -14,6 +14,11 @@ use crate::RedbKv;
 /// The database's name in its directory.
 pub const STORE_FILE: &str = "mdt.redb";
 
+/// The error number of a full medium.
+const ENOSPC: i32 = 28;
+/// What a database has to be able to grow by when it is opened: twice what a first commit takes.
+const START_BYTES: u64 = 256 << 10;
+
 /// Why a directory cannot be used.
 #[derive(Debug)]
 pub enum OpenError {
@@ -21,7 +26,7 @@ pub enum OpenError {
     Missing(PathBuf),
     /// Another process has it open.
     InUse(PathBuf),
-    /// The operating system refused.
+    /// The operating system refused, or there is no space left to commit anything.
     Io(PathBuf, io::Error),
     /// The database cannot be used.
     Store(PathBuf, KvError),
@@ -56,7 +61,11 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
-    let kv = RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path, e))?;
+    let kv = RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
+    // The first commit would wait for space that may never come, before anybody is there to hear of it.
+    if kv.room.likely() < START_BYTES {
+        return Err(OpenError::Io(path, io::Error::from_raw_os_error(ENOSPC)));
+    }
     Ok(Rc::new(kv))
 }
 

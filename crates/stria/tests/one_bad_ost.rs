@@ -81,7 +81,7 @@ fn files_of_a_dead_ost_that_is_given_up_answer_eio_at_once_and_are_back_when_it_
     let mut open = OpenOptions::new().append(true).open(&there).unwrap();
     c.oss[1].take();
     // Without anybody's word a program waits for it, and can be killed.
-    let mut waiting = Command::new("cp").args([&there, &c.dir.path().join("copy")]).spawn().unwrap();
+    let mut waiting = Command::new("cp").args([&cold, &c.dir.path().join("copy")]).spawn().unwrap();
     let mut truncating = Command::new("sh").args(["-c", &format!("echo x > {}", cold.display())]).spawn().unwrap();
     let (path, (tell, told)) = (cold.clone(), mpsc::channel());
     let reader = std::thread::spawn(move || {

@@ -12,9 +12,14 @@ use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
 use crate::auth::{ClusterKey, PROOF_BYTES, meant};
 use crate::incoming::Incoming;
 
+/// Pause before the first try to connect again; it doubles with every failure.
+const PAUSE_MIN: Duration = Duration::from_millis(20);
+/// Longest pause between two tries.
+const PAUSE_MAX: Duration = Duration::from_secs(1);
+
 impl Import {
     pub(super) async fn run(self: Rc<Self>) {
-        let (mut pause, mut failures) = (Duration::from_millis(20), 0u32);
+        let (mut pause, mut failures) = (PAUSE_MIN, 0u32);
         while self.state.get() != ImportState::Closed {
             let changed = self.changed.wait();
             if self.inactive.get() {
@@ -24,15 +29,17 @@ impl Import {
             drop(changed);
             let sessions = self.connects.get();
             let end = self.session_once().await;
-            failures = if self.connects.get() == sessions { failures.saturating_add(1) } else { 0 };
-            match end {
-                Ok(()) => pause = Duration::from_millis(20),
-                Err(e) => {
-                    *self.failure.borrow_mut() = Some(e.to_string());
-                    self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
-                    self.changed.notify();
-                    tracing::debug!(target = self.config.target, nid = %self.nid.borrow(), "connection: {e}");
-                }
+            if self.connects.get() == sessions {
+                failures = failures.saturating_add(1);
+            } else {
+                // However it ended, it was one: a server that dies now and then is found as soon as it is back each time.
+                (failures, pause) = (0, PAUSE_MIN);
+            }
+            if let Err(e) = end {
+                *self.failure.borrow_mut() = Some(e.to_string());
+                self.refused.set(e.kind() == io::ErrorKind::PermissionDenied);
+                self.changed.notify();
+                tracing::debug!(target = self.config.target, nid = %self.nid.borrow(), "connection: {e}");
             }
             if self.state.get() == ImportState::Closed {
                 break;
@@ -44,7 +51,7 @@ impl Import {
                 callbacks.on_unreachable();
             }
             self.rt.sleep(pause).await;
-            pause = (pause * 2).min(Duration::from_secs(1));
+            pause = (pause * 2).min(PAUSE_MAX);
         }
     }
 

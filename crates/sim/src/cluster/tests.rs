@@ -351,8 +351,8 @@ fn readahead_crosses_to_stripes_without_a_lock_and_takes_it_only_from_nobody() {
         }
         a.fsync(&f, false).await?;
         let wait = async || cluster.sim.sleep(Duration::from_millis(500)).await;
-        // The writer keeps its locks: a reader takes the one it needs, readahead none.
-        let held = |c: &Client| c.oscs().iter().filter(|o| o.lock_count() > 0).count();
+        // The writer keeps its locks: a reader makes a read lock of the one it needs, readahead of none.
+        let held = |c: &Client| c.oscs().iter().filter(|o| o.write_lock_count() > 0).count();
         assert_eq!(held(&a), 4);
         let g = b.open(&cred(), f.fid(), 0).await?;
         let first_stripe = async |c: &Rc<Client>, file: &Rc<OpenFile>| {

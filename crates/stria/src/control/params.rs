@@ -7,7 +7,7 @@ use client::{Client, Osc};
 use ptlrpc::ImportState;
 use serde_json::{Value, json};
 use types::glob::Glob;
-use types::{MIB, parse_size};
+use types::{FsError, MIB, parse_size};
 use wire::Op;
 use wire::connect::{ConfigReply, Lasting, ParamsReply, ParamsRequest, Setting};
 
@@ -18,9 +18,16 @@ const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
 
 /// How long a question about parameters waits for the first contact with a server.
 const CONTACT_WAIT: types::Duration = types::Duration::from_secs(2);
+/// How often a question that waits for its answer looks whether the server is still there.
+const LOOK_EVERY: types::Duration = types::Duration::from_millis(100);
 
 /// Why a server refuses to be changed.
 const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
+
+/// Whether a server is in service, or waits for its clients after a restart.
+fn is_there(import: &ptlrpc::Import) -> bool {
+    matches!(import.state(), ImportState::Full | ImportState::Replaying)
+}
 
 /// One parameter as tools see it.
 struct Param {
@@ -154,7 +161,7 @@ impl Shard {
         let question = ParamsRequest { pattern: ALL.into(), ..ParamsRequest::default() };
         for import in self.servers() {
             // A server that is away has no parameters for now.
-            let answer: Result<ParamsReply, _> = import.ask_in_recovery(Op::Params, &question).await;
+            let answer = self.ask_present(&import, &question).await;
             match answer {
                 Ok(reply) => {
                     for p in reply.params {
@@ -168,20 +175,29 @@ impl Shard {
         tree
     }
 
+    /// The answer of a server, unless that goes away meanwhile: what it is asked here is not worth waiting for its return.
+    async fn ask_present(&self, import: &ptlrpc::Import, question: &ParamsRequest) -> Result<ParamsReply, FsError> {
+        let mut answer = std::pin::pin!(import.ask_in_recovery(Op::Params, question));
+        loop {
+            match self.client.rt().timeout(LOOK_EVERY, answer.as_mut()).await {
+                Some(answer) => return answer,
+                None if !is_there(import) => return Err(FsError::NotConnected),
+                None => {}
+            }
+        }
+    }
+
     /// Imports of servers that are in service, or wait for their clients after a restart.
     pub(super) fn servers(&self) -> Vec<std::rc::Rc<ptlrpc::Import>> {
         let osts = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        std::iter::once(self.client.mdc())
-            .chain(osts)
-            .filter(|i| matches!(i.state(), ImportState::Full | ImportState::Replaying))
-            .collect()
+        std::iter::once(self.client.mdc()).chain(osts).filter(|i| is_there(i)).collect()
     }
 
     async fn set_on_servers(&self, name: &str, value: &str) -> Result<(), (String, i32)> {
         let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), ..ParamsRequest::default() };
         let mut told = false;
         for import in self.servers() {
-            let answer: Result<ParamsReply, _> = import.ask_in_recovery(Op::Params, &question).await;
+            let answer = self.ask_present(&import, &question).await;
             match answer {
                 Ok(reply) if !reply.error.is_empty() => {
                     let text = String::from_utf8_lossy(&reply.error).into_owned();

@@ -81,7 +81,11 @@ impl Shard {
             }
             "df" => self.df(request["lazy"] == true).await,
             "ping" => self.ping(&text("nid")).await,
-            "osts" => json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()}),
+            "osts" => {
+                // One that registered a moment ago counts.
+                self.look_at_map().await;
+                json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
+            }
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
             "keep_param" => self.keep_param(&text("pattern"), request["value"].as_str()).await,
