@@ -54,6 +54,8 @@ pub struct NewNode {
 
 /// renameat2(2): both names stay, their inodes change places.
 const RENAME_EXCHANGE: u32 = 2;
+/// How long the answer to a lookup waits for servers that know the file's size.
+const SIZE_WAIT: types::Duration = types::Duration::from_secs(1);
 
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
@@ -151,6 +153,21 @@ impl Client {
         Ok(Entry { attr, name_cached, attr_cached: name_cached && settled && self.attr_valid(inode) })
     }
 
+    /// The entry of a name that was looked up. A kernel keeps the directory locked until it has the answer, and who makes a name
+    /// there waits for that lock beyond any signal: so servers that are asked for a size get a moment only. Then the entry has
+    /// what is known here, for nobody to keep, and whoever needs the size asks for it, in a call that can be interrupted.
+    pub(crate) async fn named_entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        let attr = inode.attr();
+        if attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 && inode.writers.get() == 0 {
+            return self.entry(inode).await;
+        }
+        if let Some(entry) = self.rt.timeout(SIZE_WAIT, self.entry(inode)).await {
+            return entry;
+        }
+        let attr = self.attr_as_known(inode);
+        Ok(Entry { attr, name_cached: self.holds(inode.fid, LockBits::LOOKUP), attr_cached: false })
+    }
+
     /// Looks a name up. An [`Entry`] with a zero FID says that there is none.
     ///
     /// # Errors
@@ -173,7 +190,7 @@ impl Client {
                 let _naming = inode.naming();
                 let fetched = if self.attr_valid(&inode) { Ok(()) } else { self.fetch_attr(cred, &inode, None).await };
                 match fetched {
-                    Ok(()) => return self.entry(&inode).await,
+                    Ok(()) => return self.named_entry(&inode).await,
                     // It lost its name and went, meanwhile.
                     Err(FsError::Stale) => {}
                     Err(e) => return Err(e),
@@ -185,7 +202,7 @@ impl Client {
             return Ok(Entry { attr: Attr::default(), name_cached: true, attr_cached: false });
         }
         if let Some(inode) = self.look_ahead(cred, parent, name).await {
-            return self.entry(&inode).await;
+            return self.named_entry(&inode).await;
         }
         let cookie = self.mdt_locks.reserve();
         let wants_parent = !self.holds(parent, LockBits::UPDATE);
@@ -222,7 +239,7 @@ impl Client {
             return Ok(Entry { attr: Attr::default(), name_cached: cached, attr_cached: false });
         };
         self.learn_name(parent, name, &inode);
-        self.entry(&inode).await
+        self.named_entry(&inode).await
     }
 
     pub(crate) async fn fetch_attr(
@@ -307,7 +324,7 @@ impl Client {
             inode.starts_empty();
         }
         self.learn_name(parent, name, &inode);
-        self.entry(&inode).await
+        self.named_entry(&inode).await
     }
 
     /// Removes a name; `directory` says rmdir.
@@ -457,7 +474,7 @@ impl Client {
         self.take_parent(parent, &reply);
         let inode = self.take_entry(&reply, 0, 0, Told::Changed).await?.ok_or(FsError::Protocol)?;
         self.learn_name(parent, name, &inode);
-        self.entry(&inode).await
+        self.named_entry(&inode).await
     }
 
     /// A symlink's target.

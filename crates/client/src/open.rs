@@ -162,7 +162,7 @@ impl Client {
         if !name.is_empty() {
             self.learn_name(parent, name, &file.inode);
         }
-        let entry = self.entry(&file.inode).await?;
+        let entry = self.named_entry(&file.inode).await?;
         Ok((entry, file))
     }
 

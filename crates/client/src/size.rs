@@ -59,6 +59,18 @@ impl Client {
         Ok(local_size(&s))
     }
 
+    /// Attributes with the size as far as it is known here: never less than what this client wrote or told a kernel.
+    pub(crate) fn attr_as_known(&self, inode: &Inode) -> Attr {
+        let mut attr = inode.attr();
+        if let Some(s) = inode.striping() {
+            let known = local_size(&s);
+            attr.size = attr.size.max(known.size);
+            attr.blocks = attr.blocks.max(known.blocks512);
+            attr.mtime = attr.mtime.max(known.mtime);
+        }
+        attr
+    }
+
     /// Attributes with the true size and times.
     pub(crate) async fn sized(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Attr, FsError> {
         let mut attr = inode.attr();
