@@ -59,6 +59,10 @@ impl Drop for Change<'_> {
     }
 }
 
+fn bad(text: String) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, text)
+}
+
 impl Server {
     pub(crate) async fn handshake(
         &self,
@@ -66,29 +70,12 @@ impl Server {
         sink: &Rc<dyn Sink>,
         source: &mut dyn Source,
     ) -> io::Result<(Rc<Target>, Rc<Export>)> {
-        let bad = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
         let (h, body) = source.recv().await?;
         if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
             return Err(bad(format!("expected Connect, got {:?}", h.op)));
         }
         let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        let name = String::from_utf8_lossy(&ask.target).into_owned();
-        let target = if name == "*" {
-            self.targets.borrow().values().next().cloned()
-        } else {
-            self.targets.borrow().get(&name).cloned()
-        };
-        let Some(target) = target else {
-            sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
-            return Err(bad(format!("no target '{name}' here")));
-        };
-        if !ask.dialled.is_empty() && !is_here(here, &ask.dialled) {
-            sink.send(h.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
-            let dialled = String::from_utf8_lossy(&ask.dialled).into_owned();
-            return Err(bad(format!(
-                "it dialled {dialled}, this server listens at {here}: something passes connections on"
-            )));
-        }
+        let (name, target) = self.asked_target(here, &ask, &h, sink)?;
         let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
         let mut reply = ConnectReply {
             nonce: nonce.to_vec().into(),
@@ -133,18 +120,7 @@ impl Server {
         export.connected(sink.clone());
         target.recovery.note_progress(h.client);
         export.last_heard.set(self.rt.now());
-        let reply = AuthReply {
-            boot: self.config.boot,
-            known,
-            recovering: target.recovery.expects(h.client),
-            last_committed: target.service.last_committed(),
-            credits: export.credits.get(),
-            bulk_max: target.service.bulk_max(),
-            grant: target.service.grant(h.client, if known { auth.granted } else { 0 }),
-            last_xid: export.last_xid.get().0,
-            target_uuid: target.service.uuid(),
-            epoch,
-        };
+        let reply = self.session_reply(&target, &export, known.then_some(auth.granted), epoch);
         sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
         // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
         export.announce();
@@ -152,6 +128,51 @@ impl Server {
             target.service.session_connected(h.client);
         }
         Ok((target, export))
+    }
+
+    /// The target that a client asks for at the address that it dialled.
+    fn asked_target(
+        &self,
+        here: &Nid,
+        ask: &ConnectRequest,
+        h: &wire::Header,
+        sink: &Rc<dyn Sink>,
+    ) -> io::Result<(String, Rc<Target>)> {
+        let name = String::from_utf8_lossy(&ask.target).into_owned();
+        let target = if name == "*" {
+            self.targets.borrow().values().next().cloned()
+        } else {
+            self.targets.borrow().get(&name).cloned()
+        };
+        let Some(target) = target else {
+            sink.send(h.reply(Err(FsError::NoTarget)), Vec::new(), Bulk::new());
+            return Err(bad(format!("no target '{name}' here")));
+        };
+        if !ask.dialled.is_empty() && !is_here(here, &ask.dialled) {
+            sink.send(h.reply(Err(FsError::Access)), Vec::new(), Bulk::new());
+            let dialled = String::from_utf8_lossy(&ask.dialled).into_owned();
+            return Err(bad(format!(
+                "it dialled {dialled}, this server listens at {here}: something passes connections on"
+            )));
+        }
+        Ok((name, target))
+    }
+
+    /// What a client that is let in is told; `granted` is what it holds where its session goes on.
+    fn session_reply(&self, target: &Target, export: &Export, granted: Option<u64>, epoch: u64) -> AuthReply {
+        let client = export.client();
+        AuthReply {
+            boot: self.config.boot,
+            known: granted.is_some(),
+            recovering: target.recovery.expects(client),
+            last_committed: target.service.last_committed(),
+            credits: export.credits.get(),
+            bulk_max: target.service.bulk_max(),
+            grant: target.service.grant(client, granted.unwrap_or(0)),
+            last_xid: export.last_xid.get().0,
+            target_uuid: target.service.uuid(),
+            epoch,
+        }
     }
 
     /// The session that a connection continues or begins, and whether the client holds it.

@@ -1,3 +1,4 @@
+//! Pages of one object: claims, loads, cuts and write-out, step by step.
 use super::*;
 use crate::Target;
 
