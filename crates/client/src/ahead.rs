@@ -90,7 +90,7 @@ impl Client {
             object.drop_clean(part.object);
             if object.is_unwritten(part.object) {
                 let osc = self.osc(object.ost);
-                self.rt.spawn(async move { osc.flush(&object, part.object, false).await });
+                self.rt.spawn(async move { osc.flush(&object, part.object, crate::osc::Why::Asked).await });
             }
         }
         Ok(())

@@ -499,7 +499,7 @@ impl Client {
             .iter()
             .map(|o| {
                 let (osc, o) = (self.osc(o.ost), o.clone());
-                async move { osc.flush(&o, Extent::ALL, false).await }
+                async move { osc.flush(&o, Extent::ALL, crate::osc::Why::Asked).await }
             })
             .collect();
         rt::sync::join_all(flushes).await;

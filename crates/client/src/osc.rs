@@ -14,13 +14,27 @@ use rt::turns::{Rank, Turns};
 use types::{Duration, Extent, FsError, Instant, OstIndex};
 
 use crate::client::Client;
-use crate::locks::{LockOwner, Locks};
+use crate::locks::{Held, LockOwner, Locks};
 use crate::object::Object;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Bulk RPCs beyond the window that only those may be that a lock callback waits for.
 const URGENT_RPCS: usize = 2;
+
+/// Rank of a request, and the cookie of the lock under which it is made, by which a lock callback promotes it; 0: none.
+type Turn = (Rank, u64);
+
+/// What pages are written out for.
+#[derive(Clone, Copy)]
+pub(crate) enum Why<'a> {
+    /// Its caller wants it, and keeps no lock meanwhile.
+    Asked,
+    /// A lock is kept until it is done: once another client waits for that, it is urgent.
+    Under(&'a Held),
+    /// Another client waits for a lock, since then.
+    CalledBack(Instant),
+}
 
 /// A place in the window of bulk RPCs; free again when it is dropped, however the RPC ends.
 struct InWindow<'a> {
@@ -156,28 +170,41 @@ impl Osc {
     pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
         &self.jobs_told
     }
-    /// A place in the window of bulk RPCs, for a request under the lock `cookie` (0: none that counts).
-    async fn in_window(&self, rank: Rank, cookie: u64) -> InWindow<'_> {
-        let rank = self.rpcs.acquire(rank, cookie).await;
+    /// A place in the window of bulk RPCs.
+    async fn in_window(&self, (rank, tag): Turn) -> InWindow<'_> {
+        let rank = self.rpcs.acquire(rank, tag).await;
         InWindow { window: &self.rpcs, rank }
     }
-    /// The rank of a request under a lock: once another client waits for the lock, what is done under it is urgent.
-    fn rank_under(&self, held: &crate::locks::Held) -> Rank {
-        let leaves = !self.locks.cache().is_valid(held.cookie);
-        if leaves { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary }
-    }
-    /// How calls of a rank are made.
-    fn options_of(rank: Rank) -> ptlrpc::CallOptions {
-        match rank {
-            Rank::Urgent(promise) => ptlrpc::CallOptions::urgent(Some(promise)),
-            Rank::Ahead => ptlrpc::CallOptions { ahead: true, ..Default::default() },
-            Rank::Ordinary => ptlrpc::CallOptions::default(),
+    /// The turn that a request has now.
+    fn turn_of(&self, why: Why<'_>) -> Turn {
+        match why {
+            Why::Asked => (Rank::Ordinary, 0),
+            Why::CalledBack(since) => (Rank::Urgent(since), 0),
+            Why::Under(held) => {
+                let leaves = !self.locks.cache().is_valid(held.cookie);
+                (if leaves { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary }, held.cookie.0)
+            }
         }
     }
-    /// Another client waits for a lock: what waits in the window under it no longer waits for anything else.
+    /// How calls of a turn are made.
+    fn options_of((rank, tag): Turn) -> ptlrpc::CallOptions {
+        match rank {
+            Rank::Urgent(promise) => ptlrpc::CallOptions::urgent(Some(promise)),
+            Rank::Ahead => ptlrpc::CallOptions { ahead: true, tag, ..Default::default() },
+            Rank::Ordinary => ptlrpc::CallOptions { tag, ..Default::default() },
+        }
+    }
+    /// How calls under a lock are made.
+    pub(crate) fn options_under(&self, held: &Held) -> ptlrpc::CallOptions {
+        Osc::options_of(self.turn_of(Why::Under(held)))
+    }
+    /// Another client waits for a lock: what waits under it, in the window or for a slot, no longer waits for anything else.
     fn hasten(&self, cookie: u64) {
         if cookie != 0 {
             self.rpcs.promote(cookie, Rank::Urgent(self.rt.now()));
+            if let Some(import) = self.import_if_any() {
+                import.hasten(cookie);
+            }
         }
     }
     /// Whose I/O of an object is under way, and tells the OST what the job is called.

@@ -15,7 +15,7 @@ use crate::inode::{Inode, Striping, UNSET};
 use crate::locks::Held;
 use crate::object::{Object, page_range};
 use crate::open::{O_NOATIME, OpenFile};
-use crate::osc::Osc;
+use crate::osc::{Osc, Why};
 use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
@@ -306,7 +306,7 @@ impl Client {
             }
         }
         // The cache is too small to hold the piece: read past it.
-        osc.flush(object, piece.object.align_out(PAGE), false).await;
+        osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
         let mut bulk = osc.read_direct(object, piece.object.align_out(PAGE), &held).await?;
         self.pad(&mut bulk, piece.object.align_out(PAGE).len());
         let skip = (piece.object.start % PAGE) as usize;
@@ -351,7 +351,7 @@ impl Client {
             let object = &s.objects[usize::from(piece.stripe.0)];
             let osc = self.osc(object.ost);
             let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
-            osc.flush(object, piece.object.align_out(PAGE), false).await;
+            osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
             let mut part = osc.read_direct(object, piece.object, &held).await?;
             self.pad(&mut part, piece.object.len());
             out.append(part);

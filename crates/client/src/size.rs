@@ -4,6 +4,7 @@
 //! While nobody has the file open for writing, the metadata server's record is right and nobody is asked.
 use std::rc::Rc;
 
+use cache::frames::Bulk;
 use layout::StripeIndex;
 use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError, WallTime};
@@ -15,6 +16,7 @@ use crate::client::Client;
 use crate::inode::{Inode, Striping, UNSET};
 use crate::object::Object;
 use crate::open::OpenFile;
+use crate::osc::Why;
 
 /// Largest file: offsets of 8 EiB - 1.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
@@ -190,7 +192,7 @@ impl Client {
         for o in &s.objects {
             let osc = self.osc(o.ost);
             if alone {
-                osc.flush(o, Extent::ALL, false).await;
+                osc.flush(o, Extent::ALL, Why::Asked).await;
             }
             let ask = wire::ost::SetattrRequest { object: o.id, valid: 2, mtime, ..Default::default() };
             osc.import()?.ask::<_, wire::ost::AttrReply>(Op::OstSetattr, &ask).await?;
@@ -259,10 +261,10 @@ impl Client {
         }
         // What is being written right now must not arrive behind the punch, and what is read before it not be kept.
         let _change = object.change(Extent::from(size)).await;
-        osc.flush(object, Extent::ALL, false).await;
+        osc.flush(object, Extent::ALL, Why::Under(&held)).await;
         osc.discard(object, Extent::from(size), true);
         object.mtime.set(object.mtime.get().max(now));
-        let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), held.handle()).await;
+        let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), &held).await;
         match cut {
             Ok(()) => object.set_size(size),
             // The server may have what the cached page no longer shows.
@@ -325,21 +327,23 @@ impl Client {
             .map_err(|e| e.error())?;
         let reserves = mode & !1 == 0;
         let _change = if reserves { None } else { Some(object.change(reach.align_out(4096)).await) };
-        osc.flush(object, extent.align_out(4096), false).await;
+        osc.flush(object, extent.align_out(4096), Why::Under(&held)).await;
         object.mtime.set(self.rt.wall());
         if reserves {
             let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
-            let reply: wire::ost::AttrReply = osc.import()?.ask(Op::OstAllocate, &ask).await?;
+            let (body, options) = (wire::encode(&ask), osc.options_under(&held));
+            let answer = osc.import()?.call(Op::OstAllocate, body, Bulk::new(), options).await?;
+            let reply: wire::ost::AttrReply = answer.decode()?;
             object.blocks512.set(reply.lvb.blocks);
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
             osc.discard(object, extent.align_out(4096), false);
             if let Some(cut) = extent.intersect(&Extent::new(0, object.size())) {
-                osc.punch(object, kind, cut, held.handle()).await?;
+                osc.punch(object, kind, cut, &held).await?;
             }
             if !keep && extent.end > object.size() {
                 // Behind the end there is nothing to zero; the object only becomes that long.
-                osc.punch(object, PunchKind::Truncate, Extent::from(extent.end), held.handle()).await?;
+                osc.punch(object, PunchKind::Truncate, Extent::from(extent.end), &held).await?;
             }
         }
         if !keep {
@@ -352,7 +356,7 @@ impl Client {
     async fn settle_data(&self, s: &Striping, mode: LockMode) -> Result<(), FsError> {
         for o in &s.objects {
             let osc = self.osc(o.ost);
-            osc.flush(o, Extent::ALL, false).await;
+            osc.flush(o, Extent::ALL, Why::Asked).await;
             let all = LockPolicyData::extent(Extent::ALL);
             osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
         }

@@ -15,7 +15,7 @@ use crate::inode::{Inode, Striping};
 use crate::locks::Held;
 use crate::object::{Object, page_range};
 use crate::open::OpenFile;
-use crate::osc::Osc;
+use crate::osc::{Osc, Why};
 use crate::pages::NewFrames;
 use crate::read::O_DIRECT;
 use crate::size::FILE_BYTES_MAX;
@@ -338,7 +338,7 @@ impl Client {
                     osc.load(object, page, page + 1, lock.held(), access).await?;
                 }
                 Err(FsError::NoMemory) => {
-                    osc.flush(object, Extent::ALL, false).await;
+                    osc.flush(object, Extent::ALL, Why::Under(lock.held())).await;
                     self.pages.shrink(256);
                     self.rt.sleep(Duration::from_millis(1)).await;
                 }
@@ -351,7 +351,7 @@ impl Client {
 
     async fn write_through(&self, s: &Striping, piece: Piece) {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        self.osc(object.ost).flush(object, piece.object, false).await;
+        self.osc(object.ost).flush(object, piece.object, Why::Asked).await;
     }
 
     async fn write_uncached(&self, s: &Striping, piece: Piece, data: &[u8]) -> Result<(), FsError> {
@@ -360,12 +360,12 @@ impl Client {
         let wide = piece.object.align_out(PAGE);
         let lock = self.lock_for_write(&osc, object, wide, None).await?;
         let _change = object.change(wide).await;
-        osc.flush(object, wide, false).await;
+        osc.flush(object, wide, Why::Under(lock.held())).await;
         osc.discard(object, wide, false);
         object.mtime.set(object.mtime.get().max(self.rt.wall()));
         let mut bulk = self.rt.bulk(data.len()).await;
         bulk.copy_in(0, data);
-        osc.write_direct(object, piece.object.start, bulk, lock.handle()).await
+        osc.write_direct(object, piece.object.start, bulk, lock.held()).await
     }
 
     /// Everything written to the file is on stable storage afterwards; with `data_only`, only what is needed to read it
@@ -383,7 +383,7 @@ impl Client {
                 .map(|o| {
                     let osc = self.osc(o.ost);
                     async move {
-                        osc.flush(o, Extent::ALL, false).await;
+                        osc.flush(o, Extent::ALL, Why::Asked).await;
                         osc.sync(o.id).await
                     }
                 })
@@ -407,7 +407,7 @@ impl Client {
                 .iter()
                 .map(|o| {
                     let osc = self.osc(o.ost);
-                    async move { osc.flush(o, Extent::ALL, false).await }
+                    async move { osc.flush(o, Extent::ALL, Why::Asked).await }
                 })
                 .collect();
             rt::sync::join_all(flushes).await;

@@ -138,3 +138,104 @@ fn a_flush_finds_a_slot_although_questions_that_nobody_answers_hold_all_others()
         world.cut_off(&host, false);
     });
 }
+
+/// Something that a client does to a file under a write lock.
+type Step = fn(Rc<Client>, Rc<OpenFile>) -> rt::sync::OneReceiver<()>;
+
+fn steps() -> Vec<(&'static str, Step)> {
+    fn allocate(c: Rc<Client>, f: Rc<OpenFile>, mode: u32) -> rt::sync::OneReceiver<()> {
+        spawn(&c.clone(), async move { c.fallocate(&f, mode, 8192, 40_000).await.unwrap() })
+    }
+    let cut: Step = |c, f| {
+        let cut = wire::mdt::SetattrRequest { valid: wire::mdt::SetBits::SIZE, size: 5000, ..Default::default() };
+        spawn(&c.clone(), async move { c.setattr(&root(), f.inode(), cut, Some(&f)).await.unwrap() })
+    };
+    let uncached: Step = |c, f| {
+        spawn(&c.clone(), async move {
+            let direct = c.open(&root(), f.fid(), O_RDWR | O_DIRECT).await.unwrap();
+            c.write(&direct, 4096, &[9; 8192]).await.unwrap();
+        })
+    };
+    vec![
+        ("cut", cut),
+        ("reservation", |c, f| allocate(c, f, 0)),
+        ("hole", |c, f| allocate(c, f, 3)),
+        ("zeros", |c, f| allocate(c, f, 16)),
+        ("uncached write", uncached),
+    ]
+}
+
+#[test]
+fn what_changes_a_file_under_a_lock_is_hastened_when_another_client_wants_the_lock() {
+    for (what, step) in steps() {
+        let world = World::new(11, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|c| c.rpcs_in_flight_max = 4), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let large = create(&one, "large").await;
+            one.write(&large, 0, &vec![1; 4 << 20]).await.unwrap();
+            one.fsync(&large, false).await.unwrap();
+            let direct = one.open(&root(), large.fid(), O_RDWR | O_DIRECT).await.unwrap();
+            let wanted = create(&one, "wanted").await;
+            one.write(&wanted, 0, &[7; 100_000]).await.unwrap();
+            let reads: Vec<_> = (0..READS)
+                .map(|i| {
+                    let (c, f) = (one.clone(), direct.clone());
+                    spawn(&one, async move { drop(c.read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
+                })
+                .collect();
+            let rpcs = || one.oscs()[0].stats().read_rpcs;
+            let changed = step(one.clone(), wanted.clone());
+            world.sim.sleep(Duration::from_millis(2)).await;
+            let before = rpcs();
+            let file = open(&two, "wanted", O_RDWR).await;
+            two.write(&file, 0, &[2; 4096]).await.unwrap();
+            let overtook = rpcs() - before;
+            assert!(overtook < 300, "{what}: {overtook} of {READS} reads went first");
+            for work in reads.into_iter().chain([changed]) {
+                work.await.unwrap();
+            }
+        });
+    }
+}
+
+#[test]
+fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_lock() {
+    for (what, step) in steps() {
+        let world = World::new(5, 1, OstConfig::default());
+        let ((one, _), (two, _), (away, host)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let mut fids = Vec::new();
+            for i in 0..150 {
+                let file = create(&away, &format!("f{i}")).await;
+                away.write(&file, 0, &[1; 5000]).await.unwrap();
+                one.lookup(&root(), Fid::ROOT, format!("f{i}").as_bytes()).await.unwrap();
+                fids.push(file.fid());
+            }
+            let wanted = create(&one, "wanted").await;
+            one.write(&wanted, 0, &[7; 100_000]).await.unwrap();
+            world.cut_off(&host, true);
+            let asked = Rc::new(Cell::new(0));
+            for fid in fids {
+                let (c, asked) = (one.clone(), asked.clone());
+                drop(spawn(&one, async move {
+                    drop(c.getattr(&root(), fid, None).await);
+                    asked.set(asked.get() + 1);
+                }));
+            }
+            let import = one.oscs()[0].import().unwrap();
+            while import.in_flight() < 60 {
+                world.sim.sleep(Duration::from_millis(1)).await;
+            }
+            let changed = step(one.clone(), wanted.clone());
+            world.sim.sleep(Duration::from_millis(50)).await;
+            let before = import.counters().1;
+            let file = open(&two, "wanted", O_RDWR).await;
+            two.write(&file, 0, &[2; 4096]).await.unwrap();
+            let overtook = import.counters().1 - before;
+            assert!(asked.get() == 0 && overtook < 20, "{what}: {overtook} requests went first");
+            assert_eq!(world.knows(one.id()), 2, "{what}: evicted for the lock that it kept");
+            world.cut_off(&host, false);
+            changed.await.unwrap();
+        });
+    }
+}

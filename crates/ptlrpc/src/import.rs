@@ -95,6 +95,8 @@ pub struct CallOptions {
     pub promise: Option<Instant>,
     /// Its caller lets no more than a few of its kind wait at a time: it takes turns with all others together.
     pub ahead: bool,
+    /// What a promotion names it by while it waits for a slot ([`Import::hasten`]); 0: nothing does.
+    pub tag: u64,
     /// Only as long as the client was evicted no more than so often ([`Import::evictions`]): for requests that rest on
     /// locks, which an eviction takes. `None`: whatever happened.
     pub evictions: Option<u64>,
@@ -404,14 +406,14 @@ impl Import {
         if options.fail_fast && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
         }
-        loop {
+        let rank = loop {
             self.wait_full().await?;
-            self.slots.acquire(options.rank(self.rt.now()), 0).await;
+            let rank = self.slots.acquire(options.rank(self.rt.now()), options.tag).await;
             if self.state.get() == ImportState::Full {
-                break;
+                break rank;
             }
             self.slots.add(1);
-        }
+        };
         if options.evictions.is_some_and(|n| n != self.evictions.get()) {
             self.slots.add(1);
             return Err(FsError::NotConnected);
@@ -419,7 +421,7 @@ impl Import {
         let slot = self.free_slots.borrow_mut().pop().expect("a permit stands for a free slot");
         let xid = self.new_xid();
         let mut header = Header::request(op, self.config.client, xid);
-        header.flags = options.flags;
+        header.flags = if matches!(rank, Rank::Urgent(_)) { options.flags.with(Flags::URGENT) } else { options.flags };
         header.slot_or_credits = slot;
         let (tx, rx) = oneshot();
         self.transmit(header, body.clone(), bulk.clone());
@@ -429,6 +431,11 @@ impl Import {
             Pending { header, body, bulk, keep, refusals: 0, asleep: false, sent, deadline, waiter: Some(tx) };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
+    }
+
+    /// Whatever waits for a slot under `tag` is urgent from now on.
+    pub fn hasten(&self, tag: u64) {
+        self.slots.promote(tag, Rank::Urgent(self.rt.now()));
     }
 
     /// [`Import::call`] with a message body and a decoded answer.

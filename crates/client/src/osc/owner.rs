@@ -10,7 +10,7 @@ use wire::connect::AuthReply;
 use wire::lock as wl;
 use wire::ost as wo;
 
-use super::{Osc, PAGE};
+use super::{Osc, PAGE, Why};
 use crate::inode::Inode;
 use crate::locks::LockOwner;
 use crate::object::Object;
@@ -27,7 +27,8 @@ impl LockOwner for Osc {
                 inode.drop_kernel_pages().await;
             }
             if lock.mode.writes() && !types::planted!("flush-forgotten") {
-                self.flush(&object, extent, true).await;
+                // Every callback promises the same time: who was called back first goes first.
+                self.flush(&object, extent, Why::CalledBack(self.rt.now())).await;
             }
             if keep_mode.is_some() {
                 return;

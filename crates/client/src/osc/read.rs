@@ -6,13 +6,12 @@ use cache::PageAccess;
 use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
 use datapath::{Attempts, Next};
 use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
-use rt::turns::Rank;
 use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::lock as wl;
 use wire::ost as wo;
 
-use super::{Osc, PAGE, judged};
+use super::{Osc, PAGE, Turn, Why, judged};
 use crate::locks::{Held, Locks};
 use crate::object::{Claimed, Object};
 use crate::stats::Direction;
@@ -34,7 +33,7 @@ impl Osc {
         object: &Object,
         extent: Extent,
         right: Right,
-        (rank, cookie): (Rank, u64),
+        turn: Turn,
         access: &PageAccess,
     ) -> Result<(Bulk, wo::ReadReply), FsError> {
         let (lock, enqueue) = match right {
@@ -42,8 +41,8 @@ impl Osc {
             Right::Asked(wish) => (HandleId(0), Some(wish)),
         };
         let import = self.import()?;
-        let place = self.in_window(rank, cookie).await;
-        let options = Osc::options_of(place.rank);
+        let place = self.in_window(turn).await;
+        let options = Osc::options_of((place.rank, turn.1));
         let (started, flight) = (self.rt.now(), self.stats.begin(Direction::Read, extent.start / PAGE));
         let mut request = wo::ReadRequest {
             object: object.id,
@@ -89,7 +88,7 @@ impl Osc {
         }
         let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
         let fetched = runs.iter().map(|c| c.end - c.first).sum();
-        let turn = (self.rank_under(held), held.cookie.0);
+        let turn = self.turn_of(Why::Under(held));
         let work: Vec<_> = runs.into_iter().map(|c| self.load_run(object, c, lock, turn, access)).collect();
         for result in rt::sync::join_all(work).await {
             result?;
@@ -108,7 +107,7 @@ impl Osc {
         object: &Rc<Object>,
         claimed: Claimed,
         lock: HandleId,
-        turn: (Rank, u64),
+        turn: Turn,
         access: PageAccess,
     ) -> Result<(), FsError> {
         let claim = Claim { object, claimed };
@@ -173,7 +172,7 @@ impl Osc {
             return locks.ask(request, &body).await;
         };
         let extent = Extent::new(first * PAGE, end * PAGE);
-        let answer = self.read_rpc(&object, extent, Right::Asked(body), (Rank::Ordinary, 0), &access).await;
+        let answer = self.read_rpc(&object, extent, Right::Asked(body), self.turn_of(Why::Asked), &access).await;
         let granted = match &answer {
             Ok((_, reply)) => reply.enqueue.clone().ok_or(FsError::Protocol),
             Err(e) => Err(*e),
@@ -198,7 +197,7 @@ impl Osc {
         while at < extent.end {
             let part = Extent::new(at, extent.end.min(at + step));
             let access = PageAccess::coarse(0, u32::try_from(extent.len()).unwrap_or(u32::MAX));
-            let turn = (self.rank_under(held), held.cookie.0);
+            let turn = self.turn_of(Why::Under(held));
             let (bulk, _) = self.read_rpc(object, part, Right::Lock(held.handle()), turn, &access).await?;
             let short = (bulk.len() as u64) < part.len();
             out.append(bulk);

@@ -10,8 +10,9 @@ use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
 
-use super::{Osc, PAGE, judged, page_extent};
+use super::{Osc, PAGE, Why, judged, page_extent};
 use crate::inode::Inode;
+use crate::locks::Held;
 use crate::object::{Cached, Object, page_range};
 use crate::stats::Direction;
 
@@ -227,7 +228,7 @@ impl Osc {
         let evictions = (request.lock.0 != 0).then(|| import.evictions());
         // Write-back is bounded by its window: calls without number must not hold it up where it may become urgent yet.
         let rank = if rank == Rank::Ordinary { Rank::Ahead } else { rank };
-        let options = CallOptions { evictions, ..Osc::options_of(rank) };
+        let options = CallOptions { evictions, ..Osc::options_of((rank, 0)) };
         let mut tries = Attempts::default();
         let answer = loop {
             let answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
@@ -246,16 +247,10 @@ impl Osc {
     }
 
     /// Writes past the cache, for direct I/O.
-    pub(crate) async fn write_direct(
-        &self,
-        object: &Object,
-        at: u64,
-        data: Bulk,
-        lock: HandleId,
-    ) -> Result<(), FsError> {
+    pub(crate) async fn write_direct(&self, object: &Object, at: u64, data: Bulk, held: &Held) -> Result<(), FsError> {
         let step = self.rpc_pages.get() * FRAME_BYTES;
         let mut done = 0;
-        let owner = self.owner_of(object, &*self.import()?);
+        let (owner, lock) = (self.owner_of(object, &*self.import()?), held.handle());
         while done < data.len() {
             let len = step.min(data.len() - done);
             let request = wo::WriteRequest {
@@ -267,7 +262,7 @@ impl Osc {
                 grant_wanted: self.dirty_max() * 2,
                 ..wo::WriteRequest::default()
             };
-            let place = self.in_window(Rank::Ordinary, 0).await;
+            let place = self.in_window(self.turn_of(Why::Under(held))).await;
             self.send_write(object, &request, data.slice(done, len), place.rank).await?;
             done += len;
         }
@@ -276,17 +271,15 @@ impl Osc {
 
     /// Writes out what is dirty in the extent and waits until nothing of it is under way. Errors are kept with the
     /// file.
-    pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, urgent: bool) {
-        // Every callback promises the same time: who was called back first goes first.
-        let rank = if urgent { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary };
+    pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, why: Why<'_>) {
         loop {
             let changed = object.changed.wait();
             if !object.is_unwritten(extent) {
                 return;
             }
             if object.dirty_pages() > 0 {
-                let place = self.in_window(rank, 0).await;
-                if self.start_write(object, extent, rank) {
+                let place = self.in_window(self.turn_of(why)).await;
+                if self.start_write(object, extent, place.rank) {
                     // It is the RPC's now.
                     std::mem::forget(place);
                     continue;
@@ -338,12 +331,12 @@ impl Osc {
         object: &Object,
         kind: wo::PunchKind,
         extent: Extent,
-        lock: HandleId,
+        held: &Held,
     ) -> Result<(), FsError> {
         let import = self.import()?;
-        let request =
-            wo::PunchRequest { object: object.id, kind, extent, lock, mtime: object.mtime.get(), ..Default::default() };
-        let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), CallOptions::default()).await?;
+        let (lock, mtime) = (held.handle(), object.mtime.get());
+        let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, ..Default::default() };
+        let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), self.options_under(held)).await?;
         let reply: wo::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
         Ok(())
