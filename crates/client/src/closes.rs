@@ -6,13 +6,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
 use rt::sync::{OneReceiver, OneSender, oneshot};
-use types::{Duration, Fid, FsError};
+use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
-use wire::mdt::{Attr, Close, CloseReply, CloseRequest, SetBits};
+use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, SetBits};
 
 use crate::client::Client;
-use crate::inode::UNSET;
+use crate::inode::{Inode, UNSET};
 use crate::open::OpenFile;
+use crate::size::FileSize;
 
 /// Ends that go together at most.
 const TOGETHER_MAX: usize = 32;
@@ -23,6 +24,13 @@ struct Ending {
     close: Close,
     file: Rc<OpenFile>,
     told: Option<OneSender<Result<(), FsError>>>,
+    /// On its way.
+    sent: bool,
+}
+impl Ending {
+    fn tells_size(&self) -> bool {
+        self.close.valid & SetBits::SIZE != 0
+    }
 }
 
 /// Ends that are not sent yet.
@@ -87,6 +95,9 @@ impl Client {
         if file.released.replace(true) {
             return false;
         }
+        if file.writes() {
+            file.inode.in_use.set(file.inode.in_use.get() - 1);
+        }
         file.inode.kept_append.give_up_of(file.id());
         let close = self.last_words(file).await;
         {
@@ -97,7 +108,7 @@ impl Client {
         if close.handle.0 == 0 {
             self.untold_ended(file);
         }
-        let ending = Ending { close, file: file.clone(), told };
+        let ending = Ending { close, file: file.clone(), told, sent: false };
         if let Some(e) = lost {
             self.ended(ending, Err(e));
             return false;
@@ -110,21 +121,36 @@ impl Client {
         true
     }
 
+    /// The size that the end of an open tells: of the last one here only, and of one at a time, so that the last that the server
+    /// hears of is the latest found here.
+    async fn last_size(self: &Rc<Self>, inode: &Inode) -> Option<FileSize> {
+        let ended_by_others = || inode.in_use.get() > 0;
+        if ended_by_others() {
+            return None;
+        }
+        let opens = inode.write_opens.get();
+        inode.sizes_told().await;
+        let size = self.file_size(inode).await.ok()?;
+        inode.sizes_told().await;
+        (!ended_by_others() && inode.write_opens.get() == opens).then_some(size)
+    }
+
     /// What the end of an open brings home.
     async fn last_words(self: &Rc<Self>, file: &OpenFile) -> Close {
         let inode = &file.inode;
         let mut close = Close { handle: file.handle.get(), fid: inode.fid, ..Close::default() };
         if file.dirty.get() {
             close.valid |= SetBits::DIRTY;
-            if let Ok(size) = self.file_size(inode).await {
+            let size = self.last_size(inode).await;
+            if let Some(size) = size {
                 close.valid |= SetBits::SIZE | SetBits::BLOCKS;
                 close.size = size.size;
                 close.blocks = size.blocks512;
-                close.mtime = size.mtime.max(inode.mtime.get());
+            }
+            close.mtime = size.map_or(UNSET, |s| s.mtime).max(inode.mtime.get());
+            if close.mtime != UNSET {
+                close.valid |= SetBits::MTIME | SetBits::CTIME;
                 close.ctime = close.mtime.max(inode.attr().ctime);
-                if close.mtime != UNSET {
-                    close.valid |= SetBits::MTIME | SetBits::CTIME;
-                }
             }
         }
         if inode.atime.get() != UNSET {
@@ -136,9 +162,15 @@ impl Client {
 
     /// Sends all that wait. Completes when they are answered, which goes on without a listener.
     fn send_closes(self: &Rc<Self>) -> Option<OneReceiver<()>> {
-        let batch = self.closes.waiting.take();
+        let mut batch = self.closes.waiting.take();
         if batch.is_empty() {
             return None;
+        }
+        for ending in &mut batch {
+            ending.sent = true;
+            if ending.tells_size() {
+                ending.file.inode.tells_size(true);
+            }
         }
         let (answered, listener) = oneshot();
         let me = self.clone();
@@ -164,9 +196,11 @@ impl Client {
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
     async fn close_together(&self, batch: Vec<Ending>) -> Vec<Ending> {
         let closes = batch.iter().map(|e| e.close.clone()).collect();
-        let answer = self.mdt_call(Op::MdtClose, &CloseRequest { closes }).await;
-        match answer.and_then(|r| r.decode::<CloseReply>()) {
-            Ok(reply) if reply.closes.len() == batch.len() => {
+        let mut request = CloseRequest { closes };
+        let answer = self.mdt_call(Op::MdtClose, &request).await;
+        match answer.and_then(|r| Ok((r.header.transno, r.decode::<CloseReply>()?))) {
+            Ok((transno, reply)) if reply.closes.len() == batch.len() => {
+                self.amend_outdated(transno, &mut request, &reply);
                 for (ending, closed) in batch.into_iter().zip(reply.closes) {
                     let status = i32::from(closed.status);
                     self.ended(ending, if status == 0 { Ok(closed.attr) } else { Err(FsError::from_errno(status)) });
@@ -182,8 +216,25 @@ impl Client {
         }
     }
 
+    /// A replay tells no size for the file's that the answer did not take for it.
+    fn amend_outdated(&self, transno: Transno, request: &mut CloseRequest, reply: &CloseReply) {
+        let mut amended = false;
+        for (close, closed) in request.closes.iter_mut().zip(&reply.closes) {
+            if close.valid & SetBits::SIZE != 0 && closed.attr.flags & AttrFlags::SIZE_KNOWN == 0 {
+                close.valid |= SetBits::OUTDATED;
+                amended = true;
+            }
+        }
+        if amended && transno.0 != 0 {
+            self.mdc().amend_replay(transno, request);
+        }
+    }
+
     fn ended(&self, ending: Ending, answer: Result<Attr, FsError>) {
-        let Ending { close, file, told } = ending;
+        if ending.sent && ending.tells_size() {
+            ending.file.inode.tells_size(false);
+        }
+        let Ending { close, file, told, .. } = ending;
         let inode = &file.inode;
         self.opens.borrow_mut().remove(&file.id());
         inode.closed(&file);

@@ -89,6 +89,13 @@ pub struct Inode {
     /// The opens themselves, for what readahead must hear.
     files: RefCell<Vec<Weak<OpenFile>>>,
     pub(crate) writers: Cell<u32>,
+    /// Opens for writing that no program ended yet.
+    pub(crate) in_use: Cell<u32>,
+    /// Opens for writing so far.
+    pub(crate) write_opens: Cell<u64>,
+    /// An end of an open that tells the size is on its way to the metadata server; told when it was answered.
+    size_tells: Cell<u32>,
+    size_told: Event,
     /// Opens that the metadata server does not know of.
     pub(crate) untold: Cell<u32>,
     /// Lookups that the kernel remembers.
@@ -137,6 +144,10 @@ impl Inode {
             mappable: Cell::new(0),
             files: RefCell::default(),
             writers: Cell::new(0),
+            in_use: Cell::new(0),
+            write_opens: Cell::new(0),
+            size_tells: Cell::new(0),
+            size_told: Event::new(),
             untold: Cell::new(0),
             lookups: Cell::new(0),
             naming: Cell::new(0),
@@ -226,6 +237,22 @@ impl Inode {
                 return;
             }
             changed.await;
+        }
+    }
+    /// An end of an open that tells the size sets out (true), or was answered.
+    pub(crate) fn tells_size(&self, begins: bool) {
+        let now = self.size_tells.get();
+        self.size_tells.set(if begins { now + 1 } else { now - 1 });
+        self.size_told.notify();
+    }
+    /// Waits until no end of an open that tells the size is on its way: a later one could overtake it.
+    pub(crate) async fn sizes_told(&self) {
+        loop {
+            let told = self.size_told.wait();
+            if self.size_tells.get() == 0 {
+                return;
+            }
+            told.await;
         }
     }
     pub(crate) fn striping(&self) -> Option<Rc<Striping>> {

@@ -245,6 +245,8 @@ impl Client {
         inode.opened(&file);
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
+            inode.in_use.set(inode.in_use.get() + 1);
+            inode.write_opens.set(inode.write_opens.get() + 1);
         }
         self.opens.borrow_mut().insert(id, file.clone());
         file

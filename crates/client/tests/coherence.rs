@@ -103,3 +103,53 @@ fn reads_beside_cuts_holes_and_uncached_writes_leave_no_old_bytes_in_the_cache()
         });
     }
 }
+
+/// Appends through opens of its own, one after the other, `RECORDS` in all.
+async fn append_often(c: Rc<Client>, fid: Fid, mut rng: Rng) {
+    const O_APPEND: u32 = 0o2000;
+    let mut left = RECORDS;
+    while left > 0 {
+        let file = c.open(&root(), fid, O_RDWR | O_APPEND).await.unwrap();
+        let now = 1 + rng.below(left.min(8));
+        for _ in 0..now {
+            c.write(&file, 0, &[7; RECORD as usize]).await.unwrap();
+        }
+        left -= now;
+        if rng.below(2) == 0 {
+            c.release(&file).await.unwrap();
+        } else {
+            c.release_soon(&file).await;
+        }
+        c.rt().sleep(Duration::from_micros(rng.below(3000))).await;
+    }
+}
+const RECORDS: u64 = 24;
+const RECORD: u64 = 61;
+
+#[test]
+fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 2, OstConfig::default());
+        let writers = [(); 2].map(|()| world.client(|_| {}).0);
+        let (other, _) = world.client(|_| {});
+        let mut rng = Rng::new(seed);
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&writers[0], "f").await;
+            writers[0].release(&file).await.unwrap();
+            let mut programs = Vec::new();
+            for i in 0..4 {
+                programs.push(append_often(writers[i % 2].clone(), file.fid(), Rng::new(rng.next_u64())));
+            }
+            rt::sync::join_all(programs).await;
+            for round in 0..5 {
+                // Later ones find every close at the metadata server.
+                for c in [&other, &writers[0], &writers[1]] {
+                    let size = c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+                    assert_eq!(size, 4 * RECORDS * RECORD, "seed {seed}, round {round}");
+                }
+                other.rt().sleep(Duration::from_millis(10)).await;
+            }
+        });
+    }
+}

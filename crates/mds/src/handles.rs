@@ -16,12 +16,23 @@ pub struct Open {
     pub writes: bool,
 }
 
+/// Which clients told that they changed an inode's data, since there are writers.
+#[derive(Clone, Copy, Default, Debug)]
+enum Tellers {
+    #[default]
+    None,
+    One(ClientId),
+    /// Which of their sizes is the latest is not known: each was found before it was sent.
+    Several,
+}
+
 #[derive(Clone, Default, Debug)]
 struct Uses {
     openers: Vec<ClientId>,
     writers: Vec<ClientId>,
     /// Somebody may have written without telling the size.
     suspect: bool,
+    tellers: Tellers,
     /// Who last set the modification time since there are writers, and when.
     timed: Option<(ClientId, WallTime)>,
 }
@@ -78,6 +89,12 @@ impl Handles {
         self.next = self.next.max(handle.0);
         if !self.table.contains_key(&handle) {
             self.insert(handle, open);
+            // Others may have ended theirs before the restart, later than this one's size was found.
+            if open.writes
+                && let Some(uses) = self.uses.get_mut(&open.fid)
+            {
+                uses.tellers = Tellers::Several;
+            }
         }
     }
     fn insert(&mut self, handle: HandleId, open: Open) {
@@ -115,6 +132,7 @@ impl Handles {
             }
             if uses.writers.is_empty() {
                 uses.suspect = false;
+                uses.tellers = Tellers::None;
                 uses.timed = None;
             }
             if uses.openers.is_empty() {
@@ -167,6 +185,26 @@ impl Handles {
     #[must_use]
     pub fn is_suspect(&self, fid: Fid) -> bool {
         self.uses.get(&fid).is_some_and(|u| u.suspect)
+    }
+    /// A client changed, or may have changed, an inode's data; forgotten with the last writer.
+    pub fn told(&mut self, fid: Fid, client: ClientId) {
+        if let Some(uses) = self.uses.get_mut(&fid) {
+            uses.tellers = match uses.tellers {
+                Tellers::None => Tellers::One(client),
+                Tellers::One(c) if c == client => Tellers::One(client),
+                Tellers::One(_) | Tellers::Several => Tellers::Several,
+            };
+        }
+    }
+    /// Whether the size that was told last, with the end of a last writer of this client, is the latest there is. `told`:
+    /// that one or an earlier one along with it tells of changed data. A client tells its own sizes in order.
+    #[must_use]
+    pub fn tells_latest(&self, fid: Fid, client: ClientId, told: bool) -> bool {
+        match self.uses.get(&fid).map_or(Tellers::None, |u| u.tellers) {
+            Tellers::None => true,
+            Tellers::One(c) => c == client || !told,
+            Tellers::Several => false,
+        }
     }
     /// A client set the modification time of an inode, at `now`; forgotten with the last writer.
     pub fn time_set(&mut self, fid: Fid, client: ClientId, now: WallTime) {

@@ -9,8 +9,7 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest,
     InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply,
-    ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest,
-    XattrRequest,
+    ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -18,7 +17,7 @@ use wire::{Bytes, Decode, Encode, Header, Op};
 use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
-use crate::ops::{OpenOut, ReaddirOut, writes};
+use crate::ops::{OpenOut, ReaddirOut, changed_data, hides_size, writes};
 use crate::record::SessionRow;
 use crate::tx::{Done, Tx};
 
@@ -140,8 +139,11 @@ impl Mds {
     fn closed(&self, client: ClientId, closed: crate::ops::Closed) -> Attr {
         let crate::ops::Closed { close, inode } = closed;
         let mut handles = self.handles.borrow_mut();
-        if close.valid & (SetBits::DIRTY | SetBits::SIZE) == SetBits::DIRTY {
+        if hides_size(close.valid) {
             handles.suspect(close.fid);
+        }
+        if changed_data(close.valid) {
+            handles.told(close.fid, client);
         }
         if let Some(open) = handles.close(client, close.handle).filter(|_| inode.is_none()) {
             handles.unkeep(open.fid);
@@ -292,6 +294,9 @@ impl Mds {
             let caller = Caller { client, replay: None, slot: None };
             let finish = move |m: &Rc<Mds>, ()| {
                 let mut handles = m.handles.borrow_mut();
+                if let Some(open) = handles.get(client, handle).filter(|o| o.writes) {
+                    handles.told(open.fid, client);
+                }
                 if let Some(open) = handles.close(client, handle)
                     && open.writes
                 {

@@ -54,6 +54,8 @@ impl SetBits {
     pub const CTIME: u32 = 2048;
     /// The file was written since it was opened (close only).
     pub const DIRTY: u32 = 4096;
+    /// The answer did not take the size for the file's: others may have written later (close only, in replays).
+    pub const OUTDATED: u32 = 8192;
 }
 
 /// Inode-lock bits that a request asks for along with its answer; the reply says which were granted.

@@ -19,11 +19,18 @@ struct Left {
     opens: usize,
     writers: usize,
     suspect: bool,
+    /// The size told last is the latest.
+    latest: bool,
 }
 
 /// The size was not told although it may have changed.
-fn hides_size(q: &Close) -> bool {
-    q.valid & (SetBits::DIRTY | SetBits::SIZE) == SetBits::DIRTY
+pub(crate) fn hides_size(valid: u32) -> bool {
+    valid & (SetBits::DIRTY | SetBits::SIZE) == SetBits::DIRTY
+}
+
+/// The size may have changed.
+pub(crate) fn changed_data(valid: u32) -> bool {
+    valid & (SetBits::DIRTY | SetBits::SIZE) != 0
 }
 
 impl Tx<'_> {
@@ -34,15 +41,15 @@ impl Tx<'_> {
             return Err(FsError::Invalid.into());
         }
         self.remember = true;
-        let mut ended: Vec<(HandleId, Open, bool)> = Vec::with_capacity(q.closes.len());
+        let mut ended: Vec<(HandleId, Open, u32)> = Vec::with_capacity(q.closes.len());
         let mut out = Vec::with_capacity(q.closes.len());
         for close in &q.closes {
             let open = self.mds.handles.borrow().get(self.client, close.handle);
             let open = open.filter(|_| ended.iter().all(|(h, _, _)| *h != close.handle));
             let inode = match open {
                 Some(open) => {
-                    let left = self.left(&open, &ended);
-                    ended.push((close.handle, open, hides_size(close)));
+                    let left = self.left(&open, &ended, close);
+                    ended.push((close.handle, open, close.valid));
                     Ok(self.close_one(&open, &left, close)?)
                 }
                 None if self.replay => Ok(self.close_unknown(close).map(|()| None)?),
@@ -54,13 +61,18 @@ impl Tx<'_> {
         Ok(out)
     }
 
-    fn left(&self, open: &Open, ended: &[(HandleId, Open, bool)]) -> Left {
+    fn left(&self, open: &Open, ended: &[(HandleId, Open, u32)], q: &Close) -> Left {
         let handles = self.mds.handles.borrow();
         let earlier = || ended.iter().filter(|(_, o, _)| o.fid == open.fid);
         Left {
             opens: handles.opens(open.fid) - earlier().count(),
             writers: handles.writers(open.fid) - earlier().filter(|(_, o, _)| o.writes).count(),
-            suspect: handles.is_suspect(open.fid) || earlier().any(|(_, _, hidden)| *hidden),
+            suspect: handles.is_suspect(open.fid) || earlier().any(|(_, _, valid)| hides_size(*valid)),
+            latest: handles.tells_latest(
+                open.fid,
+                self.client,
+                earlier().any(|(_, _, valid)| changed_data(*valid)) || changed_data(q.valid),
+            ),
         }
     }
 
@@ -73,7 +85,7 @@ impl Tx<'_> {
         let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
         let told = q.valid & SetBits::SIZE != 0;
         let clean = q.valid & SetBits::DIRTY == 0 && !left.suspect;
-        if last_writer && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
+        if last_writer && left.latest && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
             inode.set(InodeFlags::SIZE_UNKNOWN, false);
             changed = true;
         }
@@ -87,8 +99,8 @@ impl Tx<'_> {
     fn close_unknown(&mut self, q: &Close) -> Done<()> {
         let Some(mut inode) = self.find_inode(q.fid)? else { return Ok(()) };
         let mut changed = self.take_home(&mut inode, q);
-        let told = q.valid & SetBits::SIZE != 0;
-        if told && inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(q.fid) == 0 {
+        let was_latest = q.valid & (SetBits::SIZE | SetBits::OUTDATED) == SetBits::SIZE;
+        if was_latest && inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(q.fid) == 0 {
             inode.set(InodeFlags::SIZE_UNKNOWN, false);
             changed = true;
         }

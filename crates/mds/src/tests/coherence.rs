@@ -315,3 +315,58 @@ fn a_first_writer_takes_the_size_from_those_who_have_it_of_a_close_that_was_forg
     cancel(&fs, &[held.handle]);
     assert_eq!(*writes.borrow(), Some(Ok(())));
 }
+
+#[test]
+fn the_size_of_a_file_that_two_clients_wrote_is_not_known_by_the_order_of_their_closes() {
+    const TOLD: u32 = SetBits::DIRTY | SetBits::SIZE;
+    let known = |attr: &Attr| attr.flags & AttrFlags::SIZE_KNOWN != 0;
+    for crashes in [false, true] {
+        let mut fs = Fs::new();
+        let f = fs.create(ROOT, "f").unwrap();
+        let a = fs.open(f, "", 1, 0).unwrap().handle;
+        let b = fs.of(2).open(f, "", 1, 0).unwrap().handle;
+        fs.close(a, f, TOLD, 200).unwrap();
+        if crashes {
+            fs.sync();
+            fs = fs.crash();
+            let again = OpenRequest { fid: f, handle: b, ..fs.open_request(f, "", 1, 0) };
+            fs.of(2).call_as::<_, OpenReply>(Some(0), Op::MdtOpen, &again).unwrap();
+        }
+        let other = fs.of(2);
+        // Found before the other one's last write, it arrives after that one's close.
+        let end = Close { handle: b, fid: f, valid: TOLD, size: 100, ..Close::default() };
+        assert!(!known(&other.end(end).unwrap()), "crash: {crashes}");
+        assert!(!known(&fs.getattr(f).unwrap()));
+        // Who is alone again, knows.
+        let c = fs.open(f, "", 1, 0).unwrap().handle;
+        fs.close(c, f, TOLD, 300).unwrap();
+        let attr = fs.getattr(f).unwrap();
+        assert!(known(&attr) && attr.size == 300);
+        // A second writer that wrote nothing hides nothing.
+        let (c, d) = (fs.open(f, "", 1, 0).unwrap().handle, other.open(f, "", 1, 0).unwrap().handle);
+        fs.close(c, f, TOLD, 400).unwrap();
+        other.close(d, f, 0, 0).unwrap();
+        let attr = fs.getattr(f).unwrap();
+        assert!(known(&attr) && attr.size == 400);
+    }
+}
+
+#[test]
+fn a_size_that_was_not_taken_is_not_taken_in_a_replay_either() {
+    const TOLD: u32 = SetBits::DIRTY | SetBits::SIZE;
+    for outdated in [false, true] {
+        let fs = Fs::new();
+        let f = fs.create(ROOT, "f").unwrap();
+        let o = fs.open(f, "", 1, 0).unwrap();
+        fs.sync();
+        let valid = TOLD | if outdated { SetBits::OUTDATED } else { 0 };
+        let close =
+            CloseRequest { closes: vec![Close { handle: o.handle, fid: f, valid, size: 9, ..Close::default() }] };
+        let (_, transno) = fs.call_as::<_, CloseReply>(None, Op::MdtClose, &close).unwrap();
+        let fs = fs.crash();
+        fs.call_as::<_, CloseReply>(Some(transno), Op::MdtClose, &close).unwrap();
+        let attr = fs.getattr(f).unwrap();
+        assert_eq!(attr.flags & AttrFlags::SIZE_KNOWN == 0, outdated);
+        assert_eq!(attr.size, 9);
+    }
+}
