@@ -299,7 +299,11 @@ impl Object {
             inode.tell_readahead(self.stripe.get(), Extent::at(run[0] * PAGE, run.len() as u64 * PAGE), call);
         }
     }
-    /// Zeroes a cached page from `offset` to its end; what is on its way for the page does not count any more.
+    /// Zeroes a cached page from `offset` to its end; what is on its way for the page does not count any more. Nothing of the
+    /// page is dirty: who cuts has written everything out, and keeps writers away since.
+    ///
+    /// # Panics
+    /// When there is no frame to copy to and the page is unwritten, so that it can neither stay nor go.
     pub(crate) fn zero_from(&self, offset: u64) {
         let (page, at) = (offset / PAGE, (offset % PAGE) as usize);
         let mut pages = self.pages.borrow_mut();
@@ -308,6 +312,10 @@ impl Object {
         if !cached.frame.is_unique() {
             let Some(mut fresh) = self.cache.pool().alloc_run(1) else {
                 // No frame to copy to: a clean page may simply go, it is read again with its zeros.
+                assert!(
+                    !pages.is_unwritten(Extent::at(page * PAGE, PAGE)),
+                    "page {page} is cut before it is written out"
+                );
                 drop(pages);
                 return self.forget_clean(page);
             };

@@ -153,3 +153,38 @@ fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
         });
     }
 }
+
+#[test]
+fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
+    for synced in [true, false] {
+        let world = World::new(8, 1, OstConfig::default());
+        let (c, _) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            let file = create(&c, "f").await;
+            c.write(&file, 0, &[7; 8192]).await.unwrap();
+            if synced {
+                c.fsync(&file, false).await.unwrap();
+            }
+            // The cached page has another owner, so that it cannot be changed in place.
+            let before = c.read(&file, 4096, 4096).await.unwrap();
+            let pool = c.rt().frames();
+            let taken: Vec<_> = std::iter::from_fn(|| pool.alloc_run(1)).collect();
+            assert_eq!(pool.free(), 0);
+            let (tx, rx) = rt::sync::oneshot();
+            let (me, cut_file) = (c.clone(), file.clone());
+            c.rt().spawn(async move {
+                cut(&me, &cut_file, 5000).await;
+                tx.send(());
+            });
+            world.sim.sleep(Duration::from_millis(20)).await;
+            drop(taken);
+            rx.await.unwrap();
+            assert_eq!(before.to_vec(), [7; 4096], "who read before has what was there");
+            c.write(&file, 8191, &[9]).await.unwrap();
+            let after = c.read(&file, 4096, 4096).await.unwrap().to_vec();
+            let kept = 5000 - 4096;
+            assert!(after[..kept].iter().all(|b| *b == 7) && after[4095] == 9, "synced {synced}");
+            assert!(after[kept..4095].iter().all(|b| *b == 0), "synced {synced}: bytes behind the cut come back");
+        });
+    }
+}
