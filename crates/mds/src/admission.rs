@@ -38,8 +38,11 @@ pub(crate) fn grows(changes: &[Change]) -> bool {
 impl MetaStore {
     /// Whether changes that need so many bytes may be applied.
     pub(crate) fn admit(&self, need: u64, grows: bool) -> Admission {
+        if self.is_stalled() {
+            return Admission::Full;
+        }
         let Some(room) = &self.room else { return Admission::Now };
-        if self.is_stalled() || room.is_waiting() {
+        if room.is_waiting() {
             return Admission::Full;
         }
         if grows && !room.is_full_enough() {

@@ -25,6 +25,7 @@ pub mod kv;
 mod locks;
 mod mds;
 pub mod mkfs;
+mod nameless;
 mod ops;
 pub mod osts;
 pub mod params;

@@ -19,6 +19,7 @@ use crate::handles::Handles;
 use crate::keys;
 use crate::kv::KvError;
 use crate::locks::{LocalLocks, Locks};
+use crate::nameless::Refused;
 use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
@@ -60,6 +61,7 @@ pub struct Mds {
     /// What became of the last backup, as its parameter says it.
     pub(crate) backup: RefCell<String>,
     pub(crate) scrub: RefCell<ScrubState>,
+    pub(crate) refused: Refused,
     last_time: Cell<i64>,
 }
 
@@ -121,6 +123,7 @@ impl Mds {
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
         let osts = Osts::new(config.connector.as_ref().map(|c| c.0.clone()));
         let mds = Rc::new(Mds {
+            refused: Refused::default(),
             last_time: Cell::new(rt.wall().0),
             recovering: Cell::new(!known.is_empty()),
             recovery: RefCell::new(None),

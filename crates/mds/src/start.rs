@@ -23,9 +23,6 @@ use crate::store::MetaStore;
 /// Keys read at a time when the store is scanned.
 pub(crate) const SCAN_KEYS: usize = 4096;
 
-/// Inodes without a name removed in one transaction.
-const REMOVED_AT_ONCE_MAX: usize = 64;
-
 /// Why a target does not start.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum StartError {
@@ -227,28 +224,6 @@ impl Mds {
         self.rt.spawn(async move {
             if let Err(e) = me.remove_orphans().await {
                 tracing::error!("orphans stay: {e}");
-            }
-        });
-    }
-
-    /// Removes those of these nameless inodes that nobody may open any more, behind the caller.
-    pub(crate) fn remove_unkept(self: &Rc<Self>, mut fids: Vec<types::Fid>) {
-        // During recovery opens and locks are still being told; what has no name is looked at when it is over.
-        if self.recovering.get() {
-            return;
-        }
-        fids.retain(|f| self.handles.borrow().is_kept(*f) && !self.may_be_opened(*f, None));
-        if fids.is_empty() {
-            return;
-        }
-        let me = self.clone();
-        self.rt.spawn(async move {
-            for some in fids.chunks(REMOVED_AT_ONCE_MAX) {
-                let remove = |tx: &mut crate::tx::Tx<'_>| some.iter().try_for_each(|f| tx.remove_kept(*f));
-                if let Err(e) = me.run(Caller::own(), remove, |_, ()| Ok(())).await {
-                    // They are found again at the next start.
-                    tracing::error!("nameless inodes stay: {e}");
-                }
             }
         });
     }

@@ -53,7 +53,7 @@ pub struct MetaStore {
     pub(crate) need_of_active: Cell<u64>,
     pub(crate) need_of_batch: Cell<u64>,
     /// The commit under way waits for space.
-    stalled: Cell<bool>,
+    pub(crate) stalled: Cell<bool>,
     config: CommitConfig,
     boot: u64,
     pub(crate) snapshot: RefCell<Rc<dyn KvSnapshot>>,

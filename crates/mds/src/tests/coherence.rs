@@ -150,6 +150,40 @@ fn a_removed_file_that_may_be_opened_stays_until_that_ends_however_it_ends() {
 }
 
 #[test]
+fn nameless_files_that_a_full_store_cannot_remove_go_when_there_is_space_and_it_is_said_once() {
+    let fs = Fs::new();
+    let (a, b) = (fs.of(1), fs.of(2));
+    let before = fs.count();
+    let names = ["f", "g", "h"];
+    let locks: Vec<HandleId> = (1..)
+        .zip(names)
+        .map(|(cookie, name)| {
+            fs.create(ROOT, name).unwrap();
+            let handle = look_to_open(&a, name, cookie).lock.unwrap().handle;
+            keep_open_bit(&a, handle);
+            b.unlink(ROOT, name).unwrap();
+            handle
+        })
+        .collect();
+    fs.sync();
+    assert_eq!(fs.count(), before + 3, "they may still be opened");
+    let said = crate::tests::log::Said::begin();
+    // The first refusal is one of many: of a lock at a time, and of what is tried again.
+    fs.mds.store.stalled.set(true);
+    for handle in locks {
+        a.call::<_, ()>(Op::LockCancel, &CancelRequest { handles: vec![handle], cookies: Vec::new() }).unwrap();
+        fs.pass(7);
+    }
+    assert_eq!(fs.count(), before + 3);
+    fs.mds.store.stalled.set(false);
+    fs.pass(7);
+    assert_eq!(fs.count(), before, "nothing was left for the next start");
+    let lines = said.lines();
+    assert_eq!(lines.iter().filter(|l| l.contains("nameless inodes stay")).count(), 1, "{lines:?}");
+    assert_eq!(lines.iter().filter(|l| l.contains("nameless inodes are removed")).count(), 1, "{lines:?}");
+}
+
+#[test]
 fn after_a_restart_a_removed_file_stays_for_whoever_tells_its_lock_again() {
     let fs = Fs::new();
     let a = fs.of(1);

@@ -3,6 +3,7 @@ mod backup;
 mod coherence;
 mod crash;
 mod harness;
+mod log;
 mod lov;
 mod model;
 mod namespace;
