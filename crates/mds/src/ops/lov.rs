@@ -75,7 +75,7 @@ impl Tx<'_> {
 
     /// setxattr: a directory's default; a file's layout as long as it has no data. On a file that has data, or that
     /// other clients have open, it succeeds and changes nothing, which tools that restore xattrs rely on; XATTR_CREATE
-    /// refuses a file that has a layout. Answers the file's new layout as stored (empty: none).
+    /// refuses a file that has a layout. removexattr succeeds and changes nothing likewise. Answers the file's new layout as stored (empty: none).
     pub(crate) fn set_lov(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<Vec<u8>> {
         if inode.is_dir() {
             self.must_own(&q.cred, inode)?;
@@ -85,7 +85,10 @@ impl Tx<'_> {
             return Err(FsError::NotSupported.into());
         }
         self.may(&q.cred, inode, MAY_WRITE)?;
-        let Some(value) = q.value.as_deref() else { return Err(FsError::NotPermitted.into()) };
+        let Some(value) = q.value.as_deref() else {
+            // rsync removes what its source lacks, and a file keeps its layout.
+            return if inode.has(InodeFlags::HAS_LAYOUT) { Ok(Vec::new()) } else { Err(FsError::NoData.into()) };
+        };
         let spec = xattr::decode_spec(value).map_err(FsError::from)?;
         if inode.has(InodeFlags::HAS_LAYOUT) {
             if q.flags & XATTR_CREATE != 0 {

@@ -34,6 +34,7 @@ fn a_file_made_by_mknod_gets_the_layout_set_before_its_first_writer_or_the_defau
     let (f, g) = (mknod(&fs, "f"), mknod(&fs, "g"));
     for fid in [f, g] {
         assert_eq!(fs.getxattr(fid, "lustre.lov"), Err(FsError::NoData));
+        assert_eq!(fs.setxattr(fid, "lustre.lov", None, 0), Err(FsError::NoData));
         assert_eq!(fs.getattr(fid).unwrap().flags & AttrFlags::HAS_LAYOUT, 0);
         let o = fs.open(fid, "", 0, 0).unwrap();
         assert!(o.entry.layout.is_empty(), "a reader gives it none");
@@ -43,6 +44,8 @@ fn a_file_made_by_mknod_gets_the_layout_set_before_its_first_writer_or_the_defau
     assert_eq!(fs.setxattr(f, "lustre.lov", Some(&spec(1 << 20, 1)), 1), Err(FsError::Exists), "XATTR_CREATE");
     let l = layout_of(&fs, f);
     assert_eq!((l.objects().len(), l.geometry().stripe_size(), l.generation()), (2, 1 << 20, 0));
+    fs.setxattr(f, "lustre.lov", None, 0).unwrap();
+    assert_eq!(layout_of(&fs, f), l, "rsync -X takes away what its source lacks; a layout stays");
     let o = fs.open(g, "", 1, 0).unwrap();
     assert_eq!(layout::xattr::decode_layout(&o.entry.layout).unwrap().1.objects().len(), 1);
     assert_ne!(o.entry.attr.flags & AttrFlags::HAS_LAYOUT, 0);
