@@ -415,6 +415,29 @@ pairs! {
             eq("links", u64::from(i) + 2, stat(&b.join("f"))?.st_nlink)?;
         }
     }
+    a_write_takes_a_capability_that_the_other_set(a, b) {
+        if !is_root() {
+            eprintln!("{SKIP}a_write_takes_a_capability_that_the_other_set needs root");
+            return Ok(());
+        }
+        // CAP_CHOWN, permitted and effective, as setcap(8) stores it.
+        let mut caps = [0u8; 20];
+        (caps[0], caps[3], caps[4]) = (1, 2, 1);
+        put(&a.join("f"), b"x")?;
+        let (x, y) = (rw(&a.join("f"))?, rw(&b.join("f"))?);
+        for round in 0..5u64 {
+            for (writer, other, at) in [(&x, &b, "a"), (&y, &a, "b"), (&x, &a, "a"), (&y, &b, "b")] {
+                // The writer's kernel finds no capability, and need not look again.
+                pwrite(writer, b"first", 0)?;
+                setxattr(&other.join("f"), "security.capability", &caps, 0)?;
+                pwrite(writer, b"second", 0)?;
+                for seen in [&a, &b] {
+                    let left = getxattr(&seen.join("f"), "security.capability");
+                    fails(ENODATA, left).map_err(|e| format!("round {round}, written through {at}: {e}"))?;
+                }
+            }
+        }
+    }
     mtime_moves_when_the_other_writes(a, b) {
         let x = rw(&a.join("f"))?;
         utimens(&b.join("f"), &[timespec { tv_sec: 1000, tv_nsec: 0 }; 2], 0)?;

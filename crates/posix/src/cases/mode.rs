@@ -163,6 +163,35 @@ suite! { "mode";
             fails(ENODATA, getxattr(&d.join("a"), "security.capability")).map_err(|e| format!("{how}: {e}"))?;
         }
     }
+    every_change_takes_capabilities_and_not_only_the_first_after_an_open(d) {
+        if !is_root() { return Err(format!("{SKIP}needs root")); }
+        const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
+        let mut caps = [0u8; 20];
+        (caps[0], caps[3], caps[4]) = (1, 2, 1);
+        put(&d.join("a"), &[1; 20_000])?;
+        chmod(&d.join("a"), 0o777)?;
+        let fd = open(&d.join("a"), O_WRONLY, 0)?;
+        let appending = open(&d.join("a"), O_WRONLY | O_APPEND, 0)?;
+        for round in 0..3 {
+            for how in ["write", "append", "allocate", "punch", "truncate"] {
+                // Bytes change while there is no capability, so that whoever looked for one has found none.
+                write_all(&fd, b"x")?;
+                supported(setxattr(&d.join("a"), "security.capability", &caps, 0))?;
+                as_user(d, 1001, 1001, &[], |_| {
+                    match how {
+                        "write" => drop(write_all(&fd, b"y")?),
+                        "append" => drop(write_all(&appending, b"y")?),
+                        "allocate" => drop(supported(fallocate(&fd, 0, 30_000, 8192))?),
+                        "punch" => drop(supported(fallocate(&fd, PUNCH, 4096, 8192))?),
+                        _ => drop(ftruncate(&fd, 100)?),
+                    }
+                    Ok(())
+                })?;
+                let left = getxattr(&d.join("a"), "security.capability");
+                fails(ENODATA, left).map_err(|e| format!("{how}, round {round}: {e}"))?;
+            }
+        }
+    }
     writing_by_a_user_clears_set_ids(d) {
         for (bits, left) in [(0o6777, 0o777), (0o4777, 0o777), (0o2777, 0o777)] {
             put(&d.join("a"), b"x")?;
