@@ -6,8 +6,9 @@
 mod support;
 
 use std::fs;
+use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use support::can_mount;
 
@@ -71,4 +72,50 @@ fn a_planted_bug_is_found_and_reported_with_its_trace_and_how_to_repeat_it() {
     let unknown = Command::new(env!("CARGO_BIN_EXE_stria")).arg("status").env("STRIA_PLANTED", "x").output().unwrap();
     let said = String::from_utf8_lossy(&unknown.stderr);
     assert!(!unknown.status.success() && said.contains("STRIA_PLANTED=x: there are replay-dropped"), "{said}");
+}
+
+/// What of a run is to be found on this machine: mounts in its directory, network namespaces of its process, loop devices.
+fn traces_of(dir: &std::path::Path, pid: u32) -> Vec<String> {
+    let text = |p: &str| fs::read_to_string(p).unwrap_or_default();
+    let at = dir.to_str().unwrap();
+    let mut found: Vec<String> = text("/proc/mounts").lines().filter(|l| l.contains(at)).map(Into::into).collect();
+    let names = |p: &str| fs::read_dir(p).into_iter().flatten().flatten().map(|e| e.path()).collect::<Vec<_>>();
+    let prefix = format!("stria-{pid}-");
+    found.extend(names("/run/netns").into_iter().map(|p| p.display().to_string()).filter(|n| n.contains(&prefix)));
+    let backing = |p: PathBuf| text(p.join("loop/backing_file").to_str().unwrap());
+    found.extend(names("/sys/block").into_iter().map(backing).filter(|f| f.contains(at)));
+    let of = |p: PathBuf| fs::read(p.join("cmdline")).unwrap_or_default();
+    let lines = names("/proc").into_iter().map(of).map(|l| String::from_utf8_lossy(&l).replace('\0', " "));
+    found.extend(lines.filter(|l| l.contains(at) && !l.contains(" torture ")));
+    found
+}
+
+#[test]
+fn an_interrupted_run_leaves_nothing_behind() {
+    if !can_mount() {
+        return;
+    }
+    // In a stop of a mount's daemon, among kills, and while disks are being made.
+    for (faults, until, signal) in
+        [("stop-client", "stop the daemon", libc::SIGINT), ("kill", "kill ", libc::SIGTERM), ("kill", "", libc::SIGHUP)]
+    {
+        let dir = tempfile::tempdir().unwrap().keep().canonicalize().unwrap();
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
+        command.args(["torture", "--minutes", "5", "--seed", "1", "--osts", "2", "--faults", faults]).arg(&dir);
+        let mut child = command.stdout(Stdio::piped()).spawn().unwrap();
+        let (pid, out) = (child.id(), BufReader::new(child.stdout.take().unwrap()));
+        let mut said = Vec::new();
+        let mut lines = out.lines().map_while(Result::ok);
+        while !said.last().is_some_and(|l: &String| l.contains(until)) {
+            said.push(lines.next().unwrap_or_else(|| panic!("it ended by itself: {said:?}")));
+        }
+        // SAFETY: plain system call; the process is our child and not yet waited for.
+        unsafe { libc::kill(pid as i32, signal) };
+        said.extend(lines);
+        let code = child.wait().unwrap();
+        let left = traces_of(&dir, pid);
+        assert!(left.is_empty(), "{left:?}; {said:?}");
+        assert_eq!(code.code(), Some(128 + signal), "{said:?}");
+        assert!(!dir.exists(), "{said:?}");
+    }
 }

@@ -26,6 +26,7 @@ use clap::ValueEnum;
 use types::Rng;
 
 use crate::cli;
+use crate::control::{Event, Events, block_signals};
 use crate::failure::Failure;
 use counter::{Counter, Highest};
 use log::Appender;
@@ -42,6 +43,8 @@ const REGISTER_PROGRAMS: usize = 4;
 const WORKERS: usize = 3 * MOUNTS + REGISTER_PROGRAMS;
 /// An operation that takes longer hangs: longer than every stop, eviction and recovery window together.
 const STANDS_STILL: Duration = Duration::from_secs(240);
+/// How long programs may take to end once their mounts are gone.
+const ENDS_WITHIN: Duration = Duration::from_secs(10);
 /// Longest quiet time between two strikes, in milliseconds.
 const QUIET_MS_MAX: u64 = 4000;
 
@@ -69,12 +72,15 @@ pub fn torture(arguments: &cli::Torture) -> Result<ExitCode, Failure> {
     if !(arguments.minutes > 0.0 && arguments.minutes <= 100_000.0) {
         return Err(Failure::usage(format!("--minutes {}: more than 0, up to 100000", arguments.minutes)));
     }
+    // Whoever interrupts a run finds neither processes nor mounts nor networks of it afterwards.
+    block_signals();
     // A planted bug is looked for in the processes that are started, and not by a process that has it.
     types::planted::plant(None);
     let seed = arguments.seed.unwrap_or_else(fresh_seed);
     let mut rig = Rig::start(arguments)?;
     note!("seed {seed}: one MDS, {} OSTs and {MOUNTS} mounts in {}", arguments.osts, arguments.dir.display());
     let shared = Arc::new(Shared::new(MOUNTS, WORKERS));
+    end_at_signal(&shared);
     let places: Vec<PathBuf> = rig.mounts.iter().map(|m| m.at.clone()).collect();
     let ended = start(&shared, &places, seed)?;
     let until = Instant::now() + Duration::from_secs_f64(arguments.minutes * 60.0);
@@ -100,6 +106,11 @@ pub fn torture(arguments: &cli::Torture) -> Result<ExitCode, Failure> {
     if programs.is_none() {
         rig.abandon();
     }
+    if shared.interrupted().is_some() {
+        // Nobody hangs in a mount any more: files are closed before the mounts' places go.
+        let end = Instant::now() + ENDS_WITHIN;
+        while ended.recv_timeout(end.saturating_duration_since(Instant::now())).is_ok() {}
+    }
     let summary = programs.map(|p| verify(&mut rig, &shared, &p, places)).unwrap_or_default();
     let (operations, excused) = shared.counts();
     let struck: Vec<String> = counts.iter().map(|(class, n)| format!("{class:?} {n}")).collect();
@@ -111,13 +122,15 @@ pub fn torture(arguments: &cli::Torture) -> Result<ExitCode, Failure> {
 fn finish(rig: Rig, arguments: &cli::Torture, seed: u64, shared: &Shared) -> Result<ExitCode, Failure> {
     let violations = shared.violations();
     if violations.is_empty() {
-        note!("nothing was lost");
+        let signal = shared.interrupted();
+        note!("{}", if signal.is_none() { "nothing was lost" } else { "interrupted: nothing was compared in the end" });
         if arguments.keep {
             drop(rig)
         } else {
             rig.remove()
         }
-        return Ok(ExitCode::SUCCESS);
+        // As a shell says that a signal ended a program.
+        return Ok(signal.map_or(ExitCode::SUCCESS, |s| ExitCode::from(u8::try_from(128 + s).unwrap_or(u8::MAX))));
     }
     let at = arguments.dir.display();
     note!("{} violation(s); stores (*.img), logs and the trace (trace.txt) stay in {at}:", violations.len());
@@ -132,6 +145,21 @@ fn finish(rig: Rig, arguments: &cli::Torture, seed: u64, shared: &Shared) -> Res
     rig.keep_evidence(&shared.traced());
     drop(rig);
     Ok(ExitCode::FAILURE)
+}
+
+/// SIGINT, SIGTERM and SIGHUP end the run.
+fn end_at_signal(shared: &Arc<Shared>) {
+    let events = Events::default();
+    events.watch_signals();
+    let shared = shared.clone();
+    std::thread::spawn(move || {
+        while let Some(event) = events.wait() {
+            if let Event::Signal(signal) = event {
+                note!("signal {signal}: everything is taken away");
+                shared.interrupt(signal);
+            }
+        }
+    });
 }
 
 /// A seed that no earlier run had.
@@ -173,7 +201,7 @@ fn start(shared: &Arc<Shared>, places: &[PathBuf], seed: u64) -> Result<Receiver
     Ok(ended)
 }
 
-/// Waits for all programs; `None` when one hangs.
+/// Waits for all programs; `None` when one hangs, or the run was interrupted.
 fn collect(shared: &Shared, ended: &Receiver<Ended>) -> Option<Programs> {
     let mut out = Programs { trees: Vec::new(), logs: Vec::new(), counters: Vec::new(), registers: Vec::new() };
     loop {
@@ -183,6 +211,7 @@ fn collect(shared: &Shared, ended: &Receiver<Ended>) -> Option<Programs> {
             Ok(Ended::Counter(w)) => out.counters.push(w),
             Ok(Ended::Registers(w)) => out.registers.push(w),
             Err(RecvTimeoutError::Disconnected) => return Some(out),
+            Err(RecvTimeoutError::Timeout) if shared.interrupted().is_some() => return None,
             Err(RecvTimeoutError::Timeout) => {
                 let standing = shared.standing(STANDS_STILL);
                 if !standing.is_empty() {

@@ -1,7 +1,7 @@
 //! What workers, strikes and the watch of one torture share: what is disturbed, what each worker is at, what went wrong.
 use std::collections::VecDeque;
 use std::sync::Mutex;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// Violations that are kept; more say nothing new.
@@ -39,6 +39,8 @@ type Doing = Mutex<Option<(Instant, String)>>;
 /// The state of a run.
 pub struct Shared {
     over: AtomicBool,
+    /// The signal that ended the run early; 0: none.
+    interrupted: AtomicI32,
     operations: AtomicU64,
     excused: AtomicU64,
     violations: Mutex<Vec<String>>,
@@ -76,6 +78,7 @@ impl Shared {
     pub fn new(mounts: usize, workers: usize) -> Shared {
         Shared {
             over: AtomicBool::new(false),
+            interrupted: AtomicI32::new(0),
             operations: AtomicU64::new(0),
             excused: AtomicU64::new(0),
             violations: Mutex::default(),
@@ -96,13 +99,26 @@ impl Shared {
     pub fn end(&self) {
         self.over.store(true, Ordering::SeqCst);
     }
+    /// A signal asks for the end: from now on nothing is judged.
+    pub fn interrupt(&self, signal: i32) {
+        self.interrupted.store(signal, Ordering::SeqCst);
+        self.end();
+    }
+    /// The signal that asked for the end.
+    #[must_use]
+    pub fn interrupted(&self) -> Option<i32> {
+        Some(self.interrupted.load(Ordering::SeqCst)).filter(|s| *s != 0)
+    }
     /// Whether workers shall end.
     #[must_use]
     pub fn is_over(&self) -> bool {
         self.over.load(Ordering::SeqCst)
     }
-    /// Something is not as it was promised: the run ends.
+    /// Something is not as it was promised: the run ends. What goes wrong after an interrupt is no wonder.
     pub fn violation(&self, text: String) {
+        if self.interrupted().is_some() {
+            return;
+        }
         eprintln!("violation at {:.1} s: {text}", self.begun.elapsed().as_secs_f64());
         self.trace(&format!("VIOLATION: {text}"));
         let mut all = self.lock_violations();

@@ -73,8 +73,25 @@ pub struct Strikes<'a> {
     classes: Vec<Class>,
     /// How often each class struck.
     counts: Vec<(Class, u64)>,
+    stops: Stops,
     osts: u16,
     until: Instant,
+}
+
+/// How often each length of a stop came: of servers and of clients alike.
+#[derive(Default)]
+struct Stops([u64; STOPS_S.len()]);
+
+impl Stops {
+    /// The length of a stop: of those that leave time for others (at most `limit` seconds, or the shortest) one that came least.
+    fn next(&mut self, limit: u64, rng: &mut Rng) -> u64 {
+        let fits: Vec<usize> = (0..STOPS_S.len()).filter(|i| *i == 0 || STOPS_S[*i] <= limit).collect();
+        let least = fits.iter().map(|i| self.0[*i]).min().unwrap_or_default();
+        let least: Vec<usize> = fits.into_iter().filter(|i| self.0[*i] == least).collect();
+        let chosen = least[rng.below(least.len() as u64) as usize];
+        self.0[chosen] += 1;
+        STOPS_S[chosen]
+    }
 }
 
 impl<'a> Strikes<'a> {
@@ -95,7 +112,7 @@ impl<'a> Strikes<'a> {
         };
         let classes: Vec<Class> = classes.iter().copied().filter(can).collect();
         let counts = classes.iter().map(|c| (*c, 0)).collect();
-        Strikes { rig, shared, rng, classes, counts, osts, until }
+        Strikes { rig, shared, rng, classes, counts, stops: Stops::default(), osts, until }
     }
     /// How often each class struck.
     #[must_use]
@@ -148,11 +165,9 @@ impl<'a> Strikes<'a> {
     fn seconds_left(&self) -> u64 {
         self.until.saturating_duration_since(Instant::now()).as_secs()
     }
-    /// The length of a stop: a long one only where it leaves time for others.
     fn stop_s(&mut self) -> u64 {
-        let limit = (self.seconds_left() / 2).max(STOPS_S[0]);
-        let possible: Vec<u64> = STOPS_S.into_iter().filter(|s| *s <= limit).collect();
-        possible[self.rng.below(possible.len() as u64) as usize]
+        let limit = self.seconds_left() / 2;
+        self.stops.next(limit, &mut self.rng)
     }
     fn wait(&self, seconds: u64) {
         let until = Instant::now() + Duration::from_secs(seconds);
@@ -366,4 +381,24 @@ impl<'a> Strikes<'a> {
 /// The number of the mount that a node is.
 fn mount_of(node: &str) -> Option<usize> {
     node.strip_prefix("mount")?.parse().ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_length_of_a_stop_comes_once_before_any_comes_again_where_there_is_time() {
+        for seed in 0..20 {
+            let (mut stops, mut rng) = (Stops::default(), Rng::new(seed));
+            let mut first: Vec<u64> = (0..3).map(|_| stops.next(90, &mut rng)).collect();
+            first.sort_unstable();
+            assert_eq!(first, STOPS_S);
+            let mut later: Vec<u64> = (0..2).map(|_| stops.next(89, &mut rng)).collect();
+            later.sort_unstable();
+            assert_eq!(later, [10, 40], "the longest does not fit");
+            assert_eq!(stops.next(1000, &mut rng), 90);
+            assert_eq!(stops.next(3, &mut rng), 10, "the shortest always fits");
+        }
+    }
 }
