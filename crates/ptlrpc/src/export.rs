@@ -506,7 +506,9 @@ impl Request {
         self.export.answered(self.place.take());
         self.export.running.set(self.export.running.get() - 1);
         if self.is_replay() {
-            self.export.replay_refused.set(result.as_ref().err() == Some(&FsError::Overloaded));
+            // Nothing of it was carried out: it is offered again in its place.
+            let again = matches!(result, Err(FsError::Overloaded | FsError::Corrupt));
+            self.export.replay_refused.set(again);
         }
         if remember {
             let record = self.record(transno, &result);

@@ -10,6 +10,9 @@ use wire::{Decode, Encode, Flags, Header, Op};
 
 use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Reply};
 
+/// Times a replay is offered again whose bulk arrived damaged; nobody writes it out again after that.
+const DAMAGED_MAX: u32 = 10;
+
 impl Import {
     pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
         let previous = self.boot.get();
@@ -136,16 +139,19 @@ impl Import {
         self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
     }
 
-    /// [`Import::dialogue`], again as long as the server has no room for it.
+    /// [`Import::dialogue`], again as long as the server has no room for it, and where the bulk arrived damaged.
     async fn dialogue_taken(&self, header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
-        let mut refusals = 0;
+        let (mut refusals, mut damaged) = (0, 0);
         loop {
             let answer = self.dialogue(header, body.clone(), bulk.clone()).await?;
-            if !matches!(answer, Err(FsError::Overloaded)) {
-                return Some(answer);
+            match answer {
+                Err(FsError::Overloaded) => {
+                    refusals += 1;
+                    self.rt.sleep(self.pause_after(refusals, header.flags)).await;
+                }
+                Err(FsError::Corrupt) if bulk.len() > 0 && damaged < DAMAGED_MAX => damaged += 1,
+                answer => return Some(answer),
             }
-            refusals += 1;
-            self.rt.sleep(self.pause_after(refusals, header.flags)).await;
         }
     }
 
