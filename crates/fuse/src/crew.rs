@@ -1,11 +1,13 @@
 //! A worker's tasks: one per slot, each serving one request at a time, all on the current thread's runtime.
 //!
 //! A slot whose request waits (for a lock, a server) is not available, and queues do not steal from one another. So that
-//! waiting requests never keep new ones out, the crew grows when free slots run short, up to a limit that is counted.
+//! waiting requests never keep new ones out, the crew grows when free slots run short, up to a limit that is counted. While
+//! the kernel drops pages the limit does not hold ([`crate::drops`]); readers beyond it end when that is over.
 //!
 //! A ring entry that is registered while requests already queue does not pick them up: the kernel gives an entry a
 //! queued request only when it commits a reply. So after growing, the queue is kicked: from its CPU a statfs(2) is sent
 //! through the mount for every new entry, each of which takes an idle entry and, being answered, draws a queued request.
+use crate::drops::Drops;
 use crate::session::{FileSystem, SessionError, Shared, count};
 use crate::{dev, ring};
 use std::cell::{Cell, RefCell};
@@ -17,6 +19,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
+
+/// Slots that a group without a free one grows by beyond its limit.
+const BEYOND: u16 = 16;
 
 /// One group of interchangeable slots: a ring queue, or the readers of `/dev/fuse`.
 pub(crate) struct Group {
@@ -52,11 +57,31 @@ impl Group {
         if self.free.get() > self.low {
             return;
         }
-        if self.total.get() >= self.max {
-            count(&shared.counters.depth_limit_hit);
-            return;
+        if self.total.get() < self.max {
+            return self.grow((self.total.get() / 2).max(1).min(self.max - self.total.get()));
         }
-        let more = (self.total.get() / 2).max(1).min(self.max - self.total.get());
+        count(&shared.counters.depth_limit_hit);
+        self.grow_for(&shared.drops);
+    }
+
+    /// Grows beyond the limit when pages are being dropped and no slot is free.
+    fn grow_for(&self, drops: &Drops) {
+        if self.free.get() == 0 && drops.any() {
+            self.grow(BEYOND.min(u16::MAX - self.total.get()));
+        }
+    }
+
+    /// Whether one of the slots, which serves nothing, is to end. It is counted off then.
+    pub fn shrinks(&self, shared: &Shared) -> bool {
+        let over = self.total.get() > self.max && self.free.get() > 1 && !shared.drops.any();
+        if over {
+            self.total.set(self.total.get() - 1);
+            self.free.set(self.free.get() - 1);
+        }
+        over
+    }
+
+    fn grow(&self, more: u16) {
         self.growth.wanted.borrow_mut().extend(std::iter::repeat_n(self.index, usize::from(more)));
         self.total.set(self.total.get() + more);
         self.free.set(self.free.get() + more);
@@ -158,6 +183,8 @@ impl<F: FileSystem> Crew<F> {
                 }
             }
             let next = poll_fn(|cx| {
+                self.shared.drops.tell(cx.waker());
+                self.groups.borrow().iter().for_each(|g| g.grow_for(&self.shared.drops));
                 if !self.growth.wanted.borrow().is_empty() {
                     return Poll::Ready(None);
                 }

@@ -123,6 +123,12 @@ pub(crate) async fn serve_reader<F: FileSystem>(
             return message.map(drop).map_err(io_error("reading /dev/fuse"));
         };
         leading = handle_message(&mut slot, len, &fs, &group, &lead).await;
+        if group.shrinks(&shared) {
+            if leading {
+                lead.release();
+            }
+            return Ok(());
+        }
     }
 }
 

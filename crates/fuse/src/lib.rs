@@ -17,6 +17,7 @@
 pub mod abi;
 mod crew;
 mod dev;
+mod drops;
 pub mod init;
 mod interrupt;
 pub mod mount;

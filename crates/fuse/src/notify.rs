@@ -5,6 +5,7 @@
 //! other; whoever needs an order awaits one before the next. Threads are started when all are busy, so that a waiting
 //! notification never holds up the one that would free it, up to [`THREADS_MAX`]; then they queue.
 use crate::abi::{self, *};
+use crate::drops::UnderWay;
 use crate::session::{Link, Shared, send_on, write_message};
 use std::collections::VecDeque;
 use std::future::Future;
@@ -16,7 +17,9 @@ use std::time::Duration;
 use zerocopy::IntoBytes;
 
 /// Helper threads at most, that is, notifications that wait in the kernel at a time.
-pub const THREADS_MAX: usize = 64;
+pub const THREADS_MAX: usize = 4096;
+/// Bytes of their stacks: they make one system call.
+const STACK_BYTES: usize = 64 << 10;
 /// Notifications that wait for a thread at most; more are refused with EAGAIN.
 pub const QUEUE_MAX: usize = 65536;
 /// An idle helper thread goes away after this.
@@ -29,7 +32,15 @@ struct Job {
 }
 
 #[derive(Default)]
-pub(crate) struct Done(Mutex<(Option<io::Result<()>>, Option<Waker>)>);
+struct State {
+    result: Option<io::Result<()>>,
+    waker: Option<Waker>,
+    /// It drops pages.
+    drops: Option<UnderWay>,
+}
+
+#[derive(Default)]
+pub(crate) struct Done(Mutex<State>);
 
 impl Done {
     /// The kernel's answer to the notification: that it had nothing cached is as good as having dropped it.
@@ -43,8 +54,9 @@ impl Done {
     fn set(&self, result: io::Result<()>) {
         let waker = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
-            state.0 = Some(result);
-            state.1.take()
+            state.result = Some(result);
+            state.drops = None;
+            state.waker.take()
         };
         if let Some(waker) = waker {
             waker.wake();
@@ -60,10 +72,10 @@ impl Future for Notified {
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
         let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
-        match state.0.take() {
+        match state.result.take() {
             Some(result) => Poll::Ready(result),
             None => {
-                state.1 = Some(cx.waker().clone());
+                state.waker = Some(cx.waker().clone());
                 Poll::Pending
             }
         }
@@ -117,7 +129,8 @@ impl Notifier {
     pub fn inval_inode(&self, nodeid: u64, offset: u64, len: u64) -> Notified {
         let signed = |v: u64| i64::try_from(v).unwrap_or(i64::MAX);
         let out = NotifyInvalInodeOut { ino: nodeid, off: signed(offset), len: signed(len) };
-        self.send(notify::INVAL_INODE, &[out.as_bytes()])
+        let drops = Some(self.0.0.shared.drops.begin());
+        self.send_as(Done(Mutex::new(State { drops, ..State::default() })), notify::INVAL_INODE, &[out.as_bytes()])
     }
 
     /// Drops cached attributes of a node, no pages.
@@ -187,7 +200,11 @@ impl Notifier {
     }
 
     fn send(&self, code: i32, parts: &[&[u8]]) -> Notified {
-        let done = Arc::new(Done::default());
+        self.send_as(Done::default(), code, parts)
+    }
+
+    fn send_as(&self, done: Done, code: i32, parts: &[&[u8]]) -> Notified {
+        let done = Arc::new(done);
         let pool = &self.0.0;
         if let Link::Pipe(pipe) = &pool.shared.link {
             // Nobody has to wait in a system call for its end.
@@ -204,7 +221,8 @@ impl Notifier {
         if queue.jobs.len() > queue.idle && queue.threads < THREADS_MAX {
             queue.threads += 1;
             let weak = Arc::downgrade(pool);
-            let started = std::thread::Builder::new().name("fuse-notify".into()).spawn(move || run(&weak));
+            let started = std::thread::Builder::new().name("fuse-notify".into()).stack_size(STACK_BYTES);
+            let started = started.spawn(move || run(&weak));
             if let Err(e) = started {
                 queue.threads -= 1;
                 if queue.threads == 0 {

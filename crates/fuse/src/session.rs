@@ -4,6 +4,7 @@
 //! thread and serves there on that thread's own runtime. Does not mount (see [`crate::mount`]) and knows no file system.
 use crate::abi::*;
 use crate::crew::{SlotEnd, SlotTask};
+use crate::drops::Drops;
 use crate::init::{InitError, Negotiated, SessionConfig, ask_again, negotiate};
 use crate::interrupt::InterruptTable;
 use crate::notify::{Done, Notifier};
@@ -66,7 +67,7 @@ pub struct Counters {
     pub bad_replies: AtomicU64,
     /// Interrupts received.
     pub interrupts: AtomicU64,
-    /// Times `ring_depth_max` or `dev_depth_max` was reached: requests then wait in the kernel.
+    /// Times `ring_depth_max` or `dev_depth_max` was reached: requests then wait in the kernel, unless pages are dropped.
     pub depth_limit_hit: AtomicU64,
     /// Times the table of unmatched interrupts was full.
     pub interrupt_limit_hit: AtomicU64,
@@ -80,6 +81,7 @@ pub(crate) struct Shared {
     pub interrupts: Arc<InterruptTable>,
     pub counters: Counters,
     pub ended: AtomicBool,
+    pub drops: Arc<Drops>,
     /// Where the file system is mounted, once known.
     pub root: OnceLock<CString>,
 }
@@ -274,6 +276,7 @@ impl Session {
             interrupts: Arc::default(),
             counters: Counters::default(),
             ended: AtomicBool::new(false),
+            drops: Arc::default(),
             root: OnceLock::new(),
         });
         let notifier = Notifier::new(shared.clone());

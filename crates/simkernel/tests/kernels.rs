@@ -240,3 +240,14 @@ fn a_seed_repeats_to_the_last_byte() {
     assert_eq!(run(&config(3)), run(&config(3)));
     assert_ne!(run(&config(3)).hash, run(&config(4)).hash);
 }
+
+#[test]
+fn few_slots_of_the_daemon_hang_nothing() {
+    let make = |seed: u64| {
+        let mut config = RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2);
+        config.session.dev_depth = 2;
+        config.session.dev_depth_max = 2 + (seed % 3) as u16;
+        config
+    };
+    all_well("few_slots", seeds(0..20), make);
+}
