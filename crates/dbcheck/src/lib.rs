@@ -7,6 +7,7 @@
 //! What is not covered, and need not be, is listed in `docs/internals/integrity.md`: bytes that nobody reads before they
 //! are written again.
 mod overlay;
+mod salvage;
 
 use std::cell::Cell;
 use std::fmt;
@@ -18,6 +19,7 @@ use redb::{Database, DatabaseError, StorageError};
 use rt::BlockingFile;
 
 use overlay::{Overlay, View};
+pub use salvage::{Salvaged, Take, salvage};
 
 /// Bytes of the header page: two commit slots, and zeros.
 const HEADER_BYTES: usize = 4096;
@@ -143,7 +145,10 @@ pub fn mend(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Result<
             builder.set_cache_size(cache_bytes).set_check_integrity_on_open(true);
             builder.create_with_backend(Overlay(view.clone())).is_ok()
         });
-        if opened == Ok(true) {
+        // The engine falls back to the other slot, which says that the database is empty.
+        let mut now = vec![0; HEADER_BYTES];
+        view.read(0, &mut now)?;
+        if opened == Ok(true) && newest_of(&now).saturating_sub(1) >= transaction_of(&header, slot) {
             view.save()?;
             return Ok(outcome);
         }

@@ -183,16 +183,19 @@ pub fn seal(key: &[u8], value: &[u8], out: &mut Vec<u8>) {
 /// # Errors
 /// `Corrupt` with the key when the bytes are not what was stored under it.
 pub fn unseal(key: &[u8], mut sealed: Vec<u8>) -> Result<Vec<u8>, KvError> {
-    let corrupt = |why: &str| KvError::Corrupt { key: show_key(key), why: why.into() };
-    let Some(at) = sealed.len().checked_sub(SEAL_BYTES) else {
-        return Err(corrupt("shorter than its checksum"));
-    };
-    let stored = u32::from_le_bytes(sealed[at..].try_into().expect("the slice has four bytes"));
-    if wire::crc32c_append(wire::crc32c(key), &sealed[..at]) != stored {
-        return Err(corrupt("its checksum does not match"));
+    if !is_whole(key, &sealed) {
+        let why = if sealed.len() < SEAL_BYTES { "shorter than its checksum" } else { "its checksum does not match" };
+        return Err(KvError::Corrupt { key: show_key(key), why: why.into() });
     }
-    sealed.truncate(at);
+    sealed.truncate(sealed.len() - SEAL_BYTES);
     Ok(sealed)
+}
+
+/// Whether a value with its checksum is what was stored under `key`.
+#[must_use]
+pub fn is_whole(key: &[u8], sealed: &[u8]) -> bool {
+    let Some((value, crc)) = sealed.split_last_chunk::<SEAL_BYTES>() else { return false };
+    wire::crc32c_append(wire::crc32c(key), value) == u32::from_le_bytes(*crc)
 }
 
 /// A key as text: its kind and the rest in hexadecimal.

@@ -1,14 +1,19 @@
 //! A store that is looked at and not changed: for `stria fsck`.
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dbcheck::Mended;
+use dbcheck::{Mended, Salvaged};
 use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
-use redb::Database;
-use rt::{BlockingFile, DirLock, LocalFuture, Rt};
+use redb::{Database, ReadableTable, TableHandle};
+use rt::{BlockingFile, DirLock, LocalFuture, RoomyFile, Rt};
 
 use crate::dir::{OpenError, STORE_FILE, lock};
+use crate::{Backend, TABLE};
+
+/// Records of a new database that are committed together.
+const TOGETHER_MAX: usize = 50_000;
 
 /// A store whose file was compared with its checksums.
 pub struct Image {
@@ -41,6 +46,67 @@ pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Me
     let (file, _lock) = locked(rt, dir)?;
     let done = rt.offload(move || dbcheck::mend(file, cache_bytes)).await;
     done.map_err(|e| OpenError::Io(dir.join(STORE_FILE), e))
+}
+
+/// Makes a new database of the records that can still be read of the one in `dir`, of which no commit is whole. The damaged file stays
+/// beside it, under the name that is answered. Without a record nothing is changed.
+///
+/// # Errors
+/// As [`examine`]; or there is no space for the new one.
+pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<(Salvaged, PathBuf), OpenError> {
+    let (file, _lock) = locked(rt, dir)?;
+    let (old, new) = (dir.join(STORE_FILE), dir.join("mdt.redb.salvaged"));
+    let aside = aside(dir);
+    let failed = |e| OpenError::Io(new.clone(), e);
+    // What an earlier attempt left.
+    if let Err(e) = std::fs::remove_file(&new)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        return Err(failed(e));
+    }
+    let made = rt.open_blocking(&new, true).map_err(failed)?;
+    let done = rt.offload(move || dbcheck::guarded(|| copy_records(&*file, made, cache_bytes))).await;
+    let saved = match done.unwrap_or_else(|why| Err(io::Error::other(why))) {
+        Ok(saved) if saved.records > 0 => saved,
+        other => {
+            let _ = std::fs::remove_file(&new);
+            return other.map(|none| (none, aside)).map_err(failed);
+        }
+    };
+    let moved = std::fs::hard_link(&old, &aside).and_then(|()| std::fs::rename(&new, &old));
+    moved.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|e| OpenError::Io(dir.into(), e))?;
+    Ok((saved, aside))
+}
+
+/// A name for the damaged file that nothing has.
+fn aside(dir: &Path) -> PathBuf {
+    let name = |n: u32| dir.join(format!("{STORE_FILE}.damaged{}", if n == 0 { String::new() } else { n.to_string() }));
+    (0..).map(name).find(|p| !p.exists()).expect("there are more numbers than files")
+}
+
+fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes: usize) -> io::Result<Salvaged> {
+    let mut builder = Database::builder();
+    builder.set_cache_size(cache_bytes);
+    let db = builder.create_with_backend(Backend(RoomyFile::new(to, 0)?)).map_err(io::Error::other)?;
+    let mut batch: Vec<(Vec<u8>, Vec<u8>, bool)> = Vec::new();
+    let commit = |batch: &mut Vec<(Vec<u8>, Vec<u8>, bool)>| -> io::Result<()> {
+        let write = db.begin_write().map_err(io::Error::other)?;
+        {
+            let mut table = write.open_table(TABLE).map_err(io::Error::other)?;
+            for (key, value, trusted) in batch.drain(..) {
+                if trusted || table.get(&*key).map_err(io::Error::other)?.is_none() {
+                    table.insert(&*key, &*value).map_err(io::Error::other)?;
+                }
+            }
+        }
+        write.commit().map_err(io::Error::other)
+    };
+    let saved = dbcheck::salvage(from, TABLE.name(), &mds::kv::is_whole, &mut |key, value, trusted| {
+        batch.push((key.to_vec(), value.to_vec(), trusted));
+        if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }
+    })?;
+    commit(&mut batch)?;
+    Ok(saved)
 }
 
 fn locked(rt: &Rt, dir: &Path) -> Result<(Box<dyn BlockingFile>, DirLock), OpenError> {

@@ -17,9 +17,9 @@ use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
 mod dir;
 mod image;
 
-pub use dbcheck::Mended;
+pub use dbcheck::{Mended, Salvaged};
 pub use dir::{OpenError, STORE_FILE, mkfs, open, open_empty};
-pub use image::{Image, examine, mend_database};
+pub use image::{Image, examine, mend_database, salvage};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
 

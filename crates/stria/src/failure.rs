@@ -25,6 +25,11 @@ impl Failure {
     pub fn with_errno(text: impl Into<String>, errno: i32) -> Failure {
         Failure { text: text.into(), code: u8::try_from(errno).unwrap_or(1).max(1) }
     }
+    /// The same, with an exit code that the command's own list has.
+    #[must_use]
+    pub fn exiting(self, code: u8) -> Failure {
+        Failure { code, ..self }
+    }
     /// A system call on a path failed.
     #[must_use]
     pub fn io(what: &str, path: &Path, e: &std::io::Error) -> Failure {

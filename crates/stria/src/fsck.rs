@@ -35,6 +35,8 @@ const SHOWN_MAX: usize = 1000;
 const CORRECTED: u8 = 1;
 /// Exit code when something is wrong and stays so, as fsck(8) has it.
 const UNCORRECTED: u8 = 4;
+/// Exit code when nothing could be said, as fsck(8) has it.
+const NOT_CHECKED: u8 = 8;
 
 /// Collects faults.
 #[derive(Default)]
@@ -69,11 +71,15 @@ struct Checked {
     faults: usize,
 }
 
-/// The verb `fsck`. Exit code 0: nothing is wrong; 1: it was put right; 4: something is wrong.
+/// The verb `fsck`. Exit code 0: nothing is wrong; 1: it was put right; 4: something is wrong; 8: that cannot be said.
 ///
 /// # Errors
 /// A store is in use, damaged beyond reading, or another cluster's.
 pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
+    check_and_repair(arguments).map_err(|e| e.exiting(NOT_CHECKED))
+}
+
+fn check_and_repair(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
     on_shard(cache::frames::FramePool::new(512 << 20), async |rt| {
         let mut found = check_all(&rt, &dir, arguments.data).await?;
@@ -112,7 +118,9 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
             Mended::RolledBack => {
                 note!("repaired: {shown}: its last commit was damaged, the one before it counts now");
             }
-            Mended::No if *metadata => note!("{shown}: put a backup back there ('stria mdt restore')"),
+            Mended::No if *metadata => {
+                done += usize::from(salvage(rt, at).await?);
+            }
             Mended::No => note!("{shown}: its objects cannot be found: 'stria mkfs --replace' gives them up"),
         }
         done += usize::from(mended != Mended::No);
@@ -142,6 +150,25 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
         done += 1;
     }
     Ok(done + said.len())
+}
+
+/// Saves the records of a metadata database of which no commit is whole. Whether there were any.
+async fn salvage(rt: &Rt, at: &Path) -> Result<bool, Failure> {
+    let saved = store_redb::salvage(rt, at, CACHE_BYTES).await;
+    let (saved, aside) = saved.map_err(|e| Failure::from(e.to_string()))?;
+    if saved.records == 0 {
+        note!("{}: no record can be read of its database: put a backup back there ('stria mdt restore')", at.display());
+        return Ok(false);
+    }
+    note!(
+        "repaired: {}: a new database was made of {} record(s) of the damaged one, which had {} damaged page(s) and is {} \
+         now; a backup, if there is one, may have more ('stria mdt restore')",
+        at.display(),
+        saved.records,
+        saved.damaged_pages,
+        aside.display()
+    );
+    Ok(true)
 }
 
 fn lock(store: &Path) -> Result<rt::DirLock, Failure> {

@@ -1,0 +1,319 @@
+//! What can still be read of a damaged database: for `stria fsck --repair`, when no commit is whole any more.
+//!
+//! A table's tree is walked from the root of the newest commit. A page that matches the checksum in the page above is
+//! believed. Of a page that does not, those records are believed that the caller knows to be whole (they carry checksums of
+//! their own), and only under keys for which no whole page has a record: such a page may be an old one. When the page above
+//! is damaged, too, what it says of places may be wrong, and the page is looked for by its checksum in the whole file.
+//! The layout of pages: `docs/design.md` of redb, file format 3.
+use std::collections::{HashMap, HashSet};
+use std::io;
+
+use rt::BlockingFile;
+use xxhash_rust::xxh3::xxh3_128;
+
+use crate::{GOD_BYTE, HEADER_BYTES, PRIMARY_BIT, SLOT_AT};
+
+const PAGE_BYTES: u64 = 4096;
+const LEAF: u8 = 1;
+const BRANCH: u8 = 2;
+/// Where a leaf's offsets begin; where a branch's checksums do.
+const LEAF_HEAD: usize = 4;
+const BRANCH_HEAD: usize = 8;
+const CHECKSUM_BYTES: usize = 16;
+const NUMBER_BYTES: usize = 8;
+const OFFSET_BYTES: usize = 4;
+/// Longest page that is looked at: above every record of ours.
+const ORDER_MAX: u64 = 12;
+const DEPTH_MAX: usize = 128;
+/// Where a commit slot says whether there is a tree of tables, and where.
+const SLOT_HAS_ROOT: usize = 1;
+const SLOT_ROOT: usize = 8;
+/// Where the definition of a table has its root, behind a byte that says whether there is one.
+const DEFINITION_ROOT: usize = 10;
+const ROOT_BYTES: usize = NUMBER_BYTES + CHECKSUM_BYTES + 8;
+const REGION_HEADER_PAGES_AT: usize = 16;
+const REGION_DATA_PAGES_AT: usize = 20;
+/// Most pages a region can have.
+const REGION_PAGES_MAX: u64 = 1 << 20;
+
+/// What was found.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Salvaged {
+    /// Records handed out.
+    pub records: u64,
+    /// Pages that did not match their checksums and were not found elsewhere.
+    pub damaged_pages: u64,
+}
+
+/// Takes a record; the last argument: from a page that is whole. It gets all of those first, and must not replace a record
+/// by one that is not.
+pub type Take<'a> = dyn FnMut(&[u8], &[u8], bool) -> io::Result<()> + 'a;
+
+/// Hands out the records of a table with keys and values of any length. `is_whole` knows whether a value is what was stored
+/// under its key. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for each of the file.
+///
+/// # Errors
+/// The file cannot be read, or is no such database; what `take` answers.
+pub fn salvage(
+    file: &dyn BlockingFile,
+    table: &str,
+    is_whole: &dyn Fn(&[u8], &[u8]) -> bool,
+    take: &mut Take<'_>,
+) -> io::Result<Salvaged> {
+    let mut header = vec![0; HEADER_BYTES];
+    file.read(0, &mut header)?;
+    let first = usize::from(header[GOD_BYTE] & PRIMARY_BIT);
+    for slot in [first, 1 - first] {
+        let at = SLOT_AT[slot];
+        if header[at + SLOT_HAS_ROOT] == 0 {
+            continue;
+        }
+        let mut definition = Vec::new();
+        let is_definition = |key: &[u8], value: &[u8]| key == table.as_bytes() && root_of_definition(value).is_some();
+        let mut take_definition = |key: &[u8], value: &[u8], _: bool| {
+            if definition.is_empty() && is_definition(key, value) {
+                definition = value.to_vec();
+            }
+            Ok(())
+        };
+        let mut tables = Walk::new(file, &header, &is_definition)?;
+        tables.tree(&header[at + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
+        if definition.is_empty() {
+            definition = tables.definition_in_damaged();
+        }
+        let Some(root) = root_of_definition(&definition) else { continue };
+        let saved = Walk::new(file, &header, is_whole)?.tree(root, take)?;
+        if saved.records > 0 {
+            return Ok(saved);
+        }
+    }
+    Ok(Salvaged::default())
+}
+
+fn root_of_definition(definition: &[u8]) -> Option<&[u8]> {
+    definition.get(DEFINITION_ROOT..DEFINITION_ROOT + ROOT_BYTES).filter(|_| definition[DEFINITION_ROOT - 1] == 1)
+}
+
+fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
+}
+fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
+    Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize)
+}
+fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+    Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
+}
+fn checksum_at(bytes: &[u8], at: usize) -> Option<u128> {
+    Some(u128::from_le_bytes(bytes.get(at..at + CHECKSUM_BYTES)?.try_into().ok()?))
+}
+
+/// A child of a branch: page number and checksum.
+type Child = (u64, u128);
+
+/// The records of a leaf with `n` of them, as far as their places lie within it.
+fn pairs(page: &[u8], n: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+    let end_of = move |i: usize| u32_at(page, LEAF_HEAD + OFFSET_BYTES * i);
+    let keys = LEAF_HEAD + 2 * OFFSET_BYTES * n;
+    (0..n).filter_map(move |i| {
+        let key = if i == 0 { keys } else { end_of(i - 1)? }..end_of(i)?;
+        let value = end_of(n + i - 1)?..end_of(n + i)?;
+        Some((page.get(key)?, page.get(value)?))
+    })
+}
+
+/// The children of a branch with `keys` keys.
+fn children(page: &[u8], keys: usize) -> impl Iterator<Item = Child> {
+    let numbers = BRANCH_HEAD + CHECKSUM_BYTES * (keys + 1);
+    (0..=keys).map_while(move |i| {
+        Some((u64_at(page, numbers + NUMBER_BYTES * i)?, checksum_at(page, BRANCH_HEAD + CHECKSUM_BYTES * i)?))
+    })
+}
+
+/// Where the part of a page ends that its checksum covers.
+fn end_of(page: &[u8]) -> Option<usize> {
+    let n = u16_at(page, 2)?;
+    let last = n.checked_sub(1)?;
+    match page[0] {
+        LEAF => u32_at(page, LEAF_HEAD + OFFSET_BYTES * (n + last)),
+        BRANCH => u32_at(page, BRANCH_HEAD + (CHECKSUM_BYTES + NUMBER_BYTES) * (n + 1) + OFFSET_BYTES * last),
+        _ => None,
+    }
+}
+
+fn matches(page: &[u8], checksum: u128) -> bool {
+    end_of(page).and_then(|end| page.get(..end)).is_some_and(|covered| xxh3_128(covered) == checksum)
+}
+
+struct Walk<'a> {
+    file: &'a dyn BlockingFile,
+    file_bytes: u64,
+    region_bytes: u64,
+    /// Where a region's pages begin within it.
+    pages_at: u64,
+    is_whole: &'a dyn Fn(&[u8], &[u8]) -> bool,
+    seen: HashSet<u64>,
+    seen_damaged: HashSet<u64>,
+    /// Of damaged pages.
+    kept: Vec<(Vec<u8>, Vec<u8>)>,
+    /// Where pages are by their checksums: offset and length.
+    places: Option<HashMap<u128, (u64, usize)>>,
+    /// Damaged pages of which nothing could be read.
+    unread: Vec<Vec<u8>>,
+    out: Salvaged,
+}
+
+impl<'a> Walk<'a> {
+    fn new(
+        file: &'a dyn BlockingFile,
+        header: &[u8],
+        is_whole: &'a dyn Fn(&[u8], &[u8]) -> bool,
+    ) -> io::Result<Walk<'a>> {
+        let of = |at| u32_at(header, at).unwrap_or_default() as u64;
+        let (head, data) = (of(REGION_HEADER_PAGES_AT), of(REGION_DATA_PAGES_AT));
+        if data == 0 || head > REGION_PAGES_MAX || data > REGION_PAGES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the header does not say where pages are"));
+        }
+        Ok(Walk {
+            file,
+            file_bytes: file.len()?,
+            region_bytes: (head + data) * PAGE_BYTES,
+            pages_at: head * PAGE_BYTES,
+            is_whole,
+            seen: HashSet::new(),
+            seen_damaged: HashSet::new(),
+            kept: Vec::new(),
+            places: None,
+            unread: Vec::new(),
+            out: Salvaged::default(),
+        })
+    }
+
+    fn tree(&mut self, root: &[u8], take: &mut Take<'_>) -> io::Result<Salvaged> {
+        if let (Some(number), Some(checksum)) = (u64_at(root, 0), checksum_at(root, NUMBER_BYTES)) {
+            self.descend((number, checksum), false, 0, take)?;
+        }
+        for (key, value) in std::mem::take(&mut self.kept) {
+            take(&key, &value, false)?;
+            self.out.records += 1;
+        }
+        Ok(self.out)
+    }
+
+    /// The definition of a table whose name or place cannot be read any more: it names a page and its checksum, and there is
+    /// that page.
+    fn definition_in_damaged(&self) -> Vec<u8> {
+        let named = |at: &[u8]| {
+            let root = root_of_definition(at)?;
+            let page = self.read(self.place(u64_at(root, 0)?)?)?;
+            matches(&page, checksum_at(root, NUMBER_BYTES)?).then(|| at.to_vec())
+        };
+        self.unread
+            .iter()
+            .flat_map(|page| (0..page.len()).filter_map(|at| named(&page[at..])))
+            .next()
+            .unwrap_or_default()
+    }
+
+    /// Offset and length of a page; `None` for one that cannot be there.
+    fn place(&self, number: u64) -> Option<(u64, usize)> {
+        let order = number >> 59;
+        if order > ORDER_MAX {
+            return None;
+        }
+        let (index, region) = (number & (0xf_ffff >> order), (number >> 20) & 0xf_ffff);
+        let bytes = PAGE_BYTES << order;
+        let at = PAGE_BYTES + region * self.region_bytes + self.pages_at + index * bytes;
+        (at + bytes <= self.file_bytes).then_some((at, bytes as usize))
+    }
+
+    fn read(&self, (at, len): (u64, usize)) -> Option<Vec<u8>> {
+        let mut page = vec![0; len];
+        self.file.read(at, &mut page).ok().map(|()| page)
+    }
+
+    fn descend(&mut self, child: Child, above_is_whole: bool, depth: usize, take: &mut Take<'_>) -> io::Result<()> {
+        let (number, checksum) = child;
+        if depth > DEPTH_MAX {
+            return Ok(());
+        }
+        let mut page = self.place(number).and_then(|p| self.read(p));
+        if !above_is_whole && !page.as_ref().is_some_and(|p| matches(p, checksum)) {
+            page = self.find(checksum)?.or(page);
+        }
+        let Some(page) = page else {
+            self.out.damaged_pages += 1;
+            return Ok(());
+        };
+        if !matches(&page, checksum) {
+            return self.damaged(number, &page, depth, take);
+        }
+        if !self.seen.insert(number) {
+            return Ok(());
+        }
+        let n = u16_at(&page, 2).unwrap_or_default();
+        if page[0] == LEAF {
+            for (key, value) in pairs(&page, n) {
+                take(key, value, true)?;
+                self.out.records += 1;
+            }
+            return Ok(());
+        }
+        children(&page, n).try_for_each(|c| self.descend(c, true, depth + 1, take))
+    }
+
+    /// A page that is not what it was: as leaf or branch, with the number of entries of which most makes sense.
+    fn damaged(&mut self, number: u64, page: &[u8], depth: usize, take: &mut Take<'_>) -> io::Result<()> {
+        if !self.seen_damaged.insert(number) {
+            return Ok(());
+        }
+        self.out.damaged_pages += 1;
+        let said = u16_at(page, 2).unwrap_or_default();
+        let numbers = || std::iter::once(said).chain(1..page.len() / (2 * OFFSET_BYTES));
+        let whole = |n: usize| pairs(page, n).filter(|(k, v)| (self.is_whole)(k, v)).count();
+        // What the page says, if any of it makes sense; else what makes most sense.
+        let records = if whole(said) > 0 { said } else { numbers().max_by_key(|n| whole(*n)).unwrap_or(said) };
+        if whole(records) > 0 {
+            let saved = pairs(page, records).filter(|(k, v)| (self.is_whole)(k, v));
+            self.kept.extend(saved.map(|(k, v)| (k.to_vec(), v.to_vec())));
+            return Ok(());
+        }
+        let there = |c: &Child| {
+            self.place(c.0).and_then(|p| self.read((p.0, 1))).is_some_and(|b| b[0] == LEAF || b[0] == BRANCH)
+        };
+        let sound = |n: usize| {
+            let all: Vec<Child> = children(page, n).collect();
+            (all.len() == n + 1).then(|| all.iter().filter(|c| there(c)).count()).filter(|sound| sound + 1 >= all.len())
+        };
+        let keys = if sound(said).is_some() { Some(said) } else { numbers().filter(|n| sound(*n).is_some()).max() };
+        let Some(keys) = keys else {
+            self.unread.push(page.to_vec());
+            return Ok(());
+        };
+        let all: Vec<Child> = children(page, keys).collect();
+        all.into_iter().try_for_each(|c| self.descend(c, false, depth + 1, take))
+    }
+
+    /// The page with this checksum, wherever it is.
+    fn find(&mut self, checksum: u128) -> io::Result<Option<Vec<u8>>> {
+        if self.places.is_none() {
+            let mut places = HashMap::new();
+            let mut at = PAGE_BYTES;
+            while at + PAGE_BYTES <= self.file_bytes {
+                let mut page = vec![0; PAGE_BYTES as usize];
+                self.file.read(at, &mut page)?;
+                let end = end_of(&page).filter(|end| *end as u64 <= PAGE_BYTES << ORDER_MAX);
+                if let Some(end) = end.filter(|end| at + *end as u64 <= self.file_bytes) {
+                    if end > page.len() {
+                        page.resize(end, 0);
+                        self.file.read(at, &mut page)?;
+                    }
+                    places.insert(xxh3_128(&page[..end]), (at, end));
+                }
+                at += PAGE_BYTES;
+            }
+            self.places = Some(places);
+        }
+        let place = self.places.as_ref().and_then(|p| p.get(&checksum).copied());
+        Ok(place.and_then(|p| self.read(p)))
+    }
+}

@@ -1,0 +1,186 @@
+//! A damaged database: every record but those that were hit is read again, and none that was replaced or removed comes back.
+#![allow(clippy::unwrap_used, reason = "helpers of tests")]
+use std::collections::BTreeMap;
+use std::fs;
+use std::io;
+use std::path::Path;
+use std::rc::Rc;
+use std::sync::Arc;
+
+use cache::frames::FramePool;
+use mds::MkfsOptions;
+use mds::kv::{KvBatch, MetaKv, unseal};
+use rt::{BlockingFile, Rt};
+use types::{Rng, WallTime};
+
+const CACHE_BYTES: usize = 1 << 20;
+const PAGE_BYTES: usize = 4096;
+
+type Records = BTreeMap<Vec<u8>, Vec<u8>>;
+
+fn on_shard<T: Send + 'static>(work: impl AsyncFnOnce(Rt) -> T + Send + 'static) -> T {
+    let (tell, told) = std::sync::mpsc::channel();
+    let thread = std::thread::spawn(move || {
+        rt::real::run(FramePool::new(1 << 20), |rt| async move { tell.send(work(rt).await).unwrap() }).unwrap();
+    });
+    thread.join().unwrap();
+    told.recv().unwrap()
+}
+
+/// A store of `records` names that were written several times, some of them removed, in `dir`. What it holds.
+async fn fill(rt: Rt, dir: &Path, records: u64) -> Records {
+    let options = MkfsOptions {
+        fsname: "stria".into(),
+        cluster: 1,
+        uuid: 2,
+        hash_keys: [3, 4],
+        hash_mask: u64::MAX,
+        root_uid: 0,
+        root_gid: 0,
+        root_mode: 0o755,
+        now: WallTime(1),
+    };
+    store_redb::mkfs(rt.clone(), dir, &options).await.unwrap();
+    let kv = store_redb::open(rt, dir, CACHE_BYTES).unwrap();
+    let mut rng = Rng::new(7);
+    for round in 0..6u64 {
+        let mut batch = KvBatch::default();
+        for i in 0..records {
+            // All of them at first, then here and there.
+            if round > 0 && rng.below(5) > 0 {
+                continue;
+            }
+            let key = format!("record {:05} of a directory", (i * 7919) % records).into_bytes();
+            let removed = round > 0 && rng.below(10) == 0;
+            let value = format!("round {round} of {i}, {}", "x".repeat(rng.below(90) as usize));
+            batch.changes.insert(key.into(), (!removed).then(|| value.into_bytes()));
+        }
+        kv.commit(Arc::new(batch)).await.unwrap();
+    }
+    all(&*kv).await
+}
+
+async fn all(kv: &dyn MetaKv) -> Records {
+    let snapshot = kv.snapshot().await.unwrap();
+    let pairs = snapshot.range(&[], &[0xff; 64], usize::MAX);
+    let mds::kv::Answer::Now(pairs) = pairs else { panic!("this engine answers at once") };
+    pairs
+        .unwrap()
+        .into_iter()
+        .map(|(k, v)| (k.to_vec(), unseal(&k, v).unwrap_or_else(|_| b"damaged".to_vec())))
+        .collect()
+}
+
+/// A file in memory.
+struct Bytes(Vec<u8>);
+impl BlockingFile for Bytes {
+    fn read(&self, offset: u64, into: &mut [u8]) -> io::Result<()> {
+        let range = offset as usize..offset as usize + into.len();
+        into.copy_from_slice(self.0.get(range).ok_or(io::ErrorKind::UnexpectedEof)?);
+        Ok(())
+    }
+    fn write(&self, _: u64, _: &[u8]) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn len(&self) -> io::Result<u64> {
+        Ok(self.0.len() as u64)
+    }
+    fn set_len(&self, _: u64) -> io::Result<()> {
+        Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+    fn sync(&self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+/// What is salvaged of a damaged file.
+fn salvaged(bytes: Vec<u8>) -> Records {
+    let mut found = Records::new();
+    let mut take = |key: &[u8], value: &[u8], trusted: bool| {
+        let value = unseal(key, value.to_vec()).unwrap_or_else(|_| b"damaged".to_vec());
+        if trusted || !found.contains_key(key) {
+            found.insert(key.to_vec(), value);
+        }
+        Ok(())
+    };
+    dbcheck::salvage(&Bytes(bytes), "mdt", &mds::kv::is_whole, &mut take).unwrap();
+    found
+}
+
+/// A filled store in a directory: that, what the store holds, and its file.
+fn filled(records: u64) -> (tempfile::TempDir, Records, Vec<u8>) {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_path_buf();
+    let held = on_shard(async move |rt| fill(rt, &at, records).await);
+    let whole = fs::read(dir.path().join(store_redb::STORE_FILE)).unwrap();
+    (dir, held, whole)
+}
+
+#[test]
+fn a_flipped_byte_anywhere_costs_two_records_at_most_and_brings_nothing_back() {
+    let (_dir, records, whole) = filled(2500);
+    assert_eq!(salvaged(whole.clone()), records);
+    let (mut rng, mut hit) = (Rng::new(1), 0);
+    // Behind the header, each page in its head, its offsets and what it holds.
+    for place in (PAGE_BYTES..whole.len()).step_by(PAGE_BYTES).flat_map(|page| {
+        [0, 2, 4, 8, 9 + rng.below(64), 80 + rng.below(700), rng.below(4096), rng.below(4096)]
+            .map(|at| page + at as usize)
+    }) {
+        let mut bytes = whole.clone();
+        bytes[place] ^= 1 << (place % 8);
+        let found = salvaged(bytes);
+        let wrong: Vec<_> = found.iter().filter(|(k, v)| records.get(*k) != Some(v)).collect();
+        assert!(wrong.is_empty(), "byte {place}: {} are not as they were, like {:?}", wrong.len(), wrong[0]);
+        let lost = records.len() - found.len();
+        assert!(lost <= 2, "byte {place}: {lost} records are lost");
+        hit += usize::from(lost > 0);
+    }
+    assert!(hit > 20, "no more than {hit} flips took a record: these were not the pages of the tree");
+}
+
+#[test]
+fn nothing_old_comes_back_for_what_was_on_pages_that_are_gone() {
+    let (_dir, records, whole) = filled(9000);
+    let mut saved = 0;
+    for seed in 0..40 {
+        let (mut rng, mut bytes) = (Rng::new(seed), whole.clone());
+        for _ in 0..10 {
+            let page = 1 + rng.below((whole.len() / PAGE_BYTES - 1) as u64) as usize;
+            bytes[page * PAGE_BYTES..][..PAGE_BYTES].iter_mut().for_each(|b| *b = rng.next_u64() as u8);
+        }
+        let found = salvaged(bytes);
+        assert!(found.iter().all(|(k, v)| records.get(k) == Some(v)), "seed {seed}: something old came back");
+        saved += found.len();
+    }
+    assert!(saved > 20 * records.len(), "{saved} of 40 times {} records", records.len());
+}
+
+#[test]
+fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
+    let (dir, records, whole) = filled(2500);
+    let store = dir.path().join(store_redb::STORE_FILE);
+    for attempt in 0..2 {
+        let mut bytes = whole.clone();
+        let value = bytes.windows(8).rposition(|w| w == b"round 5 ").unwrap();
+        bytes[value] ^= 1;
+        fs::write(&store, &bytes).unwrap();
+        let at = dir.path().to_path_buf();
+        let (found, aside) = on_shard(async move |rt| {
+            let (saved, aside) = store_redb::salvage(&rt, &at, CACHE_BYTES).await.unwrap();
+            let kv: Rc<dyn MetaKv> = store_redb::open(rt, &at, CACHE_BYTES).unwrap();
+            let found = all(&*kv).await;
+            assert_eq!(found.len() as u64, saved.records, "attempt {attempt}");
+            (found, aside)
+        });
+        assert!(found.len() + 1 >= records.len() && found.iter().all(|(k, v)| records.get(k) == Some(v)));
+        assert!(fs::read(aside).unwrap() == bytes);
+    }
+    // Nothing to be read: nothing changes.
+    fs::write(&store, vec![0; whole.len()]).unwrap();
+    let at = dir.path().to_path_buf();
+    let said = on_shard(async move |rt| {
+        store_redb::salvage(&rt, &at, CACHE_BYTES).await.map(|(s, _)| s.records).map_err(|e| e.to_string())
+    });
+    assert!(matches!(&said, Ok(0)) || said.as_ref().unwrap_err().contains("where pages are"), "{said:?}");
+    assert!(fs::read(&store).unwrap() == vec![0; whole.len()]);
+}
