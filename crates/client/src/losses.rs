@@ -3,7 +3,7 @@
 //! A program learns of it by EIO from its next fsync or close; this is the list for everybody else. It is kept until it
 //! is cleared or the client leaves.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write;
 
 use types::Fid;
@@ -20,6 +20,13 @@ pub struct Losses {
     unlisted: Cell<(u64, u64)>,
     /// Since the last message: files and bytes.
     untold: RefCell<Vec<(Fid, u64)>>,
+    /// Changes of names and attributes that came to nothing, and how many more there were.
+    changes: RefCell<Vec<String>>,
+    unlisted_changes: Cell<u64>,
+    /// How many of them since the last message.
+    untold_changes: Cell<usize>,
+    /// Directories that lost a change, and no program was told yet.
+    owed: RefCell<BTreeSet<Fid>>,
 }
 
 impl Losses {
@@ -47,6 +54,57 @@ impl Losses {
         let more = untold.len().saturating_sub(NAMED_MAX);
         let more = if more > 0 { format!(" and {more} more") } else { String::new() };
         Some(format!("unwritten data of {} files are lost, {bytes} bytes: {}{more}", untold.len(), named.join(", ")))
+    }
+
+    /// A change of names or attributes came to nothing.
+    pub(crate) fn note_change(&self, text: String) {
+        self.untold_changes.set(self.untold_changes.get() + 1);
+        let mut changes = self.changes.borrow_mut();
+        if changes.len() < FILES_MAX {
+            changes.push(text);
+        } else {
+            self.unlisted_changes.set(self.unlisted_changes.get() + 1);
+        }
+    }
+    /// Somebody is to be told that a directory lost a change.
+    pub(crate) fn owe(&self, dir: Fid) {
+        let mut owed = self.owed.borrow_mut();
+        if owed.len() < FILES_MAX {
+            owed.insert(dir);
+        }
+    }
+    /// Whether that is still to be done; it is now.
+    pub(crate) fn take_owed(&self, dir: Fid) -> bool {
+        self.owed.borrow_mut().remove(&dir)
+    }
+    /// As [`Losses::take_message`], of changes.
+    pub(crate) fn take_change_message(&self) -> Option<String> {
+        let untold = self.untold_changes.take();
+        if untold == 0 {
+            return None;
+        }
+        let changes = self.changes.borrow();
+        let first = changes.len().saturating_sub(untold);
+        let named = changes[first..].iter().take(NAMED_MAX).cloned().collect::<Vec<_>>().join(", ");
+        let more = untold.saturating_sub(NAMED_MAX);
+        let more = if more > 0 { format!(" and {more} more") } else { String::new() };
+        Some(format!(
+            "{untold} changes of names and attributes are lost, for the metadata server lost what they rested on: {named}{more}"
+        ))
+    }
+    /// A line per change that was lost; a last line for what is not listed.
+    #[must_use]
+    pub fn changes_text(&self) -> String {
+        let mut out: String = self.changes.borrow().iter().flat_map(|c| [c.as_str(), "\n"]).collect();
+        if self.unlisted_changes.get() > 0 {
+            writeln!(out, "and {} more", self.unlisted_changes.get()).expect("a String takes everything");
+        }
+        out
+    }
+    /// Begins that list anew.
+    pub fn clear_changes(&self) {
+        self.changes.borrow_mut().clear();
+        self.unlisted_changes.set(0);
     }
 
     /// A line per file: FID and bytes; a last line for what is not listed.

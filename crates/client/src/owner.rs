@@ -74,16 +74,11 @@ impl LockOwner for Client {
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return };
-        inode.ours_alone.set(false);
-        inode.stale.set(true);
-        inode.forget_children();
-        self.forget_missing(inode.fid);
-        self.forget_names(&inode);
         let kernel = self.kernel();
+        self.distrust(&inode);
         if inode.loses_names() {
             drop(kernel.drop_pages(inode.fid, Extent::ALL));
         }
-        drop(kernel.drop_attributes(inode.fid));
         self.rt.clone().spawn(async move {
             kernel.drop_names().await;
             self.tell_opens(inode.fid).await;
@@ -126,6 +121,7 @@ impl Callbacks for Client {
             _ => {
                 if let Err(e) = answer {
                     tracing::warn!(?op, "state replay: {e}");
+                    self.open_lost(request);
                 }
             }
         }
@@ -133,6 +129,10 @@ impl Callbacks for Client {
     fn on_recovered(self: Rc<Self>) {
         self.mdt_locks.resend_waiting();
         self.ask_for_flocks_again();
+        self.tell_lost_changes();
+    }
+    fn on_lost(&self, op: Op, request: &[u8]) {
+        self.change_lost(op, request);
     }
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
@@ -140,6 +140,7 @@ impl Callbacks for Client {
         self.dentries.borrow_mut().clear();
         self.mdt_locks.on_evicted();
         self.flocks.lost();
+        self.tell_lost_changes();
     }
 }
 

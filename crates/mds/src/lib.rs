@@ -14,6 +14,7 @@
 pub mod acl;
 mod admission;
 pub mod backup;
+mod basis;
 pub mod check;
 mod config;
 pub mod config_service;

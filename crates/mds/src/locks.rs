@@ -164,6 +164,17 @@ impl Mds {
         held
     }
 
+    /// What clients keep under their locks may rest on what a client had done that did not come back: they give all of it
+    /// up. They hear of it before they are answered anything else.
+    pub(crate) fn call_everything_back(self: &Rc<Self>) {
+        let mut out = Vec::new();
+        let called = self.locks.namespace.borrow_mut().reclaim(self.rt.now(), usize::MAX, &mut out);
+        if called > 0 {
+            tracing::info!(locks = called, "called back after a recovery without everybody");
+        }
+        self.dispatch(out);
+    }
+
     /// Carries out what the lock room asks for.
     pub(crate) fn dispatch(self: &Rc<Self>, actions: Vec<Action>) {
         for action in actions {
@@ -220,8 +231,10 @@ impl Mds {
     fn call_back(self: &Rc<Self>, client: ClientId, body: BlockingCallback, patience: Duration) {
         let Some(export) = self.export(client) else { return };
         let me = self.clone();
+        // Sent at once: whatever the client is answered from now on, it hears of this before.
+        let answer = export.callback(Op::LockBlocking, &body, patience);
         self.rt.spawn(async move {
-            match export.callback(Op::LockBlocking, &body, patience).await {
+            match answer.await {
                 Ok(_) => {}
                 // It answers when it knows nothing of the lock: the reply that granted it is lost, or still under way.
                 Err(FsError::NotFound) => me.cancel_unknown(client, body.handle),

@@ -84,6 +84,8 @@ pub struct Caller {
     pub client: ClientId,
     /// Carry it out as this transaction (0: state that is told again).
     pub replay: Option<Transno>,
+    /// What that replay rested on when it was carried out first, where that is to be compared; else 0.
+    pub basis: u64,
     /// Slot and request that the answer is kept under.
     pub slot: Option<(u16, Xid)>,
 }
@@ -91,7 +93,18 @@ pub struct Caller {
 impl Caller {
     /// The server itself.
     pub(crate) fn own() -> Caller {
-        Caller { client: ldlm::LOCAL, replay: None, slot: None }
+        Caller { client: ldlm::LOCAL, replay: None, basis: 0, slot: None }
+    }
+}
+
+impl Caller {
+    /// A replay that fails although it went through before rested on something that is missing.
+    fn failed(&self, e: FsError) -> FsError {
+        match e {
+            FsError::Io | FsError::Corrupt | FsError::NoSpace | FsError::NoMemory => e,
+            _ if self.basis != 0 => FsError::NotRecoverable,
+            _ => e,
+        }
     }
 }
 
@@ -102,6 +115,8 @@ pub struct Answered<R> {
     pub reply: R,
     /// The transaction it became; 0: it changed nothing.
     pub transno: Transno,
+    /// What the transaction rested on.
+    pub basis: u64,
     /// The encoded answer, when it is to be remembered.
     pub remembered: Option<Vec<u8>>,
 }
@@ -277,10 +292,14 @@ impl Mds {
         let mut tx = Tx::new(self, fetched, caller.client, transno, caller.replay.is_some());
         let value = match op(&mut tx) {
             Ok(v) => v,
-            Err(Fail::Fs(e)) => return Err(e),
+            Err(Fail::Fs(e)) => return Err(caller.failed(e)),
             Err(Fail::Fetch) => return Ok(Step::Fetch),
             Err(Fail::Objects(ost)) => return Ok(Step::Objects(ost)),
         };
+        if !tx.basis.allows(caller.basis) {
+            return Err(FsError::NotRecoverable);
+        }
+        let basis = tx.basis.number();
         if caller.replay.is_none() && self.is_in_the_way(caller.client, &tx.claims, held) {
             return Ok(Step::Locks(tx.claims.to_vec()));
         }
@@ -318,7 +337,7 @@ impl Mds {
             }
             self.fill_low_pools(&taken);
         }
-        Ok(Step::Done(Answered { reply, transno: Transno(transno), remembered }))
+        Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }))
     }
 
     /// Waits until a pool was filled; false when nothing came in time.

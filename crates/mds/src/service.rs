@@ -31,9 +31,9 @@ impl Mds {
         finish: impl Fn(&Rc<Mds>, T) -> Result<R, FsError>,
     ) -> Result<Outcome, FsError> {
         let q: Q = wire::decode(body).map_err(FsError::from)?;
-        let Answered { reply, transno, remembered } = self.run(caller, |tx| op(tx, &q), finish).await?;
+        let Answered { reply, transno, basis, remembered } = self.run(caller, |tx| op(tx, &q), finish).await?;
         let remember = remembered.is_some();
-        Ok(Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, remember })
+        Ok(Outcome { body: remembered.unwrap_or_else(|| wire::encode(&reply)), transno, basis, remember })
     }
 
     /// Carries out one request: what [`Service::handle`] does, without a session around it.
@@ -261,12 +261,13 @@ impl Mds {
         Ok(())
     }
 
-    async fn handle_request(self: Rc<Self>, request: Request) {
+    async fn handle_request(self: Rc<Self>, mut request: Request) {
         let started = self.rt.now();
         let op = request.header.op;
         let caller = Caller {
             client: request.client(),
             replay: request.is_replay().then_some(request.header.transno),
+            basis: request.basis(),
             slot: Some((request.header.slot_or_credits, request.header.xid)),
         };
         let result = match self.remember_client(caller.client, op).await {
@@ -279,7 +280,10 @@ impl Mds {
             self.stats.count_for(job, op, took, self.rt.wall());
         }
         match result {
-            Ok(o) if o.remember => request.reply_transno(o.transno, Ok(o.body)),
+            Ok(o) if o.remember => {
+                request.rests_on(o.basis);
+                request.reply_transno(o.transno, Ok(o.body));
+            }
             Ok(o) => request.reply(Ok(&Raw(o.body))),
             Err(e) => request.reply::<()>(Err(e)),
         }
@@ -291,7 +295,7 @@ impl Mds {
         self.drop_locks(client);
         let handles = self.handles.borrow().of_client(client);
         for handle in handles {
-            let caller = Caller { client, replay: None, slot: None };
+            let caller = Caller { client, replay: None, basis: 0, slot: None };
             let finish = move |m: &Rc<Mds>, ()| {
                 let mut handles = m.handles.borrow_mut();
                 if let Some(open) = handles.get(client, handle).filter(|o| o.writes) {
@@ -331,13 +335,15 @@ pub struct Outcome {
     pub body: Vec<u8>,
     /// Transaction; 0: nothing changed.
     pub transno: Transno,
+    /// What the transaction rested on; 0: on nothing that is compared.
+    pub basis: u64,
     /// Answer a repetition with the same.
     pub remember: bool,
 }
 
 impl Outcome {
     fn plain<R: Encode>(reply: &R) -> Outcome {
-        Outcome { body: wire::encode(reply), transno: Transno(0), remember: false }
+        Outcome { body: wire::encode(reply), transno: Transno(0), basis: 0, remember: false }
     }
 }
 

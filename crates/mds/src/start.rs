@@ -219,6 +219,9 @@ impl Mds {
             self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
         }
         self.recovering.set(false);
+        if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) {
+            self.call_everything_back();
+        }
         self.kick_osts();
         let me = self.clone();
         self.rt.spawn(async move {
@@ -287,7 +290,7 @@ async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>,
         match known.binary_search_by_key(&client, |s| s.client) {
             Ok(i) => {
                 let (xid, transno, status) = (Xid(r.xid), Transno(r.transno), r.status);
-                known[i].replies.push(ReplyRecord { client, slot, xid, transno, status, body: r.body.0 });
+                known[i].replies.push(ReplyRecord { client, slot, xid, transno, status, body: r.body.0, basis: 0 });
             }
             Err(_) => stale.push(Key::from_slice(&key)),
         }

@@ -10,6 +10,7 @@ use rt::LocalFuture;
 use smallvec::SmallVec;
 use types::{ClientId, Fid, FsError, OstIndex, WallTime};
 
+use crate::basis::Basis;
 use crate::dirent::{self, EntryRef};
 use crate::keys;
 use crate::kv::{Answer, Key, KvError, Pairs, unseal};
@@ -104,6 +105,8 @@ pub struct Tx<'a> {
     pub(crate) inode_delta: i64,
     /// Entries of the destroy log, for those who carry it out.
     pub(crate) destroyed: Vec<(Key, Vec<crate::record::DestroyObject>)>,
+    /// What it rests on so far.
+    pub(crate) basis: Basis,
     /// Objects taken from pools; given back when the operation does not go through.
     pub(crate) taken: Vec<layout::StripeObject>,
 }
@@ -126,6 +129,7 @@ impl<'a> Tx<'a> {
             claims: SmallVec::new(),
             inode_delta: 0,
             destroyed: Vec::new(),
+            basis: Basis::default(),
             taken: Vec::new(),
         }
     }

@@ -36,6 +36,8 @@ pub(crate) struct DirHandle {
     /// The kernel may keep what it is told.
     kept: bool,
     told: Cell<Told>,
+    /// Which losses of changes in it were told.
+    pub(crate) losses: Cell<u64>,
 }
 
 /// Directories that are open.
@@ -54,7 +56,9 @@ impl Dirs {
         let held = client.names_held(&inode);
         let kept = keep && self.is_alone(fid, held, None);
         let known = kept && held.is_some() && inode.listed_under() == held;
-        let dir = Rc::new(DirHandle { inode, state: RefCell::default(), kept, told: Cell::new(Told::Nothing) });
+        let losses = Cell::new(client.losses_of(&inode));
+        let dir = DirHandle { inode, state: RefCell::default(), kept, told: Cell::new(Told::Nothing), losses };
+        let dir = Rc::new(dir);
         if kept {
             self.kept.borrow_mut().entry(fid).or_default().push(dir.clone());
         }

@@ -207,9 +207,15 @@ impl StriaFs {
             }
             Op::Readdir { arg } => self.list(req, &cred, arg, false).await,
             Op::Readdirplus { arg } => self.list(req, &cred, arg, true).await,
-            _ => {
+            op => {
+                let dir = if let Op::Fsyncdir { arg } = op { self.dirs.get(arg.fh) } else { None };
                 let mut caller = Caller::of(&req);
-                let synced = self.carry_out(&mut caller, |c| async move { c.sync_meta(fid).await });
+                let synced = self.carry_out(&mut caller, |c| async move {
+                    match dir {
+                        Some(dir) => c.sync_dir(&dir.inode, &dir.losses).await,
+                        None => c.sync_meta(fid).await,
+                    }
+                });
                 done(req, synced.await)
             }
         }

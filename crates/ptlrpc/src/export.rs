@@ -1,6 +1,6 @@
 //! One client's session at one target: its connection, its reply slots, its callbacks.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use cache::frames::Bulk;
@@ -39,6 +39,9 @@ pub struct ReplyRecord {
     pub status: u16,
     /// Body of the answer.
     pub body: Vec<u8>,
+    /// What the transaction rested on (see [`Request::rests_on`]); stores need not keep it, for what they keep is not
+    /// replayed.
+    pub basis: u64,
 }
 
 /// The last request of a slot.
@@ -115,6 +118,8 @@ pub struct Export {
     pub(crate) origin: Cell<Origin>,
     /// The replay carried out last found no room and changed nothing: it is offered again.
     pub(crate) replay_refused: Cell<bool>,
+    /// Replays since the target's restart that failed: they fail again when they are offered again.
+    failed_replays: RefCell<BTreeSet<Transno>>,
     /// Whose the session is: whoever knows the secret behind this. `None`: an earlier program's, it is the first comer's.
     pub(crate) binding: Cell<Option<Binding>>,
     /// The server's process, as sessions are told it.
@@ -151,6 +156,7 @@ impl Export {
             recoverable: Cell::new(true),
             origin: Cell::new(Origin::default()),
             replay_refused: Cell::new(false),
+            failed_replays: RefCell::default(),
             binding: Cell::new(None),
             boot: Cell::new(0),
             role: Cell::new(Role::Client),
@@ -383,13 +389,17 @@ impl Export {
     fn answer(
         &self,
         request: &Header,
-        transno: Transno,
-        result: Result<Vec<u8>, FsError>,
+        (transno, basis): (Transno, u64),
+        mut result: Result<Vec<u8>, FsError>,
         bulk: Bulk,
         crc: Option<Crc>,
     ) {
         let mut header = request.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
         header.transno = transno;
+        if let Some(body) = result.as_mut().ok().filter(|_| basis != 0) {
+            header.flags = header.flags.with(Flags::BASIS);
+            body.extend_from_slice(&basis.to_le_bytes());
+        }
         header.last_committed = (self.committed)();
         if types::planted!("commit-told-early") {
             header.last_committed = header.last_committed.max(transno);
@@ -409,7 +419,9 @@ impl Export {
 
     /// Answers a replay that was carried out before: the client has had its answer before the restart.
     pub(crate) fn answer_replayed(&self, request: &Header) {
-        self.answer(request, request.transno, Ok(Vec::new()), Bulk::new(), None);
+        let failed = self.failed_replays.borrow().contains(&request.transno);
+        let result = if failed { Err(FsError::NotRecoverable) } else { Ok(Vec::new()) };
+        self.answer(request, (request.transno, 0), result, Bulk::new(), None);
     }
     /// Answers a remembered request again.
     pub(crate) fn answer_again(&self, request: &Header, record: &ReplyRecord) {
@@ -418,7 +430,7 @@ impl Export {
         } else {
             Err(FsError::from_errno(i32::from(record.status)))
         };
-        self.answer(request, record.transno, result, Bulk::new(), None);
+        self.answer(request, (record.transno, record.basis), result, Bulk::new(), None);
     }
 }
 
@@ -433,6 +445,7 @@ pub struct Request {
     pub bulk: Bulk,
     /// Whose.
     pub export: Rc<Export>,
+    basis: u64,
     pub(crate) answered: bool,
     place: Option<Place>,
 }
@@ -441,7 +454,7 @@ impl Request {
     pub(crate) fn new(header: Header, body: Vec<u8>, bulk: Bulk, export: Rc<Export>) -> Request {
         export.running.set(export.running.get() + 1);
         let place = export.under_way(&export.rt, &header);
-        Request { header, body, bulk, export, answered: false, place }
+        Request { header, body, bulk, export, basis: 0, answered: false, place }
     }
     /// The body as a message.
     ///
@@ -460,6 +473,17 @@ impl Request {
     pub fn is_replay(&self) -> bool {
         self.header.flags.has(Flags::REPLAY)
     }
+    /// What a replay rested on when it was carried out first, if that is to be compared: a client is missing whose changes
+    /// it may have seen. 0: it is not.
+    #[must_use]
+    pub fn basis(&self) -> u64 {
+        if self.is_replay() { self.header.last_committed.0 } else { 0 }
+    }
+    /// Says what the transaction rested on that this request becomes: equal numbers, equal outcome. Its client repeats it
+    /// with a replay ([`Request::basis`]).
+    pub fn rests_on(&mut self, basis: u64) {
+        self.basis = basis;
+    }
     /// Sent again; it may have been carried out when its answer is not remembered.
     #[must_use]
     pub fn is_resent(&self) -> bool {
@@ -475,6 +499,7 @@ impl Request {
             transno,
             status: result.as_ref().err().map_or(0, |e| e.errno() as u16),
             body: result.as_ref().cloned().unwrap_or_default(),
+            basis: self.basis,
         }
     }
     /// Answers a request that changed nothing; if it comes again it is carried out again.
@@ -509,6 +534,9 @@ impl Request {
             // Nothing of it was carried out: it is offered again in its place.
             let again = matches!(result, Err(FsError::Overloaded | FsError::Corrupt));
             self.export.replay_refused.set(again);
+            if result.is_err() && !again && self.header.transno.0 != 0 {
+                self.export.failed_replays.borrow_mut().insert(self.header.transno);
+            }
         }
         if remember {
             let record = self.record(transno, &result);
@@ -516,7 +544,7 @@ impl Request {
         } else {
             self.rests_as(Slot::Answered(self.header.xid, self.export.connections.get()));
         }
-        self.export.answer(&self.header, transno, result, bulk, crc);
+        self.export.answer(&self.header, (transno, self.basis), result, bulk, crc);
     }
     /// What its slot remembers of it, unless that carries another request by now.
     fn rests_as(&self, rest: Slot) {

@@ -569,7 +569,7 @@ impl Import {
         }
     }
 
-    fn on_reply(self: &Rc<Self>, header: Header, body: Vec<u8>, bulk: Bulk) {
+    fn on_reply(self: &Rc<Self>, header: Header, mut body: Vec<u8>, bulk: Bulk) {
         if header.flags.has(Flags::EARLY) {
             return self.on_early_reply(&header);
         }
@@ -577,6 +577,7 @@ impl Import {
             return;
         };
         self.note_answer(p.sent);
+        let basis = recovery::basis_of(&header, &mut body);
         if header.result() == Err(FsError::Overloaded) && p.header.slot_or_credits != NO_SLOT {
             self.note_committed(header.last_committed, false);
             return self.come_again(p);
@@ -587,7 +588,7 @@ impl Import {
         }
         self.last_transno.set(self.last_transno.get().max(header.transno));
         if p.keep && header.transno > self.last_committed.get() && header.transno > header.last_committed {
-            let kept = Replayable { header: p.header, body: p.body, bulk: p.bulk };
+            let kept = Replayable { header: Header { last_committed: basis, ..p.header }, body: p.body, bulk: p.bulk };
             self.replay.borrow_mut().insert(header.transno, kept);
         }
         self.note_committed(header.last_committed, false);

@@ -32,6 +32,8 @@ struct State {
     opened: Event,
     /// An administrator does not want to wait any longer.
     aborted: Cell<bool>,
+    /// Somebody did not come back: what it did may be missing.
+    gap: Cell<bool>,
 }
 
 /// What administrators see of a recovery, and how they end it.
@@ -46,6 +48,11 @@ impl RecoveryControl {
     #[must_use]
     pub fn is_active(&self) -> bool {
         self.0.is_active()
+    }
+    /// Whether somebody did not come back: what it did, and what others knew of it, may not be true any more.
+    #[must_use]
+    pub fn has_gap(&self) -> bool {
+        self.0.has_gap()
     }
     /// Goes on without whoever has not come back; they are evicted. Who is replaying is heard to the end.
     pub fn abort(&self) {
@@ -128,6 +135,7 @@ impl Recovery {
                 changed: Event::new(),
                 opened: Event::new(),
                 aborted: Cell::new(false),
+                gap: Cell::new(false),
             }),
         }
     }
@@ -136,6 +144,17 @@ impl Recovery {
     }
     pub(crate) fn expects(&self, client: ClientId) -> bool {
         self.is_active() && self.state.expected.borrow().contains_key(&client)
+    }
+    /// A client goes that has not replayed everything: later replays of others may rest on what it did.
+    pub(crate) fn client_missing(&self, client: ClientId) {
+        if self.expects(client) {
+            self.state.gap.set(true);
+        }
+        self.client_done(client);
+    }
+    /// Whether somebody's transactions may be missing.
+    pub(crate) fn has_gap(&self) -> bool {
+        self.state.gap.get()
     }
     pub(crate) fn client_done(&self, client: ClientId) {
         self.state.expected.borrow_mut().remove(&client);

@@ -481,11 +481,15 @@ impl Server {
             self.rt.spawn(service.handle(request));
             return;
         }
-        let target = target.clone();
+        let (target, mut request) = (target.clone(), request);
         self.rt.spawn(async move {
             let turn = target.recovery.turn(&request.header).await;
             if turn.is_none() || request.export.is_evicted() {
                 return request.reply::<()>(Err(FsError::NotConnected));
+            }
+            if !target.recovery.has_gap() {
+                // Everything is there that it can rest on, or its client asks for it again.
+                request.header.last_committed = Transno(0);
             }
             let (header, export) = (request.header, request.export.clone());
             target.service.clone().handle(request).await;

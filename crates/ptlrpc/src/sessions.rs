@@ -205,7 +205,7 @@ impl Server {
                 export.binding.set(Some(whose.held));
             } else {
                 // It never heard of this session: there is nothing that it could tell again.
-                target.recovery.client_done(client);
+                target.recovery.client_missing(client);
             }
             target.service.clone().session_opened(export.clone(), true).await?;
             if !export.is_ended() {
@@ -229,7 +229,7 @@ pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
 /// A client is gone: its session ends here and at the service.
 pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
     let export = target.exports.borrow_mut().remove(&client);
-    target.recovery.client_done(client);
+    target.recovery.client_missing(client);
     if let Some(export) = export {
         let _change = target.changing.begin(client);
         export.end(evicted);

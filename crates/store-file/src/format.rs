@@ -296,6 +296,7 @@ pub fn answer_from_bytes(key: &[u8; 10], b: &[u8]) -> Result<ReplyRecord, Format
         transno: Transno(u64_at(b, 16)),
         status: u16_at(b, 2),
         body: b[ANSWER_HEAD..].to_vec(),
+        basis: 0,
     })
 }
 
@@ -336,6 +337,7 @@ mod tests {
             transno: Transno(5),
             status: 0,
             body: vec![1, 2, 3],
+            basis: 0,
         };
         let (key, b) = (answer_key(answer.client, answer.slot), answer_to_bytes(&answer));
         assert_eq!(answer_from_bytes(&key, &b), Ok(answer));

@@ -44,7 +44,7 @@ fn attr() -> ObjectAttr {
 
 fn answer() -> ReplyRecord {
     let (client, slot, xid, transno) = (ClientId(0x0102_0304_0506_0708), 0x090a, Xid(11), Transno(12));
-    ReplyRecord { client, slot, xid, transno, status: 0, body: vec![13, 14, 15] }
+    ReplyRecord { client, slot, xid, transno, status: 0, body: vec![13, 14, 15], basis: 0 }
 }
 
 fn extents() -> [(&'static str, Extent); 3] {

@@ -55,7 +55,8 @@ fn name_of(i: u64) -> wire::Bytes {
 impl Bench {
     async fn call<Q: Encode>(&mut self, op: Op, q: &Q) -> Vec<u8> {
         self.xid += 1;
-        let caller = Caller { client: ClientId(1), replay: None, slot: Some(((self.xid % 8) as u16, Xid(self.xid))) };
+        let caller =
+            Caller { client: ClientId(1), replay: None, basis: 0, slot: Some(((self.xid % 8) as u16, Xid(self.xid))) };
         self.mds.serve(caller, op, &wire::encode(q)).await.expect("the operation is legal").body
     }
     fn begin(&mut self) {

@@ -246,7 +246,7 @@ pub fn list(arguments: &[OsString]) -> Outcome {
 }
 
 /// Parts of names that `-t` leaves out: statistics and actions.
-const NO_SETTINGS: [&str; 6] = ["stats", "import", "evict_client", "record", "lost_files", "force"];
+const NO_SETTINGS: [&str; 7] = ["stats", "import", "evict_client", "record", "lost_files", "lost_changes", "force"];
 
 /// Names at the pattern's depth; with `-R` every branch and parameter below, too.
 fn names(answer: &Value, pattern: &str, o: &Options) -> BTreeSet<String> {

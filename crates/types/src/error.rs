@@ -115,6 +115,9 @@ errors! {
     Quota = 122, "disk quota exceeded";
     /// ECANCELED: cancelled by its owner.
     Cancelled = 125, "cancelled";
+    /// ENOTRECOVERABLE: a replay that rested on what a client had done that did not come back. Sessions tell their owner
+    /// of it as a loss; no program sees this value.
+    NotRecoverable = 131, "state not recoverable";
 }
 
 impl core::error::Error for FsError {}

@@ -30,6 +30,8 @@ impl Flags {
     pub const REPLAY_DONE: Flags = Flags(64);
     /// No answer yet: the server needs longer, and asks the client to wait for `patience` from now on.
     pub const EARLY: Flags = Flags(128);
+    /// The last eight bytes of the body are a number that says what the transaction rested on: a replay repeats it.
+    pub const BASIS: Flags = Flags(256);
 
     /// Whether all bits of `other` are set.
     #[must_use]
@@ -56,7 +58,8 @@ pub struct Header {
     pub client: ClientId,
     /// In replies and replays the transaction the request became; 0: it changed nothing.
     pub transno: Transno,
-    /// In replies: every transaction up to here is on stable storage. In requests: 0.
+    /// In replies: every transaction up to here is on stable storage. In replays: what their answer said that they rested
+    /// on ([`Flags::BASIS`]; 0: nothing). In other requests: 0.
     pub last_committed: Transno,
     /// In replies 0 or an errno value; in requests 0.
     pub status: u16,

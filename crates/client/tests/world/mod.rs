@@ -43,7 +43,9 @@ pub struct OssNode {
 pub struct World {
     pub sim: Sim,
     pub mds_host: Host,
-    mds: MdsRole,
+    mds: RefCell<MdsRole>,
+    mds_store: RefCell<Rc<MemoryKv>>,
+    mds_config: MdsConfig,
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
     config: OstConfig,
@@ -70,12 +72,17 @@ impl World {
     }
     /// With OSTs of `ost_bytes` each.
     pub fn sized(sim: SimConfig, osts: u16, config: OstConfig, ost_bytes: u64) -> World {
+        World::with_mds(sim, osts, config, ost_bytes, MdsConfig::default())
+    }
+    /// With a metadata server of these settings.
+    pub fn with_mds(sim: SimConfig, osts: u16, config: OstConfig, ost_bytes: u64, mds_config: MdsConfig) -> World {
         let sim = Sim::new(sim, FramePool::new(256 << 20));
         let mds_host = sim.host("mds");
         let (rt, mds_nid) = (mds_host.boot(), mds_host.nid(7988));
         let key = self::key();
+        let mds_store = MemoryKv::new();
         let mds = sim.run(async {
-            let kv: Rc<dyn MetaKv> = MemoryKv::new();
+            let kv: Rc<dyn MetaKv> = mds_store.clone();
             let options = MkfsOptions {
                 fsname: "stria".into(),
                 cluster: 0x57a1,
@@ -88,11 +95,23 @@ impl World {
                 now: rt.wall(),
             };
             mds::mkfs::format(&kv, &options).await.unwrap();
-            roles::start_mds_on(&rt, kv, &mds_nid, &key, WINDOW, MdsConfig::default()).await.unwrap()
+            roles::start_mds_on(&rt, kv, &mds_nid, &key, WINDOW, mds_config.clone()).await.unwrap()
         });
         let oss = (0..osts).map(|i| OssNode { host: sim.host(&format!("oss{i}")), running: RefCell::new(None) });
         let oss: Vec<OssNode> = oss.collect();
-        let world = World { sim, mds_host, mds, mds_nid, oss, config, ost_bytes, clients: RefCell::default() };
+        let (mds, mds_store) = (RefCell::new(mds), RefCell::new(mds_store));
+        let world = World {
+            sim,
+            mds_host,
+            mds,
+            mds_store,
+            mds_config,
+            mds_nid,
+            oss,
+            config,
+            ost_bytes,
+            clients: RefCell::default(),
+        };
         for i in 0..usize::from(osts) {
             let host = &world.oss[i].host;
             let rt = host.boot();
@@ -126,6 +145,23 @@ impl World {
             role.server.stop();
         }
     }
+    /// The metadata server dies with what it had not committed.
+    pub fn kill_mds(&self) {
+        let mds = self.mds.borrow();
+        mds.mds.halt();
+        mds.server.stop();
+        self.mds_host.kill();
+    }
+    /// It comes back over what its store holds.
+    pub async fn restart_mds(&self) {
+        let rt = self.mds_host.boot();
+        let store = self.mds_store.borrow().reopen();
+        let kv: Rc<dyn MetaKv> = store.clone();
+        let (key, config) = (self::key(), self.mds_config.clone());
+        let role = roles::start_mds_on(&rt, kv, &self.mds_nid, &key, WINDOW, config).await.unwrap();
+        *self.mds.borrow_mut() = role;
+        *self.mds_store.borrow_mut() = store;
+    }
     pub fn ost(&self, i: usize) -> Rc<oss::Ost> {
         self.oss[i].running.borrow().as_ref().unwrap().0.oss.osts()[0].clone()
     }
@@ -142,7 +178,7 @@ impl World {
     }
     /// How many targets know a client.
     pub fn knows(&self, client: types::ClientId) -> usize {
-        let mut exports = self.mds.server.exports("stria-MDT0000");
+        let mut exports = self.mds.borrow().server.exports("stria-MDT0000");
         for node in &self.oss {
             if let Some((role, _)) = &*node.running.borrow() {
                 exports.extend(role.server.exports(&ptlrpc::Service::target(&*role.oss.osts()[0])));
@@ -152,7 +188,8 @@ impl World {
     }
     /// The metadata server, and no other, evicts a client.
     pub async fn mds_evicts(&self, client: types::ClientId) {
-        self.mds.server.evict("stria-MDT0000", client).await;
+        let server = self.mds.borrow().server.clone();
+        server.evict("stria-MDT0000", client).await;
     }
     /// Cuts a host off from every server, or lets it talk to them again.
     pub fn cut_off(&self, host: &Host, cut: bool) {
@@ -176,8 +213,8 @@ impl Drop for World {
                 role.server.stop();
             }
         }
-        self.mds.mds.halt();
-        self.mds.server.stop();
+        self.mds.borrow().mds.halt();
+        self.mds.borrow().server.stop();
     }
 }
 

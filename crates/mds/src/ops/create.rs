@@ -55,6 +55,8 @@ impl Tx<'_> {
             return Err(FsError::Exists.into());
         }
         self.may_change_dir(cred, &dir)?;
+        self.rests_on_name(parent, name, None);
+        self.rests_on_rights(&dir)?;
         Ok(dir)
     }
 

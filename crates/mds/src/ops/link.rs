@@ -25,6 +25,7 @@ impl Tx<'_> {
             inode.set(InodeFlags::ORPHAN | InodeFlags::LINKABLE, false);
             self.put(keys::orphan(inode.fid), None);
         }
+        self.rests_on_inode(inode.fid);
         let cookie = self.add_entry(dir.fid, &q.name, inode.fid, inode.dtype())?;
         self.add_link(&mut inode, dir.fid, cookie);
         inode.nlink += u32::from(!types::planted!("link-uncounted"));

@@ -178,6 +178,8 @@ impl Tx<'_> {
         if (a.layout_gen, b.layout_gen) != (q.first_gen, q.second_gen) {
             return Err(FsError::Stale.into());
         }
+        self.rests_on_layout(&a);
+        self.rests_on_layout(&b);
         let (of_a, of_b) = (self.layout_bytes(&a)?, self.layout_bytes(&b)?);
         let generation = a.layout_gen.max(b.layout_gen) + 1;
         for (inode, bytes) in [(&mut a, of_b), (&mut b, of_a)] {

@@ -149,6 +149,7 @@ impl Tx<'_> {
         if flags.has(OpenFlags::NOATIME) {
             self.must_own(&q.cred, &inode)?;
         }
+        self.rests_on_inode(inode.fid);
         let suspect = inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(inode.fid) == 0;
         let truncates = flags.has(OpenFlags::TRUNC) && inode.is_file() && !flags.has(OpenFlags::PATH);
         if truncates {
@@ -219,6 +220,7 @@ impl Tx<'_> {
         }
         let dir = self.live_dir(q.parent)?;
         self.may_change_dir(&q.cred, &dir)?;
+        self.rests_on_rights(&dir)?;
         let mut inode = self.new_inode(&q.cred, &dir, S_IFREG, q.mode, q.umask)?;
         self.give_layout(&mut inode, Some(&dir), &q.layout)?;
         inode.nlink = 0;
@@ -234,6 +236,11 @@ impl Tx<'_> {
     fn reopen(&mut self, q: &OpenRequest, mut inode: Inode, flags: OpenFlags) -> Done<OpenOut> {
         let writes = flags.writes() && inode.is_file();
         let suspect = writes && inode.has(InodeFlags::SIZE_UNKNOWN);
+        if inode.fid == self.new_fid() {
+            self.rests_on_nothing();
+        } else {
+            self.rests_on_inode(inode.fid);
+        }
         let given = writes && self.transno != 0 && self.first_layout(&mut inode, &q.layout)?;
         if given || writes && !inode.has(InodeFlags::SIZE_UNKNOWN) {
             inode.set(InodeFlags::SIZE_UNKNOWN, true);

@@ -31,6 +31,9 @@ impl Tx<'_> {
             (true, true) if inode.entries > 0 => return Err(FsError::NotEmpty.into()),
             _ => {}
         }
+        self.rests_on_name(dir.fid, &q.name, Some(fid));
+        self.rests_on_rights(&dir)?;
+        self.rests_on_names_left(&inode);
         self.remove_entry(dir.fid, cookie)?;
         self.touch_dir(&mut dir, -1, -i32::from(inode.is_dir()));
         self.claim(dir.fid, LockBits::UPDATE);

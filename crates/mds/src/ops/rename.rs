@@ -51,6 +51,13 @@ impl Tx<'_> {
         if source.inode.is_dir() && q.from != q.to {
             self.may(&q.cred, &source.inode, MAY_WRITE)?;
         }
+        self.rests_on_name(from.fid, &q.from_name, Some(source.inode.fid));
+        self.rests_on_name(to.fid, &q.to_name, target.as_ref().map(|t| t.inode.fid));
+        self.rests_on_rights(&from)?;
+        self.rests_on_rights(&to)?;
+        if let Some(t) = &target {
+            self.rests_on_names_left(&t.inode);
+        }
         match target {
             Some(t) if t.inode.fid == source.inode.fid => {
                 let mut out = self.entry(source.inode, false)?;

@@ -14,6 +14,10 @@ impl Tx<'_> {
     pub(crate) fn setattr(&mut self, q: &SetattrRequest) -> Done<EntryOut> {
         let mut inode = self.inode(q.fid)?;
         let has = |bits: u32| q.valid & bits != 0;
+        self.rests_on_inode(inode.fid);
+        if has(SetBits::MODE | SetBits::UID | SetBits::GID | SetBits::PROJECT | SetBits::KILL_PRIV) {
+            self.rests_on_rights(&inode)?;
+        }
         if has(SetBits::UID | SetBits::GID) {
             self.change_owner(q, &mut inode)?;
         }

@@ -112,6 +112,11 @@ impl Tx<'_> {
         }
         let mut inode = self.inode(q.fid)?;
         match space {
+            Space::Acl => self.rests_on_rights(&inode)?,
+            Space::Lov | Space::StoredLov => self.rests_on_layout(&inode),
+            _ => self.rests_on_inode(inode.fid),
+        }
+        match space {
             Space::Lov if &q.name[..] == TRUSTED_LOV && !is_privileged(&q.cred) => Err(FsError::NotPermitted.into()),
             Space::Lov => self.set_lov(q, &mut inode),
             Space::StoredLov => self.set_stored_lov(q, &mut inode),

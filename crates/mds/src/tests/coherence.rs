@@ -27,7 +27,7 @@ fn look(fs: &Fs, parent: Fid, name: &str, cookie: u64) -> EntryReply {
 /// Starts an operation; its outcome appears in the cell.
 fn start<Q: Encode>(fs: &Fs, op: Op, q: &Q) -> Rc<RefCell<Option<Result<(), FsError>>>> {
     let (done, mds, body) = (Rc::new(RefCell::new(None)), fs.mds.clone(), wire::encode(q));
-    let (out, caller) = (done.clone(), Caller { client: fs.client, replay: None, slot: None });
+    let (out, caller) = (done.clone(), Caller { client: fs.client, replay: None, basis: 0, slot: None });
     fs.world.rt().spawn(async move {
         let r = mds.serve(caller, op, &body).await.map(|_| ());
         *out.borrow_mut() = Some(r);

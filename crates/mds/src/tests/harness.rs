@@ -183,10 +183,21 @@ impl Fs {
         self.call_as(None, op, q).map(|(a, _)| a)
     }
     pub fn call_as<Q: Encode, A: Decode>(&self, replay: Option<u64>, op: Op, q: &Q) -> Result<(A, u64), FsError> {
-        let caller = Caller { client: self.client, replay: replay.map(Transno), slot: Some((3, Xid(9))) };
+        let caller = Caller { client: self.client, replay: replay.map(Transno), basis: 0, slot: Some((3, Xid(9))) };
         let body = wire::encode(q);
         let o = self.world.run(self.mds.serve(caller, op, &body))?;
         Ok((wire::decode(&o.body).unwrap(), o.transno.0))
+    }
+    /// Carries a change out: its transaction, and what that rested on.
+    pub fn change<Q: Encode>(&self, op: Op, q: &Q) -> (u64, u64) {
+        let caller = Caller { client: self.client, replay: None, basis: 0, slot: Some((3, Xid(9))) };
+        let o = self.world.run(self.mds.serve(caller, op, &wire::encode(q))).unwrap();
+        (o.transno.0, o.basis)
+    }
+    /// Replays it where a client is missing.
+    pub fn replay<Q: Encode>(&self, (transno, basis): (u64, u64), op: Op, q: &Q) -> Result<(), FsError> {
+        let caller = Caller { client: self.client, replay: Some(Transno(transno)), basis, slot: Some((3, Xid(9))) };
+        self.world.run(self.mds.serve(caller, op, &wire::encode(q))).map(drop)
     }
     pub fn sync(&self) {
         self.world.run(self.mds.store.sync()).unwrap();

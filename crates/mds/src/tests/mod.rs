@@ -2,6 +2,7 @@
 mod backup;
 mod coherence;
 mod crash;
+mod gaps;
 mod harness;
 mod log;
 mod lov;

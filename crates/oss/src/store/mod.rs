@@ -203,7 +203,7 @@ impl Answers {
     #[must_use]
     pub fn record(&self, applied: &Applied) -> ReplyRecord {
         let Answers { client, slot, xid, body } = *self;
-        ReplyRecord { client, slot, xid, transno: applied.transno, status: 0, body: body(&applied.attr) }
+        ReplyRecord { client, slot, xid, transno: applied.transno, status: 0, body: body(&applied.attr), basis: 0 }
     }
 }
 

@@ -250,8 +250,10 @@ impl Import {
             return;
         };
         let sink = sink.clone();
+        // It begins before anything is looked at that the server said later.
+        let answer = callbacks.on_callback(header.op, body);
         self.rt.spawn(async move {
-            let result = callbacks.on_callback(header.op, body).await;
+            let result = answer.await;
             let reply = header.reply(result.as_ref().map(|_| ()).map_err(|e| *e));
             sink.send(reply, result.unwrap_or_default(), Bulk::new());
         });

@@ -114,8 +114,10 @@ impl Import {
             match self.dialogue_taken(header, body, bulk).await {
                 Some(Ok(_)) => {}
                 Some(Err(e)) => {
-                    tracing::warn!(target = self.config.target, %transno, "replay was answered: {e}");
-                    // It rested on what a client had done that did not come back.
+                    tracing::warn!(target = self.config.target, %transno, ?op, "replay was answered: {e}");
+                    // It rested on what a client had done that did not come back. It is told as lost, and never done.
+                    let lost = self.replay.borrow_mut().remove(&transno);
+                    drop(lost);
                     if let Some(c) = &callbacks {
                         c.on_lost(op, &request);
                     }
@@ -193,4 +195,11 @@ impl Import {
         );
         rx.await
     }
+}
+
+/// What an answer says that its transaction rested on, in the place where a replay tells it.
+pub(super) fn basis_of(header: &Header, body: &mut Vec<u8>) -> Transno {
+    let at = body.len().checked_sub(8).filter(|_| header.flags.has(Flags::BASIS));
+    let bytes = at.and_then(|at| body.split_off(at).try_into().ok());
+    Transno(bytes.map_or(0, u64::from_le_bytes))
 }

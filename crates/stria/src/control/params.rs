@@ -260,6 +260,7 @@ impl Shard {
         add(format!("{llite}.read_ahead_stats"), stats, false);
         add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
+        add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
         let unexpected = self.client.flock_completions_unexpected();
         add(format!("{llite}.flock_completions_unexpected"), unexpected.to_string(), false);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
@@ -327,7 +328,11 @@ impl Shard {
                     self.client.losses().clear();
                     Ok(())
                 }
-                "lost_files" => Err("write 0 or clear, which empties the list".into()),
+                "lost_changes" if matches!(text, "0" | "clear") => {
+                    self.client.losses().clear_changes();
+                    Ok(())
+                }
+                "lost_files" | "lost_changes" => Err("write 0 or clear, which empties the list".into()),
                 "readahead_policy" => self.client.set_readahead_policy(text),
                 key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
                 key if key.starts_with("readahead_") => self.client.set_readahead(&key["readahead_".len()..], text),

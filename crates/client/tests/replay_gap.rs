@@ -1,0 +1,146 @@
+//! A client dies for good together with the metadata server: what others had done without it is there again, what rested on
+//! it is told as lost, and nobody else loses a session.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use client::NewNode;
+use mds::MdsConfig;
+use mds::store::CommitConfig;
+use wire::mdt::NodeKind;
+use world::*;
+
+/// A metadata server that commits when it is asked to.
+fn world(seed: u64) -> World {
+    let never = Duration::from_secs(3600);
+    let commit = CommitConfig { interval: never, idle: never, ..CommitConfig::default() };
+    let config = MdsConfig { commit, ..MdsConfig::default() };
+    World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, config)
+}
+
+async fn mkdir(c: &Rc<Client>, name: &str) -> Result<Fid, FsError> {
+    let node = NewNode { kind: NodeKind::Directory, mode: 0o755, umask: 0, rdev: 0, target: Vec::new() };
+    c.create(&root(), Fid::ROOT, name.as_bytes(), node).await.map(|e| e.attr.fid)
+}
+async fn is_there(c: &Rc<Client>, name: &str) -> bool {
+    match c.lookup(&root(), Fid::ROOT, name.as_bytes()).await {
+        Ok(entry) => !entry.attr.fid.is_zero(),
+        Err(FsError::NotFound) => false,
+        Err(e) => panic!("{name}: {e}"),
+    }
+}
+async fn bytes_of(c: &Rc<Client>, name: &str) -> Vec<u8> {
+    let file = open(c, name, 0).await;
+    read_all(c, &file, 1 << 20).await
+}
+
+#[test]
+fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
+    for seed in 0..6 {
+        let world = world(seed);
+        let (dies, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(300);
+        world.run(limit, async {
+            let old = create(&dies, "x").await;
+            dies.write(&old, 0, b"precious").await.unwrap();
+            dies.fsync(&old, false).await.unwrap();
+            dies.release(&old).await.unwrap();
+            mkdir(&lives, "known").await.unwrap();
+            lives.sync_all().await.unwrap();
+        });
+        let dir = lives.inode_of(Fid::ROOT);
+        let mark = Cell::new(lives.losses_of(&dir));
+        let (evictions, new) = world.run(limit, async {
+            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            let new = create(&lives, "x").await;
+            lives.write(&new, 0, b"other").await.unwrap();
+            mkdir(&lives, "own").await.unwrap();
+            lives.rename(&root(), (Fid::ROOT, b"known"), (Fid::ROOT, b"renamed"), 0).await.unwrap();
+            lives.unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
+            (lives.mdc().evictions(), new)
+        });
+        host.kill();
+        dies.abandon();
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            // What is answered while others are waited for is what everybody knew before.
+            lives.sync_all().await.unwrap();
+            assert!(is_there(&lives, "own").await, "seed {seed}: it rested on nothing of the dead client's");
+            assert!(is_there(&lives, "renamed").await && !is_there(&lives, "known").await, "seed {seed}");
+            assert!(!is_there(&lives, "safe").await, "seed {seed}: the dead client's own change was lost with it");
+            assert_eq!(bytes_of(&lives, "x").await, b"precious", "seed {seed}: another file's name was not removed");
+            assert_eq!(lives.mdc().evictions(), evictions, "seed {seed}");
+            assert_eq!(lives.fsync(&new, false).await, Err(FsError::Io), "seed {seed}: the file is lost");
+            assert_eq!(lives.sync_dir(&dir, &mark).await, Err(FsError::Io), "seed {seed}");
+            assert_eq!(lives.sync_dir(&dir, &mark).await, Ok(()), "seed {seed}: it is said once");
+            let told = lives.losses().changes_text();
+            let ops: Vec<&str> = told.lines().filter_map(|l| l.split(' ').next()).collect();
+            assert_eq!(ops, ["open", "unlink"], "seed {seed}: {told}");
+            assert!(mkdir(&lives, "later").await.is_ok());
+        });
+    }
+}
+
+#[test]
+fn a_directory_that_is_opened_after_a_loss_tells_it_too_if_nobody_was_told() {
+    let world = world(7);
+    let (dies, host) = world.client(|_| {});
+    let (lives, _) = world.client(|_| {});
+    let limit = Duration::from_secs(300);
+    world.run(limit, async {
+        // What is asked first has the sessions, and all that there is, committed.
+        for c in [&dies, &lives] {
+            assert!(!is_there(c, "nothing").await);
+        }
+        let dir = mkdir(&dies, "d").await.unwrap();
+        assert_eq!(lives.lookup(&root(), Fid::ROOT, b"d").await.unwrap().attr.fid, dir);
+        let node = NewNode { kind: NodeKind::Directory, mode: 0o755, umask: 0, rdev: 0, target: Vec::new() };
+        lives.create(&root(), dir, b"below", node).await.unwrap();
+        mkdir(&lives, "beside").await.unwrap();
+        mkdir(&dies, "seen").await.unwrap();
+        assert!(is_there(&lives, "seen").await);
+    });
+    host.kill();
+    dies.abandon();
+    world.kill_mds();
+    world.run(limit, async {
+        world.restart_mds().await;
+        lives.sync_all().await.unwrap();
+        assert!(is_there(&lives, "beside").await);
+        assert!(
+            !is_there(&lives, "d").await && !is_there(&lives, "seen").await,
+            "nobody believes what only the dead client's change made true"
+        );
+        let told = lives.losses().changes_text();
+        assert!(told.starts_with("create ") && told.contains("/below "), "{told}");
+        let root = lives.inode_of(Fid::ROOT);
+        assert_eq!(lives.sync_dir(&root, &Cell::new(lives.losses_of(&root))).await, Ok(()), "nothing was lost there");
+    });
+}
+
+#[test]
+fn with_everybody_back_nothing_is_refused() {
+    for seed in 0..4 {
+        let world = world(seed);
+        let (a, _) = world.client(|_| {});
+        let (b, _) = world.client(|_| {});
+        let limit = Duration::from_secs(300);
+        world.run(limit, async {
+            assert!(!is_there(&b, "d").await);
+            mkdir(&a, "d").await.unwrap();
+            assert!(is_there(&b, "d").await);
+            b.rename(&root(), (Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0).await.unwrap();
+            let x = create(&a, "x").await;
+            a.release(&x).await.unwrap();
+            b.unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
+            mkdir(&a, "x").await.unwrap();
+        });
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            assert!(is_there(&a, "e").await && is_there(&b, "x").await && !is_there(&b, "d").await, "seed {seed}");
+            assert_eq!(a.losses().changes_text() + &b.losses().changes_text(), "");
+        });
+    }
+}
