@@ -181,7 +181,7 @@ impl Client {
         Some(listener)
     }
 
-    async fn close_all(&self, batch: Vec<Ending>) {
+    async fn close_all(self: &Rc<Self>, batch: Vec<Ending>) {
         let mut batch = batch;
         while !batch.is_empty() {
             let rest = batch.split_off(batch.len().min(TOGETHER_MAX));
@@ -194,7 +194,7 @@ impl Client {
     }
 
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
-    async fn close_together(&self, batch: Vec<Ending>) -> Vec<Ending> {
+    async fn close_together(self: &Rc<Self>, batch: Vec<Ending>) -> Vec<Ending> {
         let closes = batch.iter().map(|e| e.close.clone()).collect();
         let mut request = CloseRequest { closes };
         let answer = self.mdt_call(Op::MdtClose, &request).await;
@@ -230,7 +230,21 @@ impl Client {
         }
     }
 
-    fn ended(&self, ending: Ending, answer: Result<Attr, FsError>) {
+    /// The size of a file that nobody writes any more is asked of its OSTs once, by a writer that is alone with it, so that not
+    /// everybody has to ask. If others write it meanwhile, the last of them does it.
+    fn settle_size(self: &Rc<Self>, ended: &OpenFile) {
+        const O_WRONLY: u32 = 1;
+        let (me, cred, fid) = (self.clone(), ended.cred().clone(), ended.fid());
+        self.rt.spawn(async move {
+            // Gone, or not to be written any more: then its size stays unknown.
+            let Ok(file) = me.open(&cred, fid, O_WRONLY).await else { return };
+            file.settles.set(true);
+            file.dirty.set(true);
+            me.release_soon(&file).await;
+        });
+    }
+
+    fn ended(self: &Rc<Self>, ending: Ending, answer: Result<Attr, FsError>) {
         if ending.sent && ending.tells_size() {
             ending.file.inode.tells_size(false);
         }
@@ -249,7 +263,10 @@ impl Client {
             inode.atime.set(UNSET);
         }
         if let Some(attr) = answer.as_ref().ok().filter(|a| a.fid == inode.fid) {
-            inode.set_attr(attr);
+            if attr.flags & AttrFlags::UNSETTLED != 0 && !file.settles.get() {
+                self.settle_size(&file);
+            }
+            inode.set_attr(&Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
         }
         let result = answer.map(|_| ());
         match told {

@@ -48,6 +48,8 @@ pub struct OpenFile {
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
     pub(crate) released: Cell<bool>,
+    /// It is there to tell the size only.
+    pub(crate) settles: Cell<bool>,
 }
 
 impl OpenFile {
@@ -241,6 +243,7 @@ impl Client {
             read_at: Cell::new(self.rt.now()),
             lock_owners: RefCell::default(),
             released: Cell::new(false),
+            settles: Cell::new(false),
         });
         inode.opened(&file);
         if file.writes() {

@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
-use wire::mdt::{SetBits, SetattrRequest};
+use wire::mdt::{AttrFlags, SetBits, SetattrRequest};
 use world::*;
 
 const BYTES: u64 = 192 * KIB;
@@ -132,7 +132,7 @@ fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
         let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
         let world = World::of(sim, 2, OstConfig::default());
         let writers = [(); 2].map(|()| world.client(|_| {}).0);
-        let (other, _) = world.client(|_| {});
+        let [other, late] = [(); 2].map(|()| world.client(|_| {}).0);
         let mut rng = Rng::new(seed);
         world.run(Duration::from_secs(3600), async {
             let file = create(&writers[0], "f").await;
@@ -150,6 +150,10 @@ fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
                 }
                 other.rt().sleep(Duration::from_millis(10)).await;
             }
+            // A writer has brought it home alone by now.
+            let attr = late.getattr(&root(), file.fid(), None).await.unwrap().attr;
+            assert_eq!(attr.size, 4 * RECORDS * RECORD, "seed {seed}");
+            assert!(attr.flags & AttrFlags::SIZE_KNOWN != 0, "seed {seed}: everybody has to ask");
         });
     }
 }

@@ -7,9 +7,10 @@ use types::{ClientId, FsError, HandleId, OstIndex, Transno};
 use wire::connect::{Lasting, ParamsRequest, RegisterRequest};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
-    Attr, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest, GetattrRequest,
-    InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest, ReaddirReply,
-    ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest, XattrRequest,
+    Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
+    GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
+    ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest,
+    XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -145,10 +146,17 @@ impl Mds {
         if changed_data(close.valid) {
             handles.told(close.fid, client);
         }
-        if let Some(open) = handles.close(client, close.handle).filter(|_| inode.is_none()) {
-            handles.unkeep(open.fid);
+        let open = handles.close(client, close.handle);
+        let Some(inode) = inode else {
+            open.inspect(|open| handles.unkeep(open.fid));
+            return Attr::default();
+        };
+        let mut attr = inode.attr();
+        if open.is_some_and(|o| o.writes) && attr.flags & AttrFlags::SIZE_KNOWN == 0 && handles.writers(inode.fid) == 0
+        {
+            attr.flags |= AttrFlags::UNSETTLED;
         }
-        inode.map(|i| i.attr()).unwrap_or_default()
+        attr
     }
 
     /// Fits an answer of an earlier boot to this one: locks that came along are not held any more, and an open that the

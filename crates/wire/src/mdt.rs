@@ -19,6 +19,8 @@ impl AttrFlags {
     pub const ORPHAN: u32 = 16;
     /// In the answer to an unlink of the last name: no other client has it open or may open it (by an OPEN lock).
     pub const ALONE: u32 = 32;
+    /// In the answer to an end of an open: it was the last writer's, and the size is not known for all that.
+    pub const UNSETTLED: u32 = 64;
 }
 
 /// Most ends of opens in one request.
