@@ -1,9 +1,9 @@
 //! Work on the store beside service: backups ([`crate::backup`]), and reading all records against their checksums. Both are
 //! begun, watched and stopped by parameters (`mdt.*.backup`, `mdt.*.scrub`).
-use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use types::scrub::{Progress, rate_of};
 use types::{Duration, MIB};
 
 use crate::backup;
@@ -13,48 +13,20 @@ use crate::mds::Mds;
 use crate::record::Inode;
 use crate::start::{SCAN_KEYS, ready};
 
-/// Damaged records that are named; the rest is counted.
-const NAMED_MAX: usize = 100;
-/// Highest rate, in MiB per second.
-const RATE_MAX: u64 = 100_000;
 /// Bytes of records that are read between two pauses.
 const BYTES_PER_STEP: u64 = 256 << 10;
 
 /// How far the reading of all records is.
 #[derive(Default)]
 pub(crate) struct ScrubState {
-    status: &'static str,
-    /// Grows with every order: a reading whose number is not this one ends.
-    order: u64,
-    rate_mib: u64,
+    progress: Progress,
     records: u64,
-    bytes: u64,
-    faults: u64,
-    named: Vec<String>,
 }
 
 impl ScrubState {
     /// The value of the parameter.
     pub fn text(&self) -> String {
-        let status = if self.status.is_empty() { "idle" } else { self.status };
-        let mut s = format!(
-            "status: {status}\nrate_mib_per_s: {}\nrecords: {}\nbytes: {}\nfaults: {}\n",
-            self.rate_mib, self.records, self.bytes, self.faults
-        );
-        for named in &self.named {
-            let _ = writeln!(s, "fault: record {named}");
-        }
-        s
-    }
-}
-
-/// MiB per second; 0: stop.
-fn rate_of(text: &str) -> Result<u64, String> {
-    match text {
-        "stop" => Ok(0),
-        _ => text.parse().ok().filter(|r| *r <= RATE_MAX).ok_or_else(|| {
-            format!("'{text}' is no rate: write 1 to {RATE_MAX} (MiB per second), or 0 or stop to end it")
-        }),
+        self.progress.text(&format!("records: {}", self.records))
     }
 }
 
@@ -92,32 +64,23 @@ impl Mds {
     /// Begins to read all records at so many MiB/s, or stops (0).
     pub(crate) fn set_scrub(self: &Rc<Self>, value: &str) -> Result<(), String> {
         let rate = rate_of(value)?;
-        let order = {
-            let mut s = self.scrub.borrow_mut();
-            let status = if rate > 0 { "running" } else { "stopped" };
-            if rate == 0 && s.status != "running" {
-                return Ok(());
-            }
-            let order = s.order + 1;
-            match rate {
-                0 => (s.status, s.order) = (status, order),
-                _ => *s = ScrubState { status, order, rate_mib: rate, ..ScrubState::default() },
-            }
-            order
-        };
-        if rate > 0 {
-            let me = self.clone();
-            self.rt.spawn(async move {
-                let done = me.scrub_records(order, rate * MIB).await;
-                let mut s = me.scrub.borrow_mut();
-                if s.order == order {
-                    s.status = if done.is_ok() { "complete" } else { "failed" };
-                    if let Err(e) = done {
-                        tracing::error!(target = me.target, "scrub: {e}");
-                    }
-                }
-            });
+        let mut s = self.scrub.borrow_mut();
+        if rate == 0 {
+            s.progress.stop();
+            return Ok(());
         }
+        s.records = 0;
+        let order = s.progress.begin(rate);
+        let me = self.clone();
+        self.rt.spawn(async move {
+            let done = me.scrub_records(order, rate * MIB).await;
+            let counts = me.scrub.borrow_mut().progress.on_end(order, done.is_ok());
+            if let Err(e) = done
+                && counts
+            {
+                tracing::error!(target = me.target, "scrub: {e}");
+            }
+        });
         Ok(())
     }
 
@@ -140,7 +103,7 @@ impl Mds {
                     step = 0;
                     self.rt.sleep(pause).await;
                 }
-                if self.scrub.borrow().order != order || self.stopped.get() {
+                if !self.scrub.borrow().progress.goes_on(order) || self.stopped.get() {
                     return Ok(());
                 }
             }
@@ -150,19 +113,16 @@ impl Mds {
     fn judge(&self, key: &[u8], sealed: Vec<u8>) {
         let mut s = self.scrub.borrow_mut();
         s.records += 1;
-        s.bytes += (key.len() + sealed.len()) as u64;
+        s.progress.on_bytes((key.len() + sealed.len()) as u64);
         let whole = match (key.first(), unseal(key, sealed)) {
             (_, Err(_)) => false,
             (Some(&keys::INODE), Ok(v)) => keys::fid_of(key).is_some_and(|fid| Inode::decode(fid, &v).is_some()),
             _ => true,
         };
         if !whole {
-            s.faults += 1;
             let named = show_key(key);
             tracing::error!(target = self.target, key = named, "scrub: a record is damaged: 'stria fsck' says more");
-            if s.named.len() < NAMED_MAX {
-                s.named.push(named);
-            }
+            s.progress.on_fault(format!("record {named}"));
         }
     }
 }

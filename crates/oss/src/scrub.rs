@@ -3,10 +3,10 @@
 //! Begun, watched and stopped by a parameter (`obdfilter.*.scrub`). Each piece waits for a turn that no client's request wants
 //! ([`crate::dispatch::Dispatcher::admit_background`]), and for as long as its bytes take at the rate that was asked for.
 //! Bytes come from the store, past the cache.
-use std::fmt::Write as _;
 use std::rc::Rc;
 
 use nrs::{IoOp, NrsRequest};
+use types::scrub::{Progress, rate_of};
 use types::{Duration, Extent, FsError, Instant, MIB, ObjectId};
 
 use crate::ost::Ost;
@@ -16,47 +16,19 @@ use crate::store::{BLOCK_BYTES, BlockRange};
 const BLOCKS_PER_STEP: u64 = 64;
 /// Objects that are listed at a time.
 const OBJECTS_PER_STEP: usize = 256;
-/// Damaged blocks that are named; the rest is counted.
-const NAMED_MAX: usize = 100;
-/// Highest rate, in MiB per second.
-const RATE_MAX: u64 = 100_000;
 
 /// How far it is.
 #[derive(Default)]
 pub(crate) struct ScrubState {
-    status: &'static str,
-    /// Grows with every order: a reading whose number is not this one ends.
-    order: u64,
-    rate_mib: u64,
+    progress: Progress,
     objects: u64,
     total: u64,
-    bytes: u64,
-    faults: u64,
-    named: Vec<String>,
 }
 
 impl ScrubState {
     /// The value of the parameter.
     pub fn text(&self) -> String {
-        let status = if self.status.is_empty() { "idle" } else { self.status };
-        let mut s = format!(
-            "status: {status}\nrate_mib_per_s: {}\nobjects: {} of {}\nbytes: {}\nfaults: {}\n",
-            self.rate_mib, self.objects, self.total, self.bytes, self.faults
-        );
-        for named in &self.named {
-            let _ = writeln!(s, "fault: {named}");
-        }
-        s
-    }
-}
-
-/// MiB per second; 0: stop.
-fn rate_of(text: &str) -> Result<u64, String> {
-    match text {
-        "stop" => Ok(0),
-        _ => text.parse().ok().filter(|r| *r <= RATE_MAX).ok_or_else(|| {
-            format!("'{text}' is no rate: write 1 to {RATE_MAX} (MiB per second), or 0 or stop to end it")
-        }),
+        self.progress.text(&format!("objects: {} of {}", self.objects, self.total))
     }
 }
 
@@ -67,15 +39,11 @@ impl Ost {
         let order = {
             let mut s = self.scrub.borrow_mut();
             if rate == 0 {
-                if s.status == "running" {
-                    s.status = "stopped";
-                    s.order += 1;
-                }
+                s.progress.stop();
                 return Ok(());
             }
-            let total = self.store.space().objects;
-            *s = ScrubState { status: "running", order: s.order + 1, rate_mib: rate, total, ..ScrubState::default() };
-            s.order
+            (s.objects, s.total) = (0, self.store.space().objects);
+            s.progress.begin(rate)
         };
         let scrub = Scrub {
             store: self.store.clone(),
@@ -89,15 +57,10 @@ impl Ost {
         self.rt.spawn(async move {
             let done = scrub.run().await;
             let mut s = scrub.state.borrow_mut();
-            if s.order == order {
-                s.status = if done.is_ok() { "complete" } else { "failed" };
+            if s.progress.on_end(order, done.is_ok()) {
+                let (bytes, faults) = s.progress.totals();
                 match done {
-                    Ok(()) => tracing::info!(
-                        target = scrub.target,
-                        faults = s.faults,
-                        bytes = s.bytes,
-                        "scrub: everything was read"
-                    ),
+                    Ok(()) => tracing::info!(target = scrub.target, faults, bytes, "scrub: everything was read"),
                     Err(e) => tracing::error!(target = scrub.target, "scrub: {e}"),
                 }
             }
@@ -119,7 +82,7 @@ struct Scrub {
 
 impl Scrub {
     fn is_over(&self) -> bool {
-        self.state.borrow().order != self.order
+        !self.state.borrow().progress.goes_on(self.order)
     }
 
     async fn run(&self) -> Result<(), FsError> {
@@ -163,7 +126,7 @@ impl Scrub {
             }
             drop(permit);
             let bytes = range.count * BLOCK_BYTES;
-            self.state.borrow_mut().bytes += bytes;
+            self.state.borrow_mut().progress.on_bytes(bytes);
             *next = (*next).max(self.rt.now()) + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate);
             at = range.end();
         }
@@ -186,11 +149,7 @@ impl Scrub {
     }
 
     fn fault(&self, what: String) {
-        let mut s = self.state.borrow_mut();
-        s.faults += 1;
         tracing::error!(target = self.target, "scrub: {what} does not match its checksum");
-        if s.named.len() < NAMED_MAX {
-            s.named.push(what);
-        }
+        self.state.borrow_mut().progress.on_fault(what);
     }
 }

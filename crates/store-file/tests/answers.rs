@@ -1,65 +1,31 @@
 //! Answers to requests that changed objects outlive the OST: it dies between the commit of a change and the arrival of its
 //! answer, the request comes again, and is not carried out again.
 #![allow(clippy::unwrap_used)]
+mod support;
+
 use std::cell::Cell;
-use std::path::Path;
 use std::rc::Rc;
 
 use cache::frames::Bulk;
-use oss::store::{BlockRange, ObjectStore, StoreIdentity};
-use oss::{Oss, OstConfig};
-use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
-use rt::{LocalFuture, Nid, Rt};
+use oss::store::{BlockRange, ObjectStore};
+use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig};
+use rt::{LocalFuture, Rt};
 use simworld::TestWorld;
-use store_file::{FileStore, FileStoreConfig, MkfsOptions, mkfs};
-use types::{ClientId, Duration, Extent, FsError, MIB, ObjectId, OstIndex, Transno, WallTime};
+use store_file::FileStore;
+use support::*;
+use types::{ClientId, Duration, Extent, FsError, Transno, WallTime};
 use wire::Op;
 use wire::ost::{
     AllocateRequest, AttrReply, PrecreateReply, PrecreateRequest, PunchKind, PunchRequest, SetattrRequest, WriteReply,
     WriteRequest,
 };
 
-const DIR: &str = "/ost0";
-const TARGET: &str = "stria-OST0000";
+/// Between two commits.
+const INTERVAL: Duration = Duration::from_millis(1);
 const FIRST: ClientId = ClientId(5);
 const OTHER: ClientId = ClientId(6);
 /// Bytes of the object when it begins.
 const LEN: u64 = 20_000;
-
-fn object() -> ObjectId {
-    ObjectId::new(OstIndex(0), 1)
-}
-fn nid() -> Nid {
-    Nid::Local("oss".into())
-}
-
-struct Running {
-    server: Rc<Server>,
-    store: Rc<FileStore>,
-    _oss: Oss,
-}
-
-async fn open(rt: &Rt) -> Rc<FileStore> {
-    let commit_interval = Duration::from_millis(1);
-    let config =
-        FileStoreConfig { grow_bytes: MIB, db_cache_bytes: 1 << 20, commit_interval, ..FileStoreConfig::default() };
-    Rc::new(FileStore::open(rt.clone(), Path::new(DIR), Some(7), config, None).await.unwrap())
-}
-
-async fn start(rt: &Rt, boot: u64) -> Running {
-    let store = open(rt).await;
-    let config = ServerConfig {
-        key: ClusterKey::none(),
-        recovery_window: Duration::from_secs(5),
-        client_timeout: Duration::from_secs(600),
-        boot,
-    };
-    let server = Server::new(rt.clone(), config);
-    let oss = Oss::new(rt.clone(), server.clone(), &OstConfig::default()).unwrap();
-    oss.add(store.clone(), OstConfig::default()).unwrap();
-    server.listen(&nid()).unwrap();
-    Running { server, store, _oss: oss }
-}
 
 struct Plain;
 impl Callbacks for Plain {
@@ -70,12 +36,7 @@ impl Callbacks for Plain {
 
 async fn connect(rt: &Rt, client: ClientId) -> (Rc<Import>, Rc<Plain>) {
     let plain = Rc::new(Plain);
-    let (key, ping_interval) = (ClusterKey::none(), Duration::from_secs(1));
-    let config =
-        ImportConfig { nid: nid(), target: TARGET.into(), client, key, recoverable: true, ping_interval, place: 0 };
-    let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(plain.clone() as Rc<dyn Callbacks>));
-    let import = Import::new(rt.clone(), config, weak);
-    import.ready(Duration::from_secs(5)).await.unwrap();
+    let import = join(rt, client, plain.clone()).await;
     (import, plain)
 }
 
@@ -137,16 +98,6 @@ async fn content(store: &FileStore) -> Vec<u8> {
     blocks.bulk.to_vec()[..size as usize].to_vec()
 }
 
-fn made(seed: u64) -> TestWorld {
-    let world = TestWorld::new(seed, 24 * MIB);
-    let rt = world.rt();
-    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    world.run(async move {
-        mkfs(&rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
-    });
-    world
-}
-
 /// Ends the server so that the request under way is carried out and committed, but never answered.
 async fn die_after_commit(rt: &Rt, world: &TestWorld, running: &Running, until: Transno, answered: &Cell<bool>) {
     let heard = || running.server.exports(TARGET).iter().find(|e| e.client() == FIRST).map(|e| e.last_heard());
@@ -167,7 +118,7 @@ async fn die_after_commit(rt: &Rt, world: &TestWorld, running: &Running, until: 
 /// The first client asks, the OST dies after the commit, the other client writes before or after the request comes again.
 /// What is in the object at the end, how many transactions there were, and what the first client was answered.
 async fn asked_again(rt: Rt, world: TestWorld, kind: Kind) -> (Vec<u8>, Transno, Vec<u8>) {
-    let running = start(&rt, 1).await;
+    let running = start(&rt, 1, INTERVAL).await;
     let ((first, _a), (other, _b)) = (connect(&rt, FIRST).await, connect(&rt, OTHER).await);
     let make = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
     first.ask::<_, PrecreateReply>(Op::OstPrecreate, &make).await.unwrap();
@@ -180,7 +131,7 @@ async fn asked_again(rt: Rt, world: TestWorld, kind: Kind) -> (Vec<u8>, Transno,
         tell.send(answer);
     });
     die_after_commit(&rt, &world, &running, Transno(2), &answered).await;
-    let running = start(&rt, 2).await;
+    let running = start(&rt, 2, INTERVAL).await;
     // It waits for the end of recovery at the server, as what the first client asks again does.
     write(&rt, &other, ABOUT.start, 2, ABOUT.len()).await;
     let answer = out.1.await.unwrap().unwrap();
@@ -192,7 +143,7 @@ async fn asked_again(rt: Rt, world: TestWorld, kind: Kind) -> (Vec<u8>, Transno,
     world.close_listener(&nid());
     running.server.stop();
     running.store.close().await.unwrap();
-    let store = open(&rt).await;
+    let store = open(&rt, INTERVAL).await;
     assert!(store.answers_of(FIRST).is_empty());
     assert_eq!(store.answers_of(OTHER).len(), 1);
     found
@@ -226,7 +177,7 @@ fn a_slot_keeps_its_last_answer_only_and_a_client_that_is_not_waited_for_has_non
     let world = made(1);
     let rt = world.rt();
     world.run(async move {
-        let running = start(&rt, 1).await;
+        let running = start(&rt, 1, INTERVAL).await;
         let (first, _a) = connect(&rt, FIRST).await;
         let make = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
         first.ask::<_, PrecreateReply>(Op::OstPrecreate, &make).await.unwrap();
@@ -248,7 +199,7 @@ fn a_slot_keeps_its_last_answer_only_and_a_client_that_is_not_waited_for_has_non
         write(&rt, &passing, 0, 2, 10).await;
         running.server.stop();
         running.store.close().await.unwrap();
-        let store = open(&rt).await;
+        let store = open(&rt, INTERVAL).await;
         let kept = store.answers_of(FIRST);
         assert!(!kept.is_empty() && kept.len() <= 64, "{} answers", kept.len());
         assert_eq!(kept.iter().map(|r| r.transno).max(), Some(Transno(200)));

@@ -1,56 +1,19 @@
 //! An OST over a file store that crashes under its clients: they wait, replay, and lose nothing.
 #![allow(clippy::unwrap_used)]
+mod support;
+
 use std::cell::RefCell;
-use std::path::Path;
 use std::rc::Rc;
 
 use cache::frames::Bulk;
-use oss::store::{ObjectStore, StoreIdentity};
-use oss::{Oss, OstConfig};
-use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
-use rt::{LocalFuture, Nid, Rt};
-use simworld::TestWorld;
-use store_file::{FileStore, FileStoreConfig, MkfsOptions, mkfs};
+use oss::store::ObjectStore;
+use ptlrpc::{CallOptions, Callbacks, Import};
+use rt::{LocalFuture, Rt};
+use support::*;
 use types::{ClientId, Duration, Extent, FsError, MIB, ObjectId, OstIndex, Rng};
 use wire::Op;
 use wire::lock::{EnqueueFlags, EnqueueReply, EnqueueRequest, LockSpec, Mode};
 use wire::ost::{PrecreateReply, PrecreateRequest, PunchKind, PunchRequest, ReadReply, ReadRequest, WriteRequest};
-
-const DIR: &str = "/ost0";
-
-fn object() -> ObjectId {
-    ObjectId::new(OstIndex(0), 1)
-}
-fn nid() -> Nid {
-    Nid::Local("oss".into())
-}
-
-struct Running {
-    server: Rc<Server>,
-    store: Rc<FileStore>,
-    _oss: Oss,
-}
-
-async fn start(rt: Rt, boot: u64, interval_ms: u64) -> Running {
-    let config = FileStoreConfig {
-        grow_bytes: MIB,
-        db_cache_bytes: 1 << 20,
-        commit_interval: Duration::from_millis(interval_ms),
-        ..FileStoreConfig::default()
-    };
-    let store = Rc::new(FileStore::open(rt.clone(), Path::new(DIR), Some(7), config, None).await.unwrap());
-    let config = ServerConfig {
-        key: ClusterKey::none(),
-        recovery_window: Duration::from_secs(5),
-        client_timeout: Duration::from_secs(600),
-        boot,
-    };
-    let server = Server::new(rt.clone(), config);
-    let oss = Oss::new(rt.clone(), server.clone(), &OstConfig::default()).unwrap();
-    oss.add(store.clone(), OstConfig::default()).unwrap();
-    server.listen(&nid()).unwrap();
-    Running { server, store, _oss: oss }
-}
 
 /// Remembers the lock it holds and tells a restarted server of it.
 #[derive(Default)]
@@ -73,18 +36,7 @@ impl Callbacks for Holder {
 
 async fn connect(rt: &Rt) -> (Rc<Import>, Rc<Holder>) {
     let holder = Rc::new(Holder::default());
-    let config = ImportConfig {
-        nid: nid(),
-        target: "stria-OST0000".into(),
-        client: ClientId(5),
-        key: ClusterKey::none(),
-        recoverable: true,
-        ping_interval: Duration::from_secs(1),
-        place: 0,
-    };
-    let weak: std::rc::Weak<dyn Callbacks> = Rc::downgrade(&(holder.clone() as Rc<dyn Callbacks>));
-    let import = Import::new(rt.clone(), config, weak);
-    import.ready(Duration::from_secs(5)).await.unwrap();
+    let import = join(rt, ClientId(5), holder.clone()).await;
     (import, holder)
 }
 
@@ -103,16 +55,6 @@ async fn read_all(import: &Import) -> Vec<u8> {
     reply.bulk.to_vec()
 }
 
-fn made(seed: u64) -> TestWorld {
-    let world = TestWorld::new(seed, 24 * MIB);
-    let rt = world.rt();
-    let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
-    world.run(async move {
-        mkfs(&rt, Path::new(DIR), &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
-    });
-    world
-}
-
 #[test]
 fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
     for seed in 1..12 {
@@ -121,7 +63,7 @@ fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
         world.run(async move {
             // Alternately commits never come by themselves, and come all the time.
             let interval = if seed % 2 == 0 { 1_000_000 } else { 1 };
-            let mut running = start(rt.clone(), 1, interval).await;
+            let mut running = start(&rt, 1, Duration::from_millis(interval)).await;
             let (import, _) = connect(&rt).await;
             let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
             import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
@@ -146,7 +88,7 @@ fn writes_that_were_answered_and_not_committed_survive_a_crash_of_the_server() {
                 running.server.stop();
                 running.store.abandon();
                 rt.sleep(Duration::from_millis(rng.below(300))).await;
-                running = start(rt.clone(), life, interval).await;
+                running = start(&rt, life, Duration::from_millis(interval)).await;
                 assert!(read_all(&import).await == model, "seed {seed}, life {life}");
             }
             let boots = running.store.boot();
@@ -160,7 +102,7 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
     let world = made(77);
     let (rt, outer) = (world.rt(), world.clone());
     world.run(async move {
-        let first = start(rt.clone(), 1, 50).await;
+        let first = start(&rt, 1, Duration::from_millis(50)).await;
         let (import, holder) = connect(&rt).await;
         let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
@@ -172,7 +114,7 @@ fn a_lock_that_is_told_again_after_a_restart_protects_as_before() {
         outer.close_listener(&nid());
         first.server.stop();
         first.store.close().await.unwrap();
-        let _second = start(rt.clone(), 2, 50).await;
+        let _second = start(&rt, 2, Duration::from_millis(50)).await;
         // Under its lock the client writes with the old handle; it is known by what it covers.
         let ask = WriteRequest {
             object: object(),
@@ -209,26 +151,15 @@ fn a_restarted_target_begins_its_book_of_grants_with_what_clients_hold() {
     let world = made(31);
     let (rt, outer) = (world.rt(), world.clone());
     world.run(async move {
-        let mut running = start(rt.clone(), 1, 1).await;
+        let mut running = start(&rt, 1, Duration::from_millis(1)).await;
         let saver = Rc::new(Saver { held: std::cell::Cell::new(0), told: std::cell::Cell::new(0) });
-        let config = ImportConfig {
-            nid: nid(),
-            target: "stria-OST0000".into(),
-            client: ClientId(5),
-            key: ClusterKey::none(),
-            recoverable: true,
-            ping_interval: Duration::from_secs(1),
-            place: 0,
-        };
-        let callbacks: Rc<dyn Callbacks> = saver.clone();
-        let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
-        import.ready(Duration::from_secs(5)).await.unwrap();
+        let import = join(&rt, ClientId(5), saver.clone()).await;
         for (life, held) in [(2, 40 << 10), (3, 8192), (4, 0)] {
             saver.held.set(held);
             outer.close_listener(&nid());
             running.server.stop();
             running.store.close().await.unwrap();
-            running = start(rt.clone(), life, 1).await;
+            running = start(&rt, life, Duration::from_millis(1)).await;
             while import.session().boot != life || import.state() != ptlrpc::ImportState::Full {
                 rt.sleep(Duration::from_millis(5)).await;
             }
@@ -243,7 +174,7 @@ fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
     let (rt, kept) = (world.rt(), Rc::new(RefCell::new(Vec::new())));
     let out = kept.clone();
     world.run(async move {
-        let _running = start(rt.clone(), 1, 1_000_000).await;
+        let _running = start(&rt, 1, Duration::from_millis(1_000_000)).await;
         let (import, _) = connect(&rt).await;
         let ask = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
         import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask).await.unwrap();
@@ -260,7 +191,7 @@ fn a_sync_write_and_what_came_before_it_survive_everything_at_once() {
     let next = world.power_cycle(9);
     let rt = next.rt();
     next.run(async move {
-        let running = start(rt.clone(), 2, 1).await;
+        let running = start(&rt, 2, Duration::from_millis(1)).await;
         let blocks = running.store.read(object(), oss::store::BlockRange::new(0, 3)).await.unwrap();
         let attr = running.store.attr(object()).await.unwrap();
         assert_eq!((attr.size, &blocks.bulk.to_vec()[..9000]), (9000, &kept.borrow()[..]));
@@ -273,7 +204,7 @@ fn orphans_go_for_good_and_objects_in_use_do_not() {
     let world = made(6);
     let rt = world.rt();
     world.run(async move {
-        let running = start(rt.clone(), 1, 1).await;
+        let running = start(&rt, 1, Duration::from_millis(1)).await;
         let (import, _) = connect(&rt).await;
         let seq = object().0.seq;
         let ask = PrecreateRequest { seq, last_used: 0, count: 4, orphans: false };

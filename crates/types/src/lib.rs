@@ -17,6 +17,7 @@ pub mod planted;
 pub mod prefetch;
 pub mod record;
 mod rng;
+pub mod scrub;
 pub mod settings;
 pub mod stats;
 mod time;
