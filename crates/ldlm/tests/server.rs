@@ -461,6 +461,21 @@ fn reclaim_calls_the_oldest_locks_back() {
 }
 
 #[test]
+fn room_is_made_by_calling_back_the_oldest_locks_once() {
+    let mut s = Server::with(NamespaceConfig { locks_max: 200, ..NamespaceConfig::default() });
+    for client in 1..=200 {
+        granted(s.extent(client, LockMode::Pr, Extent::new(0, 10)));
+    }
+    s.out.clear();
+    s.ns.make_room(s.now, &mut s.out);
+    assert_eq!(s.called_back(), [1, 2, 3]);
+    s.out.clear();
+    s.ns.make_room(s.now, &mut s.out);
+    assert!(s.out.is_empty(), "those that are on their way make the room");
+    s.ns.check_invariants().unwrap();
+}
+
+#[test]
 fn requests_that_make_no_sense_are_refused() {
     let mut s = Server::new();
     assert_eq!(s.extent(1, LockMode::Pr, Extent::EMPTY), EnqueueOutcome::Denied(DenyReason::Invalid));

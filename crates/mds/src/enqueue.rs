@@ -2,8 +2,8 @@
 use std::rc::Rc;
 
 use ldlm::{
-    EnqueueOutcome, EnqueueRequest as Ask, FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest, InodeBits,
-    LockCookie, LockMode, LockPolicyData, LockReplay, ResourceId,
+    DenyReason, EnqueueOutcome, EnqueueRequest as Ask, FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest,
+    InodeBits, LockCookie, LockMode, LockPolicyData, LockReplay, ResourceId,
 };
 use types::{ClientId, Extent, FsError, HandleId};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
@@ -67,13 +67,21 @@ impl Mds {
         }
         let mut out = Vec::new();
         let ask = Ask::new(cookie, resource, mode, data).flags(flags);
-        let outcome = self.locks.namespace.borrow_mut().enqueue(now, client, &ask, &mut out);
+        let mut namespace = self.locks.namespace.borrow_mut();
+        let outcome = namespace.enqueue(now, client, &ask, &mut out);
+        let full = outcome == EnqueueOutcome::Denied(DenyReason::NoLocks);
+        if full {
+            namespace.make_room(now, &mut out);
+        }
+        drop(namespace);
         self.dispatch(out);
         match outcome {
             EnqueueOutcome::Granted(lock) => Ok(inode_lock_reply(&lock)),
             EnqueueOutcome::Waiting(handle) => {
                 Ok(EnqueueReply { handle, granted: false, lock: q.lock.clone(), lvb: None })
             }
+            // Others give locks back; the client's session asks again.
+            EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
         }
     }

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 use ldlm::{
-    Action, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc, LockMode,
-    LockPolicyData, Namespace, NamespaceConfig, ResourceId,
+    Action, DenyReason, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc,
+    LockMode, LockPolicyData, Namespace, NamespaceConfig, ResourceId,
 };
 use rt::sync::{OneSender, oneshot};
 use rustc_hash::FxBuildHasher;
@@ -99,7 +99,13 @@ impl Mds {
         let request =
             EnqueueRequest::new(LockCookie(cookie), ResourceId::inode(fid), LockMode::Pr, data).flags(Flags::NOWAIT);
         let mut out = Vec::new();
-        let outcome = self.locks.namespace.borrow_mut().enqueue(self.rt.now(), client, &request, &mut out);
+        let (mut namespace, now) = (self.locks.namespace.borrow_mut(), self.rt.now());
+        let outcome = namespace.enqueue(now, client, &request, &mut out);
+        if outcome == EnqueueOutcome::Denied(DenyReason::NoLocks) {
+            // This answer comes without a lock, the next ones with.
+            namespace.make_room(now, &mut out);
+        }
+        drop(namespace);
         self.dispatch_in_place(out);
         match outcome {
             EnqueueOutcome::Granted(lock) => Some(inode_lock_reply(&lock)),
@@ -156,6 +162,8 @@ impl Mds {
                 }
                 EnqueueOutcome::Denied(_) => {
                     // The table is full: the operation looks again and, if need be, tries again.
+                    self.locks.namespace.borrow_mut().make_room(self.rt.now(), &mut out);
+                    self.dispatch(out);
                     self.locks.waiting.borrow_mut().remove(&cookie);
                     self.rt.sleep(Duration::from_millis(10)).await;
                 }

@@ -43,6 +43,8 @@ pub struct OstConfig {
     pub glimpse_timeout: Duration,
     /// Time a lock holder has to make progress after a blocking callback. Default 30 s.
     pub callback_timeout: Duration,
+    /// Locks that clients hold at most in all; the oldest are called back to make room. Default 4 Mi.
+    pub locks_max: usize,
     /// What to do with a client that missed it. `None`: only log.
     pub evict: Option<EvictFn>,
 }
@@ -66,6 +68,7 @@ impl Default for OstConfig {
             no_precreate: false,
             glimpse_timeout: Duration::from_secs(7),
             callback_timeout: Duration::from_secs(30),
+            locks_max: 4 << 20,
             evict: None,
         }
     }

@@ -106,6 +106,7 @@ impl Locks {
         let ns = NamespaceConfig {
             handle_first: (store.boot() << 40) + 1,
             callback_timeout: config.callback_timeout,
+            locks_max: config.locks_max,
             ..NamespaceConfig::default()
         };
         Rc::new(Locks {
@@ -154,6 +155,7 @@ impl Locks {
         let wish = ldlm::EnqueueRequest::new(cookie, resource, mode, data).flags(flags_of(ask.flags));
         let mut out = Vec::new();
         let outcome = self.ns.borrow_mut().enqueue(self.rt.now(), client, &wish, &mut out);
+        let full = self.makes_room(&outcome);
         let (asks, rest): (Vec<Action>, Vec<Action>) =
             out.into_iter().partition(|a| matches!(a, Action::SendGlimpse { .. }));
         self.act(rest);
@@ -172,8 +174,19 @@ impl Locks {
                 let lvb = Some(self.glimpse(object, asks).await?);
                 Ok(EnqueueReply { handle: HandleId(0), granted: false, lock: ask.lock.clone(), lvb })
             }
+            // Others give locks back; the client's session asks again.
+            EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
         }
+    }
+
+    /// Whether the table was full; then locks are called back.
+    fn makes_room(self: &Rc<Self>, outcome: &EnqueueOutcome) -> bool {
+        let full = *outcome == EnqueueOutcome::Denied(DenyReason::NoLocks);
+        if full {
+            self.with(|ns, now, out| ns.make_room(now, out));
+        }
+        full
     }
 
     async fn lvb(&self, object: ObjectId) -> Result<Lvb, FsError> {
@@ -266,9 +279,12 @@ impl Locks {
         let wish =
             ldlm::EnqueueRequest::new(cookie, ResourceId::extent(object.0), mode, LockPolicyData::extent(extent))
                 .flags(EnqueueFlags::NO_EXPAND);
-        match self.with(|ns, now, out| ns.enqueue(now, LOCAL, &wish, out)) {
+        let outcome = self.with(|ns, now, out| ns.enqueue(now, LOCAL, &wish, out));
+        let full = self.makes_room(&outcome);
+        match outcome {
             EnqueueOutcome::Granted(_) => Ok(guard),
             EnqueueOutcome::Waiting(_) => rx.await.map(|()| guard).ok_or(FsError::Io),
+            EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
         }
     }

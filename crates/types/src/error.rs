@@ -80,7 +80,7 @@ errors! {
     Deadlock = 35, "resource deadlock avoided";
     /// ENAMETOOLONG.
     NameTooLong = 36, "file name too long";
-    /// ENOLCK: a lock table is full.
+    /// ENOLCK: a table of programs' locks (fcntl, flock) is full. Of locks between clients and servers no program hears.
     NoLocks = 37, "no locks available";
     /// ENOSYS.
     NotImplemented = 38, "function not implemented";

@@ -30,6 +30,9 @@ impl Lock {
     }
 }
 
+/// Most locks that are called back at a time to make room.
+const ROOM_MAX: usize = 4096;
+
 impl Namespace {
     /// Calls a granted lock back, once.
     pub(super) fn call_back(
@@ -113,6 +116,14 @@ impl Namespace {
         }
         self.stats.reclaimed += done as u64;
         done
+    }
+
+    /// The table was full for somebody: calls back as many of the oldest locks as make room for the next few, those that
+    /// are called back already among them. Whoever was refused asks again.
+    pub fn make_room(&mut self, now: Instant, out: &mut Vec<Action>) {
+        let want = (self.locks.len() / 64).clamp(1, ROOM_MAX);
+        let on_their_way = self.deadlines.len();
+        self.reclaim(now, want.saturating_sub(on_their_way), out);
     }
 
     /// Remembers a grant; sweeps when most names are of locks that are gone.
