@@ -1,4 +1,5 @@
 //! Writing files, and bringing what was written to the servers.
+use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::PageAccess;
@@ -94,8 +95,9 @@ impl Client {
         let through = self.write_pieces(file, &s, Extent::new(offset, end), data, appending).await?;
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
         self.settle(file, &s, through, right.zip(keep), (kernels_end, refusals)).await?;
-        if file.flags() & O_DSYNC == 0 && inode.error_mark() != mark {
-            inode.error_since(&file.error_mark)?;
+        // It may be about these bytes. About others, fsync and close have still to tell it.
+        if file.flags() & O_DSYNC == 0 {
+            inode.error_since(&Cell::new(mark))?;
         }
         self.calls.wrote(data.len() as u64, self.rt.now().since(started));
         Ok(offset)

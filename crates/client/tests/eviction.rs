@@ -122,6 +122,35 @@ fn programs_that_write_all_the_time_lose_nothing_that_an_fsync_promised_and_hear
 }
 
 #[test]
+fn an_error_that_a_write_answers_is_told_by_fsync_as_well() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let made = create(&two, "f").await;
+            two.write(&made, 0, &[1; 300_000]).await.unwrap();
+            two.fsync(&made, false).await.unwrap();
+            two.release(&made).await.unwrap();
+            let file = open(&one, "f", O_RDWR).await;
+            one.write(&file, 0, &[2; 4096]).await.unwrap();
+            world.cut_off(&host, true);
+            until_evicted(&world, &one).await;
+            // Part of a page that is not in the cache: it waits for the server, and hears of the eviction.
+            let ((tx, rx), c, f) = (rt::sync::oneshot(), one.clone(), file.clone());
+            one.rt().spawn(async move { tx.send(c.write(&f, 200_100, &[3; 100]).await) });
+            world.cut_off(&host, false);
+            until_back(&world, &one).await;
+            let written = rx.await.unwrap();
+            let synced = one.fsync(&file, false).await;
+            assert!(synced.is_err(), "seed {seed}: the write answered {written:?}, fsync {synced:?}");
+            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: once");
+            assert_eq!(one.release(&file).await, Ok(()));
+            assert!(one.losses().text().contains("4096"));
+        });
+    }
+}
+
+#[test]
 fn a_file_that_was_removed_meanwhile_takes_no_more_writes() {
     let world = World::new(3, 1, OstConfig::default());
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));

@@ -224,6 +224,10 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
             return Err(RoleError(format!("{ready} of {osts} object storage targets answered within {patience:?}")));
         }
         rt.sleep(Duration::from_millis(20)).await;
-        client.refresh_map().await.map_err(|e| RoleError(format!("cluster map: {e}")))?;
+        match client.refresh_map().await {
+            // It was evicted while it waited, and has another session soon.
+            Ok(()) | Err(FsError::NotConnected) => {}
+            Err(e) => return Err(RoleError(format!("cluster map: {e}"))),
+        }
     }
 }

@@ -149,6 +149,31 @@ fn a_replayed_write_whose_bytes_arrive_damaged_is_offered_again() {
 }
 
 #[test]
+fn a_client_that_is_evicted_while_it_joins_joins_all_the_same() {
+    with_cluster(async |cluster, _, _| {
+        let (joining, oss) = (NodeId::Client(1), NodeId::Oss(1));
+        cluster.kill(joining, false);
+        cluster.kill(oss, false);
+        let joins = async { assert_eq!(cluster.start(joining).await, Ok(())) };
+        let evicted = async {
+            let sim = &cluster.sim;
+            sim.sleep(Duration::from_secs(5)).await;
+            let (host, mds) = (&cluster.node(joining).host, &cluster.mds.host);
+            sim.cut(host, mds);
+            while cluster.evictions(1) == 0 {
+                sim.sleep(Duration::from_secs(1)).await;
+            }
+            sim.heal(host, mds);
+            sim.sleep(Duration::from_secs(60)).await;
+            cluster.start(oss).await.unwrap();
+        };
+        let both: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = vec![Box::pin(joins), Box::pin(evicted)];
+        rt::sync::join_all(both).await;
+        Ok(())
+    });
+}
+
+#[test]
 fn a_cut_that_a_failing_disk_did_not_take_shows_on_no_client() {
     with_cluster(async |cluster, a, b| {
         let f = create(&a, "f").await?;
