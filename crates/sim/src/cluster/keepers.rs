@@ -141,7 +141,7 @@ impl Keeper {
         let Some(file) = self.open[descriptor].clone() else { return };
         let block = self.rng.below(BLOCKS);
         let (stamp, extent) = (self.context.stamp(), Extent::at(block * BLOCK, BLOCK));
-        let what = self.what("write");
+        let what = self.what(&format!("write of block {block} with stamp {stamp}"));
         let done = self
             .context
             .on(self.client, &what, async move |c| c.write(&file, extent.start, &bytes(stamp, extent)).await);
@@ -152,8 +152,10 @@ impl Keeper {
     async fn sync(&mut self, descriptor: usize) {
         let Some(file) = self.open[descriptor].clone() else { return };
         let written: Vec<usize> = self.blocks.iter().map(|b| b.writes.len()).collect();
-        let what = self.what("fsync");
-        match self.context.on(self.client, &what, async move |c| c.fsync(&file, false).await).await {
+        let what = self.what(&format!("fsync of descriptor {descriptor}"));
+        let synced = self.context.on(self.client, &what, async move |c| c.fsync(&file, false).await).await;
+        tracing::debug!("{what}: {synced:?}");
+        match synced {
             Some(Ok(())) => {
                 for (block, n) in self.blocks.iter_mut().zip(written) {
                     block.synced(descriptor, n);
