@@ -32,6 +32,26 @@ async fn until_back(world: &World, c: &Client) {
 }
 
 #[test]
+fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_after_its_close() {
+    for seed in 0..6 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            one.write(&file, 10_000, &[2; 50_000]).await.unwrap();
+            one.release(&file).await.unwrap();
+            world.cut_off(&host, true);
+            until_evicted(&world, &one).await;
+            let size = two.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            let file = open(&two, "f", 0).await;
+            assert_eq!((size, read_all(&two, &file, MIB).await.len() as u64), (10_000, 10_000), "seed {seed}");
+        });
+    }
+}
+
+#[test]
 fn what_is_written_through_an_open_file_after_an_eviction_is_there_for_everyone() {
     for seed in 0..6 {
         let world = World::new(seed, 2, OstConfig::default());

@@ -32,6 +32,7 @@ pub mod osts;
 pub mod params;
 pub mod perm;
 pub mod pools;
+mod recent;
 pub mod record;
 pub mod repair;
 pub mod replace;

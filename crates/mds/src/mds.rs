@@ -23,6 +23,7 @@ use crate::nameless::Refused;
 use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
+use crate::recent::RecentSizes;
 use crate::record::{ReplyRow, Superblock};
 use crate::stats::Stats;
 use crate::store::MetaStore;
@@ -43,6 +44,7 @@ pub struct Mds {
     pub(crate) hash: NameHash,
     pub(crate) store: Rc<MetaStore>,
     pub(crate) handles: RefCell<Handles>,
+    pub(crate) recent_sizes: RefCell<RecentSizes>,
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
@@ -151,6 +153,7 @@ impl Mds {
             hash,
             store,
             handles: RefCell::new(Handles::new(boot)),
+            recent_sizes: RefCell::default(),
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),

@@ -9,8 +9,8 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
-    ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, SwapLayoutsRequest, UnlinkRequest,
-    XattrRequest,
+    ReaddirReply, ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, SwapLayoutsRequest,
+    UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -152,9 +152,11 @@ impl Mds {
             return Attr::default();
         };
         let mut attr = inode.attr();
-        if open.is_some_and(|o| o.writes) && attr.flags & AttrFlags::SIZE_KNOWN == 0 && handles.writers(inode.fid) == 0
-        {
+        let last_writer = open.is_some_and(|o| o.writes) && handles.writers(inode.fid) == 0;
+        if last_writer && attr.flags & AttrFlags::SIZE_KNOWN == 0 {
             attr.flags |= AttrFlags::UNSETTLED;
+        } else if last_writer && close.valid & SetBits::SIZE != 0 {
+            self.recent_sizes.borrow_mut().told(client, inode.fid, self.rt.now());
         }
         attr
     }
@@ -320,6 +322,7 @@ impl Mds {
                 tracing::error!(%client, %handle, "an open of a lost client could not be closed: {e}");
             }
         }
+        self.doubt_sizes_of(client);
         self.remembered.borrow_mut().remove(&client);
         let mut gone = vec![(keys::session(client), None)];
         let from = keys::reply(client, 0);
@@ -436,6 +439,10 @@ impl Service for Mds {
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             tracing::info!(%client, evicted, "session closed");
+            if !evicted {
+                // It wrote everything out before it left.
+                self.recent_sizes.borrow_mut().take(client, self.rt.now());
+            }
             self.forget_client(client).await;
         })
     }

@@ -177,6 +177,31 @@ fn a_lost_client_closes_what_it_had_open_and_its_files_have_unknown_sizes() {
 }
 
 #[test]
+fn sizes_that_a_lost_client_told_lately_are_not_known_any_more() {
+    const TOLD: u32 = SetBits::DIRTY | SetBits::SIZE;
+    let fs = Fs::new();
+    let other = fs.of(2);
+    let known = |f| other.getattr(f).unwrap().flags & AttrFlags::SIZE_KNOWN != 0;
+    let written = |fs: &Fs, name: &str| {
+        let o = fs.open(Fid::ROOT, name, 0o302, 0o644).unwrap();
+        fs.close(o.handle, o.entry.attr.fid, TOLD, 4).unwrap();
+        o.entry.attr.fid
+    };
+    let (of_lost, of_other, both) = (written(&fs, "lost"), written(&other, "other"), written(&fs, "both"));
+    let p = other.open(both, "", 1, 0).unwrap();
+    fs.world.run(fs.mds.forget_client(ClientId(1)));
+    fs.world.settle();
+    assert!(!known(of_lost), "its data may have gone with the client");
+    assert!(known(of_other));
+    other.close(p.handle, both, TOLD, 9).unwrap();
+    assert!(known(both), "who writes it tells its size");
+    // One that leaves in order has written everything out.
+    fs.world.run(ptlrpc::Service::session_closed(fs.mds.clone(), ClientId(2), false));
+    fs.world.settle();
+    assert_ne!(fs.of(3).getattr(of_other).unwrap().flags & AttrFlags::SIZE_KNOWN, 0);
+}
+
+#[test]
 fn a_second_server_on_one_store_is_stopped_by_the_first_commit() {
     let fs = Fs::new();
     fs.sync();
