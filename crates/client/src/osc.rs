@@ -7,6 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use cache::frames::FRAME_BYTES;
+use ldlm::LockCookie;
 use ptlrpc::Import;
 use rt::Rt;
 use rt::sync::Event;
@@ -181,7 +182,8 @@ impl Osc {
             Why::Asked => (Rank::Ordinary, 0),
             Why::CalledBack(since) => (Rank::Urgent(since), 0),
             Why::Under(held) => {
-                let leaves = !self.locks.cache().is_valid(held.cookie);
+                let valid = self.locks.cache().is_valid(held.cookie);
+                let leaves = !valid || self.leases_with(held.cookie).iter().any(|(_, _, leaves)| *leaves);
                 (if leaves { Rank::Urgent(self.rt.now()) } else { Rank::Ordinary }, held.cookie.0)
             }
         }
@@ -198,14 +200,38 @@ impl Osc {
     pub(crate) fn options_under(&self, held: &Held) -> ptlrpc::CallOptions {
         Osc::options_of(self.turn_of(Why::Under(held)))
     }
-    /// Another client waits for a lock: what waits under it, in the window or for a slot, no longer waits for anything else.
-    fn hasten(&self, cookie: u64) {
+    /// Another client waits for a lock: what waits under it, in the window or for a slot, no longer waits for anything else;
+    /// nor does what waits under a lock that is kept as long.
+    fn hasten(&self, cookie: LockCookie) {
+        self.hasten_here(cookie);
+        self.leases_with(cookie).iter().for_each(|(osc, lease, _)| osc.hasten_here(*lease));
+    }
+    fn hasten_here(&self, LockCookie(cookie): LockCookie) {
         if cookie != 0 {
             self.rpcs.promote(cookie, Rank::Urgent(self.rt.now()));
             if let Some(import) = self.import_if_any() {
                 import.hasten(cookie);
             }
         }
+    }
+    /// The locks that a kernel's read of pages keeps together with this one until it has all its bytes ([`Client::lease`]):
+    /// of which OST, and whether another client waits for it.
+    fn leases_with(&self, cookie: LockCookie) -> Vec<(Rc<Osc>, LockCookie, bool)> {
+        let lock = self.locks.cache().get(cookie).filter(|l| l.mode.writes());
+        let inode = lock.and_then(|l| self.object(&l)).and_then(|o| o.inode.borrow().upgrade());
+        let striping = inode.filter(|i| i.is_mappable()).and_then(|i| i.striping());
+        let (Some(s), Some(client)) = (striping, self.client.upgrade()) else { return Vec::new() };
+        let mut out = Vec::new();
+        for o in &s.objects {
+            let osc = client.osc(o.ost);
+            // Cookies are each OST's own.
+            let but = if osc.index == self.index { cookie } else { LockCookie(0) };
+            let leases = osc.locks.cache().others(o.resource(), but, Extent::ALL);
+            out.extend(
+                leases.into_iter().filter(|(l, _)| l.mode.writes()).map(|(l, leaves)| (osc.clone(), l.cookie, leaves)),
+            );
+        }
+        out
     }
     /// Whose I/O of an object is under way, and tells the OST what the job is called.
     fn owner_of(&self, object: &Object, import: &Import) -> wire::ost::IoOwner {

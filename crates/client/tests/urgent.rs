@@ -239,3 +239,45 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
         });
     }
 }
+
+#[test]
+fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_is_wanted() {
+    let world = World::new(12, 2, OstConfig::default());
+    let ((one, _), (two, _)) = (world.client(|c| c.rpcs_in_flight_max = 4), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let mut spec = layout::LayoutSpec::default();
+        spec.stripe_size = Some(layout::StripeSize::new(64 << 10).unwrap());
+        spec.stripe_count = layout::StripeCount::All;
+        let layout = layout::xattr::encode_spec(&spec);
+        let striped = async |c: &Rc<Client>, name: &str, bytes: usize| {
+            let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+            let file = c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1;
+            c.write(&file, 0, &vec![1; bytes]).await.unwrap();
+            c.fsync(&file, false).await.unwrap();
+            file
+        };
+        let large = striped(&one, "large", 4 << 20).await;
+        let theirs = striped(&two, "mapped", 128 << 10).await;
+        let direct = one.open(&root(), large.fid(), O_RDWR | O_DIRECT).await.unwrap();
+        let reads: Vec<_> = (0..2 * READS)
+            .map(|i| {
+                let (c, f) = (one.clone(), direct.clone());
+                spawn(&one, async move { drop(c.read(&f, (i * 64 << 10) % (4 << 20), 4096).await.unwrap()) })
+            })
+            .collect();
+        let mapped = open(&one, "mapped", O_RDWR).await;
+        mapped.inode().set_kernel_pages();
+        let (c, f) = (one.clone(), mapped.clone());
+        let filled = spawn(&one, async move { drop(c.read_pages(&f, 0, 128 << 10).await.unwrap()) });
+        world.sim.sleep(Duration::from_millis(5)).await;
+        let rpcs = || one.oscs().iter().map(|o| o.stats().read_rpcs).sum::<u64>();
+        let before = rpcs();
+        // Of the first object only.
+        two.write(&theirs, 0, &[2; 4096]).await.unwrap();
+        let overtook = rpcs() - before;
+        assert!(overtook < 600, "{overtook} of {} reads went first", 2 * READS);
+        for work in reads.into_iter().chain([filled]) {
+            work.await.unwrap();
+        }
+    });
+}

@@ -79,7 +79,7 @@ impl Callbacks for Osc {
         let answer = match op {
             Op::LockBlocking => wire::decode::<wl::BlockingCallback>(&body).map_err(FsError::from).and_then(|c| {
                 self.locks.on_blocking(&c)?;
-                self.hasten(c.cookie);
+                self.hasten(ldlm::LockCookie(c.cookie));
                 Ok(Vec::new())
             }),
             Op::LockCompletion => wire::decode(&body)
@@ -188,7 +188,7 @@ impl Osc {
         let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
         self.locks.covers(object.resource(), LockMode::Cr, &end)
     }
-    fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
+    pub(super) fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
         self.client.upgrade()?.find_object(types::ObjectId(lock.resource.fid))
     }
 }
