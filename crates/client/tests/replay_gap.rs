@@ -144,3 +144,96 @@ fn with_everybody_back_nothing_is_refused() {
         });
     }
 }
+
+/// What one change did, and what it found: a name and what it stood for.
+#[derive(Clone, Copy, Debug)]
+enum Did {
+    Make(usize, Fid),
+    Remove(usize, Fid),
+    Rename([usize; 2], Fid, Option<Fid>),
+}
+type Names = [Option<Fid>; 4];
+
+/// Carries a change out on names where it finds what it found; whether it did.
+fn again(names: &mut Names, did: Did) -> bool {
+    let finds = match did {
+        Did::Make(at, _) => names[at].is_none(),
+        Did::Remove(at, fid) => names[at] == Some(fid),
+        Did::Rename([from, to], fid, over) => names[from] == Some(fid) && names[to] == over,
+    };
+    match did {
+        _ if !finds => {}
+        Did::Make(at, fid) => names[at] = Some(fid),
+        Did::Remove(at, _) => names[at] = None,
+        Did::Rename([from, to], fid, _) => (names[from], names[to]) = (None, Some(fid)),
+    }
+    finds
+}
+
+/// A change of one of four names, drawn; `None`: nothing was to be done.
+async fn change(c: &Rc<Client>, names: &mut Names, rng: &mut Rng) -> Option<Did> {
+    let [at, to] = [rng.below(4), rng.below(4)].map(|n| n as usize);
+    let name = |n: usize| format!("n{n}").into_bytes();
+    let did = match names[at] {
+        None => Did::Make(at, mkdir(c, &format!("n{at}")).await.unwrap()),
+        Some(fid) if at == to || rng.chance(0.3) => {
+            c.unlink(&root(), Fid::ROOT, &name(at), true).await.unwrap();
+            Did::Remove(at, fid)
+        }
+        Some(fid) => {
+            c.rename(&root(), (Fid::ROOT, &name(at)), (Fid::ROOT, &name(to)), 0).await.unwrap();
+            Did::Rename([at, to], fid, names[to])
+        }
+    };
+    assert!(again(names, did), "{did:?}");
+    Some(did)
+}
+
+#[test]
+fn whatever_two_clients_did_the_survivors_part_is_there_as_far_as_it_rested_on_nothing_lost() {
+    let (mut kept, mut refused) = (0, 0);
+    for seed in 0..60 {
+        let (world, mut rng) = (world(seed), Rng::new(seed));
+        let (dies, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(600);
+        let (mut names, mut after): (Names, Vec<(bool, Did)>) = ([None; 4], Vec::new());
+        let committed = world.run(limit, async {
+            for c in [&dies, &lives] {
+                assert!(!is_there(c, "n0").await);
+            }
+            for _ in 0..rng.below(6) {
+                change(&dies, &mut names, &mut rng).await;
+            }
+            lives.sync_all().await.unwrap();
+            let committed = names;
+            for _ in 0..1 + rng.below(10) {
+                let survives = rng.chance(0.5);
+                let c = if survives { &lives } else { &dies };
+                after.extend(change(c, &mut names, &mut rng).await.map(|did| (survives, did)));
+            }
+            committed
+        });
+        host.kill();
+        dies.abandon();
+        world.kill_mds();
+        let mut want = committed;
+        let mut lost = 0;
+        for (_, did) in after.iter().filter(|(survives, _)| *survives) {
+            let done = again(&mut want, *did);
+            (kept, refused, lost) = (kept + u32::from(done), refused + u32::from(!done), lost + usize::from(!done));
+        }
+        world.run(limit, async {
+            world.restart_mds().await;
+            lives.sync_all().await.unwrap();
+            for (n, fid) in want.iter().enumerate() {
+                let name = format!("n{n}").into_bytes();
+                let found = lives.lookup(&root(), Fid::ROOT, &name).await;
+                let found = found.map_or(Fid::ZERO, |e| e.attr.fid);
+                assert_eq!(found, fid.unwrap_or_default(), "seed {seed}, n{n}: {committed:?} {after:?}");
+            }
+            assert_eq!(lives.losses().changes_text().lines().count(), lost, "seed {seed}: {after:?}");
+        });
+    }
+    assert!(kept > 50 && refused > 20, "{kept} kept, {refused} refused: the seeds show nothing");
+}
