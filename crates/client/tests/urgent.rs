@@ -262,7 +262,7 @@ fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_i
         let reads: Vec<_> = (0..2 * READS)
             .map(|i| {
                 let (c, f) = (one.clone(), direct.clone());
-                spawn(&one, async move { drop(c.read(&f, (i * 64 << 10) % (4 << 20), 4096).await.unwrap()) })
+                spawn(&one, async move { drop(c.read(&f, (i * (64 << 10)) % (4 << 20), 4096).await.unwrap()) })
             })
             .collect();
         let mapped = open(&one, "mapped", O_RDWR).await;
