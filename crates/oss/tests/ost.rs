@@ -115,6 +115,27 @@ fn requests_that_are_not_sensible_are_refused() {
 }
 
 #[test]
+fn what_an_earlier_metadata_server_asks_for_late_removes_no_object_of_the_next_one() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let first = Client::new(rt.clone(), 1).await;
+        let ask = |last_used, orphans| PrecreateRequest { seq: object(1).0.seq, last_used, count: 8, orphans };
+        first.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(0, true)).await.unwrap();
+        // The next one counts all of them as used, and gives the ones behind to its files.
+        let next = Client::new(rt, 2).await;
+        let made: PrecreateReply = next.import.ask(Op::OstPrecreate, &ask(8, true)).await.unwrap();
+        assert_eq!((made.first, made.last), (9, 16));
+        next.write_to(object(9), &[(0, &[7; 100])], 0).await.unwrap();
+        let late = first.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(0, true)).await;
+        assert_eq!(late.unwrap_err(), FsError::Stale);
+        let alive = ObjectRequest { object: object(9) };
+        assert_eq!(next.import.ask::<_, AttrReply>(Op::OstGetattr, &alive).await.unwrap().lvb.size, 100);
+        next.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(9, false)).await.unwrap();
+    });
+}
+
+#[test]
 fn holes_are_found_and_reserved_space_reads_as_zeros() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

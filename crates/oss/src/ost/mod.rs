@@ -1,6 +1,7 @@
 //! One object storage target: the service behind a name like `stria-OST0000`.
 //!
 //! This file holds the parts together and hands requests out; each kind of request has its own file.
+mod creators;
 mod grant;
 mod objects;
 mod punch;
@@ -47,6 +48,7 @@ pub struct Ost {
     in_flight_bytes: Cell<u64>,
     /// Answers of before the restart that were not asked for yet.
     recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
+    creators: creators::Creators,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
     pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
 }
@@ -92,6 +94,7 @@ impl Ost {
             asks: grant::Asks::default(),
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
+            creators: creators::Creators::default(),
             recovery: RefCell::new(None),
             scrub: Rc::default(),
         }))
@@ -348,6 +351,7 @@ impl Service for Ost {
             let (client, recoverable, origin) = (export.client(), export.is_recoverable(), export.origin());
             let number = export.binding().map_or(0, ptlrpc::Binding::number);
             self.exports.borrow_mut().insert(client, export);
+            self.creators.on_opened(client);
             if known {
                 return Ok(());
             }
@@ -363,6 +367,7 @@ impl Service for Ost {
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             self.exports.borrow_mut().remove(&client);
+            self.creators.on_closed(client);
             self.recalled.borrow_mut().retain(|(c, _)| *c != client);
             self.dispatch.cancel_client(client);
             self.locks.drop_client(client);

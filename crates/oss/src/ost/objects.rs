@@ -2,7 +2,7 @@
 use cache::PageAccess;
 use ptlrpc::Request;
 use std::rc::Rc;
-use types::{Fid, FsError, ObjectId, Transno};
+use types::{ClientId, Fid, FsError, ObjectId, Transno};
 use wire::ost::{
     Advice, AdviseRequest, AttrReply, DestroyRequest, ObjectRequest, PrecreateReply, PrecreateRequest, SeekKind,
     SeekReply, SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
@@ -85,19 +85,24 @@ impl Ost {
 
     pub(super) async fn precreate(&self, request: Request) {
         let reply = match request.decode::<PrecreateRequest>() {
-            Ok(ask) => self.do_precreate(&ask).await,
+            Ok(ask) => self.do_precreate(request.client(), &ask).await,
             Err(e) => Err(e),
         };
         answer(request, &reply);
     }
 
-    async fn do_precreate(&self, ask: &PrecreateRequest) -> Result<PrecreateReply, FsError> {
+    async fn do_precreate(&self, client: ClientId, ask: &PrecreateRequest) -> Result<PrecreateReply, FsError> {
         if ask.count > OBJECTS_MAX {
             return Err(FsError::TooBig);
         }
         if ask.seq != ObjectId::seq_of(self.identity.ost) {
             return Err(FsError::Invalid);
         }
+        if !self.creators.admits(client) {
+            tracing::warn!(target = self.identity.target(), %client, "a metadata server that was replaced asks for objects");
+            return Err(FsError::Stale);
+        }
+        // From here on: what is made meanwhile lies behind, and stays.
         let last = self.store.last_object(ask.seq);
         let mut first = ask.last_used.saturating_add(1);
         if ask.orphans && last > ask.last_used {
