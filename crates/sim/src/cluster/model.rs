@@ -21,7 +21,7 @@ pub struct Author {
 #[must_use]
 pub fn byte(stamp: u64, offset: u64) -> u8 {
     let x = (stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_mul(0xD6E8_FEB8_6659_FD93)) >> 32;
-    (x % 255) as u8 + 1
+    (x as u32 % 255) as u8 + 1
 }
 
 /// The bytes that the write `stamp` puts into `extent`.
@@ -76,6 +76,8 @@ struct Entry {
 #[derive(Clone, Debug, Default)]
 pub struct FileModel {
     base: Vec<u8>,
+    /// The content when everything in the history was carried out.
+    newest: Vec<u8>,
     /// Sizes that lost authors may have told the metadata server: a longer one before its bytes were written out, a
     /// shorter one before the cut was stable on an OST that died with its author. Stat may say so until somebody writes
     /// or cuts the file again.
@@ -105,12 +107,15 @@ impl FileModel {
             *least = u64::MAX;
         }
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
+        apply(&mut self.newest, &change);
         self.history.push(Entry { change, author, stable: false, answered });
         self.compact();
     }
     /// The file was cut or extended.
     pub fn truncate(&mut self, size: u64, author: Author, answered: bool) {
-        self.history.push(Entry { change: Change::Truncate(size), author, stable: false, answered });
+        let change = Change::Truncate(size);
+        apply(&mut self.newest, &change);
+        self.history.push(Entry { change, author, stable: false, answered });
         if answered {
             self.told = None;
         }
@@ -132,6 +137,7 @@ impl FileModel {
                 Change::Truncate(size) => (least.min(size), most.max(size)),
             });
         }
+        self.newest.clone_from(&content);
         self.base = content;
         self.history.clear();
     }
@@ -157,15 +163,6 @@ impl FileModel {
 
     fn is_sure(e: &Entry, sound: Sound<'_>) -> bool {
         e.stable || e.answered && sound(e.author)
-    }
-    /// The content when everything in the history was carried out.
-    #[must_use]
-    pub fn newest(&self) -> Vec<u8> {
-        let mut content = self.base.clone();
-        for e in &self.history {
-            apply(&mut content, &e.change);
-        }
-        content
     }
     /// Smallest and largest size that the file may have.
     #[must_use]
@@ -207,7 +204,7 @@ impl FileModel {
         if n < within(least) || n > within(most) {
             return Err(format!("{n} of {len} bytes at {offset}, but the file has {least}..={most}"));
         }
-        let newest = self.newest();
+        let newest = &self.newest;
         for (i, b) in got.iter().enumerate() {
             let at = offset + i as u64;
             if newest.get(at as usize) != Some(b) && !self.may_be(at, *b, sound) {
