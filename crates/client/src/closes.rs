@@ -231,7 +231,7 @@ impl Client {
     }
 
     /// The size of a file that nobody writes any more is asked of its OSTs once, by a writer that is alone with it, so that not
-    /// everybody has to ask. If others write it meanwhile, the last of them does it.
+    /// everybody has to ask. If others write it meanwhile, the last of all does it again.
     fn settle_size(self: &Rc<Self>, ended: &OpenFile) {
         const O_WRONLY: u32 = 1;
         let (me, cred, fid) = (self.clone(), ended.cred().clone(), ended.fid());
@@ -263,7 +263,9 @@ impl Client {
             inode.atime.set(UNSET);
         }
         if let Some(attr) = answer.as_ref().ok().filter(|a| a.fid == inode.fid) {
-            if attr.flags & AttrFlags::UNSETTLED != 0 && !file.settles.get() {
+            // Once more if another one wrote meanwhile; not if the OSTs could not say.
+            let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
+            if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
                 self.settle_size(&file);
             }
             inode.set_attr(&Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });

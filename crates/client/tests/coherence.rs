@@ -128,7 +128,7 @@ const RECORD: u64 = 61;
 
 #[test]
 fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
-    for seed in 0..60 {
+    for seed in 0..200 {
         let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
         let world = World::of(sim, 2, OstConfig::default());
         let writers = [(); 2].map(|()| world.client(|_| {}).0);

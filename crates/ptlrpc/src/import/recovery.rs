@@ -151,7 +151,7 @@ impl Import {
                     refusals += 1;
                     self.rt.sleep(self.pause_after(refusals, header.flags)).await;
                 }
-                Err(FsError::Corrupt) if bulk.len() > 0 && damaged < DAMAGED_MAX => damaged += 1,
+                Err(FsError::Corrupt) if !bulk.is_empty() && damaged < DAMAGED_MAX => damaged += 1,
                 answer => return Some(answer),
             }
         }
