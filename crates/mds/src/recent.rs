@@ -53,7 +53,12 @@ impl Mds {
         self.rt.spawn(async move {
             let caller = Caller { client, replay: None, basis: 0, slot: None };
             for together in fids.chunks(TOGETHER_MAX) {
-                if let Err(e) = me.run(caller, |tx| tx.doubt_sizes(together), |_, ()| Ok(())).await {
+                let finish = |m: &Rc<Mds>, written: Vec<Fid>| {
+                    let mut handles = m.handles.borrow_mut();
+                    written.into_iter().for_each(|fid| handles.suspect(fid));
+                    Ok(())
+                };
+                if let Err(e) = me.run(caller, |tx| tx.doubt_sizes(together), finish).await {
                     tracing::error!(%client, "sizes that it told cannot be doubted: {e}");
                 }
             }
@@ -62,17 +67,22 @@ impl Mds {
 }
 
 impl Tx<'_> {
-    fn doubt_sizes(&mut self, fids: &[Fid]) -> Done<()> {
+    /// Answers those that are open for writing: a writer that writes nothing must not make the record's size count.
+    fn doubt_sizes(&mut self, fids: &[Fid]) -> Done<Vec<Fid>> {
+        let mut written = Vec::new();
         for fid in fids {
             let Some(mut inode) = self.find_inode(*fid)? else { continue };
-            // Whoever writes it now tells its size anew.
-            if inode.has(InodeFlags::SIZE_UNKNOWN) || self.mds.handles.borrow().writers(*fid) > 0 {
+            if self.mds.handles.borrow().writers(*fid) > 0 {
+                written.push(*fid);
+                continue;
+            }
+            if inode.has(InodeFlags::SIZE_UNKNOWN) {
                 continue;
             }
             inode.set(InodeFlags::SIZE_UNKNOWN, true);
             self.put_inode(&inode);
             self.claim(*fid, LockBits::UPDATE);
         }
-        Ok(())
+        Ok(written)
     }
 }

@@ -188,9 +188,12 @@ fn sizes_that_a_lost_client_told_lately_are_not_known_any_more() {
         o.entry.attr.fid
     };
     let (of_lost, of_other, both) = (written(&fs, "lost"), written(&other, "other"), written(&fs, "both"));
-    let p = other.open(both, "", 1, 0).unwrap();
+    let touched = written(&fs, "touched");
+    let (p, q) = (other.open(both, "", 1, 0).unwrap(), other.open(touched, "", 1, 0).unwrap());
     fs.world.run(fs.mds.forget_client(ClientId(1)));
     fs.world.settle();
+    other.close(q.handle, touched, 0, 0).unwrap();
+    assert!(!known(touched), "who wrote nothing knows nothing of it");
     assert!(!known(of_lost), "its data may have gone with the client");
     assert!(known(of_other));
     other.close(p.handle, both, TOLD, 9).unwrap();
