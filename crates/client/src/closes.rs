@@ -8,7 +8,7 @@ use std::rc::Rc;
 use rt::sync::{OneReceiver, OneSender, oneshot};
 use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
-use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, SetBits};
+use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, Cred, SetBits};
 
 use crate::client::Client;
 use crate::inode::{Inode, UNSET};
@@ -230,14 +230,19 @@ impl Client {
         }
     }
 
-    /// The size of a file that nobody writes any more is asked of its OSTs once, by a writer that is alone with it, so that not
-    /// everybody has to ask. If others write it meanwhile, the last of all does it again.
-    fn settle_size(self: &Rc<Self>, ended: &OpenFile) {
+    /// The size of a file that nobody writes any more, or of which bytes were lost, is asked of its OSTs once, by a writer that is
+    /// alone with it, so that not everybody has to ask. If others write it meanwhile, the last of all does it again.
+    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Inode) {
         const O_WRONLY: u32 = 1;
-        let (me, cred, fid) = (self.clone(), ended.cred().clone(), ended.fid());
+        if inode.settling.replace(true) {
+            return;
+        }
+        let (me, fid) = (self.clone(), inode.fid);
         self.rt.spawn(async move {
-            // Gone, or not to be written any more: then its size stays unknown.
-            let Ok(file) = me.open(&cred, fid, O_WRONLY).await else { return };
+            let opened = me.open(&Cred { caps: 3, ..Cred::default() }, fid, O_WRONLY).await;
+            me.inode(fid).settling.set(false);
+            // Gone, or its server is: then its size stays unknown.
+            let Ok(file) = opened else { return };
             file.settles.set(true);
             file.dirty.set(true);
             me.release_soon(&file).await;
@@ -266,7 +271,7 @@ impl Client {
             // Once more if another one wrote meanwhile; not if the OSTs could not say.
             let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
             if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
-                self.settle_size(&file);
+                self.settle_size(inode);
             }
             inode.set_attr(&Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
         }

@@ -93,6 +93,8 @@ pub struct Inode {
     pub(crate) in_use: Cell<u32>,
     /// Opens for writing so far.
     pub(crate) write_opens: Cell<u64>,
+    /// An open that is to tell the size is about to be made.
+    pub(crate) settling: Cell<bool>,
     /// An end of an open that tells the size is on its way to the metadata server; told when it was answered.
     size_tells: Cell<u32>,
     size_told: Event,
@@ -146,6 +148,7 @@ impl Inode {
             writers: Cell::new(0),
             in_use: Cell::new(0),
             write_opens: Cell::new(0),
+            settling: Cell::new(false),
             size_tells: Cell::new(0),
             size_told: Event::new(),
             untold: Cell::new(0),
