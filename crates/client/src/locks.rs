@@ -206,11 +206,24 @@ impl Locks {
 
     /// Asks for a lock in a message of its own.
     pub(crate) async fn ask(self: &Rc<Self>, request: &EnqueueRequest, body: &w::EnqueueRequest) {
+        self.ask_and_see(request, body, |_| ()).await;
+    }
+
+    /// The same; `see` gets the value block that the answer brought, before anybody else hears of it.
+    pub(crate) async fn ask_and_see(
+        self: &Rc<Self>,
+        request: &EnqueueRequest,
+        body: &w::EnqueueRequest,
+        see: impl FnOnce(&w::Lvb),
+    ) {
         let import = self.import.borrow().clone();
         let answer: Result<w::EnqueueReply, FsError> = match import {
             Some(import) => import.ask(Op::LockEnqueue, body).await,
             None => Err(FsError::NotConnected),
         };
+        if let Some(lvb) = answer.as_ref().ok().and_then(|reply| reply.lvb.as_ref()) {
+            see(lvb);
+        }
         self.answered(request.resource, request.cookie, request.flags, answer);
     }
 

@@ -2,6 +2,7 @@
 //!
 //! A client that holds a lock over an object's end knows; otherwise the OST is asked (glimpse), which asks the writer.
 //! While nobody has the file open for writing, the metadata server's record is right and nobody is asked.
+use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::frames::Bulk;
@@ -14,6 +15,7 @@ use wire::ost::PunchKind;
 
 use crate::client::Client;
 use crate::inode::{Inode, Striping, UNSET};
+use crate::locks::Locks;
 use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Why;
@@ -30,16 +32,27 @@ pub(crate) struct FileSize {
 }
 
 impl Client {
-    /// Makes an object's known size its true size at this moment.
-    async fn glimpse(&self, object: &Rc<Object>) -> Result<(), FsError> {
+    /// Asks for an object's true size. Answers what it was at a moment since the call: what the object knows may be of an older
+    /// question by now, whose answer came later.
+    async fn glimpse(&self, object: &Rc<Object>) -> Result<u64, FsError> {
         let osc = self.osc(object.ost);
         if osc.size_is_exact(object) {
-            return Ok(());
+            return Ok(object.size());
         }
+        let unwritten = object.unwritten_end();
+        let told: Rc<Cell<Option<u64>>> = Rc::default();
+        let taken = told.clone();
+        let ask = |locks: Rc<Locks>, request, early| async move {
+            let body = locks.request(&request, early).await;
+            locks.ask_and_see(&request, &body, |lvb| taken.set(Some(lvb.size))).await;
+        };
         let all = LockPolicyData::extent(Extent::ALL);
-        match osc.locks.acquire(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE).await {
-            // The value block was taken in when the answer came.
-            Ok(_) | Err(DenyReason::Glimpse { .. }) => Ok(()),
+        match osc.locks.acquire_by(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE, ask).await {
+            // What is not written out, before the question or since, counts besides.
+            Ok(_) | Err(DenyReason::Glimpse { .. }) => Ok(match told.get() {
+                Some(stored) if !osc.size_is_exact(object) => stored.max(unwritten).max(object.unwritten_end()),
+                _ => object.size(),
+            }),
             Err(DenyReason::Evicted) => osc.import().map(|_| ()).and(Err(FsError::Io)),
             Err(e) => Err(e.error()),
         }
@@ -55,10 +68,11 @@ impl Client {
             return Ok(local_size(&s));
         }
         let glimpses: Vec<_> = s.objects.iter().map(|o| self.glimpse(o)).collect();
-        for result in rt::sync::join_all(glimpses).await {
-            result?;
+        let mut sizes = Vec::with_capacity(s.objects.len());
+        for size in rt::sync::join_all(glimpses).await {
+            sizes.push(size?);
         }
-        Ok(local_size(&s))
+        Ok(FileSize { size: size_of(&s, sizes.into_iter()), ..local_size(&s) })
     }
 
     /// Attributes with the size as far as it is known here: never less than what this client wrote or told a kernel.
@@ -401,12 +415,17 @@ fn blocks_of(stored: u64, dirty_pages: u64, size: u64) -> u64 {
     stored.max((stored + dirty_pages * 8).min(size.div_ceil(4096) * 8))
 }
 
+/// The file's size from those of its objects, in stripe order.
+fn size_of(s: &Striping, objects: impl Iterator<Item = u64>) -> u64 {
+    let of = |(i, size): (usize, u64)| s.layout.geometry().file_size(StripeIndex(i as u16), size);
+    objects.enumerate().map(|object| of(object).unwrap_or(FILE_BYTES_MAX)).max().unwrap_or(0)
+}
+
 /// The file's size from what is known of its objects.
 fn local_size(s: &Striping) -> FileSize {
-    let geometry = s.layout.geometry();
-    let mut out = FileSize { mtime: UNSET, ..FileSize::default() };
-    for (i, o) in s.objects.iter().enumerate() {
-        out.size = out.size.max(geometry.file_size(StripeIndex(i as u16), o.size()).unwrap_or(FILE_BYTES_MAX));
+    let size = size_of(s, s.objects.iter().map(|o| o.size()));
+    let mut out = FileSize { size, mtime: UNSET, ..FileSize::default() };
+    for o in &s.objects {
         out.blocks512 += blocks_of(o.blocks512.get(), o.dirty_pages() as u64, o.size());
         out.mtime = out.mtime.max(o.mtime.get());
     }
