@@ -105,3 +105,28 @@ fn syncfs_waits_for_a_target_that_is_away_with_something_to_commit() {
         });
     }
 }
+
+#[test]
+fn what_a_failed_write_left_is_written_out_by_itself() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 8192]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            one.release(&file).await.unwrap();
+            // The first page needs nothing of the disk; the second one is to be read, and its block is damaged.
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            world.oss[0].host.set_bit_rot(1000);
+            let file = open(&two, "f", O_RDWR).await;
+            assert_eq!(two.write(&file, 0, &[2; 4196]).await, Err(FsError::Corrupt), "seed {seed}");
+            world.oss[0].host.set_bit_rot(0);
+            world.sim.sleep(Duration::from_secs(30)).await;
+            assert_eq!(two.oscs()[0].dirty_and_grant().0, 0, "seed {seed}: others wait for the room that this takes");
+            let file = open(&one, "f", 0).await;
+            assert_eq!(read_all(&one, &file, MIB).await[..4096], [2; 4096]);
+        });
+    }
+}

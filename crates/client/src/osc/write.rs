@@ -18,9 +18,14 @@ use crate::stats::Direction;
 
 impl Osc {
     /// A page was written to, which was clean before or not. False when it has no grant: it must be written out at once.
-    pub(crate) fn wrote_page(&self, object: &Object, page: u64, was_clean: bool) -> bool {
+    pub(crate) fn wrote_page(&self, object: &Rc<Object>, page: u64, was_clean: bool) -> bool {
         self.written_at.set(self.rt.now());
-        object.with_pages(|pages| self.target.borrow_mut().on_written(pages, page, was_clean))
+        object.with_pages(|pages| {
+            let mut target = self.target.borrow_mut();
+            // Now, not when the write has gone through: whatever becomes of that, the page is to be written out.
+            target.on_dirty_object(Rc::downgrade(object), pages);
+            target.on_written(pages, page, was_clean)
+        })
     }
 
     /// Gives back the grant that no page took, but for `keep` bytes.
@@ -77,9 +82,8 @@ impl Osc {
         }
     }
 
-    /// Puts the object on the list of dirty ones and starts full RPCs.
+    /// More of the object is dirty: starts full RPCs.
     pub(crate) fn note_dirty(self: &Rc<Self>, object: &Rc<Object>) {
-        object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(Rc::downgrade(object), pages));
         while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire() {
             if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
                 self.rpcs.add(1);
