@@ -96,8 +96,8 @@ impl Keeper {
             self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
         // Once nothing goes wrong any more, the second sync has no error to report.
-        if self.open.iter().any(Option::is_some) {
-            self.sync(0).await;
+        for _ in 0..2 {
+            self.look_for_death();
             self.sync(0).await;
         }
         self.look_until_seen().await;
@@ -109,13 +109,7 @@ impl Keeper {
         if self.context.cluster.client(self.client).is_none() {
             return self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
-        let start = self.context.cluster.clients[self.client].starts.get();
-        if self.start != start {
-            // Its process died: nobody owes an answer for what it had not synced.
-            self.start = start;
-            self.open = [const { None }; DESCRIPTORS];
-            self.blocks.iter_mut().flat_map(|b| &mut b.writes).for_each(|w| w.owed = [false; DESCRIPTORS]);
-        }
+        self.look_for_death();
         let descriptor = self.rng.below(DESCRIPTORS as u64) as usize;
         if self.open[descriptor].is_none() {
             return self.open(descriptor).await;
@@ -126,6 +120,15 @@ impl Keeper {
             13 | 14 => drop(self.look().await),
             n if n < 15 + self.syncs => self.sync(descriptor).await,
             _ => {}
+        }
+    }
+    /// If its process died, its descriptors went along, and nobody owes an answer for what it had not synced.
+    fn look_for_death(&mut self) {
+        let start = self.context.cluster.clients[self.client].starts.get();
+        if self.start != start {
+            self.start = start;
+            self.open = [const { None }; DESCRIPTORS];
+            self.blocks.iter_mut().flat_map(|b| &mut b.writes).for_each(|w| w.owed = [false; DESCRIPTORS]);
         }
     }
     async fn open(&mut self, descriptor: usize) {
