@@ -25,6 +25,9 @@ const OFFSET_BYTES: usize = 4;
 /// Longest page that is looked at: above every record of ours.
 const ORDER_MAX: u64 = 12;
 const DEPTH_MAX: usize = 128;
+/// How many entries are thought of at most when a page does not say how many it has: what fits into a short one. Longer pages
+/// have few and long ones, and comparing all that might be one would take hours.
+const ENTRIES_MAX: [usize; 2] = [PAGE_BYTES as usize / (2 * OFFSET_BYTES), 16];
 /// Where a commit slot says whether there is a tree of tables, and where.
 const SLOT_HAS_ROOT: usize = 1;
 const SLOT_ROOT: usize = 8;
@@ -268,7 +271,8 @@ impl<'a> Walk<'a> {
         }
         self.out.damaged_pages += 1;
         let said = u16_at(page, 2).unwrap_or_default();
-        let numbers = || std::iter::once(said).chain(1..page.len() / (2 * OFFSET_BYTES));
+        let most = ENTRIES_MAX[usize::from(page.len() as u64 > PAGE_BYTES)];
+        let numbers = || std::iter::once(said).chain(1..=most);
         let whole = |n: usize| pairs(page, n).filter(|(k, v)| (self.is_whole)(k, v)).count();
         // What the page says, if any of it makes sense; else what makes most sense.
         let records = if whole(said) > 0 { said } else { numbers().max_by_key(|n| whole(*n)).unwrap_or(said) };

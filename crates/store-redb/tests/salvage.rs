@@ -156,6 +156,34 @@ fn nothing_old_comes_back_for_what_was_on_pages_that_are_gone() {
 }
 
 #[test]
+fn a_long_record_is_found_although_its_page_does_not_say_how_many_it_holds() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_path_buf();
+    let records = on_shard(async move |rt| {
+        fill(rt.clone(), &at, 300).await;
+        let kv = store_redb::open(rt, &at, CACHE_BYTES).unwrap();
+        let mut batch = KvBatch::default();
+        let mut rng = Rng::new(3);
+        // Offsets that might be any, everywhere.
+        let value = (0..1 << 17).flat_map(|_| (rng.below(1 << 19) as u32).to_le_bytes()).collect();
+        batch.changes.insert(b"long"[..].into(), Some(value));
+        kv.commit(Arc::new(batch)).await.unwrap();
+        all(&*kv).await
+    });
+    let whole = fs::read(dir.path().join(store_redb::STORE_FILE)).unwrap();
+    let long = &records[&b"long"[..]];
+    let value = whole.windows(64).rposition(|w| w == &long[..64]).unwrap();
+    // The page begins with type and number of entries, and its end was hit as well.
+    for hit in [vec![value / PAGE_BYTES * PAGE_BYTES + 2], vec![value / PAGE_BYTES * PAGE_BYTES + 2, value + 1000]] {
+        let mut bytes = whole.clone();
+        hit.iter().for_each(|at| bytes[*at] ^= 0x55);
+        let found = salvaged(bytes);
+        assert!(found.iter().all(|(k, v)| records.get(k) == Some(v)));
+        assert_eq!(found.contains_key(&b"long"[..]), hit.len() == 1);
+    }
+}
+
+#[test]
 fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
     let (dir, records, whole) = filled(2500);
     let store = dir.path().join(store_redb::STORE_FILE);
