@@ -95,11 +95,12 @@ pub struct Caller {
 impl Caller {
     /// The server itself.
     pub(crate) fn own() -> Caller {
-        Caller { client: ldlm::LOCAL, replay: None, basis: 0, slot: None }
+        Caller::on_behalf_of(ldlm::LOCAL)
     }
-}
-
-impl Caller {
+    /// The server itself, for a client that is gone.
+    pub(crate) fn on_behalf_of(client: ClientId) -> Caller {
+        Caller { client, replay: None, basis: 0, slot: None }
+    }
     /// A replay that fails although it went through before rested on something that is missing.
     fn failed(&self, e: FsError) -> FsError {
         match e {

@@ -3,8 +3,6 @@
 use std::collections::{BTreeSet, VecDeque};
 use std::rc::Rc;
 
-use hashbrown::HashMap;
-use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Fid, Instant};
 use wire::mdt::LockBits;
 
@@ -14,30 +12,35 @@ use crate::tx::{Done, Tx};
 
 /// How long a told size is remembered: far above the age at which clients write their pages out.
 const REMEMBERED_FOR: Duration = Duration::from_secs(120);
-/// Sizes remembered per client; the oldest go first. 16 bytes and a time each.
-const REMEMBERED_MAX: usize = 1 << 16;
+/// Sizes remembered in all; the oldest go first. 32 bytes each.
+const REMEMBERED_MAX: usize = 1 << 19;
 /// Inodes changed in one transaction.
 const TOGETHER_MAX: usize = 64;
 
-/// Told sizes by client, oldest first.
+/// Told sizes of all clients, oldest first.
 #[derive(Default)]
-pub(crate) struct RecentSizes(HashMap<ClientId, VecDeque<(Instant, Fid)>, FxBuildHasher>);
+pub(crate) struct RecentSizes(VecDeque<(Instant, ClientId, Fid)>);
 
 impl RecentSizes {
     /// A client's size of a file was taken for the file's, at `now`.
     pub(crate) fn told(&mut self, client: ClientId, fid: Fid, now: Instant) {
-        let of_client = self.0.entry(client).or_default();
-        while of_client.len() >= REMEMBERED_MAX
-            || of_client.front().is_some_and(|(at, _)| now.since(*at) > REMEMBERED_FOR)
-        {
-            of_client.pop_front();
+        let too_old = |(at, ..): &(Instant, ClientId, Fid)| now.since(*at) > REMEMBERED_FOR;
+        while self.0.len() >= REMEMBERED_MAX || self.0.front().is_some_and(too_old) {
+            self.0.pop_front();
         }
-        of_client.push_back((now, fid));
+        self.0.push_back((now, client, fid));
     }
     /// What a client told lately; it is forgotten.
     pub(crate) fn take(&mut self, client: ClientId, now: Instant) -> BTreeSet<Fid> {
-        let of_client = self.0.remove(&client).unwrap_or_default();
-        of_client.into_iter().filter(|(at, _)| now.since(*at) <= REMEMBERED_FOR).map(|(_, fid)| fid).collect()
+        let mut fids = BTreeSet::new();
+        self.0.retain(|(at, teller, fid)| {
+            let taken = *teller == client;
+            if taken && now.since(*at) <= REMEMBERED_FOR {
+                fids.insert(*fid);
+            }
+            !taken
+        });
+        fids
     }
 }
 
@@ -51,7 +54,7 @@ impl Mds {
         }
         let me = self.clone();
         self.rt.spawn(async move {
-            let caller = Caller { client, replay: None, basis: 0, slot: None };
+            let caller = Caller::on_behalf_of(client);
             for together in fids.chunks(TOGETHER_MAX) {
                 let finish = |m: &Rc<Mds>, written: Vec<Fid>| {
                     let mut handles = m.handles.borrow_mut();
@@ -84,5 +87,27 @@ impl Tx<'_> {
             self.claim(*fid, LockBits::UPDATE);
         }
         Ok(written)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn told_sizes_are_each_clients_own_grow_old_and_are_bounded_in_all() {
+        let (a, b, mut recent) = (ClientId(1), ClientId(2), RecentSizes::default());
+        let (fid, at) = (|n: u64| Fid::new(n, 1), |s: u64| Instant::ZERO + Duration::from_secs(s));
+        recent.told(a, fid(1), at(0));
+        recent.told(b, fid(2), at(60));
+        recent.told(a, fid(3), at(100));
+        recent.told(a, fid(3), at(100));
+        assert_eq!(recent.take(a, at(130)), BTreeSet::from([fid(3)]), "the first one is too old");
+        assert_eq!(recent.take(a, at(130)), BTreeSet::new());
+        recent.told(a, fid(4), at(200));
+        assert_eq!(recent.0.len(), 1, "what is too old is not kept");
+        (0..REMEMBERED_MAX as u64 + 5).for_each(|n| recent.told(b, fid(n), at(200)));
+        assert_eq!(recent.0.len(), REMEMBERED_MAX);
+        assert!(recent.take(a, at(200)).is_empty());
     }
 }

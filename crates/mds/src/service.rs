@@ -140,11 +140,16 @@ impl Mds {
     fn closed(&self, client: ClientId, closed: crate::ops::Closed) -> Attr {
         let crate::ops::Closed { close, inode } = closed;
         let mut handles = self.handles.borrow_mut();
-        if hides_size(close.valid) {
-            handles.suspect(close.fid);
+        // What the open says, not the request; a replay of an end may come without its open.
+        let fid = match handles.get(client, close.handle) {
+            Some(open) => open.writes.then_some(open.fid),
+            None => Some(close.fid).filter(|_| close.handle.0 != 0),
+        };
+        if let Some(fid) = fid.filter(|_| hides_size(close.valid)) {
+            handles.suspect(fid);
         }
-        if changed_data(close.valid) {
-            handles.told(close.fid, client);
+        if let Some(fid) = fid.filter(|_| changed_data(close.valid)) {
+            handles.told(fid, client);
         }
         let open = handles.close(client, close.handle);
         let Some(inode) = inode else {
@@ -305,7 +310,7 @@ impl Mds {
         self.drop_locks(client);
         let handles = self.handles.borrow().of_client(client);
         for handle in handles {
-            let caller = Caller { client, replay: None, basis: 0, slot: None };
+            let caller = Caller::on_behalf_of(client);
             let finish = move |m: &Rc<Mds>, ()| {
                 let mut handles = m.handles.borrow_mut();
                 if let Some(open) = handles.get(client, handle).filter(|o| o.writes) {
