@@ -5,7 +5,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use rt::sync::{OneReceiver, OneSender, oneshot};
+use rt::sync::{Event, OneReceiver, OneSender, oneshot};
 use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, Cred, SetBits};
@@ -30,6 +30,53 @@ struct Ending {
 impl Ending {
     fn tells_size(&self) -> bool {
         self.close.valid & SetBits::SIZE != 0
+    }
+}
+
+/// What has to be known of an inode's writers here to tell its size in order.
+#[derive(Default)]
+pub(crate) struct SizeTells {
+    /// Opens for writing that no program ended yet.
+    in_use: Cell<u32>,
+    /// Opens for writing so far.
+    writers: Cell<u64>,
+    /// Ends of opens that tell the size and are on their way.
+    under_way: Cell<u32>,
+    answered: Event,
+    /// An open that is to tell the size is about to be made.
+    settling: Cell<bool>,
+}
+
+impl SizeTells {
+    /// A program opened the file for writing.
+    pub(crate) fn writer_came(&self) {
+        self.in_use.set(self.in_use.get() + 1);
+        self.writers.set(self.writers.get() + 1);
+    }
+    /// A program ended such an open.
+    fn writer_went(&self) {
+        self.in_use.set(self.in_use.get() - 1);
+    }
+    /// Who is the last writer here; it stays so as long as this says the same.
+    fn last_writer(&self) -> Option<u64> {
+        (self.in_use.get() == 0).then(|| self.writers.get())
+    }
+    fn set_out(&self) {
+        self.under_way.set(self.under_way.get() + 1);
+    }
+    fn answered(&self) {
+        self.under_way.set(self.under_way.get() - 1);
+        self.answered.notify();
+    }
+    /// Waits until none is on its way: a later one could overtake it.
+    async fn all_answered(&self) {
+        loop {
+            let answered = self.answered.wait();
+            if self.under_way.get() == 0 {
+                return;
+            }
+            answered.await;
+        }
     }
 }
 
@@ -96,7 +143,7 @@ impl Client {
             return false;
         }
         if file.writes() {
-            file.inode.in_use.set(file.inode.in_use.get() - 1);
+            file.inode.tells.writer_went();
         }
         file.inode.kept_append.give_up_of(file.id());
         let close = self.last_words(file).await;
@@ -124,15 +171,12 @@ impl Client {
     /// The size that the end of an open tells: of the last one here only, and of one at a time, so that the last that the server
     /// hears of is the latest found here.
     async fn last_size(self: &Rc<Self>, inode: &Inode) -> Option<FileSize> {
-        let ended_by_others = || inode.in_use.get() > 0;
-        if ended_by_others() {
-            return None;
-        }
-        let opens = inode.write_opens.get();
-        inode.sizes_told().await;
+        let tells = &inode.tells;
+        let last = tells.last_writer()?;
+        tells.all_answered().await;
         let size = self.file_size(inode).await.ok()?;
-        inode.sizes_told().await;
-        (!ended_by_others() && inode.write_opens.get() == opens).then_some(size)
+        tells.all_answered().await;
+        (tells.last_writer() == Some(last)).then_some(size)
     }
 
     /// What the end of an open brings home.
@@ -169,7 +213,7 @@ impl Client {
         for ending in &mut batch {
             ending.sent = true;
             if ending.tells_size() {
-                ending.file.inode.tells_size(true);
+                ending.file.inode.tells.set_out();
             }
         }
         let (answered, listener) = oneshot();
@@ -232,15 +276,16 @@ impl Client {
 
     /// The size of a file that nobody writes any more, or of which bytes were lost, is asked of its OSTs once, by a writer that is
     /// alone with it, so that not everybody has to ask. If others write it meanwhile, the last of all does it again.
-    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Inode) {
+    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Rc<Inode>) {
         const O_WRONLY: u32 = 1;
-        if inode.settling.replace(true) {
+        if inode.tells.settling.replace(true) {
             return;
         }
-        let (me, fid) = (self.clone(), inode.fid);
+        let (me, inode) = (self.clone(), inode.clone());
         self.rt.spawn(async move {
-            let opened = me.open(&Cred { caps: 3, ..Cred::default() }, fid, O_WRONLY).await;
-            me.inode(fid).settling.set(false);
+            let opened = me.open(&Cred { caps: 3, ..Cred::default() }, inode.fid, O_WRONLY).await;
+            // What goes wrong from here on may be missing in what this one tells.
+            inode.tells.settling.set(false);
             // Gone, or its server is: then its size stays unknown.
             let Ok(file) = opened else { return };
             file.settles.set(true);
@@ -251,7 +296,7 @@ impl Client {
 
     fn ended(self: &Rc<Self>, ending: Ending, answer: Result<Attr, FsError>) {
         if ending.sent && ending.tells_size() {
-            ending.file.inode.tells_size(false);
+            ending.file.inode.tells.answered();
         }
         let Ending { close, file, told, .. } = ending;
         let inode = &file.inode;

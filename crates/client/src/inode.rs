@@ -11,6 +11,7 @@ use wire::mdt::Attr;
 
 use crate::append::KeptAppend;
 use crate::client::Client;
+use crate::closes::SizeTells;
 use crate::front::Front;
 use crate::object::Object;
 use crate::open::OpenFile;
@@ -89,15 +90,7 @@ pub struct Inode {
     /// The opens themselves, for what readahead must hear.
     files: RefCell<Vec<Weak<OpenFile>>>,
     pub(crate) writers: Cell<u32>,
-    /// Opens for writing that no program ended yet.
-    pub(crate) in_use: Cell<u32>,
-    /// Opens for writing so far.
-    pub(crate) write_opens: Cell<u64>,
-    /// An open that is to tell the size is about to be made.
-    pub(crate) settling: Cell<bool>,
-    /// An end of an open that tells the size is on its way to the metadata server; told when it was answered.
-    size_tells: Cell<u32>,
-    size_told: Event,
+    pub(crate) tells: SizeTells,
     /// Opens that the metadata server does not know of.
     pub(crate) untold: Cell<u32>,
     /// Lookups that the kernel remembers.
@@ -146,11 +139,7 @@ impl Inode {
             mappable: Cell::new(0),
             files: RefCell::default(),
             writers: Cell::new(0),
-            in_use: Cell::new(0),
-            write_opens: Cell::new(0),
-            settling: Cell::new(false),
-            size_tells: Cell::new(0),
-            size_told: Event::new(),
+            tells: SizeTells::default(),
             untold: Cell::new(0),
             lookups: Cell::new(0),
             naming: Cell::new(0),
@@ -240,22 +229,6 @@ impl Inode {
                 return;
             }
             changed.await;
-        }
-    }
-    /// An end of an open that tells the size sets out (true), or was answered.
-    pub(crate) fn tells_size(&self, begins: bool) {
-        let now = self.size_tells.get();
-        self.size_tells.set(if begins { now + 1 } else { now - 1 });
-        self.size_told.notify();
-    }
-    /// Waits until no end of an open that tells the size is on its way: a later one could overtake it.
-    pub(crate) async fn sizes_told(&self) {
-        loop {
-            let told = self.size_told.wait();
-            if self.size_tells.get() == 0 {
-                return;
-            }
-            told.await;
         }
     }
     pub(crate) fn striping(&self) -> Option<Rc<Striping>> {

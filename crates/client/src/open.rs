@@ -248,8 +248,7 @@ impl Client {
         inode.opened(&file);
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
-            inode.in_use.set(inode.in_use.get() + 1);
-            inode.write_opens.set(inode.write_opens.get() + 1);
+            inode.tells.writer_came();
         }
         self.opens.borrow_mut().insert(id, file.clone());
         file

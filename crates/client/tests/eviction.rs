@@ -31,22 +31,32 @@ async fn until_back(world: &World, c: &Client) {
     panic!("the client does not come back");
 }
 
+/// Writes a file of which 10,000 bytes are durable and 50,000 more are not written out when it is closed.
+async fn close_with_unwritten_bytes(c: &Rc<Client>) {
+    let file = create(c, "f").await;
+    c.write(&file, 0, &[1; 10_000]).await.unwrap();
+    c.fsync(&file, false).await.unwrap();
+    c.write(&file, 10_000, &[2; 50_000]).await.unwrap();
+    c.release(&file).await.unwrap();
+}
+
+/// How long the file is said to be, and how many bytes can be read of it.
+async fn size_and_bytes(c: &Rc<Client>) -> (u64, u64) {
+    let file = open(c, "f", 0).await;
+    let size = c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+    (size, read_all(c, &file, MIB).await.len() as u64)
+}
+
 #[test]
 fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_after_its_close() {
     for seed in 0..6 {
         let world = World::new(seed, 2, OstConfig::default());
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
-            let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
-            one.write(&file, 10_000, &[2; 50_000]).await.unwrap();
-            one.release(&file).await.unwrap();
+            close_with_unwritten_bytes(&one).await;
             world.cut_off(&host, true);
             until_evicted(&world, &one).await;
-            let size = two.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
-            let file = open(&two, "f", 0).await;
-            assert_eq!((size, read_all(&two, &file, MIB).await.len() as u64), (10_000, 10_000), "seed {seed}");
+            assert_eq!(size_and_bytes(&two).await, (10_000, 10_000), "seed {seed}");
         });
     }
 }
@@ -57,11 +67,7 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_an_ost_evicted_its_writer_af
         let world = World::new(seed, 1, OstConfig::default());
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
-            let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
-            one.write(&file, 10_000, &[2; 50_000]).await.unwrap();
-            one.release(&file).await.unwrap();
+            close_with_unwritten_bytes(&one).await;
             world.sim.cut(&host, &world.oss[0].host);
             while world.knows(one.id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
@@ -72,9 +78,7 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_an_ost_evicted_its_writer_af
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             world.sim.sleep(Duration::from_secs(1)).await;
-            let size = two.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
-            let file = open(&two, "f", 0).await;
-            assert_eq!((size, read_all(&two, &file, MIB).await.len() as u64), (10_000, 10_000), "seed {seed}");
+            assert_eq!(size_and_bytes(&two).await, (10_000, 10_000), "seed {seed}");
         });
     }
 }

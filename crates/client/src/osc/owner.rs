@@ -153,7 +153,7 @@ impl Callbacks for Osc {
 impl Osc {
     /// Bytes that made the file longer are gone: neither this client nor its kernel knows the size by itself any more, and the
     /// metadata server may have been told it.
-    pub(super) fn size_is_less(&self, inode: &Inode) {
+    pub(super) fn size_is_less(&self, inode: &Rc<Inode>) {
         inode.ours_alone.set(false);
         if let Some(client) = self.client.upgrade() {
             client.settle_size(inode);
