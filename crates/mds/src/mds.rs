@@ -7,7 +7,7 @@ use ldlm::NamespaceConfig;
 use ptlrpc::Export;
 use rt::sync::Event;
 use rt::{LocalFuture, Rt};
-use types::{ClientId, FsError, HandleId, OstIndex, Transno, WallTime, Xid};
+use types::{ClientId, Duration, FsError, HandleId, Instant, OstIndex, Transno, WallTime, Xid};
 use wire::Encode;
 use wire::mdt::{AttrFlags, EntryReply};
 
@@ -242,7 +242,7 @@ impl Mds {
     ) -> Result<Answered<R>, FsError> {
         let mut fetched = Fetched::default();
         let mut held: Option<LocalLocks> = None;
-        let (mut waited, mut committed) = (false, false);
+        let (mut patience, mut committed) = (None, false);
         let mut session = None;
         loop {
             self.store.check()?;
@@ -255,10 +255,8 @@ impl Mds {
                 Step::Done(answered) => return Ok(answered),
                 Step::Fetch => fetched.fetch().await.map_err(|e: KvError| FsError::from(e))?,
                 Step::Objects(ost) => {
-                    if waited || self.stopped.get() {
-                        return Err(FsError::NoSpace);
-                    }
-                    waited = !self.wait_for_objects(ost).await;
+                    let end = *patience.get_or_insert_with(|| self.rt.now() + self.config.object_wait);
+                    self.wait_for_objects(ost, end).await?;
                 }
                 Step::Room if committed => return Err(FsError::NoSpace),
                 Step::Room => {
@@ -344,12 +342,21 @@ impl Mds {
         Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }))
     }
 
-    /// Waits until a pool was filled; false when nothing came in time.
-    async fn wait_for_objects(self: &Rc<Self>, ost: OstIndex) -> bool {
+    /// Waits until a pool was filled.
+    ///
+    /// # Errors
+    /// Nobody may wait (any longer): `NoTarget` when this OST is away or takes no files, `NoSpace` otherwise.
+    async fn wait_for_objects(self: &Rc<Self>, ost: OstIndex, end: Instant) -> Result<(), FsError> {
         let filled = self.pool_filled.wait();
+        let left = end.since(self.rt.now());
+        if left == Duration::ZERO || self.stopped.get() || self.takes_no_files(ost) {
+            let away = self.pools.borrow().get(ost).is_some_and(|p| !p.can_serve());
+            return Err(if away { FsError::NoTarget } else { FsError::NoSpace });
+        }
         tracing::debug!(%ost, "a create waits for objects");
         self.kick_osts();
-        self.rt.timeout(self.config.object_wait, filled).await.is_some()
+        self.rt.timeout(left, filled).await;
+        Ok(())
     }
 
     /// The answer about an inode, with the locks that come along.

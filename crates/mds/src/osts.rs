@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use cache::frames::Bulk;
 use layout::StripeObject;
-use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig};
+use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig, ImportState};
 use rt::sync::Event;
 use rt::{LocalFuture, Nid};
 use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
@@ -37,6 +37,10 @@ const RETRY_PAUSE: Duration = Duration::from_millis(500);
 pub trait OstPort {
     /// Sends a request and waits for its answer's body.
     fn call(&self, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>>;
+    /// Whether there is a session now.
+    fn is_in_service(&self) -> bool {
+        true
+    }
     /// Ends the session.
     fn close(&self);
 }
@@ -62,6 +66,9 @@ impl OstLink {
     pub fn on_session(&self) {
         self.sessions.set(self.sessions.get() + 1);
         self.kick.notify();
+    }
+    fn is_in_service(&self) -> bool {
+        self.port.borrow().as_ref().is_some_and(|p| p.is_in_service())
     }
     /// Objects whose destruction may not have reached the OST's stable storage are destroyed again.
     fn redo_destroys(&self) {
@@ -233,6 +240,12 @@ impl Mds {
         for link in self.osts.links.borrow().values() {
             link.kick.notify();
         }
+    }
+    /// Whether this OST says itself, in a session that goes on, that no file can be made there. One that is away may be a
+    /// better one when it comes.
+    pub(crate) fn takes_no_files(&self, ost: OstIndex) -> bool {
+        let refuses = self.pools.borrow().get(ost).is_some_and(|p| p.in_sync && !p.can_serve());
+        refuses && self.osts.links.borrow().get(&ost).is_some_and(|l| l.is_in_service())
     }
     /// Wakes those whose pools these objects came from, where little is left.
     pub(crate) fn fill_low_pools(&self, taken: &[StripeObject]) {
@@ -463,6 +476,9 @@ impl OstPort for ImportPort {
             let options = CallOptions { no_replay: true, ..CallOptions::default() };
             import.call(op, body, Bulk::new(), options).await.map(|r| r.body)
         })
+    }
+    fn is_in_service(&self) -> bool {
+        self.import.state() == ImportState::Full
     }
     fn close(&self) {
         self.import.abandon();

@@ -57,7 +57,9 @@ impl Pool {
     pub fn ready(&self) -> u32 {
         self.last.saturating_sub(self.used)
     }
-    fn can_serve(&self) -> bool {
+    /// Whether files can be made there.
+    #[must_use]
+    pub fn can_serve(&self) -> bool {
         self.in_sync && self.active && self.state & (1 << 1 | 1 << 4) == 0
     }
     /// Whether it should be filled up now.
@@ -178,6 +180,8 @@ impl Pools {
                 self.update(ost, |p| p.want = (p.want * 2).min(READY_MAX));
                 Fail::Objects(ost)
             }
+            // Somebody wants this OST and no other, and it may only be away: its server is being started again.
+            (AllocError::Inactive(ost), None) if self.get(ost).is_some_and(|p| p.active) => Fail::Objects(ost),
             (AllocError::AllInactive { .. } | AllocError::NoOst { pool: None }, None) if ask.osts.is_empty() => {
                 // Servers may still be on their way up; how long to wait is the driver's decision.
                 Fail::Objects(OstIndex(u16::MAX))

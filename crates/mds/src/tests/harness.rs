@@ -61,6 +61,9 @@ impl OstPort for FakePort {
         };
         Box::pin(async move { result })
     }
+    fn is_in_service(&self) -> bool {
+        !*self.all.down.borrow()
+    }
     fn close(&self) {}
 }
 

@@ -1,6 +1,6 @@
 //! Layouts that files are given after they were made, and what an OST says of its objects.
 use layout::{Layout, LayoutSpec};
-use types::{Fid, FsError, HandleId, ObjectId};
+use types::{Duration, Fid, FsError, HandleId, ObjectId, OstIndex};
 use wire::Op;
 use wire::mdt::*;
 
@@ -136,4 +136,45 @@ fn ids_of_orphans_are_never_given_out_again() {
     assert!(new.0.oid > ready && used.0.oid <= ready, "{new:?} after {ready}");
     let wanted = fs.osts.precreates.borrow();
     assert!(wanted.iter().any(|q| q.orphans && q.last_used >= used.0.oid));
+}
+
+/// An OST of a running file system whose server is being started again: its pool is out of step until there is a session.
+fn lose_session(fs: &Fs, ost: OstIndex) {
+    *fs.osts.down.borrow_mut() = true;
+    fs.mds.pools.borrow_mut().update(ost, |p| p.in_sync = false);
+}
+/// There is a session with it again five seconds later.
+fn comes_back_soon(fs: &Fs, ost: OstIndex) {
+    let (mds, osts, rt) = (fs.mds.clone(), fs.osts.clone(), fs.world.rt());
+    fs.world.rt().spawn(async move {
+        rt.sleep(Duration::from_secs(5)).await;
+        *osts.down.borrow_mut() = false;
+        mds.osts.all().iter().find(|l| l.ost == ost).unwrap().on_session();
+    });
+}
+
+#[test]
+fn a_file_for_one_ost_waits_while_that_one_is_away_and_hears_when_it_does_not_come() {
+    let fs = Fs::new();
+    let on = OstIndex(1);
+    let layout = layout::xattr::encode_spec(&LayoutSpec::from_raw(1 << 20, 1, 1).unwrap());
+    let (f, g, h) = (mknod(&fs, "f"), mknod(&fs, "g"), mknod(&fs, "h"));
+    lose_session(&fs, on);
+    // Nobody comes.
+    let before = fs.world.rt().now();
+    assert_eq!(fs.setxattr(f, "lustre.lov", Some(&layout), 0), Err(FsError::NoTarget));
+    assert!(fs.world.rt().now().since(before) >= Duration::from_secs(30), "it was given time");
+    // It comes while one waits.
+    comes_back_soon(&fs, on);
+    fs.setxattr(g, "lustre.lov", Some(&layout), 0).unwrap();
+    assert_eq!(layout_of(&fs, g).objects()[0].ost, on);
+    // It says itself that it takes none: its store failed.
+    fs.mds.pools.borrow_mut().update(on, |p| p.state = 1 << 1);
+    let before = fs.world.rt().now();
+    assert_eq!(fs.setxattr(h, "lustre.lov", Some(&layout), 0), Err(FsError::NoTarget));
+    assert_eq!(fs.world.rt().now(), before, "at once");
+    // It said so before its server went: the next one may have another disk.
+    *fs.osts.down.borrow_mut() = true;
+    comes_back_soon(&fs, on);
+    fs.setxattr(h, "lustre.lov", Some(&layout), 0).unwrap();
 }
