@@ -15,7 +15,7 @@ use wire::ost::PunchKind;
 
 use crate::client::Client;
 use crate::inode::{Inode, Striping, UNSET};
-use crate::locks::Locks;
+use crate::locks::{Held, Locks};
 use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Why;
@@ -344,11 +344,7 @@ impl Client {
         osc.flush(object, extent.align_out(4096), Why::Under(&held)).await;
         object.mtime.set(self.rt.wall());
         if reserves {
-            let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
-            let (body, options) = (wire::encode(&ask), osc.options_under(&held));
-            let answer = osc.import()?.call(Op::OstAllocate, body, Bulk::new(), options).await?;
-            let reply: wire::ost::AttrReply = answer.decode()?;
-            object.blocks512.set(reply.lvb.blocks);
+            self.reserve(object, extent, keep, &held).await?;
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
             osc.discard(object, extent.align_out(4096), false);
@@ -356,13 +352,26 @@ impl Client {
                 osc.punch(object, kind, cut, &held).await?;
             }
             if !keep && extent.end > object.size() {
-                // Behind the end there is nothing to zero; the object only becomes that long.
-                osc.punch(object, PunchKind::Truncate, Extent::from(extent.end), &held).await?;
+                // Behind the end there is nothing to zero. A cut to the end of the range would take away what another
+                // reservation, which is under way, makes longer still.
+                let rest = Extent::new(extent.start.max(object.size()), extent.end);
+                self.reserve(object, rest, false, &held).await?;
             }
         }
         if !keep {
             object.stored_to(extent.end);
         }
+        Ok(())
+    }
+
+    /// Finds space for a range of an object, which (but with `keep`) reaches to the range's end then at least.
+    async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
+        let osc = self.osc(object.ost);
+        let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
+        let (body, options) = (wire::encode(&ask), osc.options_under(held));
+        let answer = osc.import()?.call(Op::OstAllocate, body, Bulk::new(), options).await?;
+        let reply: wire::ost::AttrReply = answer.decode()?;
+        object.blocks512.set(reply.lvb.blocks);
         Ok(())
     }
 

@@ -192,3 +192,30 @@ fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
         });
     }
 }
+
+#[test]
+fn of_two_reservations_at_once_the_longer_one_says_how_long_the_file_is() {
+    const LONG: u64 = 500_000;
+    for mode in [0, ZERO] {
+        for order in [[true, false], [false, true]] {
+            let world = World::new(3, 1, OstConfig::default());
+            let ((c, _), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
+            world.run(Duration::from_secs(60), async {
+                let file = create(&c, "f").await;
+                c.write(&file, 0, &[5; 12_000]).await.unwrap();
+                let reserve = async |long: bool| {
+                    let (c, file) = (c.clone(), file.clone());
+                    let (mode, end) = if long { (mode, LONG) } else { (ZERO, 30_000) };
+                    c.fallocate(&file, mode, end - 10_000, 10_000).await.unwrap();
+                };
+                rt::sync::join_all(order.map(reserve).into_iter().collect::<Vec<_>>()).await;
+                for c in [&c, &other] {
+                    let attr = c.getattr(&root(), file.fid(), None).await.unwrap().attr;
+                    assert_eq!(attr.size, LONG, "mode {mode}, order {order:?}");
+                }
+                let seen = read_all(&other, &open(&other, "f", 0).await, 2 * LONG).await;
+                assert!(seen.len() as u64 == LONG && seen[12_000..].iter().all(|b| *b == 0));
+            });
+        }
+    }
+}
