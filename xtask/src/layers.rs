@@ -9,6 +9,7 @@ use crate::{Findings, judged};
 /// mount after the session that it serves.
 const LAYERS: &[(&str, u32, u32)] = &[
     ("types", 0, 0),
+    ("frames", 0, 1),
     ("formats", 0, 1),
     ("nrs", 1, 0),
     ("cache", 1, 0),

@@ -1,4 +1,4 @@
-//! The cache room: page frames (the mechanism's memory) and the policies that say which clean frame leaves first.
+//! The cache room: the policies that say which clean frame of a cache leaves first.
 //!
 //! Layer 1: depends on `types` only; no clock, no I/O, no threads. A policy sees frame numbers and page accesses
 //! ([`ReclaimPolicy`]); it is built by name from the [`registry()`].
@@ -13,7 +13,6 @@ mod bypass;
 pub mod conformance;
 mod fgf_lru;
 mod fgf_ring;
-pub mod frames;
 pub mod ghost;
 mod lru;
 mod managed;

@@ -9,7 +9,7 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use cache::PageAccess;
-use cache::frames::FRAME_BYTES;
+use frames::FRAME_BYTES;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Duration, Extent, FsError, Instant};
 

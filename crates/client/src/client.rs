@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
 use std::rc::{Rc, Weak};
 
-use cache::frames::FrameRun;
+use frames::FrameRun;
 use hashbrown::HashMap;
 use ldlm::{InodeBits, LockMode, LockPolicyData, ResourceId};
 use ptlrpc::{AdaptiveTimeouts, Callbacks, Import, ImportConfig};
@@ -99,10 +99,8 @@ impl Client {
         let pages = pages.map_err(JoinError)?;
         let readahead = within_cache(config.readahead.clone(), config.cache_bytes);
         let ahead = Ahead::new(&config.readahead_policy, readahead).map_err(|e| JoinError(e.to_string()))?;
-        let mut zeros = rt
-            .frames()
-            .alloc_run(cache::frames::RUN_FRAMES_MAX)
-            .ok_or_else(|| JoinError("the frame pool is empty".into()))?;
+        let mut zeros =
+            rt.frames().alloc_run(frames::RUN_FRAMES_MAX).ok_or_else(|| JoinError("the frame pool is empty".into()))?;
         zeros.bytes_mut().expect("a fresh frame has one owner").fill(0);
         let mdt_locks =
             Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });

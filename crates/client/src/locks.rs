@@ -5,7 +5,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use hashbrown::HashMap;
 use ldlm::{
     Acquire, CacheAction, DenyReason, EnqueueFlags, EnqueueOutcome, EnqueueRequest, InodeBits, LockCache,

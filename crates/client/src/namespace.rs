@@ -1,7 +1,7 @@
 //! Names and attributes: answered from what locks cover, asked of the metadata server otherwise.
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use ptlrpc::{CallOptions, Reply};
 use types::{Fid, FsError};
 use wire::mdt::{

@@ -4,8 +4,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use cache::PageAccess;
-use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use datapath::{Gone, Pages, WriteOut};
+use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use ldlm::ResourceId;
 use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
@@ -328,8 +328,8 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use cache::frames::FramePool;
     use datapath::Target;
+    use frames::FramePool;
     use types::Fid;
 
     use super::*;

@@ -6,7 +6,7 @@ mod write;
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use cache::frames::FRAME_BYTES;
+use frames::FRAME_BYTES;
 use ldlm::LockCookie;
 use ptlrpc::Import;
 use rt::Rt;

@@ -4,8 +4,8 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
-use cache::frames::{FramePool, FrameRun};
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats};
+use frames::{FramePool, FrameRun};
 use readahead::record::Call;
 use types::PAGE_BYTES;
 use types::record::Recordable as _;

@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use cache::PageAccess;
-use cache::frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
+use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use readahead::record::Call;

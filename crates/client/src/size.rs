@@ -5,7 +5,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use layout::StripeIndex;
 use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError, WallTime};

@@ -3,7 +3,7 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::PageAccess;
-use cache::frames::FRAME_BYTES;
+use frames::FRAME_BYTES;
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::race;

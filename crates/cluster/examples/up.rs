@@ -1,9 +1,9 @@
 //! A whole cluster on one shard, mounted: `up DIR MOUNTPOINT [OSTS] [uring|dev] [SECOND_MOUNTPOINT]`. Formats what is missing.
 use std::path::PathBuf;
 
-use cache::frames::FramePool;
 use client::ClientConfig;
 use cluster::{MountSpec, format_mdt, format_ost, join, open_ost, start_mds, start_mount, start_oss};
+use frames::FramePool;
 use fuse::TransportChoice;
 use oss::OstConfig;
 use ptlrpc::ClusterKey;

@@ -7,7 +7,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use layout::StripeObject;
 use ptlrpc::{CallOptions, Callbacks, Import, ImportConfig, ImportState};
 use rt::sync::Event;

@@ -127,7 +127,7 @@ mod tests {
     #[test]
     fn pieces_of_one_call_are_told_from_calls_of_their_own() {
         const MIB: u64 = 1 << 20;
-        let sim = simworld::Sim::new(simworld::SimConfig::new(1), cache::frames::FramePool::new(1 << 20));
+        let sim = simworld::Sim::new(simworld::SimConfig::new(1), frames::FramePool::new(1 << 20));
         let host = sim.host("h");
         let rt = host.boot();
         sim.run(async {

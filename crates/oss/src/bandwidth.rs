@@ -6,7 +6,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FRAME_BYTES, Segment};
+use frames::{Bulk, FRAME_BYTES, Segment};
 use nrs::BW_WINDOWS;
 use rt::Rt;
 use types::{Duration, Fid, FsError, KIB, MIB, ObjectId, Rng};

@@ -8,8 +8,8 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats, block_id};
+use frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
 use hashbrown::HashMap;
 use rt::Rt;
 use rustc_hash::FxBuildHasher;
@@ -401,7 +401,7 @@ pub fn push_page(bulk: &mut Bulk, run: FrameRun) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use cache::frames::FramePool;
+    use frames::FramePool;
     use std::collections::BTreeMap;
     use types::{OstIndex, Rng};
 

@@ -1,7 +1,7 @@
 //! Pages that stand for nothing: zeros, shared by everyone who reads a hole. And checksums page by page.
 use std::sync::OnceLock;
 
-use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, RUN_FRAMES_MAX, Segment};
+use frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, RUN_FRAMES_MAX, Segment};
 use wire::{Crc, crc32c, crc32c_join};
 
 /// crc32c of a page of zeros.

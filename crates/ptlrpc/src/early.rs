@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::Rt;
 use types::{Duration, Instant};
 use wire::{Flags, Header};

@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Rt, Sink};
 use types::{ClientId, Duration, FsError, Instant, Origin, Transno, Xid};

@@ -8,7 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::turns::{Rank, Turns};
 use rt::{LocalFuture, Nid, Rt, Sink};

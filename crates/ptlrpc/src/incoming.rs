@@ -1,7 +1,7 @@
 //! Messages as they come in, each with its bulk bytes in frames.
 use std::io;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::{LocalFuture, Rt, Source};
 use wire::Header;
 

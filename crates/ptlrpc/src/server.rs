@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};

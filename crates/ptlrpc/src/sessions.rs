@@ -8,7 +8,7 @@ use std::collections::BTreeSet;
 use std::io;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::Event;
 use rt::{Nid, Sink, Source};
 use types::{ClientId, FsError, Origin};

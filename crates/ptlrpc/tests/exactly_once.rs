@@ -5,7 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FramePool};
+use frames::{Bulk, FramePool};
 use ptlrpc::{
     Callbacks, ClusterKey, Export, Import, ImportConfig, ImportState, Request, Server, ServerConfig, Service,
     SessionRecord, meant,

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FramePool};
+use frames::{Bulk, FramePool};
 use ptlrpc::{
     Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
     ServerConfig, Service, SessionRecord,

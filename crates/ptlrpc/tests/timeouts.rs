@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use ptlrpc::{
     AdaptiveTimeouts, Callbacks, ClusterKey, Export, Import, ImportConfig, ImportState, Request, Server, ServerConfig,
     Service, SessionRecord,

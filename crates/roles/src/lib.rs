@@ -200,9 +200,8 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
         uuid: identity.uuid,
     };
     let request = RegisterRequest { entry, cluster: identity.cluster };
-    let reply = import
-        .call(Op::Register, wire::encode(&request), cache::frames::Bulk::new(), ptlrpc::CallOptions::default())
-        .await;
+    let reply =
+        import.call(Op::Register, wire::encode(&request), frames::Bulk::new(), ptlrpc::CallOptions::default()).await;
     import.close().await;
     reply.map(|_| ())
 }

@@ -1,7 +1,7 @@
 //! Files as stores use them.
 use std::io;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 
 use crate::LocalFuture;
 

@@ -26,7 +26,7 @@ use std::pin::{Pin, pin};
 use std::rc::Rc;
 use std::task::Poll;
 
-use cache::frames::{Bulk, FramePool};
+use frames::{Bulk, FramePool};
 use types::{Duration, Instant, Origin, Rng, WallTime};
 
 /// A boxed future of one shard.

@@ -2,7 +2,7 @@
 use std::io;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use wire::Header;
 
 use crate::{LocalFuture, Nid};

@@ -1,7 +1,7 @@
 //! What a client pays to read a cold file over four OSTs from front to back in calls of 128 KiB, in virtual time: real nodes
 //! in the simulated world, OSTs with disks that take 2 to 6 ms, or next to nothing, for an operation. One JSON object a line.
-use cache::frames::FramePool;
 use client::NewFile;
+use frames::FramePool;
 use sim::cluster::{Cluster, ClusterConfig};
 use simworld::{Sim, SimConfig};
 use types::{Duration, Fid, FsError, MIB};

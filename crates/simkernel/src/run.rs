@@ -1,7 +1,7 @@
 //! One run: a cluster with kernels on its clients, programs on the kernels, a check of everything, and a report.
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use fuse::{Session, SessionConfig};
 use mount::{KernelCaching, Squash, StriaFs};
 use rt::LocalFuture;

@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::task::{Context, Poll, Wake, Waker};
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use rt::LocalFuture;
 use types::{Duration, Instant, Rng};
 

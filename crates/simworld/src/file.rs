@@ -2,7 +2,7 @@
 use std::io;
 use std::path::PathBuf;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::{BlockingFile, DiskFile, LocalFuture, World};
 use types::Duration;
 

@@ -7,7 +7,7 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll};
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
 use types::{Duration, Instant, Origin, Rng, WallTime};
 

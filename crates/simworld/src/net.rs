@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::rc::{Rc, Weak};
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::Queue;
 use rt::{Connection, Listener, LocalFuture, Nid};
 use types::{Duration, Instant};

@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use std::io;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::sync::Queue;
 use rt::{Connection, Listener, LocalFuture, Nid, Sink, Source};
 use wire::Header;

@@ -4,7 +4,7 @@ use std::future::Future;
 use std::path::Path;
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use rt::{Nid, Rt};
 
 use crate::{Host, Sim, SimConfig};

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cache::frames::{Bulk, FramePool};
+use frames::{Bulk, FramePool};
 use oss::store::{BlockRange, BlockRun, ObjectStore, SizeRule, StoreIdentity, Update};
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};

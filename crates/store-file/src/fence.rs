@@ -9,7 +9,7 @@ use std::cell::{Cell, RefCell};
 use std::path::Path;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::{BLOCK_BYTES, StoreResult};
 use rt::{DiskFile, OpenMode, Rt};
 use types::{Duration, Instant};

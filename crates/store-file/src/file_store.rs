@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, StoreResult,
     Update,

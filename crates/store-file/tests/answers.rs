@@ -6,7 +6,7 @@ mod support;
 use std::cell::Cell;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::{BlockRange, ObjectStore};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig};
 use rt::{LocalFuture, Rt};

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::{BlockRange, ObjectStore, StoreIdentity};
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};

@@ -5,7 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::{BlockRun, ObjectStore, SizeRule, StoreIdentity, Update};
 use rt::{BlockingFile, Rt};
 use simworld::TestWorld;

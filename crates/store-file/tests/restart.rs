@@ -5,7 +5,7 @@ mod support;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use oss::store::ObjectStore;
 use ptlrpc::{CallOptions, Callbacks, Import};
 use rt::{LocalFuture, Rt};

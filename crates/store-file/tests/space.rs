@@ -33,7 +33,7 @@ fn object(oid: u32) -> ObjectId {
 }
 
 fn put(rt: &Rt, first: u64, count: u64, byte: u8) -> Update {
-    let mut bulk = cache::frames::Bulk::alloc(rt.frames(), count as usize * 4096).unwrap();
+    let mut bulk = frames::Bulk::alloc(rt.frames(), count as usize * 4096).unwrap();
     (0..count as usize).for_each(|i| bulk.copy_in(i * 4096, &[byte; 4096]));
     let crcs = bulk.slices().flat_map(|s| s.chunks(4096)).map(wire::crc32c).collect();
     let size = SizeRule::AtLeast((first + count) * 4096);

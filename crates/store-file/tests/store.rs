@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::Path;
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
 use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
 use rt::Rt;
@@ -402,7 +402,7 @@ fn sequential_writes_become_few_extents_and_few_records() {
 }
 
 fn block(rt: &Rt, at: u64) -> Update {
-    let mut bulk = cache::frames::Bulk::alloc(rt.frames(), 4096).unwrap();
+    let mut bulk = frames::Bulk::alloc(rt.frames(), 4096).unwrap();
     bulk.copy_in(0, &[at as u8; 4096]);
     let crcs = bulk.slices().map(wire::crc32c).collect();
     Update { puts: vec![oss::store::BlockRun { first: at, bulk, crcs }], ..Update::default() }

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use std::rc::Rc;
 use std::time::Instant;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use mds::osts::{Connector, OstLink, OstPort};
 use mds::{Caller, ConnectorBox, Mds, MdsConfig, MkfsOptions};
 use rt::{LocalFuture, Rt};

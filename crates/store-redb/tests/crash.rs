@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::task::{Context, Poll, Waker};
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use mds::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
 use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
 use store_redb::RedbKv;

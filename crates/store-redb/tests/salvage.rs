@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use mds::MkfsOptions;
 use mds::kv::{KvBatch, MetaKv, unseal};
 use rt::{BlockingFile, Rt};

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering::SeqCst};
 use std::sync::mpsc;
 use std::thread::JoinHandle;
 
-use cache::frames::{Bulk, FramePool};
+use frames::{Bulk, FramePool};
 use mds::store::CommitConfig;
 use mds::{Mds, MdsConfig, MkfsOptions};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};

@@ -81,7 +81,7 @@ pub fn fsck(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
 
 fn check_and_repair(arguments: &cli::Fsck) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
-    on_shard(cache::frames::FramePool::new(512 << 20), async |rt| {
+    on_shard(frames::FramePool::new(512 << 20), async |rt| {
         let mut found = check_all(&rt, &dir, arguments.data).await?;
         let mut rounds = 0;
         while arguments.repair && !(found.faults == 0 && found.left_over.is_empty()) && rounds < ROUNDS_MAX {

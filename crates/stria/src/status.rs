@@ -37,9 +37,8 @@ pub fn status(arguments: &cli::Status) -> Outcome {
 fn of_directory(dir: &ClusterDir) -> Outcome {
     say!("{}: file system '{}', cluster {:016x}, {} OSTs", dir.path().display(), dir.fsname, dir.cluster, dir.osts());
     let config = crate::daemon::load_in(Some(dir), &cli::Settings::default())?;
-    let osts = crate::daemon::on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
-        dir.examine(&rt, &config, &[]).await
-    });
+    let osts =
+        crate::daemon::on_shard(frames::FramePool::new(1 << 20), async |rt| dir.examine(&rt, &config, &[]).await);
     match osts {
         Ok(osts) => osts.away.iter().for_each(|(_, why)| say!("  {why}")),
         Err(e) => say!("  {e}"),

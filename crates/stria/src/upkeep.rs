@@ -122,7 +122,7 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
         let why = format!("{} is there already: a backup is a new file", file.display());
         return Err(Failure::with_errno(why, libc::EEXIST));
     }
-    let offline = on_shard(cache::frames::FramePool::new(16 << 20), async |rt| {
+    let offline = on_shard(frames::FramePool::new(16 << 20), async |rt| {
         let kv = match store_redb::open(rt.clone(), &dir.mdt(), store_redb::CACHE_BYTES_DEFAULT) {
             Ok(kv) => kv as Rc<dyn MetaKv>,
             Err(store_redb::OpenError::InUse(_)) => return Ok(None),
@@ -152,7 +152,7 @@ fn backup(dir: &ClusterDir, file: &Path) -> Outcome {
 }
 
 fn restore(dir: &ClusterDir, file: &Path) -> Outcome {
-    let header = on_shard(cache::frames::FramePool::new(16 << 20), async |rt| dir.restore_mdt(&rt, file).await)?;
+    let header = on_shard(frames::FramePool::new(16 << 20), async |rt| dir.restore_mdt(&rt, file).await)?;
     say!(
         "{}: {} records as of transaction {}; what is newer on the OSTs stays there: 'stria fsck --repair' moves it to lost+found",
         dir.mdt().display(),

@@ -3,8 +3,8 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::PageAccess;
-use cache::frames::{Bulk, FRAME_BYTES, FrameRun};
 use datapath::{Attempts, Next};
+use frames::{Bulk, FRAME_BYTES, FrameRun};
 use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
 use types::{Extent, FsError, HandleId};
 use wire::Op;
@@ -231,7 +231,7 @@ impl Drop for Claim<'_> {
 
 /// One frame per page of a read's bulk; the last page's tail is zeroed. Frames are adopted, not copied, where the bulk
 /// lies in whole pages.
-fn frames_of(bulk: Bulk, pool: cache::frames::FramePool) -> Vec<FrameRun> {
+fn frames_of(bulk: Bulk, pool: frames::FramePool) -> Vec<FrameRun> {
     let aligned =
         bulk.segments().iter().rev().skip(1).all(|s| s.offset == 0 && (s.len as usize).is_multiple_of(FRAME_BYTES))
             && bulk.segments().last().is_none_or(|s| s.offset == 0);
@@ -262,7 +262,7 @@ fn frames_of(bulk: Bulk, pool: cache::frames::FramePool) -> Vec<FrameRun> {
     out
 }
 
-fn zero_tail(mut run: FrameRun, from: usize, pool: cache::frames::FramePool) -> FrameRun {
+fn zero_tail(mut run: FrameRun, from: usize, pool: frames::FramePool) -> FrameRun {
     if let Some(bytes) = run.bytes_mut() {
         bytes[from..].fill(0);
         return run;

@@ -1,8 +1,8 @@
 //! Writing dirty pages out, and everything else that changes an object.
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FRAME_BYTES};
 use datapath::{Attempts, Gone, Next, Outgoing, WriteOut};
+use frames::{Bulk, FRAME_BYTES};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
 use rt::turns::Rank;

@@ -5,8 +5,8 @@ pub use std::cell::{Cell, RefCell};
 use std::path::Path;
 pub use std::rc::Rc;
 
-pub use cache::frames::{Bulk, FramePool};
 pub use client::{Client, ClientConfig, NewFile, OpenFile};
+pub use frames::{Bulk, FramePool};
 use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 pub use oss::OstConfig;
 use oss::store::{ObjectStore, StoreIdentity};

@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
-use cache::frames::FramePool;
 use client::ClientConfig;
 use cluster::{MountSpec, format_mdt, format_ost, join, open_ost, start_mds, start_mount, start_oss};
+use frames::FramePool;
 use fuse::TransportChoice;
 use fuse::mount::MountOptions;
 use oss::OstConfig;

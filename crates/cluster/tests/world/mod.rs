@@ -2,9 +2,9 @@
 #![allow(dead_code, unused_imports, reason = "every test binary uses its part")]
 pub use std::rc::Rc;
 
-pub use cache::frames::FramePool;
 pub use client::{Client, ClientConfig, Hint, NewFile, OpenFile};
 pub use cluster::{MdsRole, OssRole, join, register_ost, start_mds_on, start_oss};
+pub use frames::FramePool;
 pub use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 pub use oss::OstConfig;
 pub use oss::store::{MemoryStore, ObjectStore, StoreIdentity};

@@ -3,7 +3,7 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::sync::OnceLock;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use rt::LocalFuture;
 use simworld::TestWorld;
 use types::{ClientId, Fid, FsError, HandleId, ObjectId, OstIndex, Transno, WallTime, Xid};

@@ -1,6 +1,6 @@
 //! Bulk reads: from the cache, the rest from the store, in the scheduler's order; one checksum from the pages' checksums.
 use cache::PageAccess;
-use cache::frames::Bulk;
+use frames::Bulk;
 use ldlm::LockMode;
 use nrs::{IoOp, NrsRequest};
 use ptlrpc::Request;

@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 
 use cache::PageAccess;
-use cache::frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
+use frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
 use ldlm::LockMode;
 use nrs::{IoOp, NrsRequest};
 use ptlrpc::Request;

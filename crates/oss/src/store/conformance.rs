@@ -2,7 +2,7 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use cache::frames::{Bulk, FRAME_BYTES};
+use frames::{Bulk, FRAME_BYTES};
 use rt::Rt;
 use types::{FsError, ObjectId, OstIndex, Rng, Transno, WallTime};
 

@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use rt::{LocalFuture, Rt};
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 use wire::Crc;
@@ -89,7 +89,7 @@ impl MemoryStore {
                 Some(Block::Data(bytes, crc)) => {
                     let mut run = self.pool.alloc_run(1).ok_or(FsError::NoMemory)?;
                     run.bytes_mut().expect("a fresh frame has one owner").copy_from_slice(bytes);
-                    out.bulk.push(cache::frames::Segment { run, offset: 0, len: BLOCK_BYTES as u32 });
+                    out.bulk.push(frames::Segment { run, offset: 0, len: BLOCK_BYTES as u32 });
                     out.crcs.push(*crc);
                 }
                 _ => {

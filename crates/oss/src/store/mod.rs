@@ -21,7 +21,7 @@ pub use volatile::{apply_attr, apply_size};
 pub use crate::pages::{ZeroPages, crc_of_zeros};
 pub use ptlrpc::ReplyRecord;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;

@@ -3,7 +3,7 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use cache::frames::{FRAME_BYTES, FramePool, Segment};
+use frames::{FRAME_BYTES, FramePool, Segment};
 use rt::{LocalFuture, Rt};
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 use wire::crc32c;

@@ -4,7 +4,7 @@
 pub use std::cell::{Cell, RefCell};
 pub use std::rc::Rc;
 
-pub use cache::frames::Bulk;
+pub use frames::Bulk;
 pub use oss::store::{MemoryStore, StoreIdentity};
 pub use oss::{Oss, Ost, OstConfig};
 pub use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};

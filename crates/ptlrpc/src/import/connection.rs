@@ -2,7 +2,7 @@
 use std::io;
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::{Connection, Nid, Sink, Source};
 use types::{Duration, FsError, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};

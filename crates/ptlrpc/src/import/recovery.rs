@@ -1,7 +1,7 @@
 //! What an import tells a server that it finds again: requests without an answer, and after a restart what was lost.
 use std::rc::Rc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use rt::Sink;
 use rt::sync::oneshot;
 use types::{FsError, Transno, Xid};

@@ -9,7 +9,7 @@
 use std::cell::Cell;
 use std::rc::Weak;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use types::{Duration, Instant, Xid};
 use wire::{Header, Op};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use cache::frames::Bulk;
+use frames::Bulk;
 
 use super::op::{Call, Op, submit};
 use crate::{BlockingFile, DiskFile, LocalFuture, OpenMode};

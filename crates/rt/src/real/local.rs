@@ -6,7 +6,7 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
-use cache::frames::Bulk;
+use frames::Bulk;
 use wire::Header;
 
 use crate::{Connection, Listener, LocalFuture, Nid, Sink, Source};

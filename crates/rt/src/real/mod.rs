@@ -17,8 +17,8 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::{Instant as StdInstant, SystemTime, UNIX_EPOCH};
 
-use cache::frames::FramePool;
 use compio::driver::ProactorBuilder;
+use frames::FramePool;
 use types::{Instant, Origin, WallTime};
 
 use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};

@@ -8,7 +8,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use cache::frames::{Bulk, FRAME_BYTES};
+use frames::{Bulk, FRAME_BYTES};
 use wire::{HEADER_BYTES, Header};
 
 use super::file::vectors;

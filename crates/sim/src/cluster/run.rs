@@ -1,7 +1,7 @@
 //! One run: a cluster is made, programs work on it while things go wrong, then all is calm, and everything is checked.
 use std::rc::Rc;
 
-use cache::frames::FramePool;
+use frames::FramePool;
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB};
 

@@ -2,8 +2,8 @@
 mod urgent;
 
 use super::*;
-use cache::frames::FramePool;
 use client::{Client, NewFile, NewNode, OpenFile};
+use frames::FramePool;
 use simworld::{DiskFault, Sim, SimConfig};
 use std::rc::Rc;
 use types::{Duration, Fid, FsError, MIB};

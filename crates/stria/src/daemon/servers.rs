@@ -14,7 +14,7 @@ use crate::failure::{Failure, Outcome};
 
 /// Runs `work` on a shard of this thread.
 pub(crate) fn on_shard<T>(
-    frames: cache::frames::FramePool,
+    frames: frames::FramePool,
     work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
     rt::real::run(frames, |rt| work(rt)).map_err(|e| {
@@ -45,7 +45,7 @@ pub(super) fn serve<T>(
 pub fn mkfs(arguments: &cli::Mkfs) -> Outcome {
     let known = ClusterDir::open_if_there(&arguments.dir)?;
     let config = settings::load_in(known.as_ref(), &arguments.settings)?;
-    on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
+    on_shard(frames::FramePool::new(64 << 20), async |rt| {
         let (path, asked) = (&arguments.dir, arguments.osts);
         if let Some(index) = arguments.replace {
             let mut dir = prepare(&rt, ClusterDir::open(path)?.path(), None, &config).await?;

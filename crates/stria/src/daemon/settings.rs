@@ -62,11 +62,11 @@ pub fn load_in(dir: Option<&ClusterDir>, settings: &Settings) -> Result<Config, 
 
 /// Page frames for a process with so many clients and OSTs.
 #[must_use]
-pub fn frames(config: &Config, clients: u64, osts: u64) -> cache::frames::FramePool {
+pub fn frames(config: &Config, clients: u64, osts: u64) -> frames::FramePool {
     let stores = if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 };
     let server = if osts > 0 { config.oss_cache_bytes } else { 0 };
     let caches = config.client_cache_bytes.saturating_mul(clients).saturating_add(server);
-    cache::frames::FramePool::new(caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES))
+    frames::FramePool::new(caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES))
 }
 
 fn capacity(config: &Config) -> u64 {

@@ -33,7 +33,7 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     refuse_repeated(&places)?;
     refuse_shadowing(&arguments.dir, &places)?;
     if arguments.background {
-        let dir = on_shard(cache::frames::FramePool::new(1 << 20), async |rt| {
+        let dir = on_shard(frames::FramePool::new(1 << 20), async |rt| {
             ClusterDir::open_or_make(&arguments.dir, &config, rt.random(), arguments.osts)
         })?;
         return announce::in_background(Some(&dir.run().join("up.log")));
@@ -195,7 +195,7 @@ impl Run<'_> {
         if self.config.store_kind == "memory" {
             return Err(Failure::usage("store.kind = memory lives in one process: leave --processes away"));
         }
-        let (dir, osts) = on_shard(cache::frames::FramePool::new(64 << 20), async |rt| {
+        let (dir, osts) = on_shard(frames::FramePool::new(64 << 20), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
             let osts = self.examine(&rt, &dir).await?;
             Ok((dir, osts))
