@@ -39,6 +39,9 @@ const LAYERS: &[(&str, u32, u32)] = &[
     ("stria", 6, 0),
 ];
 
+/// The worlds carry bytes and know neither protocol nor policy: they use nothing of layer 1.
+const WORLDS: &[&str] = &["rt", "simworld"];
+
 /// What layers 0 and 1 may use from outside.
 const ROOM_CRATES: &[&str] = &["hashbrown", "rustc-hash", "smallvec", "slab", "crc-fast", "zerocopy"];
 
@@ -70,6 +73,11 @@ fn judge(name: &str, manifest: &str) -> Vec<String> {
     let mut faults = Vec::new();
     for dependency in dependencies(manifest) {
         match place(&dependency) {
+            Some(other) if other.0 == 1 && WORLDS.contains(&name) => {
+                faults.push(format!(
+                    "crates/{name} depends on {dependency}: a world carries bytes, and knows no protocol"
+                ));
+            }
             Some(other) if other < own => {}
             Some(other) => {
                 faults.push(format!("crates/{name} (layer {}) depends on {dependency} (layer {})", own.0, other.0))
@@ -115,6 +123,8 @@ mod tests {
         assert_eq!(dependencies(manifest), ["types", "oss"]);
         assert_eq!(judge("mds", manifest), ["crates/mds (layer 4) depends on oss (layer 4)"]);
         assert!(judge("store-file", manifest).is_empty());
+        let worldly = "[dependencies]\nframes.workspace = true\nwire.workspace = true\nserde = \"1\"\n";
+        assert_eq!(judge("rt", worldly), ["crates/rt depends on wire: a world carries bytes, and knows no protocol"]);
         assert_eq!(judge("nrs", "[dependencies]\nserde = \"1\"\n").len(), 1);
         assert_eq!(judge("new", manifest).len(), 1);
     }

@@ -9,9 +9,9 @@ use std::rc::{Rc, Weak};
 use frames::FRAME_BYTES;
 use ldlm::LockCookie;
 use ptlrpc::Import;
+use ptlrpc::turns::{Rank, Turns};
 use rt::Rt;
 use rt::sync::Event;
-use rt::turns::{Rank, Turns};
 use types::{Duration, Extent, FsError, Instant, OstIndex};
 
 use crate::client::Client;

@@ -4,8 +4,10 @@ use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use std::rc::Rc;
 
-use rt::{Rt, Sink};
+use rt::Rt;
 use types::{Duration, Instant};
+
+use crate::stream::Sink;
 
 /// Connections in their handshake at a time. The one that has waited longest goes when another comes, so that slow
 /// peers do not keep quick ones out.
@@ -19,7 +21,7 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Door {
     rt: Rt,
-    waiting: RefCell<VecDeque<(u64, Rc<dyn Sink>)>>,
+    waiting: RefCell<VecDeque<(u64, Rc<Sink>)>>,
     next: Cell<u64>,
     told: Cell<Option<Instant>>,
     silent: Cell<u64>,
@@ -49,7 +51,7 @@ impl Door {
         self.refused.get()
     }
 
-    pub(crate) fn enter(&self, sink: &Rc<dyn Sink>) -> Place<'_> {
+    pub(crate) fn enter(&self, sink: &Rc<Sink>) -> Place<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         let mut waiting = self.waiting.borrow_mut();

@@ -5,13 +5,14 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
-use rt::{LocalFuture, Rt, Sink};
+use rt::{LocalFuture, Rt};
 use types::{ClientId, Duration, FsError, Instant, Origin, Transno, Xid};
 use wire::connect::Role;
 use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::Binding;
 use crate::early::{Early, Place};
+use crate::stream::Sink;
 
 /// Reply slots of one client, 0 and up: each may hold an answer, here and in the target's store. No client is granted more.
 pub const SLOTS_MAX: u16 = 4096;
@@ -101,7 +102,7 @@ type Answer = OneSender<Result<Vec<u8>, FsError>>;
 /// One client's session at one target.
 pub struct Export {
     client: ClientId,
-    pub(crate) sink: RefCell<Option<Rc<dyn Sink>>>,
+    pub(crate) sink: RefCell<Option<Rc<Sink>>>,
     slots: RefCell<BTreeMap<u16, Slot>>,
     outside: Cell<Window>,
     /// Connections of the session so far.
@@ -240,7 +241,7 @@ impl Export {
         self.turned.notify();
     }
     /// A new connection takes the old one's place: what was asked over that one is asked again by whoever asked.
-    pub(crate) fn connected(&self, sink: Rc<dyn Sink>) {
+    pub(crate) fn connected(&self, sink: Rc<Sink>) {
         self.disconnect();
         self.fail_callbacks(FsError::NotConnected);
         self.connections.set(self.connections.get() + 1);
@@ -248,7 +249,7 @@ impl Export {
         *self.sink.borrow_mut() = Some(sink);
     }
     /// Whether this is the session's present connection.
-    pub(crate) fn is_over(&self, sink: &Rc<dyn Sink>) -> bool {
+    pub(crate) fn is_over(&self, sink: &Rc<Sink>) -> bool {
         self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, sink))
     }
     /// Whether the session is over.
@@ -315,7 +316,7 @@ impl Export {
             waiter.send(Err(error));
         }
     }
-    pub(crate) fn connection_lost(&self, sink: &Rc<dyn Sink>) {
+    pub(crate) fn connection_lost(&self, sink: &Rc<Sink>) {
         let mut current = self.sink.borrow_mut();
         if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, sink)) {
             *current = None;

@@ -10,14 +10,15 @@ use std::rc::{Rc, Weak};
 
 use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
-use rt::turns::{Rank, Turns};
-use rt::{LocalFuture, Nid, Rt, Sink};
+use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
 use crate::auth::{ClusterKey, PROOF_BYTES};
 use crate::export::NO_SLOT;
+use crate::stream::Sink;
+use crate::turns::{Rank, Turns};
 
 pub use timeouts::AdaptiveTimeouts;
 
@@ -168,7 +169,7 @@ pub struct Import {
     callbacks: RefCell<Weak<dyn Callbacks>>,
     state: Cell<ImportState>,
     changed: Event,
-    sink: RefCell<Option<Rc<dyn Sink>>>,
+    sink: RefCell<Option<Rc<Sink>>>,
     pending: RefCell<BTreeMap<Xid, Pending>>,
     replay: RefCell<BTreeMap<Transno, Replayable>>,
     slots: Turns,

@@ -2,16 +2,18 @@
 use std::io;
 
 use frames::Bulk;
-use rt::{LocalFuture, Rt, Source};
+use rt::{LocalFuture, Rt};
 use wire::Header;
 
+use crate::stream::Source;
+
 pub(crate) struct Incoming<'a> {
-    source: &'a mut dyn Source,
+    source: &'a mut Source,
     rt: Rt,
 }
 
 impl<'a> Incoming<'a> {
-    pub(crate) fn new(rt: &Rt, source: &'a mut dyn Source) -> Incoming<'a> {
+    pub(crate) fn new(rt: &Rt, source: &'a mut Source) -> Incoming<'a> {
         Incoming { source, rt: rt.clone() }
     }
     pub(crate) async fn next(&mut self) -> io::Result<(Header, Vec<u8>, Bulk)> {

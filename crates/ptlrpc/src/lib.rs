@@ -7,7 +7,7 @@
 //!
 //! Code map: `import` (a client's end; `connection`, `recovery`, `again`, `timeouts` below it) · `export` (a server's end, kept answers) ·
 //! `server` (listening, requests) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `door` (who may open a
-//! session, and how many try) · `incoming` (messages as they come).
+//! session, and how many try) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
 mod auth;
@@ -19,6 +19,8 @@ mod incoming;
 mod recovery;
 mod server;
 mod sessions;
+pub mod stream;
+pub mod turns;
 
 pub use auth::{Binding, ClusterKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};

@@ -6,17 +6,18 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use rt::sync::Event;
-use rt::{Connection, LocalFuture, Nid, Rt, Sink, Source};
+use rt::{Connection, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
 use wire::connect::{Lasting, ParamsRequest};
 use wire::{Flags, Header, Op, WireError};
 
 use crate::auth::{Binding, ClusterKey};
-use crate::door::{Door, HANDSHAKE_BODY_BYTES_MAX, HANDSHAKE_WITHIN};
+use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, ReplyRecord, Request, SLOTS_MAX, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::{Recovery, RecoveryControl};
 use crate::sessions::{Changing, close, evict};
+use crate::stream::{self, Sink, Source};
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
 const REQUESTS_MAX: usize = 4096;
@@ -347,15 +348,15 @@ impl Server {
     }
 
     async fn serve(self: Rc<Self>, connection: Connection, here: Nid) {
-        let Connection { sink, mut source } = connection;
+        let (sink, mut source) = stream::ends(connection);
         let place = self.door.enter(&sink);
-        source.limit_body(HANDSHAKE_BODY_BYTES_MAX);
-        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut *source)).await;
+        source.expect_handshake(true);
+        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut source)).await;
         drop(place);
         let why = match opened {
             Some(Ok((target, export))) => {
-                source.limit_body(wire::BODY_BYTES_MAX);
-                return self.attend(&target, &export, &sink, &mut *source).await;
+                source.expect_handshake(false);
+                return self.attend(&target, &export, &sink, &mut source).await;
             }
             // Gone before it wanted anything: a look whether somebody listens.
             Some(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -377,7 +378,7 @@ impl Server {
     }
 
     /// Serves an open session to the end of its connection.
-    async fn attend(&self, target: &Rc<Target>, export: &Rc<Export>, sink: &Rc<dyn Sink>, source: &mut dyn Source) {
+    async fn attend(&self, target: &Rc<Target>, export: &Rc<Export>, sink: &Rc<Sink>, source: &mut Source) {
         let end = self.receive(target, export, sink, source).await;
         if let Err(e) = end
             && e.kind() != io::ErrorKind::UnexpectedEof
@@ -392,8 +393,8 @@ impl Server {
         &self,
         target: &Rc<Target>,
         export: &Rc<Export>,
-        sink: &Rc<dyn Sink>,
-        source: &mut dyn Source,
+        sink: &Rc<Sink>,
+        source: &mut Source,
     ) -> io::Result<()> {
         let mut incoming = Incoming::new(&self.rt, source);
         loop {
@@ -507,7 +508,7 @@ fn is_other_version(e: &io::Error) -> bool {
 }
 
 impl Export {
-    fn disconnect_reply(&self, header: &Header, sink: &Rc<dyn Sink>) {
+    fn disconnect_reply(&self, header: &Header, sink: &Rc<Sink>) {
         sink.send(header.reply(Ok(())), Vec::new(), Bulk::new());
     }
 }

@@ -9,8 +9,8 @@ use std::io;
 use std::rc::Rc;
 
 use frames::Bulk;
+use rt::Nid;
 use rt::sync::Event;
-use rt::{Nid, Sink, Source};
 use types::{ClientId, FsError, Origin};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Bytes, Op};
@@ -18,6 +18,7 @@ use wire::{Bytes, Op};
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, is_here, meant};
 use crate::export::Export;
 use crate::server::{EVICTED_MAX, Server, Target};
+use crate::stream::{Sink, Source};
 
 /// What a connection says of its client.
 struct Whose {
@@ -67,8 +68,8 @@ impl Server {
     pub(crate) async fn handshake(
         &self,
         here: &Nid,
-        sink: &Rc<dyn Sink>,
-        source: &mut dyn Source,
+        sink: &Rc<Sink>,
+        source: &mut Source,
     ) -> io::Result<(Rc<Target>, Rc<Export>)> {
         let (h, body) = source.recv().await?;
         if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
@@ -136,7 +137,7 @@ impl Server {
         here: &Nid,
         ask: &ConnectRequest,
         h: &wire::Header,
-        sink: &Rc<dyn Sink>,
+        sink: &Rc<Sink>,
     ) -> io::Result<(String, Rc<Target>)> {
         let name = String::from_utf8_lossy(&ask.target).into_owned();
         let target = if name == "*" {

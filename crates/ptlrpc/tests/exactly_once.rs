@@ -6,6 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use frames::{Bulk, FramePool};
+use ptlrpc::stream::{Sink, Source, ends};
 use ptlrpc::{
     Callbacks, ClusterKey, Export, Import, ImportConfig, ImportState, Request, Server, ServerConfig, Service,
     SessionRecord, meant,
@@ -316,13 +317,13 @@ fn what_an_evicted_client_left_is_gone_before_its_next_session_begins() {
 
 /// A session by hand over one connection.
 struct ByHand {
-    sink: Rc<dyn rt::Sink>,
-    source: Box<dyn rt::Source>,
+    sink: Rc<Sink>,
+    source: Source,
 }
 
 impl ByHand {
     async fn connect(world: &World, rt: &Rt, dialled: &str) -> Result<ByHand, FsError> {
-        let rt::Connection { sink, mut source } = rt.connect(&world.nid).await.unwrap();
+        let (sink, mut source) = ends(rt.connect(&world.nid).await.unwrap());
         let ask = ConnectRequest {
             target: "counting".into(),
             nonce: vec![1; 32].into(),
@@ -415,8 +416,9 @@ fn whoever_passes_a_handshake_on_gets_no_session_out_of_it() {
     let listener = stranger.listen(&taken).unwrap();
     let to = stranger.clone();
     stranger.spawn(async move {
-        while let Ok(rt::Connection { sink, mut source }) = listener.accept().await {
-            let Ok(rt::Connection { sink: up, source: mut down }) = to.connect(&there).await else { return };
+        while let Ok(accepted) = listener.accept().await {
+            let Ok(onward) = to.connect(&there).await else { return };
+            let ((sink, mut source), (up, mut down)) = (ends(accepted), ends(onward));
             to.spawn(async move {
                 while let Ok((header, body)) = source.recv().await {
                     up.send(header, body, Bulk::new());

@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use frames::{Bulk, FramePool};
+use ptlrpc::stream::{Sink, Source, ends};
 use ptlrpc::{
     Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
     ServerConfig, Service, SessionRecord,
@@ -338,14 +339,14 @@ fn a_client_that_ended_with_its_server_is_not_waited_for_and_one_that_may_live_i
 
 /// A connection by hand; nobody replays or resends over it.
 struct ByHand {
-    sink: Rc<dyn rt::Sink>,
-    source: Box<dyn rt::Source>,
+    sink: Rc<Sink>,
+    source: Source,
     client: ClientId,
 }
 
 impl ByHand {
     async fn connect(rt: &Rt, nid: &Nid, client: ClientId) -> ByHand {
-        let rt::Connection { sink, source } = rt.connect(nid).await.unwrap();
+        let (sink, source) = ends(rt.connect(nid).await.unwrap());
         let mut hand = ByHand { sink, source, client };
         let nonce = [1u8; 32];
         let hello = ConnectRequest { target: "echo".into(), nonce: nonce.to_vec().into(), ..Default::default() };

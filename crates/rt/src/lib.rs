@@ -2,7 +2,8 @@
 //!
 //! Nodes are ordinary async Rust over [`Rt`]: one shard is one thread, futures are `!Send`, nothing is shared but
 //! page frames. The same node code runs over [`real`] (threads, sockets, disks) and over the simulator's world;
-//! neither knows the other, and nodes cannot tell.
+//! neither knows the other, and nodes cannot tell. Streams carry messages and know none: what a head means is the
+//! business of the protocol above (`ptlrpc::stream`).
 
 mod dir_lock;
 pub mod disk;
@@ -11,11 +12,10 @@ mod nid;
 pub mod real;
 mod room;
 pub mod sync;
-pub mod turns;
 
 pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
-pub use net::{Connection, Listener, Sink, Source};
+pub use net::{BodyLen, Connection, HEAD_BYTES, Head, Listener, Sink, Source};
 pub use nid::Nid;
 pub use room::{Room, RoomyFile};
 

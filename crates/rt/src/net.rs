@@ -1,11 +1,21 @@
-//! Message streams: header and body in order, bulk beside them.
+//! Message streams: head and body in order, bulk beside them.
+//!
+//! A stream moves bytes. What a head says is its protocol's; the one question that a byte stream has to ask of it, how
+//! long the body is, comes with the caller ([`BodyLen`]).
 use std::io;
 use std::rc::Rc;
 
 use frames::Bulk;
-use wire::Header;
 
 use crate::{LocalFuture, Nid};
+
+/// Bytes of a message's head.
+pub const HEAD_BYTES: usize = 64;
+/// What stands in front of every message: its protocol's, opaque here.
+pub type Head = [u8; HEAD_BYTES];
+/// Bytes of the body behind a head; an error, which ends the stream, when the head is none of the protocol's or the body
+/// is longer than the caller takes.
+pub type BodyLen = fn(&Head) -> io::Result<usize>;
 
 /// Both ends of an open message stream.
 pub struct Connection {
@@ -17,15 +27,15 @@ pub struct Connection {
 
 /// The sending end. Messages arrive in the order of the calls, or the connection breaks.
 pub trait Sink {
-    /// Queues a message; returns at once. `header.body_len` and `bulk_len` are filled in here. How much may queue
-    /// up is bounded by the RPC slots above. After an error or [`Sink::close`] messages are dropped; the source's
+    /// Queues a message; returns at once. How much may queue up is bounded by the RPC slots above. After an error or [`Sink::close`] messages are dropped; the source's
     /// end tells.
-    fn send(&self, header: Header, body: Vec<u8>, bulk: Bulk);
-    /// Whether bulk travels by reference within this process, so that no checksum is needed for it.
+    fn send(&self, head: Head, body: Vec<u8>, bulk: Bulk);
+    /// Whether bulk travels by reference within this process, so that no checksum is needed
+    /// for it, nor for the head and body.
     fn shares_memory(&self) -> bool;
     /// Breaks the connection; the other end sees the end of the stream.
     fn close(&self);
-    /// Header and body bytes that wait to be sent: a peer that does not read lets them grow.
+    /// Head and body bytes that wait to be sent: a peer that does not read lets them grow.
     fn backlog_bytes(&self) -> usize {
         0
     }
@@ -35,16 +45,12 @@ pub trait Sink {
 
 /// The receiving end.
 pub trait Source {
-    /// The next header and body. Bulk that belongs to it must be taken with [`Source::recv_bulk`] before the next
-    /// call.
+    /// The next head and body. Bulk that belongs to it must be taken with [`Source::recv_bulk`] before the next call.
+    /// Where messages are whole as they come, as between peers of one process, `body_len` is not asked.
     ///
-    /// Errors: `UnexpectedEof` when the peer closed, `InvalidData` (around a [`wire::WireError`]) when bytes are not a
-    /// message.
-    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>>;
-    /// Messages with longer bodies are `InvalidData` from now on; at first the limit is [`wire::BODY_BYTES_MAX`].
-    /// Peers of the same process are not limited.
-    fn limit_body(&mut self, _bytes: u32) {}
-    /// The `len` bulk bytes that follow the last header: read into `land` (page-aligned fresh frames with room
+    /// Errors: `UnexpectedEof` when the peer closed, and those of `body_len`.
+    fn recv(&mut self, body_len: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>>;
+    /// The `len` bulk bytes that follow the last head: read into `land` (page-aligned fresh frames with room
     /// for them), or handed over by reference, `land` untouched.
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>>;
 }

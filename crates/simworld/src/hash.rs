@@ -1,4 +1,5 @@
-//! A running hash over a history.
+//! A running hash over a history, and the checksum by which bytes enter it.
+use crc_fast::{CrcAlgorithm, Digest};
 
 /// A running hash over everything that happened: same seed, same hash, on every machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,4 +23,11 @@ impl StateHash {
         self.fold(time ^ (u64::from(kind) << 56));
         self.fold((u64::from(a) << 32) | u64::from(b));
     }
+}
+
+/// crc32c of what `crc` covers (0: nothing) followed by `bytes`.
+pub(crate) fn crc32c_append(crc: u32, bytes: &[u8]) -> u32 {
+    let mut digest = Digest::new_with_init_state(CrcAlgorithm::Crc32Iscsi, u64::from(!crc));
+    digest.update(bytes);
+    digest.finalize() as u32
 }

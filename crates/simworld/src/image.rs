@@ -3,7 +3,8 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
 use types::Rng;
-use wire::crc32c_append;
+
+use crate::hash::crc32c_append;
 
 const PAGE: u64 = 4096;
 const SECTOR: usize = 512;

@@ -10,11 +10,11 @@ use std::rc::{Rc, Weak};
 
 use frames::Bulk;
 use rt::sync::Queue;
-use rt::{Connection, Listener, LocalFuture, Nid};
+use rt::{Connection, HEAD_BYTES, Head, Listener, LocalFuture, Nid};
 use types::{Duration, Instant};
-use wire::{Header, Op, crc32c, crc32c_append};
 
 use crate::exec::Core;
+use crate::hash::crc32c_append;
 use crate::host::{Process, index_of, sleep_until};
 use crate::stream;
 
@@ -25,10 +25,16 @@ const RETRANSMIT_NS: u64 = 200_000_000;
 /// Longest pause between two attempts over a cut.
 const RETRANSMIT_NS_MAX: u64 = 20_000_000_000;
 
+/// Messages of each direction of a connection that always come once and in order: a handshake, which strangers take part
+/// in, relies on that.
+const HANDSHAKE_MESSAGES: u64 = 2;
+
 pub(crate) struct Message {
-    pub header: Header,
+    pub head: Head,
     pub body: Vec<u8>,
     pub bulk: Bulk,
+    /// How many were sent before it in its direction.
+    number: u64,
 }
 
 /// Messages to which something happened by chance.
@@ -45,12 +51,12 @@ pub struct NetCounts {
 }
 
 impl Message {
-    /// Behind the handshake, which strangers take part in and which relies on the order of a connection.
+    /// Behind the handshake.
     fn in_session(&self) -> bool {
-        !matches!(self.header.op, Op::Connect | Op::Auth)
+        self.number >= HANDSHAKE_MESSAGES
     }
     fn copy(&self) -> Message {
-        Message { header: self.header, body: self.body.clone(), bulk: self.bulk.clone() }
+        Message { head: self.head, body: self.body.clone(), bulk: self.bulk.clone(), number: self.number }
     }
 }
 
@@ -68,6 +74,8 @@ pub(crate) struct Lane {
     pub inbox: Queue<Message>,
     flight: RefCell<VecDeque<Parcel>>,
     last: Cell<u64>,
+    /// Messages sent.
+    sent: Cell<u64>,
     /// Arrivals that found the way cut, and since when.
     owed: Cell<usize>,
     since: Cell<u64>,
@@ -88,6 +96,7 @@ impl Lane {
             inbox: Queue::new(),
             flight: RefCell::default(),
             last: Cell::new(0),
+            sent: Cell::new(0),
             owed: Cell::new(0),
             since: Cell::new(0),
             ended: Cell::new(false),
@@ -95,10 +104,11 @@ impl Lane {
             back: RefCell::new(Weak::new()),
         })
     }
-    pub fn send(self: &Rc<Self>, message: Message) {
+    pub fn send(self: &Rc<Self>, head: Head, body: Vec<u8>, bulk: Bulk) {
         if self.from.alive.get() && !self.ended.get() && !self.broken.get() {
-            let bytes = wire::HEADER_BYTES + message.body.len() + message.bulk.len();
-            self.post(Parcel::Message(message), bytes as u64);
+            let number = self.sent.replace(self.sent.get() + 1);
+            let bytes = HEAD_BYTES + body.len() + bulk.len();
+            self.post(Parcel::Message(Message { head, body, bulk, number }), bytes as u64);
         }
     }
     /// The sender closes: what it sent still arrives, then the end.
@@ -253,7 +263,7 @@ fn corrupt(core: &Core, m: &mut Message) {
 fn note(core: &Core, lane: u64, m: &Message) {
     core.fold(core.now().0);
     core.fold(lane);
-    let head = crc32c(&m.header.to_bytes(&m.body));
+    let head = crc32c_append(crc32c_append(0, &m.head), &m.body);
     core.fold(u64::from(head) << 32 | u64::from(m.bulk.slices().fold(0, crc32c_append)));
 }
 

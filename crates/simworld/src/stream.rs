@@ -5,10 +5,9 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use rt::sync::Queue;
-use rt::{Connection, Listener, LocalFuture, Nid, Sink, Source};
-use wire::Header;
+use rt::{BodyLen, Connection, Head, Listener, LocalFuture, Nid, Sink, Source};
 
-use crate::net::{Lane, Message};
+use crate::net::Lane;
 
 /// The end that sends into `out` and receives from `back`.
 pub(crate) fn connection(out: Rc<Lane>, back: Rc<Lane>) -> Connection {
@@ -23,10 +22,8 @@ struct OutEnd {
     back: Rc<Lane>,
 }
 impl Sink for OutEnd {
-    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
-        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
-        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
-        self.out.send(Message { header, body, bulk });
+    fn send(&self, head: Head, body: Vec<u8>, bulk: Bulk) {
+        self.out.send(head, body, bulk);
     }
     fn shares_memory(&self) -> bool {
         false
@@ -51,13 +48,13 @@ struct InEnd {
     bulk: Rc<RefCell<Bulk>>,
 }
 impl Source for InEnd {
-    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
+    fn recv(&mut self, _: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>> {
         let (lane, slot) = (self.lane.clone(), self.bulk.clone());
         Box::pin(async move {
             let end = || io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection");
             let m = lane.inbox.pop().await.ok_or_else(end)?;
             *slot.borrow_mut() = m.bulk;
-            Ok((m.header, m.body))
+            Ok((m.head, m.body))
         })
     }
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {

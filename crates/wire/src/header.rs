@@ -116,6 +116,15 @@ impl Header {
     #[must_use]
     pub fn to_bytes(&self, body: &[u8]) -> [u8; HEADER_BYTES] {
         debug_assert_eq!(self.body_len as usize, body.len());
+        let mut b = self.to_bytes_unchecked();
+        let crc = crc32c_append(crc32c(&b[..60]), body);
+        b[60..64].copy_from_slice(&crc.to_le_bytes());
+        b
+    }
+
+    /// The 64 bytes without a checksum: for peers of one process, between which nothing can change them.
+    #[must_use]
+    pub fn to_bytes_unchecked(&self) -> [u8; HEADER_BYTES] {
         let mut b = [0u8; HEADER_BYTES];
         b[0..4].copy_from_slice(&MAGIC.to_le_bytes());
         b[4..6].copy_from_slice(&VERSION.to_le_bytes());
@@ -133,8 +142,6 @@ impl Header {
         b[56..60].copy_from_slice(
             &if self.flags.has(Flags::BULK_CRC) { self.bulk_crc } else { self.patience }.to_le_bytes(),
         );
-        let crc = crc32c_append(crc32c(&b[..60]), body);
-        b[60..64].copy_from_slice(&crc.to_le_bytes());
         b
     }
 

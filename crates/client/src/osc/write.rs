@@ -5,7 +5,7 @@ use datapath::{Attempts, Gone, Next, Outgoing, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
-use rt::turns::Rank;
+use ptlrpc::turns::Rank;
 use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;

@@ -3,7 +3,7 @@ use std::io;
 use std::rc::Rc;
 
 use frames::Bulk;
-use rt::{Connection, Nid, Sink, Source};
+use rt::Nid;
 use types::{Duration, FsError, Xid};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
 use wire::{Flags, Header, Op};
@@ -11,6 +11,7 @@ use wire::{Flags, Header, Op};
 use super::{FAILURES_UNTIL_UNREACHABLE, Import, ImportState, NO_SLOT};
 use crate::auth::{ClusterKey, PROOF_BYTES, meant};
 use crate::incoming::Incoming;
+use crate::stream::{self, Sink, Source};
 
 /// Pause before the first try to connect again; it doubles with every failure.
 const PAUSE_MIN: Duration = Duration::from_millis(20);
@@ -58,8 +59,8 @@ impl Import {
     /// One connection from its handshake to its end.
     async fn session_once(self: &Rc<Self>) -> io::Result<()> {
         let nid = self.nid();
-        let Connection { sink, mut source } = self.rt.connect(&nid).await?;
-        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&nid, &sink, &mut *source)).await;
+        let (sink, mut source) = stream::ends(self.rt.connect(&nid).await?);
+        let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&nid, &sink, &mut source)).await;
         let session = match hello {
             Some(Ok(s)) => s,
             Some(Err(e)) => {
@@ -78,7 +79,7 @@ impl Import {
         self.check_store(session.target_uuid, &sink)?;
         self.note_epoch(&session);
         if self.forgotten.get() {
-            return self.say_goodbye(session.known, &sink, &mut *source).await;
+            return self.say_goodbye(session.known, &sink, &mut source).await;
         }
         *self.failure.borrow_mut() = None;
         self.note_heard();
@@ -87,7 +88,7 @@ impl Import {
         let (me, begin) = (self.clone(), session.clone());
         let sink_of_run = sink.clone();
         self.rt.spawn(async move { me.begin(begin, sink_of_run).await });
-        let end = self.receive(&sink, &mut *source).await;
+        let end = self.receive(&sink, &mut source).await;
         sink.close();
         let mut current = self.sink.borrow_mut();
         if current.as_ref().is_some_and(|s| Rc::ptr_eq(s, &sink)) {
@@ -108,7 +109,7 @@ impl Import {
         end
     }
 
-    async fn handshake(&self, nid: &Nid, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<AuthReply> {
+    async fn handshake(&self, nid: &Nid, sink: &Rc<Sink>, source: &mut Source) -> io::Result<AuthReply> {
         let bad = |t: &str| io::Error::new(io::ErrorKind::InvalidData, t.to_string());
         let refused = |t: &str| io::Error::new(io::ErrorKind::PermissionDenied, t.to_string());
         let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
@@ -174,7 +175,7 @@ impl Import {
     }
 
     /// Refuses a server that has another store than the target's: nothing of the target is there.
-    fn check_store(&self, found: u64, sink: &Rc<dyn Sink>) -> io::Result<()> {
+    fn check_store(&self, found: u64, sink: &Rc<Sink>) -> io::Result<()> {
         let wanted = self.uuid.get();
         let foreign = wanted != 0 && wanted != found;
         if self.foreign.replace(foreign) != foreign {
@@ -209,7 +210,7 @@ impl Import {
     }
 
     /// Ends a session of before the target was given up, so that nothing of it is left at the server.
-    async fn say_goodbye(&self, known: bool, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
+    async fn say_goodbye(&self, known: bool, sink: &Rc<Sink>, source: &mut Source) -> io::Result<()> {
         if known {
             let goodbye = Header::request(Op::Disconnect, self.config.client, Xid(0));
             sink.send(goodbye, Vec::new(), Bulk::new());
@@ -231,7 +232,7 @@ impl Import {
         Ok(())
     }
 
-    async fn receive(self: &Rc<Self>, sink: &Rc<dyn Sink>, source: &mut dyn Source) -> io::Result<()> {
+    async fn receive(self: &Rc<Self>, sink: &Rc<Sink>, source: &mut Source) -> io::Result<()> {
         let mut incoming = Incoming::new(&self.rt, source);
         loop {
             let (header, body, bulk) = incoming.next().await?;
@@ -244,7 +245,7 @@ impl Import {
         }
     }
 
-    fn on_callback(self: &Rc<Self>, sink: &Rc<dyn Sink>, header: Header, body: Vec<u8>) {
+    fn on_callback(self: &Rc<Self>, sink: &Rc<Sink>, header: Header, body: Vec<u8>) {
         let Some(callbacks) = self.callbacks.borrow().upgrade() else {
             sink.send(header.reply(Err(FsError::NotConnected)), Vec::new(), Bulk::new());
             return;

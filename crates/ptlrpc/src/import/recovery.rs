@@ -2,19 +2,19 @@
 use std::rc::Rc;
 
 use frames::Bulk;
-use rt::Sink;
 use rt::sync::oneshot;
 use types::{FsError, Transno, Xid};
 use wire::connect::AuthReply;
 use wire::{Decode, Encode, Flags, Header, Op};
 
 use super::{Callbacks, Import, ImportState, NO_SLOT, Pending, Reply};
+use crate::stream::Sink;
 
 /// Times a replay is offered again whose bulk arrived damaged; nobody writes it out again after that.
 const DAMAGED_MAX: u32 = 10;
 
 impl Import {
-    pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<dyn Sink>) {
+    pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<Sink>) {
         let previous = self.boot.get();
         let restarted = previous != 0 && previous != session.boot;
         self.set_credits(session.credits);

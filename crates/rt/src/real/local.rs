@@ -7,9 +7,8 @@ use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::task::{Poll, Waker};
 
 use frames::Bulk;
-use wire::Header;
 
-use crate::{Connection, Listener, LocalFuture, Nid, Sink, Source};
+use crate::{BodyLen, Connection, Head, Listener, LocalFuture, Nid, Sink, Source};
 
 /// A queue between two shards.
 struct Lane<T> {
@@ -67,7 +66,7 @@ impl<T> Lane<T> {
 }
 
 struct Message {
-    header: Header,
+    head: Head,
     body: Vec<u8>,
     bulk: Bulk,
 }
@@ -135,10 +134,8 @@ struct LocalSink {
     back: Arc<Lane<Message>>,
 }
 impl Sink for LocalSink {
-    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
-        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
-        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
-        self.out.push(Message { header, body, bulk });
+    fn send(&self, head: Head, body: Vec<u8>, bulk: Bulk) {
+        self.out.push(Message { head, body, bulk });
     }
     fn shares_memory(&self) -> bool {
         true
@@ -162,12 +159,12 @@ struct LocalSource {
     bulk: Arc<Mutex<Bulk>>,
 }
 impl Source for LocalSource {
-    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
+    fn recv(&mut self, _: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>> {
         let (inward, slot) = (self.inward.clone(), self.bulk.clone());
         Box::pin(async move {
             let m = inward.pop().await.ok_or(io::ErrorKind::UnexpectedEof)?;
             *slot.lock().unwrap_or_else(PoisonError::into_inner) = m.bulk;
-            Ok((m.header, m.body))
+            Ok((m.head, m.body))
         })
     }
     fn recv_bulk(&mut self, _len: usize, _land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {

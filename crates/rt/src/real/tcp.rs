@@ -9,18 +9,17 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use frames::{Bulk, FRAME_BYTES};
-use wire::{HEADER_BYTES, Header};
 
 use super::file::vectors;
 use super::op::{Call, submit};
 use crate::sync::Event;
-use crate::{Connection, Listener, LocalFuture, Nid, Sink, Source};
+use crate::{BodyLen, Connection, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Sink, Source};
 
 /// Bytes gathered into one send at most, bulk included.
 const SEND_BYTES_MAX: usize = 4 << 20;
 /// Vectors of one send at most.
 const SEND_VECTORS_MAX: usize = 1000;
-/// Receive buffer for headers and bodies; bulk beyond it lands in its frames.
+/// Receive buffer for heads and bodies; bulk beyond it lands in its frames.
 const RECV_BYTES: usize = 16 << 10;
 
 pub(super) async fn connect(addr: SocketAddr) -> io::Result<Connection> {
@@ -47,13 +46,7 @@ fn open(stream: TcpStream) -> io::Result<Connection> {
     compio::runtime::spawn(async move { writer.run().await }).detach();
     Ok(Connection {
         sink: Rc::new(TcpSink(out)),
-        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox {
-            body_bytes_max: wire::BODY_BYTES_MAX,
-            fd,
-            buf: vec![0; RECV_BYTES],
-            at: 0,
-            end: 0,
-        })))),
+        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 })))),
     })
 }
 
@@ -111,9 +104,21 @@ impl Listener for TcpIn {
     }
 }
 
+/// A message in the queue, as it was handed over: the vectors of a send point into it.
 struct Outgoing {
-    head: Vec<u8>,
+    head: Head,
+    body: Vec<u8>,
     bulk: Bulk,
+}
+
+impl Outgoing {
+    /// Bytes in front of the bulk.
+    fn front_bytes(&self) -> usize {
+        HEAD_BYTES + self.body.len()
+    }
+    fn bytes(&self) -> usize {
+        self.front_bytes() + self.bulk.len()
+    }
 }
 
 struct Outbox {
@@ -121,7 +126,7 @@ struct Outbox {
     queue: RefCell<VecDeque<Outgoing>>,
     more: Event,
     closed: Cell<bool>,
-    /// Header and body bytes in the queue.
+    /// Head and body bytes in the queue.
     waiting_bytes: Cell<usize>,
     peer: String,
 }
@@ -152,19 +157,19 @@ impl Outbox {
         let mut queue = self.queue.borrow_mut();
         let (mut bytes, mut vectors, mut batch) = (0, 0, Vec::new());
         while let Some(m) = queue.front() {
-            vectors += 1 + m.bulk.segments().len();
+            vectors += 2 + m.bulk.segments().len();
             if !batch.is_empty() && (bytes >= SEND_BYTES_MAX || vectors > SEND_VECTORS_MAX) {
                 break;
             }
-            bytes += m.head.len() + m.bulk.len();
+            bytes += m.bytes();
             batch.extend(queue.pop_front());
         }
-        let heads: usize = batch.iter().map(|m| m.head.len()).sum();
-        self.waiting_bytes.set(self.waiting_bytes.get() - heads);
+        let fronts: usize = batch.iter().map(Outgoing::front_bytes).sum();
+        self.waiting_bytes.set(self.waiting_bytes.get() - fronts);
         batch
     }
     async fn send(&self, mut batch: Vec<Outgoing>) -> io::Result<()> {
-        let total: usize = batch.iter().map(|m| m.head.len() + m.bulk.len()).sum();
+        let total: usize = batch.iter().map(Outgoing::bytes).sum();
         let mut done = 0;
         while done < total {
             let iov = batch_vectors(&batch, done);
@@ -191,17 +196,19 @@ impl Outbox {
 
 fn batch_vectors(batch: &[Outgoing], skip: usize) -> Vec<libc::iovec> {
     let mut skip = skip;
-    let mut iov = Vec::with_capacity(batch.len() * 2);
+    let mut iov = Vec::with_capacity(batch.len() * 3);
     for m in batch {
         if iov.len() >= SEND_VECTORS_MAX {
             break;
         }
-        if skip < m.head.len() {
-            let rest = &m.head[skip..];
-            iov.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
-            skip = 0;
-        } else {
-            skip -= m.head.len();
+        for part in [&m.head[..], &m.body[..]] {
+            if skip < part.len() {
+                let rest = &part[skip..];
+                iov.push(libc::iovec { iov_base: rest.as_ptr().cast_mut().cast(), iov_len: rest.len() });
+                skip = 0;
+            } else {
+                skip -= part.len();
+            }
         }
         if skip < m.bulk.len() {
             iov.extend(vectors(&m.bulk, skip));
@@ -216,21 +223,17 @@ fn batch_vectors(batch: &[Outgoing], skip: usize) -> Vec<libc::iovec> {
 
 struct TcpSink(Rc<Outbox>);
 impl Sink for TcpSink {
-    fn send(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+    fn send(&self, head: Head, body: Vec<u8>, bulk: Bulk) {
         if self.0.closed.get() {
             return;
         }
-        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
-        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
-        let mut head = Vec::with_capacity(HEADER_BYTES + body.len());
-        head.extend_from_slice(&header.to_bytes(&body));
-        head.extend_from_slice(&body);
-        self.0.waiting_bytes.set(self.0.waiting_bytes.get() + head.len());
         // Small messages are answered, or followed by the next one, soon.
         if bulk.is_empty() {
             super::expect_soon();
         }
-        self.0.queue.borrow_mut().push_back(Outgoing { head, bulk });
+        let message = Outgoing { head, body, bulk };
+        self.0.waiting_bytes.set(self.0.waiting_bytes.get() + message.front_bytes());
+        self.0.queue.borrow_mut().push_back(message);
         self.0.more.notify();
     }
     fn shares_memory(&self) -> bool {
@@ -255,7 +258,6 @@ impl Drop for TcpSink {
 }
 
 struct Inbox {
-    body_bytes_max: u32,
     fd: Arc<OwnedFd>,
     buf: Vec<u8>,
     at: usize,
@@ -301,33 +303,24 @@ async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
 }
 
 impl Source for TcpSource {
-    fn recv(&mut self) -> LocalFuture<io::Result<(Header, Vec<u8>)>> {
+    fn recv(&mut self, body_len: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>> {
         let inbox = self.0.clone();
         Box::pin(async move {
-            let invalid = |e: wire::WireError| io::Error::new(io::ErrorKind::InvalidData, e);
-            need(&inbox, HEADER_BYTES).await?;
+            need(&inbox, HEAD_BYTES).await?;
             super::arrived();
-            let mut raw = [0; HEADER_BYTES];
+            let mut head = [0; HEAD_BYTES];
             {
                 let i = inbox.borrow();
-                raw.copy_from_slice(&i.buf[i.at..i.at + HEADER_BYTES]);
+                head.copy_from_slice(&i.buf[i.at..i.at + HEAD_BYTES]);
             }
-            let header = Header::from_bytes(&raw).map_err(invalid)?;
-            if header.body_len > inbox.borrow().body_bytes_max {
-                return Err(invalid(wire::WireError::TooLong(header.body_len.into())));
-            }
-            let body_len = header.body_len as usize;
-            need(&inbox, HEADER_BYTES + body_len).await?;
+            let body_len = body_len(&head)?;
+            need(&inbox, HEAD_BYTES + body_len).await?;
             let mut i = inbox.borrow_mut();
-            let from = i.at + HEADER_BYTES;
+            let from = i.at + HEAD_BYTES;
             let body = i.buf[from..from + body_len].to_vec();
             i.at = from + body_len;
-            Header::check_body(&raw, &body).map_err(invalid)?;
-            Ok((header, body))
+            Ok((head, body))
         })
-    }
-    fn limit_body(&mut self, bytes: u32) {
-        self.0.borrow_mut().body_bytes_max = bytes;
     }
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
         let (inbox, landing) = (self.0.clone(), land(len));
@@ -361,5 +354,33 @@ impl Source for TcpSource {
             }
             Ok(bulk)
         })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use frames::FramePool;
+
+    #[test]
+    fn a_send_that_was_cut_anywhere_goes_on_behind_its_last_byte() {
+        let pool = FramePool::new(1 << 20);
+        let message = |n: u8, body: usize, len: usize| {
+            let mut bulk = Bulk::alloc(pool, len).unwrap();
+            bulk.copy_in(0, &vec![n + 2; len]);
+            Outgoing { head: [n; HEAD_BYTES], body: vec![n + 1; body], bulk }
+        };
+        let batch = [message(1, 5, 4100), message(11, 0, 7), message(21, 3, 0), message(31, 0, 0)];
+        let whole: Vec<u8> =
+            batch.iter().flat_map(|m| [m.head.to_vec(), m.body.clone(), m.bulk.to_vec()]).flatten().collect();
+        assert_eq!(whole.len(), batch.iter().map(Outgoing::bytes).sum::<usize>());
+        for skip in 0..whole.len() {
+            let rest: Vec<u8> = batch_vectors(&batch, skip)
+                .iter()
+                // SAFETY: the vectors point into `batch`, which lives, and into frames that it holds.
+                .flat_map(|v| unsafe { std::slice::from_raw_parts(v.iov_base.cast::<u8>(), v.iov_len) }.to_vec())
+                .collect();
+            assert!(rest == whole[skip..], "cut at {skip}");
+        }
     }
 }
