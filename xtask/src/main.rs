@@ -10,7 +10,7 @@ use std::process::ExitCode;
 const USAGE: &str =
     "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
        cargo xtask ci       check, the tests that mount, and two minutes of torture
-       cargo xtask layers   crates depend only on lower layers
+       cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
        cargo xtask tidy     what files must look like
        cargo xtask smoke    every scenario in its small form";
 
@@ -20,7 +20,7 @@ fn main() -> ExitCode {
     let done = match task.as_str() {
         "check" => steps::check(&root),
         "ci" => steps::ci(&root),
-        "layers" => layers::layers(&root),
+        "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "tidy" => tidy::tidy(&root),
         "smoke" => steps::smoke(&root),
         _ => Err(vec![USAGE.to_string()]),

@@ -21,7 +21,7 @@ pub fn check(root: &Path) -> Findings {
     all(vec![
         ("format", cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", tidy::tidy(root)),
-        ("layers", layers::layers(root)),
+        ("layers", layers::layers(root, false)),
         ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("tests", cargo(root, &without)),
         ("tests of what mounts, without mounting", cargo(root, &lib)),
@@ -34,7 +34,7 @@ pub fn ci(root: &Path) -> Findings {
     all(vec![
         ("format", cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", tidy::tidy(root)),
-        ("layers", layers::layers(root)),
+        ("layers", layers::layers(root, false)),
         ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("tests", cargo(root, &["test", "--workspace", "--no-fail-fast"])),
         // The README's first command has to find the program.
