@@ -1,4 +1,5 @@
-//! Project tasks: `cargo xtask check | ci | layers | tidy | smoke`. What continuous integration checks, anyone can run.
+//! Project tasks: `cargo xtask check | ci | deny | layers | tidy | smoke`. What continuous integration checks, anyone can run.
+mod deny;
 mod layers;
 mod source;
 mod steps;
@@ -8,8 +9,9 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 const USAGE: &str =
-    "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, tests, scenario smoke
+    "usage: cargo xtask check    everything that needs no mount: format, clippy, tidy, layers, deny, tests, scenario smoke
        cargo xtask ci       check, the tests that mount, and two minutes of torture
+       cargo xtask deny     what comes from outside: licences, sources, bans, reasons (deny.toml)
        cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
        cargo xtask tidy     what files must look like
        cargo xtask smoke    every scenario in its small form";
@@ -20,6 +22,7 @@ fn main() -> ExitCode {
     let done = match task.as_str() {
         "check" => steps::check(&root),
         "ci" => steps::ci(&root),
+        "deny" => deny::deny(&root),
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "tidy" => tidy::tidy(&root),
         "smoke" => steps::smoke(&root),

@@ -3,7 +3,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Instant;
 
-use crate::{Findings, judged, layers, tidy};
+use crate::{Findings, deny, judged, layers, tidy};
 
 /// Crates whose tests mount.
 const MOUNTING: &[&str] = &["stria-fuse", "stria-mount", "stria-cluster", "stria"];
@@ -22,6 +22,7 @@ pub fn check(root: &Path) -> Findings {
         ("format", cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", tidy::tidy(root)),
         ("layers", layers::layers(root, false)),
+        ("deny", deny::deny(root)),
         ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("tests", cargo(root, &without)),
         ("tests of what mounts, without mounting", cargo(root, &lib)),
@@ -35,6 +36,7 @@ pub fn ci(root: &Path) -> Findings {
         ("format", cargo(root, &["fmt", "--all", "--check"])),
         ("tidy", tidy::tidy(root)),
         ("layers", layers::layers(root, false)),
+        ("deny", deny::deny(root)),
         ("clippy", cargo(root, &["clippy", "--workspace", "--all-targets", "--", "-D", "warnings"])),
         ("tests", cargo(root, &["test", "--workspace", "--no-fail-fast"])),
         // The README's first command has to find the program.
