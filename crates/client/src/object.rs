@@ -108,6 +108,18 @@ impl Object {
     pub(crate) fn stored_to(&self, end: u64) {
         self.pages.borrow_mut().on_stored(end);
     }
+    /// It reaches to `end` for sure while locks are held that reach there.
+    pub(crate) fn assured_to(&self, end: u64) {
+        self.pages.borrow_mut().on_assured(end);
+    }
+    /// Bytes that it reaches for sure.
+    pub(crate) fn assured(&self) -> u64 {
+        self.pages.borrow().assured()
+    }
+    /// A lock goes; those that are left reach to `reach`.
+    pub(crate) fn lock_gone(&self, reach: u64) {
+        self.pages.borrow_mut().on_lock_gone(reach);
+    }
     /// Whether somebody here has the file open.
     pub(crate) fn is_open(&self) -> bool {
         self.inode.borrow().upgrade().is_some_and(|i| i.opens.get() > 0)

@@ -359,7 +359,7 @@ impl Client {
             }
         }
         if !keep {
-            object.stored_to(extent.end);
+            osc.stored(object, extent.end);
         }
         Ok(())
     }

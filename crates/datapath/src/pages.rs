@@ -61,6 +61,9 @@ pub struct Pages<P> {
     size: u64,
     /// The part of it that the OST knows, as far as it has said: what is behind it is in dirty pages only.
     stored: u64,
+    /// Bytes that the object reaches for sure while locks are held here: nobody else can cut them off. An answer that says
+    /// less is older than what says this.
+    assured: u64,
     next_claim: u32,
     /// Pages (first, one past the last) that a request under way changes at the OST.
     changes: Vec<(u64, u64)>,
@@ -118,6 +121,7 @@ impl<P> Default for Pages<P> {
             writeback_pages: 0,
             size: 0,
             stored: 0,
+            assured: 0,
             next_claim: 1,
             changes: Vec::new(),
             listed: false,
@@ -140,11 +144,26 @@ impl<P> Pages<P> {
     /// The object was cut or extended to this size at its OST.
     pub fn set_size(&mut self, size: u64) {
         (self.size, self.stored) = (size, size);
+        self.assured = self.assured.min(size);
     }
     /// The OST says how long the object is; what is not written out counts besides.
     pub fn on_size(&mut self, stored: u64) {
-        self.stored = stored;
-        self.size = stored.max(self.unwritten_end());
+        self.stored = stored.max(self.assured);
+        self.size = self.stored.max(self.unwritten_end());
+    }
+    /// The object reached to `end` under a lock that is held now and covers the byte before: it does as long as that is held.
+    pub fn on_assured(&mut self, end: u64) {
+        self.assured = self.assured.max(end);
+        self.on_stored(end);
+    }
+    /// Bytes that it reaches for sure while locks are held.
+    #[must_use]
+    pub fn assured(&self) -> u64 {
+        self.assured
+    }
+    /// A lock goes; those that are left reach to `reach`.
+    pub fn on_lock_gone(&mut self, reach: u64) {
+        self.assured = self.assured.min(reach);
     }
     /// Bytes up to `end` are in dirty pages.
     pub fn on_grown(&mut self, end: u64) {

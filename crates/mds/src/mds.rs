@@ -345,13 +345,18 @@ impl Mds {
     /// Waits until a pool was filled.
     ///
     /// # Errors
-    /// Nobody may wait (any longer): `NoTarget` when this OST is away or takes no files, `NoSpace` otherwise.
+    /// Nobody may wait here (any longer): `Overloaded` when OSTs are only away, so that the client comes again as long as its
+    /// program waits; `NoTarget` when this OST takes no files, `NoSpace` otherwise.
     async fn wait_for_objects(self: &Rc<Self>, ost: OstIndex, end: Instant) -> Result<(), FsError> {
         let filled = self.pool_filled.wait();
         let left = end.since(self.rt.now());
         if left == Duration::ZERO || self.stopped.get() || self.takes_no_files(ost) {
-            let away = self.pools.borrow().get(ost).is_some_and(|p| !p.can_serve());
-            return Err(if away { FsError::NoTarget } else { FsError::NoSpace });
+            let refuses = self.pools.borrow().get(ost).is_some_and(|p| !p.can_serve());
+            return Err(match refuses {
+                _ if self.stopped.get() || self.is_away(ost) => FsError::Overloaded,
+                true => FsError::NoTarget,
+                false => FsError::NoSpace,
+            });
         }
         tracing::debug!(%ost, "a create waits for objects");
         self.kick_osts();

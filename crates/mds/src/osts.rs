@@ -247,6 +247,13 @@ impl Mds {
         let refuses = self.pools.borrow().get(ost).is_some_and(|p| p.in_sync && !p.can_serve());
         refuses && self.osts.links.borrow().get(&ost).is_some_and(|l| l.is_in_service())
     }
+    /// Whether this OST (one that is not known stands for any) is in use and has no session: its server is dead or on its way up.
+    pub(crate) fn is_away(&self, ost: OstIndex) -> bool {
+        let pools = self.pools.borrow();
+        let used = |o: OstIndex| pools.get(o).is_some_and(|p| p.active);
+        let any = pools.get(ost).is_none();
+        self.osts.all().iter().any(|l| (any || l.ost == ost) && used(l.ost) && !l.is_in_service())
+    }
     /// Wakes those whose pools these objects came from, where little is left.
     pub(crate) fn fill_low_pools(&self, taken: &[StripeObject]) {
         if taken.is_empty() {

@@ -23,7 +23,9 @@ impl Osc {
         object.with_pages(|pages| {
             let mut target = self.target.borrow_mut();
             // Now, not when the write has gone through: whatever becomes of that, the page is to be written out.
-            target.on_dirty_object(Rc::downgrade(object), pages);
+            if !types::planted!("dirty-unlisted") {
+                target.on_dirty_object(Rc::downgrade(object), pages);
+            }
             target.on_written(pages, page, was_clean)
         })
     }
@@ -84,6 +86,9 @@ impl Osc {
 
     /// More of the object is dirty: starts full RPCs.
     pub(crate) fn note_dirty(self: &Rc<Self>, object: &Rc<Object>) {
+        if types::planted!("dirty-unlisted") {
+            object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(Rc::downgrade(object), pages));
+        }
         while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire() {
             if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
                 self.rpcs.add(1);
@@ -245,9 +250,19 @@ impl Osc {
         let reply: wo::WriteReply = answer.decode()?;
         self.target.borrow_mut().books.on_grant(reply.grant);
         object.blocks512.set(reply.lvb.blocks);
-        object.stored_to(request.extents.last().map_or(0, |e| e.end));
+        self.stored(object, request.extents.last().map_or(0, |e| e.end));
         self.stats.done(Direction::Write, bytes, self.rt.now().since(started));
         Ok(())
+    }
+
+    /// The OST has carried out something that made the object reach to `end`.
+    pub(crate) fn stored(&self, object: &Object, end: u64) {
+        let last = ldlm::LockPolicyData::extent(Extent::new(end.saturating_sub(1), end));
+        if end > 0 && self.locks.covers(object.resource(), ldlm::LockMode::Cr, &last) {
+            object.assured_to(end);
+        } else {
+            object.stored_to(end);
+        }
     }
 
     /// Writes past the cache, for direct I/O.
@@ -312,12 +327,23 @@ impl Osc {
     /// one's, others stay under any lock that is not on its way out, too.
     pub(super) fn discard_under(&self, object: &Rc<Object>, lock: &LockDesc) -> usize {
         let extent = page_extent(lock.data.as_extent().unwrap_or(Extent::ALL));
+        self.less_assured(object, lock);
         let others = self.locks.cache().others(lock.resource, lock.cookie, extent);
         let reach = |d: &LockDesc| d.data.as_extent().unwrap_or(Extent::EMPTY);
         let writing: Vec<Extent> = others.iter().filter(|(d, _)| d.mode.writes()).map(|(d, _)| reach(d)).collect();
         let all: Vec<Extent> = others.iter().filter(|(_, leaves)| !leaves).map(|(d, _)| reach(d)).collect();
         let gone = object.with_pages(|pages| self.target.borrow_mut().discard_uncovered(pages, extent, &writing, &all));
         self.dropped(object, gone)
+    }
+
+    /// `lock` goes: how far the object reaches for sure is what the locks that are left say.
+    fn less_assured(&self, object: &Object, lock: &LockDesc) {
+        let end = |d: &LockDesc| d.data.as_extent().map_or(0, |e| e.end);
+        // Others reach farther: theirs is the last word anyway.
+        if end(lock) >= object.assured() {
+            let left = self.locks.cache().others(lock.resource, lock.cookie, Extent::ALL);
+            object.lock_gone(left.iter().map(|(d, _)| end(d)).max().unwrap_or(0));
+        }
     }
 
     /// Everything answered so far of this object is on stable storage afterwards.

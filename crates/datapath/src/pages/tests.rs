@@ -92,3 +92,28 @@ fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
     let _ = o.on_not_written(&out.pages);
     assert_eq!((o.size(), o.unwritten_end(), o.is_cached(70)), (0, 0, false));
 }
+
+#[test]
+fn an_answer_from_before_a_write_takes_nothing_away_while_a_lock_is_held() {
+    let mut o = Pages::<u8>::default();
+    o.on_size(824);
+    o.on_assured(21_483);
+    o.on_size(824);
+    assert_eq!((o.size(), o.stored()), (21_483, 21_483), "asked before the write, answered after it");
+    o.on_size(30_000);
+    assert_eq!(o.size(), 30_000);
+    o.on_size(21_483);
+    o.on_lock_gone(u64::MAX);
+    o.on_size(0);
+    assert_eq!(o.size(), 21_483, "the lock that went was not the last one");
+    o.on_lock_gone(8192);
+    o.on_size(0);
+    assert_eq!(o.size(), 8192, "another one reaches so far, and the object did when that was there");
+    o.on_lock_gone(0);
+    o.on_size(0);
+    assert_eq!(o.size(), 0, "others may have cut it");
+    o.on_assured(21_483);
+    o.set_size(100);
+    o.on_size(50);
+    assert_eq!(o.size(), 100, "we have cut it ourselves");
+}

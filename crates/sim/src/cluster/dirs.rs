@@ -161,7 +161,10 @@ impl Dirs {
     }
     /// The state after an operation that is carried out; `None` when it must be refused.
     fn after(&self, doing: Doing, fid: Fid) -> Option<State> {
-        let mut after = self.state.clone();
+        Self::after_of(&self.state, doing, fid)
+    }
+    fn after_of(before: &State, doing: Doing, fid: Fid) -> Option<State> {
+        let mut after = before.clone();
         match doing {
             Doing::Make(n) if after.contains_key(&n) => return None,
             Doing::Make(n) => drop(after.insert(n, (fid, None))),
@@ -260,16 +263,19 @@ impl Dirs {
     }
     fn judge(&self, found: &State, doubtful: Option<Doing>, died: bool) -> Result<(), String> {
         let made = |name: &Name| found.get(name).map_or(Fid::ROOT, |(fid, _)| *fid);
-        let after = doubtful.and_then(|d| match d {
-            Doing::Make(n) => self.after(d, made(&n)),
-            d => self.after(d, Fid::ROOT),
-        });
+        let after_of = |before: &State| match doubtful? {
+            d @ Doing::Make(n) => Self::after_of(before, d, made(&n)),
+            d => Self::after_of(before, d, Fid::ROOT),
+        };
+        let after = after_of(&self.state);
         let mut states: Vec<&State> = [&self.state].into_iter().chain(&after).collect();
         if states.contains(&found) {
             return Ok(());
         }
         if died {
-            states.extend(&self.past);
+            // What came before the operation may be gone when it is carried out.
+            let afters: Vec<State> = self.past.iter().filter_map(after_of).collect();
+            states.extend(self.past.iter().chain(&afters));
             // Changes of others survive on their own: a name and its directory's xattr need not be of the same moment.
             let fid_of = |s: &State, n: Name| s.get(&n).map(|(fid, _)| *fid);
             let stood = |n: Name| states.iter().any(|s| fid_of(s, n) == fid_of(found, n));

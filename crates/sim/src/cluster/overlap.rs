@@ -122,6 +122,8 @@ impl Overlap {
     /// One of the programs, until the run is calm.
     pub async fn run(self: Rc<Self>, id: usize, operations: u64) {
         let mut rng = self.context.rng(&format!("overlap {id}"));
+        // Some programs keep the file open, others come and go: in between the metadata server answers for it.
+        let closes = [0.1, 0.5, 1.0][rng.below(3) as usize];
         let mut held: Option<(Author, Rc<OpenFile>)> = None;
         let mut done = 0;
         while done < operations && !self.context.calm.get() && !self.context.failed() {
@@ -132,9 +134,13 @@ impl Overlap {
                 self.context.any_client(&mut rng).await
             };
             if let Some(author) = self.context.author(c) {
-                let reopen = rng.chance(0.1);
-                held = held.filter(|(a, _)| *a == author && !reopen);
+                held = held.filter(|(a, _)| *a == author);
                 self.one(id, author, &mut held, &mut rng).await;
+                if rng.chance(closes)
+                    && let Some((author, file)) = held.take()
+                {
+                    self.close(id, author, file).await;
+                }
             }
             self.running.set(self.running.get() - 1);
             done += 1;
@@ -186,9 +192,12 @@ impl Overlap {
         let outcome = self.context.on(author.client, &what, async move |c| {
             let file = match open {
                 Some(file) => file,
+                None if matches!(doing, Doing::Stat) => {
+                    return c.getattr(&cred(), fid, None).await.map(|e| (Got::Size(e.attr.size), None));
+                }
                 None => c.open(&cred(), fid, flags).await?,
             };
-            carry_out(&c, &file, doing).await.map(|got| (got, file))
+            carry_out(&c, &file, doing).await.map(|got| (got, Some(file)))
         });
         let outcome = outcome.await;
         let sound = self.context.is_sound(author);
@@ -197,7 +206,7 @@ impl Overlap {
                 if let Some(entry) = entry {
                     self.history.borrow_mut().end(entry, self.now());
                 }
-                *held = Some((author, file));
+                *held = file.map(|f| (author, f));
                 if sound {
                     self.judge(&what, author, begin, doing, &got);
                 }
@@ -206,6 +215,15 @@ impl Overlap {
                 self.context.complain(format!("{what} on client{}: {e}", author.client));
             }
             _ => {}
+        }
+    }
+    async fn close(&self, id: usize, author: Author, file: Rc<OpenFile>) {
+        let what = format!("overlap{id}: close");
+        let closed = self.context.on(author.client, &what, async move |c| c.release(&file).await);
+        if let Some(Err(e)) = closed.await
+            && self.context.is_sound(author)
+        {
+            self.context.complain(format!("{what} on client{}: {e}", author.client));
         }
     }
     fn judge(&self, what: &str, author: Author, begin: u64, doing: Doing, got: &Got) {
