@@ -32,6 +32,8 @@ pub enum Call {
     Glimpse(ClientId, ResourceId, u64),
     /// [`Namespace::on_progress`]
     Progress(ClientId, HandleId),
+    /// [`Namespace::on_overslept`]
+    Overslept(Instant),
     /// [`Namespace::on_blocking_timeout`]
     Timeout,
     /// [`Namespace::repeat_callbacks`]
@@ -106,6 +108,10 @@ impl Namespace {
             Call::Glimpse(c, r, size) => Answer::Count(self.glimpse(*c, *r, *size, out) as usize),
             Call::Progress(c, h) => {
                 self.on_progress(now, *c, *h);
+                Answer::None
+            }
+            Call::Overslept(awake) => {
+                self.on_overslept(*awake);
                 Answer::None
             }
             Call::Timeout => Answer::Expired(self.on_blocking_timeout(now)),

@@ -31,6 +31,8 @@ pub struct Locks {
     /// Flock requests that wait, as they were asked.
     pub(crate) flocks: RefCell<BTreeMap<(ClientId, u64), LockSpec>>,
     timer_runs: Cell<bool>,
+    /// As of the last look.
+    awake_since: Cell<types::Instant>,
 }
 
 /// Server-side locks of one operation; given back when dropped.
@@ -57,6 +59,7 @@ impl Locks {
             next_cookie: Cell::new(1),
             flocks: RefCell::default(),
             timer_runs: Cell::new(false),
+            awake_since: Cell::new(types::Instant::ZERO),
         }
     }
 }
@@ -318,6 +321,10 @@ impl Mds {
                 me.rt.sleep_until(step).await;
                 if me.stopped.get() {
                     break;
+                }
+                let awake = me.rt.awake_since();
+                if me.locks.awake_since.replace(awake) != awake {
+                    me.locks.namespace.borrow_mut().on_overslept(awake);
                 }
                 let late = me.locks.namespace.borrow().on_blocking_timeout(me.rt.now());
                 for expired in late {

@@ -40,6 +40,8 @@ pub(crate) struct Locks {
     local: RefCell<HashMap<LockCookie, OneSender<()>>>,
     local_next: Cell<u64>,
     armed: Cell<Option<Instant>>,
+    /// As of the last look.
+    awake_since: Cell<Instant>,
 }
 
 /// A lock that the server holds for the duration of one request.
@@ -120,6 +122,7 @@ impl Locks {
             local: RefCell::default(),
             local_next: Cell::new(1),
             armed: Cell::new(None),
+            awake_since: Cell::new(Instant::ZERO),
         })
     }
 
@@ -355,6 +358,10 @@ impl Locks {
 
     async fn on_timer(self: Rc<Self>) {
         self.armed.set(None);
+        let awake = self.rt.awake_since();
+        if self.awake_since.replace(awake) != awake {
+            self.ns.borrow_mut().on_overslept(awake);
+        }
         let late = self.ns.borrow().on_blocking_timeout(self.rt.now());
         for expired in &late {
             let client = expired.client;

@@ -14,6 +14,7 @@ use wire::{Flags, Header, Op};
 
 pub(crate) struct Recovery {
     rt: Rt,
+    begun: Instant,
     deadline: Instant,
     window: Duration,
     state: Rc<State>,
@@ -124,6 +125,7 @@ impl Recovery {
         let now = rt.now();
         Recovery {
             rt: rt.clone(),
+            begun: now,
             deadline: now + window,
             window,
             state: Rc::new(State {
@@ -171,7 +173,8 @@ impl Recovery {
     /// every client is done.
     ///
     /// A client is late when the window has closed and it has been silent for half a window. One whose replay waits for
-    /// its turn, or has it, is not silent: it waits for those who are. After ten windows everyone is late.
+    /// its turn, or has it, is not silent: it waits for those who are. While the server itself stood still nobody was silent.
+    /// After ten windows everyone is late.
     pub(crate) async fn next_late(&self) -> Option<Vec<ClientId>> {
         loop {
             let changed = self.state.changed.wait();
@@ -187,9 +190,10 @@ impl Recovery {
             }
             let (now, last) = (self.rt.now(), self.deadline + self.window * 9);
             let waiting = self.state.waiting();
-            let until = |client: &ClientId, at: &Option<Instant>| match at {
+            let awake = Some(self.rt.awake_since()).filter(|at| *at > self.begun);
+            let until = |client: &ClientId, at: &Option<Instant>| match (*at).max(awake) {
                 _ if waiting.contains(client) => last,
-                Some(at) => self.deadline.max(*at + self.window / 2).min(last),
+                Some(at) => self.deadline.max(at + self.window / 2).min(last),
                 None => self.deadline,
             };
             let limits: Vec<(ClientId, Instant)> =

@@ -319,12 +319,13 @@ impl Server {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: evicted");
                 evict(&target, client).await;
             }
-            let now = self.rt.now();
+            // What they said while this server stood still may wait to be read, or they have to connect again.
+            let (now, awake) = (self.rt.now(), self.rt.awake_since());
             let silent: Vec<ClientId> = target
                 .exports
                 .borrow()
                 .values()
-                .filter(|e| now.since(e.last_heard()) > limit)
+                .filter(|e| now.since(e.last_heard().max(awake)) > limit)
                 .map(|e| e.client())
                 .collect();
             for client in silent {

@@ -40,6 +40,10 @@ pub trait World {
     fn wall(&self) -> WallTime;
     /// Completes when [`World::now`] has reached `at`.
     fn sleep_until(&self, at: Instant) -> LocalFuture<()>;
+    /// Since when timers of this shard have come in time: before, the process stood still (stopped, or its host was).
+    fn awake_since(&self) -> Instant {
+        Instant::ZERO
+    }
     /// Runs a task on this shard until it ends.
     fn spawn(&self, task: LocalFuture<()>);
     /// Seed of the world's randomness: fixed in a simulation, fresh entropy in reality.
@@ -83,6 +87,12 @@ impl Rt {
     #[must_use]
     pub fn now(&self) -> Instant {
         self.0.now()
+    }
+    /// Since when this process has been awake without a pause of more than two seconds. What others did not do in time before
+    /// may wait to be read: who blames them counts from here.
+    #[must_use]
+    pub fn awake_since(&self) -> Instant {
+        self.0.awake_since()
     }
     /// Time for inodes.
     #[must_use]

@@ -36,6 +36,8 @@ pub(crate) struct HostState {
     skew_ns: i64,
     /// Millionths by which its clocks run faster.
     drift_ppm: i64,
+    /// When its process last went on after a stop.
+    awake_since: Cell<Instant>,
     /// Its process is stopped, as by SIGSTOP; tasks that could run meanwhile.
     stopped: Cell<bool>,
     held: RefCell<Vec<u64>>,
@@ -126,6 +128,7 @@ impl Host {
             process: RefCell::new(None),
             skew_ns: skew,
             drift_ppm: drift,
+            awake_since: Cell::new(Instant::ZERO),
             stopped: Cell::new(false),
             held: RefCell::default(),
             last_wall: Cell::new(0),
@@ -174,7 +177,9 @@ impl Host {
     }
     /// Lets a stopped process go on.
     pub fn continue_process(&self) {
-        self.state.stopped.set(false);
+        if self.state.stopped.replace(false) {
+            self.state.awake_since.set(self.state.clock_at(self.core.now()));
+        }
         self.core.release(std::mem::take(&mut *self.state.held.borrow_mut()));
     }
     /// The power goes: of what was not synced each sector is there or not, and nobody is told.
@@ -323,6 +328,9 @@ impl World for ProcessWorld {
         let now = (EPOCH_NS + self.now().0 as i64 + host.skew_ns).max(host.last_wall.get() + 1);
         host.last_wall.set(now);
         WallTime(now)
+    }
+    fn awake_since(&self) -> Instant {
+        self.process.host.awake_since.get()
     }
     fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
         sleep_until(self.core.clone(), self.process.host.world_at(at))

@@ -75,6 +75,19 @@ impl Namespace {
         }
     }
 
+    /// This node stood still and is awake since `awake`: who was called back before has its time from then on.
+    pub fn on_overslept(&mut self, awake: Instant) {
+        let deadline = awake + self.config.callback_timeout;
+        let due: Vec<_> = self.deadlines.iter().take_while(|(at, _)| *at < deadline).copied().collect();
+        for (at, handle) in due {
+            let called = self.locks.get_mut(&handle).and_then(|lock| lock.called.as_mut());
+            let Some(called) = called.filter(|c| c.since < awake) else { continue };
+            called.deadline = deadline;
+            self.deadlines.remove(&(at, handle));
+            self.deadlines.insert((deadline, handle));
+        }
+    }
+
     /// The next time at which [`Namespace::on_blocking_timeout`] may have something to say.
     #[must_use]
     pub fn next_deadline(&self) -> Option<Instant> {

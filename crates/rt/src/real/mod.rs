@@ -80,6 +80,9 @@ impl World for RealWorld {
     fn sleep_until(&self, at: Instant) -> LocalFuture<()> {
         Box::pin(self.timers.sleep_until(at))
     }
+    fn awake_since(&self) -> Instant {
+        self.timers.awake_since()
+    }
     fn spawn(&self, task: LocalFuture<()>) {
         compio::runtime::spawn(task).detach();
     }

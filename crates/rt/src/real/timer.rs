@@ -18,6 +18,9 @@ use types::{Duration, Instant};
 
 use super::op::{Call, submit};
 
+/// A timer that comes later than this was not late for want of a processor.
+const OVERSLEPT: Duration = Duration::from_secs(2);
+
 /// See the module's head.
 pub(super) struct Timers {
     origin: StdInstant,
@@ -26,6 +29,8 @@ pub(super) struct Timers {
     /// When the kernel will wake us; `None`: not at all.
     armed: Cell<Option<Instant>>,
     next_id: Cell<u64>,
+    /// When a timer last came so late that the process must have stood still.
+    awake_since: Cell<Instant>,
     /// [`Timers::serve`] runs.
     served: Cell<bool>,
 }
@@ -48,12 +53,24 @@ impl Timers {
             sleepers: RefCell::default(),
             armed: Cell::new(None),
             next_id: Cell::new(0),
+            awake_since: Cell::new(Instant::ZERO),
             served: Cell::new(false),
         }))
     }
 
     pub(super) fn now(&self) -> Instant {
         Instant(u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX))
+    }
+
+    /// See [`crate::Rt::awake_since`].
+    pub(super) fn awake_since(&self) -> Instant {
+        self.awake_since.get()
+    }
+    /// A timer that was due at `at` is looked at.
+    fn note_lateness(&self, at: Instant, now: Instant) {
+        if now.since(at) > OVERSLEPT {
+            self.awake_since.set(now);
+        }
     }
 
     /// Completes at `at` or soon after.
@@ -98,6 +115,9 @@ impl Timers {
                 let later = sleepers.split_off(&(Instant(now.0.saturating_add(1)), 0));
                 std::mem::replace(&mut *sleepers, later)
             };
+            if let Some(((at, _), _)) = due.first_key_value() {
+                self.note_lateness(*at, now);
+            }
             for waker in due.into_values() {
                 waker.wake();
             }
@@ -119,7 +139,12 @@ pub(super) struct Sleep {
 impl Future for Sleep {
     type Output = ();
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        if self.at <= self.timers.now() {
+        let now = self.timers.now();
+        if self.at <= now {
+            // Whoever asks for a time of the past has not waited for it.
+            if self.id.is_some() {
+                self.timers.note_lateness(self.at, now);
+            }
             return Poll::Ready(());
         }
         let id = match self.id {
@@ -151,6 +176,28 @@ impl Drop for Sleep {
 mod tests {
     use super::*;
     use std::cell::RefCell;
+
+    #[test]
+    fn a_shard_that_stood_still_knows_since_when_it_is_awake() {
+        let runtime = compio::runtime::Runtime::new().unwrap();
+        runtime.enter(|| {
+            let timers = Timers::new(StdInstant::now()).unwrap();
+            let now = timers.now();
+            super::super::turn::run(&runtime, timers.sleep_until(now + Duration::from_millis(1)));
+            assert_eq!(timers.awake_since(), Instant::ZERO);
+            let due = timers.now() + Duration::from_millis(1);
+            let waits = async {
+                let mut sleep = std::pin::pin!(timers.sleep_until(due));
+                let is_due = std::future::poll_fn(|cx| Poll::Ready(sleep.as_mut().poll(cx).is_ready())).await;
+                assert!(!is_due);
+                // The whole thread stands still, as a stopped process does.
+                std::thread::sleep(std::time::Duration::from_millis(2_100));
+                sleep.await;
+            };
+            super::super::turn::run(&runtime, waits);
+            assert!(timers.awake_since() > due + OVERSLEPT);
+        });
+    }
 
     #[test]
     fn sleeps_end_in_the_order_of_their_deadlines_however_they_were_asked_for() {

@@ -1,6 +1,6 @@
 //! What programs, faults and checks of one run share.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::Client;
@@ -63,6 +63,8 @@ pub struct Context {
     pub cluster: Cluster,
     /// What was counted.
     pub counts: Cell<Counts>,
+    /// Clients that were dead, stopped or cut off at some time: servers may have had reason to evict them.
+    away: RefCell<BTreeSet<usize>>,
     /// What went wrong.
     complaints: RefCell<Vec<String>>,
     /// Faults may begin no longer.
@@ -89,12 +91,24 @@ pub struct Context {
 }
 
 impl Context {
+    /// A node dies, is stopped or cut off now.
+    pub fn was_away(&self, id: NodeId) {
+        if let NodeId::Client(client) = id {
+            self.away.borrow_mut().insert(client);
+        }
+    }
+    /// Whether a server may have had reason to evict a client.
+    #[must_use]
+    pub fn may_have_been_away(&self, client: usize) -> bool {
+        self.away.borrow().contains(&client)
+    }
     /// A run over a cluster.
     #[must_use]
     pub fn new(cluster: Cluster, seed: u64, syncs: f64) -> Rc<Context> {
         Rc::new(Context {
             cluster,
             counts: Cell::default(),
+            away: RefCell::default(),
             complaints: RefCell::default(),
             ending: Cell::new(false),
             calm: Cell::new(false),

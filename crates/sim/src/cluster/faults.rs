@@ -70,15 +70,6 @@ impl Default for FaultConfig {
     }
 }
 
-impl FaultConfig {
-    /// Whether a server may have reason to evict a client: nothing else takes a node away for longer than servers wait.
-    #[must_use]
-    pub fn may_evict(&self) -> bool {
-        let away = [self.kill_mds, self.kill_oss, self.kill_client, self.cut, self.disk_error, self.pause];
-        self.interval_s > 0.0 && away.iter().any(|share| *share > 0.0)
-    }
-}
-
 /// A client's last operations are on stable storage after this long; until then its death and the metadata server's
 /// together may lose them.
 const COMMITTED_AFTER: Duration = Duration::from_secs(3);
@@ -195,6 +186,7 @@ impl Faults {
         });
     }
     fn note_kill(&self, id: NodeId, power: bool, together: bool) {
+        self.context.was_away(id);
         let class = if matches!(id, NodeId::Client(_)) { FaultClass::KillClient } else { FaultClass::KillServer };
         self.context.count(|c| {
             c.by_class[class.index()] += u64::from(power);
@@ -299,6 +291,7 @@ impl Faults {
         let cluster = &self.context.cluster;
         let (x, y) = (&cluster.node(a).host, &cluster.node(b).host);
         let time = self.config.cut_max_s * rng.unit() * rng.unit();
+        [a, b].into_iter().for_each(|id| self.context.was_away(id));
         let class = if time > CUT_SHORT_S { FaultClass::LongCut } else { FaultClass::Cut };
         match (rng.chance(self.config.one_way), rng.chance(0.5)) {
             (false, _) => {
@@ -358,6 +351,7 @@ impl Faults {
             return;
         }
         self.note(FaultClass::Pause, &format!("{id} stands still for {seconds:.3} s"));
+        self.context.was_away(id);
         let host = &self.context.cluster.node(id).host;
         host.stop_process();
         self.sleep(seconds).await;

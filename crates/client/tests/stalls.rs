@@ -1,0 +1,94 @@
+//! Servers that stand still, as a stopped process or a paused host does: what their clients did not do in time meanwhile is
+//! not held against them.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use world::*;
+
+const STILL: Duration = Duration::from_secs(90);
+
+/// All servers stand still together while `meanwhile` happens, and until `STILL` has passed.
+async fn stand_still(world: &World, meanwhile: impl AsyncFnOnce()) {
+    let hosts: Vec<&Host> = world.oss.iter().map(|o| &o.host).chain([&world.mds_host]).collect();
+    let end = world.sim.now() + STILL;
+    hosts.iter().for_each(|h| h.stop_process());
+    meanwhile().await;
+    world.sim.sleep(end.since(world.sim.now())).await;
+    hosts.iter().for_each(|h| h.continue_process());
+}
+
+/// Writes something that is written out under a callback only.
+async fn dirty(c: &Rc<Client>) -> Rc<OpenFile> {
+    let file = create(c, "f").await;
+    c.write(&file, 0, &[7; 100_000]).await.unwrap();
+    file
+}
+
+fn nobody_was_evicted(world: &World, c: &Client) {
+    assert_eq!(world.knows(c.id()), 1 + world.oss.len());
+    assert!(c.oscs().iter().all(|o| o.import().unwrap().evictions() == 0) && c.mdc().evictions() == 0);
+}
+
+#[test]
+fn clients_are_not_silent_while_their_servers_stand_still() {
+    for seed in 0..6 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let (c, _) = world.client(|c| c.dirty_age_max = Duration::from_secs(3600));
+        world.run(Duration::from_secs(3600), async {
+            let file = dirty(&c).await;
+            for _ in 0..3 {
+                stand_still(&world, async || ()).await;
+                world.sim.sleep(Duration::from_secs(30)).await;
+                nobody_was_evicted(&world, &c);
+            }
+            assert_eq!(c.fsync(&file, false).await, Ok(()));
+        });
+    }
+}
+
+#[test]
+fn a_callback_that_a_stopped_server_sent_is_answered_when_it_goes_on() {
+    for seed in 0..30 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let tune = |c: &mut client::ClientConfig| c.dirty_age_max = Duration::from_secs(3600);
+        let ((one, _), (two, _)) = (world.client(tune), world.client(tune));
+        world.run(Duration::from_secs(3600), async {
+            let _file = dirty(&one).await;
+            let (reader, ended) = (two.clone(), rt::sync::oneshot());
+            two.rt().spawn(async move {
+                let file = open(&reader, "f", 0).await;
+                ended.0.send(reader.read(&file, 0, 100_000).await.unwrap().to_vec());
+            });
+            // Sooner or later after that the callback goes out.
+            world.sim.sleep(Duration::from_micros(200 * seed)).await;
+            stand_still(&world, async || ()).await;
+            assert!(ended.1.await.unwrap() == [7; 100_000]);
+            nobody_was_evicted(&world, &one);
+            nobody_was_evicted(&world, &two);
+        });
+    }
+}
+
+#[test]
+fn a_recovery_window_does_not_pass_while_the_server_stands_still() {
+    for seed in 0..6 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, host) = world.client(|c| c.dirty_age_max = Duration::from_secs(3600));
+        world.run(Duration::from_secs(3600), async {
+            let file = dirty(&c).await;
+            world.cut_off(&host, true);
+            world.kill_mds();
+            world.lose_power(0);
+            world.restart_mds().await;
+            world.restart_oss(0).await;
+            world.sim.sleep(Duration::from_secs(1)).await;
+            stand_still(&world, async || {
+                world.sim.sleep(Duration::from_secs(5)).await;
+                world.cut_off(&host, false);
+            })
+            .await;
+            assert_eq!(c.fsync(&file, false).await, Ok(()));
+            nobody_was_evicted(&world, &c);
+        });
+    }
+}
