@@ -7,12 +7,15 @@ use types::{ClientId, Duration, MIB};
 /// Evicts a client from this target: called when it does not answer a lock callback.
 pub type EvictFn = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;
 
+/// The name that means the scheduler policy for what a store lies on.
+pub const AUTO: &str = "auto";
+
 /// Settings of an OST.
 #[derive(Clone)]
 pub struct OstConfig {
     /// Requests handed to the store at a time, 1..=1024. Default 16. Smaller: the scheduler can reorder more.
     pub dispatch_window: u32,
-    /// Scheduler policy by name. Default `fifo`.
+    /// Scheduler policy by name, or [`AUTO`]. Default `fifo`.
     pub nrs_policy: String,
     /// Cache policy by name. Default `lru`.
     pub cache_policy: String,

@@ -26,6 +26,6 @@ mod scrub;
 mod stats;
 pub mod store;
 
-pub use config::OstConfig;
+pub use config::{AUTO, OstConfig};
 pub use oss_node::Oss;
 pub use ost::Ost;

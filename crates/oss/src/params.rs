@@ -9,7 +9,7 @@ use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::bandwidth;
 use crate::dispatch::Dispatcher;
-use crate::ost::Ost;
+use crate::ost::{Ost, policy_of};
 
 /// Sets a parameter from text; the error is a sentence.
 type Setter = Box<dyn Fn(&Ost, &str) -> Result<(), String>>;
@@ -191,7 +191,11 @@ impl Ost {
         };
         let mut rows = vec![
             row(at("nrs_policies"), |o| o.dispatch.with(|p, _| p.head().policy_name().to_string()))
-                .settable(set_nrs("nrs_policies")),
+                .settable(move |o, t| set_nrs("nrs_policies")(o, policy_of(&*o.store, t))),
+            row(at("nrs_auto"), |o| {
+                let found = o.store.medium();
+                format!("{}: {}", nrs::default_for(found.medium), found.why)
+            }),
             row(at("nrs_tbf_rule"), |o| o.dispatch.with(|p, _| p.get_param("nrs_tbf_rule")).unwrap_or_default())
                 .settable(set_nrs("nrs_tbf_rule")),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())

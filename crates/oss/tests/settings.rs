@@ -222,3 +222,37 @@ fn an_ost_measures_its_store_when_it_is_told_to() {
         ost.set_params(bw, "100").unwrap();
     });
 }
+
+#[test]
+fn a_scheduler_that_nobody_chose_follows_what_the_store_lies_on() {
+    use oss::store::{DeviceProfile, EmulatedStore};
+    for (profile, chosen) in [("hdd", "obrr+"), ("raid", "obrr+"), ("ssd", "fifo"), ("nvme", "fifo")] {
+        let world = TestWorld::new(6, 24 * MIB);
+        let rt = world.rt();
+        world.run(async move {
+            let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
+            let memory = MemoryStore::new(&rt, identity, 1 << 20);
+            let store = EmulatedStore::new(rt.clone(), memory, DeviceProfile::named(profile).unwrap());
+            let ost = |policy: &str| {
+                let config = OstConfig { nrs_policy: policy.into(), ..OstConfig::default() };
+                Ost::new(rt.clone(), store.clone(), config, None).unwrap()
+            };
+            let shows = |ost: &Ost, name: &str| {
+                let found = ost.get_params(&format!("ost.OSS.ost_io.{name}"));
+                String::from_utf8_lossy(&found[0].value).into_owned()
+            };
+            let auto = ost(oss::AUTO);
+            assert_eq!(shows(&auto, "nrs_policies"), chosen);
+            let why = shows(&auto, "nrs_auto");
+            assert!(why.starts_with(&format!("{chosen}: ")) && why.contains(&format!("'{profile}'")), "{why}");
+            // Who chooses is obeyed, at the start and later, and may take it back.
+            let set = ost("crrn");
+            assert_eq!(shows(&set, "nrs_policies"), "crrn");
+            set.set_params("ost.OSS.ost_io.nrs_policies", "orr").unwrap();
+            assert_eq!(shows(&set, "nrs_policies"), "orr");
+            set.set_params("ost.OSS.ost_io.nrs_policies", oss::AUTO).unwrap();
+            assert_eq!(shows(&set, "nrs_policies"), chosen);
+            assert!(set.set_params("ost.OSS.ost_io.nrs_auto", "fifo").is_err());
+        });
+    }
+}

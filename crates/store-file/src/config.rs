@@ -1,4 +1,5 @@
 //! Settings of an open file store.
+use oss::store::FoundMedium;
 use types::{Duration, MIB};
 
 /// Settings of a [`crate::FileStore`]. The defaults are safe.
@@ -21,6 +22,8 @@ pub struct FileStoreConfig {
     pub objects_max: usize,
     /// Bypass the kernel's page cache for data. Default on.
     pub direct: bool,
+    /// What its directory lies on; whoever knows the machine says it. Default: not known.
+    pub medium: FoundMedium,
 }
 
 impl Default for FileStoreConfig {
@@ -34,6 +37,7 @@ impl Default for FileStoreConfig {
             mapped_blocks_max: 4 << 20,
             objects_max: 1 << 16,
             direct: true,
+            medium: FoundMedium::default(),
         }
     }
 }

@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
-    Applied, BadBlock, BlockRange, Blocks, DiskStats, ObjectAttr, ObjectInfo, ObjectStore, ReplyRecord, Space,
-    StoreIdentity, StoreResult, Update,
+    Applied, BadBlock, BlockRange, Blocks, DiskStats, FoundMedium, ObjectAttr, ObjectInfo, ObjectStore, ReplyRecord,
+    Space, StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
@@ -22,6 +22,9 @@ const WHOLE: BlockRange = BlockRange { first: 0, count: u64::MAX };
 impl ObjectStore for FileStore {
     fn kind(&self) -> &'static str {
         "file"
+    }
+    fn medium(&self) -> FoundMedium {
+        self.0.config.medium.clone()
     }
     fn identity(&self) -> StoreIdentity {
         self.0.superblock.identity.clone()

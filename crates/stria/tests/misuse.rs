@@ -349,7 +349,7 @@ fn a_host_with_the_clients_key_mounts_and_changes_no_server() {
     assert!(!ok && said.contains("administrator's key"), "{said}");
     // What is the mount's own is the mount's to set, and reading is everybody's.
     assert!(set(&at, "osc.*.max_rpcs_in_flight=4").0);
-    assert!(good(&["get_param", "--at", text(&at), "ost.OSS.ost_io.nrs_policies"]).contains("fifo"));
+    assert!(!good(&["get_param", "--at", text(&at), "ost.OSS.ost_io.nrs_policies"]).contains("trr"));
     assert!(set(&admin, "ost.OSS.ost_io.nrs_policies=trr").0);
     c.stop();
 }

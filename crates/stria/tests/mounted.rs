@@ -131,9 +131,14 @@ fn parameters_of_clients_and_servers_are_read_and_set_by_pattern() {
     assert_eq!(on("get_param", &["-n", "osc.*.max_rpcs_in_flight"]), "8\n8\n");
     assert!(on("set_param", &["osc.*OST0001*.max_rpcs_in_flight=16"]).contains("max_rpcs_in_flight=16"));
     assert_eq!(on("get_param", &["-n", "osc.*.max_rpcs_in_flight"]), "8\n16\n");
-    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "fifo\n");
+    // The scheduler follows what the store lies on, whatever that is here, until somebody sets another.
+    let lies_on = on("get_param", &["-n", "ost.OSS.ost_io.nrs_auto"]);
+    let chosen = format!("{}\n", lies_on.split_once(": ").unwrap().0);
+    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), chosen, "{lies_on}");
     on("set_param", &["ost.OSS.ost_io.nrs_policies=obrr"]);
     assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "obrr\n");
+    on("set_param", &["ost.OSS.ost_io.nrs_policies=auto"]);
+    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), chosen);
     assert!(on("get_param", &["mdt.*.md_stats"]).contains("snapshot_time"));
     assert_eq!(on("list_param", &["obdfilter.*"]), "obdfilter.stria-OST0000\nobdfilter.stria-OST0001\n");
     fs::write(up.at("f"), vec![1; 3 << 20]).unwrap();

@@ -20,7 +20,7 @@ use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
 use wire::ost::{IoOwner, WriteRequest};
 use wire::{Encode, Header, Op};
 
-use crate::config::OstConfig;
+use crate::config::{AUTO, OstConfig};
 use crate::dispatch::Dispatcher;
 use crate::grants::Grants;
 use crate::locks::{Exports, LocalLock, Locks};
@@ -53,6 +53,11 @@ pub struct Ost {
     pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
 }
 
+/// The scheduler policy that is meant: [`AUTO`] is the one for what the store lies on.
+pub(crate) fn policy_of<'a>(store: &dyn ObjectStore, name: &'a str) -> &'a str {
+    if name == AUTO { nrs::default_for(store.medium().medium) } else { name }
+}
+
 impl Ost {
     /// A target over an open store. `cache` is the process's page cache; `None` makes one of its own.
     ///
@@ -67,8 +72,9 @@ impl Ost {
         if !nrs::WINDOW_RANGE.contains(&config.dispatch_window) {
             return Err(format!("a dispatch window of {} is outside 1..=1024", config.dispatch_window));
         }
-        let pipeline = nrs::Pipeline::new(&config.nrs_policy, nrs::NrsConfig::default(), config.dispatch_window)
-            .map_err(|e| e.to_string())?;
+        let policy = policy_of(&*store, &config.nrs_policy);
+        let pipeline =
+            nrs::Pipeline::new(policy, nrs::NrsConfig::default(), config.dispatch_window).map_err(|e| e.to_string())?;
         let cache = match cache {
             Some(c) => c,
             None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?,

@@ -8,12 +8,13 @@ use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
+use nrs::Medium;
 use rt::{LocalFuture, Rt};
 use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, ObjectAttr, ObjectInfo,
-    ObjectStore, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, FoundMedium, ObjectAttr,
+    ObjectInfo, ObjectStore, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
 /// Timing of a storage device.
@@ -183,6 +184,11 @@ impl ObjectStore for EmulatedStore {
     }
     fn identity(&self) -> StoreIdentity {
         self.0.inner.identity()
+    }
+    fn medium(&self) -> FoundMedium {
+        let (medium, seeks) =
+            if self.0.profile.seek_ms > 0.0 { (Medium::Rotating, "seeks") } else { (Medium::Flash, "does not seek") };
+        FoundMedium { medium, why: format!("the emulated device '{}' {seeks}", self.0.profile.name) }
     }
     fn disk(&self) -> Option<&DiskStats> {
         Some(&self.0.disk)

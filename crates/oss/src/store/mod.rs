@@ -22,6 +22,7 @@ pub use crate::pages::{ZeroPages, crc_of_zeros};
 pub use ptlrpc::ReplyRecord;
 
 use frames::Bulk;
+use nrs::Medium;
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;
@@ -274,6 +275,21 @@ pub struct BadBlock {
     pub block: u64,
 }
 
+/// What a store's data lies on, and how that is known.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct FoundMedium {
+    /// The medium; [`Medium::Any`] when it is not known.
+    pub medium: Medium,
+    /// Half a sentence: `sda is a rotating disk`.
+    pub why: String,
+}
+
+impl Default for FoundMedium {
+    fn default() -> FoundMedium {
+        FoundMedium { medium: Medium::Any, why: "its store was not told what it lies on".into() }
+    }
+}
+
 /// What keeps an OST's objects. Every method may be called while others are under way.
 ///
 /// Errors shared by all: `Io` once the store has latched, `NotFound` for an object that does not exist, `Corrupt`
@@ -337,6 +353,10 @@ pub trait ObjectStore {
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
     /// Reads every block of an object and compares it with its checksum.
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>>;
+    /// What its data lies on, as far as it was told; what a scheduler is chosen by when none was.
+    fn medium(&self) -> FoundMedium {
+        FoundMedium::default()
+    }
     /// What it asked of its medium; `None`: it has none.
     fn disk(&self) -> Option<&DiskStats> {
         None

@@ -23,7 +23,8 @@ fn readahead_policies() -> Vec<String> {
 fn nrs_policies() -> Vec<String> {
     let plain = nrs::registry().iter().map(|p| p.name.to_string());
     let wrapped = nrs::registry().iter().filter(|p| p.name != "obrr+");
-    plain.chain(wrapped.map(|p| format!("{}{}", nrs::DEADLINE_PREFIX, p.name))).collect()
+    let wrapped = wrapped.map(|p| format!("{}{}", nrs::DEADLINE_PREFIX, p.name));
+    plain.chain(wrapped).chain([oss::AUTO.to_string()]).collect()
 }
 fn transports() -> Vec<String> {
     names(&["auto", "uring", "dev"])

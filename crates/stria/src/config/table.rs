@@ -141,8 +141,8 @@ table! {
     oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
     /// Most bulk data of one RPC: a power of two.
     oss_bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(1 << 20, 64 << 20), "4M", Process, Restart;
-    /// Which queued request an OST serves next.
-    nrs_policy: String = "nrs.policy", Kind::Choice(super::nrs_policies), "fifo", Process, Live;
+    /// Which queued request an OST serves next; `auto`: `obrr+` on a disk that rotates, `fifo` on any other medium.
+    nrs_policy: String = "nrs.policy", Kind::Choice(super::nrs_policies), "auto", Process, Live;
     /// Requests served per object before the next object's turn, for the policies that take turns; 0 is the policy's own number.
     nrs_quantum_requests: u64 = "nrs.quantum_requests", number(0, 65_535, "requests"), "0", Process, Live;
     /// Longest time between an answered change and its commit at the MDS.

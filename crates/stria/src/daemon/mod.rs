@@ -3,6 +3,7 @@ mod announce;
 mod children;
 mod dir;
 mod keys;
+mod medium;
 mod mounts;
 mod private;
 mod servers;

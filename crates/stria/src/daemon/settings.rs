@@ -15,6 +15,7 @@ use store_file::FileStoreConfig;
 use types::{Duration, GIB, MIB, OstIndex};
 
 use super::dir::ClusterDir;
+use super::medium;
 use crate::cli::Settings;
 use crate::config::{Config, parse_ids};
 use crate::failure::Failure;
@@ -143,8 +144,9 @@ pub async fn store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> Re
         _ => {}
     }
     dir.check_ost(rt, index).await.map_err(|why| Failure::with_errno(why, libc::ENOENT))?;
-    let files = FileStoreConfig { direct: config.store_direct, ..FileStoreConfig::default() };
-    let store = cluster::open_ost(rt, &dir.ost(index), dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
+    let at = dir.ost(index);
+    let files = FileStoreConfig { direct: config.store_direct, medium: medium::of(&at), ..FileStoreConfig::default() };
+    let store = cluster::open_ost(rt, &at, dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
     if config.store_kind == "emulated" {
         let profile = DeviceProfile::named(&config.store_profile).map_err(Failure::usage)?;
         return Ok(EmulatedStore::new(rt.clone(), store, profile));
