@@ -84,15 +84,6 @@ impl Hint {
     pub fn parse(name: &str) -> Option<Hint> {
         Hint::ALL.into_iter().find(|h| h.name() == name)
     }
-    /// What `ladvise -a willread` and `-a dontneed` mean here; `None` for advice that concerns locks.
-    #[must_use]
-    pub fn of_ladvise(advice: &str) -> Option<Hint> {
-        match advice {
-            "willread" => Some(Hint::Med),
-            "dontneed" => Some(Hint::None),
-            _ => None,
-        }
-    }
 }
 
 impl Tier {

@@ -172,11 +172,6 @@ impl Client {
     pub fn set_readahead_record(&self, text: &str) -> Result<(), String> {
         self.ahead_recorded(|r| r.set_record_param(text))
     }
-    /// Ends the recording of readahead and hands it out, for [`readahead::record::replay`].
-    #[must_use]
-    pub fn take_readahead_record(&self) -> Option<types::record::Recording> {
-        self.ahead_recorded(|r| r.tape().take())
-    }
 
     fn ahead_recorded<T>(&self, work: impl FnOnce(&mut Recorded<'_>) -> T) -> T {
         self.each_ahead(|files| work(&mut Recorded { ahead: &mut self.ahead.borrow_mut(), files }))

@@ -9,7 +9,7 @@ use std::rc::Rc;
 use types::{Fid, FsError};
 use wire::mdt::{
     CloseRequest, CreateRequest, LinkRequest, OpenRequest, RenameRequest, SetattrRequest, SetxattrRequest,
-    SwapLayoutsRequest, UnlinkRequest,
+    UnlinkRequest,
 };
 use wire::{Bytes, Op};
 
@@ -51,10 +51,6 @@ impl Change {
             }
             Op::MdtSetattr => ("setattr", Vec::new(), vec![wire::decode::<SetattrRequest>(body).ok()?.fid]),
             Op::MdtSetxattr => ("setxattr", Vec::new(), vec![wire::decode::<SetxattrRequest>(body).ok()?.fid]),
-            Op::MdtSwapLayouts => {
-                let q: SwapLayoutsRequest = wire::decode(body).ok()?;
-                ("swap_layouts", Vec::new(), vec![q.first, q.second])
-            }
             Op::MdtClose => {
                 let q: CloseRequest = wire::decode(body).ok()?;
                 ("close", Vec::new(), q.closes.iter().map(|c| c.fid).collect())

@@ -68,8 +68,15 @@ fn a_time_that_was_set_is_there_after_an_fsync_and_a_power_loss() {
             let told = c.oscs()[0].import().unwrap();
             let lov = c.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
             let (_, layout) = layout::xattr::decode_layout(&lov).unwrap();
-            let ask = wire::ost::ObjectRequest { object: layout.objects()[0].object };
-            let reply: wire::ost::AttrReply = told.ask(wire::Op::OstGetattr, &ask).await.unwrap();
+            let ask = wire::ost::SetattrRequest {
+                object: layout.objects()[0].object,
+                owner: wire::ost::IoOwner::default(),
+                // Nothing is set: the answer says what is there.
+                valid: 0,
+                mtime: types::WallTime(1),
+                atime: types::WallTime(1),
+            };
+            let reply: wire::ost::AttrReply = told.ask(wire::Op::OstSetattr, &ask).await.unwrap();
             assert_eq!(reply.lvb.mtime, types::WallTime(5_000_000_007), "seed {seed}");
         });
     }

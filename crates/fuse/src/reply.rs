@@ -184,11 +184,6 @@ impl<'s> Reply<'s> {
         self.send(0, &[LseekOut { offset }.as_bytes()])
     }
 
-    /// Answer to BMAP.
-    pub fn bmap(self, block: u64) -> Replied {
-        self.send(0, &[BmapOut { block }.as_bytes()])
-    }
-
     /// Answer to IOCTL: the call's result and what is copied to the caller.
     pub fn ioctl(self, result: i32, data: &[u8]) -> Replied {
         self.send(0, &[IoctlOut { result, ..Default::default() }.as_bytes(), data])

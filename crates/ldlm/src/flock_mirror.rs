@@ -31,13 +31,6 @@ impl FlockMirror {
         self.set((req.fid, req.kind, req.owner), req.pid, req.extent, mode);
     }
 
-    /// The conversion of a `flock` failed: the old lock is gone (see `flock(2)`), as on the server.
-    pub fn on_conversion_failed(&mut self, req: &FlockRequest) {
-        if req.kind == FlockKind::Flock {
-            self.on_closed(req.fid, req.kind, req.owner);
-        }
-    }
-
     /// A descriptor was closed.
     pub fn on_closed(&mut self, fid: Fid, kind: FlockKind, owner: u64) {
         self.owners.remove(&(fid, kind, owner));

@@ -40,5 +40,5 @@ pub use lock::{
     LockPolicyData, ResourceId, ResourceKind,
 };
 pub use lock_cache::{Acquire, BlockingOutcome, CacheAction, LockCache, LockCacheConfig, LockCacheStats};
-pub use namespace::{Evicted, Expired, LockInfo, LockReplay, Namespace, NamespaceConfig, NamespaceStats, ResourceInfo};
+pub use namespace::{Evicted, Expired, LockReplay, Namespace, NamespaceConfig, NamespaceStats};
 pub use types::LockMode;

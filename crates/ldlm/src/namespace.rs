@@ -30,7 +30,6 @@ mod invariants;
 mod recovery;
 
 pub use callbacks::Expired;
-pub use invariants::{LockInfo, ResourceInfo};
 pub use recovery::{Evicted, LockReplay};
 
 /// What can be set. Every field may be changed while the namespace runs.

@@ -9,8 +9,7 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
-    ReaddirReply, ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, SwapLayoutsRequest,
-    UnlinkRequest, XattrRequest,
+    ReaddirReply, ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -72,9 +71,6 @@ impl Mds {
                 self.op(caller, body, |tx, q: &XattrRequest| tx.listxattr(q), |_, names| Ok(NamesReply { names })).await
             }
             Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), value).await,
-            Op::MdtSwapLayouts => {
-                self.op(caller, body, |tx, q: &SwapLayoutsRequest| tx.swap_layouts(q), |_, ()| Ok(())).await
-            }
             Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
             Op::LockEnqueue => {
@@ -392,7 +388,6 @@ fn job_of(op: Op, body: &[u8]) -> Option<u64> {
             | Op::MdtGetxattr
             | Op::MdtSetxattr
             | Op::MdtListxattr
-            | Op::MdtSwapLayouts
     );
     let caller: wire::mdt::Called = wire::decode(if called { body } else { &[] }).ok()?;
     Some(caller.cred.job).filter(|job| *job != 0)

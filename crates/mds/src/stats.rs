@@ -114,7 +114,6 @@ fn name_of(op: Op) -> &'static str {
         Op::MdtStatfs => "statfs",
         Op::MdtSync => "sync",
         Op::MdtFid2path => "fid2path",
-        Op::MdtSwapLayouts => "swap_layouts",
         Op::LockEnqueue => "ldlm_enqueue",
         Op::LockCancel => "ldlm_cancel",
         Op::LockConvert => "ldlm_convert",

@@ -109,8 +109,7 @@ fn requests_that_are_not_sensible_are_refused() {
         assert_eq!(c.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &wrong).await.unwrap_err(), FsError::Invalid);
         let gone = DestroyRequest { objects: vec![object(2), object(77)] };
         c.import.ask::<_, ()>(Op::OstDestroy, &gone).await.unwrap();
-        let ask = ObjectRequest { object: object(2) };
-        assert_eq!(c.import.ask::<_, AttrReply>(Op::OstGetattr, &ask).await.unwrap_err(), FsError::NotFound);
+        assert_eq!(n.ost.store().attr(object(2)).await.unwrap_err(), FsError::NotFound);
     });
 }
 
@@ -129,8 +128,7 @@ fn what_an_earlier_metadata_server_asks_for_late_removes_no_object_of_the_next_o
         next.write_to(object(9), &[(0, &[7; 100])], 0).await.unwrap();
         let late = first.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(0, true)).await;
         assert_eq!(late.unwrap_err(), FsError::Stale);
-        let alive = ObjectRequest { object: object(9) };
-        assert_eq!(next.import.ask::<_, AttrReply>(Op::OstGetattr, &alive).await.unwrap().lvb.size, 100);
+        assert_eq!(n.ost.store().attr(object(9)).await.unwrap().size, 100);
         next.import.ask::<_, PrecreateReply>(Op::OstPrecreate, &ask(9, false)).await.unwrap();
     });
 }

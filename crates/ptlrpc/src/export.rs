@@ -485,11 +485,6 @@ impl Request {
     pub fn rests_on(&mut self, basis: u64) {
         self.basis = basis;
     }
-    /// Sent again; it may have been carried out when its answer is not remembered.
-    #[must_use]
-    pub fn is_resent(&self) -> bool {
-        self.header.flags.has(Flags::RESENT)
-    }
     /// What the slot will remember when this request is answered so: for the store to keep in the same transaction.
     #[must_use]
     pub fn record(&self, transno: Transno, result: &Result<Vec<u8>, FsError>) -> ReplyRecord {

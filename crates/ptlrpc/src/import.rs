@@ -178,7 +178,6 @@ pub struct Import {
     next_xid: Cell<u64>,
     last_committed: Cell<Transno>,
     last_transno: Cell<Transno>,
-    committed: Event,
     boot: Cell<u64>,
     heard: Cell<Instant>,
     /// When something was sent last.
@@ -235,7 +234,6 @@ impl Import {
             next_xid: Cell::new(1),
             last_committed: Cell::new(Transno(0)),
             last_transno: Cell::new(Transno(0)),
-            committed: Event::new(),
             boot: Cell::new(0),
             session: RefCell::default(),
             failure: RefCell::new(None),
@@ -302,7 +300,6 @@ impl Import {
         }
         self.replay.borrow_mut().clear();
         self.fail_pending(FsError::Io);
-        self.committed.notify();
     }
     /// Takes the target back into use.
     pub fn activate(&self) {
@@ -455,18 +452,6 @@ impl Import {
         }
     }
 
-    /// Waits until `transno` is on stable storage; the server must have been asked to sync, or it will get there by
-    /// itself within its commit interval.
-    pub async fn wait_committed(&self, transno: Transno) {
-        while self.last_committed.get() < transno
-            && self.state.get() != ImportState::Closed
-            && !self.is_out_of_service()
-        {
-            let committed = self.committed.wait();
-            committed.await;
-        }
-    }
-
     /// Says goodbye (when connected) and stops; pending calls end with `NotConnected`.
     pub async fn close(&self) {
         if self.state.get() == ImportState::Full {
@@ -488,7 +473,6 @@ impl Import {
             sink.close();
         }
         self.fail_pending(FsError::NotConnected);
-        self.committed.notify();
     }
 
     fn new_xid(&self) -> Xid {
@@ -564,7 +548,6 @@ impl Import {
         let gone = std::mem::replace(&mut *replay, keep);
         drop(replay);
         drop(gone);
-        self.committed.notify();
         if let Some(c) = self.callbacks.borrow().upgrade() {
             c.on_committed(transno);
         }

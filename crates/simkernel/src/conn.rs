@@ -48,11 +48,6 @@ impl Caller {
         self.signalled.set(false);
         self.fatal.set(false);
     }
-    /// Whether it has a signal that it did not handle yet.
-    #[must_use]
-    pub fn is_signalled(&self) -> bool {
-        self.signalled.get()
-    }
     async fn signalled(&self) {
         loop {
             let signal = self.signal.wait();

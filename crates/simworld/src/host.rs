@@ -198,11 +198,6 @@ impl Host {
         let at = disk.steps + steps;
         disk.stop_at = Some(at);
     }
-    /// Writes and syncs of the disk so far.
-    #[must_use]
-    pub fn disk_steps(&self) -> u64 {
-        self.state.disk.lock().steps
-    }
     /// Whether the disk has no power.
     #[must_use]
     pub fn disk_is_off(&self) -> bool {

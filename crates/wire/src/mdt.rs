@@ -445,17 +445,4 @@ message! {
         /// Which of several links, from 0.
         link: u32,
     }
-    /// `MdtSwapLayouts`: exchange the layouts of two files, when both generations still are as given.
-    SwapLayoutsRequest {
-        /// Caller.
-        cred: Cred,
-        /// One.
-        first: Fid,
-        /// Other.
-        second: Fid,
-        /// Generation expected of the first.
-        first_gen: u32,
-        /// Generation expected of the second.
-        second_gen: u32,
-    }
 }

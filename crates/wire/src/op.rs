@@ -70,8 +70,6 @@ ops! {
     MdtSync = 31,
     /// FID to path.
     MdtFid2path = 32,
-    /// Swap layouts of two files (migration).
-    MdtSwapLayouts = 33,
     /// Ends of opens; bring sizes and times home.
     MdtClose = 34,
 
@@ -98,8 +96,6 @@ ops! {
     OstSync = 99,
     /// Bytes and objects used and free.
     OstStatfs = 100,
-    /// Size, blocks, times of an object.
-    OstGetattr = 101,
     /// Owner, project, times of an object.
     OstSetattr = 102,
     /// MDS to OST: make objects ready for creates.

@@ -143,11 +143,6 @@ message! {
         /// State letters as `lfs df` shows them: bit 0 D(egraded), 1 R(ead-only), 2 S (no space), 3 I (no inodes), 4 N (no create), 5 f (flash).
         state: u32,
     }
-    /// Request about one object.
-    ObjectRequest {
-        /// Object.
-        object: ObjectId,
-    }
     /// `OstSetattr` request.
     SetattrRequest {
         /// Object.

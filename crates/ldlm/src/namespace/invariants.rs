@@ -3,47 +3,12 @@ use alloc::collections::{BTreeMap, BTreeSet};
 use alloc::format;
 use alloc::string::String;
 use alloc::vec::Vec;
-use types::{ClientId, HandleId};
 
 use super::{Lock, Namespace, State};
-use crate::lock::{LockDesc, ResourceId};
+use crate::lock::ResourceId;
 use crate::resource::{Claim, Index};
 
-/// One lock, as shown to people.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct LockInfo {
-    /// Whose.
-    pub client: ClientId,
-    /// What.
-    pub lock: LockDesc,
-    /// Held, or waiting.
-    pub granted: bool,
-    /// A blocking callback is out.
-    pub called_back: bool,
-    /// For a waiting lock: the lock it watches.
-    pub waits_for: Option<HandleId>,
-}
-
-/// One resource, as shown to people.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct ResourceInfo {
-    /// Which.
-    pub resource: ResourceId,
-    /// Its locks, oldest first.
-    pub locks: Vec<LockInfo>,
-}
-
 impl Lock {
-    fn info(&self) -> LockInfo {
-        LockInfo {
-            client: self.party.client,
-            lock: self.desc,
-            granted: self.state == State::Granted,
-            called_back: self.called.is_some(),
-            waits_for: self.watching,
-        }
-    }
-
     /// Whether two locks must not be granted together: from first principles, not from an index.
     fn conflicts_with(&self, other: &Lock) -> bool {
         let (a, b) = (&self.desc, &other.desc);
@@ -61,15 +26,6 @@ impl Lock {
 }
 
 impl Namespace {
-    /// All locks of a resource. Looks at every lock of the namespace: for people and tests.
-    #[must_use]
-    pub fn resource_info(&self, resource: ResourceId) -> Option<ResourceInfo> {
-        let on = self.locks.values().filter(|l| l.desc.resource == resource);
-        let mut locks: Vec<LockInfo> = on.map(Lock::info).collect();
-        locks.sort_by_key(|l| l.lock.handle);
-        if locks.is_empty() { None } else { Some(ResourceInfo { resource, locks }) }
-    }
-
     /// All resources with locks, by id. For people and tests.
     #[must_use]
     pub fn resources(&self) -> Vec<ResourceId> {

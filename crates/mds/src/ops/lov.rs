@@ -1,7 +1,7 @@
 //! Layouts as xattrs: `lustre.lov` of files and directories, and swapping the layouts of two files.
 use layout::{LayoutSpec, xattr};
 use types::{Fid, FsError};
-use wire::mdt::{LockBits, SetxattrRequest, SwapLayoutsRequest};
+use wire::mdt::{LockBits, SetxattrRequest};
 
 use crate::keys;
 use crate::perm::MAY_WRITE;
@@ -161,54 +161,6 @@ impl Tx<'_> {
         dir.ctime = self.now;
         self.put_inode(dir);
         self.claim(dir.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::XATTR);
-        Ok(())
-    }
-
-    /// Exchanges the layouts (and with them size and blocks) of two files.
-    pub(crate) fn swap_layouts(&mut self, q: &SwapLayoutsRequest) -> Done<()> {
-        if q.first == q.second {
-            return Err(FsError::Invalid.into());
-        }
-        let (mut a, mut b) = (self.inode(q.first)?, self.inode(q.second)?);
-        if !a.is_file() || !b.is_file() {
-            return Err(FsError::Invalid.into());
-        }
-        self.may(&q.cred, &a, MAY_WRITE)?;
-        self.may(&q.cred, &b, MAY_WRITE)?;
-        if (a.layout_gen, b.layout_gen) != (q.first_gen, q.second_gen) {
-            return Err(FsError::Stale.into());
-        }
-        self.rests_on_layout(&a);
-        self.rests_on_layout(&b);
-        let (of_a, of_b) = (self.layout_bytes(&a)?, self.layout_bytes(&b)?);
-        let generation = a.layout_gen.max(b.layout_gen) + 1;
-        for (inode, bytes) in [(&mut a, of_b), (&mut b, of_a)] {
-            self.take_layout(inode, bytes, generation)?;
-        }
-        std::mem::swap(&mut a.size, &mut b.size);
-        std::mem::swap(&mut a.blocks, &mut b.blocks);
-        let unknown = (a.has(InodeFlags::SIZE_UNKNOWN), b.has(InodeFlags::SIZE_UNKNOWN));
-        a.set(InodeFlags::SIZE_UNKNOWN, unknown.1);
-        b.set(InodeFlags::SIZE_UNKNOWN, unknown.0);
-        self.put_inode(&a);
-        self.put_inode(&b);
-        Ok(())
-    }
-
-    fn take_layout(&mut self, inode: &mut Inode, bytes: Vec<u8>, generation: u32) -> Done<()> {
-        if bytes.is_empty() {
-            self.put(keys::layout(inode.fid), None);
-            inode.set(InodeFlags::HAS_LAYOUT | InodeFlags::LAYOUT_APART, false);
-            inode.tail = Vec::new();
-        } else {
-            let key = keys::layout(inode.fid);
-            let (_, layout) = xattr::decode_layout(&bytes).map_err(|_| damaged(&key, "not a layout"))?;
-            let layout = layout.with_generation(generation as u16);
-            self.set_layout(inode, xattr::encode_layout(&layout, inode.fid, xattr::Form::Stored));
-        }
-        inode.layout_gen = generation;
-        inode.ctime = self.now;
-        self.claim(inode.fid, LockBits::LAYOUT | LockBits::UPDATE | LockBits::DATA);
         Ok(())
     }
 }

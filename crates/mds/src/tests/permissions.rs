@@ -229,22 +229,6 @@ fn default_layouts_are_set_inherited_and_deleted() {
 }
 
 #[test]
-fn swapped_layouts_bring_their_sizes_and_refuse_stale_generations() {
-    let fs = Fs::new();
-    let (a, b) = (fs.create(ROOT, "a").unwrap(), fs.create(ROOT, "b").unwrap());
-    fs.setattr(a, SetBits::SIZE, |q| q.size = 100).unwrap();
-    let (la, lb) = (layout_of(&fs, a), layout_of(&fs, b));
-    let q = SwapLayoutsRequest { cred: user(0), first: a, second: b, first_gen: 0, second_gen: 0 };
-    fs.call::<_, ()>(wire::Op::MdtSwapLayouts, &q).unwrap();
-    assert_eq!((layout_of(&fs, a).objects(), layout_of(&fs, b).objects()), (lb.objects(), la.objects()));
-    assert_eq!(
-        (fs.getattr(a).unwrap().size, fs.getattr(b).unwrap().size, fs.getattr(a).unwrap().layout_gen),
-        (0, 100, 1)
-    );
-    assert_eq!(fs.call::<_, ()>(wire::Op::MdtSwapLayouts, &q), Err(FsError::Stale));
-}
-
-#[test]
 fn when_every_ost_is_full_a_create_gets_enospc_and_others_go_on() {
     let fs = Fs::new();
     *fs.osts.full.borrow_mut() = true;

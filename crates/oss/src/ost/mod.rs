@@ -183,7 +183,6 @@ impl Ost {
             Op::OstAllocate => self.allocate(request).await,
             Op::OstSync => self.sync(request).await,
             Op::OstStatfs => request.reply(Ok(&self.statfs())),
-            Op::OstGetattr => self.getattr(request).await,
             Op::OstSetattr => self.setattr(request).await,
             Op::OstPrecreate => self.precreate(request).await,
             Op::OstDestroy => self.destroy(request).await,

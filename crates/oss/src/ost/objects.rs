@@ -4,8 +4,8 @@ use ptlrpc::Request;
 use std::rc::Rc;
 use types::{ClientId, Fid, FsError, ObjectId, Transno};
 use wire::ost::{
-    Advice, AdviseRequest, AttrReply, DestroyRequest, ObjectRequest, PrecreateReply, PrecreateRequest, SeekKind,
-    SeekReply, SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
+    Advice, AdviseRequest, AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply,
+    SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
 };
 
 use super::{Ost, answer, answer_change, answers, attr_body, blocks_of};
@@ -49,14 +49,6 @@ impl Ost {
             files_free: space.objects_free,
             state,
         }
-    }
-
-    pub(super) async fn getattr(&self, request: Request) {
-        let reply = match request.decode::<ObjectRequest>() {
-            Ok(ask) => self.store.attr(ask.object).await.map(|a| AttrReply { lvb: lvb_of(&a) }),
-            Err(e) => Err(e),
-        };
-        answer(request, &reply);
     }
 
     pub(super) async fn setattr(&self, request: Request) {

@@ -16,8 +16,8 @@ pub use wire::lock::{
     LockSpec, Lvb, Mode,
 };
 pub use wire::ost::{
-    AllocateRequest, AttrReply, DestroyRequest, ObjectRequest, PrecreateReply, PrecreateRequest, PunchKind,
-    PunchRequest, ReadReply, ReadRequest, SeekKind, SeekReply, SeekRequest, StatfsReply, WriteReply, WriteRequest,
+    AllocateRequest, AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, PunchKind, PunchRequest, ReadReply,
+    ReadRequest, SeekKind, SeekReply, SeekRequest, StatfsReply, WriteReply, WriteRequest,
 };
 pub use wire::{Op, connect::ParamsReply, connect::ParamsRequest};
 

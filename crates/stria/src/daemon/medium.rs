@@ -74,8 +74,11 @@ mod tests {
     use super::*;
     use std::os::unix::fs::symlink;
 
+    /// Names and texts of files.
+    type Files<'a> = &'a [(&'a str, &'a str)];
+
     /// A tree of devices as the kernel shows it: number, place, files.
-    fn devices(all: &[(u32, &str, &[(&str, &str)])]) -> tempfile::TempDir {
+    fn devices(all: &[(u32, &str, Files)]) -> tempfile::TempDir {
         let sysfs = tempfile::tempdir().unwrap();
         fs::create_dir_all(sysfs.path().join("dev/block")).unwrap();
         for (minor, place, files) in all {
