@@ -237,3 +237,44 @@ fn whatever_two_clients_did_the_survivors_part_is_there_as_far_as_it_rested_on_n
     }
     assert!(kept > 50 && refused > 20, "{kept} kept, {refused} refused: the seeds show nothing");
 }
+
+#[test]
+fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
+    for seed in 0..4 {
+        let world = world(seed);
+        let (dies, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(300);
+        world.run(limit, async {
+            let precious = create(&dies, "x").await;
+            dies.write(&precious, 0, b"precious").await.unwrap();
+            dies.release(&precious).await.unwrap();
+            dies.sync_all().await.unwrap();
+            assert!(is_there(&lives, "x").await);
+        });
+        world.run(limit, async {
+            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            mkdir(&lives, "x").await.unwrap();
+            lives.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"moved"), 0).await.unwrap();
+        });
+        host.kill();
+        dies.abandon();
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            // The next one dies as soon as the store has forgotten who is missing.
+            while world.mds_knows(dies.id()) {
+                world.sim.sleep(Duration::from_micros(100)).await;
+            }
+        });
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            lives.sync_all().await.unwrap();
+            assert_eq!(bytes_of(&lives, "x").await, b"precious", "seed {seed}: another file was not moved");
+            assert!(!is_there(&lives, "moved").await && !is_there(&lives, "safe").await, "seed {seed}");
+            let told = lives.losses().changes_text();
+            assert!(told.contains("rename "), "seed {seed}: {told}");
+        });
+    }
+}

@@ -202,8 +202,8 @@ impl Handles {
     pub fn tells_latest(&self, fid: Fid, client: ClientId, told: bool) -> bool {
         match self.uses.get(&fid).map_or(Tellers::None, |u| u.tellers) {
             Tellers::None => true,
-            Tellers::One(c) => c == client || !told,
-            Tellers::Several => false,
+            Tellers::One(c) => c == client || !told || types::planted!("late-size-counts"),
+            Tellers::Several => types::planted!("late-size-counts"),
         }
     }
     /// A client set the modification time of an inode, at `now`; forgotten with the last writer.

@@ -278,6 +278,8 @@ wire::message! {
         transno: u64,
         /// Inodes.
         inodes: u64,
+        /// A client did not come back to a recovery whose end is not in the store: what others replay may rest on what it did.
+        gap: bool,
     }
     /// A client that the store knows.
     SessionRow {

@@ -300,6 +300,15 @@ impl Mds {
         }
     }
 
+    /// The store is told that somebody is missing before it forgets who: if this server dies in its recovery, the next one must
+    /// not take the rest for all that there was.
+    fn remember_gap(&self) {
+        let gap = self.recovery.borrow().as_ref().is_some_and(|r| r.is_active() && r.has_gap());
+        if gap && !types::planted!("gap-forgotten") {
+            self.store.set_gap(true);
+        }
+    }
+
     /// A client's opens and locks go, and the store forgets it.
     pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
         self.exports.borrow_mut().remove(&client);
@@ -416,11 +425,15 @@ impl Service for Mds {
         std::mem::take(&mut *self.known.borrow_mut())
     }
     fn take_recovery(&self, recovery: ptlrpc::RecoveryControl) {
+        if self.store.has_gap() {
+            recovery.note_gap();
+        }
         *self.recovery.borrow_mut() = Some(recovery);
     }
     fn session_opened(self: Rc<Self>, export: Rc<Export>, _known: bool) -> LocalFuture<Result<(), FsError>> {
         self.locks.namespace.borrow_mut().flock_host(export.client(), export.origin().host);
         self.exports.borrow_mut().insert(export.client(), export);
+        self.remember_gap();
         Box::pin(async { Ok(()) })
     }
     fn answering_again(&self, header: &Header, request: &[u8], record: &mut ReplyRecord) {
@@ -439,6 +452,7 @@ impl Service for Mds {
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             tracing::info!(%client, evicted, "session closed");
+            self.remember_gap();
             if !evicted {
                 // It wrote everything out before it left.
                 self.recent_sizes.borrow_mut().take(client, self.rt.now());

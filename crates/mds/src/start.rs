@@ -222,6 +222,7 @@ impl Mds {
         if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) {
             self.call_everything_back();
         }
+        self.store.set_gap(false);
         self.kick_osts();
         let me = self.clone();
         self.rt.spawn(async move {

@@ -62,6 +62,7 @@ pub struct MetaStore {
     pub(crate) active: RefCell<Overlay>,
     pub(crate) committing: RefCell<Option<Arc<KvBatch>>>,
     /// Last transaction given out.
+    gap: Cell<bool>,
     transno: Cell<u64>,
     /// Last transaction on stable storage.
     committed_transno: Cell<u64>,
@@ -102,6 +103,7 @@ impl MetaStore {
             generation: Cell::new(0),
             active: RefCell::default(),
             committing: RefCell::new(None),
+            gap: Cell::new(counters.gap),
             transno: Cell::new(counters.transno),
             committed_transno: Cell::new(counters.transno),
             applied: Cell::new(0),
@@ -140,6 +142,17 @@ impl MetaStore {
     /// New transactions are numbered above everything of earlier boots.
     pub(crate) fn begin_boot(&self) {
         self.transno.set(self.transno.get().max(self.boot << 40));
+    }
+    /// See [`Counters::gap`].
+    pub(crate) fn has_gap(&self) -> bool {
+        self.gap.get()
+    }
+    /// Goes with the next batch, whatever that holds.
+    pub(crate) fn set_gap(&self, gap: bool) {
+        if self.gap.replace(gap) && !gap {
+            // A batch of its own, if nothing else comes: every batch brings the counters.
+            self.apply([(keys::plain(keys::COUNTERS), None)], 0, 0);
+        }
     }
     /// Inodes in the file system.
     #[must_use]
@@ -382,7 +395,7 @@ impl MetaStore {
         self.urgent.set(false);
         let (applied, transno) = (self.applied.get(), self.transno.get());
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
-        let counters = Counters { transno, inodes: self.inodes.get() };
+        let counters = Counters { transno, inodes: self.inodes.get(), gap: self.gap.get() };
         changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&counters)));
         self.need_of_batch.set(self.need_of_active.take());
         let keys = changes.len() as u64;

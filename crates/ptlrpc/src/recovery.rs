@@ -55,6 +55,10 @@ impl RecoveryControl {
     pub fn has_gap(&self) -> bool {
         self.0.has_gap()
     }
+    /// Somebody did not come back to an earlier recovery, which did not come to its end.
+    pub fn note_gap(&self) {
+        self.0.state.gap.set(true);
+    }
     /// Goes on without whoever has not come back; they are evicted. Who is replaying is heard to the end.
     pub fn abort(&self) {
         self.0.state.aborted.set(true);

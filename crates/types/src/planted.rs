@@ -33,6 +33,12 @@ pub const BUGS: &[Bug] = &[
     bug("lock-in-conflict", "An extent lock is granted while another client's conflicts with it."),
     bug("flock-in-conflict", "A byte range lock of a program is granted while another one has it."),
     bug("lock-not-replayed", "A client does not tell a restarted server of the first of its locks."),
+    bug("gap-forgotten", "A metadata server that dies in a recovery forgets that somebody had not come back to it."),
+    bug("late-size-counts", "The size that a close tells counts, whoever else changed the file meanwhile."),
+    bug(
+        "dirty-unlisted",
+        "A page that becomes dirty has no place in the order of write-out until its write went through.",
+    ),
     bug("glimpse-ignored", "A server that asks lock holders for the size does not believe their answers."),
     bug("flush-forgotten", "A client gives a lock back without writing out what it wrote under it."),
     bug("stale-pages", "A client keeps clean pages when it gives their lock back."),

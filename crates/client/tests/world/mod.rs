@@ -176,6 +176,10 @@ impl World {
         self.clients.borrow_mut().push(client.clone());
         (client, host)
     }
+    /// Whether the metadata server knows a client.
+    pub fn mds_knows(&self, client: types::ClientId) -> bool {
+        self.mds.borrow().server.knows("stria-MDT0000", client)
+    }
     /// How many targets know a client.
     pub fn knows(&self, client: types::ClientId) -> usize {
         let mut exports = self.mds.borrow().server.exports("stria-MDT0000");
