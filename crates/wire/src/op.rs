@@ -13,6 +13,8 @@ macro_rules! ops {
             /// Lower-case name for statistics.
             #[must_use]
             pub const fn name(self) -> &'static str { match self { $(Op::$name => stringify!($name),)* } }
+            /// Numbers of kinds that are no more: nothing else is ever asked by them.
+            pub const RETIRED: &'static [(u16, &'static str)] = &[(33, "MdtSwapLayouts"), (101, "OstGetattr")];
             /// Every kind.
             pub const ALL: &'static [Op] = &[$(Op::$name,)*];
         }

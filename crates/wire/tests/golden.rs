@@ -73,6 +73,21 @@ fn headers(folder: &Folder) {
         all.extend_from_slice(op.name().as_bytes());
     }
     folder.check("ops", &all);
+    for table in folder.earlier("ops") {
+        for (number, name) in numbered(&table) {
+            let now = Op::from_u16(number).map(Op::name);
+            let retired = Op::RETIRED.iter().find(|r| r.0 == number).map(|r| r.1);
+            assert_eq!(now.xor(retired), Some(name.as_str()), "number {number}");
+        }
+    }
+}
+
+/// Numbers and names of a table of operations. Numbers are below 256: their second byte ends the name before them.
+fn numbered(table: &[u8]) -> Vec<(u16, String)> {
+    let starts: Vec<usize> = (0..table.len() - 1).filter(|i| table[i + 1] == 0).collect();
+    let ends = starts.iter().skip(1).copied().chain([table.len()]);
+    let name = |from: usize, to: usize| String::from_utf8(table[from..to].to_vec()).unwrap();
+    starts.iter().zip(ends).map(|(at, end)| (u16::from(table[*at]), name(at + 2, end))).collect()
 }
 
 #[test]
