@@ -481,7 +481,7 @@ impl Client {
     /// # Errors
     /// The first failure; every target is tried.
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), FsError> {
-        self.sync_targets(|import| import.last_committed() < import.last_transno()).await
+        self.sync_targets(|import| import.on_fsync() == datapath::Fsync::Ask).await
     }
     /// As [`Client::sync_all`], without OSTs that are away: for a client that leaves whatever they have.
     ///

@@ -8,11 +8,13 @@
 //! Code map: [`Window`] (places of bulk RPCs, by rank, with places that only urgent ones get) · [`Books`] (dirty bytes and
 //! grant) · [`Pages`] (one object: validity, claims, changes, dirty pages, write-out; [`Gone`] is what a drop took) ·
 //! [`Target`] (one OST: window and books together, the order of write-out, and every step that touches books *and* pages) ·
-//! [`Attempts`] (which answers are asked for again) · [`conformance`] (two clients and an OST; planted faults).
+//! [`Attempts`] (which answers are asked for again) · [`Unsynced`] (what is
+//! answered and not known to be on stable storage; whether an fsync asks) · [`conformance`] (two clients and an OST; planted faults).
 //!
 //! Rules for drivers, which the suite follows:
 //! - A page is written or claimed only under a lock that is held, and when no change of it is under way.
 //! - A change (cut, hole, uncached write) begins before its flush and ends after its answer; it drops its pages in between.
+//! - An fsync flushes first, then asks [`Unsynced::on_fsync`]; every answer is noted there before who waits for it goes on.
 //! - A lock that goes is flushed first ([`Rank::Urgent`]), then [`Target::discard_uncovered`], then cancelled.
 //!
 //! Source: the review that names the client's data path as the room that was missing; the mechanisms are those that
@@ -27,12 +29,14 @@ mod books;
 pub mod conformance;
 mod pages;
 mod target;
+mod unsynced;
 mod window;
 
 pub use attempts::{Answer, Attempts, Next};
 pub use books::Books;
 pub use pages::{Claimed, Dropped, Gone, Outgoing, Pages, WriteOut, page_range};
 pub use target::Target;
+pub use unsynced::{Fsync, Unsynced};
 pub use window::{Rank, Ticket, Window};
 
 /// Bytes of a page.

@@ -8,6 +8,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
+use datapath::{Fsync, Unsynced};
 use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Nid, Rt};
@@ -176,8 +177,7 @@ pub struct Import {
     free_slots: RefCell<Vec<u16>>,
     slot_count: Cell<u16>,
     next_xid: Cell<u64>,
-    last_committed: Cell<Transno>,
-    last_transno: Cell<Transno>,
+    unsynced: Cell<Unsynced>,
     boot: Cell<u64>,
     heard: Cell<Instant>,
     /// When something was sent last.
@@ -232,8 +232,7 @@ impl Import {
             free_slots: RefCell::default(),
             slot_count: Cell::new(0),
             next_xid: Cell::new(1),
-            last_committed: Cell::new(Transno(0)),
-            last_transno: Cell::new(Transno(0)),
+            unsynced: Cell::default(),
             boot: Cell::new(0),
             session: RefCell::default(),
             failure: RefCell::new(None),
@@ -320,13 +319,17 @@ impl Import {
     /// Everything up to here is on the target's stable storage.
     #[must_use]
     pub fn last_committed(&self) -> Transno {
-        self.last_committed.get()
+        Transno(self.unsynced.get().stable())
     }
     /// The last transaction that an answer told of: what is between [`Import::last_committed`] and it is not on stable
     /// storage.
     #[must_use]
     pub fn last_transno(&self) -> Transno {
-        self.last_transno.get()
+        Transno(self.unsynced.get().answered())
+    }
+    /// What an fsync of everything that the target has answered does.
+    pub fn on_fsync(&self) -> Fsync {
+        self.unsynced.get().on_fsync()
     }
     /// Why the last attempt to connect failed.
     #[must_use]
@@ -539,10 +542,13 @@ impl Import {
     }
 
     fn note_committed(&self, transno: Transno, reset: bool) {
-        if transno <= self.last_committed.get() && !reset {
+        let mut unsynced = self.unsynced.get();
+        if reset {
+            unsynced.on_forgotten(transno.0);
+        } else if !unsynced.on_committed(transno.0) {
             return;
         }
-        self.last_committed.set(transno);
+        self.unsynced.set(unsynced);
         let mut replay = self.replay.borrow_mut();
         let keep = replay.split_off(&Transno(transno.0.saturating_add(1)));
         let gone = std::mem::replace(&mut *replay, keep);
@@ -570,8 +576,10 @@ impl Import {
             self.give_slot_back(p.header.slot_or_credits);
             self.set_credits(header.slot_or_credits);
         }
-        self.last_transno.set(self.last_transno.get().max(header.transno));
-        if p.keep && header.transno > self.last_committed.get() && header.transno > header.last_committed {
+        let mut unsynced = self.unsynced.get();
+        unsynced.on_answered(header.transno.0);
+        self.unsynced.set(unsynced);
+        if p.keep && header.transno.0 > unsynced.stable() && header.transno > header.last_committed {
             let kept = Replayable { header: Header { last_committed: basis, ..p.header }, body: p.body, bulk: p.bulk };
             self.replay.borrow_mut().insert(header.transno, kept);
         }

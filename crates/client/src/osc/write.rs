@@ -1,7 +1,7 @@
 //! Writing dirty pages out, and everything else that changes an object.
 use std::rc::Rc;
 
-use datapath::{Attempts, Gone, Next, Outgoing, WriteOut};
+use datapath::{Attempts, Fsync, Gone, Next, Outgoing, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
 use ldlm::{LockDesc, LockMode};
 use ptlrpc::CallOptions;
@@ -349,7 +349,7 @@ impl Osc {
     /// Everything answered so far of this object is on stable storage afterwards.
     pub(crate) async fn sync(&self, object: types::ObjectId) -> Result<(), FsError> {
         let import = self.import()?;
-        if import.last_committed() >= import.last_transno() && !object.0.is_zero() {
+        if import.on_fsync() == Fsync::Done && !object.0.is_zero() {
             return Ok(());
         }
         import.ask::<_, ()>(Op::OstSync, &wo::SyncRequest { object }).await

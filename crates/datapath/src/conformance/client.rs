@@ -1,8 +1,9 @@
 //! One client of the suite: what a driver does with the room.
 use super::{PAGES, RPC_PAGES, Verdict, World, rank};
-use crate::{Answer, Claimed, PAGE, Pages, Rank, Target, Ticket, Window, WriteOut};
+use crate::{Answer, Claimed, Fsync, PAGE, Pages, Rank, Target, Ticket, Unsynced, Window, WriteOut};
 use alloc::format;
 use alloc::string::ToString;
+use alloc::vec;
 use alloc::vec::Vec;
 use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
@@ -36,6 +37,7 @@ pub(super) enum Rpc {
     Read { claim: Claimed, lock: u64, urgent: bool },
     Write { out: WriteOut, values: Vec<u64>, urgent: bool },
     Change { first: u64, end: u64, lock: u64 },
+    Sync(u64),
 }
 
 /// What waits for a place in the window.
@@ -56,6 +58,16 @@ struct Change {
     first: u64,
     end: u64,
     lock: u64,
+}
+
+/// An fsync under way: what it must find on stable storage.
+struct Syncing {
+    /// The last write of each page by a program here; 0: none, or it was reported as lost.
+    wrote: Vec<u64>,
+    /// The last transaction that was answered.
+    answered: u64,
+    /// By which number the OST was asked.
+    asked: Option<u64>,
 }
 
 /// An urgent RPC that waits, and how many may end before it must be admitted.
@@ -80,6 +92,11 @@ pub(super) struct Client {
     under_way: u32,
     changes: Vec<Change>,
     changes_sent: u32,
+    unsynced: Unsynced,
+    wrote: Vec<u64>,
+    /// As [`Unsynced::answered`] should be.
+    answered: u64,
+    syncing: Option<Syncing>,
 }
 
 impl Client {
@@ -102,10 +119,15 @@ impl Client {
             under_way: 0,
             changes: Vec::new(),
             changes_sent: 0,
+            unsynced: Unsynced::default(),
+            wrote: vec![0; PAGES as usize],
+            answered: 0,
+            syncing: None,
         }
     }
     pub(super) fn is_idle(&self) -> bool {
         self.jobs.is_empty()
+            && self.syncing.is_none()
             && self.changes.is_empty()
             && self.under_way + self.changes_sent == 0
             && self.pages.unwritten_pages() == 0
@@ -153,8 +175,67 @@ impl Client {
             self.ask(w, Rank::Ordinary, lock, Job::Read { claim, lock });
         }
     }
+    /// An answer says which transaction it tells of, and what is on stable storage.
+    pub(super) fn told(&mut self, transaction: u64, committed: u64) {
+        self.unsynced.on_answered(transaction);
+        let _ = self.unsynced.on_committed(committed);
+        self.answered = self.answered.max(transaction);
+    }
+    /// A program wants all that was answered on stable storage.
+    pub(super) fn fsync(&mut self, w: &mut World) {
+        if self.syncing.is_none() {
+            self.syncing = Some(Syncing { wrote: self.wrote.clone(), answered: self.answered, asked: None });
+            self.flush_some(w);
+        }
+    }
+    /// An fsync under way will answer an error, and what was written before is no promise any more.
+    pub(super) fn give_up_fsync(&mut self) {
+        self.syncing = None;
+        self.wrote.fill(0);
+    }
+    fn is_flushing(&self) -> bool {
+        self.syncing.as_ref().is_some_and(|s| s.asked.is_none())
+    }
+    fn go_on_with_fsync(&mut self, w: &mut World) -> Verdict {
+        if !self.is_flushing() {
+            return Ok(());
+        }
+        if self.pages.is_unwritten(Extent::ALL) {
+            self.flush_some(w);
+            return Ok(());
+        }
+        match self.unsynced.on_fsync() {
+            Fsync::Done => {
+                w.seen.fsyncs_known += 1;
+                self.synced(w)
+            }
+            Fsync::Ask => {
+                let number = w.version();
+                self.syncing.iter_mut().for_each(|s| s.asked = Some(number));
+                w.send(self.number, Rpc::Sync(number));
+                Ok(())
+            }
+        }
+    }
+    /// An fsync succeeds.
+    fn synced(&mut self, w: &World) -> Verdict {
+        let Some(Syncing { wrote, answered, .. }) = self.syncing.take() else { return Ok(()) };
+        if answered > w.committed {
+            let committed = w.committed;
+            return Err(format!("an fsync succeeds: transaction {answered} was answered, {committed} is committed"));
+        }
+        let unstable =
+            |p: &usize| w.truth[*p] == wrote[*p] && (w.ost[*p] != wrote[*p] || w.changed_by[*p] > w.committed);
+        match (0..wrote.len()).filter(|p| wrote[*p] != 0).find(unstable) {
+            Some(p) => Err(format!("an fsync succeeds, and write {} of page {p} is not on stable storage", wrote[p])),
+            None => Ok(()),
+        }
+    }
     /// A program writes some pages: room for them is asked for once, grant is taken by each.
     pub(super) fn write(&mut self, w: &mut World) -> Verdict {
+        if self.is_flushing() {
+            return Ok(());
+        }
         let Some((id, first)) = self.pick(w, true) else { return Ok(()) };
         if !self.target.books.has_room(PAGE) {
             self.flush_some(w);
@@ -188,6 +269,7 @@ impl Client {
         let version = w.version();
         *self.pages.get_mut(page).expect("it is cached") = version;
         w.truth[page as usize] = version;
+        self.wrote[page as usize] = version;
         let was_clean = self.pages.on_written(page);
         if !self.target.on_written(&mut self.pages, page, was_clean) {
             self.ask(w, Rank::Ordinary, 0, Job::Write { extent: Extent::at(page * PAGE, PAGE), lock: 0 });
@@ -286,6 +368,7 @@ impl Client {
     pub(super) fn tend(&mut self, w: &mut World) -> Verdict {
         self.admit(w);
         self.go_on_with_changes(w);
+        self.go_on_with_fsync(w)?;
         let leaving: Vec<u64> = self.locks.iter().filter(|l| l.leaving).map(|l| l.id).collect();
         for id in leaving {
             self.give_back(w, id)?;
@@ -378,6 +461,16 @@ impl Client {
                 }
                 self.ended(w, urgent)
             }
+            // An fsync that was given up meanwhile is nobody's any more, and a later one asks for itself.
+            Rpc::Sync(number) if self.syncing.as_ref().is_none_or(|s| s.asked != Some(number)) => Ok(()),
+            Rpc::Sync(_) if answer == Answer::Done => {
+                w.seen.fsyncs_asked += 1;
+                self.synced(w)
+            }
+            Rpc::Sync(_) => {
+                self.syncing = None;
+                Ok(())
+            }
             Rpc::Change { first, end, lock } => {
                 w.seen.changes += 1;
                 self.changes_sent -= 1;
@@ -389,6 +482,7 @@ impl Client {
     }
     fn write_failed(&mut self, w: &mut World, out: &WriteOut, answer: Answer) {
         w.seen.failures += 1;
+        self.give_up_fsync();
         for page in &out.pages {
             // What the programs are told is lost is what the OST has; "come again" is no reason to lose anything.
             if answer != Answer::ComeAgain && !self.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {

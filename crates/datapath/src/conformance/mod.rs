@@ -8,6 +8,7 @@
 //! - what has grant is not written together with what has none, and so cannot fail for want of space with it;
 //! - an urgent RPC is admitted at once while the places kept for urgent ones are not all taken by such, and otherwise as soon
 //!   as one more RPC has ended than urgent ones waited before it;
+//! - when an fsync succeeds, everything that was answered to its client before it began is on the OST's stable storage;
 //! - in the end nothing waits, every place of the window is free, nothing is dirty or charged, both books of grant say the
 //!   same, and the OST has every byte that was not reported as lost.
 //!
@@ -46,6 +47,8 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("urgent-unreserved", "Ordinary RPCs take the places that are kept for urgent ones."),
     ("urgent-in-line", "Urgent RPCs wait for their turn among all others."),
     ("promotion-lost", "What waits under a lock that another client wants stays ordinary."),
+    ("late-answer-counts-alone", "An answer that was overtaken hides that a later transaction is not committed."),
+    ("fsync-trusts-answers", "An fsync takes what was answered for what is on stable storage."),
 ];
 
 /// What a run saw, to show that it is worth something.
@@ -65,6 +68,10 @@ pub struct Coverage {
     pub failures: u64,
     /// Evictions.
     pub evictions: u64,
+    /// Fsyncs that succeeded because all answered was known to be on stable storage.
+    pub fsyncs_known: u64,
+    /// Fsyncs that succeeded because the OST answered a sync.
+    pub fsyncs_asked: u64,
 }
 
 /// The OST, its lock server, and the network.
@@ -75,6 +82,10 @@ struct World {
     ost: Vec<u64>,
     truth: Vec<u64>,
     versions: u64,
+    /// The OST's last transaction, the last that is on stable storage, and the last that changed each page.
+    transaction: u64,
+    committed: u64,
+    changed_by: Vec<u64>,
     /// The server's book of each client's grant, in bytes.
     granted: [u64; 2],
     flights: Vec<Flight>,
@@ -91,6 +102,9 @@ struct Flight {
     answered_at: u64,
     /// Carried out, with what it read; or why not. `None`: on its way to the OST.
     answer: Option<(Answer, Vec<u64>)>,
+    /// What the answer says besides: its transaction, and the last one that was on stable storage.
+    transaction: u64,
+    committed: u64,
 }
 
 type Verdict = Result<(), String>;
@@ -106,6 +120,9 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
         ost: vec![0; PAGES as usize],
         truth: vec![0; PAGES as usize],
         versions: 0,
+        transaction: 0,
+        committed: 0,
+        changed_by: vec![0; PAGES as usize],
         granted: [GRANT_PAGES * PAGE; 2],
         flights: Vec::new(),
         locks: 0,
@@ -131,7 +148,9 @@ impl World {
             80..83 => clients[which].begin_change(self),
             83..92 => self.ask_lock(which, clients),
             92..96 => clients[which].reclaim(self),
-            96..98 => clients[which].flush_some(self),
+            96 => clients[which].flush_some(self),
+            97 => clients[which].fsync(self),
+            99 if self.rng.chance(0.3) => self.committed += self.rng.below(self.transaction - self.committed + 1),
             98 if self.rng.chance(0.1) => self.evict(&mut clients[which])?,
             _ => {}
         }
@@ -179,6 +198,8 @@ impl World {
             tries: Attempts::default(),
             answered_at: self.clock + late,
             answer: None,
+            transaction: 0,
+            committed: 0,
         });
     }
 
@@ -189,8 +210,12 @@ impl World {
         }
         let i = self.rng.below(self.flights.len() as u64) as usize;
         if self.flights[i].answer.is_none() {
+            let before = self.transaction;
             let answer = self.carry_out(i);
-            self.flights[i].answer = Some(answer);
+            let flight = &mut self.flights[i];
+            flight.answer = Some(answer);
+            let transaction = if self.transaction > before { self.transaction } else { 0 };
+            (flight.transaction, flight.committed) = (transaction, self.committed);
             return Ok(());
         }
         if self.flights[i].answered_at > self.clock {
@@ -203,7 +228,9 @@ impl World {
             self.flights.push(flight);
             return Ok(());
         }
-        clients[flight.client].answered(self, flight.rpc, answer, &values)
+        let client = &mut clients[flight.client];
+        client.told(flight.transaction, flight.committed);
+        client.answered(self, flight.rpc, answer, &values)
     }
 
     fn carry_out(&mut self, i: usize) -> (Answer, Vec<u64>) {
@@ -218,12 +245,17 @@ impl World {
         match &flight.rpc {
             Rpc::Read { claim, .. } => values.extend_from_slice(&self.ost[claim.first as usize..claim.end as usize]),
             Rpc::Write { out, values, .. } => {
+                self.transaction += 1;
                 for (page, value) in out.pages.iter().zip(values) {
                     self.ost[*page as usize] = *value;
+                    self.changed_by[*page as usize] = self.transaction;
                 }
                 self.granted[flight.client] -= out.granted as u64 * PAGE;
             }
+            Rpc::Sync(_) => self.committed = self.transaction,
             Rpc::Change { first, end, .. } => {
+                self.transaction += 1;
+                self.changed_by[*first as usize..*end as usize].fill(self.transaction);
                 self.ost[*first as usize..*end as usize].fill(0);
                 self.truth[*first as usize..*end as usize].fill(0);
             }
@@ -267,6 +299,7 @@ impl World {
                 self.truth[page as usize] = self.ost[page as usize];
             }
         }
+        client.give_up_fsync();
         let first = self.rng.chance(0.5);
         if first {
             client.lose_locks();
@@ -305,7 +338,7 @@ pub fn reference_markdown() -> String {
         "# Datapath room\n\nGenerated from the conformance suite; edit the code, not this page.\n\n\
          One client's path to one OST (`crates/datapath`): page validity, claims of loads, changes past the cache, dirty bytes and \
          grant, the window of RPCs, the order of write-out. The suite runs two clients and an OST with reordered answers, \
-         refusals, damaged transfers, failures, revocations, cuts and evictions.\n\n\
+         refusals, damaged transfers, failures, revocations, cuts, fsyncs and evictions.\n\n\
          ## Planted faults\n\nSeeds is how many runs from seed 0 on it takes until a fault that is planted in the room is found.\n\n\
          | fault | what is wrong | seeds |\n|---|---|---|\n",
     );
