@@ -237,10 +237,28 @@ fn bits_that_nobody_wants_stay() {
     assert_eq!(c.cache.find(c.now, INODE, LockMode::Pr, &bits(LOOKUP)), Some(lock.cookie));
     c.release(lock.cookie);
     assert_eq!(c.blocking(&lock, bits(UPDATE)), BlockingOutcome::Answered, "a late repetition");
-    assert!(c.cache.is_valid(lock.cookie) && c.out.is_empty());
+    assert!(c.cache.is_valid(lock.cookie));
+    let again = CacheAction::SendNarrow { resource: INODE, handle: lock.handle, keep: LOOKUP };
+    assert_eq!(c.out, [again], "or the server has not heard of it");
+    c.out.clear();
     c.blocking(&lock, bits(LOOKUP));
     c.flushed(lock.cookie);
     assert_eq!(c.out, [cancel_of(&lock)]);
+}
+
+#[test]
+fn a_restarted_server_hears_again_what_it_was_told_under_an_old_handle() {
+    let mut c = Client::new();
+    let lock = c.hold(INODE, LockMode::Pr, bits(LOOKUP | UPDATE));
+    c.blocking(&lock, bits(UPDATE));
+    assert_eq!(c.cache.for_replay()[0].data, bits(LOOKUP | UPDATE), "the server is told of it as it was");
+    // The flush ends before the answer to that: what is sent now names a lock that nobody has any more.
+    c.flushed(lock.cookie);
+    c.out.clear();
+    c.cache.on_replayed(lock.cookie, Some(HandleId(900)), &mut c.out);
+    let renewed = LockDesc { handle: HandleId(900), ..lock };
+    assert_eq!(c.blocking(&renewed, bits(UPDATE)), BlockingOutcome::Answered);
+    assert_eq!(c.out, [CacheAction::SendNarrow { resource: INODE, handle: HandleId(900), keep: LOOKUP }]);
 }
 
 #[test]

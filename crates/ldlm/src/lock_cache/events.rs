@@ -132,9 +132,16 @@ impl LockCache {
             self.stray(resource, handle, out);
             return BlockingOutcome::Unknown;
         }
-        // Converted since: what it is now is in nobody's way.
-        let weakened = wanted.as_extent().is_some() && entry.desc.mode.compatible(wanted_mode);
-        if weakened || !entry.desc.data.overlaps(wanted) {
+        // Converted since: what it is now is in nobody's way. The server may have been told of it before it was restarted, under
+        // the lock's old handle: it is told again.
+        let LockDesc { resource, mode, data, .. } = entry.desc;
+        let weakened = wanted.as_extent().is_some() && mode.compatible(wanted_mode);
+        if weakened || !data.overlaps(wanted) {
+            match data.as_bits() {
+                Some(keep) => out.push(CacheAction::SendNarrow { resource, handle, keep }),
+                None if weakened => out.push(CacheAction::SendConvert { resource, handle, mode }),
+                None => {}
+            }
             return BlockingOutcome::Answered;
         }
         entry.wanted(wanted_mode, wanted);
