@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use frames::Bulk;
-use oss::store::{BlockRange, ObjectStore, StoreIdentity};
+use oss::store::{BlockRange, DeviceProfile, EmulatedStore, ObjectStore, StoreIdentity};
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};
@@ -29,7 +29,8 @@ struct Running {
     _oss: Oss,
 }
 
-async fn start(rt: &Rt, number: u64) -> Running {
+/// `device`: the profile that the store is slowed down to.
+async fn start(rt: &Rt, number: u64, device: Option<&str>) -> Running {
     let commit_interval = Duration::from_millis(20);
     let config =
         FileStoreConfig { grow_bytes: MIB, db_cache_bytes: 1 << 20, commit_interval, ..FileStoreConfig::default() };
@@ -42,7 +43,11 @@ async fn start(rt: &Rt, number: u64) -> Running {
     };
     let server = Server::new(rt.clone(), config);
     let oss = Oss::new(rt.clone(), server.clone(), &OstConfig::default()).unwrap();
-    oss.add(store.clone(), OstConfig::default()).unwrap();
+    let served: Rc<dyn ObjectStore> = match device {
+        Some(name) => EmulatedStore::new(rt.clone(), store.clone(), DeviceProfile::named(name).unwrap()),
+        None => store.clone(),
+    };
+    oss.add(served, OstConfig::default()).unwrap();
     server.listen(&nid(number)).unwrap();
     Running { store, _server: server, _oss: oss }
 }
@@ -91,8 +96,8 @@ fn made() -> TestWorld {
     world
 }
 
-async fn written(rt: &Rt) -> (Running, Rc<Import>, Rc<Plain>) {
-    let first = start(rt, 1).await;
+async fn written(rt: &Rt, device: Option<&str>) -> (Running, Rc<Import>, Rc<Plain>) {
+    let first = start(rt, 1, device).await;
     let (import, plain) = connect(rt, 5, 1);
     import.ready(Duration::from_secs(5)).await.unwrap();
     let make = PrecreateRequest { seq: object().0.seq, last_used: 0, count: 1, orphans: false };
@@ -104,13 +109,22 @@ async fn written(rt: &Rt) -> (Running, Rc<Import>, Rc<Plain>) {
 
 #[test]
 fn a_server_that_another_one_replaced_answers_nothing_and_its_clients_are_served_by_the_other() {
+    is_replaced(None);
+}
+
+#[test]
+fn so_does_one_whose_store_is_slowed_down_to_an_emulated_device() {
+    is_replaced(Some("nvme"));
+}
+
+fn is_replaced(device: Option<&'static str>) {
     let world = made();
     let rt = world.rt();
     world.run(async move {
-        let (first, import, _p) = written(&rt).await;
+        let (first, import, _p) = written(&rt, device).await;
         // The first one stands still.
         rt.sleep(Duration::from_secs(5)).await;
-        let second = start(&rt, 2).await;
+        let second = start(&rt, 2, device).await;
         // It wakes up: a write and a read of what it has cached reach it, and neither is answered, not even with an error.
         let ask = ReadRequest { object: object(), extents: vec![Extent::at(0, 4096)], ..ReadRequest::default() };
         let (writer, reader, clock) = (import.clone(), import.clone(), rt.clone());
@@ -136,10 +150,10 @@ fn what_a_replaced_server_had_not_committed_is_not_written_any_more_and_its_clie
     let world = made();
     let rt = world.rt();
     world.run(async move {
-        let (first, import, _p) = written(&rt).await;
+        let (first, import, _p) = written(&rt, None).await;
         // Answered; the commit is to come.
         write(&rt, &import, 4096, 2).await.unwrap();
-        let second = start(&rt, 2).await;
+        let second = start(&rt, 2, None).await;
         assert_eq!(first.store.sync().await, Err(FsError::Io));
         assert!(first.store.is_replaced());
         import.move_to(nid(2));
@@ -153,8 +167,8 @@ fn a_client_that_has_seen_the_later_server_makes_the_earlier_one_look_at_its_sto
     let world = made();
     let rt = world.rt();
     world.run(async move {
-        let (_first, import, _p) = written(&rt).await;
-        let _second = start(&rt, 2).await;
+        let (_first, import, _p) = written(&rt, None).await;
+        let _second = start(&rt, 2, None).await;
         // A client is not believed when it says that there is a later server; the store is.
         import.move_to(nid(2));
         import.deactivate();

@@ -231,6 +231,21 @@ impl ObjectStore for EmulatedStore {
     fn reserved(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
         self.0.inner.reserved(object, range)
     }
+    fn allocated(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
+        self.0.inner.allocated(object, range)
+    }
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.still_ours()
+    }
+    fn is_surely_ours(&self) -> bool {
+        self.0.inner.is_surely_ours()
+    }
+    fn is_replaced(&self) -> bool {
+        self.0.inner.is_replaced()
+    }
+    fn on_replaced(&self, then: Box<dyn Fn()>) {
+        self.0.inner.on_replaced(then);
+    }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         let me = self.0.clone();
         Box::pin(async move {

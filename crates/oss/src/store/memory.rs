@@ -249,6 +249,17 @@ impl ObjectStore for MemoryStore {
         };
         ready(Ok(o.blocks.iter().filter_map(bad).collect()))
     }
+    // It lives in this process: nobody else can open it.
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn is_surely_ours(&self) -> bool {
+        true
+    }
+    fn is_replaced(&self) -> bool {
+        false
+    }
+    fn on_replaced(&self, _then: Box<dyn Fn()>) {}
     fn failure(&self) -> Option<FsError> {
         self.check().err()
     }

@@ -362,19 +362,13 @@ pub trait ObjectStore {
         None
     }
     /// Looks whether somebody else has opened the store since: then it latches, and [`ObjectStore::is_replaced`].
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
-        Box::pin(std::future::ready(Ok(())))
-    }
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>>;
     /// Whether [`ObjectStore::still_ours`] found nobody so lately that it need not be asked again.
-    fn is_surely_ours(&self) -> bool {
-        true
-    }
+    fn is_surely_ours(&self) -> bool;
     /// Whether somebody else has opened the store since. Its owner must not answer anybody any more.
-    fn is_replaced(&self) -> bool {
-        false
-    }
+    fn is_replaced(&self) -> bool;
     /// `then` is called when the store is found to be replaced, before anything fails for that.
-    fn on_replaced(&self, _then: Box<dyn Fn()>) {}
+    fn on_replaced(&self, then: Box<dyn Fn()>);
     /// The failure that latched the store, if any.
     fn failure(&self) -> Option<FsError>;
     /// Commits and ends background work; everything fails afterwards.

@@ -170,6 +170,17 @@ impl ObjectStore for NullStore {
     fn verify(&self, _object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         ready(Ok(Vec::new()))
     }
+    // It lives in this process: nobody else can open it.
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    fn is_surely_ours(&self) -> bool {
+        true
+    }
+    fn is_replaced(&self) -> bool {
+        false
+    }
+    fn on_replaced(&self, _then: Box<dyn Fn()>) {}
     fn failure(&self) -> Option<FsError> {
         None
     }
