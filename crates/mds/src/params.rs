@@ -186,7 +186,7 @@ fn osp_fields(p: &Pool) -> [(&'static str, String, bool); 6] {
         ("active", u8::from(p.active).to_string(), true),
         ("prealloc_last_id", p.last.to_string(), false),
         ("prealloc_next_id", p.used.saturating_add(1).to_string(), false),
-        ("prealloc_status", u8::from(!p.in_sync).to_string(), false),
+        ("prealloc_status", u8::from(!p.can_serve()).to_string(), false),
         ("kbytestotal", (p.total_bytes / 1024).to_string(), false),
         ("kbytesavail", (p.free_bytes / 1024).to_string(), false),
     ]

@@ -220,6 +220,11 @@ fn one_fails_the_others_go_on(own: &OwnDisk, log: &str) {
         assert_eq!(errno(put(&there, &[3; 300_000])), libc::EIO);
         put(&here, &[4; 300_000]).unwrap();
         assert!(fs::read(&here).unwrap() == [4; 300_000]);
+    });
+    // Until the metadata server has asked for the OST's state, files may still be made there.
+    let told = || stria(&["get_param", "-n", "--at", text(&m), "osp.*OST0002*.prealloc_status"]);
+    wait_until("the metadata server knows", || String::from_utf8_lossy(&told().stdout).trim() == "1");
+    watched(&m, move || {
         for i in 0..30 {
             put(&dir.join(format!("new{i}")), &[5; 20_000]).unwrap();
         }
