@@ -28,8 +28,6 @@ pub(crate) trait LockOwner: 'static {
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()>;
     /// An answer brought the value block of an object, with a lock or (glimpse) without.
     fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
-    /// The lock was granted when this was the value block.
-    fn granted(&self, _lock: &LockDesc, _lvb: &w::Lvb) {}
     /// The lock is gone and nothing could be flushed.
     fn lost(self: Rc<Self>, lock: LockDesc);
     /// The last lock on the resource was given back, and no request for one is under way.
@@ -251,8 +249,9 @@ impl Locks {
         flags: EnqueueFlags,
         answer: Result<w::EnqueueReply, FsError>,
     ) {
-        let lvb = answer.as_ref().ok().and_then(|reply| reply.lvb.clone());
-        self.tell_value_block(resource, lvb.as_ref());
+        if let Ok(reply) = &answer {
+            self.tell_value_block(resource, reply.lvb.as_ref());
+        }
         let outcome = match answer {
             Ok(reply) if reply.granted => match convert::desc(reply.handle, cookie, &reply.lock) {
                 Ok(desc) => EnqueueOutcome::Granted(desc),
@@ -273,9 +272,6 @@ impl Locks {
         };
         let mut out = Vec::new();
         self.cache.borrow_mut().on_reply(self.rt.now(), resource, cookie, outcome, &mut out);
-        if let (EnqueueOutcome::Granted(desc), Some(lvb), Some(owner)) = (outcome, lvb, self.owner()) {
-            owner.granted(&desc, &lvb);
-        }
         self.act(out);
     }
 
@@ -342,9 +338,6 @@ impl Locks {
         if call.status == 0 {
             self.tell_value_block(desc.resource, call.lvb.as_ref());
             self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
-            if let (Some(lvb), Some(owner)) = (call.lvb.as_ref(), self.owner()) {
-                owner.granted(&desc, lvb);
-            }
         } else {
             let outcome = EnqueueOutcome::Denied(DenyReason::Cancelled);
             self.cache.borrow_mut().on_reply(self.rt.now(), desc.resource, cookie, outcome, &mut out);

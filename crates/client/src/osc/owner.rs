@@ -54,13 +54,6 @@ impl LockOwner for Osc {
         object.mtime.set(known);
         object.blocks512.set(lvb.blocks);
     }
-    fn granted(&self, lock: &LockDesc, lvb: &wl::Lvb) {
-        let (Some(object), Some(covered)) = (self.object(lock), lock.data.as_extent()) else { return };
-        // A lock over the end makes the size exact, whatever is cut off under it meanwhile.
-        if !self.size_is_exact(&object) {
-            object.assured_to(lvb.size.min(covered.end));
-        }
-    }
     fn gone(&self, resource: ResourceId) {
         if let Some(client) = self.client.upgrade() {
             client.object_may_go(types::ObjectId(resource.fid));
