@@ -359,7 +359,8 @@ impl Client {
             }
         }
         if !keep {
-            osc.stored(object, extent.end);
+            // A cut of our own may have come behind it at the OST: no lock assures this end.
+            object.stored_to(extent.end);
         }
         Ok(())
     }

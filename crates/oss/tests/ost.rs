@@ -188,6 +188,26 @@ fn reserved_space_takes_writes_when_there_is_no_other() {
 }
 
 #[test]
+fn a_writer_that_gave_one_lock_back_is_asked_by_its_next_one_how_long_the_object_is() {
+    let n = node(1, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (a, b) = (Client::new(rt.clone(), 1).await, Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        let mut held = Vec::new();
+        for page in [0, 8, 16] {
+            held.push(a.lock(Mode::Pw, Extent::at(page * 4096, 4096), EnqueueFlags::NO_EXPAND).await.unwrap().handle);
+        }
+        a.me.size.set(3000);
+        a.me.given_up.borrow_mut().extend([held[2], held[1]]);
+        let size = async || b.lock(Mode::Pr, Extent::ALL, EnqueueFlags::GLIMPSE).await.unwrap().lvb.unwrap().size;
+        assert_eq!(size().await, 3000, "it wrote under the first one");
+        a.me.given_up.borrow_mut().push(held[0]);
+        assert_eq!(size().await, 0, "it knows nothing any more: the OST has everything");
+    });
+}
+
+#[test]
 fn a_conflicting_lock_is_called_back_and_its_waiter_completed() {
     let n = node(1, 1 << 30, OstConfig::default());
     let rt = n.world.rt();

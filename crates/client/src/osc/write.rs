@@ -255,8 +255,8 @@ impl Osc {
         Ok(())
     }
 
-    /// The OST has carried out something that made the object reach to `end`.
-    pub(crate) fn stored(&self, object: &Object, end: u64) {
+    /// The OST has carried out a write, which made the object reach to `end`; no cut of our own passed it.
+    fn stored(&self, object: &Object, end: u64) {
         let last = ldlm::LockPolicyData::extent(Extent::new(end.saturating_sub(1), end));
         if end > 0 && self.locks.covers(object.resource(), ldlm::LockMode::Cr, &last) {
             object.assured_to(end);

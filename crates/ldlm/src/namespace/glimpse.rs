@@ -5,7 +5,7 @@ use types::{ClientId, Extent, HandleId};
 
 use super::Namespace;
 use crate::LockMode;
-use crate::lock::{Action, ResourceId};
+use crate::lock::{Action, LockDesc, ResourceId};
 use crate::resource::Index;
 
 const WRITERS: u8 = LockMode::Ex as u8 | LockMode::Pw as u8 | LockMode::Cw as u8 | LockMode::Group as u8;
@@ -35,5 +35,24 @@ impl Namespace {
         out.extend(best.into_iter().filter_map(lock_of));
         self.stats.glimpses += u64::from(asked);
         asked
+    }
+
+    /// The farthest write lock of a client on a resource that is none of `but`: whom to ask next when the client had given
+    /// the one that it was asked for back.
+    #[must_use]
+    pub fn write_lock_of(&self, client: ClientId, resource: ResourceId, but: &[HandleId]) -> Option<LockDesc> {
+        let Some(Index::Extent(locks)) = self.resources.get(&resource).map(|r| &r.index) else { return None };
+        let mut best: Option<(u64, HandleId)> = None;
+        for (_, index) in locks.granted.of(WRITERS) {
+            index.visit(Extent::ALL, &mut |e| {
+                let handle = HandleId(e.seq);
+                let theirs = self.locks.get(&handle).is_some_and(|l| l.party.client == client);
+                if theirs && !but.contains(&handle) {
+                    best = best.max(Some((e.extent.end, handle)));
+                }
+                true
+            });
+        }
+        best.and_then(|(_, handle)| self.locks.get(&handle)).map(|l| l.desc)
     }
 }

@@ -12,8 +12,8 @@ pub use rt::{LocalFuture, Nid, Rt};
 pub use simworld::TestWorld;
 pub use types::{ClientId, Duration, Extent, FsError, HandleId, MIB, ObjectId, OstIndex, Rng, WallTime};
 pub use wire::lock::{
-    BlockingCallback, CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, GlimpseReply,
-    LockSpec, Lvb, Mode,
+    BlockingCallback, CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, GlimpseCallback,
+    GlimpseReply, LockSpec, Lvb, Mode,
 };
 pub use wire::ost::{
     AllocateRequest, AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, PunchKind, PunchRequest, ReadReply,
@@ -66,6 +66,8 @@ pub struct Answers {
     pub import: RefCell<Option<Rc<Import>>>,
     pub size: Cell<u64>,
     pub deaf: Cell<bool>,
+    /// Locks that it does not know any more, whose cancels the OST has not seen yet.
+    pub given_up: RefCell<Vec<HandleId>>,
     pub granted: RefCell<Vec<CompletionCallback>>,
     pub blocked: RefCell<Vec<BlockingCallback>>,
     pub evicted: Cell<bool>,
@@ -91,8 +93,10 @@ impl Callbacks for Answers {
                     Ok(Vec::new())
                 }
                 Op::LockGlimpse => {
+                    let call: GlimpseCallback = wire::decode(&body).unwrap();
                     let lvb = Lvb { size: self.size.get(), mtime: WallTime(5), ..Lvb::default() };
-                    Ok(wire::encode(&GlimpseReply { lvb: Some(lvb) }))
+                    let holds = !self.given_up.borrow().contains(&call.handle);
+                    Ok(wire::encode(&GlimpseReply { lvb: holds.then_some(lvb) }))
                 }
                 _ => Err(FsError::NotSupported),
             }
