@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
-    Applied, BadBlock, BlockRange, Blocks, DiskStats, FoundMedium, ObjectAttr, ObjectInfo, ObjectStore, ReplyRecord,
-    Space, StoreIdentity, StoreResult, Update,
+    Applied, BadBlock, BlockRange, Blocks, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo, ObjectStore,
+    ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
@@ -145,17 +145,8 @@ impl ObjectStore for FileStore {
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         self.with(async move |s| s.verify(object).await)
     }
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
-        self.with(async move |s| s.still_ours().await)
-    }
-    fn is_surely_ours(&self) -> bool {
-        self.0.is_surely_ours()
-    }
-    fn is_replaced(&self) -> bool {
-        self.0.fence.replaced.get()
-    }
-    fn on_replaced(&self, then: Box<dyn Fn()>) {
-        *self.0.fence.then.borrow_mut() = Some(then);
+    fn fence(&self) -> Option<&dyn Fenced> {
+        Some(self)
     }
     fn failure(&self) -> Option<FsError> {
         self.0.failure.get()
@@ -177,5 +168,20 @@ impl ObjectStore for FileStore {
                 done.await;
             }
         })
+    }
+}
+
+impl Fenced for FileStore {
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| s.still_ours().await)
+    }
+    fn is_surely_ours(&self) -> bool {
+        self.0.is_surely_ours()
+    }
+    fn is_replaced(&self) -> bool {
+        self.0.fence.replaced.get()
+    }
+    fn on_replaced(&self, then: Box<dyn Fn()>) {
+        *self.0.fence.then.borrow_mut() = Some(then);
     }
 }

@@ -4,7 +4,7 @@ use std::path::Path;
 use std::rc::Rc;
 
 use frames::Bulk;
-use oss::store::{BlockRange, DeviceProfile, EmulatedStore, ObjectStore, StoreIdentity};
+use oss::store::{BlockRange, DeviceProfile, EmulatedStore, Fenced, ObjectStore, StoreIdentity};
 use oss::{Oss, OstConfig};
 use ptlrpc::{CallOptions, Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::{LocalFuture, Nid, Rt};

@@ -28,7 +28,7 @@ use crate::page_cache::{CacheKey, SharedCache};
 
 use crate::range_gate::{RangeGate, RangeGuard};
 use crate::stats::OstStats;
-use crate::store::{Answers, BLOCK_BYTES, BlockRange, ObjectAttr, ObjectStore, Space, StoreIdentity};
+use crate::store::{Answers, BLOCK_BYTES, BlockRange, Fenced, ObjectAttr, ObjectStore, Space, StoreIdentity};
 
 /// One object storage target; see the module's head.
 pub struct Ost {
@@ -84,7 +84,9 @@ impl Ost {
         let locks = Locks::new(rt.clone(), store.clone(), exports.clone(), dispatch.clone(), &config);
         let sessions = exports.clone();
         // A request that fails because the store is another server's must not be answered: the client asks that one.
-        store.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
+        if let Some(fence) = store.fence() {
+            fence.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
+        }
         Ok(Rc::new(Ost {
             identity: store.identity(),
             rt,
@@ -165,11 +167,11 @@ impl Ost {
 
     async fn serve(self: Rc<Self>, request: Request) {
         self.stats.borrow_mut().count_op(request.header.op);
-        if !self.store.is_surely_ours() {
+        if let Some(fence) = self.store.fence().filter(|f| !f.is_surely_ours()) {
             // What fails here shows in `is_replaced`, or fails again where the store is asked.
-            let _ = self.store.still_ours().await;
+            let _ = fence.still_ours().await;
         }
-        if self.store.is_replaced() {
+        if self.is_replaced() {
             request.export.disconnect();
             return request.reply::<()>(Err(FsError::NotConnected));
         }
@@ -314,12 +316,14 @@ impl Service for Ost {
         self.store.boot()
     }
     fn is_replaced(&self) -> bool {
-        self.store.is_replaced()
+        self.store.fence().is_some_and(Fenced::is_replaced)
     }
     fn look_whether_replaced(self: Rc<Self>) {
         let rt = self.rt.clone();
         rt.spawn(async move {
-            let _ = self.store.still_ours().await;
+            if let Some(fence) = self.store.fence() {
+                let _ = fence.still_ours().await;
+            }
         });
     }
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {

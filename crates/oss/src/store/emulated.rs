@@ -13,7 +13,7 @@ use rt::{LocalFuture, Rt};
 use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, FoundMedium, ObjectAttr,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium, ObjectAttr,
     ObjectInfo, ObjectStore, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
@@ -234,17 +234,8 @@ impl ObjectStore for EmulatedStore {
     fn allocated(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<u64>> {
         self.0.inner.allocated(object, range)
     }
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
-        self.0.inner.still_ours()
-    }
-    fn is_surely_ours(&self) -> bool {
-        self.0.inner.is_surely_ours()
-    }
-    fn is_replaced(&self) -> bool {
-        self.0.inner.is_replaced()
-    }
-    fn on_replaced(&self, then: Box<dyn Fn()>) {
-        self.0.inner.on_replaced(then);
+    fn fence(&self) -> Option<&dyn Fenced> {
+        self.0.inner.fence()
     }
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         let me = self.0.clone();

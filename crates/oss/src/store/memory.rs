@@ -10,7 +10,7 @@ use wire::Crc;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, Fenced, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo,
     ObjectStore, SizeRule, Space, StoreIdentity, StoreResult, Update,
 };
 use crate::pages::{ZeroPages, crc_of_zeros};
@@ -249,17 +249,9 @@ impl ObjectStore for MemoryStore {
         };
         ready(Ok(o.blocks.iter().filter_map(bad).collect()))
     }
-    // It lives in this process: nobody else can open it.
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn fence(&self) -> Option<&dyn Fenced> {
+        None
     }
-    fn is_surely_ours(&self) -> bool {
-        true
-    }
-    fn is_replaced(&self) -> bool {
-        false
-    }
-    fn on_replaced(&self, _then: Box<dyn Fn()>) {}
     fn failure(&self) -> Option<FsError> {
         self.check().err()
     }

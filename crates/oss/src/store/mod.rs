@@ -290,6 +290,18 @@ impl Default for FoundMedium {
     }
 }
 
+/// A store on a medium that another server may open, too.
+pub trait Fenced {
+    /// Looks whether somebody else has opened the store since: then it latches, and [`Fenced::is_replaced`].
+    fn still_ours(&self) -> LocalFuture<StoreResult<()>>;
+    /// Whether [`Fenced::still_ours`] found nobody so lately that it need not be asked again.
+    fn is_surely_ours(&self) -> bool;
+    /// Whether somebody else has opened the store since. Its owner must not answer anybody any more.
+    fn is_replaced(&self) -> bool;
+    /// `then` is called when the store is found to be replaced, before anything fails for that.
+    fn on_replaced(&self, then: Box<dyn Fn()>);
+}
+
 /// What keeps an OST's objects. Every method may be called while others are under way.
 ///
 /// Errors shared by all: `Io` once the store has latched, `NotFound` for an object that does not exist, `Corrupt`
@@ -361,14 +373,8 @@ pub trait ObjectStore {
     fn disk(&self) -> Option<&DiskStats> {
         None
     }
-    /// Looks whether somebody else has opened the store since: then it latches, and [`ObjectStore::is_replaced`].
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>>;
-    /// Whether [`ObjectStore::still_ours`] found nobody so lately that it need not be asked again.
-    fn is_surely_ours(&self) -> bool;
-    /// Whether somebody else has opened the store since. Its owner must not answer anybody any more.
-    fn is_replaced(&self) -> bool;
-    /// `then` is called when the store is found to be replaced, before anything fails for that.
-    fn on_replaced(&self, then: Box<dyn Fn()>);
+    /// How it finds out that another server has opened it since; `None`: it lives in this process, and nobody else can.
+    fn fence(&self) -> Option<&dyn Fenced>;
     /// The failure that latched the store, if any.
     fn failure(&self) -> Option<FsError>;
     /// Commits and ends background work; everything fails afterwards.

@@ -10,8 +10,8 @@ use wire::crc32c;
 
 use super::volatile::{Books, apply_attr, apply_size, ready};
 use super::{
-    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo, ObjectStore, Space,
-    StoreIdentity, StoreResult, Update,
+    Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, Fenced, OBJECT_BYTES_MAX, ObjectAttr, ObjectInfo, ObjectStore,
+    Space, StoreIdentity, StoreResult, Update,
 };
 
 /// Fills `page` with the pattern of block `block` of `object`: little-endian words, each mixed from object and offset.
@@ -170,17 +170,9 @@ impl ObjectStore for NullStore {
     fn verify(&self, _object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {
         ready(Ok(Vec::new()))
     }
-    // It lives in this process: nobody else can open it.
-    fn still_ours(&self) -> LocalFuture<StoreResult<()>> {
-        Box::pin(std::future::ready(Ok(())))
+    fn fence(&self) -> Option<&dyn Fenced> {
+        None
     }
-    fn is_surely_ours(&self) -> bool {
-        true
-    }
-    fn is_replaced(&self) -> bool {
-        false
-    }
-    fn on_replaced(&self, _then: Box<dyn Fn()>) {}
     fn failure(&self) -> Option<FsError> {
         None
     }
