@@ -278,3 +278,31 @@ fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
         });
     }
 }
+
+#[test]
+fn who_waits_for_a_missing_client_with_requests_of_its_own_keeps_its_connection() {
+    let world = world(5);
+    let (dies, host) = world.client(|_| {});
+    let (lives, _) = world.client(|_| {});
+    let limit = Duration::from_secs(300);
+    world.run(limit, async {
+        for c in [&dies, &lives] {
+            assert!(!is_there(c, "nothing").await);
+        }
+        mkdir(&lives, "before").await.unwrap();
+    });
+    host.kill();
+    dies.abandon();
+    world.kill_mds();
+    let (c, ended) = (lives.clone(), rt::sync::oneshot());
+    lives.rt().spawn(async move { ended.0.send(mkdir(&c, "meanwhile").await) });
+    world.run(limit, async {
+        // It waits for the server first, and then for the missing client: longer than for any answer.
+        world.sim.sleep(Duration::from_secs(20)).await;
+        let connects = lives.mdc().counters().0;
+        world.restart_mds().await;
+        assert!(ended.1.await.unwrap().is_ok());
+        assert_eq!(lives.mdc().counters().0, connects + 1, "the server is busy, not dead");
+        assert!(is_there(&lives, "before").await);
+    });
+}

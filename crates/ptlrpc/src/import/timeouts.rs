@@ -13,7 +13,7 @@ use frames::Bulk;
 use types::{Duration, Instant, Xid};
 use wire::{Header, Op};
 
-use super::{Import, ImportState, NO_SLOT};
+use super::{Import, ImportState, NO_SLOT, Pending};
 
 /// Parts into which the window of a measurement falls; the oldest goes as a whole.
 const BINS: usize = 4;
@@ -142,7 +142,10 @@ impl Import {
         let (now, at) = (self.rt.now(), self.timeouts.get());
         let mut overdue = None;
         let mut waiting = false;
-        for p in self.pending.borrow().values().filter(|p| !p.asleep) {
+        // Ordinary requests go out when the recovery is over: until then nobody lets them wait.
+        let replaying = self.state.get() == ImportState::Replaying;
+        let is_sent = |p: &&Pending| !p.asleep && (!replaying || p.header.slot_or_credits == NO_SLOT);
+        for p in self.pending.borrow().values().filter(is_sent) {
             waiting = true;
             if p.deadline < now {
                 overdue = Some((p.header.op, now.since(p.sent)));
