@@ -137,3 +137,29 @@ fn what_a_failed_write_left_is_written_out_by_itself() {
         });
     }
 }
+
+#[test]
+fn a_replayed_write_that_arrives_damaged_is_offered_again_over_the_same_connection() {
+    for seed in 0..8 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, _) = world.client(|c| c.rpc_pages_max = 16);
+        world.run(Duration::from_secs(600), async {
+            let file = create(&c, "f").await;
+            c.fsync(&file, false).await.unwrap();
+            c.write(&file, 0, &[7; 300_000]).await.unwrap();
+            // Full RPCs are on their way and answered, and nothing of them is committed yet.
+            let import = c.oscs()[0].import().unwrap();
+            while import.last_transno() <= import.last_committed() {
+                world.sim.sleep(Duration::from_micros(100)).await;
+            }
+            world.lose_power(0);
+            let connects = import.counters().0;
+            world.sim.corrupt_next_bulk();
+            world.restart_oss(0).await;
+            assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert_eq!(world.sim.net_counts().corrupted, 1, "seed {seed}");
+            assert_eq!((import.counters().0, import.evictions()), (connects + 1, 0), "seed {seed}");
+            assert!(read_all(&c, &file, MIB).await == [7; 300_000]);
+        });
+    }
+}

@@ -526,28 +526,34 @@ impl Request {
         self.answered = true;
         self.export.answered(self.place.take());
         self.export.running.set(self.export.running.get() - 1);
+        // Nothing of it was carried out: it is offered again in its place.
+        let again = self.is_replay() && matches!(result, Err(FsError::Overloaded | FsError::Corrupt));
         if self.is_replay() {
-            // Nothing of it was carried out: it is offered again in its place.
-            let again = matches!(result, Err(FsError::Overloaded | FsError::Corrupt));
             self.export.replay_refused.set(again);
             if result.is_err() && !again && self.header.transno.0 != 0 {
                 self.export.failed_replays.borrow_mut().insert(self.header.transno);
             }
         }
-        if remember {
+        if again {
+            // It comes under the same number, also over this connection: that is no duplicate.
+            self.rests_as(None);
+        } else if remember {
             let record = self.record(transno, &result);
-            self.rests_as(Slot::Remembered(record));
+            self.rests_as(Some(Slot::Remembered(record)));
         } else {
-            self.rests_as(Slot::Answered(self.header.xid, self.export.connections.get()));
+            self.rests_as(Some(Slot::Answered(self.header.xid, self.export.connections.get())));
         }
         self.export.answer(&self.header, (transno, self.basis), result, bulk, crc);
     }
     /// What its slot remembers of it, unless that carries another request by now.
-    fn rests_as(&self, rest: Slot) {
+    fn rests_as(&self, rest: Option<Slot>) {
         let mut slots = self.export.slots.borrow_mut();
         let slot = self.header.slot_or_credits;
         if matches!(slots.get(&slot), Some(Slot::Running(x)) if *x == self.header.xid) {
-            slots.insert(slot, rest);
+            match rest {
+                Some(rest) => drop(slots.insert(slot, rest)),
+                None => drop(slots.remove(&slot)),
+            }
         }
     }
 }
