@@ -127,12 +127,12 @@ impl History {
     ) -> (Vec<(usize, T)>, bool) {
         let touching: Vec<(usize, T)> =
             self.entries.iter().enumerate().filter_map(|(i, e)| of(e).map(|v| (i, v))).collect();
-        let touching: Vec<(usize, T)> = touching.into_iter().filter(|(i, _)| self.entries[*i].begin < when.1).collect();
+        let touching: Vec<(usize, T)> = touching.into_iter().filter(|(i, _)| self.entries[*i].begin <= when.1).collect();
         // Those that had surely replaced what was before them when the read began: (beginning).
         let replaced: Vec<u64> = touching
             .iter()
             .map(|(i, _)| &self.entries[*i])
-            .filter(|e| e.done(cell, sound).is_some_and(|d| d <= when.0))
+            .filter(|e| e.done(cell, sound).is_some_and(|d| d < when.0))
             .map(|e| e.begin)
             .collect();
         let latest = replaced.iter().max().copied();
