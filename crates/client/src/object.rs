@@ -112,6 +112,10 @@ impl Object {
     pub(crate) fn assured_to(&self, end: u64) {
         self.pages.borrow_mut().on_assured(end);
     }
+    /// Bytes that the OST has, as far as it has said.
+    pub(crate) fn stored(&self) -> u64 {
+        self.pages.borrow().stored()
+    }
     /// Bytes that it reaches for sure.
     pub(crate) fn assured(&self) -> u64 {
         self.pages.borrow().assured()

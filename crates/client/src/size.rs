@@ -351,10 +351,11 @@ impl Client {
             if let Some(cut) = extent.intersect(&Extent::new(0, object.size())) {
                 osc.punch(object, kind, cut, &held).await?;
             }
-            if !keep && extent.end > object.size() {
+            let stored = object.stored();
+            if !keep && extent.end > stored {
                 // Behind the end there is nothing to zero. A cut to the end of the range would take away what another
-                // reservation, which is under way, makes longer still.
-                let rest = Extent::new(extent.start.max(object.size()), extent.end);
+                // reservation, which is under way, makes longer still; and what is longer for unwritten bytes only may find no space.
+                let rest = Extent::new(extent.start.max(stored), extent.end);
                 self.reserve(object, rest, false, &held).await?;
             }
         }

@@ -95,6 +95,8 @@ impl Import {
     /// Replays transactions in order, then state, then says so. False when the connection was lost meanwhile.
     async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>) -> bool {
         self.note_committed(session.last_committed, false);
+        // The next connection may find that the server has given us up: then this is the recovery of a session that is over.
+        let evictions = self.evictions.get();
         let mut after = Transno(0);
         if !self.replay.borrow().is_empty() && types::planted!("replay-dropped") {
             self.replay.borrow_mut().pop_first();
@@ -112,6 +114,7 @@ impl Import {
             header.transno = transno;
             let (op, request) = (header.op, body.clone());
             match self.dialogue_taken(header, body, bulk).await {
+                _ if self.evictions.get() != evictions => return false,
                 Some(Ok(_)) => {}
                 Some(Err(e)) => {
                     tracing::warn!(target = self.config.target, %transno, ?op, "replay was answered: {e}");
@@ -131,6 +134,7 @@ impl Import {
                 let mut header = Header::request(op, self.config.client, Xid(0));
                 header.flags = Flags::REPLAY;
                 match self.dialogue_taken(header, body.clone(), Bulk::new()).await {
+                    _ if self.evictions.get() != evictions => return false,
                     Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
                     None => return false,
                 }
