@@ -155,6 +155,8 @@ impl Context {
     }
     /// The metadata server dies now.
     pub fn mds_died(&self) {
+        // Whom it gave up in its recovery is forgotten with it.
+        let _ = self.double_deaths();
         self.mds_death.set(Some(self.cluster.sim.now()));
         self.note_double_death();
     }

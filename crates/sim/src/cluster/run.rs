@@ -124,13 +124,7 @@ pub fn run(config: &RunConfig) -> RunReport {
             c.by_class[class.index()] = times;
         }
     });
-    let of_each: Vec<u64> = (0..context.cluster.clients.len()).map(|c| context.cluster.evictions(c)).collect();
-    for (client, times) in
-        of_each.iter().enumerate().filter(|(c, times)| **times > 0 && !context.may_have_been_away(*c))
-    {
-        context.complain(format!("client{client} was evicted {times} times, although it was there all the time"));
-    }
-    let evictions = of_each.iter().sum();
+    let evictions = (0..context.cluster.clients.len()).map(|c| context.cluster.evictions(c)).sum();
     context.cluster.end();
     RunReport {
         complaints: context.complaints(),
@@ -152,6 +146,7 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) {
     if context.failed() {
         return;
     }
+    check_evictions(context);
     if let Err(e) = end(context).await {
         return context.complain(e);
     }
@@ -243,6 +238,16 @@ async fn until_quiet(context: Rc<Context>, time: Duration) {
     // Whichever comes first.
     let _ = rt::sync::race(sim.sleep(time), failed).await;
     context.ending.set(true);
+}
+
+/// Who was there all the time was not evicted. A client that has left cannot tell a server that it does not reach.
+fn check_evictions(context: &Rc<Context>) {
+    for client in (0..context.cluster.clients.len()).filter(|c| !context.may_have_been_away(*c)) {
+        let times = context.cluster.evictions(client);
+        if times > 0 {
+            context.complain(format!("client{client} was evicted {times} times, although it was there all the time"));
+        }
+    }
 }
 
 /// Clients leave, servers stop in order.

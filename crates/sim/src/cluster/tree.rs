@@ -525,7 +525,10 @@ impl Tree {
             Some(Err(e)) => self.context.complain(format!("final list on client{c}: {e}")),
             None => {}
         }
-        for (name, id) in self.names.clone() {
+        let mut names: Vec<(Name, usize)> = self.names.clone().into_iter().collect();
+        while let Some((name, id)) = names.pop() {
+            self.context.all_back().await;
+            let author = self.context.author(c);
             let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
             let what = self.what("final look", name);
             let outcome = self.context.on(c, &what, async move |c| {
@@ -540,6 +543,8 @@ impl Tree {
                     self.context.expect(&what, model.check_size(size, &|_| true));
                     self.context.expect(&what, model.check_read(0, FILE_BYTES_MAX * 2, &got, &|_| true));
                 }
+                // A server gave up a client that had been cut off from it, and that client learned of it here.
+                Some(Err(_)) if author.is_none_or(|a| !self.context.is_sound(a)) => names.push((name, id)),
                 Some(Err(e)) => self.context.complain(format!("{what} on client{c}: {e}")),
                 None => {}
             }

@@ -127,7 +127,8 @@ impl History {
     ) -> (Vec<(usize, T)>, bool) {
         let touching: Vec<(usize, T)> =
             self.entries.iter().enumerate().filter_map(|(i, e)| of(e).map(|v| (i, v))).collect();
-        let touching: Vec<(usize, T)> = touching.into_iter().filter(|(i, _)| self.entries[*i].begin <= when.1).collect();
+        let touching: Vec<(usize, T)> =
+            touching.into_iter().filter(|(i, _)| self.entries[*i].begin <= when.1).collect();
         // Those that had surely replaced what was before them when the read began: (beginning).
         let replaced: Vec<u64> = touching
             .iter()
