@@ -2,9 +2,9 @@
 //!
 //! The sum of all grants never exceeds what is free and set aside, less a reserve; so a write that uses its grant
 //! cannot fail for lack of space, and a client without grant learns of a full target at once.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
-use types::{ClientId, MIB};
+use types::{ClientId, MIB, Xid};
 
 use crate::store::Space;
 
@@ -15,7 +15,12 @@ const ROOM_MIN: u64 = MIB;
 pub(crate) struct Grants {
     clients: BTreeMap<ClientId, u64>,
     total: u64,
+    /// The latest requests with which clients gave some back.
+    returned: BTreeMap<ClientId, VecDeque<Xid>>,
 }
+
+/// Requests of one client that are remembered: far more than it has under way.
+const RETURNED_MAX: usize = 32;
 
 impl Grants {
     /// Bytes granted to all clients.
@@ -43,6 +48,18 @@ impl Grants {
         *have -= used;
         self.total -= used;
         used
+    }
+    /// A client gives some back. Its request may come again over another connection.
+    pub fn take_back(&mut self, client: ClientId, request: Xid, bytes: u64) {
+        let returned = self.returned.entry(client).or_default();
+        if returned.contains(&request) {
+            return;
+        }
+        if returned.len() == RETURNED_MAX {
+            returned.pop_front();
+        }
+        returned.push_back(request);
+        self.consume(client, bytes);
     }
     /// Whether there is a book for the client.
     pub fn knows(&self, client: ClientId) -> bool {
@@ -75,6 +92,7 @@ impl Grants {
     /// A client is gone.
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);
+        self.returned.remove(&client);
     }
     /// Everyone with what they hold.
     pub fn iter(&self) -> impl Iterator<Item = (ClientId, u64)> + '_ {
@@ -86,6 +104,22 @@ impl Grants {
 mod tests {
     use super::*;
     use types::Rng;
+
+    #[test]
+    fn what_is_given_back_counts_once_however_often_the_request_comes() {
+        let (a, b, mut g) = (ClientId(1), ClientId(2), Grants::default());
+        g.extend(a, 10_000, 10_000, 1 << 30);
+        g.extend(b, 10_000, 10_000, 1 << 30);
+        for request in [5, 5, 6, 5, 6] {
+            g.take_back(a, Xid(request), 1000);
+        }
+        g.take_back(b, Xid(5), 1000);
+        assert_eq!((g.of(a), g.of(b), g.total()), (8192 - 2000, 8192 - 1000, 2 * 8192 - 3000));
+        (100..200).for_each(|x| g.take_back(b, Xid(x), 1));
+        assert_eq!((g.of(b), g.returned[&b].len()), (8192 - 1100, RETURNED_MAX));
+        g.forget(b);
+        assert!(!g.returned.contains_key(&b));
+    }
 
     #[test]
     fn a_large_medium_of_which_little_is_set_aside_yet_grants_what_is_set_aside() {

@@ -38,7 +38,7 @@ impl Ost {
         let reply = request.decode().map(|ask: ShrinkGrantRequest| {
             // What another process granted is in no book any more.
             if ask.boot == request.export.boot() && !request.export.is_evicted() {
-                self.grants.borrow_mut().consume(request.client(), ask.bytes);
+                self.grants.borrow_mut().take_back(request.client(), request.header.xid, ask.bytes);
             }
         });
         answer(request, &reply);
