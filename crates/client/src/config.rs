@@ -1,4 +1,5 @@
 //! What a client can be told.
+use datapath::TargetLimits;
 use ptlrpc::ClusterKey;
 use rt::Nid;
 use types::{ClientId, Duration, MIB};
@@ -54,9 +55,9 @@ impl ClientConfig {
             cache_bytes: 256 * MIB,
             cache_policy: "lru".into(),
             cache_keys: cache::CacheConfig::new(1),
-            dirty_bytes_max: 64 * MIB,
-            rpcs_in_flight_max: 8,
-            rpc_pages_max: 1024,
+            dirty_bytes_max: TargetLimits::DEFAULT.dirty_bytes_max,
+            rpcs_in_flight_max: TargetLimits::DEFAULT.rpcs_max,
+            rpc_pages_max: TargetLimits::DEFAULT.rpc_pages_max,
             dirty_age_max: Duration::from_secs(5),
             readahead_policy: "parallel".into(),
             readahead: readahead::Config::default(),

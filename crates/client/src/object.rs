@@ -344,7 +344,7 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use datapath::Target;
+    use datapath::{Target, TargetLimits};
     use frames::FramePool;
     use types::Fid;
 
@@ -376,7 +376,7 @@ mod tests {
 
     #[test]
     fn what_an_older_claim_brings_is_ignored_although_the_page_was_claimed_anew() {
-        let (o, mut target) = (object(), Target::<()>::new(1 << 20));
+        let (o, mut target) = (object(), Target::<()>::new(TargetLimits::DEFAULT));
         o.told_size(100 * PAGE);
         let access = PageAccess::fine(0);
         let old = o.claim_missing(10, 14, 64)[0];
@@ -430,7 +430,7 @@ mod tests {
 
     #[test]
     fn what_is_taken_is_what_was_written_until_then_and_ends_with_the_object() {
-        let (o, mut target) = (object(), Target::<()>::new(1 << 20));
+        let (o, mut target) = (object(), Target::<()>::new(TargetLimits::DEFAULT));
         write(&o, 0, FRAME_BYTES);
         write(&o, 1, 100);
         o.with_pages(|p| [0, 1].map(|page| target.on_written(p, page, true)));

@@ -20,9 +20,8 @@ use crate::object::Object;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
-/// Bulk RPCs beyond the window that only those may be that a lock callback waits for.
-const URGENT_RPCS: usize = 2;
-
+/// What the datapath room knows of an OST.
+type Target = Rc<RefCell<datapath::Target<Weak<Object>>>>;
 /// Rank of a request, and the cookie of the lock under which it is made, by which a lock callback promotes it; 0: none.
 type Turn = (Rank, u64);
 
@@ -39,7 +38,7 @@ pub(crate) enum Why<'a> {
 
 /// A place in the window of bulk RPCs; free again when it is dropped, however the RPC ends.
 struct InWindow<'a> {
-    window: &'a Turns,
+    window: &'a Turns<Target>,
     /// The rank that brought it there.
     rank: Rank,
 }
@@ -60,16 +59,14 @@ pub struct Osc {
     active_in_map: Cell<bool>,
     /// Whether this client's administrator has.
     active_here: Cell<bool>,
-    /// Dirty bytes, grant, and which object is written out next.
-    target: RefCell<datapath::Target<Weak<Object>>>,
+    /// Dirty bytes, grant, the window of bulk RPCs, and which object is written out next.
+    target: Target,
     /// When a page became dirty last.
     written_at: Cell<Instant>,
     /// How long nothing is written before grant goes back.
     grant_shrink_interval: Cell<Duration>,
-    rpc_pages: Cell<usize>,
-    /// The window of bulk RPCs.
-    rpcs: Turns,
-    rpcs_max: Cell<usize>,
+    /// Who waits for a place in the window.
+    rpcs: Turns<Target>,
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
     stats: RpcStats,
@@ -79,6 +76,12 @@ pub struct Osc {
 impl Osc {
     pub(crate) fn new(rt: Rt, index: OstIndex, client: Weak<Client>, config: &crate::ClientConfig) -> Rc<Osc> {
         let (now, started) = (rt.wall(), rt.now());
+        let target = Rc::new(RefCell::new(datapath::Target::new(datapath::TargetLimits {
+            dirty_bytes_max: config.dirty_bytes_max,
+            rpcs_max: config.rpcs_in_flight_max,
+            rpc_pages_max: config.rpc_pages_max,
+            ..datapath::TargetLimits::DEFAULT
+        })));
         let locks = Locks::new(rt.clone(), ldlm::LockCacheConfig { lru_max: config.locks_max, ..Default::default() });
         Rc::new(Osc {
             rt,
@@ -88,12 +91,10 @@ impl Osc {
             client,
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
-            target: RefCell::new(datapath::Target::new(config.dirty_bytes_max)),
+            rpcs: Turns::of(target.clone()),
+            target,
             written_at: Cell::new(started),
             grant_shrink_interval: Cell::new(config.grant_shrink_interval),
-            rpc_pages: Cell::new(config.rpc_pages_max),
-            rpcs: Turns::new(config.rpcs_in_flight_max + URGENT_RPCS, URGENT_RPCS),
-            rpcs_max: Cell::new(config.rpcs_in_flight_max),
             changed: Event::new(),
             stats: RpcStats::new(now),
             jobs_told: crate::jobs::Told::default(),
@@ -271,21 +272,21 @@ impl Osc {
     /// Bulk RPCs in flight allowed.
     #[must_use]
     pub fn rpcs_in_flight_max(&self) -> usize {
-        self.rpcs_max.get()
+        self.target.borrow().rpcs_max()
     }
     /// Changes the number of bulk RPCs in flight, 1..=256.
     pub fn set_rpcs_in_flight_max(&self, n: usize) {
-        let n = n.clamp(1, 256);
-        self.rpcs.add(n as isize - self.rpcs_max.replace(n) as isize);
+        self.target.borrow_mut().on_rpcs_max(n);
+        self.rpcs.settle();
     }
     /// Pages per RPC.
     #[must_use]
     pub fn rpc_pages_max(&self) -> usize {
-        self.rpc_pages.get()
+        self.target.borrow().rpc_pages_max()
     }
     /// Changes the pages per RPC, 1..=16384.
     pub fn set_rpc_pages_max(&self, n: usize) {
-        self.rpc_pages.set(n.clamp(1, 16384));
+        self.target.borrow_mut().set_rpc_pages_max(n);
     }
     /// How long nothing is written before grant that one RPC does not need goes back.
     #[must_use]

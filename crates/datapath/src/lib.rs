@@ -35,7 +35,7 @@ mod window;
 pub use attempts::{Answer, Attempts, Next};
 pub use books::Books;
 pub use pages::{Claimed, Dropped, Gone, Outgoing, Pages, WriteOut, page_range};
-pub use target::Target;
+pub use target::{Target, TargetLimits};
 pub use unsynced::{Fsync, Unsynced};
 pub use window::{Rank, Ticket, Window};
 

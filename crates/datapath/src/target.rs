@@ -1,15 +1,41 @@
 //! One OST of one client: the window of its RPCs, its books, and which object is written out next.
 //!
 //! Every step that changes the books together with an object's pages is one call here, so that they cannot differ.
-use crate::{Books, Dropped, Gone, Outgoing, Pages, WriteOut};
+use crate::{Books, Dropped, Gone, Outgoing, Pages, Window, WriteOut};
 use alloc::collections::VecDeque;
 use types::Extent;
+
+/// What one OST is allowed.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct TargetLimits {
+    /// Dirty bytes.
+    pub dirty_bytes_max: u64,
+    /// Bulk RPCs under way, without those that only urgent RPCs may be.
+    pub rpcs_max: usize,
+    /// Bulk RPCs beyond them that only urgent RPCs may be.
+    pub urgent_rpcs: usize,
+    /// Pages of one RPC.
+    pub rpc_pages_max: usize,
+}
+
+impl TargetLimits {
+    /// What a client begins with.
+    pub const DEFAULT: TargetLimits =
+        TargetLimits { dirty_bytes_max: 64 << 20, rpcs_max: 8, urgent_rpcs: 2, rpc_pages_max: 1024 };
+    /// Range of the number of bulk RPCs under way.
+    pub const RPCS: core::ops::RangeInclusive<usize> = 1..=256;
+    /// Range of the number of pages of one RPC.
+    pub const RPC_PAGES: core::ops::RangeInclusive<usize> = 1..=16384;
+}
 
 /// One OST. `K` names an object to the driver.
 #[derive(Debug)]
 pub struct Target<K> {
     /// Dirty bytes and grant.
     pub books: Books,
+    /// The places of bulk RPCs. Ask it for [`Window::next_admitted`] after every input of the target, too.
+    pub window: Window,
+    limits: TargetLimits,
     /// Objects with dirty pages, oldest first.
     queue: VecDeque<K>,
 }
@@ -17,8 +43,30 @@ pub struct Target<K> {
 impl<K> Target<K> {
     /// An OST with nothing under way.
     #[must_use]
-    pub fn new(dirty_bytes_max: u64) -> Target<K> {
-        Target { books: Books::new(dirty_bytes_max), queue: VecDeque::new() }
+    pub fn new(limits: TargetLimits) -> Target<K> {
+        let window = Window::new(limits.rpcs_max, limits.urgent_rpcs);
+        Target { books: Books::new(limits.dirty_bytes_max), window, limits, queue: VecDeque::new() }
+    }
+    /// Bulk RPCs under way that are allowed.
+    #[must_use]
+    pub fn rpcs_max(&self) -> usize {
+        self.limits.rpcs_max
+    }
+    /// Changes how many bulk RPCs may be under way, within [`TargetLimits::RPCS`]: more at once, fewer as they end.
+    pub fn on_rpcs_max(&mut self, rpcs: usize) {
+        let rpcs = rpcs.clamp(*TargetLimits::RPCS.start(), *TargetLimits::RPCS.end());
+        let more = rpcs as isize - self.limits.rpcs_max as isize;
+        self.window.on_resized(if types::planted!("window-only-grows") { more.max(0) } else { more });
+        self.limits.rpcs_max = rpcs;
+    }
+    /// Pages of one RPC.
+    #[must_use]
+    pub fn rpc_pages_max(&self) -> usize {
+        self.limits.rpc_pages_max
+    }
+    /// Changes the pages of one RPC, within [`TargetLimits::RPC_PAGES`].
+    pub fn set_rpc_pages_max(&mut self, pages: usize) {
+        self.limits.rpc_pages_max = pages.clamp(*TargetLimits::RPC_PAGES.start(), *TargetLimits::RPC_PAGES.end());
     }
 
     /// A page of an object was written to; `was_clean` as [`Pages::on_written`] said. False: it has no grant, be it that another
@@ -94,5 +142,29 @@ impl<K> Target<K> {
         let gone = pages.drop_uncovered(extent, writing, all);
         self.books.on_clean(gone.dropped, true);
         gone
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Rank;
+    use types::Instant;
+
+    #[test]
+    fn a_window_that_becomes_smaller_under_load_lets_nobody_in_until_so_many_have_ended() {
+        let limits = TargetLimits { rpcs_max: 4, urgent_rpcs: 1, ..TargetLimits::DEFAULT };
+        let mut t = Target::<()>::new(limits);
+        assert_eq!((0..9).filter(|_| t.window.on_try()).count(), 4, "the fifth place is for urgent RPCs");
+        t.on_rpcs_max(0);
+        assert_eq!(t.rpcs_max(), 1);
+        let urgent = t.window.on_ask(Rank::Urgent(Instant(1)), 0);
+        assert_eq!(t.window.next_admitted(), None, "four are more than one and one more");
+        (0..3).for_each(|_| t.window.on_end());
+        assert_eq!(t.window.next_admitted(), Some((urgent, Rank::Urgent(Instant(1)))));
+        (0..2).for_each(|_| t.window.on_end());
+        assert!(t.window.on_try() && !t.window.on_try());
+        t.on_rpcs_max(1000);
+        assert_eq!((t.rpcs_max(), (0..999).filter(|_| t.window.on_try()).count()), (256, 255));
     }
 }

@@ -1,12 +1,12 @@
 //! Permits that some may take before others: what waits for a place in a window of requests (the datapath room's
-//! [`datapath::Window`], which decides), as futures.
+//! [`datapath::Window`], which decides), as futures. The window is the permits' own, or part of what one OST has.
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::future::poll_fn;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use datapath::{Ticket, Window};
+use datapath::{Target, Ticket, Window};
 
 pub use datapath::Rank;
 
@@ -17,10 +17,26 @@ struct Waiter {
     waker: RefCell<Option<Waker>>,
 }
 
+/// Where the window is. It is borrowed within `step` only.
+pub trait HasWindow {
+    /// Does something with the window.
+    fn with<T>(&self, step: impl FnOnce(&mut Window) -> T) -> T;
+}
+impl HasWindow for RefCell<Window> {
+    fn with<T>(&self, step: impl FnOnce(&mut Window) -> T) -> T {
+        step(&mut self.borrow_mut())
+    }
+}
+impl<K> HasWindow for Rc<RefCell<Target<K>>> {
+    fn with<T>(&self, step: impl FnOnce(&mut Window) -> T) -> T {
+        step(&mut self.borrow_mut().window)
+    }
+}
+
 /// A counting semaphore whose permits go by rank, and whose size can change. Some permits may be kept from ordinary work.
 #[derive(Default)]
-pub struct Turns {
-    window: RefCell<Window>,
+pub struct Turns<W: HasWindow = RefCell<Window>> {
+    window: W,
     waiting: RefCell<BTreeMap<Ticket, Rc<Waiter>>>,
 }
 
@@ -32,31 +48,38 @@ impl Turns {
     #[must_use]
     pub fn new(permits: usize, reserve: usize) -> Turns {
         let places = permits.checked_sub(reserve).expect("what is kept is part of the whole");
-        Turns { window: RefCell::new(Window::new(places, reserve)), waiting: RefCell::default() }
+        Turns::of(RefCell::new(Window::new(places, reserve)))
+    }
+}
+
+impl<W: HasWindow> Turns<W> {
+    /// Those of a window that somebody else has as well. Who changes it says [`Turns::settle`].
+    pub fn of(window: W) -> Turns<W> {
+        Turns { window, waiting: RefCell::default() }
     }
     /// Adds permits (or, negative, takes some away as they come back).
     pub fn add(&self, permits: isize) {
-        self.window.borrow_mut().on_resized(permits);
+        self.window.with(|w| w.on_resized(permits));
         self.settle();
     }
     /// Changes how many permits ordinary work leaves.
     pub fn set_reserve(&self, reserve: usize) {
-        self.window.borrow_mut().set_reserve(reserve);
+        self.window.with(|w| w.set_reserve(reserve));
         self.settle();
     }
     /// Those that wait.
     #[must_use]
     pub fn waiting(&self) -> usize {
-        self.window.borrow().waiting()
+        self.window.with(|w| w.waiting())
     }
     /// Takes a permit for ordinary work if one is free and nobody waits.
     #[must_use]
     pub fn try_acquire(&self) -> bool {
-        self.window.borrow_mut().on_try()
+        self.window.with(Window::on_try)
     }
     /// Takes a permit, waiting for its turn; gives the rank that it had in the end. Give the permit back with [`Turns::add`].
     pub async fn acquire(&self, rank: Rank, tag: u64) -> Rank {
-        let ticket = self.window.borrow_mut().on_ask(rank, tag);
+        let ticket = self.window.with(|w| w.on_ask(rank, tag));
         let waiter = Rc::new(Waiter::default());
         self.waiting.borrow_mut().insert(ticket, waiter.clone());
         self.settle();
@@ -74,12 +97,13 @@ impl Turns {
     }
     /// Everything that waits under `tag` goes by `rank` from now on, unless it goes earlier anyway.
     pub fn promote(&self, tag: u64, rank: Rank) {
-        self.window.borrow_mut().on_promoted(tag, rank);
+        self.window.with(|w| w.on_promoted(tag, rank));
         self.settle();
     }
-    fn settle(&self) {
+    /// Wakes those whose turn it is.
+    pub fn settle(&self) {
         loop {
-            let Some((ticket, rank)) = self.window.borrow_mut().next_admitted() else { return };
+            let Some((ticket, rank)) = self.window.with(Window::next_admitted) else { return };
             let waiter = self.waiting.borrow_mut().remove(&ticket).expect("each ticket has who waits for it");
             waiter.admitted.set(Some(rank));
             if let Some(waker) = waiter.waker.borrow_mut().take() {
@@ -89,13 +113,13 @@ impl Turns {
     }
 }
 
-struct Guard<'a> {
-    turns: &'a Turns,
+struct Guard<'a, W: HasWindow> {
+    turns: &'a Turns<W>,
     ticket: Ticket,
 }
-impl Drop for Guard<'_> {
+impl<W: HasWindow> Drop for Guard<'_, W> {
     fn drop(&mut self) {
-        let waits = self.turns.window.borrow_mut().on_given_up(self.ticket);
+        let waits = self.turns.window.with(|w| w.on_given_up(self.ticket));
         if waits {
             self.turns.waiting.borrow_mut().remove(&self.ticket);
         } else {

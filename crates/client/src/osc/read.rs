@@ -86,7 +86,7 @@ impl Osc {
         if first >= end || lock.0 == 0 {
             return Ok(0);
         }
-        let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
+        let runs = object.claim_missing(first, end, self.rpc_pages_max() as u64);
         let fetched = runs.iter().map(|c| c.end - c.first).sum();
         let turn = self.turn_of(Why::Under(held));
         let work: Vec<_> = runs.into_iter().map(|c| self.load_run(object, c, lock, turn, access)).collect();
@@ -165,7 +165,7 @@ impl Osc {
         wanted: Wanted,
     ) {
         let Wanted { object, first, end, access, came } = wanted;
-        let runs = object.claim_missing(first, end, self.rpc_pages.get() as u64);
+        let runs = object.claim_missing(first, end, self.rpc_pages_max() as u64);
         let claims: Vec<_> = runs.iter().map(|c| Claim { object: &object, claimed: *c }).collect();
         let Some(claimed) = runs.first().copied().filter(|c| (c.first, c.end) == (first, end)) else {
             drop(claims);
@@ -193,7 +193,7 @@ impl Osc {
     pub(crate) async fn read_direct(&self, object: &Rc<Object>, extent: Extent, held: &Held) -> Result<Bulk, FsError> {
         let mut out = Bulk::new();
         let mut at = extent.start;
-        let step = self.rpc_pages.get() as u64 * PAGE;
+        let step = self.rpc_pages_max() as u64 * PAGE;
         while at < extent.end {
             let part = Extent::new(at, extent.end.min(at + step));
             let access = PageAccess::coarse(0, u32::try_from(extent.len()).unwrap_or(u32::MAX));

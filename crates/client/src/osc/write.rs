@@ -53,7 +53,7 @@ impl Osc {
         if !idle || self.target.borrow().books.dirty_bytes() > 0 {
             return;
         }
-        let (me, keep) = (self.clone(), self.rpc_pages.get() as u64 * PAGE);
+        let (me, keep) = (self.clone(), self.rpc_pages_max() as u64 * PAGE);
         self.rt.spawn(async move { me.give_grant_back(keep).await });
     }
 
@@ -89,7 +89,7 @@ impl Osc {
         if types::planted!("dirty-unlisted") {
             object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(Rc::downgrade(object), pages));
         }
-        while object.dirty_pages() >= self.rpc_pages.get() && self.rpcs.try_acquire() {
+        while object.dirty_pages() >= self.rpc_pages_max() && self.rpcs.try_acquire() {
             if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
                 self.rpcs.add(1);
                 break;
@@ -134,7 +134,7 @@ impl Osc {
         let (handle, within) =
             lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)));
         let reach = extent.intersect(&page_extent(within)).unwrap_or(Extent::EMPTY);
-        let max = self.rpc_pages.get();
+        let max = self.rpc_pages_max();
         let Outgoing { out, gone } = object.with_pages(|pages| self.target.borrow_mut().take(pages, reach, max));
         if !gone.is_empty() {
             object.forget_cut_off(gone);
@@ -267,7 +267,7 @@ impl Osc {
 
     /// Writes past the cache, for direct I/O.
     pub(crate) async fn write_direct(&self, object: &Object, at: u64, data: Bulk, held: &Held) -> Result<(), FsError> {
-        let step = self.rpc_pages.get() * FRAME_BYTES;
+        let step = self.rpc_pages_max() * FRAME_BYTES;
         let mut done = 0;
         let (owner, lock) = (self.owner_of(object, &*self.import()?), held.handle());
         while done < data.len() {

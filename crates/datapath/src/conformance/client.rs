@@ -1,8 +1,8 @@
 //! One client of the suite: what a driver does with the room.
 use super::{PAGES, RPC_PAGES, Verdict, World, rank};
-use crate::{Answer, Claimed, Fsync, PAGE, Pages, Rank, Target, Ticket, Unsynced, Window, WriteOut};
+use crate::{Answer, Claimed, Fsync, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut};
 use alloc::format;
-use alloc::string::ToString;
+use alloc::string::{String, ToString};
 use alloc::vec;
 use alloc::vec::Vec;
 use hashbrown::HashMap;
@@ -82,14 +82,15 @@ pub(super) struct Client {
     pub(super) pages: Pages<u64>,
     pub(super) target: Target<()>,
     pub(super) locks: Vec<Lock>,
-    /// The window, its places, and those of them that are kept for urgent RPCs.
-    window: Window,
+    /// Places of the window, and those of them that are kept for urgent RPCs.
     places: usize,
     kept: u32,
     jobs: HashMap<Ticket, Job, FxBuildHasher>,
     urgent: Vec<Urgent>,
     urgent_under_way: u32,
     under_way: u32,
+    /// An RPC went out beyond its window.
+    crowded: Option<String>,
     changes: Vec<Change>,
     changes_sent: u32,
     unsynced: Unsynced,
@@ -101,7 +102,9 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(number: usize, (places, kept): (usize, usize)) -> Client {
-        let mut target = Target::new(1 << 20);
+        let (dirty_bytes_max, rpc_pages_max) = (1 << 20, RPC_PAGES as usize);
+        let mut target =
+            Target::new(TargetLimits { dirty_bytes_max, rpcs_max: places, urgent_rpcs: kept, rpc_pages_max });
         target.books.on_session(1, false, super::GRANT_PAGES * PAGE);
         let mut pages = Pages::default();
         pages.set_size(PAGES * PAGE);
@@ -110,13 +113,13 @@ impl Client {
             pages,
             target,
             locks: Vec::new(),
-            window: Window::new(places, kept),
             places,
             kept: kept as u32,
             jobs: HashMap::default(),
             urgent: Vec::new(),
             urgent_under_way: 0,
             under_way: 0,
+            crowded: None,
             changes: Vec::new(),
             changes_sent: 0,
             unsynced: Unsynced::default(),
@@ -147,7 +150,7 @@ impl Client {
         Some((lock.id, lock.first + w.rng.below(lock.end - lock.first)))
     }
     /// What a page shows, if it is cached; it must be the truth.
-    fn look(&self, w: &mut World, page: u64) -> Result<bool, alloc::string::String> {
+    fn look(&self, w: &mut World, page: u64) -> Result<bool, String> {
         let Some(value) = self.pages.get(page) else { return Ok(false) };
         w.seen.looks += 1;
         let truth = w.truth[page as usize];
@@ -247,16 +250,16 @@ impl Client {
                 break;
             }
         }
-        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.window.on_try() {
+        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.target.window.on_try() {
             if !self.start_write(w, Extent::ALL, false) {
-                self.window.on_end();
+                self.target.window.on_end();
                 break;
             }
         }
         Ok(())
     }
     /// False: its bytes have to be loaded first.
-    fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, alloc::string::String> {
+    fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, String> {
         let whole = w.rng.chance(0.5);
         if !self.look(w, page)? {
             if !whole {
@@ -288,11 +291,11 @@ impl Client {
         for _ in 0..self.target.listed() {
             let Some(key) = self.target.next_dirty() else { return };
             if self.pages.dirty_pages() > 0 {
-                if !self.window.on_try() {
+                if !self.target.window.on_try() {
                     return self.target.on_left(key);
                 }
                 if !self.start_write(w, Extent::ALL, false) {
-                    self.window.on_end();
+                    self.target.window.on_end();
                 }
             }
             self.target.on_visited(key, &mut self.pages);
@@ -309,7 +312,7 @@ impl Client {
     }
 
     fn ask(&mut self, w: &mut World, rank: Rank, tag: u64, job: Job) {
-        let ticket = self.window.on_ask(rank, tag);
+        let ticket = self.target.window.on_ask(rank, tag);
         self.jobs.insert(ticket, job);
         if matches!(rank, Rank::Urgent(_)) {
             self.expects(ticket, w.now());
@@ -320,35 +323,47 @@ impl Client {
     /// order.
     fn expects(&mut self, ticket: Ticket, now: Instant) {
         self.urgent.iter_mut().filter(|u| u.since == now).for_each(|u| u.ends_left += 1);
-        let ends_left = self.urgent.len() as u32 + 1;
+        let ends_left = self.urgent.len() as u32 + 1 + self.under_way.saturating_sub(self.places as u32 + self.kept);
         self.urgent.push(Urgent { ticket, since: now, ends_left });
     }
     /// Another client wants the lock.
     pub(super) fn call_back(&mut self, id: u64, now: Instant) {
         let Some(lock) = self.lock(id).filter(|l| !l.leaving) else { return };
         lock.leaving = true;
-        self.window.on_promoted(id, Rank::Urgent(now));
+        self.target.window.on_promoted(id, Rank::Urgent(now));
         let of = |job: &Job| matches!(job, Job::Read { lock, .. } | Job::Write { lock, .. } if *lock == id);
         let found = self.jobs.iter().filter(|(t, job)| of(job) && self.urgent.iter().all(|u| u.ticket != **t));
         let mut found: Vec<Ticket> = found.map(|(t, _)| *t).collect();
         found.sort_unstable();
         found.into_iter().for_each(|t| self.expects(t, now));
     }
+    /// An administrator changes the number of places.
+    pub(super) fn resize(&mut self, w: &mut World) {
+        let before = core::mem::replace(&mut self.places, 1 + w.rng.below(4) as usize);
+        self.target.on_rpcs_max(self.places);
+        w.seen.resizes += 1;
+        let fewer = before.saturating_sub(self.places) as u32;
+        self.urgent.iter_mut().for_each(|u| u.ends_left += fewer);
+    }
     fn admit(&mut self, w: &mut World) {
-        while let Some((ticket, rank)) = self.window.next_admitted() {
+        while let Some((ticket, rank)) = self.target.window.next_admitted() {
             self.urgent.retain(|u| u.ticket != ticket);
             let urgent = matches!(rank, Rank::Urgent(_));
             match self.jobs.remove(&ticket).expect("each ticket has a job") {
                 Job::Read { claim, lock } => self.send(w, Rpc::Read { claim, lock, urgent }, urgent),
                 Job::Write { extent, .. } => {
                     if !self.start_write(w, extent, urgent) {
-                        self.window.on_end();
+                        self.target.window.on_end();
                     }
                 }
             }
         }
     }
     fn send(&mut self, w: &mut World, rpc: Rpc, urgent: bool) {
+        let room = self.places as u32 + if urgent { self.kept } else { 0 };
+        if self.under_way >= room {
+            self.crowded = Some(format!("client {}: one RPC more is under way than {room}", self.number));
+        }
         self.under_way += 1;
         self.urgent_under_way += u32::from(urgent);
         w.send(self.number, rpc);
@@ -373,12 +388,14 @@ impl Client {
         for id in leaving {
             self.give_back(w, id)?;
         }
-        if !self.urgent.is_empty() && self.urgent_under_way < self.kept {
+        let has_places = self.under_way < self.places as u32 + self.kept;
+        if !self.urgent.is_empty() && self.urgent_under_way < self.kept && has_places {
             return Err(format!(
                 "client {}: an urgent RPC waits for places that are kept for urgent ones",
                 self.number
             ));
         }
+        self.crowded.take().map_or(Ok(()), Err)?;
         self.pages_have_locks()
     }
     fn flushed(&mut self, w: &mut World, extent: Extent, lock: u64, urgent: bool) -> bool {
@@ -495,7 +512,7 @@ impl Client {
     fn ended(&mut self, w: &mut World, urgent: bool) -> Verdict {
         self.under_way -= 1;
         self.urgent_under_way -= u32::from(urgent);
-        self.window.on_end();
+        self.target.window.on_end();
         self.admit(w);
         for waiting in &mut self.urgent {
             waiting.ends_left -= 1;
@@ -519,7 +536,7 @@ impl Client {
     /// Nothing is under way: nothing may be left of it.
     pub(super) fn is_at_rest(&mut self, granted: u64) -> Verdict {
         let books = &self.target.books;
-        let left = (books.dirty_bytes(), books.charged_bytes(), self.window.waiting(), self.jobs.len());
+        let left = (books.dirty_bytes(), books.charged_bytes(), self.target.window.waiting(), self.jobs.len());
         if left != (0, 0, 0, 0) || !self.is_idle() {
             return Err(format!("client {} does not come to rest: dirty, charged, waiting {left:?}", self.number));
         }
@@ -527,7 +544,7 @@ impl Client {
             let grant = books.grant_bytes();
             return Err(format!("client {} has {grant} bytes of grant, its OST wrote {granted} down", self.number));
         }
-        let places = (0..=self.places).filter(|_| self.window.on_try()).count();
+        let places = (0..=self.places).filter(|_| self.target.window.on_try()).count();
         if places != self.places {
             return Err(format!("client {}: {places} places of {} are free", self.number, self.places));
         }

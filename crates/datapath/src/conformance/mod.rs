@@ -6,6 +6,7 @@
 //! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program;
 //! - no page is dirty, and none is cached, without a lock that covers it;
 //! - what has grant is not written together with what has none, and so cannot fail for want of space with it;
+//! - no more RPCs are under way than the window has places, which changes, and the last places are urgent ones' only;
 //! - an urgent RPC is admitted at once while the places kept for urgent ones are not all taken by such, and otherwise as soon
 //!   as one more RPC has ended than urgent ones waited before it;
 //! - when an fsync succeeds, everything that was answered to its client before it began is on the OST's stable storage;
@@ -46,6 +47,7 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("grant-lost", "Grant that a write took is lost when the write was not carried out."),
     ("urgent-unreserved", "Ordinary RPCs take the places that are kept for urgent ones."),
     ("urgent-in-line", "Urgent RPCs wait for their turn among all others."),
+    ("window-only-grows", "A window that becomes smaller keeps its places."),
     ("promotion-lost", "What waits under a lock that another client wants stays ordinary."),
     ("late-answer-counts-alone", "An answer that was overtaken hides that a later transaction is not committed."),
     ("fsync-trusts-answers", "An fsync takes what was answered for what is on stable storage."),
@@ -68,6 +70,8 @@ pub struct Coverage {
     pub failures: u64,
     /// Evictions.
     pub evictions: u64,
+    /// Changes of the size of a window.
+    pub resizes: u64,
     /// Fsyncs that succeeded because all answered was known to be on stable storage.
     pub fsyncs_known: u64,
     /// Fsyncs that succeeded because the OST answered a sync.
@@ -150,6 +154,7 @@ impl World {
             92..96 => clients[which].reclaim(self),
             96 => clients[which].flush_some(self),
             97 => clients[which].fsync(self),
+            98 if self.rng.chance(0.1) => clients[which].resize(self),
             99 if self.rng.chance(0.3) => self.committed += self.rng.below(self.transaction - self.committed + 1),
             98 if self.rng.chance(0.1) => self.evict(&mut clients[which])?,
             _ => {}

@@ -1,6 +1,6 @@
 //! Pages of one object: claims, loads, cuts and write-out, step by step.
 use super::*;
-use crate::Target;
+use crate::{Target, TargetLimits};
 
 fn write(t: &mut Target<()>, o: &mut Pages<u8>, page: u64) -> bool {
     if !o.is_cached(page) {
@@ -15,7 +15,7 @@ fn write(t: &mut Target<()>, o: &mut Pages<u8>, page: u64) -> bool {
 #[test]
 fn what_arrives_after_its_page_was_dropped_or_claimed_anew_does_not_count() {
     let mut o = Pages::<u8>::default();
-    let mut t = Target::<()>::new(1 << 20);
+    let mut t = Target::<()>::new(TargetLimits::DEFAULT);
     o.on_size(100 * PAGE);
     let first = o.on_missing(0, 4, 64)[0];
     let _ = t.discard(&mut o, 1, 2);
@@ -39,7 +39,7 @@ fn nobody_claims_what_is_being_changed_and_changes_of_the_same_pages_wait() {
 
 #[test]
 fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
-    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(TargetLimits::DEFAULT));
     t.books.on_session(1, false, 3 * PAGE);
     assert_eq!([0, 1, 2, 70, 71].map(|p| write(&mut t, &mut o, p)), [true, true, true, false, false]);
     let out = t.take(&mut o, Extent::new(0, 2 * PAGE), 10).out.unwrap();
@@ -61,7 +61,7 @@ fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
 
 #[test]
 fn pages_stay_where_another_lock_covers_them() {
-    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(TargetLimits::DEFAULT));
     t.books.on_session(1, false, 90 * PAGE);
     o.on_size(100 * PAGE);
     assert!([1, 2, 3].map(|p| write(&mut t, &mut o, p)).iter().all(|granted| *granted));
@@ -80,7 +80,7 @@ fn pages_stay_where_another_lock_covers_them() {
 
 #[test]
 fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
-    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(1 << 20));
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(TargetLimits::DEFAULT));
     o.on_size(300_000);
     assert!(!write(&mut t, &mut o, 70));
     assert_eq!((o.size(), o.unwritten_end()), (300_000, 71 * PAGE));
