@@ -266,10 +266,6 @@ impl Object {
         Ok(Some(pages.on_written(page)))
     }
 
-    /// The first dirty page of the extent that is not being written.
-    pub(crate) fn first_dirty(&self, extent: Extent) -> Option<u64> {
-        self.pages.borrow().first_dirty(extent)
-    }
     /// The bytes of pages that were taken for a write RPC just now.
     pub(crate) fn bulk_of(&self, out: &WriteOut) -> Bulk {
         let pages = self.pages.borrow();
@@ -344,7 +340,7 @@ impl Object {
 
 #[cfg(test)]
 mod tests {
-    use datapath::{Target, TargetLimits};
+    use datapath::{Answer, Fate, Flushing, Target, TargetLimits};
     use frames::FramePool;
     use types::Fid;
 
@@ -365,8 +361,20 @@ mod tests {
         object.grow(page * PAGE + len as u64);
         assert_eq!(done, Ok(Some(true)));
     }
+    struct Alone<'a>(&'a Object);
+    impl datapath::Objects<()> for Alone<'_> {
+        type Page = Cached;
+        type Right = ();
+        fn with_pages<T>(&mut self, (): &(), step: impl FnOnce(&mut Pages<Cached>) -> T) -> Option<T> {
+            Some(self.0.with_pages(step))
+        }
+        fn right_to(&mut self, (): &(), _page: u64) -> ((), Extent) {
+            ((), Extent::ALL)
+        }
+    }
     fn take(object: &Object, target: &mut Target<()>) -> (WriteOut, Bulk) {
-        let out = object.with_pages(|p| target.take(p, Extent::ALL, 10)).out.expect("a page is dirty");
+        assert!(target.window.on_try());
+        let (out, ()) = target.on_place(&(), Extent::ALL, &mut Alone(object)).write.expect("a page is dirty");
         let bulk = object.bulk_of(&out);
         (out, bulk)
     }
@@ -397,7 +405,8 @@ mod tests {
         write(&o, 20, FRAME_BYTES);
         o.with_pages(|p| target.on_written(p, 20, true));
         let (out, _) = take(&o, &mut target);
-        o.with_pages(|p| target.on_write_ended(p, &out, true));
+        let fate = o.with_pages(|p| target.on_write_ended(p, &out, Answer::Done, true));
+        assert_eq!(fate, Fate::Written);
         o.forget_clean(20);
         let new = o.claim_missing(20, 21, 64)[0];
         o.arrived(old, 20, frame(&o, 3), access);
@@ -439,7 +448,7 @@ mod tests {
         let mut frames = NewFrames::new(o.cache.pool(), 1);
         let again = o.write_page(0, 0, &[9; FRAME_BYTES], true, PageAccess::fine(0), &mut frames);
         assert_eq!((again, bulk.to_vec()[0], byte_of(&o, 0)), (Ok(Some(true)), 7, Some(9)));
-        assert_eq!(o.first_dirty(Extent::ALL), None, "the older version is on its way");
+        assert_eq!(o.with_pages(|p| p.flushing(Extent::ALL)), Flushing::UnderWay, "the older version is on its way");
         o.zero_from(PAGE + 50);
         let page = o.get(1, None).unwrap();
         assert_eq!((page.bytes()[49], page.bytes()[50], bulk.to_vec()[FRAME_BYTES + 50]), (7, 0, 7));

@@ -318,6 +318,8 @@ fn judged<T>(answer: &Result<T, FsError>) -> datapath::Answer {
     match answer {
         Ok(_) => datapath::Answer::Done,
         Err(FsError::Corrupt) => datapath::Answer::Damaged,
+        Err(FsError::NoSpace) => datapath::Answer::NoSpace,
+        Err(FsError::NotFound) => datapath::Answer::NoObject,
         Err(_) => datapath::Answer::Failed,
     }
 }

@@ -12,7 +12,11 @@ pub enum Answer {
     ComeAgain,
     /// The checksum of the bulk was wrong.
     Damaged,
-    /// Refused or lost for good.
+    /// The OST has no space for it.
+    NoSpace,
+    /// The OST has no such object.
+    NoObject,
+    /// Refused or lost for good, for another reason.
     Failed,
 }
 
@@ -43,7 +47,7 @@ impl Attempts {
                 self.damaged += 1;
                 Next::Again
             }
-            Answer::Damaged | Answer::Done | Answer::Failed => Next::Over,
+            Answer::Damaged | Answer::Done | Answer::NoSpace | Answer::NoObject | Answer::Failed => Next::Over,
         }
     }
 }
@@ -58,6 +62,7 @@ mod tests {
         assert!((0..100).all(|_| tries.on_answer(Answer::ComeAgain) == Next::Again));
         assert!((0..8).all(|_| tries.on_answer(Answer::Damaged) == Next::Again));
         assert_eq!(tries.on_answer(Answer::Damaged), Next::Over);
-        assert_eq!((tries.on_answer(Answer::Done), tries.on_answer(Answer::Failed)), (Next::Over, Next::Over));
+        let over = [Answer::Done, Answer::NoSpace, Answer::NoObject, Answer::Failed];
+        assert!(over.into_iter().all(|answer| tries.on_answer(answer) == Next::Over));
     }
 }

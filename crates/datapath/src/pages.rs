@@ -86,7 +86,7 @@ pub struct WriteOut {
 /// What [`crate::Target::take`] gives.
 #[derive(Debug)]
 #[must_use]
-pub struct Outgoing<P> {
+pub(crate) struct Outgoing<P> {
     /// What is to be written; `None` when nothing was ready.
     pub out: Option<WriteOut>,
     /// Pages that lay behind the end and are gone.

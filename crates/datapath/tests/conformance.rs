@@ -13,6 +13,7 @@ fn two_clients_and_an_ost_agree_whatever_happens() {
         sum.refusals += seen.refusals;
         sum.failures += seen.failures;
         sum.evictions += seen.evictions;
+        sum.flushes += seen.flushes;
         sum.resizes += seen.resizes;
         sum.fsyncs_known += seen.fsyncs_known;
         sum.fsyncs_asked += seen.fsyncs_asked;
@@ -26,13 +27,14 @@ fn two_clients_and_an_ost_agree_whatever_happens() {
         refusals,
         failures,
         evictions,
+        flushes,
         resizes,
         fsyncs_known,
         fsyncs_asked,
     } = sum;
     assert!(looks > 10_000 && changes > 1_000 && revocations > 2_000 && late > 500, "{sum:?}");
     assert!(refusals > 2_000 && failures > 50 && evictions > 50, "{sum:?}");
-    assert!(resizes > 500, "{sum:?}");
+    assert!(flushes > 10_000 && resizes > 500, "{sum:?}");
     assert!(fsyncs_known > 100 && fsyncs_asked > 1_000, "{sum:?}");
 }
 

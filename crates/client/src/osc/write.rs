@@ -1,9 +1,9 @@
 //! Writing dirty pages out, and everything else that changes an object.
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
-use datapath::{Attempts, Fsync, Gone, Next, Outgoing, WriteOut};
+use datapath::{Attempts, Fate, Flushing, Fsync, Gone, Next, Objects, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
-use ldlm::{LockDesc, LockMode};
+use ldlm::{LockDesc, LockMode, LockPolicyData};
 use ptlrpc::CallOptions;
 use ptlrpc::turns::Rank;
 use types::{Extent, FsError, HandleId};
@@ -15,6 +15,25 @@ use crate::inode::Inode;
 use crate::locks::Held;
 use crate::object::{Cached, Object, page_range};
 use crate::stats::Direction;
+
+/// A write that the room chose: of which object, which pages, and the handle of the lock that allows it.
+type Chosen = datapath::Chosen<Weak<Object>, Cached, HandleId>;
+
+/// The objects of an OST, as the room looks at them when it chooses what is written next.
+struct OfOst<'a>(&'a Osc);
+impl Objects<Weak<Object>> for OfOst<'_> {
+    type Page = Cached;
+    type Right = HandleId;
+    fn with_pages<T>(&mut self, object: &Weak<Object>, step: impl FnOnce(&mut Pages<Cached>) -> T) -> Option<T> {
+        Some(object.upgrade()?.with_pages(step))
+    }
+    /// One RPC stays within one lock: its handle is the write's right at the server.
+    fn right_to(&mut self, object: &Weak<Object>, page: u64) -> (HandleId, Extent) {
+        let of_page = LockPolicyData::extent(Extent::at(page * PAGE, 1));
+        let lock = object.upgrade().and_then(|o| self.0.locks.cache().peek(o.resource(), LockMode::Pw, &of_page));
+        lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)))
+    }
+}
 
 impl Osc {
     /// A page was written to, which was clean before or not. False when it has no grant: it must be written out at once.
@@ -84,39 +103,28 @@ impl Osc {
         }
     }
 
-    /// More of the object is dirty: starts full RPCs.
+    /// More of the object is dirty: starts full RPCs, and others when so much is dirty that it should become less.
     pub(crate) fn note_dirty(self: &Rc<Self>, object: &Rc<Object>) {
+        let key = Rc::downgrade(object);
         if types::planted!("dirty-unlisted") {
-            object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(Rc::downgrade(object), pages));
+            object.with_pages(|pages| self.target.borrow_mut().on_dirty_object(key.clone(), pages));
         }
-        while object.dirty_pages() >= self.rpc_pages_max() && self.rpcs.try_acquire() {
-            if !self.start_write(object, Extent::ALL, Rank::Ordinary) {
-                self.rpcs.add(1);
+        while let Some(chosen) = self.choose(|target, objects| target.next_full(&key, objects)) {
+            if !self.start_write(chosen, Rank::Ordinary) {
                 break;
             }
         }
-        let pages = self.client.upgrade().map_or((0, 1), |c| (c.dirty_pages(), c.pages.limit_pages()));
-        if self.target.borrow().books.is_half_full() || pages.0 > pages.1 / 2 {
+        let (dirty, max) = self.client.upgrade().map_or((0, 1), |c| (c.dirty_pages(), c.pages.limit_pages()));
+        if self.target.borrow().is_pressed(dirty, max) {
             self.flush_some();
         }
     }
 
-    /// Starts write RPCs of the oldest dirty objects while slots are free.
+    /// Starts write RPCs of the oldest dirty objects while there are places.
     fn flush_some(self: &Rc<Self>) {
-        let n = self.target.borrow().listed();
-        for _ in 0..n {
-            let Some(next) = self.target.borrow_mut().next_dirty() else { return };
-            let Some(object) = next.upgrade() else { continue };
-            while object.dirty_pages() > 0 {
-                if !self.rpcs.try_acquire() {
-                    return self.target.borrow_mut().on_left(next);
-                }
-                if !self.start_write(&object, Extent::ALL, Rank::Ordinary) {
-                    self.rpcs.add(1);
-                    break;
-                }
-            }
-            object.with_pages(|pages| self.target.borrow_mut().on_visited(next, pages));
+        let mut round = self.target.borrow().begin_round();
+        while let Some(chosen) = self.choose(|target, objects| target.next_oldest(&mut round, objects)) {
+            self.start_write(chosen, Rank::Ordinary);
         }
     }
 
@@ -125,42 +133,40 @@ impl Osc {
         self.flush_some();
     }
 
-    /// Starts one write RPC; the caller holds a slot, which the RPC gives back. False when nothing was ready.
-    fn start_write(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, rank: Rank) -> bool {
-        let Some(first) = object.first_dirty(extent) else { return false };
-        // One RPC stays within one lock: its handle is the write's right at the server.
-        let start = ldlm::LockPolicyData::extent(Extent::at(first * PAGE, 1));
-        let lock = self.locks.cache().peek(object.resource(), LockMode::Pw, &start);
-        let (handle, within) =
-            lock.map_or((HandleId(0), Extent::ALL), |l| (l.handle, l.data.as_extent().unwrap_or(Extent::ALL)));
-        let reach = extent.intersect(&page_extent(within)).unwrap_or(Extent::EMPTY);
-        let max = self.rpc_pages_max();
-        let Outgoing { out, gone } = object.with_pages(|pages| self.target.borrow_mut().take(pages, reach, max));
-        if !gone.is_empty() {
-            object.forget_cut_off(gone);
+    /// What the room chooses.
+    fn choose<T>(&self, choice: impl FnOnce(&mut datapath::Target<Weak<Object>>, &mut OfOst<'_>) -> T) -> T {
+        choice(&mut self.target.borrow_mut(), &mut OfOst(self))
+    }
+
+    /// Sends what was chosen, by a task of its own. False when there is nothing to send.
+    fn start_write(self: &Rc<Self>, chosen: Chosen, rank: Rank) -> bool {
+        let object = chosen.key.upgrade().expect("it was there when its pages were chosen just now");
+        if !chosen.gone.is_empty() {
+            object.forget_cut_off(chosen.gone);
             self.changed.notify();
         }
-        let Some(out) = out else { return false };
+        let Some((out, lock)) = chosen.write else { return false };
         let bulk = object.bulk_of(&out);
-        let (me, object) = (self.clone(), object.clone());
+        let me = self.clone();
         self.rt.spawn(async move {
-            let result = me.write_rpc(&object, &out, bulk, handle, rank).await;
-            me.rpcs.add(1);
-            object.with_pages(|pages| me.target.borrow_mut().on_write_ended(pages, &out, result.is_ok()));
-            match result {
-                Ok(()) => {}
-                // The file was removed, perhaps by another client: nobody can ask for these bytes any more.
-                Err(FsError::NotFound) if !object.is_open() => {
-                    tracing::debug!(object = %object.id, "write-back of a removed object");
-                }
-                // Nobody was told that these bytes are kept: whoever writes them waits for this.
-                Err(FsError::NoSpace) if out.granted == 0 => me.write_refused(&object, &out.pages),
-                Err(e) => me.write_failed(&object, &out.pages, e),
-            }
-            object.changed.notify();
-            me.changed.notify();
+            let result = me.write_rpc(&object, &out, bulk, lock, rank).await;
+            me.write_ended(&object, &out, result);
         });
         true
+    }
+
+    fn write_ended(&self, object: &Rc<Object>, out: &WriteOut, result: Result<(), FsError>) {
+        let (answer, in_use) = (judged(&result), object.is_open());
+        let fate = object.with_pages(|pages| self.target.borrow_mut().on_write_ended(pages, out, answer, in_use));
+        self.rpcs.settle();
+        match (fate, result) {
+            (Fate::Obsolete, _) => tracing::debug!(object = %object.id, "write-back of a removed object"),
+            (Fate::Refused, _) => self.write_refused(object, &out.pages),
+            (Fate::Lost, Err(e)) => self.write_failed(object, &out.pages, e),
+            (Fate::Written, _) | (Fate::Lost, Ok(())) => {}
+        }
+        object.changed.notify();
+        self.changed.notify();
     }
 
     /// Pages could not be written out: the file knows, and nobody reads them here any more.
@@ -291,24 +297,23 @@ impl Osc {
     /// Writes out what is dirty in the extent and waits until nothing of it is under way. Errors are kept with the
     /// file.
     pub(crate) async fn flush(self: &Rc<Self>, object: &Rc<Object>, extent: Extent, why: Why<'_>) {
+        let key = Rc::downgrade(object);
         loop {
             let changed = object.changed.wait();
-            if !object.is_unwritten(extent) {
-                return;
-            }
-            if object.dirty_pages() > 0 {
-                let place = self.in_window(self.turn_of(why)).await;
-                if self.start_write(object, extent, place.rank) {
-                    // It is the RPC's now.
+            match object.with_pages(|pages| pages.flushing(extent)) {
+                Flushing::Over => return,
+                Flushing::UnderWay => changed.await,
+                Flushing::Ready => {
+                    let place = self.in_window(self.turn_of(why)).await;
+                    let rank = place.rank;
+                    // It is the RPC's now, or given back by the room.
                     std::mem::forget(place);
-                    continue;
-                }
-                drop(place);
-                if !object.is_unwritten(extent) {
-                    return;
+                    let chosen = self.choose(|target, objects| target.on_place(&key, extent, objects));
+                    if !self.start_write(chosen, rank) {
+                        self.rpcs.settle();
+                    }
                 }
             }
-            changed.await;
         }
     }
 

@@ -1,6 +1,9 @@
 //! One client of the suite: what a driver does with the room.
-use super::{PAGES, RPC_PAGES, Verdict, World, rank};
-use crate::{Answer, Claimed, Fsync, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut};
+use super::flush::{Flush, Local};
+use super::{PAGES, RPC_PAGES, Verdict, World};
+use crate::{
+    Answer, ChosenOf, Claimed, Fate, Fsync, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut,
+};
 use alloc::format;
 use alloc::string::{String, ToString};
 use alloc::vec;
@@ -18,16 +21,18 @@ pub(super) struct Lock {
     leaving: bool,
     /// Loads and changes that use it.
     users: u32,
+    /// It leaves: what is dirty under it is written out.
+    flush: Option<Flush>,
 }
 
 impl Lock {
     pub(super) fn new(id: u64, first: u64, end: u64, write: bool) -> Lock {
-        Lock { id, first, end, write, leaving: false, users: 0 }
+        Lock { id, first, end, write, leaving: false, users: 0, flush: None }
     }
-    fn extent(&self) -> Extent {
+    pub(super) fn extent(&self) -> Extent {
         Extent::new(self.first * PAGE, self.end * PAGE)
     }
-    fn covers(&self, page: u64) -> bool {
+    pub(super) fn covers(&self, page: u64) -> bool {
         (self.first..self.end).contains(&page)
     }
 }
@@ -41,7 +46,7 @@ pub(super) enum Rpc {
 }
 
 /// What waits for a place in the window.
-enum Job {
+pub(super) enum Job {
     Read {
         claim: Claimed,
         lock: u64,
@@ -53,11 +58,12 @@ enum Job {
     },
 }
 
-/// A change that has begun and is not sent yet.
+/// A change that has begun and is not sent yet: what is dirty there goes first.
 struct Change {
     first: u64,
     end: u64,
     lock: u64,
+    flush: Flush,
 }
 
 /// An fsync under way: what it must find on stable storage.
@@ -66,6 +72,8 @@ struct Syncing {
     wrote: Vec<u64>,
     /// The last transaction that was answered.
     answered: u64,
+    /// What goes first.
+    flush: Flush,
     /// By which number the OST was asked.
     asked: Option<u64>,
 }
@@ -85,12 +93,16 @@ pub(super) struct Client {
     /// Places of the window, and those of them that are kept for urgent RPCs.
     places: usize,
     kept: u32,
-    jobs: HashMap<Ticket, Job, FxBuildHasher>,
+    pub(super) jobs: HashMap<Ticket, Job, FxBuildHasher>,
     urgent: Vec<Urgent>,
     urgent_under_way: u32,
     under_way: u32,
     /// An RPC went out beyond its window.
     crowded: Option<String>,
+    /// Flushes of what has no grant.
+    through: Vec<Flush>,
+    /// The last write of each page that was told as lost, or dropped with its lock.
+    pub(super) lost: Vec<u64>,
     changes: Vec<Change>,
     changes_sent: u32,
     unsynced: Unsynced,
@@ -120,6 +132,8 @@ impl Client {
             urgent_under_way: 0,
             under_way: 0,
             crowded: None,
+            through: Vec::new(),
+            lost: vec![0; PAGES as usize],
             changes: Vec::new(),
             changes_sent: 0,
             unsynced: Unsynced::default(),
@@ -132,6 +146,7 @@ impl Client {
         self.jobs.is_empty()
             && self.syncing.is_none()
             && self.changes.is_empty()
+            && self.through.is_empty()
             && self.under_way + self.changes_sent == 0
             && self.pages.unwritten_pages() == 0
     }
@@ -185,10 +200,10 @@ impl Client {
         self.answered = self.answered.max(transaction);
     }
     /// A program wants all that was answered on stable storage.
-    pub(super) fn fsync(&mut self, w: &mut World) {
+    pub(super) fn fsync(&mut self) {
         if self.syncing.is_none() {
-            self.syncing = Some(Syncing { wrote: self.wrote.clone(), answered: self.answered, asked: None });
-            self.flush_some(w);
+            let flush = Flush::new(&self.pages, Extent::ALL, 0);
+            self.syncing = Some(Syncing { wrote: self.wrote.clone(), answered: self.answered, flush, asked: None });
         }
     }
     /// An fsync under way will answer an error, and what was written before is no promise any more.
@@ -203,8 +218,10 @@ impl Client {
         if !self.is_flushing() {
             return Ok(());
         }
-        if self.pages.is_unwritten(Extent::ALL) {
-            self.flush_some(w);
+        let Some(mut syncing) = self.syncing.take() else { return Ok(()) };
+        let over = self.go_on(w, &mut syncing.flush, false)?;
+        self.syncing = Some(syncing);
+        if !over {
             return Ok(());
         }
         match self.unsynced.on_fsync() {
@@ -250,13 +267,11 @@ impl Client {
                 break;
             }
         }
-        while self.pages.dirty_pages() >= RPC_PAGES as usize && self.target.window.on_try() {
-            if !self.start_write(w, Extent::ALL, false) {
-                self.target.window.on_end();
-                break;
-            }
+        loop {
+            let mut local = Local { pages: &mut self.pages, locks: &self.locks };
+            let Some(chosen) = self.target.next_full(&(), &mut local) else { return Ok(()) };
+            self.start_write(w, chosen, false);
         }
-        Ok(())
     }
     /// False: its bytes have to be loaded first.
     fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, String> {
@@ -275,7 +290,7 @@ impl Client {
         self.wrote[page as usize] = version;
         let was_clean = self.pages.on_written(page);
         if !self.target.on_written(&mut self.pages, page, was_clean) {
-            self.ask(w, Rank::Ordinary, 0, Job::Write { extent: Extent::at(page * PAGE, PAGE), lock: 0 });
+            self.through.push(Flush::new(&self.pages, Extent::at(page * PAGE, PAGE), 0));
         }
         self.target.on_dirty_object((), &mut self.pages);
         Ok(true)
@@ -288,17 +303,11 @@ impl Client {
     }
     /// Starts a write RPC if there is a place for it.
     pub(super) fn flush_some(&mut self, w: &mut World) {
-        for _ in 0..self.target.listed() {
-            let Some(key) = self.target.next_dirty() else { return };
-            if self.pages.dirty_pages() > 0 {
-                if !self.target.window.on_try() {
-                    return self.target.on_left(key);
-                }
-                if !self.start_write(w, Extent::ALL, false) {
-                    self.target.window.on_end();
-                }
-            }
-            self.target.on_visited(key, &mut self.pages);
+        let mut round = self.target.begin_round();
+        loop {
+            let mut local = Local { pages: &mut self.pages, locks: &self.locks };
+            let Some(chosen) = self.target.next_oldest(&mut round, &mut local) else { return };
+            self.start_write(w, chosen, false);
         }
     }
     pub(super) fn begin_change(&mut self, w: &mut World) {
@@ -307,17 +316,19 @@ impl Client {
         let end = reach.min(first + 1 + w.rng.below(8));
         if self.changes.len() < 2 && self.pages.on_change(first, end) {
             self.lock(lock).expect("it was picked").users += 1;
-            self.changes.push(Change { first, end, lock });
+            let flush = Flush::new(&self.pages, Extent::new(first * PAGE, end * PAGE), lock);
+            self.changes.push(Change { first, end, lock, flush });
         }
     }
 
-    fn ask(&mut self, w: &mut World, rank: Rank, tag: u64, job: Job) {
+    pub(super) fn ask(&mut self, w: &mut World, rank: Rank, tag: u64, job: Job) -> Ticket {
         let ticket = self.target.window.on_ask(rank, tag);
         self.jobs.insert(ticket, job);
         if matches!(rank, Rank::Urgent(_)) {
             self.expects(ticket, w.now());
         }
         self.admit(w);
+        ticket
     }
     /// From now on the ticket is urgent: so many RPCs may end at most before it is admitted. Those of one moment go in any
     /// order.
@@ -352,9 +363,9 @@ impl Client {
             match self.jobs.remove(&ticket).expect("each ticket has a job") {
                 Job::Read { claim, lock } => self.send(w, Rpc::Read { claim, lock, urgent }, urgent),
                 Job::Write { extent, .. } => {
-                    if !self.start_write(w, extent, urgent) {
-                        self.target.window.on_end();
-                    }
+                    let mut local = Local { pages: &mut self.pages, locks: &self.locks };
+                    let chosen = self.target.on_place(&(), extent, &mut local);
+                    self.start_write(w, chosen, urgent);
                 }
             }
         }
@@ -368,21 +379,26 @@ impl Client {
         self.urgent_under_way += u32::from(urgent);
         w.send(self.number, rpc);
     }
-    /// Sends what is dirty in the extent, as far as one lock and one RPC reach; the caller has a place in the window.
-    fn start_write(&mut self, w: &mut World, extent: Extent, urgent: bool) -> bool {
-        let Some(page) = self.pages.first_dirty(extent) else { return false };
-        let lock = self.locks.iter().find(|l| l.write && l.covers(page));
-        let reach = lock.and_then(|l| extent.intersect(&l.extent())).unwrap_or(Extent::EMPTY);
-        let Some(out) = self.target.take(&mut self.pages, reach, RPC_PAGES as usize).out else { return false };
+    /// Sends what was chosen, if anything was.
+    fn start_write(&mut self, w: &mut World, chosen: ChosenOf<(), Local<'_>>, urgent: bool) {
+        let Some((out, right)) = chosen.write else { return };
+        let lock = self.locks.iter().find(|l| l.id == right && l.write);
+        let beyond = out.pages.iter().find(|p| !lock.is_some_and(|l| l.covers(**p)));
+        if let Some(page) = beyond {
+            self.crowded = Some(format!("client {} writes page {page} under a lock that is not over it", self.number));
+        }
+        if out.pages.len() > RPC_PAGES as usize {
+            self.crowded = Some(format!("client {} writes {} pages at once", self.number, out.pages.len()));
+        }
         let values = out.pages.iter().map(|p| *self.pages.get(*p).expect("a dirty page is cached")).collect();
         self.send(w, Rpc::Write { out, values, urgent }, urgent);
-        true
     }
 
     /// What a driver's tasks do by themselves: changes and locks that leave go on.
     pub(super) fn tend(&mut self, w: &mut World) -> Verdict {
         self.admit(w);
-        self.go_on_with_changes(w);
+        self.go_on_with_changes(w)?;
+        self.write_through(w)?;
         self.go_on_with_fsync(w)?;
         let leaving: Vec<u64> = self.locks.iter().filter(|l| l.leaving).map(|l| l.id).collect();
         for id in leaving {
@@ -398,35 +414,37 @@ impl Client {
         self.crowded.take().map_or(Ok(()), Err)?;
         self.pages_have_locks()
     }
-    fn flushed(&mut self, w: &mut World, extent: Extent, lock: u64, urgent: bool) -> bool {
-        if !self.pages.is_unwritten(extent) {
-            return true;
-        }
-        let asked =
-            self.jobs.values().any(|j| matches!(j, Job::Write { lock: l, extent: e } if (*l, *e) == (lock, extent)));
-        if !asked && self.pages.first_dirty(extent).is_some() {
-            let rank = rank(urgent, w.now());
-            self.ask(w, rank, lock, Job::Write { extent, lock });
-        }
-        false
-    }
-    fn go_on_with_changes(&mut self, w: &mut World) {
-        for change in core::mem::take(&mut self.changes) {
-            let Change { first, end, lock } = change;
-            let leaving = self.lock(lock).is_some_and(|l| l.leaving);
-            if !self.flushed(w, Extent::new(first * PAGE, end * PAGE), lock, leaving) {
+    fn go_on_with_changes(&mut self, w: &mut World) -> Verdict {
+        for mut change in core::mem::take(&mut self.changes) {
+            let leaving = self.lock(change.lock).is_some_and(|l| l.leaving);
+            if !self.go_on(w, &mut change.flush, leaving)? {
                 self.changes.push(change);
                 continue;
             }
+            let Change { first, end, lock, .. } = change;
             let _ = self.target.discard(&mut self.pages, first, end);
             w.send(self.number, Rpc::Change { first, end, lock });
             self.changes_sent += 1;
         }
+        Ok(())
+    }
+    /// Pages that have no grant are written out.
+    fn write_through(&mut self, w: &mut World) -> Verdict {
+        for mut flush in core::mem::take(&mut self.through) {
+            if !self.go_on(w, &mut flush, false)? {
+                self.through.push(flush);
+            }
+        }
+        Ok(())
     }
     fn give_back(&mut self, w: &mut World, id: u64) -> Verdict {
-        let lock = self.locks.iter().find(|l| l.id == id).expect("it is leaving");
+        let lock = self.locks.iter_mut().find(|l| l.id == id).expect("it is leaving");
         let (extent, write) = (lock.extent(), lock.write);
-        if write && !self.flushed(w, extent, id, true) || self.lock(id).is_some_and(|l| l.users > 0) {
+        let flush = lock.flush.take();
+        let mut flush = flush.unwrap_or_else(|| Flush::new(&self.pages, extent, id));
+        let over = !write || self.go_on(w, &mut flush, true)?;
+        self.lock(id).expect("it is leaving").flush = Some(flush);
+        if !over || self.lock(id).is_some_and(|l| l.users > 0) {
             return Ok(());
         }
         self.locks.retain(|l| l.id != id);
@@ -441,7 +459,8 @@ impl Client {
         self.target.discard_uncovered(&mut self.pages, extent, &writing, &all).dropped.dirty
     }
     /// The OST evicted this client.
-    pub(super) fn lose_locks(&mut self) {
+    pub(super) fn lose_locks(&mut self, w: &World) {
+        self.lost.fill(w.versions);
         while let Some(lock) = self.locks.pop() {
             self.drop_uncovered(lock.extent());
         }
@@ -451,10 +470,10 @@ impl Client {
     }
 
     /// An RPC was answered for good.
-    pub(super) fn answered(&mut self, w: &mut World, rpc: Rpc, answer: Answer, values: &[u64]) -> Verdict {
+    pub(super) fn answered(&mut self, w: &mut World, rpc: Rpc, answer: Answer, read: &[u64]) -> Verdict {
         match rpc {
             Rpc::Read { claim, lock, urgent } => {
-                for (page, value) in (claim.first..claim.end).zip(values) {
+                for (page, value) in (claim.first..claim.end).zip(read) {
                     if self.pages.on_arrived(claim, page) {
                         self.pages.on_put(page, *value, false);
                     } else {
@@ -463,18 +482,16 @@ impl Client {
                 }
                 self.pages.on_unclaimed(claim);
                 self.release(lock);
+                self.target.window.on_end();
                 self.ended(w, urgent)
             }
-            Rpc::Write { out, urgent, .. } => {
+            Rpc::Write { out, values, urgent } => {
                 if out.granted != 0 && out.granted != out.pages.len() {
                     return Err(format!("{} of {} pages of a write have grant", out.granted, out.pages.len()));
                 }
-                let done = answer == Answer::Done;
-                self.target.on_write_ended(&mut self.pages, &out, done);
-                if done {
-                    self.target.books.on_grant(w.grant_for(self.number));
-                } else {
-                    self.write_failed(w, &out, answer);
+                match self.target.on_write_ended(&mut self.pages, &out, answer, true) {
+                    Fate::Written => self.target.books.on_grant(w.grant_for(self.number)),
+                    Fate::Obsolete | Fate::Refused | Fate::Lost => self.write_failed(w, &out, &values, answer),
                 }
                 self.ended(w, urgent)
             }
@@ -497,12 +514,14 @@ impl Client {
             }
         }
     }
-    fn write_failed(&mut self, w: &mut World, out: &WriteOut, answer: Answer) {
+    fn write_failed(&mut self, w: &mut World, out: &WriteOut, values: &[u64], answer: Answer) {
         w.seen.failures += 1;
         self.give_up_fsync();
-        for page in &out.pages {
-            // What the programs are told is lost is what the OST has; "come again" is no reason to lose anything.
-            if answer != Answer::ComeAgain && !self.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {
+        // "Come again" is no reason to lose anything.
+        for (page, value) in out.pages.iter().zip(values).filter(|_| answer != Answer::ComeAgain) {
+            self.lost[*page as usize] = self.lost[*page as usize].max(*value);
+            // What the programs are told is lost is what the OST has.
+            if !self.pages.is_unwritten(Extent::at(page * PAGE, PAGE)) {
                 w.truth[*page as usize] = w.ost[*page as usize];
             }
         }
@@ -512,7 +531,6 @@ impl Client {
     fn ended(&mut self, w: &mut World, urgent: bool) -> Verdict {
         self.under_way -= 1;
         self.urgent_under_way -= u32::from(urgent);
-        self.target.window.on_end();
         self.admit(w);
         for waiting in &mut self.urgent {
             waiting.ends_left -= 1;

@@ -4,6 +4,8 @@
 //! RPCs are carried out and answered in any order; the OST refuses some ("come again"), damages some, fails some; a client is
 //! evicted at times. Checked all along:
 //! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program;
+//! - a flush ends only when everything that was dirty or under way when it began is out, or was told as lost;
+//! - a write takes no more pages than an RPC may, and all are under the lock that it names;
 //! - no page is dirty, and none is cached, without a lock that covers it;
 //! - what has grant is not written together with what has none, and so cannot fail for want of space with it;
 //! - no more RPCs are under way than the window has places, which changes, and the last places are urgent ones' only;
@@ -21,6 +23,7 @@ use alloc::{format, vec};
 use types::{Extent, Instant, Rng};
 
 mod client;
+mod flush;
 use client::{Client, Lock, Rpc};
 
 /// Pages of the object: more than one block of the map.
@@ -44,6 +47,11 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("grant-mixed", "A write takes pages with and without grant along."),
     ("unwritten-kept", "A page whose write failed is still shown."),
     ("come-again-fails", "A request that the OST had no room for counts as failed."),
+    ("write-beyond-lock", "A write takes pages along that its lock is not over."),
+    ("rpc-too-long", "A write takes more pages than an RPC may."),
+    ("flush-ends-under-way", "A flush is over when nothing is dirty, though writes are under way."),
+    ("object-forgotten", "An object that had no place in the window leaves the order of write-out."),
+    ("place-kept", "A write that failed keeps its place in the window."),
     ("grant-lost", "Grant that a write took is lost when the write was not carried out."),
     ("urgent-unreserved", "Ordinary RPCs take the places that are kept for urgent ones."),
     ("urgent-in-line", "Urgent RPCs wait for their turn among all others."),
@@ -70,6 +78,8 @@ pub struct Coverage {
     pub failures: u64,
     /// Evictions.
     pub evictions: u64,
+    /// Flushes that ended.
+    pub flushes: u64,
     /// Changes of the size of a window.
     pub resizes: u64,
     /// Fsyncs that succeeded because all answered was known to be on stable storage.
@@ -85,6 +95,8 @@ struct World {
     /// What each page holds at the OST, and what it must show: the number of its last write; 0: never written, or cut.
     ost: Vec<u64>,
     truth: Vec<u64>,
+    /// The last write of each page that the OST carried out.
+    arrived: Vec<u64>,
     versions: u64,
     /// The OST's last transaction, the last that is on stable storage, and the last that changed each page.
     transaction: u64,
@@ -123,6 +135,7 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
         clock: 0,
         ost: vec![0; PAGES as usize],
         truth: vec![0; PAGES as usize],
+        arrived: vec![0; PAGES as usize],
         versions: 0,
         transaction: 0,
         committed: 0,
@@ -153,7 +166,7 @@ impl World {
             83..92 => self.ask_lock(which, clients),
             92..96 => clients[which].reclaim(self),
             96 => clients[which].flush_some(self),
-            97 => clients[which].fsync(self),
+            97 => clients[which].fsync(),
             98 if self.rng.chance(0.1) => clients[which].resize(self),
             99 if self.rng.chance(0.3) => self.committed += self.rng.below(self.transaction - self.committed + 1),
             98 if self.rng.chance(0.1) => self.evict(&mut clients[which])?,
@@ -253,6 +266,7 @@ impl World {
                 self.transaction += 1;
                 for (page, value) in out.pages.iter().zip(values) {
                     self.ost[*page as usize] = *value;
+                    self.arrived[*page as usize] = self.arrived[*page as usize].max(*value);
                     self.changed_by[*page as usize] = self.transaction;
                 }
                 self.granted[flight.client] -= out.granted as u64 * PAGE;
@@ -307,7 +321,7 @@ impl World {
         client.give_up_fsync();
         let first = self.rng.chance(0.5);
         if first {
-            client.lose_locks();
+            client.lose_locks(self);
         }
         // What is sent under locks that are gone is refused as well.
         while let Some(i) = self.flights.iter().position(|f| f.client == client.number) {
@@ -315,7 +329,7 @@ impl World {
             client.answered(self, rpc, Answer::Failed, &[])?;
         }
         if !first {
-            client.lose_locks();
+            client.lose_locks(self);
         }
         self.granted[client.number] = GRANT_PAGES * PAGE;
         client.target.books.on_session(self.clock, false, GRANT_PAGES * PAGE);

@@ -1,6 +1,6 @@
 //! Pages of one object: claims, loads, cuts and write-out, step by step.
 use super::*;
-use crate::{Target, TargetLimits};
+use crate::{Answer, Target, TargetLimits};
 
 fn write(t: &mut Target<()>, o: &mut Pages<u8>, page: u64) -> bool {
     if !o.is_cached(page) {
@@ -52,9 +52,9 @@ fn a_page_is_taken_once_at_a_time_and_what_is_behind_the_end_is_dropped() {
     assert_eq!((&more.pages[..], more.granted, rest.gone.len()), (&[2][..], 1, 1), "only what has grant, as the first");
     let last = t.take(&mut o, Extent::ALL, 10).out.unwrap();
     assert_eq!(last.extents, [Extent::at(70 * PAGE, 100)]);
-    t.on_write_ended(&mut o, &out, true);
-    t.on_write_ended(&mut o, &last, true);
-    t.on_write_ended(&mut o, &more, false);
+    let _ = t.on_write_ended(&mut o, &out, Answer::Done, true);
+    let _ = t.on_write_ended(&mut o, &last, Answer::Done, true);
+    let _ = t.on_write_ended(&mut o, &more, Answer::Failed, true);
     assert_eq!((o.unwritten_pages(), t.books.dirty_bytes(), t.books.charged_bytes()), (1, PAGE, 0));
     assert_eq!(t.books.grant_bytes(), PAGE, "the write that was not carried out gives it back");
 }
@@ -88,7 +88,7 @@ fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
     assert_eq!(o.unwritten_end(), 71 * PAGE, "on its way is not there yet");
     o.on_size(0);
     assert_eq!(o.size(), 71 * PAGE);
-    t.on_write_ended(&mut o, &out, false);
+    let _ = t.on_write_ended(&mut o, &out, Answer::Failed, true);
     let _ = o.on_not_written(&out.pages);
     assert_eq!((o.size(), o.unwritten_end(), o.is_cached(70)), (0, 0, false));
 }
