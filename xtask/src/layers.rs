@@ -76,6 +76,12 @@ const LAYERS: &[Row] = &[
     ),
     row(5, 0, &["hints"], "a library that programs preload: posix_fadvise(2) and madvise(2) reach the mount"),
     row(5, 0, &["posix"], "the POSIX suite"),
+    row(
+        5,
+        0,
+        &["bench"],
+        "aggregate bandwidth of many clients, what one layer alone can do; knows files and sockets only",
+    ),
     row(5, 1, &["mount"], "FUSE requests answered by the client"),
     row(5, 2, &["cluster"], "roles over stores in directories, and mounts"),
     row(

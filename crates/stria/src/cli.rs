@@ -46,6 +46,8 @@ pub enum Verb {
     Mdt(MdtVerb),
     /// Kill, stop and starve a cluster of its own under checked work, and say what was lost
     Torture(Torture),
+    /// Measure what many clients get together
+    Bench(bench::cli::Bench),
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),

@@ -61,3 +61,8 @@ impl From<String> for Failure {
         Failure { text, code: 1 }
     }
 }
+impl From<bench::Failed> for Failure {
+    fn from(failed: bench::Failed) -> Failure {
+        Failure::with_errno(failed.text, failed.errno)
+    }
+}

@@ -87,6 +87,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Scrub(a) => return upkeep::scrub(&a),
         Verb::Mdt(v) => upkeep::mdt(&v)?,
         Verb::Torture(a) => return torture::torture(&a),
+        Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Config(v) => explain(&v)?,
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,

@@ -203,3 +203,26 @@ impl Drop for Cluster {
         }
     }
 }
+
+/// A file system of few bytes; gone when dropped.
+pub struct SmallDisk {
+    pub at: PathBuf,
+}
+
+impl SmallDisk {
+    /// Mounts one below `dir`; `size` as tmpfs has it.
+    pub fn mount(dir: &Path, size: &str) -> SmallDisk {
+        let at = dir.join("small");
+        fs::create_dir(&at).unwrap();
+        let made = Command::new("mount").args(["-t", "tmpfs", "-o", &format!("size={size}"), "none"]).arg(&at).output();
+        let made = made.unwrap();
+        assert!(made.status.success(), "{}", String::from_utf8_lossy(&made.stderr));
+        SmallDisk { at }
+    }
+}
+
+impl Drop for SmallDisk {
+    fn drop(&mut self) {
+        drop(Command::new("umount").arg("-l").arg(&self.at).output());
+    }
+}

@@ -1,0 +1,2 @@
+//! What one layer alone can do: disk, network, OSTs, metadata.
+pub mod network;
