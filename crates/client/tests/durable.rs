@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
+use simworld::DiskFault;
 use wire::mdt::{SetBits, SetattrRequest};
 use world::*;
 
@@ -160,6 +161,34 @@ fn a_replayed_write_that_arrives_damaged_is_offered_again_over_the_same_connecti
             assert_eq!(world.sim.net_counts().corrupted, 1, "seed {seed}");
             assert_eq!((import.counters().0, import.evictions()), (connects + 1, 0), "seed {seed}");
             assert!(read_all(&c, &file, MIB).await == [7; 300_000]);
+        });
+    }
+}
+
+#[test]
+fn changes_replayed_to_a_server_whose_disk_fails_wait_for_the_one_that_follows_it() {
+    for seed in 0..8 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, _) = world.client(|c| c.rpc_pages_max = 16);
+        world.run(Duration::from_secs(600), async {
+            let file = create(&c, "f").await;
+            c.fsync(&file, false).await.unwrap();
+            c.write(&file, 0, &[7; 300_000]).await.unwrap();
+            // Full RPCs are answered, and nothing of them is committed yet: the client alone has them.
+            let import = c.oscs()[0].import().unwrap();
+            while import.last_transno() <= import.last_committed() {
+                world.sim.sleep(Duration::from_micros(100)).await;
+            }
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            let host = &world.oss[0].host;
+            host.set_disk_fault(DiskFault { writes: true, syncs: true, times: u32::MAX, ..DiskFault::default() });
+            world.sim.sleep(Duration::from_secs(5)).await;
+            world.lose_power(0);
+            host.set_disk_fault(DiskFault::default());
+            world.restart_oss(0).await;
+            assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert!(read_all(&c, &file, MIB).await == [7; 300_000], "seed {seed}");
         });
     }
 }

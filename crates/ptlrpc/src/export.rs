@@ -527,7 +527,7 @@ impl Request {
         self.export.answered(self.place.take());
         self.export.running.set(self.export.running.get() - 1);
         // Nothing of it was carried out: it is offered again in its place.
-        let again = self.is_replay() && matches!(result, Err(FsError::Overloaded | FsError::Corrupt));
+        let again = self.is_replay() && matches!(result, Err(FsError::Overloaded | FsError::Corrupt | FsError::Io));
         if self.is_replay() {
             self.export.replay_refused.set(again);
             if result.is_err() && !again && self.header.transno.0 != 0 {

@@ -12,6 +12,9 @@ use crate::stream::Sink;
 
 /// Times a replay is offered again whose bulk arrived damaged; nobody writes it out again after that.
 const DAMAGED_MAX: u32 = 10;
+/// Times a replay is offered again to a server whose store failed, once a second at last: another one may follow it that has a well
+/// one, and a change is given up only when it cannot be kept.
+const FAILED_MAX: u32 = 60;
 
 impl Import {
     pub(super) async fn begin(self: Rc<Self>, session: AuthReply, sink: Rc<Sink>) {
@@ -147,13 +150,17 @@ impl Import {
 
     /// [`Import::dialogue`], again as long as the server has no room for it, and where the bulk arrived damaged.
     async fn dialogue_taken(&self, header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
-        let (mut refusals, mut damaged) = (0, 0);
+        let (mut refusals, mut damaged, mut failed) = (0, 0, 0);
         loop {
             let answer = self.dialogue(header, body.clone(), bulk.clone()).await?;
             match answer {
                 Err(FsError::Overloaded) => {
                     refusals += 1;
                     self.rt.sleep(self.pause_after(refusals, header.flags)).await;
+                }
+                Err(FsError::Io) if failed < FAILED_MAX => {
+                    failed += 1;
+                    self.rt.sleep(self.pause_after(failed, header.flags)).await;
                 }
                 Err(FsError::Corrupt) if !bulk.is_empty() && damaged < DAMAGED_MAX => damaged += 1,
                 answer => return Some(answer),
