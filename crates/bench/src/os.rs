@@ -1,8 +1,11 @@
 //! What is asked of the operating system: the clock, a sleep that ends at a moment, signals, space, the host's name.
 use std::ffi::CString;
 use std::io;
+use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
+
+use types::advise::{ADVISE, Advise};
 
 /// Nanoseconds of CLOCK_MONOTONIC: never set back, its own on every host.
 #[must_use]
@@ -88,4 +91,28 @@ pub fn signal_name(signal: i32) -> String {
         libc::SIGABRT => "SIGABRT".into(),
         n => format!("signal {n}"),
     }
+}
+
+/// The kind of a FUSE file system.
+const FUSE: u64 = 0x6573_5546;
+
+/// Writes a file out and drops it from this host's caches: the kernel's, and a mount's of Stria, whose kernel keeps advice
+/// to itself.
+///
+/// # Errors
+/// The file cannot be opened or synced.
+pub fn forget(path: &Path) -> io::Result<()> {
+    let file = std::fs::File::open(path)?;
+    file.sync_all()?;
+    let fd = file.as_raw_fd();
+    // SAFETY: plain system call on an open descriptor; what it cannot drop stays.
+    unsafe { libc::posix_fadvise(fd, 0, 0, libc::POSIX_FADV_DONTNEED) };
+    let mut of = std::mem::MaybeUninit::<libc::statfs>::uninit();
+    // SAFETY: `of` has room for the answer, and is read only after success.
+    if unsafe { libc::fstatfs(fd, of.as_mut_ptr()) == 0 && of.assume_init().f_type as u64 == FUSE } {
+        let said = Advise { offset: 0, len: 0, advice: libc::POSIX_FADV_DONTNEED }.bytes();
+        // SAFETY: the argument has the length that the number of the ioctl says. Other mounts refuse it.
+        unsafe { libc::ioctl(fd, libc::c_ulong::from(ADVISE), said.as_ptr()) };
+    }
+    Ok(())
 }

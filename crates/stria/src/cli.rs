@@ -48,6 +48,9 @@ pub enum Verb {
     Torture(Torture),
     /// Measure what many clients get together
     Bench(bench::cli::Bench),
+    /// Measure what one layer alone can do
+    #[command(subcommand)]
+    Survey(bench::survey::cli::Survey),
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),

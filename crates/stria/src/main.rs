@@ -13,6 +13,7 @@ mod lfs;
 mod log;
 mod parameters;
 mod status;
+mod survey;
 mod torture;
 mod upkeep;
 
@@ -88,6 +89,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Mdt(v) => upkeep::mdt(&v)?,
         Verb::Torture(a) => return torture::torture(&a),
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
+        Verb::Survey(a) => survey::survey(&a)?,
         Verb::Config(v) => explain(&v)?,
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,
