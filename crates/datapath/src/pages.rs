@@ -144,12 +144,15 @@ impl<P> Pages<P> {
     /// The object was cut or extended to this size at its OST.
     pub fn set_size(&mut self, size: u64) {
         (self.size, self.stored) = (size, size);
-        self.assured = self.assured.min(size);
+        if !types::planted!("cut-assured") {
+            self.assured = self.assured.min(size);
+        }
     }
     /// The OST says how long the object is; what is not written out counts besides.
     pub fn on_size(&mut self, stored: u64) {
         self.stored = stored.max(self.assured);
-        self.size = self.stored.max(self.unwritten_end());
+        let unwritten = if types::planted!("unwritten-uncounted") { 0 } else { self.unwritten_end() };
+        self.size = self.stored.max(unwritten);
     }
     /// The object reached to `end` under a lock that is held now and covers the byte before: it does as long as that is held.
     pub fn on_assured(&mut self, end: u64) {
@@ -163,7 +166,9 @@ impl<P> Pages<P> {
     }
     /// A lock goes; those that are left reach to `reach`.
     pub fn on_lock_gone(&mut self, reach: u64) {
-        self.assured = self.assured.min(reach);
+        if !types::planted!("assured-for-ever") {
+            self.assured = self.assured.min(reach);
+        }
     }
     /// Bytes up to `end` are in dirty pages.
     pub fn on_grown(&mut self, end: u64) {

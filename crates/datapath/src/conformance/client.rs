@@ -1,4 +1,5 @@
 //! One client of the suite: what a driver does with the room.
+use super::changes::Change;
 use super::flush::{Flush, Local};
 use super::{PAGES, RPC_PAGES, Verdict, World};
 use crate::{
@@ -18,9 +19,9 @@ pub(super) struct Lock {
     pub(super) first: u64,
     pub(super) end: u64,
     pub(super) write: bool,
-    leaving: bool,
+    pub(super) leaving: bool,
     /// Loads and changes that use it.
-    users: u32,
+    pub(super) users: u32,
     /// It leaves: what is dirty under it is written out.
     flush: Option<Flush>,
 }
@@ -39,9 +40,19 @@ impl Lock {
 
 /// An RPC.
 pub(super) enum Rpc {
-    Read { claim: Claimed, lock: u64, urgent: bool },
-    Write { out: WriteOut, values: Vec<u64>, urgent: bool },
-    Change { first: u64, end: u64, lock: u64 },
+    Read {
+        claim: Claimed,
+        lock: u64,
+        urgent: bool,
+    },
+    Write {
+        out: WriteOut,
+        values: Vec<u64>,
+        urgent: bool,
+    },
+    Change(Change),
+    /// How long is the object?
+    Glimpse,
     Sync(u64),
 }
 
@@ -56,14 +67,6 @@ pub(super) enum Job {
         extent: Extent,
         lock: u64,
     },
-}
-
-/// A change that has begun and is not sent yet: what is dirty there goes first.
-struct Change {
-    first: u64,
-    end: u64,
-    lock: u64,
-    flush: Flush,
 }
 
 /// An fsync under way: what it must find on stable storage.
@@ -103,8 +106,11 @@ pub(super) struct Client {
     through: Vec<Flush>,
     /// The last write of each page that was told as lost, or dropped with its lock.
     pub(super) lost: Vec<u64>,
-    changes: Vec<Change>,
-    changes_sent: u32,
+    /// Changes that have begun and are not sent yet: what is dirty there goes first.
+    pub(super) changes: Vec<(Change, Flush)>,
+    pub(super) changes_sent: u32,
+    /// A change of the size was sent.
+    pub(super) sizing: bool,
     unsynced: Unsynced,
     wrote: Vec<u64>,
     /// As [`Unsynced::answered`] should be.
@@ -118,8 +124,7 @@ impl Client {
         let mut target =
             Target::new(TargetLimits { dirty_bytes_max, rpcs_max: places, urgent_rpcs: kept, rpc_pages_max });
         target.books.on_session(1, false, super::GRANT_PAGES * PAGE);
-        let mut pages = Pages::default();
-        pages.set_size(PAGES * PAGE);
+        let pages = Pages::default();
         Client {
             number,
             pages,
@@ -136,6 +141,7 @@ impl Client {
             lost: vec![0; PAGES as usize],
             changes: Vec::new(),
             changes_sent: 0,
+            sizing: false,
             unsynced: Unsynced::default(),
             wrote: vec![0; PAGES as usize],
             answered: 0,
@@ -150,26 +156,30 @@ impl Client {
             && self.under_way + self.changes_sent == 0
             && self.pages.unwritten_pages() == 0
     }
-    fn lock(&mut self, id: u64) -> Option<&mut Lock> {
+    pub(super) fn lock(&mut self, id: u64) -> Option<&mut Lock> {
         self.locks.iter_mut().find(|l| l.id == id)
     }
-    fn release(&mut self, id: u64) {
+    pub(super) fn release(&mut self, id: u64) {
         if let Some(lock) = self.lock(id) {
             lock.users -= 1;
         }
     }
     /// A page under a lock that is held and not on its way out.
-    fn pick(&self, w: &mut World, write: bool) -> Option<(u64, u64)> {
+    pub(super) fn pick(&self, w: &mut World, write: bool) -> Option<(u64, u64)> {
         let usable: Vec<&Lock> = self.locks.iter().filter(|l| !l.leaving && (l.write || !write)).collect();
         let lock = usable.get(w.rng.below(usable.len().max(1) as u64) as usize)?;
         Some((lock.id, lock.first + w.rng.below(lock.end - lock.first)))
     }
     /// What a page shows, if it is cached; it must be the truth.
     fn look(&self, w: &mut World, page: u64) -> Result<bool, String> {
-        let Some(value) = self.pages.get(page) else { return Ok(false) };
+        let beyond = page * PAGE >= self.pages.size();
+        let value = if beyond { Some(0) } else { self.pages.get(page).copied() };
+        // Who reads beside a cut may see both.
+        let Some(value) = value.filter(|_| !self.pages.is_changing(page, page + 1)) else { return Ok(false) };
         w.seen.looks += 1;
+        w.seen.looks_beyond += u64::from(beyond);
         let truth = w.truth[page as usize];
-        if *value != truth {
+        if value != truth {
             return Err(format!("client {} sees write {value} in page {page}, and should see {truth}", self.number));
         }
         Ok(true)
@@ -186,7 +196,8 @@ impl Client {
         Ok(())
     }
     fn load(&mut self, w: &mut World, lock: u64, first: u64, end: u64) {
-        for claim in self.pages.on_missing(first, end, RPC_PAGES) {
+        let end = end.min(self.pages.size().div_ceil(PAGE));
+        for claim in self.pages.on_missing(first.min(end), end, RPC_PAGES) {
             if let Some(lock) = self.lock(lock) {
                 lock.users += 1;
             }
@@ -275,9 +286,10 @@ impl Client {
     }
     /// False: its bytes have to be loaded first.
     fn write_page(&mut self, w: &mut World, lock: u64, page: u64) -> Result<bool, String> {
-        let whole = w.rng.chance(0.5);
-        if !self.look(w, page)? {
-            if !whole {
+        let whole = w.rng.chance(0.5) || page * PAGE >= self.pages.size();
+        let seen = self.look(w, page)?;
+        if !self.pages.is_cached(page) {
+            if !whole && !seen {
                 self.load(w, lock, page, page + 1);
                 return Ok(false);
             }
@@ -289,6 +301,7 @@ impl Client {
         w.truth[page as usize] = version;
         self.wrote[page as usize] = version;
         let was_clean = self.pages.on_written(page);
+        self.pages.on_grown((page + 1) * PAGE);
         if !self.target.on_written(&mut self.pages, page, was_clean) {
             self.through.push(Flush::new(&self.pages, Extent::at(page * PAGE, PAGE), 0));
         }
@@ -310,17 +323,6 @@ impl Client {
             self.start_write(w, chosen, false);
         }
     }
-    pub(super) fn begin_change(&mut self, w: &mut World) {
-        let Some((lock, first)) = self.pick(w, true) else { return };
-        let reach = self.lock(lock).map_or(first, |l| l.end);
-        let end = reach.min(first + 1 + w.rng.below(8));
-        if self.changes.len() < 2 && self.pages.on_change(first, end) {
-            self.lock(lock).expect("it was picked").users += 1;
-            let flush = Flush::new(&self.pages, Extent::new(first * PAGE, end * PAGE), lock);
-            self.changes.push(Change { first, end, lock, flush });
-        }
-    }
-
     pub(super) fn ask(&mut self, w: &mut World, rank: Rank, tag: u64, job: Job) -> Ticket {
         let ticket = self.target.window.on_ask(rank, tag);
         self.jobs.insert(ticket, job);
@@ -414,20 +416,6 @@ impl Client {
         self.crowded.take().map_or(Ok(()), Err)?;
         self.pages_have_locks()
     }
-    fn go_on_with_changes(&mut self, w: &mut World) -> Verdict {
-        for mut change in core::mem::take(&mut self.changes) {
-            let leaving = self.lock(change.lock).is_some_and(|l| l.leaving);
-            if !self.go_on(w, &mut change.flush, leaving)? {
-                self.changes.push(change);
-                continue;
-            }
-            let Change { first, end, lock, .. } = change;
-            let _ = self.target.discard(&mut self.pages, first, end);
-            w.send(self.number, Rpc::Change { first, end, lock });
-            self.changes_sent += 1;
-        }
-        Ok(())
-    }
     /// Pages that have no grant are written out.
     fn write_through(&mut self, w: &mut World) -> Verdict {
         for mut flush in core::mem::take(&mut self.through) {
@@ -453,6 +441,7 @@ impl Client {
         if lost > 0 { Err(format!("{lost} dirty pages went with a lock that was flushed")) } else { Ok(()) }
     }
     fn drop_uncovered(&mut self, extent: Extent) -> usize {
+        self.less_assured();
         let of = |locks: &mut dyn Iterator<Item = &Lock>| locks.map(Lock::extent).collect::<Vec<_>>();
         let writing = of(&mut self.locks.iter().filter(|l| l.write));
         let all = of(&mut self.locks.iter().filter(|l| !l.leaving));
@@ -464,7 +453,7 @@ impl Client {
         while let Some(lock) = self.locks.pop() {
             self.drop_uncovered(lock.extent());
         }
-        for Change { first, end, .. } in self.changes.drain(..) {
+        for (Change { first, end, .. }, _) in self.changes.drain(..) {
             self.pages.on_changed(first, end);
         }
     }
@@ -490,7 +479,10 @@ impl Client {
                     return Err(format!("{} of {} pages of a write have grant", out.granted, out.pages.len()));
                 }
                 match self.target.on_write_ended(&mut self.pages, &out, answer, true) {
-                    Fate::Written => self.target.books.on_grant(w.grant_for(self.number)),
+                    Fate::Written => {
+                        self.target.books.on_grant(w.grant_for(self.number));
+                        self.stored(out.extents.last().map_or(0, |e| e.end));
+                    }
                     Fate::Obsolete | Fate::Refused | Fate::Lost => self.write_failed(w, &out, &values, answer),
                 }
                 self.ended(w, urgent)
@@ -505,11 +497,14 @@ impl Client {
                 self.syncing = None;
                 Ok(())
             }
-            Rpc::Change { first, end, lock } => {
-                w.seen.changes += 1;
-                self.changes_sent -= 1;
-                self.pages.on_changed(first, end);
-                self.release(lock);
+            Rpc::Change(change) => {
+                self.change_answered(w, change, answer);
+                Ok(())
+            }
+            Rpc::Glimpse => {
+                if answer == Answer::Done {
+                    self.told_size(read[0]);
+                }
                 Ok(())
             }
         }

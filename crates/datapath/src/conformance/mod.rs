@@ -1,9 +1,11 @@
 //! The room's conformance suite: two clients and an OST, with everything that may happen between them.
 //!
-//! Programs at both clients read, write, punch and flush pages of one object under locks that a server gives and takes back.
+//! Programs at both clients read, write, punch, cut, extend and flush pages of one object under locks that a server gives and takes back.
 //! RPCs are carried out and answered in any order; the OST refuses some ("come again"), damages some, fails some; a client is
 //! evicted at times. Checked all along:
-//! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program;
+//! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program, also behind
+//!   the end of the object as its client knows it, where it reads zeros;
+//! - under a lock over the object's end its known size is its size;
 //! - a flush ends only when everything that was dirty or under way when it began is out, or was told as lost;
 //! - a write takes no more pages than an RPC may, and all are under the lock that it names;
 //! - no page is dirty, and none is cached, without a lock that covers it;
@@ -15,6 +17,9 @@
 //! - in the end nothing waits, every place of the window is free, nothing is dirty or charged, both books of grant say the
 //!   same, and the OST has every byte that was not reported as lost.
 //!
+//! Not modelled: answers about the size that were overtaken by a cut of the same client, or by a lock that it was given
+//! (`docs/limits.md`); here they do not come.
+//!
 //! [`FAULTS`] are planted in the room itself ([`types::planted!`]); the suite must find each.
 use crate::{Answer, Attempts, Next, PAGE, Rank};
 use alloc::string::{String, ToString};
@@ -22,6 +27,7 @@ use alloc::vec::Vec;
 use alloc::{format, vec};
 use types::{Extent, Instant, Rng};
 
+mod changes;
 mod client;
 mod flush;
 use client::{Client, Lock, Rpc};
@@ -58,6 +64,10 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("window-only-grows", "A window that becomes smaller keeps its places."),
     ("promotion-lost", "What waits under a lock that another client wants stays ordinary."),
     ("late-answer-counts-alone", "An answer that was overtaken hides that a later transaction is not committed."),
+    ("edge-keeps-claim", "A page within which a cut ended takes what was on its way for it."),
+    ("cut-assured", "What was sure of the object's size stays so when the object is cut."),
+    ("assured-for-ever", "What was sure of the object's size stays so when the lock goes."),
+    ("unwritten-uncounted", "What the OST says of the size counts alone, whatever is dirty behind it."),
     ("fsync-trusts-answers", "An fsync takes what was answered for what is on stable storage."),
 ];
 
@@ -66,8 +76,14 @@ pub const FAULTS: &[(&str, &str)] = &[
 pub struct Coverage {
     /// Pages compared with the truth when a program used them.
     pub looks: u64,
-    /// Changes that were answered.
+    /// Holes that were answered.
     pub changes: u64,
+    /// Looks behind the object's end as a client knows it.
+    pub looks_beyond: u64,
+    /// Cuts that were carried out and answered.
+    pub cuts: u64,
+    /// Extensions that were carried out and answered.
+    pub extensions: u64,
     /// Locks that were given back to the other client.
     pub revocations: u64,
     /// Answers that were too late for some of their pages.
@@ -95,6 +111,10 @@ struct World {
     /// What each page holds at the OST, and what it must show: the number of its last write; 0: never written, or cut.
     ost: Vec<u64>,
     truth: Vec<u64>,
+    /// Programs are where the object ends.
+    at_end: bool,
+    /// Bytes that the OST has.
+    size: u64,
     /// The last write of each page that the OST carried out.
     arrived: Vec<u64>,
     versions: u64,
@@ -135,6 +155,8 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
         clock: 0,
         ost: vec![0; PAGES as usize],
         truth: vec![0; PAGES as usize],
+        size: 0,
+        at_end: seed % 2 == 1,
         arrived: vec![0; PAGES as usize],
         versions: 0,
         transaction: 0,
@@ -162,9 +184,10 @@ impl World {
             0..45 => self.deliver(clients)?,
             45..60 => clients[which].read(self)?,
             60..80 => clients[which].write(self)?,
-            80..83 => clients[which].begin_change(self),
-            83..92 => self.ask_lock(which, clients),
-            92..96 => clients[which].reclaim(self),
+            80..84 => clients[which].begin_change(self),
+            84..92 => self.ask_lock(which, clients),
+            92..95 => clients[which].reclaim(self),
+            95 => self.send(which, Rpc::Glimpse),
             96 => clients[which].flush_some(self),
             97 => clients[which].fsync(),
             98 if self.rng.chance(0.1) => clients[which].resize(self),
@@ -174,6 +197,9 @@ impl World {
         }
         for c in clients.iter_mut() {
             c.tend(self)?;
+        }
+        for (client, other) in [(0, 1), (1, 0)] {
+            clients[client].size_is_true(self, clients[other].unwritten_end())?;
         }
         Ok(())
     }
@@ -209,7 +235,8 @@ impl World {
     }
     fn send(&mut self, client: usize, rpc: Rpc) {
         // A few answers are late: much may happen meanwhile.
-        let late = if self.rng.chance(0.15) { self.rng.below(200) } else { 0 };
+        let often = if matches!(rpc, Rpc::Glimpse) { 0.8 } else { 0.15 };
+        let late = if self.rng.chance(often) { self.rng.below(200) } else { 0 };
         self.flights.push(Flight {
             client,
             rpc,
@@ -229,7 +256,7 @@ impl World {
         let i = self.rng.below(self.flights.len() as u64) as usize;
         if self.flights[i].answer.is_none() {
             let before = self.transaction;
-            let answer = self.carry_out(i);
+            let answer = self.carry_out(i, clients);
             let flight = &mut self.flights[i];
             flight.answer = Some(answer);
             let transaction = if self.transaction > before { self.transaction } else { 0 };
@@ -251,7 +278,7 @@ impl World {
         client.answered(self, flight.rpc, answer, &values)
     }
 
-    fn carry_out(&mut self, i: usize) -> (Answer, Vec<u64>) {
+    fn carry_out(&mut self, i: usize, clients: &[Client; 2]) -> (Answer, Vec<u64>) {
         match self.rng.below(20) {
             0..3 => return (Answer::ComeAgain, Vec::new()),
             3 => return (Answer::Damaged, Vec::new()),
@@ -269,15 +296,13 @@ impl World {
                     self.arrived[*page as usize] = self.arrived[*page as usize].max(*value);
                     self.changed_by[*page as usize] = self.transaction;
                 }
+                self.size = self.size.max(out.extents.last().map_or(0, |e| e.end));
                 self.granted[flight.client] -= out.granted as u64 * PAGE;
             }
             Rpc::Sync(_) => self.committed = self.transaction,
-            Rpc::Change { first, end, .. } => {
-                self.transaction += 1;
-                self.changed_by[*first as usize..*end as usize].fill(self.transaction);
-                self.ost[*first as usize..*end as usize].fill(0);
-                self.truth[*first as usize..*end as usize].fill(0);
-            }
+            Rpc::Change(change) => self.change(*change),
+            // Lock holders are asked what they have not written out.
+            Rpc::Glimpse => values.push(clients.iter().map(Client::unwritten_end).fold(self.size, u64::max)),
         }
         (Answer::Done, values)
     }
@@ -293,9 +318,15 @@ impl World {
     /// A client wants a lock over some pages. Locks of the other one that conflict are called back; it asks again later.
     fn ask_lock(&mut self, which: usize, clients: &mut [Client; 2]) {
         // Often a few pages beside the border of two blocks, so that much happens to the same ones.
-        let (from, len) = if self.rng.chance(0.6) { (60, 8) } else { (0, 24) };
-        let first = from + self.rng.below(if from == 0 { PAGES } else { 8 });
-        let end = (first + 1 + self.rng.below(len)).min(PAGES);
+        let (from, among, len) = match self.rng.below(10) {
+            // Or where the object ends.
+            0..7 if self.at_end => ((self.size / PAGE).saturating_sub(3), 6, 4),
+            0..6 => (60, 8, 8),
+            _ => (0, PAGES, 24),
+        };
+        let first = (from + self.rng.below(among)).min(PAGES - 1);
+        let to_the_end = self.rng.chance(if self.at_end { 0.25 } else { 0.4 });
+        let end = if to_the_end { PAGES } else { (first + 1 + self.rng.below(len)).min(PAGES) };
         let write = self.rng.chance(0.6);
         let now = self.now();
         let other = &mut clients[1 - which];
@@ -306,6 +337,8 @@ impl World {
         }
         if leaving.is_empty() && clients[which].locks.len() < 4 {
             self.locks += 1;
+            clients[which].told_size(self.size);
+            self.forget_questions(which);
             clients[which].locks.push(Lock::new(self.locks, first, end, write));
         }
     }
@@ -355,9 +388,9 @@ pub fn seeds_until_found(fault: &'static str, most: u64) -> Option<u64> {
 pub fn reference_markdown() -> String {
     let mut out = String::from(
         "# Datapath room\n\nGenerated from the conformance suite; edit the code, not this page.\n\n\
-         One client's path to one OST (`crates/datapath`): page validity, claims of loads, changes past the cache, dirty bytes and \
-         grant, the window of RPCs, the order of write-out. The suite runs two clients and an OST with reordered answers, \
-         refusals, damaged transfers, failures, revocations, cuts, fsyncs and evictions.\n\n\
+         One client's path to one OST (`crates/datapath`): page validity, claims of loads, changes past the cache, the object's size, \
+         dirty bytes and grant, the window of RPCs, what is written out next and when a flush is over. The suite runs two clients and an OST \
+         with reordered answers, refusals, damaged transfers, failures, revocations, holes, cuts, extensions, fsyncs and evictions.\n\n\
          ## Planted faults\n\nSeeds is how many runs from seed 0 on it takes until a fault that is planted in the room is found.\n\n\
          | fault | what is wrong | seeds |\n|---|---|---|\n",
     );

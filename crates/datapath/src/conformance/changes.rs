@@ -1,0 +1,206 @@
+//! Changes past the cache, and how long the object is: holes, cuts and extensions of the suite, questions for the size, and what
+//! a client may believe of it.
+//!
+//! A page's number says which write it shows; [`CUT`] in it says that a cut ended within the page since.
+use super::client::{Client, Lock, Rpc};
+use super::flush::Flush;
+use super::{PAGES, Verdict, World};
+use crate::{Answer, PAGE};
+use alloc::format;
+use types::Extent;
+
+/// The bytes of a page behind some point are cut off.
+pub(super) const CUT: u64 = 1 << 63;
+
+/// What is done to the object.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// Its pages hold zeros; it is as long as before.
+    Hole,
+    /// It ends here from now on, be that behind its end.
+    Cut(u64),
+    /// It reaches here at least.
+    Extend(u64),
+}
+
+impl Kind {
+    fn is_of_size(self) -> bool {
+        self != Kind::Hole
+    }
+}
+
+/// A change, before it is sent and as an RPC.
+#[derive(Clone, Copy)]
+pub(super) struct Change {
+    pub(super) kind: Kind,
+    pub(super) first: u64,
+    pub(super) end: u64,
+    pub(super) lock: u64,
+}
+
+impl Change {
+    /// Others may not load its pages or write to them until it is over.
+    fn is_gated(&self) -> bool {
+        !matches!(self.kind, Kind::Extend(_))
+    }
+}
+
+impl Lock {
+    /// How far it reaches: the last page's lock to the end of all objects.
+    fn reach(&self) -> u64 {
+        if self.end == PAGES { u64::MAX } else { self.end * PAGE }
+    }
+}
+
+impl World {
+    /// The OST carries a change out.
+    pub(super) fn change(&mut self, change: Change) {
+        self.transaction += 1;
+        let (first, end) = (change.first as usize, change.end as usize);
+        match change.kind {
+            Kind::Hole => self.zero(first, end),
+            Kind::Extend(end) => self.size = self.size.max(end),
+            Kind::Cut(size) => {
+                let whole = size.div_ceil(PAGE) as usize;
+                if whole > first {
+                    cut_page(&mut self.ost[first]);
+                    cut_page(&mut self.truth[first]);
+                    self.changed_by[first] = self.transaction;
+                }
+                self.zero(whole, end);
+                self.size = size;
+            }
+        }
+    }
+    /// A client knows how long the object is by something that is newer than what it asked before. Answers name no moment, so
+    /// that a client cannot tell those that were overtaken; here they do not come.
+    pub(super) fn forget_questions(&mut self, client: usize) {
+        self.flights.retain(|f| f.client != client || !matches!(f.rpc, Rpc::Glimpse));
+    }
+    fn zero(&mut self, first: usize, end: usize) {
+        self.changed_by[first..end].fill(self.transaction);
+        self.ost[first..end].fill(0);
+        self.truth[first..end].fill(0);
+    }
+}
+
+fn cut_page(write: &mut u64) {
+    if *write != 0 {
+        *write |= CUT;
+    }
+}
+
+impl Client {
+    pub(super) fn begin_change(&mut self, w: &mut World) {
+        let Some((lock, mut first)) = self.pick(w, true) else { return };
+        let (begin, reach) = self.lock(lock).map_or((first, first), |l| (l.first, l.end));
+        if w.rng.chance(0.5) {
+            // Beside a load.
+            first = (begin..reach).find(|p| self.pages.is_loading(*p)).unwrap_or(begin);
+        }
+        let kind = match w.rng.below(6) {
+            _ if reach < PAGES => Kind::Hole,
+            // Somewhere within the page, or at its begin.
+            0..4 => Kind::Cut(first * PAGE + if w.rng.chance(0.7) { 100 } else { 0 }),
+            4 => Kind::Extend(first * PAGE + 1 + w.rng.below((PAGES - first) * PAGE)),
+            _ => Kind::Hole,
+        };
+        let end = if kind.is_of_size() { reach } else { reach.min(first + 1 + w.rng.below(8)) };
+        let change = Change { kind, first, end, lock };
+        // One change of the size at a time, as the kernel has it.
+        if self.changes.len() >= 2 || kind.is_of_size() && self.is_sizing() {
+            return;
+        }
+        if !change.is_gated() || self.pages.on_change(first, end) {
+            self.lock(lock).expect("it was picked").users += 1;
+            let extent = if kind.is_of_size() { Extent::ALL } else { Extent::new(first * PAGE, end * PAGE) };
+            self.changes.push((change, Flush::new(&self.pages, extent, lock)));
+        }
+    }
+    /// Whether a change of the size is under way.
+    fn is_sizing(&self) -> bool {
+        self.sizing || self.changes.iter().any(|c| c.0.kind.is_of_size())
+    }
+    pub(super) fn go_on_with_changes(&mut self, w: &mut World) -> Verdict {
+        for (change, mut flush) in core::mem::take(&mut self.changes) {
+            let leaving = self.lock(change.lock).is_some_and(|l| l.leaving);
+            if !self.go_on(w, &mut flush, leaving)? {
+                self.changes.push((change, flush));
+                continue;
+            }
+            let mut first = change.first;
+            if let Kind::Cut(size) = change.kind
+                && !size.is_multiple_of(PAGE)
+            {
+                self.pages.on_edge_changed(first);
+                self.pages.get_mut(first).into_iter().for_each(cut_page);
+                first += 1;
+            }
+            if change.is_gated() {
+                let _ = self.target.discard(&mut self.pages, first, change.end);
+            }
+            self.sizing |= change.kind.is_of_size();
+            w.send(self.number, Rpc::Change(change));
+            self.changes_sent += 1;
+        }
+        Ok(())
+    }
+    pub(super) fn change_answered(&mut self, w: &mut World, change: Change, answer: Answer) {
+        let Change { kind, first, end, lock } = change;
+        self.changes_sent -= 1;
+        match kind {
+            Kind::Hole => w.seen.changes += 1,
+            Kind::Cut(size) if answer == Answer::Done => {
+                self.pages.set_size(size);
+                w.forget_questions(self.number);
+                w.seen.cuts += 1;
+            }
+            Kind::Extend(end) if answer == Answer::Done => {
+                self.pages.on_stored(end);
+                w.seen.extensions += 1;
+            }
+            Kind::Cut(_) => _ = self.pages.on_outdated(first),
+            Kind::Extend(_) => {}
+        }
+        self.sizing &= !kind.is_of_size();
+        if change.is_gated() {
+            self.pages.on_changed(first, end);
+        }
+        self.release(lock);
+    }
+
+    /// The server says how long the object is; under a lock over the end the client knows better.
+    pub(super) fn told_size(&mut self, size: u64) {
+        if !self.is_size_exact() {
+            self.pages.on_size(size);
+        }
+    }
+    fn is_size_exact(&self) -> bool {
+        self.locks.iter().any(|l| l.end == PAGES && l.first * PAGE <= self.pages.size())
+    }
+    /// A write was carried out, which made the object reach to `end`.
+    pub(super) fn stored(&mut self, end: u64) {
+        if self.locks.iter().any(|l| l.covers((end - 1) / PAGE)) {
+            self.pages.on_assured(end);
+        } else {
+            self.pages.on_stored(end);
+        }
+    }
+    /// A lock has gone: how far the object reaches for sure is what the others say.
+    pub(super) fn less_assured(&mut self) {
+        self.pages.on_lock_gone(self.locks.iter().map(Lock::reach).max().unwrap_or(0));
+    }
+    /// End of the last page that is dirty or under way, as the object was written: whole pages.
+    pub(super) fn unwritten_end(&self) -> u64 {
+        let unwritten = |p: &u64| self.pages.is_unwritten(Extent::at(p * PAGE, PAGE));
+        self.pages.cached().filter(unwritten).map(|p| (p + 1) * PAGE).max().unwrap_or(0)
+    }
+    /// Under a lock over the object's end its known size is its size.
+    pub(super) fn size_is_true(&self, w: &World, others: u64) -> Verdict {
+        let (known, size) = (self.pages.size(), w.size.max(others).max(self.unwritten_end()));
+        if self.is_size_exact() && !self.is_sizing() && known != size {
+            return Err(format!("client {} knows {known} bytes of an object of {size}", self.number));
+        }
+        Ok(())
+    }
+}
