@@ -172,3 +172,105 @@ impl<K> Target<K> {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{Rank, TargetLimits};
+    use types::Instant;
+
+    /// Two objects; every `.1` pages are under a lock of their own.
+    struct Locked([Pages<u8>; 2], u64);
+    impl Objects<usize> for Locked {
+        type Page = u8;
+        type Right = u64;
+        fn with_pages<T>(&mut self, key: &usize, step: impl FnOnce(&mut Pages<u8>) -> T) -> Option<T> {
+            self.0.get_mut(*key).map(step)
+        }
+        fn right_to(&mut self, _key: &usize, page: u64) -> (u64, Extent) {
+            let lock = page / self.1;
+            (lock, Extent::at(lock * self.1 * PAGE, self.1 * PAGE))
+        }
+    }
+    fn world(rpcs_max: usize, rpc_pages_max: usize) -> (Target<usize>, Locked) {
+        let limits = TargetLimits { rpcs_max, urgent_rpcs: 0, rpc_pages_max, ..TargetLimits::DEFAULT };
+        let mut target = Target::new(limits);
+        target.books.on_session(1, false, 100 * PAGE);
+        (target, Locked([Pages::default(), Pages::default()], 4))
+    }
+    fn write(t: &mut Target<usize>, o: &mut Locked, key: usize, page: u64) {
+        let pages = &mut o.0[key];
+        pages.on_overwritten(page);
+        pages.on_put(page, 7, false);
+        let was_clean = pages.on_written(page);
+        pages.on_grown((page + 1) * PAGE);
+        let _ = t.on_written(pages, page, was_clean);
+        t.on_dirty_object(key, pages);
+    }
+    fn pages_of(chosen: Option<ChosenOf<usize, Locked>>) -> Option<(usize, Vec<u64>, u64)> {
+        chosen.map(|c| (c.key, c.write.as_ref().map_or(Vec::new(), |w| w.0.pages.clone()), c.write.map_or(99, |w| w.1)))
+    }
+
+    #[test]
+    fn a_round_writes_the_object_that_is_dirty_longest_lock_by_lock_until_no_place_is_left() {
+        let (mut t, mut o) = world(3, 10);
+        [(1, 0), (0, 2), (0, 3), (1, 1), (0, 5)].into_iter().for_each(|(key, page)| write(&mut t, &mut o, key, page));
+        let mut round = t.begin_round();
+        let mut next = || pages_of(t.next_oldest(&mut round, &mut o));
+        assert_eq!(next(), Some((1, [0, 1].to_vec(), 0)));
+        assert_eq!(next(), Some((0, [2, 3].to_vec(), 0)), "the next page is under another lock");
+        assert_eq!((next(), next()), (Some((0, [5].to_vec(), 1)), None));
+        assert_eq!(t.listed(), 0, "nothing is dirty any more");
+        write(&mut t, &mut o, 0, 9);
+        let mut round = t.begin_round();
+        assert_eq!(
+            (pages_of(t.next_oldest(&mut round, &mut o)), t.listed()),
+            (None, 1),
+            "no place: it stays the next one"
+        );
+        t.window.on_end();
+        assert_eq!(pages_of(t.next_oldest(&mut round, &mut o)), None, "the round is over");
+        let mut round = t.begin_round();
+        assert_eq!(pages_of(t.next_oldest(&mut round, &mut o)), Some((0, [9].to_vec(), 2)));
+    }
+
+    #[test]
+    fn only_full_rpcs_go_before_anybody_waits_and_a_place_without_use_is_free_again() {
+        let (mut t, mut o) = world(1, 2);
+        write(&mut t, &mut o, 0, 0);
+        assert!(t.next_full(&0, &mut o).is_none(), "one page is less than an RPC takes");
+        write(&mut t, &mut o, 0, 1);
+        let (out, _) = t.next_full(&0, &mut o).and_then(|c| c.write).unwrap();
+        assert_eq!(
+            (o.0[0].flushing(Extent::ALL), o.0[0].flushing(Extent::from(2 * PAGE))),
+            (Flushing::UnderWay, Flushing::Over)
+        );
+        [0, 1].into_iter().for_each(|page| write(&mut t, &mut o, 0, page));
+        t.on_rpcs_max(2);
+        assert!(t.next_full(&0, &mut o).is_none(), "older versions are under way");
+        let urgent = t.window.on_ask(Rank::Urgent(Instant(1)), 0);
+        assert_eq!(t.window.next_admitted().map(|a| a.0), Some(urgent), "the place is free");
+        assert!(t.on_place(&0, Extent::ALL, &mut o).write.is_none() && t.window.on_try());
+        assert_eq!(t.on_write_ended(&mut o.0[0], &out, Answer::Done, true), Fate::Written);
+        assert_eq!(o.0[0].flushing(Extent::ALL), Flushing::Ready);
+    }
+
+    #[test]
+    fn what_was_promised_its_space_is_lost_where_what_was_not_is_refused() {
+        let end = |granted: bool, answer, in_use| {
+            let (mut t, mut o) = world(9, 10);
+            if !granted {
+                t.books.on_session(2, false, 0);
+            }
+            write(&mut t, &mut o, 0, 0);
+            let (out, _) = t.on_place(&0, Extent::ALL, &mut o).write.unwrap();
+            let (fate, grant) = (t.on_write_ended(&mut o.0[0], &out, answer, in_use), t.books.grant_bytes());
+            assert_eq!((t.books.dirty_bytes(), t.books.charged_bytes()), (0, 0));
+            assert_eq!(grant, if granted { 100 * PAGE } else { 0 }, "the OST has not taken it");
+            fate
+        };
+        assert_eq!([true, false].map(|granted| end(granted, Answer::NoSpace, true)), [Fate::Lost, Fate::Refused]);
+        assert_eq!([true, false].map(|in_use| end(true, Answer::NoObject, in_use)), [Fate::Lost, Fate::Obsolete]);
+        assert_eq!(end(false, Answer::Failed, false), Fate::Lost);
+    }
+}
