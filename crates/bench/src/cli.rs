@@ -139,9 +139,13 @@ fn measure(run_: &Run, print: &dyn Fn(&str)) -> Outcome {
         check_space(&plan)?;
     }
     let mut crew = Crew::start(&program, &places, Duration::from_secs(run_.silence))?;
-    let report = run(&mut crew, &plan)?;
+    let (report, outcome) = run(&mut crew, &plan);
     drop(crew);
-    print(&if run_.json { format!("{}\n", report.json()) } else { report.text() });
+    // Phases that came to their end count, whatever ended the others.
+    if !report.phases.is_empty() {
+        print(&if run_.json { format!("{}\n", report.json()) } else { report.text() });
+    }
+    outcome?;
     if let (Some(path), Some(draw)) = (&run_.picture, draws) {
         std::fs::write(path, draw(&report)).map_err(|e| Failed::io("writing", path, &e))?;
     }

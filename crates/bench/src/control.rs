@@ -39,20 +39,18 @@ pub struct Plan {
     pub stall_max: Duration,
 }
 
-/// Runs a benchmark. What agents made is gone afterwards unless it was to be kept, whatever happened.
-///
-/// # Errors
-/// What went wrong first; what was measured before is lost.
-pub fn run(crew: &mut Crew, plan: &Plan) -> Outcome<Report> {
+/// Runs a benchmark: what was measured, and what went wrong. What agents made is gone afterwards unless it was to be kept,
+/// whatever happened.
+pub fn run(crew: &mut Crew, plan: &Plan) -> (Report, Outcome) {
     let mut report = Report::new(plan, crew);
     let mut made = Made::default();
     let done = phases(crew, plan, &mut report, &mut made);
     let cleaned = clean(crew, plan, &made, done.is_err());
-    match (done, cleaned) {
-        (Ok(()), Ok(())) => Ok(report),
+    let outcome = match (done, cleaned) {
         (Err(failed), Err(also)) => Err(Failed::new(format!("{failed}; {also}"), failed.errno)),
-        (Err(failed), Ok(())) | (Ok(()), Err(failed)) => Err(failed),
-    }
+        (done, cleaned) => done.and(cleaned),
+    };
+    (report, outcome)
 }
 
 /// What agents made.

@@ -4,7 +4,7 @@ mod support;
 
 use std::fs;
 use std::io::Read;
-use std::os::unix::fs::FileExt;
+use std::os::unix::fs::{FileExt, MetadataExt};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -170,7 +170,7 @@ impl Endless {
         let child = Command::new(env!("CARGO_BIN_EXE_stria"))
             .args(line)
             .args(more)
-            .stdout(Stdio::null())
+            .stdout(Stdio::piped())
             .stderr(Stdio::piped())
             .spawn()
             .unwrap();
@@ -214,10 +214,16 @@ impl Drop for Endless {
 #[test]
 fn an_agent_that_is_killed_ends_the_benchmark_and_its_files_go_too() {
     let mut endless = Endless::start(&[]);
+    let of_the_first_repetition = fs::File::open(endless.dir.path().join("f.00000002")).unwrap();
+    wait_until("the second repetition", || of_the_first_repetition.metadata().unwrap().nlink() == 0);
     Endless::signal(endless.agents()[1], libc::SIGKILL);
+    let mut measured = endless.child.stdout.take().unwrap();
     let (code, said, left) = endless.end();
     assert!(code == libc::ECONNRESET && said.contains("was killed by SIGKILL"), "{code} {said}");
     assert_eq!(left, Vec::<String>::new());
+    let mut table = String::new();
+    measured.read_to_string(&mut table).unwrap();
+    assert!(table.contains("write 0") && table.contains("read 0"), "what was measured before counts: {table}");
 }
 
 #[test]

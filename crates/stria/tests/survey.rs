@@ -40,7 +40,7 @@ fn a_disk_survey_measures_each_combination_and_warns_where_it_writes() {
     let out = stria(&["survey", "disk", at, "--size", "8M", "--records", "64K-8M", "--threads", "1"]);
     let (said, warned) = (String::from_utf8(out.stdout).unwrap(), String::from_utf8(out.stderr).unwrap());
     assert_eq!(said.lines().filter(|l| l.starts_with(TABLE)).count(), 1, "{said}");
-    assert!(warned.contains("writing up to 8.0M into") && warned.contains(at), "{warned}");
+    assert!(warned.contains("writing up to 8.0M in ") && warned.contains(at), "{warned}");
     assert!(is_empty(dir.path()));
 }
 

@@ -44,7 +44,8 @@ impl Place {
             return Err(Failed::new(said, libc::ENOSPC));
         }
         let path = parent.join(format!("stria-survey-{}", std::process::id()));
-        warn(&format!("writing up to {} into {}, which is removed at the end", format_size(bytes), path.display()));
+        let what = if bytes == 0 { "making files".into() } else { format!("writing up to {}", format_size(bytes)) };
+        warn(&format!("{what} in {}, which is removed at the end", path.display()));
         fs::create_dir(&path).map_err(|e| Failed::io("making", &path, &e))?;
         Ok(Place(path))
     }
