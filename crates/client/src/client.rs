@@ -457,10 +457,17 @@ impl Client {
             let _ = self.release(&file).await;
         }
         self.all_closes_told().await;
+        let unwritten = self.objects.borrow().values().any(|o| o.unwritten_pages() > 0);
+        let holds = |i: Rc<Import>| i.last_committed() < i.last_transno();
+        let takes_along = unwritten || self.oscs().iter().filter_map(|o| o.import_if_any()).any(holds);
         for osc in self.oscs() {
             if let Some(import) = osc.import_if_any() {
                 import.close().await;
             }
+        }
+        if takes_along {
+            // Sizes that it told rest on that: it goes like one that dies, and the metadata server doubts them.
+            return self.mdc().abandon();
         }
         self.mdc().close().await;
     }

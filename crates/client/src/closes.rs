@@ -191,7 +191,9 @@ impl Client {
                 close.size = size.size;
                 close.blocks = size.blocks512;
             }
-            close.mtime = size.map_or(UNSET, |s| s.mtime).max(inode.mtime.get());
+            // Times may have been set since the data were written.
+            let newer = size.filter(|s| file.doubted.get() != Some(s.size));
+            close.mtime = newer.map_or(UNSET, |s| s.mtime).max(inode.mtime.get());
             if close.mtime != UNSET {
                 close.valid |= SetBits::MTIME | SetBits::CTIME;
                 close.ctime = close.mtime.max(inode.attr().ctime);
@@ -275,8 +277,8 @@ impl Client {
     }
 
     /// The size of a file that nobody writes any more, or of which bytes were lost, is asked of its OSTs once, by a writer that is
-    /// alone with it, so that not everybody has to ask. If others write it meanwhile, the last of all does it again.
-    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Rc<Inode>) {
+    /// alone with it, so that not everybody has to ask. `doubted`: what the metadata server has for it, when that may be right. If others write it meanwhile, the last of all does it again.
+    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>) {
         const O_WRONLY: u32 = 1;
         if inode.tells.settling.replace(true) {
             return;
@@ -289,6 +291,7 @@ impl Client {
             // Gone, or its server is: then its size stays unknown.
             let Ok(file) = opened else { return };
             file.settles.set(true);
+            file.doubted.set(doubted);
             file.dirty.set(true);
             me.release_soon(&file).await;
         });
@@ -316,7 +319,7 @@ impl Client {
             // Once more if another one wrote meanwhile; not if the OSTs could not say.
             let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
             if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
-                self.settle_size(inode);
+                self.settle_size(inode, None);
             }
             inode.set_attr(&Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
         }

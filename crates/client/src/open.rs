@@ -50,6 +50,8 @@ pub struct OpenFile {
     pub(crate) released: Cell<bool>,
     /// It is there to tell the size only.
     pub(crate) settles: Cell<bool>,
+    /// What the metadata server has for a size that it doubts: if it is right, so are the times.
+    pub(crate) doubted: Cell<Option<u64>>,
 }
 
 impl OpenFile {
@@ -244,6 +246,7 @@ impl Client {
             lock_owners: RefCell::default(),
             released: Cell::new(false),
             settles: Cell::new(false),
+            doubted: Cell::new(None),
         });
         inode.opened(&file);
         if file.writes() {

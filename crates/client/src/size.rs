@@ -109,10 +109,17 @@ impl Client {
                 if asked && inode.mtime.get() == wrote && !inode.is_being_written() {
                     inode.mtime.set(UNSET);
                 }
+                let doubted = attr.flags & AttrFlags::UNSETTLED != 0 && inode.writers.get() == 0;
+                if doubted {
+                    self.settle_size(inode, Some(attr.size));
+                }
+                let as_told = doubted && attr.size == now.size;
                 attr.size = now.size;
                 attr.blocks = now.blocks512;
-                attr.mtime = attr.mtime.max(now.mtime);
-                attr.ctime = attr.ctime.max(attr.mtime.min(now.mtime));
+                if !as_told {
+                    attr.mtime = attr.mtime.max(now.mtime);
+                    attr.ctime = attr.ctime.max(attr.mtime.min(now.mtime));
+                }
             }
         }
         if regular && known && !writers {

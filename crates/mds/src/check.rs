@@ -19,8 +19,8 @@ use crate::ops::LOV;
 use crate::osts::decode_precreate;
 use crate::perm::{ACL_ACCESS, ACL_DEFAULT};
 use crate::record::{
-    Counters, DestroyRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK,
-    S_IFREG, S_IFSOCK, SessionRow, Superblock,
+    Counters, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO,
+    S_IFLNK, S_IFREG, S_IFSOCK, SessionRow, Superblock,
 };
 use crate::start::{SCAN_KEYS, StartError, read_superblock, ready};
 
@@ -399,6 +399,7 @@ impl Checker {
             keys::SUPERBLOCK => {}
             keys::BOOT => p.boot = Some(u64::from_le_bytes(value.try_into().ok()?)),
             keys::COUNTERS => p.counters = Some(wire::decode(value).ok()?),
+            keys::HORIZON => drop(wire::decode::<HorizonRow>(value).ok()?),
             keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
             _ => return None,
         }

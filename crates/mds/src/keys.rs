@@ -12,6 +12,9 @@ pub const COUNTERS: &[u8] = b"c";
 /// Cluster map.
 pub const CLUSTER_MAP: &[u8] = b"m";
 
+/// Which sizes are doubtful; missing: none.
+pub const HORIZON: &[u8] = b"h";
+
 /// Prefix of inodes.
 pub const INODE: u8 = b'i';
 /// Prefix of directory entries.

@@ -23,7 +23,7 @@ use crate::nameless::Refused;
 use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
-use crate::recent::RecentSizes;
+use crate::recent::{Horizon, RecentSizes};
 use crate::record::{ReplyRow, Superblock};
 use crate::stats::Stats;
 use crate::store::MetaStore;
@@ -45,6 +45,7 @@ pub struct Mds {
     pub(crate) store: Rc<MetaStore>,
     pub(crate) handles: RefCell<Handles>,
     pub(crate) recent_sizes: RefCell<RecentSizes>,
+    pub(crate) horizon: Horizon,
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
@@ -77,6 +78,8 @@ pub(crate) struct Parts {
     pub pools: Pools,
     pub map: ConfigService,
     pub known: Vec<ptlrpc::SessionRecord>,
+    /// Sizes told before this transaction are doubtful.
+    pub(crate) doubtful_before: u64,
 }
 
 /// Who asks, and how its answer is remembered.
@@ -135,7 +138,7 @@ enum Step<R> {
 
 impl Mds {
     pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
-        let Parts { rt, config, superblock, boot, store, pools, map, known } = parts;
+        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before } = parts;
         let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
@@ -155,6 +158,7 @@ impl Mds {
             store,
             handles: RefCell::new(Handles::new(boot)),
             recent_sizes: RefCell::default(),
+            horizon: Horizon::new(doubtful_before, known.iter().map(|s| s.client).collect()),
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),
@@ -380,6 +384,11 @@ impl Mds {
         };
         let mut attr = inode.attr();
         attr.flags |= if out.alone { AttrFlags::ALONE } else { 0 };
+        let lasting = attr.flags & (AttrFlags::SIZE_KNOWN | AttrFlags::HAS_LAYOUT) == AttrFlags::HAS_LAYOUT;
+        if lasting && inode.is_file() && self.handles.borrow().writers(inode.fid) == 0 {
+            // Nobody's close will tell it: who asks the OSTs now may say what they said.
+            attr.flags |= AttrFlags::UNSETTLED;
+        }
         Ok(EntryReply {
             lock: self.grant(client, inode.fid, out.bits, out.cookie),
             attr,

@@ -103,6 +103,8 @@ pub struct Inode {
     pub place: u64,
     /// Entries of a directory; links that have a key of their own for others.
     pub entries: u64,
+    /// Of files: the transaction with which the size was told. What is told before the store's horizon is doubtful.
+    pub sized: u64,
     /// A file's layout when small; a symlink's target.
     pub tail: Vec<u8>,
 }
@@ -136,6 +138,11 @@ impl Inode {
     /// Sets or clears `flags`.
     pub fn set(&mut self, flags: u16, on: bool) {
         self.flags = if on { self.flags | flags } else { self.flags & !flags };
+    }
+    /// The size counts: it was told with transaction `transno`.
+    pub fn know_size(&mut self, transno: u64) {
+        self.set(InodeFlags::SIZE_UNKNOWN, false);
+        self.sized = transno;
     }
     /// DT_* type for directory entries.
     #[must_use]
@@ -202,7 +209,8 @@ impl Inode {
         b.extend_from_slice(&self.parent.ver.to_le_bytes());
         b.extend_from_slice(&self.place.to_le_bytes());
         b.extend_from_slice(&self.entries.to_le_bytes());
-        b.extend_from_slice(&[0; 20]);
+        b.extend_from_slice(&self.sized.to_le_bytes());
+        b.extend_from_slice(&[0; 12]);
         b.extend_from_slice(&(self.tail.len() as u32).to_le_bytes());
         debug_assert_eq!(b.len(), INODE_HEAD_BYTES);
         b.extend_from_slice(&self.tail);
@@ -218,7 +226,7 @@ impl Inode {
         let u64_at = |at: usize| u64::from_le_bytes(head[at..at + 8].try_into().expect("inside the head"));
         let time_at = |at: usize| WallTime(u64_at(at) as i64);
         let flags = u16_at(2);
-        let reserved_zero = head[1] == 0 && head[116..136].iter().all(|b| *b == 0);
+        let reserved_zero = head[1] == 0 && head[124..136].iter().all(|b| *b == 0);
         if head[0] != INODE_VERSION
             || !reserved_zero
             || flags & !InodeFlags::ALL != 0
@@ -245,6 +253,7 @@ impl Inode {
             parent: Fid { seq: u64_at(84), oid: u32_at(92), ver: u32_at(96) },
             place: u64_at(100),
             entries: u64_at(108),
+            sized: u64_at(116),
             tail: tail.to_vec(),
         })
     }
@@ -280,6 +289,13 @@ wire::message! {
         inodes: u64,
         /// A client did not come back to a recovery whose end is not in the store: what others replay may rest on what it did.
         gap: bool,
+    }
+    /// Which sizes are doubtful.
+    HorizonRow {
+        /// Those told before this transaction.
+        before: u64,
+        /// Sizes that clients told who are gone are being marked as unknown: a start that finds this doubts all.
+        doubting: bool,
     }
     /// A client that the store knows.
     SessionRow {
@@ -329,7 +345,7 @@ wire::message! {
 /// "STRIAMDT", little-endian.
 pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"STRIAMDT");
 /// The store format this build reads and writes.
-pub const FORMAT_VERSION: u32 = 1;
+pub const FORMAT_VERSION: u32 = 2;
 
 /// Reads a record of the length-prefixed kind.
 ///
@@ -366,6 +382,7 @@ mod tests {
             parent: Fid::ROOT,
             place: 0x0102_0304_0506_0780,
             entries: 0,
+            sized: 0,
             tail: b"tail".to_vec(),
         }
     }
@@ -373,7 +390,7 @@ mod tests {
     #[test]
     fn an_inode_with_a_wrong_version_reserved_byte_flag_or_length_is_refused() {
         let good = sample().encode();
-        for (at, value) in [(0, 2), (1, 1), (3, 0x80), (120, 1), (136, 5)] {
+        for (at, value) in [(0, 2), (1, 1), (3, 0x80), (124, 1), (136, 5)] {
             let mut bad = good.clone();
             bad[at] = value;
             assert_eq!(Inode::decode(Fid::ROOT, &bad), None, "byte {at}");

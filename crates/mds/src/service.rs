@@ -313,6 +313,8 @@ impl Mds {
     pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
         self.exports.borrow_mut().remove(&client);
         self.drop_locks(client);
+        let mut gone = vec![(keys::session(client), None)];
+        let doubts = self.doubt_sizes_of(client);
         let handles = self.handles.borrow().of_client(client);
         for handle in handles {
             let caller = Caller::on_behalf_of(client);
@@ -332,15 +334,15 @@ impl Mds {
                 tracing::error!(%client, %handle, "an open of a lost client could not be closed: {e}");
             }
         }
-        self.doubt_sizes_of(client);
         self.remembered.borrow_mut().remove(&client);
-        let mut gone = vec![(keys::session(client), None)];
         let from = keys::reply(client, 0);
         let to = keys::end_of(&from[..9]);
         match self.store.scan(&from, &to, 1 << 17).await {
             Ok((rows, _)) => gone.extend(rows.into_iter().map(|(k, _)| (k, None))),
             Err(e) => tracing::error!(%client, "{e}"),
         }
+        // With the session goes what is known of its sizes.
+        gone.extend(doubts.then(|| self.horizon.change()));
         self.store.apply(gone, 0, 0);
         // The next session of the client must not meet this one in the store, whatever happens to us meanwhile.
         if let Err(e) = self.store.sync().await {
@@ -455,7 +457,7 @@ impl Service for Mds {
             self.remember_gap();
             if !evicted {
                 // It wrote everything out before it left.
-                self.recent_sizes.borrow_mut().take(client, self.rt.now());
+                self.settled(client);
             }
             self.forget_client(client).await;
         })

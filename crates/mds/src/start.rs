@@ -16,7 +16,7 @@ use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::record::{
-    Counters, DestroyObject, DestroyRow, FORMAT_VERSION, ReplyRow, SUPER_MAGIC, SessionRow, Superblock,
+    Counters, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow, Superblock,
 };
 use crate::store::MetaStore;
 
@@ -161,7 +161,7 @@ impl Mds {
             Some(v) => row(keys::COUNTERS, &v)?,
             None => Counters::default(),
         };
-        let boot = begin_boot(&*kv, &*snapshot).await?;
+        let (boot, doubtful_before) = begin_boot(&*kv, &*snapshot, &superblock).await?;
         let map: ClusterMap = match get(&*snapshot, keys::CLUSTER_MAP).await? {
             Some(v) => row(keys::CLUSTER_MAP, &v)?,
             None => ClusterMap::default(),
@@ -189,7 +189,8 @@ impl Mds {
             pools.update(*ost, |p| p.active = false);
         }
         let quiet = known.is_empty();
-        let mds = Mds::assemble(Parts { rt, config, superblock, boot, store, pools, map: service, known });
+        let mds =
+            Mds::assemble(Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before });
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
         mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
         mds.rt.spawn(mds.clone().watch_commits());
@@ -219,7 +220,8 @@ impl Mds {
             self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
         }
         self.recovering.set(false);
-        if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) {
+        self.horizon.recovered(self.rt.now());
+        if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) || self.is_all_doubtful() {
             self.call_everything_back();
         }
         self.store.set_gap(false);
@@ -257,7 +259,8 @@ impl Mds {
     }
 }
 
-async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<u64, StartError> {
+/// The boot's number, and the transaction before which sizes are doubtful.
+async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot, found: &Superblock) -> Result<(u64, u64), StartError> {
     let old = get(snapshot, keys::BOOT).await?;
     let last = match &old {
         Some(v) => u64::from_le_bytes(v[..].try_into().map_err(|_| StartError::Damaged { key: "b".into() })?),
@@ -266,9 +269,23 @@ async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot) -> Result<u64, S
     let boot = last + 1;
     let mut batch = KvBatch::default();
     batch.changes.insert(keys::plain(keys::BOOT), Some(boot.to_le_bytes().to_vec()));
+    let mut horizon: HorizonRow = match get(snapshot, keys::HORIZON).await? {
+        Some(v) => row(keys::HORIZON, &v)?,
+        None => HorizonRow::default(),
+    };
+    if horizon.doubting {
+        // The last boot ended before the sizes of a client that was gone were marked.
+        horizon = HorizonRow { before: boot << 40, doubting: false };
+        batch.changes.insert(keys::plain(keys::HORIZON), Some(wire::encode(&horizon)));
+    }
+    if found.version < FORMAT_VERSION {
+        // From here on records are written that an older build takes for damaged.
+        let superblock = Superblock { version: FORMAT_VERSION, ..found.clone() };
+        batch.changes.insert(keys::plain(keys::SUPERBLOCK), Some(wire::encode(&superblock)));
+    }
     batch.expect.push((keys::plain(keys::BOOT), old));
     kv.commit(Arc::new(batch)).await?;
-    Ok(boot)
+    Ok((boot, horizon.before))
 }
 
 /// Sessions with their answers, and the keys of answers that belong to none.

@@ -240,7 +240,12 @@ impl<'a> Tx<'a> {
         let found = self.read(&key, |v| v.map(|b| Inode::decode(fid, b)))?;
         match found {
             None => Ok(None),
-            Some(Some(inode)) => Ok(Some(inode)),
+            Some(Some(mut inode)) => {
+                if inode.sized < self.mds.horizon.before.get() && inode.is_file() {
+                    inode.set(InodeFlags::SIZE_UNKNOWN, true);
+                }
+                Ok(Some(inode))
+            }
             Some(None) => Err(damaged(&key, "not an inode record")),
         }
     }

@@ -38,6 +38,7 @@ fn file() -> Inode {
         parent: Fid::ROOT,
         place: 0x0102_0304_0506_0780,
         entries: 3,
+        sized: 0x6162_6364_6566_6768,
         tail: b"tail".to_vec(),
     }
 }
@@ -81,6 +82,10 @@ fn keys_and_values_have_their_golden_bytes() {
     for (name, inode) in inodes() {
         let bytes = inode.encode();
         folder.check(&format!("inode.{name}"), &bytes);
+        for old in folder.earlier(&format!("inode.{name}")) {
+            // Bytes that were 0 and are the transaction of the size: 0 is older than all.
+            assert_eq!(Inode::decode(inode.fid, &old), Some(Inode { sized: 0, ..inode.clone() }));
+        }
         assert_eq!(Inode::decode(inode.fid, &bytes), Some(inode));
     }
     folder.check("bucket", &bucket());
@@ -88,11 +93,12 @@ fn keys_and_values_have_their_golden_bytes() {
     assert_eq!(Acl::parse(&acl()).unwrap().encode(), acl());
     let (fid, parent) = (Fid { seq: 0x0102_0304_0506_0708, oid: 0x090a_0b0c, ver: 0 }, Fid::ROOT);
     let (client, ost) = (ClientId(0x1112_1314_1516_1718), OstIndex(0x0203));
-    let all: [(&str, &[u8]); 14] = [
+    let all: [(&str, &[u8]); 15] = [
         ("superblock", keys::SUPERBLOCK),
         ("boot", keys::BOOT),
         ("counters", keys::COUNTERS),
         ("cluster_map", keys::CLUSTER_MAP),
+        ("horizon", keys::HORIZON),
         ("inode", &keys::inode(fid)),
         ("entry", &keys::entry(fid, 0x21_2223_2425_2627)),
         ("link", &keys::link(fid, parent, 0x3132_3334_3536_3738)),

@@ -51,6 +51,10 @@ pub const BUGS: &[Bug] = &[
     bug("orphan-removed", "An open file is removed with its last name."),
     bug("rename-half-done", "A rename leaves the old name."),
     bug("xattr-not-replayed", "A replayed change of an xattr is lost."),
+    bug(
+        "horizon-forgotten",
+        "A restarted metadata server believes the sizes that a client told which did not come back.",
+    ),
     bug("link-uncounted", "A hard link is not counted."),
 ];
 

@@ -156,7 +156,7 @@ impl Osc {
     pub(super) fn size_is_less(&self, inode: &Rc<Inode>) {
         inode.ours_alone.set(false);
         if let Some(client) = self.client.upgrade() {
-            client.settle_size(inode);
+            client.settle_size(inode, None);
             drop(client.kernel().drop_attributes(inode.fid));
         }
     }

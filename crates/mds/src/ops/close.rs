@@ -86,7 +86,8 @@ impl Tx<'_> {
         let told = q.valid & SetBits::SIZE != 0;
         let clean = q.valid & SetBits::DIRTY == 0 && !left.suspect;
         if last_writer && left.latest && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
-            inode.set(InodeFlags::SIZE_UNKNOWN, false);
+            // Who wrote nothing vouches for nothing: the size stays as old as it is.
+            inode.know_size(if told { self.transno } else { inode.sized });
             changed = true;
         }
         if changed {
@@ -101,7 +102,7 @@ impl Tx<'_> {
         let mut changed = self.take_home(&mut inode, q);
         let was_latest = q.valid & (SetBits::SIZE | SetBits::OUTDATED) == SetBits::SIZE;
         if was_latest && inode.has(InodeFlags::SIZE_UNKNOWN) && self.mds.handles.borrow().writers(q.fid) == 0 {
-            inode.set(InodeFlags::SIZE_UNKNOWN, false);
+            inode.know_size(self.transno);
             changed = true;
         }
         if changed {

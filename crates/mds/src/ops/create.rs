@@ -74,6 +74,7 @@ impl Tx<'_> {
             mtime: self.now,
             ctime: self.now,
             btime: self.now,
+            sized: self.transno,
             ..Inode::default()
         };
         if is_dir {

@@ -6,7 +6,7 @@ use wire::mdt::{Cred, LockBits, SetBits, SetattrRequest};
 use super::EntryOut;
 use crate::keys;
 use crate::perm::{ACL_ACCESS, MAY_WRITE, in_group, is_privileged, keeps_setgid, kill_set_ids};
-use crate::record::{Inode, InodeFlags, S_IFMT, S_ISGID};
+use crate::record::{Inode, S_IFMT, S_ISGID};
 use crate::tx::{Done, Tx};
 
 impl Tx<'_> {
@@ -109,7 +109,7 @@ impl Tx<'_> {
         inode.size = q.size;
         inode.blocks = q.blocks;
         if self.mds.handles.borrow().writers(inode.fid) == 0 {
-            inode.set(InodeFlags::SIZE_UNKNOWN, false);
+            inode.know_size(self.transno);
         }
         inode.mtime = self.now;
         Ok(())

@@ -204,6 +204,78 @@ fn sizes_that_a_lost_client_told_lately_are_not_known_any_more() {
     assert_ne!(fs.of(3).getattr(of_other).unwrap().flags & AttrFlags::SIZE_KNOWN, 0);
 }
 
+/// A file of four bytes that was written and closed.
+fn written(fs: &Fs, name: &str) -> Fid {
+    let o = fs.open(Fid::ROOT, name, 0o302, 0o644).unwrap();
+    fs.close(o.handle, o.entry.attr.fid, SetBits::DIRTY | SetBits::SIZE, 4).unwrap();
+    o.entry.attr.fid
+}
+
+fn knows_size(fs: &Fs, fid: Fid) -> bool {
+    fs.getattr(fid).unwrap().flags & AttrFlags::SIZE_KNOWN != 0
+}
+
+#[test]
+fn sizes_told_before_a_restart_are_doubted_when_a_client_does_not_come_back() {
+    let fs = Fs::new();
+    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate));
+    let (told, set) = (written(&fs, "told"), written(&fs, "set"));
+    assert!(knows_size(&fs, told));
+    fs.sync();
+    let fs = fs.crash().of(2);
+    fs.world.run(fs.mds.forget_client(ClientId(1)));
+    fs.mds.end_recovery();
+    fs.world.settle();
+    assert!(!knows_size(&fs, told) && !knows_size(&fs, set), "nobody knows which of them it had told");
+    assert_ne!(fs.getattr(told).unwrap().flags & AttrFlags::UNSETTLED, 0, "who asks the OSTs may say what they said");
+    // The doubt outlives the server, and ends with a size that is told.
+    let o = fs.open(told, "", 1, 0).unwrap();
+    fs.close(o.handle, told, SetBits::DIRTY | SetBits::SIZE, 3).unwrap();
+    let fresh = written(&fs, "fresh");
+    fs.sync();
+    let fs = fs.crash();
+    fs.world.settle();
+    assert!(knows_size(&fs, told) && knows_size(&fs, fresh) && !knows_size(&fs, set));
+    // Who opens it for writing and writes nothing does not know.
+    let o = fs.open(set, "", 1, 0).unwrap();
+    fs.close(o.handle, set, 0, 0).unwrap();
+    assert!(!knows_size(&fs, set));
+    assert_eq!(findings(&fs), Vec::<String>::new());
+}
+
+#[test]
+fn nothing_is_doubted_when_everybody_comes_back_or_leaves_in_order() {
+    let fs = Fs::new();
+    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate));
+    let told = written(&fs, "told");
+    fs.sync();
+    let fs = fs.crash().of(2);
+    fs.mds.end_recovery();
+    fs.world.run(ptlrpc::Service::session_closed(fs.mds.clone(), ClientId(1), false));
+    fs.world.settle();
+    assert!(knows_size(&fs, told));
+}
+
+#[test]
+fn a_server_that_dies_while_it_doubts_sizes_doubts_them_afterwards() {
+    let fs = Fs::new();
+    let told = written(&fs, "told");
+    fs.sync();
+    assert!(fs.mds.doubt_sizes_of(ClientId(1)));
+    let (key, row) = fs.mds.horizon.change();
+    fs.world.settle();
+    assert!(!knows_size(&fs, told), "marked");
+    let o = fs.open(told, "", 1, 0).unwrap();
+    fs.close(o.handle, told, SetBits::DIRTY | SetBits::SIZE, 4).unwrap();
+    assert!(knows_size(&fs, told));
+    // What goes into the store with the end of the session, before the mark is made.
+    fs.mds.store().apply([(key, row)], 0, 0);
+    fs.sync();
+    let fs = fs.crash();
+    fs.world.settle();
+    assert!(!knows_size(&fs, told));
+}
+
 #[test]
 fn a_second_server_on_one_store_is_stopped_by_the_first_commit() {
     let fs = Fs::new();

@@ -78,10 +78,6 @@ pub struct FileModel {
     base: Vec<u8>,
     /// The content when everything in the history was carried out.
     newest: Vec<u8>,
-    /// Sizes that lost authors may have told the metadata server: a longer one before its bytes were written out, a
-    /// shorter one before the cut was stable on an OST that died with its author. Stat may say so until somebody writes
-    /// or cuts the file again.
-    told: Option<(u64, u64)>,
     history: Vec<Entry>,
     /// Bytes of one round of stripes; 0: a cut is one change.
     round: u64,
@@ -102,10 +98,6 @@ impl FileModel {
     }
     /// The same, but the bytes made for `extent` went to `at`.
     pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
-        if answered && let Some((least, _)) = &mut self.told {
-            // Its close tells the size that the objects have.
-            *least = u64::MAX;
-        }
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
         apply(&mut self.newest, &change);
         self.history.push(Entry { change, author, stable: false, answered });
@@ -116,9 +108,6 @@ impl FileModel {
         let change = Change::Truncate(size);
         apply(&mut self.newest, &change);
         self.history.push(Entry { change, author, stable: false, answered });
-        if answered {
-            self.told = None;
-        }
         self.compact();
     }
     /// `author` synced the file with success, having done so far what the history says.
@@ -129,14 +118,7 @@ impl FileModel {
         self.compact();
     }
     /// This is the content from now on.
-    pub fn settle(&mut self, content: Vec<u8>, sound: Sound<'_>) {
-        for e in self.history.iter().filter(|e| !Self::is_sure(e, sound)) {
-            let (least, most) = self.told.unwrap_or((u64::MAX, 0));
-            self.told = Some(match e.change {
-                Change::Write(w) => (least, most.max(w.extent.end)),
-                Change::Truncate(size) => (least.min(size), most.max(size)),
-            });
-        }
+    pub fn settle(&mut self, content: Vec<u8>) {
         self.newest.clone_from(&content);
         self.base = content;
         self.history.clear();
@@ -224,8 +206,7 @@ impl FileModel {
     /// A sentence that says what is wrong.
     pub fn check_size(&self, size: u64, sound: Sound<'_>) -> Result<(), String> {
         let (least, most) = self.sizes(sound);
-        let told = self.told.unwrap_or((u64::MAX, 0));
-        if (least.min(told.0)..=most.max(told.1)).contains(&size) {
+        if (least..=most).contains(&size) {
             return Ok(());
         }
         Err(format!("size {size}, but the file has {least}..={most}: {}", self.tell(size, sound)))
@@ -295,16 +276,13 @@ mod tests {
     }
 
     #[test]
-    fn stat_may_say_what_a_lost_author_told_until_the_next_write_and_reads_may_not() {
+    fn stat_may_not_say_what_a_lost_author_told() {
         let mut m = FileModel::default();
         m.write(Extent::new(0, 10), 1, author(0), true);
         m.synced(author(0));
         m.truncate(4, author(0), true);
-        m.settle(bytes(1, Extent::new(0, 10)), &|_| false);
-        assert!(m.check_size(4, &|_| true).is_ok() && m.check_size(10, &|_| true).is_ok());
-        assert!(m.check_size(3, &|_| true).is_err());
-        assert!(m.check_read(0, 100, &bytes(1, Extent::new(0, 4)), &|_| true).is_err());
-        m.write(Extent::new(0, 2), 2, author(1), true);
+        m.settle(bytes(1, Extent::new(0, 10)));
+        assert!(m.check_size(10, &|_| true).is_ok());
         assert!(m.check_size(4, &|_| true).is_err());
     }
 

@@ -66,7 +66,7 @@ impl Blocks {
     pub fn new(context: Rc<Context>, fid: Fid, id: u64, of: u64) -> Blocks {
         let rng = context.rng(&format!("blocks {id}"));
         let mut model = FileModel::default();
-        model.settle(vec![0; SHARED_BYTES as usize], &|_| true);
+        model.settle(vec![0; SHARED_BYTES as usize]);
         Blocks { context, fid, id, of, rng, model }
     }
     /// Works until the run is calm, then looks at its blocks from every client.
