@@ -277,7 +277,8 @@ impl Client {
     }
 
     /// The size of a file that nobody writes any more, or of which bytes were lost, is asked of its OSTs once, by a writer that is
-    /// alone with it, so that not everybody has to ask. `doubted`: what the metadata server has for it, when that may be right. If others write it meanwhile, the last of all does it again.
+    /// alone with it, so that not everybody has to ask. `doubted`: what the metadata server has for it, when that may be right. If
+    /// others write it meanwhile, the last of all does it again.
     pub(crate) fn settle_size(self: &Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>) {
         const O_WRONLY: u32 = 1;
         if inode.tells.settling.replace(true) {

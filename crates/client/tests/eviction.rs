@@ -84,6 +84,36 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_an_ost_evicted_its_writer_af
 }
 
 #[test]
+fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_ost_lost_what_it_had_answered() {
+    for seed in 0..6 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            one.write(&file, 10_000, &[2; 50_000]).await.unwrap();
+            one.write_out(file.inode()).await;
+            one.release(&file).await.unwrap();
+            // The OST forgets what it answered, and does not hear of the only one who could offer it again.
+            world.lose_power(0);
+            world.sim.cut(&host, &world.oss[0].host);
+            world.restart_oss(0).await;
+            while world.knows(one.id()) > 1 {
+                world.sim.sleep(Duration::from_secs(1)).await;
+            }
+            world.sim.heal(&host, &world.oss[0].host);
+            let osc = one.oscs()[0].import().unwrap();
+            while osc.evictions() == 0 || osc.state() != ptlrpc::ImportState::Full {
+                world.sim.sleep(Duration::from_secs(1)).await;
+            }
+            world.sim.sleep(Duration::from_secs(1)).await;
+            assert_eq!(size_and_bytes(&two).await, (10_000, 10_000), "seed {seed}");
+        });
+    }
+}
+
+#[test]
 fn what_is_written_through_an_open_file_after_an_eviction_is_there_for_everyone() {
     for seed in 0..6 {
         let world = World::new(seed, 2, OstConfig::default());

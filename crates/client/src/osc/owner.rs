@@ -66,7 +66,7 @@ impl LockOwner for Osc {
             if lost > 0 {
                 self.note_loss(inode.fid, lost as u64);
                 inode.writeback_failed(FsError::Io);
-                self.size_is_less(&inode);
+                self.size_is_doubtful(&inode);
             }
             self.kernel_forgets(inode);
         }
@@ -139,6 +139,9 @@ impl Callbacks for Osc {
                 self.note_loss(inode.fid, bytes.div_ceil(PAGE));
             }
             inode.writeback_failed(FsError::Io);
+            if op != Op::OstSetattr {
+                self.size_is_doubtful(&inode);
+            }
         }
     }
     fn on_evicted(&self) {
@@ -151,9 +154,9 @@ impl Callbacks for Osc {
 }
 
 impl Osc {
-    /// Bytes that made the file longer are gone: neither this client nor its kernel knows the size by itself any more, and the
-    /// metadata server may have been told it.
-    pub(super) fn size_is_less(&self, inode: &Rc<Inode>) {
+    /// Changes that made the file longer or shorter are gone: neither this client nor its kernel knows the size by itself any more,
+    /// and the metadata server may have been told it.
+    pub(super) fn size_is_doubtful(&self, inode: &Rc<Inode>) {
         inode.ours_alone.set(false);
         if let Some(client) = self.client.upgrade() {
             client.settle_size(inode, None);

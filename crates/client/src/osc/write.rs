@@ -183,7 +183,7 @@ impl Osc {
         }
         object.not_written(pages);
         if let Some(inode) = inode {
-            self.size_is_less(&inode);
+            self.size_is_doubtful(&inode);
             self.kernel_forgets(inode);
         }
     }
@@ -196,7 +196,7 @@ impl Osc {
         }
         object.not_written(pages);
         if let Some(inode) = inode {
-            self.size_is_less(&inode);
+            self.size_is_doubtful(&inode);
             self.kernel_forgets(inode);
         }
     }
