@@ -399,7 +399,7 @@ impl Checker {
             keys::SUPERBLOCK => {}
             keys::BOOT => p.boot = Some(u64::from_le_bytes(value.try_into().ok()?)),
             keys::COUNTERS => p.counters = Some(wire::decode(value).ok()?),
-            keys::HORIZON => drop(wire::decode::<HorizonRow>(value).ok()?),
+            keys::HORIZON => return wire::decode::<HorizonRow>(value).ok().map(|_| ()),
             keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
             _ => return None,
         }
@@ -635,7 +635,9 @@ fn of_inode(
     }
     known.sort_unstable();
     places.sort_unstable();
-    if known != places || wrong {
+    // The root has no place in a directory, and is never without one that counts.
+    let stray_root = fid == Fid::ROOT && (inode.place != 0 || orphan || inode.has(InodeFlags::LINKABLE));
+    if known != places || wrong || stray_root {
         findings.push(Finding::BackPointer(fid));
     }
 }

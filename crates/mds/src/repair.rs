@@ -20,7 +20,7 @@ use crate::check::{ALL_XATTRS, Finding, Report, boot_of, flag_of, highest_object
 use crate::dirent::{self, BUCKET_ENTRIES_MAX, Entry, NameHash};
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, show_key};
-use crate::record::{Counters, DestroyRow, Inode, InodeFlags, PrecreateRow, S_IFDIR, S_IFMT, S_IFREG};
+use crate::record::{Counters, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, S_IFDIR, S_IFMT, S_IFREG};
 
 /// Where things without a name go. Its FID lies outside the sequences that files get.
 pub const LOST_FOUND: Fid = Fid { seq: 0x2_0000_0002, oid: 1, ver: 0 };
@@ -539,6 +539,12 @@ impl<'a> Repair<'a> {
         if p.counters.is_none() || old.inodes != inodes {
             self.rows.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&Counters { inodes, ..old })));
             self.done.push(format!("{inodes} inodes are counted now"));
+        }
+        if p.counters.is_none() || p.damaged.contains(&keys::plain(keys::HORIZON)) {
+            // Which sizes may be believed went with that row, or may have gone with it: the next start doubts all of them.
+            let all = HorizonRow { doubting: true, ..HorizonRow::default() };
+            self.rows.insert(keys::plain(keys::HORIZON), Some(wire::encode(&all)));
+            self.done.push("sizes of files will be asked of their OSTs anew".into());
         }
         let newest = self.inodes.keys().filter_map(|f| boot_of(*f)).max().unwrap_or(0);
         let newest = newest.max(p.counters.as_ref().map_or(0, |c| c.transno >> 40));

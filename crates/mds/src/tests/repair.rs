@@ -7,7 +7,7 @@ use types::{Fid, ObjectId, OstIndex, Rng, WallTime};
 use super::harness::Fs;
 use crate::check::{Finding, Report, check_or};
 use crate::kv::{MemoryKv, MetaKv, seal, show_key, unseal};
-use crate::record::{Inode, InodeFlags, S_IFDIR};
+use crate::record::{HorizonRow, Inode, InodeFlags, S_IFDIR};
 use crate::repair::{Objects, Stray, repair};
 use crate::{dirent, keys};
 
@@ -34,6 +34,9 @@ fn store() -> Fs {
     *fs.osts.down.borrow_mut() = true;
     fs.unlink(e, "gone").unwrap();
     fs.sync();
+    let mut horizon = Vec::new();
+    seal(keys::HORIZON, &wire::encode(&HorizonRow { before: 1, doubting: false }), &mut horizon);
+    fs.kv.tamper(|map| drop(map.insert(keys::HORIZON.to_vec(), horizon)));
     fs
 }
 
@@ -74,7 +77,7 @@ fn every_flipped_byte_of_every_record_is_found_and_names_the_record_and_hides_no
     let (clean, all) = (look(&fs, &fs.kv), records(&fs));
     assert_eq!(clean.findings, []);
     let kinds: BTreeSet<u8> = all.keys().map(|k| k[0]).collect();
-    assert_eq!(String::from_utf8(kinds.into_iter().collect()).unwrap(), "Rbcdeilmopsx");
+    assert_eq!(String::from_utf8(kinds.into_iter().collect()).unwrap(), "Rbcdehilmopsx");
     for (key, value) in &all {
         for at in 0..value.len() {
             let kv = with(&fs, |map| map.get_mut(key).unwrap()[at] ^= 1 << (at % 8));
@@ -260,4 +263,20 @@ fn a_repaired_store_starts_and_its_files_are_found() {
     fs.sync();
     let again = look(&fs, &fs.kv);
     assert_eq!(again.findings, []);
+}
+
+#[test]
+fn a_lost_horizon_makes_every_size_doubtful() {
+    for lost in [keys::HORIZON, keys::COUNTERS] {
+        let fs = store();
+        let clean = look(&fs, &fs.kv);
+        let objects: BTreeMap<ObjectId, u64> = clean.objects.keys().chain(&clean.doomed).map(|o| (*o, 5)).collect();
+        let kv = with(&fs, |map| map.get_mut(lost).unwrap()[0] ^= 1);
+        let said = repaired(&fs, &kv, &objects);
+        assert!(said.iter().any(|s| s.contains("asked of their OSTs anew")), "{said:?}");
+        let mut row = Vec::new();
+        kv.tamper(|map| row = map[keys::HORIZON].clone());
+        let row: HorizonRow = wire::decode(&unseal(keys::HORIZON, row).unwrap()).unwrap();
+        assert!(row.doubting);
+    }
 }
