@@ -249,11 +249,11 @@ impl Context {
         self.disks_failing.get() == 0 && self.author(author.client) == Some(author)
     }
     /// Waits until every client has found back into a session with every server: one that was evicted while it was cut off
-    /// has not learned of it yet when the cut is over.
+    /// has not learned of it yet when the cut is over, and one that still tries to connect may be evicted before it does.
     pub async fn all_back(&self) {
         for client in 0..self.cluster.clients.len() {
             let mut rounds = 0;
-            while self.author(client).is_none() && !self.failed() {
+            while !(self.author(client).is_some() && self.cluster.has_all_sessions(client)) && !self.failed() {
                 self.cluster.sim.sleep(Duration::from_millis(500)).await;
                 rounds += 1;
                 if rounds > 2 * HANG.as_secs() {

@@ -403,9 +403,13 @@ impl Cluster {
         if self.clients[index].host.is_stopped() {
             return true;
         }
-        let targets = || client.oscs().into_iter().filter_map(|o| o.import().ok()).chain([client.mdc()]);
-        let in_service = || targets().all(|i| i.state() == ptlrpc::ImportState::Full);
-        targets().map(|i| i.evictions()).sum::<u64>() < self.evictions(index) && !in_service()
+        let learned: u64 = imports(&client).map(|i| i.evictions()).sum();
+        learned < self.evictions(index) && !self.has_all_sessions(index)
+    }
+    /// Whether a client has a connection and a session at every server that it uses, as far as it knows.
+    #[must_use]
+    pub fn has_all_sessions(&self, index: usize) -> bool {
+        self.client(index).is_some_and(|c| imports(&c).all(|i| i.state() == ptlrpc::ImportState::Full))
     }
     /// Whether a server that runs does not know the client on a node: it was evicted and has not come back yet.
     #[must_use]
@@ -498,4 +502,9 @@ pub(super) async fn open_ost(rt: &Rt, reserve_bytes: u64, commit_interval: Durat
         ..FileStoreConfig::default()
     };
     FileStore::open(rt.clone(), Path::new(OST_DIR), Some(CLUSTER_ID), config, None).await.map_err(|e| e.to_string())
+}
+
+/// A client's half of the sessions with the servers that it uses.
+fn imports(client: &Client) -> impl Iterator<Item = Rc<ptlrpc::Import>> {
+    client.oscs().into_iter().filter_map(|o| o.import().ok()).chain([client.mdc()])
 }
