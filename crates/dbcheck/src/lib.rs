@@ -7,6 +7,7 @@
 //! What is not covered, and need not be, is listed in `docs/internals/integrity.md`: bytes that nobody reads before they
 //! are written again.
 mod overlay;
+mod rebuild;
 mod salvage;
 
 use std::cell::Cell;
@@ -19,7 +20,8 @@ use redb::{Database, DatabaseError, StorageError};
 use rt::BlockingFile;
 
 use overlay::{Overlay, View};
-pub use salvage::{Salvaged, Take, salvage};
+pub use rebuild::rebuild;
+pub use salvage::{Commit, Salvaged, Shape, Take, commits, salvage};
 
 /// Bytes of the header page: two commit slots, and zeros.
 const HEADER_BYTES: usize = 4096;

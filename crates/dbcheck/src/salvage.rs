@@ -52,49 +52,82 @@ pub struct Salvaged {
 /// by one that is not.
 pub type Take<'a> = dyn FnMut(&[u8], &[u8], bool) -> io::Result<()> + 'a;
 
-/// Hands out the records of a table with keys and values of any length. `is_whole` knows whether a value is what was stored
-/// under its key. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for each of the file.
+/// Widths of a table's keys and values in bytes; `None`: of any length. They decide how its pages are laid out.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub struct Shape {
+    /// Of its keys.
+    pub key: Option<usize>,
+    /// Of its values.
+    pub value: Option<usize>,
+}
+
+/// A commit of a damaged database, as its slot in the header has it.
+#[derive(Clone, Debug)]
+pub struct Commit {
+    header: Vec<u8>,
+    slot: usize,
+}
+
+/// The commits of a database that may have records, the newest first: two at most.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn commits(file: &dyn BlockingFile) -> io::Result<Vec<Commit>> {
+    let mut header = vec![0; HEADER_BYTES];
+    file.read(0, &mut header)?;
+    let first = usize::from(header[GOD_BYTE] & PRIMARY_BIT);
+    let has_root = |slot: &usize| header[SLOT_AT[*slot] + SLOT_HAS_ROOT] != 0;
+    Ok([first, 1 - first].into_iter().filter(has_root).map(|slot| Commit { header: header.clone(), slot }).collect())
+}
+
+/// Hands out the records that a table had at a commit; a table that is not there has none. `is_whole` knows whether a value
+/// is what was stored under its key. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for
+/// each of the file.
 ///
 /// # Errors
 /// The file cannot be read, or is no such database; what `take` answers.
 pub fn salvage(
     file: &dyn BlockingFile,
+    commit: &Commit,
     table: &str,
+    shape: Shape,
     is_whole: &dyn Fn(&[u8], &[u8]) -> bool,
     take: &mut Take<'_>,
 ) -> io::Result<Salvaged> {
-    let mut header = vec![0; HEADER_BYTES];
-    file.read(0, &mut header)?;
-    let first = usize::from(header[GOD_BYTE] & PRIMARY_BIT);
-    for slot in [first, 1 - first] {
-        let at = SLOT_AT[slot];
-        if header[at + SLOT_HAS_ROOT] == 0 {
-            continue;
+    let Commit { header, slot } = commit;
+    let mut definition: Option<Vec<u8>> = None;
+    let is_definition = |key: &[u8], value: &[u8]| {
+        key == table.as_bytes() && root_of_definition(value).is_some() && shape_of_definition(value) == Some(shape)
+    };
+    let mut take_definition = |key: &[u8], value: &[u8], _: bool| {
+        if definition.is_none() && key == table.as_bytes() {
+            definition = Some(value.to_vec());
         }
-        let mut definition = Vec::new();
-        let is_definition = |key: &[u8], value: &[u8]| key == table.as_bytes() && root_of_definition(value).is_some();
-        let mut take_definition = |key: &[u8], value: &[u8], _: bool| {
-            if definition.is_empty() && is_definition(key, value) {
-                definition = value.to_vec();
-            }
-            Ok(())
-        };
-        let mut tables = Walk::new(file, &header, &is_definition)?;
-        tables.tree(&header[at + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
-        if definition.is_empty() {
-            definition = tables.definition_in_damaged();
-        }
-        let Some(root) = root_of_definition(&definition) else { continue };
-        let saved = Walk::new(file, &header, is_whole)?.tree(root, take)?;
-        if saved.records > 0 {
-            return Ok(saved);
-        }
-    }
-    Ok(Salvaged::default())
+        Ok(())
+    };
+    let mut tables = Walk::new(file, header, Shape::default(), &is_definition)?;
+    tables.tree(&header[SLOT_AT[*slot] + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
+    let definition = definition.unwrap_or_else(|| tables.definition_in_damaged(shape));
+    let saved = match root_of_definition(&definition) {
+        Some(root) => Walk::new(file, header, shape, is_whole)?.tree(root, take)?,
+        None => Salvaged::default(),
+    };
+    Ok(Salvaged { damaged_pages: saved.damaged_pages + tables.out.damaged_pages, ..saved })
 }
 
 fn root_of_definition(definition: &[u8]) -> Option<&[u8]> {
-    definition.get(DEFINITION_ROOT..DEFINITION_ROOT + ROOT_BYTES).filter(|_| definition[DEFINITION_ROOT - 1] == 1)
+    let root = definition.get(DEFINITION_ROOT..DEFINITION_ROOT + ROOT_BYTES)?;
+    (definition[DEFINITION_ROOT - 1] == 1).then_some(root)
+}
+
+/// The widths that a definition names, behind its root: for keys, then for values, whether there is one, and how many bytes.
+fn shape_of_definition(definition: &[u8]) -> Option<Shape> {
+    let width = |at: usize| match definition.get(at)? {
+        0 => Some(None),
+        _ => u32_at(definition, at + 1).map(Some),
+    };
+    let at = DEFINITION_ROOT + ROOT_BYTES;
+    Some(Shape { key: width(at)?, value: width(at + 1 + OFFSET_BYTES)? })
 }
 
 fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
@@ -113,15 +146,50 @@ fn checksum_at(bytes: &[u8], at: usize) -> Option<u128> {
 /// A child of a branch: page number and checksum.
 type Child = (u64, u128);
 
-/// The records of a leaf with `n` of them, as far as their places lie within it.
-fn pairs(page: &[u8], n: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
-    let end_of = move |i: usize| u32_at(page, LEAF_HEAD + OFFSET_BYTES * i);
-    let keys = LEAF_HEAD + 2 * OFFSET_BYTES * n;
-    (0..n).filter_map(move |i| {
-        let key = if i == 0 { keys } else { end_of(i - 1)? }..end_of(i)?;
-        let value = end_of(n + i - 1)?..end_of(n + i)?;
-        Some((page.get(key)?, page.get(value)?))
-    })
+impl Shape {
+    /// Bytes of a leaf with `n` records before the first key: offsets of what has no fixed width.
+    fn head(self, n: usize) -> usize {
+        LEAF_HEAD + OFFSET_BYTES * n * (usize::from(self.key.is_none()) + usize::from(self.value.is_none()))
+    }
+    /// Where key `i` of a leaf with `n` records ends.
+    fn key_end(self, page: &[u8], n: usize, i: usize) -> Option<usize> {
+        match self.key {
+            Some(width) => Some(self.head(n) + width * (i + 1)),
+            None => u32_at(page, LEAF_HEAD + OFFSET_BYTES * i),
+        }
+    }
+    /// Where value `i` of a leaf with `n` records ends; values lie behind all keys.
+    fn value_end(self, page: &[u8], n: usize, i: usize) -> Option<usize> {
+        match self.value {
+            Some(width) => Some(self.key_end(page, n, n.checked_sub(1)?)? + width * (i + 1)),
+            None => u32_at(page, LEAF_HEAD + OFFSET_BYTES * (if self.key.is_none() { n + i } else { i })),
+        }
+    }
+    /// The records of a leaf with `n` of them, as far as their places lie within it.
+    fn pairs(self, page: &[u8], n: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+        (0..n).filter_map(move |i| {
+            let key = if i == 0 { self.head(n) } else { self.key_end(page, n, i - 1)? }..self.key_end(page, n, i)?;
+            let value = if i == 0 { self.key_end(page, n, n - 1)? } else { self.value_end(page, n, i - 1)? }
+                ..self.value_end(page, n, i)?;
+            Some((page.get(key)?, page.get(value)?))
+        })
+    }
+    /// Where the part of a page ends that its checksum covers.
+    fn end_of(self, page: &[u8]) -> Option<usize> {
+        let n = u16_at(page, 2)?;
+        let last = n.checked_sub(1)?;
+        match page[0] {
+            LEAF => self.value_end(page, n, last),
+            BRANCH => {
+                let keys = BRANCH_HEAD + (CHECKSUM_BYTES + NUMBER_BYTES) * (n + 1);
+                self.key.map_or_else(|| u32_at(page, keys + OFFSET_BYTES * last), |width| Some(keys + width * n))
+            }
+            _ => None,
+        }
+    }
+    fn matches(self, page: &[u8], checksum: u128) -> bool {
+        self.end_of(page).and_then(|end| page.get(..end)).is_some_and(|covered| xxh3_128(covered) == checksum)
+    }
 }
 
 /// The children of a branch with `keys` keys.
@@ -132,24 +200,10 @@ fn children(page: &[u8], keys: usize) -> impl Iterator<Item = Child> {
     })
 }
 
-/// Where the part of a page ends that its checksum covers.
-fn end_of(page: &[u8]) -> Option<usize> {
-    let n = u16_at(page, 2)?;
-    let last = n.checked_sub(1)?;
-    match page[0] {
-        LEAF => u32_at(page, LEAF_HEAD + OFFSET_BYTES * (n + last)),
-        BRANCH => u32_at(page, BRANCH_HEAD + (CHECKSUM_BYTES + NUMBER_BYTES) * (n + 1) + OFFSET_BYTES * last),
-        _ => None,
-    }
-}
-
-fn matches(page: &[u8], checksum: u128) -> bool {
-    end_of(page).and_then(|end| page.get(..end)).is_some_and(|covered| xxh3_128(covered) == checksum)
-}
-
 struct Walk<'a> {
     file: &'a dyn BlockingFile,
     file_bytes: u64,
+    shape: Shape,
     region_bytes: u64,
     /// Where a region's pages begin within it.
     pages_at: u64,
@@ -160,7 +214,7 @@ struct Walk<'a> {
     kept: Vec<(Vec<u8>, Vec<u8>)>,
     /// Where pages are by their checksums: offset and length.
     places: Option<HashMap<u128, (u64, usize)>>,
-    /// Damaged pages of which nothing could be read.
+    /// Damaged pages of which no record could be read.
     unread: Vec<Vec<u8>>,
     out: Salvaged,
 }
@@ -169,6 +223,7 @@ impl<'a> Walk<'a> {
     fn new(
         file: &'a dyn BlockingFile,
         header: &[u8],
+        shape: Shape,
         is_whole: &'a dyn Fn(&[u8], &[u8]) -> bool,
     ) -> io::Result<Walk<'a>> {
         let of = |at| u32_at(header, at).unwrap_or_default() as u64;
@@ -179,6 +234,7 @@ impl<'a> Walk<'a> {
         Ok(Walk {
             file,
             file_bytes: file.len()?,
+            shape,
             region_bytes: (head + data) * PAGE_BYTES,
             pages_at: head * PAGE_BYTES,
             is_whole,
@@ -202,13 +258,13 @@ impl<'a> Walk<'a> {
         Ok(self.out)
     }
 
-    /// The definition of a table whose name or place cannot be read any more: it names a page and its checksum, and there is
-    /// that page.
-    fn definition_in_damaged(&self) -> Vec<u8> {
+    /// The definition of a table whose name or place cannot be read any more: it has the widths of that table's keys and
+    /// values, names a page and its checksum, and there is that page.
+    fn definition_in_damaged(&self, shape: Shape) -> Vec<u8> {
         let named = |at: &[u8]| {
-            let root = root_of_definition(at)?;
+            let root = root_of_definition(at).filter(|_| shape_of_definition(at) == Some(shape))?;
             let page = self.read(self.place(u64_at(root, 0)?)?)?;
-            matches(&page, checksum_at(root, NUMBER_BYTES)?).then(|| at.to_vec())
+            shape.matches(&page, checksum_at(root, NUMBER_BYTES)?).then(|| at.to_vec())
         };
         self.unread
             .iter()
@@ -240,14 +296,14 @@ impl<'a> Walk<'a> {
             return Ok(());
         }
         let mut page = self.place(number).and_then(|p| self.read(p));
-        if !above_is_whole && !page.as_ref().is_some_and(|p| matches(p, checksum)) {
+        if !above_is_whole && !page.as_ref().is_some_and(|p| self.shape.matches(p, checksum)) {
             page = self.find(checksum)?.or(page);
         }
         let Some(page) = page else {
             self.out.damaged_pages += 1;
             return Ok(());
         };
-        if !matches(&page, checksum) {
+        if !self.shape.matches(&page, checksum) {
             return self.damaged(number, &page, depth, take);
         }
         if !self.seen.insert(number) {
@@ -255,7 +311,7 @@ impl<'a> Walk<'a> {
         }
         let n = u16_at(&page, 2).unwrap_or_default();
         if page[0] == LEAF {
-            for (key, value) in pairs(&page, n) {
+            for (key, value) in self.shape.pairs(&page, n) {
                 take(key, value, true)?;
                 self.out.records += 1;
             }
@@ -273,14 +329,16 @@ impl<'a> Walk<'a> {
         let said = u16_at(page, 2).unwrap_or_default();
         let most = ENTRIES_MAX[usize::from(page.len() as u64 > PAGE_BYTES)];
         let numbers = || std::iter::once(said).chain(1..=most);
-        let whole = |n: usize| pairs(page, n).filter(|(k, v)| (self.is_whole)(k, v)).count();
+        let shape = self.shape;
+        let whole = |n: usize| shape.pairs(page, n).filter(|(k, v)| (self.is_whole)(k, v)).count();
         // What the page says, if any of it makes sense; else what makes most sense.
         let records = if whole(said) > 0 { said } else { numbers().max_by_key(|n| whole(*n)).unwrap_or(said) };
         if whole(records) > 0 {
-            let saved = pairs(page, records).filter(|(k, v)| (self.is_whole)(k, v));
+            let saved = shape.pairs(page, records).filter(|(k, v)| (self.is_whole)(k, v));
             self.kept.extend(saved.map(|(k, v)| (k.to_vec(), v.to_vec())));
             return Ok(());
         }
+        self.unread.push(page.to_vec());
         let there = |c: &Child| {
             self.place(c.0).and_then(|p| self.read((p.0, 1))).is_some_and(|b| b[0] == LEAF || b[0] == BRANCH)
         };
@@ -289,10 +347,7 @@ impl<'a> Walk<'a> {
             (all.len() == n + 1).then(|| all.iter().filter(|c| there(c)).count()).filter(|sound| sound + 1 >= all.len())
         };
         let keys = if sound(said).is_some() { Some(said) } else { numbers().filter(|n| sound(*n).is_some()).max() };
-        let Some(keys) = keys else {
-            self.unread.push(page.to_vec());
-            return Ok(());
-        };
+        let Some(keys) = keys else { return Ok(()) };
         let all: Vec<Child> = children(page, keys).collect();
         all.into_iter().try_for_each(|c| self.descend(c, false, depth + 1, take))
     }
@@ -305,7 +360,7 @@ impl<'a> Walk<'a> {
             while at + PAGE_BYTES <= self.file_bytes {
                 let mut page = vec![0; PAGE_BYTES as usize];
                 self.file.read(at, &mut page)?;
-                let end = end_of(&page).filter(|end| *end as u64 <= PAGE_BYTES << ORDER_MAX);
+                let end = self.shape.end_of(&page).filter(|end| *end as u64 <= PAGE_BYTES << ORDER_MAX);
                 if let Some(end) = end.filter(|end| at + *end as u64 <= self.file_bytes) {
                     if end > page.len() {
                         page.resize(end, 0);

@@ -3,11 +3,10 @@
 //! Decides whether the two files agree with themselves and with each other: every page of the database matches its
 //! checksum, every row its own, every invariant of `docs/spec/ost-store.md` that can be seen at rest holds, and, when asked,
 //! every block of data matches the checksum in its extent.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
-use dbcheck::Mended;
-use oss::store::{BLOCK_BYTES, BlockRun, ObjectAttr, ObjectInfo, ObjectStore, Update};
+use oss::store::{BLOCK_BYTES, ObjectAttr, ObjectInfo};
 use redb::{Database, ReadableDatabase, ReadableTable};
 use rt::{BlockingFile, Rt};
 use types::ObjectId;
@@ -35,7 +34,7 @@ pub struct BadPlace {
 /// What a store holds and what is wrong with it.
 #[derive(Clone, Debug, Default)]
 pub struct Checked {
-    /// Every object whose row can be read, in order of id.
+    /// Every object, in order of id: those whose row can be read, and of those of which extents are left what these tell.
     pub objects: Vec<ObjectInfo>,
     /// What is wrong, a sentence each.
     pub faults: Vec<String>,
@@ -43,15 +42,19 @@ pub struct Checked {
     pub notes: Vec<String>,
     /// Whether the database could be read, so that an object that is not among `objects` does not exist.
     pub complete: bool,
-    /// Whether pages of the database are damaged: see [`mend_database`].
+    /// Whether pages of the database are damaged: see [`crate::mend_database`] and [`crate::salvage`].
     pub broken: bool,
+    /// Whether rows are damaged, or do not agree with each other: see [`crate::mend_rows`].
+    pub bad_rows: bool,
+    /// Objects whose rows are damaged, missing or contradict others: what they hold is not what was written.
+    pub suspects: BTreeSet<ObjectId>,
     /// Blocks that do not match their checksums, with their places in the data file.
     pub bad_blocks: Vec<BadPlace>,
-    /// The superblock of the database, where block 0 of the data file is damaged: [`mend`] puts it back.
+    /// The superblock of the database, where block 0 of the data file is damaged: [`crate::mend`] puts it back.
     pub superblock: Option<Superblock>,
 }
 
-/// Reads the store in `dir`, whose lock the caller has; `data`: all blocks, too. Memory: 72 bytes for each object, 16 for
+/// Reads the store in `dir`, whose lock the caller has; `data`: all blocks, too. Memory: 72 bytes for each object, 32 for
 /// each extent, and `cache_bytes`.
 ///
 /// # Errors
@@ -71,50 +74,6 @@ pub async fn check(rt: &Rt, dir: &Path, data: bool, cache_bytes: usize) -> Resul
         Some(found) => Err(OpenError::NewerFormat { dir: dir.into(), found, known: crate::format::FORMAT_VERSION }),
         None => Ok(checked.0),
     }
-}
-
-/// Puts block 0 of the data file back as the database has it. Nobody may have the store open.
-///
-/// # Errors
-/// The file cannot be written.
-pub async fn mend(rt: &Rt, dir: &Path, superblock: &Superblock) -> Result<(), OpenError> {
-    let path = dir.join("data");
-    let io = |e| OpenError::Io(path.clone(), e);
-    let file = rt.open_blocking(&path, false).map_err(io)?;
-    let mut block = vec![0; BLOCK_BYTES as usize];
-    block[..SUPERBLOCK_BYTES].copy_from_slice(&superblock.to_bytes());
-    rt.offload(move || file.write(0, &block).and_then(|()| file.sync())).await.map_err(io)
-}
-
-/// Makes the newest commit of a damaged database that is whole count. Nobody may have the store open.
-///
-/// # Errors
-/// The file cannot be read or written.
-pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Mended, OpenError> {
-    let path = dir.join("meta.redb");
-    let io = |e| OpenError::Io(path.clone(), e);
-    let file = rt.open_blocking(&path, false).map_err(io)?;
-    rt.offload(move || dbcheck::mend(file, cache_bytes)).await.map_err(io)
-}
-
-/// Gives blocks that do not match their checksums ([`Checked::bad_blocks`]) checksums of what is there: they can be read
-/// again, as they are.
-///
-/// # Errors
-/// The store cannot be opened, read or written.
-pub async fn accept(rt: &Rt, dir: &Path, cluster: u64, bad: &[BadPlace]) -> Result<(), OpenError> {
-    let io = |e| OpenError::Io(dir.join("data"), e);
-    let store = crate::FileStore::open(rt.clone(), dir, Some(cluster), crate::FileStoreConfig::default(), None).await?;
-    for BadPlace { object, block, place } in bad {
-        let mut bulk = rt.bulk(BLOCK_BYTES as usize).await;
-        let (read, there) = store.0.data.read_at(place * BLOCK_BYTES, bulk).await;
-        read.map_err(io)?;
-        bulk = there;
-        let crcs = bulk.slices().map(crc32c).collect();
-        let update = Update { puts: vec![BlockRun { first: *block, bulk, crcs }], ..Update::default() };
-        store.update(*object, update).await.map_err(|e| io(std::io::Error::from_raw_os_error(e.errno())))?;
-    }
-    store.close().await.map_err(|e| io(std::io::Error::from_raw_os_error(e.errno())))
 }
 
 /// [`check`] over open files. The second part: the format of a store that a newer program wrote.
@@ -156,8 +115,8 @@ pub fn check_files(
 struct Checker<'a> {
     data: &'a dyn BlockingFile,
     out: Checked,
-    /// Runs of blocks that extents use.
-    used: Vec<(u64, u64)>,
+    /// Runs of blocks that extents use, and whose they are.
+    used: Vec<(u64, u32, ObjectId)>,
     read_data: bool,
     bytes: Vec<u8>,
 }
@@ -165,6 +124,13 @@ struct Checker<'a> {
 impl Checker<'_> {
     fn fault(&mut self, text: String) {
         self.out.faults.push(text);
+    }
+
+    /// A fault in the rows of an object.
+    fn suspect(&mut self, object: ObjectId, text: String) {
+        self.out.suspects.insert(object);
+        self.out.bad_rows = true;
+        self.fault(text);
     }
 
     fn block_0(&mut self) -> std::io::Result<Result<Superblock, FormatError>> {
@@ -205,57 +171,62 @@ impl Checker<'_> {
             let object = object_of_key(key.value());
             match object_from_bytes(object, value.value()) {
                 Ok(attr) => self.out.objects.push(ObjectInfo { object, attr }),
-                Err(e) => self.fault(format!("the record of object {object}: {e}")),
+                Err(e) => self.suspect(object, format!("the record of object {object}: {e}")),
             }
             if sequences.get(&object.0.seq).is_none_or(|last| object.0.oid > *last) {
+                self.out.bad_rows = true;
                 self.fault(format!("object {object} has a higher id than was ever given out"));
             }
         }
-        let mut blocks: BTreeMap<ObjectId, u64> = BTreeMap::new();
+        let mut held: BTreeMap<ObjectId, Held> = BTreeMap::new();
         let mut before = (ObjectId::default(), 0);
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (key, value) = row?;
             let (object, at) = extent_of_key(key.value());
             match extent_from_bytes(key.value(), value.value()) {
                 Ok(e) => {
-                    *blocks.entry(object).or_default() += e.blocks;
+                    held.entry(object).or_default().add(at, &e);
                     if before.0 == object && at < before.1 {
-                        self.fault(format!("object {object}: two extents hold block {at}"));
+                        self.suspect(object, format!("object {object}: two extents hold block {at}"));
                     }
                     before = (object, at.saturating_add(e.blocks));
                     self.extent(object, at, &e);
                 }
-                Err(e) => self.fault(format!("the extent of object {object} at block {at}: {e}")),
+                Err(e) => self.suspect(object, format!("the extent of object {object} at block {at}: {e}")),
             }
         }
-        self.counts(&blocks);
+        self.counts(&held);
         Ok(())
     }
 
-    fn counts(&mut self, blocks: &BTreeMap<ObjectId, u64>) {
+    /// Objects against their extents. One without a row of its own is what its extents tell.
+    fn counts(&mut self, held: &BTreeMap<ObjectId, Held>) {
         let mut wrong = Vec::new();
         for ObjectInfo { object, attr: ObjectAttr { blocks: says, .. } } in &self.out.objects {
-            let found = blocks.get(object).copied().unwrap_or(0);
+            let found = held.get(object).map_or(0, |h| h.blocks);
             if *says != found {
-                wrong.push(format!("object {object} counts {says} blocks, but has {found}"));
+                wrong.push((*object, format!("object {object} counts {says} blocks, but has {found}")));
             }
         }
         let exists = |o: &ObjectId| self.out.objects.binary_search_by_key(o, |i| i.object).is_ok();
-        wrong.extend(
-            blocks
-                .keys()
-                .filter(|o| !exists(o))
-                .map(|o| format!("there are extents of object {o}, which does not exist")),
-        );
-        self.out.faults.extend(wrong);
+        let headless: Vec<ObjectInfo> = held
+            .iter()
+            .filter(|(o, _)| !exists(o))
+            .map(|(object, held)| ObjectInfo { object: *object, attr: held.attr() })
+            .collect();
+        for ObjectInfo { object, .. } in &headless {
+            wrong.push((*object, format!("there are extents of object {object}, which does not exist")));
+        }
+        self.out.objects.extend(headless);
+        self.out.objects.sort_unstable_by_key(|i| i.object);
+        wrong.into_iter().for_each(|(object, text)| self.suspect(object, text));
     }
 
     fn extent(&mut self, object: ObjectId, at: u64, e: &Extent) {
-        self.used.push((e.phys, e.blocks));
+        self.used.push((e.phys, e.blocks as u32, object));
         if at % CHUNK_BLOCKS + e.blocks > CHUNK_BLOCKS {
-            self.fault(format!(
-                "object {object}: the extent at block {at} crosses a boundary of {CHUNK_BLOCKS} blocks"
-            ));
+            let text = format!("object {object}: the extent at block {at} crosses a boundary of {CHUNK_BLOCKS} blocks");
+            self.suspect(object, text);
         }
         let Some(crcs) = e.crcs.as_ref().filter(|_| self.read_data) else { return };
         self.bytes.resize((EXTENT_BLOCKS_MAX * BLOCK_BYTES) as usize, 0);
@@ -275,12 +246,37 @@ impl Checker<'_> {
     /// No two extents share a block, and none lies behind the end.
     fn space(&mut self) {
         self.used.sort_unstable();
-        let shared: Vec<u64> = self.used.windows(2).filter(|w| w[0].0 + w[0].1 > w[1].0).map(|w| w[1].0).collect();
         let end = self.data.len().unwrap_or(0) / BLOCK_BYTES;
-        let behind: Vec<u64> = self.used.iter().filter(|(at, n)| at + n > end).map(|(at, _)| *at).collect();
-        self.out.faults.extend(shared.iter().map(|at| format!("block {at} of the data file belongs to two extents")));
-        self.out
-            .faults
-            .extend(behind.iter().map(|at| format!("the extent at block {at} lies behind the data file's end")));
+        let used = std::mem::take(&mut self.used);
+        for pair in used.windows(2).filter(|w| w[0].0 + u64::from(w[0].1) > w[1].0) {
+            let text = format!("block {} of the data file belongs to two extents", pair[1].0);
+            self.suspect(pair[1].2, text);
+            self.out.suspects.insert(pair[0].2);
+        }
+        for (at, _, object) in used.iter().filter(|(at, n, _)| at + u64::from(*n) > end) {
+            self.suspect(*object, format!("the extent at block {at} lies behind the data file's end"));
+        }
+    }
+}
+
+/// What the extents of an object hold.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Held {
+    /// Blocks that have space.
+    pub blocks: u64,
+    /// Where the last block with data ends.
+    end: u64,
+}
+
+impl Held {
+    pub fn add(&mut self, at: u64, e: &Extent) {
+        self.blocks += e.blocks;
+        if e.crcs.is_some() {
+            self.end = self.end.max(at.saturating_add(e.blocks));
+        }
+    }
+    /// The attributes of an object of which nothing else is known: it ends with its last block.
+    pub fn attr(&self) -> ObjectAttr {
+        ObjectAttr { size: self.end.saturating_mul(BLOCK_BYTES), blocks: self.blocks, ..ObjectAttr::default() }
     }
 }

@@ -12,15 +12,15 @@ use crate::format::{
 use crate::space::Run;
 
 pub(crate) const SUPER: TableDefinition<&str, &[u8]> = TableDefinition::new("super");
-const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
+pub(crate) const STATE: TableDefinition<&str, u64> = TableDefinition::new("state");
 pub(crate) const OBJECTS: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("objects");
 pub(crate) const EXTENTS: TableDefinition<&[u8; 24], &[u8]> = TableDefinition::new("extents");
 pub(crate) const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("sequences");
-const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
+pub(crate) const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
 /// Which process the client of a session was: host and process.
-const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
+pub(crate) const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
 /// Answers to requests that changed objects, by client and reply slot.
-const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
+pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -40,6 +40,8 @@ impl std::fmt::Display for DbError {
         }
     }
 }
+
+impl std::error::Error for DbError {}
 
 impl<E: Into<redb::Error>> From<E> for DbError {
     fn from(e: E) -> DbError {

@@ -11,7 +11,7 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use oss::store::{BLOCK_BYTES, StoreResult};
-use rt::{DiskFile, OpenMode, Rt};
+use rt::{BlockingFile, DiskFile, OpenMode, Rt};
 use types::{Duration, Instant};
 use wire::{crc32c, crc32c_append};
 
@@ -38,6 +38,14 @@ fn record(superblock: &Superblock, epoch: u64) -> [u8; RECORD_BYTES] {
     let crc = crc32c_append(crc32c(&superblock.identity.uuid.to_le_bytes()), &b[..8]);
     b[8..].copy_from_slice(&crc.to_le_bytes());
     b
+}
+
+/// The opening that a file `epoch` names, if it is whole and of that store.
+pub(crate) fn epoch_of(file: &dyn BlockingFile, superblock: &Superblock) -> Option<u64> {
+    let mut bytes = [0; RECORD_BYTES];
+    file.read(0, &mut bytes).ok()?;
+    let said = bytes.first_chunk().map(|b| u64::from_le_bytes(*b))?;
+    (bytes == record(superblock, said)).then_some(said)
 }
 
 impl Fence {

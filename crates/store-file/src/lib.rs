@@ -25,12 +25,14 @@ mod lock;
 mod map;
 mod mkfs;
 mod object_store;
+mod repair;
 mod space;
 mod state;
 
-pub use check::{BadPlace, Checked, accept, check, check_files, mend, mend_database};
+pub use check::{BadPlace, Checked, check, check_files};
 pub use config::FileStoreConfig;
 pub use error::OpenError;
 pub use file_store::FileStore;
 pub use lock::lock_dir;
 pub use mkfs::{MkfsOptions, identity, mkfs};
+pub use repair::{accept, mend, mend_database, mend_rows, salvage};

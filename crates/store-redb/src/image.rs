@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dbcheck::{Mended, Salvaged};
+use dbcheck::{Mended, Salvaged, Shape};
 use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
 use redb::{Database, ReadableTable, TableHandle};
 use rt::{BlockingFile, DirLock, LocalFuture, RoomyFile, Rt};
@@ -54,34 +54,9 @@ pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Me
 /// # Errors
 /// As [`examine`]; or there is no space for the new one.
 pub async fn salvage(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<(Salvaged, PathBuf), OpenError> {
-    let (file, _lock) = locked(rt, dir)?;
-    let (old, new) = (dir.join(STORE_FILE), dir.join("mdt.redb.salvaged"));
-    let aside = aside(dir);
-    let failed = |e| OpenError::Io(new.clone(), e);
-    // What an earlier attempt left.
-    if let Err(e) = std::fs::remove_file(&new)
-        && e.kind() != io::ErrorKind::NotFound
-    {
-        return Err(failed(e));
-    }
-    let made = rt.open_blocking(&new, true).map_err(failed)?;
-    let done = rt.offload(move || dbcheck::guarded(|| copy_records(&*file, made, cache_bytes))).await;
-    let saved = match done.unwrap_or_else(|why| Err(io::Error::other(why))) {
-        Ok(saved) if saved.records > 0 => saved,
-        other => {
-            let _ = std::fs::remove_file(&new);
-            return other.map(|none| (none, aside)).map_err(failed);
-        }
-    };
-    let moved = std::fs::hard_link(&old, &aside).and_then(|()| std::fs::rename(&new, &old));
-    moved.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|e| OpenError::Io(dir.into(), e))?;
-    Ok((saved, aside))
-}
-
-/// A name for the damaged file that nothing has.
-fn aside(dir: &Path) -> PathBuf {
-    let name = |n: u32| dir.join(format!("{STORE_FILE}.damaged{}", if n == 0 { String::new() } else { n.to_string() }));
-    (0..).map(name).find(|p| !p.exists()).expect("there are more numbers than files")
+    let (_, _lock) = locked(rt, dir)?;
+    let made = dbcheck::rebuild(rt, dir, STORE_FILE, move |from, to| copy_records(from, to, cache_bytes)).await;
+    made.map_err(|(at, e)| OpenError::Io(at, e))
 }
 
 fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes: usize) -> io::Result<Salvaged> {
@@ -101,10 +76,23 @@ fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes:
         }
         write.commit().map_err(io::Error::other)
     };
-    let saved = dbcheck::salvage(from, TABLE.name(), &mds::kv::is_whole, &mut |key, value, trusted| {
-        batch.push((key.to_vec(), value.to_vec(), trusted));
-        if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }
-    })?;
+    let mut saved = Salvaged::default();
+    for of in dbcheck::commits(from)? {
+        saved = dbcheck::salvage(
+            from,
+            &of,
+            TABLE.name(),
+            Shape::default(),
+            &mds::kv::is_whole,
+            &mut |key, value, trusted| {
+                batch.push((key.to_vec(), value.to_vec(), trusted));
+                if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }
+            },
+        )?;
+        if saved.records > 0 {
+            break;
+        }
+    }
     commit(&mut batch)?;
     Ok(saved)
 }

@@ -103,7 +103,14 @@ fn salvaged(bytes: Vec<u8>) -> Records {
         }
         Ok(())
     };
-    dbcheck::salvage(&Bytes(bytes), "mdt", &mds::kv::is_whole, &mut take).unwrap();
+    let file = Bytes(bytes);
+    for commit in dbcheck::commits(&file).unwrap() {
+        let shape = dbcheck::Shape::default();
+        let saved = dbcheck::salvage(&file, &commit, "mdt", shape, &mds::kv::is_whole, &mut take).unwrap();
+        if saved.records > 0 {
+            break;
+        }
+    }
     found
 }
 

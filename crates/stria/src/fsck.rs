@@ -66,6 +66,8 @@ struct Checked {
     broken: Vec<(PathBuf, bool)>,
     /// Stores whose data file has no superblock, with the one that belongs there.
     headless: Vec<(PathBuf, Superblock)>,
+    /// Directories of stores whose rows are damaged or contradict each other.
+    bad_rows: Vec<PathBuf>,
     /// Blocks that do not match their checksums: directory, and what `store_file::accept` takes.
     bad_blocks: Vec<(PathBuf, Vec<BadPlace>)>,
     faults: usize,
@@ -118,10 +120,7 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
             Mended::RolledBack => {
                 note!("repaired: {shown}: its last commit was damaged, the one before it counts now");
             }
-            Mended::No if *metadata => {
-                done += usize::from(salvage(rt, at).await?);
-            }
-            Mended::No => note!("{shown}: its objects cannot be found: 'stria mkfs --replace' gives them up"),
+            Mended::No => done += usize::from(salvage(rt, at, *metadata).await?),
         }
         done += usize::from(mended != Mended::No);
     }
@@ -141,7 +140,13 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
     for text in &said {
         note!("repaired: {text}");
     }
-    // Last: from here on nothing tells any more which files have these blocks.
+    // Last: from here on nothing tells any more which files have these objects and blocks.
+    for at in &found.bad_rows {
+        let _lock = lock(at)?;
+        store_file::mend_rows(rt, at, CACHE_BYTES).await.map_err(|e| Failure::from(e.to_string()))?;
+        note!("repaired: {}: the rows of its database agree with each other", at.display());
+        done += 1;
+    }
     for (at, blocks) in &found.bad_blocks {
         let _lock = lock(at)?;
         let accepted = store_file::accept(rt, at, dir.cluster, blocks).await;
@@ -152,18 +157,31 @@ async fn repair(rt: &Rt, dir: &ClusterDir, found: Checked) -> Result<usize, Fail
     Ok(done + said.len())
 }
 
-/// Saves the records of a metadata database of which no commit is whole. Whether there were any.
-async fn salvage(rt: &Rt, at: &Path) -> Result<bool, Failure> {
-    let saved = store_redb::salvage(rt, at, CACHE_BYTES).await;
-    let (saved, aside) = saved.map_err(|e| Failure::from(e.to_string()))?;
+/// Saves the records of a database of which no commit is whole. Whether there were any.
+async fn salvage(rt: &Rt, at: &Path, metadata: bool) -> Result<bool, Failure> {
+    let saved = match metadata {
+        true => store_redb::salvage(rt, at, CACHE_BYTES).await.map_err(|e| Failure::from(e.to_string())),
+        false => {
+            let _lock = lock(at)?;
+            store_file::salvage(rt, at, CACHE_BYTES).await.map_err(|e| Failure::from(e.to_string()))
+        }
+    };
+    let (saved, aside) = saved?;
+    let (shown, instead) = (
+        at.display(),
+        match metadata {
+            true => "put a backup back there ('stria mdt restore')",
+            false => "'stria mkfs --replace' gives its objects up",
+        },
+    );
     if saved.records == 0 {
-        note!("{}: no record can be read of its database: put a backup back there ('stria mdt restore')", at.display());
+        note!("{shown}: no record can be read of its database: {instead}");
         return Ok(false);
     }
+    let more = if metadata { "; a backup, if there is one, may have more ('stria mdt restore')" } else { "" };
     note!(
-        "repaired: {}: a new database was made of {} record(s) of the damaged one, which had {} damaged page(s) and is {} \
-         now; a backup, if there is one, may have more ('stria mdt restore')",
-        at.display(),
+        "repaired: {shown}: a new database was made of {} record(s) of the damaged one, which had {} damaged page(s) and is {} \
+         now{more}",
         saved.records,
         saved.damaged_pages,
         aside.display()
@@ -308,7 +326,10 @@ async fn check_ost(
         note_unreachable(index, found);
         return Ok(());
     }
-    found.objects.damaged.extend(checked.bad_blocks.iter().map(|b| b.object));
+    found.objects.damaged.extend(checked.bad_blocks.iter().map(|b| b.object).chain(checked.suspects));
+    if checked.bad_rows {
+        found.bad_rows.push(at.clone());
+    }
     if !checked.bad_blocks.is_empty() {
         found.bad_blocks.push((at, checked.bad_blocks));
     }

@@ -145,3 +145,35 @@ fn a_damaged_metadata_database_is_found_and_its_records_are_saved() {
     fs::write(&store, &whole).unwrap();
     during(&c, &m, || assert_eq!(fs::read(m.join("before3")).unwrap(), [7; 5000]));
 }
+
+#[test]
+fn a_damaged_ost_database_costs_the_files_that_were_hit_and_no_others() {
+    if !can_mount() {
+        return;
+    }
+    let (_dir, c, m) = stopped();
+    let store = c.join("ost0/meta.redb");
+    let whole = fs::read(&store).unwrap();
+    let keys = (1..40).map(|i| types::ObjectId::new(types::OstIndex(0), i).0.to_key());
+    let hits = keys.flat_map(|key| places(&store, &key)).map(|at| at + 3);
+    // A page that nobody reads any more may hold an old row; one of the last commit alone is given up with that commit.
+    let said = hits.into_iter().find_map(|at| {
+        fs::write(&store, &whole).unwrap();
+        flip(&store, at);
+        let (code, said) = fsck(&c, &["--repair"]);
+        assert!([0, 1].contains(&code), "byte {at}: {code} {said}");
+        said.contains("a new database was made").then_some(said)
+    });
+    let said = said.expect("no flip hit a page that both commits have");
+    let (code, again) = fsck(&c, &[]);
+    assert_eq!(code, 0, "{said}{again}");
+    assert!(c.join("ost0/meta.redb.damaged").exists(), "{said}");
+    during(&c, &m, || {
+        let there = |i: &usize| fs::read(m.join(format!("before{i}"))).is_ok_and(|b| b == [7; 5000]);
+        assert!((0..4).filter(there).count() >= 3, "{said}");
+        fs::write(m.join("after"), [1; 70_000]).unwrap();
+        assert_eq!(fs::read(m.join("after")).unwrap(), [1; 70_000]);
+    });
+    let (code, again) = fsck(&c, &[]);
+    assert_eq!(code, 0, "{said}{again}");
+}

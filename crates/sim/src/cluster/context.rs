@@ -253,7 +253,8 @@ impl Context {
     pub async fn all_back(&self) {
         for client in 0..self.cluster.clients.len() {
             let mut rounds = 0;
-            while !(self.author(client).is_some() && self.cluster.has_all_sessions(client)) && !self.failed() {
+            let is_back = || self.author(client).is_some() && self.cluster.has_all_sessions(client);
+            while !is_back() && !self.failed() {
                 self.cluster.sim.sleep(Duration::from_millis(500)).await;
                 rounds += 1;
                 if rounds > 2 * HANG.as_secs() {

@@ -1,0 +1,46 @@
+//! A new database in the place of a damaged one, which stays beside it.
+use std::io;
+use std::path::{Path, PathBuf};
+
+use rt::{BlockingFile, Rt};
+
+use crate::salvage::Salvaged;
+
+/// Lets `make` write what it can read of the database `name` in `dir` to a new one, which then takes its place. The damaged file stays
+/// beside it, under the name that is answered. Without a record nothing is changed. Nobody may have the database open.
+///
+/// # Errors
+/// What `make` answers, or that there is no space; with the file in question.
+pub async fn rebuild<M>(rt: &Rt, dir: &Path, name: &str, make: M) -> Result<(Salvaged, PathBuf), (PathBuf, io::Error)>
+where
+    M: FnOnce(&dyn BlockingFile, Box<dyn BlockingFile>) -> io::Result<Salvaged> + Send + 'static,
+{
+    let (old, new) = (dir.join(name), dir.join(format!("{name}.salvaged")));
+    let from = rt.open_blocking(&old, false).map_err(|e| (old.clone(), e))?;
+    let aside = aside(dir, name);
+    let failed = |e| (new.clone(), e);
+    // What an earlier attempt left.
+    if let Err(e) = std::fs::remove_file(&new)
+        && e.kind() != io::ErrorKind::NotFound
+    {
+        return Err(failed(e));
+    }
+    let to = rt.open_blocking(&new, true).map_err(failed)?;
+    let done = rt.offload(move || crate::guarded(|| make(&*from, to))).await;
+    let saved = match done.unwrap_or_else(|why| Err(io::Error::other(why))) {
+        Ok(saved) if saved.records > 0 => saved,
+        other => {
+            let _ = std::fs::remove_file(&new);
+            return other.map(|none| (none, aside)).map_err(failed);
+        }
+    };
+    let moved = std::fs::hard_link(&old, &aside).and_then(|()| std::fs::rename(&new, &old));
+    moved.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|e| (dir.into(), e))?;
+    Ok((saved, aside))
+}
+
+/// A name for the damaged file that nothing has.
+fn aside(dir: &Path, name: &str) -> PathBuf {
+    let numbered = |n: u32| dir.join(format!("{name}.damaged{}", if n == 0 { String::new() } else { n.to_string() }));
+    (0..).map(numbered).find(|p| !p.exists()).expect("there are more numbers than files")
+}
