@@ -59,7 +59,7 @@ pub struct Tiers {
     pub pressure: [Pressure; 2],
 }
 
-/// Why bytes were not placed. The advice as such succeeded: advice is never owed.
+/// Why bytes were not placed. Where others of the same advice were, the advice succeeded: it is never owed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Refusal {
     /// The table does nothing for this hint at this pressure.
@@ -95,6 +95,8 @@ pub enum AdviceError {
     Extent(Extent),
     /// `extents_max` advised extents are remembered.
     TooMany(u64),
+    /// Not one byte fits: [`Refusal::NoRoom`] or [`Refusal::Budget`].
+    Refused(Refusal),
 }
 
 impl fmt::Display for AdviceError {
@@ -102,6 +104,7 @@ impl fmt::Display for AdviceError {
         match self {
             AdviceError::Extent(e) => write!(f, "advice for {e}: give a range that is not empty, within the object"),
             AdviceError::TooMany(n) => write!(f, "{n} extents are advised: release some, or raise advice.extents_max"),
+            AdviceError::Refused(why) => f.write_str(why.sentence()),
         }
     }
 }
@@ -110,7 +113,21 @@ impl From<AdviceError> for FsError {
     fn from(e: AdviceError) -> FsError {
         match e {
             AdviceError::Extent(_) => FsError::Invalid,
-            AdviceError::TooMany(_) => FsError::NoSpace,
+            AdviceError::TooMany(_) | AdviceError::Refused(_) => FsError::NoSpace,
+        }
+    }
+}
+
+impl Refusal {
+    /// All of them.
+    pub const ALL: [Refusal; 3] = [Refusal::Pressure, Refusal::NoRoom, Refusal::Budget];
+    /// What a user reads.
+    #[must_use]
+    pub const fn sentence(self) -> &'static str {
+        match self {
+            Refusal::Pressure => "the server is too hard pressed for this level now",
+            Refusal::NoRoom => "the room for advice is full of the same or higher levels",
+            Refusal::Budget => "the project's budget is used up",
         }
     }
 }
@@ -168,6 +185,14 @@ impl Advisor {
             None => self.budgets.remove(&project),
         };
     }
+    /// Projects with budgets of their own.
+    pub fn budgets(&self) -> impl Iterator<Item = (ProjectId, [u64; 2])> {
+        self.budgets.iter().map(|(p, b)| (*p, *b))
+    }
+    /// Changes the configuration, for advice from now on.
+    pub fn set_config(&mut self, config: Config) {
+        self.config = config;
+    }
     /// Reclaim class of a page: what the cache asks when it inserts one. O(log extents).
     #[must_use]
     pub fn class(&self, object: ObjectId, offset: u64, tier: Tier) -> Hint {
@@ -183,6 +208,18 @@ impl Advisor {
     pub fn project_held_bytes(&self, project: ProjectId, tier: Tier) -> u64 {
         self.ledger.project_held_from(project, tier, Hint::None)
     }
+    /// Reclaim class of the bytes from `offset` on, and where the next class begins. O(log extents).
+    #[must_use]
+    pub fn class_run(&self, object: ObjectId, offset: u64, tier: Tier) -> (Hint, u64) {
+        match self.ledger.at(object, offset) {
+            Some(e) => (if e.tier == tier { e.hint } else { Hint::None }, e.extent.end),
+            None => (Hint::None, self.ledger.next_start(object, offset)),
+        }
+    }
+    /// What is placed of an object, by offset.
+    pub fn placed_of(&self, object: ObjectId) -> impl Iterator<Item = (Extent, Tier, Hint)> {
+        self.ledger.of_object(object).map(|e| (e.extent, e.tier, e.hint))
+    }
     /// Everything placed: object, bytes, tier, class; by object and offset.
     pub fn placed(&self) -> impl Iterator<Item = (ObjectId, Extent, Tier, Hint)> {
         self.ledger.iter().map(|e| (e.object, e.extent, e.tier, e.hint))
@@ -196,7 +233,7 @@ impl Advisor {
     /// Takes advice; `steps` gets what is to be done, in order.
     ///
     /// # Errors
-    /// [`AdviceError`]; nothing changed.
+    /// [`AdviceError`]; what is placed stays.
     pub fn advise(&mut self, advice: &Advice, tiers: &Tiers, steps: &mut Steps) -> Result<(), AdviceError> {
         if advice.extent.is_empty() || advice.extent.end == u64::MAX {
             return Err(AdviceError::Extent(advice.extent));
@@ -210,6 +247,12 @@ impl Advisor {
         if advice.hint != Hint::None {
             self.place(advice, tiers, steps);
         }
+        // Room for not one byte is no reason to let go of what an earlier advice has.
+        if let [Step::Refused(_, _, why @ (Refusal::NoRoom | Refusal::Budget))] = steps[first_new..] {
+            steps.truncate(first_new);
+            old.into_iter().for_each(|e| self.ledger.put_back(e));
+            return Err(AdviceError::Refused(why));
+        }
         self.release_old(&old, tiers, first_new, steps);
         Ok(())
     }
@@ -222,7 +265,12 @@ impl Advisor {
 
     /// An object is gone: its advice is forgotten, nothing is to be done.
     pub fn on_destroyed(&mut self, object: ObjectId) {
-        self.ledger.take(object, Extent::ALL);
+        self.on_cut(object, Extent::ALL);
+    }
+
+    /// Bytes of an object are gone: what was placed of them is forgotten, nothing is to be done.
+    pub fn on_cut(&mut self, object: ObjectId, extent: Extent) {
+        self.ledger.take(object, extent);
     }
 
     fn place(&mut self, advice: &Advice, tiers: &Tiers, steps: &mut Steps) {

@@ -3,7 +3,7 @@ use super::*;
 use crate::{conformance, table};
 use std::string::ToString;
 use std::vec;
-use types::{GIB, MIB, OstIndex};
+use types::{FsError, GIB, MIB, OstIndex};
 
 fn object(n: u32) -> ObjectId {
     ObjectId::new(OstIndex(0), n)
@@ -97,7 +97,8 @@ fn higher_classes_displace_lower_ones_lowest_and_oldest_first() {
 fn advised_bytes_never_fill_a_tier() {
     let mut a = advisor();
     for n in 1..100 {
-        advise(&mut a, &advice(n, 3 * GIB, Hint::High));
+        let taken = a.advise(&advice(n, 3 * GIB, Hint::High), &tiers(Pressure::Low), &mut vec![]);
+        assert!(matches!(taken, Ok(()) | Err(AdviceError::Refused(Refusal::NoRoom))));
     }
     assert!(a.held_bytes(Tier::Ram, Hint::None) <= 8 * GIB);
     assert!(a.held_bytes(Tier::Fast, Hint::None) <= 80 * GIB);
@@ -121,6 +122,24 @@ fn a_project_cannot_exceed_its_budget_but_may_reorder_within_it() {
         matches!(advise(&mut a, &other)[..], [Step::Prefetch(_, _, Tier::Ram, _)]),
         "another project's room is its own"
     );
+}
+
+#[test]
+fn advice_for_which_there_is_no_room_at_all_is_an_error_and_leaves_what_was_placed() {
+    let mut a = advisor();
+    a.set_budget(ProjectId(1), Some([2 * GIB, 0]));
+    advise(&mut a, &advice(1, 2 * GIB, Hint::High));
+    advise(&mut a, &Advice { project: ProjectId(2), ..advice(2, GIB, Hint::Low) });
+    let mut steps = vec![];
+    let no = a.advise(&advice(2, GIB, Hint::High), &tiers(Pressure::Low), &mut steps);
+    assert_eq!((no, steps.len()), (Err(AdviceError::Refused(Refusal::Budget)), 0));
+    assert_eq!(FsError::from(AdviceError::Refused(Refusal::Budget)), FsError::NoSpace);
+    assert_eq!(a.class(object(2), 0, Tier::Ram), Hint::Low, "the other project's");
+    a.on_cut(object(1), Extent::from(GIB));
+    assert_eq!(a.held_bytes(Tier::Ram, Hint::High), GIB);
+    assert_eq!(a.class_run(object(1), 5, Tier::Ram), (Hint::High, GIB));
+    assert_eq!(a.class_run(object(1), GIB, Tier::Ram), (Hint::None, u64::MAX));
+    assert_eq!(advise(&mut a, &advice(2, GIB, Hint::High)).len(), 1, "what was cut off gave its room back");
 }
 
 #[test]

@@ -5,7 +5,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use types::{Extent, KIB, MIB, ObjectId, OstIndex, Rng};
 
-use crate::advisor::{Advice, Advisor, OwnerId, ProjectId, Step, Tiers, Wish};
+use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Refusal, Step, Tiers, Wish};
 use crate::config::Config;
 use crate::table::PolicyEntry;
 use crate::{Hint, Pressure, Tier};
@@ -49,10 +49,19 @@ pub fn check(name: &str, entry: &PolicyEntry, seed: u64) {
             advisor.on_destroyed(object);
             twin.on_destroyed(object);
             model.retain(|k, _| k.0 != object);
+        } else if rng.chance(0.02) {
+            let (object, cut) = (random_object(&mut rng), Extent::from(rng.below(140) * BLOCK));
+            advisor.on_cut(object, cut);
+            twin.on_cut(object, cut);
+            model.retain(|k, _| k.0 != object || k.1 * BLOCK < cut.start);
         } else {
             let advice = random_advice(&mut rng);
-            advisor.advise(&advice, &tiers, &mut steps).expect("the advice is legal");
-            twin.advise(&advice, &tiers, &mut again).expect("the advice is legal");
+            let (one, two) = [(&mut advisor, &mut steps), (&mut twin, &mut again)]
+                .map(|(a, steps)| a.advise(&advice, &tiers, steps))
+                .into();
+            assert!(one == two, "{at}: same calls, other answers");
+            let fits = one.is_ok() || matches!(one, Err(AdviceError::Refused(why)) if why != Refusal::Pressure);
+            assert!(fits && (one.is_ok() || steps.is_empty()), "{at}: {one:?} for legal advice");
             apply(&mut model, &steps, Some(&advice), &at);
         }
         assert!(steps == again, "{at}: same calls, other answers");

@@ -89,6 +89,10 @@ impl Jobs {
             ended: VecDeque::new(),
         }
     }
+    /// Changes the configuration, for pieces from now on.
+    pub fn set_config(&mut self, config: &Config) {
+        (self.piece_bytes, self.pieces_max) = (config.piece_bytes, config.pieces_in_flight_max);
+    }
     /// Queues a prefetch (a [`crate::Step::Prefetch`]).
     pub fn push(&mut self, object: ObjectId, extent: Extent, tier: Tier, hint: Hint) -> JobId {
         let id = JobId(self.next_id);

@@ -51,6 +51,18 @@ impl Ledger {
         let (_, e) = self.entries.range((object, 0)..=(object, offset)).next_back()?;
         e.extent.contains_offset(offset).then_some(e)
     }
+    /// Start of the first entry of an object behind `offset`; `u64::MAX` when there is none.
+    pub fn next_start(&self, object: ObjectId, offset: u64) -> u64 {
+        self.entries.range((object, offset)..=(object, u64::MAX)).next().map_or(u64::MAX, |(k, _)| k.1)
+    }
+    /// Entries of an object, by offset.
+    pub fn of_object(&self, object: ObjectId) -> impl Iterator<Item = &Entry> {
+        self.entries.range((object, 0)..=(object, u64::MAX)).map(|(_, e)| e)
+    }
+    /// Adds an entry that was taken out, in the order that it had.
+    pub fn put_back(&mut self, e: Entry) {
+        self.enter(e);
+    }
     /// Adds advised bytes; none of them may be advised already.
     pub fn insert(&mut self, object: ObjectId, extent: Extent, hint: Hint, tier: Tier, who: (ProjectId, OwnerId)) {
         let (project, owner) = who;
@@ -99,6 +111,9 @@ impl Ledger {
         // What is left of a cut entry counts as the youngest of its class.
         e.seq = self.next_seq;
         self.next_seq += 1;
+        self.enter(e);
+    }
+    fn enter(&mut self, e: Entry) {
         let key = (e.object, e.extent.start);
         let old = self.entries.insert(key, e);
         assert!(old.is_none(), "advised twice");

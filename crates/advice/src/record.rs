@@ -27,6 +27,8 @@ pub enum Call {
     Release(OwnerId),
     /// [`Advisor::on_destroyed`].
     Destroyed(ObjectId),
+    /// [`Advisor::on_cut`].
+    Cut(ObjectId, Extent),
     /// [`Advisor::set_budget`].
     Budget(ProjectId, Option<[u64; 2]>),
 }
@@ -40,6 +42,7 @@ pub fn apply(call: Call, advisor: &mut Advisor, tiers: &Tiers, steps: &mut Steps
         Call::Advise(a) => return advisor.advise(&a, tiers, steps),
         Call::Release(o) => advisor.release_owner(o, tiers, steps),
         Call::Destroyed(o) => advisor.on_destroyed(o),
+        Call::Cut(o, e) => advisor.on_cut(o, e),
         Call::Budget(p, b) => advisor.set_budget(p, b),
     }
     Ok(())
@@ -123,6 +126,7 @@ fn call_text(call: Call) -> String {
         }
         Call::Release(o) => format!("release o{}", o.0),
         Call::Destroyed(o) => format!("destroyed {o}"),
+        Call::Cut(o, e) => format!("cut {o} {} {}", e.start, e.end),
         Call::Budget(p, Some([ram, fast])) => format!("budget p{} {ram} {fast}", p.0),
         Call::Budget(p, None) => format!("budget p{} default", p.0),
     }
@@ -189,6 +193,9 @@ fn parse_call(text: &str) -> Option<Call> {
         }),
         ["release", o] => Call::Release(owner(o)?),
         ["destroyed", object] => Call::Destroyed(ObjectId(Fid::parse(object)?)),
+        ["cut", object, start, end] => {
+            Call::Cut(ObjectId(Fid::parse(object)?), Extent::checked(start.parse().ok()?, end.parse().ok()?)?)
+        }
         ["budget", p, "default"] => Call::Budget(project(p)?, None),
         ["budget", p, ram, fast] => Call::Budget(project(p)?, Some([ram.parse().ok()?, fast.parse().ok()?])),
         _ => return None,
@@ -213,6 +220,7 @@ mod tests {
             let call = match rng.below(20) {
                 0 => Call::Release(OwnerId(rng.below(4))),
                 1 => Call::Destroyed(object),
+                3 => Call::Cut(object, Extent::from(rng.below(140) * MIB)),
                 2 => Call::Budget(project, rng.chance(0.5).then(|| [rng.below(64) * MIB, rng.below(256) * MIB])),
                 n => Call::Advise(Advice {
                     object,

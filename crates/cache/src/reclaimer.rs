@@ -5,7 +5,7 @@
 //! (ghosts, use counts, duels) is gone. Takes one pass over the resident frames, some tens of nanoseconds each; the
 //! mechanism stands still meanwhile.
 use crate::record::{self, Call};
-use crate::{CacheConfig, FrameId, PageAccess, ReclaimPolicy, build};
+use crate::{Advice, CacheConfig, FrameId, PageAccess, ReclaimPolicy, build};
 use alloc::{boxed::Box, string::String, vec::Vec};
 use core::time::Duration;
 use types::record::{Recordable, Recording, Tape};
@@ -186,6 +186,18 @@ impl Reclaimer {
     pub fn on_fetched(&mut self, access: &PageAccess, pages: u32, took: Duration) {
         self.note(|| Call::Fetched(*access, pages, took));
         self.policy.on_fetched(access, pages, took);
+    }
+    /// Changes the advice of a resident page, which counts as inserted anew: `block` is what the frame holds.
+    ///
+    /// # Panics
+    /// When the frame is not resident.
+    pub fn readvise(&mut self, frame: FrameId, block: u64, advice: Advice) {
+        let known = self.policy.remembered(frame);
+        if known.advice != advice {
+            let request = PageAccess::of_grain(block, known.grain, self.config.stripe_bytes);
+            self.remove(frame);
+            self.insert(frame, PageAccess { advice, readahead: known.readahead, ..request });
+        }
     }
     /// See [`ReclaimPolicy::resident`].
     #[must_use]

@@ -23,6 +23,10 @@ pub struct OstConfig {
     pub cache_bytes: u64,
     /// Keys of the cache policies; its capacity says nothing.
     pub cache_keys: cache::CacheConfig,
+    /// Advice policy by name. Default `house`.
+    pub advice_policy: String,
+    /// Keys of the advice room.
+    pub advice_keys: advice::Config,
     /// Reads that the cache holds whole are answered before the scheduler's queue. Default off: every read waits its turn
     /// there, and rules of tbf count it.
     pub cache_first: bool,
@@ -60,6 +64,8 @@ impl Default for OstConfig {
             cache_policy: "lru".into(),
             cache_bytes: 64 * MIB,
             cache_keys: cache::CacheConfig::new(1),
+            advice_policy: advice::POLICY_DEFAULT.into(),
+            advice_keys: advice::Config::default(),
             cache_first: false,
             read_cache: true,
             writethrough_cache: true,

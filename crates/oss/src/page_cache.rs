@@ -8,15 +8,16 @@
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats, block_id};
+use advice::Pressure;
+use cache::{Advice, CacheConfig, FrameId, PageAccess, Reclaimer, Stats, block_id};
 use frames::{Bulk, FRAME_BYTES, FramePool, FrameRun, Segment};
 use hashbrown::HashMap;
 use rt::Rt;
 use rustc_hash::FxBuildHasher;
-use types::{Duration, ObjectId};
+use types::{Duration, Instant, ObjectId};
 use wire::Crc;
 
-use crate::store::BlockRange;
+use crate::store::{BlockRange, BlockRun, Blocks};
 
 /// A page cache that the OSTs of one process share.
 pub type SharedCache = Rc<RefCell<PageCache>>;
@@ -36,12 +37,19 @@ pub fn shared(rt: &Rt, policy: &str, bytes: u64, keys: &CacheConfig) -> Result<S
     rt.spawn(async move {
         while let Some(cache) = weak.upgrade() {
             cache.borrow_mut().yield_frames(clock.frames());
+            cache.borrow_mut().measure(clock.now());
             drop(cache);
             clock.sleep(LOOK_EVERY).await;
         }
     });
     Ok(cache)
 }
+
+/// Time over which pressure is measured.
+const MEASURED: Duration = Duration::from_secs(1);
+
+/// Blocks of one class.
+pub type Class = (BlockRange, Advice);
 
 const GROUP: u64 = 64;
 const NONE: u32 = u32::MAX;
@@ -68,6 +76,7 @@ struct Page {
     block: u64,
     run: FrameRun,
     crc: Crc,
+    advice: Advice,
 }
 
 /// A cached page: its frame and its checksum.
@@ -92,6 +101,20 @@ pub struct PageCache {
     victims: Vec<FrameId>,
     /// Pages of the request being looked up or inserted, of which the policy is told at once.
     request: Vec<(FrameId, PageAccess)>,
+    reclaimed: Reclaimed,
+    /// Advised bytes that have a place here, by OST.
+    placed: Vec<(u16, u64)>,
+}
+
+/// Pages that left for want of room, and how hard pressed the cache was for it.
+#[derive(Clone, Copy, Default, Debug)]
+struct Reclaimed {
+    unadvised: u64,
+    advised: u64,
+    /// The counters when the second began that is being measured.
+    before: (u64, u64),
+    since: Instant,
+    pressure: Pressure,
 }
 
 /// The state of some blocks' neighbourhood: equal stamps mean that nothing changed in between.
@@ -116,6 +139,8 @@ impl PageCache {
             stats: Stats::default(),
             victims: Vec::new(),
             request: Vec::new(),
+            reclaimed: Reclaimed::default(),
+            placed: Vec::new(),
         })
     }
 
@@ -160,6 +185,8 @@ impl PageCache {
         let mut fresh = PageCache::new(policy, bytes, &self.keys)?;
         fresh.stamps = std::mem::take(&mut self.stamps);
         fresh.stats = self.stats;
+        fresh.reclaimed = self.reclaimed;
+        fresh.placed = std::mem::take(&mut self.placed);
         *self = fresh;
         Ok(())
     }
@@ -264,6 +291,137 @@ impl PageCache {
         }
     }
 
+    /// As [`PageCache::fill`] for blocks of several classes: `classes` cover the blocks, in order.
+    pub fn fill_advised(
+        &mut self,
+        at: (CacheKey, u64),
+        blocks: &Blocks,
+        access: PageAccess,
+        stamp: &Stamp,
+        classes: &[Class],
+    ) {
+        let (key, first) = at;
+        let range = BlockRange { first, count: blocks.crcs.len() as u64 };
+        if self.policy.is_some() && !blocks.crcs.is_empty() && self.stamp(key, range) == *stamp {
+            self.insert_advised(key, first, &blocks.bulk, &blocks.crcs, access, classes);
+        }
+    }
+
+    /// As [`PageCache::replace`] for blocks of several classes.
+    pub fn replace_advised(
+        &mut self,
+        key: CacheKey,
+        run: &BlockRun,
+        access: PageAccess,
+        keep: bool,
+        classes: &[Class],
+    ) {
+        self.invalidate(key, run.range());
+        if keep && self.policy.is_some() {
+            self.insert_advised(key, run.first, &run.bulk, &run.crcs, access, classes);
+        }
+    }
+
+    fn insert_advised(
+        &mut self,
+        key: CacheKey,
+        first: u64,
+        bulk: &Bulk,
+        crcs: &[Crc],
+        access: PageAccess,
+        classes: &[Class],
+    ) {
+        for (range, advice) in classes {
+            let (at, count) = ((range.first - first) as usize, range.count as usize);
+            let part = bulk.slice(at * FRAME_BYTES, count * FRAME_BYTES);
+            self.insert(key, range.first, &part, &crcs[at..at + count], access.advised(*advice));
+        }
+    }
+
+    /// Gives the cached pages of a range another class.
+    pub fn readvise(&mut self, key: CacheKey, range: BlockRange, advice: Advice) {
+        let slots: Vec<u32> =
+            self.groups_in(key, range).into_iter().flat_map(|g| self.slots_of(key, g, range)).collect();
+        for slot in slots {
+            let page = self.pages[slot as usize].as_mut().expect("a slot in a group holds a page");
+            if page.advice != advice {
+                page.advice = advice;
+                let block = block_id(key.word(), page.block);
+                if let Some(policy) = &mut self.policy {
+                    policy.readvise(FrameId(slot), block, advice);
+                }
+            }
+        }
+    }
+
+    /// Lets unadvised pages of a range go; advised ones stay.
+    pub fn drop_unadvised(&mut self, key: CacheKey, range: BlockRange) {
+        for group in self.groups_in(key, range) {
+            for slot in self.slots_of(key, group, range) {
+                if self.pages[slot as usize].as_ref().is_some_and(|p| p.advice == Advice::None) {
+                    if let Some(policy) = &mut self.policy {
+                        policy.remove(FrameId(slot));
+                    }
+                    self.forget(slot);
+                }
+            }
+        }
+    }
+
+    /// Bytes of a range that are here.
+    #[must_use]
+    pub fn resident_in(&self, key: CacheKey, range: BlockRange) -> u64 {
+        let pages = self.groups_in(key, range).into_iter().map(|g| self.slots_of(key, g, range).count());
+        pages.sum::<usize>() as u64 * FRAME_BYTES as u64
+    }
+
+    fn slots_of(&self, key: CacheKey, group: u64, range: BlockRange) -> impl Iterator<Item = u32> + use<> {
+        let slots = self.groups.get(&(key, group)).map(|g| **g).unwrap_or([NONE; GROUP as usize]);
+        let within = move |block: u64| block >= range.first && block < range.end();
+        slots
+            .into_iter()
+            .enumerate()
+            .filter(move |(i, s)| *s != NONE && within(group * GROUP + *i as u64))
+            .map(|(_, s)| s)
+    }
+
+    /// How hard pressed the cache was in the last second: high when advised pages left or frames were short, medium when
+    /// unadvised ones left.
+    #[must_use]
+    pub fn pressure(&self) -> Pressure {
+        self.reclaimed.pressure
+    }
+    /// Looks at the pressure anew when a second is over.
+    fn measure(&mut self, now: Instant) {
+        let r = &mut self.reclaimed;
+        if now.since(r.since) >= MEASURED {
+            let (unadvised, advised) = (r.unadvised - r.before.0, r.advised - r.before.1);
+            r.pressure = match (unadvised, advised) {
+                (0, 0) => Pressure::Low,
+                (_, 0) => Pressure::Medium,
+                _ => Pressure::High,
+            };
+            (r.before, r.since) = ((r.unadvised, r.advised), now);
+        }
+    }
+    /// Pages that left for want of room: unadvised and advised ones.
+    #[must_use]
+    pub fn reclaimed(&self) -> (u64, u64) {
+        (self.reclaimed.unadvised, self.reclaimed.advised)
+    }
+    /// An OST's advised bytes that have a place here.
+    pub fn set_placed(&mut self, ost: u16, bytes: u64) {
+        match self.placed.iter_mut().find(|(o, _)| *o == ost) {
+            Some(entry) => entry.1 = bytes,
+            None => self.placed.push((ost, bytes)),
+        }
+    }
+    /// Advised bytes of the process's other OSTs.
+    #[must_use]
+    pub fn placed_by_others(&self, ost: u16) -> u64 {
+        self.placed.iter().filter(|(o, _)| *o != ost).map(|(_, bytes)| bytes).sum()
+    }
+
     fn insert(&mut self, key: CacheKey, first: u64, bulk: &Bulk, crcs: &[Crc], access: PageAccess) {
         if self.policy.as_mut().is_none_or(|p| !p.admits(&access)) {
             return;
@@ -275,7 +433,8 @@ impl PageCache {
         for s in bulk.segments() {
             let at = s.offset as usize / FRAME_BYTES;
             for i in 0..s.len as usize / FRAME_BYTES {
-                self.insert_page(key, block, s.run.slice(at + i, 1), crcs[(block - first) as usize], access);
+                let (run, crc) = (s.run.slice(at + i, 1), crcs[(block - first) as usize]);
+                self.insert_page(Page { key, block, run, crc, advice: access.advice }, access);
                 block += 1;
             }
         }
@@ -290,14 +449,15 @@ impl PageCache {
         self.request.clear();
     }
 
-    fn insert_page(&mut self, key: CacheKey, block: u64, run: FrameRun, crc: Crc, access: PageAccess) {
+    fn insert_page(&mut self, new: Page, access: PageAccess) {
+        let (key, block) = (new.key, new.block);
         if let Some(slot) = self.slot(key, block) {
             let page = self.pages[slot as usize].as_mut().expect("a slot in a group holds a page");
-            (page.run, page.crc) = (run, crc);
+            (page.run, page.crc) = (new.run, new.crc);
             return;
         }
         let Some(slot) = self.take_slot() else { return };
-        self.pages[slot as usize] = Some(Page { key, block, run, crc });
+        self.pages[slot as usize] = Some(new);
         let group = self.groups.entry((key, block / GROUP)).or_insert_with(|| Box::new([NONE; GROUP as usize]));
         group[(block % GROUP) as usize] = slot;
         self.request.push((FrameId(slot), PageAccess { block: block_id(key.word(), block), ..access }));
@@ -322,6 +482,10 @@ impl PageCache {
         policy.reclaim(pages, &mut |_| true, &mut victims);
         let gone = victims.len();
         for v in victims.drain(..) {
+            match self.pages[v.0 as usize].as_ref().map(|p| p.advice) {
+                Some(Advice::None) => self.reclaimed.unadvised += 1,
+                _ => self.reclaimed.advised += 1,
+            }
             self.forget(v.0);
         }
         self.victims = victims;
@@ -358,13 +522,21 @@ impl PageCache {
         } else {
             self.stamps.iter_mut().for_each(|s| *s += 1);
         }
-        let groups: Vec<u64> = if last - first < self.groups.len() as u64 {
+        for g in self.groups_in(key, range) {
+            self.drop_group(key, g, range);
+        }
+    }
+
+    /// Groups of an object that hold pages of a range.
+    fn groups_in(&self, key: CacheKey, range: BlockRange) -> Vec<u64> {
+        if range.is_empty() {
+            return Vec::new();
+        }
+        let (first, last) = (range.first / GROUP, (range.end() - 1) / GROUP);
+        if last - first < self.groups.len() as u64 {
             (first..=last).filter(|g| self.groups.contains_key(&(key, *g))).collect()
         } else {
             self.groups.keys().filter(|(k, g)| *k == key && (first..=last).contains(g)).map(|(_, g)| *g).collect()
-        };
-        for g in groups {
-            self.drop_group(key, g, range);
         }
     }
 

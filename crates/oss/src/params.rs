@@ -49,6 +49,7 @@ impl Ost {
         rows.extend(self.statistics_rows());
         rows.extend(self.cache_rows());
         rows.extend(self.nrs_rows());
+        rows.extend(self.advice_rows());
         rows
     }
 
@@ -164,6 +165,7 @@ impl Ost {
             row(at("cache_bytes"), |o| o.cache.borrow().capacity_bytes().to_string()).settable(|o, t| {
                 let (bytes, policy) = (parse_size(t)?, o.config.borrow().cache_policy.clone());
                 o.cache.borrow_mut().rebuild(&policy, bytes)?;
+                o.replace_advice();
                 o.config.borrow_mut().cache_bytes = bytes;
                 Ok(())
             }),
@@ -180,6 +182,45 @@ impl Ost {
         ];
         rows.extend(keys);
         rows
+    }
+
+    fn advice_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
+        let keys = advice::Config::KEYS.iter().map(|key| {
+            let get = |o: &Ost| o.advised.with_advisor(|a| a.config().get(key.key)).map(|v| v.to_string());
+            row(at(&format!("advice_{}", key.key)), move |o| get(o).unwrap_or_default())
+                .settable(|o, t| o.advised.set_key(key.key, t))
+        });
+        let mut rows = vec![
+            row(at("advice_policy"), |o| o.advised.with_advisor(|a| a.policy().to_string())).settable(|o, t| {
+                o.advised.switch(t)?;
+                o.replace_advice();
+                Ok(())
+            }),
+            row(at("advice_stats"), Ost::advice_text),
+            row(at("advice_budget"), |o| o.advised.budgets_text()).settable(|o, t| o.advised.set_budget(t)),
+        ];
+        rows.extend(keys);
+        rows
+    }
+
+    /// What is advised, and how it fares.
+    fn advice_text(&self) -> String {
+        let ((objects, wishes), tiers, cache) = (self.advised.counts(), self.tiers(), self.cache.borrow());
+        let mut text = format!("objects: {objects}\nranges: {wishes}\n");
+        for tier in advice::Tier::ALL {
+            let at = tier as usize;
+            let (size, pressure) = (tiers.size_bytes[at], tiers.pressure[at].name());
+            let _ = writeln!(
+                text,
+                "{0}_bytes: {size}\n{0}_placed_bytes: {1}\n{0}_pressure: {pressure}",
+                tier.name(),
+                self.advised.held_bytes(tier)
+            );
+        }
+        let (unadvised, advised) = cache.reclaimed();
+        let _ = writeln!(text, "reclaimed_unadvised_pages: {unadvised}\nreclaimed_advised_pages: {advised}");
+        text
     }
 
     fn nrs_rows(&self) -> Vec<Row> {

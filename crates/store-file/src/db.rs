@@ -6,8 +6,9 @@ use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableM
 use types::{ClientId, ObjectId, Origin, Transno};
 
 use crate::format::{
-    Extent, FormatError, Superblock, answer_from_bytes, answer_key, answer_to_bytes, extent_from_bytes, extent_key,
-    extent_of_key, extent_to_bytes, object_from_bytes, object_key, object_of_key, object_to_bytes,
+    Extent, FormatError, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes, answer_key,
+    answer_to_bytes, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes, object_key,
+    object_of_key, object_to_bytes,
 };
 use crate::space::Run;
 
@@ -21,6 +22,8 @@ pub(crate) const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("ses
 pub(crate) const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
 /// Answers to requests that changed objects, by client and reply slot.
 pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
+/// Advice on objects.
+pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("advice");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -60,6 +63,7 @@ pub(crate) struct Start {
     pub sessions: Vec<(ClientId, u64)>,
     pub origins: Vec<(ClientId, Origin)>,
     pub answers: Vec<ReplyRecord>,
+    pub advice: Vec<(ObjectId, Vec<u8>)>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -76,6 +80,8 @@ pub(crate) enum DbOp {
     SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
     Answer(ReplyRecord),
+    /// Advice on an object; empty: there is none any more.
+    Advice(ObjectId, Vec<u8>),
 }
 
 /// An open database.
@@ -155,6 +161,16 @@ impl Db {
             let answer = answer_from_bytes(k.value(), v.value());
             answers.push(answer.map_err(|e| DbError::Record(format!("an answer of client {:02x?}", k.value()), e))?);
         }
+        let mut advice = Vec::new();
+        for row in txn.open_table(ADVICE)?.iter()? {
+            let (k, v) = row?;
+            let object = object_of_key(k.value());
+            match advice_from_bytes(object, v.value()) {
+                Ok(body) => advice.push((object, body)),
+                // Nobody's data depend on it.
+                Err(e) => tracing::error!(%object, "what was advised of it is forgotten: {e}"),
+            }
+        }
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
             let e = extent_from_bytes(k.value(), v.value())
@@ -165,7 +181,8 @@ impl Db {
             }
         }
         txn.commit()?;
-        Ok(Start { superblock, transno: Transno(transno), boot, sequences, sessions, origins, answers, objects, used })
+        let transno = Transno(transno);
+        Ok(Start { superblock, transno, boot, sequences, sessions, origins, answers, advice, objects, used })
     }
 
     /// An object's attributes.
@@ -251,6 +268,12 @@ impl Db {
                     DbOp::Answer(r) => {
                         let key = answer_key(r.client, r.slot);
                         txn.open_table(ANSWERS)?.insert(&key, answer_to_bytes(r).as_slice())?;
+                    }
+                    DbOp::Advice(id, body) if body.is_empty() => {
+                        txn.open_table(ADVICE)?.remove(&object_key(*id))?;
+                    }
+                    DbOp::Advice(id, body) => {
+                        txn.open_table(ADVICE)?.insert(&object_key(*id), advice_to_bytes(*id, body).as_slice())?;
                     }
                 }
             }

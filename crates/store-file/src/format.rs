@@ -18,6 +18,8 @@ pub const EXTENT_BLOCKS_MAX: u64 = 256;
 const EXTENT_HEAD: usize = 16;
 /// Bytes of an answer record before the answer's body.
 const ANSWER_HEAD: usize = 24;
+/// Bytes of an advice record before its body.
+const ADVICE_HEAD: usize = 8;
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -298,6 +300,29 @@ pub fn answer_from_bytes(key: &[u8; 10], b: &[u8]) -> Result<ReplyRecord, Format
         body: b[ANSWER_HEAD..].to_vec(),
         basis: 0,
     })
+}
+
+/// The record of the advice on an object.
+#[must_use]
+pub fn advice_to_bytes(object: ObjectId, body: &[u8]) -> Vec<u8> {
+    let mut b = vec![0; ADVICE_HEAD];
+    b[0] = 1;
+    b.extend_from_slice(body);
+    let crc = record_crc(&object_key(object), &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of the advice on an object: its body.
+///
+/// # Errors
+/// When the bytes are not the record of this object.
+pub fn advice_from_bytes(object: ObjectId, b: &[u8]) -> Result<Vec<u8>, FormatError> {
+    if b.len() < ADVICE_HEAD {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(&object_key(object), b)?;
+    Ok(b[ADVICE_HEAD..].to_vec())
 }
 
 #[cfg(test)]

@@ -135,6 +135,20 @@ impl ObjectStore for FileStore {
             s.commit_now().await
         })
     }
+    fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
+        // Asked for once, when the target starts.
+        std::mem::take(&mut self.0.state.borrow_mut().advice)
+    }
+    fn set_advice(&self, object: ObjectId, record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.load(object, &[]).await?;
+            if s.is_stalled() && !record.is_empty() {
+                return Err(FsError::NoSpace);
+            }
+            s.state.borrow_mut().set_advice(object, record);
+            s.commit_now().await
+        })
+    }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         self.with(async move |s| {
             s.commit_now().await?;

@@ -16,12 +16,12 @@ use wire::crc32c;
 
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
-use crate::db::{ANSWERS, DbError, EXTENTS, OBJECTS, ORIGINS, SEQUENCES, SESSIONS, STATE, SUPER};
+use crate::db::{ADVICE, ANSWERS, DbError, EXTENTS, OBJECTS, ORIGINS, SEQUENCES, SESSIONS, STATE, SUPER};
 use crate::error::OpenError;
 use crate::fence::epoch_of;
 use crate::format::{
-    Extent, SUPERBLOCK_BYTES, Superblock, answer_from_bytes, extent_from_bytes, extent_of_key, object_from_bytes,
-    object_key, object_of_key, object_to_bytes,
+    Extent, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, answer_from_bytes, extent_from_bytes, extent_of_key,
+    object_from_bytes, object_key, object_of_key, object_to_bytes,
 };
 use crate::map::CHUNK_BLOCKS;
 
@@ -133,6 +133,8 @@ impl Copying<'_> {
         let is_answer = |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| answer_from_bytes(k, v).is_ok());
         // Rows without checksums of their own: those of whole pages only.
         let never = |_: &[u8], _: &[u8]| false;
+        let is_advice =
+            |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| advice_from_bytes(object_of_key(&k), v).is_ok());
         let of_super = self.table(SUPER, &is_super)?;
         let of_objects = self.table(OBJECTS, &is_object)?;
         let of_extents = self.table(EXTENTS, &is_extent)?;
@@ -140,7 +142,8 @@ impl Copying<'_> {
         let of_sequences = self.table(SEQUENCES, &never)?;
         let of_clients =
             [self.table(SESSIONS, &never)?, self.table(ORIGINS, &never)?, self.table(ANSWERS, &is_answer)?];
-        let all = [of_super, of_objects, of_extents, of_state, of_sequences].into_iter().chain(of_clients);
+        let of_advice = self.table(ADVICE, &is_advice)?;
+        let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice].into_iter().chain(of_clients);
         let sum = all.fold(Salvaged::default(), |a, b| Salvaged {
             records: a.records + b.records,
             damaged_pages: a.damaged_pages + b.damaged_pages,

@@ -68,6 +68,10 @@ pub(crate) struct State {
     pub answers: BTreeMap<ClientId, Vec<ReplyRecord>>,
     /// Answers since the last batch: those of earlier requests over the same slots are forgotten.
     answered: BTreeMap<(ClientId, u16), ReplyRecord>,
+    /// Objects with advice.
+    advised: BTreeSet<ObjectId>,
+    /// The advice that the store had when it was opened.
+    pub advice: Vec<(ObjectId, Vec<u8>)>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -108,6 +112,8 @@ impl State {
             origins: start.origins.iter().copied().collect(),
             answers: answers_of_sessions(start),
             answered: BTreeMap::new(),
+            advised: start.advice.iter().map(|(o, _)| *o).collect(),
+            advice: start.advice.clone(),
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -302,6 +308,9 @@ impl State {
         self.dirty.remove(&id);
         self.tombs.insert(id, self.commit_next);
         self.ops.push(DbOp::DropObject(id));
+        if self.advised.remove(&id) {
+            self.ops.push(DbOp::Advice(id, Vec::new()));
+        }
         self.object_count -= 1;
         self.evictions += 1;
     }
@@ -323,6 +332,15 @@ impl State {
         if to > *last {
             *last = to;
             self.ops.push(DbOp::Sequence(seq, to));
+            self.changed = true;
+        }
+    }
+
+    /// Advice on an object is this from now on; empty: none.
+    pub fn set_advice(&mut self, id: ObjectId, body: Vec<u8>) {
+        let had = if body.is_empty() { self.advised.remove(&id) } else { !self.advised.insert(id) };
+        if had || !body.is_empty() {
+            self.ops.push(DbOp::Advice(id, body));
             self.changed = true;
         }
     }

@@ -5,9 +5,9 @@ use formats::golden::Folder;
 use formats::memory::Counting;
 use oss::store::{ObjectAttr, Owner, ReplyRecord, StoreIdentity};
 use store_file::format::{
-    EXTENT_BLOCKS_MAX, Extent, SUPERBLOCK_BYTES, Superblock, answer_from_bytes, answer_key, answer_to_bytes,
-    extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes, object_key, object_of_key,
-    object_to_bytes,
+    EXTENT_BLOCKS_MAX, Extent, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes,
+    answer_key, answer_to_bytes, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes,
+    object_key, object_of_key, object_to_bytes,
 };
 use types::{ClientId, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::{crc32c, crc32c_append};
@@ -78,6 +78,11 @@ fn keys_and_records_have_their_golden_bytes() {
     folder.check("key.answer", &key);
     folder.check("answer", &bytes);
     assert_eq!(answer_from_bytes(&key, &bytes), Ok(answer()));
+    let bytes = advice_to_bytes(object(), &[16, 17]);
+    folder.check("advice", &bytes);
+    assert_eq!(advice_from_bytes(object(), &bytes), Ok(vec![16, 17]));
+    let other = ObjectId::new(OstIndex(1), 0x23);
+    assert!(advice_from_bytes(other, &bytes).is_err(), "another object's");
     folder.finish();
 }
 
@@ -176,6 +181,36 @@ fn no_record_of_an_answer_panics_and_what_is_read_is_written_the_same() {
             Ok(r) => {
                 assert_eq!(answer_key(r.client, r.slot), *key);
                 assert_eq!(answer_from_bytes(key, &answer_to_bytes(&r)), Ok(r));
+                1
+            }
+            Err(e) => outcome_of(&format!("{e:?}")[..5]),
+        }
+    });
+}
+
+#[test]
+fn no_record_of_advice_panics_and_what_is_read_is_written_the_same() {
+    /// Mends the checksum of advice behind its key.
+    fn mend(input: &mut [u8]) {
+        let Some((key, b)) = input.split_at_mut_checked(16).filter(|(_, b)| b.len() >= 8) else { return };
+        let crc = crc32c_append(crc32c_append(crc32c_append(crc32c(key), &b[..4]), &[0; 4]), &b[8..]);
+        b[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+    let key = object_key(object());
+    let target = Target {
+        name: "advice",
+        root: ROOT,
+        seeds: vec![[&key[..], &advice_to_bytes(object(), &[1, 2, 3])].concat()],
+        words: &[&[1, 0, 0, 0], &[0xff; 8]],
+        mend: Some(mend),
+        memory: (1 << 10, 8),
+    };
+    target.run(|input| {
+        let Some((key, b)) = input.split_first_chunk::<16>() else { return 0 };
+        let object = object_of_key(key);
+        match advice_from_bytes(object, b) {
+            Ok(body) => {
+                assert_eq!(advice_from_bytes(object, &advice_to_bytes(object, &body)), Ok(body));
                 1
             }
             Err(e) => outcome_of(&format!("{e:?}")[..5]),

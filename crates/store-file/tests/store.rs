@@ -407,3 +407,28 @@ fn block(rt: &Rt, at: u64) -> Update {
     let crcs = bulk.slices().map(wire::crc32c).collect();
     Update { puts: vec![oss::store::BlockRun { first: at, bulk, crcs }], ..Update::default() }
 }
+
+#[test]
+fn advice_on_an_object_outlives_the_store_and_goes_with_the_object() {
+    let world = TestWorld::new(9, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 3).await.unwrap();
+        for (oid, record) in [(1, vec![1, 2]), (2, vec![3]), (3, vec![4])] {
+            store.set_advice(object(oid), record).await.unwrap();
+        }
+        store.set_advice(object(2), Vec::new()).await.unwrap();
+        store.set_advice(object(1), vec![5, 6, 7]).await.unwrap();
+        assert_eq!(store.set_advice(object(4), vec![1]).await, Err(FsError::NotFound));
+        // What was answered is on stable storage: no close.
+        drop(store);
+        let store = open(rt.clone(), small()).await;
+        assert_eq!(store.advice(), [(object(1), vec![5, 6, 7]), (object(3), vec![4])]);
+        store.destroy(vec![object(3)], None).await.unwrap();
+        store.sync().await.unwrap();
+        drop(store);
+        let store = open(rt.clone(), small()).await;
+        assert_eq!(store.advice(), [(object(1), vec![5, 6, 7])]);
+    });
+}

@@ -114,4 +114,6 @@ ops! {
     OstShrinkGrant = 108,
     /// Server to client: space is short, give back grant that you do not need.
     OstAskGrant = 109,
+    /// Which advice there is on an object, and what came of it.
+    OstAdvised = 110,
 }

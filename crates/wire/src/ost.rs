@@ -18,11 +18,11 @@ byte_enum! {
 }
 byte_enum! {
     /// Advice of paper 004.
-    Advice { /// No advice.
-        #[default] None = 0, /// Bring into RAM.
-        Cache = 1, /// Keep, low.
-        Low = 2, /// Keep, medium.
-        Med = 3, /// Keep, high.
+    Advice { /// No advice: what was advised before is withdrawn.
+        #[default] None = 0, /// Keep what was read, fetch nothing.
+        Cache = 1, /// Fetch and keep while nothing else wants the tier.
+        Low = 2, /// Fetch and keep unless the tier is hard pressed.
+        Med = 3, /// Fetch, and keep at the expense of everything below.
         High = 4, /// Will be read soon: prefetch.
         WillRead = 5, /// Will not be needed: drop.
         DontNeed = 6, }
@@ -231,5 +231,48 @@ message! {
         advice: Advice,
         /// Do not wait for it.
         background: bool,
+        /// Who advises, and whose budget pays.
+        owner: IoOwner,
+        /// When, by the client's clock: what one call advised on several objects has the same.
+        since: WallTime,
+    }
+    /// `OstAdvised` request.
+    AdvisedRequest {
+        /// Object.
+        object: ObjectId,
+    }
+    /// Advice on a range of an object, and what came of it.
+    AdvisedRange {
+        /// Range, as it was advised; open-ended ones cover what the object grows by.
+        extent: Extent,
+        /// Advice.
+        advice: Advice,
+        /// Who gave it.
+        owner: IoOwner,
+        /// When.
+        since: WallTime,
+        /// Bytes that have a place in the server's memory.
+        ram_placed: u64,
+        /// Bytes that have a place in its fast tier.
+        fast_placed: u64,
+        /// Bytes that are in memory now.
+        ram_resident: u64,
+        /// Bytes that are in the fast tier now.
+        fast_resident: u64,
+        /// Pages of it that were read and found there.
+        hits: u64,
+        /// Bytes that are to be fetched in all.
+        to_fetch: u64,
+        /// Bytes of these that were fetched.
+        fetched: u64,
+        /// What the last fetch failed with, as the status of a reply; 0: it did not.
+        error: u16,
+        /// Why bytes have no place: 1 pressure, 2 no room, 3 budget; 0: they have.
+        refusal: u8,
+    }
+    /// `OstAdvised` reply.
+    AdvisedReply {
+        /// By offset; refused advice behind.
+        ranges: Vec<AdvisedRange>,
     }
 }

@@ -1,6 +1,7 @@
 //! One object storage target: the service behind a name like `stria-OST0000`.
 //!
 //! This file holds the parts together and hands requests out; each kind of request has its own file.
+mod advise;
 mod creators;
 mod grant;
 mod objects;
@@ -10,7 +11,7 @@ mod write;
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use ldlm::LockMode;
 use nrs::{IoOp, JobId, NrsRequest};
@@ -20,6 +21,7 @@ use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
 use wire::ost::{IoOwner, WriteRequest};
 use wire::{Encode, Header, Op};
 
+use crate::advised::Advised;
 use crate::config::{AUTO, OstConfig};
 use crate::dispatch::Dispatcher;
 use crate::grants::Grants;
@@ -51,6 +53,9 @@ pub struct Ost {
     creators: creators::Creators,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
     pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
+    pub(crate) advised: Advised,
+    advice_driver: advise::Driver,
+    me: Weak<Ost>,
 }
 
 /// The scheduler policy that is meant: [`AUTO`] is the one for what the store lies on.
@@ -79,6 +84,7 @@ impl Ost {
             Some(c) => c,
             None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?,
         };
+        let advised = advise::room(&config)?;
         let dispatch = Dispatcher::new(rt.clone(), pipeline);
         let exports = Exports::default();
         let locks = Locks::new(rt.clone(), store.clone(), exports.clone(), dispatch.clone(), &config);
@@ -87,7 +93,7 @@ impl Ost {
         if let Some(fence) = store.fence() {
             fence.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
         }
-        Ok(Rc::new(Ost {
+        let ost = Rc::new_cyclic(|me| Ost {
             identity: store.identity(),
             rt,
             store,
@@ -105,7 +111,12 @@ impl Ost {
             creators: creators::Creators::default(),
             recovery: RefCell::new(None),
             scrub: Rc::default(),
-        }))
+            advised,
+            advice_driver: advise::Driver::default(),
+            me: me.clone(),
+        });
+        ost.recall_advice();
+        Ok(ost)
     }
 
     /// The store behind it.
@@ -190,6 +201,7 @@ impl Ost {
             Op::OstDestroy => self.destroy(request).await,
             Op::OstSeek => self.seek(request).await,
             Op::OstAdvise => self.advise(request).await,
+            Op::OstAdvised => self.advised(request).await,
             Op::LockEnqueue => self.lock_enqueue(request).await,
             Op::LockCancel => self.lock_cancel(request),
             Op::LockConvert => self.lock_convert(request),

@@ -1,16 +1,14 @@
-//! Requests about whole objects and the whole target: attributes, sync, space, pre-creation, destruction, seek, advice.
-use cache::PageAccess;
+//! Requests about whole objects and the whole target: attributes, sync, space, pre-creation, destruction, seek.
 use ptlrpc::Request;
-use std::rc::Rc;
 use types::{ClientId, Fid, FsError, ObjectId, Transno};
 use wire::ost::{
-    Advice, AdviseRequest, AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply,
-    SeekRequest, SetattrRequest, StatfsReply, SyncRequest,
+    AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply, SeekRequest, SetattrRequest,
+    StatfsReply, SyncRequest,
 };
 
-use super::{Ost, answer, answer_change, answers, attr_body, blocks_of};
+use super::{Ost, answer, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
-use crate::store::{BLOCK_BYTES, BlockRange, Owner, TimeRule, Update};
+use crate::store::{BLOCK_BYTES, Owner, TimeRule, Update};
 
 /// Bytes of an object that are removed at a time.
 const REMOVED_BYTES_MAX: u64 = 16 << 30;
@@ -142,6 +140,7 @@ impl Ost {
             self.shorten(*object).await?;
         }
         let transno = self.store.destroy(objects.to_vec(), replay).await?;
+        self.advised_removed(objects);
         let mut cache = self.cache.borrow_mut();
         objects.iter().for_each(|o| cache.drop_object(self.key(*o)));
         self.stats.borrow_mut().destroyed += objects.len() as u64;
@@ -186,49 +185,5 @@ impl Ost {
         let found = self.store.seek(ask.object, ask.offset / BLOCK_BYTES, data).await?;
         let offset = found.map_or(none, |b| (b * BLOCK_BYTES).max(ask.offset));
         Ok(SeekReply { offset: if offset >= attr.size { none } else { offset }, size: attr.size })
-    }
-
-    pub(super) async fn advise(self: &Rc<Self>, request: Request) {
-        let ask = match request.decode::<AdviseRequest>() {
-            Ok(ask) => ask,
-            Err(e) => return request.reply::<()>(Err(e)),
-        };
-        if ask.background {
-            request.reply(Ok(&()));
-            // The answer is already out; a failed prefetch changes nothing.
-            let _ = self.do_advise(&ask).await;
-        } else {
-            let reply = self.do_advise(&ask).await;
-            answer(request, &reply);
-        }
-    }
-
-    async fn do_advise(&self, ask: &AdviseRequest) -> Result<(), FsError> {
-        let attr = self.store.attr(ask.object).await?;
-        let end = ask.extent.end.min(attr.size);
-        let advice = match ask.advice {
-            Advice::DontNeed => {
-                self.cache.borrow_mut().invalidate(self.key(ask.object), blocks_of(ask.extent));
-                return Ok(());
-            }
-            Advice::None | Advice::WillRead => cache::Advice::None,
-            Advice::Cache => cache::Advice::Cache,
-            Advice::Low => cache::Advice::Low,
-            Advice::Med => cache::Advice::Med,
-            Advice::High => cache::Advice::High,
-        };
-        if ask.extent.start >= end || ask.advice == Advice::None {
-            return Ok(());
-        }
-        let room = self.cache.borrow().capacity_bytes() / 2;
-        let wanted = blocks_of(types::Extent::new(ask.extent.start, end.min(ask.extent.start.saturating_add(room))));
-        let access = PageAccess::fine(0).ahead().advised(advice);
-        let mut at = wanted.first;
-        while at < wanted.end() {
-            let range = BlockRange { first: at, count: (wanted.end() - at).min(256) };
-            self.read_blocks(ask.object, range, access, false).await?;
-            at = range.end();
-        }
-        Ok(())
     }
 }

@@ -135,6 +135,10 @@ impl Ost {
             return self.store.read(object, range).await;
         }
         let pieces = self.look_up(object, range, access);
+        if self.advised.is_any() {
+            let hits = pieces.iter().map(|p| if let Piece::Hit(hit) = p { hit.crcs.len() as u64 } else { 0 }).sum();
+            self.advised.on_hits(object, range.first * BLOCK_BYTES, hits);
+        }
         let reads = pieces.into_iter().map(|piece| async {
             match piece {
                 Piece::Hit(blocks) => Ok(blocks),
@@ -142,7 +146,7 @@ impl Ost {
                     let stamp = self.cache.borrow().stamp(key, range);
                     let blocks = self.store.read(object, range).await?;
                     if keep {
-                        self.cache.borrow_mut().fill(key, range.first, &blocks.bulk, &blocks.crcs, access, &stamp);
+                        self.fill((object, range.first), &blocks, access, &stamp);
                     }
                     Ok(blocks)
                 }

@@ -282,13 +282,15 @@ impl Ost {
             SizeRule::Exactly(n) => Some(BlockRange::new(n.div_ceil(BLOCK_BYTES), u64::MAX)),
             _ => None,
         };
+        let exactly = if let SizeRule::Exactly(n) = update.size { Some(n) } else { None };
         let applied = self.store.update(object, Update { puts, ..update }).await?;
+        if self.advised.is_any() {
+            exactly.into_iter().for_each(|n| self.advised_cut(object, n));
+            self.advised_written(object, applied.attr.size);
+        }
         if on {
-            let mut cache = self.cache.borrow_mut();
-            drops.into_iter().chain(cut).for_each(|d| cache.invalidate(key, d));
-            for run in &kept {
-                cache.replace(key, run.first, &run.bulk, &run.crcs, access, keep);
-            }
+            drops.into_iter().chain(cut).for_each(|d| self.cache.borrow_mut().invalidate(key, d));
+            kept.iter().for_each(|run| self.replace(object, run, access, keep));
         }
         Ok(applied)
     }

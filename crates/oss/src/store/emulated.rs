@@ -270,6 +270,12 @@ impl ObjectStore for EmulatedStore {
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_close(client)
     }
+    fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
+        self.0.inner.advice()
+    }
+    fn set_advice(&self, object: ObjectId, record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.set_advice(object, record)
+    }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         self.0.inner.objects(after, count)
     }

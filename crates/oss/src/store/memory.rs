@@ -47,6 +47,7 @@ impl Object {
 struct State {
     books: Books<Object>,
     used_blocks: u64,
+    advice: BTreeMap<ObjectId, Vec<u8>>,
 }
 
 /// A store that keeps everything in memory.
@@ -137,6 +138,7 @@ impl MemoryStore {
         self.check()?;
         let state = &mut *self.state.borrow_mut();
         for id in objects {
+            state.advice.remove(id);
             if let Some(o) = state.books.objects.remove(id) {
                 state.used_blocks -= o.attr.blocks;
             }
@@ -235,6 +237,20 @@ impl ObjectStore for MemoryStore {
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.state.borrow_mut().books.sessions.remove(&client);
         ready(self.check())
+    }
+    fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
+        self.state.borrow().advice.iter().map(|(o, r)| (*o, r.clone())).collect()
+    }
+    fn set_advice(&self, object: ObjectId, record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
+        let state = &mut *self.state.borrow_mut();
+        let found = self.check().and_then(|()| state.books.find(object).map(drop));
+        if found.is_ok() {
+            state.advice.remove(&object);
+            if !record.is_empty() {
+                state.advice.insert(object, record);
+            }
+        }
+        ready(found)
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         let list = self.state.borrow().books.list(after, count, |o| o.attr);

@@ -361,6 +361,16 @@ pub trait ObjectStore {
     }
     /// Forgets a client and its answers.
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
+    /// What is remembered of advice on objects, as [`ObjectStore::set_advice`] was given it; asked for once, when the target
+    /// starts. None where nothing outlives the process.
+    fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
+        Vec::new()
+    }
+    /// Remembers advice on an object until it is removed; an empty record forgets it. Complete when that is on stable
+    /// storage.
+    fn set_advice(&self, _object: ObjectId, _record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// Up to `count` objects behind `after`, in order of id.
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
     /// Reads every block of an object and compares it with its checksum.

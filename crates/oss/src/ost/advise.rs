@@ -1,0 +1,349 @@
+//! Carries out what the advice room decides: classes of cached pages, prefetches in the background, records in the store.
+//!
+//! Prefetches take turns of at most [`TURN_BYTES`] that no client's request wants
+//! ([`crate::dispatch::Dispatcher::admit_background`]), so a request that comes meanwhile waits for one turn at most.
+use std::cell::Cell;
+use std::rc::Rc;
+
+use advice::jobs::Piece;
+use advice::{Hint, Pressure, Step, Steps, Tier, Tiers};
+use cache::PageAccess;
+use frames::FRAME_BYTES;
+use nrs::{IoOp, NrsRequest};
+use ptlrpc::Request;
+use rt::sync::Event;
+use types::{Duration, Extent, FsError, ObjectId};
+use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest};
+
+use super::{Ost, answer, blocks_of};
+use crate::advised::{Advised, class_of, hint_of};
+use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
+
+/// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
+const TURN_BYTES: u64 = types::MIB;
+/// How long a prefetch waits when the scheduler's queue is full.
+const FULL_WAIT: Duration = Duration::from_secs(1);
+
+/// What the driver has besides the room.
+#[derive(Default)]
+pub(crate) struct Driver {
+    /// There is something to fetch.
+    work: Event,
+    /// The task that fetches runs.
+    runs: Cell<bool>,
+    /// Records are written one at a time, in the order of the changes.
+    recording: Cell<bool>,
+    recorded: Event,
+}
+
+impl Ost {
+    pub(super) async fn advise(self: &Rc<Self>, request: Request) {
+        let ask = match request.decode::<AdviseRequest>() {
+            Ok(ask) => ask,
+            Err(e) => return request.reply::<()>(Err(e)),
+        };
+        let Some(hint) = hint_of(ask.advice) else {
+            return self.advise_now(request, ask).await;
+        };
+        let reply = self.take_advice(&ask, hint).await;
+        answer(request, &reply);
+    }
+
+    /// Advice about now: fetch, or let go.
+    async fn advise_now(self: &Rc<Self>, request: Request, ask: AdviseRequest) {
+        let range = blocks_of(ask.extent);
+        if ask.advice == Advice::DontNeed {
+            let reply = self.store.attr(ask.object).await.map(drop);
+            self.cache.borrow_mut().drop_unadvised(self.key(ask.object), range);
+            return answer(request, &reply);
+        }
+        if ask.background {
+            request.reply(Ok(&()));
+            // The answer is already out; a failed prefetch changes nothing.
+            let _ = self.fetch_once(&ask).await;
+        } else {
+            let reply = self.fetch_once(&ask).await;
+            answer(request, &reply);
+        }
+    }
+
+    /// Brings bytes into the cache that will be read once: at most half of what it holds.
+    async fn fetch_once(&self, ask: &AdviseRequest) -> Result<(), FsError> {
+        let size = self.store.attr(ask.object).await?.size;
+        let room = self.cache.borrow().capacity_bytes() / 2;
+        let end = ask.extent.end.min(size).min(ask.extent.start.saturating_add(room));
+        let mut at = ask.extent.start;
+        while at < end {
+            let turn = Extent::new(at, end.min(at.saturating_add(TURN_BYTES)));
+            self.fetch(ask.object, turn).await?;
+            at = turn.end;
+        }
+        Ok(())
+    }
+
+    async fn take_advice(self: &Rc<Self>, ask: &AdviseRequest, hint: Hint) -> Result<(), FsError> {
+        let extent = ask.extent.align_out(BLOCK_BYTES);
+        if ask.extent.is_empty() {
+            return Err(FsError::Invalid);
+        }
+        let attr = self.store.attr(ask.object).await?;
+        self.advised.may(ask.object, extent, hint, ask.owner.uid, attr.owner.uid)?;
+        // Whose objects were not told their project yet pay by what the client knows.
+        let project = if attr.owner.project == 0 { ask.owner.project } else { attr.owner.project };
+        let owner = wire::ost::IoOwner { project, ..ask.owner.clone() };
+        let told = AdvisedRange { extent, advice: ask.advice, owner, since: ask.since, ..AdvisedRange::default() };
+        let mut steps = Steps::new();
+        self.advised.advise(ask.object, told, attr.size, &self.tiers(), &mut steps)?;
+        self.carry_out(&steps);
+        self.record_advice(ask.object).await
+    }
+
+    /// What an object's advice is now goes to the store.
+    async fn record_advice(&self, object: ObjectId) -> Result<(), FsError> {
+        loop {
+            let recorded = self.advice_driver.recorded.wait();
+            if !self.advice_driver.recording.replace(true) {
+                break;
+            }
+            recorded.await;
+        }
+        let done = self.store.set_advice(object, self.advised.record(object)).await;
+        self.advice_driver.recording.set(false);
+        self.advice_driver.recorded.notify();
+        done
+    }
+
+    /// Size and pressure of the tiers as this target's room sees them: what others' advice holds of the memory that the
+    /// targets of a process share is not there for it.
+    pub(crate) fn tiers(&self) -> Tiers {
+        let cache = self.cache.borrow();
+        let percent = self.advised.with_advisor(|a| a.config().advised_percent_max).max(1);
+        let others = cache.placed_by_others(self.identity.ost.0).saturating_mul(100) / percent;
+        let frames = self.rt.frames();
+        let short = frames.free() < frames.capacity() / 32;
+        let pressure = if short { Pressure::High } else { cache.pressure() };
+        Tiers { size_bytes: [cache.capacity_bytes().saturating_sub(others), 0], pressure: [pressure, Pressure::Low] }
+    }
+
+    /// Brings cache and prefetches in line with what the room decided.
+    fn carry_out(&self, steps: &Steps) {
+        {
+            let mut cache = self.cache.borrow_mut();
+            for step in steps {
+                match *step {
+                    Step::Prefetch(o, e, Tier::Ram, hint) | Step::Keep(o, e, Tier::Ram, hint) => {
+                        cache.readvise(self.key(o), blocks_of(e), class_of(hint));
+                    }
+                    Step::Release(o, e, Tier::Ram) => cache.readvise(self.key(o), blocks_of(e), cache::Advice::None),
+                    Step::Drop(o, e, Tier::Ram) => {
+                        cache.readvise(self.key(o), blocks_of(e), cache::Advice::None);
+                        cache.drop_unadvised(self.key(o), blocks_of(e));
+                    }
+                    _ => {}
+                }
+            }
+            cache.set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
+        }
+        self.advised.cancel_for(steps);
+        self.start_fetching();
+    }
+
+    /// An object of which something is advised was written: it may have grown.
+    pub(super) fn advised_written(&self, object: ObjectId, size: u64) {
+        let mut steps = Steps::new();
+        self.advised.on_grown(object, size, &self.tiers(), &mut steps);
+        if !steps.is_empty() {
+            self.carry_out(&steps);
+        }
+    }
+
+    /// An object was cut to `size` bytes.
+    pub(super) fn advised_cut(&self, object: ObjectId, size: u64) {
+        self.advised.on_cut(object, size);
+        self.cache.borrow_mut().set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
+    }
+
+    /// Objects were removed.
+    pub(super) fn advised_removed(&self, objects: &[ObjectId]) {
+        if self.advised.is_any() {
+            self.advised.on_destroyed(objects);
+            self.cache.borrow_mut().set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
+        }
+    }
+
+    /// Puts blocks that were read into the cache, each in its class.
+    pub(super) fn fill(
+        &self,
+        at: (ObjectId, u64),
+        blocks: &Blocks,
+        access: PageAccess,
+        stamp: &crate::page_cache::Stamp,
+    ) {
+        let (object, first) = at;
+        let mut cache = self.cache.borrow_mut();
+        if !self.advised.is_any() {
+            return cache.fill(self.key(object), first, &blocks.bulk, &blocks.crcs, access, stamp);
+        }
+        let classes = self.advised.classes(object, BlockRange { first, count: blocks.crcs.len() as u64 });
+        cache.fill_advised((self.key(object), first), blocks, access, stamp, &classes);
+    }
+    /// Puts blocks that were written into the cache, each in its class.
+    pub(super) fn replace(&self, object: ObjectId, run: &BlockRun, access: PageAccess, keep: bool) {
+        let mut cache = self.cache.borrow_mut();
+        if !self.advised.is_any() {
+            return cache.replace(self.key(object), run.first, &run.bulk, &run.crcs, access, keep);
+        }
+        let classes = self.advised.classes(object, run.range());
+        cache.replace_advised(self.key(object), run, access, keep, &classes);
+    }
+
+    /// Has the background task run while there is something to fetch.
+    fn start_fetching(&self) {
+        if !self.advised.is_fetching() {
+            return;
+        }
+        self.advice_driver.work.notify();
+        let Some(me) = self.me.upgrade().filter(|_| !self.advice_driver.runs.replace(true)) else { return };
+        self.rt.spawn(async move {
+            loop {
+                let (more, me_too) = (me.advice_driver.work.wait(), me.clone());
+                while let Some(piece) = me.advised.next_piece() {
+                    let worker = me_too.clone();
+                    me.rt.spawn(async move {
+                        let done = worker.fetch_piece(&piece).await;
+                        worker.advised.on_piece(&piece, done);
+                        worker.advice_driver.work.notify();
+                    });
+                }
+                if !me.advised.is_fetching() {
+                    me.advice_driver.runs.set(false);
+                    return;
+                }
+                more.await;
+            }
+        });
+    }
+
+    async fn fetch_piece(&self, piece: &Piece) -> Result<(), FsError> {
+        let outcome = self.fetch_turns(piece).await;
+        if let Err(e) = outcome {
+            tracing::warn!(target = self.identity.target(), object = %piece.object, extent = %piece.extent,
+                "advised bytes could not be fetched: {e}");
+        }
+        outcome
+    }
+
+    async fn fetch_turns(&self, piece: &Piece) -> Result<(), FsError> {
+        let mut at = piece.extent.start;
+        while at < piece.extent.end {
+            let turn = Extent::new(at, piece.extent.end.min((at / TURN_BYTES + 1) * TURN_BYTES));
+            // Withdrawn meanwhile.
+            if self.advised.class(piece.object, at) == Hint::None {
+                return Ok(());
+            }
+            match self.fetch(piece.object, turn).await {
+                // It was removed meanwhile.
+                Err(FsError::NotFound) => return Ok(()),
+                done => done?,
+            }
+            self.advised.on_fetched(piece.object, turn);
+            at = turn.end;
+        }
+        Ok(())
+    }
+
+    /// Reads what the cache does not have of some bytes, when nobody else wants the store.
+    async fn fetch(&self, object: ObjectId, extent: Extent) -> StoreResult<()> {
+        let size = self.store.attr(object).await?.size;
+        let range = blocks_of(Extent::new(extent.start.min(size), extent.end.min(size)));
+        let missing = |ost: &Ost| {
+            let cache = ost.cache.borrow();
+            cache.is_on() && cache.resident_in(ost.key(object), range) < range.count * FRAME_BYTES as u64
+        };
+        if range.is_empty() || !missing(self) {
+            return Ok(());
+        }
+        let permit = self.background_turn(object, range).await?;
+        // Somebody may have read it meanwhile.
+        if missing(self) {
+            let stamp = self.cache.borrow().stamp(self.key(object), range);
+            let blocks = self.store.read(object, range).await?;
+            self.fill((object, range.first), &blocks, PageAccess::fine(0).ahead(), &stamp);
+        }
+        drop(permit);
+        Ok(())
+    }
+
+    /// A turn that no client's request wants.
+    pub(crate) async fn background_turn(
+        &self,
+        object: ObjectId,
+        range: BlockRange,
+    ) -> Result<crate::dispatch::Permit, FsError> {
+        let extent = Extent::new(range.first * BLOCK_BYTES, range.end().saturating_mul(BLOCK_BYTES));
+        let bytes = (range.count * BLOCK_BYTES) as u32;
+        let request =
+            NrsRequest { bytes, client: ldlm::LOCAL, object, extent, op: IoOp::Read, ..NrsRequest::default() };
+        loop {
+            match self.dispatch.admit_background(request).await {
+                // The queue is full of others' requests.
+                Err(FsError::Overloaded) => self.rt.sleep(FULL_WAIT).await,
+                other => return other,
+            }
+        }
+    }
+
+    /// Takes in what the store remembers, and asks for places for it: those advised first before others.
+    pub(super) fn recall_advice(&self) {
+        for (object, record) in self.store.advice() {
+            if self.advised.recall(object, &record).is_err() {
+                tracing::error!(target = self.identity.target(), %object, "what was advised of it is damaged, and forgotten");
+            }
+        }
+        self.place_advice();
+    }
+
+    /// Asks for places for advice that has none.
+    pub(crate) fn place_advice(&self) {
+        let Some(me) = self.me.upgrade().filter(|_| self.advised.is_any()) else { return };
+        self.rt.spawn(async move {
+            for object in me.advised.unplaced() {
+                match me.store.attr(object).await {
+                    Ok(attr) => me.advised_written(object, attr.size),
+                    // A store that lost objects may still know what was advised of them.
+                    Err(FsError::NotFound) => me.advised_removed(&[object]),
+                    Err(_) => {}
+                }
+            }
+        });
+    }
+
+    /// The tiers have changed: everything asks for its place anew.
+    pub(crate) fn replace_advice(&self) {
+        self.advised.forget_places();
+        self.cache.borrow_mut().set_placed(self.identity.ost.0, 0);
+        self.place_advice();
+    }
+
+    pub(super) async fn advised(&self, request: Request) {
+        let reply = match request.decode::<AdvisedRequest>() {
+            Ok(ask) => self.store.attr(ask.object).await.map(|_| self.show_advice(ask.object)),
+            Err(e) => Err(e),
+        };
+        answer(request, &reply);
+    }
+
+    fn show_advice(&self, object: ObjectId) -> AdvisedReply {
+        let cache = self.cache.borrow();
+        let resident = |e: Extent| cache.resident_in(self.key(object), blocks_of(e));
+        AdvisedReply { ranges: self.advised.show(object, resident) }
+    }
+}
+
+/// The room of a target.
+///
+/// # Errors
+/// A sentence with the policies that exist.
+pub(super) fn room(config: &crate::config::OstConfig) -> Result<Advised, String> {
+    Advised::new(&config.advice_policy, &config.advice_keys)
+}
