@@ -282,6 +282,10 @@ impl Advisor {
         let mut why = Refusal::Pressure;
         let mut rooms = [0; 2];
         for tier in wished {
+            // A tier that does not exist is no reason, unless nothing else was wished.
+            if tiers.size_bytes[*tier as usize] == 0 && wished.len() > 1 {
+                continue;
+            }
             if self.actions(advice.hint, *tier, tiers).admit {
                 (rooms[*tier as usize], why) = self.room(advice, *tier, tiers);
                 if rooms[*tier as usize] >= advice.extent.len() {

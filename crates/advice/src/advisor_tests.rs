@@ -143,6 +143,18 @@ fn advice_for_which_there_is_no_room_at_all_is_an_error_and_leaves_what_was_plac
 }
 
 #[test]
+fn a_tier_that_does_not_exist_is_no_reason_for_a_refusal() {
+    let mut a = advisor();
+    a.set_budget(ProjectId(1), Some([GIB, GIB]));
+    let ram_only = Tiers { size_bytes: [10 * GIB, 0], ..Tiers::default() };
+    let mut steps = vec![];
+    a.advise(&advice(1, 2 * GIB, Hint::High), &ram_only, &mut steps).unwrap();
+    assert!(matches!(steps[..], [Step::Prefetch(..), Step::Refused(_, _, Refusal::Budget)]), "{steps:?}");
+    let there = Advice { wish: Wish::Only(Tier::Fast), ..advice(2, GIB, Hint::High) };
+    assert_eq!(a.advise(&there, &ram_only, &mut vec![]), Err(AdviceError::Refused(Refusal::NoRoom)));
+}
+
+#[test]
 fn low_hints_do_less_as_pressure_rises_and_high_hints_do_not() {
     let done = |hint, pressure| {
         let mut steps = vec![];

@@ -492,6 +492,9 @@ impl Client {
     /// # Errors
     /// ENODATA, EOPNOTSUPP for unknown name spaces.
     pub async fn getxattr(self: &Rc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if crate::advise::is_advice(name) {
+            return self.get_advice(cred, &self.inode(fid), name).await;
+        }
         if let Some(inode) = self.known_inode(fid)
             && self.attr_valid(&inode)
         {
@@ -536,6 +539,9 @@ impl Client {
             kill_sgid,
         };
         let inode = self.inode(fid);
+        if self.is_servers_advice(&inode, name) {
+            return Box::pin(self.set_advice(cred, &inode, name, value)).await;
+        }
         if crate::layouts::is_layout(name) && value.is_some() && inode.attr().mode & 0o170_000 != 0o040_000 {
             return self.set_layout(&inode, request).await;
         }

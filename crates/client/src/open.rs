@@ -210,6 +210,9 @@ impl Client {
             // A negative entry may be known for this name.
             self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
         }
+        if reply.created {
+            self.inherit_advice(&request.cred, &inode);
+        }
         inode.ours_alone.set(reply.created && self.holds(inode.fid, LockBits::UPDATE));
         let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
         if request.flags & O_TRUNC != 0 && !reply.created && file.writes() {

@@ -35,8 +35,12 @@ impl InodeFlags {
     pub const HAS_DIR_LAYOUT: u16 = 128;
     /// Made by O_TMPFILE without O_EXCL: a link may give it a name.
     pub const LINKABLE: u16 = 256;
+    /// Where the level of advice begins (three bits): what a directory gives to new files, what a file was given.
+    pub const ADVICE_SHIFT: u16 = 9;
+    /// The bits of the level of advice.
+    pub const ADVICE: u16 = 7 << InodeFlags::ADVICE_SHIFT;
     /// Every bit that means something.
-    pub const ALL: u16 = 511;
+    pub const ALL: u16 = 511 | InodeFlags::ADVICE;
 }
 
 /// Type bits of a mode.
@@ -139,6 +143,15 @@ impl Inode {
     pub fn set(&mut self, flags: u16, on: bool) {
         self.flags = if on { self.flags | flags } else { self.flags & !flags };
     }
+    /// The level of advice, as [`wire::ost::Advice`] counts; 0: none.
+    #[must_use]
+    pub fn advice(&self) -> u16 {
+        (self.flags & InodeFlags::ADVICE) >> InodeFlags::ADVICE_SHIFT
+    }
+    /// Sets the level of advice, 0..=4.
+    pub fn set_advice(&mut self, level: u16) {
+        self.flags = self.flags & !InodeFlags::ADVICE | level << InodeFlags::ADVICE_SHIFT;
+    }
     /// The size counts: it was told with transaction `transno`.
     pub fn know_size(&mut self, transno: u64) {
         self.set(InodeFlags::SIZE_UNKNOWN, false);
@@ -168,6 +181,7 @@ impl Inode {
         if self.has(InodeFlags::ORPHAN) {
             flags |= AttrFlags::ORPHAN;
         }
+        flags |= u32::from(self.advice()) << AttrFlags::ADVICE_SHIFT;
         Attr {
             fid: self.fid,
             mode: self.mode,
@@ -230,6 +244,7 @@ impl Inode {
         if head[0] != INODE_VERSION
             || !reserved_zero
             || flags & !InodeFlags::ALL != 0
+            || flags & InodeFlags::ADVICE > (wire::ost::Advice::High as u16) << InodeFlags::ADVICE_SHIFT
             || u32_at(136) as usize != tail.len()
         {
             return None;

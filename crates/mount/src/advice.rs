@@ -6,7 +6,8 @@ use client::Hint;
 use fuse::abi::{IOCTL_DIR, IoctlIn};
 use fuse::{Op, Replied, Request};
 use types::Extent;
-use types::advise::{ADVISE, Advise};
+use types::advise::{ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, WILLREAD};
+use wire::ost::Advice;
 
 use crate::killed::Caller;
 use crate::{StriaFs, errno};
@@ -18,6 +19,20 @@ fn hint(said: &Advise) -> Option<Hint> {
         libc::POSIX_FADV_RANDOM => Some(Hint::Random),
         libc::POSIX_FADV_WILLNEED => Some(Hint::WillNeed),
         libc::POSIX_FADV_DONTNEED => Some(Hint::DontNeed),
+        _ => None,
+    }
+}
+
+/// What the servers are told, and whether the call does not wait.
+fn for_servers(said: &Advise) -> Option<(Advice, bool)> {
+    let background = said.advice & BACKGROUND != 0;
+    match said.advice & !BACKGROUND {
+        WILLREAD => Some((Advice::WillRead, background)),
+        DONTNEED if !background => Some((Advice::DontNeed, false)),
+        level if !background => {
+            let level = usize::try_from(level.checked_sub(LEVEL)?).ok()?;
+            Advice::LEVELS.get(level).map(|(advice, _)| (*advice, true))
+        }
         _ => None,
     }
 }
@@ -42,6 +57,16 @@ impl StriaFs {
         }
         let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
         let said = Advise::parse(data).ok_or(libc::EINVAL)?;
+        if let Some(what) = for_servers(&said) {
+            if file.flags() & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32 {
+                return Err(libc::EBADF);
+            }
+            let cred = file.cred().clone();
+            let range = extent(&said);
+            let told =
+                self.carry_out(caller, |c| async move { c.advise_servers(&cred, file.inode(), what, range).await });
+            return told.await.map_err(errno);
+        }
         let hint = hint(&said).ok_or(libc::EINVAL)?;
         let advised = self.carry_out(caller, |c| async move { c.advise(&file, hint, extent(&said)).await });
         advised.await.map_err(errno)
@@ -62,6 +87,18 @@ mod tests {
         assert_eq!(Advise::parse(&bytes), None);
         assert_eq!(Advise::parse(&bytes[..23]), None);
         assert_eq!(hint(&Advise { advice: 99, ..said }), None);
+        let told = |advice| for_servers(&Advise { advice, ..said });
+        assert_eq!((told(LEVEL + 4), told(LEVEL)), (Some((Advice::High, true)), Some((Advice::None, true))));
+        assert_eq!(told(WILLREAD | BACKGROUND), Some((Advice::WillRead, true)));
+        assert_eq!(
+            (told(WILLREAD), told(DONTNEED)),
+            (Some((Advice::WillRead, false)), Some((Advice::DontNeed, false)))
+        );
+        for unknown in
+            [0, 3, 4, 99, LEVEL + 7, LEVEL - 1, -1, i32::MIN, i32::MAX, LEVEL | BACKGROUND, DONTNEED | BACKGROUND]
+        {
+            assert_eq!(told(unknown), None, "{unknown}");
+        }
         assert_eq!(extent(&Advise { offset: u64::MAX, ..said }), Extent::new(u64::MAX, u64::MAX));
         assert_eq!(extent(&Advise { len: 0, ..said }), Extent::from(1 << 40));
     }

@@ -87,6 +87,14 @@ pub enum Verb {
     /// Ask a server by its address whether it is there
     #[command(disable_help_flag = true)]
     Ping(Rest),
+    /// Tell the servers how much files matter to their caches
+    #[command(disable_help_flag = true)]
+    Fadvise(Rest),
+    /// Have the servers fetch bytes of files, or let them go
+    #[command(disable_help_flag = true)]
+    Ladvise(Rest),
+    /// Show what is advised about files, and what came of it
+    Advice(Advice),
     /// Find files by name, size, age and layout
     #[command(disable_help_flag = true)]
     Find(Rest),
@@ -306,6 +314,17 @@ pub struct Status {
     #[arg(long)]
     pub dir: Option<PathBuf>,
     /// Print one JSON object per mount
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `advice`.
+#[derive(Args, Debug)]
+pub struct Advice {
+    /// Files, or directories: what new files in them get
+    #[arg(required = true)]
+    pub path: Vec<PathBuf>,
+    /// Print one JSON object per path
     #[arg(long)]
     pub json: bool,
 }

@@ -2,6 +2,7 @@
 //! `lfs` or `lctl` it takes the verbs of those names.
 #[macro_use]
 mod out;
+mod advice;
 mod cli;
 mod config;
 mod control;
@@ -97,6 +98,9 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Path2fid(a) => lfs::path2fid(&a.arguments)?,
         Verb::Fid2path(a) => lfs::fid2path(&a.arguments)?,
         Verb::Rmfid(a) => lfs::rmfid(&a.arguments)?,
+        Verb::Fadvise(a) => lfs::fadvise(&a.arguments)?,
+        Verb::Ladvise(a) => lfs::ladvise(&a.arguments)?,
+        Verb::Advice(a) => advice::advice(&a)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
         Verb::Osts(a) => lfs::osts(&a.arguments)?,
         Verb::Mdts(a) => lfs::mdts(&a.arguments)?,
@@ -123,6 +127,8 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
         ("lfs", "path2fid") => lfs::path2fid(rest)?,
         ("lfs", "fid2path") => lfs::fid2path(rest)?,
         ("lfs", "rmfid") => lfs::rmfid(rest)?,
+        ("lfs", "fadvise") => lfs::fadvise(rest)?,
+        ("lfs", "ladvise") => lfs::ladvise(rest)?,
         ("lfs", "find") => lfs::find(rest)?,
         ("lfs", "osts") => lfs::osts(rest)?,
         ("lfs", "mdts") => lfs::mdts(rest)?,
@@ -150,7 +156,7 @@ fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure
 fn known_verbs(name: &str) -> &'static str {
     match name {
         "lfs" => {
-            "setstripe, getstripe, df, find, path2fid, fid2path, rmfid, osts, mdts, check, getname, get_param, set_param, list_param"
+            "setstripe, getstripe, df, find, path2fid, fid2path, rmfid, fadvise, ladvise, osts, mdts, check, getname, get_param, set_param, list_param"
         }
         _ => "get_param, set_param, list_param, dl, ping, abort_recovery",
     }

@@ -1,7 +1,19 @@
 //! What a program tells a mount about its reading: the argument of an ioctl. A kernel keeps posix_fadvise(2) to itself.
+//!
+//! The same ioctl tells the servers what a range is worth: [`LEVEL`] and a level (0 none, 1 cache, 2 low, 3 med, 4 high), which
+//! is remembered with the file, or [`WILLREAD`] and [`DONTNEED`], which are about now.
 
 /// The ioctl's number: `_IOW('S', 0xAD, struct { u64 offset; u64 len; s32 advice; u32 zero; })`.
 pub const ADVISE: u32 = 1 << 30 | (Advise::BYTES as u32) << 16 | (b'S' as u32) << 8 | 0xAD;
+
+/// `advice` of a level: this and the level, 0..=4.
+pub const LEVEL: i32 = 0x100;
+/// `advice`: the servers fetch the range into their memory; the call waits for that, but with [`BACKGROUND`].
+pub const WILLREAD: i32 = LEVEL + 5;
+/// `advice`: the servers drop what they have cached of the range and nobody advised.
+pub const DONTNEED: i32 = LEVEL + 6;
+/// Added to [`WILLREAD`]: do not wait.
+pub const BACKGROUND: i32 = 0x1000;
 
 /// The ioctl's argument, with the meaning that posix_fadvise gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -10,7 +22,7 @@ pub struct Advise {
     pub offset: u64,
     /// Bytes; 0: all that follow.
     pub len: u64,
-    /// One of POSIX_FADV_*.
+    /// One of POSIX_FADV_*, or what the servers are told.
     pub advice: i32,
 }
 

@@ -21,6 +21,14 @@ impl AttrFlags {
     pub const ALONE: u32 = 32;
     /// In the answer to an end of an open: it was the last writer's, and the size is not known for all that.
     pub const UNSETTLED: u32 = 64;
+    /// Where the level begins (three bits, [`crate::ost::Advice`]) that a directory gives to new files, and that a file was
+    /// given when it was made.
+    pub const ADVICE_SHIFT: u32 = 8;
+    /// The level in these flags.
+    #[must_use]
+    pub const fn advice(flags: u32) -> u32 {
+        flags >> AttrFlags::ADVICE_SHIFT & 7
+    }
 }
 
 /// Most ends of opens in one request.

@@ -28,6 +28,27 @@ byte_enum! {
         DontNeed = 6, }
 }
 
+impl Advice {
+    /// The levels, rising, with the names that commands and xattrs have for them.
+    pub const LEVELS: [(Advice, &'static str); 5] = [
+        (Advice::None, "none"),
+        (Advice::Cache, "cache"),
+        (Advice::Low, "low"),
+        (Advice::Med, "med"),
+        (Advice::High, "high"),
+    ];
+    /// The level of a name.
+    #[must_use]
+    pub fn level(name: &str) -> Option<Advice> {
+        Advice::LEVELS.iter().find(|(_, n)| *n == name).map(|(a, _)| *a)
+    }
+    /// A level's name; what is no level has none.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        Advice::LEVELS.iter().find(|(a, _)| *a == self).map_or("", |(_, n)| n)
+    }
+}
+
 message! {
     /// Who does I/O, for scheduling and statistics.
     IoOwner {

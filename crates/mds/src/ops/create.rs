@@ -100,6 +100,9 @@ impl Tx<'_> {
             self.put(keys::xattr(inode.fid, super::lov::LOV), spec);
             inode.set(InodeFlags::HAS_DIR_LAYOUT, true);
         }
+        if is_dir || kind == S_IFREG {
+            inode.set_advice(dir.advice());
+        }
         self.inode_delta += 1;
         Ok(inode)
     }

@@ -18,6 +18,9 @@ const VALUE_BYTES_MAX: usize = 65_536;
 const LIST_BYTES_MAX: usize = 65_536;
 const SCAN_KEYS: usize = 1024;
 
+/// xattrs that show and set the advice that new files of a directory get. That of a file is its objects' business.
+const ADVICE: [&[u8]; 2] = [b"user.stria.advice", b"trusted.stria.advice"];
+
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;
 
@@ -30,6 +33,7 @@ enum Space {
     Lov,
     StoredLov,
     LovPart,
+    Advice,
 }
 
 fn space_of(name: &[u8]) -> Done<Space> {
@@ -38,6 +42,9 @@ fn space_of(name: &[u8]) -> Done<Space> {
     }
     if name == LOV || name == TRUSTED_LOV {
         return Ok(Space::Lov);
+    }
+    if ADVICE.contains(&name) {
+        return Ok(Space::Advice);
     }
     if name == STORED_LOV {
         return Ok(Space::StoredLov);
@@ -69,6 +76,7 @@ impl Tx<'_> {
             Space::StoredLov => return self.get_stored_lov(&inode),
             Space::LovPart => return Err(FsError::NotSupported.into()),
             Space::Trusted if !is_privileged(&q.cred) => return Err(FsError::NoData.into()),
+            Space::Advice => return self.get_advice(q, &inode),
             Space::User => {
                 if !inode.is_file() && !inode.is_dir() {
                     return Err(FsError::NoData.into());
@@ -88,7 +96,40 @@ impl Tx<'_> {
         if inode.flags & (InodeFlags::HAS_LAYOUT | InodeFlags::HAS_DIR_LAYOUT) != 0 {
             names.push(Bytes(LOV.to_vec()));
         }
+        if inode.is_dir() && inode.advice() != 0 {
+            names.push(Bytes(ADVICE[0].to_vec()));
+        }
         Ok(names)
+    }
+
+    /// The level that new files of a directory get; of a file nothing, to those who may read it.
+    fn get_advice(&mut self, q: &XattrRequest, inode: &Inode) -> Done<Vec<u8>> {
+        if &q.name[..] == ADVICE[1] && !is_privileged(&q.cred) {
+            return Err(FsError::NoData.into());
+        }
+        self.may(&q.cred, inode, MAY_READ)?;
+        let level = wire::ost::Advice::LEVELS.get(usize::from(inode.advice())).filter(|_| inode.is_dir());
+        level
+            .filter(|(a, _)| *a != wire::ost::Advice::None)
+            .map(|(_, name)| name.as_bytes().to_vec())
+            .ok_or(FsError::NoData.into())
+    }
+
+    /// Gives a directory a level for new files and directories in it.
+    fn set_advice(&mut self, q: &SetxattrRequest, inode: &mut Inode) -> Done<()> {
+        if &q.name[..] == ADVICE[1] && !is_privileged(&q.cred) {
+            return Err(FsError::NotPermitted.into());
+        }
+        if !inode.is_dir() {
+            return Err(FsError::NotSupported.into());
+        }
+        self.must_own(&q.cred, inode)?;
+        check_flags(q, inode.advice() != 0)?;
+        let text = q.value.as_deref().unwrap_or(b"none").trim_ascii();
+        let level = wire::ost::Advice::LEVELS.iter().position(|(_, name)| name.as_bytes() == text);
+        inode.set_advice(level.ok_or(FsError::Invalid)? as u16);
+        self.xattrs_changed(inode, LockBits::XATTR | LockBits::UPDATE);
+        Ok(())
     }
 
     fn xattr_names(&mut self, inode: &Inode) -> Done<Vec<Bytes>> {
@@ -121,6 +162,7 @@ impl Tx<'_> {
             Space::Lov => self.set_lov(q, &mut inode),
             Space::StoredLov => self.set_stored_lov(q, &mut inode),
             Space::LovPart => Err(FsError::NotSupported.into()),
+            Space::Advice => self.set_advice(q, &mut inode).map(|()| Vec::new()),
             Space::Acl => self.set_acl(q, &mut inode).map(|()| Vec::new()),
             Space::User | Space::Trusted | Space::Security => {
                 self.may_set(&q.cred, &inode, space, &q.name)?;

@@ -239,3 +239,39 @@ fn when_every_ost_is_full_a_create_gets_enospc_and_others_go_on() {
     fs.pass(11);
     assert!(fs.create(ROOT, "f").is_ok());
 }
+
+#[test]
+fn a_directory_gives_its_level_of_advice_to_what_is_made_in_it() {
+    let fs = Fs::new();
+    let (user_name, root_name) = ("user.stria.advice", "trusted.stria.advice");
+    let level = |fid| AttrFlags::advice(fs.getattr(fid).unwrap().flags);
+    let d = open_dir(&fs);
+    let before = fs.create(d, "before").unwrap();
+    assert_eq!(fs.getxattr(d, user_name), Err(FsError::NoData));
+    fs.setxattr(d, user_name, Some(b"high"), 0).unwrap();
+    assert_eq!((fs.getxattr(d, user_name), fs.getxattr(d, root_name)), (Ok(b"high".to_vec()), Ok(b"high".to_vec())));
+    assert_eq!(fs.listxattr(d), [user_name]);
+    let (file, below) = (fs.create(d, "new").unwrap(), fs.mkdir(d, "below").unwrap());
+    let deeper = fs.create(below, "new").unwrap();
+    let link = fs.symlink(d, "link", "x").unwrap();
+    assert_eq!([file, below, deeper, before, link].map(level), [4, 4, 4, 0, 0]);
+    // Of a file the metadata server says nothing: its objects' servers know.
+    assert_eq!(fs.getxattr(file, user_name), Err(FsError::NoData));
+    assert!(!fs.listxattr(file).contains(&user_name.to_string()));
+    assert_eq!(fs.setxattr(file, user_name, Some(b"low"), 0), Err(FsError::NotSupported));
+    for wrong in ["", "highest", "high 0-5"] {
+        assert_eq!(fs.setxattr(d, user_name, Some(wrong.as_bytes()), 0), Err(FsError::Invalid), "{wrong}");
+    }
+    assert_eq!(fs.setxattr(d, user_name, Some(b"low"), 1), Err(FsError::Exists), "XATTR_CREATE");
+    let other = fs.by(user(7));
+    assert_eq!(other.setxattr(d, user_name, Some(b"low"), 0), Err(FsError::NotPermitted));
+    assert_eq!(other.setxattr(d, root_name, Some(b"low"), 0), Err(FsError::NotPermitted));
+    assert_eq!(
+        (other.getxattr(d, root_name), other.getxattr(d, user_name)),
+        (Err(FsError::NoData), Ok(b"high".to_vec()))
+    );
+    fs.setxattr(d, user_name, None, 0).unwrap();
+    assert_eq!((level(d), fs.setxattr(d, user_name, None, 0)), (0, Err(FsError::NoData)));
+    let after = fs.create(d, "after").unwrap();
+    assert_eq!((level(after), level(below)), (0, 4));
+}

@@ -2,6 +2,7 @@
 //!
 //! Syntax, labels and columns are those that existing scripts use (interface facts only).
 mod df;
+mod fadvise;
 mod fid;
 mod find;
 pub(crate) mod getopt;
@@ -11,6 +12,7 @@ mod targets;
 mod xattr;
 
 pub use df::df;
+pub use fadvise::{fadvise, ladvise};
 pub use fid::{fid2path, path2fid, rmfid};
 pub use find::find;
 pub use getstripe::getstripe;
@@ -33,6 +35,11 @@ pub(crate) fn mounts() -> Result<Vec<fuse::mount::MountEntry>, Failure> {
         ));
     }
     Ok(mounts)
+}
+
+/// A time for people, in the local time zone.
+pub(crate) fn time_text(seconds: i64) -> String {
+    find::time::show(seconds, c"%Y-%m-%d %H:%M:%S")
 }
 
 /// An OST's index, or its name like `stria-OST000a_UUID`.

@@ -2,7 +2,7 @@
 mod show;
 mod stat;
 mod test;
-mod time;
+pub(super) mod time;
 
 use std::ffi::{CString, OsStr, OsString};
 use std::fs;
