@@ -4,7 +4,8 @@
 //! first, then the oldest; a higher class takes over between two pieces. A job ends done, cancelled, or with the first
 //! error. The driver asks [`Jobs::next_piece`] whenever it may issue, and reports with [`Jobs::on_done`].
 //! Source: paper 004 (server-side prefetch).
-use alloc::collections::{BTreeMap, VecDeque};
+use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
+use alloc::vec::Vec;
 use core::cmp::Reverse;
 use types::{Extent, FsError, ObjectId};
 
@@ -64,13 +65,17 @@ struct Job {
     outcome: Outcome,
 }
 
+type Key = (Reverse<Hint>, JobId);
+
 /// The queue of one object store.
 #[derive(Clone, Debug)]
 pub struct Jobs {
     piece_bytes: u64,
     pieces_max: u64,
     /// Highest class first, then oldest.
-    jobs: BTreeMap<(Reverse<Hint>, JobId), Job>,
+    jobs: BTreeMap<Key, Job>,
+    /// The jobs of each object.
+    of_objects: BTreeSet<(ObjectId, Key)>,
     next_id: u64,
     in_flight: u64,
     ended: VecDeque<Ended>,
@@ -84,6 +89,7 @@ impl Jobs {
             piece_bytes: config.piece_bytes,
             pieces_max: config.pieces_in_flight_max,
             jobs: BTreeMap::new(),
+            of_objects: BTreeSet::new(),
             next_id: 1,
             in_flight: 0,
             ended: VecDeque::new(),
@@ -107,6 +113,7 @@ impl Jobs {
             outcome: Outcome::Done,
         };
         self.jobs.insert((Reverse(hint), id), job);
+        self.of_objects.insert((object, (Reverse(hint), id)));
         self.end_if_over((Reverse(hint), id));
         id
     }
@@ -152,8 +159,13 @@ impl Jobs {
     /// in flight arrive; returns the bytes cancelled.
     pub fn cancel(&mut self, object: ObjectId, extent: Extent, tier: Tier) -> u64 {
         let mut cancelled = 0;
-        let mut touched = VecDeque::new();
-        for (key, job) in self.jobs.iter_mut().filter(|(_, j)| j.object == object && j.tier == tier) {
+        let (first, last) = ((Reverse(Hint::High), JobId(0)), (Reverse(Hint::None), JobId(u64::MAX)));
+        let keys: Vec<Key> = self.of_objects.range((object, first)..=(object, last)).map(|(_, key)| *key).collect();
+        for key in keys {
+            let job = self.jobs.get_mut(&key).expect("the index knows jobs that are there");
+            if job.tier != tier {
+                continue;
+            }
             let mut kept = VecDeque::new();
             for e in job.rest.drain(..) {
                 let Some(cut) = e.intersect(&extent) else {
@@ -166,9 +178,8 @@ impl Jobs {
                 kept.extend(sides.into_iter().filter(|s| !s.is_empty()));
             }
             job.rest = kept;
-            touched.push_back(*key);
+            self.end_if_over(key);
         }
-        touched.into_iter().for_each(|key| self.end_if_over(key));
         cancelled
     }
     /// Jobs that ended since the last call, oldest first.
@@ -186,9 +197,10 @@ impl Jobs {
         self.jobs.is_empty()
     }
 
-    fn end_if_over(&mut self, key: (Reverse<Hint>, JobId)) {
+    fn end_if_over(&mut self, key: Key) {
         if self.jobs.get(&key).is_some_and(|j| j.in_flight == 0 && j.rest.iter().all(Extent::is_empty)) {
             let job = self.jobs.remove(&key).expect("it was just found");
+            self.of_objects.remove(&(job.object, key));
             self.ended.push_back(Ended { job: key.1, outcome: job.outcome, fetched_bytes: job.fetched_bytes });
         }
     }
@@ -197,7 +209,6 @@ impl Jobs {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::vec::Vec;
     use types::{MIB, OstIndex};
 
     fn object(n: u32) -> ObjectId {

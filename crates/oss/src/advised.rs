@@ -92,6 +92,10 @@ impl Advised {
     pub fn is_any(&self) -> bool {
         self.any.get()
     }
+    /// Whether anything is advised about an object.
+    pub fn has(&self, object: ObjectId) -> bool {
+        self.is_any() && self.books.borrow().of(object).next().is_some()
+    }
     fn look(&self) {
         self.any.set(!self.books.borrow().wishes.is_empty());
     }

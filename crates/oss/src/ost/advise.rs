@@ -181,7 +181,7 @@ impl Ost {
     ) {
         let (object, first) = at;
         let mut cache = self.cache.borrow_mut();
-        if !self.advised.is_any() {
+        if !self.advised.has(object) {
             return cache.fill(self.key(object), first, &blocks.bulk, &blocks.crcs, access, stamp);
         }
         let classes = self.advised.classes(object, BlockRange { first, count: blocks.crcs.len() as u64 });
@@ -190,7 +190,7 @@ impl Ost {
     /// Puts blocks that were written into the cache, each in its class.
     pub(super) fn replace(&self, object: ObjectId, run: &BlockRun, access: PageAccess, keep: bool) {
         let mut cache = self.cache.borrow_mut();
-        if !self.advised.is_any() {
+        if !self.advised.has(object) {
             return cache.replace(self.key(object), run.first, &run.bulk, &run.crcs, access, keep);
         }
         let classes = self.advised.classes(object, run.range());

@@ -284,7 +284,7 @@ impl Ost {
         };
         let exactly = if let SizeRule::Exactly(n) = update.size { Some(n) } else { None };
         let applied = self.store.update(object, Update { puts, ..update }).await?;
-        if self.advised.is_any() {
+        if self.advised.has(object) {
             exactly.into_iter().for_each(|n| self.advised_cut(object, n));
             self.advised_written(object, applied.attr.size);
         }
