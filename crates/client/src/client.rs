@@ -10,7 +10,7 @@ use ptlrpc::{AdaptiveTimeouts, Callbacks, Import, ImportConfig};
 use readahead::Ahead;
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
-use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex};
+use types::{ClientId, Duration, Extent, Fid, FsError, ObjectId, OstIndex, Transno};
 use wire::Op;
 use wire::connect::ConfigReply;
 use wire::mdt::LockBits;
@@ -556,6 +556,11 @@ impl Client {
         if self.objects.borrow().get(&id).is_some_and(|o| !self.needs(o)) {
             self.objects.borrow_mut().remove(&id);
         }
+    }
+    /// An OST has ended the session: nothing that was changed there through it is still to be committed.
+    pub(crate) fn changes_are_over(&self, ost: OstIndex) {
+        let objects = self.objects.borrow();
+        objects.values().filter(|o| self.osc(o.ost).index == ost).for_each(|o| o.changed_by.set(Transno(0)));
     }
     pub(crate) fn object_count(&self) -> usize {
         self.objects.borrow().len()

@@ -11,10 +11,11 @@ use std::cell::Cell;
 use std::rc::Rc;
 
 use ldlm::ResourceId;
-use types::{Extent, Fid, ObjectId};
+use types::{Fid, ObjectId, Transno};
 
 use crate::client::Client;
 use crate::inode::Inode;
+use crate::object::Object;
 use crate::outside::ASKED_AT_ONCE_MAX;
 
 /// Passes make room for this part of the limit.
@@ -175,14 +176,23 @@ impl Client {
     }
 }
 
-/// Whether no request and no open uses it.
+/// Whether no request and no open uses it, and nothing of its data may still be lost: who finds that it is tells the file.
 pub(crate) fn is_idle(inode: &Rc<Inode>) -> bool {
-    Rc::strong_count(inode) == 1 && inode.opens.get() == 0 && inode.untold.get() == 0
+    Rc::strong_count(inode) == 1 && inode.opens.get() == 0 && inode.untold.get() == 0 && !inode.has_unsettled()
 }
 
 impl Inode {
-    /// Whether some of its data are not at the servers yet.
+    /// Whether some of its data are not on the stable storage of its OSTs, or not even written out.
+    fn has_unsettled(&self) -> bool {
+        let Some((striping, client)) = self.striping().zip(self.client.upgrade()) else { return false };
+        let changed = |o: &Object| o.changed_by.get() != Transno(0);
+        striping
+            .objects
+            .iter()
+            .any(|o| o.unwritten_pages() > 0 || changed(o) && !client.osc(o.ost).is_committed(o.changed_by.get()))
+    }
+    /// Whether some of its data are not written out.
     fn has_unwritten(&self) -> bool {
-        self.striping().is_some_and(|s| s.objects.iter().any(|o| o.is_unwritten(Extent::ALL)))
+        self.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0))
     }
 }

@@ -9,7 +9,7 @@ use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use ldlm::ResourceId;
 use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
-use types::{Extent, FsError, Instant, ObjectId, WallTime};
+use types::{Extent, FsError, Instant, ObjectId, Transno, WallTime};
 
 pub(crate) use datapath::{Claimed, page_range};
 
@@ -36,6 +36,8 @@ pub(crate) struct Object {
     pages: RefCell<Pages<Cached>>,
     pub(crate) mtime: Cell<WallTime>,
     pub(crate) blocks512: Cell<u64>,
+    /// The last transaction of the OST that changed its data or size at this client's request.
+    pub(crate) changed_by: Cell<Transno>,
     /// A load, a write-out or a change ended.
     pub(crate) changed: Event,
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
@@ -68,6 +70,7 @@ impl Object {
             pages: RefCell::default(),
             mtime: Cell::new(crate::inode::UNSET),
             blocks512: Cell::new(0),
+            changed_by: Cell::default(),
             changed: Event::new(),
             no_lock_ahead_until: Cell::new(Instant(0)),
             appending: Semaphore::new(1),

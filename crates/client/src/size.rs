@@ -379,6 +379,7 @@ impl Client {
         let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
         let (body, options) = (wire::encode(&ask), osc.options_under(held));
         let answer = osc.import()?.call(Op::OstAllocate, body, Bulk::new(), options).await?;
+        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
         let reply: wire::ost::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
         Ok(())

@@ -4,7 +4,7 @@ use std::rc::Rc;
 use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
-use types::{Extent, FsError};
+use types::{Extent, FsError, Transno};
 use wire::Op;
 use wire::connect::AuthReply;
 use wire::lock as wl;
@@ -150,10 +150,18 @@ impl Callbacks for Osc {
         }
         self.locks.on_evicted();
         self.tell_losses();
+        // What is lost was told; the session's transactions are over.
+        if let Some(client) = self.client.upgrade() {
+            client.changes_are_over(self.index);
+        }
     }
 }
 
 impl Osc {
+    /// Whether a transaction of the OST is on its stable storage, as far as its answers told; or nobody asks it any more.
+    pub(crate) fn is_committed(&self, transaction: Transno) -> bool {
+        self.import_if_any().is_none_or(|i| i.is_out_of_service() || transaction <= i.last_committed())
+    }
     /// Changes that made the file longer or shorter are gone: neither this client nor its kernel knows the size by itself any more,
     /// and the metadata server may have been told it.
     pub(super) fn size_is_doubtful(&self, inode: &Rc<Inode>) {

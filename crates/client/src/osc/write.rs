@@ -253,6 +253,7 @@ impl Osc {
         };
         drop(flight);
         let answer = answer?;
+        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
         let reply: wo::WriteReply = answer.decode()?;
         self.target.borrow_mut().books.on_grant(reply.grant);
         object.blocks512.set(reply.lvb.blocks);
@@ -372,6 +373,7 @@ impl Osc {
         let (lock, mtime) = (held.handle(), object.mtime.get());
         let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, ..Default::default() };
         let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), self.options_under(held)).await?;
+        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
         let reply: wo::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
         Ok(())
