@@ -27,6 +27,7 @@ use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Osc;
 use crate::pages::PageCache;
+use crate::settled::{Settling, keep_settled};
 use crate::stats::CallStats;
 
 type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
@@ -49,6 +50,7 @@ pub struct Client {
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
     pub(crate) closes: Closes,
+    pub(crate) settling: Settling,
     /// How many opens the metadata server was not told of.
     pub(crate) untold_opens: Cell<u64>,
     /// Inodes that the kernel knows and that may have lost their last name.
@@ -60,7 +62,7 @@ pub struct Client {
     pub(crate) ahead: RefCell<Ahead>,
     pub(crate) limits: Limits,
     kernel: RefCell<Rc<dyn KernelCache>>,
-    closing: Cell<bool>,
+    pub(crate) closing: Cell<bool>,
     looking_for_targets: Cell<bool>,
     losses: crate::losses::Losses,
     timeouts: Cell<AdaptiveTimeouts>,
@@ -120,6 +122,7 @@ impl Client {
             dentries: RefCell::default(),
             opens: RefCell::default(),
             closes: Closes::default(),
+            settling: Settling::default(),
             untold_opens: Cell::new(0),
             unnamed: RefCell::default(),
             given_up: RefCell::default(),
@@ -140,7 +143,9 @@ impl Client {
         client.set_job_rule(client.config.jobs.clone());
         client.connect(patience).await?;
         let me = Rc::downgrade(&client);
+        let settling = keep_settled(me.clone());
         rt.spawn(async move { keep_house(me).await });
+        rt.spawn(settling);
         Ok(client)
     }
 
@@ -497,10 +502,14 @@ impl Client {
     pub async fn sync_reachable(self: &Rc<Self>) -> Result<(), FsError> {
         self.sync_targets(|_| false).await
     }
+    /// Objects with pages that are not written out.
+    pub(crate) fn unwritten_objects(&self) -> Vec<Rc<Object>> {
+        self.objects.borrow().values().filter(|o| o.unwritten_pages() > 0).cloned().collect()
+    }
     /// Syncs the OSTs that can be reached, and those that `awaited` says of.
     async fn sync_targets(self: &Rc<Self>, awaited: impl Fn(&Import) -> bool) -> Result<(), FsError> {
-        let objects: Vec<_> = self.objects.borrow().values().filter(|o| o.unwritten_pages() > 0).cloned().collect();
-        let flushes: Vec<_> = objects
+        let flushes: Vec<_> = self
+            .unwritten_objects()
             .iter()
             .map(|o| {
                 let (osc, o) = (self.osc(o.ost), o.clone());

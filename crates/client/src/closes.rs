@@ -285,10 +285,16 @@ impl Client {
             return;
         }
         let (me, inode) = (self.clone(), inode.clone());
+        me.settling.doubt_begins();
         self.rt.spawn(async move {
             let opened = me.open(&Cred { caps: 3, ..Cred::default() }, inode.fid, O_WRONLY).await;
             // What goes wrong from here on may be missing in what this one tells.
             inode.tells.settling.set(false);
+            if let Ok(file) = &opened {
+                // An open under a lease: what is wrong with it is told by its end.
+                let _ = me.writer_is_told(file).await;
+            }
+            me.settling.doubt_ends();
             // Gone, or its server is: then its size stays unknown.
             let Ok(file) = opened else { return };
             file.settles.set(true);
@@ -301,6 +307,7 @@ impl Client {
     fn ended(self: &Rc<Self>, ending: Ending, answer: Result<Attr, FsError>) {
         if ending.sent && ending.tells_size() {
             ending.file.inode.tells.answered();
+            self.settling.needed();
         }
         let Ending { close, file, told, .. } = ending;
         let inode = &file.inode;

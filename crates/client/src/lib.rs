@@ -41,6 +41,7 @@ mod owner;
 mod pages;
 mod privileges;
 mod read;
+mod settled;
 mod size;
 mod stats;
 mod untold;

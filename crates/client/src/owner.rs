@@ -128,6 +128,7 @@ impl Callbacks for Client {
     }
     fn on_recovered(self: Rc<Self>) {
         self.mdt_locks.resend_waiting();
+        self.settling.needed();
         self.ask_for_flocks_again();
         self.tell_lost_changes();
     }

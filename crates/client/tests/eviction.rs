@@ -61,6 +61,29 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_after_its_cl
     }
 }
 
+#[test]
+fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_long_after_its_close_with_its_ost_away() {
+    for seed in 0..6 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            close_with_unwritten_bytes(&one).await;
+            world.sim.cut(&host, &world.oss[0].host);
+            world.sim.sleep(Duration::from_secs(300)).await;
+            if seed % 2 == 1 {
+                // Others tell sizes, too, and their data are out.
+                let file = create(&two, "g").await;
+                two.write(&file, 0, &[3; 1000]).await.unwrap();
+                two.release(&file).await.unwrap();
+                world.sim.sleep(Duration::from_secs(30)).await;
+            }
+            world.cut_off(&host, true);
+            until_evicted(&world, &one).await;
+            assert_eq!(size_and_bytes(&two).await, (10_000, 10_000), "seed {seed}");
+        });
+    }
+}
+
 /// Takes every lock on the file's name and attributes away from other clients: they may forget the file.
 async fn rename_and_back(c: &Rc<Client>) {
     c.rename(&root(), (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();

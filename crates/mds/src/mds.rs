@@ -143,6 +143,8 @@ impl Mds {
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
         let osts = Osts::new(config.connector.as_ref().map(|c| c.0.clone()));
+        let earlier = known.iter().map(|s| s.client).collect();
+        let horizon = Horizon::new(doubtful_before, earlier, store.last_transno());
         let mds = Rc::new(Mds {
             refused: Refused::default(),
             last_time: Cell::new(rt.wall().0),
@@ -158,7 +160,7 @@ impl Mds {
             store,
             handles: RefCell::new(Handles::new(boot)),
             recent_sizes: RefCell::default(),
-            horizon: Horizon::new(doubtful_before, known.iter().map(|s| s.client).collect()),
+            horizon,
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),

@@ -72,6 +72,7 @@ impl Mds {
             }
             Op::MdtSetxattr => self.op(caller, body, |tx, q: &SetxattrRequest| tx.setxattr(q), value).await,
             Op::MdtStatfs => Ok(Outcome::plain(&self.statfs())),
+            Op::MdtSettled => self.told_settled(client, body),
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
             Op::LockEnqueue => {
                 let q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
@@ -157,7 +158,7 @@ impl Mds {
         if last_writer && attr.flags & AttrFlags::SIZE_KNOWN == 0 {
             attr.flags |= AttrFlags::UNSETTLED;
         } else if last_writer && close.valid & SetBits::SIZE != 0 {
-            self.recent_sizes.borrow_mut().told(client, inode.fid, self.rt.now());
+            self.recent_sizes.borrow_mut().told(client, inode.fid, inode.sized);
         }
         attr
     }
@@ -365,7 +366,7 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    fn plain<R: Encode>(reply: &R) -> Outcome {
+    pub(crate) fn plain<R: Encode>(reply: &R) -> Outcome {
         Outcome { body: wire::encode(reply), transno: Transno(0), basis: 0, remember: false }
     }
 }
@@ -457,7 +458,7 @@ impl Service for Mds {
             self.remember_gap();
             if !evicted {
                 // It wrote everything out before it left.
-                self.settled(client);
+                self.settled(client, u64::MAX);
             }
             self.forget_client(client).await;
         })

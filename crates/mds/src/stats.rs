@@ -113,6 +113,7 @@ fn name_of(op: Op) -> &'static str {
         Op::MdtListxattr => "listxattr",
         Op::MdtStatfs => "statfs",
         Op::MdtSync => "sync",
+        Op::MdtSettled => "settled",
         Op::MdtFid2path => "fid2path",
         Op::LockEnqueue => "ldlm_enqueue",
         Op::LockCancel => "ldlm_cancel",

@@ -55,6 +55,7 @@ pub const BUGS: &[Bug] = &[
         "horizon-forgotten",
         "A restarted metadata server believes the sizes that a client told which did not come back.",
     ),
+    bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("link-uncounted", "A hard link is not counted."),
 ];
 

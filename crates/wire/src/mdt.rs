@@ -1,7 +1,7 @@
 //! Metadata messages.
 use crate::lock::EnqueueReply;
 use crate::{Bytes, byte_enum, message};
-use types::{Fid, HandleId, WallTime};
+use types::{Fid, HandleId, Transno, WallTime};
 
 /// Bits of [`Attr::flags`].
 #[derive(Clone, Copy, Debug)]
@@ -445,6 +445,11 @@ message! {
     SyncRequest {
         /// Inode; zero: everything.
         fid: Fid,
+    }
+    /// `MdtSettled`.
+    SettledRequest {
+        /// Sizes that this client told with transactions up to this one stay right whatever happens to it.
+        through: Transno,
     }
     /// `MdtFid2path`.
     Fid2pathRequest {

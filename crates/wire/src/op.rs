@@ -74,6 +74,8 @@ ops! {
     MdtFid2path = 32,
     /// Ends of opens; bring sizes and times home.
     MdtClose = 34,
+    /// The data of the files whose sizes this client told are on stable storage.
+    MdtSettled = 35,
 
     /// Asks for a lock.
     LockEnqueue = 64,
