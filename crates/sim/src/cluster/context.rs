@@ -17,7 +17,7 @@ const LEARNS_WITHIN: Duration = Duration::from_secs(2);
 /// A client's last changes are on the metadata server's stable storage after this long.
 const COMMITTED_WITHIN: Duration = Duration::from_secs(3);
 /// How an error says that there is no space.
-const NO_SPACE: &str = "no space left on device";
+pub(super) const NO_SPACE: &str = "no space left on device";
 /// Complaints kept.
 const COMPLAINTS_MAX: usize = 20;
 
