@@ -337,6 +337,39 @@ fn a_client_that_ended_with_its_server_is_not_waited_for_and_one_that_may_live_i
     });
 }
 
+/// Clients that a server on the host of its client knows 2 s after its start, and when its window is over, when the client was
+/// ended by `end`; the first server was elsewhere.
+fn left_after(end: impl Fn(&simworld::Host)) -> [Vec<ClientId>; 2] {
+    let sim = simworld::Sim::new(simworld::SimConfig::new(3), FramePool::new(64 << 20));
+    let (here, there) = (sim.host("here"), sim.host("there"));
+    let (first, far) = (here.boot(), there.boot());
+    let (store, callbacks): (Rc<Store>, Rc<dyn Callbacks>) = (Rc::default(), Rc::new(Answering));
+    let _served = sim.run(async {
+        let served = serve(&first, &here.nid(7), &store, true, 1, key());
+        let client = import(&far, here.nid(7), key(), &callbacks);
+        assert_eq!(client.ask::<_, u64>(Op::MdtSync, &1u64).await, Ok(2));
+        (served, client)
+    });
+    here.kill();
+    end(&there);
+    let second = there.boot();
+    let left = |server: &Server| server.exports("echo").iter().map(|e| e.client()).collect::<Vec<_>>();
+    sim.run(async {
+        let (server, _) = serve(&second, &there.nid(7), &store, true, 2, key());
+        second.sleep(Duration::from_secs(2)).await;
+        let early = left(&server);
+        second.sleep(Duration::from_secs(4)).await;
+        [early, left(&server)]
+    })
+}
+
+#[test]
+fn of_clients_of_an_earlier_boot_nothing_is_known_and_of_this_boot_whose_process_ended_is() {
+    assert_eq!(left_after(simworld::Host::kill), [vec![], vec![]]);
+    // Whoever has the number of another boot may live: on the host of which this one is a copy.
+    assert_eq!(left_after(simworld::Host::lose_power), [vec![ClientId(5)], vec![]]);
+}
+
 /// A connection by hand; nobody replays or resends over it.
 struct ByHand {
     sink: Rc<Sink>,

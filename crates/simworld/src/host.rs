@@ -32,6 +32,8 @@ pub(crate) struct HostState {
     pub disk: DiskRef,
     /// The operating system runs: it answers for dead processes.
     pub up: Cell<bool>,
+    /// How often its power went: boots of one host know nothing of each other's processes.
+    outages: Cell<u64>,
     process: RefCell<Option<Rc<Process>>>,
     skew_ns: i64,
     /// Millionths by which its clocks run faster.
@@ -53,6 +55,10 @@ impl HostState {
     }
     pub fn runs(&self, process: u64) -> bool {
         self.process.borrow().as_ref().is_some_and(|p| p.id == process)
+    }
+    /// What [`Origin::host`] is in its present boot.
+    fn of_boot(&self) -> u64 {
+        self.outages.get() << 32 | (self.index as u64 + 1)
     }
     fn boot(self: &Rc<Self>, core: &Rc<Core>) -> Rc<Process> {
         assert!(self.process.borrow().is_none(), "{} runs already", self.name);
@@ -96,6 +102,7 @@ impl HostState {
     pub fn lose_power(&self, core: &Core) {
         let process = self.process.borrow_mut().take();
         self.up.set(false);
+        self.outages.set(self.outages.get() + 1);
         self.disk.lock().lose_power();
         let Some(process) = process else { return };
         process.alive.set(false);
@@ -125,6 +132,7 @@ impl Host {
             name: name.into(),
             disk,
             up: Cell::new(false),
+            outages: Cell::new(0),
             process: RefCell::new(None),
             skew_ns: skew,
             drift_ppm: drift,
@@ -378,10 +386,10 @@ impl World for ProcessWorld {
         self.core.pool
     }
     fn origin(&self) -> Origin {
-        Origin { host: self.process.host.index as u64 + 1, process: self.process.id }
+        Origin { host: self.process.host.of_boot(), process: self.process.id }
     }
     fn is_gone(&self, process: Origin) -> bool {
         let host = &self.process.host;
-        process.host == host.index as u64 + 1 && !host.runs(process.process)
+        process.host == host.of_boot() && !host.runs(process.process)
     }
 }
