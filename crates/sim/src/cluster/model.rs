@@ -70,6 +70,8 @@ struct Entry {
     stable: bool,
     /// It was answered with success.
     answered: bool,
+    /// Lives of servers when it began: a cut whose author is lost is whole as long as no server forgot of it.
+    lives: u64,
 }
 
 /// A file's content as its history allows it.
@@ -81,7 +83,12 @@ pub struct FileModel {
     history: Vec<Entry>,
     /// Bytes of one round of stripes; 0: a cut is one change.
     round: u64,
+    /// Lives of servers so far.
+    lives: u64,
 }
+
+/// Cuts of lost authors of which every combination is looked at; others may be half done.
+const WHOLE_CUTS_MAX: usize = 6;
 
 /// Who can be relied on.
 pub type Sound<'a> = &'a dyn Fn(Author) -> bool;
@@ -100,15 +107,58 @@ impl FileModel {
     pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
         apply(&mut self.newest, &change);
-        self.history.push(Entry { change, author, stable: false, answered });
+        self.history.push(Entry { change, author, stable: false, answered, lives: self.lives });
         self.compact();
     }
-    /// The file was cut or extended.
-    pub fn truncate(&mut self, size: u64, author: Author, answered: bool) {
+    /// The file was cut or extended, since servers had begun so many lives.
+    pub fn truncate(&mut self, size: u64, author: Author, answered: bool, lives: u64) {
         let change = Change::Truncate(size);
         apply(&mut self.newest, &change);
-        self.history.push(Entry { change, author, stable: false, answered });
+        self.history.push(Entry { change, author, stable: false, answered, lives });
         self.compact();
+    }
+    /// Servers have begun so many lives by now.
+    pub fn servers_live(&mut self, lives: u64) {
+        self.lives = lives;
+    }
+    /// What the file is if of the cuts that are done or not, as a whole, each was or was not.
+    fn worlds(&self, sound: Sound<'_>) -> Vec<FileModel> {
+        let open =
+            |e: &Entry| matches!(e.change, Change::Truncate(_)) && e.lives == self.lives && !Self::is_sure(e, sound);
+        let open: Vec<usize> =
+            (0..self.history.len()).filter(|i| open(&self.history[*i])).take(WHOLE_CUTS_MAX).collect();
+        if open.is_empty() || self.round == 0 {
+            return Vec::new();
+        }
+        let world = |done: u32| {
+            let mut world = self.clone();
+            world.history.clear();
+            world.newest.clone_from(&self.base);
+            for (i, e) in self.history.iter().enumerate() {
+                let place = open.iter().position(|o| *o == i);
+                if place.is_none_or(|p| done >> p & 1 == 1) {
+                    apply(&mut world.newest, &e.change);
+                    world.history.push(Entry { stable: e.stable || place.is_some(), ..e.clone() });
+                }
+            }
+            world
+        };
+        (0..1 << open.len()).rev().map(world).collect()
+    }
+    /// What `judge` says of the file, in the best of all worlds.
+    fn in_some_world(&self, sound: Sound<'_>, judge: impl Fn(&FileModel) -> Result<(), String>) -> Result<(), String> {
+        let worlds = self.worlds(sound);
+        if worlds.is_empty() {
+            return judge(self);
+        }
+        let mut told = Vec::new();
+        for world in worlds {
+            match judge(&world) {
+                Ok(()) => return Ok(()),
+                Err(e) => told.push(e),
+            }
+        }
+        Err(format!("a cut is done in part: {}", told.join("; or else ")))
     }
     /// `author` synced the file with success, having done so far what the history says.
     pub fn synced(&mut self, author: Author) {
@@ -180,6 +230,9 @@ impl FileModel {
     /// # Errors
     /// A sentence that says what is wrong.
     pub fn check_read(&self, offset: u64, len: u64, got: &[u8], sound: Sound<'_>) -> Result<(), String> {
+        self.in_some_world(sound, |m| m.check_bytes(offset, len, got, sound))
+    }
+    fn check_bytes(&self, offset: u64, len: u64, got: &[u8], sound: Sound<'_>) -> Result<(), String> {
         let (least, most) = self.sizes(sound);
         let within = |size: u64| size.saturating_sub(offset).min(len);
         let n = got.len() as u64;
@@ -205,6 +258,9 @@ impl FileModel {
     /// # Errors
     /// A sentence that says what is wrong.
     pub fn check_size(&self, size: u64, sound: Sound<'_>) -> Result<(), String> {
+        self.in_some_world(sound, |m| m.check_end(size, sound))
+    }
+    fn check_end(&self, size: u64, sound: Sound<'_>) -> Result<(), String> {
         let (least, most) = self.sizes(sound);
         if (least..=most).contains(&size) {
             return Ok(());
@@ -280,7 +336,7 @@ mod tests {
         let mut m = FileModel::default();
         m.write(Extent::new(0, 10), 1, author(0), true);
         m.synced(author(0));
-        m.truncate(4, author(0), true);
+        m.truncate(4, author(0), true, 0);
         m.settle(bytes(1, Extent::new(0, 10)));
         assert!(m.check_size(10, &|_| true).is_ok());
         assert!(m.check_size(4, &|_| true).is_err());
@@ -290,7 +346,7 @@ mod tests {
     fn what_was_cut_reads_zeros_where_it_grows_again() {
         let mut m = FileModel::default();
         m.write(Extent::new(0, 10), 1, author(0), true);
-        m.truncate(4, author(0), true);
+        m.truncate(4, author(0), true, 0);
         m.write(Extent::new(8, 10), 2, author(0), true);
         let mut want = bytes(1, Extent::new(0, 4));
         want.extend([0; 4]);
@@ -300,5 +356,22 @@ mod tests {
         assert!(m.check_read(0, 100, &want, &|_| true).is_err());
         assert!(m.check_size(9, &|_| true).is_err());
         assert!(m.check_size(9, &|_| false).is_ok());
+    }
+
+    #[test]
+    fn a_cut_of_a_lost_author_is_done_as_a_whole_or_not_at_all_until_a_server_forgets_of_it() {
+        let mut m = FileModel::striped(8);
+        m.write(Extent::new(0, 20), 1, author(0), true);
+        m.synced(author(0));
+        m.truncate(2, author(0), false, 0);
+        let (none, long) = (|_: Author| false, bytes(1, Extent::new(0, 20)));
+        let check =
+            |m: &FileModel, got: &[u8]| m.check_read(0, 100, got, &none).and(m.check_size(got.len() as u64, &none));
+        let mut half = long.clone();
+        half[2..4].fill(0);
+        assert!(check(&m, &long).is_ok() && check(&m, &long[..2]).is_ok());
+        assert!(check(&m, &half).is_err() && check(&m, &long[..16]).is_err());
+        m.servers_live(1);
+        assert!(check(&m, &half).is_ok() && check(&m, &long[..16]).is_ok());
     }
 }
