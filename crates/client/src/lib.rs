@@ -20,6 +20,7 @@ mod client;
 mod closes;
 mod config;
 mod convert;
+mod cuts;
 mod flock;
 mod front;
 mod inode;

@@ -243,57 +243,6 @@ impl Client {
         self.setattr(cred, inode, request, file).await
     }
 
-    async fn truncate_objects(self: &Rc<Self>, inode: &Rc<Inode>, size: u64) -> Result<(), FsError> {
-        let Some(s) = self.layout_of(inode).await? else {
-            return if inode.attr().flags & AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
-        };
-        let _writing = inode.writing();
-        let geometry = s.layout.geometry();
-        // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
-        // that nothing here may wait for a drop of pages; nor does it read any
-        // anew, which would need locks.
-        let _shut = inode.shut(Extent::ALL);
-        let now = self.rt.wall();
-        let cut = |i: usize| {
-            let size = geometry.object_size(StripeIndex(i as u16), size);
-            self.truncate_object(&s.objects[i], size, now)
-        };
-        // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
-        // the new end first, nobody finds the file shorter than both.
-        let last = if size == 0 { None } else { geometry.pieces(Extent::new(size - 1, size))?.next() };
-        let first = last.map(|piece| usize::from(piece.stripe.0));
-        if let Some(first) = first {
-            cut(first).await?;
-        }
-        let others = (0..s.objects.len()).filter(|i| Some(*i) != first);
-        for result in rt::sync::join_all(others.map(cut).collect::<Vec<_>>()).await {
-            result?;
-        }
-        inode.mtime.set(inode.mtime.get().max(now));
-        Ok(())
-    }
-
-    async fn truncate_object(&self, object: &Rc<Object>, size: u64, now: WallTime) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
-        let data = LockPolicyData::extent(Extent::from(size - size % 4096));
-        let held = self.lock_to_cut(&osc, object, data).await?;
-        if object.size() == size && !object.is_unwritten(Extent::from(size)) && object.unwritten_pages() == 0 {
-            return Ok(());
-        }
-        // What is being written right now must not arrive behind the punch, and what is read before it not be kept.
-        let _change = object.change(Extent::from(size)).await;
-        osc.flush(object, Extent::ALL, Why::Under(&held)).await;
-        osc.discard(object, Extent::from(size), true);
-        object.mtime.set(object.mtime.get().max(now));
-        let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), &held).await;
-        match cut {
-            Ok(()) => object.set_size(size),
-            // The server may have what the cached page no longer shows.
-            Err(_) => object.forget_clean(size / 4096),
-        }
-        cut
-    }
-
     /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
     ///
     /// # Errors

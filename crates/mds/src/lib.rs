@@ -18,6 +18,7 @@ mod basis;
 pub mod check;
 mod config;
 pub mod config_service;
+mod cuts;
 pub mod dirent;
 mod enqueue;
 pub mod handles;

@@ -14,6 +14,7 @@ use wire::mdt::{AttrFlags, EntryReply};
 use crate::admission::{self, Admission};
 use crate::config::MdsConfig;
 use crate::config_service::ConfigService;
+use crate::cuts::Cuts;
 use crate::dirent::NameHash;
 use crate::handles::Handles;
 use crate::keys;
@@ -46,6 +47,7 @@ pub struct Mds {
     pub(crate) handles: RefCell<Handles>,
     pub(crate) recent_sizes: RefCell<RecentSizes>,
     pub(crate) horizon: Horizon,
+    pub(crate) cuts: RefCell<Cuts>,
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
@@ -161,6 +163,7 @@ impl Mds {
             handles: RefCell::new(Handles::new(boot)),
             recent_sizes: RefCell::default(),
             horizon,
+            cuts: RefCell::default(),
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),

@@ -5,7 +5,7 @@
 //! storage, and the destroy log forgets them only after the OST has said so: nothing leaks, nothing goes too early.
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use frames::Bulk;
 use layout::StripeObject;
@@ -15,7 +15,9 @@ use rt::{LocalFuture, Nid};
 use types::{ClientId, Duration, FsError, Instant, ObjectId, OstIndex};
 use wire::Op;
 use wire::connect::{AuthReply, OstEntry};
-use wire::ost::{DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply, SyncRequest};
+use wire::ost::{
+    AskCutCallback, AskCutReply, DestroyRequest, PrecreateReply, PrecreateRequest, StatfsReply, SyncRequest,
+};
 
 use crate::keys;
 use crate::kv::Key;
@@ -199,7 +201,7 @@ impl Mds {
         self.rt.spawn(async move { me.tend(link).await });
     }
 
-    fn import_port(&self, link: &Rc<OstLink>) -> Option<Rc<dyn OstPort>> {
+    fn import_port(self: &Rc<Self>, link: &Rc<OstLink>) -> Option<Rc<dyn OstPort>> {
         let nid = match Nid::parse(&String::from_utf8_lossy(&link.entry.nid)) {
             Ok(nid) => nid,
             Err(e) => {
@@ -220,8 +222,8 @@ impl Mds {
             ping_interval: Duration::from_secs(5),
             place: 0,
         };
-        let events: Rc<LinkEvents> = Rc::new(LinkEvents(link.clone()));
-        let weak: std::rc::Weak<LinkEvents> = Rc::downgrade(&events);
+        let events: Rc<LinkEvents> = Rc::new(LinkEvents { link: link.clone(), mds: Rc::downgrade(self) });
+        let weak: Weak<LinkEvents> = Rc::downgrade(&events);
         let import = Import::new(self.rt.clone(), config, weak);
         import.expect_store(link.entry.uuid);
         Some(Rc::new(ImportPort { import, _events: events }))
@@ -462,13 +464,22 @@ fn note_space(p: &mut Pool, s: &StatfsReply) {
     (p.total_bytes, p.free_bytes, p.files_free, p.state) = (s.total, s.available, s.files_free, s.state);
 }
 
-struct LinkEvents(Rc<OstLink>);
+struct LinkEvents {
+    link: Rc<OstLink>,
+    mds: Weak<Mds>,
+}
 impl Callbacks for LinkEvents {
-    fn on_callback(self: Rc<Self>, _: Op, _: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        Box::pin(async { Err(FsError::NotSupported) })
+    fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
+        let answer = match (op, self.mds.upgrade()) {
+            (Op::OstAskCut, Some(mds)) => wire::decode(&body).map_err(FsError::from).map(|q: AskCutCallback| {
+                wire::encode(&AskCutReply { decided: mds.cuts.borrow_mut().ask(q.client, q.number) })
+            }),
+            _ => Err(FsError::NotSupported),
+        };
+        Box::pin(std::future::ready(answer))
     }
     fn on_connected(&self, _: &AuthReply) {
-        self.0.on_session();
+        self.link.on_session();
     }
 }
 

@@ -23,6 +23,7 @@ mod ost;
 pub mod page_cache;
 mod pages;
 mod params;
+mod promises;
 mod range_gate;
 mod scrub;
 mod stats;

@@ -22,6 +22,7 @@ use wire::lock::{
 
 use crate::config::OstConfig;
 use crate::dispatch::Dispatcher;
+use crate::promises::Promises;
 use crate::store::{BLOCK_BYTES, ObjectAttr, ObjectStore};
 
 /// Sessions of one target by client.
@@ -36,6 +37,7 @@ pub(crate) struct Locks {
     dispatch: Dispatcher,
     glimpse_timeout: Duration,
     evict: Option<crate::config::EvictFn>,
+    pub(crate) promises: Promises,
     /// Requests of the server itself that wait for their lock.
     local: RefCell<HashMap<LockCookie, OneSender<()>>>,
     local_next: Cell<u64>,
@@ -119,6 +121,7 @@ impl Locks {
             dispatch,
             glimpse_timeout: config.glimpse_timeout,
             evict: config.evict.clone(),
+            promises: Promises::default(),
             local: RefCell::default(),
             local_next: Cell::new(1),
             armed: Cell::new(None),
@@ -148,6 +151,7 @@ impl Locks {
         let (data, cookie) = (data_of(&ask.lock), LockCookie(ask.cookie));
         if !ask.cancels.is_empty() {
             self.with(|ns, now, out| ns.cancel_batch(now, client, &ask.cancels, out));
+            self.end_unlocked_promises(client);
         }
         let before = self.lvb(ObjectId(ask.lock.fid)).await?;
         if ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0 {
@@ -192,8 +196,15 @@ impl Locks {
         full
     }
 
+    /// What the store says of an object, when nobody doubts it.
     async fn lvb(&self, object: ObjectId) -> Result<Lvb, FsError> {
-        self.store.attr(object).await.map(|a| lvb_of(&a))
+        loop {
+            self.promises.settled(object).await;
+            let attr = self.store.attr(object).await?;
+            if !self.promises.is_in_doubt(object) {
+                return Ok(lvb_of(&attr));
+            }
+        }
     }
 
     /// Asks writers for size and times; the greatest of all answers counts. A writer that does not answer is asked again
@@ -240,6 +251,22 @@ impl Locks {
                 ns.cancel_cookie(now, client, LockCookie(*cookie), out);
             }
         });
+        self.end_unlocked_promises(client);
+    }
+
+    /// Whether a client holds the lock under which it may promise to cut an object to `size`.
+    pub fn may_promise(&self, client: ClientId, object: ObjectId, size: u64) -> bool {
+        let ns = self.ns.borrow();
+        ns.allowing_io(client, ResourceId::extent(object.0), Extent::from(size), true).is_some()
+    }
+
+    /// With the lock goes the promise: others may write behind the end from now on.
+    fn end_unlocked_promises(&self, client: ClientId) {
+        for (object, promise) in self.promises.of_client(client) {
+            if !self.may_promise(client, object, promise.size) {
+                self.promises.end(object, &promise);
+            }
+        }
     }
 
     /// A client keeps a lock in a mode that allows less.
@@ -250,6 +277,7 @@ impl Locks {
         let mode = ask.mode.ok_or(FsError::Invalid)?;
         tracing::trace!(%client, ?ask, "convert");
         let done = self.with(|ns, now, out| ns.weaken(now, client, ask.handle, mode, out));
+        self.end_unlocked_promises(client);
         if done { Ok(()) } else { Err(FsError::Invalid) }
     }
 
@@ -298,8 +326,15 @@ impl Locks {
         let outcome = self.with(|ns, now, out| ns.enqueue(now, LOCAL, &wish, out));
         let full = self.makes_room(&outcome);
         match outcome {
-            EnqueueOutcome::Granted(_) => Ok(guard),
-            EnqueueOutcome::Waiting(_) => rx.await.map(|()| guard).ok_or(FsError::Io),
+            EnqueueOutcome::Granted(_) => {
+                self.promises.settled(object).await;
+                Ok(guard)
+            }
+            EnqueueOutcome::Waiting(_) => {
+                rx.await.ok_or(FsError::Io)?;
+                self.promises.settled(object).await;
+                Ok(guard)
+            }
             EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
         }

@@ -356,6 +356,16 @@ message! {
         /// Open handle through which it is asked; 0: none. (ftruncate needs no write permission on the inode.)
         handle: HandleId,
     }
+    /// `MdtCut`: all objects of the cut are promised. The answer is empty; ESTALE when an OST was told already that
+    /// nothing was decided.
+    CutRequest {
+        /// Inode.
+        fid: Fid,
+        /// The client's number for this cut; numbers grow.
+        number: u64,
+        /// Cuts of this client with lower numbers are over.
+        unfinished: u64,
+    }
     /// `MdtReaddir`.
     ReaddirRequest {
         /// Caller.

@@ -76,6 +76,8 @@ ops! {
     MdtClose = 34,
     /// The data of the files whose sizes this client told are on stable storage.
     MdtSettled = 35,
+    /// A cut of several objects is to happen: it is carried out on all of them, whatever becomes of the client.
+    MdtCut = 36,
 
     /// Asks for a lock.
     LockEnqueue = 64,
@@ -118,4 +120,8 @@ ops! {
     OstAskGrant = 109,
     /// Which advice there is on an object, and what came of it.
     OstAdvised = 110,
+    /// A client will cut an object if the MDS decides so.
+    OstPromise = 111,
+    /// OST to MDS: was this cut decided, whose client is gone.
+    OstAskCut = 112,
 }

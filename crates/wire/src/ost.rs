@@ -1,7 +1,7 @@
 //! Object storage messages.
 use crate::lock::{EnqueueReply, EnqueueRequest, Lvb};
 use crate::{byte_enum, message};
-use types::{Extent, HandleId, ObjectId, OstIndex, WallTime};
+use types::{ClientId, Extent, HandleId, ObjectId, OstIndex, WallTime};
 
 byte_enum! {
     /// What a punch does.
@@ -241,6 +241,29 @@ message! {
     AskGrantCallback {
         /// Bytes that the client may keep, besides what its dirty pages took.
         keep: u64,
+    }
+    /// `OstPromise` request, under a write lock over everything behind `size`. The answer is empty.
+    PromiseRequest {
+        /// Object.
+        object: ObjectId,
+        /// The client's number for the cut, as the MDS will know it.
+        number: u64,
+        /// The object's size after the cut.
+        size: u64,
+        /// The promise of this number is taken back.
+        withdrawn: bool,
+    }
+    /// `OstAskCut` callback to the MDS, which decides nothing under this number any more if it has not yet.
+    AskCutCallback {
+        /// Who promised the cut.
+        client: ClientId,
+        /// The client's number for it.
+        number: u64,
+    }
+    /// Answer to `OstAskCut`.
+    AskCutReply {
+        /// It was decided, and is to be carried out.
+        decided: bool,
     }
     /// `OstAdvise` request.
     AdviseRequest {

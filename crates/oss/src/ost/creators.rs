@@ -26,6 +26,11 @@ impl Creators {
     pub fn on_closed(&self, client: ClientId) {
         self.opened.borrow_mut().remove(&client);
     }
+    /// The session that asked last; `None`: none did, or it is over.
+    pub fn latest(&self) -> Option<ClientId> {
+        let latest = self.latest.get();
+        self.opened.borrow().iter().find(|(_, place)| **place == latest).map(|(client, _)| *client)
+    }
     /// Whether what a session asks for counts: none that was opened later has asked so far.
     pub fn admits(&self, client: ClientId) -> bool {
         let place = self.opened.borrow().get(&client).copied();

@@ -3,6 +3,7 @@
 //! This file holds the parts together and hands requests out; each kind of request has its own file.
 mod advise;
 mod creators;
+mod cuts;
 mod grant;
 mod objects;
 mod punch;
@@ -206,6 +207,7 @@ impl Ost {
             Op::LockCancel => self.lock_cancel(request),
             Op::LockConvert => self.lock_convert(request),
             Op::OstShrinkGrant => self.shrink_grant(request),
+            Op::OstPromise => self.promise(request),
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
@@ -391,6 +393,10 @@ impl Service for Ost {
             self.creators.on_closed(client);
             self.recalled.borrow_mut().retain(|(c, _)| *c != client);
             self.dispatch.cancel_client(client);
+            // Before anybody else gets its locks.
+            for (object, promise) in self.locks.promises.on_gone(client) {
+                self.rt.spawn(self.clone().settle_cut(object, promise));
+            }
             self.locks.drop_client(client);
             self.grants.borrow_mut().forget(client);
             if evicted {

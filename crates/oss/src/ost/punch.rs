@@ -52,12 +52,20 @@ impl Ost {
             ..update
         };
         let applied = self.put(object, puts, update, PageAccess::fine(0).written()).await?;
+        if ask.kind == PunchKind::Truncate {
+            self.kept_promise(request, object, extent.start);
+        }
         drop(permit);
         self.stats.borrow_mut().punches += 1;
         Ok(reply(&applied))
     }
 
-    async fn truncate(&self, object: ObjectId, attr: &ObjectAttr, size: u64) -> StoreResult<(Update, Vec<BlockRun>)> {
+    pub(super) async fn truncate(
+        &self,
+        object: ObjectId,
+        attr: &ObjectAttr,
+        size: u64,
+    ) -> StoreResult<(Update, Vec<BlockRun>)> {
         let mut puts = Vec::new();
         let within = (size % BLOCK_BYTES) as usize;
         if size < attr.size && within != 0 && !types::planted!("cut-edge-kept") {

@@ -1,0 +1,195 @@
+//! Cuts of striped files whose client dies: they are done on all OSTs, or on none.
+#![allow(clippy::unwrap_used)]
+mod world;
+
+use std::pin::{Pin, pin};
+use std::task::Poll;
+
+use world::*;
+
+const STRIPE: u64 = 64 * KIB;
+/// How long the file is at first, and after the cut: three OSTs lose bytes.
+const LONG: u64 = 6 * STRIPE;
+const SHORT: u64 = STRIPE / 2;
+
+async fn create_striped(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
+    let mut spec = layout::LayoutSpec::default();
+    spec.stripe_size = Some(layout::StripeSize::new(STRIPE).unwrap());
+    spec.stripe_count = layout::StripeCount::All;
+    let layout = layout::xattr::encode_spec(&spec);
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+
+async fn cut(c: &Rc<Client>, file: &Rc<OpenFile>, size: u64) -> Result<(), FsError> {
+    use wire::mdt::{SetBits, SetattrRequest};
+    let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+    c.setattr(&root(), file.inode(), request, Some(file)).await
+}
+
+/// What `work` answers, if it does before `end`.
+async fn within<T>(end: impl Future<Output = ()>, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
+    let mut end = pin!(end);
+    std::future::poll_fn(|cx| match work.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending => end.as_mut().poll(cx).map(|()| None),
+    })
+    .await
+}
+
+/// What a survivor finds: the bytes of before, or those of after.
+async fn found(c: &Rc<Client>, seed: u64, at: u64) -> u64 {
+    let file = open(c, "f", O_RDWR).await;
+    let size = c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+    // What was cut must not come back when the file grows again.
+    c.write(&file, LONG, &[9]).await.unwrap();
+    let got = read_all(c, &file, 2 * LONG).await;
+    let mut long = pattern(0, LONG as usize, 3);
+    long.push(9);
+    let mut short = long.clone();
+    short[SHORT as usize..LONG as usize].fill(0);
+    assert!(got == long || got == short, "seed {seed}, dead after {at} ns: half of the cut is done");
+    assert_eq!(size, if got == long { LONG } else { SHORT }, "seed {seed}, dead after {at} ns");
+    size
+}
+
+/// Waits until every server has given the client up.
+async fn until_unknown(world: &World, c: &Client) {
+    while world.knows(c.id()) > 0 {
+        world.sim.sleep(Duration::from_secs(1)).await;
+    }
+}
+
+/// How often an OST was asked something.
+fn asked(world: &World, ost: usize, op: &str) -> u64 {
+    let text = String::from_utf8(world.ost(ost).get_params("obdfilter.*.ops").remove(0).value.0).unwrap();
+    let line = text.lines().find(|l| l.split_whitespace().next() == Some(op));
+    line.map_or(0, |l| l.split_whitespace().nth(1).unwrap().parse().unwrap())
+}
+
+/// One client dies `at` ns after it began to cut. Answers the size that is found; `None` when the cut was over by then.
+fn death_amid_a_cut(seed: u64, at: u64) -> Option<u64> {
+    let world = World::new(seed, 3, OstConfig::default());
+    let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create_striped(&one, "f").await;
+        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.fsync(&file, false).await.unwrap();
+        // Kept until the end: nothing takes back what a dead client had begun.
+        let mut cutting = pin!(cut(&one, &file, SHORT));
+        let over = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
+        host.kill();
+        let size = found(&two, seed, at).await;
+        if over.is_some() {
+            assert_eq!(size, SHORT, "it was answered");
+        }
+        // What is written after it stays: a cut that comes late takes nothing away.
+        let file = open(&two, "f", O_RDWR).await;
+        let new = pattern(0, 2 * LONG as usize, 5);
+        two.write(&file, 0, &new).await.unwrap();
+        two.fsync(&file, false).await.unwrap();
+        until_unknown(&world, &one).await;
+        world.sim.sleep(Duration::from_secs(60)).await;
+        let file = open(&three, "f", 0).await;
+        assert!(read_all(&three, &file, 4 * LONG).await == new, "seed {seed}, dead after {at} ns: new bytes are gone");
+        over.is_none().then_some(size)
+    })
+}
+
+#[test]
+fn a_cut_of_a_striped_file_is_done_on_all_osts_or_on_none_whenever_its_client_dies() {
+    let (mut long, mut short) = (0, 0);
+    for seed in 0..3 {
+        for step in 0.. {
+            match death_amid_a_cut(seed, 20_000 * step + 1) {
+                Some(LONG) => long += 1,
+                Some(_) => short += 1,
+                None => break,
+            }
+        }
+    }
+    assert!(long > 0 && short > 0, "{long} cuts undone, {short} done");
+}
+
+#[test]
+fn a_cut_that_shortens_one_object_asks_nobody_else_and_one_of_three_asks_each_once() {
+    let world = World::new(1, 3, OstConfig::default());
+    let (one, _) = world.client(|_| {});
+    world.run(Duration::from_secs(600), async {
+        let file = create_striped(&one, "f").await;
+        let promises = || (0..3).map(|i| asked(&world, i, "OstPromise")).collect::<Vec<_>>();
+        one.write(&file, 0, &pattern(0, STRIPE as usize, 3)).await.unwrap();
+        for size in [SHORT, 0, LONG] {
+            cut(&one, &file, size).await.unwrap();
+        }
+        assert_eq!(promises(), [0, 0, 0], "one object became shorter, or some longer");
+        cut(&one, &file, SHORT).await.unwrap();
+        assert_eq!(promises(), [1, 1, 1]);
+    });
+}
+
+/// Two clients cut the file, write to it and append, all at once: nobody waits for ever, and nobody is given up.
+#[test]
+fn clients_that_cut_and_write_the_same_file_at_once_keep_no_locks_from_each_other() {
+    for seed in 0..4 {
+        let world = World::new(seed, 3, OstConfig::default());
+        let clients = [world.client(|_| {}).0, world.client(|_| {}).0, world.client(|_| {}).0];
+        world.run(Duration::from_secs(600), async {
+            let file = create_striped(&clients[0], "f").await;
+            clients[0].release(&file).await.unwrap();
+            let work = clients.iter().enumerate().map(async |(i, c)| {
+                let file = open(c, "f", O_RDWR).await;
+                let mut rng = Rng::new(seed * 10 + i as u64);
+                for _ in 0..60 {
+                    let at = rng.below(LONG);
+                    match rng.below(3) {
+                        0 => cut(c, &file, at).await.unwrap(),
+                        1 => _ = c.write(&file, at, &pattern(at, 3 * STRIPE as usize, 7)).await.unwrap(),
+                        _ => _ = c.read(&file, at, LONG as usize).await.unwrap(),
+                    }
+                }
+                c.release(&file).await.unwrap();
+            });
+            rt::sync::join_all(work.collect::<Vec<_>>()).await;
+        });
+        for c in &clients {
+            let imports = c.oscs().iter().map(|o| o.import().unwrap()).chain([c.mdc()]).collect::<Vec<_>>();
+            assert!(imports.iter().all(|i| i.evictions() == 0), "seed {seed}");
+        }
+    }
+}
+
+/// An OST gives up a client that cuts, and that lives on: the others' objects are cut, or none is.
+#[test]
+fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
+    let (mut long, mut short) = (0, 0);
+    for step in 0..40 {
+        let at = 20_000 * step + 1;
+        let world = World::new(step, 3, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let lost = &world.oss[1].host;
+            let mut cutting = pin!(cut(&one, &file, SHORT));
+            let mut outcome = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
+            if outcome.is_some() {
+                return;
+            }
+            world.sim.cut(&host, lost);
+            while outcome.is_none() && world.knows(one.id()) == 4 {
+                outcome = within(world.sim.sleep(Duration::from_secs(1)), cutting.as_mut()).await;
+            }
+            world.sim.heal(&host, lost);
+            if outcome.is_none() {
+                outcome = within(world.sim.sleep(Duration::from_secs(300)), cutting.as_mut()).await;
+            }
+            let outcome = outcome.expect("the cut does not end");
+            let size = found(&two, step, at).await;
+            assert!(outcome.is_err() || size == SHORT, "it was answered");
+            *if size == LONG { &mut long } else { &mut short } += 1;
+        });
+    }
+    assert!(long + short > 0, "no cut was under way");
+}
