@@ -81,7 +81,7 @@ pub fn commits(file: &dyn BlockingFile) -> io::Result<Vec<Commit>> {
 }
 
 /// Hands out the records that a table had at a commit; a table that is not there has none. `is_whole` knows whether a value
-/// is what was stored under its key. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for
+/// is what was stored under its key; `None`: nothing tells that. Memory: the records of damaged pages, and, once a page has to be looked for, 32 bytes for
 /// each of the file.
 ///
 /// # Errors
@@ -91,7 +91,7 @@ pub fn salvage(
     commit: &Commit,
     table: &str,
     shape: Shape,
-    is_whole: &dyn Fn(&[u8], &[u8]) -> bool,
+    is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>,
     take: &mut Take<'_>,
 ) -> io::Result<Salvaged> {
     let Commit { header, slot } = commit;
@@ -107,9 +107,9 @@ pub fn salvage(
     };
     let mut tables = Walk::new(file, header, Shape::default(), &is_definition)?;
     tables.tree(&header[SLOT_AT[*slot] + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
-    let definition = definition.unwrap_or_else(|| tables.definition_in_damaged(shape));
+    let definition = definition.unwrap_or_else(|| tables.definition_in_damaged(shape, is_whole));
     let saved = match root_of_definition(&definition) {
-        Some(root) => Walk::new(file, header, shape, is_whole)?.tree(root, take)?,
+        Some(root) => Walk::new(file, header, shape, is_whole.unwrap_or(&|_, _| false))?.tree(root, take)?,
         None => Salvaged::default(),
     };
     Ok(Salvaged { damaged_pages: saved.damaged_pages + tables.out.damaged_pages, ..saved })
@@ -259,18 +259,35 @@ impl<'a> Walk<'a> {
     }
 
     /// The definition of a table whose name or place cannot be read any more: it has the widths of that table's keys and
-    /// values, names a page and its checksum, and there is that page.
-    fn definition_in_damaged(&self, shape: Shape) -> Vec<u8> {
+    /// values, names a page and its checksum, and there is that page; and its first record is one of that table, where that can be
+    /// told: two tables may have the same widths.
+    fn definition_in_damaged(&self, shape: Shape, is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>) -> Vec<u8> {
         let named = |at: &[u8]| {
             let root = root_of_definition(at).filter(|_| shape_of_definition(at) == Some(shape))?;
             let page = self.read(self.place(u64_at(root, 0)?)?)?;
-            shape.matches(&page, checksum_at(root, NUMBER_BYTES)?).then(|| at.to_vec())
+            let there = shape.matches(&page, checksum_at(root, NUMBER_BYTES)?);
+            (there && is_whole.is_none_or(|f| self.first_record(shape, page, f))).then(|| at.to_vec())
         };
         self.unread
             .iter()
             .flat_map(|page| (0..page.len()).filter_map(|at| named(&page[at..])))
             .next()
             .unwrap_or_default()
+    }
+
+    /// Whether the first record below a page is whole.
+    fn first_record(&self, shape: Shape, page: Vec<u8>, is_whole: &dyn Fn(&[u8], &[u8]) -> bool) -> bool {
+        let mut page = page;
+        for _ in 0..DEPTH_MAX {
+            let n = u16_at(&page, 2).unwrap_or_default();
+            if page[0] == LEAF {
+                return shape.pairs(&page, n).next().is_some_and(|(k, v)| is_whole(k, v));
+            }
+            let first = children(&page, n).next().and_then(|(number, _)| self.place(number));
+            let Some(next) = first.and_then(|p| self.read(p)) else { return false };
+            page = next;
+        }
+        false
     }
 
     /// Offset and length of a page; `None` for one that cannot be there.

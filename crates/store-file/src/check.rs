@@ -12,11 +12,11 @@ use rt::{BlockingFile, Rt};
 use types::ObjectId;
 use wire::crc32c;
 
-use crate::db::{DbError, EXTENTS, OBJECTS, SEQUENCES, SUPER};
+use crate::db::{ADVICE, DbError, EXTENTS, OBJECTS, SEQUENCES, SUPER};
 use crate::error::OpenError;
 use crate::format::{
-    EXTENT_BLOCKS_MAX, Extent, FormatError, SUPERBLOCK_BYTES, Superblock, extent_from_bytes, extent_of_key,
-    object_from_bytes, object_of_key,
+    EXTENT_BLOCKS_MAX, Extent, FormatError, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, extent_from_bytes,
+    extent_of_key, object_from_bytes, object_of_key,
 };
 use crate::map::CHUNK_BLOCKS;
 
@@ -196,6 +196,23 @@ impl Checker<'_> {
             }
         }
         self.counts(&held);
+        self.advice(&txn)
+    }
+
+    /// A store of an earlier program has no such table.
+    fn advice(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {
+        let table = match txn.open_table(ADVICE) {
+            Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
+            table => table?,
+        };
+        for row in table.iter()? {
+            let (key, value) = row?;
+            let object = object_of_key(key.value());
+            if let Err(e) = advice_from_bytes(object, value.value()) {
+                self.out.bad_rows = true;
+                self.fault(format!("what is advised of object {object}: {e}"));
+            }
+        }
         Ok(())
     }
 

@@ -131,18 +131,17 @@ impl Copying<'_> {
             |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| object_from_bytes(object_of_key(&k), v).is_ok());
         let is_extent = |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| extent_from_bytes(k, v).is_ok());
         let is_answer = |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| answer_from_bytes(k, v).is_ok());
-        // Rows without checksums of their own: those of whole pages only.
-        let never = |_: &[u8], _: &[u8]| false;
         let is_advice =
             |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| advice_from_bytes(object_of_key(&k), v).is_ok());
-        let of_super = self.table(SUPER, &is_super)?;
-        let of_objects = self.table(OBJECTS, &is_object)?;
-        let of_extents = self.table(EXTENTS, &is_extent)?;
-        let of_state = self.table(STATE, &never)?;
-        let of_sequences = self.table(SEQUENCES, &never)?;
+        let of_super = self.table(SUPER, Some(&is_super))?;
+        let of_objects = self.table(OBJECTS, Some(&is_object))?;
+        let of_extents = self.table(EXTENTS, Some(&is_extent))?;
+        // Rows without checksums of their own: those of whole pages only.
+        let of_state = self.table(STATE, None)?;
+        let of_sequences = self.table(SEQUENCES, None)?;
         let of_clients =
-            [self.table(SESSIONS, &never)?, self.table(ORIGINS, &never)?, self.table(ANSWERS, &is_answer)?];
-        let of_advice = self.table(ADVICE, &is_advice)?;
+            [self.table(SESSIONS, None)?, self.table(ORIGINS, None)?, self.table(ANSWERS, Some(&is_answer))?];
+        let of_advice = self.table(ADVICE, Some(&is_advice))?;
         let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice].into_iter().chain(of_clients);
         let sum = all.fold(Salvaged::default(), |a, b| Salvaged {
             records: a.records + b.records,
@@ -170,7 +169,7 @@ impl Copying<'_> {
     fn table<K: Key + 'static, V: Value + 'static>(
         &self,
         table: TableDefinition<'_, K, V>,
-        is_whole: &dyn Fn(&[u8], &[u8]) -> bool,
+        is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>,
     ) -> io::Result<Salvaged> {
         let mut batch: Vec<(Vec<u8>, Vec<u8>, bool)> = Vec::new();
         let commit = |batch: &mut Vec<(Vec<u8>, Vec<u8>, bool)>| -> io::Result<()> {
@@ -295,7 +294,9 @@ fn agree(txn: &WriteTransaction, data: &dyn BlockingFile) -> Result<(), DbError>
     for (object, attr) in wrong {
         objects.insert(&object_key(object), object_to_bytes(object, &attr).as_slice())?;
     }
-    drop((objects, extents));
+    let mut advice = txn.open_table(ADVICE)?;
+    advice.retain(|k, v| advice_from_bytes(object_of_key(k), v).is_ok())?;
+    drop((objects, extents, advice));
     settle_sequences(txn, IDS_SKIPPED)
 }
 

@@ -66,6 +66,9 @@ async fn fill(rt: Rt, dir: &Path) {
             store.sync().await.unwrap();
         }
     }
+    for i in (1..=OBJECTS).step_by(3) {
+        store.set_advice(object(i), vec![i as u8; 40]).await.unwrap();
+    }
     store.destroy((OBJECTS + 1..OBJECTS + 20).map(object).collect(), None).await.unwrap();
     store.close().await.unwrap();
 }
@@ -121,6 +124,9 @@ async fn compare(rt: &Rt, dir: &Path, suspects: &BTreeSet<ObjectId>, what: &str)
             let got = store.read(object(i), BlockRange { first, count: 1 }).await.unwrap();
             assert!(got.bulk.to_vec().iter().all(|b| *b == byte), "{what}: block {first} of object {i}");
         }
+    }
+    for (object, record) in store.advice() {
+        assert_eq!(record, vec![object.0.oid as u8; 40], "{what}: what is advised of {object}");
     }
     // What was removed stays removed, and no id is given out twice.
     assert!(store.attr(object(OBJECTS + 3)).await.is_err(), "{what}: an object came back");

@@ -83,7 +83,7 @@ fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes:
             &of,
             TABLE.name(),
             Shape::default(),
-            &mds::kv::is_whole,
+            Some(&mds::kv::is_whole),
             &mut |key, value, trusted| {
                 batch.push((key.to_vec(), value.to_vec(), trusted));
                 if batch.len() >= TOGETHER_MAX { commit(&mut batch) } else { Ok(()) }

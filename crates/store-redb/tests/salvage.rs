@@ -106,7 +106,7 @@ fn salvaged(bytes: Vec<u8>) -> Records {
     let file = Bytes(bytes);
     for commit in dbcheck::commits(&file).unwrap() {
         let shape = dbcheck::Shape::default();
-        let saved = dbcheck::salvage(&file, &commit, "mdt", shape, &mds::kv::is_whole, &mut take).unwrap();
+        let saved = dbcheck::salvage(&file, &commit, "mdt", shape, Some(&mds::kv::is_whole), &mut take).unwrap();
         if saved.records > 0 {
             break;
         }
