@@ -21,7 +21,7 @@ use rt::BlockingFile;
 
 use overlay::{Overlay, View};
 pub use rebuild::rebuild;
-pub use salvage::{Commit, Salvaged, Shape, Take, commits, salvage};
+pub use salvage::{Commit, IsWhole, Salvaged, Shape, Take, commits, salvage};
 
 /// Bytes of the header page: two commit slots, and zeros.
 const HEADER_BYTES: usize = 4096;

@@ -52,6 +52,9 @@ pub struct Salvaged {
 /// by one that is not.
 pub type Take<'a> = dyn FnMut(&[u8], &[u8], bool) -> io::Result<()> + 'a;
 
+/// Whether a value is what was stored under its key, as far as the two tell by themselves.
+pub type IsWhole<'a> = dyn Fn(&[u8], &[u8]) -> bool + 'a;
+
 /// Widths of a table's keys and values in bytes; `None`: of any length. They decide how its pages are laid out.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
 pub struct Shape {
@@ -91,7 +94,7 @@ pub fn salvage(
     commit: &Commit,
     table: &str,
     shape: Shape,
-    is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>,
+    is_whole: Option<&IsWhole<'_>>,
     take: &mut Take<'_>,
 ) -> io::Result<Salvaged> {
     let Commit { header, slot } = commit;
@@ -207,7 +210,7 @@ struct Walk<'a> {
     region_bytes: u64,
     /// Where a region's pages begin within it.
     pages_at: u64,
-    is_whole: &'a dyn Fn(&[u8], &[u8]) -> bool,
+    is_whole: &'a IsWhole<'a>,
     seen: HashSet<u64>,
     seen_damaged: HashSet<u64>,
     /// Of damaged pages.
@@ -220,12 +223,7 @@ struct Walk<'a> {
 }
 
 impl<'a> Walk<'a> {
-    fn new(
-        file: &'a dyn BlockingFile,
-        header: &[u8],
-        shape: Shape,
-        is_whole: &'a dyn Fn(&[u8], &[u8]) -> bool,
-    ) -> io::Result<Walk<'a>> {
+    fn new(file: &'a dyn BlockingFile, header: &[u8], shape: Shape, is_whole: &'a IsWhole<'a>) -> io::Result<Walk<'a>> {
         let of = |at| u32_at(header, at).unwrap_or_default() as u64;
         let (head, data) = (of(REGION_HEADER_PAGES_AT), of(REGION_DATA_PAGES_AT));
         if data == 0 || head > REGION_PAGES_MAX || data > REGION_PAGES_MAX {
@@ -261,7 +259,7 @@ impl<'a> Walk<'a> {
     /// The definition of a table whose name or place cannot be read any more: it has the widths of that table's keys and
     /// values, names a page and its checksum, and there is that page; and its first record is one of that table, where that can be
     /// told: two tables may have the same widths.
-    fn definition_in_damaged(&self, shape: Shape, is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>) -> Vec<u8> {
+    fn definition_in_damaged(&self, shape: Shape, is_whole: Option<&IsWhole<'_>>) -> Vec<u8> {
         let named = |at: &[u8]| {
             let root = root_of_definition(at).filter(|_| shape_of_definition(at) == Some(shape))?;
             let page = self.read(self.place(u64_at(root, 0)?)?)?;
@@ -276,7 +274,7 @@ impl<'a> Walk<'a> {
     }
 
     /// Whether the first record below a page is whole.
-    fn first_record(&self, shape: Shape, page: Vec<u8>, is_whole: &dyn Fn(&[u8], &[u8]) -> bool) -> bool {
+    fn first_record(&self, shape: Shape, page: Vec<u8>, is_whole: &IsWhole<'_>) -> bool {
         let mut page = page;
         for _ in 0..DEPTH_MAX {
             let n = u16_at(&page, 2).unwrap_or_default();

@@ -7,7 +7,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 
-use dbcheck::{Commit, Mended, Salvaged, Shape};
+use dbcheck::{Commit, IsWhole, Mended, Salvaged, Shape};
 use oss::store::{BLOCK_BYTES, BlockRun, ObjectAttr, ObjectStore, Update};
 use redb::{Database, Key, ReadableTable, TableDefinition, Value, WriteTransaction};
 use rt::{BlockingFile, RoomyFile, Rt};
@@ -169,7 +169,7 @@ impl Copying<'_> {
     fn table<K: Key + 'static, V: Value + 'static>(
         &self,
         table: TableDefinition<'_, K, V>,
-        is_whole: Option<&dyn Fn(&[u8], &[u8]) -> bool>,
+        is_whole: Option<&IsWhole<'_>>,
     ) -> io::Result<Salvaged> {
         let mut batch: Vec<(Vec<u8>, Vec<u8>, bool)> = Vec::new();
         let commit = |batch: &mut Vec<(Vec<u8>, Vec<u8>, bool)>| -> io::Result<()> {
