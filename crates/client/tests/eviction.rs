@@ -369,3 +369,22 @@ fn unwritten_bytes_of_an_open_file_whose_objects_went_with_an_eviction_count_as_
         assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
     });
 }
+
+#[test]
+fn a_process_waits_for_the_locks_of_its_mount_that_died_unheard_and_not_for_itself() {
+    let world = World::new(1, 1, OstConfig::default());
+    let (one, host) = world.client(|_| {});
+    world.run(Duration::from_secs(3600), async {
+        let fid = create(&one, "f").await.fid();
+        let (extent, owner, pid) = (Extent::new(0, 10), 7, 4711);
+        let call = client::LockCall { fid, whole: false, mode: client::FlockMode::Exclusive, extent, owner, pid };
+        one.set_lock(call, true, std::future::pending()).await.unwrap();
+        // Nobody hears of its end.
+        world.cut_off(&host, true);
+        host.kill();
+        world.sim.sleep(Duration::from_secs(25)).await;
+        world.cut_off(&host, false);
+        let again = world.client_again(&host).await;
+        again.set_lock(call, true, std::future::pending()).await.unwrap();
+    });
+}

@@ -5,12 +5,16 @@ use ldlm::{
     DenyReason, EnqueueOutcome, EnqueueRequest as Ask, FlockKind, FlockMode, FlockOutcome, FlockRange, FlockRequest,
     InodeBits, LockCookie, LockMode, LockPolicyData, LockReplay, ResourceId,
 };
-use types::{ClientId, Extent, FsError, HandleId};
+use ptlrpc::Export;
+use types::{ClientId, Duration, Extent, FsError, HandleId};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
 
 use crate::keys;
 use crate::locks::inode_lock_reply;
 use crate::mds::Mds;
+
+/// A client pings every 10 s: one that was not heard of for so long may have died without anybody noticing.
+const SILENT: Duration = Duration::from_secs(15);
 
 impl Mds {
     /// `LockEnqueue`.
@@ -123,7 +127,9 @@ impl Mds {
         let mut out = Vec::new();
         let outcome = {
             let (mut namespace, exports) = (self.locks.namespace.borrow_mut(), self.exports.borrow());
-            namespace.flock_away(client, |c| exports.get(&c).is_none_or(|e| !e.is_connected()));
+            let (now, awake) = (self.rt.now(), self.rt.awake_since());
+            let is_silent = |e: &Export| now.since(e.last_heard().max(awake)) > SILENT;
+            namespace.flock_away(client, |c| exports.get(&c).is_none_or(|e| !e.is_connected() || is_silent(e)));
             namespace.flock_set(client, &request, &mut out)
         };
         self.dispatch(out);

@@ -168,13 +168,23 @@ impl World {
     /// A client on a host of its own.
     pub fn client(&self, tune: impl FnOnce(&mut ClientConfig)) -> (Rc<Client>, Host) {
         let host = self.sim.host("client");
-        let rt = host.boot();
-        let mut config = ClientConfig { key: key(), ..ClientConfig::new(self.mds_nid.clone()) };
-        config.cache_bytes = 64 * MIB;
-        tune(&mut config);
+        let (rt, config) = self.program_on(&host, tune);
         let client = self.sim.run(roles::join(&rt, config, self.oss.len(), PATIENCE)).unwrap();
         self.clients.borrow_mut().push(client.clone());
         (client, host)
+    }
+    /// A client in the place of the one that ran on a host.
+    pub async fn client_again(&self, host: &Host) -> Rc<Client> {
+        let (rt, config) = self.program_on(host, |_| {});
+        let client = roles::join(&rt, config, self.oss.len(), PATIENCE).await.unwrap();
+        self.clients.borrow_mut().push(client.clone());
+        client
+    }
+    fn program_on(&self, host: &Host, tune: impl FnOnce(&mut ClientConfig)) -> (Rt, ClientConfig) {
+        let mut config = ClientConfig { key: key(), ..ClientConfig::new(self.mds_nid.clone()) };
+        config.cache_bytes = 64 * MIB;
+        tune(&mut config);
+        (host.boot(), config)
     }
     /// Whether the metadata server knows a client.
     pub fn mds_knows(&self, client: types::ClientId) -> bool {
