@@ -109,11 +109,15 @@ fn advice_is_shown_with_what_came_of_it_and_outlives_the_restart_of_every_role()
     drop(cut);
     fs::remove_file(&file).unwrap();
     let end = std::time::Instant::now() + std::time::Duration::from_secs(60);
-    while good(&["get_param", "obdfilter.*.advice_stats"])
+    while good(&["get_param", "--at", text(&at), "obdfilter.*.advice_stats"])
         .lines()
         .any(|l| l.starts_with("ranges: ") && l != "ranges: 0")
     {
-        assert!(std::time::Instant::now() < end, "{}", good(&["get_param", "obdfilter.*.advice_stats"]));
+        assert!(
+            std::time::Instant::now() < end,
+            "{}",
+            good(&["get_param", "--at", text(&at), "obdfilter.*.advice_stats"])
+        );
         std::thread::park_timeout(std::time::Duration::from_millis(10));
     }
     c.stop();
