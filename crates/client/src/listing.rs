@@ -52,9 +52,10 @@ impl Client {
         bytes_max: u32,
         plus: bool,
     ) -> Result<ReaddirReply, FsError> {
-        let lock_cookie = if self.holds(fid, LockBits::UPDATE) { 0 } else { self.mdt_locks.reserve() };
+        let held = self.holds(fid, LockBits::UPDATE);
+        let (lock_cookie, _reserved) = if held { (0, None) } else { self.mdt_locks.reserve_one() };
         let entries_max = if plus { u64::from(bytes_max) / ENTRY_BYTES_MIN } else { 0 };
-        let entry_cookie = if plus { self.mdt_locks.reserve_run(entries_max) } else { 0 };
+        let (entry_cookie, _reserved_too) = if plus { self.mdt_locks.reserve(entries_max) } else { (0, None) };
         let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie };
         let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
         let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());

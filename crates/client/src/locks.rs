@@ -77,6 +77,20 @@ impl Drop for Held {
     }
 }
 
+/// Cookies that are reserved as long as their request is waited for. Who is dropped while it waits (a signal, a limit of time) leaves
+/// none behind: a callback under a reserved cookie is put off until the answer comes, which would cost the client its session.
+pub(crate) struct Reserved {
+    locks: Rc<Locks>,
+    first: u64,
+    n: u64,
+}
+
+impl Drop for Reserved {
+    fn drop(&mut self) {
+        self.locks.cache.borrow_mut().abandon(LockCookie(self.first), self.n);
+    }
+}
+
 impl Locks {
     pub(crate) fn new(rt: Rt, config: LockCacheConfig) -> Rc<Locks> {
         Rc::new(Locks {
@@ -300,9 +314,10 @@ impl Locks {
         self.cache.borrow_mut().give_up(resource, &mut out);
         self.act(out);
     }
-    /// Cookies for `n` locks that an answer may bring along: the first, the others count up.
-    pub(crate) fn reserve_run(&self, n: u64) -> u64 {
-        self.cache.borrow_mut().reserve_run(n).0
+    /// Cookies for `n` locks that an answer may bring along: the first, the others count up; until the guard goes.
+    pub(crate) fn reserve(self: &Rc<Self>, n: u64) -> (u64, Option<Reserved>) {
+        let first = self.cache.borrow_mut().reserve_run(n).0;
+        (first, Some(Reserved { locks: self.clone(), first, n }))
     }
     /// As [`Locks::adopt`], of a PR inode-bit lock told by its handle only; 0: none came.
     pub(crate) fn adopt_bits(self: &Rc<Self>, cookie: u64, handle: HandleId, fid: Fid, bits: u64) -> bool {
@@ -310,9 +325,9 @@ impl Locks {
         let reply = w::EnqueueReply { handle, granted: true, lock, lvb: None };
         self.adopt(cookie, Some(&reply).filter(|_| handle.0 != 0))
     }
-    /// A cookie for a lock that an answer may bring along, on a resource not yet known.
-    pub(crate) fn reserve(&self) -> u64 {
-        self.cache.borrow_mut().reserve().0
+    /// A cookie for a lock that an answer may bring along, on a resource not yet known; until the guard goes.
+    pub(crate) fn reserve_one(self: &Rc<Self>) -> (u64, Option<Reserved>) {
+        self.reserve(1)
     }
 
     /// Callbacks of the server.

@@ -204,9 +204,9 @@ impl Client {
         if let Some(inode) = self.look_ahead(cred, parent, name).await {
             return self.named_entry(&inode).await;
         }
-        let cookie = self.mdt_locks.reserve();
+        let (cookie, _reserved) = self.mdt_locks.reserve_one();
         let wants_parent = !self.holds(parent, LockBits::UPDATE);
-        let parent_cookie = if wants_parent { self.mdt_locks.reserve() } else { 0 };
+        let (parent_cookie, _reserved_too) = if wants_parent { self.mdt_locks.reserve_one() } else { (0, None) };
         let request = LookupRequest {
             cred: cred.clone(),
             parent,
@@ -248,7 +248,7 @@ impl Client {
         inode: &Rc<Inode>,
         file: Option<&OpenFile>,
     ) -> Result<(), FsError> {
-        let cookie = self.mdt_locks.reserve();
+        let (cookie, _reserved) = self.mdt_locks.reserve_one();
         let handle = file.map(|f| f.handle.get()).unwrap_or_default();
         // A long layout comes only when it is asked for.
         let lock_bits = ATTR_BITS | if inode.striping().is_none() { LockBits::LAYOUT } else { 0 };
@@ -290,7 +290,7 @@ impl Client {
         node: NewNode,
     ) -> Result<Entry, FsError> {
         check_name(name)?;
-        let cookie = self.mdt_locks.reserve();
+        let (cookie, _reserved) = self.mdt_locks.reserve_one();
         let mut request = CreateRequest {
             cred: cred.clone(),
             parent,

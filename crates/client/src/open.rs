@@ -173,7 +173,7 @@ impl Client {
     async fn open_with(self: &Rc<Self>, mut request: OpenRequest) -> Result<(Rc<OpenFile>, bool), FsError> {
         let known = self.known_inode(request.parent).filter(|_| request.name.is_empty());
         let cached = known.as_ref().is_some_and(|i| self.attr_valid(i));
-        let cookie = if cached { 0 } else { self.mdt_locks.reserve() };
+        let (cookie, _reserved) = if cached { (0, None) } else { self.mdt_locks.reserve_one() };
         request.lock_bits = if cached { 0 } else { ATTR_BITS };
         request.lock_cookie = cookie;
         request.known_layout = u32::MAX;

@@ -219,3 +219,25 @@ fn of_two_reservations_at_once_the_longer_one_says_how_long_the_file_is() {
         }
     }
 }
+
+#[test]
+fn a_call_that_nobody_waits_for_any_more_costs_no_session() {
+    for micros in [20, 60, 100, 150, 200, 300, 500] {
+        let world = World::new(1, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(600), async {
+            let fid = create(&two, "f").await.fid();
+            for _ in 0..20 {
+                // Asks with locks to come along, and is dropped before the answer, as by a signal.
+                let root = root();
+                let asks = one.getattr(&root, fid, None);
+                let _ = rt::sync::race(asks, world.sim.sleep(Duration::from_micros(micros))).await;
+                let begun = world.sim.now();
+                two.rename(&root, (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
+                two.rename(&root, (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
+                assert!(world.sim.now().since(begun) < Duration::from_secs(20), "{micros} us");
+            }
+            assert!(world.mds_knows(one.id()) && one.mdc().evictions() == 0, "{micros} us");
+        });
+    }
+}

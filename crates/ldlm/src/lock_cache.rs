@@ -240,8 +240,10 @@ pub struct LockCache {
     resources: HashMap<ResourceId, Held, FxBuildHasher>,
     /// Granted and unused, oldest first.
     lru: BTreeSet<(Instant, LockCookie)>,
-    /// Cookies given out for locks that answers may bring along, with the bits that were called back already.
-    reserved: BTreeMap<LockCookie, InodeBits>,
+    /// Cookies given out for locks that answers may bring along, with what was called back of them already.
+    reserved: BTreeMap<LockCookie, reserve::Called>,
+    /// Locks that were called back and whose answers nobody waits for any more: the next tick gives them back.
+    abandoned: Vec<(ResourceId, HandleId)>,
     stats: LockCacheStats,
 }
 
@@ -265,6 +267,7 @@ impl LockCache {
             resources: HashMap::default(),
             lru: BTreeSet::new(),
             reserved: BTreeMap::new(),
+            abandoned: Vec::new(),
             stats: LockCacheStats::default(),
         }
     }

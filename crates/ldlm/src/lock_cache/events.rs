@@ -115,7 +115,8 @@ impl LockCache {
         self.stats.callbacks += 1;
         if let Some(called) = self.reserved.get_mut(&cookie) {
             // A lock that is not of bits goes whole, whatever is wanted.
-            *called = called.union(wanted.as_bits().unwrap_or(InodeBits::ALL));
+            called.bits = called.bits.union(wanted.as_bits().unwrap_or(InodeBits::ALL));
+            called.lock = Some((resource, handle));
             return BlockingOutcome::Pending;
         }
         let Some(entry) = self.locks.get_mut(&cookie) else {
@@ -197,6 +198,7 @@ impl LockCache {
         }
         self.resources.clear();
         self.reserved.clear();
+        self.abandoned.clear();
         self.lru.clear();
     }
 

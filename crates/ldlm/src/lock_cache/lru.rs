@@ -22,6 +22,9 @@ impl LockCache {
 
     /// Cancels unused locks that are too old, and what is over a limit that was lowered. Call now and then.
     pub fn tick(&mut self, now: Instant, out: &mut Vec<CacheAction>) {
+        for (resource, handle) in core::mem::take(&mut self.abandoned) {
+            self.stray(resource, handle, out);
+        }
         while let Some((used, cookie)) = self.lru.first().copied() {
             if now.since(used) < self.config.lru_age_max {
                 break;

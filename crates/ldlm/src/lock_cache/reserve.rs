@@ -5,7 +5,7 @@
 //! being trusted.
 use alloc::vec::Vec;
 use smallvec::SmallVec;
-use types::{Extent, Instant};
+use types::{Extent, HandleId, Instant};
 
 use super::{CacheAction, Entry, LockCache, State};
 use crate::LockMode;
@@ -25,13 +25,21 @@ fn left_of(desc: LockDesc, wanted: InodeBits) -> Option<(LockDesc, bool)> {
     Some((LockDesc { data: LockPolicyData::bits(left), ..desc }, left == bits))
 }
 
+/// What was called back under a reserved cookie.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Called {
+    pub bits: InodeBits,
+    /// The lock that the server granted; `None`: nothing was called back.
+    pub lock: Option<(ResourceId, HandleId)>,
+}
+
 impl LockCache {
     /// A cookie for a lock that may come along with an answer. Every one must be given to [`LockCache::adopt`], also
-    /// when the request failed.
+    /// when the request failed, or to [`LockCache::abandon`].
     pub fn reserve(&mut self) -> LockCookie {
         let cookie = LockCookie(self.next_cookie);
         self.next_cookie += 1;
-        self.reserved.insert(cookie, InodeBits::NONE);
+        self.reserved.insert(cookie, Called::default());
         cookie
     }
 
@@ -39,8 +47,17 @@ impl LockCache {
     pub fn reserve_run(&mut self, n: u64) -> LockCookie {
         let first = self.next_cookie;
         self.next_cookie += n;
-        self.reserved.extend((first..first + n).map(|c| (LockCookie(c), InodeBits::NONE)));
+        self.reserved.extend((first..first + n).map(|c| (LockCookie(c), Called::default())));
         LockCookie(first)
+    }
+
+    /// Nobody waits for the answers of `n` reserved cookies any more. What was called back under one goes back with the next
+    /// [`LockCache::tick`]; a lock that was not, when it is called back. Does nothing about cookies that were adopted.
+    pub fn abandon(&mut self, first: LockCookie, n: u64) {
+        while let Some((cookie, _)) = self.reserved.range(first..LockCookie(first.0 + n)).next() {
+            let called = self.reserved.remove(&{ *cookie });
+            self.abandoned.extend(called.and_then(|c| c.lock));
+        }
     }
 
     /// Whether the answer that this cookie is for is still on its way.
@@ -66,7 +83,7 @@ impl LockCache {
             return false; // the answer came twice; the lock is in use under this very handle
         }
         let legal = desc.cookie == cookie && desc.data.is_legal(desc.resource.kind, desc.mode);
-        let Some((desc, whole)) = called.filter(|_| legal).and_then(|wanted| left_of(desc, wanted)) else {
+        let Some((desc, whole)) = called.filter(|_| legal).and_then(|called| left_of(desc, called.bits)) else {
             // Called back before it came, from before an eviction, or nonsense.
             self.stray(desc.resource, desc.handle, out);
             return false;
