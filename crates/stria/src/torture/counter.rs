@@ -5,10 +5,10 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::FileExt;
 use std::path::PathBuf;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard};
 
-use super::shared::Shared;
+use super::shared::{Before, Shared};
 
 /// What all programs that raise the counter know.
 #[derive(Default)]
@@ -17,6 +17,34 @@ pub struct Highest {
     synced: AtomicU64,
     /// Times that it was tried to raise it.
     tries: AtomicU64,
+    /// Raises under way, and those that were over after their mount had been lost and that nobody has looked for since.
+    under_way: Mutex<Vec<Raise>>,
+}
+
+/// A raise that has read the counter.
+struct Raise {
+    worker: usize,
+    /// What it writes.
+    value: u64,
+    before: Before,
+    over: bool,
+}
+
+impl Highest {
+    fn raises(&self) -> MutexGuard<'_, Vec<Raise>> {
+        self.under_way.lock().expect("nobody panics with it")
+    }
+    /// Whether a value that is too low follows from the write of a raise whose mount was lost while it had the lock: a client
+    /// that was given up may write what it had read before it hears of that, and others count on from there.
+    fn went_back(&self, shared: &Shared, found: u64) -> bool {
+        let mut raises = self.raises();
+        let late = raises.iter().position(|r| r.value <= found && shared.lost_since(&r.before));
+        if let Some(late) = late {
+            raises.remove(late);
+            self.synced.store(found + 1, Ordering::SeqCst);
+        }
+        late.is_some()
+    }
 }
 
 /// One program.
@@ -48,7 +76,11 @@ impl Counter {
             self.shared.done(self.worker);
             match done {
                 // A client that was given up may read what it knew before it hears of that.
-                Ok((found, floor)) if found < floor && !self.shared.lost_since(&before) => {
+                Ok((found, floor))
+                    if found < floor
+                        && !self.shared.lost_since(&before)
+                        && !self.highest.went_back(&self.shared, found) =>
+                {
                     self.shared.violation(format!(
                         "{} held {found} under its lock, {floor} was synced before",
                         self.path.display()
@@ -63,6 +95,14 @@ impl Counter {
 
     /// Raises it once: what it was under the lock, and what it had to be at least.
     fn raise(&self) -> io::Result<(u64, u64)> {
+        let done = self.raise_under_lock(self.shared.before(self.mount));
+        let mut raises = self.highest.raises();
+        raises.iter_mut().filter(|r| r.worker == self.worker).for_each(|r| r.over = true);
+        raises.retain(|r| r.worker != self.worker || self.shared.lost_since(&r.before));
+        done
+    }
+
+    fn raise_under_lock(&self, before: Before) -> io::Result<(u64, u64)> {
         let file = OpenOptions::new().read(true).write(true).create(true).truncate(false).open(&self.path)?;
         lock(&file)?;
         let floor = self.highest.synced.load(Ordering::SeqCst);
@@ -73,6 +113,13 @@ impl Counter {
             Err(e) if e.kind() == io::ErrorKind::UnexpectedEof => 0,
             Err(e) => return Err(e),
         };
+        let mut raises = self.highest.raises();
+        if found >= floor {
+            // What was written before can have come by now, and was overwritten.
+            raises.retain(|r| !r.over);
+        }
+        raises.push(Raise { worker: self.worker, value: found + 1, before, over: false });
+        drop(raises);
         file.write_all_at(&(found + 1).to_le_bytes(), 0)?;
         file.sync_data()?;
         let before = self.highest.synced.fetch_max(found + 1, Ordering::SeqCst);
@@ -91,6 +138,7 @@ impl Counter {
             });
             match value {
                 Ok(value) if (least..=most).contains(&value) => {}
+                Ok(value) if self.highest.went_back(&self.shared, value) => {}
                 Ok(value) => self.shared.violation(format!(
                     "{} holds {value}: {least} was synced, and it was raised {most} times at most",
                     path.display()
