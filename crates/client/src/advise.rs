@@ -8,6 +8,7 @@ use std::fmt::Write as _;
 use std::rc::Rc;
 
 use layout::StripeIndex;
+use types::advise::{LEVEL_XATTRS, SHOWN_XATTR};
 use types::{Extent, FsError};
 use wire::Op;
 use wire::mdt::{AttrFlags, BytesReply, Cred, XattrRequest};
@@ -17,9 +18,9 @@ use crate::client::Client;
 use crate::inode::{Inode, Striping};
 
 /// xattrs that set and show a level.
-const NAMES: [&[u8]; 2] = [b"user.stria.advice", b"trusted.stria.advice"];
+const NAMES: [&[u8]; 2] = [LEVEL_XATTRS[0].to_bytes(), LEVEL_XATTRS[1].to_bytes()];
 /// The xattr that shows everything.
-const SHOWN: &[u8] = b"stria.advice";
+const SHOWN: &[u8] = SHOWN_XATTR.to_bytes();
 /// Most bytes of an xattr's value.
 const VALUE_BYTES_MAX: usize = 65_536;
 
@@ -76,6 +77,8 @@ impl Client {
         if extent.start > 0 && advice != Advice::None && extent.start >= self.file_size(inode).await?.size {
             return Err(FsError::Invalid);
         }
+        // What is not at the OSTs yet can have no place there, and would not be refused to anybody.
+        self.write_out(inode).await;
         let (since, project) = (self.rt.wall(), inode.attr().project);
         let owner = IoOwner { uid: cred.uid, gid: cred.gid, project, job: cred.job };
         let parts: Vec<_> = s.layout.geometry().objects(extent)?.collect();

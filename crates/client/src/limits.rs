@@ -185,11 +185,14 @@ impl Inode {
     /// Whether some of its data are not on the stable storage of its OSTs, or not even written out.
     fn has_unsettled(&self) -> bool {
         let Some((striping, client)) = self.striping().zip(self.client.upgrade()) else { return false };
-        let changed = |o: &Object| o.changed_by.get() != Transno(0);
-        striping
-            .objects
-            .iter()
-            .any(|o| o.unwritten_pages() > 0 || changed(o) && !client.osc(o.ost).is_committed(o.changed_by.get()))
+        let may_be_lost = |o: &Object| {
+            let changed_by = o.changed_by.get();
+            if changed_by != Transno(0) && client.osc(o.ost).is_committed(changed_by) {
+                o.changed_by.set(Transno(0));
+            }
+            o.changed_by.get() != Transno(0)
+        };
+        striping.objects.iter().any(|o| o.unwritten_pages() > 0 || may_be_lost(o))
     }
     /// Whether some of its data are not written out.
     fn has_unwritten(&self) -> bool {

@@ -25,6 +25,8 @@ const OFFSET_BYTES: usize = 4;
 /// Longest page that is looked at: above every record of ours.
 const ORDER_MAX: u64 = 12;
 const DEPTH_MAX: usize = 128;
+/// Damaged pages that are looked through for definitions of tables; these have few.
+const UNREAD_MAX: usize = 64;
 /// How many entries are thought of at most when a page does not say how many it has: what fits into a short one. Longer pages
 /// have few and long ones, and comparing all that might be one would take hours.
 const ENTRIES_MAX: [usize; 2] = [PAGE_BYTES as usize / (2 * OFFSET_BYTES), 16];
@@ -353,7 +355,9 @@ impl<'a> Walk<'a> {
             self.kept.extend(saved.map(|(k, v)| (k.to_vec(), v.to_vec())));
             return Ok(());
         }
-        self.unread.push(page.to_vec());
+        if self.unread.len() < UNREAD_MAX {
+            self.unread.push(page.to_vec());
+        }
         let there = |c: &Child| {
             self.place(c.0).and_then(|p| self.read((p.0, 1))).is_some_and(|b| b[0] == LEAF || b[0] == BRANCH)
         };

@@ -6,10 +6,12 @@ use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
 
-use nrs::{NrsRequest, Pipeline, Taken};
+use nrs::{IoOp, NrsRequest, Pipeline, Taken};
 use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
-use types::{ClientId, Duration, FsError, Instant, RequestId};
+use types::{ClientId, Duration, Extent, FsError, Instant, ObjectId, RequestId};
+
+use crate::store::{BLOCK_BYTES, BlockRange};
 
 struct Inner {
     rt: Rt,
@@ -25,6 +27,8 @@ struct Inner {
     quiet: Event,
 }
 
+/// How long the background waits when the queue is full.
+const FULL_WAIT: Duration = Duration::from_secs(1);
 /// How long a request of the background class waits for a moment without others: a target that is never quiet serves one
 /// from time to time all the same.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(1);
@@ -124,6 +128,23 @@ impl Dispatcher {
                 return self.admit(request).await;
             }
             let _ = self.0.rt.timeout(left, quiet).await;
+        }
+    }
+
+    /// A turn of the background class to read some blocks; waits while the queue is full of others' requests.
+    ///
+    /// # Errors
+    /// As [`Dispatcher::admit`], but `Overloaded`.
+    pub async fn background_turn(&self, object: ObjectId, range: BlockRange) -> Result<Permit, FsError> {
+        let extent = Extent::new(range.first * BLOCK_BYTES, range.end().saturating_mul(BLOCK_BYTES));
+        let bytes = (range.count * BLOCK_BYTES) as u32;
+        let request =
+            NrsRequest { bytes, client: ldlm::LOCAL, object, extent, op: IoOp::Read, ..NrsRequest::default() };
+        loop {
+            match self.admit_background(request).await {
+                Err(FsError::Overloaded) => self.0.rt.sleep(FULL_WAIT).await,
+                other => return other,
+            }
         }
     }
 

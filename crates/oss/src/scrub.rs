@@ -5,9 +5,8 @@
 //! Bytes come from the store, past the cache.
 use std::rc::Rc;
 
-use nrs::{IoOp, NrsRequest};
 use types::scrub::{Progress, rate_of};
-use types::{Duration, Extent, FsError, Instant, MIB, ObjectId};
+use types::{Duration, FsError, Instant, MIB, ObjectId};
 
 use crate::ost::Ost;
 use crate::store::{BLOCK_BYTES, BlockRange};
@@ -112,7 +111,7 @@ impl Scrub {
         while let Some(first) = self.store.seek(object, at, true).await? {
             let range = BlockRange { first, count: BLOCKS_PER_STEP };
             self.rt.sleep_until(*next).await;
-            let permit = self.turn(object, range).await?;
+            let permit = self.dispatch.background_turn(object, range).await?;
             if self.is_over() {
                 return Ok(());
             }
@@ -131,21 +130,6 @@ impl Scrub {
             at = range.end();
         }
         Ok(())
-    }
-
-    /// A turn that no client's request wants.
-    async fn turn(&self, object: ObjectId, range: BlockRange) -> Result<crate::dispatch::Permit, FsError> {
-        let extent = Extent::new(range.first * BLOCK_BYTES, range.end().saturating_mul(BLOCK_BYTES));
-        let bytes = (range.count * BLOCK_BYTES) as u32;
-        let request =
-            NrsRequest { bytes, client: ldlm::LOCAL, object, extent, op: IoOp::Read, ..NrsRequest::default() };
-        loop {
-            match self.dispatch.admit_background(request).await {
-                // The queue is full of others' requests.
-                Err(FsError::Overloaded) => self.rt.sleep(Duration::from_secs(1)).await,
-                other => return other,
-            }
-        }
     }
 
     fn fault(&self, what: String) {

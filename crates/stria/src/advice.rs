@@ -141,7 +141,9 @@ fn shown(path: &Path) -> Result<String, Failure> {
     let c = CString::new(path.as_os_str().as_bytes()).map_err(|e| Failure::io("reading", path, &e.into()))?;
     let mut value = vec![0u8; VALUE_BYTES_MAX];
     // SAFETY: NUL-terminated strings and a buffer of the said length, all outliving the call.
-    let n = unsafe { libc::getxattr(c.as_ptr(), c"stria.advice".as_ptr(), value.as_mut_ptr().cast(), value.len()) };
+    let n = unsafe {
+        libc::getxattr(c.as_ptr(), types::advise::SHOWN_XATTR.as_ptr(), value.as_mut_ptr().cast(), value.len())
+    };
     let Ok(n) = usize::try_from(n) else {
         let e = io::Error::last_os_error();
         return match e.raw_os_error() {

@@ -60,6 +60,12 @@ fn advice_is_shown_with_what_came_of_it_and_outlives_the_restart_of_every_role()
     }
     let mut c = Cluster::new(2);
     let at = c.mount("m", &[]);
+    // What was just written has its place at once.
+    let fresh = at.join("fresh");
+    fs::write(&fresh, vec![7u8; MIB]).unwrap();
+    good(&["fadvise", "-a", "high", text(&fresh)]);
+    assert_eq!(brief(&fresh), ["high 0-null 1048576"]);
+    fs::remove_file(&fresh).unwrap();
     let file = at.join("f");
     good(&["setstripe", "-c", "2", "-S", "1M", text(&file)]);
     write(&file, 8);
@@ -216,12 +222,12 @@ fn what_cannot_be_advised_is_refused_with_its_reason() {
     assert!(row["error"].as_str().unwrap().contains("budget") && row["tier"] == "-", "{row}");
     good(&["fadvise", "-a", "none", text(&big)]);
     good(&["fadvise", "-a", "high", text(&file)]);
-    good(&["set_param", "obdfilter.*.advice_budget=0 0 0"]);
+    good(&["set_param", "--at", text(&at), "obdfilter.*.advice_budget=0 0 0"]);
     let (code, text_of) = said(&["fadvise", text(&file)]);
     assert!(code == libc::EPERM && text_of.contains("may advise nothing"), "{code} {text_of}");
     // What is about now: into the cache, and out of it, but for what is advised.
     let cached = || {
-        let said = good(&["get_param", "-n", "obdfilter.*.cache_stats"]);
+        let said = good(&["get_param", "-n", "--at", text(&at), "obdfilter.*.cache_stats"]);
         said.lines().find_map(|l| l.strip_prefix("resident_bytes: ")?.parse::<usize>().ok()).unwrap()
     };
     good(&["ladvise", "-a", "dontneed", text(&big)]);

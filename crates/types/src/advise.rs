@@ -15,6 +15,11 @@ pub const DONTNEED: i32 = LEVEL + 6;
 /// Added to [`WILLREAD`]: do not wait.
 pub const BACKGROUND: i32 = 0x1000;
 
+/// The xattrs that hold a level, for programs that cannot call ioctls; the second one is for privileged ones.
+pub const LEVEL_XATTRS: [&core::ffi::CStr; 2] = [c"user.stria.advice", c"trusted.stria.advice"];
+/// The xattr that shows all that servers know of a file's advice.
+pub const SHOWN_XATTR: &core::ffi::CStr = c"stria.advice";
+
 /// The ioctl's argument, with the meaning that posix_fadvise gives it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Advise {

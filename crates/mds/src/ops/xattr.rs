@@ -1,5 +1,6 @@
 //! Extended attributes: name spaces, rights, limits; ACLs and layouts among them.
 use types::FsError;
+use types::advise::LEVEL_XATTRS;
 use wire::Bytes;
 use wire::mdt::{Cred, LockBits, SetxattrRequest, XattrRequest};
 
@@ -19,7 +20,7 @@ const LIST_BYTES_MAX: usize = 65_536;
 const SCAN_KEYS: usize = 1024;
 
 /// xattrs that show and set the advice that new files of a directory get. That of a file is its objects' business.
-const ADVICE: [&[u8]; 2] = [b"user.stria.advice", b"trusted.stria.advice"];
+const ADVICE: [&[u8]; 2] = [LEVEL_XATTRS[0].to_bytes(), LEVEL_XATTRS[1].to_bytes()];
 
 const CREATE: u32 = 1;
 const REPLACE: u32 = 2;

@@ -9,10 +9,9 @@ use advice::jobs::Piece;
 use advice::{Hint, Pressure, Step, Steps, Tier, Tiers};
 use cache::PageAccess;
 use frames::FRAME_BYTES;
-use nrs::{IoOp, NrsRequest};
 use ptlrpc::Request;
-use rt::sync::Event;
-use types::{Duration, Extent, FsError, ObjectId};
+use rt::sync::{Event, Semaphore};
+use types::{Extent, FsError, ObjectId};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest};
 
 use super::{Ost, answer, blocks_of};
@@ -21,19 +20,21 @@ use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
 const TURN_BYTES: u64 = types::MIB;
-/// How long a prefetch waits when the scheduler's queue is full.
-const FULL_WAIT: Duration = Duration::from_secs(1);
 
 /// What the driver has besides the room.
-#[derive(Default)]
 pub(crate) struct Driver {
     /// There is something to fetch.
     work: Event,
     /// The task that fetches runs.
     runs: Cell<bool>,
     /// Records are written one at a time, in the order of the changes.
-    recording: Cell<bool>,
-    recorded: Event,
+    recording: Semaphore,
+}
+
+impl Default for Driver {
+    fn default() -> Driver {
+        Driver { work: Event::default(), runs: Cell::default(), recording: Semaphore::new(1) }
+    }
 }
 
 impl Ost {
@@ -100,16 +101,9 @@ impl Ost {
 
     /// What an object's advice is now goes to the store.
     async fn record_advice(&self, object: ObjectId) -> Result<(), FsError> {
-        loop {
-            let recorded = self.advice_driver.recorded.wait();
-            if !self.advice_driver.recording.replace(true) {
-                break;
-            }
-            recorded.await;
-        }
+        self.advice_driver.recording.acquire(1).await;
         let done = self.store.set_advice(object, self.advised.record(object)).await;
-        self.advice_driver.recording.set(false);
-        self.advice_driver.recorded.notify();
+        self.advice_driver.recording.add(1);
         done
     }
 
@@ -263,7 +257,7 @@ impl Ost {
         if range.is_empty() || !missing(self) {
             return Ok(());
         }
-        let permit = self.background_turn(object, range).await?;
+        let permit = self.dispatch.background_turn(object, range).await?;
         // Somebody may have read it meanwhile.
         if missing(self) {
             let stamp = self.cache.borrow().stamp(self.key(object), range);
@@ -272,25 +266,6 @@ impl Ost {
         }
         drop(permit);
         Ok(())
-    }
-
-    /// A turn that no client's request wants.
-    pub(crate) async fn background_turn(
-        &self,
-        object: ObjectId,
-        range: BlockRange,
-    ) -> Result<crate::dispatch::Permit, FsError> {
-        let extent = Extent::new(range.first * BLOCK_BYTES, range.end().saturating_mul(BLOCK_BYTES));
-        let bytes = (range.count * BLOCK_BYTES) as u32;
-        let request =
-            NrsRequest { bytes, client: ldlm::LOCAL, object, extent, op: IoOp::Read, ..NrsRequest::default() };
-        loop {
-            match self.dispatch.admit_background(request).await {
-                // The queue is full of others' requests.
-                Err(FsError::Overloaded) => self.rt.sleep(FULL_WAIT).await,
-                other => return other,
-            }
-        }
     }
 
     /// Takes in what the store remembers, and asks for places for it: those advised first before others.

@@ -8,7 +8,8 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use types::advise::{ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, WILLREAD};
+use types::advise::{ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, LEVEL_XATTRS, WILLREAD};
+use wire::ost::Advice;
 
 use super::getopt::{Grammar, Parsed};
 use super::xattr::not_ours;
@@ -26,7 +27,6 @@ const LADVISE_USAGE: &str = "usage: ladvise -a willread|dontneed [-b] [-s START]
   -s START  first byte, 0 without; suffix k M G T      -e END  one past the last     -l LENGTH  bytes
   -b        do not wait for it";
 
-const LEVELS: [&str; 5] = ["none", "cache", "low", "med", "high"];
 const LEVEL_DEFAULT: &str = "med";
 
 const FADVISE: Grammar = Grammar {
@@ -62,13 +62,14 @@ pub fn fadvise(arguments: &[OsString]) -> Outcome {
         return usage(&parsed, USAGE);
     }
     let word = parsed.value('a').unwrap_or(LEVEL_DEFAULT);
-    let level = LEVELS.iter().position(|l| *l == word).ok_or_else(|| {
-        Failure::usage(format!("fadvise: -a {word}: there is no such level: use one of {}", LEVELS.join(", ")))
+    let level = Advice::LEVELS.iter().position(|(_, name)| *name == word).ok_or_else(|| {
+        let names = Advice::LEVELS.map(|(_, name)| name);
+        Failure::usage(format!("fadvise: -a {word}: there is no such level: use one of {}", names.join(", ")))
     })?;
     let said = Said {
         verb: "fadvise",
         code: LEVEL + level as i32,
-        level: Some(LEVELS[level]),
+        level: Some(Advice::LEVELS[level].1),
         range: range(&parsed, "fadvise")?,
     };
     each(&parsed, &said, parsed.has('r'))
@@ -233,8 +234,7 @@ fn set_default(path: &Path, level: &str) -> Outcome {
     super::xattr::connection_of(path)?;
     let c = CString::new(path.as_os_str().as_bytes()).map_err(|e| Failure::io("fadvise:", path, &e.into()))?;
     // SAFETY: NUL-terminated strings and a value of the said length, all outliving the call.
-    let rc =
-        unsafe { libc::setxattr(c.as_ptr(), c"user.stria.advice".as_ptr(), level.as_ptr().cast(), level.len(), 0) };
+    let rc = unsafe { libc::setxattr(c.as_ptr(), LEVEL_XATTRS[0].as_ptr(), level.as_ptr().cast(), level.len(), 0) };
     if rc == 0 {
         return Ok(());
     }
