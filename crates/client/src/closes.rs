@@ -26,6 +26,8 @@ struct Ending {
     told: Option<OneSender<Result<(), FsError>>>,
     /// On its way.
     sent: bool,
+    /// What [`Inode::attrs_taken`] was when it set out.
+    attrs_at: u64,
 }
 impl Ending {
     fn tells_size(&self) -> bool {
@@ -155,7 +157,7 @@ impl Client {
         if close.handle.0 == 0 {
             self.untold_ended(file);
         }
-        let ending = Ending { close, file: file.clone(), told, sent: false };
+        let ending = Ending { close, file: file.clone(), told, sent: false, attrs_at: 0 };
         if let Some(e) = lost {
             self.ended(ending, Err(e));
             return false;
@@ -240,7 +242,8 @@ impl Client {
     }
 
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
-    async fn close_together(self: &Rc<Self>, batch: Vec<Ending>) -> Vec<Ending> {
+    async fn close_together(self: &Rc<Self>, mut batch: Vec<Ending>) -> Vec<Ending> {
+        batch.iter_mut().for_each(|e| e.attrs_at = e.file.inode.attrs_taken.get());
         let closes = batch.iter().map(|e| e.close.clone()).collect();
         let mut request = CloseRequest { closes };
         let answer = self.mdt_call(Op::MdtClose, &request).await;
@@ -309,7 +312,7 @@ impl Client {
             ending.file.inode.tells.answered();
             self.settling.needed();
         }
-        let Ending { close, file, told, .. } = ending;
+        let Ending { close, file, told, attrs_at, .. } = ending;
         let inode = &file.inode;
         self.opens.borrow_mut().remove(&file.id());
         inode.closed(&file);
@@ -329,7 +332,7 @@ impl Client {
             if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
                 self.settle_size(inode, None);
             }
-            inode.set_attr(&Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
+            inode.set_attr_since(attrs_at, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
         }
         let result = answer.map(|_| ());
         match told {

@@ -71,6 +71,8 @@ pub struct Inode {
     pub fid: Fid,
     pub(crate) client: Weak<Client>,
     attr: RefCell<Attr>,
+    /// How often attributes were taken in.
+    pub(crate) attrs_taken: Cell<u64>,
     /// The attributes were changed by ourselves in a way we do not know exactly.
     pub(crate) stale: Cell<bool>,
     /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
@@ -128,6 +130,7 @@ impl Inode {
             fid,
             client,
             attr: RefCell::default(),
+            attrs_taken: Cell::default(),
             stale: Cell::new(true),
             ours_alone: Cell::new(false),
             striping: RefCell::new(None),
@@ -207,7 +210,17 @@ impl Inode {
     }
     pub(crate) fn set_attr(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();
+        self.attrs_taken.set(self.attrs_taken.get() + 1);
         self.stale.set(false);
+    }
+    /// Takes in attributes that the answer to a request brought, which was sent when [`Inode::attrs_taken`] was `asked`. If
+    /// others came meanwhile nobody knows which are newer: they are to be asked for.
+    pub(crate) fn set_attr_since(&self, asked: u64, attr: &Attr) {
+        if self.attrs_taken.get() == asked {
+            self.set_attr(attr);
+        } else {
+            self.stale.set(true);
+        }
     }
     /// A write begins, right after its layout was settled ([`Client::layout_of`]).
     pub(crate) fn writing(self: &Rc<Self>) -> Writing {

@@ -183,9 +183,10 @@ impl Client {
         if explicit_mtime {
             self.settle_times(inode, &request).await?;
         }
+        let asked = inode.attrs_taken.get();
         let reply: EntryReply = self.mdt_call(Op::MdtSetattr, &request).await?.decode()?;
         if reply.attr.fid == inode.fid {
-            inode.set_attr(&reply.attr);
+            inode.set_attr_since(asked, &reply.attr);
         } else {
             inode.stale.set(true);
         }

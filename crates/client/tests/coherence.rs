@@ -158,6 +158,60 @@ fn the_size_after_the_last_of_several_closes_is_that_of_all_writes() {
     }
 }
 
+/// Stops a client's process for moments: what came meanwhile is there all at once.
+async fn stutter(host: Host, sim: &Sim, mut rng: Rng, done: &std::cell::Cell<u32>) {
+    while done.get() > 0 {
+        sim.sleep(Duration::from_micros(rng.below(2000))).await;
+        host.stop_process();
+        sim.sleep(Duration::from_micros(rng.below(3000))).await;
+        host.continue_process();
+    }
+}
+
+#[test]
+fn appends_of_several_clients_never_land_on_each_other() {
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 1, OstConfig::default());
+        let writers = [(); 2].map(|()| world.client(|_| {}));
+        let mut rng = Rng::new(seed);
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&writers[0].0, "f").await;
+            writers[0].0.release(&file).await.unwrap();
+            let left = std::cell::Cell::new(4u32);
+            let mut programs: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            for (client, host) in &writers {
+                for _ in 0..2 {
+                    let appends = append_often(client.clone(), file.fid(), Rng::new(rng.next_u64()));
+                    let left = &left;
+                    programs.push(Box::pin(async move {
+                        appends.await;
+                        left.set(left.get() - 1);
+                    }));
+                }
+                let (looks, fid, left) = (client.clone(), file.fid(), &left);
+                programs.push(Box::pin(async move {
+                    while left.get() > 0 {
+                        looks.getattr(&root(), fid, None).await.unwrap();
+                        looks.rt().sleep(Duration::from_micros(50)).await;
+                    }
+                }));
+                programs.push(Box::pin(stutter(host.clone(), &world.sim, Rng::new(rng.next_u64()), left)));
+            }
+            rt::sync::join_all(programs).await;
+            let reader = open(&writers[0].0, "f", 0).await;
+            let size = writers[0].0.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            let bytes = read_all(&writers[0].0, &reader, MIB).await;
+            let wanted = (4 * RECORDS * RECORD) as usize;
+            assert_eq!(
+                (size as usize, bytes.len(), bytes.iter().all(|b| *b == 7)),
+                (wanted, wanted, true),
+                "seed {seed}"
+            );
+        });
+    }
+}
+
 #[test]
 fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
     for synced in [true, false] {

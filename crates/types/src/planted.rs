@@ -57,6 +57,10 @@ pub const BUGS: &[Bug] = &[
         "horizon-forgotten",
         "A restarted metadata server believes the sizes that a client told which did not come back.",
     ),
+    bug(
+        "late-size-believed",
+        "A size that comes late counts although the lock over the end that is on its way out is in use.",
+    ),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("link-uncounted", "A hard link is not counted."),
 ];

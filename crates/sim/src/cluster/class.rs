@@ -31,7 +31,7 @@ classes! {
     Cut, "cut", "Two nodes do not reach each other for up to 8 s.";
     LongCut, "long-cut", "Two nodes do not reach each other for up to 150 s: longer than evictions take.";
     OneWay, "one-way", "Messages of one node to another do not arrive; those in the other direction do.";
-    Pause, "pause", "A process is stopped for 10 to 90 s, as by SIGSTOP.";
+    Pause, "pause", "A process is stopped for 10 to 90 s, as by SIGSTOP, or many times for up to 11 ms.";
     SlowDisk, "slow-disk", "A server's disk is 10 to 500 times slower.";
     DiskError, "disk-error", "Reads, writes or syncs of a server's disk fail with EIO until the server is started again.";
     BitRot, "bit-rot", "Reads of an OST's disk bring flipped bits.";

@@ -350,12 +350,29 @@ impl Faults {
         if !self.take(id) {
             return;
         }
+        if rng.chance(0.5) {
+            return self.stutter(id, rng).await;
+        }
         self.note(FaultClass::Pause, &format!("{id} stands still for {seconds:.3} s"));
         self.context.was_away(id);
         let host = &self.context.cluster.node(id).host;
         host.stop_process();
         self.sleep(seconds).await;
         host.continue_process();
+        self.give_back(id);
+    }
+
+    /// A process stands still for moments, as on a host with more to do than it can: what came meanwhile is there all at once.
+    async fn stutter(&self, id: NodeId, rng: &mut Rng) {
+        let (rounds, most) = (100 + rng.below(900), 0.001 + 0.01 * rng.unit());
+        self.note(FaultClass::Pause, &format!("{id} stands still {rounds} times, for up to {most:.4} s each"));
+        let host = &self.context.cluster.node(id).host;
+        for _ in 0..rounds {
+            self.sleep(most * rng.unit()).await;
+            host.stop_process();
+            self.sleep(most * rng.unit()).await;
+            host.continue_process();
+        }
         self.give_back(id);
     }
 
