@@ -74,6 +74,10 @@ impl Together {
     fn take_lock(&self, stripe: usize) -> Option<Held> {
         self.held.borrow_mut()[stripe].take()
     }
+    /// Gives the locks back that no cut has taken yet.
+    fn let_go(&self) {
+        self.held.borrow_mut().iter_mut().for_each(|held| *held = None);
+    }
     fn is_decided(&self) -> bool {
         self.number.is_some()
     }
@@ -113,18 +117,37 @@ impl Client {
         let _shut = inode.shut(Extent::ALL);
         let now = self.rt.wall();
         let sizes: Vec<u64> = (0..s.objects.len()).map(|i| geometry.object_size(StripeIndex(i as u16), size)).collect();
-        let together = self.decide_cut(inode.fid, &s, &sizes).await?;
+        // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
+        // the new end first, nobody finds the file shorter than both.
+        let last = if size == 0 { None } else { geometry.pieces(Extent::new(size - 1, size))?.next() };
+        let first = last.map(|piece| usize::from(piece.stripe.0));
+        loop {
+            let together = self.decide_cut(inode.fid, &s, &sizes).await?;
+            if self.cut_objects(&s.objects, &sizes, first, now, together).await? {
+                break;
+            }
+        }
+        inode.mtime.set(inode.mtime.get().max(now));
+        Ok(())
+    }
+
+    /// Cuts all objects, the one with the new end first. `false`: to be begun anew, for while nothing was decided an OST was
+    /// away for longer than others' locks are kept.
+    async fn cut_objects(
+        &self,
+        objects: &[Rc<Object>],
+        sizes: &[u64],
+        first: Option<usize>,
+        now: WallTime,
+        together: Option<Together>,
+    ) -> Result<bool, FsError> {
         let cut = async |i: usize| {
-            let (object, held) = (&s.objects[i], together.as_ref().and_then(|t| t.take_lock(i)));
+            let (object, held) = (&objects[i], together.as_ref().and_then(|t| t.take_lock(i)));
             let promised = together.as_ref().is_some_and(|t| t.promised(object));
             self.truncate_object(object, sizes[i], now, held, promised).await?;
             together.iter().for_each(|t| t.kept(object));
             Ok::<(), FsError>(())
         };
-        // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
-        // the new end first, nobody finds the file shorter than both.
-        let last = if size == 0 { None } else { geometry.pieces(Extent::new(size - 1, size))?.next() };
-        let first = last.map(|piece| usize::from(piece.stripe.0));
         let mut ahead = pin!(async {
             match first {
                 Some(first) => cut(first).await,
@@ -136,12 +159,14 @@ impl Client {
             Some(_) => self.rt.timeout(HOLD_MAX, ahead.as_mut()).await,
             None => Some(ahead.as_mut().await),
         };
-        if let Some(Err(e)) = early
-            && !together.as_ref().is_some_and(Together::is_decided)
-        {
-            return Err(e);
+        if !together.as_ref().is_some_and(Together::is_decided) {
+            let Some(done) = early else {
+                together.iter().for_each(Together::let_go);
+                return ahead.await.map(|()| false);
+            };
+            done?;
         }
-        let others = (0..s.objects.len()).filter(|i| Some(*i) != first);
+        let others = (0..objects.len()).filter(|i| Some(*i) != first);
         for result in join_all(others.map(cut).collect::<Vec<_>>()).await {
             result?;
         }
@@ -149,8 +174,7 @@ impl Client {
             Some(done) => done?,
             None => ahead.await?,
         }
-        inode.mtime.set(inode.mtime.get().max(now));
-        Ok(())
+        Ok(true)
     }
 
     /// Makes sure that a cut that shortens several objects is carried out on all of them. `None`: there is one object, or a

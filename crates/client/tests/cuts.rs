@@ -193,3 +193,27 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
     }
     assert!(long + short > 0, "no cut was under way");
 }
+
+/// The OST of the new end is cut off from a client that makes the file longer, which dies: the file has one of both lengths.
+#[test]
+fn a_file_that_grows_while_an_ost_is_away_has_its_old_or_its_new_length_when_its_client_dies() {
+    const HALF: u64 = 2 * STRIPE + SHORT;
+    let mut grown = 0;
+    for (longer, away) in [(3 * STRIPE + SHORT, 0), (3 * STRIPE + SHORT, 1), (3 * STRIPE + SHORT, 2), (9 * STRIPE, 1)] {
+        let world = World::new(longer, 3, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, 0, &pattern(0, HALF as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            world.sim.cut(&host, &world.oss[away].host);
+            let mut growing = pin!(cut(&one, &file, longer));
+            let over = within(world.sim.sleep(Duration::from_secs(20)), growing.as_mut()).await;
+            host.kill();
+            let size = two.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            assert!(size == longer || size == HALF && over.is_none(), "{size} of {longer}, without OST {away}");
+            grown += u32::from(size == longer);
+        });
+    }
+    assert!((1..4).contains(&grown), "{grown} of 4: no OST of the new end was away, or all were");
+}
