@@ -8,7 +8,8 @@ use std::rc::Rc;
 use std::task::{Context, Poll};
 
 use frames::FramePool;
-use rt::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World};
+use rt::sync::{OneReceiver, OneSender, oneshot};
+use rt::{BlockingFile, Connection, DiskFile, Head, Listener, LocalFuture, Nid, OpenMode, Rt, World};
 use types::{Duration, Instant, Origin, Rng, WallTime};
 
 use crate::disk::{Access, DiskFault, DiskRef};
@@ -23,6 +24,18 @@ pub(crate) struct Process {
     pub id: u64,
     pub host: Rc<HostState>,
     pub alive: Cell<bool>,
+}
+
+/// Whether a count begins with the message of this head.
+type Begins = Box<dyn Fn(&Head) -> bool>;
+
+/// Messages that a process still sends.
+struct LastWords {
+    /// The message with which the count begins; `None`: it has begun.
+    from: Option<Begins>,
+    left: u64,
+    /// Who is told when there are none left.
+    told: Option<OneSender<()>>,
 }
 
 /// What a host is over all its processes.
@@ -44,6 +57,8 @@ pub(crate) struct HostState {
     stopped: Cell<bool>,
     held: RefCell<Vec<u64>>,
     last_wall: Cell<i64>,
+    /// What its process says before it falls silent.
+    words: RefCell<Option<LastWords>>,
     /// When each direction of its NIC is free.
     pub nic_out: Cell<u64>,
     pub nic_in: Cell<u64>,
@@ -65,6 +80,7 @@ impl HostState {
         let process = Rc::new(Process { id: core.id(), host: self.clone(), alive: Cell::new(true) });
         self.disk.lock().boot(process.id);
         self.stopped.set(false);
+        self.words.take();
         self.held.borrow_mut().clear();
         self.up.set(true);
         *self.process.borrow_mut() = Some(process.clone());
@@ -77,6 +93,25 @@ impl HostState {
             self.held.borrow_mut().push(task);
         }
         self.stopped.get()
+    }
+    /// Whether its process still says something: a message is to be sent.
+    pub fn speaks(&self, head: &Head) -> bool {
+        let mut words = self.words.borrow_mut();
+        let Some(words) = words.as_mut() else { return true };
+        if words.from.as_ref().is_some_and(|from| !from(head)) {
+            return true;
+        }
+        words.from = None;
+        if words.left == 0 {
+            return false;
+        }
+        words.left -= 1;
+        if words.left == 0
+            && let Some(told) = words.told.take()
+        {
+            told.send(());
+        }
+        true
     }
     /// What its clock shows at a time of the world.
     fn clock_at(&self, world: Instant) -> Instant {
@@ -140,6 +175,7 @@ impl Host {
             stopped: Cell::new(false),
             held: RefCell::default(),
             last_wall: Cell::new(0),
+            words: RefCell::default(),
             nic_out: Cell::new(0),
             nic_in: Cell::new(0),
         });
@@ -189,6 +225,14 @@ impl Host {
             self.state.awake_since.set(self.state.clock_at(self.core.now()));
         }
         self.core.release(std::mem::take(&mut *self.state.held.borrow_mut()));
+    }
+    /// Its process sends so many messages more, from the first one on whose head is as asked for, and then none, as one does
+    /// that dies at that moment: completes when the last one was sent. To be followed by the process's end.
+    pub fn falls_silent(&self, from: impl Fn(&Head) -> bool + 'static, messages: u64) -> OneReceiver<()> {
+        let (told, silent) = oneshot();
+        let words = LastWords { from: Some(Box::new(from)), left: messages.max(1), told: Some(told) };
+        *self.state.words.borrow_mut() = Some(words);
+        silent
     }
     /// The power goes: of what was not synced each sector is there or not, and nobody is told.
     pub fn lose_power(&self) {

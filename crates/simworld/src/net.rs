@@ -105,7 +105,7 @@ impl Lane {
         })
     }
     pub fn send(self: &Rc<Self>, head: Head, body: Vec<u8>, bulk: Bulk) {
-        if self.from.alive.get() && !self.ended.get() && !self.broken.get() {
+        if self.from.alive.get() && !self.ended.get() && !self.broken.get() && self.from.host.speaks(&head) {
             let number = self.sent.replace(self.sent.get() + 1);
             let bytes = HEAD_BYTES + body.len() + bulk.len();
             self.post(Parcel::Message(Message { head, body, bulk, number }), bytes as u64);

@@ -8,6 +8,7 @@ use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
 use super::model::Author;
+use super::moments::Moments;
 use super::nodes::{Cluster, NodeId};
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
@@ -85,6 +86,8 @@ pub struct Context {
     recovery: Cell<(u64, u64, bool)>,
     /// Clients that a server does not know, or did not until lately.
     strangers: RefCell<BTreeMap<usize, Instant>>,
+    /// Faults that wait for an operation to begin.
+    pub moments: Moments,
     /// How often programs sync.
     syncs: f64,
     seed: u64,
@@ -120,6 +123,7 @@ impl Context {
             double_deaths: Cell::new(0),
             recovery: Cell::new((0, 0, false)),
             strangers: RefCell::default(),
+            moments: Moments::default(),
             syncs,
             seed,
         })
@@ -289,6 +293,7 @@ impl Context {
         work: impl AsyncFnOnce(Rc<Client>) -> T + 'static,
     ) -> Option<T> {
         let begin = self.cluster.sim.now();
+        self.moments.on_begin(client, what);
         let outcome = rt::sync::race(self.cluster.on(client, work), self.cluster.sim.sleep(HANG)).await;
         let took = self.cluster.sim.now().since(begin).as_nanos() as u64;
         self.count(|c| {

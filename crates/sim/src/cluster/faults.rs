@@ -8,6 +8,7 @@ use types::{Duration, Rng};
 
 use super::class::FaultClass;
 use super::context::Context;
+use super::moments::LastWords;
 use super::nodes::NodeId;
 
 /// How often what goes wrong.
@@ -41,6 +42,8 @@ pub struct FaultConfig {
     pub together: bool,
     /// Probability that a kill takes the host's power, so that what was not synced is lost or torn.
     pub power: f64,
+    /// Probability that a fault waits for a program's operation to begin, and meets it.
+    pub amid: f64,
     /// Longest time until a killed node is started again.
     pub down_max_s: f64,
     /// Longest cut.
@@ -64,6 +67,7 @@ impl Default for FaultConfig {
             dies_too: 0.0,
             together: false,
             power: 0.5,
+            amid: 0.0,
             down_max_s: 10.0,
             cut_max_s: 8.0,
         }
@@ -75,6 +79,12 @@ impl Default for FaultConfig {
 const COMMITTED_AFTER: Duration = Duration::from_secs(3);
 
 type LocalFuture<'a> = std::pin::Pin<Box<dyn Future<Output = ()> + 'a>>;
+
+/// How long a fault waits for the operation that it is to meet.
+const MOMENT_MAX: Duration = Duration::from_secs(2);
+
+/// How long a node that is to die is listened to.
+const SILENT_WITHIN: Duration = Duration::from_secs(5);
 
 /// Cuts above this many seconds may cost an eviction.
 const CUT_SHORT_S: f64 = 8.0;
@@ -139,11 +149,14 @@ impl Faults {
             at -= s;
             at < 0.0
         });
+        let met = if rng.chance(c.amid) { self.moment(&mut rng).await } else { None };
         match kind {
             Some(0) if c.together && rng.chance(0.5) => {
                 let mut other = Rng::new(rng.next_u64());
-                let both: Vec<LocalFuture<'_>> =
-                    vec![Box::pin(self.kill_server(NodeId::Mds, &mut rng)), Box::pin(self.kill_client(&mut other))];
+                let both: Vec<LocalFuture<'_>> = vec![
+                    Box::pin(self.kill_server(NodeId::Mds, &mut rng)),
+                    Box::pin(self.kill_client(met, &mut other)),
+                ];
                 rt::sync::join_all(both).await;
             }
             Some(0) => self.kill_server(NodeId::Mds, &mut rng).await,
@@ -151,15 +164,26 @@ impl Faults {
                 let oss = self.any_oss(&mut rng);
                 self.kill_server(oss, &mut rng).await;
             }
-            Some(2) => self.kill_client(&mut rng).await,
-            Some(3) => self.reset(&mut rng).await,
-            Some(4) => self.cut(&mut rng).await,
+            Some(2) => self.kill_client(met, &mut rng).await,
+            Some(3) => self.reset(met, &mut rng).await,
+            Some(4) => self.cut(met, &mut rng).await,
             Some(5) => self.slow_disk(&mut rng).await,
             Some(6) => self.disk_error(&mut rng).await,
             Some(7) => self.pause(&mut rng).await,
             Some(8) => self.bit_rot(&mut rng).await,
             _ => {}
         }
+    }
+
+    /// Waits until a program's operation is under way, not for long: answers its client.
+    async fn moment(&self, rng: &mut Rng) -> Option<usize> {
+        let sim = &self.context.cluster.sim;
+        let drawn = rt::sync::race(self.context.moments.drawn(rng), sim.sleep(MOMENT_MAX)).await;
+        let (client, later) = drawn.ok().flatten()?;
+        if rng.chance(0.5) {
+            sim.sleep(later).await;
+        }
+        Some(client)
     }
 
     fn any_oss(&self, rng: &mut Rng) -> NodeId {
@@ -171,8 +195,11 @@ impl Faults {
     fn any_server(&self, rng: &mut Rng) -> NodeId {
         if rng.chance(0.4) { NodeId::Mds } else { self.any_oss(rng) }
     }
-    fn any_pair(&self, rng: &mut Rng) -> (NodeId, NodeId) {
+    fn any_pair(&self, which: Option<usize>, rng: &mut Rng) -> (NodeId, NodeId) {
         let server = self.any_server(rng);
+        if let Some(client) = which {
+            return (NodeId::Client(client), server);
+        }
         if server != NodeId::Mds && rng.chance(0.25) {
             return (NodeId::Mds, server);
         }
@@ -231,6 +258,7 @@ impl Faults {
                 self.sleep(0.05).await;
             }
         } else {
+            self.silence(id, rng).await;
             self.note_kill(id, power, false);
         }
         if id == NodeId::Mds {
@@ -238,6 +266,17 @@ impl Faults {
         }
         self.restart(id, power, rng).await;
         self.give_back(id);
+    }
+
+    /// Lets a node that is to die amid an operation send some messages more, and none after them.
+    async fn silence(&self, id: NodeId, rng: &mut Rng) {
+        if rng.chance(self.config.amid * 0.7) {
+            let words = LastWords::drawn(rng);
+            let messages = words.messages;
+            let host = &self.context.cluster.node(id).host;
+            let silent = host.falls_silent(move |head| words.begin_with(head), messages);
+            let _ = rt::sync::race(silent, self.context.cluster.sim.sleep(SILENT_WITHIN)).await;
+        }
     }
 
     /// Ends a node and starts it again some time later.
@@ -254,8 +293,8 @@ impl Faults {
         tracing::info!("{id} runs again");
     }
 
-    async fn kill_client(&self, rng: &mut Rng) {
-        let id = self.any_client(rng);
+    async fn kill_client(&self, which: Option<usize>, rng: &mut Rng) {
+        let id = which.map_or_else(|| self.any_client(rng), NodeId::Client);
         // What the metadata server lost and this client has not told again yet would be lost with both of them.
         let mds_needs_it =
             !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
@@ -263,6 +302,8 @@ impl Faults {
             return;
         }
         let power = rng.chance(self.config.power);
+        self.client_died.set(self.context.cluster.sim.now().0);
+        self.silence(id, rng).await;
         self.note_kill(id, power, mds_needs_it);
         self.context.client_died();
         self.client_died.set(self.context.cluster.sim.now().0);
@@ -275,8 +316,8 @@ impl Faults {
         rng.chance(self.config.dies_too)
     }
 
-    async fn reset(&self, rng: &mut Rng) {
-        let (a, b) = self.any_pair(rng);
+    async fn reset(&self, which: Option<usize>, rng: &mut Rng) {
+        let (a, b) = self.any_pair(which, rng);
         let cluster = &self.context.cluster;
         let n = cluster.sim.reset(&cluster.node(a).host, &cluster.node(b).host);
         self.note(FaultClass::Reset, &format!("{n} connections between {a} and {b} are reset"));
@@ -286,8 +327,8 @@ impl Faults {
         }
     }
 
-    async fn cut(&self, rng: &mut Rng) {
-        let (a, b) = self.any_pair(rng);
+    async fn cut(&self, which: Option<usize>, rng: &mut Rng) {
+        let (a, b) = self.any_pair(which, rng);
         let cluster = &self.context.cluster;
         let (x, y) = (&cluster.node(a).host, &cluster.node(b).host);
         let time = self.config.cut_max_s * rng.unit() * rng.unit();

@@ -14,6 +14,7 @@ pub mod faults;
 mod filler;
 pub mod keepers;
 pub mod model;
+mod moments;
 pub mod nodes;
 pub mod overlap;
 mod run;

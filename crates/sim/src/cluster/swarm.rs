@@ -143,10 +143,10 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     let defaults = ClusterConfig::default();
     let mut c = ClusterConfig { recovery_window: Duration::from_secs(30), ..defaults };
     let mut rng = Rng::named(seed, "swarm shape");
-    let (clients, osts) = (1 + rng.below(4) as usize, 1 + rng.below(3) as usize);
+    let (clients, osts) = (1 + rng.below(4) as usize, any(&mut rng, &[1, 2, 3, 3]));
     (c.clients, c.osts) = (if without.has("clients") { clients.min(2) } else { clients }, osts);
     let mut rng = Rng::named(seed, "swarm stripes");
-    let (count, size) = (1 + rng.below(3) as u16, any(&mut rng, &[64 << 10, 128 << 10, MIB]));
+    let (count, size) = (any(&mut rng, &[1, 2, 3, 3]), any(&mut rng, &[64 << 10, 64 << 10, 128 << 10, MIB]));
     c.stripe_count = if without.has("stripes") { 1 } else { count.min(osts as u16) };
     c.stripe_bytes = size;
     let mut rng = Rng::named(seed, "swarm caches");
@@ -248,6 +248,7 @@ fn faults_of(seed: u64, on: On<'_>) -> FaultConfig {
     faults.dies_too = if on(FaultClass::KillServer) { 0.3 } else { 0.0 };
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
+    faults.amid = any(&mut rng, &[0.0, 0.5, 0.9]);
     faults.interval_s = any(&mut rng, &[0.7, 2.0, 5.0]);
     faults
 }

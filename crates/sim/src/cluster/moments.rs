@@ -1,0 +1,90 @@
+//! Moments for faults: what is half done when a node dies is what recovery has to put right, and a death at any time seldom
+//! meets an operation that several servers carry out. So faults may wait until a program begins one.
+use std::cell::RefCell;
+
+use rt::Head;
+use rt::sync::{OneSender, oneshot};
+use types::{Duration, Rng};
+use wire::{Header, Op};
+
+/// Words in the names of operations that change something; those that several servers carry out more than once.
+const WORDS: &[&str] = &[
+    "truncate", "truncate", "truncate", "truncate", "Cut", "Cut", "append", "write", "create", "rename", "rename",
+    "unlink", "link", "fsync", "close", "Make", "Remove", "Stamp", "Zero",
+];
+/// Scales of the time between an operation's beginning and the fault: within its first message, or after some of them.
+const SCALES: [Duration; 4] =
+    [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(5), Duration::from_millis(30)];
+
+/// Requests that are one step of several.
+const STEPS: &[Op] = &[
+    Op::OstPromise,
+    Op::MdtCut,
+    Op::OstPunch,
+    Op::OstWrite,
+    Op::OstSync,
+    Op::OstPrecreate,
+    Op::OstDestroy,
+    Op::MdtClose,
+    Op::MdtSettled,
+    Op::MdtRename,
+    Op::MdtUnlink,
+    Op::MdtSync,
+    Op::LockCancel,
+    Op::LockBlocking,
+];
+
+struct Waiting {
+    word: &'static str,
+    told: OneSender<usize>,
+}
+
+/// Faults that wait for operations of programs.
+#[derive(Default)]
+pub struct Moments {
+    waiting: RefCell<Vec<Waiting>>,
+}
+
+impl Moments {
+    /// An operation begins on a client.
+    pub fn on_begin(&self, client: usize, operation: &str) {
+        let mut waiting = self.waiting.borrow_mut();
+        let met = waiting.extract_if(.., |w| operation.contains(w.word));
+        met.for_each(|w| w.told.send(client));
+    }
+    /// Waits for the beginning of an operation of some kind on any client: answers the client, and how much later the
+    /// fault is due. A node that dies may do so by what it sends instead ([`LastWords`]).
+    pub async fn drawn(&self, rng: &mut Rng) -> Option<(usize, Duration)> {
+        let word = WORDS[rng.below(WORDS.len() as u64) as usize];
+        let scale = SCALES[rng.below(SCALES.len() as u64) as usize];
+        let later = Duration::from_nanos((scale.as_nanos() as f64 * rng.unit()) as u64);
+        let (told, begun) = oneshot();
+        self.waiting.borrow_mut().push(Waiting { word, told });
+        begun.await.map(|client| (client, later))
+    }
+}
+
+/// Messages amid which a node dies.
+pub struct LastWords {
+    /// The count begins with a request or an answer of this kind; `None`: with any.
+    pub from: Option<Op>,
+    /// How many are sent.
+    pub messages: u64,
+}
+
+impl LastWords {
+    /// Draws some, most often few.
+    pub fn drawn(rng: &mut Rng) -> LastWords {
+        let from = match rng.below(4) {
+            0 => None,
+            1 => Some(Op::ALL[rng.below(Op::ALL.len() as u64) as usize]),
+            _ => Some(STEPS[rng.below(STEPS.len() as u64) as usize]),
+        };
+        let most = 2 << rng.below(5);
+        LastWords { from, messages: 1 + rng.below(most) }
+    }
+    /// Whether the count begins with a message of this head.
+    pub fn begin_with(&self, head: &Head) -> bool {
+        self.from.is_none_or(|op| Header::from_bytes(head).is_ok_and(|h| h.op == op))
+    }
+}
