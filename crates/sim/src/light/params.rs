@@ -9,6 +9,9 @@ use nrs::NrsConfig;
 /// Most OSTs of a world.
 const OSTS_MAX: u32 = 60_000;
 
+const CACHE_UNUSED: &str = "client.cache_bytes needs client.readahead = true or operation = mix: other clients read or write every \
+                            byte once";
+
 impl LightConfig {
     /// The world that `params` describe.
     ///
@@ -24,10 +27,10 @@ impl LightConfig {
         let (mix, reading) = (mix(params, stripe_count)?, reading(params, stripe_count)?);
         let (client_cache, ost_cache) = (cache(params, "client")?, cache(params, "oss")?);
         if client_cache.is_some() && reading.is_none() && mix.is_none() {
-            let why = "client.cache_bytes needs client.readahead = true or operation = mix: other clients read or write \
-                       every byte once";
-            return Err(why.to_string());
+            return Err(CACHE_UNUSED.to_string());
         }
+        let disk = DiskProfile::named(params.text("disk.profile"))?;
+        let (nic_rate, nic_queue) = nics(params, f64::from(osts_per_oss) * disk.read_rate.max(disk.write_rate))?;
         Ok(LightConfig {
             seed: params.int("seed"),
             clients: params.int("clients") as u32,
@@ -70,12 +73,12 @@ impl LightConfig {
             dispatch_window: params.int("oss.dispatch_window") as u32,
             allocation_ns,
             latency_ns: ns("net.latency_us", 1e3),
-            nic_rate: params.float("net.nic_mb_per_s") * 1e6,
-            nic_queue: params.flag("net.nic_queue"),
+            nic_rate,
+            nic_queue,
             switch_rate: params.float("net.switch_mb_per_s") * 1e6,
             loss: params.float("net.loss"),
             resend_ns: ns("client.resend_after_ms", 1e6),
-            disk: DiskProfile::named(params.text("disk.profile"))?,
+            disk,
             elevator: elevator_from(params)?,
             alloc: AllocKind::named(params.text("alloc.kind"))?,
             down: outages(params.text("faults.ost_down"), ost_count)?,
@@ -83,6 +86,20 @@ impl LightConfig {
             partition: params.flag("engine.partition"),
         })
     }
+}
+
+/// Bytes per second of a NIC, and whether transfers wait for it, which they must where an OSS's disks move more.
+fn nics(params: &Params, disks_rate: f64) -> Result<(f64, bool), String> {
+    let (rate, queue) = (params.float("net.nic_mb_per_s") * 1e6, params.flag("net.nic_queue"));
+    if !queue && rate < disks_rate {
+        return Err(format!(
+            "net.nic_mb_per_s = {} is less than the {} MB/s of an OSS's disks, and with net.nic_queue = false transfers do \
+             not wait for each other: more would pass the NIC than it carries; set net.nic_queue = true",
+            rate / 1e6,
+            (disks_rate / 1e6).round()
+        ));
+    }
+    Ok((rate, queue))
 }
 
 fn scheduler(params: &Params) -> Result<NrsConfig, String> {
@@ -256,6 +273,8 @@ mod tests {
             (&[("oss.cache_bytes", "1G"), ("workload.fine_bytes", "4K")], "must divide workload.fine_bytes = 4096"),
             (&[("oss.cache_bytes", "1G"), ("cache.block_bytes", "192K")], "must divide transfer_size_bytes"),
             (&[("client.readahead", "true")], "operation = read"),
+            (&[("net.nic_mb_per_s", "95")], "net.nic_queue = true"),
+            (&[("osts_per_oss", "8")], "net.nic_queue = true"),
         ] {
             let why = configured(set).unwrap_err();
             assert!(why.contains(part), "{why}");

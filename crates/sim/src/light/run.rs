@@ -196,6 +196,7 @@ fn push_client(config: &LightConfig, flows: &mut Vec<Flow>, client: u32, first_o
 mod tests {
     use super::*;
     use crate::block_cache::CacheSettings;
+    use crate::light::config::{Down, Urgent};
     use crate::light::{Mix, Reading};
 
     fn small(policy: &str) -> LightConfig {
@@ -215,7 +216,9 @@ mod tests {
 
     #[test]
     fn parting_a_world_changes_nothing_but_the_queue() {
-        for config in [small("fifo"), LightConfig { operation: Operation::Read, ..small("fifo") }] {
+        let down = vec![Down { ost: 2, from_ns: 5_000_000, to_ns: 300_000_000 }];
+        let reads = LightConfig { operation: Operation::Read, ..small("fifo") };
+        for config in [small("fifo"), reads, LightConfig { down, ..small("fifo") }] {
             let parted = quiet(&config);
             let whole = quiet(&LightConfig { partition: false, ..config });
             assert_eq!(parted.hash, whole.hash);
@@ -231,6 +234,23 @@ mod tests {
             let o = quiet(&LightConfig { stripe_count, ..small("fifo") });
             assert_eq!(o.stats.bytes[0], 64 * (4 << 20));
             assert_eq!(o.stats.store.bytes, 64 * (4 << 20));
+        }
+    }
+
+    #[test]
+    fn urgent_clients_write_beside_striped_files() {
+        let urgent = Urgent {
+            clients: 30,
+            max_service_ns: 1_000_000_000,
+            think_ns: 1_000_000,
+            stagger_s: 1,
+            until_ns: 500_000_000,
+        };
+        for (stripe_count, nic_queue) in [(1, false), (2, false), (4, true)] {
+            let policy = small("deadline+obrr");
+            let o = quiet(&LightConfig { stripe_count, nic_queue, urgent: Some(urgent), ..policy });
+            assert_eq!(o.stats.bytes[0], 64 * (4 << 20), "{stripe_count} stripes");
+            assert!(o.stats.bytes[1] >= 30 << 20, "{stripe_count} stripes: {}", o.stats.bytes[1]);
         }
     }
 

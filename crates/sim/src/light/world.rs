@@ -70,7 +70,8 @@ pub(super) struct World<'a> {
 impl<'a> World<'a> {
     /// OSTs `first_ost..first_ost + osts` with `flows`, nothing scheduled yet.
     pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
-        let clients = if config.stripe_count > 1 { config.clients as usize + 1 } else { flows.len() };
+        let urgent = config.urgent.map_or(0, |u| u.clients);
+        let clients = if config.stripe_count > 1 { (config.clients + urgent) as usize } else { flows.len() };
         World {
             queue: Lanes::new(osts / config.osts_per_oss, config.osts_per_oss, config.shares_network()),
             osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
@@ -517,7 +518,7 @@ impl<'a> World<'a> {
     fn on_down(&mut self, now: u64, o: u32, until: u64) {
         let config = self.config;
         let ost = &mut self.osts[o as usize];
-        ost.hash.event(now - self.begin, 5, o, 0);
+        ost.hash.event(now - self.begin, 5, self.first_ost + o, 0);
         ost.fail(config, until);
         for (_, request) in ost.pipeline.drain() {
             if config.timeline {
