@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use frames::FrameRun;
 use hashbrown::HashMap;
 use ldlm::{InodeBits, LockMode, LockPolicyData, ResourceId};
-use ptlrpc::{AdaptiveTimeouts, Callbacks, Import, ImportConfig};
+use ptlrpc::{AdaptiveTimeouts, Callbacks, Import, ImportConfig, SessionKey};
 use readahead::Ahead;
 use rt::{Nid, Rt};
 use rustc_hash::FxBuildHasher;
@@ -37,6 +37,8 @@ pub struct Client {
     pub(crate) rt: Rt,
     pub(crate) config: ClientConfig,
     id: ClientId,
+    /// What the identities of its sessions come from.
+    pub(crate) sessions: SessionKey,
     map: RefCell<ConfigReply>,
     pub(crate) mdc: RefCell<Option<Rc<Import>>>,
     pub(crate) mdt_locks: Rc<Locks>,
@@ -110,6 +112,7 @@ impl Client {
         let client = Rc::new(Client {
             rt: rt.clone(),
             id: config.client,
+            sessions: SessionKey::new(rt.secret_bytes()),
             map: RefCell::default(),
             mdc: RefCell::new(None),
             mdt_locks,
@@ -163,6 +166,11 @@ impl Client {
         }
     }
 
+    /// The end of a session of this client at a target.
+    fn new_import(&self, nid: Nid, target: &str, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
+        Import::with_key(self.rt.clone(), self.import_config(nid, target), callbacks, self.sessions.at(target))
+    }
+
     async fn connect(self: &Rc<Self>, patience: Duration) -> Result<(), JoinError> {
         let mds = self.config.mds.clone();
         let nobody: Weak<Client> = Weak::new();
@@ -193,7 +201,7 @@ impl Client {
         scout.close().await;
         let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(self.clone() as Rc<dyn Callbacks>));
         let target = String::from_utf8_lossy(&map.mdt_target).into_owned();
-        let mdc = Import::new(self.rt.clone(), self.import_config(mds.clone(), &target), callbacks);
+        let mdc = self.new_import(mds.clone(), &target, callbacks);
         let owner: Weak<dyn LockOwner> = Rc::downgrade(&(self.clone() as Rc<dyn LockOwner>));
         self.mdt_locks.attach(mdc.clone(), owner);
         *self.mdc.borrow_mut() = Some(mdc.clone());
@@ -222,7 +230,7 @@ impl Client {
                 (Ok(nid), None) => {
                     let target = String::from_utf8_lossy(&entry.target).into_owned();
                     let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
-                    let import = Import::new(self.rt.clone(), self.import_config(nid, &target), callbacks);
+                    let import = self.new_import(nid, &target, callbacks);
                     import.expect_store(entry.uuid);
                     import.set_timeouts(self.timeouts.get());
                     osc.attach(import);
@@ -455,8 +463,9 @@ impl Client {
         !inode.stale.get() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
     }
 
-    /// Writes everything out and leaves the cluster.
-    pub async fn leave(self: &Rc<Self>) {
+    /// Writes everything out and leaves the cluster. Whether every server has heard of it: what has not keeps this client's
+    /// session for a while.
+    pub async fn leave(self: &Rc<Self>) -> bool {
         self.closing.set(true);
         let _ = self.sync_reachable().await;
         let opens: Vec<_> = self.opens.borrow().values().cloned().collect();
@@ -467,16 +476,18 @@ impl Client {
         let unwritten = self.objects.borrow().values().any(|o| o.unwritten_pages() > 0);
         let holds = |i: Rc<Import>| i.last_committed() < i.last_transno();
         let takes_along = unwritten || self.oscs().iter().filter_map(|o| o.import_if_any()).any(holds);
+        let mut heard = true;
         for osc in self.oscs() {
             if let Some(import) = osc.import_if_any() {
-                import.close().await;
+                heard &= import.close().await;
             }
         }
         if takes_along {
             // Sizes that it told rest on that: it goes like one that dies, and the metadata server doubts them.
-            return self.mdc().abandon();
+            self.mdc().abandon();
+            return false;
         }
-        self.mdc().close().await;
+        self.mdc().close().await && heard
     }
     /// Stops without a word, as a crash would.
     pub fn abandon(&self) {

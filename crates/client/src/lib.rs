@@ -8,7 +8,7 @@
 //! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `outside` `front`
 //! `kernel` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
 //! cache around it, readahead) · `advise` (what servers are told to keep) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
-//! `limits` (how much of the namespace is remembered) · `locks` (drives `ldlm`) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `client` `config` (the whole).
+//! `limits` (how much of the namespace is remembered) · `locks` (drives `ldlm`) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `gone` (what servers are told of other clients) · `client` `config` (the whole).
 //!
 //! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
 //! nothing else: claims, slots, turns and charges are given back by guards.
@@ -23,6 +23,7 @@ mod convert;
 mod cuts;
 mod flock;
 mod front;
+mod gone;
 mod inode;
 mod jobs;
 mod kernel;

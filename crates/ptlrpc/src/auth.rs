@@ -175,6 +175,59 @@ impl Binding {
     }
 }
 
+/// What the identities of all sessions of one client come from: whoever knows it can speak of their end.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct SessionKey([u8; PROOF_BYTES]);
+
+/// Sessions of one client at one target that a [`SessionKey`] is compared with: as many as it was evicted, and one.
+pub(crate) const SESSIONS_TRIED_MAX: u64 = 1024;
+
+impl SessionKey {
+    /// These bytes of the system's generator.
+    #[must_use]
+    pub fn new(secret: [u8; PROOF_BYTES]) -> SessionKey {
+        SessionKey(secret)
+    }
+    /// As [`SessionKey::to_text`] wrote it.
+    #[must_use]
+    pub fn from_text(digits: &str) -> Option<SessionKey> {
+        from_hex(digits.as_bytes()).map(SessionKey)
+    }
+    /// For a file that its owner alone may read.
+    #[must_use]
+    pub fn to_text(&self) -> String {
+        hex(&self.0)
+    }
+    /// What the identities at one target come from; it leads to no other target's.
+    #[must_use]
+    pub fn at(&self, target: &str) -> SessionKey {
+        SessionKey(
+            *blake3::Hasher::new_keyed(&self.0).update(b"target ").update(target.as_bytes()).finalize().as_bytes(),
+        )
+    }
+    /// The identity of the session that follows `before` others.
+    #[must_use]
+    pub fn identity(&self, before: u64) -> [u8; PROOF_BYTES] {
+        *blake3::Hasher::new_keyed(&self.0).update(b"session ").update(&before.to_le_bytes()).finalize().as_bytes()
+    }
+    /// Its bytes, for the server of its target.
+    #[must_use]
+    pub fn told(&self) -> &[u8; PROOF_BYTES] {
+        &self.0
+    }
+    /// Whether a session is one of those whose identities come from the key that somebody told.
+    pub(crate) fn opens(told: &[u8], session: Binding) -> bool {
+        let Ok(key) = told.try_into().map(SessionKey) else { return false };
+        (0..SESSIONS_TRIED_MAX).any(|n| Binding::of(&key.identity(n)) == session)
+    }
+}
+
+impl fmt::Debug for SessionKey {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("SessionKey")
+    }
+}
+
 fn hex(bytes: &[u8; 32]) -> String {
     bytes.iter().map(|b| format!("{b:02x}")).collect()
 }
@@ -216,5 +269,22 @@ mod tests {
         assert!(ClusterKey::from_text(b"stria-client-1:12").unwrap_err().contains("64 hexadecimal digits"));
         let shown = format!("{admin:?} {client:?}");
         assert_eq!(shown, "ClusterKey(administrator) ClusterKey(client)");
+    }
+
+    #[test]
+    fn a_session_key_opens_its_own_sessions_at_one_target_and_no_others() {
+        let key = SessionKey::new([7; 32]);
+        assert_eq!(SessionKey::from_text(&key.to_text()), Some(key));
+        assert_eq!(SessionKey::from_text(&key.to_text()[1..]), None);
+        let here = key.at("stria-OST0000");
+        let session = |n| Binding::of(&here.identity(n));
+        assert!(SessionKey::opens(here.told(), session(0)));
+        assert!(SessionKey::opens(here.told(), session(SESSIONS_TRIED_MAX - 1)));
+        assert!(!SessionKey::opens(here.told(), session(SESSIONS_TRIED_MAX)));
+        for other in [key, key.at("stria-OST0001"), SessionKey::new([8; 32]).at("stria-OST0000")] {
+            assert!(!SessionKey::opens(other.told(), session(0)));
+        }
+        assert!(!SessionKey::opens(b"", session(0)) && !SessionKey::opens(&here.told()[1..], session(0)));
+        assert_eq!(format!("{key:?}"), "SessionKey");
     }
 }

@@ -216,6 +216,11 @@ impl Export {
         let (process, inside) = self.origin.get().recalled();
         if inside { process != self.rt.origin() } else { self.rt.is_gone(process) }
     }
+    /// Whether this server can look after the client's process and finds it there.
+    pub(crate) fn lives_here(&self) -> bool {
+        let (process, _) = self.origin.get().recalled();
+        process.is_known() && process.host == self.rt.origin().host && !self.is_gone()
+    }
     /// Where the client is, for reports.
     #[must_use]
     pub fn peer(&self) -> String {

@@ -13,10 +13,10 @@ use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
-use wire::connect::AuthReply;
+use wire::connect::{AuthReply, GoneRequest};
 use wire::{Decode, Encode, Flags, Header, Op};
 
-use crate::auth::{ClusterKey, PROOF_BYTES};
+use crate::auth::{ClusterKey, PROOF_BYTES, SessionKey};
 use crate::export::NO_SLOT;
 use crate::stream::Sink;
 use crate::turns::{Rank, Turns};
@@ -198,6 +198,10 @@ pub struct Import {
     epoch: Cell<(u64, u64)>,
     /// The server may hold state of ours that was given up here: it is told goodbye before a session is used.
     forgotten: Cell<bool>,
+    /// What the identities of its sessions come from.
+    key: SessionKey,
+    /// Identities so far.
+    identities: Cell<u64>,
     /// What the session is known by.
     identity: Cell<[u8; PROOF_BYTES]>,
     /// What the one after it will be known by.
@@ -213,7 +217,14 @@ impl Import {
     /// An import that connects at once and whenever the connection is lost, until [`Import::close`].
     #[must_use]
     pub fn new(rt: Rt, config: ImportConfig, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
-        let identity = rt.secret_bytes();
+        let key = SessionKey::new(rt.secret_bytes());
+        Import::with_key(rt, config, callbacks, key)
+    }
+
+    /// [`Import::new`] whose sessions others can speak of who know `key`: of this target alone.
+    #[must_use]
+    pub fn with_key(rt: Rt, config: ImportConfig, callbacks: Weak<dyn Callbacks>, key: SessionKey) -> Rc<Import> {
+        let identity = key.identity(0);
         let import = Rc::new(Import {
             heard: Cell::new(rt.now()),
             spoken: Cell::new(rt.now()),
@@ -242,6 +253,8 @@ impl Import {
             uuid: Cell::new(0),
             epoch: Cell::new((0, 0)),
             forgotten: Cell::new(false),
+            key,
+            identities: Cell::new(1),
             identity: Cell::new(identity),
             next_identity: Cell::new(identity),
             connects: Cell::new(0),
@@ -455,8 +468,20 @@ impl Import {
         }
     }
 
-    /// Says goodbye (when connected) and stops; pending calls end with `NotConnected`.
-    pub async fn close(&self) {
+    /// Tells the server that the process of another client has ended, whose identities at this target come from `key`;
+    /// when this ends, nothing is left of that client there. Also while the server waits for clients after a restart.
+    ///
+    /// # Errors
+    /// As [`Import::ask`]; `NotPermitted`: the session is not of that key, `Busy`: the server sees that the process lives.
+    pub async fn tell_gone(&self, client: ClientId, key: &SessionKey) -> Result<(), FsError> {
+        let request = GoneRequest { client, key: key.told().to_vec().into() };
+        self.ask_in_recovery(Op::Gone, &request).await
+    }
+
+    /// Says goodbye (when connected) and stops; pending calls end with `NotConnected`. Whether the server has nothing of
+    /// this client then, as far as is known here.
+    pub async fn close(&self) -> bool {
+        let mut heard = self.connects.get() == 0;
         if self.state.get() == ImportState::Full {
             let goodbye = self.call(
                 Op::Disconnect,
@@ -464,9 +489,10 @@ impl Import {
                 Bulk::new(),
                 CallOptions { no_replay: true, ..Default::default() },
             );
-            let _ = self.rt.timeout(Duration::from_secs(2), goodbye).await;
+            heard = matches!(self.rt.timeout(Duration::from_secs(2), goodbye).await, Some(Ok(_)));
         }
         self.abandon();
+        heard
     }
 
     /// Stops without a word.

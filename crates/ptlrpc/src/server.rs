@@ -16,7 +16,7 @@ use crate::door::{Door, HANDSHAKE_WITHIN};
 use crate::export::{Arrived, Export, ReplyRecord, Request, SLOTS_MAX, is_slot};
 use crate::incoming::Incoming;
 use crate::recovery::{Recovery, RecoveryControl};
-use crate::sessions::{Changing, close, evict};
+use crate::sessions::{Changing, close, evict, gone};
 use crate::stream::{self, Sink, Source};
 
 /// Requests of one client that are carried out at a time, whatever it was granted; one more breaks its connection.
@@ -474,6 +474,10 @@ impl Server {
             }
             request.reply(Ok(&()));
             return;
+        }
+        if header.op == Op::Gone {
+            let target = target.clone();
+            return self.rt.spawn(async move { gone(&target, request).await });
         }
         if request.is_replay() && !target.recovery.expects(request.client()) {
             return request.reply::<()>(Err(FsError::Stale));

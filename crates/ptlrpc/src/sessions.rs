@@ -12,11 +12,11 @@ use frames::Bulk;
 use rt::Nid;
 use rt::sync::Event;
 use types::{ClientId, FsError, Origin};
-use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest};
+use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest};
 use wire::{Bytes, Op};
 
-use crate::auth::{Binding, ClusterKey, PROOF_BYTES, is_here, meant};
-use crate::export::Export;
+use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, is_here, meant};
+use crate::export::{Export, Request};
 use crate::server::{EVICTED_MAX, Server, Target};
 use crate::stream::{Sink, Source};
 
@@ -214,6 +214,32 @@ impl Server {
             }
         }
     }
+}
+
+/// A client says that another one's process has ended: the session of that one ends now, as of one that was evicted.
+/// Answered when it has, and as well when there is none: it may be said again.
+pub(crate) async fn gone(target: &Rc<Target>, request: Request) {
+    let result = end_of_gone(target, &request).await;
+    request.reply(result.as_ref().map_err(|e| *e));
+}
+
+async fn end_of_gone(target: &Rc<Target>, request: &Request) -> Result<(), FsError> {
+    let ask: GoneRequest = request.decode()?;
+    let client = ask.client;
+    target.changing.wait(client).await;
+    let Some(export) = target.exports.borrow().get(&client).cloned() else { return Ok(()) };
+    let name = target.service.target();
+    if client == request.client() || !export.binding.get().is_some_and(|b| SessionKey::opens(&ask.key, b)) {
+        tracing::warn!(target = name, teller = %request.client(), %client, "said to have ended, without its key: not believed");
+        return Err(FsError::NotPermitted);
+    }
+    if export.lives_here() {
+        tracing::warn!(target = name, teller = %request.client(), %client, "said to have ended, and its process lives: not believed");
+        return Err(FsError::Busy);
+    }
+    tracing::info!(target = name, teller = %request.client(), %client, "its process has ended, says a client of its host: evicted");
+    evict(target, client).await;
+    Ok(())
 }
 
 pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {

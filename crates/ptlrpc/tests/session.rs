@@ -8,7 +8,7 @@ use frames::{Bulk, FramePool};
 use ptlrpc::stream::{Sink, Source, ends};
 use ptlrpc::{
     Binding, CallOptions, Callbacks, ClusterKey, Export, Import, ImportConfig, ReplyRecord, Request, SLOTS_MAX, Server,
-    ServerConfig, Service, SessionRecord,
+    ServerConfig, Service, SessionKey, SessionRecord,
 };
 use rt::{LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
@@ -160,6 +160,37 @@ fn bulk_and_callbacks_work_over_both_transports() {
         assert_eq!(import.ask::<_, ()>(Op::MdtLink, &()).await, Err(FsError::NotSupported));
         import.close().await;
         assert_eq!(import.ask::<_, u64>(Op::MdtGetattr, &()).await, Err(FsError::NotConnected));
+    });
+}
+
+#[test]
+fn a_server_that_sees_a_process_alive_does_not_believe_that_it_is_gone() {
+    both(async |rt, nid| {
+        let (server, nid) = serve(&rt, &nid, &Rc::default(), true, 1, key());
+        let callbacks: Rc<dyn Callbacks> = Rc::new(Answering);
+        let sessions = SessionKey::new([3; 32]);
+        let config = |client| ImportConfig {
+            nid: nid.clone(),
+            target: "echo".into(),
+            client: ClientId(client),
+            key: key(),
+            recoverable: true,
+            ping_interval: Duration::from_secs(10),
+            place: 0,
+        };
+        let living = Import::with_key(rt.clone(), config(6), Rc::downgrade(&callbacks), sessions);
+        let teller = Import::new(rt.clone(), config(7), Rc::downgrade(&callbacks));
+        for import in [&living, &teller] {
+            import.ready(Duration::from_secs(20)).await.unwrap();
+        }
+        assert_eq!(teller.tell_gone(ClientId(6), &sessions).await, Err(FsError::Busy));
+        assert_eq!(teller.tell_gone(ClientId(6), &SessionKey::new([4; 32])).await, Err(FsError::NotPermitted));
+        assert!(server.knows("echo", ClientId(6)));
+        assert_eq!(teller.tell_gone(ClientId(8), &sessions).await, Ok(()), "nobody's session is over");
+        assert_eq!(living.ask::<_, u64>(Op::MdtGetattr, &()).await, Ok(8));
+        assert!(living.close().await, "its goodbye was heard");
+        assert_eq!(teller.tell_gone(ClientId(6), &sessions).await, Ok(()));
+        teller.close().await;
     });
 }
 

@@ -170,6 +170,14 @@ message! {
         /// Names of jobs, at most [`types::JOB_NAME_BYTES_MAX`] bytes each; their numbers are [`types::job_id`] of them.
         names: Vec<Bytes>,
     }
+    /// `Gone` request: a client's process has ended, which its kernel told whoever asks.
+    GoneRequest {
+        /// Whose session at this target is over.
+        client: ClientId,
+        /// What the identities of its sessions at this target come from, 32 bytes: nobody knows them but whoever could read
+        /// what that client kept for the next one.
+        key: Bytes,
+    }
     /// Identity of a client inside callbacks and reports.
     ClientRef {
         /// Id.

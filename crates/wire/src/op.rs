@@ -38,6 +38,8 @@ ops! {
     Params = 7,
     /// What jobs are called whose numbers requests carry.
     Jobs = 8,
+    /// A client knows that the process of another session of its user has ended.
+    Gone = 9,
 
     /// Name to attributes.
     MdtLookup = 16,

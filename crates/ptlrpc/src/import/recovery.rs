@@ -30,7 +30,9 @@ impl Import {
         }
         // From now on there is a session to lose, and the next one is another.
         if self.next_identity.get() == self.identity.get() {
-            self.next_identity.set(self.rt.secret_bytes());
+            let before = self.identities.get();
+            self.identities.set(before + 1);
+            self.next_identity.set(self.key.identity(before));
         }
         if previous != 0 && !session.known {
             // A server that was restarted before it noted us has nothing of ours to lose when we hold nothing of it.
