@@ -4,7 +4,9 @@
 mod support;
 
 use std::fs;
-use std::path::PathBuf;
+use std::io::Write;
+use std::os::fd::AsRawFd;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::time::{Duration, Instant};
 
@@ -112,4 +114,134 @@ fn a_client_that_is_stopped_is_waited_for_shown_and_given_up_by_an_administrator
     unsafe { libc::kill(stopped, libc::SIGCONT) };
     assert!(bounded(&["ls", text(&two)]).status.success(), "it comes back as a new client");
     c.stop();
+}
+
+/// Servers to which this host is another one: of its processes they know nothing.
+struct Elsewhere {
+    dir: tempfile::TempDir,
+    servers: Vec<Daemon>,
+}
+
+impl Elsewhere {
+    fn new() -> Elsewhere {
+        let mut c = Elsewhere { dir: tempfile::tempdir().unwrap(), servers: Vec::new() };
+        good(&["mkfs", "--dir", &c.cluster(), "--osts", "1"]);
+        c.start();
+        c
+    }
+    fn cluster(&self) -> String {
+        text(&self.dir.path().join("c")).into()
+    }
+    fn log(&self) -> PathBuf {
+        self.dir.path().join("servers.log")
+    }
+    fn start(&mut self) {
+        let cluster = self.cluster();
+        for role in [&["mds"][..], &["oss", "--ost", "0"]] {
+            let line = [role, &["--dir", &cluster, "--set", WINDOW]].concat();
+            self.servers.push(Daemon::start_elsewhere(&line, &self.log()));
+        }
+    }
+    /// SIGKILL to all servers, and new ones.
+    fn restart(&mut self) {
+        self.servers.clear();
+        let cluster = self.cluster();
+        wait_until("the dead give their locks back", || {
+            good(&["status", "--dir", &cluster]).lines().all(|l| !l.contains(" runs"))
+        });
+        self.start();
+    }
+    fn mount(&self, at: &Path) -> Daemon {
+        let log = self.dir.path().join("mount.log");
+        Daemon::start(&["mount", "--dir", &self.cluster(), text(at)], &log)
+    }
+}
+
+/// Where the record of a mount is; there is one.
+fn record_of(at: &Path) -> PathBuf {
+    let shown = good(&["status", text(at)]);
+    let id = shown.split("client ").nth(1).unwrap().split(',').next().unwrap().to_string();
+    let places = ["/run/stria/mounts", "/tmp/stria-0/mounts"].map(|p| Path::new(p).join(&id));
+    places.into_iter().find(|p| p.exists()).unwrap_or_else(|| panic!("there is no record of client {id}"))
+}
+
+#[test]
+fn servers_elsewhere_wait_for_nothing_of_a_dead_mount_that_its_next_incarnation_tells_of() {
+    if !can_mount() {
+        return;
+    }
+    for restarted in [false, true] {
+        let mut c = Elsewhere::new();
+        let at = c.dir.path().join("mnt");
+        fs::create_dir(&at).unwrap();
+        let _detach = Detach(at.clone());
+        let mut first = c.mount(&at);
+        let mut file = fs::File::create(at.join("f")).unwrap();
+        file.write_all(b"kept").unwrap();
+        file.sync_all().unwrap();
+        file.write_all(b" and lost").unwrap();
+        // SAFETY: plain system call on a descriptor that lives.
+        assert_eq!(unsafe { libc::flock(file.as_raw_fd(), libc::LOCK_EX) }, 0);
+        let dead = record_of(&at);
+        first.kill();
+        assert!(dead.exists());
+        drop(file);
+        assert!(bounded(&["umount", "-l", text(&at)]).status.success());
+        if restarted {
+            c.restart();
+        }
+        // What somebody else might have left there is no reason to fail.
+        let damaged = dead.with_file_name(format!("{:016x}", std::process::id()));
+        let said = fs::read_to_string(&dead).unwrap();
+        fs::write(&damaged, said.replace("process 0", "process 1")).unwrap();
+
+        let mut second = c.mount(&at);
+        let f = at.join("f");
+        assert_eq!(bounded(&["cat", text(&f)]).stdout, b"kept");
+        assert!(bounded(&["flock", text(&f), "true"]).status.success());
+        assert!(bounded(&["truncate", "-s", "2", text(&f)]).status.success());
+        assert!(bounded(&["mv", text(&f), text(&at.join("g"))]).status.success());
+        for target in ["stria-MDT0000", "stria-OST0000"] {
+            let told = support::in_log(&c.log(), "says a client of its host");
+            assert!(told.lines().any(|l| l.contains("says a client of its host") && l.contains(target)), "{told}");
+        }
+        let said = fs::read_to_string(c.log()).unwrap();
+        for late in ["silent for", "did not come back", "did not answer"] {
+            assert!(!said.contains(late), "restarted {restarted}: {said}");
+        }
+        wait_until("the record of the dead goes when every server knows", || !dead.exists());
+        assert!(second.says("of no use").contains("checksum"));
+        fs::remove_file(&damaged).unwrap();
+        let own = record_of(&at);
+        good(&["umount", text(&at)]);
+        second.child.wait().unwrap();
+        assert!(!own.exists(), "a goodbye leaves no record");
+    }
+}
+
+#[test]
+fn a_mount_beside_a_living_one_tells_nobody_that_it_is_gone() {
+    if !can_mount() {
+        return;
+    }
+    let c = Elsewhere::new();
+    let places = ["one", "two"].map(|n| c.dir.path().join(n));
+    let _detach = places.clone().map(Detach);
+    places.iter().for_each(|at| fs::create_dir(at).unwrap());
+    let one = c.mount(&places[0]);
+    // SAFETY: a signal to a daemon of this test.
+    unsafe { libc::kill(one.child.id() as i32, libc::SIGSTOP) };
+    // It looks at the record of the first before anybody can use it.
+    let _two = c.mount(&places[1]);
+    fs::write(places[1].join("f"), b"x").unwrap();
+    // SAFETY: as above.
+    unsafe { libc::kill(one.child.id() as i32, libc::SIGCONT) };
+    assert_eq!(bounded(&["cat", text(&places[0].join("f"))]).stdout, b"x");
+    let (first, second) = (record_of(&places[0]), record_of(&places[1]));
+    assert!(first.exists() && second.exists());
+    for at in &places {
+        good(&["umount", text(at)]);
+    }
+    let said = fs::read_to_string(c.log()).unwrap();
+    assert!(!said.contains("evicted=true") && !said.contains("says a client of its host"), "{said}");
 }

@@ -9,6 +9,7 @@ mod shard;
 
 pub use ask::{ask, ask_of, ask_osts, daemon_of};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
+pub use place::own_place;
 pub use server::{Served, serve};
 pub use shard::{Facts, Shard};
 

@@ -124,6 +124,25 @@ fn bind_at(path: PathBuf) -> io::Result<(UnixListener, Name)> {
     Ok((listener, Name { path, identity: (meta.dev(), meta.ino()) }))
 }
 
+/// The directory in which this user's daemons make names: the first that will do.
+///
+/// # Errors
+/// What is wrong with every one.
+pub fn own_place() -> io::Result<PathBuf> {
+    own_place_of(&candidates_of(own_uid()))
+}
+
+fn own_place_of(places: &[PathBuf]) -> io::Result<PathBuf> {
+    let mut refusals = Vec::new();
+    for dir in places {
+        match make(dir).and_then(|()| check(dir, own_uid())) {
+            Ok(()) => return Ok(dir.clone()),
+            Err(e) => refusals.push(format!("{}: {e}", dir.display())),
+        }
+    }
+    Err(io::Error::other(refusals.join("; ")))
+}
+
 /// Connects to the daemon of `owner`'s mount.
 ///
 /// # Errors

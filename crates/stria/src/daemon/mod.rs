@@ -6,6 +6,7 @@ mod keys;
 mod medium;
 mod mounts;
 mod private;
+mod records;
 mod servers;
 mod settings;
 mod stop;

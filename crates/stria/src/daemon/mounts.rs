@@ -13,6 +13,7 @@ use types::{Duration, Instant};
 use super::announce;
 use super::children::Down;
 use super::dir::ClusterDir;
+use super::records::Records;
 use super::servers::serve;
 use super::{keys, settings};
 use crate::cli;
@@ -34,6 +35,8 @@ struct Mounted {
     /// When its client began to leave.
     leaving: Cell<Option<Instant>>,
     left: Cell<bool>,
+    /// What those after it know it by.
+    records: Rc<Records>,
 }
 
 /// The mounts of this process.
@@ -71,6 +74,7 @@ impl Mounts {
                 return Err(Failure::from(e.0));
             }
         };
+        let records = Records::begin(&self.rt, &client);
         let facts = Facts {
             mount_point: role.mount.path().display().to_string(),
             transport: format!("{:?}", role.session.transport()).to_lowercase(),
@@ -90,6 +94,7 @@ impl Mounts {
             over: Cell::new(false),
             leaving: Cell::new(None),
             left: Cell::new(false),
+            records,
         }));
         let events = self.events.sender();
         self.rt.spawn(async move {
@@ -220,7 +225,9 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: std::sync::mpsc::Se
             tracing::warn!("{at} is unmounted, and what was written there waits for {}", away.join(", "));
         }
     });
-    m.role.client.leave().await;
+    if m.role.client.leave().await {
+        m.records.over();
+    }
     // The event loop may have ended already.
     let _ = events.send(Event::Left { place });
 }

@@ -9,6 +9,7 @@ use std::os::fd::{AsRawFd, FromRawFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::{MetadataExt, OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
+use std::time::SystemTime;
 
 use crate::failure::{Failure, Outcome};
 
@@ -168,6 +169,32 @@ impl PrivateDir {
         let mut text = String::new();
         self.open_at(name, libc::O_RDONLY)?.take(KEY_BYTES_MAX).read_to_string(&mut text)?;
         Ok(text)
+    }
+
+    /// Names of everything in it, in no order.
+    ///
+    /// # Errors
+    /// It cannot be read.
+    pub fn names(&self) -> io::Result<Vec<String>> {
+        let names = std::fs::read_dir(&self.path)?.map(|e| Ok(e?.file_name().into_string().ok()));
+        names.filter_map(Result::transpose).collect()
+    }
+
+    /// When a file was written last, if it is there.
+    #[must_use]
+    pub fn modified(&self, name: &str) -> Option<SystemTime> {
+        std::fs::symlink_metadata(self.path.join(name)).and_then(|m| m.modified()).ok()
+    }
+
+    /// Removes a file; one that is not there is gone already.
+    ///
+    /// # Errors
+    /// It cannot be removed.
+    pub fn remove(&self, name: &str) -> Outcome {
+        match std::fs::remove_file(self.path.join(name)) {
+            Err(e) if e.kind() != io::ErrorKind::NotFound => Err(self.failed("removing", name, &e)),
+            _ => Ok(()),
+        }
     }
 
     /// Writes a file so that readers see all of it or the old one.

@@ -76,9 +76,22 @@ impl Daemon {
     }
 
     pub fn try_start(arguments: &[&str], log: &Path) -> Result<Daemon, String> {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
+        command.args(arguments);
+        Daemon::launch(command, log)
+    }
+
+    /// Starts it in another time namespace, as on another host: it can look after no process of this one. It tells more, too.
+    pub fn start_elsewhere(arguments: &[&str], log: &Path) -> Daemon {
+        let mut command = Command::new("unshare");
+        command.args(["--time", "--fork", "--kill-child", env!("CARGO_BIN_EXE_stria")]).args(arguments);
+        command.env("STRIA_LOG", "info");
+        Daemon::launch(command, log).unwrap_or_else(|e| panic!("{arguments:?}: {e}"))
+    }
+
+    fn launch(mut command: Command, log: &Path) -> Result<Daemon, String> {
         let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
-        let mut child = Command::new(env!("CARGO_BIN_EXE_stria"))
-            .args(arguments)
+        let mut child = command
             .env("STRIA_ANNOUNCE", "1")
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
