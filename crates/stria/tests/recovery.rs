@@ -4,7 +4,7 @@
 mod support;
 
 use std::fs;
-use std::io::Write;
+use std::io::{BufRead, BufReader, Write};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -113,6 +113,47 @@ fn a_client_that_is_stopped_is_waited_for_shown_and_given_up_by_an_administrator
     // SAFETY: as above.
     unsafe { libc::kill(stopped, libc::SIGCONT) };
     assert!(bounded(&["ls", text(&two)]).status.success(), "it comes back as a new client");
+    c.stop();
+}
+
+#[test]
+fn umount_says_for_whom_servers_wait_and_succeeds_when_they_are_back() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let (one, two) = (c.mount("one", &[]), c.mount("two", &[]));
+    let _detach = [&one, &two].map(|at| Detach(at.clone()));
+    for at in [&one, &two] {
+        fs::write(at.join("by").with_extension(at.file_name().unwrap()), b"x").unwrap();
+    }
+    let stopped = c.mounts[1].1.child.id() as i32;
+    // SAFETY: a signal to a daemon of this test.
+    unsafe { libc::kill(stopped, libc::SIGSTOP) };
+    c.mds.take();
+    let log = c.dir.path().join("second.log");
+    c.mds = Some(Daemon::start(&["mds", "--dir", &c.path("c"), "--set", WINDOW], &log));
+    wait_until("the mount has found the new server", || {
+        let out = bounded(&[env!("CARGO_BIN_EXE_stria"), "status", text(&one)]);
+        String::from_utf8_lossy(&out.stdout).contains("has not come back")
+    });
+    let mut umount = Command::new(env!("CARGO_BIN_EXE_stria"));
+    let mut umount = umount.args(["umount", text(&one)]).stderr(std::process::Stdio::piped()).spawn().unwrap();
+    let told = BufReader::new(umount.stderr.take().unwrap()).lines().map_while(Result::ok);
+    let told: Vec<String> = told
+        .inspect(|line| {
+            if line.contains("stria-MDT0000 was restarted and waits for") {
+                // SAFETY: as above.
+                unsafe { libc::kill(stopped, libc::SIGCONT) };
+            }
+        })
+        .collect();
+    assert!(umount.wait().unwrap().success(), "{told:?}");
+    assert!(
+        told.iter().any(|l| l.contains("was restarted and waits for") && l.contains("has not come back")),
+        "{told:?}"
+    );
+    c.mounts.remove(0).1.child.wait().unwrap();
     c.stop();
 }
 

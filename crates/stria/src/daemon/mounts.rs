@@ -2,6 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 
 use client::Client;
 use cluster::{MountRole, MountSpec};
@@ -206,7 +207,7 @@ impl Mounts {
 }
 
 /// Writes everything out and leaves the cluster; says what that waits for when it takes long.
-async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: std::sync::mpsc::Sender<Event>) {
+async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: Sender<Event>) {
     let watched = m.clone();
     let watch_rt = rt.clone();
     rt.spawn(async move {
@@ -221,6 +222,11 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: std::sync::mpsc::Se
                     format!("{} at {} ({})", i.target(), i.nid(), i.failure().unwrap_or_else(|| "no answer".into()))
                 })
                 .collect();
+            let waits = watched.shard.recoveries().await;
+            let away: Vec<String> = away.into_iter().chain(waits.iter().map(crate::status::recovery_line)).collect();
+            if watched.left.get() {
+                return;
+            }
             let at = watched.role.mount.path().display();
             tracing::warn!("{at} is unmounted, and what was written there waits for {}", away.join(", "));
         }
@@ -355,18 +361,13 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         let errno = if matches!(e, MountError::StillBusy { .. }) { libc::EBUSY } else { libc::EIO };
         Failure::with_errno(e.to_string(), errno)
     };
-    let found = crate::lfs::connection_of(&arguments.mount);
-    let (connection, at) = match found {
-        Ok(found) => found,
-        // A mount whose daemon is dead cannot be looked at, but it can be detached.
-        Err(e) => {
-            let full =
-                std::path::absolute(&arguments.mount).map_err(|e| Failure::io("looking at", &arguments.mount, &e))?;
-            let dead = fuse::mount::mounts().iter().any(|m| m.at == full && m.kind == "fuse.stria");
-            return if dead { fuse::mount::unmount(&full, true).map_err(busy) } else { Err(e) };
-        }
-    };
+    let (connection, at) = crate::lfs::connection_at(&arguments.mount)?;
+    // What its daemon left behind cannot be looked at, but it can be detached. A living one may wait for servers.
+    if control::daemon_of(connection).is_none() && is_dead(&at) {
+        return fuse::mount::unmount(&at, true).map_err(busy);
+    }
     refuse_foreign(connection, &at)?;
+    let _until_the_end = tell_what_is_waited_for(connection);
     // umount(2) sees its own mount namespace only.
     let copies = if arguments.lazy { Vec::new() } else { fuse::mount::copies(connection) };
     if !copies.is_empty() {
@@ -402,6 +403,30 @@ pub fn umount(arguments: &cli::Umount) -> Outcome {
         Some(pid) if alone && !arguments.lazy => wait_for_end(&at, pid),
         _ => Ok(()),
     }
+}
+
+/// Whether nobody serves the mount any more.
+fn is_dead(at: &Path) -> bool {
+    std::fs::metadata(at).is_err()
+}
+
+/// Says whom servers of a mount wait for after a restart, unless what is given back is dropped before long. The daemon can be
+/// asked as long as it is mounted: it has a moment for the answer.
+fn tell_what_is_waited_for(connection: u32) -> Sender<()> {
+    let ((over, is_over), (heard, is_heard)) = (channel(), channel());
+    std::thread::spawn(move || {
+        let status = control::ask(connection, &json!({"do": "status"})).unwrap_or_default();
+        // Nobody waits for it any more.
+        let _ = heard.send(());
+        let quiet = std::time::Duration::from_millis(QUIET_MS.unsigned_abs().into());
+        if is_over.recv_timeout(quiet) == Err(RecvTimeoutError::Timeout) {
+            status["recovery"].as_array().into_iter().flatten().for_each(|r| {
+                announce::tell(&crate::status::recovery_line(r));
+            });
+        }
+    });
+    let _ = is_heard.recv_timeout(std::time::Duration::from_millis(ANSWER_MS));
+    over
 }
 
 /// Refuses to unmount what another user mounted, unless root does it.
@@ -445,12 +470,14 @@ fn wait_for_end(at: &Path, pid: i32) -> Outcome {
         return Ok(());
     }
     let why = format!(
-        "{} is unmounted, but process {pid} still runs and holds the stores: a server that it needs does not answer (its log says which); 'stria stop --dir DIR' ends it",
+        "{} is unmounted, but process {pid} still runs: a server that it needs does not answer, or waits for clients (its log says which); 'kill {pid}' makes it give up what is not written out",
         at.display()
     );
     Err(Failure::with_errno(why, libc::ETIMEDOUT))
 }
 
+/// How long a daemon may take to say what it knows of its servers, in milliseconds.
+const ANSWER_MS: u64 = 1_000;
 /// How long an end takes that nobody needs to be told of, in milliseconds.
 const QUIET_MS: i32 = 2_000;
 /// How long a daemon may take to write everything out, in milliseconds.
