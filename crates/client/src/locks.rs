@@ -5,6 +5,7 @@
 use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
+use datapath::Moment;
 use frames::Bulk;
 use hashbrown::HashMap;
 use ldlm::{
@@ -21,13 +22,26 @@ use wire::lock as w;
 
 use crate::convert;
 
+/// What a value block comes with.
+#[derive(Clone, Copy)]
+pub(crate) enum With {
+    /// The answer to a question of that moment, without a lock.
+    Answer(Moment),
+    /// A lock that will be held and reaches to `end`. It was asked for then, unless it came by itself after a wait.
+    Lock { asked: Option<Moment>, end: u64 },
+}
+
 /// What stands behind the locks of one target.
 pub(crate) trait LockOwner: 'static {
     /// Flush and drop what only this lock covers (but what `keep` covers). With `keep_mode` the lock stays in that mode:
     /// nothing is dropped.
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()>;
-    /// An answer brought the value block of an object, with a lock or (glimpse) without.
-    fn value_block(&self, resource: ResourceId, lvb: &w::Lvb);
+    /// What is known of an object's size, for answers to what is asked from now on.
+    fn moment(&self, _resource: ResourceId) -> Moment {
+        Moment::default()
+    }
+    /// A message brought the value block of an object.
+    fn value_block(&self, resource: ResourceId, lvb: &w::Lvb, with: With);
     /// The lock is gone and nothing could be flushed.
     fn lost(self: Rc<Self>, lock: LockDesc);
     /// The last lock on the resource was given back, and no request for one is under way.
@@ -230,7 +244,7 @@ impl Locks {
         body: &w::EnqueueRequest,
         see: impl FnOnce(&w::Lvb),
     ) {
-        let import = self.import.borrow().clone();
+        let (import, asked) = (self.import.borrow().clone(), self.moment(request.resource));
         let answer: Result<w::EnqueueReply, FsError> = match import {
             Some(import) => import.ask(Op::LockEnqueue, body).await,
             None => Err(FsError::NotConnected),
@@ -238,7 +252,12 @@ impl Locks {
         if let Some(lvb) = answer.as_ref().ok().and_then(|reply| reply.lvb.as_ref()) {
             see(lvb);
         }
-        self.answered(request.resource, request.cookie, request.flags, answer);
+        self.answered(request, asked, answer);
+    }
+
+    /// See [`LockOwner::moment`].
+    pub(crate) fn moment(&self, resource: ResourceId) -> Moment {
+        self.owner().map(|o| o.moment(resource)).unwrap_or_default()
     }
 
     /// Flushes and drops what these locks cover; their handles, for the request that they would stand in the way of.
@@ -255,17 +274,15 @@ impl Locks {
         handles
     }
 
-    /// Takes in the answer to an enqueue, sent alone or along with another request.
+    /// Takes in the answer to an enqueue, sent at that moment, alone or along with another request.
     pub(crate) fn answered(
         self: &Rc<Self>,
-        resource: ResourceId,
-        cookie: LockCookie,
-        flags: EnqueueFlags,
+        request: &EnqueueRequest,
+        asked: Moment,
         answer: Result<w::EnqueueReply, FsError>,
     ) {
-        if let Ok(reply) = &answer {
-            self.tell_value_block(resource, reply.lvb.as_ref());
-        }
+        let EnqueueRequest { resource, cookie, flags, .. } = *request;
+        let lvb = answer.as_ref().ok().and_then(|reply| reply.lvb.clone());
         let outcome = match answer {
             Ok(reply) if reply.granted => match convert::desc(reply.handle, cookie, &reply.lock) {
                 Ok(desc) => EnqueueOutcome::Granted(desc),
@@ -284,14 +301,24 @@ impl Locks {
                 EnqueueOutcome::Denied(DenyReason::Invalid)
             }
         };
+        let with = match &outcome {
+            EnqueueOutcome::Granted(desc) => self.with_lock(desc, Some(asked)),
+            _ => None,
+        };
+        self.tell_value_block(resource, lvb.as_ref(), with.unwrap_or(With::Answer(asked)));
         let mut out = Vec::new();
         self.cache.borrow_mut().on_reply(self.rt.now(), resource, cookie, outcome, &mut out);
         self.act(out);
     }
 
-    fn tell_value_block(&self, resource: ResourceId, lvb: Option<&w::Lvb>) {
+    /// What comes with a lock, if that will be held.
+    fn with_lock(&self, desc: &LockDesc, asked: Option<Moment>) -> Option<With> {
+        let end = desc.data.as_extent().map_or(0, |e| e.end);
+        self.cache.borrow().awaits(desc).then_some(With::Lock { asked, end })
+    }
+    fn tell_value_block(&self, resource: ResourceId, lvb: Option<&w::Lvb>, with: With) {
         if let (Some(lvb), Some(owner)) = (lvb, self.owner()) {
-            owner.value_block(resource, lvb);
+            owner.value_block(resource, lvb, with);
         }
     }
 
@@ -351,7 +378,9 @@ impl Locks {
         let desc = convert::desc(call.handle, cookie, &call.lock)?;
         let mut out = Vec::new();
         if call.status == 0 {
-            self.tell_value_block(desc.resource, call.lvb.as_ref());
+            if let Some(with) = self.with_lock(&desc, None) {
+                self.tell_value_block(desc.resource, call.lvb.as_ref(), with);
+            }
             self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
         } else {
             let outcome = EnqueueOutcome::Denied(DenyReason::Cancelled);

@@ -4,7 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use cache::PageAccess;
-use datapath::{Gone, Pages, WriteOut};
+use datapath::{Gone, Moment, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use ldlm::ResourceId;
 use readahead::record::Call;
@@ -99,9 +99,9 @@ impl Object {
     pub(crate) fn set_size(&self, size: u64) {
         self.pages.borrow_mut().set_size(size);
     }
-    /// The OST says how long the object is; what is not written out counts besides.
-    pub(crate) fn told_size(&self, stored: u64) {
-        self.pages.borrow_mut().on_size(stored);
+    /// What is known of its size, for answers to what is asked from now on.
+    pub(crate) fn moment(&self) -> Moment {
+        self.pages.borrow().moment()
     }
     /// Bytes up to `end` are in dirty pages.
     pub(crate) fn grow(&self, end: u64) {
@@ -388,7 +388,7 @@ mod tests {
     #[test]
     fn what_an_older_claim_brings_is_ignored_although_the_page_was_claimed_anew() {
         let (o, mut target) = (object(), Target::<()>::new(TargetLimits::DEFAULT));
-        o.told_size(100 * PAGE);
+        o.set_size(100 * PAGE);
         let access = PageAccess::fine(0);
         let old = o.claim_missing(10, 14, 64)[0];
         o.forget(o.with_pages(|p| target.discard(p, 11, 13)));
@@ -422,7 +422,7 @@ mod tests {
     fn pages_that_are_being_changed_are_not_loaded_and_changes_of_one_page_take_turns() {
         let world = simworld::TestWorld::new(1, 1 << 20);
         let (o, rt) = (object(), world.rt());
-        o.told_size(100 * PAGE);
+        o.set_size(100 * PAGE);
         world.run(async {
             let change = o.change(Extent::new(5 * PAGE + 100, 7 * PAGE)).await;
             let runs: Vec<_> = o.claim_missing(3, 9, 64).iter().map(|c| (c.first, c.end)).collect();

@@ -11,7 +11,7 @@ use wire::lock as wl;
 use wire::mdt::LockBits;
 
 use crate::client::Client;
-use crate::locks::LockOwner;
+use crate::locks::{LockOwner, With};
 
 impl LockOwner for Client {
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, _keep_mode: Option<LockMode>) -> LocalFuture<()> {
@@ -59,7 +59,7 @@ impl LockOwner for Client {
             }
         })
     }
-    fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb) {}
+    fn value_block(&self, _resource: ResourceId, _lvb: &wl::Lvb, _with: With) {}
     fn gone(&self, resource: ResourceId) {
         self.inode_may_go(resource.fid);
     }

@@ -212,6 +212,116 @@ fn appends_of_several_clients_never_land_on_each_other() {
     }
 }
 
+/// What one client has written for sure, byte by byte from the begin.
+#[derive(Default)]
+struct Written {
+    bytes: std::cell::Cell<u64>,
+    /// Programs that still write.
+    left: std::cell::Cell<u32>,
+}
+
+/// Makes the file longer by a page or so at a time, and at times a part of it a second time.
+async fn lengthen(c: &Rc<Client>, fid: Fid, mut rng: Rng, written: &Written) {
+    let file = c.open(&root(), fid, O_RDWR).await.unwrap();
+    for _ in 0..40 {
+        let (at, len) = (written.bytes.get(), 1 + rng.below(9000));
+        c.write(&file, at, &vec![7; len as usize]).await.unwrap();
+        written.bytes.set(at + len);
+        c.rt().sleep(Duration::from_micros(rng.below(400))).await;
+    }
+    c.release(&file).await.unwrap();
+    written.left.set(written.left.get() - 1);
+}
+
+/// Reads what was written for sure, here and there.
+async fn read_written(seed: u64, c: &Rc<Client>, fid: Fid, mut rng: Rng, written: &Written) {
+    let file = c.open(&root(), fid, 0).await.unwrap();
+    while written.left.get() > 0 {
+        let sure = written.bytes.get();
+        let from = sure.saturating_sub(rng.below(30_000));
+        let bytes = c.read(&file, from, (sure - from) as usize).await.unwrap().to_vec();
+        let wrong = bytes.iter().position(|b| *b != 7);
+        assert_eq!((bytes.len() as u64, wrong), (sure - from, None), "seed {seed}: from {from} of {sure}");
+        c.rt().sleep(Duration::from_micros(rng.below(200))).await;
+    }
+    c.release(&file).await.unwrap();
+}
+
+#[test]
+fn a_reader_finds_what_others_have_written_beside_late_answers_about_the_size() {
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 1, OstConfig::default());
+        let (writer, (reader, host)) = (world.client(|_| {}).0, world.client(|_| {}));
+        let mut rng = Rng::new(seed);
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&writer, "f").await;
+            let (fid, written) = (file.fid(), Written::default());
+            written.left.set(1);
+            let mut programs: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            programs.push(Box::pin(lengthen(&writer, fid, Rng::new(rng.next_u64()), &written)));
+            for _ in 0..3 {
+                programs.push(Box::pin(read_written(seed, &reader, fid, Rng::new(rng.next_u64()), &written)));
+                programs.push(Box::pin(async {
+                    while written.left.get() > 0 {
+                        reader.getattr(&root(), fid, None).await.unwrap();
+                        reader.rt().sleep(Duration::from_micros(50)).await;
+                    }
+                }));
+            }
+            programs.push(Box::pin(stutter(host, &world.sim, Rng::new(rng.next_u64()), &written.left)));
+            rt::sync::join_all(programs).await;
+        });
+    }
+}
+
+#[test]
+fn after_a_cut_the_file_is_as_long_as_that_beside_late_answers_about_the_size() {
+    const LONG: u64 = 200_000;
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 1, OstConfig::default());
+        let ((one, host), other) = (world.client(|_| {}), world.client(|_| {}).0);
+        let mut rng = Rng::new(seed);
+        // Made by the client that cuts it, or by the other one.
+        let maker = if seed % 2 == 0 { &one } else { &other };
+        world.run(Duration::from_secs(3600), async {
+            let fid = create(maker, "f").await.fid();
+            let left = std::cell::Cell::new(1u32);
+            let mut programs: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            for c in [&one, &one, &one, &other] {
+                let (mut rng, left) = (Rng::new(rng.next_u64()), &left);
+                programs.push(Box::pin(async move {
+                    let file = c.open(&root(), fid, 0).await.unwrap();
+                    while left.get() > 0 {
+                        c.read(&file, rng.below(LONG), 1 + rng.below(9000) as usize).await.unwrap();
+                        c.getattr(&root(), fid, None).await.unwrap();
+                        c.rt().sleep(Duration::from_micros(rng.below(200))).await;
+                    }
+                    c.release(&file).await.unwrap();
+                }));
+            }
+            programs.push(Box::pin(async {
+                let (mut rng, file) = (Rng::new(seed), open(&one, "f", O_RDWR).await);
+                for round in 0..30 {
+                    one.write(&file, LONG - 9, &[1; 9]).await.unwrap();
+                    let size = rng.below(LONG);
+                    cut(&one, &file, size).await;
+                    for _ in 0..4 {
+                        let now = one.getattr(&root(), fid, None).await.unwrap().attr.size;
+                        assert_eq!(now, size, "seed {seed}, round {round}");
+                        one.rt().sleep(Duration::from_micros(rng.below(300))).await;
+                    }
+                }
+                one.release(&file).await.unwrap();
+                left.set(0);
+            }));
+            programs.push(Box::pin(stutter(host, &world.sim, Rng::new(seed), &left)));
+            rt::sync::join_all(programs).await;
+        });
+    }
+}
+
 #[test]
 fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
     for synced in [true, false] {

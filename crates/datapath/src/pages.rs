@@ -13,7 +13,9 @@ use rustc_hash::FxBuildHasher;
 use types::Extent;
 
 mod dropping;
+mod sizes;
 pub use dropping::Gone;
+pub use sizes::Moment;
 
 /// Pages in a block of the map.
 const BLOCK: u64 = 64;
@@ -64,6 +66,8 @@ pub struct Pages<P> {
     /// Bytes that the object reaches for sure while locks are held here: nobody else can cut them off. An answer that says
     /// less is older than what says this.
     assured: u64,
+    /// Grows with each cut of this client and each lock that it is given.
+    moment: Moment,
     next_claim: u32,
     /// Pages (first, one past the last) that a request under way changes at the OST.
     changes: Vec<(u64, u64)>,
@@ -122,6 +126,7 @@ impl<P> Default for Pages<P> {
             size: 0,
             stored: 0,
             assured: 0,
+            moment: Moment::default(),
             next_claim: 1,
             changes: Vec::new(),
             listed: false,
@@ -129,56 +134,8 @@ impl<P> Default for Pages<P> {
     }
 }
 
-/// Sizes, and questions.
+/// Questions.
 impl<P> Pages<P> {
-    /// Bytes that the object is known to reach.
-    #[must_use]
-    pub fn size(&self) -> u64 {
-        self.size
-    }
-    /// Bytes of it that the OST has said it has.
-    #[must_use]
-    pub fn stored(&self) -> u64 {
-        self.stored
-    }
-    /// The object was cut or extended to this size at its OST.
-    pub fn set_size(&mut self, size: u64) {
-        (self.size, self.stored) = (size, size);
-        if !types::planted!("cut-assured") {
-            self.assured = self.assured.min(size);
-        }
-    }
-    /// The OST says how long the object is; what is not written out counts besides.
-    pub fn on_size(&mut self, stored: u64) {
-        self.stored = stored.max(self.assured);
-        let unwritten = if types::planted!("unwritten-uncounted") { 0 } else { self.unwritten_end() };
-        self.size = self.stored.max(unwritten);
-    }
-    /// The object reached to `end` under a lock that is held now and covers the byte before: it does as long as that is held.
-    pub fn on_assured(&mut self, end: u64) {
-        self.assured = self.assured.max(end);
-        self.on_stored(end);
-    }
-    /// Bytes that it reaches for sure while locks are held.
-    #[must_use]
-    pub fn assured(&self) -> u64 {
-        self.assured
-    }
-    /// A lock goes; those that are left reach to `reach`.
-    pub fn on_lock_gone(&mut self, reach: u64) {
-        if !types::planted!("assured-for-ever") {
-            self.assured = self.assured.min(reach);
-        }
-    }
-    /// Bytes up to `end` are in dirty pages.
-    pub fn on_grown(&mut self, end: u64) {
-        self.size = self.size.max(end);
-    }
-    /// The OST has carried out something that made the object at least this long.
-    pub fn on_stored(&mut self, end: u64) {
-        self.stored = self.stored.max(end);
-        self.on_grown(end);
-    }
     /// Dirty pages that no write has taken.
     #[must_use]
     pub fn dirty_pages(&self) -> usize {

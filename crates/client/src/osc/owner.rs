@@ -1,6 +1,7 @@
 //! What stands behind the locks and the session of one OST: flushing, value blocks, losses.
 use std::rc::Rc;
 
+use datapath::Moment;
 use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
@@ -12,7 +13,7 @@ use wire::ost as wo;
 
 use super::{Osc, PAGE, Why};
 use crate::inode::Inode;
-use crate::locks::LockOwner;
+use crate::locks::{LockOwner, With};
 use crate::object::Object;
 
 impl LockOwner for Osc {
@@ -40,14 +41,20 @@ impl LockOwner for Osc {
             }
         })
     }
-    fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb) {
-        let Some(object) = self.client.upgrade().and_then(|c| c.find_object(types::ObjectId(resource.fid))) else {
-            return;
-        };
+    fn moment(&self, resource: ResourceId) -> Moment {
+        self.object_of(resource).map(|o| o.moment()).unwrap_or_default()
+    }
+    fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb, with: With) {
+        let Some(object) = self.object_of(resource) else { return };
         tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
-        // Under a lock over the end we know better: the answer to a question asked before we had it comes late.
-        if !self.size_is_exact(&object) {
-            object.told_size(lvb.size);
+        let exact = self.size_is_exact(&object) || self.is_ours_alone(&object);
+        match with {
+            With::Answer(asked) if object.with_pages(|p| p.is_overtaken(asked)) => {
+                // It may be older than what came with a lock, or than our own cut.
+                return object.mtime.set(object.mtime.get().max(lvb.mtime));
+            }
+            With::Answer(asked) => object.with_pages(|p| p.on_told(asked, lvb.size, exact)),
+            With::Lock { asked, end } => object.with_pages(|p| p.on_lock_came(asked, end, lvb.size, exact)),
         }
         // Nothing of ours is on its way: the OST knows of every write, and of a time that was set since.
         let known = if object.unwritten_pages() == 0 { lvb.mtime } else { object.mtime.get().max(lvb.mtime) };
@@ -205,7 +212,15 @@ impl Osc {
         }
         self.locks.cache().peek(object.resource(), LockMode::Cr, &end).is_some()
     }
+    /// Whether nobody else writes the file, so that all of it is known here.
+    fn is_ours_alone(&self, object: &Object) -> bool {
+        let inode = object.inode.borrow().upgrade().filter(|i| i.ours_alone.get());
+        inode.is_some_and(|i| self.client.upgrade().is_some_and(|c| c.is_ours_alone(&i)))
+    }
     pub(super) fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
-        self.client.upgrade()?.find_object(types::ObjectId(lock.resource.fid))
+        self.object_of(lock.resource)
+    }
+    fn object_of(&self, resource: ResourceId) -> Option<Rc<Object>> {
+        self.client.upgrade()?.find_object(types::ObjectId(resource.fid))
     }
 }

@@ -172,12 +172,13 @@ impl Osc {
             return locks.ask(request, &body).await;
         };
         let extent = Extent::new(first * PAGE, end * PAGE);
+        let asked = object.moment();
         let answer = self.read_rpc(&object, extent, Right::Asked(body), self.turn_of(Why::Asked), &access).await;
         let granted = match &answer {
             Ok((_, reply)) => reply.enqueue.clone().ok_or(FsError::Protocol),
             Err(e) => Err(*e),
         };
-        locks.answered(request.resource, request.cookie, request.flags, granted);
+        locks.answered(request, asked, granted);
         // Whoever cares for the lock from now on has not run yet: what is taken in here goes with it.
         let is_held = locks.cache().get(request.cookie).is_some_and(|l| l.handle.0 != 0);
         if let Ok((bulk, reply)) = answer

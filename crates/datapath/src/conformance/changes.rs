@@ -5,7 +5,7 @@
 use super::client::{Client, Lock, Rpc};
 use super::flush::Flush;
 use super::{PAGES, Verdict, World};
-use crate::{Answer, PAGE};
+use crate::{Answer, Moment, PAGE};
 use alloc::format;
 use types::Extent;
 
@@ -47,7 +47,7 @@ impl Change {
 
 impl Lock {
     /// How far it reaches: the last page's lock to the end of all objects.
-    fn reach(&self) -> u64 {
+    pub(super) fn reach(&self) -> u64 {
         if self.end == PAGES { u64::MAX } else { self.end * PAGE }
     }
 }
@@ -59,7 +59,7 @@ impl World {
         let (first, end) = (change.first as usize, change.end as usize);
         match change.kind {
             Kind::Hole => self.zero(first, end),
-            Kind::Extend(end) => self.size = self.size.max(end),
+            Kind::Extend(end) => self.reaches(end),
             Kind::Cut(size) => {
                 let whole = size.div_ceil(PAGE) as usize;
                 if whole > first {
@@ -68,14 +68,15 @@ impl World {
                     self.changed_by[first] = self.transaction;
                 }
                 self.zero(whole, end);
+                self.longer += u64::from(size > self.size);
                 self.size = size;
             }
         }
     }
-    /// A client knows how long the object is by something that is newer than what it asked before. Answers name no moment, so
-    /// that a client cannot tell those that were overtaken; here they do not come.
-    pub(super) fn forget_questions(&mut self, client: usize) {
-        self.flights.retain(|f| f.client != client || !matches!(f.rpc, Rpc::Glimpse));
+    /// The object is at least so long.
+    pub(super) fn reaches(&mut self, end: u64) {
+        self.size = self.size.max(end);
+        self.longer += 1;
     }
     fn zero(&mut self, first: usize, end: usize) {
         self.changed_by[first..end].fill(self.transaction);
@@ -92,17 +93,17 @@ fn cut_page(write: &mut u64) {
 
 impl Client {
     pub(super) fn begin_change(&mut self, w: &mut World) {
-        let Some((lock, mut first)) = self.pick(w, true) else { return };
+        let Some((lock, mut first)) = self.pick_to_the_end(w).or_else(|| self.pick(w, true)) else { return };
         let (begin, reach) = self.lock(lock).map_or((first, first), |l| (l.first, l.end));
         if w.rng.chance(0.5) {
             // Beside a load.
             first = (begin..reach).find(|p| self.pages.is_loading(*p)).unwrap_or(begin);
         }
-        let kind = match w.rng.below(6) {
+        let kind = match w.rng.below(7) {
             _ if reach < PAGES => Kind::Hole,
             // Somewhere within the page, or at its begin.
             0..4 => Kind::Cut(first * PAGE + if w.rng.chance(0.7) { 100 } else { 0 }),
-            4 => Kind::Extend(first * PAGE + 1 + w.rng.below((PAGES - first) * PAGE)),
+            4..6 => Kind::Extend(first * PAGE + 1 + w.rng.below((PAGES - first) * PAGE)),
             _ => Kind::Hole,
         };
         let end = if kind.is_of_size() { reach } else { reach.min(first + 1 + w.rng.below(8)) };
@@ -116,6 +117,11 @@ impl Client {
             let extent = if kind.is_of_size() { Extent::ALL } else { Extent::new(first * PAGE, end * PAGE) };
             self.changes.push((change, Flush::new(&self.pages, extent, lock)));
         }
+    }
+    /// A page under a write lock to the end of all objects, at times.
+    fn pick_to_the_end(&self, w: &mut World) -> Option<(u64, u64)> {
+        let lock = self.locks.iter().find(|l| l.end == PAGES && l.write && !l.leaving)?;
+        w.rng.chance(0.7).then(|| (lock.id, lock.first + w.rng.below(PAGES - lock.first)))
     }
     /// Whether a change of the size is under way.
     fn is_sizing(&self) -> bool {
@@ -152,8 +158,9 @@ impl Client {
             Kind::Hole => w.seen.changes += 1,
             Kind::Cut(size) if answer == Answer::Done => {
                 self.pages.set_size(size);
-                w.forget_questions(self.number);
+                self.cut_to = Some((size, w.longer));
                 w.seen.cuts += 1;
+                w.fails_next = w.rng.chance(0.3);
             }
             Kind::Extend(end) if answer == Answer::Done => {
                 self.pages.on_stored(end);
@@ -170,10 +177,16 @@ impl Client {
     }
 
     /// The server says how long the object is; under a lock over the end the client knows better.
-    pub(super) fn told_size(&mut self, size: u64) {
-        if !self.is_size_exact() {
-            self.pages.on_size(size);
-        }
+    pub(super) fn told_size(&mut self, w: &mut World, asked: Moment, size: u64) {
+        w.seen.overtaken += u64::from(self.pages.is_overtaken(asked));
+        self.pages.on_told(asked, size, self.is_size_exact());
+    }
+    /// A lock comes, with the object's size; some are waited for, and come by themselves.
+    pub(super) fn lock_came(&mut self, w: &mut World, lock: Lock, asked: Moment, size: u64) {
+        let asked = w.rng.chance(0.8).then_some(asked);
+        w.seen.late_locks += u64::from(asked.is_none_or(|a| self.pages.is_overtaken(a)));
+        self.pages.on_lock_came(asked, lock.reach(), size, self.is_size_exact());
+        self.locks.push(lock);
     }
     fn is_size_exact(&self) -> bool {
         self.locks.iter().any(|l| l.end == PAGES && l.first * PAGE <= self.pages.size())
@@ -195,12 +208,26 @@ impl Client {
         let unwritten = |p: &u64| self.pages.is_unwritten(Extent::at(p * PAGE, PAGE));
         self.pages.cached().filter(unwritten).map(|p| (p + 1) * PAGE).max().unwrap_or(0)
     }
-    /// Under a lock over the object's end its known size is its size.
+    /// Under a lock over the object's end its known size is its size. Where a lock is held the object reaches as far as is known,
+    /// and after a cut of this client it is known to be no longer until somebody makes it longer.
     pub(super) fn size_is_true(&self, w: &World, others: u64) -> Verdict {
         let (known, size) = (self.pages.size(), w.size.max(others).max(self.unwritten_end()));
         if self.is_size_exact() && !self.is_sizing() && known != size {
             return Err(format!("client {} knows {known} bytes of an object of {size}", self.number));
         }
-        Ok(())
+        let beyond = |l: &&Lock| known > l.first * PAGE && size < known.min(l.reach());
+        // What others had not written out, and lost, was part of what was known of the rest.
+        let lost = w.seen.failures + w.seen.evictions > 0;
+        if let Some(lock) = self.locks.iter().find(beyond).filter(|_| !self.is_sizing() && !lost) {
+            let (number, first, end) = (self.number, lock.first, lock.end);
+            return Err(format!(
+                "client {number} knows {known} bytes of an object of {size}, with a lock {first}..{end}"
+            ));
+        }
+        let cut = self.cut_to.filter(|(_, longer)| *longer == w.longer);
+        match cut.filter(|(size, _)| known > (*size).max(self.unwritten_end())) {
+            Some((size, _)) => Err(format!("client {} knows {known} bytes after its cut to {size}", self.number)),
+            None => Ok(()),
+        }
     }
 }

@@ -3,7 +3,7 @@ use super::changes::Change;
 use super::flush::{Flush, Local};
 use super::{PAGES, RPC_PAGES, Verdict, World};
 use crate::{
-    Answer, ChosenOf, Claimed, Fate, Fsync, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut,
+    Answer, ChosenOf, Claimed, Fate, Fsync, Moment, PAGE, Pages, Rank, Target, TargetLimits, Ticket, Unsynced, WriteOut,
 };
 use alloc::format;
 use alloc::string::{String, ToString};
@@ -51,8 +51,16 @@ pub(super) enum Rpc {
         urgent: bool,
     },
     Change(Change),
-    /// How long is the object?
-    Glimpse,
+    /// How long is the object? Asked at this moment of the room.
+    Glimpse(Moment),
+    /// A lock over pages, asked for at this moment of the room. It was called back before the client heard of it.
+    Lock {
+        first: u64,
+        end: u64,
+        write: bool,
+        asked: Moment,
+        called: bool,
+    },
     Sync(u64),
 }
 
@@ -111,6 +119,8 @@ pub(super) struct Client {
     pub(super) changes_sent: u32,
     /// A change of the size was sent.
     pub(super) sizing: bool,
+    /// How long the last cut here has left the object, and how often it had become longer before.
+    pub(super) cut_to: Option<(u64, u64)>,
     unsynced: Unsynced,
     wrote: Vec<u64>,
     /// As [`Unsynced::answered`] should be.
@@ -142,6 +152,7 @@ impl Client {
             changes: Vec::new(),
             changes_sent: 0,
             sizing: false,
+            cut_to: None,
             unsynced: Unsynced::default(),
             wrote: vec![0; PAGES as usize],
             answered: 0,
@@ -297,6 +308,7 @@ impl Client {
             self.pages.on_put(page, 0, false);
         }
         let version = w.version();
+        w.longer += 1;
         *self.pages.get_mut(page).expect("it is cached") = version;
         w.truth[page as usize] = version;
         self.wrote[page as usize] = version;
@@ -501,9 +513,18 @@ impl Client {
                 self.change_answered(w, change, answer);
                 Ok(())
             }
-            Rpc::Glimpse => {
+            Rpc::Glimpse(asked) => {
                 if answer == Answer::Done {
-                    self.told_size(read[0]);
+                    self.told_size(w, asked, read[0]);
+                }
+                Ok(())
+            }
+            Rpc::Lock { first, end, write, asked, called } => {
+                if let [id, size] = *read {
+                    self.lock_came(w, Lock::new(id, first, end, write), asked, size);
+                    if called {
+                        self.call_back(id, w.now());
+                    }
                 }
                 Ok(())
             }

@@ -5,7 +5,8 @@
 //! evicted at times. Checked all along:
 //! - what a program reads, or writes into, is the last write or cut of that page that was answered to any program, also behind
 //!   the end of the object as its client knows it, where it reads zeros;
-//! - under a lock over the object's end its known size is its size;
+//! - under a lock over the object's end its known size is its size; where any lock is held the object reaches as far as is known,
+//!   and after a cut here it is known to be no longer until somebody makes it longer;
 //! - a flush ends only when everything that was dirty or under way when it began is out, or was told as lost;
 //! - a write takes no more pages than an RPC may, and all are under the lock that it names;
 //! - no page is dirty, and none is cached, without a lock that covers it;
@@ -17,9 +18,6 @@
 //! - in the end nothing waits, every place of the window is free, nothing is dirty or charged, both books of grant say the
 //!   same, and the OST has every byte that was not reported as lost.
 //!
-//! Not modelled: answers about the size that were overtaken by a cut of the same client, or by a lock that it was given
-//! (`docs/limits.md`); here they do not come.
-//!
 //! [`FAULTS`] are planted in the room itself ([`types::planted!`]); the suite must find each.
 use crate::{Answer, Attempts, Next, PAGE, Rank};
 use alloc::string::{String, ToString};
@@ -30,7 +28,7 @@ use types::{Extent, Instant, Rng};
 mod changes;
 mod client;
 mod flush;
-use client::{Client, Lock, Rpc};
+use client::{Client, Rpc};
 
 /// Pages of the object: more than one block of the map.
 const PAGES: u64 = 72;
@@ -39,7 +37,7 @@ const RPC_PAGES: u64 = 4;
 /// Grant of a new session.
 const GRANT_PAGES: u64 = 10;
 /// Steps with programs, and steps to come to rest afterwards at most.
-const STEPS: u64 = 4_000;
+const STEPS: u64 = 6_000;
 const REST_STEPS: u64 = 40_000;
 
 /// A fault in the room, for [`types::planted::plant`]: its name, and what is wrong.
@@ -68,6 +66,10 @@ pub const FAULTS: &[(&str, &str)] = &[
     ("cut-assured", "What was sure of the object's size stays so when the object is cut."),
     ("assured-for-ever", "What was sure of the object's size stays so when the lock goes."),
     ("unwritten-uncounted", "What the OST says of the size counts alone, whatever is dirty behind it."),
+    ("cut-overtakes-nothing", "A size that was asked for before a cut is believed after it."),
+    ("lock-overtakes-nothing", "A size that was asked for before a lock came is believed under it."),
+    ("lock-assures-nothing", "What came with a lock is forgotten for what came with an older one."),
+    ("late-lock-believed", "What comes with a lock is believed of all the object, however late it comes."),
     ("fsync-trusts-answers", "An fsync takes what was answered for what is on stable storage."),
 ];
 
@@ -88,6 +90,10 @@ pub struct Coverage {
     pub revocations: u64,
     /// Answers that were too late for some of their pages.
     pub late: u64,
+    /// Answers about the size that a cut or a lock has overtaken.
+    pub overtaken: u64,
+    /// Locks that came later than others, or than a cut, that were asked for later.
+    pub late_locks: u64,
     /// "Come again".
     pub refusals: u64,
     /// Writes that failed for good.
@@ -115,6 +121,10 @@ struct World {
     at_end: bool,
     /// Bytes that the OST has.
     size: u64,
+    /// How often something may have made the object longer.
+    longer: u64,
+    /// The next write fails.
+    fails_next: bool,
     /// The last write of each page that the OST carried out.
     arrived: Vec<u64>,
     versions: u64,
@@ -156,6 +166,8 @@ pub fn check(seed: u64) -> Result<Coverage, String> {
         ost: vec![0; PAGES as usize],
         truth: vec![0; PAGES as usize],
         size: 0,
+        longer: 0,
+        fails_next: false,
         at_end: seed % 2 == 1,
         arrived: vec![0; PAGES as usize],
         versions: 0,
@@ -184,15 +196,15 @@ impl World {
             0..45 => self.deliver(clients)?,
             45..60 => clients[which].read(self)?,
             60..80 => clients[which].write(self)?,
-            80..84 => clients[which].begin_change(self),
-            84..92 => self.ask_lock(which, clients),
-            92..95 => clients[which].reclaim(self),
-            95 => self.send(which, Rpc::Glimpse),
+            80..87 => clients[which].begin_change(self),
+            87..91 => self.ask_lock(which, clients),
+            91..94 => clients[which].reclaim(self),
+            94..96 => self.send(which, Rpc::Glimpse(clients[which].pages.moment())),
             96 => clients[which].flush_some(self),
             97 => clients[which].fsync(),
             98 if self.rng.chance(0.1) => clients[which].resize(self),
             99 if self.rng.chance(0.3) => self.committed += self.rng.below(self.transaction - self.committed + 1),
-            98 if self.rng.chance(0.1) => self.evict(&mut clients[which])?,
+            98 if self.rng.chance(0.04) => self.evict(&mut clients[which])?,
             _ => {}
         }
         for c in clients.iter_mut() {
@@ -235,7 +247,11 @@ impl World {
     }
     fn send(&mut self, client: usize, rpc: Rpc) {
         // A few answers are late: much may happen meanwhile.
-        let often = if matches!(rpc, Rpc::Glimpse) { 0.8 } else { 0.15 };
+        let often = match rpc {
+            Rpc::Glimpse(_) => 0.8,
+            Rpc::Lock { .. } => 0.3,
+            _ => 0.15,
+        };
         let late = if self.rng.chance(often) { self.rng.below(200) } else { 0 };
         self.flights.push(Flight {
             client,
@@ -278,12 +294,15 @@ impl World {
         client.answered(self, flight.rpc, answer, &values)
     }
 
-    fn carry_out(&mut self, i: usize, clients: &[Client; 2]) -> (Answer, Vec<u64>) {
+    fn carry_out(&mut self, i: usize, clients: &mut [Client; 2]) -> (Answer, Vec<u64>) {
         match self.rng.below(20) {
             0..3 => return (Answer::ComeAgain, Vec::new()),
             3 => return (Answer::Damaged, Vec::new()),
-            4 if self.rng.chance(0.1) => return (Answer::Failed, Vec::new()),
+            4 if self.rng.chance(0.2) => return (Answer::Failed, Vec::new()),
             _ => {}
+        }
+        if matches!(self.flights[i].rpc, Rpc::Write { .. }) && core::mem::take(&mut self.fails_next) {
+            return (Answer::Failed, Vec::new());
         }
         let flight = &self.flights[i];
         let mut values = Vec::new();
@@ -296,13 +315,19 @@ impl World {
                     self.arrived[*page as usize] = self.arrived[*page as usize].max(*value);
                     self.changed_by[*page as usize] = self.transaction;
                 }
-                self.size = self.size.max(out.extents.last().map_or(0, |e| e.end));
+                let end = out.extents.last().map_or(0, |e| e.end);
+                self.size = self.size.max(end);
+                self.longer += 1;
                 self.granted[flight.client] -= out.granted as u64 * PAGE;
             }
             Rpc::Sync(_) => self.committed = self.transaction,
             Rpc::Change(change) => self.change(*change),
-            // Lock holders are asked what they have not written out.
-            Rpc::Glimpse => values.push(clients.iter().map(Client::unwritten_end).fold(self.size, u64::max)),
+            Rpc::Lock { first, end, write, .. } => {
+                let wish = (*first, *end, *write);
+                values = self.give_lock(wish, clients);
+            }
+            // The other one is asked what it has not written out.
+            Rpc::Glimpse(_) => values.push(self.size.max(clients[1 - flight.client].unwritten_end())),
         }
         (Answer::Done, values)
     }
@@ -315,7 +340,7 @@ impl World {
         bytes
     }
 
-    /// A client wants a lock over some pages. Locks of the other one that conflict are called back; it asks again later.
+    /// A client wants a lock over some pages.
     fn ask_lock(&mut self, which: usize, clients: &mut [Client; 2]) {
         // Often a few pages beside the border of two blocks, so that much happens to the same ones.
         let (from, among, len) = match self.rng.below(10) {
@@ -328,19 +353,38 @@ impl World {
         let to_the_end = self.rng.chance(if self.at_end { 0.25 } else { 0.4 });
         let end = if to_the_end { PAGES } else { (first + 1 + self.rng.below(len)).min(PAGES) };
         let write = self.rng.chance(0.6);
+        let asks = self.flights.iter().filter(|f| f.client == which && matches!(f.rpc, Rpc::Lock { .. })).count();
+        if clients[which].locks.len() >= 4 {
+            let oldest = clients[which].locks[0].id;
+            clients[which].call_back(oldest, self.now());
+        } else if asks < 3 {
+            let asked = clients[which].pages.moment();
+            self.send(which, Rpc::Lock { first, end, write, asked, called: false });
+        }
+    }
+    /// The server gives a lock, with the object's size; or calls back what is in its way, be that of the same client, which asks again later.
+    fn give_lock(&mut self, (first, end, write): (u64, u64, bool), clients: &mut [Client; 2]) -> Vec<u64> {
         let now = self.now();
-        let other = &mut clients[1 - which];
-        let conflicts = |l: &Lock| l.first < end && first < l.end && (write || l.write);
-        let leaving: Vec<u64> = other.locks.iter().filter(|l| conflicts(l)).map(|l| l.id).collect();
-        for id in &leaving {
-            other.call_back(*id, now);
+        let conflicts = |f: u64, e: u64, w: bool| f < end && first < e && (write || w);
+        let mut free = true;
+        for client in clients {
+            let leaving = client.locks.iter().filter(|l| conflicts(l.first, l.end, l.write)).map(|l| l.id);
+            let leaving: Vec<u64> = leaving.collect();
+            free &= leaving.is_empty();
+            leaving.into_iter().for_each(|id| client.call_back(id, now));
         }
-        if leaving.is_empty() && clients[which].locks.len() < 4 {
-            self.locks += 1;
-            clients[which].told_size(self.size);
-            self.forget_questions(which);
-            clients[which].locks.push(Lock::new(self.locks, first, end, write));
+        for flight in self.flights.iter_mut().filter(|f| f.answer.as_ref().is_some_and(|a| !a.1.is_empty())) {
+            if let Rpc::Lock { first, end, write, called, .. } = &mut flight.rpc
+                && conflicts(*first, *end, *write)
+            {
+                (*called, free) = (true, false);
+            }
         }
+        if !free {
+            return Vec::new();
+        }
+        self.locks += 1;
+        vec![self.locks, self.size]
     }
 
     /// The OST evicts a client: its locks are gone, what it has under way is refused, its book begins anew.

@@ -58,6 +58,15 @@ impl LockCache {
         }
     }
 
+    /// Whether a grant that has come will be held: its request is under way, and it does not go back unused.
+    #[must_use]
+    pub fn awaits(&self, lock: &LockDesc) -> bool {
+        self.locks.get(&lock.cookie).is_some_and(|e| {
+            let fits = lock.resource == e.desc.resource && lock.mode.covers(e.desc.mode);
+            e.state == State::Pending && fits && lock.data.contains(&e.desc.data) && (e.users > 0 || !e.called)
+        })
+    }
+
     /// A grant: by reply or by completion callback, whichever comes first.
     pub fn on_granted(&mut self, now: Instant, lock: LockDesc, out: &mut Vec<CacheAction>) {
         let cookie = lock.cookie;
