@@ -10,7 +10,7 @@ use layout::LayoutSpec;
 use mds::{MdsConfig, MetaKv, MkfsOptions};
 use oss::OstConfig;
 use oss::store::{ObjectStore, StoreIdentity};
-use ptlrpc::{ClusterKey, Server};
+use ptlrpc::{ClusterKey, Server, SessionKey};
 use roles::{MdsRole, OssRole};
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Host, Sim};
@@ -57,6 +57,21 @@ enum Running {
     Client(Rc<Client>),
 }
 
+/// What dead clients left for those after them.
+type Left = Rc<RefCell<Vec<(ClientId, SessionKey)>>>;
+
+/// Tells every server of the clients that died on this host, as a mount does that finds their records.
+async fn tell_of_the_dead(client: Rc<Client>, left: Left) {
+    while !client.is_leaving() {
+        let Some((id, sessions)) = left.borrow().first().copied() else { return };
+        match client.tell_gone(id, &sessions).await {
+            Ok(()) => left.borrow_mut().retain(|(other, _)| *other != id),
+            Err(e @ (FsError::NotPermitted | FsError::Busy)) => panic!("{id} is dead, and a server says {e}"),
+            Err(_) => client.rt().sleep(Duration::from_secs(1)).await,
+        }
+    }
+}
+
 /// A host and what runs on it.
 pub struct Node {
     /// Which.
@@ -68,6 +83,8 @@ pub struct Node {
     pub starts: Cell<u64>,
     /// The identities under which the client joined, the latest last.
     identities: RefCell<Vec<ClientId>>,
+    /// Clients that died here in this boot of the host, and of which not every server was told yet.
+    left: Left,
     rt: RefCell<Option<Rt>>,
     /// The name of a server's target.
     target: String,
@@ -88,6 +105,7 @@ impl Node {
             running,
             starts: Cell::new(0),
             identities: RefCell::default(),
+            left: Left::default(),
             rt: RefCell::new(None),
         })
     }
@@ -223,7 +241,7 @@ impl Cluster {
             NodeId::Oss(_) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT))).await,
             NodeId::Client(_) => {
                 node.identities.borrow_mut().push(identity);
-                inside(&rt, self.client_role(rt.clone(), identity)).await
+                inside(&rt, self.client_role(rt.clone(), identity, node.left.clone())).await
             }
         };
         match started {
@@ -279,7 +297,12 @@ impl Cluster {
         }
     }
 
-    fn client_role(&self, rt: Rt, identity: ClientId) -> impl Future<Output = Result<Running, String>> + use<> {
+    fn client_role(
+        &self,
+        rt: Rt,
+        identity: ClientId,
+        left: Left,
+    ) -> impl Future<Output = Result<Running, String>> + use<> {
         let config = ClientConfig {
             key: self.key.clone(),
             client: identity,
@@ -294,8 +317,12 @@ impl Cluster {
         };
         let osts = self.config.osts;
         async move {
-            let joined = roles::join(&rt, config, osts, JOIN_PATIENCE).await;
-            joined.map(Running::Client).map_err(|e| e.to_string())
+            let client = roles::join(&rt, config, osts, JOIN_PATIENCE).await.map_err(|e| e.to_string())?;
+            // Every other one finds nothing, so that the dead are waited for, too.
+            if identity.0 >> 8 & 1 == 0 {
+                rt.spawn(tell_of_the_dead(client.clone(), left));
+            }
+            Ok(Running::Client(client))
         }
     }
 
@@ -337,8 +364,12 @@ impl Cluster {
             self.refused.set(self.refused.get() + number_behind(&text, "refused: "));
         }
         if power {
+            node.left.borrow_mut().clear();
             node.host.lose_power();
         } else {
+            if let Running::Client(client) = &*node.running.borrow() {
+                node.left.borrow_mut().push((client.id(), *client.sessions()));
+            }
             node.host.kill();
         }
         if let Some(server) = node.server() {
