@@ -475,7 +475,8 @@ impl Client {
         self.all_closes_told().await;
         let unwritten = self.objects.borrow().values().any(|o| o.unwritten_pages() > 0);
         let holds = |i: Rc<Import>| i.last_committed() < i.last_transno();
-        let takes_along = unwritten || self.oscs().iter().filter_map(|o| o.import_if_any()).any(holds);
+        let takes_along =
+            unwritten || self.oscs().iter().filter_map(|o| o.import_if_any()).any(holds) || !self.all_cuts_are_over();
         let mut heard = true;
         for osc in self.oscs() {
             if let Some(import) = osc.import_if_any() {

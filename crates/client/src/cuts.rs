@@ -1,17 +1,19 @@
 //! Cutting a file: object by object under a lock for each, and all or none of several.
 //!
-//! Where more than one object becomes shorter, the client takes all their locks, promises every OST its cut, has the metadata
-//! server decide that it happens, and carries the cuts out. If it dies, OSTs that have its promise ask the metadata server
-//! what was decided before anybody else gets a lock (`docs/internals/sizes.md`).
+//! Where one object becomes shorter and others change, too, the client takes all their locks, promises every OST its cut, has the metadata
+//! server decide that it happens, and carries the cuts out. If it dies, or fails half way, OSTs that have its promise ask the
+//! metadata server what was decided before anybody else gets a lock (`docs/internals/sizes.md`). The metadata server remembers
+//! the decision until every OST has committed its cut.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use layout::StripeIndex;
-use ldlm::LockPolicyData;
-use rt::sync::join_all;
-use types::{Duration, Extent, Fid, FsError, Instant, WallTime};
+use ldlm::{EnqueueFlags, LockMode, LockPolicyData, ResourceId};
+use ptlrpc::Import;
+use rt::sync::{join_all, oneshot};
+use types::{Duration, Extent, Fid, FsError, Instant, ObjectId, Transno, WallTime};
 use wire::Op;
 use wire::mdt::CutRequest;
 use wire::ost::{PromiseRequest, PunchKind};
@@ -33,74 +35,121 @@ const TRIES_MAX: u32 = 64;
 pub(crate) struct CutNumbers {
     last: Cell<u64>,
     under_way: RefCell<BTreeSet<u64>>,
+    /// Cuts that are carried out; over when every OST has committed its part.
+    done: RefCell<BTreeMap<u64, Vec<Part>>>,
 }
 
-/// The number of one cut, as long as an OST may have a promise of it.
-struct CutNumber {
-    client: Rc<Client>,
-    number: u64,
+/// One object's part of a cut.
+#[derive(Clone, Copy)]
+struct Part {
+    /// Place of the OST.
+    ost: usize,
+    object: ObjectId,
+    size: u64,
+    /// The last transaction about the object.
+    transno: Transno,
+    /// Sessions that the OST had ended when the cut was promised.
+    evictions: u64,
 }
 
-impl CutNumber {
-    fn new(client: &Rc<Client>) -> CutNumber {
-        let numbers = &client.cut_numbers;
-        let number = numbers.last.get() + 1;
-        numbers.last.set(number);
-        numbers.under_way.borrow_mut().insert(number);
-        CutNumber { client: client.clone(), number }
+impl CutNumbers {
+    fn begin(&self) -> u64 {
+        let number = self.last.get() + 1;
+        self.last.set(number);
+        self.under_way.borrow_mut().insert(number);
+        number
     }
-    /// The lowest that is under way.
-    fn unfinished(&self) -> u64 {
-        self.client.cut_numbers.under_way.borrow().first().copied().unwrap_or(self.number)
+    /// No OST will ask for it any more.
+    fn over(&self, number: u64) {
+        self.under_way.borrow_mut().remove(&number);
     }
 }
 
-impl Drop for CutNumber {
-    fn drop(&mut self) {
-        self.client.cut_numbers.under_way.borrow_mut().remove(&self.number);
-    }
-}
-
-/// A cut of several objects on its way. What was not carried out of it when it goes is taken back.
+/// A cut of several objects on its way. What was not carried out of it when it goes is taken back, or, once it may have been
+/// decided, left to the OSTs.
 struct Together {
-    number: Option<CutNumber>,
-    /// Objects whose promises are not kept yet.
-    open: RefCell<Vec<Rc<Object>>>,
+    client: Rc<Client>,
+    /// `None`: nothing is promised.
+    number: Option<u64>,
+    /// The metadata server was asked to decide, and did not say no.
+    asked: Cell<bool>,
+    /// Objects whose promises are not kept yet, and what they are cut to.
+    open: RefCell<Vec<(Rc<Object>, u64)>>,
+    /// Of all objects with promises.
+    parts: RefCell<Vec<Part>>,
     /// The locks of all objects, in stripe order, until their cuts take them.
     held: RefCell<Vec<Option<Held>>>,
 }
 
 impl Together {
     fn take_lock(&self, stripe: usize) -> Option<Held> {
-        self.held.borrow_mut()[stripe].take()
+        self.held.borrow_mut().get_mut(stripe).and_then(Option::take)
     }
     /// Gives the locks back that no cut has taken yet.
     fn let_go(&self) {
-        self.held.borrow_mut().iter_mut().for_each(|held| *held = None);
+        self.held.take();
     }
     fn is_decided(&self) -> bool {
         self.number.is_some()
     }
     fn promised(&self, object: &Rc<Object>) -> bool {
-        self.open.borrow().iter().any(|o| Rc::ptr_eq(o, object))
+        self.open.borrow().iter().any(|(o, _)| Rc::ptr_eq(o, object))
     }
     fn kept(&self, object: &Rc<Object>) {
-        self.open.borrow_mut().retain(|o| !Rc::ptr_eq(o, object));
+        self.open.borrow_mut().retain(|(o, _)| !Rc::ptr_eq(o, object));
+        let mut parts = self.parts.borrow_mut();
+        if let Some(part) = parts.iter_mut().find(|p| p.object == object.id) {
+            part.transno = object.changed_by.get();
+        }
     }
 }
 
 impl Drop for Together {
     fn drop(&mut self) {
-        let (Some(number), open) = (self.number.take(), self.open.take()) else { return };
+        let Some(number) = self.number.take() else { return };
+        let (client, open, parts) = (self.client.clone(), self.open.take(), self.parts.take());
+        self.held.take();
         if open.is_empty() {
+            client.cut_numbers.done.borrow_mut().insert(number, parts);
             return;
         }
-        let client = number.client.clone();
-        client.rt.clone().spawn(async move {
-            let withdrawn = open.iter().map(|o| client.promise(o, number.number, 0, true));
-            // Who cannot be told has forgotten the promise, or has evicted us and asks the metadata server.
-            join_all(withdrawn.collect()).await;
-        });
+        if !self.asked.get() {
+            client.rt.clone().spawn(async move {
+                let withdrawn = open.iter().map(|(o, _)| client.promise(o, number, 0, true));
+                // Who cannot be told asks the metadata server, which knows of no such cut.
+                join_all(withdrawn.collect()).await;
+                client.cut_numbers.over(number);
+            });
+            return;
+        }
+        // The OSTs ask what was decided, and do it, as soon as the locks are theirs again.
+        for (object, size) in &open {
+            object.forget_clean(size / 4096);
+            let data = LockPolicyData::extent(Extent::from(*size));
+            let held = client.osc(object.ost).locks.find(object.resource(), LockMode::Pw, &data);
+            held.iter().for_each(Held::call_back);
+        }
+        client.rt.clone().spawn(confirm(Rc::downgrade(&client), number, parts));
+    }
+}
+
+/// Waits until each OST has settled its part of a cut: it gives no lock before.
+async fn confirm(client: Weak<Client>, number: u64, parts: Vec<Part>) {
+    for part in parts {
+        loop {
+            let Some(me) = client.upgrade().filter(|c| !c.closing.get()) else { return };
+            let (rt, locks) = (me.rt.clone(), me.osc(part.ost).locks.clone());
+            drop(me);
+            let data = LockPolicyData::extent(Extent::from(part.size));
+            let resource = ResourceId::extent(part.object.0);
+            if locks.acquire(resource, LockMode::Pr, data, EnqueueFlags::NONE).await.is_ok() {
+                break;
+            }
+            rt.sleep(HOLD_MAX).await;
+        }
+    }
+    if let Some(me) = client.upgrade() {
+        me.cut_numbers.over(number);
     }
 }
 
@@ -109,6 +158,26 @@ impl Client {
         let Some(s) = self.layout_of(inode).await? else {
             return if inode.attr().flags & wire::mdt::AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
         };
+        if s.objects.len() < 2 {
+            return self.truncate_striped(inode, &s, size, &|| false).await;
+        }
+        // A cut that is decided happens, whether or not anybody still waits for it.
+        let (tell, told) = oneshot();
+        let (me, inode) = (self.clone(), inode.clone());
+        self.rt.spawn(async move {
+            let done = me.truncate_striped(&inode, &s, size, &|| tell.is_abandoned()).await;
+            tell.send(done);
+        });
+        told.await.unwrap_or(Err(FsError::NotConnected))
+    }
+
+    async fn truncate_striped(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        s: &Striping,
+        size: u64,
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<(), FsError> {
         let _writing = inode.writing();
         let geometry = s.layout.geometry();
         // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
@@ -122,7 +191,7 @@ impl Client {
         let last = if size == 0 { None } else { geometry.pieces(Extent::new(size - 1, size))?.next() };
         let first = last.map(|piece| usize::from(piece.stripe.0));
         loop {
-            let together = self.decide_cut(inode.fid, &s, &sizes).await?;
+            let together = self.decide_cut(inode.fid, s, &sizes, is_given_up).await?;
             if self.cut_objects(&s.objects, &sizes, first, now, together).await? {
                 break;
             }
@@ -177,58 +246,139 @@ impl Client {
         Ok(true)
     }
 
-    /// Makes sure that a cut that shortens several objects is carried out on all of them. `None`: there is one object, or a
+    /// Makes sure that a cut of several objects is carried out on all of them. `None`: there is one object, or a
     /// server of before does not know of such cuts; each is cut for itself.
-    async fn decide_cut(self: &Rc<Self>, fid: Fid, s: &Striping, sizes: &[u64]) -> Result<Option<Together>, FsError> {
+    async fn decide_cut(
+        self: &Rc<Self>,
+        fid: Fid,
+        s: &Striping,
+        sizes: &[u64],
+        is_given_up: &dyn Fn() -> bool,
+    ) -> Result<Option<Together>, FsError> {
         if s.objects.len() < 2 {
             return Ok(None);
         }
         for _ in 0..TRIES_MAX {
             let held = self.locks_to_cut(s, sizes).await?;
-            let objects = s.objects.iter().zip(sizes);
-            let open: Vec<_> =
-                objects.filter(|(o, size)| o.size() > **size).map(|(o, size)| (o.clone(), *size)).collect();
-            let held = RefCell::new(held.into_iter().map(Some).collect());
-            if open.len() < 2 || types::planted!("cut-not-promised") {
-                return Ok(Some(Together { number: None, open: RefCell::default(), held }));
-            }
-            let number = CutNumber::new(self);
-            let (n, unfinished) = (number.number, number.unfinished());
-            let together = Together {
-                number: Some(number),
-                open: RefCell::new(open.iter().map(|(o, _)| o.clone()).collect()),
-                held,
-            };
+            let together = self.begin_cut(s, sizes, held);
+            let Some(number) = together.number else { return Ok(Some(together)) };
             let until = self.rt.now() + HOLD_MAX;
-            let ask = CutRequest { fid, number: n, unfinished };
-            let promises: Vec<_> = open.iter().map(|(o, size)| self.promise(o, n, *size, false)).collect();
-            let mut promises = pin!(join_all(promises));
-            let Some(answers) = self.rt.timeout(HOLD_MAX, promises.as_mut()).await else {
-                together.held.take();
-                promises.await;
-                continue;
-            };
-            match answers.into_iter().find_map(Result::err) {
-                Some(FsError::NotSupported) => return Ok(None),
-                // A lock went with its session.
-                Some(FsError::Stale) => continue,
-                Some(e) => return Err(e),
-                None => {}
-            }
-            let mut decision = pin!(self.mdt_call(Op::MdtCut, &ask));
-            match self.rt.timeout(until.since(self.rt.now()), decision.as_mut()).await {
-                Some(Ok(_)) => return Ok(Some(together)),
-                // An OST that gave us up was told that nothing was decided.
-                Some(Err(FsError::Stale)) => {}
+            match self.promise_all(&together, number).await {
+                None | Some(Err(FsError::Stale)) => continue,
                 Some(Err(FsError::NotSupported)) => return Ok(None),
                 Some(Err(e)) => return Err(e),
+                Some(Ok(())) => {}
+            }
+            if is_given_up() {
+                return Err(FsError::Interrupted);
+            }
+            together.asked.set(true);
+            let ask = CutRequest { fid, number, unfinished: self.unfinished_cut(number) };
+            let mut decision = pin!(self.mdt_call(Op::MdtCut, &ask));
+            let early = self.rt.timeout(until.since(self.rt.now()), decision.as_mut()).await;
+            let is_late = early.is_none();
+            let answer = match early {
+                Some(answer) => answer,
                 None => {
-                    together.held.take();
-                    decision.await?;
+                    // Who wants the locks now has the OSTs ask the same.
+                    together.let_go();
+                    decision.await
+                }
+            };
+            match answer {
+                Ok(_) => {
+                    if is_late {
+                        let held = self.locks_to_cut(s, sizes).await?;
+                        *together.held.borrow_mut() = held.into_iter().map(Some).collect();
+                    }
+                    return Ok(Some(together));
+                }
+                Err(e) => {
+                    together.asked.set(!matches!(e, FsError::Stale | FsError::NotSupported));
+                    match e {
+                        // An OST that gave us up was told that nothing was decided.
+                        FsError::Stale => {}
+                        FsError::NotSupported => return Ok(None),
+                        e => return Err(e),
+                    }
                 }
             }
         }
         Err(FsError::Io)
+    }
+
+    /// A cut under locks; with a number where several objects change and one of them becomes shorter.
+    fn begin_cut(self: &Rc<Self>, s: &Striping, sizes: &[u64], held: Vec<Held>) -> Together {
+        let objects = s.objects.iter().zip(sizes);
+        // One that grows is part of it: without its new end the file is shorter than it was to be.
+        let mut open: Vec<_> =
+            objects.filter(|(o, size)| o.size() != **size).map(|(o, size)| (o.clone(), *size)).collect();
+        let grows = open.iter().all(|(o, size)| o.size() < *size);
+        if open.len() < 2 || grows || types::planted!("cut-not-promised") {
+            open.clear();
+        }
+        let part = |(object, size): &(Rc<Object>, u64)| {
+            let evictions = self.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
+            Part { ost: object.ost, object: object.id, size: *size, transno: Transno(0), evictions }
+        };
+        Together {
+            client: self.clone(),
+            number: (!open.is_empty()).then(|| self.cut_numbers.begin()),
+            asked: Cell::new(false),
+            parts: RefCell::new(open.iter().map(part).collect()),
+            open: RefCell::new(open),
+            held: RefCell::new(held.into_iter().map(Some).collect()),
+        }
+    }
+
+    /// Promises every OST its part; `None`: that took too long, and the locks were let go.
+    async fn promise_all(&self, together: &Together, number: u64) -> Option<Result<(), FsError>> {
+        let open = together.open.borrow().clone();
+        let promises: Vec<_> = open.iter().map(|(o, size)| self.promise(o, number, *size, false)).collect();
+        let mut promises = pin!(join_all(promises));
+        match self.rt.timeout(HOLD_MAX, promises.as_mut()).await {
+            Some(answers) => Some(answers.into_iter().collect()),
+            None => {
+                together.let_go();
+                promises.await;
+                None
+            }
+        }
+    }
+
+    /// The lowest number of a cut of which an OST may still ask, with that of one that begins.
+    fn unfinished_cut(self: &Rc<Self>, number: u64) -> u64 {
+        self.settle_cut_numbers();
+        self.cut_numbers.under_way.borrow().first().copied().unwrap_or(number)
+    }
+
+    /// Whether no OST may ask any more for a cut of this client.
+    pub(crate) fn all_cuts_are_over(self: &Rc<Self>) -> bool {
+        self.settle_cut_numbers();
+        self.cut_numbers.under_way.borrow().is_empty()
+    }
+
+    /// Cuts that every OST has committed are over. One that an OST may have lost with the session has to be asked for.
+    fn settle_cut_numbers(self: &Rc<Self>) {
+        let is_committed = |p: &Part, import: &Import| p.transno <= import.last_committed();
+        let mut unsure = Vec::new();
+        self.cut_numbers.done.borrow_mut().retain(|number, parts| {
+            parts.retain(|p| match self.osc(p.ost).import_if_any() {
+                Some(import) => import.evictions() != p.evictions || !is_committed(p, &import),
+                None => true,
+            });
+            let is_lost = |p: &Part| self.osc(p.ost).import_if_any().is_some_and(|i| i.evictions() != p.evictions);
+            if parts.is_empty() {
+                self.cut_numbers.over(*number);
+            } else if parts.iter().any(is_lost) {
+                unsure.push((*number, parts.clone()));
+                parts.clear();
+            }
+            !parts.is_empty()
+        });
+        for (number, parts) in unsure {
+            self.rt.spawn(confirm(Rc::downgrade(self), number, parts));
+        }
     }
 
     /// Write locks over what goes of each object, in stripe order; as [`Client::lock_all`], nothing is kept for long.

@@ -78,6 +78,15 @@ impl Held {
     pub(crate) fn is_wanted_by_nobody(&self) -> bool {
         self.locks.cache.borrow().is_valid(self.cookie)
     }
+    /// The lock is given back once nobody uses it any more, as if another client wanted it.
+    pub(crate) fn call_back(&self) {
+        let Some(desc) = self.desc() else { return };
+        let mut out = Vec::new();
+        let mut cache = self.locks.cache.borrow_mut();
+        cache.on_blocking(desc.handle, self.cookie, desc.resource, LockMode::Pw, &desc.data, &mut out);
+        drop(cache);
+        self.locks.act(out);
+    }
     pub(crate) fn handle(&self) -> HandleId {
         self.desc().map_or(HandleId(0), |d| d.handle)
     }

@@ -217,3 +217,202 @@ fn a_file_that_grows_while_an_ost_is_away_has_its_old_or_its_new_length_when_its
     }
     assert!((1..4).contains(&grown), "{grown} of 4: no OST of the new end was away, or all were");
 }
+
+/// Who dies together: the client that cuts, OSTs that lose their power, the metadata server.
+#[derive(Clone, Copy, Debug)]
+struct Deaths {
+    client: bool,
+    osts: &'static [usize],
+    mds: bool,
+}
+
+/// They die `at` ns after a client began to cut, and servers come back. Answers the size that is found; `None` when the cut was
+/// answered by then.
+fn deaths_amid_a_cut(seed: u64, at: u64, deaths: Deaths) -> Option<u64> {
+    let world = World::new(seed, 3, OstConfig::default());
+    let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create_striped(&one, "f").await;
+        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.fsync(&file, false).await.unwrap();
+        let mut cutting = pin!(cut(&one, &file, SHORT));
+        let over = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
+        if deaths.client {
+            host.kill();
+        }
+        deaths.osts.iter().for_each(|i| world.lose_power(*i));
+        if deaths.mds {
+            world.kill_mds();
+        }
+        world.sim.sleep(Duration::from_secs(1)).await;
+        for i in deaths.osts {
+            world.restart_oss(*i).await;
+        }
+        if deaths.mds {
+            world.restart_mds().await;
+        }
+        let is_over = over.is_some();
+        let done = match over {
+            None if !deaths.client => within(world.sim.sleep(Duration::from_secs(300)), cutting.as_mut()).await,
+            over => over,
+        };
+        let size = found(&two, seed, at).await;
+        if !deaths.client {
+            assert_eq!((done, size), (Some(Ok(())), SHORT), "seed {seed}, {deaths:?} after {at} ns");
+        }
+        // What is written after it stays: a cut that comes late takes nothing away.
+        let file = open(&two, "f", O_RDWR).await;
+        let new = pattern(0, 2 * LONG as usize, 5);
+        two.write(&file, 0, &new).await.unwrap();
+        two.fsync(&file, false).await.unwrap();
+        world.sim.sleep(Duration::from_secs(120)).await;
+        let file = open(&three, "f", 0).await;
+        let got = read_all(&three, &file, 4 * LONG).await;
+        assert!(got == new, "seed {seed}, {deaths:?} after {at} ns: new bytes are gone");
+        (!is_over).then_some(size)
+    })
+}
+
+/// The same at every step of a cut, and for a while behind it: what was answered is not committed yet. How many were undone and
+/// done.
+fn deaths_at_every_step(seed: u64, deaths: Deaths) -> (u64, u64) {
+    let (mut long, mut short, mut behind) = (0, 0, 0);
+    for step in 0.. {
+        match deaths_amid_a_cut(seed, 100_000 * step + 1, deaths) {
+            Some(LONG) => long += 1,
+            Some(_) => short += 1,
+            None if behind == 5 => break,
+            None => behind += 1,
+        }
+    }
+    (long, short)
+}
+
+#[test]
+fn a_cut_is_done_on_all_osts_or_on_none_when_its_client_and_an_ost_die() {
+    for (seed, osts) in [(0, &[0][..]), (1, &[1]), (2, &[2]), (3, &[0, 1, 2])] {
+        let (long, short) = deaths_at_every_step(seed, Deaths { client: true, osts, mds: false });
+        assert!(long > 0 && short > 0, "seed {seed}: {long} cuts undone, {short} done");
+    }
+}
+
+#[test]
+fn a_cut_is_done_on_all_osts_or_on_none_when_its_client_and_the_metadata_server_die() {
+    for seed in 0..2 {
+        let (long, short) = deaths_at_every_step(seed, Deaths { client: true, osts: &[], mds: true });
+        assert!(long > 0 && short > 0, "seed {seed}: {long} cuts undone, {short} done");
+    }
+}
+
+#[test]
+fn a_cut_is_done_on_all_osts_or_on_none_when_everything_dies() {
+    for seed in 0..2 {
+        let (long, short) = deaths_at_every_step(seed, Deaths { client: true, osts: &[0, 1, 2], mds: true });
+        assert!(long > 0 && short > 0, "seed {seed}: {long} cuts undone, {short} done");
+    }
+}
+
+#[test]
+fn a_cut_of_a_client_that_lives_is_done_whichever_servers_die() {
+    for (seed, osts, mds) in [(0, &[1][..], false), (1, &[], true), (2, &[0, 1, 2], true)] {
+        deaths_at_every_step(seed, Deaths { client: false, osts, mds });
+    }
+}
+
+/// What was written behind a cut is not cut away when the OST has forgotten the cut, the writer brings its bytes back, and the
+/// cutter does not come back.
+#[test]
+fn a_cut_that_an_ost_lost_takes_nothing_away_of_what_others_wrote_since() {
+    for seed in 0..12 {
+        let world = World::new(seed, 3, OstConfig::default());
+        let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let theirs = open(&two, "f", O_RDWR).await;
+            cut(&one, &file, SHORT).await.unwrap();
+            let new = pattern(0, 2 * LONG as usize, 5);
+            two.write(&theirs, 0, &new).await.unwrap();
+            let mut syncing = pin!(two.fsync(&theirs, false));
+            let synced = within(world.sim.sleep(Duration::from_micros(300 * seed)), syncing.as_mut()).await;
+            host.kill();
+            (0..3).for_each(|i| world.lose_power(i));
+            for i in 0..3 {
+                world.restart_oss(i).await;
+            }
+            if synced.is_none() {
+                syncing.await.unwrap();
+            }
+            world.sim.sleep(Duration::from_secs(120)).await;
+            let got = read_all(&two, &theirs, 4 * LONG).await;
+            assert!(got == new, "seed {seed}: new bytes are gone");
+        });
+    }
+}
+
+/// The metadata server is away for minutes when an OST wants to know: who wants the object waits, and nobody else.
+#[test]
+fn an_object_in_doubt_waits_for_the_metadata_server_however_long_and_holds_up_nothing_else() {
+    let (mut long, mut short, mut waited) = (0, 0, 0);
+    for step in 0..40 {
+        let at = 150_000 * step + 1;
+        let world = World::new(step, 3, OstConfig::default());
+        let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let (theirs, other) = (open(&two, "f", O_RDWR).await, create_striped(&two, "other").await);
+            let others = open(&three, "other", 0).await;
+            let mut cutting = pin!(cut(&one, &file, SHORT));
+            let over = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
+            host.kill();
+            world.kill_mds();
+            if over.is_some() {
+                return;
+            }
+            let mut waiting = pin!(two.read(&theirs, 0, LONG as usize));
+            let early = within(world.sim.sleep(Duration::from_secs(200)), waiting.as_mut()).await;
+            two.write(&other, 0, &pattern(0, LONG as usize, 7)).await.unwrap();
+            assert!(read_all(&three, &others, LONG).await == pattern(0, LONG as usize, 7));
+            world.restart_mds().await;
+            if early.is_none() {
+                waited += 1;
+                waiting.await.unwrap();
+            }
+            let size = found(&two, step, at).await;
+            *if size == LONG { &mut long } else { &mut short } += 1;
+        });
+        let imports = two.oscs().iter().map(|o| o.import().unwrap().evictions()).sum::<u64>();
+        assert_eq!(imports, 0, "who waited was given up");
+    }
+    assert!(long > 0 && short > 0 && waited > 0, "{long} cuts undone, {short} done, {waited} waited for");
+}
+
+/// Nobody waits for the cut any more: it is done, or it is not.
+#[test]
+fn a_cut_that_is_given_up_half_way_is_done_on_all_osts_or_on_none() {
+    let (mut long, mut short) = (0, 0);
+    for step in 0..60 {
+        let at = 100_000 * step + 1;
+        let world = World::new(step, 3, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            {
+                let mut cutting = pin!(cut(&one, &file, SHORT));
+                if within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await.is_some() {
+                    return;
+                }
+            }
+            let size = found(&two, step, at).await;
+            let ours = one.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            assert_eq!(ours, LONG + 1, "step {step}: {size} was found");
+            *if size == LONG { &mut long } else { &mut short } += 1;
+        });
+    }
+    assert!(long > 0 && short > 0, "{long} cuts undone, {short} done");
+}

@@ -1,11 +1,20 @@
 //! Cuts of striped files that are to happen: clients ask for the decision when every OST has their promise, OSTs when a client
-//! is gone that had made one. Each cut is decided once, for whoever asks first; in memory only (`docs/internals/sizes.md`).
-use std::collections::{BTreeMap, VecDeque};
+//! does not finish one that it had promised. Each cut is decided once, for whoever asks first, and the decision is in the store
+//! before anybody hears of it. It is forgotten when its client says that every OST has committed the cut
+//! (`docs/internals/sizes.md`).
+use std::collections::BTreeMap;
 
-use types::{ClientId, FsError};
+use types::{ClientId, Fid, FsError};
 use wire::mdt::CutRequest;
+use wire::ost::AskCutCallback;
 
-/// Decisions remembered; the oldest go first. 64 bytes each.
+use crate::keys;
+use crate::mds::Mds;
+use crate::record::CutRow;
+use crate::service::Outcome;
+use crate::store::Change;
+
+/// Decisions remembered; the oldest go first. 96 bytes each here, and as many in the store.
 const DECISIONS_MAX: usize = 1 << 16;
 
 /// A cut: its client and the client's number for it.
@@ -14,47 +23,96 @@ type Cut = (ClientId, u64);
 /// What was decided.
 #[derive(Default)]
 pub(crate) struct Cuts {
-    /// Whether it is carried out.
-    decided: BTreeMap<Cut, bool>,
-    /// The same cuts in the order of their decisions, and perhaps some that are forgotten.
-    order: VecDeque<Cut>,
+    /// Whether each is carried out, and its place in the order.
+    decided: BTreeMap<Cut, (bool, u64)>,
+    /// The same cuts in the order of their decisions.
+    order: BTreeMap<u64, Cut>,
 }
 
 impl Cuts {
-    /// A client has promised a cut to all OSTs that it concerns: it is to be carried out.
-    ///
-    /// # Errors
-    /// `Stale` when an OST was told otherwise.
-    pub fn decide(&mut self, client: ClientId, ask: &CutRequest) -> Result<(), FsError> {
-        let over: Vec<Cut> = self.decided.range((client, 0)..(client, ask.unfinished)).map(|(c, _)| *c).collect();
-        over.iter().for_each(|c| _ = self.decided.remove(c));
-        if self.answer((client, ask.number), true) { Ok(()) } else { Err(FsError::Stale) }
+    /// As the store has them.
+    pub fn new(rows: impl IntoIterator<Item = (Cut, CutRow)>) -> Cuts {
+        let mut cuts = Cuts::default();
+        for (cut, row) in rows {
+            cuts.decided.insert(cut, (row.decided, row.order));
+            cuts.order.insert(row.order, cut);
+        }
+        cuts
     }
-    /// Whether a cut is to be carried out, as an OST asks whose client is gone: if nothing was decided, it is not.
-    pub fn ask(&mut self, client: ClientId, number: u64) -> bool {
-        self.answer((client, number), false)
+    /// A client has promised a cut to all OSTs that it concerns: it is to be carried out. Whether it is, and what changes in the
+    /// store.
+    pub fn decide(&mut self, client: ClientId, ask: &CutRequest) -> (bool, Vec<Change>) {
+        let mut changes = Vec::new();
+        self.forget((client, 0), (client, ask.unfinished), &mut changes);
+        (self.answer((client, ask.number), true, ask.fid, &mut changes), changes)
+    }
+    /// Whether a cut is to be carried out, as an OST asks whose client does not finish it: if nothing was decided, it is not.
+    pub fn ask(&mut self, client: ClientId, number: u64) -> (bool, Vec<Change>) {
+        let mut changes = Vec::new();
+        (self.answer((client, number), false, Fid::ZERO, &mut changes), changes)
     }
     /// A client left that had nothing under way.
-    pub fn left(&mut self, client: ClientId) {
-        self.decided.retain(|(c, _), _| *c != client);
+    pub fn left(&mut self, client: ClientId) -> Vec<Change> {
+        let mut changes = Vec::new();
+        self.forget((client, 0), (client, u64::MAX), &mut changes);
+        changes
+    }
+    /// How many are remembered.
+    pub fn len(&self) -> usize {
+        self.decided.len()
+    }
+
+    fn forget(&mut self, from: Cut, to: Cut, changes: &mut Vec<Change>) {
+        let over: Vec<Cut> = self.decided.range(from..to.max(from)).map(|(c, _)| *c).collect();
+        over.into_iter().for_each(|c| self.remove(c, changes));
+    }
+    fn remove(&mut self, cut: Cut, changes: &mut Vec<Change>) {
+        if let Some((_, place)) = self.decided.remove(&cut) {
+            self.order.remove(&place);
+            changes.push((keys::cut(cut.0, cut.1), None));
+        }
     }
 
     /// The decision about a cut: `wish`, if there was none.
-    fn answer(&mut self, cut: Cut, wish: bool) -> bool {
-        let decided = *self.decided.entry(cut).or_insert_with(|| {
-            self.order.push_back(cut);
-            wish
-        });
-        while self.order.len() > DECISIONS_MAX {
-            if let Some(oldest) = self.order.pop_front() {
-                self.decided.remove(&oldest);
-            }
+    fn answer(&mut self, cut: Cut, wish: bool, fid: Fid, changes: &mut Vec<Change>) -> bool {
+        if let Some((decided, _)) = self.decided.get(&cut) {
+            return *decided;
         }
-        // Cuts that are over leave their places at the front.
-        while self.order.front().is_some_and(|c| !self.decided.contains_key(c)) {
-            self.order.pop_front();
+        while self.decided.len() >= DECISIONS_MAX {
+            let Some((_, oldest)) = self.order.pop_first() else { break };
+            self.remove(oldest, changes);
         }
-        decided
+        let place = self.order.last_key_value().map_or(1, |(last, _)| last + 1);
+        self.decided.insert(cut, (wish, place));
+        self.order.insert(place, cut);
+        let row = CutRow { decided: wish, order: place, fid };
+        changes.push((keys::cut(cut.0, cut.1), Some(wire::encode(&row))));
+        wish
+    }
+}
+
+impl Mds {
+    pub(crate) async fn decide_cut(&self, client: ClientId, body: &[u8]) -> Result<Outcome, FsError> {
+        let q: CutRequest = wire::decode(body).map_err(FsError::from)?;
+        let decision = self.cuts.borrow_mut().decide(client, &q);
+        if self.stored(decision).await? { Ok(Outcome::plain(&())) } else { Err(FsError::Stale) }
+    }
+    /// What an OST is told of a cut.
+    pub(crate) async fn ask_cut(&self, q: &AskCutCallback) -> Result<bool, FsError> {
+        let decision = self.cuts.borrow_mut().ask(q.client, q.number);
+        self.stored(decision).await
+    }
+    /// A decision, when it is on stable storage.
+    async fn stored(&self, (decided, changes): (bool, Vec<Change>)) -> Result<bool, FsError> {
+        if types::planted!("decision-not-stored") {
+            return Ok(decided);
+        }
+        if !changes.is_empty() {
+            self.store.apply(changes, 0, 0);
+        }
+        // Also for whoever asks again while the first answer waits.
+        self.store.sync().await?;
+        Ok(decided)
     }
 }
 
@@ -66,30 +124,50 @@ mod tests {
         CutRequest { number, unfinished, ..CutRequest::default() }
     }
 
-    #[test]
-    fn each_cut_is_decided_once() {
-        let (mut cuts, one, other) = (Cuts::default(), ClientId(1), ClientId(2));
-        assert_eq!(cuts.decide(one, &cut(5, 5)), Ok(()));
-        assert_eq!(cuts.decide(one, &cut(5, 5)), Ok(()), "asked again");
-        assert!(cuts.ask(one, 5) && cuts.ask(one, 5));
-        assert!(!cuts.ask(one, 6) && !cuts.ask(other, 5));
-        assert_eq!(cuts.decide(one, &cut(6, 5)), Err(FsError::Stale), "an OST was told otherwise");
-        assert_eq!(cuts.decide(one, &cut(7, 7)), Ok(()));
-        assert!(!cuts.ask(one, 5), "it was over: no OST has a promise of it");
-        cuts.left(one);
-        assert!(!cuts.ask(one, 7));
+    /// What a store has after these changes.
+    #[derive(Default)]
+    struct Store(BTreeMap<Cut, CutRow>);
+    impl Store {
+        fn take(&mut self, (decided, changes): (bool, Vec<Change>)) -> bool {
+            for (key, value) in changes {
+                let cut = keys::cut_of(&key).unwrap();
+                match value {
+                    Some(row) => drop(self.0.insert(cut, wire::decode(&row).unwrap())),
+                    None => assert!(self.0.remove(&cut).is_some()),
+                }
+            }
+            decided
+        }
     }
 
     #[test]
-    fn what_is_remembered_is_bounded() {
-        let mut cuts = Cuts::default();
-        for number in 1..=2 * DECISIONS_MAX as u64 {
-            assert!(!cuts.ask(ClientId(1), number));
+    fn each_cut_is_decided_once_also_over_restarts() {
+        let (mut cuts, mut store, one, other) = (Cuts::default(), Store::default(), ClientId(1), ClientId(2));
+        assert!(store.take(cuts.decide(one, &cut(5, 5))));
+        assert!(store.take(cuts.decide(one, &cut(5, 5))), "asked again");
+        assert!(store.take(cuts.ask(one, 5)) && store.take(cuts.ask(one, 5)));
+        assert!(!store.take(cuts.ask(one, 6)) && !store.take(cuts.ask(other, 5)));
+        let mut cuts = Cuts::new(store.0.clone());
+        assert!(!store.take(cuts.decide(one, &cut(6, 5))), "an OST was told otherwise");
+        assert!(store.take(cuts.decide(one, &cut(7, 6))));
+        let mut cuts = Cuts::new(store.0.clone());
+        assert!(!store.take(cuts.ask(one, 5)), "it was over: no OST has a promise of it");
+        store.take((true, cuts.left(one)));
+        assert_eq!(store.0.keys().copied().collect::<Vec<_>>(), [(other, 5)]);
+    }
+
+    #[test]
+    fn what_is_remembered_is_bounded_and_the_oldest_goes_first() {
+        let (mut cuts, mut store) = (Cuts::default(), Store::default());
+        for number in 1..=DECISIONS_MAX as u64 + 2 {
+            assert!(store.take(cuts.decide(ClientId(1), &cut(number, 1))));
         }
-        assert_eq!((cuts.decided.len(), cuts.order.len()), (DECISIONS_MAX, DECISIONS_MAX));
-        for number in 1..=2 * DECISIONS_MAX as u64 {
-            assert_eq!(cuts.decide(ClientId(2), &cut(number, number)), Ok(()));
-        }
-        assert!(cuts.order.len() <= DECISIONS_MAX);
+        assert_eq!(
+            (cuts.decided.len(), cuts.order.len(), store.0.len()),
+            (DECISIONS_MAX, DECISIONS_MAX, DECISIONS_MAX)
+        );
+        let mut cuts = Cuts::new(store.0.clone());
+        assert!(!cuts.ask(ClientId(1), 2).0 && cuts.ask(ClientId(1), 4).0);
+        assert!(!cuts.ask(ClientId(1), 3).0, "the oldest made room for an answer");
     }
 }

@@ -35,6 +35,8 @@ pub const DESTROY: u8 = b'd';
 pub const SESSION: u8 = b'S';
 /// Prefix of reply records.
 pub const REPLY: u8 = b'R';
+/// Prefix of decisions about cuts.
+pub const CUT: u8 = b'C';
 
 fn with_fid(prefix: u8, fid: Fid) -> Key {
     let mut k = Key::new();
@@ -113,6 +115,20 @@ pub fn reply(client: ClientId, slot: u16) -> Key {
     k.extend_from_slice(&client.0.to_be_bytes());
     k.extend_from_slice(&slot.to_be_bytes());
     k
+}
+/// The decision about a cut: its client and the client's number for it.
+#[must_use]
+pub fn cut(client: ClientId, number: u64) -> Key {
+    let mut k = plain(&[CUT]);
+    k.extend_from_slice(&client.0.to_be_bytes());
+    k.extend_from_slice(&number.to_be_bytes());
+    k
+}
+/// Client and number behind a decision's prefix byte.
+#[must_use]
+pub fn cut_of(key: &[u8]) -> Option<(ClientId, u64)> {
+    let bytes: [u8; 8] = key.get(1..9).filter(|_| key.len() == 17)?.try_into().ok()?;
+    Some((ClientId(u64::from_be_bytes(bytes)), last_u64(key)?))
 }
 /// First key behind all keys that start with `prefix`.
 #[must_use]

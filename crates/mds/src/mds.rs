@@ -82,6 +82,7 @@ pub(crate) struct Parts {
     pub known: Vec<ptlrpc::SessionRecord>,
     /// Sizes told before this transaction are doubtful.
     pub(crate) doubtful_before: u64,
+    pub(crate) cuts: Cuts,
 }
 
 /// Who asks, and how its answer is remembered.
@@ -140,7 +141,7 @@ enum Step<R> {
 
 impl Mds {
     pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
-        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before } = parts;
+        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts } = parts;
         let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
@@ -163,7 +164,7 @@ impl Mds {
             handles: RefCell::new(Handles::new(boot)),
             recent_sizes: RefCell::default(),
             horizon,
-            cuts: RefCell::default(),
+            cuts: RefCell::new(cuts),
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),

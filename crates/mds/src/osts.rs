@@ -470,13 +470,12 @@ struct LinkEvents {
 }
 impl Callbacks for LinkEvents {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        let answer = match (op, self.mds.upgrade()) {
-            (Op::OstAskCut, Some(mds)) => wire::decode(&body).map_err(FsError::from).map(|q: AskCutCallback| {
-                wire::encode(&AskCutReply { decided: mds.cuts.borrow_mut().ask(q.client, q.number) })
-            }),
-            _ => Err(FsError::NotSupported),
-        };
-        Box::pin(std::future::ready(answer))
+        let mds = self.mds.upgrade().filter(|_| op == Op::OstAskCut);
+        Box::pin(async move {
+            let mds = mds.ok_or(FsError::NotSupported)?;
+            let q: AskCutCallback = wire::decode(&body).map_err(FsError::from)?;
+            Ok(wire::encode(&AskCutReply { decided: mds.ask_cut(&q).await? }))
+        })
     }
     fn on_connected(&self, _: &AuthReply) {
         self.link.on_session();

@@ -60,6 +60,7 @@ impl Mds {
         add(format!("mdt.{t}.num_exports"), self.exports.borrow().len().to_string(), false);
         add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
         add(format!("mdt.{t}.opens_refused"), self.handles.borrow().refused().to_string(), false);
+        add(format!("mdt.{t}.cuts"), self.cuts.borrow().len().to_string(), false);
         add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
         add(format!("mdt.{t}.abort_recovery"), String::new(), true);
         add(format!("mdt.{t}.kbytestotal"), (total / 1024).to_string(), false);

@@ -312,6 +312,15 @@ wire::message! {
         /// Sizes that clients told who are gone are being marked as unknown: a start that finds this doubts all.
         doubting: bool,
     }
+    /// What was decided about a cut of a striped file.
+    CutRow {
+        /// Whether it is carried out.
+        decided: bool,
+        /// Its place among all decisions.
+        order: u64,
+        /// The file; zero when an OST asked first.
+        fid: Fid,
+    }
     /// A client that the store knows.
     SessionRow {
         /// Format, 1.

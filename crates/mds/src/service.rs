@@ -55,7 +55,7 @@ impl Mds {
                 self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await
             }
             Op::MdtClose => self.close(caller, body).await,
-            Op::MdtCut => self.decide_cut(client, body),
+            Op::MdtCut => self.decide_cut(client, body).await,
             Op::MdtReaddir => {
                 self.op(
                     caller,
@@ -108,11 +108,6 @@ impl Mds {
             }
             _ => Err(FsError::NotSupported),
         }
-    }
-
-    fn decide_cut(&self, client: ClientId, body: &[u8]) -> Result<Outcome, FsError> {
-        let q: wire::mdt::CutRequest = wire::decode(body).map_err(FsError::from)?;
-        self.cuts.borrow_mut().decide(client, &q).map(|()| Outcome::plain(&()))
     }
 
     fn open_reply(&self, client: ClientId, out: OpenOut) -> Result<OpenReply, FsError> {
@@ -465,7 +460,10 @@ impl Service for Mds {
             if !evicted {
                 // It wrote everything out before it left.
                 self.settled(client, u64::MAX);
-                self.cuts.borrow_mut().left(client);
+                let over = self.cuts.borrow_mut().left(client);
+                if !over.is_empty() {
+                    self.store.apply(over, 0, 0);
+                }
             }
             self.forget_client(client).await;
         })

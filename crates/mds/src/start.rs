@@ -10,13 +10,15 @@ use wire::Decode;
 
 use crate::config::MdsConfig;
 use crate::config_service::{ClusterMap, ConfigService};
+use crate::cuts::Cuts;
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal};
 use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::record::{
-    Counters, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow, Superblock,
+    Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow,
+    Superblock,
 };
 use crate::store::MetaStore;
 
@@ -176,6 +178,7 @@ impl Mds {
             pools.update(ost, |pool| pool.newer = p.newer);
         }
         let (known, stale) = read_sessions(&*snapshot).await?;
+        let cuts = read_cuts(&*snapshot).await?;
         drop(snapshot);
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
         if known.is_empty() {
@@ -189,8 +192,8 @@ impl Mds {
             pools.update(*ost, |p| p.active = false);
         }
         let quiet = known.is_empty();
-        let mds =
-            Mds::assemble(Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before });
+        let parts = Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before, cuts };
+        let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
         mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
         mds.rt.spawn(mds.clone().watch_commits());
@@ -286,6 +289,16 @@ async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot, found: &Superblo
     batch.expect.push((keys::plain(keys::BOOT), old));
     kv.commit(Arc::new(batch)).await?;
     Ok((boot, horizon.before))
+}
+
+/// Decisions about cuts.
+async fn read_cuts(snapshot: &dyn KvSnapshot) -> Result<Cuts, StartError> {
+    let mut rows = Vec::new();
+    for (key, value) in all(snapshot, keys::CUT).await? {
+        let cut = keys::cut_of(&key).ok_or_else(|| StartError::Damaged { key: crate::kv::show_key(&key) })?;
+        rows.push((cut, row::<CutRow>(&key, &value)?));
+    }
+    Ok(Cuts::new(rows))
 }
 
 /// Sessions with their answers, and the keys of answers that belong to none.

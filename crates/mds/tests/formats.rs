@@ -93,7 +93,7 @@ fn keys_and_values_have_their_golden_bytes() {
     assert_eq!(Acl::parse(&acl()).unwrap().encode(), acl());
     let (fid, parent) = (Fid { seq: 0x0102_0304_0506_0708, oid: 0x090a_0b0c, ver: 0 }, Fid::ROOT);
     let (client, ost) = (ClientId(0x1112_1314_1516_1718), OstIndex(0x0203));
-    let all: [(&str, &[u8]); 15] = [
+    let all: [(&str, &[u8]); 16] = [
         ("superblock", keys::SUPERBLOCK),
         ("boot", keys::BOOT),
         ("counters", keys::COUNTERS),
@@ -109,6 +109,7 @@ fn keys_and_values_have_their_golden_bytes() {
         ("precreate", &keys::precreate(ost)),
         ("session", &keys::session(client)),
         ("reply", &keys::reply(client, 0x5152)),
+        ("cut", &keys::cut(client, 0x6162_6364_6566_6768)),
     ];
     for (name, key) in all {
         folder.check(&format!("key.{name}"), key);

@@ -151,10 +151,15 @@ impl Locks {
         let (data, cookie) = (data_of(&ask.lock), LockCookie(ask.cookie));
         if !ask.cancels.is_empty() {
             self.with(|ns, now, out| ns.cancel_batch(now, client, &ask.cancels, out));
-            self.end_unlocked_promises(client);
+            self.doubt_unlocked_promises(client);
         }
-        let before = self.lvb(ObjectId(ask.lock.fid)).await?;
-        if ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0 {
+        let is_replay = ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0;
+        // Recovery, which settles doubts, waits for locks of before, and who has them was not kept away.
+        let before = match is_replay {
+            true => lvb_of(&self.store.attr(ObjectId(ask.lock.fid)).await?),
+            false => self.lvb(ObjectId(ask.lock.fid)).await?,
+        };
+        if is_replay {
             let replay = LockReplay { cookie, resource, mode, data };
             let handle = self.with(|ns, now, _| ns.replay(now, client, &replay)).map_err(|_| FsError::Stale)?;
             return Ok(EnqueueReply { handle, granted: true, lock: ask.lock.clone(), lvb: Some(before) });
@@ -199,12 +204,17 @@ impl Locks {
     /// What the store says of an object, when nobody doubts it.
     async fn lvb(&self, object: ObjectId) -> Result<Lvb, FsError> {
         loop {
-            self.promises.settled(object).await;
+            self.settled(object).await;
             let attr = self.store.attr(object).await?;
             if !self.promises.is_in_doubt(object) {
                 return Ok(lvb_of(&attr));
             }
         }
+    }
+
+    /// Waits until no cut of the object is in doubt or can be lost.
+    pub async fn settled(&self, object: ObjectId) {
+        self.promises.settled(&self.rt, &*self.store, object).await;
     }
 
     /// Asks writers for size and times; the greatest of all answers counts. A writer that does not answer is asked again
@@ -251,7 +261,7 @@ impl Locks {
                 ns.cancel_cookie(now, client, LockCookie(*cookie), out);
             }
         });
-        self.end_unlocked_promises(client);
+        self.doubt_unlocked_promises(client);
     }
 
     /// Whether a client holds the lock under which it may promise to cut an object to `size`.
@@ -260,11 +270,11 @@ impl Locks {
         ns.allowing_io(client, ResourceId::extent(object.0), Extent::from(size), true).is_some()
     }
 
-    /// With the lock goes the promise: others may write behind the end from now on.
-    fn end_unlocked_promises(&self, client: ClientId) {
-        for (object, promise) in self.promises.of_client(client) {
+    /// Who gave its lock back does not carry its cut out: whether it is to be must be known before others write behind the end.
+    fn doubt_unlocked_promises(&self, client: ClientId) {
+        for (object, promise) in self.promises.open_of(client) {
             if !self.may_promise(client, object, promise.size) {
-                self.promises.end(object, &promise);
+                self.promises.doubt(object, &promise);
             }
         }
     }
@@ -277,7 +287,7 @@ impl Locks {
         let mode = ask.mode.ok_or(FsError::Invalid)?;
         tracing::trace!(%client, ?ask, "convert");
         let done = self.with(|ns, now, out| ns.weaken(now, client, ask.handle, mode, out));
-        self.end_unlocked_promises(client);
+        self.doubt_unlocked_promises(client);
         if done { Ok(()) } else { Err(FsError::Invalid) }
     }
 
@@ -327,12 +337,12 @@ impl Locks {
         let full = self.makes_room(&outcome);
         match outcome {
             EnqueueOutcome::Granted(_) => {
-                self.promises.settled(object).await;
+                self.settled(object).await;
                 Ok(guard)
             }
             EnqueueOutcome::Waiting(_) => {
                 rx.await.ok_or(FsError::Io)?;
-                self.promises.settled(object).await;
+                self.settled(object).await;
                 Ok(guard)
             }
             EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
@@ -378,6 +388,8 @@ impl Locks {
         let me = self.clone();
         self.rt.spawn(async move {
             let lvb = me.lvb(ObjectId(lock.resource.fid)).await.ok();
+            // It was perhaps called back already while it could not be told.
+            me.ns.borrow_mut().on_told(me.rt.now(), client, lock.handle);
             let export = me.exports.borrow().get(&client).cloned();
             let Some(export) = export else { return };
             let body =
@@ -404,6 +416,12 @@ impl Locks {
         });
     }
 
+    /// Whether a lock may be one that its client has not heard of, for its object is in doubt.
+    fn is_not_told(&self, client: ClientId, lock: HandleId) -> bool {
+        let object = self.ns.borrow().granted(client, lock).map(|d| ObjectId(d.resource.fid));
+        object.is_some_and(|o| self.promises.is_in_doubt(o))
+    }
+
     async fn on_timer(self: Rc<Self>) {
         self.armed.set(None);
         let awake = self.rt.awake_since();
@@ -413,6 +431,10 @@ impl Locks {
         let late = self.ns.borrow().on_blocking_timeout(self.rt.now());
         for expired in &late {
             let client = expired.client;
+            if self.is_not_told(client, expired.handle) {
+                self.ns.borrow_mut().on_told(self.rt.now(), client, expired.handle);
+                continue;
+            }
             tracing::warn!(target = self.store.identity().target(), %client, lock = %expired.handle,
                 "did not answer a lock callback: evicted");
             match &self.evict {

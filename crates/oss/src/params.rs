@@ -121,6 +121,7 @@ impl Ost {
             row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
             row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
+            row(at("cuts_in_doubt"), |o| o.locks.promises.in_doubt().to_string()),
             row(at("grants"), |o| {
                 let mut text = String::new();
                 for (client, bytes) in o.grants.borrow().iter() {

@@ -1,104 +1,157 @@
 //! Promises of cuts: which objects clients are about to cut together with other OSTs' objects of the same file.
 //!
-//! A client promises the cut of each object under its write lock, lets the metadata server decide, and carries the cuts out.
-//! A promise ends with the cut, with the lock under which it was made, or when the client takes it back. If the client's
-//! session ends first the object is in doubt: nobody is given a lock on it until the metadata server has said
-//! whether the cut was decided (`ost/cuts.rs`, `docs/internals/sizes.md`). Promises are in memory only.
+//! A client promises the cut of each object under its write lock, lets the metadata server decide, and carries the cuts out. A
+//! promise is in the store before it is answered, and goes in the commit of its cut. One whose client is gone, or has given its
+//! lock back without the cut, is in doubt: nobody is given a lock on the object until the metadata server has said
+//! whether the cut was decided (`ost/cuts.rs`, `docs/internals/sizes.md`). A cut that is done and not committed keeps
+//! others away, too: what they wrote could come back without it, and would be cut away when it is done again.
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
+use rt::Rt;
 use rt::sync::Event;
-use types::{ClientId, FsError, ObjectId};
+use types::{ClientId, Duration, FsError, ObjectId, Transno};
+
+use crate::store::{ObjectStore, Promise};
 
 /// Promises of one target at a time; 64 bytes each.
 const PROMISES_MAX: usize = 1 << 16;
+/// Pause before a commit is asked for again that waits for space.
+const COMMIT_PAUSE: Duration = Duration::from_millis(500);
 
-/// One promise.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Promise {
-    /// Whose.
-    pub client: ClientId,
-    /// The client's number for the cut.
-    pub number: u64,
-    /// The object's size after it.
-    pub size: u64,
+enum State {
+    /// Its client has the lock and is to carry it out.
+    Open,
+    /// Nobody knows whether it is to be carried out.
+    InDoubt,
+    /// It was carried out by this transaction, which may not be committed.
+    Kept(Transno),
 }
 
-#[derive(Clone, Debug)]
-struct Entry {
-    promise: Promise,
-    /// Its client is gone.
-    in_doubt: bool,
-}
+/// What is to be done about a promise that is in doubt.
+type OnDoubt = Box<dyn Fn(ObjectId, Promise)>;
 
 /// See the module's head.
 #[derive(Default)]
 pub(crate) struct Promises {
-    entries: RefCell<BTreeMap<ObjectId, Entry>>,
+    entries: RefCell<BTreeMap<ObjectId, (Promise, State)>>,
+    /// Objects of which a cut was carried out, in that order, and perhaps some of which that is over.
+    kept: RefCell<VecDeque<(Transno, ObjectId)>>,
     ended: Rc<Event>,
+    on_doubt: RefCell<Option<OnDoubt>>,
 }
 
 impl Promises {
+    /// Says who settles promises that are in doubt.
+    pub fn on_doubt(&self, settle: OnDoubt) {
+        *self.on_doubt.borrow_mut() = Some(settle);
+    }
+    /// A promise that the store remembers; its client may come back.
+    pub fn recall(&self, object: ObjectId, promise: Promise) {
+        self.entries.borrow_mut().insert(object, (promise, State::Open));
+    }
     /// A client promises a cut, under a lock that keeps everybody else from making one for the object.
     ///
     /// # Errors
-    /// `Overloaded` when there are too many.
-    pub fn make(&self, object: ObjectId, promise: Promise) -> Result<(), FsError> {
+    /// `Overloaded` when there are too many; `Stale` while the object is in doubt.
+    pub fn make(&self, object: ObjectId, promise: Promise, committed: Transno) -> Result<(), FsError> {
+        self.forget_kept(committed);
         let mut entries = self.entries.borrow_mut();
         if entries.len() >= PROMISES_MAX && !entries.contains_key(&object) {
             return Err(FsError::Overloaded);
         }
-        // One that is in doubt stands until it is settled: its object cannot be locked meanwhile.
-        if entries.get(&object).is_some_and(|e| e.in_doubt) {
+        if entries.get(&object).is_some_and(|(_, s)| *s == State::InDoubt) {
             return Err(FsError::Stale);
         }
-        entries.insert(object, Entry { promise, in_doubt: false });
+        entries.insert(object, (promise, State::Open));
         Ok(())
     }
-    /// The promise about an object.
-    pub fn get(&self, object: ObjectId) -> Option<Promise> {
-        self.entries.borrow().get(&object).map(|e| e.promise)
+    /// What its client is to carry out.
+    pub fn open(&self, object: ObjectId) -> Option<Promise> {
+        self.entries.borrow().get(&object).filter(|(_, s)| *s == State::Open).map(|(p, _)| *p)
     }
-    /// Objects that a client with a session promised to cut.
-    pub fn of_client(&self, client: ClientId) -> Vec<(ObjectId, Promise)> {
+    /// Everything that clients are to carry out.
+    pub fn all_open(&self) -> Vec<(ObjectId, Promise)> {
         let entries = self.entries.borrow();
-        let own = entries.iter().filter(|(_, e)| e.promise.client == client && !e.in_doubt);
-        own.map(|(object, e)| (*object, e.promise)).collect()
+        entries.iter().filter(|(_, (_, s))| *s == State::Open).map(|(o, (p, _))| (*o, *p)).collect()
     }
-    /// A promise is over.
+    /// What a client is to carry out.
+    pub fn open_of(&self, client: ClientId) -> Vec<(ObjectId, Promise)> {
+        let mut all = self.all_open();
+        all.retain(|(_, p)| p.client == client);
+        all
+    }
+    /// A promise is over that nobody will ever carry out, or that was carried out and is committed.
     pub fn end(&self, object: ObjectId, promise: &Promise) {
         let mut entries = self.entries.borrow_mut();
-        if entries.get(&object).is_some_and(|e| e.promise == *promise) {
+        if entries.get(&object).is_some_and(|(p, _)| p == promise) {
             entries.remove(&object);
             self.ended.notify();
         }
     }
-    /// The client's session is over: what it promised is in doubt from now on. Answers that.
-    pub fn on_gone(&self, client: ClientId) -> Vec<(ObjectId, Promise)> {
-        let own = self.of_client(client);
+    /// It was carried out by a transaction.
+    pub fn kept(&self, object: ObjectId, promise: &Promise, transno: Transno, committed: Transno) {
+        self.forget_kept(committed);
         let mut entries = self.entries.borrow_mut();
-        for (object, _) in &own {
-            if let Some(e) = entries.get_mut(object) {
-                e.in_doubt = true;
+        if let Some(e) = entries.get_mut(&object).filter(|(p, s)| p == promise && *s == State::Open) {
+            e.1 = State::Kept(transno);
+            self.kept.borrow_mut().push_back((transno, object));
+        }
+    }
+    fn forget_kept(&self, committed: Transno) {
+        let (mut kept, mut entries) = (self.kept.borrow_mut(), self.entries.borrow_mut());
+        while let Some((_, object)) = kept.pop_front_if(|(t, _)| *t <= committed) {
+            if entries.get(&object).is_some_and(|(_, s)| matches!(s, State::Kept(t) if *t <= committed)) {
+                entries.remove(&object);
             }
         }
-        own
     }
-    /// Whether its client is gone and the metadata server has not said what becomes of it.
-    pub fn is_in_doubt(&self, object: ObjectId) -> bool {
-        self.entries.borrow().get(&object).is_some_and(|e| e.in_doubt)
-    }
-    /// Waits until nobody doubts how the object is.
-    pub async fn settled(&self, object: ObjectId) {
-        while self.is_in_doubt(object) {
-            self.ended.wait().await;
+    /// Its client is gone, or has no lock any more under which it could carry it out.
+    pub fn doubt(&self, object: ObjectId, promise: &Promise) {
+        let mut entries = self.entries.borrow_mut();
+        let Some(e) = entries.get_mut(&object).filter(|(p, s)| p == promise && *s == State::Open) else { return };
+        e.1 = State::InDoubt;
+        drop(entries);
+        if let Some(settle) = &*self.on_doubt.borrow() {
+            settle(object, *promise);
         }
     }
-    /// How many there are.
-    #[cfg(test)]
-    pub fn len(&self) -> usize {
-        self.entries.borrow().len()
+    /// The client's session is over.
+    pub fn on_gone(&self, client: ClientId) {
+        self.open_of(client).iter().for_each(|(object, promise)| self.doubt(*object, promise));
+    }
+    /// Whether nobody knows if it is to be cut.
+    pub fn is_in_doubt(&self, object: ObjectId) -> bool {
+        self.entries.borrow().get(&object).is_some_and(|(_, s)| *s == State::InDoubt)
+    }
+    /// Objects that are in doubt.
+    pub fn in_doubt(&self) -> usize {
+        self.entries.borrow().values().filter(|(_, s)| *s == State::InDoubt).count()
+    }
+    /// Whether others have to wait: the object is in doubt, or its cut not committed.
+    pub fn is_unsettled(&self, object: ObjectId, committed: Transno) -> bool {
+        self.entries.borrow().get(&object).is_some_and(|(_, s)| match s {
+            State::Open => false,
+            State::InDoubt => true,
+            State::Kept(transno) => *transno > committed,
+        })
+    }
+    /// Waits until nobody doubts how the object is, and nothing takes its cut back.
+    pub async fn settled(&self, rt: &Rt, store: &dyn ObjectStore, object: ObjectId) {
+        while self.is_unsettled(object, store.last_committed()) {
+            if self.is_in_doubt(object) {
+                self.ended.wait().await;
+                continue;
+            }
+            match store.sync().await {
+                Ok(()) => {}
+                Err(FsError::NoSpace) => rt.sleep(COMMIT_PAUSE).await,
+                // The store has failed: whoever waits gets nothing from it anyway.
+                Err(_) => return,
+            }
+        }
     }
 }
 
@@ -108,21 +161,46 @@ mod tests {
 
     use super::*;
 
+    const NONE: Transno = Transno(0);
+
     #[test]
     fn a_promise_ends_once_and_only_itself() {
         let promises = Promises::default();
         let (one, other) = (ObjectId(Fid::new(1, 1)), ObjectId(Fid::new(1, 2)));
         let first = Promise { client: ClientId(7), number: 1, size: 0 };
         let second = Promise { number: 2, ..first };
-        assert_eq!(promises.make(one, first), Ok(()));
-        assert_eq!(promises.make(one, second), Ok(()), "a later one takes its place");
+        assert_eq!(promises.make(one, first, NONE), Ok(()));
+        assert_eq!(promises.make(one, second, NONE), Ok(()), "a later one takes its place");
         promises.end(one, &first);
-        assert_eq!(promises.get(one), Some(second));
-        assert_eq!(promises.make(other, Promise { client: ClientId(8), ..first }), Ok(()));
-        assert_eq!(promises.on_gone(ClientId(7)), [(one, second)]);
-        assert_eq!(promises.on_gone(ClientId(7)), [], "in doubt already");
-        assert_eq!(promises.make(one, first), Err(FsError::Stale), "not while it is in doubt");
+        assert_eq!(promises.open(one), Some(second));
+        let of_another = Promise { client: ClientId(8), ..first };
+        assert_eq!(promises.make(other, of_another, NONE), Ok(()));
+        let doubted = Rc::new(RefCell::new(Vec::new()));
+        let into = doubted.clone();
+        promises.on_doubt(Box::new(move |o, p| into.borrow_mut().push((o, p))));
+        promises.on_gone(ClientId(7));
+        promises.on_gone(ClientId(7));
+        assert_eq!(*doubted.borrow(), [(one, second)], "once");
+        assert_eq!(promises.make(one, first, NONE), Err(FsError::Stale), "not while it is in doubt");
+        promises.kept(one, &second, Transno(9), NONE);
+        assert!(promises.is_in_doubt(one), "its client has nothing to say any more");
         promises.end(one, &second);
-        assert_eq!((promises.get(one), promises.len()), (None, 1));
+        assert_eq!((promises.open(one), promises.in_doubt()), (None, 0));
+        assert_eq!(promises.all_open(), [(other, of_another)]);
+    }
+
+    #[test]
+    fn a_cut_that_is_done_keeps_others_away_until_it_is_committed() {
+        let promises = Promises::default();
+        let object = ObjectId(Fid::new(1, 1));
+        let promise = Promise { client: ClientId(7), number: 1, size: 0 };
+        promises.make(object, promise, NONE).unwrap();
+        assert!(!promises.is_unsettled(object, Transno(4)), "its lock keeps others away");
+        promises.kept(object, &promise, Transno(5), Transno(4));
+        assert!(promises.is_unsettled(object, Transno(4)) && !promises.is_unsettled(object, Transno(5)));
+        promises.on_gone(ClientId(7));
+        assert!(!promises.is_in_doubt(object), "it is done");
+        promises.make(ObjectId(Fid::new(1, 2)), promise, Transno(5)).unwrap();
+        assert_eq!(promises.entries.borrow().len(), 1, "what is committed is forgotten");
     }
 }

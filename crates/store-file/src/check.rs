@@ -12,11 +12,11 @@ use rt::{BlockingFile, Rt};
 use types::ObjectId;
 use wire::crc32c;
 
-use crate::db::{ADVICE, DbError, EXTENTS, OBJECTS, SEQUENCES, SUPER};
+use crate::db::{ADVICE, DbError, EXTENTS, OBJECTS, PROMISES, SEQUENCES, SUPER};
 use crate::error::OpenError;
 use crate::format::{
     EXTENT_BLOCKS_MAX, Extent, FormatError, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, extent_from_bytes,
-    extent_of_key, object_from_bytes, object_of_key,
+    extent_of_key, object_from_bytes, object_of_key, promise_from_bytes,
 };
 use crate::map::CHUNK_BLOCKS;
 
@@ -196,21 +196,28 @@ impl Checker<'_> {
             }
         }
         self.counts(&held);
-        self.advice(&txn)
+        self.about_objects(&txn, ADVICE, "what is advised of", |o, b| advice_from_bytes(o, b).err())?;
+        self.about_objects(&txn, PROMISES, "the promised cut of", |o, b| promise_from_bytes(o, b).err())
     }
 
-    /// A store of an earlier program has no such table.
-    fn advice(&mut self, txn: &redb::ReadTransaction) -> Result<(), DbError> {
-        let table = match txn.open_table(ADVICE) {
+    /// The rows of a table that a store of an earlier program does not have.
+    fn about_objects(
+        &mut self,
+        txn: &redb::ReadTransaction,
+        table: redb::TableDefinition<'_, &'static [u8; 16], &'static [u8]>,
+        what: &str,
+        wrong: impl Fn(ObjectId, &[u8]) -> Option<FormatError>,
+    ) -> Result<(), DbError> {
+        let table = match txn.open_table(table) {
             Err(redb::TableError::TableDoesNotExist(_)) => return Ok(()),
             table => table?,
         };
         for row in table.iter()? {
             let (key, value) = row?;
             let object = object_of_key(key.value());
-            if let Err(e) = advice_from_bytes(object, value.value()) {
+            if let Some(e) = wrong(object, value.value()) {
                 self.out.bad_rows = true;
-                self.fault(format!("what is advised of object {object}: {e}"));
+                self.fault(format!("{what} object {object}: {e}"));
             }
         }
         Ok(())

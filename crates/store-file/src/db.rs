@@ -1,14 +1,14 @@
 //! The database: tables, what is read from them, and how a commit is written. Runs on worker threads.
 use std::sync::Arc;
 
-use oss::store::{ObjectAttr, ObjectInfo, ReplyRecord};
+use oss::store::{ObjectAttr, ObjectInfo, Promise, ReplyRecord};
 use redb::{Database, Durability, ReadableDatabase, ReadableTable, ReadableTableMetadata, TableDefinition};
 use types::{ClientId, ObjectId, Origin, Transno};
 
 use crate::format::{
     Extent, FormatError, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes, answer_key,
     answer_to_bytes, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes, object_key,
-    object_of_key, object_to_bytes,
+    object_of_key, object_to_bytes, promise_from_bytes, promise_to_bytes,
 };
 use crate::space::Run;
 
@@ -24,6 +24,8 @@ pub(crate) const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::ne
 pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
 /// Advice on objects.
 pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("advice");
+/// Promises to cut objects.
+pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -64,6 +66,7 @@ pub(crate) struct Start {
     pub origins: Vec<(ClientId, Origin)>,
     pub answers: Vec<ReplyRecord>,
     pub advice: Vec<(ObjectId, Vec<u8>)>,
+    pub promises: Vec<(ObjectId, Promise)>,
     pub objects: u64,
     /// Space of every extent.
     pub used: Vec<Run>,
@@ -82,6 +85,8 @@ pub(crate) enum DbOp {
     Answer(ReplyRecord),
     /// Advice on an object; empty: there is none any more.
     Advice(ObjectId, Vec<u8>),
+    /// The promise to cut an object; `None`: there is none any more.
+    Promise(ObjectId, Option<Promise>),
 }
 
 /// An open database.
@@ -171,6 +176,13 @@ impl Db {
                 Err(e) => tracing::error!(%object, "what was advised of it is forgotten: {e}"),
             }
         }
+        let mut promises = Vec::new();
+        for row in txn.open_table(PROMISES)?.iter()? {
+            let (k, v) = row?;
+            let object = object_of_key(k.value());
+            let promise = promise_from_bytes(object, v.value());
+            promises.push((object, promise.map_err(|e| record_error(object, "the promise to cut it,", e))?));
+        }
         for row in txn.open_table(EXTENTS)?.iter()? {
             let (k, v) = row?;
             let e = extent_from_bytes(k.value(), v.value())
@@ -182,7 +194,7 @@ impl Db {
         }
         txn.commit()?;
         let transno = Transno(transno);
-        Ok(Start { superblock, transno, boot, sequences, sessions, origins, answers, advice, objects, used })
+        Ok(Start { superblock, transno, boot, sequences, sessions, origins, answers, advice, promises, objects, used })
     }
 
     /// An object's attributes.
@@ -274,6 +286,13 @@ impl Db {
                     }
                     DbOp::Advice(id, body) => {
                         txn.open_table(ADVICE)?.insert(&object_key(*id), advice_to_bytes(*id, body).as_slice())?;
+                    }
+                    DbOp::Promise(id, None) => {
+                        txn.open_table(PROMISES)?.remove(&object_key(*id))?;
+                    }
+                    DbOp::Promise(id, Some(promise)) => {
+                        let row = promise_to_bytes(*id, promise);
+                        txn.open_table(PROMISES)?.insert(&object_key(*id), row.as_slice())?;
                     }
                 }
             }

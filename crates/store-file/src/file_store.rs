@@ -69,7 +69,7 @@ const RECORD_BYTES: u64 = 3 * 4096;
 fn need_of(update: &Update) -> u64 {
     let runs = update.puts.len() + update.reserves.len() + update.drops.len();
     let blocks = wanted_blocks(update);
-    let answers = u64::from(update.answers.is_some());
+    let answers = u64::from(update.answers.is_some()) + u64::from(update.keeps_promise);
     (runs as u64 + blocks / crate::format::EXTENT_BLOCKS_MAX + 2 + answers) * RECORD_BYTES + 8 * blocks
 }
 

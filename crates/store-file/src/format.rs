@@ -1,7 +1,7 @@
 //! The bytes of every record: little-endian, versioned, each with a checksum over its key and itself.
 //!
 //! `docs/spec/ost-store.md` has the layouts; golden files (`golden/`) hold them in place.
-use oss::store::{ObjectAttr, Owner, ReplyRecord, StoreIdentity};
+use oss::store::{ObjectAttr, Owner, Promise, ReplyRecord, StoreIdentity};
 use types::{ClientId, Fid, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::{Crc, crc32c, crc32c_append};
 
@@ -20,6 +20,8 @@ const EXTENT_HEAD: usize = 16;
 const ANSWER_HEAD: usize = 24;
 /// Bytes of an advice record before its body.
 const ADVICE_HEAD: usize = 8;
+/// Bytes of a record of a promise.
+pub const PROMISE_BYTES: usize = 32;
 
 /// Why bytes are not a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -323,6 +325,35 @@ pub fn advice_from_bytes(object: ObjectId, b: &[u8]) -> Result<Vec<u8>, FormatEr
     }
     check_record(&object_key(object), b)?;
     Ok(b[ADVICE_HEAD..].to_vec())
+}
+
+/// The record of the promise to cut an object.
+#[must_use]
+pub fn promise_to_bytes(object: ObjectId, promise: &Promise) -> [u8; PROMISE_BYTES] {
+    let mut b = [0; PROMISE_BYTES];
+    b[0] = 1;
+    put(&mut b, 8, &promise.client.0.to_le_bytes());
+    put(&mut b, 16, &promise.number.to_le_bytes());
+    put(&mut b, 24, &promise.size.to_le_bytes());
+    let crc = record_crc(&object_key(object), &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of the promise to cut an object.
+///
+/// # Errors
+/// When the bytes are not the record of this object.
+pub fn promise_from_bytes(object: ObjectId, b: &[u8]) -> Result<Promise, FormatError> {
+    if b.len() != PROMISE_BYTES {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(&object_key(object), b)?;
+    let size = u64_at(b, 24);
+    if size > oss::store::OBJECT_BYTES_MAX {
+        return Err(FormatError::Field("size"));
+    }
+    Ok(Promise { client: ClientId(u64_at(b, 8)), number: u64_at(b, 16), size })
 }
 
 #[cfg(test)]

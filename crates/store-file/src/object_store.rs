@@ -1,7 +1,7 @@
 //! The store's face to the OST.
 use oss::store::{
     Applied, BadBlock, BlockRange, Blocks, DiskStats, Fenced, FoundMedium, ObjectAttr, ObjectInfo, ObjectStore,
-    ReplyRecord, Space, StoreIdentity, StoreResult, Update,
+    Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
@@ -146,6 +146,22 @@ impl ObjectStore for FileStore {
                 return Err(FsError::NoSpace);
             }
             s.state.borrow_mut().set_advice(object, record);
+            s.commit_now().await
+        })
+    }
+    fn promises(&self) -> Vec<(ObjectId, Promise)> {
+        // Asked for once, when the target starts.
+        std::mem::take(&mut self.0.state.borrow_mut().promises)
+    }
+    fn set_promise(&self, object: ObjectId, promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            if promise.is_some() {
+                s.load(object, &[]).await?;
+                if s.is_stalled() {
+                    return Err(FsError::NoSpace);
+                }
+            }
+            s.state.borrow_mut().set_promise(object, promise);
             s.commit_now().await
         })
     }

@@ -16,12 +16,12 @@ use wire::crc32c;
 
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
-use crate::db::{ADVICE, ANSWERS, DbError, EXTENTS, OBJECTS, ORIGINS, SEQUENCES, SESSIONS, STATE, SUPER};
+use crate::db::{ADVICE, ANSWERS, DbError, EXTENTS, OBJECTS, ORIGINS, PROMISES, SEQUENCES, SESSIONS, STATE, SUPER};
 use crate::error::OpenError;
 use crate::fence::epoch_of;
 use crate::format::{
     Extent, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, answer_from_bytes, extent_from_bytes, extent_of_key,
-    object_from_bytes, object_key, object_of_key, object_to_bytes,
+    object_from_bytes, object_key, object_of_key, object_to_bytes, promise_from_bytes,
 };
 use crate::map::CHUNK_BLOCKS;
 
@@ -133,6 +133,8 @@ impl Copying<'_> {
         let is_answer = |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| answer_from_bytes(k, v).is_ok());
         let is_advice =
             |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| advice_from_bytes(object_of_key(&k), v).is_ok());
+        let is_promise =
+            |k: &[u8], v: &[u8]| k.try_into().is_ok_and(|k| promise_from_bytes(object_of_key(&k), v).is_ok());
         let of_super = self.table(SUPER, Some(&is_super))?;
         let of_objects = self.table(OBJECTS, Some(&is_object))?;
         let of_extents = self.table(EXTENTS, Some(&is_extent))?;
@@ -142,7 +144,9 @@ impl Copying<'_> {
         let of_clients =
             [self.table(SESSIONS, None)?, self.table(ORIGINS, None)?, self.table(ANSWERS, Some(&is_answer))?];
         let of_advice = self.table(ADVICE, Some(&is_advice))?;
-        let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice].into_iter().chain(of_clients);
+        let of_promises = self.table(PROMISES, Some(&is_promise))?;
+        let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice, of_promises];
+        let all = all.into_iter().chain(of_clients);
         let sum = all.fold(Salvaged::default(), |a, b| Salvaged {
             records: a.records + b.records,
             damaged_pages: a.damaged_pages + b.damaged_pages,
@@ -296,7 +300,9 @@ fn agree(txn: &WriteTransaction, data: &dyn BlockingFile) -> Result<(), DbError>
     }
     let mut advice = txn.open_table(ADVICE)?;
     advice.retain(|k, v| advice_from_bytes(object_of_key(k), v).is_ok())?;
-    drop((objects, extents, advice));
+    let mut promises = txn.open_table(PROMISES)?;
+    promises.retain(|k, v| promise_from_bytes(object_of_key(k), v).is_ok())?;
+    drop((objects, extents, advice, promises));
     settle_sequences(txn, IDS_SKIPPED)
 }
 

@@ -2,7 +2,9 @@
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 use hashbrown::HashMap;
-use oss::store::{Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, ReplyRecord, SizeRule, StoreResult, Update};
+use oss::store::{
+    Applied, BlockRange, BlockRun, OBJECT_BYTES_MAX, Promise, ReplyRecord, SizeRule, StoreResult, Update,
+};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
@@ -72,6 +74,10 @@ pub(crate) struct State {
     advised: BTreeSet<ObjectId>,
     /// The advice that the store had when it was opened.
     pub advice: Vec<(ObjectId, Vec<u8>)>,
+    /// Objects of which a cut is promised.
+    promised: BTreeSet<ObjectId>,
+    /// The promises that the store had when it was opened.
+    pub promises: Vec<(ObjectId, Promise)>,
     pub space: SpaceMap,
     freeing: Vec<Run>,
     freeing_blocks: u64,
@@ -114,6 +120,8 @@ impl State {
             answered: BTreeMap::new(),
             advised: start.advice.iter().map(|(o, _)| *o).collect(),
             advice: start.advice.clone(),
+            promised: start.promises.iter().map(|(o, _)| *o).collect(),
+            promises: start.promises.clone(),
             space,
             freeing: Vec::new(),
             freeing_blocks: 0,
@@ -283,6 +291,9 @@ impl State {
         self.dirty.insert(id);
         self.data_written |= !placed.is_empty();
         self.free_later(freed);
+        if update.keeps_promise {
+            self.set_promise(id, None);
+        }
         let transno = self.next_transno(update.replay);
         let applied = Applied { transno, attr };
         // Whoever has left asks for no answer again, and nobody would forget it.
@@ -311,6 +322,7 @@ impl State {
         if self.advised.remove(&id) {
             self.ops.push(DbOp::Advice(id, Vec::new()));
         }
+        self.set_promise(id, None);
         self.object_count -= 1;
         self.evictions += 1;
     }
@@ -341,6 +353,15 @@ impl State {
         let had = if body.is_empty() { self.advised.remove(&id) } else { !self.advised.insert(id) };
         if had || !body.is_empty() {
             self.ops.push(DbOp::Advice(id, body));
+            self.changed = true;
+        }
+    }
+
+    /// The promise to cut an object is this from now on.
+    pub fn set_promise(&mut self, id: ObjectId, promise: Option<Promise>) {
+        let had = if promise.is_none() { self.promised.remove(&id) } else { !self.promised.insert(id) };
+        if had || promise.is_some() {
+            self.ops.push(DbOp::Promise(id, promise));
             self.changed = true;
         }
     }

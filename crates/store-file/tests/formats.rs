@@ -3,11 +3,11 @@
 use formats::fuzz::{Target, outcome_of};
 use formats::golden::Folder;
 use formats::memory::Counting;
-use oss::store::{ObjectAttr, Owner, ReplyRecord, StoreIdentity};
+use oss::store::{ObjectAttr, Owner, Promise, ReplyRecord, StoreIdentity};
 use store_file::format::{
     EXTENT_BLOCKS_MAX, Extent, SUPERBLOCK_BYTES, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes,
     answer_key, answer_to_bytes, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes,
-    object_key, object_of_key, object_to_bytes,
+    object_key, object_of_key, object_to_bytes, promise_from_bytes, promise_to_bytes,
 };
 use types::{ClientId, ObjectId, OstIndex, Transno, WallTime, Xid};
 use wire::{crc32c, crc32c_append};
@@ -47,6 +47,10 @@ fn answer() -> ReplyRecord {
     ReplyRecord { client, slot, xid, transno, status: 0, body: vec![13, 14, 15], basis: 0 }
 }
 
+fn promise() -> Promise {
+    Promise { client: ClientId(0x0102_0304_0506_0708), number: 0x090a, size: 0x0b0c_0d0e }
+}
+
 fn extents() -> [(&'static str, Extent); 3] {
     [
         ("data", Extent { phys: 0x77, blocks: 2, crcs: Some(vec![0xdead_beef, 1]) }),
@@ -83,6 +87,10 @@ fn keys_and_records_have_their_golden_bytes() {
     assert_eq!(advice_from_bytes(object(), &bytes), Ok(vec![16, 17]));
     let other = ObjectId::new(OstIndex(1), 0x23);
     assert!(advice_from_bytes(other, &bytes).is_err(), "another object's");
+    let bytes = promise_to_bytes(object(), &promise());
+    folder.check("promise", &bytes);
+    assert_eq!(promise_from_bytes(object(), &bytes), Ok(promise()));
+    assert!(promise_from_bytes(other, &bytes).is_err(), "another object's");
     folder.finish();
 }
 
@@ -211,6 +219,36 @@ fn no_record_of_advice_panics_and_what_is_read_is_written_the_same() {
         match advice_from_bytes(object, b) {
             Ok(body) => {
                 assert_eq!(advice_from_bytes(object, &advice_to_bytes(object, &body)), Ok(body));
+                1
+            }
+            Err(e) => outcome_of(&format!("{e:?}")[..5]),
+        }
+    });
+}
+
+#[test]
+fn no_record_of_a_promise_panics_and_what_is_read_is_written_the_same() {
+    /// Mends the checksum of a promise behind its key.
+    fn mend(input: &mut [u8]) {
+        let Some((key, b)) = input.split_at_mut_checked(16).filter(|(_, b)| b.len() >= 8) else { return };
+        let crc = crc32c_append(crc32c_append(crc32c_append(crc32c(key), &b[..4]), &[0; 4]), &b[8..]);
+        b[4..8].copy_from_slice(&crc.to_le_bytes());
+    }
+    let key = object_key(object());
+    let target = Target {
+        name: "promise",
+        root: ROOT,
+        seeds: vec![[&key[..], &promise_to_bytes(object(), &promise())].concat()],
+        words: &[&[1, 0, 0, 0], &[0xff; 8]],
+        mend: Some(mend),
+        memory: (1 << 10, 8),
+    };
+    target.run(|input| {
+        let Some((key, b)) = input.split_first_chunk::<16>() else { return 0 };
+        let object = object_of_key(key);
+        match promise_from_bytes(object, b) {
+            Ok(promise) => {
+                assert_eq!(promise_from_bytes(object, &promise_to_bytes(object, &promise)), Ok(promise));
                 1
             }
             Err(e) => outcome_of(&format!("{e:?}")[..5]),

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use dbcheck::Mended;
 use frames::{Bulk, FramePool};
-use oss::store::{BlockRange, BlockRun, ObjectStore, SizeRule, StoreIdentity, Update};
+use oss::store::{BlockRange, BlockRun, ObjectStore, Promise, SizeRule, StoreIdentity, Update};
 use rt::Rt;
 use store_file::{Checked, FileStore, FileStoreConfig, MkfsOptions};
 use types::{ClientId, ObjectId, Origin, OstIndex, Rng};
@@ -68,6 +68,7 @@ async fn fill(rt: Rt, dir: &Path) {
     }
     for i in (1..=OBJECTS).step_by(3) {
         store.set_advice(object(i), vec![i as u8; 40]).await.unwrap();
+        store.set_promise(object(i), Some(promise(i))).await.unwrap();
     }
     store.destroy((OBJECTS + 1..OBJECTS + 20).map(object).collect(), None).await.unwrap();
     store.close().await.unwrap();
@@ -104,6 +105,10 @@ async fn repaired(rt: &Rt, dir: &Path, what: &str) -> Option<(BTreeSet<ObjectId>
     panic!("{what}: there are still faults: {:?}", check(rt, dir).await.faults);
 }
 
+fn promise(i: u32) -> Promise {
+    Promise { client: ClientId(7), number: i.into(), size: 5 }
+}
+
 /// Opens the store and compares each object. Those that are not there, and the suspects that are there.
 async fn compare(rt: &Rt, dir: &Path, suspects: &BTreeSet<ObjectId>, what: &str) -> (usize, usize) {
     let store = FileStore::open(rt.clone(), dir, Some(7), config(), None).await.unwrap();
@@ -127,6 +132,9 @@ async fn compare(rt: &Rt, dir: &Path, suspects: &BTreeSet<ObjectId>, what: &str)
     }
     for (object, record) in store.advice() {
         assert_eq!(record, vec![object.0.oid as u8; 40], "{what}: what is advised of {object}");
+    }
+    for (object, found) in store.promises() {
+        assert_eq!(found, promise(object.0.oid), "{what}: the promised cut of {object}");
     }
     // What was removed stays removed, and no id is given out twice.
     assert!(store.attr(object(OBJECTS + 3)).await.is_err(), "{what}: an object came back");

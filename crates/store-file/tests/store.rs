@@ -6,7 +6,7 @@ use std::rc::Rc;
 
 use frames::FramePool;
 use oss::store::conformance::{Change, Model, ModelObject, compare, one_by_one, space_is_exact};
-use oss::store::{BlockRange, ObjectStore, SizeRule, StoreIdentity, Update};
+use oss::store::{BlockRange, ObjectStore, Promise, SizeRule, StoreIdentity, Update};
 use rt::Rt;
 use simworld::{DiskFault, TestWorld};
 use store_file::{FileStore, FileStoreConfig, MkfsOptions, OpenError, mkfs};
@@ -430,5 +430,40 @@ fn advice_on_an_object_outlives_the_store_and_goes_with_the_object() {
         drop(store);
         let store = open(rt.clone(), small()).await;
         assert_eq!(store.advice(), [(object(1), vec![5, 6, 7])]);
+    });
+}
+
+#[test]
+fn a_promise_outlives_the_store_and_goes_with_its_cut_in_one_commit_or_with_the_object() {
+    let world = TestWorld::new(9, 16 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let store = make(rt.clone(), 0, small()).await;
+        store.create(object(1).0.seq, 4).await.unwrap();
+        let promise = |number| Promise { client: ClientId(9), number, size: 5 };
+        for oid in 1..=4 {
+            store.set_promise(object(oid), Some(promise(oid.into()))).await.unwrap();
+        }
+        store.set_promise(object(2), None).await.unwrap();
+        store.set_promise(object(1), Some(promise(7))).await.unwrap();
+        assert_eq!(store.set_promise(object(5), Some(promise(1))).await, Err(FsError::NotFound));
+        // What was answered is on stable storage: no close.
+        drop(store);
+        let store = open(rt.clone(), small()).await;
+        assert_eq!(store.promises(), [(object(1), promise(7)), (object(3), promise(3)), (object(4), promise(4))]);
+        store.destroy(vec![object(3)], None).await.unwrap();
+        let size = SizeRule::Exactly(5);
+        store.update(object(1), Update { size, keeps_promise: true, ..Update::default() }).await.unwrap();
+        store.update(object(4), Update { size, ..Update::default() }).await.unwrap();
+        store.sync().await.unwrap();
+        // One whose commit is lost takes nothing of the promise along.
+        store
+            .update(object(4), Update { size: SizeRule::Exactly(0), keeps_promise: true, ..Update::default() })
+            .await
+            .unwrap();
+        drop(store);
+        let store = open(rt.clone(), small()).await;
+        assert_eq!(store.promises(), [(object(4), promise(4))]);
+        assert_eq!(store.attr(object(4)).await.unwrap().size, 5);
     });
 }

@@ -47,6 +47,8 @@ pub const BUGS: &[Bug] = &[
     bug("error-told-once", "An error of write-back is told to the first descriptor that asks, not to all."),
     bug("evicted-changes", "A change that waited at an OST while its client was evicted is carried out."),
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),
+    bug("promise-not-stored", "An OST forgets what cuts it was promised when it dies."),
+    bug("decision-not-stored", "The metadata server forgets which cuts it decided when it dies."),
     bug("cut-not-promised", "A client cuts the objects of a file one after the other, and dies amid that."),
     bug("cut-unfinished", "An OST whose client died amid a cut of several objects lets its own object be as it is."),
     bug("data-not-synced", "An OST's store commits where data are without having synced them."),

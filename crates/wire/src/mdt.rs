@@ -356,14 +356,14 @@ message! {
         /// Open handle through which it is asked; 0: none. (ftruncate needs no write permission on the inode.)
         handle: HandleId,
     }
-    /// `MdtCut`: all objects of the cut are promised. The answer is empty; ESTALE when an OST was told already that
-    /// nothing was decided.
+    /// `MdtCut`: all objects of the cut are promised. The answer is empty, and comes when the decision is on stable storage;
+    /// ESTALE when an OST was told already that nothing was decided.
     CutRequest {
-        /// Inode.
+        /// Inode; remembered with the decision.
         fid: Fid,
         /// The client's number for this cut; numbers grow.
         number: u64,
-        /// Cuts of this client with lower numbers are over.
+        /// Cuts of this client with lower numbers are over: every OST has committed its part.
         unfinished: u64,
     }
     /// `MdtReaddir`.

@@ -242,7 +242,8 @@ message! {
         /// Bytes that the client may keep, besides what its dirty pages took.
         keep: u64,
     }
-    /// `OstPromise` request, under a write lock over everything behind `size`. The answer is empty.
+    /// `OstPromise` request, under a write lock over everything behind `size`. The answer is empty, and comes when
+    /// the promise is on stable storage.
     PromiseRequest {
         /// Object.
         object: ObjectId,
@@ -250,7 +251,7 @@ message! {
         number: u64,
         /// The object's size after the cut.
         size: u64,
-        /// The promise of this number is taken back.
+        /// The promise of this number is taken back: the MDS was not asked for it, or has refused it.
         withdrawn: bool,
     }
     /// `OstAskCut` callback to the MDS, which decides nothing under this number any more if it has not yet.

@@ -75,6 +75,16 @@ impl Namespace {
         }
     }
 
+    /// The client is told of its grant only now, or still cannot be: if it was called back already, its time begins anew.
+    pub fn on_told(&mut self, now: Instant, client: ClientId, handle: HandleId) {
+        let deadline = now + self.config.callback_timeout;
+        let Some(lock) = self.locks.get_mut(&handle).filter(|l| l.party.client == client) else { return };
+        let Some(called) = lock.called.as_mut() else { return };
+        self.deadlines.remove(&(called.deadline, handle));
+        (called.since, called.deadline) = (now, deadline);
+        self.deadlines.insert((deadline, handle));
+    }
+
     /// This node stood still and is awake since `awake`: who was called back before has its time from then on.
     pub fn on_overslept(&mut self, awake: Instant) {
         let deadline = awake + self.config.callback_timeout;

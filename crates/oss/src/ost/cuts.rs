@@ -1,101 +1,169 @@
-//! Cuts of striped files: promised by clients, decided by the metadata server, finished here when the client is gone.
-use std::rc::Rc;
+//! Cuts of striped files: promised by clients, decided by the metadata server, finished here when the client does not.
+use std::rc::Weak;
 
 use cache::PageAccess;
-use ptlrpc::Request;
+use ptlrpc::{RecoveryControl, Request};
 use types::{Duration, FsError, ObjectId};
 use wire::Op;
 use wire::ost::{AskCutCallback, AskCutReply, PromiseRequest};
 
 use super::{Ost, answer};
-use crate::promises::Promise;
-use crate::store::{BLOCK_BYTES, BlockRange, TimeRule, Update};
+use crate::store::{BLOCK_BYTES, BlockRange, Promise, TimeRule, Update};
 
 /// How long the metadata server may take to answer one question.
 const ANSWER_MAX: Duration = Duration::from_secs(5);
-/// Pause before it is asked again.
+/// Pause before something is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
-/// How long an object stays in doubt. Locks on it are granted meanwhile and not told, so it is below the time in which a
-/// holder has to answer a callback; a metadata server that is away for longer leaves the cut undone here.
-const DOUBT_MAX: Duration = Duration::from_secs(20);
 
 impl Ost {
-    pub(super) fn promise(&self, request: Request) {
-        let reply = request.decode().and_then(|ask: PromiseRequest| self.do_promise(&request, &ask));
+    /// Takes up the promises of before. Whoever is known may come back and keep them; the others are in doubt from the start,
+    /// and their objects are settled once recovery is over.
+    pub(super) fn recall_promises(&self) {
+        let me = self.me.clone();
+        self.locks.promises.on_doubt(Box::new(move |object, promise| {
+            if let Some(ost) = me.upgrade() {
+                ost.rt.clone().spawn(settle_cut(me.clone(), object, promise));
+            }
+        }));
+        let known = self.store.sessions();
+        for (object, promise) in self.store.promises() {
+            self.locks.promises.recall(object, promise);
+            if !known.iter().any(|(c, _)| *c == promise.client) {
+                self.locks.promises.doubt(object, &promise);
+            }
+        }
+    }
+
+    /// Recovery is over: who came back without the lock under which it promised has given it back.
+    pub(super) fn recheck_promises(&self) {
+        for (object, promise) in self.locks.promises.all_open() {
+            if !self.locks.may_promise(promise.client, object, promise.size) {
+                self.locks.promises.doubt(object, &promise);
+            }
+        }
+        self.is_recovered.set(true);
+        self.recovered.notify();
+    }
+
+    fn is_recovering(&self) -> bool {
+        !self.is_recovered.get() && self.recovery.borrow().as_ref().is_some_and(RecoveryControl::is_active)
+    }
+
+    pub(super) async fn promise(&self, request: Request) {
+        let reply = match request.decode::<PromiseRequest>() {
+            Ok(ask) if ask.withdrawn => self.withdraw(&request, &ask).await,
+            Ok(ask) => self.do_promise(&request, &ask).await,
+            Err(e) => Err(e),
+        };
         answer(request, &reply);
     }
 
-    fn do_promise(&self, request: &Request, ask: &PromiseRequest) -> Result<(), FsError> {
+    async fn do_promise(&self, request: &Request, ask: &PromiseRequest) -> Result<(), FsError> {
         let (client, object) = (request.client(), ask.object);
-        let promise = Promise { client, number: ask.number, size: ask.size };
-        if ask.withdrawn {
-            let own = |p: &Promise| p.client == client && p.number == ask.number;
-            let settles = self.locks.promises.is_in_doubt(object);
-            if let Some(p) = self.locks.promises.get(object).filter(own).filter(|_| !settles) {
-                self.locks.promises.end(object, &p);
-            }
-            return Ok(());
-        }
         if request.export.is_evicted() {
             return Err(FsError::NotConnected);
         }
         if !self.locks.may_promise(client, object, ask.size) {
             return Err(FsError::Stale);
         }
-        self.locks.promises.make(object, promise)
-    }
-
-    /// A client that had promised a cut is gone: the metadata server says whether it was decided.
-    pub(super) async fn settle_cut(self: Rc<Self>, object: ObjectId, promise: Promise) {
-        let target = self.identity.target();
-        match self.rt.timeout(DOUBT_MAX, self.ask_whether_cut(&promise)).await {
-            Some(true) => match self.finish_cut(object, &promise).await {
-                Ok(()) => tracing::info!(target, %object, client = %promise.client, size = promise.size,
-                    "a cut whose client is gone was finished"),
-                Err(FsError::NotFound) => {}
-                Err(e) => tracing::error!(target, %object, client = %promise.client,
-                    "a cut whose client is gone could not be finished: {e}"),
-            },
-            Some(false) => {}
-            None => tracing::warn!(target, %object, client = %promise.client,
-                "the metadata server does not say whether a cut was decided whose client is gone: it is not"),
-        }
-        self.locks.promises.end(object, &promise);
-    }
-
-    async fn ask_whether_cut(&self, promise: &Promise) -> bool {
-        let ask = AskCutCallback { client: promise.client, number: promise.number };
-        loop {
-            let server = self.creators.latest().and_then(|c| self.exports.borrow().get(&c).cloned());
-            if let Some(server) = server {
-                let answer = server.callback(Op::OstAskCut, &ask, ANSWER_MAX).await;
-                if let Ok(Ok(AskCutReply { decided })) = answer.map(|body| wire::decode(&body)) {
-                    return decided && !types::planted!("cut-unfinished");
-                }
+        // What its client does not speak of any more may have been decided nevertheless.
+        if let Some(earlier) = self.locks.promises.open(object).filter(|p| p.number != ask.number) {
+            self.locks.promises.doubt(object, &earlier);
+            self.locks.settled(object).await;
+            if !self.locks.may_promise(client, object, ask.size) {
+                return Err(FsError::Stale);
             }
-            self.rt.sleep(RETRY_PAUSE).await;
         }
-    }
-
-    /// Cuts the object as its client would have, unless a request of that client was under way and has done so.
-    async fn finish_cut(&self, object: ObjectId, promise: &Promise) -> Result<(), FsError> {
-        let _gate = self.gate.hold(object, BlockRange::new(promise.size / BLOCK_BYTES, u64::MAX)).await;
-        if self.locks.promises.get(object) != Some(*promise) {
+        let promise = Promise { client, number: ask.number, size: ask.size };
+        self.locks.promises.make(object, promise, self.store.last_committed())?;
+        if types::planted!("promise-not-stored") {
             return Ok(());
         }
+        if let Err(e) = self.store.set_promise(object, Some(promise)).await {
+            self.locks.promises.end(object, &promise);
+            return Err(e);
+        }
+        // With the lock it may have gone meanwhile.
+        if self.locks.promises.open(object) == Some(promise) { Ok(()) } else { Err(FsError::Stale) }
+    }
+
+    /// A client knows that its cut was not decided, and does not ask for it any more.
+    async fn withdraw(&self, request: &Request, ask: &PromiseRequest) -> Result<(), FsError> {
+        let own = |p: &Promise| p.client == request.client() && p.number == ask.number;
+        let Some(promise) = self.locks.promises.open(ask.object).filter(own) else { return Ok(()) };
+        self.locks.promises.end(ask.object, &promise);
+        // If this is lost, the metadata server knows of no such cut.
+        self.store.set_promise(ask.object, None).await
+    }
+
+    /// Cuts the object as its client would have, until that is on stable storage.
+    async fn finish_cut(&self, object: ObjectId, promise: &Promise) -> Result<(), FsError> {
+        let _gate = self.gate.hold(object, BlockRange::new(promise.size / BLOCK_BYTES, u64::MAX)).await;
         let attr = self.store.attr(object).await?;
         let (update, puts) = self.truncate(object, &attr, promise.size).await?;
         let now = self.rt.wall();
-        let update = Update { mtime: TimeRule::AtLeast(now), ctime: now, ..update };
+        let update = Update { mtime: TimeRule::AtLeast(now), ctime: now, keeps_promise: true, ..update };
         self.put(object, puts, update, PageAccess::fine(0).written()).await?;
-        Ok(())
+        self.store.sync().await
     }
 
-    /// A cut was carried out: with it the promise of it is kept.
-    pub(super) fn kept_promise(&self, request: &Request, object: ObjectId, size: u64) {
-        let kept = |p: &Promise| p.client == request.client() && p.size == size;
-        if let Some(p) = self.locks.promises.get(object).filter(kept) {
-            self.locks.promises.end(object, &p);
+    /// Whether the metadata server says that a cut was decided; `None`: it does not answer.
+    async fn ask_whether_cut(&self, promise: &Promise) -> Option<bool> {
+        let ask = AskCutCallback { client: promise.client, number: promise.number };
+        let server = self.creators.latest().and_then(|c| self.exports.borrow().get(&c).cloned())?;
+        let body = server.callback(Op::OstAskCut, &ask, ANSWER_MAX).await.ok()?;
+        let AskCutReply { decided } = wire::decode(&body).ok()?;
+        Some(decided && !types::planted!("cut-unfinished"))
+    }
+
+    /// One step towards settling a promise that is in doubt. Whether it is settled.
+    async fn try_to_settle(&self, object: ObjectId, promise: &Promise) -> bool {
+        let target = self.identity.target();
+        let Some(decided) = self.ask_whether_cut(promise).await else {
+            if !self.doubts_told.replace(true) {
+                tracing::warn!(target, %object, client = %promise.client,
+                    "waits for the metadata server to say whether a cut was decided that its client did not finish");
+            }
+            return false;
+        };
+        let done = if decided { self.finish_cut(object, promise).await } else { Err(FsError::NotFound) };
+        match done {
+            Ok(()) => tracing::info!(target, %object, client = %promise.client, size = promise.size,
+                "a cut that its client did not finish was finished"),
+            Err(FsError::NoSpace | FsError::NoMemory | FsError::Overloaded) => return false,
+            Err(e) => {
+                if e != FsError::NotFound {
+                    tracing::error!(target, %object, client = %promise.client,
+                        "a cut that its client did not finish cannot be finished: {e}");
+                }
+                // If this is lost, it is asked for again, and the answer is the same.
+                let _ = self.store.set_promise(object, None).await;
+            }
         }
+        self.locks.promises.end(object, promise);
+        if self.locks.promises.in_doubt() == 0 {
+            self.doubts_told.set(false);
+        }
+        true
+    }
+}
+
+/// Finds out what becomes of a promise that is in doubt, and does it. The object waits meanwhile, however long it takes.
+async fn settle_cut(ost: Weak<Ost>, object: ObjectId, promise: Promise) {
+    loop {
+        let Some(me) = ost.upgrade() else { return };
+        let rt = me.rt.clone();
+        if me.is_recovering() {
+            // Its client's own cut may still come back, and what this is numbered as must not be one of a replay.
+            let recovered = me.recovered.clone();
+            drop(me);
+            recovered.wait().await;
+            continue;
+        }
+        if me.try_to_settle(object, &promise).await {
+            return;
+        }
+        drop(me);
+        rt.sleep(RETRY_PAUSE).await;
     }
 }

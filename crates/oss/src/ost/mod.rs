@@ -17,6 +17,7 @@ use std::rc::{Rc, Weak};
 use ldlm::LockMode;
 use nrs::{IoOp, JobId, NrsRequest};
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
+use rt::sync::Event;
 use rt::{LocalFuture, Rt};
 use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
 use wire::ost::{IoOwner, WriteRequest};
@@ -52,6 +53,11 @@ pub struct Ost {
     /// Answers of before the restart that were not asked for yet.
     recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
     creators: creators::Creators,
+    /// Recovery is over, or about to be.
+    is_recovered: Cell<bool>,
+    recovered: Rc<Event>,
+    /// Somebody was told that the metadata server is waited for.
+    doubts_told: Cell<bool>,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
     pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
     pub(crate) advised: Advised,
@@ -110,6 +116,9 @@ impl Ost {
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             creators: creators::Creators::default(),
+            is_recovered: Cell::new(false),
+            recovered: Rc::default(),
+            doubts_told: Cell::new(false),
             recovery: RefCell::new(None),
             scrub: Rc::default(),
             advised,
@@ -117,6 +126,7 @@ impl Ost {
             me: me.clone(),
         });
         ost.recall_advice();
+        ost.recall_promises();
         Ok(ost)
     }
 
@@ -207,7 +217,7 @@ impl Ost {
             Op::LockCancel => self.lock_cancel(request),
             Op::LockConvert => self.lock_convert(request),
             Op::OstShrinkGrant => self.shrink_grant(request),
-            Op::OstPromise => self.promise(request),
+            Op::OstPromise => self.promise(request).await,
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
@@ -384,6 +394,9 @@ impl Service for Ost {
     fn take_recovery(&self, recovery: ptlrpc::RecoveryControl) {
         *self.recovery.borrow_mut() = Some(recovery);
     }
+    fn recovered(&self) {
+        self.recheck_promises();
+    }
     fn session_connected(&self, client: ClientId) {
         self.locks.reconnected(client);
     }
@@ -394,9 +407,7 @@ impl Service for Ost {
             self.recalled.borrow_mut().retain(|(c, _)| *c != client);
             self.dispatch.cancel_client(client);
             // Before anybody else gets its locks.
-            for (object, promise) in self.locks.promises.on_gone(client) {
-                self.rt.spawn(self.clone().settle_cut(object, promise));
-            }
+            self.locks.promises.on_gone(client);
             self.locks.drop_client(client);
             self.grants.borrow_mut().forget(client);
             if evicted {

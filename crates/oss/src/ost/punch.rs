@@ -9,7 +9,8 @@ use wire::ost::{AllocateRequest, AttrReply, PunchKind, PunchRequest};
 use super::{Covering, Ost, answer_change, answers, attr_body};
 use crate::locks::lvb_of;
 use crate::store::{
-    Applied, BLOCK_BYTES, BlockRange, BlockRun, OBJECT_BYTES_MAX, ObjectAttr, SizeRule, StoreResult, TimeRule, Update,
+    Applied, BLOCK_BYTES, BlockRange, BlockRun, OBJECT_BYTES_MAX, ObjectAttr, Promise, SizeRule, StoreResult, TimeRule,
+    Update,
 };
 
 impl Ost {
@@ -44,7 +45,11 @@ impl Ost {
             PunchKind::Hole => self.clear(object, &attr, extent, false).await?,
             PunchKind::Zero => self.clear(object, &attr, extent, true).await?,
         };
+        let kept =
+            |p: &Promise| ask.kind == PunchKind::Truncate && p.client == request.client() && p.size == extent.start;
+        let promise = self.locks.promises.open(object).filter(kept);
         let update = Update {
+            keeps_promise: promise.is_some(),
             mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
@@ -52,8 +57,8 @@ impl Ost {
             ..update
         };
         let applied = self.put(object, puts, update, PageAccess::fine(0).written()).await?;
-        if ask.kind == PunchKind::Truncate {
-            self.kept_promise(request, object, extent.start);
+        if let Some(promise) = promise {
+            self.locks.promises.kept(object, &promise, applied.transno, self.store.last_committed());
         }
         drop(permit);
         self.stats.borrow_mut().punches += 1;

@@ -14,7 +14,7 @@ use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium, ObjectAttr,
-    ObjectInfo, ObjectStore, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
+    ObjectInfo, ObjectStore, Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
 /// Timing of a storage device.
@@ -275,6 +275,12 @@ impl ObjectStore for EmulatedStore {
     }
     fn set_advice(&self, object: ObjectId, record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
         self.0.inner.set_advice(object, record)
+    }
+    fn promises(&self) -> Vec<(ObjectId, Promise)> {
+        self.0.inner.promises()
+    }
+    fn set_promise(&self, object: ObjectId, promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.set_promise(object, promise)
     }
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>> {
         self.0.inner.objects(after, count)

@@ -208,6 +208,17 @@ impl Answers {
     }
 }
 
+/// A client's promise to cut an object, together with other objects of its file (`docs/internals/sizes.md`).
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Promise {
+    /// Whose.
+    pub client: ClientId,
+    /// The client's number for the cut.
+    pub number: u64,
+    /// The object's size after it.
+    pub size: u64,
+}
+
 /// One change of one object. Applied all at one moment, in this order: drops, reserves, puts, size, times.
 #[derive(Clone, Debug, Default)]
 pub struct Update {
@@ -231,6 +242,8 @@ pub struct Update {
     pub replay: Option<Transno>,
     /// The request that this answers; `None`: nobody asks for the answer again.
     pub answers: Option<Answers>,
+    /// It is the cut that was promised of the object: the promise goes in the same commit.
+    pub keeps_promise: bool,
 }
 
 /// An update that was carried out.
@@ -369,6 +382,16 @@ pub trait ObjectStore {
     /// Remembers advice on an object until it is removed; an empty record forgets it. Complete when that is on stable
     /// storage.
     fn set_advice(&self, _object: ObjectId, _record: Vec<u8>) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+    /// Promises of cuts, as [`ObjectStore::set_promise`] was given them; asked for once, when the target starts. None where
+    /// nothing outlives the process.
+    fn promises(&self) -> Vec<(ObjectId, Promise)> {
+        Vec::new()
+    }
+    /// Remembers the promise to cut an object until the cut, the object's end or `None`. Complete when that is on stable
+    /// storage.
+    fn set_promise(&self, _object: ObjectId, _promise: Option<Promise>) -> LocalFuture<StoreResult<()>> {
         Box::pin(std::future::ready(Ok(())))
     }
     /// Up to `count` objects behind `after`, in order of id.

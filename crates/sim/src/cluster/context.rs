@@ -247,13 +247,6 @@ impl Context {
             disk_failures: self.disk_failures.get(),
         })
     }
-    /// Lives that servers began, and times at which a disk failed: what a server holds in memory only is still there, and was
-    /// carried out, as long as this is the same.
-    #[must_use]
-    pub fn server_lives(&self) -> u64 {
-        let servers = [&self.cluster.mds].into_iter().chain(&self.cluster.osses);
-        servers.map(|n| n.starts.get()).sum::<u64>() + self.disk_failures.get()
-    }
     /// Whether everything that was answered to an author holds.
     #[must_use]
     pub fn is_sound(&self, author: Author) -> bool {

@@ -70,8 +70,6 @@ struct Entry {
     stable: bool,
     /// It was answered with success.
     answered: bool,
-    /// Lives of servers when it began: a cut whose author is lost is whole as long as no server forgot of it.
-    lives: u64,
 }
 
 /// A file's content as its history allows it.
@@ -83,8 +81,6 @@ pub struct FileModel {
     history: Vec<Entry>,
     /// Bytes of one round of stripes; 0: a cut is one change.
     round: u64,
-    /// Lives of servers so far.
-    lives: u64,
 }
 
 /// Cuts of lost authors of which every combination is looked at; others may be half done.
@@ -107,24 +103,19 @@ impl FileModel {
     pub fn append(&mut self, at: u64, extent: Extent, stamp: u64, author: Author, answered: bool) {
         let change = Change::Write(Written { extent: Extent::at(at, extent.len()), stamp, made_for: extent.start });
         apply(&mut self.newest, &change);
-        self.history.push(Entry { change, author, stable: false, answered, lives: self.lives });
+        self.history.push(Entry { change, author, stable: false, answered });
         self.compact();
     }
-    /// The file was cut or extended, since servers had begun so many lives.
-    pub fn truncate(&mut self, size: u64, author: Author, answered: bool, lives: u64) {
+    /// The file was cut or extended.
+    pub fn truncate(&mut self, size: u64, author: Author, answered: bool) {
         let change = Change::Truncate(size);
         apply(&mut self.newest, &change);
-        self.history.push(Entry { change, author, stable: false, answered, lives });
+        self.history.push(Entry { change, author, stable: false, answered });
         self.compact();
-    }
-    /// Servers have begun so many lives by now.
-    pub fn servers_live(&mut self, lives: u64) {
-        self.lives = lives;
     }
     /// What the file is if of the cuts that are done or not, as a whole, each was or was not.
     fn worlds(&self, sound: Sound<'_>) -> Vec<FileModel> {
-        let open =
-            |e: &Entry| matches!(e.change, Change::Truncate(_)) && e.lives == self.lives && !Self::is_sure(e, sound);
+        let open = |e: &Entry| matches!(e.change, Change::Truncate(_)) && !Self::is_sure(e, sound);
         let open: Vec<usize> =
             (0..self.history.len()).filter(|i| open(&self.history[*i])).take(WHOLE_CUTS_MAX).collect();
         if open.is_empty() || self.round == 0 {
@@ -139,6 +130,12 @@ impl FileModel {
                 if place.is_none_or(|p| done >> p & 1 == 1) {
                     apply(&mut world.newest, &e.change);
                     world.history.push(Entry { stable: e.stable || place.is_some(), ..e.clone() });
+                } else if let Change::Truncate(size) = e.change
+                    && size > world.newest.len() as u64
+                {
+                    // The file may end at any object that it was to reach: nothing of what it had is gone.
+                    let nothing = Written { extent: Extent::at(size, 0), stamp: 0, made_for: size };
+                    world.history.push(Entry { change: Change::Write(nothing), ..e.clone() });
                 }
             }
             world
@@ -206,7 +203,7 @@ impl FileModel {
                 Change::Write(w) if sure => (range.0.max(w.extent.end), range.1.max(w.extent.end)),
                 Change::Write(w) => (range.0, range.1.max(w.extent.end)),
                 Change::Truncate(size) if sure => (size, size),
-                // Its author may have died half way: on the OST of the old end it is done, on that of the new end not.
+                // One of more cuts than are looked at: on the OST of the old end it is done, on that of the new end not.
                 Change::Truncate(size) => (range.0.min(size.saturating_sub(self.round)), range.1.max(size)),
             };
         }
@@ -336,7 +333,7 @@ mod tests {
         let mut m = FileModel::default();
         m.write(Extent::new(0, 10), 1, author(0), true);
         m.synced(author(0));
-        m.truncate(4, author(0), true, 0);
+        m.truncate(4, author(0), true);
         m.settle(bytes(1, Extent::new(0, 10)));
         assert!(m.check_size(10, &|_| true).is_ok());
         assert!(m.check_size(4, &|_| true).is_err());
@@ -346,7 +343,7 @@ mod tests {
     fn what_was_cut_reads_zeros_where_it_grows_again() {
         let mut m = FileModel::default();
         m.write(Extent::new(0, 10), 1, author(0), true);
-        m.truncate(4, author(0), true, 0);
+        m.truncate(4, author(0), true);
         m.write(Extent::new(8, 10), 2, author(0), true);
         let mut want = bytes(1, Extent::new(0, 4));
         want.extend([0; 4]);
@@ -359,11 +356,11 @@ mod tests {
     }
 
     #[test]
-    fn a_cut_of_a_lost_author_is_done_as_a_whole_or_not_at_all_until_a_server_forgets_of_it() {
+    fn a_cut_of_a_lost_author_is_done_as_a_whole_or_not_at_all() {
         let mut m = FileModel::striped(8);
         m.write(Extent::new(0, 20), 1, author(0), true);
         m.synced(author(0));
-        m.truncate(2, author(0), false, 0);
+        m.truncate(2, author(0), false);
         let (none, long) = (|_: Author| false, bytes(1, Extent::new(0, 20)));
         let check =
             |m: &FileModel, got: &[u8]| m.check_read(0, 100, got, &none).and(m.check_size(got.len() as u64, &none));
@@ -371,7 +368,13 @@ mod tests {
         half[2..4].fill(0);
         assert!(check(&m, &long).is_ok() && check(&m, &long[..2]).is_ok());
         assert!(check(&m, &half).is_err() && check(&m, &long[..16]).is_err());
-        m.servers_live(1);
-        assert!(check(&m, &half).is_ok() && check(&m, &long[..16]).is_ok());
+        // One that makes the file longer may reach some of its objects only.
+        let mut m = FileModel::striped(8);
+        m.write(Extent::new(0, 20), 1, author(0), true);
+        m.synced(author(0));
+        m.truncate(40, author(0), false);
+        let longer = |n: usize| long.iter().copied().chain(std::iter::repeat(0)).take(n).collect::<Vec<u8>>();
+        assert!(check(&m, &long).is_ok() && check(&m, &longer(33)).is_ok() && check(&m, &longer(40)).is_ok());
+        assert!(check(&m, &longer(41)).is_err() && check(&m, &long[..19]).is_err());
     }
 }

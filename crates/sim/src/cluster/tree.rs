@@ -229,8 +229,6 @@ impl Tree {
         file: usize,
         outcome: impl FnOnce(&FileModel) -> Result<(), String>,
     ) {
-        let lives = self.context.server_lives();
-        self.files.get_mut(&file).expect("the file is known").model.servers_live(lives);
         // What a client that was evicted and does not know it yet believes is nobody's business.
         if self.is_sound(author) {
             self.context.expect(&format!("{what} on client{}", author.client), outcome(&self.files[&file].model));
@@ -338,7 +336,6 @@ impl Tree {
         let by_open = self.rng.chance(0.3);
         let size = if by_open || self.rng.chance(0.3) { 0 } else { self.rng.below(FILE_BYTES_MAX) };
         let what = self.what(&format!("truncate to {size}"), name);
-        let lives = self.context.server_lives();
         let outcome = self.context.on(c, &what, async move |c| {
             if by_open {
                 let file = open_named(&c, dir, &text(name), fid, O_TRUNC_RDWR).await?;
@@ -351,7 +348,7 @@ impl Tree {
         let outcome = outcome.await;
         self.judge(&what, author, &outcome);
         let answered = matches!(outcome, Some(Ok(())));
-        self.files.get_mut(&id).expect("the file is known").model.truncate(size, author, answered, lives);
+        self.files.get_mut(&id).expect("the file is known").model.truncate(size, author, answered);
     }
 
     async fn sync(&mut self) {
