@@ -165,7 +165,10 @@ impl Client {
         let (tell, told) = oneshot();
         let (me, inode) = (self.clone(), inode.clone());
         self.rt.spawn(async move {
+            // An OST has one promise of an object, and calls of one client share its locks.
+            inode.cutting.acquire(1).await;
             let done = me.truncate_striped(&inode, &s, size, &|| tell.is_abandoned()).await;
+            inode.cutting.add(1);
             tell.send(done);
         });
         told.await.unwrap_or(Err(FsError::NotConnected))

@@ -4,7 +4,7 @@ use std::rc::{Rc, Weak};
 
 use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
-use rt::sync::Event;
+use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
 use types::{Fid, FsError, WallTime};
 use wire::mdt::Attr;
@@ -73,6 +73,8 @@ pub struct Inode {
     attr: RefCell<Attr>,
     /// How often attributes were taken in.
     pub(crate) attrs_taken: Cell<u64>,
+    /// Held by the call that cuts the objects of a striped file.
+    pub(crate) cutting: Semaphore,
     /// The attributes were changed by ourselves in a way we do not know exactly.
     pub(crate) stale: Cell<bool>,
     /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
@@ -131,6 +133,7 @@ impl Inode {
             client,
             attr: RefCell::default(),
             attrs_taken: Cell::default(),
+            cutting: Semaphore::new(1),
             stale: Cell::new(true),
             ours_alone: Cell::new(false),
             striping: RefCell::new(None),

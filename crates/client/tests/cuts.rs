@@ -416,3 +416,24 @@ fn a_cut_that_is_given_up_half_way_is_done_on_all_osts_or_on_none() {
     }
     assert!(long > 0 && short > 0, "{long} cuts undone, {short} done");
 }
+
+/// Calls of one client share its locks, and an OST has one promise of an object.
+#[test]
+fn cuts_of_one_client_at_once_all_come_to_their_end() {
+    for seed in 0..10 {
+        let world = World::new(seed, 3, OstConfig::default());
+        let (one, _) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            let file = create_striped(&one, "f").await;
+            for _ in 0..5 {
+                one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+                let cuts = [SHORT, STRIPE + SHORT, 0].map(|size| cut(&one, &file, size));
+                for done in rt::sync::join_all(cuts.into()).await {
+                    done.unwrap();
+                }
+                let size = one.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+                assert!([SHORT, STRIPE + SHORT, 0].contains(&size), "{size}");
+            }
+        });
+    }
+}

@@ -110,7 +110,10 @@ pub fn salvage(
         }
         Ok(())
     };
-    let mut tables = Walk::new(file, header, Shape::default(), &is_definition)?;
+    let is_any = |_: &[u8], value: &[u8]| {
+        value.get(DEFINITION_ROOT - 1).is_some_and(|has_root| *has_root < 2) && shape_of_definition(value).is_some()
+    };
+    let mut tables = Walk { makes_sense: &is_any, ..Walk::new(file, header, Shape::default(), &is_definition)? };
     tables.tree(&header[SLOT_AT[*slot] + SLOT_ROOT..][..ROOT_BYTES], &mut take_definition)?;
     let definition = definition.unwrap_or_else(|| tables.definition_in_damaged(shape, is_whole));
     let saved = match root_of_definition(&definition) {
@@ -213,6 +216,8 @@ struct Walk<'a> {
     /// Where a region's pages begin within it.
     pages_at: u64,
     is_whole: &'a IsWhole<'a>,
+    /// Which records tell how many a damaged leaf has: with a wrong number keys have others' values.
+    makes_sense: &'a IsWhole<'a>,
     seen: HashSet<u64>,
     seen_damaged: HashSet<u64>,
     /// Of damaged pages.
@@ -238,6 +243,7 @@ impl<'a> Walk<'a> {
             region_bytes: (head + data) * PAGE_BYTES,
             pages_at: head * PAGE_BYTES,
             is_whole,
+            makes_sense: is_whole,
             seen: HashSet::new(),
             seen_damaged: HashSet::new(),
             kept: Vec::new(),
@@ -347,12 +353,17 @@ impl<'a> Walk<'a> {
         let most = ENTRIES_MAX[usize::from(page.len() as u64 > PAGE_BYTES)];
         let numbers = || std::iter::once(said).chain(1..=most);
         let shape = self.shape;
-        let whole = |n: usize| shape.pairs(page, n).filter(|(k, v)| (self.is_whole)(k, v)).count();
-        // What the page says, if any of it makes sense; else what makes most sense.
-        let records = if whole(said) > 0 { said } else { numbers().max_by_key(|n| whole(*n)).unwrap_or(said) };
-        if whole(records) > 0 {
-            let saved = shape.pairs(page, records).filter(|(k, v)| (self.is_whole)(k, v));
-            self.kept.extend(saved.map(|(k, v)| (k.to_vec(), v.to_vec())));
+        let sense = |n: usize| shape.pairs(page, n).filter(|(k, v)| (self.makes_sense)(k, v)).count();
+        // What the page says, if that makes sense; else what makes most sense.
+        let records = if said > 0 && sense(said) + 1 >= said.max(2) {
+            said
+        } else {
+            numbers().max_by_key(|n| (sense(*n), *n == said)).unwrap_or(said)
+        };
+        let saved = shape.pairs(page, records).filter(|(k, v)| (self.is_whole)(k, v));
+        let before = self.kept.len();
+        self.kept.extend(saved.map(|(k, v)| (k.to_vec(), v.to_vec())));
+        if self.kept.len() > before {
             return Ok(());
         }
         if self.unread.len() < UNREAD_MAX {

@@ -41,3 +41,16 @@ fn no_short_sequence_loses_anything_at_any_point_of_a_crash() {
 fn no_short_sequence_on_striped_files_loses_anything_at_any_point_of_a_crash() {
     run(2);
 }
+
+/// Cuts of several OSTs' objects that nobody promises, that nobody finishes when their client is gone, or of which a server knows
+/// nothing after its death, are seen.
+#[test]
+fn planted_bugs_of_striped_cuts_are_found() {
+    for bug in ["cut-not-promised", "cut-unfinished", "promise-not-stored", "decision-not-stored"] {
+        types::planted::plant(Some(bug));
+        let cut = |sync| run_sequence(&[(Op::Truncate, sync)], 3, 2);
+        let ((closed, cases), (synced, more)) = (cut(Sync::Close), cut(Sync::Fsync));
+        types::planted::plant(None);
+        assert!(closed.len() + synced.len() > 0, "{bug}: nothing is wrong in {} cases", cases + more);
+    }
+}

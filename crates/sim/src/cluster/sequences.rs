@@ -274,12 +274,7 @@ async fn play(context: &Rc<Context>, ops: &[(Op, Sync)], place: Place, progress:
     for (i, (op, sync)) in ops.iter().copied().enumerate() {
         let before = progress.run.borrow().last().clone();
         let Some(target) = before.target(op, i) else { continue };
-        {
-            let mut run = progress.run.borrow_mut();
-            let next = before.after(op, &target, i);
-            run.states.push(next);
-            run.begun = i + 1;
-        }
+        progress.run.borrow_mut().begin(op, &target, i);
         let own = target.clone();
         match context.cluster.on(0, async move |c| carry_out(&c, place, op, sync, &own, i).await).await {
             Some(Ok(())) => progress.run.borrow_mut().synced(op, sync, &target),

@@ -228,8 +228,8 @@ impl State {
 pub struct Run {
     /// Before, between and after the operations.
     pub states: Vec<State>,
-    /// Operations that were begun.
-    pub begun: usize,
+    /// Operations that were begun, each with what it is about and its number: the first leads from the first state to the second.
+    pub begun: Vec<(Op, Target, usize)>,
     /// Names and attributes: the state that a sync which returned made last.
     pub durable: usize,
     /// The same for each file's bytes.
@@ -240,12 +240,18 @@ impl Run {
     /// Nothing has happened.
     #[must_use]
     pub fn new(unit: usize) -> Run {
-        Run { states: vec![State::initial(unit)], begun: 0, durable: 0, durable_bytes: BTreeMap::new() }
+        Run { states: vec![State::initial(unit)], begun: Vec::new(), durable: 0, durable_bytes: BTreeMap::new() }
     }
     /// The last state.
     #[must_use]
     pub fn last(&self) -> &State {
         self.states.last().expect("there is an initial state")
+    }
+    /// Operation number `i` begins.
+    pub fn begin(&mut self, op: Op, target: &Target, i: usize) {
+        let next = self.last().after(op, target, i);
+        self.states.push(next);
+        self.begun.push((op, target.clone(), i));
     }
     /// A sync after the last operation returned: of the file that `op` has open, else of the directory, which says nothing
     /// of files' bytes.
@@ -287,7 +293,7 @@ impl Run {
     }
 
     /// Whether what was found is a state that a crash may leave: names and attributes as after some operation since the
-    /// last sync, each byte of a file as it was at some time since its own last sync.
+    /// last sync, each byte of a file as it was at some time since its own last sync; a cut is done as a whole or not at all.
     ///
     /// # Errors
     /// What cannot be.
@@ -306,16 +312,48 @@ impl Run {
             ));
         }
         for (id, file) in &found.files {
-            let from = self.durable_bytes.get(id).copied().unwrap_or(0);
-            let versions: Vec<&Vec<u8>> =
-                self.states[from..].iter().filter_map(|s| s.files.get(id)).map(|f| &f.content).collect();
-            bytes_fit(&file.content, &versions).map_err(|e| format!("inode {id}: {e}"))?;
+            let told = self.contents(*id).into_iter().map(|world| bytes_fit(&file.content, &world));
+            let told: Result<Vec<String>, ()> = told.map(|fits| fits.err().ok_or(())).collect();
+            if let Ok(wrong) = told {
+                return Err(format!("inode {id}: {}", wrong.join("; or else ")));
+            }
         }
         Ok(())
     }
+
+    /// What a file's bytes may have been since its last sync, for each choice of which cuts were done.
+    fn contents(&self, id: Id) -> Vec<Vec<Vec<u8>>> {
+        let from = self.durable_bytes.get(&id).copied().unwrap_or(0);
+        let from = (from..self.states.len()).find(|i| self.states[*i].files.contains_key(&id)).unwrap_or(from);
+        let Some(first) = self.states[from].files.get(&id) else { return vec![Vec::new()] };
+        let changes: Vec<_> = self.begun[from..].iter().filter(|(_, target, _)| target.file == Some(id)).collect();
+        let cuts = changes.iter().filter(|(op, ..)| *op == Op::Truncate).count();
+        let world = |done: usize| {
+            let (mut versions, mut cut) = (vec![first.content.clone()], 0);
+            for (op, target, i) in &changes {
+                let after = versions.iter().map(|content| {
+                    let file = File { content: content.clone(), xattr: None };
+                    let state = State { files: [(id, file)].into(), unit: self.last().unit, ..State::default() };
+                    state.after(*op, target, *i).files.remove(&id).map_or_else(Vec::new, |f| f.content)
+                });
+                let after: Vec<Vec<u8>> = after.collect();
+                match op {
+                    Op::Truncate => {
+                        if done >> cut & 1 == 1 {
+                            versions = after;
+                        }
+                        cut += 1;
+                    }
+                    _ => versions.extend(after),
+                }
+            }
+            versions
+        };
+        (0..1 << cuts).map(world).collect()
+    }
 }
 
-fn bytes_fit(found: &[u8], versions: &[&Vec<u8>]) -> Result<(), String> {
+fn bytes_fit(found: &[u8], versions: &[Vec<u8>]) -> Result<(), String> {
     let shortest = versions.iter().map(|v| v.len()).min().unwrap_or(0);
     let longest = versions.iter().map(|v| v.len()).max().unwrap_or(0);
     if !(shortest..=longest).contains(&found.len()) {
@@ -341,8 +379,7 @@ mod tests {
         let mut run = Run::new(1);
         for (i, (op, sync)) in ops.iter().enumerate() {
             let target = run.last().target(*op, i).unwrap();
-            let next = run.last().after(*op, &target, i);
-            run.states.push(next);
+            run.begin(*op, &target, i);
             run.synced(*op, *sync, &target);
         }
         run
@@ -366,5 +403,25 @@ mod tests {
         assert!(run.check_crashed(&torn).is_ok(), "part of a write");
         torn.files.get_mut(&A).unwrap().content[10] = 7;
         assert!(run.check_crashed(&torn).is_err(), "a byte that nobody wrote");
+    }
+
+    #[test]
+    fn a_cut_is_done_as_a_whole_or_not_at_all() {
+        let run = played(&[(Op::Write, Sync::Close), (Op::Truncate, Sync::Close)]);
+        assert!(run.states.iter().all(|s| run.check_crashed(s).is_ok()));
+        let file = |content: Vec<u8>| {
+            let mut state = run.states[0].clone();
+            state.files.get_mut(&A).unwrap().content = content;
+            state
+        };
+        assert!(run.check_crashed(&file(vec![b'A'; 1234])).is_ok(), "the write is lost, the cut is done");
+        assert!(run.check_crashed(&file(vec![b'A'; 3000])).is_err(), "half of the cut");
+        let mut half = run.states[1].files[&A].content.clone();
+        half[4000..5000].fill(0);
+        assert!(run.check_crashed(&file(half)).is_err(), "half of the cut");
+        let after = played(&[(Op::Truncate, Sync::Close), (Op::Append, Sync::Close)]);
+        assert!(after.states.iter().all(|s| after.check_crashed(s).is_ok()));
+        let synced = played(&[(Op::Truncate, Sync::Fsync), (Op::Append, Sync::Close)]);
+        assert!(synced.check_crashed(&synced.states[0]).is_err() && synced.check_crashed(&synced.states[1]).is_ok());
     }
 }
