@@ -49,6 +49,9 @@ pub(crate) struct Flocks {
     /// Requests under way that may have to wait, each with the completion that came before its answer. Nothing else is
     /// kept of completions: there are at most as many as requests in flight.
     asking: RefCell<BTreeMap<u64, Option<Result<(), FsError>>>>,
+    /// Requests under way that may give something up. A server may have carried them out and given it to others, and died
+    /// before its answer came: it is not replayed.
+    giving_up: RefCell<BTreeMap<u64, FlockRequest>>,
     /// Completions that nobody waited for.
     unexpected: Cell<u64>,
     mirror: RefCell<Option<FlockMirror>>,
@@ -72,8 +75,12 @@ impl Flocks {
         }
     }
     /// A request is about to be sent whose completion may come before its answer.
-    fn asking(&self, cookie: u64) -> Asking<'_> {
+    fn asking(&self, request: &FlockRequest) -> Asking<'_> {
+        let cookie = request.cookie.0;
         self.asking.borrow_mut().insert(cookie, None);
+        if request.mode != FlockMode::Exclusive {
+            self.giving_up.borrow_mut().insert(cookie, *request);
+        }
         Asking { flocks: self, cookie }
     }
     /// The server does not know us any more: what was held is lost, and who waits is told.
@@ -105,6 +112,7 @@ impl Asking<'_> {
 impl Drop for Asking<'_> {
     fn drop(&mut self) {
         self.flocks.asking.borrow_mut().remove(&self.cookie);
+        self.flocks.giving_up.borrow_mut().remove(&self.cookie);
     }
 }
 
@@ -175,10 +183,10 @@ impl Client {
             flags |= EnqueueFlags::UNLOCK;
         }
         let request = EnqueueRequest { lock: Self::flock_spec(&call), flags, cookie, cancels: Vec::new() };
-        let asking = self.flocks.asking(cookie);
+        let memory = Self::flock_request(&call, cookie, wait);
+        let asking = self.flocks.asking(&memory);
         let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
         let early = asking.end();
-        let memory = Self::flock_request(&call, cookie, wait);
         if reply.granted || call.mode == FlockMode::Unlock {
             self.flocks.granted(&memory);
             return Ok(());
@@ -262,8 +270,8 @@ impl Client {
     }
 
     pub(crate) fn flock_replays(&self) -> Vec<(Op, Vec<u8>)> {
-        let mirror = self.flocks.mirror.borrow();
-        let Some(mirror) = mirror.as_ref() else { return Vec::new() };
+        let Some(mut mirror) = self.flocks.mirror.borrow().clone() else { return Vec::new() };
+        self.flocks.giving_up.borrow().values().for_each(|request| mirror.on_giving_up(request));
         mirror
             .for_replay(self.id())
             .map(|r| {
@@ -296,6 +304,12 @@ mod tests {
         CompletionCallback { cookie, status, ..CompletionCallback::default() }
     }
 
+    fn request(cookie: u64) -> FlockRequest {
+        let (fid, extent) = (Fid::ROOT, Extent::ALL);
+        let call = LockCall { fid, whole: true, mode: FlockMode::Exclusive, extent, owner: 1, pid: 1 };
+        Client::flock_request(&call, cookie, true)
+    }
+
     #[test]
     fn a_completion_is_kept_only_for_a_request_under_way() {
         let flocks = Flocks::default();
@@ -303,10 +317,10 @@ mod tests {
             flocks.completed(&completion(stray, 0));
         }
         assert_eq!((flocks.asking.borrow().len(), flocks.unexpected.get()), (0, 1000), "nobody asked");
-        let asking = flocks.asking(7);
+        let asking = flocks.asking(&request(7));
         flocks.completed(&completion(7, 35));
         assert_eq!(asking.end(), Some(Err(FsError::Deadlock)));
-        let asking = flocks.asking(8);
+        let asking = flocks.asking(&request(8));
         flocks.completed(&completion(8, 0));
         drop(asking);
         assert!(flocks.asking.borrow().is_empty(), "its request failed, or nobody wants the answer any more");

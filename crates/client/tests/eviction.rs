@@ -388,3 +388,48 @@ fn a_process_waits_for_the_locks_of_its_mount_that_died_unheard_and_not_for_itse
         again.set_lock(call, true, std::future::pending()).await.unwrap();
     });
 }
+
+type Step<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + 'a>>;
+
+/// A client gives a lock up, the server gives it to another one and dies before the first one hears of it; either may come back
+/// first.
+#[test]
+fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
+    use client::FlockMode::{Exclusive, Unlock};
+    for seed in 0..20 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, host), (two, other), (maker, _)) =
+            (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&maker, "f").await;
+            maker.release(&file).await.unwrap();
+            let fid = file.fid();
+            let extent = Extent::new(0, 8);
+            let call =
+                |mode, owner: u64| client::LockCall { fid, whole: false, mode, extent, owner, pid: owner as u32 };
+            one.set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
+            world.sim.cut_one_way(&world.mds_host, &host);
+            let unlock = async { one.set_lock(call(Unlock, 1), false, std::future::pending()).await };
+            let next = async {
+                two.set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
+                // The answer to the first one goes with its host.
+                world.sim.reset(&world.mds_host, &host);
+                world.kill_mds();
+                world.sim.heal(&world.mds_host, &host);
+                let late = if seed % 2 == 0 { &host } else { &other };
+                world.sim.cut(late, &world.mds_host);
+                world.restart_mds().await;
+                world.sim.sleep(Duration::from_millis(200 * seed)).await;
+                world.sim.heal(late, &world.mds_host);
+                Ok(())
+            };
+            let both: [Step<'_>; 2] = [Box::pin(unlock), Box::pin(next)];
+            for done in rt::sync::join_all(both.into()).await {
+                done.unwrap();
+            }
+            world.sim.sleep(Duration::from_secs(60)).await;
+            let third = two.set_lock(call(Exclusive, 3), false, std::future::pending()).await;
+            assert_eq!(third, Err(FsError::WouldBlock), "seed {seed}: owner 2 has it");
+        });
+    }
+}

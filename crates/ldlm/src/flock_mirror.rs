@@ -2,6 +2,7 @@
 //!
 //! Decides nothing; it repeats what the server granted. Ranges join and split exactly as on the server.
 use alloc::collections::BTreeMap;
+use alloc::vec::Vec;
 use types::{ClientId, Extent, Fid};
 
 use crate::flock::{FlockKind, FlockMode, FlockRange, FlockRequest, OwnerRanges};
@@ -29,6 +30,22 @@ impl FlockMirror {
             FlockMode::Unlock => None,
         };
         self.set((req.fid, req.kind, req.owner), req.pid, req.extent, mode);
+    }
+
+    /// This request may have been carried out, its answer is not known: what it gives up others may have by now.
+    pub fn on_giving_up(&mut self, req: &FlockRequest) {
+        let key = (req.fid, req.kind, req.owner);
+        match req.mode {
+            FlockMode::Exclusive => {}
+            FlockMode::Unlock => self.set(key, req.pid, req.extent, None),
+            FlockMode::Shared => {
+                let Some((pid, held)) = self.owners.get(&key) else { return };
+                let exclusive = held.iter().filter(|(_, exclusive)| *exclusive);
+                let weaker: Vec<Extent> = exclusive.filter_map(|(x, _)| x.intersect(&req.extent)).collect();
+                let pid = *pid;
+                weaker.into_iter().for_each(|x| self.set(key, pid, x, Some(false)));
+            }
+        }
     }
 
     /// A descriptor was closed.
@@ -64,5 +81,31 @@ impl FlockMirror {
         if held.is_empty() {
             self.owners.remove(&key);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::lock::LockCookie;
+
+    fn request(mode: FlockMode, extent: Extent) -> FlockRequest {
+        let (fid, kind) = (Fid::new(1, 2), FlockKind::Posix);
+        FlockRequest { fid, kind, owner: 7, pid: 8, mode, extent, wait: false, cookie: LockCookie(0) }
+    }
+
+    #[test]
+    fn what_may_have_been_given_up_is_not_replayed_and_nothing_that_was_not_held() {
+        let mut held = FlockMirror::new();
+        held.on_granted(&request(FlockMode::Exclusive, Extent::new(0, 30)));
+        let after = |mode, extent| {
+            let mut mirror = held.clone();
+            mirror.on_giving_up(&request(mode, extent));
+            mirror.for_replay(ClientId(1)).map(|r| (r.extent.start, r.extent.end, r.exclusive)).collect::<Vec<_>>()
+        };
+        assert_eq!(after(FlockMode::Unlock, Extent::new(10, 20)), [(0, 10, true), (20, 30, true)]);
+        assert_eq!(after(FlockMode::Unlock, Extent::ALL), []);
+        assert_eq!(after(FlockMode::Shared, Extent::new(20, 90)), [(0, 20, true), (20, 30, false)]);
+        assert_eq!(after(FlockMode::Exclusive, Extent::new(20, 90)), [(0, 30, true)]);
     }
 }
