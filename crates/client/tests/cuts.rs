@@ -194,6 +194,40 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
     assert!(long + short > 0, "no cut was under way");
 }
 
+/// Who asks what became of a cut has forgotten the file by then: what comes with the locks of that question is not forgotten.
+#[test]
+fn a_client_that_was_evicted_after_a_cut_finds_what_others_wrote_since() {
+    let world = World::new(1, 3, OstConfig::default());
+    let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create_striped(&one, "f").await;
+        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        cut(&one, &file, SHORT).await.unwrap();
+        one.release(&file).await.unwrap();
+        drop(file);
+        world.cut_off(&host, true);
+        until_unknown(&world, &one).await;
+        let file = open(&two, "f", O_RDWR).await;
+        let new = pattern(0, LONG as usize, 5);
+        two.write(&file, 0, &new).await.unwrap();
+        two.fsync(&file, false).await.unwrap();
+        world.cut_off(&host, false);
+        let fid = file.fid();
+        one.sync_meta(fid).await.unwrap();
+        one.forget(fid, 1);
+        one.set_inodes_max(1);
+        world.sim.sleep(Duration::from_secs(5)).await;
+        assert_eq!(one.remembered()[3], 0, "no object is known any more");
+        // The next cut looks after those of before.
+        let other = create_striped(&one, "g").await;
+        one.write(&other, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        cut(&one, &other, SHORT).await.unwrap();
+        world.sim.sleep(Duration::from_secs(30)).await;
+        let file = open(&one, "f", 0).await;
+        assert!(read_all(&one, &file, 2 * LONG).await == new, "another file is found");
+    });
+}
+
 /// The OST of the new end is cut off from a client that makes the file longer, which dies: the file has one of both lengths.
 #[test]
 fn a_file_that_grows_while_an_ost_is_away_has_its_old_or_its_new_length_when_its_client_dies() {

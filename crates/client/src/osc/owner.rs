@@ -45,7 +45,9 @@ impl LockOwner for Osc {
         self.object_of(resource).map(|o| o.moment()).unwrap_or_default()
     }
     fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb, with: With) {
-        let Some(object) = self.object_of(resource) else { return };
+        // Also of an object that was forgotten, or is not known yet: it is as long as the lock vouches for.
+        let held = matches!(with, With::Lock { .. }).then(|| self.object_to_come(resource)).flatten();
+        let Some(object) = held.or_else(|| self.object_of(resource)) else { return };
         tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
         let exact = self.size_is_exact(&object) || self.is_ours_alone(&object);
         match with {
@@ -219,6 +221,9 @@ impl Osc {
     }
     pub(super) fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
         self.object_of(lock.resource)
+    }
+    fn object_to_come(&self, resource: ResourceId) -> Option<Rc<Object>> {
+        self.client.upgrade()?.object(types::ObjectId(resource.fid), self.index).ok()
     }
     fn object_of(&self, resource: ResourceId) -> Option<Rc<Object>> {
         self.client.upgrade()?.find_object(types::ObjectId(resource.fid))

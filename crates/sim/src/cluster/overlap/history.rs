@@ -165,8 +165,10 @@ impl History {
             }
             let whole: Vec<usize> =
                 entries.iter().zip(&values).filter(|(_, v)| v[..] == *found).map(|((i, _), _)| *i).collect();
-            // Zeroes may be of any that makes zeroes; a stamp is of one write.
+            // Zeroes may be of any that makes zeroes; a stamp is of one write. Of a cell that the file's end parts, the rest may be
+            // another OST's, where the write has still to come.
             if let [one] = whole[..]
+                && cell.len() == self.cell
                 && entries.iter().any(|(i, stamp)| *i == one && *stamp != 0)
             {
                 seen.push((one, cell.start));
@@ -270,6 +272,21 @@ mod tests {
         assert!(h.check_read(x, &bytes(1, x), (47, 48), &sound).is_err(), "the second write was seen already");
         assert!(h.check_read(x, &[0; 10], (47, 48), &sound).is_err());
         assert!(h.check_read(x, &bytes(1, x), (60, 61), &|_| false).is_ok(), "its author is lost");
+    }
+
+    #[test]
+    fn a_cell_of_which_a_part_is_seen_may_be_written_to_its_end_later() {
+        let mut h = History::new(CELL);
+        let x = Extent::new(0, CELL);
+        let id = h.begin(Change::Write(x, 1), 10, author(0));
+        let sound = |_: Author| true;
+        assert!(h.check_read(x, &bytes(1, x)[..4], (20, 25), &sound).is_ok(), "its first bytes, on one OST");
+        let cut = h.begin(Change::Cut(0), 30, author(0));
+        h.end(cut, 40);
+        h.end(id, 50);
+        let mut rest = vec![0; 4];
+        rest.extend(&bytes(1, x)[4..]);
+        assert!(h.check_read(x, &rest, (60, 65), &sound).is_ok(), "the others after the cut, on the next one");
     }
 
     #[test]
