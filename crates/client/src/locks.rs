@@ -392,7 +392,8 @@ impl Locks {
             }
             self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
         } else {
-            let outcome = EnqueueOutcome::Denied(DenyReason::Cancelled);
+            // A target that cannot say what the lock is to vouch for does not give it.
+            let outcome = EnqueueOutcome::Denied(DenyReason::Evicted);
             self.cache.borrow_mut().on_reply(self.rt.now(), desc.resource, cookie, outcome, &mut out);
         }
         self.act(out);

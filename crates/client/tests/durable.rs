@@ -6,6 +6,9 @@ use simworld::DiskFault;
 use wire::mdt::{SetBits, SetattrRequest};
 use world::*;
 
+const O_TRUNC: u32 = 0o1000;
+const O_APPEND: u32 = 0o2000;
+
 /// Runs `change` and an fsync, then client and target die at once; gives a client that comes afterwards.
 fn after_power_loss(seed: u64, change: impl AsyncFnOnce(Rc<Client>, Rc<OpenFile>)) -> (World, Rc<Client>) {
     let world = World::new(seed, 1, OstConfig::default());
@@ -189,6 +192,31 @@ fn changes_replayed_to_a_server_whose_disk_fails_wait_for_the_one_that_follows_i
             world.restart_oss(0).await;
             assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}");
             assert!(read_all(&c, &file, MIB).await == [7; 300_000], "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_comes_from_a_failed_store_does_not_vouch_for_a_length_of_before() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            drop(create(&one, "f").await);
+            let file = open(&one, "f", O_RDWR | O_APPEND).await;
+            one.write(&file, 0, &[1; 100_000]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let cut = open(&two, "f", O_RDWR | O_TRUNC).await;
+            two.fsync(&cut, false).await.unwrap();
+            two.write(&cut, 0, &[2; 8192]).await.unwrap();
+            let fault = DiskFault { writes: true, syncs: true, times: u32::MAX, ..DiskFault::default() };
+            world.oss[0].host.set_disk_fault(fault);
+            // The other client is called back and cannot write out; the store that failed does not say how long the object is.
+            assert_eq!(one.write(&file, 0, &[3; 10]).await, Err(FsError::Io), "seed {seed}");
+            world.lose_power(0);
+            world.oss[0].host.set_disk_fault(DiskFault::default());
+            world.restart_oss(0).await;
+            assert_eq!(read_all(&one, &file, MIB).await.len(), 0, "seed {seed}");
         });
     }
 }

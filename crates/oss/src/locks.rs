@@ -387,13 +387,22 @@ impl Locks {
     fn send_completion(self: &Rc<Self>, client: ClientId, lock: LockDesc) {
         let me = self.clone();
         self.rt.spawn(async move {
-            let lvb = me.lvb(ObjectId(lock.resource.fid)).await.ok();
+            let (lvb, status) = match me.lvb(ObjectId(lock.resource.fid)).await {
+                Ok(lvb) => (Some(lvb), 0),
+                Err(e) => (None, e.errno() as u16),
+            };
+            if status != 0 {
+                // Its client would take the length that it heard of before for the true one.
+                let mut out = Vec::new();
+                me.ns.borrow_mut().cancel(me.rt.now(), client, lock.handle, &mut out);
+                me.act(out);
+            }
             // It was perhaps called back already while it could not be told.
             me.ns.borrow_mut().on_told(me.rt.now(), client, lock.handle);
             let export = me.exports.borrow().get(&client).cloned();
             let Some(export) = export else { return };
             let body =
-                CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: spec(&lock), status: 0, lvb };
+                CompletionCallback { handle: lock.handle, cookie: lock.cookie.0, lock: spec(&lock), status, lvb };
             // A client that has given up waiting answers so, and one that is gone needs no lock.
             let _ = export.callback_delivered(Op::LockCompletion, &body, Duration::from_secs(60)).await;
         });
