@@ -197,9 +197,13 @@ impl Osc {
             Rank::Ordinary => ptlrpc::CallOptions { tag, ..Default::default() },
         }
     }
-    /// How calls under a lock are made.
-    pub(crate) fn options_under(&self, held: &Held) -> ptlrpc::CallOptions {
-        Osc::options_of(self.turn_of(Why::Under(held)))
+    /// How changes under a lock are made: in no later session than the lock's, for the range may be another client's by then.
+    pub(crate) fn options_of_change(&self, import: &Import, held: &Held) -> Result<ptlrpc::CallOptions, FsError> {
+        held.desc().ok_or(FsError::NotConnected)?;
+        Ok(ptlrpc::CallOptions {
+            evictions: Some(import.evictions()),
+            ..Osc::options_of(self.turn_of(Why::Under(held)))
+        })
     }
     /// Another client waits for a lock: what waits under it, in the window or for a slot, no longer waits for anything else;
     /// nor does what waits under a lock that is kept as long.

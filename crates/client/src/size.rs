@@ -327,8 +327,9 @@ impl Client {
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
         let osc = self.osc(object.ost);
         let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
-        let (body, options) = (wire::encode(&ask), osc.options_under(held));
-        let answer = osc.import()?.call(Op::OstAllocate, body, Bulk::new(), options).await?;
+        let import = osc.import()?;
+        let options = osc.options_of_change(&import, held)?;
+        let answer = import.call(Op::OstAllocate, wire::encode(&ask), Bulk::new(), options).await?;
         object.changed_by.set(object.changed_by.get().max(answer.header.transno));
         let reply: wire::ost::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);

@@ -2,6 +2,7 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
+use wire::mdt::{SetBits, SetattrRequest};
 use world::*;
 
 /// Long enough for a client to have sessions again after its network is back.
@@ -430,6 +431,46 @@ fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
             world.sim.sleep(Duration::from_secs(60)).await;
             let third = two.set_lock(call(Exclusive, 3), false, std::future::pending()).await;
             assert_eq!(third, Err(FsError::WouldBlock), "seed {seed}: owner 2 has it");
+        });
+    }
+}
+
+/// A reservation or a cut that waits for a session does not go on in the next one: its lock is another client's by then.
+#[test]
+fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
+    for cuts in [false, true] {
+        let world = World::new(1, 1, OstConfig::default());
+        let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            world.sim.cut(&host, &world.oss[0].host);
+            let import = one.oscs()[0].import().unwrap();
+            while import.state() == ptlrpc::ImportState::Full {
+                world.sim.sleep(Duration::from_secs(1)).await;
+            }
+            let (tell, told) = rt::sync::oneshot();
+            let (c, f) = (one.clone(), file.clone());
+            one.rt().spawn(async move {
+                let size = SetattrRequest { valid: SetBits::SIZE, size: 5_000, ..SetattrRequest::default() };
+                tell.send(match cuts {
+                    true => c.setattr(&root(), f.inode(), size, Some(&f)).await,
+                    false => c.fallocate(&f, 0, 0, 100_000).await,
+                });
+            });
+            while world.knows(one.id()) > 1 {
+                world.sim.sleep(Duration::from_secs(1)).await;
+            }
+            let of_two = open(&two, "f", O_RDWR).await;
+            two.write(&of_two, 0, &[2; 500]).await.unwrap();
+            world.sim.heal(&host, &world.oss[0].host);
+            let changed = told.await.unwrap();
+            let known = two.getattr(&root(), of_two.fid(), Some(&of_two)).await.unwrap().attr.size;
+            two.fsync(&of_two, false).await.unwrap();
+            let size = three.getattr(&root(), of_two.fid(), None).await.unwrap().attr.size;
+            assert_eq!((known, changed), (10_000, Err(FsError::NotConnected)), "cut: {cuts}");
+            assert_eq!(size, known, "cut: {cuts}");
         });
     }
 }

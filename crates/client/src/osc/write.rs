@@ -372,7 +372,8 @@ impl Osc {
         let import = self.import()?;
         let (lock, mtime) = (held.handle(), object.mtime.get());
         let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, ..Default::default() };
-        let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), self.options_under(held)).await?;
+        let options = self.options_of_change(&import, held)?;
+        let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), options).await?;
         object.changed_by.set(object.changed_by.get().max(answer.header.transno));
         let reply: wo::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
