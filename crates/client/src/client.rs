@@ -48,6 +48,7 @@ pub struct Client {
     pub(crate) offsets: crate::offsets::Offsets,
     pub(crate) zeros: FrameRun,
     pub(crate) inodes: Table<Fid, Rc<Inode>>,
+    pub(crate) moments: Cell<crate::attrs::Moment>,
     objects: Table<ObjectId, Rc<Object>>,
     pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
     pub(crate) opens: Table<u64, Rc<OpenFile>>,
@@ -122,6 +123,7 @@ impl Client {
             offsets: crate::offsets::Offsets::default(),
             zeros,
             inodes: RefCell::default(),
+            moments: Cell::default(),
             objects: RefCell::default(),
             dentries: RefCell::default(),
             opens: RefCell::default(),
@@ -460,7 +462,7 @@ impl Client {
     }
     /// Whether the cached attributes of an inode may be believed.
     pub(crate) fn attr_valid(&self, inode: &Inode) -> bool {
-        !inode.stale.get() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
+        !inode.is_stale() && self.holds(inode.fid, LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
     }
 
     /// Writes everything out and leaves the cluster. Whether every server has heard of it: what has not keeps this client's

@@ -10,6 +10,7 @@ use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, Cred, SetBits};
 
+use crate::attrs::Change;
 use crate::client::Client;
 use crate::inode::{Inode, UNSET};
 use crate::open::OpenFile;
@@ -26,8 +27,6 @@ struct Ending {
     told: Option<OneSender<Result<(), FsError>>>,
     /// On its way.
     sent: bool,
-    /// What [`Inode::attrs_taken`] was when it set out.
-    attrs_at: u64,
 }
 impl Ending {
     fn tells_size(&self) -> bool {
@@ -157,13 +156,13 @@ impl Client {
         if close.handle.0 == 0 {
             self.untold_ended(file);
         }
-        let ending = Ending { close, file: file.clone(), told, sent: false, attrs_at: 0 };
+        let ending = Ending { close, file: file.clone(), told, sent: false };
         if let Some(e) = lost {
             self.ended(ending, Err(e));
             return false;
         }
         if ending.close.handle.0 == 0 && ending.close.valid == 0 {
-            self.ended(ending, Ok(Attr::default()));
+            self.ended(ending, Ok((Change::default(), Attr::default())));
             return false;
         }
         self.closes.waiting.borrow_mut().push(ending);
@@ -242,17 +241,19 @@ impl Client {
     }
 
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
-    async fn close_together(self: &Rc<Self>, mut batch: Vec<Ending>) -> Vec<Ending> {
-        batch.iter_mut().for_each(|e| e.attrs_at = e.file.inode.attrs_taken.get());
+    async fn close_together(self: &Rc<Self>, batch: Vec<Ending>) -> Vec<Ending> {
+        let sent = self.next_moment();
         let closes = batch.iter().map(|e| e.close.clone()).collect();
         let mut request = CloseRequest { closes };
         let answer = self.mdt_call(Op::MdtClose, &request).await;
         match answer.and_then(|r| Ok((r.header.transno, r.decode::<CloseReply>()?))) {
             Ok((transno, reply)) if reply.closes.len() == batch.len() => {
                 self.amend_outdated(transno, &mut request, &reply);
+                let change = Change { sent, transno };
                 for (ending, closed) in batch.into_iter().zip(reply.closes) {
                     let status = i32::from(closed.status);
-                    self.ended(ending, if status == 0 { Ok(closed.attr) } else { Err(FsError::from_errno(status)) });
+                    let answer = if status == 0 { Ok((change, closed.attr)) } else { Err(FsError::from_errno(status)) };
+                    self.ended(ending, answer);
                 }
                 Vec::new()
             }
@@ -307,12 +308,12 @@ impl Client {
         });
     }
 
-    fn ended(self: &Rc<Self>, ending: Ending, answer: Result<Attr, FsError>) {
+    fn ended(self: &Rc<Self>, ending: Ending, answer: Result<(Change, Attr), FsError>) {
         if ending.sent && ending.tells_size() {
             ending.file.inode.tells.answered();
             self.settling.needed();
         }
-        let Ending { close, file, told, attrs_at, .. } = ending;
+        let Ending { close, file, told, .. } = ending;
         let inode = &file.inode;
         self.opens.borrow_mut().remove(&file.id());
         inode.closed(&file);
@@ -320,19 +321,19 @@ impl Client {
             inode.writers.set(inode.writers.get() - 1);
         }
         if file.dirty.get() {
-            inode.stale.set(true);
+            inode.changed_unseen();
         }
         // Told now; until then it was ours to know.
         if inode.atime.get() == close.atime {
             inode.atime.set(UNSET);
         }
-        if let Some(attr) = answer.as_ref().ok().filter(|a| a.fid == inode.fid) {
+        if let Some((change, attr)) = answer.as_ref().ok().filter(|(_, a)| a.fid == inode.fid) {
             // Once more if another one wrote meanwhile; not if the OSTs could not say.
             let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
             if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
                 self.settle_size(inode, None);
             }
-            inode.set_attr_since(attrs_at, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
+            inode.take_change(*change, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
         }
         let result = answer.map(|_| ());
         match told {

@@ -7,9 +7,9 @@ use layout::{Layout, StripeIndex};
 use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
 use types::{Fid, FsError, WallTime};
-use wire::mdt::Attr;
 
 use crate::append::KeptAppend;
+use crate::attrs::Attributes;
 use crate::client::Client;
 use crate::closes::SizeTells;
 use crate::front::Front;
@@ -70,13 +70,9 @@ pub struct Inode {
     /// Its id.
     pub fid: Fid,
     pub(crate) client: Weak<Client>,
-    attr: RefCell<Attr>,
-    /// How often attributes were taken in.
-    pub(crate) attrs_taken: Cell<u64>,
+    pub(crate) attrs: Attributes,
     /// Held by the call that cuts the objects of a striped file.
     pub(crate) cutting: Semaphore,
-    /// The attributes were changed by ourselves in a way we do not know exactly.
-    pub(crate) stale: Cell<bool>,
     /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
     /// UPDATE lock that came with it is held (another's first open for writing takes it away).
     pub(crate) ours_alone: Cell<bool>,
@@ -131,10 +127,8 @@ impl Inode {
         Rc::new(Inode {
             fid,
             client,
-            attr: RefCell::default(),
-            attrs_taken: Cell::default(),
+            attrs: Attributes::default(),
             cutting: Semaphore::new(1),
-            stale: Cell::new(true),
             ours_alone: Cell::new(false),
             striping: RefCell::new(None),
             names: RefCell::default(),
@@ -200,30 +194,6 @@ impl Inode {
     pub(crate) fn naming(self: &Rc<Self>) -> Naming {
         self.naming.set(self.naming.get() + 1);
         Naming(self.clone())
-    }
-    /// The attributes as last told.
-    #[must_use]
-    pub fn attr(&self) -> Attr {
-        self.attr.borrow().clone()
-    }
-    /// Whether it has several names, as last told. (The links of a directory are not names.)
-    pub(crate) fn has_other_names(&self) -> bool {
-        let attr = self.attr.borrow();
-        attr.nlink > 1 && attr.mode & 0o170_000 != 0o040_000
-    }
-    pub(crate) fn set_attr(&self, attr: &Attr) {
-        *self.attr.borrow_mut() = attr.clone();
-        self.attrs_taken.set(self.attrs_taken.get() + 1);
-        self.stale.set(false);
-    }
-    /// Takes in attributes that the answer to a request brought, which was sent when [`Inode::attrs_taken`] was `asked`. If
-    /// others came meanwhile nobody knows which are newer: they are to be asked for.
-    pub(crate) fn set_attr_since(&self, asked: u64, attr: &Attr) {
-        if self.attrs_taken.get() == asked {
-            self.set_attr(attr);
-        } else {
-            self.stale.set(true);
-        }
     }
     /// A write begins, right after its layout was settled ([`Client::layout_of`]).
     pub(crate) fn writing(self: &Rc<Self>) -> Writing {

@@ -58,7 +58,7 @@ impl Client {
         let _changing = inode.change_layout();
         let answer = self.mdt_call(Op::MdtSetxattr, &request).await?;
         let (transno, stored) = (answer.header.transno, answer.decode::<BytesReply>()?.value);
-        inode.stale.set(true);
+        inode.changed_unseen();
         if !stored.0.is_empty() {
             self.learn_layout(inode, &stored).await?;
             (request.name, request.value) = (STORED_LOV.into(), Some(stored));

@@ -57,6 +57,7 @@ impl Client {
         let entries_max = if plus { u64::from(bytes_max) / ENTRY_BYTES_MIN } else { 0 };
         let (entry_cookie, _reserved_too) = if plus { self.mdt_locks.reserve(entries_max) } else { (0, None) };
         let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie };
+        let sent = self.next_moment();
         let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
         let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());
         self.mdt_locks.adopt(lock_cookie, lock.as_ref());
@@ -70,7 +71,7 @@ impl Client {
             let whole = self.mdt_locks.adopt_bits(cookie, e.lock, e.fid, ATTR_BITS);
             if let Some(attr) = e.attr.as_ref().filter(|_| whole) {
                 let inode = self.inode(e.fid);
-                inode.set_attr(attr);
+                inode.take_answer(sent, attr);
                 self.learn_name(fid, &e.name, &inode);
             }
         }

@@ -99,7 +99,7 @@ impl Client {
     /// What is remembered of an inode may not be true, whatever locks are held.
     pub(crate) fn distrust(&self, inode: &Inode) {
         inode.ours_alone.set(false);
-        inode.stale.set(true);
+        inode.outdate();
         inode.forget_children();
         self.forget_missing(inode.fid);
         self.forget_names(inode);

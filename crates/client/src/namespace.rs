@@ -10,6 +10,7 @@ use wire::mdt::{
 };
 use wire::{Bytes, Encode, Op};
 
+use crate::attrs::{Change, Moment};
 use crate::client::Client;
 use crate::inode::Inode;
 use crate::open::OpenFile;
@@ -18,12 +19,12 @@ use crate::open::OpenFile;
 pub(crate) const ATTR_BITS: u64 = LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM | LockBits::OPEN;
 
 /// What an answer about an inode is worth.
-#[derive(Clone, Copy, PartialEq, Eq)]
+#[derive(Clone, Copy)]
 pub(crate) enum Told {
-    /// We changed the inode: it is as the answer has it.
-    Changed,
-    /// We only asked: a lock that came along makes it true; another one that is held knows better.
-    Asked,
+    /// We changed the inode: it was as the answer has it then.
+    Changed(Change),
+    /// We only asked, at that moment: a lock that came along makes it true; another one that is held knows better.
+    Asked(Moment),
 }
 
 /// The answer to a look-up or a create.
@@ -57,6 +58,9 @@ const RENAME_EXCHANGE: u32 = 2;
 /// How long the answer to a lookup waits for servers that know the file's size.
 const SIZE_WAIT: types::Duration = types::Duration::from_secs(1);
 
+/// How often attributes are asked for while own changes overlap every answer.
+const FETCHES_MAX: u32 = 8;
+
 /// Longest name, in bytes.
 pub const NAME_BYTES_MAX: usize = 255;
 
@@ -85,22 +89,25 @@ impl Client {
     ) -> Result<Option<Rc<Inode>>, FsError> {
         let whole = self.mdt_locks.adopt(cookie, reply.lock.as_ref());
         let parent_locked = self.mdt_locks.adopt(parent_cookie, reply.parent_lock.as_ref());
-        let changed = told == Told::Changed;
-        if !reply.parent.fid.is_zero()
-            && let Some(parent) = self.known_inode(reply.parent.fid)
-            && (parent_locked || changed || !self.attr_valid(&parent))
-        {
-            parent.set_attr(&reply.parent);
+        if let Some(parent) = self.known_inode(reply.parent.fid).filter(|_| !reply.parent.fid.is_zero()) {
+            self.take_attr(&parent, told, parent_locked, &reply.parent);
         }
         if reply.attr.fid.is_zero() {
             return Ok(None);
         }
         let inode = self.inode(reply.attr.fid);
-        if whole || changed || !self.attr_valid(&inode) {
-            inode.set_attr(&reply.attr);
-        }
+        self.take_attr(&inode, told, whole, &reply.attr);
         self.learn_layout(&inode, &reply.layout).await?;
         Ok(Some(inode))
+    }
+
+    /// Takes attributes in that came with a lock that is held (`locked`), or without.
+    fn take_attr(&self, inode: &Inode, told: Told, locked: bool, attr: &Attr) {
+        match told {
+            Told::Changed(change) => inode.take_change(change, attr),
+            Told::Asked(sent) if locked || !self.attr_valid(inode) => _ = inode.take_answer(sent, attr),
+            Told::Asked(_) => {}
+        }
     }
 
     pub(crate) fn learn_name(&self, parent: Fid, name: &[u8], inode: &Inode) {
@@ -138,7 +145,7 @@ impl Client {
             return;
         }
         if let Some(p) = self.known_inode(parent) {
-            p.stale.set(true);
+            p.changed_unseen();
         }
     }
 
@@ -215,6 +222,7 @@ impl Client {
             lock_cookie: cookie,
             parent_cookie,
         };
+        let sent = self.next_moment();
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtLookup, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
@@ -230,7 +238,7 @@ impl Client {
                 EntryReply::default()
             }
         };
-        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked).await? else {
+        let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked(sent)).await? else {
             let cached = self.holds(parent, LockBits::UPDATE);
             if cached {
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
@@ -239,10 +247,39 @@ impl Client {
             return Ok(Entry { attr: Attr::default(), name_cached: cached, attr_cached: false });
         };
         self.learn_name(parent, name, &inode);
+        self.fetch_overlapped(cred, &inode).await?;
         self.named_entry(&inode).await
     }
 
+    /// Asks for attributes again of which it is not known whether others are newer.
+    async fn fetch_overlapped(self: &Rc<Self>, cred: &Cred, inode: &Rc<Inode>) -> Result<(), FsError> {
+        if !inode.is_stale() {
+            return Ok(());
+        }
+        match self.fetch_attr(cred, inode, None).await {
+            // It lost its name and went, since.
+            Err(FsError::Stale) => Ok(()),
+            done => done,
+        }
+    }
+
+    /// Asks for attributes until an answer comes that no change of ours overlaps, or others that did not.
     pub(crate) async fn fetch_attr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        for _ in 0..FETCHES_MAX {
+            self.fetch_attr_once(cred, inode, file).await?;
+            if !inode.is_stale() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    async fn fetch_attr_once(
         self: &Rc<Self>,
         cred: &Cred,
         inode: &Rc<Inode>,
@@ -253,12 +290,13 @@ impl Client {
         // A long layout comes only when it is asked for.
         let lock_bits = ATTR_BITS | if inode.striping().is_none() { LockBits::LAYOUT } else { 0 };
         let request = GetattrRequest { cred: cred.clone(), fid: inode.fid, lock_bits, lock_cookie: cookie, handle };
+        let sent = self.next_moment();
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtGetattr, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
         };
         match answer {
-            Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked).await.map(|_| ()),
+            Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked(sent)).await.map(|_| ()),
             Err(e) => {
                 self.mdt_locks.adopt(cookie, None);
                 Err(e)
@@ -305,6 +343,7 @@ impl Client {
             lock_cookie: cookie,
             fid: Fid::ZERO,
         };
+        let sent = self.next_moment();
         let answer = self.mdt_call(Op::MdtCreate, &request).await;
         let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<EntryReply>()?)));
         let (transno, reply) = match answer {
@@ -317,7 +356,10 @@ impl Client {
         request.fid = reply.attr.fid;
         request.layout = reply.layout.clone();
         self.mdc().amend_replay(transno, &request);
-        let inode = self.take_entry(&reply, cookie, 0, Told::Changed).await?.ok_or(FsError::Protocol)?;
+        let inode = self
+            .take_entry(&reply, cookie, 0, Told::Changed(Change { sent, transno }))
+            .await?
+            .ok_or(FsError::Protocol)?;
         self.touch_parent(parent, &reply.parent);
         self.name_added(parent, name);
         if node.kind == NodeKind::Directory {
@@ -342,11 +384,11 @@ impl Client {
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.settle_closes(known.unwrap_or_default()).await;
         let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
-        let reply: EntryReply = self.mdt_call(Op::MdtUnlink, &request).await?.decode()?;
+        let (change, reply) = self.change_names(Op::MdtUnlink, &request).await?;
         self.unlearn_name(parent, name);
         self.name_removed(parent, name);
         if let Some(inode) = self.known_inode(reply.attr.fid) {
-            self.changed_behind(&inode, &reply.attr);
+            self.changed_behind(&inode, change, &reply.attr);
             if reply.attr.nlink == 0 {
                 let gone = reply.attr.flags & AttrFlags::ORPHAN == 0;
                 if gone {
@@ -355,7 +397,7 @@ impl Client {
                 self.may_be_unnamed(&inode);
             }
         }
-        self.take_parent(parent, &reply);
+        self.take_parent(parent, change, &reply);
         Ok(())
     }
     /// The file is gone for good: what was not written yet need not be.
@@ -366,17 +408,23 @@ impl Client {
             }
         }
     }
-    fn take_parent(&self, parent: Fid, reply: &EntryReply) {
+    /// A change of names or attributes, and what the answer says of inodes.
+    pub(crate) async fn change_names<T: Encode>(&self, op: Op, request: &T) -> Result<(Change, EntryReply), FsError> {
+        let sent = self.next_moment();
+        let reply = self.mdt_call(op, request).await?;
+        Ok((Change { sent, transno: reply.header.transno }, reply.decode()?))
+    }
+    fn take_parent(&self, parent: Fid, change: Change, reply: &EntryReply) {
         match self.known_inode(parent) {
-            Some(p) if reply.parent.fid == parent => p.set_attr(&reply.parent),
-            Some(p) => p.stale.set(true),
+            Some(p) if reply.parent.fid == parent => p.take_change(change, &reply.parent),
+            Some(p) => p.changed_unseen(),
             None => {}
         }
     }
     /// An inode changed by an operation on its name; with its new attributes when they were told. The kernel that asked
     /// for the operation knows of the change.
-    fn changed_behind(&self, inode: &Inode, told: &Attr) {
-        if told.fid == inode.fid { inode.set_attr(told) } else { inode.stale.set(true) }
+    pub(crate) fn changed_behind(&self, inode: &Inode, change: Change, told: &Attr) {
+        if told.fid == inode.fid { inode.take_change(change, told) } else { inode.changed_unseen() }
     }
 
     /// Renames; `flags` as in renameat2(2).
@@ -402,12 +450,12 @@ impl Client {
             to_name: to.1.into(),
             flags,
         };
-        let reply: EntryReply = self.mdt_call(Op::MdtRename, &request).await?.decode()?;
+        let (change, reply) = self.change_names(Op::MdtRename, &request).await?;
         let known = self.knows_name(to.0, to.1);
         let there = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
         if known && there == Some(reply.attr.fid) {
             // Two names of one inode: both stay.
-            self.take_parent(to.0, &reply);
+            self.take_parent(to.0, change, &reply);
             return Ok(());
         }
         let ends =
@@ -416,9 +464,9 @@ impl Client {
             let child = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
             self.unlearn_name(parent, name);
             if let Some(inode) = child.and_then(|c| self.known_inode(c)) {
-                self.changed_behind(&inode, &reply.attr);
+                self.changed_behind(&inode, change, &reply.attr);
             }
-            self.take_parent(parent, &reply);
+            self.take_parent(parent, change, &reply);
         }
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
@@ -456,7 +504,7 @@ impl Client {
     fn something_lost_a_name(&self) {
         for inode in self.inodes.borrow().values() {
             if inode.opens.get() > 0 || inode.has_other_names() {
-                inode.stale.set(true);
+                inode.changed_unseen();
             }
         }
     }
@@ -468,12 +516,13 @@ impl Client {
     pub async fn link(self: &Rc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
         check_name(name)?;
         let request = LinkRequest { cred: cred.clone(), fid, parent, name: name.into() };
-        let reply: EntryReply = self.mdt_call(Op::MdtLink, &request).await?.decode()?;
+        let (change, reply) = self.change_names(Op::MdtLink, &request).await?;
         self.unlearn_name(parent, name);
         self.name_added(parent, name);
-        self.take_parent(parent, &reply);
-        let inode = self.take_entry(&reply, 0, 0, Told::Changed).await?.ok_or(FsError::Protocol)?;
+        self.take_parent(parent, change, &reply);
+        let inode = self.take_entry(&reply, 0, 0, Told::Changed(change)).await?.ok_or(FsError::Protocol)?;
         self.learn_name(parent, name, &inode);
+        self.fetch_overlapped(cred, &inode).await?;
         self.named_entry(&inode).await
     }
 
@@ -547,7 +596,7 @@ impl Client {
         }
         self.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
-        self.inode(fid).stale.set(true);
+        self.inode(fid).changed_unseen();
         self.kernel().drop_attributes(fid).await;
         Ok(())
     }

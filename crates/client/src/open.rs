@@ -7,6 +7,7 @@ use types::{Fid, FsError, HandleId, Instant, Transno};
 use wire::mdt::{Cred, LockBits, OpenReply, OpenRequest};
 use wire::{Bytes, Op};
 
+use crate::attrs::Change;
 use crate::client::Client;
 use crate::inode::Inode;
 use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
@@ -180,6 +181,7 @@ impl Client {
         if known.is_some_and(|i| i.striping().is_some()) && cached {
             request.known_layout = self.inode(request.parent).attr().layout_gen;
         }
+        let sent = self.next_moment();
         let answer = self.mdt_call(Op::MdtOpen, &request).await;
         let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<OpenReply>()?)));
         let (transno, reply) = match answer {
@@ -189,8 +191,8 @@ impl Client {
                 return Err(e);
             }
         };
-        let told =
-            if reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0 { Told::Changed } else { Told::Asked };
+        let changed = reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0;
+        let told = if changed { Told::Changed(Change { sent, transno }) } else { Told::Asked(sent) };
         let inode = self.take_entry(&reply.entry, cookie, 0, told).await?.ok_or(FsError::Protocol)?;
         if transno.0 != 0 {
             request.fid = inode.fid;
@@ -204,7 +206,7 @@ impl Client {
         if reply.created {
             let parent = self.known_inode(request.parent);
             if let Some(p) = parent.filter(|p| reply.entry.parent.fid != p.fid) {
-                p.stale.set(true);
+                p.changed_unseen();
             }
             self.name_added(request.parent, &request.name);
             // A negative entry may be known for this name.

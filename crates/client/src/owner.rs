@@ -28,7 +28,7 @@ impl LockOwner for Client {
                 self.settle_closes(fid).await;
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
-                inode.stale.set(true);
+                inode.outdate();
                 if inode.lookups.get() > 0 {
                     self.kernel().drop_attributes(fid).await;
                 }
@@ -127,6 +127,7 @@ impl Callbacks for Client {
         }
     }
     fn on_recovered(self: Rc<Self>) {
+        self.forget_transactions();
         self.mdt_locks.resend_waiting();
         self.settling.needed();
         self.ask_for_flocks_again();
@@ -138,6 +139,7 @@ impl Callbacks for Client {
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
         self.forget_handles();
+        self.forget_transactions();
         self.dentries.borrow_mut().clear();
         self.mdt_locks.on_evicted();
         self.flocks.lost();

@@ -10,7 +10,7 @@ use layout::StripeIndex;
 use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError, WallTime};
 use wire::Op;
-use wire::mdt::{Attr, AttrFlags, Cred, EntryReply, SetBits, SetattrRequest};
+use wire::mdt::{Attr, AttrFlags, Cred, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
 use crate::client::Client;
@@ -183,13 +183,8 @@ impl Client {
         if explicit_mtime {
             self.settle_times(inode, &request).await?;
         }
-        let asked = inode.attrs_taken.get();
-        let reply: EntryReply = self.mdt_call(Op::MdtSetattr, &request).await?.decode()?;
-        if reply.attr.fid == inode.fid {
-            inode.set_attr_since(asked, &reply.attr);
-        } else {
-            inode.stale.set(true);
-        }
+        let (change, reply) = self.change_names(Op::MdtSetattr, &request).await?;
+        self.changed_behind(inode, change, &reply.attr);
         if explicit_mtime {
             inode.mtime.set(UNSET);
         }

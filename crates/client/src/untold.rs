@@ -42,7 +42,7 @@ impl Client {
             return None;
         }
         let inode = self.known_inode(fid)?;
-        if inode.stale.get() || !self.holds(fid, ATTR_BITS) {
+        if inode.is_stale() || !self.holds(fid, ATTR_BITS) {
             return None;
         }
         let attr = inode.attr();

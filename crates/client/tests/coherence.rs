@@ -2,7 +2,10 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
-use wire::mdt::{AttrFlags, SetBits, SetattrRequest};
+use std::pin::Pin;
+
+use client::NewNode;
+use wire::mdt::{AttrFlags, NodeKind, SetBits, SetattrRequest};
 use world::*;
 
 const BYTES: u64 = 192 * KIB;
@@ -402,6 +405,71 @@ fn a_call_that_nobody_waits_for_any_more_costs_no_session() {
                 assert!(world.sim.now().since(begun) < Duration::from_secs(20), "{micros} us");
             }
             assert!(world.mds_knows(one.id()) && one.mdc().evictions() == 0, "{micros} us");
+        });
+    }
+}
+
+/// One client changes a file and a directory, and asks for their attributes by every way at the same time.
+#[test]
+fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes() {
+    const CHANGES: u32 = 40;
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.05, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 1, OstConfig::default());
+        let (c, other) = (world.client(|_| {}).0, world.client(|_| {}).0);
+        world.run(Duration::from_secs(3600), async {
+            let node = NewNode { kind: NodeKind::Directory, mode: 0o40755, ..NewNode::default() };
+            let dir = c.create(&root(), Fid::ROOT, b"d", node).await.unwrap().attr.fid;
+            let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o600, ..NewFile::default() };
+            let file = c.create_open(&root(), dir, b"f", new).await.unwrap().1;
+            let fid = file.fid();
+            c.release(&file).await.unwrap();
+            let left = Rc::new(std::cell::Cell::new(3));
+            let mut programs: Vec<Pin<Box<dyn Future<Output = ()>>>> = Vec::new();
+            let (me, done) = (c.clone(), left.clone());
+            programs.push(Box::pin(async move {
+                for i in 0..CHANGES {
+                    let mode = 0o600 + i % 64;
+                    let request = SetattrRequest { valid: SetBits::MODE, mode, ..SetattrRequest::default() };
+                    let inode = me.inode_of(fid);
+                    me.setattr(&root(), &inode, request, None).await.unwrap();
+                    let told = me.getattr(&root(), fid, None).await.unwrap().attr.mode & 0o777;
+                    assert_eq!(told, mode, "seed {seed}: change {i} is not seen");
+                }
+                done.set(done.get() - 1);
+            }));
+            for (n, name) in [b"g", b"h"].iter().enumerate() {
+                let (me, done) = (c.clone(), left.clone());
+                programs.push(Box::pin(async move {
+                    for i in 0..CHANGES {
+                        me.link(&root(), fid, dir, *name).await.unwrap();
+                        let links = me.getattr(&root(), fid, None).await.unwrap().attr.nlink;
+                        assert!(links >= 2, "seed {seed}: link {i} of {n} is not seen");
+                        me.unlink(&root(), dir, *name, false).await.unwrap();
+                    }
+                    done.set(done.get() - 1);
+                }));
+            }
+            for n in 0..3 {
+                let (me, left) = (c.clone(), left.clone());
+                let mut rng = Rng::new(seed * 3 + n);
+                programs.push(Box::pin(async move {
+                    while left.get() > 0 {
+                        match rng.below(3) {
+                            0 => _ = me.readdir(&root(), dir, 0, 1 << 16, true).await.unwrap(),
+                            1 => _ = me.lookup(&root(), dir, b"f").await.unwrap(),
+                            _ => _ = me.getattr(&root(), fid, None).await.unwrap(),
+                        }
+                        me.rt().sleep(Duration::from_micros(rng.below(300))).await;
+                    }
+                }));
+            }
+            rt::sync::join_all(programs).await;
+            for fid in [fid, dir] {
+                let (mine, theirs) = (c.getattr(&root(), fid, None).await, other.getattr(&root(), fid, None).await);
+                let facts = |e: client::Entry| (e.attr.mode, e.attr.nlink, e.attr.mtime, e.attr.ctime);
+                assert_eq!(facts(mine.unwrap()), facts(theirs.unwrap()), "seed {seed}");
+            }
         });
     }
 }
