@@ -436,7 +436,12 @@ impl Client {
             Some(held) => held,
             None => self.lock_to_cut(&osc, object, data).await?,
         };
-        if object.size() == size && !object.is_unwritten(Extent::from(size)) && object.unwritten_pages() == 0 {
+        // A promise is to be kept even so: the OST would keep it later.
+        if !promised
+            && object.size() == size
+            && !object.is_unwritten(Extent::from(size))
+            && object.unwritten_pages() == 0
+        {
             return Ok(());
         }
         // What is being written right now must not arrive behind the punch, and what is read before it not be kept.

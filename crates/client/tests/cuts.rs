@@ -194,6 +194,39 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
     assert!(long + short > 0, "no cut was under way");
 }
 
+/// A reservation makes an object as long as the cut beside it would: the promise of the cut is kept nevertheless, and nothing is left
+/// of it that takes away what is written later.
+#[test]
+fn a_cut_that_finds_an_object_at_its_new_length_leaves_no_promise_behind() {
+    for step in 0..30 {
+        let world = World::new(step, 3, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(600), async {
+            let file = create_striped(&one, "f").await;
+            one.write(&file, STRIPE, &pattern(STRIPE, STRIPE as usize, 3)).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let (c, f) = (one.clone(), file.clone());
+            let (tell, told) = rt::sync::oneshot();
+            one.rt().spawn(async move {
+                c.rt().sleep(Duration::from_micros(40 * step)).await;
+                tell.send(c.fallocate(&f, 0, 0, SHORT).await);
+            });
+            cut(&one, &file, SHORT).await.unwrap();
+            told.await.unwrap().unwrap();
+            let new = pattern(SHORT, 1000, 5);
+            one.write(&file, SHORT, &new).await.unwrap();
+            one.write(&file, STRIPE, &[7; 100]).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            cut(&one, &file, SHORT + 2000).await.unwrap();
+            one.fsync(&file, false).await.unwrap();
+            let file = open(&two, "f", 0).await;
+            let found = read_all(&two, &file, LONG).await;
+            assert_eq!(found.len() as u64, SHORT + 2000);
+            assert!(found[SHORT as usize..][..1000] == new, "step {step}: what was written after the cut is gone");
+        });
+    }
+}
+
 /// Who asks what became of a cut has forgotten the file by then: what comes with the locks of that question is not forgotten.
 #[test]
 fn a_client_that_was_evicted_after_a_cut_finds_what_others_wrote_since() {
