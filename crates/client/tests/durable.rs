@@ -220,3 +220,44 @@ fn a_lock_that_comes_from_a_failed_store_does_not_vouch_for_a_length_of_before()
         });
     }
 }
+
+#[test]
+fn a_recovery_whose_connection_broke_in_a_pause_does_not_go_on_beside_the_next_one() {
+    const FILES: usize = 60;
+    for seed in 0..8 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (c, _) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            let mut files = Vec::new();
+            for i in 0..FILES {
+                let file = create(&c, &format!("f{i}")).await;
+                c.write(&file, 0, &[i as u8; 5000]).await.unwrap();
+                files.push(file);
+            }
+            // Every write is answered, and the last of them are not committed.
+            for file in &files {
+                c.write_out(file.inode()).await;
+            }
+            world.lose_power(0);
+            world.restart_oss(0).await;
+            let host = &world.oss[0].host;
+            host.set_disk_fault(DiskFault { writes: true, syncs: true, times: u32::MAX, ..DiskFault::default() });
+            world.sim.sleep(Duration::from_millis(700 + 130 * seed)).await;
+            world.lose_power(0);
+            host.set_disk_fault(DiskFault::default());
+            world.restart_oss(0).await;
+            // What is written while the earlier one would still tell the server of locks.
+            for round in 0..40 {
+                for (i, file) in files.iter().enumerate() {
+                    c.write(file, 0, &[i as u8 + round; 5000]).await.unwrap();
+                }
+                world.sim.sleep(Duration::from_millis(50)).await;
+            }
+            for (i, file) in files.iter().enumerate() {
+                assert_eq!(c.fsync(file, false).await, Ok(()), "seed {seed}, file {i}");
+                assert!(read_all(&c, file, MIB).await == [i as u8 + 39; 5000], "seed {seed}, file {i}");
+            }
+            assert_eq!(c.oscs()[0].import().unwrap().evictions(), 0, "seed {seed}");
+        });
+    }
+}

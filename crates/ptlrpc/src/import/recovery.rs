@@ -59,7 +59,7 @@ impl Import {
         // was replayed is not replayed again, for others go on since.
         if restarted && session.known && session.recovering {
             self.set_state(ImportState::Replaying);
-            if !self.recover(&session, callbacks.clone()).await {
+            if !self.recover(&session, callbacks.clone(), &sink).await {
                 return;
             }
         } else {
@@ -98,7 +98,7 @@ impl Import {
     }
 
     /// Replays transactions in order, then state, then says so. False when the connection was lost meanwhile.
-    async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>) -> bool {
+    async fn recover(&self, session: &AuthReply, callbacks: Option<Rc<dyn Callbacks>>, over: &Rc<Sink>) -> bool {
         self.note_committed(session.last_committed, false);
         // The next connection may find that the server has given us up: then this is the recovery of a session that is over.
         let evictions = self.evictions.get();
@@ -118,7 +118,7 @@ impl Import {
             header.flags = header.flags.with(Flags::REPLAY);
             header.transno = transno;
             let (op, request) = (header.op, body.clone());
-            match self.dialogue_taken(header, body, bulk).await {
+            match self.dialogue_taken(header, body, bulk, over).await {
                 _ if self.evictions.get() != evictions => return false,
                 Some(Ok(_)) => {}
                 Some(Err(e)) => {
@@ -138,7 +138,7 @@ impl Import {
             for (op, body) in c.state_replays() {
                 let mut header = Header::request(op, self.config.client, Xid(0));
                 header.flags = Flags::REPLAY;
-                match self.dialogue_taken(header, body.clone(), Bulk::new()).await {
+                match self.dialogue_taken(header, body.clone(), Bulk::new(), over).await {
                     _ if self.evictions.get() != evictions => return false,
                     Some(answer) => c.on_state_replayed(op, &body, answer.map(|r| r.body)),
                     None => return false,
@@ -150,10 +150,20 @@ impl Import {
         self.dialogue(done, Vec::new(), Bulk::new()).await.is_some()
     }
 
-    /// [`Import::dialogue`], again as long as the server has no room for it, and where the bulk arrived damaged.
-    async fn dialogue_taken(&self, header: Header, body: Vec<u8>, bulk: Bulk) -> Option<Result<Reply, FsError>> {
+    /// [`Import::dialogue`] over this connection, again as long as the server has no room for it, and where the bulk arrived
+    /// damaged. The next connection, which may be there after a pause, has a recovery of its own.
+    async fn dialogue_taken(
+        &self,
+        header: Header,
+        body: Vec<u8>,
+        bulk: Bulk,
+        over: &Rc<Sink>,
+    ) -> Option<Result<Reply, FsError>> {
         let (mut refusals, mut damaged, mut failed) = (0, 0, 0);
         loop {
+            if !self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, over)) {
+                return None;
+            }
             let answer = self.dialogue(header, body.clone(), bulk.clone()).await?;
             match answer {
                 Err(FsError::Overloaded) => {
