@@ -504,3 +504,35 @@ fn cuts_of_one_client_at_once_all_come_to_their_end() {
         });
     }
 }
+
+/// The request for a lock waits until a cut is committed, and its client is given up meanwhile: the lock is nobody's, and nobody waits
+/// for it.
+#[test]
+fn a_request_for_a_lock_that_outlives_its_session_leaves_no_lock_behind() {
+    let world = World::new(1, 3, OstConfig::default());
+    let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+    world.run(Duration::from_secs(3600), async {
+        let file = create_striped(&two, "f").await;
+        two.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        two.fsync(&file, false).await.unwrap();
+        let of_one = open(&one, "f", O_RDWR).await;
+        world.oss.iter().for_each(|o| o.host.set_disk_slowness(2000));
+        cut(&two, &file, SHORT).await.unwrap();
+        let c = one.clone();
+        one.rt().spawn(async move {
+            let _ = c.read(&of_one, 0, 4096).await;
+        });
+        world.sim.sleep(Duration::from_millis(1)).await;
+        host.kill();
+        for i in 0..3 {
+            world.ost(i).set_params("obdfilter.*.evict_client", &format!("{:x}", one.id().0)).unwrap();
+        }
+        world.sim.sleep(Duration::from_millis(1)).await;
+        world.oss.iter().for_each(|o| o.host.set_disk_slowness(1));
+        world.sim.sleep(Duration::from_secs(10)).await;
+        let begun = world.sim.now();
+        two.write(&file, 0, &[3; 10_000]).await.unwrap();
+        two.fsync(&file, false).await.unwrap();
+        assert!(world.sim.now().since(begun) < Duration::from_secs(1), "a lock is waited for that nobody has");
+    });
+}

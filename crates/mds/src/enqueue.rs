@@ -34,8 +34,13 @@ impl Mds {
             Kind::Inodebits => self.enqueue_bits(client, q),
             Kind::Posix | Kind::Flock => {
                 let needs_inode = q.flags & (EnqueueFlags::UNLOCK | EnqueueFlags::REPLAY) == 0;
+                let session = self.export(client);
                 if needs_inode && self.store.get(&keys::inode(q.lock.fid)).await?.is_none() {
                     return Err(FsError::Stale);
+                }
+                // Nothing would ever take the lock from a client that is gone.
+                if session.is_some_and(|s| s.is_ended()) {
+                    return Err(FsError::NotConnected);
                 }
                 self.enqueue_flock(client, q)
             }

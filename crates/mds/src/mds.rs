@@ -257,11 +257,20 @@ impl Mds {
         loop {
             self.store.check()?;
             if self.store.is_crowded() {
+                session = session.or_else(|| self.export(caller.client));
                 self.store.next_commit().await;
                 self.store.check()?;
             }
+            // Nobody is there any more for whom this was to be done, and who would have the locks that it gives.
+            if session.as_ref().is_some_and(|s: &Rc<Export>| s.is_ended()) {
+                return Err(FsError::NotConnected);
+            }
             let locked: &[Claim] = held.as_ref().map_or(&[], |h| &h.claims);
-            match self.attempt(caller, &mut fetched, locked, &op, &finish)? {
+            let step = self.attempt(caller, &mut fetched, locked, &op, &finish)?;
+            if !matches!(step, Step::Done(_)) {
+                session = session.or_else(|| self.export(caller.client));
+            }
+            match step {
                 Step::Done(answered) => return Ok(answered),
                 Step::Fetch => fetched.fetch().await.map_err(|e: KvError| FsError::from(e))?,
                 Step::Objects(ost) => {
@@ -281,12 +290,7 @@ impl Mds {
                         }
                     }
                     drop(held.take());
-                    session = session.or_else(|| self.export(caller.client));
                     held = Some(self.lock_claims(caller.client, claims).await);
-                    // Nobody is there any more for whom this was to be done.
-                    if session.as_ref().is_some_and(|s: &Rc<Export>| s.is_evicted()) {
-                        return Err(FsError::NotConnected);
-                    }
                 }
             }
         }

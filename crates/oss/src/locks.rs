@@ -143,7 +143,8 @@ impl Locks {
     }
 
     /// A client's wish for a lock.
-    pub async fn enqueue(self: &Rc<Self>, client: ClientId, ask: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+    pub async fn enqueue(self: &Rc<Self>, session: &Export, ask: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let client = session.client();
         if ask.lock.kind != Kind::Extent {
             return Err(FsError::Invalid);
         }
@@ -159,6 +160,9 @@ impl Locks {
             true => lvb_of(&self.store.attr(ObjectId(ask.lock.fid)).await?),
             false => self.lvb(ObjectId(ask.lock.fid)).await?,
         };
+        if session.is_ended() {
+            return Err(FsError::NotConnected);
+        }
         if is_replay {
             let replay = LockReplay { cookie, resource, mode, data };
             let handle = self.with(|ns, now, _| ns.replay(now, client, &replay)).map_err(|_| FsError::Stale)?;
@@ -446,10 +450,11 @@ impl Locks {
             }
             tracing::warn!(target = self.store.identity().target(), %client, lock = %expired.handle,
                 "did not answer a lock callback: evicted");
-            match &self.evict {
-                Some(evict) => evict(client).await,
-                None => self.drop_client(client),
+            if let Some(evict) = &self.evict {
+                evict(client).await;
             }
+            // Whatever became of the session: nobody waits for these locks any more.
+            self.drop_client(client);
         }
         self.arm();
     }

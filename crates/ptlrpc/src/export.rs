@@ -257,8 +257,9 @@ impl Export {
     pub(crate) fn is_over(&self, sink: &Rc<Sink>) -> bool {
         self.sink.borrow().as_ref().is_some_and(|s| Rc::ptr_eq(s, sink))
     }
-    /// Whether the session is over.
-    pub(crate) fn is_ended(&self) -> bool {
+    /// Whether the session is over: nobody hears of what its requests are given from now on.
+    #[must_use]
+    pub fn is_ended(&self) -> bool {
         self.ended.get()
     }
     /// Requests that came again after their answer, and were dropped.

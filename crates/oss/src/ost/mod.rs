@@ -229,7 +229,7 @@ impl Ost {
             Ok(ask) => ask,
             Err(e) => return request.reply::<()>(Err(e)),
         };
-        let reply = self.locks.enqueue(request.client(), &ask).await;
+        let reply = self.locks.enqueue(&request.export, &ask).await;
         answer(request, &reply);
     }
 
