@@ -75,6 +75,12 @@ const LAYERS: &[Row] = &[
         "event engine, models of disks, elevators, allocators, networks; whole clusters in `simworld` under faults; scenarios; reports",
     ),
     row(5, 0, &["hints"], "a library that programs preload: posix_fadvise(2) and madvise(2) reach the mount"),
+    row(
+        5,
+        0,
+        &["native"],
+        "the native path: rings in shared memory between a program and a mount's daemon, and the program's library",
+    ),
     row(5, 0, &["posix"], "the POSIX suite"),
     row(
         5,
@@ -82,7 +88,8 @@ const LAYERS: &[Row] = &[
         &["bench"],
         "aggregate bandwidth of many clients, what one layer alone can do; knows files and sockets only",
     ),
-    row(5, 1, &["mount"], "FUSE requests answered by the client"),
+    row(5, 1, &["mount"], "FUSE requests answered by the client; the daemon's side of the native path"),
+    row(5, 1, &["libstria"], "the native path for programs in C"),
     row(5, 2, &["cluster"], "roles over stores in directories, and mounts"),
     row(
         5,

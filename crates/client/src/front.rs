@@ -201,6 +201,10 @@ impl Inode {
             }
         }
     }
+    /// Whether the kernel may have pages of it.
+    pub(crate) fn may_have_pages(&self) -> bool {
+        self.front.filled.get()
+    }
     /// Whether the kernel may have pages that a program stores to.
     pub(crate) fn may_have_stores(&self) -> bool {
         self.is_mappable() && self.front.filled.get()

@@ -6,7 +6,7 @@
 //!
 //! Code map, from a program's call downwards: `open` `read` `write` `append` `size` `namespace` `listing` `flock` (operations) ·
 //! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `attrs` `outside` `front`
-//! `kernel` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
+//! `kernel` `aside` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
 //! cache around it, readahead) · `advise` (what servers are told to keep) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
 //! `limits` (how much of the namespace is remembered) · `locks` (drives `ldlm`) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `gone` (what servers are told of other clients) · `client` `config` (the whole).
 //!
@@ -16,6 +16,7 @@
 mod advise;
 mod ahead;
 mod append;
+mod aside;
 mod attrs;
 mod client;
 mod closes;

@@ -1,12 +1,12 @@
 //! Opening and formatting stores in directories, and mounting.
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
 use client::Client;
 use fuse::mount::{Mount, MountOptions};
 use fuse::{Session, SessionConfig, TransportChoice};
 use mds::MdsConfig;
-use mount::{KernelCaching, Squash, StriaFs};
+use mount::{KernelCaching, ServedNatively, Squash, StriaFs};
 use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
 use roles::{MdsRole, RoleError, start_mds_on};
@@ -127,6 +127,9 @@ pub struct MountSpec {
     pub squash: Squash,
     /// When the kernel may keep file pages.
     pub kernel_cache: KernelCaching,
+    /// Where the socket of the native path is made: a directory in which its owner alone makes names. None: there is no
+    /// native path.
+    pub native: Option<PathBuf>,
 }
 
 /// A mounted client.
@@ -146,6 +149,18 @@ fn widen_readahead(at: &Path) {
     let knob = format!("/sys/class/bdi/0:{}/read_ahead_kb", entry.minor);
     if let Err(e) = std::fs::write(&knob, "1024") {
         tracing::debug!("{knob}: {e}");
+    }
+}
+
+/// The native path, where it is wanted and can be had: a mount without it is served all the same.
+fn serve_natively(fs: &Rc<StriaFs>, mount: &Mount, spec: &MountSpec) -> Option<ServedNatively> {
+    let (dir, connection) = (spec.native.as_ref()?, mount.connection()?);
+    match fs.serve_natively(dir, connection) {
+        Ok(served) => Some(served),
+        Err(e) => {
+            tracing::warn!("{}: no native path for programs: {e}", dir.display());
+            None
+        }
     }
 }
 
@@ -169,11 +184,14 @@ pub fn start_mount(
     mount.supervise(spec.options.keep_dead).map_err(|e| RoleError(e.to_string()))?;
     let fs = StriaFs::new(client.clone(), &session, spec.squash, spec.kernel_cache);
     widen_readahead(at);
+    let native = serve_natively(&fs, &mount, spec);
     let mut workers = session.workers(1);
     let worker = workers.pop().ok_or_else(|| RoleError("the session has no worker".into()))?;
     let serving: LocalFuture<Result<(), RoleError>> = Box::pin(async move {
         debug_assert!(workers.is_empty());
-        worker.serve(fs).await.map_err(|e| RoleError(e.to_string()))
+        let served = worker.serve(fs).await.map_err(|e| RoleError(e.to_string()));
+        drop(native);
+        served
     });
     Ok((MountRole { client, session, mount }, serving))
 }

@@ -43,6 +43,9 @@ fn extent(said: &Advise) -> Extent {
 
 impl StriaFs {
     pub(crate) async fn advice(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        if let Some(arg) = StriaFs::asks_for_offer(&req) {
+            return self.offer(req, &arg);
+        }
         let Op::Ioctl { arg, data } = req.op() else { return req.err(libc::ENOSYS) };
         let mut caller = Caller::of(&req);
         match self.advised(&mut caller, &arg, data).await {

@@ -137,6 +137,7 @@ impl StriaFs {
             }
             Op::Release { arg } => {
                 self.pieces.forget(arg.fh);
+                self.forget_offer(arg.fh);
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 for owner in file.take_lock_owners() {
                     let _ = self.client.drop_locks(fid, owner, false).await;

@@ -9,11 +9,15 @@ mod job;
 mod kernel;
 mod killed;
 mod name;
+mod native;
 mod pieces;
+mod rings;
 
+pub use crate::native::ServedNatively;
 pub use cred::Squash;
 pub use pieces::Count;
 
+use std::cell::RefCell;
 use std::rc::Rc;
 
 use client::Client;
@@ -36,6 +40,7 @@ pub struct StriaFs {
     fitting_bytes: u64,
     is_dying: killed::Judge,
     pieces: pieces::Pieces,
+    native: RefCell<Option<Rc<crate::native::Native>>>,
 }
 
 /// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
@@ -73,6 +78,7 @@ impl StriaFs {
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
+            native: RefCell::new(None),
         })
     }
     /// How it is found out how much a caller's write(2) writes; for kernels whose callers are no processes of this machine.

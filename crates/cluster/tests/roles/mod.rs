@@ -92,11 +92,12 @@ async fn oss(rt: &Rt, dir: &Path, nid: &str, mds: &str, osts: &str) -> Result<()
 }
 
 /// How the tests mount: everyone may enter, devices and set-id programs work, over the transport named.
-fn spec(transport: &str) -> MountSpec {
+fn spec(transport: &str, at: &Path) -> MountSpec {
     let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
     MountSpec {
         options: MountOptions { allow_other: true, ..MountOptions::default() },
         transport,
+        native: at.parent().map(Path::to_path_buf),
         ..MountSpec::default()
     }
 }
@@ -105,7 +106,7 @@ async fn mounts(rt: &Rt, mds: &Nid, osts: usize, transport: &str, at: &[String])
     let mut ends: Vec<rt::LocalFuture<Result<(), cluster::RoleError>>> = Vec::new();
     for at in at {
         let client = join(rt, ClientConfig { key: secret(), ..ClientConfig::new(mds.clone()) }, osts, PATIENCE).await?;
-        let (role, until_unmounted) = start_mount(client, Path::new(at), &spec(transport))?;
+        let (role, until_unmounted) = start_mount(client, Path::new(at), &spec(transport, Path::new(at)))?;
         ends.push(Box::pin(async move {
             // All of it: a part of it would leave the mount itself behind, to be dropped now.
             let role = role;
@@ -185,6 +186,11 @@ impl RoleProcess {
         // Whatever the harness of the child still prints has a reader.
         std::thread::spawn(move || lines.for_each(drop));
         Ok(RoleProcess { child, at })
+    }
+
+    /// The process.
+    pub fn pid(&self) -> u32 {
+        self.child.id()
     }
 
     /// SIGKILL, as a crash would end it.

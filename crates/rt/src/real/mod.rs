@@ -4,11 +4,13 @@ mod file;
 mod local;
 mod op;
 mod origin;
+mod ready;
 mod tcp;
 mod timer;
 mod turn;
 
 pub use awake::keep_awake;
+pub use ready::Watched;
 pub use turn::{arrived, expect_soon};
 
 use std::future::Future;

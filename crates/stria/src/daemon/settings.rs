@@ -230,7 +230,9 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
         "always" => mount::KernelCaching::Always,
         _ => mount::KernelCaching::Fitting,
     };
-    Ok(MountSpec { options, transport, squash, kernel_cache })
+    // Without a place for sockets the control socket says what is wrong.
+    let native = crate::control::own_place().ok();
+    Ok(MountSpec { options, transport, squash, kernel_cache, native })
 }
 
 /// What a user other than root mounts gives nobody the rights of others: neither setuid programs nor device files work there.

@@ -1,0 +1,70 @@
+//! Reads and writes that come past a kernel in front of this client: it keeps of these files what it was told, and has to
+//! hear of every change before the change is answered; and stores to its mappings come back before anything is read.
+//!
+//! It is the place of a program that asks, which holds no lock of a kernel: so it may wait for drops (`front`).
+use std::rc::Rc;
+
+use frames::Bulk;
+use types::FsError;
+
+use crate::client::Client;
+use crate::open::OpenFile;
+
+impl OpenFile {
+    /// Whether it goes on: not every descriptor of it is closed.
+    #[must_use]
+    pub fn is_open(&self) -> bool {
+        !self.released.get()
+    }
+}
+
+impl Client {
+    /// [`Client::read`] for a program that asks past the kernel.
+    ///
+    /// # Errors
+    /// As [`Client::read`].
+    pub async fn read_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
+        if file.inode().may_have_stores() {
+            file.inode().drop_kernel_pages().await;
+        }
+        let accessed = file.inode.atime.get();
+        let read = self.read(file, offset, len).await;
+        if file.inode.atime.get() != accessed {
+            self.kernel_attributes_changed(file.fid()).await;
+        }
+        read
+    }
+
+    /// [`Client::write`] for a program that asks past the kernel. When it is done, nothing that a kernel of this client
+    /// keeps of the file is older.
+    ///
+    /// # Errors
+    /// As [`Client::write`].
+    pub async fn write_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+        if !file.writes() {
+            return Err(FsError::BadHandle);
+        }
+        let kills = file.cred().caps == 0;
+        if self.has_privileges(file, kills) {
+            self.drop_privileges(file, kills).await?;
+        }
+        let written = self.write(file, offset, data).await;
+        // A write that failed may have changed a part.
+        if file.inode().may_have_pages() {
+            file.inode().drop_kernel_pages().await;
+        }
+        self.kernel_attributes_changed(file.fid()).await;
+        written.map(drop)
+    }
+
+    /// [`Client::fsync`] for a program that asks past the kernel: what it stored to mappings is synced, too.
+    ///
+    /// # Errors
+    /// As [`Client::fsync`].
+    pub async fn fsync_aside(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
+        if file.inode().may_have_stores() {
+            file.inode().drop_kernel_pages().await;
+        }
+        self.fsync(file, data_only).await
+    }
+}

@@ -1,0 +1,41 @@
+/* Calls every function of libstria on the file that is named: used by crates/cluster/tests/libstria.rs, and an example.
+ * cc copy.c -lstria && ./a.out FILE */
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <sys/stat.h>
+
+#include "stria.h"
+
+#define CHECK(what) do { if (!(what)) { printf("line %d: %s: %s\n", __LINE__, #what, strerror(errno)); return 1; } } while (0)
+
+int main(int count, char **words)
+{
+    char bytes[16] = {0};
+    struct stat stat;
+    CHECK(count == 2);
+    CHECK(stria_open("/no/such/file", O_RDONLY, 0) == NULL && errno == ENOENT);
+    CHECK(stria_open(NULL, O_RDONLY, 0) == NULL && errno == EFAULT);
+    stria_file *file = stria_open(words[1], O_RDWR | O_CREAT | O_TRUNC, 0644);
+    CHECK(file != NULL);
+    CHECK(stria_is_native(file) == 1);
+    CHECK(stria_pwrite(file, "0123456789", 10, 5) == 10);
+    CHECK(stria_pread(file, bytes, sizeof bytes, 5) == 10);
+    CHECK(memcmp(bytes, "0123456789", 10) == 0);
+    CHECK(stria_pread(file, bytes, 1, -1) == -1 && errno == EINVAL);
+    CHECK(stria_pread(file, NULL, 1, 0) == -1 && errno == EINVAL);
+    CHECK(fstat(stria_fileno(file), &stat) == 0 && stat.st_size == 15);
+    stria_request *one = stria_begin_pwrite(file, "abc", 3, 15);
+    CHECK(one != NULL);
+    CHECK(stria_wait(one, NULL, 0) == 3);
+    stria_request *other = stria_begin_pread(file, 3, 15);
+    CHECK(other != NULL);
+    while (!stria_is_done(other)) { }
+    CHECK(stria_wait(other, bytes, sizeof bytes) == 3);
+    CHECK(memcmp(bytes, "abc", 3) == 0);
+    CHECK(stria_fdatasync(file) == 0 && stria_fsync(file) == 0);
+    CHECK(stria_close(file) == 0);
+    puts("well");
+    return 0;
+}

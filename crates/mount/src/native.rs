@@ -1,0 +1,244 @@
+//! The native path, the daemon's side: what open files are offered, the socket, and how many may connect. What a connection
+//! asks is carried out by [`crate::rings`]; why it is as it is stands in `docs/decisions/0006-native-path.md`.
+//!
+//! An open file is offered to whoever has its descriptor: an ioctl brings a token of 128 secret bits, good once and until the
+//! last descriptor is closed. A connection alone can do nothing; it costs memory, so that users have few.
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::fs::Permissions;
+use std::io;
+use std::os::fd::AsFd;
+use std::os::unix::fs::PermissionsExt;
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+
+use ::native::area::Area;
+use ::native::offer::Offer;
+use ::native::pass;
+use ::native::ring::{AREA_BYTES, DaemonEnd};
+use client::{Client, OpenFile};
+use fuse::abi::{IOCTL_DIR, IoctlIn};
+use fuse::{Op, Replied, Request};
+use rt::real::Watched;
+use rt::sync::{Event, race};
+use types::Duration;
+
+use crate::StriaFs;
+use crate::rings::Rings;
+
+/// Connections of a user; of root and the daemon's user each so many, too. A process has one for each mount.
+const OF_USER_MAX: usize = 32;
+/// Connections of all other users. Each is 4 MiB of shared memory at most.
+const OF_OTHERS_MAX: usize = 128;
+/// How long nobody is let in when there are no descriptors left.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// The native path of one mount.
+pub(crate) struct Native {
+    client: Rc<Client>,
+    socket: PathBuf,
+    uid: u32,
+    /// Of open files that were offered and not taken.
+    tokens: RefCell<HashMap<u64, [u64; 2]>>,
+    users: RefCell<HashMap<u32, usize>>,
+    over: Cell<bool>,
+    ends: Event,
+}
+
+/// A native path that is served; it ends when this is dropped.
+pub struct ServedNatively(Rc<Native>);
+
+impl Drop for ServedNatively {
+    fn drop(&mut self) {
+        self.0.over.set(true);
+        self.0.ends.notify();
+        if let Err(e) = std::fs::remove_file(&self.0.socket) {
+            tracing::debug!("{}: {e}", self.0.socket.display());
+        }
+    }
+}
+
+/// A connection's place, free again when dropped.
+struct Place(Rc<Native>, u32);
+
+impl Drop for Place {
+    fn drop(&mut self) {
+        let mut users = self.0.users.borrow_mut();
+        if let Some(n) = users.get_mut(&self.1) {
+            *n -= 1;
+            if *n == 0 {
+                users.remove(&self.1);
+            }
+        }
+    }
+}
+
+fn name(connection: u32) -> String {
+    format!("native-{connection}-")
+}
+
+/// The socket of this process for a FUSE connection, whose number is nobody else's now: names of earlier ones go.
+fn bind(dir: &Path, connection: u32) -> io::Result<(UnixListener, PathBuf)> {
+    let prefix = name(connection);
+    for old in std::fs::read_dir(dir)?.flatten() {
+        if old.file_name().to_str().is_some_and(|n| n.starts_with(&prefix)) {
+            std::fs::remove_file(old.path())?;
+        }
+    }
+    let path = std::path::absolute(dir)?.join(format!("{prefix}{}", std::process::id()));
+    let listener = UnixListener::bind(&path)?;
+    listener.set_nonblocking(true)?;
+    // Everybody may connect: what is asked is judged by the open file.
+    std::fs::set_permissions(&path, Permissions::from_mode(0o666))?;
+    Ok((listener, path))
+}
+
+impl StriaFs {
+    /// Offers the native path of open files, over a socket in `dir`: a directory of which its owner alone makes names, and that
+    /// others may pass. `connection`: the mount's number.
+    ///
+    /// # Errors
+    /// The socket cannot be made.
+    pub fn serve_natively(self: &Rc<Self>, dir: &Path, connection: u32) -> io::Result<ServedNatively> {
+        let (listener, socket) = bind(dir, connection)?;
+        // SAFETY: plain system call without arguments.
+        let uid = unsafe { libc::geteuid() };
+        let native = Rc::new(Native {
+            client: self.client.clone(),
+            socket,
+            uid,
+            tokens: RefCell::default(),
+            users: RefCell::default(),
+            over: Cell::new(false),
+            ends: Event::new(),
+        });
+        let served = ServedNatively(native.clone());
+        let listener = Watched::new(listener)?;
+        let serving = native.clone();
+        self.client.rt().spawn(async move { serving.listen(listener).await });
+        *self.native.borrow_mut() = Some(native);
+        Ok(served)
+    }
+
+    /// The ioctl by which a program asks for the native path of an open file.
+    pub(crate) fn offer(&self, req: Request<'_>, arg: &IoctlIn) -> Replied {
+        match self.offered(arg) {
+            Ok(bytes) => req.into_reply().ioctl(0, &bytes),
+            Err(errno) => req.err(errno),
+        }
+    }
+
+    fn offered(&self, arg: &IoctlIn) -> Result<[u8; Offer::BYTES], i32> {
+        if arg.flags & IOCTL_DIR != 0 {
+            return Err(libc::ENOTTY);
+        }
+        let native = self.native.borrow().clone().filter(|n| !n.over.get()).ok_or(libc::ENOTSUP)?;
+        let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
+        let secret = u128::from_ne_bytes(self.client.rt().secret_bytes::<16>());
+        let token = [secret as u64, (secret >> 64) as u64];
+        let offer = Offer { uid: native.uid, file: file.id(), token, socket: native.socket.clone() };
+        let bytes = offer.bytes().ok_or(libc::ENOTSUP)?;
+        native.tokens.borrow_mut().insert(file.id(), token);
+        Ok(bytes)
+    }
+
+    /// The last descriptor of an open file is closed.
+    pub(crate) fn forget_offer(&self, file: u64) {
+        if let Some(native) = self.native.borrow().as_ref() {
+            native.tokens.borrow_mut().remove(&file);
+        }
+    }
+
+    /// Whether this request is [`StriaFs::offer`]'s.
+    pub(crate) fn asks_for_offer(req: &Request<'_>) -> Option<IoctlIn> {
+        match req.op() {
+            Op::Ioctl { arg, .. } if arg.cmd == ::native::offer::OFFER => Some(arg),
+            _ => None,
+        }
+    }
+}
+
+impl Native {
+    pub(crate) fn client(&self) -> &Rc<Client> {
+        &self.client
+    }
+
+    /// An open file for its token, which is good for nothing from then on.
+    pub(crate) fn take(&self, id: u64, token: [u64; 2]) -> Option<Rc<OpenFile>> {
+        let mut tokens = self.tokens.borrow_mut();
+        tokens.get(&id).filter(|t| **t == token)?;
+        tokens.remove(&id);
+        self.client.file(id).filter(|f| f.is_open())
+    }
+
+    /// Whether the mount has ended.
+    pub(crate) fn is_over(&self) -> bool {
+        self.over.get()
+    }
+
+    /// Completes when the mount ends.
+    pub(crate) async fn ended(&self) {
+        let ends = self.ends.wait();
+        if !self.over.get() {
+            ends.await;
+        }
+    }
+
+    fn admit(self: &Rc<Self>, uid: u32) -> Option<Place> {
+        let privileged = |u: u32| u == 0 || u == self.uid;
+        let mut users = self.users.borrow_mut();
+        let of_others: usize = users.iter().filter(|(u, _)| !privileged(**u)).map(|(_, n)| n).sum();
+        let mine = users.get(&uid).copied().unwrap_or(0);
+        if mine >= OF_USER_MAX || !privileged(uid) && of_others >= OF_OTHERS_MAX {
+            return None;
+        }
+        users.insert(uid, mine + 1);
+        Some(Place(self.clone(), uid))
+    }
+
+    async fn listen(self: Rc<Self>, listener: Watched<UnixListener>) {
+        while !self.over.get() {
+            match listener.accept() {
+                Ok((stream, _)) => self.welcome(stream),
+                Err(e) if e.kind() == io::ErrorKind::WouldBlock => {
+                    let came = race(listener.readable(), self.ended()).await;
+                    if let Ok(Err(e)) = came {
+                        tracing::warn!("the native path of this mount takes no more programs: {e}");
+                        return;
+                    }
+                }
+                Err(e) => {
+                    tracing::debug!("native path: {e}");
+                    self.client.rt().sleep(PAUSE).await;
+                }
+            }
+        }
+    }
+
+    /// A program connects: it gets its memory and bells, or is hung up on.
+    fn welcome(self: &Rc<Self>, stream: UnixStream) {
+        let Ok(peer) = pass::peer(&stream) else { return };
+        let Some(place) = self.admit(peer.uid) else {
+            tracing::debug!(uid = peer.uid, "native path: too many connections; one is turned away");
+            return;
+        };
+        match self.begin(stream, peer.pid) {
+            Ok((rings, stream)) => self.client.rt().spawn(async move {
+                rings.serve(&stream).await;
+                drop(stream);
+                drop(place);
+            }),
+            Err(e) => tracing::debug!("native path: {e}"),
+        }
+    }
+
+    fn begin(self: &Rc<Self>, stream: UnixStream, pid: i32) -> io::Result<(Rc<Rings>, Watched<UnixStream>)> {
+        let (area, memory) = Area::make(AREA_BYTES)?;
+        let (own, programs) = (pass::eventfd()?, pass::eventfd()?);
+        stream.set_nonblocking(true)?;
+        pass::greet(&stream, [memory.as_fd(), own.as_fd(), programs.as_fd()])?;
+        let rings = Rings::new(self.clone(), DaemonEnd::new(area), Watched::new(own)?, programs, pid.unsigned_abs());
+        Ok((rings, Watched::new(stream)?))
+    }
+}

@@ -1,0 +1,322 @@
+//! One program's requests over the native path.
+//!
+//! A task of the shard takes them from the rings. What is cached is answered where it is taken; what has to wait goes on
+//! as a task of its own, at most 64 of a connection, and is answered whenever it is done, or not at all when the program is
+//! gone by then. Nothing that stands in the shared memory is believed: entries are copied, then judged; data of writes is
+//! copied before anybody looks at it; numbers of files lead to open files of this connection only, and to those as long as the
+//! kernel has them open.
+//!
+//! After a request the next one is looked for during a moment, and then waited for: a program that reads in a loop is
+//! answered without a system call on either side. Where nothing came in that moment the next ones are not believed in, twice as many
+//! every time (as `rt::real::turn` does it for requests of a kernel).
+use std::cell::{Cell, RefCell};
+use std::future::{Future, poll_fn};
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::pin::Pin;
+use std::rc::{Rc, Weak};
+use std::task::{Context, Poll, Waker};
+
+use ::native::pass;
+use ::native::ring::{self, Completion, DATA_BYTES, DaemonEnd, REQUEST_BYTES_MAX, Submission, Violation, op};
+use client::OpenFile;
+use rt::real::Watched;
+use rt::sync::race;
+use types::{Duration, FsError};
+
+use crate::errno;
+use crate::native::Native;
+
+/// Open files that a connection may have numbers for.
+const FILES_MAX: usize = 4096;
+/// How long the next request is looked for.
+const PATIENCE: Duration = Duration::from_micros(60);
+/// Requests that are begun before other tasks of the shard run.
+const TOGETHER_MAX: u32 = 16;
+/// Looks between two times at which others may have the CPU.
+const LOOKS_PER_YIELD: u32 = 16;
+/// Most moments in a row that are not believed in, as a power of two.
+const DOUBT_MAX: u32 = 8;
+
+/// A program's connection.
+pub(crate) struct Rings {
+    native: Rc<Native>,
+    end: RefCell<DaemonEnd>,
+    bell: Watched<OwnedFd>,
+    programs_bell: OwnedFd,
+    pid: u32,
+    files: RefCell<Vec<Option<Weak<OpenFile>>>>,
+    /// Bytes of reads and writes under way.
+    flying: Cell<usize>,
+}
+
+/// Bytes under way, no more when dropped.
+struct Flight(Rc<Rings>, usize);
+
+impl Drop for Flight {
+    fn drop(&mut self) {
+        self.0.flying.set(self.0.flying.get() - self.1);
+    }
+}
+
+type Work = Pin<Box<dyn Future<Output = Result<i64, i32>>>>;
+
+/// What becomes of a request.
+enum Step {
+    Answer(Result<i64, i32>),
+    Goes(Work),
+}
+
+/// Whether to look for the next request.
+#[derive(Default)]
+struct Doubt {
+    missed: u32,
+    skips: u32,
+}
+
+impl Doubt {
+    fn believes(&mut self) -> bool {
+        if self.skips > 0 {
+            self.skips -= 1;
+            return false;
+        }
+        true
+    }
+    fn learn(&mut self, came: bool) {
+        self.missed = if came { 0 } else { (self.missed + 1).min(DOUBT_MAX) };
+        self.skips = (1 << self.missed) - 1;
+    }
+}
+
+/// Lets other tasks of the shard run.
+async fn pause() {
+    let mut first = true;
+    poll_fn(|cx| {
+        if std::mem::take(&mut first) {
+            cx.waker().wake_by_ref();
+            return Poll::Pending;
+        }
+        Poll::Ready(())
+    })
+    .await;
+}
+
+impl Rings {
+    pub(crate) fn new(
+        native: Rc<Native>,
+        end: DaemonEnd,
+        bell: Watched<OwnedFd>,
+        programs_bell: OwnedFd,
+        pid: u32,
+    ) -> Rc<Rings> {
+        Rc::new(Rings {
+            native,
+            end: RefCell::new(end),
+            bell,
+            programs_bell,
+            pid,
+            files: RefCell::default(),
+            flying: Cell::new(0),
+        })
+    }
+
+    /// Serves until the program is gone or breaks the rules, or the mount ends.
+    pub(crate) async fn serve(self: &Rc<Self>, stream: &Watched<UnixStream>) {
+        let mut doubt = Doubt::default();
+        let patience = match std::thread::available_parallelism() {
+            Ok(n) if n.get() > 1 => PATIENCE,
+            _ => Duration::ZERO,
+        };
+        while !self.native.is_over() {
+            match self.take_some() {
+                Err(Violation) => {
+                    tracing::debug!(pid = self.pid, "native path: the rings are not as they may be; hung up");
+                    return;
+                }
+                Ok(0) => {}
+                Ok(_) => {
+                    // However fast the program asks, others of this shard have their turn.
+                    pause().await;
+                    if doubt.believes() {
+                        let came = self.look(patience).await;
+                        doubt.learn(came);
+                    }
+                    continue;
+                }
+            }
+            if !self.end.borrow().sleep() {
+                continue;
+            }
+            let woken = race(self.bell.readable(), race(stream.readable(), self.native.ended())).await;
+            self.end.borrow().awake();
+            if woken.is_err() {
+                // The program says nothing over its socket: this is its end, or the mount's.
+                return;
+            }
+            pass::hush(self.bell.as_fd());
+            rt::real::arrived();
+        }
+    }
+
+    /// Looks for requests during a moment. Whether there are any.
+    async fn look(&self, patience: Duration) -> bool {
+        let rt = self.native.client().rt();
+        let (began, mut looks) = (rt.now(), 0u32);
+        while rt.now().since(began) < patience {
+            if self.end.borrow().has_request() {
+                return true;
+            }
+            looks += 1;
+            if looks.is_multiple_of(LOOKS_PER_YIELD) {
+                std::thread::yield_now();
+            }
+            pause().await;
+        }
+        false
+    }
+
+    /// Begins requests that are there; how many.
+    fn take_some(self: &Rc<Self>) -> Result<u32, Violation> {
+        let mut taken = 0;
+        while taken < TOGETHER_MAX {
+            let Some(s) = self.end.borrow_mut().take()? else { break };
+            taken += 1;
+            match self.step(s) {
+                Step::Answer(result) => self.complete(s.user, result),
+                Step::Goes(work) => self.begin(s.user, work),
+            }
+        }
+        Ok(taken)
+    }
+
+    fn begin(self: &Rc<Self>, user: u64, mut work: Work) {
+        // What is not done at once is polled anew by its task, which leaves a waker of its own.
+        let mut cx = Context::from_waker(Waker::noop());
+        if let Poll::Ready(result) = work.as_mut().poll(&mut cx) {
+            return self.complete(user, result);
+        }
+        let me = self.clone();
+        self.native.client().rt().spawn(async move {
+            let result = work.await;
+            me.complete(user, result);
+        });
+    }
+
+    fn complete(&self, user: u64, result: Result<i64, i32>) {
+        let result = result.unwrap_or_else(|errno| -i64::from(errno));
+        if self.end.borrow_mut().complete(Completion { user, result }) {
+            pass::ring_bell(self.programs_bell.as_fd());
+        }
+    }
+
+    fn step(self: &Rc<Self>, s: Submission) -> Step {
+        match s.op {
+            op::NOP => Step::Answer(Ok(0)),
+            op::BIND => Step::Answer(self.bind(s.file, [s.offset, s.spare])),
+            op::UNBIND => Step::Answer(self.unbind(s.file)),
+            op::READ | op::WRITE => self.transfer(s).map_or_else(|e| Step::Answer(Err(e)), Step::Goes),
+            op::SYNC | op::DATASYNC => match self.file(s.file) {
+                Ok(file) => {
+                    let client = self.native.client().clone();
+                    let data_only = s.op == op::DATASYNC;
+                    Step::Goes(Box::pin(async move { outcome(client.fsync_aside(&file, data_only).await.map(|()| 0)) }))
+                }
+                Err(e) => Step::Answer(Err(e)),
+            },
+            _ => Step::Answer(Err(libc::EOPNOTSUPP)),
+        }
+    }
+
+    fn bind(&self, id: u64, token: [u64; 2]) -> Result<i64, i32> {
+        let mut files = self.files.borrow_mut();
+        let free = files.iter().position(Option::is_none);
+        let at = free.unwrap_or(files.len());
+        if at >= FILES_MAX {
+            return Err(libc::EMFILE);
+        }
+        let file = self.native.take(id, token).ok_or(libc::EBADF)?;
+        let entry = Some(Rc::downgrade(&file));
+        match free {
+            Some(at) => files[at] = entry,
+            None => files.push(entry),
+        }
+        i64::try_from(at).map_err(|_| libc::EMFILE)
+    }
+
+    fn unbind(&self, number: u64) -> Result<i64, i32> {
+        let mut files = self.files.borrow_mut();
+        let entry = usize::try_from(number).ok().and_then(|n| files.get_mut(n));
+        entry.and_then(Option::take).map(|_| 0).ok_or(libc::EBADF)
+    }
+
+    fn file(&self, number: u64) -> Result<Rc<OpenFile>, i32> {
+        let files = self.files.borrow();
+        let entry = usize::try_from(number).ok().and_then(|n| files.get(n)?.as_ref());
+        entry.and_then(Weak::upgrade).filter(|f| f.is_open()).ok_or(libc::EBADF)
+    }
+
+    /// A read or a write, if what it names is there.
+    fn transfer(self: &Rc<Self>, s: Submission) -> Result<Work, i32> {
+        let file = self.file(s.file)?;
+        let len = usize::try_from(s.len).ok().filter(|n| *n <= REQUEST_BYTES_MAX).ok_or(libc::EINVAL)?;
+        let data = usize::try_from(s.data).ok().filter(|d| d.checked_add(len).is_some_and(|end| end <= DATA_BYTES));
+        let at = ring::DATA + data.ok_or(libc::EINVAL)?;
+        if i64::try_from(s.offset).is_err() {
+            return Err(libc::EINVAL);
+        }
+        // Each has its own part of the room for data, or would not be answered rightly in any case.
+        let flying = self.flying.get() + len;
+        if flying > DATA_BYTES {
+            return Err(libc::EAGAIN);
+        }
+        self.flying.set(flying);
+        let flight = Flight(self.clone(), len);
+        let client = self.native.client().clone();
+        client.note_call(self.pid, &file, s.op == op::WRITE, s.offset, s.len);
+        if s.op == op::WRITE {
+            let mut bytes = vec![0; len];
+            self.end.borrow().area().get(at, &mut bytes);
+            return Ok(Box::pin(async move {
+                let _flight = flight;
+                outcome(client.write_aside(&file, s.offset, &bytes).await.map(|()| bytes.len()))
+            }));
+        }
+        let area = self.end.borrow().area().clone();
+        Ok(Box::pin(async move {
+            let _flight = flight;
+            let bulk = client.read_aside(&file, s.offset, len).await;
+            if let Ok(bulk) = &bulk {
+                let mut to = at;
+                for part in bulk.slices() {
+                    area.put(to, part);
+                    to += part.len();
+                }
+            }
+            outcome(bulk.map(|b| b.len()))
+        }))
+    }
+}
+
+fn outcome(result: Result<usize, FsError>) -> Result<i64, i32> {
+    result.map_err(errno).and_then(|n| i64::try_from(n).map_err(|_| libc::EIO))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn moments_in_which_nothing_came_are_doubted_and_one_that_paid_is_believed() {
+        let mut doubt = Doubt::default();
+        for misses in 1..=3 {
+            assert!(doubt.believes());
+            doubt.learn(false);
+            for _ in 1..1 << misses {
+                assert!(!doubt.believes(), "after {misses} misses");
+            }
+        }
+        assert!(doubt.believes());
+        doubt.learn(true);
+        assert!(doubt.believes());
+    }
+}

@@ -1,0 +1,492 @@
+//! The program's end of the rings: any thread asks, and any thread that waits reads answers for all.
+//!
+//! Who waits looks at the rings for a moment, which is long as long as that pays. Then one thread at a time sleeps for all of
+//! them, in poll(2) of its eventfd and of the socket, whose end is the daemon's: every request under way is an error
+//! then. The lock is held for counters and short copies of them only; bytes are copied outside.
+use std::collections::HashMap;
+use std::io;
+use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::time::Duration;
+
+use crate::area::Area;
+use crate::offer::Offer;
+use crate::pass;
+use crate::ring::{self, AREA_BYTES, ENTRIES, ProgramEnd, REQUEST_BYTES_MAX, Submission};
+
+/// Room for data is given out in pieces of this size.
+const PIECE_BYTES: usize = 64 << 10;
+const PIECES: u32 = (ring::DATA_BYTES / PIECE_BYTES) as u32;
+const _: () = assert!(PIECES == u64::BITS);
+/// Looks at the rings before a thread sleeps: at most (some 50 us), and at least.
+const LOOKS_MAX: u32 = 2048;
+const LOOKS_MIN: u32 = 32;
+/// How long the daemon may take to greet.
+const GREETED_WITHIN: Duration = Duration::from_secs(10);
+
+/// What happened to a request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fate {
+    Free,
+    UnderWay,
+    /// Nobody wants the answer.
+    Abandoned,
+    Done(i64),
+}
+
+#[derive(Clone, Copy)]
+struct Slot {
+    fate: Fate,
+    /// Pieces of the room for data that it has.
+    pieces: u64,
+    /// Nobody waits for it yet.
+    begun: bool,
+}
+
+const FREE: Slot = Slot { fate: Fate::Free, pieces: 0, begun: false };
+/// Slots, and pieces of room, that requests may have that nobody waits for: whoever waits always finds some.
+const BEGUN_MAX: u32 = ENTRIES / 2;
+
+struct State {
+    end: ProgramEnd,
+    slots: [Slot; ENTRIES as usize],
+    /// Pieces that are given out.
+    used: u64,
+    /// A thread sleeps for all.
+    watched: bool,
+    dead: bool,
+}
+
+/// A connection of this process to the daemon of a mount.
+pub struct Connection {
+    state: Mutex<State>,
+    changed: Condvar,
+    area: Arc<Area>,
+    daemons_bell: OwnedFd,
+    bell: OwnedFd,
+    stream: UnixStream,
+    generation: u32,
+    looks: AtomicU32,
+}
+
+/// A request under way. Dropped, it goes on, and its answer is thrown away.
+pub struct Ticket {
+    of: Arc<Connection>,
+    slot: usize,
+    data: usize,
+    len: usize,
+}
+
+fn errno(code: i32) -> io::Error {
+    io::Error::from_raw_os_error(code)
+}
+
+/// The first run of free pieces that holds `len` bytes, as bits.
+fn find_room(used: u64, len: usize) -> Option<u64> {
+    let n = len.div_ceil(PIECE_BYTES) as u32;
+    if n == 0 {
+        return Some(0);
+    }
+    let run = (1u64 << n) - 1;
+    (0..=PIECES - n).map(|at| run << at).find(|bits| used & bits == 0)
+}
+
+impl State {
+    /// Reads what answers there are. Whether there were any.
+    fn reap(&mut self) -> bool {
+        let mut any = false;
+        loop {
+            match self.end.reap() {
+                Ok(None) => return any,
+                Ok(Some(answer)) => {
+                    any = true;
+                    let Some(slot) = usize::try_from(answer.user).ok().and_then(|i| self.slots.get_mut(i)) else {
+                        self.dead = true;
+                        return any;
+                    };
+                    match slot.fate {
+                        Fate::UnderWay => slot.fate = Fate::Done(answer.result),
+                        _ => {
+                            self.used &= !slot.pieces;
+                            *slot = FREE;
+                        }
+                    }
+                }
+                Err(_) => {
+                    self.dead = true;
+                    return any;
+                }
+            }
+        }
+    }
+
+    /// Whether one more request that nobody waits for may begin.
+    fn may_begin(&self, len: usize) -> bool {
+        let begun = self.slots.iter().filter(|s| s.begun);
+        let (slots, pieces) = begun.fold((0, 0), |(n, p), s| (n + 1, p + s.pieces.count_ones()));
+        slots < BEGUN_MAX && pieces + len.div_ceil(PIECE_BYTES) as u32 <= BEGUN_MAX
+    }
+
+    /// A slot and room for a request, taken.
+    fn admit(&mut self, len: usize, begun: bool) -> Option<(usize, u64)> {
+        if self.end.under_way() >= ENTRIES {
+            return None;
+        }
+        let slot = self.slots.iter().position(|s| s.fate == Fate::Free)?;
+        let pieces = find_room(self.used, len)?;
+        self.used |= pieces;
+        self.slots[slot] = Slot { fate: Fate::UnderWay, pieces, begun };
+        Some((slot, pieces))
+    }
+}
+
+/// Forks between the first process that connected and this one.
+static GENERATION: AtomicU32 = AtomicU32::new(0);
+
+extern "C" fn forked() {
+    GENERATION.fetch_add(1, Relaxed);
+}
+
+/// The generation of this process; from the first call on forks are counted.
+fn generation() -> u32 {
+    static COUNTED: Once = Once::new();
+    COUNTED.call_once(|| {
+        // SAFETY: the handler only adds to an atomic, which a child may do at any time.
+        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
+    });
+    GENERATION.load(Relaxed)
+}
+
+/// The connections of this process, by socket.
+static CONNECTIONS: Mutex<Option<HashMap<PathBuf, Weak<Connection>>>> = Mutex::new(None);
+
+impl Connection {
+    /// The connection to the daemon that made an offer: the one there is, or a new one.
+    ///
+    /// # Errors
+    /// ECONNREFUSED: the daemon is gone or serves too many; EPERM: somebody else than the mount's owner answers; EPROTO: in
+    /// another way than this version's.
+    pub fn to(offer: &Offer) -> io::Result<Arc<Connection>> {
+        let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
+        let all = all.get_or_insert_default();
+        let known = all.get(&offer.socket).and_then(Weak::upgrade);
+        if let Some(c) = known.filter(|c| c.is_usable()) {
+            return Ok(c);
+        }
+        all.retain(|_, c| c.strong_count() > 0);
+        let new = Arc::new(Connection::begin(UnixStream::connect(&offer.socket)?, offer.uid)?);
+        all.insert(offer.socket.clone(), Arc::downgrade(&new));
+        Ok(new)
+    }
+
+    /// Begins one over a socket whose other end must be `uid`'s.
+    ///
+    /// # Errors
+    /// As [`Connection::to`].
+    pub fn begin(stream: UnixStream, uid: u32) -> io::Result<Connection> {
+        if pass::peer(&stream)?.uid != uid {
+            return Err(errno(libc::EPERM));
+        }
+        stream.set_read_timeout(Some(GREETED_WITHIN))?;
+        let [area, daemons_bell, bell] = pass::be_greeted(&stream)?;
+        let end = ProgramEnd::new(Area::map(&area, AREA_BYTES)?);
+        let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
+        Ok(Connection {
+            area: end.area().clone(),
+            state: Mutex::new(State { end, slots: [FREE; ENTRIES as usize], used: 0, watched: false, dead: false }),
+            changed: Condvar::new(),
+            daemons_bell,
+            bell,
+            stream,
+            generation: generation(),
+            looks: AtomicU32::new(if alone { 0 } else { LOOKS_MAX }),
+        })
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Whether it was begun by this process, rather than by one that this was forked from.
+    #[must_use]
+    pub fn is_ours(&self) -> bool {
+        self.generation == GENERATION.load(Relaxed)
+    }
+
+    /// Whether it is this process's, and the daemon was there when it was last looked at.
+    #[must_use]
+    pub fn is_usable(&self) -> bool {
+        self.is_ours() && !self.state().dead
+    }
+
+    /// Asks: `s` without its place for data and its number, which come from here. For writes, `data` are the bytes; for
+    /// reads `len` says how many are wanted. Waits while 64 requests are under way, or no room for data is free. `begun`: the
+    /// caller does not wait for the answer before it asks more; of such requests there are at most 32, with 2 MiB.
+    ///
+    /// # Errors
+    /// ENOTCONN: the daemon is gone; EINVAL: more than [`REQUEST_BYTES_MAX`]; EAGAIN: too many are begun.
+    pub fn submit(self: &Arc<Self>, s: Submission, data: &[u8], len: usize, begun: bool) -> io::Result<Ticket> {
+        let len = len.max(data.len());
+        if len > REQUEST_BYTES_MAX {
+            return Err(errno(libc::EINVAL));
+        }
+        if !self.is_ours() {
+            return Err(errno(libc::ENOTCONN));
+        }
+        let mut state = self.state();
+        let (slot, pieces) = loop {
+            if state.dead {
+                return Err(errno(libc::ENOTCONN));
+            }
+            if begun && !state.may_begin(len) {
+                return Err(errno(libc::EAGAIN));
+            }
+            if let Some(admitted) = state.admit(len, begun) {
+                break admitted;
+            }
+            state.reap();
+            if let Some(admitted) = state.admit(len, begun) {
+                self.changed.notify_all();
+                break admitted;
+            }
+            state = self.sleep(state);
+        };
+        let at = if pieces == 0 { 0 } else { pieces.trailing_zeros() as usize * PIECE_BYTES };
+        if !data.is_empty() {
+            drop(state);
+            self.area.put(ring::DATA + at, data);
+            state = self.state();
+        }
+        let s = Submission { data: at as u64, len: len as u64, user: slot as u64, ..s };
+        let wakes = state.end.submit(&s);
+        drop(state);
+        if wakes {
+            pass::ring_bell(self.daemons_bell.as_fd());
+        }
+        Ok(Ticket { of: self.clone(), slot, data: at, len })
+    }
+
+    /// Sleeps until something changed: this thread for all, or while another does.
+    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+        // With nothing under way no bell rings: other threads are about to take their answers.
+        if state.watched || state.end.under_way() == 0 {
+            return self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+        }
+        if state.end.sleep() {
+            state.watched = true;
+            drop(state);
+            let gone = self.wait_for_bell();
+            state = self.state();
+            state.end.awake();
+            state.watched = false;
+            // What it answered before it went is there.
+            state.reap();
+            state.dead |= gone;
+        } else {
+            state.reap();
+        }
+        self.changed.notify_all();
+        state
+    }
+
+    /// Waits for the eventfd or the end of the daemon. Whether it is gone.
+    fn wait_for_bell(&self) -> bool {
+        let of = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut both = [of(self.bell.as_raw_fd()), of(self.stream.as_raw_fd())];
+        // SAFETY: two entries that outlive the call. A signal ends it early, which is no harm.
+        let n = unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
+        if n <= 0 {
+            return false;
+        }
+        if both[0].revents != 0 {
+            pass::hush(self.bell.as_fd());
+        }
+        // The daemon says nothing after its greeting.
+        both[1].revents != 0
+    }
+
+    /// Waits for the answer to a slot.
+    fn answer(&self, slot: usize) -> io::Result<i64> {
+        let done = |state: &State| match state.slots[slot].fate {
+            Fate::Done(result) => Some(result),
+            _ => None,
+        };
+        let looks = self.looks.load(Relaxed);
+        for _ in 0..looks {
+            if let Ok(mut state) = self.state.try_lock() {
+                if state.end.has_answer() && state.reap() && state.watched {
+                    self.changed.notify_all();
+                }
+                if let Some(result) = done(&state) {
+                    if looks < LOOKS_MAX {
+                        self.looks.store((looks * 2).min(LOOKS_MAX), Relaxed);
+                    }
+                    return Ok(result);
+                }
+                if state.dead {
+                    break;
+                }
+            }
+            std::hint::spin_loop();
+        }
+        if looks > LOOKS_MIN {
+            self.looks.store(looks / 2, Relaxed);
+        }
+        let mut state = self.state();
+        loop {
+            state.reap();
+            if let Some(result) = done(&state) {
+                self.changed.notify_all();
+                return Ok(result);
+            }
+            if state.dead {
+                return Err(errno(libc::ENOTCONN));
+            }
+            state = self.sleep(state);
+        }
+    }
+}
+
+impl Ticket {
+    /// Whether the answer is there, so that [`Ticket::wait`] does not wait.
+    #[must_use]
+    pub fn is_done(&self) -> bool {
+        if !self.of.is_ours() {
+            return true;
+        }
+        let mut state = self.of.state();
+        if state.end.has_answer() && state.reap() {
+            self.of.changed.notify_all();
+        }
+        state.dead || matches!(state.slots[self.slot].fate, Fate::Done(_))
+    }
+
+    /// Waits for the answer; bytes that were read go to `into`.
+    ///
+    /// # Errors
+    /// The daemon's, by errno; ENOTCONN: it is gone, and whether the request was carried out is not known.
+    pub fn wait(self, into: &mut [u8]) -> io::Result<usize> {
+        if !self.of.is_ours() {
+            return Err(errno(libc::ENOTCONN));
+        }
+        let result = self.of.answer(self.slot)?;
+        let n = usize::try_from(result).map_err(|_| errno(i32::try_from(-result).unwrap_or(libc::EIO)))?;
+        if !into.is_empty() {
+            let n = n.min(self.len).min(into.len());
+            self.of.area.get(ring::DATA + self.data, &mut into[..n]);
+        }
+        Ok(n)
+    }
+}
+
+impl Drop for Ticket {
+    fn drop(&mut self) {
+        if !self.of.is_ours() {
+            return;
+        }
+        let mut state = self.of.state();
+        let slot = &mut state.slots[self.slot];
+        if let Fate::Done(_) = slot.fate {
+            let pieces = slot.pieces;
+            *slot = FREE;
+            state.used &= !pieces;
+            self.of.changed.notify_all();
+        } else {
+            slot.fate = Fate::Abandoned;
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ring::{Completion, DaemonEnd, op};
+
+    fn pair() -> (DaemonEnd, Arc<Connection>, UnixStream, [OwnedFd; 2]) {
+        let (ours, theirs) = UnixStream::pair().unwrap();
+        let (area, fd) = Area::make(AREA_BYTES).unwrap();
+        let bells = [pass::eventfd().unwrap(), pass::eventfd().unwrap()];
+        pass::greet(&ours, [fd.as_fd(), bells[0].as_fd(), bells[1].as_fd()]).unwrap();
+        // SAFETY: plain system call without arguments.
+        let uid = unsafe { libc::geteuid() };
+        (DaemonEnd::new(area), Arc::new(Connection::begin(theirs, uid).unwrap()), ours, bells)
+    }
+
+    #[test]
+    fn room_for_data_is_given_out_once() {
+        assert_eq!(find_room(0, 0), Some(0));
+        assert_eq!(find_room(0b1011, 1), Some(0b100));
+        assert_eq!(find_room(0b1011, PIECE_BYTES + 1), Some(0b11_0000));
+        assert_eq!(find_room(u64::MAX >> 1, PIECE_BYTES), Some(1 << 63));
+        assert_eq!(find_room(u64::MAX >> 1, PIECE_BYTES + 1), None);
+    }
+
+    #[test]
+    fn an_answer_comes_to_a_thread_that_sleeps_and_to_one_that_looks() {
+        let (mut daemon, program, _stream, bells) = pair();
+        for looks in [0, LOOKS_MAX] {
+            program.looks.store(looks, Relaxed);
+            let ticket = program.submit(Submission { op: op::READ, ..Submission::default() }, &[], 5, false).unwrap();
+            let waits = std::thread::spawn(move || {
+                let mut into = [0; 5];
+                (ticket.wait(&mut into).unwrap(), into)
+            });
+            let asked = daemon.take().unwrap().unwrap();
+            daemon.area().put(ring::DATA + asked.data as usize, b"bytes");
+            if daemon.complete(Completion { user: asked.user, result: 5 }) {
+                pass::ring_bell(bells[1].as_fd());
+            }
+            assert_eq!(waits.join().unwrap(), (5, *b"bytes"));
+        }
+    }
+
+    #[test]
+    fn the_end_of_the_daemon_is_an_error_for_who_waits_and_who_comes() {
+        let (_daemon, program, stream, _bells) = pair();
+        let tickets: Vec<_> = (0..3).map(|_| program.submit(Submission::default(), &[], 0, false).unwrap()).collect();
+        let waits: Vec<_> = tickets.into_iter().map(|t| std::thread::spawn(move || t.wait(&mut []))).collect();
+        drop(stream);
+        for w in waits {
+            assert_eq!(w.join().unwrap().unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
+        }
+        assert!(!program.is_usable());
+        assert!(program.submit(Submission::default(), &[], 0, false).is_err());
+    }
+
+    #[test]
+    fn answers_that_nobody_wants_give_their_room_back() {
+        let (mut daemon, program, _stream, _bells) = pair();
+        for _ in 0..500 {
+            drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, false).unwrap());
+            let asked = daemon.take().unwrap().unwrap();
+            let _ = daemon.complete(Completion { user: asked.user, result: 0 });
+        }
+    }
+
+    #[test]
+    fn requests_that_are_begun_leave_room_for_those_that_wait() {
+        let (mut daemon, program, _stream, _bells) = pair();
+        let begin = |len| program.submit(Submission::default(), &[], len, true);
+        let large: Vec<_> = std::iter::from_fn(|| begin(REQUEST_BYTES_MAX).ok()).collect();
+        assert_eq!((large.len(), begin(1).err().and_then(|e| e.raw_os_error())), (2, Some(libc::EAGAIN)));
+        let small: Vec<_> = std::iter::from_fn(|| begin(0).ok()).collect();
+        assert_eq!(large.len() + small.len(), BEGUN_MAX as usize);
+        while let Ok(Some(asked)) = daemon.take() {
+            let _ = daemon.complete(Completion { user: asked.user, result: 1 });
+        }
+        assert!(begin(0).is_err(), "answered, and not taken");
+        drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, false).unwrap());
+        assert!(small.into_iter().all(|t| t.is_done() && t.wait(&mut []).is_ok_and(|n| n == 1)));
+        drop(large);
+        assert!(begin(REQUEST_BYTES_MAX).is_ok());
+    }
+
+    #[test]
+    fn somebody_elses_daemon_is_not_believed() {
+        let (_ours, theirs) = UnixStream::pair().unwrap();
+        assert_eq!(Connection::begin(theirs, 12_345).err().unwrap().raw_os_error(), Some(libc::EPERM));
+    }
+}
