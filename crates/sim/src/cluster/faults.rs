@@ -268,15 +268,18 @@ impl Faults {
         self.give_back(id);
     }
 
-    /// Lets a node that is to die amid an operation send some messages more, and none after them.
-    async fn silence(&self, id: NodeId, rng: &mut Rng) {
-        if rng.chance(self.config.amid * 0.7) {
-            let words = LastWords::drawn(rng);
-            let messages = words.messages;
-            let host = &self.context.cluster.node(id).host;
-            let silent = host.falls_silent(move |head| words.begin_with(head), messages);
-            let _ = rt::sync::race(silent, self.context.cluster.sim.sleep(SILENT_WITHIN)).await;
+    /// Lets a node that is to die amid an operation send some messages more, and none after them. Whether it may have had a
+    /// cut half done.
+    async fn silence(&self, id: NodeId, rng: &mut Rng) -> bool {
+        if !rng.chance(self.config.amid * 0.7) {
+            return false;
         }
+        let words = LastWords::drawn(rng);
+        let (messages, amid_a_cut) = (words.messages, words.is_amid_a_cut());
+        let host = &self.context.cluster.node(id).host;
+        let silent = host.falls_silent(move |head| words.begin_with(head), messages);
+        let met = rt::sync::race(silent, self.context.cluster.sim.sleep(SILENT_WITHIN)).await;
+        amid_a_cut && met.is_ok()
     }
 
     /// Ends a node and starts it again some time later.
@@ -303,11 +306,19 @@ impl Faults {
         }
         let power = rng.chance(self.config.power);
         self.client_died.set(self.context.cluster.sim.now().0);
-        self.silence(id, rng).await;
+        let amid_a_cut = self.silence(id, rng).await;
         self.note_kill(id, power, mds_needs_it);
         self.context.client_died();
         self.client_died.set(self.context.cluster.sim.now().0);
-        self.restart(id, power, rng).await;
+        // What it had half done is then known to the other servers only.
+        let mut other = Rng::new(rng.next_u64());
+        let mut both: Vec<LocalFuture<'_>> = vec![Box::pin(self.restart(id, power, rng))];
+        let dies_too = amid_a_cut && self.config.dies_too > 0.0 && other.chance(0.7);
+        if dies_too || self.server_dies(&mut other) {
+            let server = if amid_a_cut { self.any_oss(&mut other) } else { self.any_server(&mut other) };
+            both.push(Box::pin(async move { self.kill_server(server, &mut other).await }));
+        }
+        rt::sync::join_all(both).await;
         self.give_back(id);
     }
 

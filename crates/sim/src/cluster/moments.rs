@@ -16,10 +16,15 @@ const WORDS: &[&str] = &[
 const SCALES: [Duration; 4] =
     [Duration::from_micros(100), Duration::from_millis(1), Duration::from_millis(5), Duration::from_millis(30)];
 
+/// Requests by which a file is cut that lies on several OSTs: what is half done then is for servers to finish.
+const CUT: &[Op] = &[Op::OstPromise, Op::MdtCut, Op::OstPunch];
+
 /// Requests that are one step of several.
 const STEPS: &[Op] = &[
     Op::OstPromise,
     Op::MdtCut,
+    Op::MdtCut,
+    Op::OstPunch,
     Op::OstPunch,
     Op::OstWrite,
     Op::OstSync,
@@ -82,6 +87,10 @@ impl LastWords {
         };
         let most = 2 << rng.below(5);
         LastWords { from, messages: 1 + rng.below(most) }
+    }
+    /// Whether a cut may be half done then.
+    pub fn is_amid_a_cut(&self) -> bool {
+        self.from.is_some_and(|op| CUT.contains(&op))
     }
     /// Whether the count begins with a message of this head.
     pub fn begin_with(&self, head: &Head) -> bool {
