@@ -18,6 +18,8 @@ use crate::size::FileSize;
 
 /// Ends that go together at most.
 const TOGETHER_MAX: usize = 32;
+/// Pause before a size is settled that the metadata server could not take.
+const SETTLE_AGAIN: Duration = Duration::from_secs(1);
 /// How long an end waits for others.
 const PAUSE: Duration = Duration::from_millis(2);
 
@@ -299,12 +301,29 @@ impl Client {
                 let _ = me.writer_is_told(file).await;
             }
             me.settling.doubt_ends();
-            // Gone, or its server is: then its size stays unknown.
-            let Ok(file) = opened else { return };
+            let file = match opened {
+                Ok(file) => file,
+                Err(FsError::Io) => return me.settle_size_later(&inode),
+                // Gone, or our session is: then its size stays unknown.
+                Err(_) => return,
+            };
             file.settles.set(true);
             file.doubted.set(doubted);
             file.dirty.set(true);
             me.release_soon(&file).await;
+        });
+    }
+
+    /// [`Client::settle_size`] once the metadata server's store may take it: what it has may be wrong, and nobody else knows.
+    fn settle_size_later(self: &Rc<Self>, inode: &Rc<Inode>) {
+        let (me, inode) = (self.clone(), inode.clone());
+        me.settling.doubt_begins();
+        self.rt.spawn(async move {
+            me.rt.sleep(SETTLE_AGAIN).await;
+            me.settling.doubt_ends();
+            if !me.closing.get() {
+                me.settle_size(&inode, None);
+            }
         });
     }
 
@@ -334,6 +353,9 @@ impl Client {
                 self.settle_size(inode, None);
             }
             inode.take_change(*change, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
+        }
+        if file.dirty.get() && answer.as_ref().err() == Some(&FsError::Io) {
+            self.settle_size_later(inode);
         }
         let result = answer.map(|_| ());
         match told {

@@ -450,7 +450,19 @@ impl Locks {
         let all = self.cache.borrow().unused();
         self.tick(all);
     }
-    /// The same, and waits until the server was told.
+    /// The same, and each lock in use as soon as nobody uses it any more.
+    pub(crate) fn give_all_back(self: &Rc<Self>) {
+        self.give_back_unused();
+        let mut out = Vec::new();
+        let mut cache = self.cache.borrow_mut();
+        let held: Vec<LockDesc> = cache.locks().filter(|(_, held)| *held).map(|(lock, _)| lock).collect();
+        for lock in held {
+            cache.on_blocking(lock.handle, lock.cookie, lock.resource, LockMode::Pw, &lock.data, &mut out);
+        }
+        drop(cache);
+        self.act(out);
+    }
+    /// [`Locks::give_back_unused`], and waits until the server was told.
     pub(crate) async fn drain(self: &Rc<Self>) {
         self.give_back_unused();
         while self.cache.borrow().locks().any(|(_, held)| held) {

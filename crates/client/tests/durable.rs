@@ -261,3 +261,65 @@ fn a_recovery_whose_connection_broke_in_a_pause_does_not_go_on_beside_the_next_o
         });
     }
 }
+
+#[test]
+fn a_size_that_is_wrong_is_mended_also_when_the_metadata_server_cannot_take_it_at_once() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.release(&file).await.unwrap();
+            one.sync_meta(file.fid()).await.unwrap();
+            // The bytes are lost, and the metadata server hears nothing of it.
+            let fault = DiskFault { writes: true, syncs: true, times: u32::MAX, ..DiskFault::default() };
+            world.oss[0].host.set_disk_fault(fault);
+            world.mds_store_fails();
+            let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+            drop(two.create_open(&root(), Fid::ROOT, b"g", new).await);
+            one.write_out(file.inode()).await;
+            world.sim.sleep(Duration::from_secs(5)).await;
+            world.lose_power(0);
+            world.oss[0].host.set_disk_fault(DiskFault::default());
+            world.restart_oss(0).await;
+            world.kill_mds();
+            world.restart_mds().await;
+            world.sim.sleep(Duration::from_secs(60)).await;
+            let file = open(&two, "f", 0).await;
+            let size = two.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
+            assert_eq!(size, read_all(&two, &file, MIB).await.len() as u64, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_lock_that_is_in_use_while_its_ost_recovers_does_not_vouch_for_what_a_dead_client_had_written() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, dies)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&one, "f").await;
+            one.fsync(&file, false).await.unwrap();
+            let of_two = open(&two, "f", O_RDWR).await;
+            two.write(&of_two, 0, &[2; 100_000]).await.unwrap();
+            one.write(&file, 0, &[1; 4096]).await.unwrap();
+            dies.kill();
+            world.lose_power(0);
+            // It has its lock, and needs the rest of a page of the OST.
+            let (c, f) = (one.clone(), file.clone());
+            let (tell, told) = rt::sync::oneshot();
+            one.rt().spawn(async move { tell.send(c.write(&f, 50_000, &[3; 10]).await) });
+            world.sim.sleep(Duration::from_secs(2)).await;
+            world.restart_oss(0).await;
+            told.await.unwrap().unwrap();
+            one.fsync(&file, false).await.unwrap();
+            world.sim.sleep(Duration::from_secs(1)).await;
+            let (three, _) = world.client(|_| {});
+            let of_three = open(&three, "f", 0).await;
+            let found = read_all(&three, &of_three, MIB).await.len() as u64;
+            let known = one.getattr(&root(), file.fid(), Some(&file)).await.unwrap().attr.size;
+            assert_eq!(known, found, "seed {seed}");
+        });
+    }
+}

@@ -14,7 +14,7 @@ use smallvec::SmallVec;
 
 pub mod memory;
 
-pub use memory::MemoryKv;
+pub use memory::{FailPoint, MemoryKv};
 
 /// A key. Inline up to 48 bytes, which every key but those of xattrs fits.
 pub type Key = SmallVec<[u8; 48]>;

@@ -46,7 +46,7 @@ pub mod tx;
 mod upkeep;
 
 pub use config::{ConnectorBox, MdsConfig};
-pub use kv::{KvError, MemoryKv, MetaKv};
+pub use kv::{FailPoint, KvError, MemoryKv, MetaKv};
 pub use mds::{Answered, Caller, Evictor, Mds};
 pub use mkfs::{FormatError, MkfsOptions};
 pub use ops::{DEPTH_MAX, LINKS_MAX, NAME_BYTES_MAX, SYMLINK_BYTES_MAX};

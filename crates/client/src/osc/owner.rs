@@ -130,7 +130,7 @@ impl Callbacks for Osc {
     fn on_recovered(self: Rc<Self>) {
         self.locks.resend_waiting();
         // What we know may rest on changes of another client that died before it could tell the restarted server of them.
-        self.locks.give_back_unused();
+        self.locks.give_all_back();
     }
     fn on_lost(&self, op: Op, request: &[u8]) {
         let of_write = |r: wo::WriteRequest| (r.object, r.extents.iter().map(Extent::len).sum::<u64>());

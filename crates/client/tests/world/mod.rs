@@ -152,6 +152,11 @@ impl World {
         mds.server.stop();
         self.mds_host.kill();
     }
+    /// The store of the metadata server fails at its next commit, and takes nothing more until the server is restarted.
+    pub fn mds_store_fails(&self) {
+        let store = self.mds_store.borrow();
+        store.fail_at(store.commits() + 1, mds::FailPoint::Before);
+    }
     /// It comes back over what its store holds.
     pub async fn restart_mds(&self) {
         let rt = self.mds_host.boot();
