@@ -283,12 +283,17 @@ impl Osc {
         self.target.borrow_mut().on_rpcs_max(n);
         self.rpcs.settle();
     }
-    /// Pages per RPC.
+    /// Pages per RPC that the OST takes.
+    #[must_use]
+    pub fn rpc_pages_offered(&self) -> usize {
+        self.target.borrow().rpc_pages_offered()
+    }
+    /// Pages per RPC: as many as are wanted, and the OST takes.
     #[must_use]
     pub fn rpc_pages_max(&self) -> usize {
         self.target.borrow().rpc_pages_max()
     }
-    /// Changes the pages per RPC, 1..=16384.
+    /// Changes the pages per RPC that are wanted, 1..=16384.
     pub fn set_rpc_pages_max(&self, n: usize) {
         self.target.borrow_mut().set_rpc_pages_max(n);
     }

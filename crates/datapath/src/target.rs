@@ -1,7 +1,7 @@
 //! One OST of one client: the window of its RPCs, its books, and which object is written out next.
 //!
 //! Every step that changes the books together with an object's pages is one call here, so that they cannot differ.
-use crate::{Books, Gone, Outgoing, Pages, Window};
+use crate::{Books, Gone, Outgoing, PAGE, Pages, Window};
 use alloc::collections::VecDeque;
 use types::Extent;
 
@@ -14,7 +14,7 @@ pub struct TargetLimits {
     pub rpcs_max: usize,
     /// Bulk RPCs beyond them that only urgent RPCs may be.
     pub urgent_rpcs: usize,
-    /// Pages of one RPC.
+    /// Pages of one RPC, as long as the target takes that many ([`Target::on_rpc_bytes_offered`]).
     pub rpc_pages_max: usize,
 }
 
@@ -26,6 +26,8 @@ impl TargetLimits {
     pub const RPCS: core::ops::RangeInclusive<usize> = 1..=256;
     /// Range of the number of pages of one RPC.
     pub const RPC_PAGES: core::ops::RangeInclusive<usize> = 1..=16384;
+    /// Pages of one RPC that every target takes.
+    pub const RPC_PAGES_ALWAYS: usize = 256;
 }
 
 /// One OST. `K` names an object to the driver.
@@ -36,6 +38,8 @@ pub struct Target<K> {
     /// The places of bulk RPCs. Ask it for [`Window::next_admitted`] after every input of the target, too.
     pub window: Window,
     limits: TargetLimits,
+    /// Pages of one RPC that the target takes.
+    rpc_pages_offered: usize,
     /// Objects with dirty pages, oldest first.
     queue: VecDeque<K>,
 }
@@ -45,7 +49,8 @@ impl<K> Target<K> {
     #[must_use]
     pub fn new(limits: TargetLimits) -> Target<K> {
         let window = Window::new(limits.rpcs_max, limits.urgent_rpcs);
-        Target { books: Books::new(limits.dirty_bytes_max), window, limits, queue: VecDeque::new() }
+        let (books, rpc_pages_offered) = (Books::new(limits.dirty_bytes_max), TargetLimits::RPC_PAGES_ALWAYS);
+        Target { books, window, limits, rpc_pages_offered, queue: VecDeque::new() }
     }
     /// Bulk RPCs under way that are allowed.
     #[must_use]
@@ -59,10 +64,23 @@ impl<K> Target<K> {
         self.window.on_resized(if types::planted!("window-only-grows") { more.max(0) } else { more });
         self.limits.rpcs_max = rpcs;
     }
-    /// Pages of one RPC.
+    /// Pages of one RPC: what the client wants, and no more than the target takes.
     #[must_use]
     pub fn rpc_pages_max(&self) -> usize {
-        self.limits.rpc_pages_max
+        if types::planted!("rpc-over-offer") {
+            return self.limits.rpc_pages_max;
+        }
+        self.limits.rpc_pages_max.min(self.rpc_pages_offered)
+    }
+    /// Pages of one RPC that the target takes.
+    #[must_use]
+    pub fn rpc_pages_offered(&self) -> usize {
+        self.rpc_pages_offered
+    }
+    /// The target said how many bytes it takes in one RPC; until then it is [`TargetLimits::RPC_PAGES_ALWAYS`] pages.
+    pub fn on_rpc_bytes_offered(&mut self, bytes: u64) {
+        let pages = usize::try_from(bytes / PAGE).unwrap_or(usize::MAX);
+        self.rpc_pages_offered = pages.clamp(*TargetLimits::RPC_PAGES.start(), *TargetLimits::RPC_PAGES.end());
     }
     /// Changes the pages of one RPC, within [`TargetLimits::RPC_PAGES`].
     pub fn set_rpc_pages_max(&mut self, pages: usize) {

@@ -34,7 +34,8 @@ pub struct OstConfig {
     pub read_cache: bool,
     /// Writes stay in the cache. Default on.
     pub writethrough_cache: bool,
-    /// Most bulk bytes of one RPC, a power of two from 1 MiB to 64 MiB. Default 4 MiB.
+    /// Most bulk bytes of one RPC that clients are told of when they connect, a power of two from 1 MiB to 64 MiB. What was
+    /// made up before is taken, too. Default 4 MiB.
     pub bulk_bytes_max: u32,
     /// Requests one client may have in flight. Default 64.
     pub credits: u16,

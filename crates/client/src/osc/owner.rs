@@ -110,7 +110,10 @@ impl Callbacks for Osc {
         Box::pin(std::future::ready(answer))
     }
     fn on_connected(&self, session: &AuthReply) {
-        self.target.borrow_mut().books.on_session(session.boot, session.known, session.grant);
+        let mut target = self.target.borrow_mut();
+        target.books.on_session(session.boot, session.known, session.grant);
+        target.on_rpc_bytes_offered(session.bulk_max.into());
+        drop(target);
         self.changed.notify();
     }
     fn granted(&self) -> u64 {

@@ -48,7 +48,7 @@ pub struct World {
     mds_config: MdsConfig,
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
-    config: OstConfig,
+    config: RefCell<OstConfig>,
     ost_bytes: u64,
     clients: RefCell<Vec<Rc<Client>>>,
 }
@@ -108,7 +108,7 @@ impl World {
             mds_config,
             mds_nid,
             oss,
-            config,
+            config: RefCell::new(config),
             ost_bytes,
             clients: RefCell::default(),
         };
@@ -134,8 +134,12 @@ impl World {
         let store = open_ost(&rt, self.ost_bytes).await;
         let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
         let (nid, key) = (node.host.nid(7989), self::key());
-        let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config).unwrap();
+        let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config.borrow()).unwrap();
         *node.running.borrow_mut() = Some((role, store));
+    }
+    /// OSTs that are started from now on have these settings.
+    pub fn set_ost_config(&self, config: OstConfig) {
+        *self.config.borrow_mut() = config;
     }
     /// An OST's host loses its power.
     pub fn lose_power(&self, i: usize) {

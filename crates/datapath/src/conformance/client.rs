@@ -130,9 +130,10 @@ pub(super) struct Client {
 
 impl Client {
     pub(super) fn new(number: usize, (places, kept): (usize, usize)) -> Client {
-        let (dirty_bytes_max, rpc_pages_max) = (1 << 20, RPC_PAGES as usize);
+        let (dirty_bytes_max, rpc_pages_max) = (1 << 20, 2 * RPC_PAGES as usize);
         let mut target =
             Target::new(TargetLimits { dirty_bytes_max, rpcs_max: places, urgent_rpcs: kept, rpc_pages_max });
+        target.on_rpc_bytes_offered(RPC_PAGES * PAGE);
         target.books.on_session(1, false, super::GRANT_PAGES * PAGE);
         let pages = Pages::default();
         Client {

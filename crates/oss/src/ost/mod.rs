@@ -302,9 +302,12 @@ fn blocks_of(extent: Extent) -> BlockRange {
 
 /// Extents of a request: ascending, disjoint, not empty; neighbours become one. Answers them and their bytes.
 ///
+/// Whatever fits a message is taken: what a client made up before `brw_size` was lowered, or replays to a server that was
+/// started anew with less, is a promise already.
+///
 /// # Errors
-/// `Invalid` for extents that are not, `TooBig` above `bytes_max`, `FileTooBig` behind what an object may have.
-fn joined(extents: &[Extent], bytes_max: u64) -> Result<(Vec<Extent>, u64), FsError> {
+/// `Invalid` for extents that are not, `TooBig` above [`wire::BULK_BYTES_MAX`], `FileTooBig` behind what an object may have.
+fn joined(extents: &[Extent]) -> Result<(Vec<Extent>, u64), FsError> {
     let mut out: Vec<Extent> = Vec::with_capacity(extents.len());
     let mut bytes = 0u64;
     for e in extents {
@@ -320,7 +323,7 @@ fn joined(extents: &[Extent], bytes_max: u64) -> Result<(Vec<Extent>, u64), FsEr
             _ => out.push(*e),
         }
     }
-    if bytes > bytes_max {
+    if bytes > u64::from(wire::BULK_BYTES_MAX) {
         return Err(FsError::TooBig);
     }
     if out.is_empty() { Err(FsError::Invalid) } else { Ok((out, bytes)) }

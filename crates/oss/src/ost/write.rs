@@ -135,7 +135,7 @@ impl Ost {
         let grant_used = if request.is_replay() { 0 } else { ask.grant_used };
         let bytes = self.grants.borrow_mut().consume(client, grant_used);
         let used = UsedGrant { ost: self, request, bytes };
-        let (extents, bytes) = joined(&ask.extents, u64::from(self.config.borrow().bulk_bytes_max))?;
+        let (extents, bytes) = joined(&ask.extents)?;
         if bytes != bulk.len() as u64 {
             return Err(FsError::Protocol);
         }

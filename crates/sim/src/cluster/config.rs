@@ -36,8 +36,10 @@ pub struct ClusterConfig {
     pub ost_grant_bytes: u64,
     /// Bulk RPCs of a client in flight per OST.
     pub rpcs_in_flight_max: usize,
-    /// Pages in one bulk RPC.
+    /// Pages in one bulk RPC, as far as OSTs take them.
     pub rpc_pages_max: usize,
+    /// Bytes of one bulk RPC that OSTs take.
+    pub ost_bulk_bytes: u64,
     /// Dirty pages older than this are written.
     pub dirty_age_max: Duration,
     /// Longest time between a change and its commit, on all servers.
@@ -77,6 +79,7 @@ impl Default for ClusterConfig {
             ost_grant_bytes: 8 * MIB,
             rpcs_in_flight_max: 8,
             rpc_pages_max: 1024,
+            ost_bulk_bytes: 4 * MIB,
             dirty_age_max: Duration::from_secs(5),
             commit_interval: Duration::from_millis(100),
             recovery_window: Duration::from_secs(30),

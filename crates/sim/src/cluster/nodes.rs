@@ -279,6 +279,7 @@ impl Cluster {
             cache_policy: self.config.cache_policy.clone(),
             grant_initial_bytes: self.config.ost_grant_bytes,
             dispatch_window: self.config.dispatch_window,
+            bulk_bytes_max: self.config.ost_bulk_bytes as u32,
             ..OstConfig::default()
         };
         let queue_max = self.config.queue_max;

@@ -18,7 +18,8 @@ pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps
 /// Checks that can be left out, by name on the command line.
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
-pub const SETTINGS: &[&str] = &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs"];
+pub const SETTINGS: &[&str] =
+    &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs", "bulk"];
 
 /// What of a seed is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -175,10 +176,13 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     }
     let mut rng = Rng::named(seed, "swarm rpcs");
     let (flight, pages, window) =
-        (any(&mut rng, &[1, 2, 8]), any(&mut rng, &[1, 16, 1024]), any(&mut rng, &[1, 4, 16]));
+        (any(&mut rng, &[1, 2, 8]), any(&mut rng, &[1, 16, 1024, 16_384]), any(&mut rng, &[1, 4, 16]));
     let age = Duration::from_millis(any(&mut rng, &[200, 1000, 5000, 30_000]));
     if !without.has("rpcs") {
         (c.rpcs_in_flight_max, c.rpc_pages_max, c.dispatch_window, c.dirty_age_max) = (flight, pages, window, age);
+    }
+    if !without.has("bulk") {
+        c.ost_bulk_bytes = any(&mut Rng::named(seed, "swarm bulk"), &[MIB, 4 * MIB, 64 * MIB]);
     }
     if on(FaultClass::Busy) {
         c.queue_max = Some(1 + Rng::named(seed, "swarm busy").below(4) as u32);

@@ -106,7 +106,7 @@ table! {
     client_max_dirty_mb: u64 = "client.max_dirty_mb", number(1, 65_536, "MiB"), "64", Process, Live;
     /// Bulk RPCs in flight per OST.
     client_max_rpcs_in_flight: u64 = "client.max_rpcs_in_flight", number(1, 256, "RPCs"), "8", Process, Live;
-    /// Pages in one bulk RPC; 1024 are 4 MiB.
+    /// Pages in one bulk RPC, as far as the OST takes them (`oss.bulk_bytes_max`); 1024 are 4 MiB.
     client_max_pages_per_rpc: u64 = "client.max_pages_per_rpc", number(1, 16_384, "pages of 4 KiB"), "1024", Process, Live;
     /// Dirty data older than this is written.
     client_dirty_age_s: u64 = "client.dirty_age_s", number(1, 3600, "s"), "5", Process, Restart;
@@ -139,7 +139,7 @@ table! {
     oss_cache_first: bool = "oss.cache_first", Kind::Switch, "false", Process, Live;
     /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.
     oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
-    /// Most bulk data of one RPC: a power of two.
+    /// Most bulk data of one RPC that clients are told of when they connect: a power of two.
     oss_bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(1 << 20, 64 << 20), "4M", Process, Restart;
     /// Which queued request an OST serves next; `auto`: `obrr+` on a disk that rotates, `fifo` on any other medium.
     nrs_policy: String = "nrs.policy", Kind::Choice(super::nrs_policies), "auto", Process, Live;

@@ -345,7 +345,7 @@ impl Shard {
         Some(match key {
             "active" => number(text, 0, 1).map(|n| osc.set_active(n == 1)),
             "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
-            "max_pages_per_rpc" => number(text, 1, 16_384).map(|n| osc.set_rpc_pages_max(n as usize)),
+            "max_pages_per_rpc" => number(text, 1, 16_384).and_then(|n| set_rpc_pages(&osc, n as usize)),
             "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
             "grant_shrink_interval" => {
                 number(text, 1, 1 << 31).map(|n| osc.set_grant_shrink_interval(types::Duration::from_secs(n)))
@@ -415,6 +415,17 @@ fn megabytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
     let bytes = parse_size(text)?.saturating_mul(if bare { MIB } else { 1 });
     let fits = (min.saturating_mul(MIB)..=max.saturating_mul(MIB)).contains(&bytes);
     if fits { Ok(bytes) } else { Err(format!("write {min} to {max} (MiB)")) }
+}
+
+/// Pages of one bulk RPC; more than the OST takes would stay without effect.
+fn set_rpc_pages(osc: &client::Osc, pages: usize) -> Result<(), String> {
+    let most = osc.rpc_pages_offered();
+    if pages > most {
+        let (ost, mib) = (osc.index(), most as u64 * types::PAGE_BYTES as u64 / MIB);
+        return Err(format!("{ost} takes {most} pages at most: its brw_size was {mib} MiB when this client connected"));
+    }
+    osc.set_rpc_pages_max(pages);
+    Ok(())
 }
 
 #[cfg(test)]
