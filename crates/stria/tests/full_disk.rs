@@ -265,6 +265,29 @@ fn nothing_lands_below_a_mount_whose_daemon_was_killed_and_it_is_replaced() {
     if !can_mount() {
         return;
     }
+    nothing_lands_below();
+}
+
+/// The same where the kernel's control files of FUSE are not to be had, as on hosts that do not mount fusectl.
+#[test]
+fn nothing_lands_below_a_dead_mount_without_fusectl_either() {
+    if !can_mount() {
+        return;
+    }
+    if std::env::var_os("WITHOUT_FUSECTL").is_some() {
+        run(&["mount", "-t", "tmpfs", "none", "/sys/fs/fuse/connections"]);
+        return nothing_lands_below();
+    }
+    let me = std::env::current_exe().unwrap();
+    let name = "nothing_lands_below_a_dead_mount_without_fusectl_either";
+    let mut own = Command::new("unshare");
+    own.args(["--mount", text(&me), "--exact", name]).env("WITHOUT_FUSECTL", "1");
+    let out = own.output().unwrap();
+    let said = [out.stdout, out.stderr].concat();
+    assert!(out.status.success(), "{}", String::from_utf8_lossy(&said));
+}
+
+fn nothing_lands_below() {
     let small = Small::tmpfs("200m");
     small.up(&["--osts", "1"]);
     let at = small.path("m");
@@ -276,7 +299,12 @@ fn nothing_lands_below_a_mount_whose_daemon_was_killed_and_it_is_replaced() {
     let mut failed = 0;
     while failed < 50 {
         match put(&at.join("lost"), b"x") {
-            Ok(()) => {}
+            Ok(()) => {
+                assert_eq!(failed, 0, "a write to a dead mount succeeded");
+                let mounted =
+                    fs::metadata(&at).map_or(true, |m| m.dev() != fs::metadata(small.dir.path()).unwrap().dev());
+                assert!(mounted, "a write landed in the directory below the mount");
+            }
             Err(e) => {
                 // A call that a ring held at that moment is ECANCELED.
                 let dead = [libc::ENOTCONN, libc::ECONNABORTED, libc::EIO, libc::ECANCELED];

@@ -2,7 +2,9 @@
 //! place, dead, so that programs get errors there instead of writing into the directory below.
 //!
 //! It sleeps on a pipe whose other end only the daemon holds. A byte means "unmounted, go"; end of file means that the
-//! daemon died: the connection is aborted (so that nobody hangs) and the mount detached (unless it is kept). A daemon that was killed while
+//! daemon died: the connection is aborted (so that nobody hangs) and the mount detached (unless it is kept). Where fusectl is
+//! not mounted the kernel's own abort, when the last descriptor of the daemon is closed, must do; a mount that is to be kept
+//! is detached there only when its daemon does not get out of its exit. A daemon that was killed while
 //! it held files on its own mount hangs inside its exit and never closes the pipe, so the supervisor also looks now and
 //! then whether the daemon is on its way out. On rings this does not help (Linux 6.18): the FLUSH that the dying process
 //! sends to itself is bound to a ring entry whose work only that process could run, no abort ends it, and the process
@@ -16,6 +18,9 @@ use std::path::Path;
 
 /// How often the supervisor looks whether the daemon hangs in its exit, in ms.
 const LOOK_EVERY_MS: i32 = 1000;
+/// How often, and every how many ms, the supervisor looks whether a daemon that dies has got out of its exit.
+const LAST_LOOKS: u32 = 30;
+const LAST_LOOK_EVERY_MS: i32 = 100;
 const PF_EXITING: u64 = 4;
 
 /// Handle on a supervisor process. Dropping it without [`Supervisor::dismiss`] makes it act.
@@ -141,7 +146,7 @@ unsafe fn daemon_died(plan: &Plan) -> bool {
             return unsafe { libc::read(plan.pipe, (&raw mut byte).cast(), 1) } != 1;
         }
         // SAFETY: async-signal-safe calls on a valid path.
-        let exiting = unsafe { is_exiting(plan) };
+        let exiting = unsafe { is_said(plan, stat_says_exiting) };
         if exiting && exiting_seen {
             return true;
         }
@@ -149,8 +154,22 @@ unsafe fn daemon_died(plan: &Plan) -> bool {
     }
 }
 
-/// Whether the daemon's first thread is on its way out or already a zombie.
-unsafe fn is_exiting(plan: &Plan) -> bool {
+/// Waits a moment until nothing of the daemon is left but its exit status, thus no descriptor of the mount either: the kernel
+/// aborts the connection then. False when it hangs in its exit.
+unsafe fn is_over(plan: &Plan) -> bool {
+    (0..LAST_LOOKS).any(|_| {
+        // SAFETY: async-signal-safe calls on a valid path; a poll of no descriptors only waits.
+        unsafe {
+            is_said(plan, stat_says_over) || {
+                libc::poll(std::ptr::null_mut(), 0, LAST_LOOK_EVERY_MS);
+                false
+            }
+        }
+    })
+}
+
+/// Whether `says` holds for the daemon's line in `/proc`, or it has none any more.
+unsafe fn is_said(plan: &Plan, says: fn(&[u8]) -> bool) -> bool {
     let mut buf = [0u8; 512];
     // SAFETY: a NUL-terminated path and a buffer of the said length.
     let n = unsafe {
@@ -162,16 +181,28 @@ unsafe fn is_exiting(plan: &Plan) -> bool {
         libc::close(fd);
         n
     };
-    usize::try_from(n).is_ok_and(|n| stat_says_exiting(&buf[..n]))
+    usize::try_from(n).is_ok_and(|n| says(&buf[..n]))
 }
 
-/// Reads `pid (name) state ppid pgrp session tty tpgid flags ...`. Does not allocate.
-fn stat_says_exiting(stat: &[u8]) -> bool {
-    let Some(end) = stat.iter().rposition(|&b| b == b')') else { return false };
+/// State, flags and number of threads of `pid (name) state ppid pgrp session tty tpgid flags ...`. Does not allocate.
+fn parsed(stat: &[u8]) -> Option<(u8, u64, u64)> {
+    let end = stat.iter().rposition(|&b| b == b')')?;
     let mut fields = stat[end + 1..].split(|&b| b == b' ').filter(|f| !f.is_empty());
-    let Some(state) = fields.next() else { return false };
-    let flags = fields.nth(5).map_or(0, |f| f.iter().fold(0u64, |v, c| v * 10 + u64::from(c.wrapping_sub(b'0') % 10)));
-    matches!(state, b"Z" | b"X") || flags & PF_EXITING != 0
+    let number =
+        |f: &[u8]| f.iter().fold(0u64, |v, c| v.wrapping_mul(10).wrapping_add(u64::from(c.wrapping_sub(b'0') % 10)));
+    let state = *fields.next()?.first()?;
+    let flags = fields.nth(5).map_or(0, number);
+    Some((state, flags, fields.nth(10).map_or(0, number)))
+}
+
+/// Whether the daemon's first thread is on its way out or already a zombie.
+fn stat_says_exiting(stat: &[u8]) -> bool {
+    parsed(stat).is_some_and(|(state, flags, _)| matches!(state, b'Z' | b'X') || flags & PF_EXITING != 0)
+}
+
+/// Whether all threads of the daemon are gone: it waits to be collected.
+fn stat_says_over(stat: &[u8]) -> bool {
+    parsed(stat).is_some_and(|(state, _, threads)| matches!(state, b'Z' | b'X') && threads <= 1)
 }
 
 /// Aborts the connection and detaches the mount (or keeps it), if it is still ours.
@@ -198,8 +229,9 @@ unsafe fn clean_up(plan: &Plan) {
                 libc::close(fd);
             }
         }
-        // Without the file above there is no other way to free those who wait there than to take the mount away.
-        if plan.keep && aborted {
+        // Without the file above, and with a daemon that hangs in its exit, there is no other way to free those who wait there
+        // than to take the mount away.
+        if plan.keep && (aborted || is_over(plan)) {
             return;
         }
         match &plan.fusermount {
@@ -233,5 +265,16 @@ mod tests {
         assert!(stat_says_exiting(b"71 (stria) Z 1 71 71 0 -1 4194560 1 2"));
         assert!(!stat_says_exiting(b""));
         assert!(!stat_says_exiting(b"71 (stria"));
+    }
+
+    #[test]
+    fn a_daemon_is_over_when_its_last_thread_is() {
+        let line = |state: &str, threads: u32| {
+            format!("71 (st) ria) {state} 1 71 71 0 -1 4194564 1 2 3 4 5 6 7 8 20 0 {threads} 0 9")
+        };
+        assert!(stat_says_over(line("Z", 1).as_bytes()));
+        assert!(!stat_says_over(line("Z", 3).as_bytes()), "its other threads still close what it had open");
+        assert!(!stat_says_over(line("D", 1).as_bytes()));
+        assert!(!stat_says_over(b""));
     }
 }
