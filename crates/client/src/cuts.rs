@@ -30,6 +30,25 @@ const HOLD_MAX: Duration = Duration::from_secs(5);
 /// How often a cut is begun anew: servers were away for longer than [`HOLD_MAX`], or one gave this client up.
 const TRIES_MAX: u32 = 64;
 
+/// The turn of one change of a file's size among those of this client. An OST has one promise of an object, calls of one
+/// client share its locks, and answers come in any order: what came last at the OST would not be told from what was answered
+/// last.
+pub(crate) struct SizeTurn(Rc<Inode>);
+
+impl SizeTurn {
+    /// Waits for the changes of before. A caller that is dropped gives its place up.
+    pub(crate) async fn of(inode: &Rc<Inode>) -> SizeTurn {
+        inode.resizing.acquire(1).await;
+        SizeTurn(inode.clone())
+    }
+}
+
+impl Drop for SizeTurn {
+    fn drop(&mut self) {
+        self.0.resizing.add(1);
+    }
+}
+
 /// Numbers of cuts that are promised together.
 #[derive(Default)]
 pub(crate) struct CutNumbers {
@@ -159,16 +178,16 @@ impl Client {
             return if inode.attr().flags & wire::mdt::AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
         };
         if s.objects.len() < 2 {
+            let _turn = SizeTurn::of(inode).await;
             return self.truncate_striped(inode, &s, size, &|| false).await;
         }
         // A cut that is decided happens, whether or not anybody still waits for it.
         let (tell, told) = oneshot();
         let (me, inode) = (self.clone(), inode.clone());
         self.rt.spawn(async move {
-            // An OST has one promise of an object, and calls of one client share its locks.
-            inode.cutting.acquire(1).await;
+            let turn = SizeTurn::of(&inode).await;
             let done = me.truncate_striped(&inode, &s, size, &|| tell.is_abandoned()).await;
-            inode.cutting.add(1);
+            drop(turn);
             tell.send(done);
         });
         told.await.unwrap_or(Err(FsError::NotConnected))

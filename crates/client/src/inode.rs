@@ -71,8 +71,8 @@ pub struct Inode {
     pub fid: Fid,
     pub(crate) client: Weak<Client>,
     pub(crate) attrs: Attributes,
-    /// Held by the call that cuts the objects of a striped file.
-    pub(crate) cutting: Semaphore,
+    /// Held by the call that changes the file's size at the OSTs ([`crate::cuts::SizeTurn`]).
+    pub(crate) resizing: Semaphore,
     /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
     /// UPDATE lock that came with it is held (another's first open for writing takes it away).
     pub(crate) ours_alone: Cell<bool>,
@@ -128,7 +128,7 @@ impl Inode {
             fid,
             client,
             attrs: Attributes::default(),
-            cutting: Semaphore::new(1),
+            resizing: Semaphore::new(1),
             ours_alone: Cell::new(false),
             striping: RefCell::new(None),
             names: RefCell::default(),

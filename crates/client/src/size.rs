@@ -14,6 +14,7 @@ use wire::mdt::{Attr, AttrFlags, Cred, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
 use crate::client::Client;
+use crate::cuts::SizeTurn;
 use crate::inode::{Inode, Striping, UNSET};
 use crate::locks::{Held, Locks};
 use crate::object::Object;
@@ -270,6 +271,7 @@ impl Client {
         let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
         let range = Extent::at(offset, len);
+        let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
         let _shut = inode.shut(range);
         inode.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
@@ -305,14 +307,12 @@ impl Client {
             }
             let stored = object.stored();
             if !keep && extent.end > stored {
-                // Behind the end there is nothing to zero. A cut to the end of the range would take away what another
-                // reservation, which is under way, makes longer still; and what is longer for unwritten bytes only may find no space.
+                // Behind the end there is nothing to zero. What is longer for unwritten bytes only may find no space.
                 let rest = Extent::new(extent.start.max(stored), extent.end);
                 self.reserve(object, rest, false, &held).await?;
             }
         }
         if !keep {
-            // A cut of our own may have come behind it at the OST: no lock assures this end.
             object.stored_to(extent.end);
         }
         Ok(())

@@ -15,6 +15,10 @@ const ANSWER_MAX: Duration = Duration::from_secs(5);
 /// Pause before something is tried again.
 const RETRY_PAUSE: Duration = Duration::from_millis(500);
 
+/// How often the block of a cut's new end is read again before it counts as damaged: a transfer may bring wrong bytes of a
+/// block that is whole, and a cut that is given up is done on the other OSTs only.
+const DAMAGED_READS_MAX: u32 = 40;
+
 impl Ost {
     /// Takes up the promises of before. Whoever is known may come back and keep them; the others are in doubt from the start,
     /// and their objects are settled once recovery is over.
@@ -116,8 +120,8 @@ impl Ost {
         Some(decided && !types::planted!("cut-unfinished"))
     }
 
-    /// One step towards settling a promise that is in doubt. Whether it is settled.
-    async fn try_to_settle(&self, object: ObjectId, promise: &Promise) -> bool {
+    /// One step towards settling a promise that is in doubt, after so many that found a damaged block. Whether it is settled.
+    async fn try_to_settle(&self, object: ObjectId, promise: &Promise, damaged: &mut u32) -> bool {
         let target = self.identity.target();
         let Some(decided) = self.ask_whether_cut(promise).await else {
             if !self.doubts_told.replace(true) {
@@ -131,6 +135,10 @@ impl Ost {
             Ok(()) => tracing::info!(target, %object, client = %promise.client, size = promise.size,
                 "a cut that its client did not finish was finished"),
             Err(FsError::NoSpace | FsError::NoMemory | FsError::Overloaded) => return false,
+            Err(FsError::Corrupt | FsError::Io) if *damaged < DAMAGED_READS_MAX => {
+                *damaged += 1;
+                return false;
+            }
             Err(e) => {
                 if e != FsError::NotFound {
                     tracing::error!(target, %object, client = %promise.client,
@@ -150,6 +158,7 @@ impl Ost {
 
 /// Finds out what becomes of a promise that is in doubt, and does it. The object waits meanwhile, however long it takes.
 async fn settle_cut(ost: Weak<Ost>, object: ObjectId, promise: Promise) {
+    let mut damaged = 0;
     loop {
         let Some(me) = ost.upgrade() else { return };
         let rt = me.rt.clone();
@@ -160,7 +169,7 @@ async fn settle_cut(ost: Weak<Ost>, object: ObjectId, promise: Promise) {
             recovered.wait().await;
             continue;
         }
-        if me.try_to_settle(object, &promise).await {
+        if me.try_to_settle(object, &promise, &mut damaged).await {
             return;
         }
         drop(me);

@@ -30,11 +30,19 @@ pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
     (extent.start..extent.end).map(|o| byte(stamp, o)).collect()
 }
 
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Debug)]
 enum Change {
     Write(Written),
     Truncate(u64),
+    /// What a writer saw of the pages in which its write begins and ends, and wrote along with it.
+    Seen {
+        at: u64,
+        bytes: Vec<u8>,
+    },
 }
+
+/// Bytes of a page: clients write whole ones of what they know whole.
+const PAGE_BYTES: u64 = 4096;
 
 /// Bytes of a write.
 #[derive(Clone, Copy, Debug)]
@@ -57,6 +65,7 @@ impl Change {
         match self {
             Change::Write(w) if w.extent.contains_offset(offset) => Some(w.byte(offset)),
             Change::Truncate(size) if offset >= *size => Some(0),
+            Change::Seen { at, bytes } => bytes.get(offset.checked_sub(*at)? as usize).copied(),
             _ => None,
         }
     }
@@ -70,6 +79,21 @@ struct Entry {
     stable: bool,
     /// It was answered with success.
     answered: bool,
+}
+
+impl Entry {
+    /// What may have been written along with a write, of a file with these bytes.
+    fn edges(&self, seen: &[u8]) -> Vec<Entry> {
+        let Change::Write(w) = &self.change else { return Vec::new() };
+        let page = Extent::new(w.extent.start, w.extent.end).align_out(PAGE_BYTES);
+        let part = |extent: Extent| {
+            let byte = |o: u64| seen.get(o as usize).copied().unwrap_or(0);
+            let change = Change::Seen { at: extent.start, bytes: (extent.start..extent.end).map(byte).collect() };
+            Entry { change, stable: false, answered: false, ..self.clone() }
+        };
+        let parts = [Extent::new(page.start, w.extent.start), Extent::new(w.extent.end, page.end)];
+        parts.into_iter().filter(|x| !x.is_empty()).map(part).collect()
+    }
 }
 
 /// A file's content as its history allows it.
@@ -125,7 +149,12 @@ impl FileModel {
             let mut world = self.clone();
             world.history.clear();
             world.newest.clone_from(&self.base);
+            let mut seen = self.base.clone();
             for (i, e) in self.history.iter().enumerate() {
+                if seen != world.newest {
+                    world.history.extend(e.edges(&seen));
+                }
+                apply(&mut seen, &e.change);
                 let place = open.iter().position(|o| *o == i);
                 if place.is_none_or(|p| done >> p & 1 == 1) {
                     apply(&mut world.newest, &e.change);
@@ -205,6 +234,7 @@ impl FileModel {
                 Change::Truncate(size) if sure => (size, size),
                 // One of more cuts than are looked at: on the OST of the old end it is done, on that of the new end not.
                 Change::Truncate(size) => (range.0.min(size.saturating_sub(self.round)), range.1.max(size)),
+                Change::Seen { .. } => range,
             };
         }
         range
@@ -286,6 +316,7 @@ fn apply(content: &mut Vec<u8>, change: &Change) {
             content[x.start as usize..x.end as usize].copy_from_slice(&made);
         }
         Change::Truncate(size) => content.resize(*size as usize, 0),
+        Change::Seen { .. } => {}
     }
 }
 
@@ -353,6 +384,23 @@ mod tests {
         assert!(m.check_read(0, 100, &want, &|_| true).is_err());
         assert!(m.check_size(9, &|_| true).is_err());
         assert!(m.check_size(9, &|_| false).is_ok());
+    }
+
+    #[test]
+    fn what_a_survivor_saw_of_a_cut_that_is_undone_may_be_written_with_its_pages() {
+        let mut m = FileModel::striped(4096 * 2);
+        m.write(Extent::new(0, 9000), 1, author(0), true);
+        m.synced(author(0));
+        m.truncate(0, author(0), true);
+        m.write(Extent::new(5000, 5100), 2, author(1), true);
+        let sound = |a: Author| a.client == 1;
+        let mut found = bytes(1, Extent::new(0, 9000));
+        found[5000..5100].copy_from_slice(&bytes(2, Extent::new(5000, 5100)));
+        assert!(m.check_read(0, 9000, &found, &sound).is_ok());
+        found[4096..5000].fill(0);
+        assert!(m.check_read(0, 9000, &found, &sound).is_ok(), "zeros of the page that was written");
+        found[4095] = 0;
+        assert!(m.check_read(0, 9000, &found, &sound).is_err(), "zeros of another page");
     }
 
     #[test]
