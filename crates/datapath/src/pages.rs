@@ -66,6 +66,11 @@ pub struct Pages<P> {
     /// Bytes that the object reaches for sure while locks are held here: nobody else can cut them off. An answer that says
     /// less is older than what says this.
     assured: u64,
+    /// Where the unwritten bytes of a page end, if that is within the page and behind what the OST knows. Of other pages the
+    /// object's end says it.
+    tails: BTreeMap<u64, u64>,
+    /// The page that was written to last, if it had no unwritten bytes before.
+    fresh: Option<u64>,
     /// Grows with each cut of this client and each lock that it is given.
     moment: Moment,
     next_claim: u32,
@@ -126,6 +131,8 @@ impl<P> Default for Pages<P> {
             size: 0,
             stored: 0,
             assured: 0,
+            tails: BTreeMap::new(),
+            fresh: None,
             moment: Moment::default(),
             next_claim: 1,
             changes: Vec::new(),
@@ -151,7 +158,7 @@ impl<P> Pages<P> {
     pub fn is_empty(&self) -> bool {
         self.blocks.is_empty()
     }
-    /// End of the last unwritten page, for what a fresh size must not forget.
+    /// End of the unwritten bytes, for what a fresh size must not forget.
     #[must_use]
     pub fn unwritten_end(&self) -> u64 {
         if self.unwritten_pages() == 0 {
@@ -160,7 +167,8 @@ impl<P> Pages<P> {
         let last = |key: u64, unwritten: u64| key * BLOCK + u64::from(u64::BITS - unwritten.leading_zeros());
         let unwritten = self.blocks.iter().map(|(key, b)| (*key, b.dirty | b.writeback)).filter(|(_, m)| *m != 0);
         let end = unwritten.map(|(key, mask)| last(key, mask)).max().unwrap_or(0);
-        self.size.min(end * PAGE)
+        let tail = end.checked_sub(1).and_then(|page| self.tails.get(&page));
+        self.size.min(tail.copied().unwrap_or(end * PAGE))
     }
     fn block(&self, page: u64) -> Option<&Block<P>> {
         self.blocks.get(&(page / BLOCK)).map(|b| &**b)
@@ -333,6 +341,7 @@ impl<P> Pages<P> {
         let block = block.expect("who writes to a page has put it before");
         block.ahead &= !(1 << bit);
         let was_clean = block.dirty >> bit & 1 == 0;
+        self.fresh = ((block.dirty | block.writeback) >> bit & 1 == 0).then_some(page);
         if was_clean {
             block.dirty |= 1 << bit;
             self.dirty_pages += 1;
@@ -392,6 +401,10 @@ impl<P> Pages<P> {
                 }
                 self.writeback_pages += usize::from(block.writeback & mask == 0);
                 block.writeback |= mask;
+                if self.tails.get(&page).is_some_and(|tail| *tail < page * PAGE + len) {
+                    // The object is to be longer: the page is written to its end.
+                    self.tails.remove(&page);
+                }
                 out.granted += granted;
                 out.pages.push(page);
                 match out.extents.last_mut() {

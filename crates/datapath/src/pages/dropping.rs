@@ -102,6 +102,9 @@ impl<P> Pages<P> {
             !b.is_idle()
         });
         self.dirty_pages -= gone.dropped.dirty;
+        let blocks = &self.blocks;
+        let unwritten = |page: u64, b: &Block<P>| (b.dirty | b.writeback) >> (page % BLOCK) & 1 == 1;
+        self.tails.retain(|page, _| blocks.get(&(page / BLOCK)).is_some_and(|b| unwritten(*page, b)));
         gone.ahead.sort_unstable();
         gone
     }

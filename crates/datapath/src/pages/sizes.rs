@@ -5,6 +5,7 @@
 //! lock's extent, however late it comes. What it says of the rest, and what came without a lock, is hearsay: it counts if
 //! nothing has happened since the question that would be newer.
 use super::Pages;
+use crate::PAGE;
 
 /// What is known here when a question for the size is sent, for the answer to be judged by.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
@@ -24,6 +25,7 @@ impl<P> Pages<P> {
     /// The object was cut or extended to this size at its OST.
     pub fn set_size(&mut self, size: u64) {
         (self.size, self.stored) = (size, size);
+        self.tails.clear();
         if !types::planted!("cut-overtakes-nothing") {
             self.moment.0 = self.moment.0.wrapping_add(1);
         }
@@ -34,6 +36,7 @@ impl<P> Pages<P> {
     /// The OST says how long the object is; what is not written out counts besides.
     pub(super) fn on_size(&mut self, stored: u64) {
         self.stored = stored.max(self.assured);
+        self.forget_tails();
         let unwritten = if types::planted!("unwritten-uncounted") { 0 } else { self.unwritten_end() };
         self.size = self.stored.max(unwritten);
     }
@@ -90,11 +93,28 @@ impl<P> Pages<P> {
     }
     /// Bytes up to `end` are in dirty pages.
     pub fn on_grown(&mut self, end: u64) {
+        self.note_tail(end);
         self.size = self.size.max(end);
     }
     /// The OST has carried out something that made the object at least this long.
     pub fn on_stored(&mut self, end: u64) {
         self.stored = self.stored.max(end);
-        self.on_grown(end);
+        self.size = self.size.max(end);
+        self.forget_tails();
+    }
+    fn note_tail(&mut self, end: u64) {
+        let Some(page) = end.checked_sub(1).map(|last| last / PAGE) else { return };
+        if end.is_multiple_of(PAGE) {
+            self.tails.remove(&page);
+        } else if let Some(tail) = self.tails.get_mut(&page) {
+            *tail = end.max(*tail);
+        } else if end > self.stored && (end > self.size || self.fresh == Some(page)) {
+            self.tails.insert(page, end);
+        }
+    }
+    /// Where the OST knows of more, the bytes of a page end with the page.
+    fn forget_tails(&mut self) {
+        let stored = self.stored;
+        self.tails.retain(|_, tail| *tail > stored);
     }
 }

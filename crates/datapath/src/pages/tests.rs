@@ -3,12 +3,18 @@ use super::*;
 use crate::{Answer, Target, TargetLimits};
 
 fn write(t: &mut Target<()>, o: &mut Pages<u8>, page: u64) -> bool {
+    write_at(t, o, Extent::at(page * PAGE, PAGE))
+}
+
+/// A write within a page.
+fn write_at(t: &mut Target<()>, o: &mut Pages<u8>, extent: Extent) -> bool {
+    let page = extent.start / PAGE;
     if !o.is_cached(page) {
         o.on_overwritten(page);
         o.on_put(page, 7, false);
     }
     let was_clean = o.on_written(page);
-    o.on_grown((page + 1) * PAGE);
+    o.on_grown(extent.end);
     t.on_written(o, page, was_clean)
 }
 
@@ -91,6 +97,37 @@ fn unwritten_pages_keep_no_size_alive_that_lies_behind_them() {
     let _ = t.on_write_ended(&mut o, &out, Answer::Failed, true);
     let _ = o.on_not_written(&out.pages);
     assert_eq!((o.size(), o.unwritten_end(), o.is_cached(70)), (0, 0, false));
+}
+
+#[test]
+fn what_could_not_be_written_takes_its_length_along_to_the_byte() {
+    let (mut o, mut t) = (Pages::<u8>::default(), Target::<()>::new(TargetLimits::DEFAULT));
+    t.books.on_session(1, false, 10 * PAGE);
+    o.set_size(3000);
+    write_at(&mut t, &mut o, Extent::new(4096, 4500));
+    let sent = t.take(&mut o, Extent::ALL, 10).out.unwrap();
+    assert_eq!(sent.extents, [Extent::new(4096, 4500)]);
+    // One page far behind the end that was; one between them, which is written to its end, for the object is longer.
+    write_at(&mut t, &mut o, Extent::new(7 * PAGE, 30_000));
+    write_at(&mut t, &mut o, Extent::new(3 * PAGE, 3 * PAGE + 100));
+    assert_eq!((o.size(), o.unwritten_end()), (30_000, 30_000));
+    let far = t.take(&mut o, Extent::from(7 * PAGE), 10).out.unwrap();
+    let _ = t.on_write_ended(&mut o, &far, Answer::Failed, true);
+    let _ = o.on_not_written(&far.pages);
+    assert_eq!(o.size(), 3 * PAGE + 100, "the end of the last byte that is to be written");
+    write_at(&mut t, &mut o, Extent::new(7 * PAGE, 30_000));
+    let both = t.take(&mut o, Extent::from(2 * PAGE), 10).out.unwrap();
+    assert_eq!(both.extents, [Extent::new(3 * PAGE, 4 * PAGE), Extent::new(7 * PAGE, 30_000)]);
+    let _ = t.on_write_ended(&mut o, &both, Answer::Failed, true);
+    let _ = o.on_not_written(&both.pages);
+    assert_eq!(o.size(), 4500);
+    // Bytes that follow, in the same page and over its end.
+    write_at(&mut t, &mut o, Extent::new(4500, 4600));
+    assert_eq!(o.unwritten_end(), 4600);
+    write_at(&mut t, &mut o, Extent::new(4600, 2 * PAGE));
+    assert_eq!(o.unwritten_end(), 2 * PAGE);
+    o.on_stored(4500);
+    assert_eq!(o.size(), 2 * PAGE);
 }
 
 #[test]
