@@ -330,6 +330,8 @@ impl Client {
     fn ended(self: &Rc<Self>, ending: Ending, answer: Result<(Change, Attr), FsError>) {
         if ending.sent && ending.tells_size() {
             ending.file.inode.tells.answered();
+        }
+        if ending.sent && ending.close.valid & (SetBits::DIRTY | SetBits::SIZE) != 0 {
             self.settling.needed();
         }
         let Ending { close, file, told, .. } = ending;

@@ -9,7 +9,7 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
-    ReaddirReply, ReaddirRequest, RenameRequest, SetBits, SetattrRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
+    ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
 };
 use wire::ost::StatfsReply;
 use wire::{Bytes, Decode, Encode, Header, Op};
@@ -136,7 +136,7 @@ impl Mds {
 
     /// The handle of a closed open goes; the inode's attributes, if it lives on.
     fn closed(&self, client: ClientId, closed: crate::ops::Closed) -> Attr {
-        let crate::ops::Closed { close, inode } = closed;
+        let crate::ops::Closed { close, inode, transno } = closed;
         let mut handles = self.handles.borrow_mut();
         // What the open says, not the request; a replay of an end may come without its open.
         let fid = match handles.get(client, close.handle) {
@@ -148,6 +148,8 @@ impl Mds {
         }
         if let Some(fid) = fid.filter(|_| changed_data(close.valid)) {
             handles.told(fid, client);
+            // Whoever tells the size in the end: it counts what this client has not written out.
+            self.recent_sizes.borrow_mut().told(client, fid, transno);
         }
         let open = handles.close(client, close.handle);
         let Some(inode) = inode else {
@@ -158,8 +160,6 @@ impl Mds {
         let last_writer = open.is_some_and(|o| o.writes) && handles.writers(inode.fid) == 0;
         if last_writer && attr.flags & AttrFlags::SIZE_KNOWN == 0 {
             attr.flags |= AttrFlags::UNSETTLED;
-        } else if last_writer && close.valid & SetBits::SIZE != 0 {
-            self.recent_sizes.borrow_mut().told(client, inode.fid, inode.sized);
         }
         attr
     }

@@ -12,6 +12,8 @@ pub(crate) struct Closed {
     pub close: Close,
     /// After it; `None`: gone.
     pub inode: Option<Inode>,
+    /// The transaction that did it.
+    pub transno: u64,
 }
 
 /// What earlier ends of the same request, which are not applied yet, leave of an inode's opens.
@@ -56,7 +58,7 @@ impl Tx<'_> {
                 None if close.handle.0 == 0 => Ok(self.close_untold(close)?),
                 None => Err(FsError::BadHandle),
             };
-            out.push(inode.map(|inode| Closed { close: close.clone(), inode }));
+            out.push(inode.map(|inode| Closed { close: close.clone(), inode, transno: self.transno }));
         }
         Ok(out)
     }
@@ -85,9 +87,13 @@ impl Tx<'_> {
         let mut changed = if open.writes { self.take_home(&mut inode, q) } else { take_atime(&mut inode, q) };
         let told = q.valid & SetBits::SIZE != 0;
         let clean = q.valid & SetBits::DIRTY == 0 && !left.suspect;
+        if open.writes && told {
+            inode.sized = self.transno;
+            changed = true;
+        }
         if last_writer && left.latest && inode.has(InodeFlags::SIZE_UNKNOWN) && (told || clean) {
             // Who wrote nothing vouches for nothing: the size stays as old as it is.
-            inode.know_size(if told { self.transno } else { inode.sized });
+            inode.know_size(inode.sized);
             changed = true;
         }
         if changed {

@@ -204,6 +204,34 @@ fn sizes_that_a_lost_client_told_lately_are_not_known_any_more() {
     assert_ne!(fs.of(3).getattr(of_other).unwrap().flags & AttrFlags::SIZE_KNOWN, 0);
 }
 
+/// A client that wrote nothing, or asked the OSTs, tells a size in the end that counts what another one has not written out.
+#[test]
+fn sizes_that_others_told_of_a_lost_clients_data_are_not_known_any_more() {
+    const TOLD: u32 = SetBits::DIRTY | SetBits::SIZE;
+    let fs = Fs::new();
+    let other = fs.of(2);
+    let written = |name: &str, valid: u32, by_other: u32| {
+        let o = fs.open(Fid::ROOT, name, 0o302, 0o644).unwrap();
+        let fid = o.entry.attr.fid;
+        let p = other.open(fid, "", 1, 0).unwrap();
+        fs.close(o.handle, fid, valid, 4).unwrap();
+        other.close(p.handle, fid, by_other, 4).unwrap();
+        fid
+    };
+    let (idle, both, hidden) =
+        (written("idle", TOLD, 0), written("both", TOLD, TOLD), written("hidden", SetBits::DIRTY, TOLD));
+    for fid in [both, hidden] {
+        // Who asked the OSTs says so.
+        let p = other.open(fid, "", 1, 0).unwrap();
+        other.close(p.handle, fid, SetBits::SIZE, 4).unwrap();
+    }
+    assert!([idle, both, hidden].iter().all(|f| knows_size(&other, *f)));
+    fs.world.run(fs.mds.forget_client(ClientId(1)));
+    fs.world.settle();
+    let known = [idle, both, hidden].map(|f| knows_size(&other, f));
+    assert_eq!(known, [false; 3], "its data may have gone with the client");
+}
+
 /// A file of four bytes that was written and closed.
 fn written(fs: &Fs, name: &str) -> Fid {
     let o = fs.open(Fid::ROOT, name, 0o302, 0o644).unwrap();
