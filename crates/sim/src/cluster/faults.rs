@@ -44,6 +44,8 @@ pub struct FaultConfig {
     pub power: f64,
     /// Probability that a fault waits for a program's operation to begin, and meets it.
     pub amid: f64,
+    /// Probability that a client that dies does so amid a cut of a striped file.
+    pub amid_cuts: f64,
     /// Longest time until a killed node is started again.
     pub down_max_s: f64,
     /// Longest cut.
@@ -68,6 +70,7 @@ impl Default for FaultConfig {
             together: false,
             power: 0.5,
             amid: 0.0,
+            amid_cuts: 0.0,
             down_max_s: 10.0,
             cut_max_s: 8.0,
         }
@@ -271,10 +274,11 @@ impl Faults {
     /// Lets a node that is to die amid an operation send some messages more, and none after them. Whether it may have had a
     /// cut half done.
     async fn silence(&self, id: NodeId, rng: &mut Rng) -> bool {
-        if !rng.chance(self.config.amid * 0.7) {
-            return false;
-        }
-        let words = LastWords::drawn(rng);
+        let words = match id {
+            NodeId::Client(_) if rng.chance(self.config.amid_cuts) => LastWords::of_a_cut(rng),
+            _ if rng.chance(self.config.amid * 0.7) => LastWords::drawn(rng),
+            _ => return false,
+        };
         let (messages, amid_a_cut) = (words.messages, words.is_amid_a_cut());
         let host = &self.context.cluster.node(id).host;
         let silent = host.falls_silent(move |head| words.begin_with(head), messages);
@@ -312,14 +316,29 @@ impl Faults {
         self.client_died.set(self.context.cluster.sim.now().0);
         // What it had half done is then known to the other servers only.
         let mut other = Rng::new(rng.next_u64());
-        let mut both: Vec<LocalFuture<'_>> = vec![Box::pin(self.restart(id, power, rng))];
-        let dies_too = amid_a_cut && self.config.dies_too > 0.0 && other.chance(0.7);
-        if dies_too || self.server_dies(&mut other) {
-            let server = if amid_a_cut { self.any_oss(&mut other) } else { self.any_server(&mut other) };
-            both.push(Box::pin(async move { self.kill_server(server, &mut other).await }));
+        let mut all: Vec<LocalFuture<'_>> = vec![Box::pin(self.restart(id, power, rng))];
+        let servers = match amid_a_cut && self.config.dies_too > 0.0 && other.chance(0.7) {
+            true => self.who_cuts(&mut other),
+            false if self.server_dies(&mut other) => vec![self.any_server(&mut other)],
+            false => Vec::new(),
+        };
+        for server in servers {
+            let mut own = Rng::new(other.next_u64());
+            all.push(Box::pin(async move { self.kill_server(server, &mut own).await }));
         }
-        rt::sync::join_all(both).await;
+        rt::sync::join_all(all).await;
         self.give_back(id);
+    }
+
+    /// Servers that know of a cut that is half done: some of those that carry it out, or the one that decided it.
+    fn who_cuts(&self, rng: &mut Rng) -> Vec<NodeId> {
+        let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
+        match rng.below(4) {
+            // It must not die with a client where that would lose what neither has on stable storage.
+            0 if self.config.together => vec![NodeId::Mds],
+            1 => osses.collect(),
+            _ => vec![self.any_oss(rng)],
+        }
     }
 
     /// Whether the server dies as well: what it answered last may reach nobody, and is on stable storage or not.

@@ -88,6 +88,15 @@ impl LastWords {
         let most = 2 << rng.below(5);
         LastWords { from, messages: 1 + rng.below(most) }
     }
+    /// Draws some amid a cut of a striped file: promised, decided or begun.
+    pub fn of_a_cut(rng: &mut Rng) -> LastWords {
+        let (from, most) = match rng.below(4) {
+            0 => (Op::OstPromise, 4),
+            1 => (Op::MdtCut, 3),
+            _ => (Op::OstPunch, 2),
+        };
+        LastWords { from: Some(from), messages: 1 + rng.below(most) }
+    }
     /// Whether a cut may be half done then.
     pub fn is_amid_a_cut(&self) -> bool {
         self.from.is_some_and(|op| CUT.contains(&op))

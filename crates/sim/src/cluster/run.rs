@@ -16,7 +16,7 @@ use super::keepers::{KEEPER_BYTES, Keeper};
 use super::nodes::{Cluster, NodeId};
 use super::overlap::Overlap;
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
-use super::tree::Tree;
+use super::tree::{Habit, Tree};
 
 /// Virtual time for everything behind the last fault: recovery, evictions, final checks.
 const AFTERWARDS: Duration = Duration::from_secs(4 * 3600);
@@ -38,6 +38,8 @@ pub struct WorkConfig {
     pub keepers: usize,
     /// Programs on directories, names and xattrs.
     pub dirs: usize,
+    /// Programs on directories of their own whose files are made long and cut.
+    pub cutters: usize,
     /// How often programs sync, as a share of what they usually do: between syncs servers have much to lose.
     pub syncs: f64,
     /// Clients' books of dirty bytes and grants are checked in the end.
@@ -58,6 +60,7 @@ impl Default for WorkConfig {
             overlaps: 0,
             keepers: 0,
             dirs: 0,
+            cutters: 0,
             syncs: 1.0,
             books: false,
             operations: 1 << 20,
@@ -167,8 +170,9 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     let (w, sim) = (&config.work, &context.cluster.sim);
     let operations = w.operations;
     let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
-    for i in 0..w.trees {
-        let tree = Tree::new(context.clone(), i).await?;
+    for i in 0..w.trees + w.cutters {
+        let habit = if i < w.trees { Habit::Everything } else { Habit::Cuts };
+        let tree = Tree::new(context.clone(), i, habit).await?;
         tasks.push(Box::pin(tree.run(operations)));
     }
     if w.blocks > 0 {

@@ -14,7 +14,7 @@ use super::faults::FaultConfig;
 use super::run::{RunConfig, WorkConfig};
 
 /// Kinds of programs, by name on the command line.
-pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs"];
+pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs", "cutters"];
 /// Checks that can be left out, by name on the command line.
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
@@ -104,7 +104,12 @@ impl Swarm {
         let on = |class| classes.contains(&class);
         let cluster = cluster_of(seed, without, &on);
         let work = work_of(seed, without, &cluster);
-        let config = RunConfig { world: world_of(seed, without, &on), work, faults: faults_of(seed, &on), cluster };
+        let config = RunConfig {
+            world: world_of(seed, without, &on),
+            faults: faults_of(seed, &on, work.cutters > 0),
+            work,
+            cluster,
+        };
         Swarm { seed, classes, config }
     }
 }
@@ -208,6 +213,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
         overlaps: count("overlaps", 4),
         keepers: count("keepers", cluster.clients as u64),
         dirs: count("dirs", 2),
+        cutters: count("cutters", 2),
         syncs: 1.0,
         books: !without.has("books"),
         operations: 1 << 20,
@@ -223,7 +229,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
     work
 }
 
-fn faults_of(seed: u64, on: On<'_>) -> FaultConfig {
+fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     let mut rng = Rng::named(seed, "swarm faults");
     let mut share = |class| {
         let share = 0.5 + 3.0 * rng.unit();
@@ -253,6 +259,10 @@ fn faults_of(seed: u64, on: On<'_>) -> FaultConfig {
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
     faults.amid = any(&mut rng, &[0.0, 0.5, 0.9]);
+    if cuts {
+        // Who dies amid a cut leaves most to others.
+        (faults.amid_cuts, faults.kill_client) = (0.6, faults.kill_client * 2.0);
+    }
     faults.interval_s = any(&mut rng, &[0.7, 2.0, 5.0]);
     faults
 }

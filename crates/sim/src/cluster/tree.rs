@@ -20,7 +20,7 @@ const O_DIRECT_RDWR: u32 = 0o40002;
 const O_TRUNC_RDWR: u32 = 0o1002;
 /// Names in each of the two directories.
 const NAMES: u64 = 5;
-/// Largest file.
+/// Largest file of a program that does everything.
 const FILE_BYTES_MAX: u64 = 400 << 10;
 /// Changes of a file not known to be stable, before it is settled.
 const PENDING_MAX: usize = 24;
@@ -30,6 +30,15 @@ const PAST_MAX: usize = 60;
 const SETTLE_ATTEMPTS_MAX: u32 = 200;
 
 type Name = (usize, u64);
+
+/// What a program does most.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Habit {
+    /// A little of everything.
+    Everything,
+    /// It makes files long, over all of their objects, and cuts them.
+    Cuts,
+}
 
 struct File {
     fid: Fid,
@@ -47,6 +56,9 @@ struct Held {
 pub struct Tree {
     context: Rc<Context>,
     id: usize,
+    habit: Habit,
+    /// Largest file.
+    reach: u64,
     rng: Rng,
     dirs: [Fid; 2],
     names: BTreeMap<Name, usize>,
@@ -95,7 +107,10 @@ impl Tree {
     ///
     /// # Errors
     /// What a client answers.
-    pub async fn new(context: Rc<Context>, id: usize) -> Result<Tree, String> {
+    pub async fn new(context: Rc<Context>, id: usize, habit: Habit) -> Result<Tree, String> {
+        let config = &context.cluster.config;
+        let round = config.stripe_bytes * u64::from(config.stripe_count);
+        let reach = if habit == Habit::Cuts { FILE_BYTES_MAX.max(round + round / 4) } else { FILE_BYTES_MAX };
         let rng = context.rng(&format!("program {id}"));
         let made = context.on(0, "mkdir", async move |c| {
             let node = || NewNode { kind: NodeKind::Directory, mode: 0o040_755, ..NewNode::default() };
@@ -108,6 +123,8 @@ impl Tree {
         Ok(Tree {
             context,
             id,
+            habit,
+            reach,
             rng,
             dirs,
             names: BTreeMap::new(),
@@ -143,6 +160,17 @@ impl Tree {
             return self.list().await;
         }
         self.drop_unsound();
+        if self.habit == Habit::Cuts && self.rng.chance(0.8) {
+            self.lengthen_or_cut().await;
+        } else {
+            self.anything().await;
+        }
+        if let Some(id) = self.files.iter().find(|(_, f)| f.model.pending() > PENDING_MAX).map(|(id, _)| *id) {
+            self.settle(id).await;
+        }
+    }
+
+    async fn anything(&mut self) {
         match self.rng.below(100) {
             0..14 => self.create().await,
             14..40 => self.write().await,
@@ -161,8 +189,23 @@ impl Tree {
             99 if self.context.syncs(&mut self.rng, 1.0) => self.sync_all().await,
             _ => {}
         }
-        if let Some(id) = self.files.iter().find(|(_, f)| f.model.pending() > PENDING_MAX).map(|(id, _)| *id) {
-            self.settle(id).await;
+    }
+
+    /// A short file becomes long, a long one is cut: mostly what is on stable storage then.
+    async fn lengthen_or_cut(&mut self) {
+        let Some((name, id)) = self.any_file() else { return self.create().await };
+        let context = self.context.clone();
+        let (least, _) = self.files[&id].model.sizes(&|a| context.is_sound(a));
+        let (c, author) = self.client().await;
+        if least < self.reach / 2 {
+            let start = self.rng.below(least + 1);
+            self.write_to(name, id, Extent::new(start, self.reach), (c, author)).await;
+            if self.context.syncs(&mut self.rng, 0.7) {
+                self.sync_on(name, id, c, author).await;
+            }
+        } else {
+            let size = self.rng.below(least);
+            self.truncate_to(name, id, size, false).await;
         }
     }
 
@@ -179,7 +222,7 @@ impl Tree {
     /// An offset, small ones more often.
     fn skewed(&mut self, steps: u64) -> u64 {
         let shift = self.rng.below(steps) * 2;
-        self.rng.below(FILE_BYTES_MAX >> shift)
+        self.rng.below(self.reach >> shift)
     }
     fn any_name(&mut self) -> Name {
         (self.rng.below(2) as usize, self.rng.below(NAMES))
@@ -239,13 +282,15 @@ impl Tree {
 
     async fn write(&mut self) {
         let Some((name, id)) = self.any_file() else { return };
-        let (c, author) = self.client().await;
-        let file = &self.files[&id];
-        let (dir, fid, stamp) = (self.dirs[name.0], file.fid, self.context.stamp());
+        let by = self.client().await;
         let start = self.skewed(4);
         let kind = self.rng.below(4) as usize;
         let len = 1 + self.rng.below([100, 5000, 20_000, 150_000][kind]);
-        let extent = Extent::new(start, (start + len).min(FILE_BYTES_MAX));
+        self.write_to(name, id, Extent::new(start, (start + len).min(self.reach)), by).await;
+    }
+    async fn write_to(&mut self, name: Name, id: usize, extent: Extent, (c, author): (usize, Author)) {
+        let file = &self.files[&id];
+        let (dir, fid, stamp) = (self.dirs[name.0], file.fid, self.context.stamp());
         let flags = if self.rng.chance(0.1) { O_DIRECT_RDWR } else { O_RDWR };
         let held = self.held.iter().find(|h| h.author == author && h.file == id).map(|h| h.open.clone());
         let what = self.what(&format!("write {extent:?} to"), name);
@@ -270,7 +315,7 @@ impl Tree {
         let context = self.context.clone();
         let sound = |a: Author| context.is_sound(a);
         let (least, most) = self.files[&id].model.sizes(&sound);
-        if least != most || most > FILE_BYTES_MAX {
+        if least != most || most > self.reach {
             return;
         }
         let (dir, fid, stamp) = (self.dirs[name.0], self.files[&id].fid, self.context.stamp());
@@ -301,7 +346,7 @@ impl Tree {
         let (c, author) = self.client().await;
         let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
         let offset = self.skewed(5);
-        let len = 1 + self.rng.below(FILE_BYTES_MAX);
+        let len = 1 + self.rng.below(self.reach);
         let held = self.held.iter().find(|h| h.author == author).map(|h| (h.open.clone(), h.file));
         let flags = if self.rng.chance(0.1) { O_DIRECT_RDWR } else { 0 };
         let (id, held) = match held {
@@ -331,10 +376,13 @@ impl Tree {
 
     async fn truncate(&mut self) {
         let Some((name, id)) = self.any_file() else { return };
+        let by_open = self.rng.chance(0.3);
+        let size = if by_open || self.rng.chance(0.3) { 0 } else { self.rng.below(self.reach) };
+        self.truncate_to(name, id, size, by_open).await;
+    }
+    async fn truncate_to(&mut self, name: Name, id: usize, size: u64, by_open: bool) {
         let (c, author) = self.client().await;
         let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
-        let by_open = self.rng.chance(0.3);
-        let size = if by_open || self.rng.chance(0.3) { 0 } else { self.rng.below(FILE_BYTES_MAX) };
         let what = self.what(&format!("truncate to {size}"), name);
         let outcome = self.context.on(c, &what, async move |c| {
             if by_open {
@@ -480,13 +528,14 @@ impl Tree {
         let (c, reader) = self.client().await;
         let before: Vec<bool> = self.files[&id].model.authors().iter().map(|a| self.context.is_sound(*a)).collect();
         let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+        let len = self.reach * 2;
         let what = self.what("settle", name);
         let outcome = self.context.on(c, &what, async move |c| {
             let file = open_named(&c, dir, &text(name), fid, 0).await?;
             // The locks for reading come first: nobody has unwritten data then.
-            c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+            c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
             c.sync_all().await.map_err(|e| format!("sync: {e}"))?;
-            let got = c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+            let got = c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
             close(&c, &file).await.map(|()| got.to_vec())
         });
         let outcome = outcome.await;
@@ -497,7 +546,6 @@ impl Tree {
             return false;
         }
         let context = self.context.clone();
-        let len = FILE_BYTES_MAX * 2;
         self.check(&what, reader, id, |m| m.check_read(0, len, &got, &|a| context.is_sound(a)));
         // What sound clients wrote was synced above: only what is in doubt is taken over as it was found.
         self.files.get_mut(&id).expect("the file is known").model.settle(got);
@@ -536,18 +584,19 @@ impl Tree {
             self.context.all_back().await;
             let author = self.context.author(c);
             let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
+            let len = self.reach * 2;
             let what = self.what("final look", name);
             let outcome = self.context.on(c, &what, async move |c| {
                 let file = open_named(&c, dir, &text(name), fid, 0).await?;
                 let size = c.getattr(&cred(), fid, Some(&file)).await.map_err(|e| e.to_string())?.attr.size;
-                let got = c.read(&file, 0, FILE_BYTES_MAX as usize * 2).await.map_err(|e| format!("read: {e}"))?;
+                let got = c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
                 close(&c, &file).await.map(|()| (size, got.to_vec()))
             });
             match outcome.await {
                 Some(Ok((size, got))) => {
                     let model = &self.files[&id].model;
                     self.context.expect(&what, model.check_size(size, &|_| true));
-                    self.context.expect(&what, model.check_read(0, FILE_BYTES_MAX * 2, &got, &|_| true));
+                    self.context.expect(&what, model.check_read(0, len, &got, &|_| true));
                 }
                 // A server gave up a client that had been cut off from it, and that client learned of it here.
                 Some(Err(_)) if author.is_none_or(|a| !self.context.is_sound(a)) => names.push((name, id)),
