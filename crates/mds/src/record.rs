@@ -2,7 +2,7 @@
 //!
 //! Inodes are encoded by hand, for every operation reads and writes some; the rest are length-prefixed records that
 //! grow by appending. Decoders take any bytes without a panic.
-use types::{Fid, FsError, ObjectId, OstIndex, WallTime};
+use types::{Fid, FsError, ObjectId, Origin, OstIndex, WallTime};
 use wire::Bytes;
 use wire::mdt::{Attr, AttrFlags};
 
@@ -331,6 +331,10 @@ wire::message! {
         host: u64,
         /// See `host`.
         process: u64,
+        /// See `host`.
+        machine: u64,
+        /// See `host`.
+        boot: u64,
     }
     /// A reply kept for its slot.
     ReplyRow {
@@ -363,6 +367,20 @@ wire::message! {
     DestroyRow {
         /// Which.
         objects: Vec<DestroyObject>,
+    }
+}
+
+impl SessionRow {
+    /// The row of a client's session with what is known of its process.
+    #[must_use]
+    pub fn new(binding: u64, origin: Origin) -> SessionRow {
+        let Origin { machine, boot, host, process } = origin;
+        SessionRow { version: 1, binding, host, process, machine, boot }
+    }
+    /// Which process the client was.
+    #[must_use]
+    pub fn origin(&self) -> Origin {
+        Origin { machine: self.machine, boot: self.boot, host: self.host, process: self.process }
     }
 }
 

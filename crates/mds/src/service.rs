@@ -267,7 +267,7 @@ impl Mds {
         let export = self.export(client);
         let binding = export.as_ref().and_then(|e| e.binding()).map_or(0, ptlrpc::Binding::number);
         let origin = export.map(|e| e.origin()).unwrap_or_default();
-        let row = wire::encode(&SessionRow { version: 1, binding, host: origin.host, process: origin.process });
+        let row = wire::encode(&SessionRow::new(binding, origin));
         self.store.apply([(keys::session(client), Some(row))], 0, 0);
         self.store.sync().await?;
         self.remembered.borrow_mut().insert(client);

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use ptlrpc::{Binding, ReplyRecord, SessionRecord};
 use rt::Rt;
-use types::{ClientId, FsError, Origin, Transno, Xid};
+use types::{ClientId, FsError, Transno, Xid};
 use wire::Decode;
 
 use crate::config::MdsConfig;
@@ -308,7 +308,7 @@ async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>,
     for (key, value) in all(snapshot, keys::SESSION).await? {
         let client = ClientId(keys::last_u64(&key).unwrap_or_default());
         let r: SessionRow = row(&key, &value)?;
-        let origin = Origin { host: r.host, process: r.process };
+        let origin = r.origin();
         known.push(SessionRecord { client, binding: Binding::from_stored(r.binding), origin, replies: Vec::new() });
     }
     for (key, value) in all(snapshot, keys::REPLY).await? {

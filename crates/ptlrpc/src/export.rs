@@ -117,6 +117,8 @@ pub struct Export {
     pub(crate) recoverable: Cell<bool>,
     /// Which process the client is, as it is to be remembered.
     pub(crate) origin: Cell<Origin>,
+    /// The client lived after this, as it proved when it connected last.
+    pub(crate) lived: Cell<Instant>,
     /// The replay carried out last found no room and changed nothing: it is offered again.
     pub(crate) replay_refused: Cell<bool>,
     /// Replays since the target's restart that failed: they fail again when they are offered again.
@@ -156,6 +158,7 @@ impl Export {
             credits: Cell::new(credits.clamp(1, SLOTS_MAX)),
             recoverable: Cell::new(true),
             origin: Cell::new(Origin::default()),
+            lived: Cell::new(Instant(0)),
             replay_refused: Cell::new(false),
             failed_replays: RefCell::default(),
             binding: Cell::new(None),

@@ -11,7 +11,7 @@ use std::rc::Rc;
 use frames::Bulk;
 use rt::Nid;
 use rt::sync::Event;
-use types::{ClientId, FsError, Origin};
+use types::{ClientId, FsError, Instant, Origin};
 use wire::connect::{AuthReply, AuthRequest, ConnectReply, ConnectRequest, GoneRequest};
 use wire::{Bytes, Op};
 
@@ -28,6 +28,8 @@ struct Whose {
     /// The session that is to begin when that one is over.
     next: Binding,
     origin: Origin,
+    /// The client lived after this: it answered a number that was drawn then.
+    lived: Instant,
 }
 
 /// Clients whose sessions are being opened or ended at their service: one at a time for each client, so that what is left
@@ -60,6 +62,10 @@ impl Drop for Change<'_> {
     }
 }
 
+fn origin_of(ask: &ConnectRequest) -> Origin {
+    Origin { machine: ask.machine, boot: ask.boot, host: ask.host, process: ask.process }
+}
+
 fn bad(text: String) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, text)
 }
@@ -77,7 +83,7 @@ impl Server {
         }
         let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
         let (name, target) = self.asked_target(here, &ask, &h, sink)?;
-        let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
+        let (nonce, lived) = (self.rt.secret_bytes::<PROOF_BYTES>(), self.rt.now());
         let mut reply = ConnectReply {
             nonce: nonce.to_vec().into(),
             proof: Bytes::default(),
@@ -108,9 +114,14 @@ impl Server {
             recoverable: ask.recoverable,
             held: Binding::of(&auth.identity),
             next: Binding::of(if auth.next.is_empty() { &auth.identity } else { &auth.next }),
-            origin: Origin { host: ask.host, process: ask.process }.remembered_by(self.rt.origin()),
+            origin: origin_of(&ask).remembered_by(self.rt.origin()),
+            lived,
         };
-        let (export, known) = match self.open_session(&target, h.client, whose).await {
+        let opened = match self.end_other_boots(&target, h.client, &whose) {
+            Ok(()) => self.open_session(&target, h.client, whose).await,
+            Err(e) => Err(e),
+        };
+        let (export, known) = match opened {
             Ok(session) => session,
             Err(e) => {
                 sink.send(h2.reply(Err(e)), Vec::new(), Bulk::new());
@@ -121,6 +132,7 @@ impl Server {
         export.connected(sink.clone());
         target.recovery.note_progress(h.client);
         export.last_heard.set(self.rt.now());
+        export.lived.set(lived);
         let reply = self.session_reply(&target, &export, known.then_some(auth.granted), epoch);
         sink.send(h2.reply(Ok(())), wire::encode(&reply), Bulk::new());
         // Behind the answer: the client takes callbacks only over a connection that it knows to be open.
@@ -174,6 +186,23 @@ impl Server {
             target_uuid: target.service.uuid(),
             epoch,
         }
+    }
+
+    /// Sessions of other boots of the client's machine are over, for the machine runs one boot at a time: that of the
+    /// client, which lives. A client of a boot that is over itself (its last words were read late) gets no session.
+    fn end_other_boots(&self, target: &Rc<Target>, client: ClientId, whose: &Whose) -> Result<(), FsError> {
+        let (origin, _) = whose.origin.recalled();
+        let is_other = |e: &Export| e.client() != client && e.origin.get().recalled().0.ended_with_its_boot(origin);
+        let others: Vec<_> = target.exports.borrow().values().filter(|e| is_other(e)).cloned().collect();
+        if others.iter().any(|e| e.lived.get() > whose.lived) {
+            return Err(FsError::Stale);
+        }
+        for client in others.iter().map(|e| e.client()) {
+            tracing::info!(target = target.service.target(), %client, "its machine was started again: evicted");
+            let target = target.clone();
+            self.rt.spawn(async move { evict(&target, client).await });
+        }
+        Ok(())
     }
 
     /// The session that a connection continues or begins, and whether the client holds it.

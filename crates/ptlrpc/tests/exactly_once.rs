@@ -152,11 +152,14 @@ fn world(config: SimConfig) -> World {
 
 impl World {
     fn import(&self, of: u64, callbacks: &Rc<Holder>) -> (Rt, Rc<Import>) {
+        self.import_as(of, ClientId(of + 1), callbacks)
+    }
+    fn import_as(&self, of: u64, client: ClientId, callbacks: &Rc<Holder>) -> (Rt, Rc<Import>) {
         let rt = self.hosts[of as usize].boot();
         let config = ImportConfig {
             nid: self.nid.clone(),
             target: "counting".into(),
-            client: ClientId(of + 1),
+            client,
             key: key(),
             recoverable: true,
             ping_interval: Duration::from_secs(2),
@@ -315,25 +318,81 @@ fn what_an_evicted_client_left_is_gone_before_its_next_session_begins() {
     assert_eq!(world.book.opens.borrow().get(&ClientId(1)), Some(&BTreeSet::from([10])));
 }
 
-/// A session by hand over one connection.
-struct ByHand {
-    sink: Rc<Sink>,
-    source: Source,
+#[test]
+fn clients_of_a_machines_earlier_boot_are_not_waited_for_once_it_runs_again() {
+    for knows in [true, false] {
+        let world = world(SimConfig::new(6));
+        let holder = Rc::<Holder>::default();
+        for host in &world.hosts {
+            host.set_knows_machine(knows);
+        }
+        let (_, dead) = world.import(0, &holder);
+        let (_, other) = world.import(1, &holder);
+        world.sim.run(async {
+            for import in [&dead, &other] {
+                assert_eq!(import.ask::<_, u64>(Op::MdtOpen, &8u64).await, Ok(9));
+            }
+            // The server hears nothing of it, and has a connection that looks alive.
+            world.hosts[0].lose_power();
+            let (_, next) = world.import_as(0, ClientId(7), &holder);
+            assert_eq!(next.ask::<_, u64>(Op::MdtOpen, &10u64).await, Ok(11));
+            world.sim.sleep(Duration::from_millis(100)).await;
+        });
+        let opens = world.book.opens.borrow();
+        assert_eq!(opens.contains_key(&ClientId(1)), !knows, "{opens:?}");
+        assert!(opens.contains_key(&ClientId(2)) && opens.contains_key(&ClientId(7)), "{opens:?}");
+    }
 }
 
-impl ByHand {
-    async fn connect(world: &World, rt: &Rt, dialled: &str) -> Result<ByHand, FsError> {
+#[test]
+fn the_last_words_of_an_earlier_boot_do_not_end_the_present_one() {
+    let world = world(SimConfig::new(7));
+    let holder = Rc::<Holder>::default();
+    let rt = world.hosts[2].boot();
+    world.hosts[0].set_knows_machine(true);
+    world.sim.run(async {
+        let machine = world.hosts[0].boot().origin();
+        world.hosts[0].kill();
+        // It has got the server's number, and its answer to that is read after its machine was started again.
+        let before = Asked::connect(&world, &rt, of_boot(machine, 77)).await;
+        world.sim.sleep(Duration::from_millis(50)).await;
+        let (_, living) = world.import_as(0, ClientId(7), &holder);
+        assert_eq!(living.ask::<_, u64>(Op::MdtOpen, &10u64).await, Ok(11));
+        assert_eq!(before.unwrap().prove().await.err(), Some(FsError::Stale));
+        world.sim.sleep(Duration::from_millis(100)).await;
+        assert!(world.book.opens.borrow().contains_key(&ClientId(7)), "the living was evicted");
+        // A later number proves that its boot lives, whatever was before.
+        let after = Asked::connect(&world, &rt, of_boot(machine, 78)).await.unwrap();
+        after.prove().await.unwrap();
+        world.sim.sleep(Duration::from_millis(100)).await;
+        assert!(!world.book.opens.borrow().contains_key(&ClientId(7)));
+    });
+}
+
+fn of_boot(machine: types::Origin, boot: u64) -> ConnectRequest {
+    ConnectRequest { machine: machine.machine, boot, host: boot, process: 3, ..Default::default() }
+}
+
+/// A connection by hand that has the server's number.
+struct Asked {
+    sink: Rc<Sink>,
+    source: Source,
+    ask: ConnectRequest,
+    answer: ConnectReply,
+}
+
+impl Asked {
+    async fn connect(world: &World, rt: &Rt, ask: ConnectRequest) -> Result<Asked, FsError> {
         let (sink, mut source) = ends(rt.connect(&world.nid).await.unwrap());
-        let ask = ConnectRequest {
-            target: "counting".into(),
-            nonce: vec![1; 32].into(),
-            dialled: dialled.into(),
-            ..Default::default()
-        };
+        let ask = ConnectRequest { target: "counting".into(), nonce: vec![1; 32].into(), ..ask };
         sink.send(Header::request(Op::Connect, ClientId(1), Xid(0)), wire::encode(&ask), Bulk::new());
         let (header, body) = source.recv().await.unwrap();
         header.result()?;
         let answer: ConnectReply = wire::decode(&body).unwrap();
+        Ok(Asked { sink, source, ask, answer })
+    }
+    async fn prove(self) -> Result<ByHand, FsError> {
+        let Asked { sink, mut source, ask, answer } = self;
         let prove = |side| {
             key().proof(side, Role::Client, [&ask.nonce, &answer.nonce], &meant(&ask, &answer), ClientId(1)).unwrap()
         };
@@ -350,6 +409,19 @@ impl ByHand {
         header.result()?;
         wire::decode::<AuthReply>(&body).unwrap();
         Ok(ByHand { sink, source })
+    }
+}
+
+/// A session by hand over one connection.
+struct ByHand {
+    sink: Rc<Sink>,
+    source: Source,
+}
+
+impl ByHand {
+    async fn connect(world: &World, rt: &Rt, dialled: &str) -> Result<ByHand, FsError> {
+        let ask = ConnectRequest { dialled: dialled.into(), ..Default::default() };
+        Asked::connect(world, rt, ask).await?.prove().await
     }
     fn send(&self, op: Op, slot: u16, xid: u64, flags: Flags) {
         let mut header = Header::request(op, ClientId(1), Xid(xid));

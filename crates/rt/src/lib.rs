@@ -198,7 +198,7 @@ impl Rt {
     /// Whether it is certain that a process has ended; false as long as it may live, wherever that is.
     #[must_use]
     pub fn is_gone(&self, process: Origin) -> bool {
-        process.is_known() && self.0.is_gone(process)
+        process.is_known() && (process.ended_with_its_boot(self.0.origin()) || self.0.is_gone(process))
     }
     /// Room for `len` bytes in fresh frames; waits while the pool is empty (caches give frames back under pressure).
     pub async fn bulk(&self, len: usize) -> Bulk {

@@ -42,10 +42,12 @@ struct LastWords {
 pub(crate) struct HostState {
     pub index: usize,
     pub name: String,
+    /// Its processes know on which machine they run.
+    knows_machine: Cell<bool>,
     pub disk: DiskRef,
     /// The operating system runs: it answers for dead processes.
     pub up: Cell<bool>,
-    /// How often its power went: boots of one host know nothing of each other's processes.
+    /// How often its power went.
     outages: Cell<u64>,
     process: RefCell<Option<Rc<Process>>>,
     skew_ns: i64,
@@ -165,6 +167,7 @@ impl Host {
         let state = Rc::new(HostState {
             index: hosts.len(),
             name: name.into(),
+            knows_machine: Cell::new(Rng::named(seed, &format!("machine {name}")).below(2) == 1),
             disk,
             up: Cell::new(false),
             outages: Cell::new(0),
@@ -200,6 +203,10 @@ impl Host {
     pub fn boot(&self) -> Rt {
         let process = self.state.boot(&self.core);
         Rt::new(Rc::new(ProcessWorld { core: self.core.clone(), process }))
+    }
+    /// Whether its processes know on which machine they run; drawn from the seed.
+    pub fn set_knows_machine(&self, knows: bool) {
+        self.state.knows_machine.set(knows);
     }
     /// Whether a process runs.
     #[must_use]
@@ -430,7 +437,9 @@ impl World for ProcessWorld {
         self.core.pool
     }
     fn origin(&self) -> Origin {
-        Origin { host: self.process.host.of_boot(), process: self.process.id }
+        let host = &self.process.host;
+        let machine = if host.knows_machine.get() { host.index as u64 + 1 } else { 0 };
+        Origin { machine, boot: host.of_boot(), host: host.of_boot(), process: self.process.id }
     }
     fn is_gone(&self, process: Origin) -> bool {
         let host = &self.process.host;

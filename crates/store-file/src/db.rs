@@ -20,6 +20,8 @@ pub(crate) const SEQUENCES: TableDefinition<u64, u32> = TableDefinition::new("se
 pub(crate) const SESSIONS: TableDefinition<u64, u64> = TableDefinition::new("sessions");
 /// Which process the client of a session was: host and process.
 pub(crate) const ORIGINS: TableDefinition<u64, (u64, u64)> = TableDefinition::new("origins");
+/// On which machine that was, and in which of its boots.
+pub(crate) const MACHINES: TableDefinition<u64, (u64, u64)> = TableDefinition::new("machines");
 /// Answers to requests that changed objects, by client and reply slot.
 pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::new("answers");
 /// Advice on objects.
@@ -29,6 +31,19 @@ pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
+
+/// Which processes the clients of sessions were.
+fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
+    let (origins, machines) = (txn.open_table(ORIGINS)?, txn.open_table(MACHINES)?);
+    let mut all = Vec::new();
+    for row in origins.iter()? {
+        let (client, origin) = row?;
+        let (host, process) = origin.value();
+        let (machine, boot) = machines.get(client.value())?.map(|m| m.value()).unwrap_or_default();
+        all.push((ClientId(client.value()), Origin { machine, boot, host, process }));
+    }
+    Ok(all)
+}
 
 /// Why the database could not do it.
 #[derive(Debug)]
@@ -154,12 +169,7 @@ impl Db {
             let (client, number) = row?;
             sessions.push((ClientId(client.value()), number.value()));
         }
-        let mut origins = Vec::new();
-        for row in txn.open_table(ORIGINS)?.iter()? {
-            let (client, origin) = row?;
-            let (host, process) = origin.value();
-            origins.push((ClientId(client.value()), Origin { host, process }));
-        }
+        let origins = origins(&txn)?;
         let mut answers = Vec::new();
         for row in txn.open_table(ANSWERS)?.iter()? {
             let (k, v) = row?;
@@ -270,10 +280,12 @@ impl Db {
                     DbOp::SessionOpen(client, number, origin) => {
                         sessions.insert(client.0, number)?;
                         txn.open_table(ORIGINS)?.insert(client.0, (origin.host, origin.process))?;
+                        txn.open_table(MACHINES)?.insert(client.0, (origin.machine, origin.boot))?;
                     }
                     DbOp::SessionClose(client) => {
                         sessions.remove(client.0)?;
                         txn.open_table(ORIGINS)?.remove(client.0)?;
+                        txn.open_table(MACHINES)?.remove(client.0)?;
                         let (from, to) = (answer_key(*client, 0), answer_key(*client, u16::MAX));
                         txn.open_table(ANSWERS)?.retain_in::<&[u8; 10], _>(&from..=&to, |_, _| false)?;
                     }

@@ -16,7 +16,9 @@ use wire::crc32c;
 
 use crate::backend::FileBackend;
 use crate::check::{BadPlace, Held};
-use crate::db::{ADVICE, ANSWERS, DbError, EXTENTS, OBJECTS, ORIGINS, PROMISES, SEQUENCES, SESSIONS, STATE, SUPER};
+use crate::db::{
+    ADVICE, ANSWERS, DbError, EXTENTS, MACHINES, OBJECTS, ORIGINS, PROMISES, SEQUENCES, SESSIONS, STATE, SUPER,
+};
 use crate::error::OpenError;
 use crate::fence::epoch_of;
 use crate::format::{
@@ -141,8 +143,12 @@ impl Copying<'_> {
         // Rows without checksums of their own: those of whole pages only.
         let of_state = self.table(STATE, None)?;
         let of_sequences = self.table(SEQUENCES, None)?;
-        let of_clients =
-            [self.table(SESSIONS, None)?, self.table(ORIGINS, None)?, self.table(ANSWERS, Some(&is_answer))?];
+        let of_clients = [
+            self.table(SESSIONS, None)?,
+            self.table(ORIGINS, None)?,
+            self.table(MACHINES, None)?,
+            self.table(ANSWERS, Some(&is_answer))?,
+        ];
         let of_advice = self.table(ADVICE, Some(&is_advice))?;
         let of_promises = self.table(PROMISES, Some(&is_promise))?;
         let all = [of_super, of_objects, of_extents, of_state, of_sequences, of_advice, of_promises];
@@ -161,6 +167,7 @@ impl Copying<'_> {
         if state_lost || of_clients.iter().any(|t| t.damaged_pages > 0) {
             txn.delete_table(SESSIONS).map_err(failed)?;
             txn.delete_table(ORIGINS).map_err(failed)?;
+            txn.delete_table(MACHINES).map_err(failed)?;
             txn.delete_table(ANSWERS).map_err(failed)?;
         }
         txn.open_table(SESSIONS).map_err(failed)?;

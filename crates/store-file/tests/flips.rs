@@ -65,7 +65,7 @@ async fn store(rt: Rt) -> (Arc<Vec<u8>>, Arc<Vec<u8>>) {
     let store = FileStore::open(rt.clone(), dir, Some(7), config, None).await.unwrap();
     let object = |i| ObjectId::new(OstIndex(0), i);
     store.create(ObjectId::seq_of(OstIndex(0)), 6).await.unwrap();
-    store.session_open(ClientId(3), 5, Origin { host: 1, process: 2 }).await.unwrap();
+    store.session_open(ClientId(3), 5, Origin { machine: 3, boot: 4, host: 1, process: 2 }).await.unwrap();
     for i in 1..=3u32 {
         for first in [0, u64::from(i) * 2] {
             let mut bulk: Bulk = rt.bulk(PAGE).await;

@@ -50,7 +50,7 @@ async fn fill(rt: Rt, dir: &Path) {
     store_file::mkfs(&rt, dir, &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
     let store = FileStore::open(rt.clone(), dir, Some(7), config(), None).await.unwrap();
     store.create(ObjectId::seq_of(OstIndex(0)), OBJECTS + 20).await.unwrap();
-    store.session_open(ClientId(3), 5, Origin { host: 1, process: 2 }).await.unwrap();
+    store.session_open(ClientId(3), 5, Origin { machine: 3, boot: 4, host: 1, process: 2 }).await.unwrap();
     for i in 1..=OBJECTS {
         for (first, byte) in content(i) {
             let mut bulk: Bulk = rt.bulk(PAGE).await;

@@ -44,6 +44,10 @@ message! {
         store: u64,
         /// Address that was dialled, as text.
         dialled: Bytes,
+        /// The machine on which the client runs, the same at each of its boots; 0: it does not say.
+        machine: u64,
+        /// The boot of that machine.
+        boot: u64,
     }
     /// `Connect` reply.
     ConnectReply {

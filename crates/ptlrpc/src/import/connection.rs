@@ -115,6 +115,7 @@ impl Import {
         let nonce = self.rt.secret_bytes::<PROOF_BYTES>();
         let target = self.config.target.as_bytes();
         let client = self.config.client;
+        let origin = self.rt.origin();
         let ask = ConnectRequest {
             target: target.into(),
             nonce: nonce.to_vec().into(),
@@ -123,8 +124,10 @@ impl Import {
             last_boot: self.boot.get(),
             recoverable: self.config.recoverable,
             role: self.config.key.role(),
-            host: self.rt.origin().host,
-            process: self.rt.origin().process,
+            host: origin.host,
+            process: origin.process,
+            machine: origin.machine,
+            boot: origin.boot,
             place: self.config.place,
             store: self.uuid.get(),
             dialled: nid.to_string().as_str().into(),

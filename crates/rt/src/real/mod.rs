@@ -2,6 +2,7 @@
 mod awake;
 mod file;
 mod local;
+mod machine;
 mod op;
 mod origin;
 mod ready;

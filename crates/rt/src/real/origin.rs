@@ -1,8 +1,9 @@
 //! Which process this is, and whether another one of this host still lives.
 //!
 //! A number means something within one boot of a kernel and one process namespace only, and is given again; with the
-//! time at which its process began it is unique there. Of processes elsewhere nothing is known: a machine id may be
-//! shared by clones, so a kernel that was started again does not prove that its old processes were on this machine.
+//! time at which its process began it is unique there. Of processes elsewhere nothing is known, but for those of other boots of
+//! the same machine ([`super::machine`]).
+use std::path::Path;
 use std::sync::OnceLock;
 
 use types::Origin;
@@ -36,7 +37,12 @@ pub(super) fn own() -> Origin {
             (boot, Some(space), Some(stat)) => {
                 let place = format!("{boot} {} {}", space.display(), clock.display());
                 let process = process(std::process::id(), stat.started);
-                process.map_or_else(Origin::default, |process| Origin { host: hash(place.as_bytes()) | 1, process })
+                process.map_or_else(Origin::default, |process| Origin {
+                    machine: super::machine::identity(Path::new("/")).unwrap_or(0),
+                    boot: hash(boot.as_bytes()) | 1,
+                    host: hash(place.as_bytes()) | 1,
+                    process,
+                })
             }
         }
     })
@@ -82,7 +88,7 @@ fn parse_stat(stat: &[u8]) -> Option<Stat> {
 }
 
 /// FNV-1a, 64 bits.
-fn hash(bytes: &[u8]) -> u64 {
+pub(super) fn hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |h, b| (h ^ u64::from(*b)).wrapping_mul(0x100_0000_01b3))
 }
 
@@ -107,7 +113,7 @@ mod tests {
         assert!(own().is_known() && !is_gone(own()));
         let mut child = std::process::Command::new("sleep").arg("600").spawn().unwrap();
         let stat = read_stat(&child.id().to_string()).unwrap();
-        let of_child = Origin { host: own().host, process: process(child.id(), stat.started).unwrap() };
+        let of_child = Origin { process: process(child.id(), stat.started).unwrap(), ..own() };
         assert!(!is_gone(of_child));
         // SAFETY: signals to our own child.
         unsafe { libc::kill(child.id() as i32, libc::SIGSTOP) };

@@ -73,7 +73,10 @@ impl Record {
         let client = ClientId(number("client", field("client")?)?);
         let (host, process) = (number("host", field("host")?)?, number("process", field("process")?)?);
         let sessions = SessionKey::from_text(field("sessions")?).ok_or("'sessions' are not 64 hexadecimal digits")?;
-        let (told, record) = (field("check")?, Record { cluster, client, origin: Origin { host, process }, sessions });
+        let (told, record) = (
+            field("check")?,
+            Record { cluster, client, origin: Origin { host, process, ..Origin::default() }, sessions },
+        );
         let whole = record.to_text();
         match whole == text {
             true => Ok(record),
@@ -250,7 +253,7 @@ mod tests {
     use super::*;
 
     fn record(client: u64) -> Record {
-        let origin = Origin { host: 0xabc1, process: 7 << 41 | client };
+        let origin = Origin { host: 0xabc1, process: 7 << 41 | client, ..Origin::default() };
         Record { cluster: 0x57a1, client: ClientId(client), origin, sessions: SessionKey::new([client as u8; 32]) }
     }
 
