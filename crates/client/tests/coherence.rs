@@ -223,14 +223,14 @@ struct Written {
     left: std::cell::Cell<u32>,
 }
 
-/// Makes the file longer by a page or so at a time, and at times a part of it a second time.
-async fn lengthen(c: &Rc<Client>, fid: Fid, mut rng: Rng, written: &Written) {
+/// Makes the file longer by a page or so at a time, with pauses of up to `pause_us` between.
+async fn lengthen(c: &Rc<Client>, fid: Fid, mut rng: Rng, written: &Written, pause_us: u64) {
     let file = c.open(&root(), fid, O_RDWR).await.unwrap();
     for _ in 0..40 {
         let (at, len) = (written.bytes.get(), 1 + rng.below(9000));
         c.write(&file, at, &vec![7; len as usize]).await.unwrap();
         written.bytes.set(at + len);
-        c.rt().sleep(Duration::from_micros(rng.below(400))).await;
+        c.rt().sleep(Duration::from_micros(rng.below(pause_us))).await;
     }
     c.release(&file).await.unwrap();
     written.left.set(written.left.get() - 1);
@@ -262,7 +262,7 @@ fn a_reader_finds_what_others_have_written_beside_late_answers_about_the_size() 
             let (fid, written) = (file.fid(), Written::default());
             written.left.set(1);
             let mut programs: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
-            programs.push(Box::pin(lengthen(&writer, fid, Rng::new(rng.next_u64()), &written)));
+            programs.push(Box::pin(lengthen(&writer, fid, Rng::new(rng.next_u64()), &written, 400)));
             for _ in 0..3 {
                 programs.push(Box::pin(read_written(seed, &reader, fid, Rng::new(rng.next_u64()), &written)));
                 programs.push(Box::pin(async {
@@ -273,6 +273,33 @@ fn a_reader_finds_what_others_have_written_beside_late_answers_about_the_size() 
                 }));
             }
             programs.push(Box::pin(stutter(host, &world.sim, Rng::new(rng.next_u64()), &written.left)));
+            rt::sync::join_all(programs).await;
+        });
+    }
+}
+
+#[test]
+fn a_writer_whose_lock_becomes_one_for_reads_finds_what_it_has_written_beside_late_answers_about_the_size() {
+    for seed in 0..60 {
+        let sim = SimConfig { reorder: 0.2, shuffle: 0.2, ..SimConfig::new(seed) };
+        let world = World::of(sim, 1, OstConfig::default());
+        let [writer, other] = [(); 2].map(|()| world.client(|_| {}).0);
+        let mut rng = Rng::new(seed);
+        world.run(Duration::from_secs(3600), async {
+            let file = create(&writer, "f").await;
+            let (fid, written) = (file.fid(), Written::default());
+            written.left.set(1);
+            let mut programs: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = Vec::new();
+            programs.push(Box::pin(lengthen(&writer, fid, Rng::new(rng.next_u64()), &written, 3000)));
+            for c in [&writer, &other, &other] {
+                programs.push(Box::pin(read_written(seed, c, fid, Rng::new(rng.next_u64()), &written)));
+                programs.push(Box::pin(async {
+                    while written.left.get() > 0 {
+                        writer.getattr(&root(), fid, None).await.unwrap();
+                        writer.rt().sleep(Duration::from_micros(50)).await;
+                    }
+                }));
+            }
             rt::sync::join_all(programs).await;
         });
     }

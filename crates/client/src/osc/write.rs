@@ -265,7 +265,8 @@ impl Osc {
     /// The OST has carried out a write, which made the object reach to `end`; no cut of our own passed it.
     fn stored(&self, object: &Object, end: u64) {
         let last = ldlm::LockPolicyData::extent(Extent::new(end.saturating_sub(1), end));
-        if end > 0 && self.locks.covers(object.resource(), ldlm::LockMode::Cr, &last) {
+        // A lock that is called back covers it until it goes, and may stay for reads.
+        if end > 0 && self.locks.cache().peek(object.resource(), ldlm::LockMode::Cr, &last).is_some() {
             object.assured_to(end);
         } else {
             object.stored_to(end);
