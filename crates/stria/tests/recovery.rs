@@ -261,6 +261,53 @@ fn servers_elsewhere_wait_for_nothing_of_a_dead_mount_that_its_next_incarnation_
 }
 
 #[test]
+fn a_machine_that_was_started_again_takes_its_old_locks_away_with_its_next_mount() {
+    if !can_mount() {
+        return;
+    }
+    for restarted in [false, true] {
+        let mut c = Elsewhere::new();
+        let at = c.dir.path().join("mnt");
+        fs::create_dir(&at).unwrap();
+        let boots = ["first", "second"].map(|n| {
+            let file = c.dir.path().join(n);
+            fs::write(&file, format!("{n} boot\n")).unwrap();
+            file
+        });
+        let (cluster, log) = (c.cluster(), c.dir.path().join("mount.log"));
+        let mount = |boot: &Path| Daemon::start_on_machine(boot, &["mount", "--dir", &cluster, text(&at)], &log);
+        let f = at.join("f");
+        // Mounts of a daemon's namespace are seen there only.
+        let within = |of: &Daemon, line: &[&str]| {
+            let out = bounded(&[&["nsenter", "--mount", "--target", &of.child.id().to_string()], line].concat());
+            assert!(out.status.success(), "{line:?}: {}", String::from_utf8_lossy(&out.stderr));
+            out.stdout
+        };
+        let mut first = mount(&boots[0]);
+        within(&first, &["sh", "-c", "printf kept > $0 && sync $0 && printf ' and lost' >> $0", text(&f)]);
+        first.kill();
+        if restarted {
+            c.restart();
+        }
+        let mut second = mount(&boots[1]);
+        assert!(within(&second, &["cat", text(&f)]).starts_with(b"kept"));
+        within(&second, &["truncate", "-s", "2", text(&f)]);
+        within(&second, &["mv", text(&f), text(&at.join("g"))]);
+        for target in ["stria-MDT0000", "stria-OST0000"] {
+            let told = support::in_log(&c.log(), "its machine was started again");
+            assert!(told.lines().any(|l| l.contains("its machine was started again") && l.contains(target)), "{told}");
+        }
+        let said = fs::read_to_string(c.log()).unwrap();
+        for late in ["silent for", "did not come back", "did not answer", "says a client of its host"] {
+            assert!(!said.contains(late), "restarted {restarted}: {said}");
+        }
+        // SAFETY: a signal to a daemon of this test.
+        unsafe { libc::kill(second.child.id() as i32, libc::SIGTERM) };
+        second.child.wait().unwrap();
+    }
+}
+
+#[test]
 fn a_mount_beside_a_living_one_tells_nobody_that_it_is_gone() {
     if !can_mount() {
         return;

@@ -89,6 +89,26 @@ impl Daemon {
         Daemon::launch(command, log).unwrap_or_else(|e| panic!("{arguments:?}: {e}"))
     }
 
+    /// Starts it as on a machine that tells what it is, in the boot whose id the file has.
+    pub fn start_on_machine(boot_id: &Path, arguments: &[&str], log: &Path) -> Daemon {
+        const MACHINE: &str = "set -e
+            mount --bind \"$1\" /proc/sys/kernel/random/boot_id
+            mount -t tmpfs none /sys/class
+            mkdir -p /sys/class/dmi/id /sys/class/net/eth0/device
+            echo 4c4c4544-0042-3510-8051-b4c04f4a4d32 > /sys/class/dmi/id/product_uuid
+            echo 0c:42:a1:00:00:01 > /sys/class/net/eth0/address
+            echo 0 > /sys/class/net/eth0/addr_assign_type
+            printf 3d1219c7c4c5404aaa1f6d2a48adfda4 > /sys/class/machine-id
+            touch /etc/machine-id
+            mount --bind /sys/class/machine-id /etc/machine-id
+            shift
+            exec \"$@\"";
+        let mut command = Command::new("unshare");
+        command.args(["--mount", "--propagation", "private", "sh", "-c", MACHINE, "sh", text(boot_id)]);
+        command.arg(env!("CARGO_BIN_EXE_stria")).args(arguments);
+        Daemon::launch(command, log).unwrap_or_else(|e| panic!("{arguments:?}: {e}"))
+    }
+
     fn launch(mut command: Command, log: &Path) -> Result<Daemon, String> {
         let file = fs::OpenOptions::new().create(true).append(true).open(log).unwrap();
         let mut child = command
