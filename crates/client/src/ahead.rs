@@ -126,8 +126,8 @@ impl Client {
     /// # Errors
     /// A sentence that names the policies there are.
     pub fn set_readahead_policy(&self, name: &str) -> Result<(), String> {
-        let config = self.ahead.borrow().config().clone();
-        self.switch_readahead(name, config)
+        let wanted = self.ahead_wanted.borrow().clone();
+        self.switch_readahead(name, wanted)
     }
     /// A readahead setting by its key or Lustre's name for it, in bytes or what the key counts.
     #[must_use]
@@ -140,13 +140,21 @@ impl Client {
     /// # Errors
     /// A sentence with the key's range.
     pub fn set_readahead(&self, key: &str, value: &str) -> Result<(), String> {
-        let mut config = self.ahead.borrow().config().clone();
-        config.set(key, value).map_err(|e| e.to_string())?;
-        self.switch_readahead(self.readahead_policy(), config)
+        let mut wanted = self.ahead_wanted.borrow().clone();
+        wanted.set(key, value).map_err(|e| e.to_string())?;
+        self.switch_readahead(self.readahead_policy(), wanted)
     }
-    fn switch_readahead(&self, policy: &str, config: Config) -> Result<(), String> {
-        let config = within_cache(config, self.config.cache_bytes);
-        self.each_ahead(|files| self.ahead.borrow_mut().switch(policy, config, files)).map_err(|e| e.to_string())
+    /// The cache has another size: a budget that was cut to the old one is cut anew.
+    pub(crate) fn fit_readahead(&self) {
+        let (policy, wanted) = (self.readahead_policy(), self.ahead_wanted.borrow().clone());
+        self.switch_readahead(policy, wanted).expect("the policy in use is known");
+    }
+    fn switch_readahead(&self, policy: &str, wanted: Config) -> Result<(), String> {
+        let config = within_cache(wanted.clone(), self.pages.limit_pages() as u64 * frames::FRAME_BYTES as u64);
+        let done = self.each_ahead(|files| self.ahead.borrow_mut().switch(policy, config, files));
+        done.map_err(|e| e.to_string())?;
+        *self.ahead_wanted.borrow_mut() = wanted;
+        Ok(())
     }
     /// Counters of readahead, over all files since the client joined.
     #[must_use]

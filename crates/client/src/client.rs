@@ -63,6 +63,8 @@ pub struct Client {
     pub(crate) listed: Table<Fid, crate::listing::Listed>,
     pub(crate) flocks: crate::flock::Flocks,
     pub(crate) ahead: RefCell<Ahead>,
+    /// The readahead settings that were asked for; those in use have a budget that fits the cache.
+    pub(crate) ahead_wanted: RefCell<readahead::Config>,
     pub(crate) limits: Limits,
     kernel: RefCell<Rc<dyn KernelCache>>,
     pub(crate) closing: Cell<bool>,
@@ -135,6 +137,7 @@ impl Client {
             listed: RefCell::default(),
             flocks: crate::flock::Flocks::default(),
             ahead: RefCell::new(ahead),
+            ahead_wanted: RefCell::new(config.readahead.clone()),
             limits: Limits::new(config.inodes_max),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
@@ -343,9 +346,10 @@ impl Client {
         osts.chain([self.mdc()]).for_each(|i| i.set_timeouts(timeouts));
         Ok(())
     }
-    /// Changes the page cache's size.
+    /// Changes the page cache's size, and with it how much may be read ahead.
     pub fn set_cache_bytes(&self, bytes: u64) {
         self.pages.set_limit(bytes);
+        self.fit_readahead();
     }
     /// Changes the page cache's policy under load.
     ///

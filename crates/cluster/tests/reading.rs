@@ -61,6 +61,28 @@ fn readers_side_by_side_fetch_every_byte_once() {
 }
 
 #[test]
+fn the_budget_of_readahead_follows_the_cache_and_comes_back_with_it() {
+    on_a_shard(async |rt| {
+        let world = World::new(rt, "budget", 1, 128 * MIB).await;
+        let config = ClientConfig { cache_bytes: 32 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
+        let c = join(&world.rt, config, 1, PATIENCE).await.unwrap();
+        let budget = || c.readahead_setting("max_read_ahead_mb").unwrap();
+        c.set_readahead("max_read_ahead_mb", "6").unwrap();
+        assert_eq!(budget(), 6 * MIB, "less than a quarter of the cache");
+        c.set_cache_bytes(8 * MIB);
+        assert_eq!(budget(), 2 * MIB, "a quarter of the smaller cache");
+        // Other settings leave what was asked for alone.
+        c.set_readahead("max_read_ahead_per_file_mb", "1").unwrap();
+        c.set_readahead_policy("ondemand").unwrap();
+        assert_eq!((budget(), c.readahead_policy()), (2 * MIB, "ondemand"));
+        c.set_cache_bytes(16 * MIB);
+        assert_eq!(budget(), 4 * MIB);
+        c.set_cache_bytes(32 * MIB);
+        assert_eq!((budget(), c.readahead_policy()), (6 * MIB, "ondemand"));
+    });
+}
+
+#[test]
 fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_same_answers() {
     on_a_shard(async |rt| {
         let world = World::new(rt, "record", 2, 128 * MIB).await;

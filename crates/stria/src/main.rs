@@ -115,51 +115,65 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+/// A verb of `lfs` or `lctl`: whose it is, its names, what it does with the tool's name and its arguments.
+type Borrowed = (&'static [&'static str], &'static [&'static str], fn(&str, &[OsString]) -> Outcome);
+
+const LFS: &[&str] = &["lfs"];
+const LCTL: &[&str] = &["lctl"];
+const BOTH: &[&str] = &["lfs", "lctl"];
+
 /// The verbs of `lfs` and `lctl`.
-fn borrowed_name(name: &str, arguments: &[OsString]) -> Result<ExitCode, Failure> {
+const BORROWED: &[Borrowed] = &[
+    (LFS, &["setstripe"], |_, rest| lfs::setstripe(rest)),
+    (LFS, &["getstripe"], |_, rest| lfs::getstripe(rest)),
+    (LFS, &["df"], |_, rest| lfs::df(rest)),
+    (LFS, &["find"], |_, rest| lfs::find(rest)),
+    (LFS, &["path2fid"], |_, rest| lfs::path2fid(rest)),
+    (LFS, &["fid2path"], |_, rest| lfs::fid2path(rest)),
+    (LFS, &["rmfid"], |_, rest| lfs::rmfid(rest)),
+    (LFS, &["fadvise"], |_, rest| lfs::fadvise(rest)),
+    (LFS, &["ladvise"], |_, rest| lfs::ladvise(rest)),
+    (LFS, &["osts"], |_, rest| lfs::osts(rest)),
+    (LFS, &["mdts"], |_, rest| lfs::mdts(rest)),
+    (LFS, &["check"], |_, rest| lfs::check(rest)),
+    (LFS, &["getname"], |_, rest| lfs::getname(rest)),
+    (BOTH, &["get_param"], |_, rest| parameters::get(rest)),
+    (BOTH, &["set_param"], |_, rest| parameters::set(rest)),
+    (BOTH, &["list_param"], |_, rest| parameters::list(rest)),
+    (LCTL, &["dl", "device_list"], |_, _| status::device_list()),
+    (LCTL, &["ping"], |_, rest| status::ping(rest)),
+    (LCTL, &["abort_recovery"], |_, rest| status::abort_recovery(rest.first().map(Path::new))),
+    (BOTH, &["help", "--help", "-h", "--list-commands"], |tool, _| {
+        say!("{}", known_verbs(tool));
+        Ok(())
+    }),
+    (BOTH, &["version", "--version"], |tool, _| {
+        say!("{tool} {} (stria)", env!("CARGO_PKG_VERSION"));
+        Ok(())
+    }),
+];
+
+fn borrowed_name(tool: &str, arguments: &[OsString]) -> Result<ExitCode, Failure> {
     let Some((verb, rest)) = arguments.split_first() else {
-        return Err(Failure::usage(format!("usage: {name} VERB ...: see 'stria --help' for the verbs")));
+        return Err(Failure::usage(format!("usage: {tool} VERB ...; there are: {}", known_verbs(tool))));
     };
-    match (name, &*verb.to_string_lossy()) {
-        ("lfs", "setstripe") => lfs::setstripe(rest)?,
-        ("lfs", "getstripe") => lfs::getstripe(rest)?,
-        ("lfs", "df") => lfs::df(rest)?,
-        ("lfs", "path2fid") => lfs::path2fid(rest)?,
-        ("lfs", "fid2path") => lfs::fid2path(rest)?,
-        ("lfs", "rmfid") => lfs::rmfid(rest)?,
-        ("lfs", "fadvise") => lfs::fadvise(rest)?,
-        ("lfs", "ladvise") => lfs::ladvise(rest)?,
-        ("lfs", "find") => lfs::find(rest)?,
-        ("lfs", "osts") => lfs::osts(rest)?,
-        ("lfs", "mdts") => lfs::mdts(rest)?,
-        ("lfs", "check") => lfs::check(rest)?,
-        ("lfs", "getname") => lfs::getname(rest)?,
-        ("lfs" | "lctl", "help" | "--help" | "-h" | "--list-commands") => say!("{}", known_verbs(name)),
-        (_, "get_param") => parameters::get(rest)?,
-        (_, "set_param") => parameters::set(rest)?,
-        (_, "list_param") => parameters::list(rest)?,
-        ("lctl", "dl" | "device_list") => status::device_list()?,
-        ("lctl", "ping") => status::ping(rest)?,
-        ("lctl", "abort_recovery") => status::abort_recovery(rest.first().map(Path::new))?,
-        (_, "--version" | "version") => say!("{name} {} (stria)", env!("CARGO_PKG_VERSION")),
-        (_, other) => {
-            let known = known_verbs(name);
-            return Err(Failure::with_errno(
-                format!("{name}: '{other}' is not there; there are: {known}"),
-                libc::EOPNOTSUPP,
-            ));
-        }
-    }
+    let verb = &*verb.to_string_lossy();
+    let found = BORROWED.iter().find(|(of, names, _)| of.contains(&tool) && names.contains(&verb));
+    let Some((_, _, run)) = found else {
+        let known = known_verbs(tool);
+        return Err(Failure::with_errno(
+            format!("{tool}: '{verb}' is not there; there are: {known}"),
+            libc::EOPNOTSUPP,
+        ));
+    };
+    run(tool, rest)?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn known_verbs(name: &str) -> &'static str {
-    match name {
-        "lfs" => {
-            "setstripe, getstripe, df, find, path2fid, fid2path, rmfid, fadvise, ladvise, osts, mdts, check, getname, get_param, set_param, list_param"
-        }
-        _ => "get_param, set_param, list_param, dl, ping, abort_recovery",
-    }
+fn known_verbs(tool: &str) -> String {
+    let of_tool = BORROWED.iter().filter(|(of, ..)| of.contains(&tool));
+    let names = of_tool.flat_map(|(_, names, _)| names.iter()).filter(|n| !n.starts_with('-'));
+    names.copied().collect::<Vec<_>>().join(", ")
 }
 
 fn explain(verb: &ConfigVerb) -> Outcome {
@@ -210,6 +224,9 @@ mod tests {
     fn borrowed_names_say_what_they_can() {
         let e = borrowed_name("lfs", &["migrate".into()]).unwrap_err();
         assert!(e.to_string().contains("setstripe, getstripe, df, find"), "{e}");
-        assert!(borrowed_name("lctl", &[]).is_err());
+        let e = borrowed_name("lctl", &[]).unwrap_err();
+        assert!(e.to_string().contains("dl, device_list, ping, abort_recovery, help, version"), "{e}");
+        let e = borrowed_name("lctl", &["setstripe".into()]).unwrap_err();
+        assert!(e.to_string().contains("'setstripe' is not there"), "{e}");
     }
 }

@@ -114,9 +114,9 @@ table! {
     client_locks_max: u64 = "client.locks_max", number(100, 10_000_000, "locks"), "50000", Process, Restart;
     /// Inodes a client remembers before those that nothing needs leave with their locks, least recently used first. 0: as many
     /// as fit into a 64th of the machine's memory at 2 KiB each, 16,384 at least and 1,048,576 at most.
-    client_inodes_max: u64 = "client.inodes_max", number(0, 100_000_000, "inodes"), "0", Process, Restart;
+    client_inodes_max: u64 = "client.inodes_max", number(0, 100_000_000, "inodes"), "0", Process, Live;
     /// What is read ahead.
-    client_readahead_policy: String = "client.readahead_policy", Kind::Choice(super::readahead_policies), "parallel", Process, Restart;
+    client_readahead_policy: String = "client.readahead_policy", Kind::Choice(super::readahead_policies), "parallel", Process, Live;
     /// Mount options as with -o, comma-separated; -o is added to them.
     mount_options: String = "mount.options", Kind::Text, "", Process, Restart;
     /// How requests reach the daemon.
@@ -140,7 +140,7 @@ table! {
     /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.
     oss_dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live;
     /// Most bulk data of one RPC that clients are told of when they connect: a power of two.
-    oss_bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(1 << 20, 64 << 20), "4M", Process, Restart;
+    oss_bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(1 << 20, 64 << 20), "4M", Process, Live;
     /// Which queued request an OST serves next; `auto`: `obrr+` on a disk that rotates, `fifo` on any other medium.
     nrs_policy: String = "nrs.policy", Kind::Choice(super::nrs_policies), "auto", Process, Live;
     /// Requests served per object before the next object's turn, for the policies that take turns; 0 is the policy's own number.
