@@ -265,6 +265,10 @@ fn a_machine_that_was_started_again_takes_its_old_locks_away_with_its_next_mount
     if !can_mount() {
         return;
     }
+    if fs::read_link("/proc/self/ns/pid").unwrap() != Path::new("pid:[4026531836]") {
+        println!("not run: in a container no machine is known");
+        return;
+    }
     for restarted in [false, true] {
         let mut c = Elsewhere::new();
         let at = c.dir.path().join("mnt");

@@ -5,7 +5,14 @@
 //! product UUID, and copied virtual machines have the network addresses that their makers gave them. Only what agrees in all three is one
 //! machine; one that does not tell all three is not known. The product UUID is root's to read, which keeps others from
 //! saying that they are this machine.
+//!
+//! Containers see the machine's files, and some are shown a boot id of their own, beside others that live in the same boot
+//! of the kernel. So only a process of the kernel's first namespaces says where it runs.
 use std::path::Path;
+
+/// Namespaces of processes and of users that a kernel begins with; their numbers are part of its interface
+/// (`PROC_PID_INIT_INO`, `PROC_USER_INIT_INO`).
+const FIRST: [(&str, &str); 2] = [("pid", "pid:[4026531836]"), ("user", "user:[4026531837]")];
 
 /// Product UUIDs that boards have whose makers gave them none.
 const NO_UUIDS: [&str; 2] = ["03000200040005000006000700080009", "12345678123456781234567812345678"];
@@ -14,6 +21,12 @@ const RANDOM: &str = "1";
 
 /// The number of the machine whose files begin at `root`; `None`: its files do not tell.
 pub(super) fn identity(root: &Path) -> Option<u64> {
+    let is_first = |(name, link): (&str, &str)| {
+        std::fs::read_link(root.join("proc/self/ns").join(name)).is_ok_and(|l| l == Path::new(link))
+    };
+    if !FIRST.into_iter().all(is_first) {
+        return None;
+    }
     let id = digits(&read(root, "etc/machine-id")?)?;
     let uuid = digits(&read(root, "sys/class/dmi/id/product_uuid")?).filter(|u| !NO_UUIDS.contains(&u.as_str()))?;
     let addresses = addresses(&root.join("sys/class/net"));
@@ -58,7 +71,16 @@ mod tests {
             files.set("etc/machine-id", "3d1219c7c4c5404aaa1f6d2a48adfda4\n");
             files.set("sys/class/dmi/id/product_uuid", "4C4C4544-0042-3510-8051-B4C04F4A4D32\n");
             files.set_interface("eth0", "0c:42:a1:00:00:01", "0");
+            for (name, link) in FIRST {
+                files.set_namespace(name, link);
+            }
             files
+        }
+        fn set_namespace(&self, name: &str, link: &str) {
+            let dir = self.0.path().join("proc/self/ns");
+            std::fs::create_dir_all(&dir).unwrap();
+            drop(std::fs::remove_file(dir.join(name)));
+            std::os::unix::fs::symlink(link, dir.join(name)).unwrap();
         }
         fn set(&self, name: &str, text: &str) {
             let path = self.0.path().join(name);
@@ -115,6 +137,11 @@ mod tests {
             let files = Files::new();
             files.set(name, text);
             assert_eq!(files.identity(), None, "{name}: {text}");
+        }
+        for (name, link) in [("pid", "pid:[4026532310]"), ("user", "user:[4026532308]")] {
+            let files = Files::new();
+            files.set_namespace(name, link);
+            assert_eq!(files.identity(), None, "a container may have a boot id of its own");
         }
         let files = Files::new();
         std::fs::remove_file(files.0.path().join("sys/class/dmi/id/product_uuid")).unwrap();
