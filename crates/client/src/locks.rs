@@ -13,7 +13,7 @@ use ldlm::{
     LockCacheConfig, LockCookie, LockDesc, LockMode, LockPolicyData, ResourceId,
 };
 use ptlrpc::{CallOptions, Import};
-use rt::sync::{OneSender, oneshot};
+use rt::sync::{OneReceiver, OneSender, oneshot};
 use rt::{LocalFuture, Rt};
 use rustc_hash::FxBuildHasher;
 use types::{Fid, FsError, HandleId};
@@ -29,6 +29,41 @@ pub(crate) enum With {
     Answer(Moment),
     /// A lock that will be held and reaches to `end`. It was asked for then, unless it came by itself after a wait.
     Lock { asked: Option<Moment>, end: u64 },
+}
+
+/// What [`Locks::seek`] finds.
+pub(crate) enum Sought {
+    /// The lock is held.
+    Held(Held),
+    /// Somebody else has asked for it.
+    Comes(Coming),
+    /// The server has to be asked. The caller has that done by a task that goes on without it, for others may wait for
+    /// the answer by then, and hands the answer to [`Locks::answered`], if not [`Locks::ask`] does.
+    Ask(Coming, Question),
+}
+
+/// A place among those who wait for a lock.
+pub(crate) struct Coming {
+    held: Held,
+    end: OneReceiver<Result<LockDesc, DenyReason>>,
+}
+
+impl Coming {
+    /// The lock, or why it does not come.
+    pub(crate) async fn end(self) -> Result<Held, DenyReason> {
+        match self.end.await {
+            Some(Ok(_)) => Ok(self.held),
+            Some(Err(reason)) => Err(reason),
+            None => Err(DenyReason::Evicted),
+        }
+    }
+}
+
+/// What the server is to be asked, and the locks that it gets back with that.
+#[must_use]
+pub(crate) struct Question {
+    request: EnqueueRequest,
+    early: Vec<LockDesc>,
 }
 
 /// What stands behind the locks of one target.
@@ -188,80 +223,80 @@ impl Locks {
         data: LockPolicyData,
         flags: EnqueueFlags,
     ) -> Result<Held, DenyReason> {
-        let ask = |me: Rc<Locks>, request, early| async move {
-            let body = me.request(&request, early).await;
-            me.ask(&request, &body).await;
-        };
-        self.acquire_by(resource, mode, data, flags, ask).await
+        match self.seek(resource, mode, data, flags) {
+            Sought::Held(held) => Ok(held),
+            Sought::Comes(coming) => coming.end().await,
+            Sought::Ask(coming, question) => {
+                let me = self.clone();
+                self.rt.spawn(async move { _ = me.ask(question).await });
+                coming.end().await
+            }
+        }
     }
 
-    /// The lock, whatever it takes. If the server has to be asked, `ask` does so and hands the answer to
-    /// [`Locks::answered`], whatever becomes of the caller.
-    pub(crate) async fn acquire_by<F: Future<Output = ()> + 'static>(
+    /// Looks for a lock, and takes a place among those who wait for it.
+    pub(crate) fn seek(
         self: &Rc<Self>,
         resource: ResourceId,
         mode: LockMode,
         data: LockPolicyData,
         flags: EnqueueFlags,
-        ask: impl FnOnce(Rc<Locks>, EnqueueRequest, Vec<LockDesc>) -> F,
-    ) -> Result<Held, DenyReason> {
+    ) -> Sought {
         let acquired = self.cache.borrow_mut().acquire(self.rt.now(), resource, mode, data, flags);
-        let (cookie, send) = match acquired {
-            Acquire::Held(cookie) => return Ok(Held { locks: self.clone(), cookie }),
+        let (cookie, request) = match acquired {
+            Acquire::Held(cookie) => return Sought::Held(Held { locks: self.clone(), cookie }),
             Acquire::Joined(cookie) => (cookie, None),
             Acquire::Enqueue(request) => (request.cookie, Some(request)),
         };
-        let held = Held { locks: self.clone(), cookie };
-        let (tx, rx) = oneshot();
+        let (tx, end) = oneshot();
         self.waiters.borrow_mut().entry(cookie).or_default().push(tx);
-        if let Some(request) = send {
-            // Our own locks that stand in the way go along, rather than being called back.
-            let early = if flags == EnqueueFlags::NONE {
-                self.cache.borrow_mut().early_cancels(resource, mode, &data)
-            } else {
-                Vec::new()
-            };
-            self.rt.spawn(ask(self.clone(), request, early));
-        }
-        match rx.await {
-            Some(Ok(_)) => Ok(held),
-            Some(Err(reason)) => Err(reason),
-            None => Err(DenyReason::Evicted),
-        }
+        let coming = Coming { held: Held { locks: self.clone(), cookie }, end };
+        let Some(request) = request else { return Sought::Comes(coming) };
+        // Our own locks that stand in the way go along, rather than being called back.
+        let early = if flags == EnqueueFlags::NONE {
+            self.cache.borrow_mut().early_cancels(resource, mode, &data)
+        } else {
+            Vec::new()
+        };
+        Sought::Ask(coming, Question { request, early })
     }
 
-    /// The message that asks for a lock, when the `early` ones that it gives back cover nothing any more.
-    pub(crate) async fn request(self: &Rc<Self>, request: &EnqueueRequest, early: Vec<LockDesc>) -> w::EnqueueRequest {
+    /// Has a task of its own do the work, which goes on whatever becomes of the caller; what it gives.
+    pub(crate) fn by_itself<T: 'static>(&self, work: impl Future<Output = T> + 'static) -> OneReceiver<T> {
+        let (tell, told) = oneshot();
+        self.rt.spawn(async move { tell.send(work.await) });
+        told
+    }
+
+    /// The message that asks, when the locks that it gives back cover nothing any more.
+    pub(crate) async fn message(self: &Rc<Self>, question: Question) -> (EnqueueRequest, w::EnqueueRequest) {
+        let Question { request, early } = question;
         let cancels = self.clean_up(early).await;
-        w::EnqueueRequest {
+        let body = w::EnqueueRequest {
             lock: convert::spec(request.resource, request.mode, &request.data),
             flags: convert::flags_to_wire(request.flags),
             cookie: request.cookie.0,
             cancels,
-        }
+        };
+        (request, body)
     }
 
-    /// Asks for a lock in a message of its own.
-    pub(crate) async fn ask(self: &Rc<Self>, request: &EnqueueRequest, body: &w::EnqueueRequest) {
-        self.ask_and_see(request, body, |_| ()).await;
+    /// Asks for a lock in a message of its own. Gives the value block that the answer brought.
+    pub(crate) async fn ask(self: &Rc<Self>, question: Question) -> Option<w::Lvb> {
+        let (request, body) = self.message(question).await;
+        self.send(&request, &body).await
     }
 
-    /// The same; `see` gets the value block that the answer brought, before anybody else hears of it.
-    pub(crate) async fn ask_and_see(
-        self: &Rc<Self>,
-        request: &EnqueueRequest,
-        body: &w::EnqueueRequest,
-        see: impl FnOnce(&w::Lvb),
-    ) {
+    /// [`Locks::ask`] with the message that there is already.
+    pub(crate) async fn send(self: &Rc<Self>, request: &EnqueueRequest, body: &w::EnqueueRequest) -> Option<w::Lvb> {
         let (import, asked) = (self.import.borrow().clone(), self.moment(request.resource));
         let answer: Result<w::EnqueueReply, FsError> = match import {
             Some(import) => import.ask(Op::LockEnqueue, body).await,
             None => Err(FsError::NotConnected),
         };
-        if let Some(lvb) = answer.as_ref().ok().and_then(|reply| reply.lvb.as_ref()) {
-            see(lvb);
-        }
+        let lvb = answer.as_ref().ok().and_then(|reply| reply.lvb.clone());
         self.answered(request, asked, answer);
+        lvb
     }
 
     /// See [`LockOwner::moment`].
@@ -430,8 +465,7 @@ impl Locks {
         for request in waiting {
             let me = self.clone();
             self.rt.spawn(async move {
-                let body = me.request(&request, Vec::new()).await;
-                me.ask(&request, &body).await;
+                me.ask(Question { request, early: Vec::new() }).await;
             });
         }
     }

@@ -2,7 +2,6 @@
 //!
 //! A client that holds a lock over an object's end knows; otherwise the OST is asked (glimpse), which asks the writer.
 //! While nobody has the file open for writing, the metadata server's record is right and nobody is asked.
-use std::cell::Cell;
 use std::rc::Rc;
 
 use frames::Bulk;
@@ -16,7 +15,7 @@ use wire::ost::PunchKind;
 use crate::client::Client;
 use crate::cuts::SizeTurn;
 use crate::inode::{Inode, Striping, UNSET};
-use crate::locks::{Held, Locks};
+use crate::locks::{Held, Sought};
 use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Why;
@@ -41,19 +40,27 @@ impl Client {
             return Ok(object.size());
         }
         let unwritten = object.unwritten_end();
-        let told: Rc<Cell<Option<u64>>> = Rc::default();
-        let taken = told.clone();
-        let ask = |locks: Rc<Locks>, request, early| async move {
-            let body = locks.request(&request, early).await;
-            locks.ask_and_see(&request, &body, |lvb| taken.set(Some(lvb.size))).await;
-        };
         let all = LockPolicyData::extent(Extent::ALL);
-        match osc.locks.acquire_by(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE, ask).await {
+        let (coming, told) = match osc.locks.seek(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE) {
+            Sought::Held(_) => return Ok(object.size()),
+            Sought::Comes(coming) => (coming, None),
+            Sought::Ask(coming, question) => {
+                let locks = osc.locks.clone();
+                (coming, Some(osc.locks.by_itself(async move { locks.ask(question).await })))
+            }
+        };
+        match coming.end().await {
             // What is not written out, before the question or since, counts besides.
-            Ok(_) | Err(DenyReason::Glimpse { .. }) => Ok(match told.get() {
-                Some(stored) if !osc.size_is_exact(object) => stored.max(unwritten).max(object.unwritten_end()),
-                _ => object.size(),
-            }),
+            Ok(_) | Err(DenyReason::Glimpse { .. }) => {
+                let told = match told {
+                    Some(told) => told.await.flatten(),
+                    None => None,
+                };
+                Ok(match told {
+                    Some(lvb) if !osc.size_is_exact(object) => lvb.size.max(unwritten).max(object.unwritten_end()),
+                    _ => object.size(),
+                })
+            }
             Err(DenyReason::Evicted) => osc.import().map(|_| ()).and(Err(FsError::Io)),
             Err(e) => Err(e.error()),
         }

@@ -1,18 +1,17 @@
 //! Reading pages of an object into the cache, and past it.
-use std::cell::Cell;
 use std::rc::Rc;
 
 use cache::PageAccess;
 use datapath::{Attempts, Next};
 use frames::{Bulk, FRAME_BYTES, FrameRun};
-use ldlm::{DenyReason, EnqueueFlags, EnqueueRequest, LockMode, LockPolicyData};
+use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::lock as wl;
 use wire::ost as wo;
 
 use super::{Osc, PAGE, Turn, Why, judged};
-use crate::locks::{Held, Locks};
+use crate::locks::{Held, Question, Sought};
 use crate::object::{Claimed, Object};
 use crate::stats::Direction;
 
@@ -22,8 +21,6 @@ struct Wanted {
     first: u64,
     end: u64,
     access: PageAccess,
-    /// They came with the lock.
-    came: Rc<Cell<bool>>,
 }
 
 impl Osc {
@@ -146,30 +143,29 @@ impl Osc {
         access: PageAccess,
         flags: EnqueueFlags,
     ) -> Result<(Held, bool), DenyReason> {
-        let came = Rc::new(Cell::new(false));
-        let wanted = Wanted { object: object.clone(), first, end, access, came: came.clone() };
-        let me = self.clone();
-        let ask = move |locks: Rc<Locks>, request, early| async move {
-            let body = locks.request(&request, early).await;
-            me.ask_with_read(&locks, &request, body, wanted).await;
+        let (coming, question) = match self.locks.seek(object.resource(), LockMode::Pr, data, flags) {
+            Sought::Held(held) => return Ok((held, false)),
+            Sought::Comes(coming) => return Ok((coming.end().await?, false)),
+            Sought::Ask(coming, question) => (coming, question),
         };
-        let held = self.locks.acquire_by(object.resource(), LockMode::Pr, data, flags, ask).await?;
-        Ok((held, came.get()))
+        let wanted = Wanted { object: object.clone(), first, end, access };
+        let me = self.clone();
+        let came = self.locks.by_itself(async move { me.ask_with_read(question, wanted).await });
+        let held = coming.end().await?;
+        Ok((held, came.await.unwrap_or(false)))
     }
 
-    async fn ask_with_read(
-        &self,
-        locks: &Rc<Locks>,
-        request: &EnqueueRequest,
-        body: wl::EnqueueRequest,
-        wanted: Wanted,
-    ) {
-        let Wanted { object, first, end, access, came } = wanted;
+    /// Asks for a lock along with the pages that are wanted, or alone where one RPC cannot bring them. Whether they came.
+    async fn ask_with_read(&self, question: Question, wanted: Wanted) -> bool {
+        let Wanted { object, first, end, access } = wanted;
+        let locks = &self.locks;
+        let (request, body) = locks.message(question).await;
         let runs = object.claim_missing(first, end, self.rpc_pages_max() as u64);
         let claims: Vec<_> = runs.iter().map(|c| Claim { object: &object, claimed: *c }).collect();
         let Some(claimed) = runs.first().copied().filter(|c| (c.first, c.end) == (first, end)) else {
             drop(claims);
-            return locks.ask(request, &body).await;
+            locks.send(&request, &body).await;
+            return false;
         };
         let extent = Extent::new(first * PAGE, end * PAGE);
         let asked = object.moment();
@@ -178,7 +174,7 @@ impl Osc {
             Ok((_, reply)) => reply.enqueue.clone().ok_or(FsError::Protocol),
             Err(e) => Err(*e),
         };
-        locks.answered(request, asked, granted);
+        locks.answered(&request, asked, granted);
         // Whoever cares for the lock from now on has not run yet: what is taken in here goes with it.
         let is_held = locks.cache().get(request.cookie).is_some_and(|l| l.handle.0 != 0);
         if let Ok((bulk, reply)) = answer
@@ -186,8 +182,9 @@ impl Osc {
             && !reply.lens.is_empty()
         {
             self.take_in(&object, claimed, bulk, &reply, access);
-            came.set(true);
+            return true;
         }
+        false
     }
 
     /// Reads past the cache, for direct I/O.
