@@ -131,19 +131,19 @@ impl Client {
         });
     }
 
-    /// Write locks over all objects, in stripe order, with true sizes: for appends.
+    /// Locks over all objects, in stripe order, with true sizes: write locks for appends.
     ///
     /// An OST evicts a client that keeps a lock from others for too long, and the next lock may have to wait for a client
     /// that is gone, just as long. So nothing is kept for longer than [`HOLD_MAX`]: then the locks are let go, the wait
     /// goes on without them, and all begins anew.
-    pub(crate) async fn lock_all(&self, s: &Striping) -> Result<Vec<Held>, FsError> {
+    pub(crate) async fn lock_all(&self, s: &Striping, mode: LockMode) -> Result<Vec<Held>, FsError> {
         let mut held: Vec<Held> = Vec::with_capacity(s.objects.len());
         let mut until = Instant::MAX;
         while held.len() < s.objects.len() {
             let o = &s.objects[held.len()];
             let all = LockPolicyData::extent(Extent::ALL);
             let osc = self.osc(o.ost);
-            let mut lock = pin!(osc.locks.acquire(o.resource(), LockMode::Pw, all, EnqueueFlags::NONE));
+            let mut lock = pin!(osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE));
             if held.is_empty() {
                 held.push(lock.await.map_err(|e| e.error())?);
                 until = self.rt.now() + HOLD_MAX;
@@ -173,7 +173,7 @@ impl Client {
         loop {
             let mut held = match at_hand.take() {
                 Some(held) => held,
-                None => self.lock_all(s).await?,
+                None => self.lock_all(s, LockMode::Pw).await?,
             };
             let size = inode.known_size();
             if is_empty || size.is_multiple_of(PAGE) {

@@ -472,12 +472,14 @@ impl Client {
             // The OST gave this client up and has done it, before it gave others the lock.
             return Err(FsError::Io);
         }
+        let cutting = object.cutting();
         let cut = osc.punch(object, PunchKind::Truncate, Extent::from(size), &held).await;
         match cut {
             Ok(()) => object.set_size(size),
             // The server may have what the cached page no longer shows.
             Err(_) => object.forget_clean(size / 4096),
         }
+        drop(cutting);
         cut
     }
 }

@@ -296,7 +296,7 @@ impl Client {
                     Some(held) => held,
                     None => {
                         let _waiting = read.waiting();
-                        self.lock_all(s).await?
+                        self.lock_all(s, LockMode::Pw).await?
                     }
                 };
             }

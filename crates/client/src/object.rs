@@ -38,6 +38,12 @@ pub(crate) struct Object {
     pub(crate) blocks512: Cell<u64>,
     /// The last transaction of the OST that changed its data or size at this client's request.
     pub(crate) changed_by: Cell<Transno>,
+    /// The greatest mark of a cut that an answer about its whole size brought.
+    pub(crate) cut_mark: Cell<u64>,
+    /// How often this client made it shorter.
+    cuts_here: Cell<u64>,
+    /// This client makes it shorter at its OST, and does not know yet whether that is done.
+    being_cut: Cell<bool>,
     /// A load, a write-out or a change ended.
     pub(crate) changed: Event,
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
@@ -59,6 +65,16 @@ impl Drop for Change {
     }
 }
 
+/// A cut of the object at its OST; one at a time, for it is a [`Change`], too.
+pub(crate) struct Cutting(Rc<Object>);
+impl Drop for Cutting {
+    fn drop(&mut self) {
+        self.0.being_cut.set(false);
+        self.0.cuts_here.set(self.0.cuts_here.get() + 1);
+        self.0.changed.notify();
+    }
+}
+
 impl Object {
     pub(crate) fn new(id: ObjectId, ost: usize, cache: Rc<PageCache>) -> Rc<Object> {
         Rc::new(Object {
@@ -71,6 +87,9 @@ impl Object {
             mtime: Cell::new(crate::inode::UNSET),
             blocks512: Cell::new(0),
             changed_by: Cell::default(),
+            cut_mark: Cell::default(),
+            cuts_here: Cell::default(),
+            being_cut: Cell::default(),
             changed: Event::new(),
             no_lock_ahead_until: Cell::new(Instant(0)),
             appending: Semaphore::new(1),
@@ -98,6 +117,24 @@ impl Object {
     /// The object was cut or extended to this size at its OST.
     pub(crate) fn set_size(&self, size: u64) {
         self.pages.borrow_mut().set_size(size);
+    }
+    /// It is being cut at its OST until this goes; what this client says of its size is of before or after.
+    pub(crate) fn cutting(self: &Rc<Self>) -> Cutting {
+        self.being_cut.set(true);
+        Cutting(self.clone())
+    }
+    pub(crate) fn cuts_here(&self) -> u64 {
+        self.cuts_here.get()
+    }
+    /// Waits until no cut is on its way of which nobody here knows whether it is done.
+    pub(crate) async fn not_being_cut(&self) {
+        loop {
+            let changed = self.changed.wait();
+            if !self.being_cut.get() {
+                return;
+            }
+            changed.await;
+        }
     }
     /// What is known of its size, for answers to what is asked from now on.
     pub(crate) fn moment(&self) -> Moment {

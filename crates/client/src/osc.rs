@@ -55,6 +55,8 @@ pub struct Osc {
     pub(crate) import: RefCell<Option<Rc<Import>>>,
     pub(crate) locks: Rc<Locks>,
     client: Weak<Client>,
+    /// How often its store was opened when the session began.
+    epoch: Cell<u64>,
     /// Whether the cluster map has it in service.
     active_in_map: Cell<bool>,
     /// Whether this client's administrator has.
@@ -89,6 +91,7 @@ impl Osc {
             import: RefCell::new(None),
             locks,
             client,
+            epoch: Cell::new(0),
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
             rpcs: Turns::of(target.clone()),
@@ -168,6 +171,10 @@ impl Osc {
     #[must_use]
     pub fn write_lock_count(&self) -> usize {
         self.locks.cache().locks().filter(|(lock, held)| *held && lock.mode == ldlm::LockMode::Pw).count()
+    }
+    /// The mark of objects that were not made shorter since its store was opened.
+    pub(crate) fn cut_floor(&self) -> u64 {
+        wire::lock::cut_floor(self.epoch.get())
     }
     pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
         &self.jobs_told

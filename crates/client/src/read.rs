@@ -126,7 +126,11 @@ impl Client {
         // The lock of the last piece vouches for its object as far as the read goes; of other objects' ends nothing is sure.
         let reaches = last.is_some_and(|p| s.objects[usize::from(p.stripe.0)].size() >= p.object.end);
         if !reaches {
-            let size = self.file_size(inode).await?.size;
+            // A revocation may wait for what a kernel reads.
+            let size = match kernel {
+                Some(_) => self.file_size_unlocked(inode).await?.size,
+                None => self.file_size(inode).await?.size,
+            };
             bulk.truncate(usize::try_from(size.saturating_sub(extent.start)).unwrap_or(usize::MAX).min(bulk.len()));
         }
         Ok(bulk)

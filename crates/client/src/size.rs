@@ -6,9 +6,10 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use layout::StripeIndex;
-use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData};
-use types::{Extent, FsError, WallTime};
+use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockMode, LockPolicyData};
+use types::{Duration, Extent, FsError, WallTime};
 use wire::Op;
+use wire::lock::CUT_AMID;
 use wire::mdt::{Attr, AttrFlags, Cred, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
@@ -23,6 +24,37 @@ use crate::osc::Why;
 /// Largest file: offsets of 8 EiB - 1.
 pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
+/// How often objects are asked for their sizes until locks are taken under which they do not change.
+const UNLOCKED_ROUNDS_MAX: u32 = 4;
+/// How often they are asked where no lock may be waited for.
+const ROUNDS_MAX: u32 = 100;
+/// Longest pause between two rounds, ms.
+const PAUSE_MS_MAX: u64 = 50;
+
+/// What is known of an object when it is asked for its size.
+struct Before {
+    cuts_here: u64,
+    lock: Option<LockCookie>,
+    mark: u64,
+}
+
+/// What was answered then.
+struct Told {
+    size: u64,
+    /// The lock by which it is known here.
+    lock: Option<LockCookie>,
+    /// The mark that came with it.
+    mark: Option<u64>,
+}
+
+impl Before {
+    /// Whether nobody else made the object shorter between the question and the answer. A server of before tells no marks.
+    fn only_grew_until(&self, told: &Told) -> bool {
+        let kept = self.lock.is_some() && self.lock == told.lock;
+        kept || told.mark.is_some_and(|mark| mark == 0 || mark == self.mark)
+    }
+}
+
 /// What the objects say of a file.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct FileSize {
@@ -34,15 +66,16 @@ pub(crate) struct FileSize {
 impl Client {
     /// Asks for an object's true size. Answers what it was at a moment since the call: what the object knows may be of an older
     /// question by now, whose answer came later.
-    async fn glimpse(&self, object: &Rc<Object>) -> Result<u64, FsError> {
+    async fn glimpse(&self, object: &Rc<Object>) -> Result<Told, FsError> {
         let osc = self.osc(object.ost);
+        let as_known_here = || Told { size: object.size(), lock: osc.lock_of_end(object), mark: None };
         if osc.size_is_exact(object) {
-            return Ok(object.size());
+            return Ok(as_known_here());
         }
         let unwritten = object.unwritten_end();
         let all = LockPolicyData::extent(Extent::ALL);
         let (coming, told) = match osc.locks.seek(object.resource(), LockMode::Pr, all, EnqueueFlags::GLIMPSE) {
-            Sought::Held(_) => return Ok(object.size()),
+            Sought::Held(_) => return Ok(as_known_here()),
             Sought::Comes(coming) => (coming, None),
             Sought::Ask(coming, question) => {
                 let locks = osc.locks.clone();
@@ -56,18 +89,53 @@ impl Client {
                     Some(told) => told.await.flatten(),
                     None => None,
                 };
-                Ok(match told {
-                    Some(lvb) if !osc.size_is_exact(object) => lvb.size.max(unwritten).max(object.unwritten_end()),
-                    _ => object.size(),
-                })
+                let Some(lvb) = told else { return Ok(as_known_here()) };
+                if lvb.cut != CUT_AMID {
+                    object.cut_mark.set(object.cut_mark.get().max(lvb.cut));
+                }
+                let here = as_known_here();
+                let asked = lvb.size.max(unwritten).max(object.unwritten_end());
+                Ok(Told { size: if here.lock.is_some() { here.size } else { asked }, mark: Some(lvb.cut), ..here })
             }
             Err(DenyReason::Evicted) => osc.import().map(|_| ()).and(Err(FsError::Io)),
             Err(e) => Err(e.error()),
         }
     }
 
+    /// What is known of an object before it is asked for its size.
+    fn known_before(&self, object: &Object) -> Before {
+        let osc = self.osc(object.ost);
+        let mark = object.cut_mark.get().max(osc.cut_floor());
+        Before { cuts_here: object.cuts_here(), lock: osc.lock_of_end(object), mark }
+    }
+
+    /// The lengths of a file's objects, each as it was at a moment since the call; `None` when they may be of different states of
+    /// the file, because one became shorter meanwhile, as far as is known.
+    async fn sizes_at_once(&self, s: &Striping) -> Result<Option<u64>, FsError> {
+        let before: Vec<Before> = s.objects.iter().map(|o| self.known_before(o)).collect();
+        let glimpses: Vec<_> = s.objects.iter().map(|o| self.glimpse(o)).collect();
+        let mut sizes = Vec::with_capacity(s.objects.len());
+        let mut at_once = true;
+        for ((told, before), object) in rt::sync::join_all(glimpses).await.into_iter().zip(before).zip(&s.objects) {
+            let told = told?;
+            let only_grew = before.cuts_here == object.cuts_here() && before.only_grew_until(&told);
+            at_once &= only_grew || (s.objects.len() < 2 && told.mark != Some(CUT_AMID));
+            sizes.push(told.size);
+        }
+        Ok((at_once || types::planted!("sizes-torn")).then(|| size_of(s, sizes.into_iter())))
+    }
+
     /// The file's size from its objects.
     pub(crate) async fn file_size(&self, inode: &Inode) -> Result<FileSize, FsError> {
+        self.file_size_asked(inode, true).await
+    }
+
+    /// The same for who must not wait for locks ([`crate::front`]).
+    pub(crate) async fn file_size_unlocked(&self, inode: &Inode) -> Result<FileSize, FsError> {
+        self.file_size_asked(inode, false).await
+    }
+
+    async fn file_size_asked(&self, inode: &Inode, may_lock: bool) -> Result<FileSize, FsError> {
         let Some(s) = inode.striping() else {
             let a = inode.attr();
             return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
@@ -75,12 +143,22 @@ impl Client {
         if self.is_ours_alone(inode) {
             return Ok(local_size(&s));
         }
-        let glimpses: Vec<_> = s.objects.iter().map(|o| self.glimpse(o)).collect();
-        let mut sizes = Vec::with_capacity(s.objects.len());
-        for size in rt::sync::join_all(glimpses).await {
-            sizes.push(size?);
+        for round in 0..ROUNDS_MAX {
+            if let Some(size) = self.sizes_at_once(&s).await? {
+                return Ok(FileSize { size, ..local_size(&s) });
+            }
+            if may_lock && round + 1 >= UNLOCKED_ROUNDS_MAX {
+                let _held = self.lock_all(&s, LockMode::Pr).await?;
+                return Ok(local_size(&s));
+            }
+            // The first time an object of which marks were not known yet is all that is wrong, mostly.
+            let pause = Duration::from_millis(u64::from(round).min(PAUSE_MS_MAX));
+            if round > 0 {
+                self.rt.sleep(pause).await;
+            }
         }
-        Ok(FileSize { size: size_of(&s, sizes.into_iter()), ..local_size(&s) })
+        tracing::warn!(file = %inode.fid, "its size is not known: objects of it became shorter each of {ROUNDS_MAX} times that they were asked");
+        Err(FsError::Io)
     }
 
     /// Attributes with the size as far as it is known here: never less than what this client wrote or told a kernel.

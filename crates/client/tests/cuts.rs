@@ -7,25 +7,9 @@ use std::task::Poll;
 
 use world::*;
 
-const STRIPE: u64 = 64 * KIB;
 /// How long the file is at first, and after the cut: three OSTs lose bytes.
 const LONG: u64 = 6 * STRIPE;
 const SHORT: u64 = STRIPE / 2 + 100;
-
-async fn create_striped(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
-    let mut spec = layout::LayoutSpec::default();
-    spec.stripe_size = Some(layout::StripeSize::new(STRIPE).unwrap());
-    spec.stripe_count = layout::StripeCount::All;
-    let layout = layout::xattr::encode_spec(&spec);
-    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
-    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
-}
-
-async fn cut(c: &Rc<Client>, file: &Rc<OpenFile>, size: u64) -> Result<(), FsError> {
-    use wire::mdt::{SetBits, SetattrRequest};
-    let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
-    c.setattr(&root(), file.inode(), request, Some(file)).await
-}
 
 /// What `work` answers, if it does before `end`.
 async fn within<T>(end: impl Future<Output = ()>, mut work: Pin<&mut impl Future<Output = T>>) -> Option<T> {
@@ -58,13 +42,6 @@ async fn until_unknown(world: &World, c: &Client) {
     while world.knows(c.id()) > 0 {
         world.sim.sleep(Duration::from_secs(1)).await;
     }
-}
-
-/// How often an OST was asked something.
-fn asked(world: &World, ost: usize, op: &str) -> u64 {
-    let text = String::from_utf8(world.ost(ost).get_params("obdfilter.*.ops").remove(0).value.0).unwrap();
-    let line = text.lines().find(|l| l.split_whitespace().next() == Some(op));
-    line.map_or(0, |l| l.split_whitespace().nth(1).unwrap().parse().unwrap())
 }
 
 /// One client dies `at` ns after it began to cut. Answers the size that is found; `None` when the cut was over by then.

@@ -15,6 +15,7 @@
 mod advised;
 pub mod bandwidth;
 mod config;
+mod cut_marks;
 pub mod dispatch;
 mod grants;
 mod locks;

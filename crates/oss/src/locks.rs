@@ -16,11 +16,12 @@ use rt::sync::{OneSender, join_all, oneshot};
 use types::{ClientId, Duration, Extent, FsError, HandleId, Instant, ObjectId};
 use wire::Op;
 use wire::lock::{
-    BlockingCallback, CancelRequest, CompletionCallback, ConvertRequest, EnqueueFlags as WireFlags, EnqueueReply,
-    EnqueueRequest, GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
+    BlockingCallback, CUT_AMID, CancelRequest, CompletionCallback, ConvertRequest, EnqueueFlags as WireFlags,
+    EnqueueReply, EnqueueRequest, GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
 };
 
 use crate::config::OstConfig;
+use crate::cut_marks::CutMarks;
 use crate::dispatch::Dispatcher;
 use crate::promises::Promises;
 use crate::store::{BLOCK_BYTES, ObjectAttr, ObjectStore};
@@ -38,6 +39,7 @@ pub(crate) struct Locks {
     glimpse_timeout: Duration,
     evict: Option<crate::config::EvictFn>,
     pub(crate) promises: Promises,
+    pub(crate) marks: Rc<CutMarks>,
     /// Requests of the server itself that wait for their lock.
     local: RefCell<HashMap<LockCookie, OneSender<()>>>,
     local_next: Cell<u64>,
@@ -51,6 +53,10 @@ pub(crate) struct LocalLock {
     locks: Rc<Locks>,
     cookie: LockCookie,
 }
+
+/// A client that holds locks was asked what it knows, and its session is over.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Unanswered;
 
 impl Drop for LocalLock {
     fn drop(&mut self) {
@@ -70,6 +76,7 @@ pub(crate) fn lvb_of(attr: &ObjectAttr) -> Lvb {
         mtime: attr.mtime,
         atime: attr.atime,
         ctime: attr.ctime,
+        cut: 0,
     }
 }
 
@@ -107,8 +114,9 @@ impl Locks {
         dispatch: Dispatcher,
         config: &OstConfig,
     ) -> Rc<Locks> {
+        let boot = store.boot();
         let ns = NamespaceConfig {
-            handle_first: (store.boot() << 40) + 1,
+            handle_first: (boot << 40) + 1,
             callback_timeout: config.callback_timeout,
             locks_max: config.locks_max,
             ..NamespaceConfig::default()
@@ -122,6 +130,7 @@ impl Locks {
             glimpse_timeout: config.glimpse_timeout,
             evict: config.evict.clone(),
             promises: Promises::default(),
+            marks: CutMarks::new(boot),
             local: RefCell::default(),
             local_next: Cell::new(1),
             armed: Cell::new(None),
@@ -205,13 +214,14 @@ impl Locks {
         full
     }
 
-    /// What the store says of an object, when nobody doubts it.
+    /// What the store says of an object, when nobody doubts it, with the mark of its last cut.
     async fn lvb(&self, object: ObjectId) -> Result<Lvb, FsError> {
         loop {
             self.settled(object).await;
+            let cut = self.marks.settled(object).await;
             let attr = self.store.attr(object).await?;
-            if !self.promises.is_in_doubt(object) {
-                return Ok(lvb_of(&attr));
+            if !self.promises.is_in_doubt(object) && self.marks.of(object) == Some(cut) {
+                return Ok(Lvb { cut, ..lvb_of(&attr) });
             }
         }
     }
@@ -224,13 +234,19 @@ impl Locks {
     /// Asks writers for size and times; the greatest of all answers counts. A writer that does not answer is asked again
     /// until it does or is evicted: only it knows.
     async fn glimpse(&self, object: ObjectId, asks: Vec<Action>) -> Result<Lvb, FsError> {
+        let before = self.marks.of(object);
         let answers = asks.into_iter().filter_map(|a| {
             let Action::SendGlimpse { client, lock } = a else { return None };
             Some(self.ask_holder(client, lock))
         });
         let answers = join_all(answers.collect()).await;
         let mut lvb = self.lvb(object).await?;
-        for theirs in answers.into_iter().flatten().filter(|_| !types::planted!("glimpse-ignored")) {
+        // What they know and what the store says are of different moments; in between it may only have grown.
+        if before != Some(lvb.cut) || answers.contains(&Err(Unanswered)) {
+            lvb.cut = CUT_AMID;
+        }
+        let answers = answers.into_iter().filter_map(|a| a.ok().flatten());
+        for theirs in answers.filter(|_| !types::planted!("glimpse-ignored")) {
             lvb.size = lvb.size.max(theirs.size);
             lvb.blocks = lvb.blocks.max(theirs.blocks);
             lvb.mtime = lvb.mtime.max(theirs.mtime);
@@ -242,18 +258,20 @@ impl Locks {
 
     /// What a client knows of an object on which it holds `lock`. It may have given that one back meanwhile and know nothing by it:
     /// then it is asked by the next one that it holds, under which it may have written.
-    async fn ask_holder(&self, client: ClientId, mut lock: LockDesc) -> Option<Lvb> {
-        let export = self.exports.borrow().get(&client).cloned()?;
+    async fn ask_holder(&self, client: ClientId, mut lock: LockDesc) -> Result<Option<Lvb>, Unanswered> {
+        let export = self.exports.borrow().get(&client).cloned().ok_or(Unanswered)?;
         let mut asked = Vec::new();
         loop {
             let body = GlimpseCallback { handle: lock.handle, cookie: lock.cookie.0 };
-            let bytes = export.callback_delivered(Op::LockGlimpse, &body, self.glimpse_timeout).await.ok()?;
-            let known = wire::decode::<GlimpseReply>(&bytes).ok()?.lvb;
+            let told = export.callback_delivered(Op::LockGlimpse, &body, self.glimpse_timeout).await;
+            let bytes = told.map_err(|_| Unanswered)?;
+            let known = wire::decode::<GlimpseReply>(&bytes).map_err(|_| Unanswered)?.lvb;
             if known.is_some() {
-                return known;
+                return Ok(known);
             }
             asked.push(lock.handle);
-            lock = self.ns.borrow().write_lock_of(client, lock.resource, &asked)?;
+            let Some(next) = self.ns.borrow().write_lock_of(client, lock.resource, &asked) else { return Ok(None) };
+            lock = next;
         }
     }
 

@@ -46,6 +46,7 @@ pub const BUGS: &[Bug] = &[
     bug("error-swallowed", "An error of write-back is not told to the file's descriptors."),
     bug("error-told-once", "An error of write-back is told to the first descriptor that asks, not to all."),
     bug("evicted-changes", "A change that waited at an OST while its client was evicted is carried out."),
+    bug("sizes-torn", "A client adds up lengths of objects, whether or not one was cut between the answers."),
     bug("cut-edge-kept", "A cut leaves the bytes behind it in the block where the object ends."),
     bug("promise-not-stored", "An OST forgets what cuts it was promised when it dies."),
     bug("decision-not-stored", "The metadata server forgets which cuts it decided when it dies."),

@@ -72,6 +72,8 @@ message! {
         atime: WallTime,
         /// Change.
         ctime: WallTime,
+        /// Grows whenever the object becomes shorter than anybody could find it before ([`cut_floor`]); [`CUT_AMID`]. 0: not told.
+        cut: u64,
     }
     /// `LockEnqueue` request.
     EnqueueRequest {
@@ -152,6 +154,16 @@ message! {
         /// Text.
         text: Bytes,
     }
+}
+
+/// [`Lvb::cut`] of a size that may be of no moment: the object became shorter while holders of locks were asked, or one of them
+/// did not answer.
+pub const CUT_AMID: u64 = u64::MAX;
+
+/// [`Lvb::cut`] of an object that was not made shorter since its store was opened for the `epoch`-th time, as a session tells that.
+#[must_use]
+pub const fn cut_floor(epoch: u64) -> u64 {
+    epoch << 40
 }
 
 /// Bits of [`EnqueueRequest::flags`].

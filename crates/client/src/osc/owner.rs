@@ -2,7 +2,7 @@
 use std::rc::Rc;
 
 use datapath::Moment;
-use ldlm::{InodeBits, LockDesc, LockMode, ResourceId};
+use ldlm::{InodeBits, LockCookie, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
 use types::{Extent, FsError, Transno};
@@ -95,7 +95,10 @@ impl Callbacks for Osc {
                 .map_err(FsError::from)
                 .and_then(|c| self.locks.on_completion(&c))
                 .map(|()| Vec::new()),
-            Op::LockGlimpse => wire::decode(&body).map_err(FsError::from).map(|c| wire::encode(&self.glimpsed(&c))),
+            Op::LockGlimpse => match wire::decode(&body) {
+                Ok(call) => return Box::pin(async move { Ok(wire::encode(&self.glimpsed(&call).await)) }),
+                Err(e) => Err(FsError::from(e)),
+            },
             Op::OstAskGrant => match wire::decode::<wo::AskGrantCallback>(&body) {
                 Ok(call) => {
                     return Box::pin(async move {
@@ -114,6 +117,7 @@ impl Callbacks for Osc {
         target.books.on_session(session.boot, session.known, session.grant);
         target.on_rpc_bytes_offered(session.bulk_max.into());
         drop(target);
+        self.epoch.set(session.epoch);
         self.changed.notify();
     }
     fn granted(&self) -> u64 {
@@ -197,10 +201,14 @@ impl Osc {
 
 impl Osc {
     /// What this client alone can know of an object: its size under a lock over its end, what it has not written out
-    /// yet otherwise. What it heard of the size once may be old.
-    fn glimpsed(&self, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
-        let lock = self.locks.cache().get(ldlm::LockCookie(call.cookie));
-        let lvb = lock.and_then(|l| self.object(&l)).map(|o| {
+    /// yet otherwise. What it heard of the size once may be old. While it cuts the object it does not know: that is waited for.
+    async fn glimpsed(&self, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
+        let lock_now = || self.locks.cache().get(ldlm::LockCookie(call.cookie));
+        let of_lock = lock_now().and_then(|l| self.object(&l));
+        if let Some(object) = of_lock {
+            object.not_being_cut().await;
+        }
+        let lvb = lock_now().and_then(|l| self.object(&l)).map(|o| {
             let (size, blocks) =
                 if self.size_is_exact(&o) { (o.size(), o.blocks512.get()) } else { (o.unwritten_end(), 0) };
             let blocks = blocks + o.unwritten_pages() as u64 * (PAGE / 512);
@@ -211,11 +219,14 @@ impl Osc {
     /// Whether a lock over the object's end is held, so that its known size is its size. One that is on its way out counts: until
     /// it is given back nobody else changes the size, and who uses it (an append) goes by what is known here.
     pub(crate) fn size_is_exact(&self, object: &Object) -> bool {
+        self.lock_of_end(object).is_some()
+    }
+    /// The lock by which [`Osc::size_is_exact`]. Names are never used again: as long as it is the same one, nobody else changed the size.
+    pub(crate) fn lock_of_end(&self, object: &Object) -> Option<LockCookie> {
         let end = ldlm::LockPolicyData::extent(Extent::from(object.size()));
-        if types::planted!("late-size-believed") {
-            return self.locks.covers(object.resource(), LockMode::Cr, &end);
-        }
-        self.locks.cache().peek(object.resource(), LockMode::Cr, &end).is_some()
+        let cache = self.locks.cache();
+        let lock = cache.peek(object.resource(), LockMode::Cr, &end)?.cookie;
+        (cache.is_valid(lock) || !types::planted!("late-size-believed")).then_some(lock)
     }
     /// Whether nobody else writes the file, so that all of it is known here.
     fn is_ours_alone(&self, object: &Object) -> bool {

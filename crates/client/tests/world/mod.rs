@@ -20,6 +20,8 @@ pub use wire::mdt::Cred;
 
 pub const O_RDWR: u32 = 2;
 pub const O_CREAT: u32 = 0o100;
+/// Bytes of a stripe of [`create_striped`].
+pub const STRIPE: u64 = 64 * KIB;
 pub const O_DIRECT: u32 = 0o40000;
 const PATIENCE: Duration = Duration::from_secs(60);
 const WINDOW: Duration = Duration::from_secs(10);
@@ -245,6 +247,24 @@ pub async fn create(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
     let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
     c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
 }
+/// A file over all OSTs in order, [`STRIPE`] bytes at a time.
+pub async fn create_striped(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
+    let mut spec = layout::LayoutSpec::default();
+    spec.stripe_size = Some(layout::StripeSize::new(STRIPE).unwrap());
+    spec.stripe_count = layout::StripeCount::All;
+    spec.index = Some(OstIndex(0));
+    let layout = layout::xattr::encode_spec(&spec);
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+
+/// ftruncate(2).
+pub async fn cut(c: &Rc<Client>, file: &Rc<OpenFile>, size: u64) -> Result<(), FsError> {
+    use wire::mdt::{SetBits, SetattrRequest};
+    let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+    c.setattr(&root(), file.inode(), request, Some(file)).await
+}
+
 pub async fn open(c: &Rc<Client>, name: &str, flags: u32) -> Rc<OpenFile> {
     let entry = c.lookup(&root(), Fid::ROOT, name.as_bytes()).await.unwrap();
     assert!(!entry.attr.fid.is_zero(), "{name} is there");
@@ -266,4 +286,11 @@ pub async fn read_all(c: &Rc<Client>, file: &Rc<OpenFile>, len: u64) -> Vec<u8> 
 /// Bytes that tell their place.
 pub fn pattern(at: u64, len: usize, salt: u64) -> Vec<u8> {
     (at..at + len as u64).map(|i| (i / 7 + i * salt + salt) as u8 | 1).collect()
+}
+
+/// How often an OST was asked something.
+pub fn asked(world: &World, ost: usize, op: &str) -> u64 {
+    let text = String::from_utf8(world.ost(ost).get_params("obdfilter.*.ops").remove(0).value.0).unwrap();
+    let line = text.lines().find(|l| l.split_whitespace().next() == Some(op));
+    line.map_or(0, |l| l.split_whitespace().nth(1).unwrap().parse().unwrap())
 }

@@ -107,7 +107,9 @@ impl Ost {
         let (update, puts) = self.truncate(object, &attr, promise.size).await?;
         let now = self.rt.wall();
         let update = Update { mtime: TimeRule::AtLeast(now), ctime: now, keeps_promise: true, ..update };
+        let cut = self.locks.marks.begin(object);
         self.put(object, puts, update, PageAccess::fine(0).written()).await?;
+        drop(cut);
         self.store.sync().await
     }
 

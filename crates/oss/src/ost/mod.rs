@@ -405,6 +405,7 @@ impl Service for Ost {
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
+            self.locks.marks.on_client_gone();
             self.exports.borrow_mut().remove(&client);
             self.creators.on_closed(client);
             self.recalled.borrow_mut().retain(|(c, _)| *c != client);

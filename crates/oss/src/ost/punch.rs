@@ -56,7 +56,10 @@ impl Ost {
             answers: answers(request, attr_body),
             ..update
         };
+        let shortens = ask.kind == PunchKind::Truncate && extent.start < attr.size;
+        let cut = shortens.then(|| self.locks.marks.begin(object));
         let applied = self.put(object, puts, update, PageAccess::fine(0).written()).await?;
+        drop(cut);
         if let Some(promise) = promise {
             self.locks.promises.kept(object, &promise, applied.transno, self.store.last_committed());
         }
