@@ -1,7 +1,7 @@
 //! The executor: tasks of all processes in one queue, a clock that moves when none can run.
 use std::cell::{Cell, RefCell};
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BinaryHeap, VecDeque};
+use std::collections::{BinaryHeap, HashMap, VecDeque};
 use std::future::Future;
 use std::pin::pin;
 use std::rc::Rc;
@@ -11,6 +11,7 @@ use std::task::{Context, Poll, Wake, Waker};
 
 use frames::FramePool;
 use rt::LocalFuture;
+use rustc_hash::FxBuildHasher;
 use types::{Duration, Instant, Rng};
 
 use crate::SimConfig;
@@ -107,7 +108,7 @@ pub(crate) struct Core {
     order: RefCell<Rng>,
     ids: Cell<u64>,
     ready: Arc<Ready>,
-    tasks: RefCell<BTreeMap<u64, Task>>,
+    tasks: RefCell<HashMap<u64, Task, FxBuildHasher>>,
     timers: RefCell<BinaryHeap<Reverse<Timer>>>,
     polls_at_once: Cell<u64>,
 }
@@ -157,7 +158,8 @@ impl Core {
     pub fn end_tasks(&self, process: u64) {
         let dead: Vec<Task> = {
             let mut tasks = self.tasks.borrow_mut();
-            let ids: Vec<u64> = tasks.iter().filter(|(_, t)| t.process == process).map(|(id, _)| *id).collect();
+            let mut ids: Vec<u64> = tasks.iter().filter(|(_, t)| t.process == process).map(|(id, _)| *id).collect();
+            ids.sort_unstable();
             ids.iter().filter_map(|id| tasks.remove(id)).collect()
         };
         // Outside the table: what they held may speak to the world as it goes.
@@ -255,7 +257,8 @@ impl Core {
         for host in self.hosts.borrow().clone() {
             host.end(self);
         }
-        let tasks = std::mem::take(&mut *self.tasks.borrow_mut());
+        let mut tasks: Vec<(u64, Task)> = self.tasks.borrow_mut().drain().collect();
+        tasks.sort_unstable_by_key(|(id, _)| *id);
         drop(tasks);
         let timers = std::mem::take(&mut *self.timers.borrow_mut());
         drop(timers);

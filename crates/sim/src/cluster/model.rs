@@ -17,17 +17,36 @@ pub struct Author {
     pub disk_failures: u64,
 }
 
+/// Bytes made at once.
+const WORD_BYTES: u64 = 8;
+
+/// The bytes that the write `stamp` puts at the offsets of a word; none is 0.
+fn word(stamp: u64, index: u64) -> [u8; WORD_BYTES as usize] {
+    let x = stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index.wrapping_mul(0xD6E8_FEB8_6659_FD93);
+    let x = (x ^ x >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
+    (x ^ x >> 29).to_le_bytes().map(|b| b.max(1))
+}
+
 /// The byte that the write `stamp` puts at `offset`; never 0.
 #[must_use]
 pub fn byte(stamp: u64, offset: u64) -> u8 {
-    let x = (stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ offset.wrapping_mul(0xD6E8_FEB8_6659_FD93)) >> 32;
-    (x as u32 % 255) as u8 + 1
+    word(stamp, offset / WORD_BYTES)[(offset % WORD_BYTES) as usize]
 }
 
 /// The bytes that the write `stamp` puts into `extent`.
 #[must_use]
 pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
-    (extent.start..extent.end).map(|o| byte(stamp, o)).collect()
+    let mut made = Vec::with_capacity(extent.len() as usize);
+    let mut at = extent.start;
+    while at < extent.end {
+        let index = at / WORD_BYTES;
+        let end = (WORD_BYTES * (index + 1)).min(extent.end);
+        made.extend_from_slice(
+            &word(stamp, index)[(at - index * WORD_BYTES) as usize..(end - index * WORD_BYTES) as usize],
+        );
+        at = end;
+    }
+    made
 }
 
 #[derive(Clone, Debug)]
@@ -138,14 +157,15 @@ impl FileModel {
         self.compact();
     }
     /// What the file is if of the cuts that are done or not, as a whole, each was or was not.
-    fn worlds(&self, sound: Sound<'_>) -> Vec<FileModel> {
+    fn worlds<'a>(&'a self, sound: Sound<'a>) -> Option<impl Iterator<Item = FileModel> + 'a> {
         let open = |e: &Entry| matches!(e.change, Change::Truncate(_)) && !Self::is_sure(e, sound);
         let open: Vec<usize> =
             (0..self.history.len()).filter(|i| open(&self.history[*i])).take(WHOLE_CUTS_MAX).collect();
         if open.is_empty() || self.round == 0 {
-            return Vec::new();
+            return None;
         }
-        let world = |done: u32| {
+        let count = 1_u32 << open.len();
+        let world = move |done: u32| {
             let mut world = self.clone();
             world.history.clear();
             world.newest.clone_from(&self.base);
@@ -169,14 +189,11 @@ impl FileModel {
             }
             world
         };
-        (0..1 << open.len()).rev().map(world).collect()
+        Some((0..count).rev().map(world))
     }
     /// What `judge` says of the file, in the best of all worlds.
     fn in_some_world(&self, sound: Sound<'_>, judge: impl Fn(&FileModel) -> Result<(), String>) -> Result<(), String> {
-        let worlds = self.worlds(sound);
-        if worlds.is_empty() {
-            return judge(self);
-        }
+        let Some(worlds) = self.worlds(sound) else { return judge(self) };
         let mut told = Vec::new();
         for world in worlds {
             match judge(&world) {
@@ -267,6 +284,9 @@ impl FileModel {
             return Err(format!("{n} of {len} bytes at {offset}, but the file has {least}..={most}"));
         }
         let newest = &self.newest;
+        if newest.get(offset as usize..).is_some_and(|expected| expected.starts_with(got)) {
+            return Ok(());
+        }
         for (i, b) in got.iter().enumerate() {
             let at = offset + i as u64;
             if newest.get(at as usize) != Some(b) && !self.may_be(at, *b, sound) {
