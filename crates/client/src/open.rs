@@ -11,6 +11,8 @@ use crate::attrs::Change;
 use crate::client::Client;
 use crate::inode::Inode;
 use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
+use crate::read::O_DIRECT;
+use crate::write::O_APPEND;
 
 pub(crate) const O_ACCMODE: u32 = 0o3;
 pub(crate) const O_TRUNC: u32 = 0o1000;
@@ -37,7 +39,7 @@ pub struct OpenFile {
     id: u64,
     /// 0: the metadata server does not know of it (`untold.rs`).
     pub(crate) handle: Cell<HandleId>,
-    flags: u32,
+    flags: Cell<u32>,
     cred: Cred,
     transno: Cell<Transno>,
     /// Written through this or another open since this one began.
@@ -61,19 +63,24 @@ impl OpenFile {
     pub fn fid(&self) -> Fid {
         self.inode.fid
     }
-    /// O_* flags of the open.
+    /// O_* flags of the open, the status flags as they were when a call through it came last.
     #[must_use]
     pub fn flags(&self) -> u32 {
-        self.flags
+        self.flags.get()
+    }
+    /// The status flags with which a call comes: fcntl(2) with F_SETFL may have changed them since the open.
+    pub fn follow(&self, flags: u32) {
+        const CHANGEABLE: u32 = O_APPEND | O_DIRECT | O_NOATIME;
+        self.flags.set(self.flags.get() & !CHANGEABLE | flags & CHANGEABLE);
     }
     /// Whether it may write.
     #[must_use]
     pub fn writes(&self) -> bool {
-        self.flags & O_ACCMODE != 0
+        self.flags.get() & O_ACCMODE != 0
     }
     pub(crate) fn reads_and_writes(&self) -> bool {
         const O_RDWR: u32 = 2;
-        self.flags & O_ACCMODE == O_RDWR
+        self.flags.get() & O_ACCMODE == O_RDWR
     }
     /// The name by which the client knows this open.
     #[must_use]
@@ -241,7 +248,7 @@ impl Client {
             inode: inode.clone(),
             id,
             handle: Cell::new(handle),
-            flags: request.flags,
+            flags: Cell::new(request.flags),
             cred: request.cred.clone(),
             transno: Cell::new(transno),
             dirty: Cell::new(false),
@@ -280,7 +287,7 @@ impl Client {
                 let request = OpenRequest {
                     cred: f.cred.clone(),
                     parent: f.inode.fid,
-                    flags: f.flags & !(O_CREAT | O_EXCL | O_TRUNC),
+                    flags: f.flags() & !(O_CREAT | O_EXCL | O_TRUNC),
                     fid: f.inode.fid,
                     handle: f.handle.get(),
                     known_layout: 0,

@@ -24,7 +24,7 @@ use crate::size::FILE_BYTES_MAX;
 const PAGE: u64 = FRAME_BYTES as u64;
 /// How often a write that waits for room looks whether its OST is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-const O_APPEND: u32 = 0o2000;
+pub(crate) const O_APPEND: u32 = 0o2000;
 const O_DSYNC: u32 = 0o10000;
 
 /// A write lock in use: taken for this write, or lent by an append that holds all of them.

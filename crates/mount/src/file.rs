@@ -18,6 +18,7 @@ const OPEN_FLAGS: u32 = fopen::DIRECT_IO | fopen::PARALLEL_DIRECT_WRITES;
 const LARGE_BYTES: u64 = 64 << 10;
 /// Bytes that one copy_file_range copies at most.
 const COPY_BYTES_MAX: u64 = 1 << 30;
+const O_DSYNC: u32 = libc::O_DSYNC as u32;
 /// The kernel's "to the end of the file" in lock ranges.
 const LOCK_END_MAX: u64 = i64::MAX as u64;
 
@@ -28,6 +29,7 @@ impl StriaFs {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
+                file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
                 self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
                 let mut caller = Caller::of(&req);
@@ -51,7 +53,13 @@ impl StriaFs {
                     };
                 }
                 self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
-                let result = self.write(&mut Caller::of(&req), &file, req.pid(), &arg, data).await;
+                file.follow(arg.flags);
+                let mut caller = Caller::of(&req);
+                let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
+                // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
+                if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
+                    result = self.carry_out(&mut caller, |c| async move { c.fsync(&file, true).await }).await;
+                }
                 match result {
                     Ok(()) => req.into_reply().write(arg.size),
                     Err(e) => req.err(errno(e)),

@@ -105,6 +105,20 @@ pairs! {
             yes("a record is whole", record.iter().all(|c| *c == record[0]))?;
         }
     }
+    appends_of_descriptors_that_fcntl_made_append_never_overlap(a, b) {
+        let fds = [rw(&a.join("f"))?, rw(&b.join("f"))?];
+        for fd in &fds {
+            fcntl(fd, F_SETFL, O_APPEND)?;
+        }
+        for i in 0..100usize {
+            eq("written", write(&fds[i % 2], &[b'a' + (i % 2) as u8; 61])?, 61)?;
+        }
+        let all = get(&b.join("f"))?;
+        eq("size", all.len(), 100 * 61)?;
+        for (i, record) in all.chunks(61).enumerate() {
+            yes("a record is whole and in its place", record.iter().all(|c| *c == b'a' + (i % 2) as u8))?;
+        }
+    }
     appends_of_many_pieces_are_whole(a, b) {
         // Longer than what a kernel sends at once, and from a buffer that does not begin with a page.
         const RECORD: usize = (3 << 20) + 12_345;

@@ -32,6 +32,8 @@ pub enum Verb {
     Umount(Umount),
     /// Stop a cluster by its directory, whatever the state of its mounts
     Stop(Stop),
+    /// Write everything to stable storage that programs of this host wrote: what sync(2) does not do on FUSE mounts
+    Sync(Sync),
     /// Let restarted servers go on without the clients that they wait for
     #[command(name = "abort-recovery")]
     AbortRecovery(AbortRecovery),
@@ -296,6 +298,13 @@ pub struct Stop {
     /// Directory of the cluster
     #[arg(long)]
     pub dir: PathBuf,
+}
+
+/// Arguments of `sync`.
+#[derive(Args, Debug)]
+pub struct Sync {
+    /// A path on a mount; default: all mounts of this host
+    pub path: Option<PathBuf>,
 }
 
 /// Arguments of `abort-recovery`.

@@ -83,6 +83,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Mount(a) => daemon::mount(&a)?,
         Verb::Umount(a) => daemon::umount(&a)?,
         Verb::Stop(a) => daemon::stop(&a)?,
+        Verb::Sync(a) => status::sync(a.path.as_deref())?,
         Verb::AbortRecovery(a) => status::abort_recovery(a.path.as_deref())?,
         Verb::Status(a) => status::status(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),

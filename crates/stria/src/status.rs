@@ -1,4 +1,6 @@
 //! `status`: mounts of this host, the state of their clusters, the processes of a cluster's directory.
+use std::os::fd::AsRawFd;
+
 use serde_json::{Value, json};
 use types::format_size;
 
@@ -144,16 +146,42 @@ pub fn recovery_line(r: &Value) -> String {
     )
 }
 
+/// FUSE connections of the mount that `path` is on, or of all mounts of this host.
+fn connections(path: Option<&std::path::Path>) -> Result<Vec<u32>, Failure> {
+    Ok(match path {
+        Some(at) => vec![crate::lfs::connection_at(at)?.0],
+        None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
+    })
+}
+
+/// `sync`: what programs wrote through the mounts is on stable storage when this has returned, and so is every change of
+/// names and attributes. The kernel passes sync(2) and syncfs(2) on to no FUSE daemon of this kind; it writes what was
+/// stored to mappings, and that is asked of it first.
+///
+/// # Errors
+/// Nothing is mounted, nobody answers, or something could not be written.
+pub fn sync(path: Option<&std::path::Path>) -> Outcome {
+    for c in connections(path)? {
+        let status = control::ask(c, &json!({"do": "status"}))?;
+        let at = status["mount_point"].as_str().unwrap_or("?").to_string();
+        let failed =
+            |e: std::io::Error| Failure::with_errno(format!("{at}: {e}"), e.raw_os_error().unwrap_or(libc::EIO));
+        let root = std::fs::File::open(&at).map_err(failed)?;
+        // SAFETY: the descriptor is open until the call has returned.
+        if unsafe { libc::syncfs(root.as_raw_fd()) } != 0 {
+            return Err(failed(std::io::Error::last_os_error()));
+        }
+        control::ask(c, &json!({"do": "sync"}))?;
+    }
+    Ok(())
+}
+
 /// `abort-recovery`: servers that were restarted go on without the clients that they wait for.
 ///
 /// # Errors
 /// Nothing is mounted, nobody answers, or the asker may not do that.
 pub fn abort_recovery(path: Option<&std::path::Path>) -> Outcome {
-    let connections: Vec<u32> = match path {
-        Some(at) => vec![crate::lfs::connection_at(at)?.0],
-        None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
-    };
-    for c in connections {
+    for c in connections(path)? {
         let status = control::ask(c, &json!({"do": "status"}))?;
         let waiting = status["recovery"].as_array().cloned().unwrap_or_default();
         let at = status["mount_point"].as_str().unwrap_or("?").to_string();

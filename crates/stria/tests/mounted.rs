@@ -360,3 +360,42 @@ fn posix_fadvise_reaches_the_mount_through_the_preloaded_library() {
     assert_eq!(used(), "8");
     up.stop();
 }
+
+/// Dirty bytes of all OSTs at the mount.
+fn dirty_bytes(up: &Up) -> u64 {
+    let said = good(&["get_param", "--at", &up.at(""), "-n", "osc.*.cur_dirty_bytes"]);
+    said.lines().map(|n| n.trim().parse::<u64>().expect("a number")).sum()
+}
+
+#[test]
+fn a_write_that_asks_to_be_synced_is() {
+    use std::os::fd::AsRawFd;
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new(&["--osts", "2", "--set", "client.dirty_age_s=3000"]);
+    let file = fs::File::create(up.at("f")).unwrap();
+    let write = |offset: i64, flags: i32| {
+        let mut data = vec![7u8; 100_000];
+        let part = libc::iovec { iov_base: data.as_mut_ptr().cast(), iov_len: data.len() };
+        // SAFETY: the vector describes `data`, which lives until the call has returned.
+        let n = unsafe { libc::pwritev2(file.as_raw_fd(), &part, 1, offset, flags) };
+        assert_eq!(n, 100_000, "{}", std::io::Error::last_os_error());
+    };
+    write(0, 0);
+    assert!(dirty_bytes(&up) >= 100_000, "an ordinary write stays dirty, or this test sees nothing");
+    write(100_000, libc::RWF_DSYNC);
+    assert_eq!(dirty_bytes(&up), 0);
+    write(0, 0);
+    assert!(dirty_bytes(&up) >= 100_000);
+    write(0, libc::RWF_SYNC);
+    assert_eq!(dirty_bytes(&up), 0);
+    write(0, 0);
+    assert!(dirty_bytes(&up) >= 100_000);
+    good(&["sync", &up.at("")]);
+    assert_eq!(dirty_bytes(&up), 0);
+    let (_, said) = refused(&["sync", up.dir.path().to_str().unwrap()]);
+    assert!(said.contains("not on a Stria mount"), "{said}");
+    drop(file);
+    up.stop();
+}

@@ -163,6 +163,14 @@ suite! { "open";
         write_all(&fd, b"x")?;
         same("content", &get(&d.join("a"))?, b"x23456")?;
     }
+    o_append_of_the_open_can_be_cleared_by_fcntl(d) {
+        put(&d.join("a"), b"12345")?;
+        let fd = open(&d.join("a"), O_RDWR | O_APPEND, 0)?;
+        write_all(&fd, b"6")?;
+        fcntl(&fd, F_SETFL, 0)?;
+        eq("written", pwrite(&fd, b"x", 0)?, 1)?;
+        same("content", &get(&d.join("a"))?, b"x23456")?;
+    }
     o_directory_refuses_a_file(d) {
         put(&d.join("a"), b"")?;
         fails(ENOTDIR, open(&d.join("a"), O_RDONLY | O_DIRECTORY, 0))?;
