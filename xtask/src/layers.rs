@@ -74,7 +74,6 @@ const LAYERS: &[Row] = &[
         &["sim"],
         "event engine, models of disks, elevators, allocators, networks; whole clusters in `simworld` under faults; scenarios; reports",
     ),
-    row(5, 0, &["hints"], "a library that programs preload: posix_fadvise(2) and madvise(2) reach the mount"),
     row(
         5,
         0,
@@ -90,6 +89,12 @@ const LAYERS: &[Row] = &[
     ),
     row(5, 1, &["mount"], "FUSE requests answered by the client; the daemon's side of the native path"),
     row(5, 1, &["libstria"], "the native path for programs in C"),
+    row(
+        5,
+        1,
+        &["preload"],
+        "a library that programs preload: their files' bytes take the native path, their advice reaches the mount",
+    ),
     row(5, 2, &["cluster"], "roles over stores in directories, and mounts"),
     row(
         5,

@@ -1,5 +1,5 @@
 //! What programs say about their reading. A kernel keeps posix_fadvise(2) to itself, so it comes as an ioctl, from
-//! programs that know it or from `stria-hints`, a library that is preloaded.
+//! programs that know it or from `stria-preload`, a library that is preloaded.
 use std::rc::Rc;
 
 use client::Hint;

@@ -122,6 +122,9 @@ impl StriaFs {
                 match opened.await {
                     Ok(file) => {
                         let cached = self.may_cache(&file);
+                        if cached {
+                            self.note_paged(file.id());
+                        }
                         req.into_reply().open(file.id(), if cached { fopen::KEEP_CACHE } else { OPEN_FLAGS })
                     }
                     Err(e) => req.err(errno(e)),

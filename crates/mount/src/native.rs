@@ -4,7 +4,7 @@
 //! An open file is offered to whoever has its descriptor: an ioctl brings a token of 128 secret bits, good once and until the
 //! last descriptor is closed. A connection alone can do nothing; it costs memory, so that users have few.
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::fs::Permissions;
 use std::io;
 use std::os::fd::AsFd;
@@ -41,6 +41,8 @@ pub(crate) struct Native {
     uid: u32,
     /// Of open files that were offered and not taken.
     tokens: RefCell<HashMap<u64, [u64; 2]>>,
+    /// Open files of which the kernel keeps pages that are read.
+    paged: RefCell<HashSet<u64>>,
     users: RefCell<HashMap<u32, usize>>,
     over: Cell<bool>,
     ends: Event,
@@ -109,6 +111,7 @@ impl StriaFs {
             socket,
             uid,
             tokens: RefCell::default(),
+            paged: RefCell::default(),
             users: RefCell::default(),
             over: Cell::new(false),
             ends: Event::new(),
@@ -137,7 +140,8 @@ impl StriaFs {
         let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
         let secret = u128::from_ne_bytes(self.client.rt().secret_bytes::<16>());
         let token = [secret as u64, (secret >> 64) as u64];
-        let offer = Offer { uid: native.uid, file: file.id(), token, socket: native.socket.clone() };
+        let paged = native.paged.borrow().contains(&file.id());
+        let offer = Offer { uid: native.uid, file: file.id(), token, paged, socket: native.socket.clone() };
         let bytes = offer.bytes().ok_or(libc::ENOTSUP)?;
         native.tokens.borrow_mut().insert(file.id(), token);
         Ok(bytes)
@@ -147,6 +151,14 @@ impl StriaFs {
     pub(crate) fn forget_offer(&self, file: u64) {
         if let Some(native) = self.native.borrow().as_ref() {
             native.tokens.borrow_mut().remove(&file);
+            native.paged.borrow_mut().remove(&file);
+        }
+    }
+
+    /// The kernel keeps pages of what is read through an open file.
+    pub(crate) fn note_paged(&self, file: u64) {
+        if let Some(native) = self.native.borrow().as_ref() {
+            native.paged.borrow_mut().insert(file);
         }
     }
 

@@ -45,9 +45,26 @@ pub(crate) struct Rings {
     bell: Watched<OwnedFd>,
     programs_bell: OwnedFd,
     pid: u32,
-    files: RefCell<Vec<Option<Weak<OpenFile>>>>,
+    files: RefCell<Vec<Numbered>>,
     /// Bytes of reads and writes under way.
     flying: Cell<usize>,
+}
+
+/// A number of the connection: its place in the table, and above that how often the place was given out. So a number that the
+/// program still has, of a file that is closed, never is another file's.
+#[derive(Default)]
+struct Numbered {
+    round: u32,
+    file: Weak<OpenFile>,
+}
+
+/// Bits of a number that are its place in the table.
+const PLACE_BITS: u32 = 32;
+
+impl Numbered {
+    fn open(&self) -> Option<Rc<OpenFile>> {
+        self.file.upgrade().filter(|f| f.is_open())
+    }
 }
 
 /// Bytes under way, no more when dropped.
@@ -229,30 +246,34 @@ impl Rings {
 
     fn bind(&self, id: u64, token: [u64; 2]) -> Result<i64, i32> {
         let mut files = self.files.borrow_mut();
-        let free = files.iter().position(Option::is_none);
-        let at = free.unwrap_or(files.len());
+        // Programs do not always say that they need a number no more; the end of the open file says it, too.
+        let at = files.iter().position(|f| f.open().is_none()).unwrap_or(files.len());
         if at >= FILES_MAX {
             return Err(libc::EMFILE);
         }
         let file = self.native.take(id, token).ok_or(libc::EBADF)?;
-        let entry = Some(Rc::downgrade(&file));
-        match free {
-            Some(at) => files[at] = entry,
-            None => files.push(entry),
+        if at == files.len() {
+            files.push(Numbered::default());
         }
-        i64::try_from(at).map_err(|_| libc::EMFILE)
+        let entry = &mut files[at];
+        entry.round = (entry.round + 1) & i32::MAX as u32;
+        entry.file = Rc::downgrade(&file);
+        Ok(i64::from(entry.round) << PLACE_BITS | at as i64)
     }
 
     fn unbind(&self, number: u64) -> Result<i64, i32> {
         let mut files = self.files.borrow_mut();
-        let entry = usize::try_from(number).ok().and_then(|n| files.get_mut(n));
-        entry.and_then(Option::take).map(|_| 0).ok_or(libc::EBADF)
+        let place = (number & u64::from(u32::MAX)) as usize;
+        let entry = files.get_mut(place).filter(|f| u64::from(f.round) == number >> PLACE_BITS && f.open().is_some());
+        entry.ok_or(libc::EBADF)?.file = Weak::new();
+        Ok(0)
     }
 
     fn file(&self, number: u64) -> Result<Rc<OpenFile>, i32> {
         let files = self.files.borrow();
-        let entry = usize::try_from(number).ok().and_then(|n| files.get(n)?.as_ref());
-        entry.and_then(Weak::upgrade).filter(|f| f.is_open()).ok_or(libc::EBADF)
+        let place = (number & u64::from(u32::MAX)) as usize;
+        let entry = files.get(place).filter(|f| u64::from(f.round) == number >> PLACE_BITS);
+        entry.and_then(Numbered::open).ok_or(libc::EBADF)
     }
 
     /// A read or a write, if what it names is there.

@@ -103,6 +103,17 @@ impl Area {
         at.checked_add(len).is_some_and(|end| end <= self.bytes)
     }
 
+    /// Where bytes of it are.
+    ///
+    /// # Panics
+    /// As [`Area::put`].
+    #[must_use]
+    pub fn place(&self, at: usize, len: usize) -> *const u8 {
+        assert!(self.inside(at, len), "the range is outside the area");
+        // SAFETY: inside the mapping.
+        unsafe { self.at.as_ptr().add(at).cast_const() }
+    }
+
     /// Copies bytes in.
     ///
     /// # Panics

@@ -4,15 +4,18 @@
 //! them, in poll(2) of its eventfd and of the socket, whose end is the daemon's: every request under way is an error
 //! then. The lock is held for counters and short copies of them only; bytes are copied outside.
 use std::collections::HashMap;
-use std::io;
-use std::os::fd::{AsFd, AsRawFd, OwnedFd};
+use std::io::{self, IoSlice};
+use std::os::fd::RawFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, Once, PoisonError, Weak};
+use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, Ordering::Acquire, Ordering::Relaxed, Ordering::Release};
+use std::sync::{Arc, Weak};
 use std::time::Duration;
 
 use crate::area::Area;
+use crate::bells::Bells;
+use crate::generation::generation;
+use crate::lock::{Event, Lock, Locked};
 use crate::offer::Offer;
 use crate::pass;
 use crate::ring::{self, AREA_BYTES, ENTRIES, ProgramEnd, REQUEST_BYTES_MAX, Submission};
@@ -24,6 +27,8 @@ const _: () = assert!(PIECES == u64::BITS);
 /// Looks at the rings before a thread sleeps: at most (some 50 us), and at least.
 const LOOKS_MAX: u32 = 2048;
 const LOOKS_MIN: u32 = 32;
+/// How long a thread is believed to sleep for all: a signal's handler may have made it jump out of that sleep.
+const WATCHED_AT_MOST: Duration = Duration::from_secs(1);
 /// How long the daemon may take to greet.
 const GREETED_WITHIN: Duration = Duration::from_secs(10);
 
@@ -57,19 +62,31 @@ struct State {
     used: u64,
     /// A thread sleeps for all.
     watched: bool,
-    dead: bool,
+    /// The daemon broke the rules.
+    broken: bool,
 }
 
 /// A connection of this process to the daemon of a mount.
 pub struct Connection {
-    state: Mutex<State>,
-    changed: Condvar,
+    state: Lock<State>,
+    changed: Event,
+    /// The daemon is gone, or what it says cannot be believed, or nobody listens to it any more.
+    dead: AtomicBool,
     area: Arc<Area>,
-    daemons_bell: OwnedFd,
-    bell: OwnedFd,
-    stream: UnixStream,
+    bells: Bells,
     generation: u32,
     looks: AtomicU32,
+}
+
+/// What a request does that finds no room: 64 are under way, or the room for data is taken.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Room {
+    /// It waits. Its caller waits for the answer before it asks more.
+    Waited,
+    /// Nobody waits for the answer before more is asked. Of such requests there are at most 32, with 2 MiB; EAGAIN for more.
+    Begun,
+    /// EAGAIN at once: the caller has another way.
+    Free,
 }
 
 /// A request under way. Dropped, it goes on, and its answer is thrown away.
@@ -104,7 +121,7 @@ impl State {
                 Ok(Some(answer)) => {
                     any = true;
                     let Some(slot) = usize::try_from(answer.user).ok().and_then(|i| self.slots.get_mut(i)) else {
-                        self.dead = true;
+                        self.broken = true;
                         return any;
                     };
                     match slot.fate {
@@ -116,7 +133,7 @@ impl State {
                     }
                 }
                 Err(_) => {
-                    self.dead = true;
+                    self.broken = true;
                     return any;
                 }
             }
@@ -143,25 +160,32 @@ impl State {
     }
 }
 
-/// Forks between the first process that connected and this one.
-static GENERATION: AtomicU32 = AtomicU32::new(0);
-
-extern "C" fn forked() {
-    GENERATION.fetch_add(1, Relaxed);
+/// The connections of a process, by socket.
+struct Registry {
+    generation: u32,
+    connections: Lock<HashMap<PathBuf, Weak<Connection>>>,
 }
 
-/// The generation of this process; from the first call on forks are counted.
-fn generation() -> u32 {
-    static COUNTED: Once = Once::new();
-    COUNTED.call_once(|| {
-        // SAFETY: the handler only adds to an atomic, which a child may do at any time.
-        unsafe { libc::pthread_atfork(None, None, Some(forked)) };
-    });
-    GENERATION.load(Relaxed)
-}
+/// This process's. A child makes its own: its parent's may have been locked by a thread that the child does not have.
+static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(std::ptr::null_mut());
 
-/// The connections of this process, by socket.
-static CONNECTIONS: Mutex<Option<HashMap<PathBuf, Weak<Connection>>>> = Mutex::new(None);
+/// The registry of this process, whose generation is this.
+fn registry(generation: u32) -> &'static Registry {
+    loop {
+        let known = REGISTRY.load(Acquire);
+        // SAFETY: registries are never freed.
+        if let Some(r) = unsafe { known.as_ref() }
+            && r.generation == generation
+        {
+            return r;
+        }
+        let new = Box::into_raw(Box::new(Registry { generation, connections: Lock::new(HashMap::new()) }));
+        if REGISTRY.compare_exchange(known, new, Release, Relaxed).is_err() {
+            // SAFETY: made above, and nobody else saw it.
+            drop(unsafe { Box::from_raw(new) });
+        }
+    }
+}
 
 impl Connection {
     /// The connection to the daemon that made an offer: the one there is, or a new one.
@@ -170,8 +194,8 @@ impl Connection {
     /// ECONNREFUSED: the daemon is gone or serves too many; EPERM: somebody else than the mount's owner answers; EPROTO: in
     /// another way than this version's.
     pub fn to(offer: &Offer) -> io::Result<Arc<Connection>> {
-        let mut all = CONNECTIONS.lock().unwrap_or_else(PoisonError::into_inner);
-        let all = all.get_or_insert_default();
+        let generation = generation().ok_or_else(|| errno(libc::ENOTSUP))?;
+        let mut all = registry(generation).connections.lock();
         let known = all.get(&offer.socket).and_then(Weak::upgrade);
         if let Some(c) = known.filter(|c| c.is_usable()) {
             return Ok(c);
@@ -196,40 +220,69 @@ impl Connection {
         let alone = std::thread::available_parallelism().is_ok_and(|n| n.get() == 1);
         Ok(Connection {
             area: end.area().clone(),
-            state: Mutex::new(State { end, slots: [FREE; ENTRIES as usize], used: 0, watched: false, dead: false }),
-            changed: Condvar::new(),
-            daemons_bell,
-            bell,
-            stream,
-            generation: generation(),
+            state: Lock::new(State { end, slots: [FREE; ENTRIES as usize], used: 0, watched: false, broken: false }),
+            dead: AtomicBool::new(false),
+            changed: Event::new(),
+            bells: Bells::new(daemons_bell, bell, stream)?,
+            generation: generation().ok_or_else(|| errno(libc::ENOTSUP))?,
             looks: AtomicU32::new(if alone { 0 } else { LOOKS_MAX }),
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    fn state(&self) -> Locked<'_, State> {
+        self.state.lock()
     }
 
     /// Whether it was begun by this process, rather than by one that this was forked from.
     #[must_use]
     pub fn is_ours(&self) -> bool {
-        self.generation == GENERATION.load(Relaxed)
+        generation() == Some(self.generation)
+    }
+
+    fn is_dead(&self) -> bool {
+        self.dead.load(Relaxed)
+    }
+
+    /// Ends it: who waits for an answer has none, and nobody asks anything more. For a program one of whose threads
+    /// jumped away in the middle of something.
+    pub fn abandon(&self) {
+        self.dead.store(true, Relaxed);
+        self.changed.happen();
+    }
+
+    /// The numbers of its descriptors in the program's table.
+    #[must_use]
+    pub fn descriptors(&self) -> [RawFd; 3] {
+        self.bells.numbers()
     }
 
     /// Whether it is this process's, and the daemon was there when it was last looked at.
     #[must_use]
     pub fn is_usable(&self) -> bool {
-        self.is_ours() && !self.state().dead
+        self.is_ours() && !self.is_dead()
     }
 
     /// Asks: `s` without its place for data and its number, which come from here. For writes, `data` are the bytes; for
-    /// reads `len` says how many are wanted. Waits while 64 requests are under way, or no room for data is free. `begun`: the
-    /// caller does not wait for the answer before it asks more; of such requests there are at most 32, with 2 MiB.
+    /// reads `len` says how many are wanted.
     ///
     /// # Errors
-    /// ENOTCONN: the daemon is gone; EINVAL: more than [`REQUEST_BYTES_MAX`]; EAGAIN: too many are begun.
-    pub fn submit(self: &Arc<Self>, s: Submission, data: &[u8], len: usize, begun: bool) -> io::Result<Ticket> {
-        let len = len.max(data.len());
+    /// ENOTCONN: the daemon is gone; EINVAL: more than [`REQUEST_BYTES_MAX`]; EAGAIN: as [`Room`] says.
+    pub fn submit(self: &Arc<Self>, s: Submission, data: &[u8], len: usize, room: Room) -> io::Result<Ticket> {
+        self.submit_parts(s, &[IoSlice::new(data)], 0, len.max(data.len()), room)
+    }
+
+    /// As [`Connection::submit`], with bytes in parts: `len` of them, after the first `skip`.
+    ///
+    /// # Errors
+    /// As [`Connection::submit`].
+    pub fn submit_parts(
+        self: &Arc<Self>,
+        s: Submission,
+        data: &[IoSlice<'_>],
+        skip: usize,
+        len: usize,
+        room: Room,
+    ) -> io::Result<Ticket> {
         if len > REQUEST_BYTES_MAX {
             return Err(errno(libc::EINVAL));
         }
@@ -238,74 +291,78 @@ impl Connection {
         }
         let mut state = self.state();
         let (slot, pieces) = loop {
-            if state.dead {
+            if state.broken || self.is_dead() {
                 return Err(errno(libc::ENOTCONN));
             }
-            if begun && !state.may_begin(len) {
+            if room == Room::Begun && !state.may_begin(len) {
                 return Err(errno(libc::EAGAIN));
             }
-            if let Some(admitted) = state.admit(len, begun) {
+            if let Some(admitted) = state.admit(len, room == Room::Begun) {
                 break admitted;
             }
             state.reap();
-            if let Some(admitted) = state.admit(len, begun) {
-                self.changed.notify_all();
+            if let Some(admitted) = state.admit(len, room == Room::Begun) {
+                self.changed.happen();
                 break admitted;
+            }
+            if room == Room::Free {
+                return Err(errno(libc::EAGAIN));
             }
             state = self.sleep(state);
         };
         let at = if pieces == 0 { 0 } else { pieces.trailing_zeros() as usize * PIECE_BYTES };
-        if !data.is_empty() {
+        if data.iter().any(|part| !part.is_empty()) {
             drop(state);
-            self.area.put(ring::DATA + at, data);
+            self.gather(at, data, skip, len);
             state = self.state();
         }
         let s = Submission { data: at as u64, len: len as u64, user: slot as u64, ..s };
         let wakes = state.end.submit(&s);
         drop(state);
-        if wakes {
-            pass::ring_bell(self.daemons_bell.as_fd());
+        if wakes && !self.bells.ring() {
+            self.abandon();
+            return Err(errno(libc::ENOTCONN));
         }
         Ok(Ticket { of: self.clone(), slot, data: at, len })
     }
 
+    /// Puts `len` bytes of the parts, after the first `skip`, where a request has its data.
+    fn gather(&self, at: usize, data: &[IoSlice<'_>], skip: usize, len: usize) {
+        let (mut skip, mut done) = (skip, 0);
+        for part in data {
+            let begin = skip.min(part.len());
+            skip -= begin;
+            let n = (part.len() - begin).min(len - done);
+            self.area.put(ring::DATA + at + done, &part[begin..begin + n]);
+            done += n;
+        }
+    }
+
     /// Sleeps until something changed: this thread for all, or while another does.
-    fn sleep<'a>(&'a self, mut state: MutexGuard<'a, State>) -> MutexGuard<'a, State> {
+    fn sleep<'a>(&'a self, mut state: Locked<'a, State>) -> Locked<'a, State> {
         // With nothing under way no bell rings: other threads are about to take their answers.
         if state.watched || state.end.under_way() == 0 {
-            return self.changed.wait(state).unwrap_or_else(PoisonError::into_inner);
+            let (mut state, missed) = self.changed.wait(state, WATCHED_AT_MOST);
+            state.watched &= !missed;
+            return state;
         }
         if state.end.sleep() {
             state.watched = true;
             drop(state);
-            let gone = self.wait_for_bell();
+            let gone = self.bells.wait();
             state = self.state();
             state.end.awake();
             state.watched = false;
             // What it answered before it went is there.
             state.reap();
-            state.dead |= gone;
+            if gone {
+                self.dead.store(true, Relaxed);
+            }
         } else {
             state.reap();
         }
-        self.changed.notify_all();
+        self.changed.happen();
         state
-    }
-
-    /// Waits for the eventfd or the end of the daemon. Whether it is gone.
-    fn wait_for_bell(&self) -> bool {
-        let of = |fd: i32| libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
-        let mut both = [of(self.bell.as_raw_fd()), of(self.stream.as_raw_fd())];
-        // SAFETY: two entries that outlive the call. A signal ends it early, which is no harm.
-        let n = unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
-        if n <= 0 {
-            return false;
-        }
-        if both[0].revents != 0 {
-            pass::hush(self.bell.as_fd());
-        }
-        // The daemon says nothing after its greeting.
-        both[1].revents != 0
     }
 
     /// Waits for the answer to a slot.
@@ -316,9 +373,9 @@ impl Connection {
         };
         let looks = self.looks.load(Relaxed);
         for _ in 0..looks {
-            if let Ok(mut state) = self.state.try_lock() {
+            if let Some(mut state) = self.state.try_lock() {
                 if state.end.has_answer() && state.reap() && state.watched {
-                    self.changed.notify_all();
+                    self.changed.happen();
                 }
                 if let Some(result) = done(&state) {
                     if looks < LOOKS_MAX {
@@ -326,7 +383,7 @@ impl Connection {
                     }
                     return Ok(result);
                 }
-                if state.dead {
+                if state.broken || self.is_dead() {
                     break;
                 }
             }
@@ -339,10 +396,11 @@ impl Connection {
         loop {
             state.reap();
             if let Some(result) = done(&state) {
-                self.changed.notify_all();
+                self.changed.happen();
                 return Ok(result);
             }
-            if state.dead {
+            if state.broken || self.is_dead() {
+                self.dead.store(true, Relaxed);
                 return Err(errno(libc::ENOTCONN));
             }
             state = self.sleep(state);
@@ -359,9 +417,9 @@ impl Ticket {
         }
         let mut state = self.of.state();
         if state.end.has_answer() && state.reap() {
-            self.of.changed.notify_all();
+            self.of.changed.happen();
         }
-        state.dead || matches!(state.slots[self.slot].fate, Fate::Done(_))
+        state.broken || self.of.is_dead() || matches!(state.slots[self.slot].fate, Fate::Done(_))
     }
 
     /// Waits for the answer; bytes that were read go to `into`.
@@ -369,16 +427,58 @@ impl Ticket {
     /// # Errors
     /// The daemon's, by errno; ENOTCONN: it is gone, and whether the request was carried out is not known.
     pub fn wait(self, into: &mut [u8]) -> io::Result<usize> {
+        self.wait_with(|n, lent| {
+            let came = n.min(into.len());
+            lent.copy_to(0, &mut into[..came.min(lent.len())]);
+            n
+        })
+    }
+
+    /// Waits for the answer, and shows the bytes that were read where they came, before their place is another request's.
+    ///
+    /// # Errors
+    /// As [`Ticket::wait`].
+    pub fn wait_with<R>(self, look: impl FnOnce(usize, Lent<'_>) -> R) -> io::Result<R> {
         if !self.of.is_ours() {
             return Err(errno(libc::ENOTCONN));
         }
         let result = self.of.answer(self.slot)?;
         let n = usize::try_from(result).map_err(|_| errno(i32::try_from(-result).unwrap_or(libc::EIO)))?;
-        if !into.is_empty() {
-            let n = n.min(self.len).min(into.len());
-            self.of.area.get(ring::DATA + self.data, &mut into[..n]);
-        }
-        Ok(n)
+        Ok(look(n, Lent { area: &self.of.area, at: ring::DATA + self.data, len: n.min(self.len) }))
+    }
+}
+
+/// Bytes that were read, in the memory that is shared with the daemon. No reference to them is given out: a daemon that breaks
+/// the rules could change them.
+pub struct Lent<'a> {
+    area: &'a Area,
+    at: usize,
+    len: usize,
+}
+
+impl Lent<'_> {
+    /// How many.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+    /// Whether there are none.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+    /// Copies those from `from` on.
+    ///
+    /// # Panics
+    /// There are not as many.
+    pub fn copy_to(&self, from: usize, into: &mut [u8]) {
+        assert!(from <= self.len && into.len() <= self.len - from, "no more than came");
+        self.area.get(self.at + from, into);
+    }
+    /// Where they are, until this ends; for reading.
+    #[must_use]
+    pub fn as_ptr(&self) -> *const u8 {
+        self.area.place(self.at, self.len)
     }
 }
 
@@ -393,7 +493,7 @@ impl Drop for Ticket {
             let pieces = slot.pieces;
             *slot = FREE;
             state.used &= !pieces;
-            self.of.changed.notify_all();
+            self.of.changed.happen();
         } else {
             slot.fate = Fate::Abandoned;
         }
@@ -404,6 +504,7 @@ impl Drop for Ticket {
 mod tests {
     use super::*;
     use crate::ring::{Completion, DaemonEnd, op};
+    use std::os::fd::{AsFd, OwnedFd};
 
     fn pair() -> (DaemonEnd, Arc<Connection>, UnixStream, [OwnedFd; 2]) {
         let (ours, theirs) = UnixStream::pair().unwrap();
@@ -429,7 +530,8 @@ mod tests {
         let (mut daemon, program, _stream, bells) = pair();
         for looks in [0, LOOKS_MAX] {
             program.looks.store(looks, Relaxed);
-            let ticket = program.submit(Submission { op: op::READ, ..Submission::default() }, &[], 5, false).unwrap();
+            let ticket =
+                program.submit(Submission { op: op::READ, ..Submission::default() }, &[], 5, Room::Waited).unwrap();
             let waits = std::thread::spawn(move || {
                 let mut into = [0; 5];
                 (ticket.wait(&mut into).unwrap(), into)
@@ -444,23 +546,64 @@ mod tests {
     }
 
     #[test]
+    fn parts_are_gathered_from_where_the_request_begins() {
+        let (mut daemon, program, _stream, _bells) = pair();
+        let parts = [IoSlice::new(b"abc"), IoSlice::new(b""), IoSlice::new(b"defg"), IoSlice::new(b"hi")];
+        for (skip, len, want) in [(0, 9, &b"abcdefghi"[..]), (2, 2, b"cd"), (3, 4, b"defg"), (6, 3, b"ghi")] {
+            let asked = Submission { op: op::WRITE, ..Submission::default() };
+            drop(program.submit_parts(asked, &parts, skip, len, Room::Waited).unwrap());
+            let taken = daemon.take().unwrap().unwrap();
+            let mut got = vec![0; taken.len as usize];
+            daemon.area().get(ring::DATA + taken.data as usize, &mut got);
+            assert_eq!(got, want);
+            let _ = daemon.complete(Completion { user: taken.user, result: 0 });
+        }
+    }
+
+    #[test]
+    fn who_has_another_way_does_not_wait_for_room() {
+        let (_daemon, program, _stream, _bells) = pair();
+        let ask = || program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Free);
+        let four: Vec<_> = std::iter::from_fn(|| ask().ok()).collect();
+        assert_eq!((four.len(), ask().err().and_then(|e| e.raw_os_error())), (4, Some(libc::EAGAIN)));
+    }
+
+    #[test]
+    fn bytes_are_shown_where_they_came() {
+        let (mut daemon, program, _stream, _bells) = pair();
+        let ticket = program.submit(Submission::default(), &[], 9, Room::Waited).unwrap();
+        let asked = daemon.take().unwrap().unwrap();
+        daemon.area().put(ring::DATA + asked.data as usize, b"shown");
+        let _ = daemon.complete(Completion { user: asked.user, result: 5 });
+        let shown = ticket.wait_with(|n, lent| {
+            let mut end = [0; 2];
+            lent.copy_to(3, &mut end);
+            // SAFETY: inside the area, and as long as `lent`.
+            let first = unsafe { lent.as_ptr().read_volatile() };
+            (n, lent.len(), end, first)
+        });
+        assert_eq!(shown.unwrap(), (5, 5, *b"wn", b's'));
+    }
+
+    #[test]
     fn the_end_of_the_daemon_is_an_error_for_who_waits_and_who_comes() {
         let (_daemon, program, stream, _bells) = pair();
-        let tickets: Vec<_> = (0..3).map(|_| program.submit(Submission::default(), &[], 0, false).unwrap()).collect();
+        let tickets: Vec<_> =
+            (0..3).map(|_| program.submit(Submission::default(), &[], 0, Room::Waited).unwrap()).collect();
         let waits: Vec<_> = tickets.into_iter().map(|t| std::thread::spawn(move || t.wait(&mut []))).collect();
         drop(stream);
         for w in waits {
             assert_eq!(w.join().unwrap().unwrap_err().raw_os_error(), Some(libc::ENOTCONN));
         }
         assert!(!program.is_usable());
-        assert!(program.submit(Submission::default(), &[], 0, false).is_err());
+        assert!(program.submit(Submission::default(), &[], 0, Room::Waited).is_err());
     }
 
     #[test]
     fn answers_that_nobody_wants_give_their_room_back() {
         let (mut daemon, program, _stream, _bells) = pair();
         for _ in 0..500 {
-            drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, false).unwrap());
+            drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Waited).unwrap());
             let asked = daemon.take().unwrap().unwrap();
             let _ = daemon.complete(Completion { user: asked.user, result: 0 });
         }
@@ -469,7 +612,7 @@ mod tests {
     #[test]
     fn requests_that_are_begun_leave_room_for_those_that_wait() {
         let (mut daemon, program, _stream, _bells) = pair();
-        let begin = |len| program.submit(Submission::default(), &[], len, true);
+        let begin = |len| program.submit(Submission::default(), &[], len, Room::Begun);
         let large: Vec<_> = std::iter::from_fn(|| begin(REQUEST_BYTES_MAX).ok()).collect();
         assert_eq!((large.len(), begin(1).err().and_then(|e| e.raw_os_error())), (2, Some(libc::EAGAIN)));
         let small: Vec<_> = std::iter::from_fn(|| begin(0).ok()).collect();
@@ -478,7 +621,7 @@ mod tests {
             let _ = daemon.complete(Completion { user: asked.user, result: 1 });
         }
         assert!(begin(0).is_err(), "answered, and not taken");
-        drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, false).unwrap());
+        drop(program.submit(Submission::default(), &[], REQUEST_BYTES_MAX, Room::Waited).unwrap());
         assert!(small.into_iter().all(|t| t.is_done() && t.wait(&mut []).is_ok_and(|n| n == 1)));
         drop(large);
         assert!(begin(REQUEST_BYTES_MAX).is_ok());

@@ -2,20 +2,19 @@
 //!
 //! Where there is no native path (another file system, a mount that offers none, too many connections), reads and writes go
 //! through the kernel: the same calls work everywhere.
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
 use std::os::unix::fs::{FileExt, OpenOptionsExt};
 use std::path::Path;
-use std::sync::Arc;
 
-use crate::connection::{Connection, Ticket};
-use crate::offer::Offer;
-use crate::ring::{REQUEST_BYTES_MAX, Submission, op};
+use crate::bound::Bound;
+use crate::connection::{Lent, Room, Ticket};
+use crate::ring::REQUEST_BYTES_MAX;
 
 /// An open file.
 pub struct File {
     kernel: std::fs::File,
-    native: Option<(Arc<Connection>, u64)>,
+    native: Option<Bound>,
 }
 
 /// A read or write that was asked for and not waited for.
@@ -49,15 +48,8 @@ impl File {
         self.usable().is_some()
     }
 
-    /// A forked child's reads and writes go through the kernel: the rings are its parent's.
-    fn usable(&self) -> Option<&(Arc<Connection>, u64)> {
-        self.native.as_ref().filter(|(c, _)| c.is_ours())
-    }
-
-    fn ask(&self, op: u64, offset: u64, data: &[u8], len: usize, begun: bool) -> Option<io::Result<Ticket>> {
-        let (connection, file) = self.usable()?;
-        let s = Submission { op, file: *file, offset, ..Submission::default() };
-        Some(connection.submit(s, data, len, begun))
+    fn usable(&self) -> Option<&Bound> {
+        self.native.as_ref().filter(|b| b.is_ours())
     }
 
     /// pread(2) of any length: fewer bytes than asked for are the end of the file, or what was read before an error.
@@ -65,24 +57,33 @@ impl File {
     /// # Errors
     /// As pread(2); ENOTCONN: the daemon is gone.
     pub fn pread(&self, into: &mut [u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        loop {
-            let len = (into.len() - done).min(REQUEST_BYTES_MAX);
-            let part = &mut into[done..done + len];
-            let at = offset.saturating_add(done as u64);
-            let read = match self.ask(op::READ, at, &[], len, false) {
-                Some(ticket) => ticket.and_then(|t| t.wait(part)),
-                None => self.kernel.read_at(part, at),
-            };
-            match read {
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-            if read.is_ok_and(|n| n < len) || done == into.len() {
-                return Ok(done);
-            }
-        }
+        self.preadv(&mut [IoSliceMut::new(into)], offset)
+    }
+
+    /// preadv(2) of any length: what is asked for is read in pieces of 1 MiB, however many buffers it goes to.
+    ///
+    /// # Errors
+    /// As [`File::pread`].
+    pub fn preadv(&self, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        let Some(bound) = self.usable() else { return kernel::preadv(&self.kernel, into, offset) };
+        let wanted = total(into.iter().map(|p| p.len()))?;
+        pieces(wanted, |done, len| {
+            let ticket = bound.read(offset.saturating_add(done as u64), len, Room::Waited)?;
+            ticket.wait_with(|n, lent| {
+                scatter(&lent, into, done);
+                n
+            })
+        })
+    }
+
+    /// pread(2) of at most 1 MiB without a buffer: `look` gets the bytes where the daemon put them, in memory that is shared with it.
+    /// One copy less than [`File::pread`]. Through the kernel: EOPNOTSUPP, for there they would have to be copied.
+    ///
+    /// # Errors
+    /// As [`File::pread`]; EOPNOTSUPP.
+    pub fn pread_with<R>(&self, len: usize, offset: u64, look: impl FnOnce(Lent<'_>) -> R) -> io::Result<R> {
+        let bound = self.usable().ok_or_else(|| io::Error::from_raw_os_error(libc::EOPNOTSUPP))?;
+        bound.read(offset, len, Room::Waited)?.wait_with(|_, lent| look(lent))
     }
 
     /// pwrite(2) of any length; an open with O_APPEND appends, each MiB by itself.
@@ -90,23 +91,20 @@ impl File {
     /// # Errors
     /// As pwrite(2); ENOTCONN: the daemon is gone.
     pub fn pwrite(&self, from: &[u8], offset: u64) -> io::Result<usize> {
-        let mut done = 0;
-        loop {
-            let part = &from[done..from.len().min(done + REQUEST_BYTES_MAX)];
+        self.pwritev(&[IoSlice::new(from)], offset)
+    }
+
+    /// pwritev(2) of any length, in pieces of 1 MiB.
+    ///
+    /// # Errors
+    /// As [`File::pwrite`].
+    pub fn pwritev(&self, from: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        let Some(bound) = self.usable() else { return kernel::pwritev(&self.kernel, from, offset) };
+        let wanted = total(from.iter().map(|p| p.len()))?;
+        pieces(wanted, |done, len| {
             let at = offset.saturating_add(done as u64);
-            let written = match self.ask(op::WRITE, at, part, part.len(), false) {
-                Some(ticket) => ticket.and_then(|t| t.wait(&mut [])),
-                None => self.kernel.write_at(part, at),
-            };
-            match written {
-                Ok(n) => done += n,
-                Err(e) if done == 0 => return Err(e),
-                Err(_) => return Ok(done),
-            }
-            if written.is_ok_and(|n| n < part.len()) || done == from.len() {
-                return Ok(done);
-            }
-        }
+            bound.write(at, from, done, len, Room::Waited)?.wait(&mut [])
+        })
     }
 
     /// fsync(2), or with `data_only` fdatasync(2).
@@ -114,8 +112,8 @@ impl File {
     /// # Errors
     /// As fsync(2); ENOTCONN: the daemon is gone.
     pub fn sync(&self, data_only: bool) -> io::Result<()> {
-        match self.ask(if data_only { op::DATASYNC } else { op::SYNC }, 0, &[], 0, false) {
-            Some(ticket) => ticket?.wait(&mut []).map(drop),
+        match self.usable() {
+            Some(bound) => bound.sync(data_only, Room::Waited)?.wait(&mut []).map(drop),
             None if data_only => self.kernel.sync_data(),
             None => self.kernel.sync_all(),
         }
@@ -126,8 +124,8 @@ impl File {
     /// # Errors
     /// ENOTCONN, EINVAL; EAGAIN: 32 are begun, or 2 MiB, and not waited for.
     pub fn begin_pread(&self, len: usize, offset: u64) -> io::Result<Pending> {
-        match self.ask(op::READ, offset, &[], len, true) {
-            Some(ticket) => ticket.map(Pending::Native),
+        match self.usable() {
+            Some(bound) => bound.read(offset, len, Room::Begun).map(Pending::Native),
             None => {
                 let mut bytes = vec![0; len.min(REQUEST_BYTES_MAX)];
                 Ok(Pending::Done(self.kernel.read_at(&mut bytes, offset), bytes))
@@ -140,8 +138,8 @@ impl File {
     /// # Errors
     /// As [`File::begin_pread`].
     pub fn begin_pwrite(&self, from: &[u8], offset: u64) -> io::Result<Pending> {
-        match self.ask(op::WRITE, offset, from, from.len(), true) {
-            Some(ticket) => ticket.map(Pending::Native),
+        match self.usable() {
+            Some(bound) => bound.write(offset, &[IoSlice::new(from)], 0, from.len(), Room::Begun).map(Pending::Native),
             None => Ok(Pending::Done(self.kernel.write_at(from, offset), Vec::new())),
         }
     }
@@ -173,18 +171,76 @@ impl Pending {
     }
 }
 
-/// The number of an open file at its mount's daemon.
-fn bind(kernel: BorrowedFd<'_>) -> io::Result<(Arc<Connection>, u64)> {
-    let offer = Offer::of(kernel)?;
-    let connection = Connection::to(&offer)?;
-    let number = connection.submit(offer.binding(), &[], 0, false)?.wait(&mut [])?;
-    Ok((connection, number as u64))
+/// Bytes of all parts.
+fn total(lens: impl Iterator<Item = usize>) -> io::Result<usize> {
+    let mut lens = lens;
+    let sum = lens.try_fold(0usize, usize::checked_add).filter(|n| isize::try_from(*n).is_ok());
+    sum.ok_or_else(|| io::Error::from_raw_os_error(libc::EINVAL))
+}
+
+/// Carries out a transfer of `wanted` bytes piece by piece; `piece` is told what is done and how much it shall do. A piece that
+/// is shorter is the end, and so is an error after something was done.
+///
+/// # Errors
+/// The first piece's.
+pub fn pieces(wanted: usize, mut piece: impl FnMut(usize, usize) -> io::Result<usize>) -> io::Result<usize> {
+    let mut done = 0;
+    loop {
+        let len = (wanted - done).min(REQUEST_BYTES_MAX);
+        match piece(done, len) {
+            Ok(n) => {
+                done += n.min(len);
+                if n < len || done == wanted {
+                    return Ok(done);
+                }
+            }
+            Err(e) if done == 0 => return Err(e),
+            Err(_) => return Ok(done),
+        }
+    }
+}
+
+/// Copies what was read to its place in the parts: `from` bytes of them are filled already.
+pub fn scatter(lent: &Lent<'_>, parts: &mut [IoSliceMut<'_>], from: usize) {
+    let (mut skip, mut copied) = (from, 0);
+    for part in parts {
+        let begin = skip.min(part.len());
+        skip -= begin;
+        let n = (part.len() - begin).min(lent.len() - copied);
+        lent.copy_to(copied, &mut part[begin..begin + n]);
+        copied += n;
+    }
+}
+
+/// The same through the kernel.
+mod kernel {
+    use super::{IoSlice, IoSliceMut, io};
+    use std::os::fd::AsRawFd;
+
+    fn position(offset: u64) -> io::Result<libc::off_t> {
+        libc::off_t::try_from(offset).map_err(|_| io::Error::from_raw_os_error(libc::EINVAL))
+    }
+    fn parts(n: usize) -> libc::c_int {
+        // More than the kernel takes is a shorter transfer.
+        n.min(libc::UIO_MAXIOV as usize) as libc::c_int
+    }
+    fn moved(n: isize) -> io::Result<usize> {
+        usize::try_from(n).map_err(|_| io::Error::last_os_error())
+    }
+    pub(super) fn preadv(file: &std::fs::File, into: &mut [IoSliceMut<'_>], offset: u64) -> io::Result<usize> {
+        // SAFETY: the parts have the layout of the C structure and outlive the call.
+        moved(unsafe { libc::preadv(file.as_raw_fd(), into.as_ptr().cast(), parts(into.len()), position(offset)?) })
+    }
+    pub(super) fn pwritev(file: &std::fs::File, from: &[IoSlice<'_>], offset: u64) -> io::Result<usize> {
+        // SAFETY: as above.
+        moved(unsafe { libc::pwritev(file.as_raw_fd(), from.as_ptr().cast(), parts(from.len()), position(offset)?) })
+    }
 }
 
 impl From<OwnedFd> for File {
     /// Takes a descriptor that open(2) gave.
     fn from(fd: OwnedFd) -> File {
-        let native = bind(fd.as_fd()).ok();
+        let native = Bound::of(fd.as_fd()).ok();
         File { kernel: std::fs::File::from(fd), native }
     }
 }
@@ -198,13 +254,6 @@ impl AsFd for File {
 impl AsRawFd for File {
     fn as_raw_fd(&self) -> i32 {
         self.kernel.as_raw_fd()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // Nobody waits for the answer; the kernel's close ends the open file in any case.
-        drop(self.ask(op::UNBIND, 0, &[], 0, false));
     }
 }
 
@@ -227,5 +276,24 @@ mod tests {
         assert_eq!(&got[..4], b"1234");
         assert_eq!(file.begin_pwrite(b"x", 0).unwrap().wait(&mut []).unwrap(), 1);
         file.sync(true).unwrap();
+        let (mut a, mut b) = ([0; 3], [0; 5]);
+        assert_eq!(file.pwritev(&[IoSlice::new(b"ab"), IoSlice::new(b""), IoSlice::new(b"cdef")], 1).unwrap(), 6);
+        assert_eq!(file.preadv(&mut [IoSliceMut::new(&mut a), IoSliceMut::new(&mut b)], 1).unwrap(), 8);
+        assert_eq!((&a, &b), (b"abc", b"def23"));
+        assert_eq!(file.pread_with(4, 0, |_| ()).unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+
+    #[test]
+    fn transfers_are_cut_into_pieces_and_end_at_the_first_that_is_short() {
+        let mut asked = Vec::new();
+        let mut answers = [REQUEST_BYTES_MAX, 5].into_iter();
+        let done = pieces(REQUEST_BYTES_MAX + 9, |done, len| {
+            asked.push((done, len));
+            Ok(answers.next().unwrap())
+        });
+        assert_eq!(
+            (done.unwrap(), asked),
+            (REQUEST_BYTES_MAX + 5, vec![(0, REQUEST_BYTES_MAX), (REQUEST_BYTES_MAX, 9)])
+        );
     }
 }

@@ -14,14 +14,20 @@
 //! it, is the end of the open file. So a program that dies leaves nothing behind, and the daemon judges no path.
 //!
 //! Code map: [`offer`] the ioctl · [`area`] shared memory · [`ring`] what stands in it · [`pass`] sockets and descriptors ·
-//! [`connection`] the program's end of the rings · [`file`] open files of a program.
+//! [`connection`] the program's end of the rings · `bells` its descriptors · [`generation`] forked children · [`lock`] threads that jump away · [`bound`] an open file's number ·
+//! [`file`] open files of a program.
 #![warn(missing_docs)]
 pub mod area;
+mod bells;
+pub mod bound;
 pub mod connection;
 pub mod file;
+pub mod generation;
+pub mod lock;
 pub mod offer;
 pub mod pass;
 pub mod ring;
 
-pub use connection::{Connection, Ticket};
+pub use bound::Bound;
+pub use connection::{Connection, Lent, Room, Ticket};
 pub use file::{File, Pending};

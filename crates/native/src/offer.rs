@@ -8,12 +8,14 @@ use std::path::{Path, PathBuf};
 use crate::ring::{Submission, op};
 
 /// The version of the offer, the rings and what stands in them.
-pub const VERSION: u32 = 1;
-/// The ioctl's number: `_IOR('S', 0xAE, struct { u32 version; u32 uid; u64 file; u64 token[2]; char path[104]; })`.
+pub const VERSION: u32 = 2;
+/// The ioctl's number: `_IOR('S', 0xAE, struct { u32 version; u32 uid; u64 file; u64 token[2]; u64 flags; char path[104]; })`.
 pub const OFFER: u32 = 2 << 30 | (Offer::BYTES as u32) << 16 | (b'S' as u32) << 8 | 0xAE;
 /// Room for the socket's path; a path that fills it is none of a Unix socket.
 const PATH_BYTES: usize = 104;
-const PATH_AT: usize = 32;
+const PATH_AT: usize = 40;
+/// Flag: see [`Offer::paged`].
+const PAGED: u64 = 1;
 
 /// The offer.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -24,6 +26,8 @@ pub struct Offer {
     pub file: u64,
     /// Proves the right to it, once: the next ioctl of the same open file brings another.
     pub token: [u64; 2],
+    /// The kernel keeps pages of what is read through this open file: what is read again is faster from there.
+    pub paged: bool,
     /// The daemon's socket.
     pub socket: PathBuf,
 }
@@ -42,7 +46,9 @@ impl Offer {
         let mut bytes = [0; Offer::BYTES];
         bytes[..4].copy_from_slice(&VERSION.to_ne_bytes());
         bytes[4..8].copy_from_slice(&self.uid.to_ne_bytes());
-        for (i, word) in [self.file, self.token[0], self.token[1]].into_iter().enumerate() {
+        for (i, word) in
+            [self.file, self.token[0], self.token[1], if self.paged { PAGED } else { 0 }].into_iter().enumerate()
+        {
             bytes[8 + 8 * i..16 + 8 * i].copy_from_slice(&word.to_ne_bytes());
         }
         bytes[PATH_AT..PATH_AT + path.len()].copy_from_slice(path);
@@ -62,7 +68,8 @@ impl Offer {
         if half(0) != VERSION || !socket.is_absolute() {
             return Err(io::Error::from_raw_os_error(libc::ENOTSUP));
         }
-        Ok(Offer { uid: half(4), file: word(8), token: [word(16), word(24)], socket: socket.to_path_buf() })
+        let (token, paged) = ([word(16), word(24)], word(32) & PAGED != 0);
+        Ok(Offer { uid: half(4), file: word(8), token, paged, socket: socket.to_path_buf() })
     }
 
     /// The request that turns it into a number on a connection.
@@ -99,7 +106,7 @@ mod tests {
 
     #[test]
     fn an_offer_is_read_as_it_was_written_and_nothing_else_is() {
-        let offer = Offer { uid: 7, file: 5, token: [1, u64::MAX], socket: "/run/stria/native-1".into() };
+        let offer = Offer { uid: 7, file: 5, token: [1, u64::MAX], paged: true, socket: "/run/stria/native-1".into() };
         let bytes = offer.bytes().unwrap();
         assert_eq!(Offer::parse(&bytes).unwrap(), offer);
         let mut other = bytes;

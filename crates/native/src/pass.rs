@@ -52,15 +52,16 @@ pub fn eventfd() -> io::Result<OwnedFd> {
 /// Wakes whoever waits for an eventfd.
 pub fn ring_bell(fd: BorrowedFd<'_>) {
     let one = 1u64.to_ne_bytes();
+    // By its number, here and below: write(3) and read(3) are places where threads are cancelled, and may be somebody else's.
     // SAFETY: eight bytes that outlive the call. A counter that is full is a bell that rings already.
-    unsafe { libc::write(fd.as_raw_fd(), one.as_ptr().cast(), one.len()) };
+    unsafe { libc::syscall(libc::SYS_write, fd.as_raw_fd(), one.as_ptr(), one.len()) };
 }
 
 /// An eventfd rings no more.
 pub fn hush(fd: BorrowedFd<'_>) {
     let mut count = [0u8; 8];
     // SAFETY: room for eight bytes that outlives the call. One that does not ring answers EAGAIN.
-    unsafe { libc::read(fd.as_raw_fd(), count.as_mut_ptr().cast(), count.len()) };
+    unsafe { libc::syscall(libc::SYS_read, fd.as_raw_fd(), count.as_mut_ptr(), count.len()) };
 }
 
 /// The daemon's greeting, with the memory and the bells. The buffer of a new connection holds it: this does not wait.

@@ -152,7 +152,7 @@ fn program_that_advises() {
 /// Runs a step with the library or without.
 fn run(step: &str, file: &str, preload: bool) {
     let program = std::env::current_exe().unwrap();
-    let library = program.with_file_name("libstria_hints.so");
+    let library = program.with_file_name("libstria_posix.so");
     assert!(library.exists(), "{} is built along with this test", library.display());
     let mut command = Command::new(program);
     command.args(["--ignored", "--exact", "program_that_advises", "--nocapture"]).env(STEP, step).env(FILE, file);

@@ -342,7 +342,7 @@ fn posix_fadvise_reaches_the_mount_through_the_preloaded_library() {
     fs::write(up.at("f"), vec![7; 8 << 20]).unwrap();
     let (file, at) = (up.at("f"), up.at(""));
     let used = || good(&["get_param", "-n", "--at", &at, "llite.*.used_mb"]).trim_end().to_string();
-    let library = std::env::current_exe().unwrap().with_file_name("libstria_hints.so");
+    let library = std::env::current_exe().unwrap().with_file_name("libstria_posix.so");
     assert!(library.exists(), "{} is built along with this test", library.display());
     // Advises that nothing of the file is needed, and reads nothing.
     let dont_need = |preload: &Path| {

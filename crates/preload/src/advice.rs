@@ -1,18 +1,15 @@
-//! A library to preload (`LD_PRELOAD=libstria_hints.so program`): posix_fadvise(2), which a kernel keeps to itself, and what
-//! madvise(2) says of mapped files also reach the mount that the file lies on.
+//! posix_fadvise(2), which a kernel keeps to itself, and what madvise(2) says of mapped files also reach the mount that the file lies on.
 //!
 //! The kernel is asked first and its answer is the program's; the mount hears of it when the kernel took it. Files of
 //! other file systems notice nothing. A mapping is known by the calls that made it ([`mappings`]); its mount is told through a
 //! descriptor of the file that the program has open. Where it has none any more, the kernel's own doing remains: it reads
 //! what WILLNEED names, and faults of mappings ahead as SEQUENTIAL and RANDOM say.
-#![warn(missing_docs)]
-use descriptors::{file_of, of_file};
+use crate::descriptors::{file_of, of_file};
+use crate::errno::{errno, quietly, set_errno};
+use crate::mappings::{self, Mapping};
+use crate::sizes;
 use libc::{c_int, c_ulong, c_void, off_t, size_t};
-use mappings::Mapping;
 use types::advise::{ADVISE, Advise};
-
-pub mod descriptors;
-pub mod mappings;
 
 /// What statfs(2) says of a FUSE mount.
 const FUSE: u64 = 0x6573_5546;
@@ -84,6 +81,9 @@ pub unsafe extern "C" fn mmap(
     fd: c_int,
     offset: off_t,
 ) -> *mut c_void {
+    if flags & libc::MAP_ANONYMOUS == 0 {
+        sizes::believed(fd);
+    }
     // SAFETY: the caller's.
     let at = unsafe { libc::syscall(libc::SYS_mmap, addr, len, prot, flags, fd, offset) } as *mut c_void;
     if at != libc::MAP_FAILED {
@@ -201,22 +201,4 @@ fn tell(fd: c_int, said: &[u8; Advise::BYTES]) -> bool {
         unsafe { libc::ioctl(fd, c_ulong::from(ADVISE), said.as_ptr()) };
     }
     fuse
-}
-
-/// Does something that the program does not see in its errno.
-fn quietly<T>(work: impl FnOnce() -> T) -> T {
-    let before = errno();
-    let done = work();
-    set_errno(before);
-    done
-}
-
-fn errno() -> c_int {
-    // SAFETY: the calling thread's errno is always there.
-    unsafe { *libc::__errno_location() }
-}
-
-fn set_errno(value: c_int) {
-    // SAFETY: the calling thread's errno is always there.
-    unsafe { *libc::__errno_location() = value };
 }

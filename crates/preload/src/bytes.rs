@@ -1,0 +1,204 @@
+//! Bytes between a program's memory and its file, through the rings. `None` from here is the kernel's turn: nothing was done, or
+//! what was done may be done again.
+use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+
+use libc::{c_int, iovec, off_t, ssize_t};
+use native::file::{pieces, scatter};
+use native::{Room, Ticket};
+
+use crate::bind::{self, File};
+use crate::count;
+use crate::errno::quietly;
+use crate::own::Inside;
+use crate::sizes;
+use crate::table::{self, Open, Way};
+
+/// Where in the file.
+#[derive(Clone, Copy)]
+pub enum At {
+    /// At its position, which moves.
+    Position,
+    /// There.
+    Offset(off_t),
+}
+
+/// What one read(2) moves at most.
+const BYTES_MAX: usize = 0x7fff_f000;
+
+/// The process has a limit for the length of files, which the kernel watches.
+static LIMITED: AtomicBool = AtomicBool::new(false);
+
+/// Looks whether there is a limit for the length of files.
+pub fn look_at_limit() {
+    let mut of = libc::rlimit64 { rlim_cur: libc::RLIM64_INFINITY, rlim_max: 0 };
+    // SAFETY: room for the answer, and nothing is set.
+    unsafe { libc::syscall(libc::SYS_prlimit64, 0, libc::RLIMIT_FSIZE, std::ptr::null::<u8>(), &raw mut of) };
+    LIMITED.store(of.rlim_cur != libc::RLIM64_INFINITY, Relaxed);
+}
+
+/// Bytes of a call, if its parts are such as the kernel would take.
+fn wanted(parts: &[iovec]) -> Option<usize> {
+    let mut sum = 0usize;
+    for part in parts {
+        if part.iov_base.is_null() {
+            return None;
+        }
+        sum = sum.checked_add(part.iov_len)?;
+    }
+    (sum > 0 && sum <= BYTES_MAX).then_some(sum)
+}
+
+/// An open file whose turn the rings' is, and what is done with it.
+fn through_rings(fd: c_int, work: impl FnOnce(&Open, &File) -> Option<usize>) -> Option<ssize_t> {
+    if !table::is_known(fd) {
+        return None;
+    }
+    let _inside = Inside::enter()?;
+    let open = table::of(fd)?;
+    let done = quietly(|| {
+        match open.way() {
+            Way::Open => bind::settle(&open, fd),
+            Way::Kernel => table::forget(fd, &open),
+            _ => {}
+        }
+        let file = open.file()?;
+        if !file.bound.connection().is_usable() {
+            open.leave_to_kernel();
+            return None;
+        }
+        work(&open, file)
+    });
+    let done = ssize_t::try_from(done?).ok()?;
+    count::add();
+    Some(done)
+}
+
+fn position(fd: c_int) -> Option<u64> {
+    seek(fd, 0, libc::SEEK_CUR)
+}
+
+fn seek(fd: c_int, to: u64, whence: c_int) -> Option<u64> {
+    // SAFETY: plain system call.
+    let at = unsafe { libc::syscall(libc::SYS_lseek, fd, to, whence) };
+    u64::try_from(at).ok()
+}
+
+/// A read that was begun, of a descriptor that is found out meanwhile to be the right one.
+fn first_read(open: &Open, file: &File, fd: c_int, at: u64, len: usize) -> io::Result<Ticket> {
+    let ticket = file.bound.read(at, len, Room::Free)?;
+    if !file.is_of(fd) {
+        table::forget(fd, open);
+        return Err(io::Error::from_raw_os_error(libc::EBADF));
+    }
+    Ok(ticket)
+}
+
+/// Reads at `at`; `begun`: the first piece of it.
+fn read_at(file: &File, begun: Ticket, parts: &[iovec], at: u64, wanted: usize) -> io::Result<usize> {
+    // SAFETY: the same layout, and the memory is the caller's to be written to.
+    let into =
+        unsafe { std::slice::from_raw_parts_mut(parts.as_ptr().cast_mut().cast::<IoSliceMut<'_>>(), parts.len()) };
+    let mut begun = Some(begun);
+    pieces(wanted, |done, len| {
+        let ticket = match begun.take() {
+            Some(ticket) => ticket,
+            None => file.bound.read(at + done as u64, len, Room::Free)?,
+        };
+        ticket.wait_with(|n, lent| {
+            scatter(&lent, into, done);
+            n
+        })
+    })
+}
+
+/// read(2), readv(2), pread(2), preadv(2).
+///
+/// # Safety
+/// The parts are the caller's to be written to.
+pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
+    through_rings(fd, |open, file| {
+        let wanted = wanted(parts)?;
+        let first = wanted.min(native::ring::REQUEST_BYTES_MAX);
+        if let At::Offset(at) = at {
+            let at = u64::try_from(at).ok().filter(|at| off_t::try_from(at + wanted as u64).is_ok())?;
+            let begun = first_read(open, file, fd, at, first).ok()?;
+            return read_at(file, begun, parts, at, wanted).ok();
+        }
+        if !open.is_alone() {
+            return None;
+        }
+        let _position = open.position.lock();
+        // Shared meanwhile, by who waited for calls like this one to end.
+        if !open.is_alone() {
+            return None;
+        }
+        let guess = open.expected.load(Relaxed);
+        let mut begun = first_read(open, file, fd, guess, first).ok()?;
+        let at = position(fd)?;
+        if at != guess {
+            begun = file.bound.read(at, first, Room::Free).ok()?;
+        }
+        let n = read_at(file, begun, parts, at, wanted).ok()?;
+        let end = at + n as u64;
+        if n > 0 {
+            seek(fd, end, libc::SEEK_SET)?;
+        }
+        open.expected.store(end, Relaxed);
+        Some(n)
+    })
+}
+
+/// write(2), writev(2), pwrite(2), pwritev(2).
+///
+/// # Safety
+/// The parts are the caller's to be read.
+pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
+    through_rings(fd, |open, file| {
+        let wanted = wanted(parts)?;
+        if file.appends() {
+            sizes::ask(fd);
+            return None;
+        }
+        if LIMITED.load(Relaxed) {
+            return None;
+        }
+        if !file.is_of(fd) {
+            table::forget(fd, open);
+            return None;
+        }
+        // SAFETY: the same layout, and the memory is the caller's to be read.
+        let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
+        let write_at = |at: u64| {
+            off_t::try_from(at.checked_add(wanted as u64)?).ok()?;
+            let piece = |done, len| file.bound.write(at + done as u64, from, done, len, Room::Free)?.wait(&mut []);
+            let done = pieces(wanted, piece).ok()?;
+            open.wrote.store(true, Relaxed);
+            sizes::on_written();
+            Some(done)
+        };
+        if let At::Offset(at) = at {
+            return write_at(u64::try_from(at).ok()?);
+        }
+        if !open.is_alone() {
+            return None;
+        }
+        let _position = open.position.lock();
+        if !open.is_alone() {
+            return None;
+        }
+        let at = position(fd)?;
+        let n = write_at(at)?;
+        let end = at + n as u64;
+        seek(fd, end, libc::SEEK_SET)?;
+        open.expected.store(end, Relaxed);
+        Some(n)
+    })
+}
+
+/// Does something about the position of a descriptor that calls under way must not be in the middle of.
+pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
+    let open = if table::is_known(fd) && !Inside::is_so() { table::of(fd) } else { None };
+    let _position = open.as_ref().filter(|o| o.way() == Way::Rings).map(|o| o.position.lock());
+    work()
+}

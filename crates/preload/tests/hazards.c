@@ -1,0 +1,392 @@
+/* Programs that do to descriptors what programs do, under libstria_posix.so: hazards STEP FILE. FILE is on a mount and holds
+ * RECORDS records of 8 bytes, each its own number. Says "well" where everything was as POSIX has it and bytes went
+ * through the rings; crates/cluster/tests/preload.rs runs it with STRIA_POSIX_AFTER=0. */
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <pthread.h>
+#include <setjmp.h>
+#include <signal.h>
+#include <spawn.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/socket.h>
+#include <sys/syscall.h>
+#include <sys/time.h>
+#include <sys/uio.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define RECORDS 4096
+#define CHECK(what) do { if (!(what)) { printf("line %d: not so: %s (%s)\n", __LINE__, #what, strerror(errno)); fflush(stdout); _exit(1); } } while (0)
+
+static uint64_t (*calls)(void);
+static const char *path;
+
+static int file(int flags) { int fd = open(path, flags, 0644); CHECK(fd >= 0); return fd; }
+static uint64_t next(int fd) { uint64_t n; CHECK(read(fd, &n, 8) == 8); return n; }
+static uint64_t record(int fd, uint64_t i) { uint64_t n; CHECK(pread(fd, &n, 8, 8 * i) == 8); return n; }
+static off_t at(int fd) { return syscall(SYS_lseek, fd, 0, SEEK_CUR); }
+/* What was done since `before` went through the rings, or did not. */
+static void rings(uint64_t before) { CHECK(calls() > before); }
+static void kernels(uint64_t before) { CHECK(calls() == before); }
+static void ended_well(pid_t pid) { int s; CHECK(waitpid(pid, &s, 0) == pid); CHECK(WIFEXITED(s) && WEXITSTATUS(s) == 0); }
+
+static void plain(void)
+{
+    int fd = file(O_RDWR);
+    uint64_t before = calls(), pair[2], one = 77;
+    for (uint64_t i = 0; i < 100; i++) CHECK(next(fd) == i);
+    CHECK(calls() == before + 100 && at(fd) == 800);
+    CHECK(lseek(fd, 8 * 500, SEEK_SET) == 4000 && next(fd) == 500);
+    struct iovec two[] = {{&pair[0], 8}, {&one, 0}, {&pair[1], 8}};
+    CHECK(readv(fd, two, 3) == 16 && pair[0] == 501 && pair[1] == 502 && at(fd) == 8 * 503);
+    CHECK(preadv(fd, two, 3, 80) == 16 && pair[0] == 10 && pair[1] == 11 && at(fd) == 8 * 503);
+    CHECK(preadv2(fd, two, 3, -1, 0) == 16 && pair[0] == 503);
+    before = calls();
+    CHECK(write(fd, &one, 8) == 8 && at(fd) == 8 * 506 && record(fd, 505) == 77);
+    CHECK(pwritev(fd, two, 3, 0) == 16 && record(fd, 0) == 503 && record(fd, 1) == 504);
+    CHECK(calls() == before + 5);
+    /* Errors are the kernel's, and errno stays where there is none. */
+    CHECK(pread(fd, &one, 8, -1) == -1 && errno == EINVAL);
+    void *volatile nowhere = NULL;
+    CHECK(read(fd, nowhere, 8) == -1 && errno == EFAULT);
+    errno = 99;
+    CHECK(lseek(fd, 0, SEEK_END) == 8 * RECORDS && read(fd, &one, 8) == 0 && errno == 99);
+    int readonly = file(O_WRONLY);
+    CHECK(read(readonly, &one, 8) == -1 && errno == EBADF);
+    CHECK(fsync(fd) == 0 && fdatasync(fd) == 0);
+    struct rlimit limit = {8 * RECORDS, 8 * RECORDS};
+    signal(SIGXFSZ, SIG_IGN);
+    CHECK(setrlimit(RLIMIT_FSIZE, &limit) == 0);
+    CHECK(pwrite(fd, &one, 8, 8 * RECORDS) == -1 && errno == EFBIG);
+}
+
+static void duplicated(void)
+{
+    int fd = file(O_RDWR), other[4];
+    uint64_t before = calls(), n = 0;
+    CHECK(next(fd) == n++);
+    other[0] = dup(fd);
+    other[1] = dup2(fd, 100);
+    other[2] = dup3(fd, 101, O_CLOEXEC);
+    other[3] = fcntl(fd, F_DUPFD_CLOEXEC, 200);
+    for (int round = 0; round < 20; round++)
+        for (int i = 0; i < 4; i++) CHECK(next(other[i]) == n++);
+    CHECK(close(fd) == 0 && next(100) == n++ && lseek(101, 0, SEEK_SET) == 0 && next(other[0]) == 0);
+    CHECK(calls() == before + 83);
+    /* Onto a descriptor that was open: it is the other file now. */
+    int null = open("/dev/null", O_RDWR);
+    CHECK(dup2(null, 100) == 100 && read(100, &n, 8) == 0);
+    CHECK(dup2(101, null) == null && next(null) == 1);
+}
+
+static void forked(void)
+{
+    int fd = file(O_RDWR);
+    uint64_t before = calls();
+    CHECK(next(fd) == 0);
+    rings(before);
+    pid_t child = fork();
+    if (child == 0) {
+        before = calls();
+        for (uint64_t i = 1; i <= 10; i++) CHECK(next(fd) == i);
+        kernels(before);
+        /* What it opens itself is its own. */
+        int mine = file(O_RDWR);
+        CHECK(next(mine) == 0 && record(mine, 7) == 7);
+        rings(before);
+        _exit(0);
+    }
+    ended_well(child);
+    before = calls();
+    CHECK(next(fd) == 11);
+    kernels(before);
+    CHECK(record(fd, 9) == 9);
+    rings(before);
+    /* A child that no library hears of. */
+    int own = file(O_RDWR);
+    CHECK(next(own) == 0);
+    child = syscall(SYS_clone, SIGCHLD, 0, 0, 0, 0);
+    if (child == 0) {
+        CHECK(next(own) == 1 && record(own, 5) == 5);
+        _exit(0);
+    }
+    ended_well(child);
+    CHECK(next(own) == 2);
+}
+
+static int shared;
+static char seen[RECORDS];
+static void *reader(void *unused)
+{
+    uint64_t n;
+    while (read(shared, &n, 8) == 8) __atomic_add_fetch(&seen[n], 1, __ATOMIC_SEQ_CST);
+    return unused;
+}
+
+static void threads(void)
+{
+    uint64_t before = calls();
+    shared = file(O_RDWR);
+    pthread_t all[4];
+    for (int i = 0; i < 4; i++) CHECK(pthread_create(&all[i], NULL, reader, NULL) == 0);
+    for (int i = 0; i < 4; i++) CHECK(pthread_join(all[i], NULL) == 0);
+    for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
+    rings(before);
+}
+
+/* Parent and child read one position at the same time: each record comes to one of them. */
+static void together(void)
+{
+    char *map = mmap(NULL, RECORDS, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    int fd = file(O_RDWR);
+    uint64_t n;
+    for (int i = 0; i < 10; i++) map[next(fd)]++;
+    pid_t child = fork();
+    while (read(fd, &n, 8) == 8) __atomic_add_fetch(&map[n], 1, __ATOMIC_SEQ_CST);
+    if (child == 0) _exit(0);
+    ended_well(child);
+    for (int i = 0; i < RECORDS; i++) CHECK(map[i] == 1);
+}
+
+static void executed(void)
+{
+    int fd = file(O_RDWR);
+    uint64_t before = calls(), n;
+    CHECK(next(fd) == 0 && next(fd) == 1);
+    rings(before);
+    int ends[2];
+    CHECK(pipe(ends) == 0);
+    /* vfork(2), as others make processes: the child moves descriptors about in its parent's memory. */
+    pid_t child = vfork();
+    if (child == 0) {
+        dup2(fd, 0);
+        dup2(ends[1], 1);
+        close(fd);
+        execlp("head", "head", "-c", "16", (char *)NULL);
+        _exit(1);
+    }
+    ended_well(child);
+    CHECK(next(ends[0]) == 2 && next(ends[0]) == 3);
+    before = calls();
+    n = next(fd);
+    CHECK(n >= 4 && (uint64_t)at(fd) == 8 * (n + 1));
+    kernels(before);
+    posix_spawn_file_actions_t actions;
+    char *words[] = {"dd", "bs=8", "count=3", "status=none", NULL};
+    CHECK(lseek(fd, 80, SEEK_SET) == 80 && posix_spawn_file_actions_init(&actions) == 0);
+    CHECK(posix_spawn_file_actions_adddup2(&actions, fd, 0) == 0 && posix_spawn_file_actions_adddup2(&actions, ends[1], 1) == 0);
+    CHECK(posix_spawnp(&child, "dd", &actions, NULL, words, environ) == 0);
+    ended_well(child);
+    CHECK(next(ends[0]) == 10 && next(ends[0]) == 11 && next(ends[0]) == 12 && next(fd) == 13);
+    /* And this very process: the position is where the new program expects it. */
+    int last = file(O_RDWR);
+    for (int i = 0; i < 5; i++) CHECK(next(last) == (uint64_t)i);
+    CHECK(dup2(last, 0) == 0);
+    execlp("sh", "sh", "-c", "test \"$(dd bs=8 count=1 status=none | od -An -tu8 | tr -d ' ')\" = 5 && echo well", (char *)NULL);
+}
+
+static void closed(void)
+{
+    char other[] = "/tmp/hazards.XXXXXX";
+    uint64_t mark = 1 << 30;
+    int fd = mkstemp(other);
+    CHECK(fd >= 0 && write(fd, &mark, 8) == 8 && close(fd) == 0);
+    /* A number that becomes another file's where no library sees it. */
+    fd = file(O_RDWR);
+    uint64_t before = calls(), value = 5;
+    CHECK(next(fd) == 0 && record(fd, 3) == 3);
+    rings(before);
+    CHECK(syscall(SYS_close, fd) == 0);
+    FILE *stream = fopen(other, "r+");
+    CHECK(stream != NULL && fileno(stream) == fd);
+    CHECK(record(fd, 0) == mark && next(fd) == mark && pwrite(fd, &value, 8, 0) == 8 && record(fd, 0) == 5);
+    CHECK(fclose(stream) == 0);
+    /* The same file, with other rights. */
+    fd = file(O_RDWR);
+    CHECK(record(fd, 1) == 1 && syscall(SYS_close, fd) == 0 && syscall(SYS_openat, AT_FDCWD, path, O_RDONLY) == fd);
+    CHECK(pwrite(fd, &value, 8, 0) == -1 && errno == EBADF && record(fd, 0) == 0);
+    CHECK(close(fd) == 0 && close(fd) == -1 && errno == EBADF && read(fd, &value, 8) == -1 && errno == EBADF);
+    /* Everything that the program does not know; what the library has is not there for it. */
+    fd = file(O_RDWR);
+    CHECK(record(fd, 1) == 1);
+    closefrom(3);
+    CHECK(fcntl(fd, F_GETFD) == -1 && errno == EBADF && read(fd, &value, 8) == -1 && errno == EBADF);
+    for (int i = 3; i < 1024; i++) CHECK(close(i) == -1 && errno == EBADF);
+    before = calls();
+    CHECK((fd = file(O_RDWR)) == 3 && record(fd, 8) == 8 && close_range(3, 3, 0) == 0 && read(3, &value, 8) == -1);
+    rings(before);
+    /* Every number that may be the library's becomes a file. */
+    int null = open(other, O_RDWR | O_TRUNC);
+    for (int i = 900; i < 1024; i++) CHECK(dup2(null, i) == i);
+    fd = file(O_RDWR);
+    for (int i = 0; i < 10; i++) CHECK(record(fd, 8) == 8 && pwrite(fd, &mark, 8, 0) == 8 && record(fd, 0) == mark);
+    CHECK(lseek(null, 0, SEEK_END) == 0 && unlink(other) == 0);
+}
+
+static void appended(void)
+{
+    int fd = file(O_RDWR | O_APPEND), other = file(O_RDWR);
+    uint64_t value = 1, before = calls();
+    CHECK(write(fd, &value, 8) == 8 && at(fd) == 8 * (RECORDS + 1) && record(other, RECORDS) == 1);
+    CHECK(lseek(fd, 0, SEEK_SET) == 0 && write(fd, &value, 8) == 8 && lseek(fd, 0, SEEK_CUR) == 8 * (RECORDS + 2));
+    CHECK(pread(fd, &value, 8, 80) == 8 && value == 10);
+    rings(before);
+    /* The flag comes and goes. */
+    CHECK(pwrite(other, &value, 8, 0) == 8 && fcntl(other, F_SETFL, O_APPEND) == 0);
+    CHECK(lseek(other, 0, SEEK_SET) == 0 && write(other, &value, 8) == 8 && at(other) == 8 * (RECORDS + 3) && record(fd, 1) == 1);
+    CHECK(fcntl(other, F_SETFL, 0) == 0 && lseek(other, 8, SEEK_SET) == 8 && write(other, &value, 8) == 8 && at(other) == 16);
+    CHECK(lseek(other, 0, SEEK_END) == 8 * (RECORDS + 3));
+}
+
+static int interrupted;
+static volatile int came;
+static sigjmp_buf back;
+static void on_alarm(int unused)
+{
+    uint64_t n;
+    (void)unused;
+    if (pread(interrupted, &n, 8, 8 * 33) == 8 && n == 33) came++;
+}
+static void on_jump(int unused) { (void)unused; came++; siglongjmp(back, 1); }
+
+static void signalled(void)
+{
+    struct itimerval often = {{0, 500}, {0, 500}}, never = {{0, 0}, {0, 0}};
+    interrupted = file(O_RDWR);
+    uint64_t before = calls(), value;
+    signal(SIGALRM, on_alarm);
+    CHECK(setitimer(ITIMER_REAL, &often, NULL) == 0);
+    for (uint64_t i = 0; came < 300; i++) {
+        CHECK(record(interrupted, i % RECORDS) == i % RECORDS);
+        value = i % RECORDS;
+        CHECK(pwrite(interrupted, &value, 8, 8 * value) == 8);
+        CHECK(lseek(interrupted, 0, SEEK_SET) == 0 && next(interrupted) == 0 && at(interrupted) == 8);
+    }
+    rings(before);
+    /* A handler that does not come back, while other threads go on. */
+    pthread_t other;
+    CHECK(setitimer(ITIMER_REAL, &never, NULL) == 0);
+    sigset_t alarms;
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    pthread_sigmask(SIG_BLOCK, &alarms, NULL);
+    shared = file(O_RDWR);
+    CHECK(pthread_create(&other, NULL, reader, NULL) == 0);
+    pthread_sigmask(SIG_UNBLOCK, &alarms, NULL);
+    came = 0;
+    signal(SIGALRM, on_jump);
+    if (sigsetjmp(back, 1) == 0) {
+        struct itimerval once = {{0, 0}, {0, 3000}};
+        CHECK(setitimer(ITIMER_REAL, &once, NULL) == 0);
+        for (;;) record(interrupted, 5);
+    }
+    CHECK(came == 1 && record(interrupted, 6) == 6 && pthread_join(other, NULL) == 0);
+    for (int i = 0; i < RECORDS; i++) CHECK(seen[i] == 1);
+}
+
+static void sent(void)
+{
+    int ends[2], fd = file(O_RDWR);
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    char byte = 1, room[CMSG_SPACE(sizeof(int))];
+    struct iovec part = {&byte, 1};
+    struct msghdr message = {.msg_iov = &part, .msg_iovlen = 1, .msg_control = room, .msg_controllen = sizeof room};
+    pid_t child = fork();
+    if (child == 0) {
+        CHECK(recvmsg(ends[1], &message, 0) == 1);
+        int got;
+        memcpy(&got, CMSG_DATA(CMSG_FIRSTHDR(&message)), sizeof got);
+        for (uint64_t i = 2; i < 10; i++) CHECK(next(got) == i);
+        _exit(0);
+    }
+    fd = file(O_RDWR);
+    uint64_t before = calls();
+    CHECK(next(fd) == 0 && next(fd) == 1);
+    rings(before);
+    struct cmsghdr *head = CMSG_FIRSTHDR(&message);
+    head->cmsg_level = SOL_SOCKET;
+    head->cmsg_type = SCM_RIGHTS;
+    head->cmsg_len = CMSG_LEN(sizeof fd);
+    memcpy(CMSG_DATA(head), &fd, sizeof fd);
+    CHECK(sendmsg(ends[0], &message, 0) == 1);
+    ended_well(child);
+    before = calls();
+    CHECK(next(fd) == 10);
+    kernels(before);
+}
+
+/* The C library's streams read past this library; both see one position. */
+static void mixed(void)
+{
+    int fd = file(O_RDWR);
+    uint64_t n, before = calls();
+    CHECK(next(fd) == 0);
+    CHECK(syscall(SYS_read, fd, &n, 8) == 8 && n == 1 && next(fd) == 2);
+    FILE *stream = fdopen(dup(fd), "r+");
+    CHECK(stream != NULL && setvbuf(stream, NULL, _IONBF, 0) == 0);
+    CHECK(fread(&n, 8, 1, stream) == 1 && n == 3 && next(fd) == 4);
+    n = 1000;
+    CHECK(fseek(stream, 8 * 7, SEEK_SET) == 0 && fwrite(&n, 8, 1, stream) == 1 && next(fd) == 8 && record(fd, 7) == 1000);
+    rings(before);
+    /* Stores to a mapping and writes through the rings. */
+    uint64_t *map = mmap(NULL, 8 * RECORDS, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+    CHECK(map != MAP_FAILED);
+    for (uint64_t i = 0; i < 20; i++) {
+        map[i] = i + 500;
+        CHECK(record(fd, i) == i + 500);
+        n = i + 600;
+        CHECK(pwrite(fd, &n, 8, 8 * (i + 100)) == 8 && map[i + 100] == n);
+    }
+    /* The kernel believes the size that writes past it made. */
+    int copy = file(O_RDWR);
+    n = 4242;
+    CHECK(pwrite(fd, &n, 8, 8 * 5000) == 8 && (map = mmap(NULL, 8 * 5001, PROT_READ, MAP_SHARED, copy, 0)) != MAP_FAILED);
+    CHECK(map[5000] == 4242);
+    off_t from = 8 * 6000, to = 0;
+    CHECK(pwrite(fd, &n, 8, from) == 8 && copy_file_range(copy, &from, fd, &to, 8, 0) == 8 && record(fd, 0) == 4242);
+    CHECK(pwrite(fd, &n, 8, 8 * 7000) == 8 && fcntl(copy, F_SETFL, O_APPEND) == 0 && write(copy, &n, 8) == 8 && at(copy) == 8 * 7002);
+    CHECK(close(copy) == 0);
+    CHECK(ftruncate(fd, 80) == 0 && pread(fd, &n, 8, 80) == 0 && lseek(fd, 0, SEEK_END) == 80);
+}
+
+static void *waits(void *of) { uint64_t n; (void)!read(*(int *)of, &n, 8); return NULL; }
+
+static void cancelled(void)
+{
+    int ends[2], fd = file(O_RDWR);
+    pthread_t thread;
+    void *result;
+    CHECK(pipe(ends) == 0 && record(fd, 1) == 1);
+    CHECK(pthread_create(&thread, NULL, waits, &ends[0]) == 0 && pthread_cancel(thread) == 0 && pthread_join(thread, &result) == 0);
+    CHECK(result == PTHREAD_CANCELED && record(fd, 2) == 2);
+}
+
+int main(int count, char **words)
+{
+    static const struct { const char *name; void (*step)(void); } steps[] = {
+        {"plain", plain}, {"duplicated", duplicated}, {"forked", forked}, {"threads", threads}, {"together", together},
+        {"executed", executed}, {"closed", closed}, {"appended", appended}, {"signalled", signalled}, {"sent", sent},
+        {"mixed", mixed}, {"cancelled", cancelled},
+    };
+    CHECK(count == 3);
+    calls = (uint64_t (*)(void))dlsym(RTLD_DEFAULT, "stria_posix_calls");
+    CHECK(calls != NULL);
+    path = words[2];
+    for (size_t i = 0; i < sizeof steps / sizeof *steps; i++) {
+        if (strcmp(steps[i].name, words[1]) == 0) {
+            uint64_t before = calls();
+            steps[i].step();
+            rings(before);
+            puts("well");
+            return 0;
+        }
+    }
+    return 2;
+}
