@@ -15,5 +15,11 @@ types::config_table! {
         pieces_in_flight_max = 2, 1, 64;
         /// Advised extents remembered at most; further advice is refused.
         extents_max = 1048576, 1, 16777216;
+        /// Seconds within which a second read of a block earns it a copy in the fast tier (`second_touch`).
+        fast_window_s = 600, 1, 86400;
+        /// Reads of so many bytes and more earn no copy in the fast tier: the slow device serves them well.
+        fast_scan_bytes = 1048576, 4096, 67108864;
+        /// Units of 64 KiB whose touched blocks are remembered for that, 24 bytes each. Takes effect when the admission policy is set, or the target starts.
+        fast_remembered_max = 262144, 4, 268435456;
     }
 }

@@ -3,8 +3,9 @@
 //! `conformance::check("mine", &MINE, seed)` from a test; it panics with the seed and the call.
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
-use types::{Extent, KIB, MIB, ObjectId, OstIndex, Rng};
+use types::{Extent, Instant, KIB, MIB, ObjectId, OstIndex, Rng};
 
+use crate::admission::{AdmissionEntry, Missed};
 use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Refusal, Step, Tiers, Wish};
 use crate::config::Config;
 use crate::table::PolicyEntry;
@@ -67,6 +68,32 @@ pub fn check(name: &str, entry: &PolicyEntry, seed: u64) {
         assert!(steps == again, "{at}: same calls, other answers");
         agree(&advisor, &model, &at);
         within_limits(&advisor, &tiers, &config, budget, &at);
+    }
+}
+
+/// Random reads of a few units, and a scan. Checks: a twin answers the same; only blocks that were asked for are copied; a
+/// scan that touches every block once gets none copied, where the policy says so, also in the middle of other reads.
+///
+/// # Panics
+/// When a rule is broken.
+pub fn check_admission(entry: &AdmissionEntry, seed: u64) {
+    let mut rng = Rng::named(seed, "admission.conformance");
+    let config = Config { fast_remembered_max: 64, ..Config::default() };
+    let (mut policy, mut twin) = ((entry.make)(&config), (entry.make)(&config));
+    let (mut now, mut scanned) = (Instant::ZERO, 1 << 32);
+    for op in 0..OPS * 4 {
+        now.0 += rng.below(1 << 30);
+        let is_scan = rng.chance(0.5);
+        let unit = if is_scan { scanned } else { rng.below(40) };
+        scanned += u64::from(is_scan);
+        // Units are well mixed numbers.
+        let unit = unit.wrapping_mul(0x9E37_79B9_7F4A_7C15);
+        let missed = Missed { unit, blocks: rng.next_u64() & rng.next_u64(), read_bytes: rng.below(2 * MIB) };
+        let worth = policy.worth(now, missed);
+        let at = alloc::format!("{} seed {seed} op {op}: {missed:?}", entry.name);
+        assert_eq!(worth, twin.worth(now, missed), "{at}: same calls, other answers");
+        assert_eq!(worth & !missed.blocks, 0, "{at}: blocks that were not read");
+        assert!(!(is_scan && entry.resists_scans) || worth == 0, "{at}: a scan is copied");
     }
 }
 

@@ -6,7 +6,8 @@
 //! nobody advised keep their share and HIGH never leaves because of them.
 //!
 //! Code map: [`table`] (hint x tier x pressure -> actions; a policy) · [`Advisor`] (who holds what, what fits, budgets per
-//! project) · [`jobs`] (prefetches: large, sequential, cancellable) · [`conformance`] · [`record`].
+//! project) · [`jobs`] (prefetches: large, sequential, cancellable) · [`admission`] (what earns a copy in the fast tier without
+//! advice) · [`conformance`] · [`record`].
 //!
 //! Source: paper 004. Differs: tiers are chosen by what fits, projects have budgets, owners (batch jobs) can be released.
 #![no_std]
@@ -14,6 +15,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+pub mod admission;
 mod advisor;
 mod config;
 pub mod conformance;

@@ -3,6 +3,7 @@ use alloc::format;
 use alloc::string::String;
 use types::settings::{keys_markdown, policies_markdown};
 
+use crate::admission::{ADMISSION_DEFAULT, ADMISSIONS};
 use crate::config::Config;
 use crate::table::{Actions, POLICIES, POLICY_DEFAULT};
 use crate::{Hint, Pressure, Tier};
@@ -27,6 +28,9 @@ pub fn reference_markdown() -> String {
             }
         }
     }
+    let admissions = ADMISSIONS.iter().map(|p| (p.name, p.summary));
+    out += "\nWhat nobody advised is copied to the fast tier by what is inferred from reads:\n\n";
+    out += &policies_markdown("Admission to the fast tier (`fast_admission`)", ADMISSION_DEFAULT, admissions);
     out + &keys_markdown(Config::TABLE, Config::KEYS)
 }
 

@@ -1,5 +1,6 @@
 //! The decision table: hint x tier x pressure -> actions. A policy is a table, or anything that answers like one.
 use alloc::boxed::Box;
+use alloc::format;
 use alloc::string::String;
 use core::fmt;
 
@@ -97,8 +98,12 @@ pub struct UnknownPolicy(pub String);
 
 impl fmt::Display for UnknownPolicy {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown advice policy '{}': use one of", self.0)?;
-        POLICIES.iter().try_for_each(|p| write!(f, " {}", p.name))
+        f.write_str(&unknown("advice", &self.0, POLICIES.iter().map(|p| p.name)))
     }
 }
 impl core::error::Error for UnknownPolicy {}
+
+/// The refusal of a policy of this kind, with those that exist.
+pub(crate) fn unknown<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -> String {
+    names.fold(format!("unknown {kind} policy '{name}': use one of"), |text, name| text + " " + name)
+}

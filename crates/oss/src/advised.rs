@@ -112,15 +112,26 @@ impl Advised {
         }
         out
     }
-    /// The class of a block in memory.
-    pub fn class(&self, object: ObjectId, offset: u64) -> Hint {
-        self.books.borrow().advisor.class(object, offset, Tier::Ram)
+    /// The class of a block in a tier.
+    pub fn class(&self, object: ObjectId, offset: u64, tier: Tier) -> Hint {
+        self.books.borrow().advisor.class(object, offset, tier)
+    }
+    /// The highest class of some blocks in a tier.
+    pub fn highest(&self, object: ObjectId, range: BlockRange, tier: Tier) -> Hint {
+        let books = self.books.borrow();
+        let (mut at, mut highest) = (range.first.saturating_mul(BLOCK_BYTES), Hint::None);
+        let end = range.end().saturating_mul(BLOCK_BYTES);
+        while at < end && highest < Hint::High {
+            let (hint, next) = books.advisor.class_run(object, at, tier);
+            (highest, at) = (highest.max(hint), next.max(at + 1));
+        }
+        highest
     }
     /// Bytes that have a place in a tier.
     pub fn held_bytes(&self, tier: Tier) -> u64 {
         self.books.borrow().advisor.held_bytes(tier, Hint::None)
     }
-    /// Pages that were read and found in memory.
+    /// Pages that were read and found in memory or in the fast tier.
     pub fn on_hits(&self, object: ObjectId, offset: u64, pages: u64) {
         let books = &mut *self.books.borrow_mut();
         if let Some(wish) = books.wish_at(object, offset) {
@@ -218,8 +229,8 @@ impl Advised {
         Ok(())
     }
 
-    /// Wishes about an object, and advice on it that was refused lately; `resident` counts bytes in memory.
-    pub fn show(&self, object: ObjectId, resident: impl Fn(Extent) -> u64) -> Vec<AdvisedRange> {
+    /// Wishes about an object, and advice on it that was refused lately; `resident` counts bytes that are in a tier.
+    pub fn show(&self, object: ObjectId, resident: impl Fn(Extent, Tier) -> u64) -> Vec<AdvisedRange> {
         let books = self.books.borrow();
         let mut out: Vec<AdvisedRange> = Vec::new();
         for w in books.of(object) {
@@ -231,7 +242,8 @@ impl Advised {
                     Tier::Fast => row.fast_placed += common.len(),
                 }
             }
-            row.ram_resident = resident(row.extent);
+            row.ram_resident = resident(row.extent, Tier::Ram);
+            row.fast_resident = resident(row.extent, Tier::Fast);
             row.fetched = row.fetched.min(row.to_fetch);
             out.push(row);
         }

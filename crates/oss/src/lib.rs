@@ -8,7 +8,7 @@
 //! Code map: `ost` (one target: reads, writes, cuts, objects) · [`dispatch`] (the scheduler pipeline for tasks) · `locks`
 //! (drives `ldlm`) · `grants` (promised space) · [`page_cache`] `pages` (cached blocks) · `range_gate` (changes of one block
 //! wait for each other) · `advised`
-//! (what users advised, driven by `ost/advise.rs`) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
+//! (what users advised, driven by `ost/advise.rs`) · [`fast`] (a faster device before a store) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
 //! the store is) · `params` `stats` (what administrators set and see) · `oss_node` `config` (the whole).
 //! Guarded by: `crates/oss/tests`, `store::conformance`, `crates/cluster/tests`, `crates/sim/tests`.
 
@@ -17,6 +17,7 @@ pub mod bandwidth;
 mod config;
 mod cut_marks;
 pub mod dispatch;
+pub mod fast;
 mod grants;
 mod locks;
 mod oss_node;

@@ -9,6 +9,7 @@ use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::bandwidth;
 use crate::dispatch::Dispatcher;
+use crate::fast::FastTier;
 use crate::ost::{Ost, policy_of};
 
 /// Sets a parameter from text; the error is a sentence.
@@ -50,6 +51,7 @@ impl Ost {
         rows.extend(self.cache_rows());
         rows.extend(self.nrs_rows());
         rows.extend(self.advice_rows());
+        rows.extend(self.fast_rows());
         rows
     }
 
@@ -189,8 +191,13 @@ impl Ost {
         let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
         let keys = advice::Config::KEYS.iter().map(|key| {
             let get = |o: &Ost| o.advised.with_advisor(|a| a.config().get(key.key)).map(|v| v.to_string());
-            row(at(&format!("advice_{}", key.key)), move |o| get(o).unwrap_or_default())
-                .settable(|o, t| o.advised.set_key(key.key, t))
+            row(at(&format!("advice_{}", key.key)), move |o| get(o).unwrap_or_default()).settable(|o, t| {
+                o.advised.set_key(key.key, t)?;
+                if key.key.starts_with("fast_") {
+                    o.refresh_admission();
+                }
+                Ok(())
+            })
         });
         let mut rows = vec![
             row(at("advice_policy"), |o| o.advised.with_advisor(|a| a.policy().to_string())).settable(|o, t| {
@@ -203,6 +210,33 @@ impl Ost {
         ];
         rows.extend(keys);
         rows
+    }
+
+    /// The fast tier, when there is one.
+    fn fast_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
+        if self.store.fast().is_none() {
+            return Vec::new();
+        }
+        fn tier(o: &Ost) -> &FastTier {
+            o.store.fast().expect("a store that has a fast tier keeps it").tier()
+        }
+        vec![
+            row(at("fast_stats"), |o| tier(o).text()),
+            row(at("fast_admission"), |o| tier(o).policies().0.into()).settable(|o, t| {
+                let config = o.advised.with_advisor(|a| a.config().clone());
+                tier(o).set_admission(t, &config)
+            }),
+            row(at("fast_reclaim"), |o| tier(o).policies().1.into()).settable(|o, t| tier(o).set_reclaim(t)),
+            row(at("fast_enable"), |o| u32::from(tier(o).is_on()).to_string()).settable(|o, t| {
+                match (switch(t)?, tier(o).is_on()) {
+                    (false, _) => tier(o).switch_off(),
+                    (true, true) => {}
+                    (true, false) => return Err("a fast tier that is off comes back when its OST starts again".into()),
+                }
+                Ok(())
+            }),
+        ]
     }
 
     /// What is advised, and how it fares.

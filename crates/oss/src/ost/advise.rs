@@ -3,7 +3,7 @@
 //! Prefetches take turns of at most [`TURN_BYTES`] that no client's request wants
 //! ([`crate::dispatch::Dispatcher::admit_background`]), so a request that comes meanwhile waits for one turn at most.
 use std::cell::Cell;
-use std::rc::Rc;
+use std::rc::{Rc, Weak};
 
 use advice::jobs::Piece;
 use advice::{Hint, Pressure, Step, Steps, Tier, Tiers};
@@ -16,6 +16,7 @@ use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedReques
 
 use super::{Ost, answer, blocks_of};
 use crate::advised::{Advised, class_of, hint_of};
+use crate::fast::{FastOwner, FastStore, FastTier};
 use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
@@ -116,7 +117,14 @@ impl Ost {
         let frames = self.rt.frames();
         let short = frames.free() < frames.capacity() / 32;
         let pressure = if short { Pressure::High } else { cache.pressure() };
-        Tiers { size_bytes: [cache.capacity_bytes().saturating_sub(others), 0], pressure: [pressure, Pressure::Low] }
+        let (fast_bytes, fast_pressure) = match self.store.fast().map(FastStore::tier) {
+            Some(tier) => (tier.capacity_bytes(), tier.pressure()),
+            None => (0, Pressure::Low),
+        };
+        Tiers {
+            size_bytes: [cache.capacity_bytes().saturating_sub(others), fast_bytes],
+            pressure: [pressure, fast_pressure],
+        }
     }
 
     /// Brings cache and prefetches in line with what the room decided.
@@ -133,7 +141,16 @@ impl Ost {
                         cache.readvise(self.key(o), blocks_of(e), cache::Advice::None);
                         cache.drop_unadvised(self.key(o), blocks_of(e));
                     }
-                    _ => {}
+                    Step::Prefetch(o, e, Tier::Fast, _)
+                    | Step::Keep(o, e, Tier::Fast, _)
+                    | Step::Release(o, e, Tier::Fast) => {
+                        self.fast_tier(|tier| tier.readvise(o, blocks_of(e)));
+                    }
+                    Step::Drop(o, e, Tier::Fast) => self.fast_tier(|tier| {
+                        tier.readvise(o, blocks_of(e));
+                        tier.drop_unadvised(o, blocks_of(e));
+                    }),
+                    Step::Refused(..) => {}
                 }
             }
             cache.set_placed(self.identity.ost.0, self.advised.held_bytes(Tier::Ram));
@@ -232,10 +249,14 @@ impl Ost {
         while at < piece.extent.end {
             let turn = Extent::new(at, piece.extent.end.min((at / TURN_BYTES + 1) * TURN_BYTES));
             // Withdrawn meanwhile.
-            if self.advised.class(piece.object, at) == Hint::None {
+            if self.advised.class(piece.object, at, piece.tier) == Hint::None {
                 return Ok(());
             }
-            match self.fetch(piece.object, turn).await {
+            let fetched = match piece.tier {
+                Tier::Ram => self.fetch(piece.object, turn).await,
+                Tier::Fast => self.fetch_fast(piece.object, turn).await,
+            };
+            match fetched {
                 // It was removed meanwhile.
                 Err(FsError::NotFound) => return Ok(()),
                 done => done?,
@@ -266,6 +287,41 @@ impl Ost {
         }
         drop(permit);
         Ok(())
+    }
+
+    /// Copies what the fast tier does not have of some bytes: read when nobody else wants the store.
+    async fn fetch_fast(&self, object: ObjectId, extent: Extent) -> StoreResult<()> {
+        let size = self.store.attr(object).await?.size;
+        let range = blocks_of(Extent::new(extent.start.min(size), extent.end.min(size)));
+        let Some(fast) = self.store.fast().filter(|f| f.tier().resident_in(object, range) < range.count * BLOCK_BYTES)
+        else {
+            return Ok(());
+        };
+        let permit = self.dispatch.background_turn(object, range).await?;
+        let fetched = fast.fetch(object, range).await?;
+        // Copying is the fast device's business: others may have the store meanwhile.
+        drop(permit);
+        if let Some(fetched) = fetched {
+            fast.keep(fetched).await;
+        }
+        Ok(())
+    }
+
+    fn fast_tier(&self, work: impl FnOnce(&FastTier)) {
+        if let Some(fast) = self.store.fast() {
+            work(fast.tier());
+        }
+    }
+    /// Tells the fast tier whose it is.
+    pub(super) fn own_fast_tier(self: &Rc<Self>) {
+        let me: Weak<dyn FastOwner> = Rc::<Ost>::downgrade(self) as Weak<dyn FastOwner>;
+        self.fast_tier(|tier| tier.set_owner(me));
+        self.refresh_admission();
+    }
+    /// The admission policy of the fast tier is made anew, with the keys of now.
+    pub(crate) fn refresh_admission(&self) {
+        let config = self.advised.with_advisor(|a| a.config().clone());
+        self.fast_tier(|tier| tier.set_admission(tier.policies().0, &config).expect("it is the one in use"));
     }
 
     /// Takes in what the store remembers, and asks for places for it: those advised first before others.
@@ -310,8 +366,25 @@ impl Ost {
 
     fn show_advice(&self, object: ObjectId) -> AdvisedReply {
         let cache = self.cache.borrow();
-        let resident = |e: Extent| cache.resident_in(self.key(object), blocks_of(e));
+        let resident = |e: Extent, tier: Tier| match tier {
+            Tier::Ram => cache.resident_in(self.key(object), blocks_of(e)),
+            Tier::Fast => self.store.fast().map_or(0, |f| f.tier().resident_in(object, blocks_of(e))),
+        };
         AdvisedReply { ranges: self.advised.show(object, resident) }
+    }
+}
+
+impl FastOwner for Ost {
+    fn class(&self, object: ObjectId, range: BlockRange) -> Hint {
+        if self.advised.is_any() { self.advised.highest(object, range, Tier::Fast) } else { Hint::None }
+    }
+    fn on_hits(&self, object: ObjectId, range: BlockRange) {
+        if self.advised.is_any() {
+            self.advised.on_hits(object, range.first * BLOCK_BYTES, range.count);
+        }
+    }
+    fn on_off(&self) {
+        self.replace_advice();
     }
 }
 

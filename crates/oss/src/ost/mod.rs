@@ -125,6 +125,7 @@ impl Ost {
             advice_driver: advise::Driver::default(),
             me: me.clone(),
         });
+        ost.own_fast_tier();
         ost.recall_advice();
         ost.recall_promises();
         Ok(ost)

@@ -1,4 +1,4 @@
-//! Another store behind the timing of a disk that this machine does not have, in real time.
+//! Another store, or a file, behind the timing of a disk that this machine does not have, in real time.
 //!
 //! Decides when an operation would be done: a seek when a request does not continue where its spindle stands, then
 //! bytes at the spindle's bandwidth; writes into a write-back cache return at once while it has room. It does not
@@ -6,10 +6,12 @@
 //! Source: paper 001 section 5's disk (500 MB/s, 2 ms for a request that does not continue the last one).
 use std::cell::RefCell;
 use std::collections::BTreeMap;
+use std::io;
 use std::rc::Rc;
 
+use frames::Bulk;
 use nrs::Medium;
-use rt::{LocalFuture, Rt};
+use rt::{DiskFile, LocalFuture, Rt};
 use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
 
 use super::{
@@ -84,8 +86,13 @@ struct Device {
 pub struct EmulatedStore(Rc<Emulation>);
 
 struct Emulation {
-    rt: Rt,
     inner: Rc<dyn ObjectStore>,
+    timing: Timing,
+}
+
+/// When the requests of one device would be done.
+struct Timing {
+    rt: Rt,
     profile: DeviceProfile,
     device: RefCell<Device>,
     slots: rt::sync::Semaphore,
@@ -96,20 +103,24 @@ impl EmulatedStore {
     /// Puts `profile`'s timing before `inner`.
     #[must_use]
     pub fn new(rt: Rt, inner: Rc<dyn ObjectStore>, profile: DeviceProfile) -> Rc<EmulatedStore> {
-        let spindles = vec![Spindle::default(); profile.spindles.max(1) as usize];
-        let slots = rt::sync::Semaphore::new(profile.queue_depth.max(1) as usize);
-        let device = RefCell::new(Device { spindles, ..Device::default() });
-        Rc::new(EmulatedStore(Rc::new(Emulation { rt, inner, profile, device, slots, disk: DiskStats::default() })))
+        Rc::new(EmulatedStore(Rc::new(Emulation { inner, timing: Timing::new(rt, profile) })))
     }
 
     /// Requests that did not continue where a spindle stood.
     #[must_use]
     pub fn seeks(&self) -> u64 {
-        self.0.device.borrow().seeks
+        self.0.timing.device.borrow().seeks
     }
 }
 
-impl Emulation {
+impl Timing {
+    fn new(rt: Rt, profile: DeviceProfile) -> Timing {
+        let spindles = vec![Spindle::default(); profile.spindles.max(1) as usize];
+        let slots = rt::sync::Semaphore::new(profile.queue_depth.max(1) as usize);
+        let device = RefCell::new(Device { spindles, ..Device::default() });
+        Timing { rt, profile, device, slots, disk: DiskStats::default() }
+    }
+
     /// Books `ranges` on the device; answers when they would be done.
     fn book(&self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) -> Instant {
         let mut done = self.rt.now();
@@ -186,12 +197,15 @@ impl ObjectStore for EmulatedStore {
         self.0.inner.identity()
     }
     fn medium(&self) -> FoundMedium {
-        let (medium, seeks) =
-            if self.0.profile.seek_ms > 0.0 { (Medium::Rotating, "seeks") } else { (Medium::Flash, "does not seek") };
-        FoundMedium { medium, why: format!("the emulated device '{}' {seeks}", self.0.profile.name) }
+        let (medium, seeks) = if self.0.timing.profile.seek_ms > 0.0 {
+            (Medium::Rotating, "seeks")
+        } else {
+            (Medium::Flash, "does not seek")
+        };
+        FoundMedium { medium, why: format!("the emulated device '{}' {seeks}", self.0.timing.profile.name) }
     }
     fn disk(&self) -> Option<&DiskStats> {
-        Some(&self.0.disk)
+        Some(&self.0.timing.disk)
     }
     fn boot(&self) -> u64 {
         self.0.inner.boot()
@@ -202,7 +216,7 @@ impl ObjectStore for EmulatedStore {
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         let me = self.0.clone();
         Box::pin(async move {
-            me.pass(DiskOp::Read, object, &[range]).await;
+            me.timing.pass(DiskOp::Read, object, &[range]).await;
             me.inner.read(object, range).await
         })
     }
@@ -211,7 +225,7 @@ impl ObjectStore for EmulatedStore {
         Box::pin(async move {
             let ranges: Vec<BlockRange> = update.puts.iter().map(super::BlockRun::range).collect();
             if !ranges.is_empty() {
-                me.pass(DiskOp::Write, object, &ranges).await;
+                me.timing.pass(DiskOp::Write, object, &ranges).await;
             }
             me.inner.update(object, update).await
         })
@@ -241,8 +255,8 @@ impl ObjectStore for EmulatedStore {
         let me = self.0.clone();
         Box::pin(async move {
             let idle = |d: &Device| d.spindles.iter().map(|s| s.free_at).max();
-            let until = idle(&me.device.borrow()).unwrap_or_else(|| me.rt.now());
-            me.rt.sleep_until(until).await;
+            let until = idle(&me.timing.device.borrow()).unwrap_or_else(|| me.timing.rt.now());
+            me.timing.rt.sleep_until(until).await;
             me.inner.sync().await
         })
     }
@@ -293,5 +307,66 @@ impl ObjectStore for EmulatedStore {
     }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.0.inner.close()
+    }
+}
+
+/// A file with another's bytes and a device's timing; offsets and lengths in whole blocks.
+pub struct EmulatedFile(Rc<TimedFile>);
+
+struct TimedFile {
+    inner: Rc<dyn DiskFile>,
+    timing: Timing,
+}
+
+impl EmulatedFile {
+    /// Puts `profile`'s timing before `inner`.
+    #[must_use]
+    pub fn new(rt: Rt, inner: Rc<dyn DiskFile>, profile: DeviceProfile) -> Rc<EmulatedFile> {
+        Rc::new(EmulatedFile(Rc::new(TimedFile { inner, timing: Timing::new(rt, profile) })))
+    }
+}
+
+impl TimedFile {
+    async fn pass(&self, op: DiskOp, offset: u64, bytes: usize) {
+        let range = BlockRange { first: offset / BLOCK_BYTES, count: (bytes as u64).div_ceil(BLOCK_BYTES) };
+        self.timing.pass(op, ObjectId::default(), &[range]).await;
+    }
+}
+
+impl DiskFile for EmulatedFile {
+    fn read_at(&self, offset: u64, into: Bulk) -> LocalFuture<(io::Result<usize>, Bulk)> {
+        let me = self.0.clone();
+        Box::pin(async move {
+            me.pass(DiskOp::Read, offset, into.len()).await;
+            me.inner.read_at(offset, into).await
+        })
+    }
+    fn write_at(&self, offset: u64, from: Bulk) -> LocalFuture<io::Result<()>> {
+        let me = self.0.clone();
+        Box::pin(async move {
+            me.pass(DiskOp::Write, offset, from.len()).await;
+            me.inner.write_at(offset, from).await
+        })
+    }
+    fn sync(&self) -> LocalFuture<io::Result<()>> {
+        self.0.inner.sync()
+    }
+    fn allocate(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
+        self.0.inner.allocate(offset, len)
+    }
+    fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
+        self.0.inner.punch(offset, len)
+    }
+    fn len(&self) -> io::Result<u64> {
+        self.0.inner.len()
+    }
+    fn allocated(&self) -> io::Result<u64> {
+        self.0.inner.allocated()
+    }
+    fn set_len(&self, len: u64) -> io::Result<()> {
+        self.0.inner.set_len(len)
+    }
+    fn space(&self) -> io::Result<(u64, u64)> {
+        self.0.inner.space()
     }
 }

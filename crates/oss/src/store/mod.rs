@@ -13,7 +13,7 @@ mod null;
 mod volatile;
 
 pub use disk::{DiskIo, DiskOp, DiskRun, DiskStats};
-pub use emulated::{DeviceProfile, EmulatedStore};
+pub use emulated::{DeviceProfile, EmulatedFile, EmulatedStore};
 pub use memory::MemoryStore;
 pub use null::{NullStore, pattern_page};
 pub use volatile::{apply_attr, apply_size};
@@ -404,6 +404,10 @@ pub trait ObjectStore {
     }
     /// What it asked of its medium; `None`: it has none.
     fn disk(&self) -> Option<&DiskStats> {
+        None
+    }
+    /// The fast tier in front of it, if there is one.
+    fn fast(&self) -> Option<&crate::fast::FastStore> {
         None
     }
     /// How it finds out that another server has opened it since; `None`: it lives in this process, and nobody else can.

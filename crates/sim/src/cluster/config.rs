@@ -16,6 +16,8 @@ pub struct ClusterConfig {
     pub client_cache_bytes: u64,
     /// Page cache of each OST.
     pub ost_cache_bytes: u64,
+    /// Admission policy of a fast tier in front of the store of every other OST; `None`: there are none.
+    pub fast_admission: Option<String>,
     /// NRS policy of each OST.
     pub nrs_policy: String,
     /// Reclaim policy of the caches of clients and OSTs.
@@ -68,6 +70,7 @@ impl Default for ClusterConfig {
             ost_reserve_bytes: 256 * MIB,
             client_cache_bytes: 4 * MIB,
             ost_cache_bytes: 2 * MIB,
+            fast_admission: None,
             nrs_policy: "fifo".into(),
             cache_policy: "lru".into(),
             readahead_policy: readahead::POLICY_DEFAULT.into(),

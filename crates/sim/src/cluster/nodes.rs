@@ -9,6 +9,7 @@ use client::{Client, ClientConfig};
 use layout::LayoutSpec;
 use mds::{MdsConfig, MetaKv, MkfsOptions};
 use oss::OstConfig;
+use oss::fast::{FAST_BYTES_MIN, FastConfig, FastStore, FastTier};
 use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::{ClusterKey, Server, SessionKey};
 use roles::{MdsRole, OssRole};
@@ -22,6 +23,7 @@ use super::config::ClusterConfig;
 
 const MDT_FILE: &str = "/mdt/mdt.redb";
 const OST_DIR: &str = "/ost";
+const FAST_DIR: &str = "/fast";
 const FSNAME: &str = "sim";
 const CLUSTER_ID: u64 = 77;
 const MDS_PORT: u16 = 7988;
@@ -153,6 +155,15 @@ pub struct Cluster {
     past_evictions: RefCell<BTreeMap<ClientId, u64>>,
 }
 
+/// A fast tier before a store, on the same disk with all its faults; one that fails is done without.
+async fn with_fast_tier(rt: &Rt, store: Rc<FileStore>, admission: String) -> Rc<dyn ObjectStore> {
+    let config = FastConfig { admission, ..FastConfig::new(FAST_BYTES_MIN) };
+    let identity = store.identity();
+    let tier = FastTier::open(rt, Path::new(FAST_DIR), &identity, &config, None, |file| file).await;
+    let tier = tier.unwrap_or_else(|e| FastTier::without(rt, &identity, &config, e.to_string()));
+    FastStore::new(store, tier)
+}
+
 /// Runs `work` as a task of the process behind `rt`; `None` when that process ended first.
 async fn inside<T: 'static>(rt: &Rt, work: impl Future<Output = T> + 'static) -> Option<T> {
     let (tx, rx) = rt::sync::oneshot();
@@ -238,7 +249,7 @@ impl Cluster {
         let identity = ClientId(rt.random() << 8 | node.starts.get());
         let started = match id {
             NodeId::Mds => inside(&rt, self.mds_role(rt.clone())).await,
-            NodeId::Oss(_) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT))).await,
+            NodeId::Oss(i) => inside(&rt, self.oss_role(rt.clone(), node.host.nid(OSS_PORT), i)).await,
             NodeId::Client(_) => {
                 node.identities.borrow_mut().push(identity);
                 inside(&rt, self.client_role(rt.clone(), identity, node.left.clone())).await
@@ -271,7 +282,7 @@ impl Cluster {
         }
     }
 
-    fn oss_role(&self, rt: Rt, nid: Nid) -> impl Future<Output = Result<Running, String>> + use<> {
+    fn oss_role(&self, rt: Rt, nid: Nid, index: usize) -> impl Future<Output = Result<Running, String>> + use<> {
         let (mds, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let config = OstConfig {
             cache_bytes: self.config.ost_cache_bytes,
@@ -284,9 +295,13 @@ impl Cluster {
         };
         let queue_max = self.config.queue_max;
         let (reserve, commit) = (self.config.ost_reserve_bytes, self.config.commit_interval);
+        let fast = self.config.fast_admission.clone().filter(|_| index.is_multiple_of(2));
         async move {
             let store = Rc::new(open_ost(&rt, reserve, commit).await?);
-            let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
+            let stores: Vec<Rc<dyn ObjectStore>> = match fast {
+                Some(admission) => vec![with_fast_tier(&rt, store.clone(), admission).await],
+                None => vec![store.clone()],
+            };
             let role = roles::start_oss(&rt, stores, &nid, &mds, &key, window, &config);
             let role = role.map_err(|e| e.to_string())?;
             if let Some(requests) = queue_max {

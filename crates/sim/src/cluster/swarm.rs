@@ -19,7 +19,7 @@ pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
 pub const SETTINGS: &[&str] =
-    &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs", "bulk"];
+    &["policies", "caches", "stripes", "rpcs", "shuffle", "clients", "commits", "syncs", "bulk", "fast"];
 
 /// What of a seed is left out.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -188,6 +188,11 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     }
     if !without.has("bulk") {
         c.ost_bulk_bytes = any(&mut Rng::named(seed, "swarm bulk"), &[MIB, 4 * MIB, 64 * MIB]);
+    }
+    let mut rng = Rng::named(seed, "swarm fast");
+    let admission = any(&mut rng, &["always", "always", "second_touch"]);
+    if rng.chance(0.5) && !without.has("fast") {
+        c.fast_admission = Some(admission.into());
     }
     if on(FaultClass::Busy) {
         c.queue_max = Some(1 + Rng::named(seed, "swarm busy").below(4) as u32);

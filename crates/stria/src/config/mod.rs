@@ -41,6 +41,12 @@ fn store_kinds() -> Vec<String> {
 fn device_profiles() -> Vec<String> {
     names(&["paper001", "hdd", "raid", "ssd", "nvme"])
 }
+fn fast_profiles() -> Vec<String> {
+    [vec!["none".to_string()], device_profiles()].concat()
+}
+fn fast_admissions() -> Vec<String> {
+    oss::fast::ADMISSIONS.iter().map(|p| p.name.to_string()).collect()
+}
 
 /// The refusal of an unknown key, with the nearest known one.
 pub(crate) fn unknown(key: &str) -> String {
@@ -138,6 +144,12 @@ impl Config {
         for (key, ids) in [("mount.squash_all", &self.mount_squash_all), ("mount.squash_root", &self.mount_squash_root)]
         {
             parse_ids(ids).map_err(|e| format!("{key} = \"{ids}\": {e}"))?;
+        }
+        if self.store_fast_dir.is_empty() != (self.store_fast_bytes == 0) {
+            return Err(format!(
+                "store.fast.dir = \"{}\" and store.fast.size = {}: a fast tier needs both, a directory on a faster device and a size",
+                self.store_fast_dir, self.store_fast_bytes
+            ));
         }
         for (key, keys) in [("client.cache_keys", &self.client_cache_keys), ("oss.cache_keys", &self.oss_cache_keys)] {
             cache_config(keys).map_err(|e| format!("{key}: {e}"))?;

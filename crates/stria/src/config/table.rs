@@ -161,6 +161,14 @@ table! {
     store_capacity_bytes: u64 = "store.capacity_bytes", bytes(0, 1 << 60), "0", Process, Restart;
     /// Bypass the kernel's page cache for OST data.
     store_direct: bool = "store.direct", Kind::Switch, "true", Process, Restart;
+    /// Directory on a faster device in which each OST keeps copies of what is advised or read again and again, under its name. Empty: no fast tier.
+    store_fast_dir: String = "store.fast.dir", Kind::Text, "", Process, Restart;
+    /// Bytes that each OST's fast tier takes there, at least 16M.
+    store_fast_bytes: u64 = "store.fast.size", bytes(0, 64 * 1024 * GIB), "0", Process, Restart;
+    /// The device that the fast tier behaves like, for experiments; none: the one that it is on.
+    store_fast_profile: String = "store.fast.profile", Kind::Choice(super::fast_profiles), "none", Process, Restart;
+    /// What is copied to the fast tier although nobody advised it (docs/reference/advice.md).
+    store_fast_admission: String = "store.fast.admission", Kind::Choice(super::fast_admissions), "second_touch", Process, Live;
     /// How long a restarted server waits for its clients before it goes on without them.
     recovery_window_s: u64 = "recovery.window_s", number(1, 3600, "s"), "30", Cluster, Restart;
     /// A client unheard of for this long is evicted.

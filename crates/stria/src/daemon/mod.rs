@@ -2,6 +2,7 @@
 mod announce;
 mod children;
 mod dir;
+mod fast;
 mod keys;
 mod medium;
 mod mounts;

@@ -127,11 +127,16 @@ pub fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
     Ok(())
 }
 
-/// Opens the store of an OST.
+/// Opens the store of an OST, with its fast tier.
 ///
 /// # Errors
-/// Missing, another one than the OST's, a newer format, in use.
+/// Missing, another one than the OST's, a newer format, in use; a fast tier that cannot be meant.
 pub async fn store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> Result<Rc<dyn ObjectStore>, Failure> {
+    let store = slow_store(rt, dir, index, config).await?;
+    super::fast::before(rt, dir, store, config).await
+}
+
+async fn slow_store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> Result<Rc<dyn ObjectStore>, Failure> {
     let identity = || StoreIdentity {
         cluster: dir.cluster,
         fsname: dir.fsname.clone(),
