@@ -10,13 +10,13 @@ use advice::{Hint, Pressure, Step, Steps, Tier, Tiers};
 use cache::PageAccess;
 use frames::FRAME_BYTES;
 use ptlrpc::Request;
-use rt::sync::{Event, Semaphore};
+use rt::sync::{Event, OneReceiver, Semaphore, oneshot};
 use types::{Extent, FsError, ObjectId};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest};
 
 use super::{Ost, answer, blocks_of};
 use crate::advised::{Advised, class_of, hint_of};
-use crate::fast::{FastOwner, FastStore, FastTier};
+use crate::fast::{FastOwner, FastStore, FastTier, Fetched};
 use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
@@ -246,6 +246,7 @@ impl Ost {
 
     async fn fetch_turns(&self, piece: &Piece) -> Result<(), FsError> {
         let mut at = piece.extent.start;
+        let mut copying = None;
         while at < piece.extent.end {
             let turn = Extent::new(at, piece.extent.end.min((at / TURN_BYTES + 1) * TURN_BYTES));
             // Withdrawn meanwhile.
@@ -253,18 +254,40 @@ impl Ost {
                 return Ok(());
             }
             let fetched = match piece.tier {
-                Tier::Ram => self.fetch(piece.object, turn).await,
+                Tier::Ram => self.fetch(piece.object, turn).await.map(|()| None),
                 Tier::Fast => self.fetch_fast(piece.object, turn).await,
             };
-            match fetched {
+            let fetched = match fetched {
                 // It was removed meanwhile.
                 Err(FsError::NotFound) => return Ok(()),
                 done => done?,
-            }
-            self.advised.on_fetched(piece.object, turn);
+            };
+            self.await_copies(piece.object, copying.take()).await;
+            copying = Some((turn, fetched.map(|f| self.copy(f))));
             at = turn.end;
         }
+        self.await_copies(piece.object, copying).await;
         Ok(())
+    }
+
+    /// Copies what was read while the next bytes are read: another piece must not come between, which would cost a disk two
+    /// places for each turn.
+    fn copy(&self, fetched: Fetched) -> OneReceiver<()> {
+        let (store, (done, copied)) = (self.store.clone(), oneshot());
+        self.rt.spawn(async move {
+            if let Some(fast) = store.fast() {
+                fast.keep(fetched).await;
+            }
+            done.send(());
+        });
+        copied
+    }
+    async fn await_copies(&self, object: ObjectId, copying: Option<(Extent, Option<OneReceiver<()>>)>) {
+        let Some((turn, copied)) = copying else { return };
+        if let Some(copied) = copied {
+            copied.await;
+        }
+        self.advised.on_fetched(object, turn);
     }
 
     /// Reads what the cache does not have of some bytes, when nobody else wants the store.
@@ -289,22 +312,18 @@ impl Ost {
         Ok(())
     }
 
-    /// Copies what the fast tier does not have of some bytes: read when nobody else wants the store.
-    async fn fetch_fast(&self, object: ObjectId, extent: Extent) -> StoreResult<()> {
+    /// Reads what the fast tier does not have of some bytes, when nobody else wants the store.
+    async fn fetch_fast(&self, object: ObjectId, extent: Extent) -> StoreResult<Option<Fetched>> {
         let size = self.store.attr(object).await?.size;
         let range = blocks_of(Extent::new(extent.start.min(size), extent.end.min(size)));
         let Some(fast) = self.store.fast().filter(|f| f.tier().resident_in(object, range) < range.count * BLOCK_BYTES)
         else {
-            return Ok(());
+            return Ok(None);
         };
         let permit = self.dispatch.background_turn(object, range).await?;
-        let fetched = fast.fetch(object, range).await?;
-        // Copying is the fast device's business: others may have the store meanwhile.
+        let fetched = fast.fetch(object, range).await;
         drop(permit);
-        if let Some(fetched) = fetched {
-            fast.keep(fetched).await;
-        }
-        Ok(())
+        fetched
     }
 
     fn fast_tier(&self, work: impl FnOnce(&FastTier)) {
