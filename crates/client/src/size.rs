@@ -406,7 +406,8 @@ impl Client {
     /// Finds space for a range of an object, which (but with `keep`) reaches to the range's end then at least.
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
         let osc = self.osc(object.ost);
-        let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, ..Default::default() };
+        let lock = held.handle();
+        let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, lock, ..Default::default() };
         let import = osc.import()?;
         let options = osc.options_of_change(&import, held)?;
         let answer = import.call(Op::OstAllocate, wire::encode(&ask), Bulk::new(), options).await?;

@@ -354,3 +354,27 @@ fn a_write_with_grant_never_fails_and_a_full_target_says_so_at_once() {
         clients[0].write(0, &[1; 40_960]).await.unwrap();
     });
 }
+
+#[test]
+fn space_is_reserved_under_the_clients_own_lock_or_under_one_of_the_server() {
+    let n = node(3, 1 << 30, OstConfig::default());
+    let rt = n.world.rt();
+    n.world.run(async move {
+        let (a, b) = (Client::new(rt.clone(), 1).await, Client::new(rt.clone(), 2).await);
+        a.create(1).await;
+        let reserve = async |c: &Client, lock: HandleId, at: u64| {
+            let extent = Extent::at(at, 8192);
+            let ask = AllocateRequest { object: object(1), extent, lock, ..AllocateRequest::default() };
+            c.import.ask::<_, AttrReply>(Op::OstAllocate, &ask).await.unwrap().lvb.size
+        };
+        let lock = a.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
+        assert_eq!((reserve(&a, lock.handle, 0).await, reserve(&a, HandleId(0), 8192).await), (8192, 16384));
+        assert_eq!(a.me.blocked.borrow().len(), 0, "its own lock is in nobody's way");
+        // Whoever has none, or names another's, waits until those who have one are asked for it.
+        assert_eq!(reserve(&b, HandleId(0), 16384).await, 24576);
+        assert_eq!(a.me.blocked.borrow().len(), 1);
+        let lock = a.lock(Mode::Pw, Extent::ALL, 0).await.unwrap();
+        assert_eq!(reserve(&b, lock.handle, 24576).await, 32768);
+        assert_eq!(a.me.blocked.borrow().len(), 2);
+    });
+}

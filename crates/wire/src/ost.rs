@@ -231,6 +231,8 @@ message! {
         owner: IoOwner,
     }
     /// `OstShrinkGrant` request. The answer is empty.
+        /// The client's write lock over the range, or unless `keep_size` over all from its start; 0: any that it has, or the server takes one.
+        lock: HandleId,
     ShrinkGrantRequest {
         /// The server's process that keeps the book, as the session told it: one that was started since has another.
         boot: u64,

@@ -130,6 +130,13 @@ impl Ost {
             return Err(if extent.is_empty() { FsError::Invalid } else { FsError::FileTooBig });
         }
         let range = BlockRange::new(extent.start / BLOCK_BYTES, extent.end.div_ceil(BLOCK_BYTES));
+        let reach = if ask.keep_size { extent } else { Extent::from(extent.start) };
+        let asked = Covering { object, handle: ask.lock, mode: LockMode::Pw, extent: reach };
+        // Clients of before hold a lock and do not say so.
+        let _lock = match self.locks.covers(request.client(), ask.lock, object, LockMode::Pw, reach) {
+            true if ask.lock.0 == 0 => None,
+            _ => self.cover(request, asked).await?,
+        };
         let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
         let _gate = self.change(request, object, range).await?;
