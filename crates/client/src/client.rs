@@ -526,6 +526,12 @@ impl Client {
     pub(crate) fn unwritten_objects(&self) -> Vec<Rc<Object>> {
         self.objects.borrow().values().filter(|o| o.unwritten_pages() > 0).cloned().collect()
     }
+    /// Pages of a file that are not written out; 0 of one that is not known here.
+    #[must_use]
+    pub fn unwritten_pages(&self, fid: Fid) -> usize {
+        let of_file = |o: &&Rc<Object>| o.inode.borrow().upgrade().is_some_and(|i| i.fid == fid);
+        self.objects.borrow().values().filter(of_file).map(|o| o.unwritten_pages()).sum()
+    }
     /// Syncs the OSTs that can be reached, and those that `awaited` says of.
     async fn sync_targets(self: &Rc<Self>, awaited: impl Fn(&Import) -> bool) -> Result<(), FsError> {
         let flushes: Vec<_> = self
@@ -540,7 +546,7 @@ impl Client {
         let mut result = Ok(());
         for osc in self.oscs() {
             if osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full || awaited(&i)) {
-                result = result.and(osc.sync(ObjectId::default()).await);
+                result = result.and(osc.sync().await);
             }
         }
         let mdt: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest::default()).await;

@@ -6,7 +6,7 @@ use std::rc::{Rc, Weak};
 use cache::PageAccess;
 use datapath::{Gone, Moment, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
-use ldlm::ResourceId;
+use ldlm::{LockCookie, ResourceId};
 use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
 use types::{Extent, FsError, Instant, ObjectId, Transno, WallTime};
@@ -38,6 +38,10 @@ pub(crate) struct Object {
     pub(crate) blocks512: Cell<u64>,
     /// The last transaction of the OST that changed its data or size at this client's request.
     pub(crate) changed_by: Cell<Transno>,
+    /// The lock over all of it under which that was.
+    pub(crate) changed_under: Cell<Option<LockCookie>>,
+    /// The lock over all of it since which nothing that others wrote before is missing on the OST's stable storage.
+    pub(crate) others_synced_under: Cell<Option<LockCookie>>,
     /// The greatest mark of a cut that an answer about its whole size brought.
     pub(crate) cut_mark: Cell<u64>,
     /// How often this client made it shorter.
@@ -87,6 +91,8 @@ impl Object {
             mtime: Cell::new(crate::inode::UNSET),
             blocks512: Cell::new(0),
             changed_by: Cell::default(),
+            changed_under: Cell::default(),
+            others_synced_under: Cell::default(),
             cut_mark: Cell::default(),
             cuts_here: Cell::default(),
             being_cut: Cell::default(),
@@ -122,6 +128,13 @@ impl Object {
     pub(crate) fn cutting(self: &Rc<Self>) -> Cutting {
         self.being_cut.set(true);
         Cutting(self.clone())
+    }
+    /// A change of it that was sent under `lock`, the one over all of it, was answered.
+    pub(crate) fn was_changed(&self, transaction: Transno, lock: Option<LockCookie>) {
+        if transaction > self.changed_by.get() {
+            self.changed_by.set(transaction);
+            self.changed_under.set(lock);
+        }
     }
     pub(crate) fn cuts_here(&self) -> u64 {
         self.cuts_here.get()

@@ -410,8 +410,9 @@ impl Client {
         let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, lock, ..Default::default() };
         let import = osc.import()?;
         let options = osc.options_of_change(&import, held)?;
+        let under = osc.lock_of_all(object);
         let answer = import.call(Op::OstAllocate, wire::encode(&ask), Bulk::new(), options).await?;
-        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
+        object.was_changed(answer.header.transno, under);
         let reply: wire::ost::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
         Ok(())

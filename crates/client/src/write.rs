@@ -151,7 +151,7 @@ impl Client {
             if file.inode.refusals.get() != refusals {
                 return Err(FsError::NoSpace);
             }
-            if file.flags() & O_DSYNC != 0 { self.fsync(file, true).await } else { Ok(()) }
+            if file.flags() & O_DSYNC != 0 { self.sync_file(file, false).await } else { Ok(()) }
         };
         if let Some((right, keep)) = kept {
             let left = right.until.since(self.rt.now());
@@ -370,15 +370,24 @@ impl Client {
         osc.write_direct(object, piece.object.start, bulk, lock.held()).await
     }
 
-    /// Everything written to the file is on stable storage afterwards; with `data_only`, only what is needed to read it
-    /// back.
+    /// Everything written to the file, on any client, is on stable storage afterwards; with `data_only`, only what is needed to read
+    /// it back.
     ///
     /// # Errors
     /// A write-back failure since this open last reported one; EIO.
     pub async fn fsync(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
+        // A new file's name and layout are metadata that reading it back needs.
+        let _ = data_only;
+        self.sync_file(file, true).await
+    }
+
+    /// The same; without `everyones`, of what this client wrote.
+    async fn sync_file(self: &Rc<Self>, file: &Rc<OpenFile>, everyones: bool) -> Result<(), FsError> {
         let inode = &file.inode;
         let mut result = self.writer_is_told(file).await;
-        if let Some(s) = inode.striping() {
+        // What others wrote is synced, too, by who has not looked at it.
+        let striping = if everyones { self.layout_of(inode).await? } else { inode.striping() };
+        if let Some(s) = striping {
             let syncs: Vec<_> = s
                 .objects
                 .iter()
@@ -386,7 +395,7 @@ impl Client {
                     let osc = self.osc(o.ost);
                     async move {
                         osc.flush(o, Extent::ALL, Why::Asked).await;
-                        osc.sync(o.id).await
+                        osc.sync_object(o, everyones).await
                     }
                 })
                 .collect();
@@ -394,8 +403,6 @@ impl Client {
                 result = result.and(r);
             }
         }
-        // A new file's name and layout are metadata that reading it back needs.
-        let _ = data_only;
         let ask = wire::mdt::SyncRequest { fid: inode.fid };
         let meta: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &ask).await;
         inode.error_since(&file.error_mark).and(result).and(meta)

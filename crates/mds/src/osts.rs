@@ -422,7 +422,7 @@ impl Mds {
     /// The log forgets what the OST has destroyed, once that is on stable storage there: an answer alone does not outlive
     /// a crash of the OST.
     async fn forget_destroyed(&self, link: &OstLink, port: &dyn OstPort, session: u64) -> Result<(), FsError> {
-        let request = SyncRequest { object: ObjectId::default() };
+        let request = SyncRequest::default();
         port.call(Op::OstSync, wire::encode(&request)).await?;
         if link.sessions.get() != session {
             link.redo_destroys();

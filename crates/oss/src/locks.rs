@@ -237,7 +237,7 @@ impl Locks {
         let before = self.marks.of(object);
         let answers = asks.into_iter().filter_map(|a| {
             let Action::SendGlimpse { client, lock } = a else { return None };
-            Some(self.ask_holder(client, lock))
+            Some(self.ask_holder(client, lock, false))
         });
         let answers = join_all(answers.collect()).await;
         let mut lvb = self.lvb(object).await?;
@@ -258,11 +258,16 @@ impl Locks {
 
     /// What a client knows of an object on which it holds `lock`. It may have given that one back meanwhile and know nothing by it:
     /// then it is asked by the next one that it holds, under which it may have written.
-    async fn ask_holder(&self, client: ClientId, mut lock: LockDesc) -> Result<Option<Lvb>, Unanswered> {
+    async fn ask_holder(
+        &self,
+        client: ClientId,
+        mut lock: LockDesc,
+        write_out: bool,
+    ) -> Result<Option<Lvb>, Unanswered> {
         let export = self.exports.borrow().get(&client).cloned().ok_or(Unanswered)?;
         let mut asked = Vec::new();
         loop {
-            let body = GlimpseCallback { handle: lock.handle, cookie: lock.cookie.0 };
+            let body = GlimpseCallback { handle: lock.handle, cookie: lock.cookie.0, write_out };
             let told = export.callback_delivered(Op::LockGlimpse, &body, self.glimpse_timeout).await;
             let bytes = told.map_err(|_| Unanswered)?;
             let known = wire::decode::<GlimpseReply>(&bytes).map_err(|_| Unanswered)?.lvb;
@@ -273,6 +278,17 @@ impl Locks {
             let Some(next) = self.ns.borrow().write_lock_of(client, lock.resource, &asked) else { return Ok(None) };
             lock = next;
         }
+    }
+
+    /// Has all clients but one write out what they have of an object. One whose session ends meanwhile has nothing any more that counts.
+    pub async fn written_out(&self, but: ClientId, object: ObjectId) {
+        let mut asks = Vec::new();
+        self.ns.borrow_mut().glimpse(but, ResourceId::extent(object.0), 0, &mut asks);
+        let asks = asks.into_iter().filter_map(|a| {
+            let Action::SendGlimpse { client, lock } = a else { return None };
+            Some(self.ask_holder(client, lock, true))
+        });
+        join_all(asks.collect()).await;
     }
 
     pub fn cancel(self: &Rc<Self>, client: ClientId, ask: &CancelRequest) {

@@ -64,6 +64,7 @@ pub const BUGS: &[Bug] = &[
         "late-size-believed",
         "A size that comes late counts although the lock over the end that is on its way out is in use.",
     ),
+    bug("others-not-synced", "An fsync makes durable what its own client wrote, and nothing else."),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("link-uncounted", "A hard link is not counted."),
 ];

@@ -143,6 +143,8 @@ message! {
         handle: HandleId,
         /// Client's cookie.
         cookie: u64,
+        /// What is not written out is to be written out first: another client syncs the file.
+        write_out: bool,
     }
     /// Answer to `LockGlimpse`.
     GlimpseReply {

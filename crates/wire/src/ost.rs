@@ -146,6 +146,8 @@ message! {
     SyncRequest {
         /// Object; zero: everything on the target.
         object: ObjectId,
+        /// Also what other clients have written to the object and not written out: they are asked to.
+        everyones: bool,
     }
     /// `OstStatfs` and `MdtStatfs` reply.
     StatfsReply {
@@ -229,10 +231,10 @@ message! {
         keep_size: bool,
         /// Owner.
         owner: IoOwner,
-    }
-    /// `OstShrinkGrant` request. The answer is empty.
         /// The client's write lock over the range, or unless `keep_size` over all from its start; 0: any that it has, or the server takes one.
         lock: HandleId,
+    }
+    /// `OstShrinkGrant` request. The answer is empty.
     ShrinkGrantRequest {
         /// The server's process that keeps the book, as the session told it: one that was started since has another.
         boot: u64,

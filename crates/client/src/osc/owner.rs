@@ -202,11 +202,16 @@ impl Osc {
 impl Osc {
     /// What this client alone can know of an object: its size under a lock over its end, what it has not written out
     /// yet otherwise. What it heard of the size once may be old. While it cuts the object it does not know: that is waited for.
-    async fn glimpsed(&self, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
+    async fn glimpsed(self: &Rc<Self>, call: &wl::GlimpseCallback) -> wl::GlimpseReply {
         let lock_now = || self.locks.cache().get(ldlm::LockCookie(call.cookie));
         let of_lock = lock_now().and_then(|l| self.object(&l));
         if let Some(object) = of_lock {
             object.not_being_cut().await;
+            if call.write_out && object.unwritten_pages() > 0 {
+                // Who goes on writing does not keep the other client waiting.
+                let _still = object.change(Extent::ALL).await;
+                self.flush(&object, Extent::ALL, Why::CalledBack(self.rt.now())).await;
+            }
         }
         let lvb = lock_now().and_then(|l| self.object(&l)).map(|o| {
             let (size, blocks) =
@@ -228,8 +233,13 @@ impl Osc {
         let lock = cache.peek(object.resource(), LockMode::Cr, &end)?.cookie;
         (cache.is_valid(lock) || !types::planted!("late-size-believed")).then_some(lock)
     }
+    /// The lock over all of the object, if there is one: while it is the same one, nobody else changed anything.
+    pub(crate) fn lock_of_all(&self, object: &Object) -> Option<LockCookie> {
+        let all = ldlm::LockPolicyData::extent(Extent::ALL);
+        self.locks.cache().peek(object.resource(), LockMode::Cr, &all).map(|l| l.cookie)
+    }
     /// Whether nobody else writes the file, so that all of it is known here.
-    fn is_ours_alone(&self, object: &Object) -> bool {
+    pub(super) fn is_ours_alone(&self, object: &Object) -> bool {
         let inode = object.inode.borrow().upgrade().filter(|i| i.ours_alone.get());
         inode.is_some_and(|i| self.client.upgrade().is_some_and(|c| c.is_ours_alone(&i)))
     }

@@ -3,9 +3,9 @@ use std::rc::{Rc, Weak};
 
 use datapath::{Attempts, Fate, Flushing, Fsync, Gone, Next, Objects, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
-use ldlm::{LockDesc, LockMode, LockPolicyData};
-use ptlrpc::CallOptions;
+use ldlm::{EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
+use ptlrpc::{CallOptions, Import};
 use types::{Extent, FsError, HandleId};
 use wire::Op;
 use wire::ost as wo;
@@ -244,6 +244,7 @@ impl Osc {
         // Write-back is bounded by its window: calls without number must not hold it up where it may become urgent yet.
         let rank = if rank == Rank::Ordinary { Rank::Ahead } else { rank };
         let options = CallOptions { evictions, ..Osc::options_of((rank, 0)) };
+        let under = self.lock_of_all(object);
         let mut tries = Attempts::default();
         let answer = loop {
             let answer = import.call(Op::OstWrite, wire::encode(request), bulk.clone(), options).await;
@@ -253,7 +254,7 @@ impl Osc {
         };
         drop(flight);
         let answer = answer?;
-        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
+        object.was_changed(answer.header.transno, under);
         let reply: wo::WriteReply = answer.decode()?;
         self.target.borrow_mut().books.on_grant(reply.grant);
         object.blocks512.set(reply.lvb.blocks);
@@ -353,13 +354,44 @@ impl Osc {
         }
     }
 
-    /// Everything answered so far of this object is on stable storage afterwards.
-    pub(crate) async fn sync(&self, object: types::ObjectId) -> Result<(), FsError> {
+    /// Everything that the OST has answered so far is on its stable storage afterwards.
+    pub(crate) async fn sync(&self) -> Result<(), FsError> {
+        self.import()?.ask::<_, ()>(Op::OstSync, &wo::SyncRequest::default()).await
+    }
+
+    /// Everything that this client has written out of an object is on stable storage afterwards; with `everyones` also what
+    /// others have written to it before: whatever a reader could have found.
+    pub(crate) async fn sync_object(&self, object: &Object, everyones: bool) -> Result<(), FsError> {
         let import = self.import()?;
-        if import.on_fsync() == Fsync::Done && !object.0.is_zero() {
+        let others = everyones && !self.is_ours_alone(object) && !types::planted!("others-not-synced");
+        let before = if others { self.others_are_away(object).await } else { None };
+        let everyones = others && (before.is_none() || !self.others_are_synced(object, &import, before));
+        if import.on_fsync() == Fsync::Done && !everyones {
             return Ok(());
         }
-        import.ask::<_, ()>(Op::OstSync, &wo::SyncRequest { object }).await
+        import.ask::<_, ()>(Op::OstSync, &wo::SyncRequest { object: object.id, everyones }).await?;
+        object.others_synced_under.set(self.lock_of_all(object).filter(|lock| Some(*lock) == before));
+        Ok(())
+    }
+
+    /// A lock by which no other client writes to the object, or has bytes of it that are not written out: if there is one, or, where this
+    /// client has none at all, nobody minds.
+    async fn others_are_away(&self, object: &Object) -> Option<LockCookie> {
+        if !self.locks.knows(object.resource()) {
+            let all = LockPolicyData::extent(Extent::ALL);
+            let asked = self.locks.acquire(object.resource(), LockMode::Pr, all, EnqueueFlags::NOWAIT).await;
+            drop(asked.ok());
+        }
+        self.lock_of_all(object)
+    }
+
+    /// Whether what others had written before `lock` was granted is on stable storage: that was found, or a later change is.
+    fn others_are_synced(&self, object: &Object, import: &Import, lock: Option<LockCookie>) -> bool {
+        let later = object.changed_under.get() == lock && object.changed_by.get() <= import.last_committed();
+        if later {
+            object.others_synced_under.set(lock);
+        }
+        object.others_synced_under.get() == lock
     }
 
     /// Truncates, punches or zeroes a range at the OST.
@@ -374,8 +406,9 @@ impl Osc {
         let (lock, mtime) = (held.handle(), object.mtime.get());
         let request = wo::PunchRequest { object: object.id, kind, extent, lock, mtime, ..Default::default() };
         let options = self.options_of_change(&import, held)?;
+        let under = self.lock_of_all(object);
         let answer = import.call(Op::OstPunch, wire::encode(&request), Bulk::new(), options).await?;
-        object.changed_by.set(object.changed_by.get().max(answer.header.transno));
+        object.was_changed(answer.header.transno, under);
         let reply: wo::AttrReply = answer.decode()?;
         object.blocks512.set(reply.lvb.blocks);
         Ok(())

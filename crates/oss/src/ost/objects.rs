@@ -21,7 +21,12 @@ impl Ost {
     pub(super) async fn sync(&self, request: Request) {
         let reply = match request.decode::<SyncRequest>() {
             Ok(_) if types::planted!("sync-skipped") => Ok(()),
-            Ok(_) => self.store.sync().await,
+            Ok(ask) => {
+                if ask.everyones {
+                    self.locks.written_out(request.client(), ask.object).await;
+                }
+                self.store.sync().await
+            }
             Err(e) => Err(e),
         };
         self.stats.borrow_mut().syncs += 1;
