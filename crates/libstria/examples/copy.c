@@ -35,6 +35,25 @@ int main(int count, char **words)
     CHECK(stria_wait(other, bytes, sizeof bytes) == 3);
     CHECK(memcmp(bytes, "abc", 3) == 0);
     CHECK(stria_fdatasync(file) == 0 && stria_fsync(file) == 0);
+    char head[2], tail[8];
+    struct iovec two[] = {{head, sizeof head}, {tail, sizeof tail}}, bad = {NULL, 1};
+    CHECK(stria_preadv(file, two, 2, 5) == 10 && memcmp(head, "01", 2) == 0 && memcmp(tail, "23456789", 8) == 0);
+    CHECK(stria_pwritev(file, two, 2, 5) == 10);
+    CHECK(stria_preadv(file, two, -1, 0) == -1 && errno == EINVAL && stria_preadv(file, &bad, 1, 0) == -1 && errno == EINVAL);
+    stria_queue *queue = stria_queue_new();
+    struct stria_done done[8];
+    char each[8];
+    for (int i = 0; i < 8; i++) CHECK(stria_queue_pread(queue, file, &each[i], 1, 5 + i, &each[i]) == 0);
+    int taken = 0;
+    while (taken < 8) {
+        int n = stria_queue_reap(queue, done, 1, 8);
+        CHECK(n >= 1);
+        for (int i = 0; i < n; i++, taken++) CHECK(done[i].result == 1 && *(char *)done[i].user == '0' + (char *)done[i].user - each);
+    }
+    CHECK(stria_queue_reap(queue, done, 1, 8) == 0);
+    CHECK(stria_queue_pwrite(queue, file, "abc", 3, 15, NULL) == 0 && stria_queue_reap(queue, done, 1, 1) == 1);
+    CHECK(done[0].result == 3 && done[0].user == NULL);
+    stria_queue_free(queue);
     CHECK(stria_close(file) == 0);
     puts("well");
     return 0;

@@ -1,16 +1,19 @@
 //! libstria: the native path (`docs/reference/native.md`) for programs in C. What each function does stands in
-//! `include/stria.h`, which is kept by hand: `crates/cluster/tests/libstria.rs` compiles a program against it that calls all.
+//! `include/stria.h`, which is kept by hand: `crates/cluster/tests/libstria.rs` compiles a program against it that calls all,
+//! and compares header, exports and `stria.map`.
 //!
 //! Every failure is -1 or a null pointer, with errno.
 #![warn(missing_docs)]
 use std::ffi::{CStr, OsStr};
-use std::io;
+use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
 use libc::{c_char, c_int, c_uint, c_void, off_t, size_t, ssize_t};
 use native::{File, Pending};
+
+pub mod queue;
 
 fn fail<T>(value: T, e: &io::Error) -> T {
     // SAFETY: the calling thread's errno is always there.
@@ -141,6 +144,45 @@ pub unsafe extern "C" fn stria_pwrite(file: *const File, from: *const c_void, le
     // SAFETY: the caller's.
     let (file, from) = unsafe { (&*file, bytes(from, len)) };
     count(from.and_then(|from| file.pwrite(from, offset(at)?)))
+}
+
+/// The parts of a vectored call.
+///
+/// # Safety
+/// `n` parts are there, and their memory is the caller's, to be written to for reads.
+unsafe fn parts<'a, T>(at: *const libc::iovec, n: c_int) -> io::Result<&'a mut [T]> {
+    const { assert!(size_of::<T>() == size_of::<libc::iovec>()) };
+    let n = usize::try_from(n).ok().filter(|n| *n <= libc::UIO_MAXIOV as usize && (*n == 0 || !at.is_null()));
+    let n = n.ok_or_else(invalid)?;
+    // SAFETY: the caller's; there is nothing else in a part than the address and the length.
+    let raw = if n == 0 { &[] } else { unsafe { std::slice::from_raw_parts(at, n) } };
+    if raw.iter().any(|p| p.iov_base.is_null() || isize::try_from(p.iov_len).is_err()) {
+        return Err(invalid());
+    }
+    // SAFETY: IoSlice and IoSliceMut have the layout of a part, and every address is one.
+    Ok(unsafe { std::slice::from_raw_parts_mut(raw.as_ptr().cast_mut().cast(), n) })
+}
+
+/// `stria_preadv`.
+///
+/// # Safety
+/// As [`stria_pread`], for each of `n` parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stria_preadv(file: *const File, into: *const libc::iovec, n: c_int, at: off_t) -> ssize_t {
+    // SAFETY: the caller's.
+    let (file, into) = unsafe { (&*file, parts::<IoSliceMut<'_>>(into, n)) };
+    count(into.and_then(|into| file.preadv(into, offset(at)?)))
+}
+
+/// `stria_pwritev`.
+///
+/// # Safety
+/// As [`stria_pwrite`], for each of `n` parts.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn stria_pwritev(file: *const File, from: *const libc::iovec, n: c_int, at: off_t) -> ssize_t {
+    // SAFETY: the caller's.
+    let (file, from) = unsafe { (&*file, parts::<IoSlice<'_>>(from, n)) };
+    count(from.and_then(|from| file.pwritev(from, offset(at)?)))
 }
 
 /// `stria_fsync`.

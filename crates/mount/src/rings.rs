@@ -295,6 +295,9 @@ impl Rings {
         let client = self.native.client().clone();
         client.note_call(self.pid, &file, s.op == op::WRITE, s.offset, s.len);
         if s.op == op::WRITE {
+            if s.spare & ring::FLAGS_KNOWN != 0 {
+                file.follow(s.spare as u32);
+            }
             let mut bytes = vec![0; len];
             self.end.borrow().area().get(at, &mut bytes);
             return Ok(Box::pin(async move {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use crate::connection::{Connection, Room, Ticket};
 use crate::offer::Offer;
-use crate::ring::{Submission, op};
+use crate::ring::{self, Submission, op};
 
 /// An open file that its daemon knows by a number; the number goes when this is dropped.
 pub struct Bound {
@@ -50,12 +50,21 @@ impl Bound {
     pub fn read(&self, offset: u64, len: usize, room: Room) -> io::Result<Ticket> {
         self.connection.submit(self.submission(op::READ, offset), &[], len, room)
     }
-    /// Writes parts: `len` bytes of them, at most 1 MiB, after the first `skip`.
+    /// Writes parts: `len` bytes of them, at most 1 MiB, after the first `skip`. `flags`: the status flags of the descriptor
+    /// (F_GETFL of fcntl(2)), where they are known.
     ///
     /// # Errors
     /// As [`Connection::submit`].
-    pub fn write(&self, offset: u64, parts: &[IoSlice<'_>], skip: usize, len: usize, room: Room) -> io::Result<Ticket> {
-        self.connection.submit_parts(self.submission(op::WRITE, offset), parts, skip, len, room)
+    pub fn write(
+        &self,
+        offset: u64,
+        (parts, skip, len): (&[IoSlice<'_>], usize, usize),
+        flags: Option<i32>,
+        room: Room,
+    ) -> io::Result<Ticket> {
+        let spare = flags.map_or(0, |f| ring::FLAGS_KNOWN | u64::from(f as u32));
+        let s = Submission { spare, ..self.submission(op::WRITE, offset) };
+        self.connection.submit_parts(s, parts, skip, len, room)
     }
     /// fsync(2), or with `data_only` fdatasync(2).
     ///

@@ -367,10 +367,14 @@ impl Connection {
 
     /// Waits for the answer to a slot.
     fn answer(&self, slot: usize) -> io::Result<i64> {
-        let done = |state: &State| match state.slots[slot].fate {
+        self.wait_until(|state| match state.slots[slot].fate {
             Fate::Done(result) => Some(result),
             _ => None,
-        };
+        })
+    }
+
+    /// Waits until the state answers a question.
+    fn wait_until<R>(&self, done: impl Fn(&State) -> Option<R>) -> io::Result<R> {
         let looks = self.looks.load(Relaxed);
         for _ in 0..looks {
             if let Some(mut state) = self.state.try_lock() {
@@ -409,6 +413,21 @@ impl Connection {
 }
 
 impl Ticket {
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.of
+    }
+
+    /// Waits until one of some requests of one connection is done, or can have no answer any more.
+    pub(crate) fn wait_for_one<'a>(tickets: impl Iterator<Item = &'a Ticket> + Clone) {
+        let Some(of) = tickets.clone().next().map(|t| &t.of).filter(|c| c.is_ours()) else { return };
+        let one = |state: &State| {
+            let mut slots = tickets.clone().map(|t| state.slots[t.slot].fate);
+            slots.any(|f| matches!(f, Fate::Done(_))).then_some(())
+        };
+        // That the daemon is gone is what each of them says.
+        drop(of.wait_until(one));
+    }
+
     /// Whether the answer is there, so that [`Ticket::wait`] does not wait.
     #[must_use]
     pub fn is_done(&self) -> bool {

@@ -103,7 +103,7 @@ impl File {
         let wanted = total(from.iter().map(|p| p.len()))?;
         pieces(wanted, |done, len| {
             let at = offset.saturating_add(done as u64);
-            bound.write(at, from, done, len, Room::Waited)?.wait(&mut [])
+            bound.write(at, (from, done, len), None, Room::Waited)?.wait(&mut [])
         })
     }
 
@@ -139,7 +139,9 @@ impl File {
     /// As [`File::begin_pread`].
     pub fn begin_pwrite(&self, from: &[u8], offset: u64) -> io::Result<Pending> {
         match self.usable() {
-            Some(bound) => bound.write(offset, &[IoSlice::new(from)], 0, from.len(), Room::Begun).map(Pending::Native),
+            Some(bound) => {
+                bound.write(offset, (&[IoSlice::new(from)], 0, from.len()), None, Room::Begun).map(Pending::Native)
+            }
             None => Ok(Pending::Done(self.kernel.write_at(from, offset), Vec::new())),
         }
     }

@@ -15,7 +15,7 @@
 //!
 //! Code map: [`offer`] the ioctl · [`area`] shared memory · [`ring`] what stands in it · [`pass`] sockets and descriptors ·
 //! [`connection`] the program's end of the rings · `bells` its descriptors · [`generation`] forked children · [`lock`] threads that jump away · [`bound`] an open file's number ·
-//! [`file`] open files of a program.
+//! [`file`] open files of a program · [`queue`] requests together.
 #![warn(missing_docs)]
 pub mod area;
 mod bells;
@@ -26,6 +26,7 @@ pub mod generation;
 pub mod lock;
 pub mod offer;
 pub mod pass;
+pub mod queue;
 pub mod ring;
 
 pub use bound::Bound;

@@ -39,6 +39,9 @@ pub const AREA_BYTES: usize = DATA + DATA_BYTES;
 
 const _: () = assert!(COMPLETIONS + ENTRIES as usize * COMPLETION_BYTES <= DATA);
 
+/// Of a write's `spare`: the status flags are there, in the lower half.
+pub const FLAGS_KNOWN: u64 = 1 << 32;
+
 /// What is asked, as numbers of the ring.
 pub mod op {
     /// Nothing: an answer of 0.
@@ -72,7 +75,7 @@ pub struct Submission {
     pub len: u64,
     /// Comes back with the answer.
     pub user: u64,
-    /// Second half of a token; else 0.
+    /// Second half of a token; of writes the status flags of the descriptor with [`FLAGS_KNOWN`]; else 0.
     pub spare: u64,
 }
 

@@ -29,8 +29,9 @@ const REFUSED: c_int = libc::O_PATH | libc::O_DIRECT | libc::O_SYNC | libc::O_DS
 pub struct File {
     /// The number.
     pub bound: Bound,
+    /// Its status flags and the mode it was opened in.
+    pub flags: c_int,
     identity: Identity,
-    flags: c_int,
 }
 
 /// A file, as the kernel names it without asking its mount.

@@ -84,11 +84,21 @@ fn seek(fd: c_int, to: u64, whence: c_int) -> Option<u64> {
     u64::try_from(at).ok()
 }
 
+/// Whether a descriptor still is of the open file, with the flags that it had. Where it is not, the kernel has it from now on, and
+/// the open file, too: it may be the same with other flags.
+fn is_of(open: &Open, file: &File, fd: c_int) -> bool {
+    let same = file.is_of(fd);
+    if !same {
+        table::forget(fd, open);
+        open.leave_to_kernel();
+    }
+    same
+}
+
 /// A read that was begun, of a descriptor that is found out meanwhile to be the right one.
 fn first_read(open: &Open, file: &File, fd: c_int, at: u64, len: usize) -> io::Result<Ticket> {
     let ticket = file.bound.read(at, len, Room::Free)?;
-    if !file.is_of(fd) {
-        table::forget(fd, open);
+    if !is_of(open, file, fd) {
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     Ok(ticket)
@@ -163,15 +173,16 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if LIMITED.load(Relaxed) {
             return None;
         }
-        if !file.is_of(fd) {
-            table::forget(fd, open);
+        if !is_of(open, file, fd) {
             return None;
         }
         // SAFETY: the same layout, and the memory is the caller's to be read.
         let from = unsafe { std::slice::from_raw_parts(parts.as_ptr().cast::<IoSlice<'_>>(), parts.len()) };
         let write_at = |at: u64| {
             off_t::try_from(at.checked_add(wanted as u64)?).ok()?;
-            let piece = |done, len| file.bound.write(at + done as u64, from, done, len, Room::Free)?.wait(&mut []);
+            let piece = |done, len| {
+                file.bound.write(at + done as u64, (from, done, len), Some(file.flags), Room::Free)?.wait(&mut [])
+            };
             let done = pieces(wanted, piece).ok()?;
             open.wrote.store(true, Relaxed);
             sizes::on_written();

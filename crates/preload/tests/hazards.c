@@ -243,6 +243,13 @@ static void appended(void)
     CHECK(lseek(other, 0, SEEK_SET) == 0 && write(other, &value, 8) == 8 && at(other) == 8 * (RECORDS + 3) && record(fd, 1) == 1);
     CHECK(fcntl(other, F_SETFL, 0) == 0 && lseek(other, 8, SEEK_SET) == 8 && write(other, &value, 8) == 8 && at(other) == 16);
     CHECK(lseek(other, 0, SEEK_END) == 8 * (RECORDS + 3));
+    /* While the flag is there the kernel alone sees a write. */
+    other = file(O_RDWR);
+    CHECK(pwrite(other, &value, 8, 0) == 8 && fcntl(other, F_SETFL, O_APPEND) == 0);
+    CHECK(syscall(SYS_write, other, &value, 8) == 8 && fcntl(other, F_SETFL, 0) == 0);
+    before = calls();
+    CHECK(pwrite(other, &value, 8, 80) == 8 && lseek(other, 0, SEEK_END) == 8 * (RECORDS + 4));
+    rings(before);
 }
 
 static int interrupted;
