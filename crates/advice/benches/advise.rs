@@ -5,7 +5,7 @@
 use std::hint::black_box;
 use std::time::Instant;
 
-use advice::{Advice, Advisor, Config, Hint, OwnerId, POLICIES, Pressure, ProjectId, Tier, Tiers, Wish};
+use advice::{Advice, Advisor, Config, Hint, OwnerId, POLICIES, Pressure, ProjectId, Tier, Tiers, UserId, Wish};
 use types::{Extent, GIB, MIB, ObjectId, OstIndex, Rng};
 
 const ROUNDS: usize = 9;
@@ -38,6 +38,7 @@ fn random(rng: &mut Rng, extents: u64) -> Advice {
         wish: Wish::Auto,
         project: ProjectId((place % 7) as u32),
         owner: OwnerId(place % 100),
+        user: UserId((place % 5) as u32),
     }
 }
 

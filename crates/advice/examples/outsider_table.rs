@@ -6,7 +6,8 @@ use types::{Extent, GIB, ObjectId, OstIndex};
 
 use advice::table::{HOUSE, Table};
 use advice::{
-    Actions, Advice, AdvicePolicy, Advisor, Config, Hint, OwnerId, PolicyEntry, Pressure, ProjectId, Tier, Tiers, Wish,
+    Actions, Advice, AdvicePolicy, Advisor, Config, Hint, OwnerId, PolicyEntry, Pressure, ProjectId, Tier, Tiers,
+    UserId, Wish,
 };
 
 /// The house's table, asked first; writes to the fast tier need HIGH and a calm device.
@@ -41,6 +42,7 @@ fn main() {
                 wish: Wish::Auto,
                 project: ProjectId(1),
                 owner: OwnerId(42),
+                user: UserId(0),
             };
             let mut steps = Vec::new();
             advisor.advise(&advice, &tiers, &mut steps).expect("the advice is legal");

@@ -19,6 +19,19 @@ use crate::{Hint, Pressure, Tier};
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct ProjectId(pub u32);
 
+/// A user: who pays, too, where a budget is set for them.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
+pub struct UserId(pub u32);
+
+/// Who has a budget.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
+pub enum Payer {
+    /// A project; without a budget of its own it has `project_percent_max`.
+    Project(ProjectId),
+    /// A user; without a budget they have what their project has.
+    User(UserId),
+}
+
 /// Who gave advice and may release all of it at once: a batch job, a process, a user. 0 = nobody in particular.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct OwnerId(pub u64);
@@ -46,8 +59,18 @@ pub struct Advice {
     pub wish: Wish,
     /// Who pays.
     pub project: ProjectId,
+    /// Who pays, too.
+    pub user: UserId,
     /// Who may release it.
     pub owner: OwnerId,
+}
+
+impl Advice {
+    /// Everybody who pays for it.
+    #[must_use]
+    pub fn payers(&self) -> [Payer; 2] {
+        [Payer::Project(self.project), Payer::User(self.user)]
+    }
 }
 
 /// Size and pressure of both tiers now, by [`Tier`]. A tier of 0 bytes does not exist.
@@ -66,7 +89,7 @@ pub enum Refusal {
     Pressure,
     /// The advised share of the tiers is full of equal or higher classes.
     NoRoom,
-    /// The project's budget is used up.
+    /// The budget of the project or of the user is used up.
     Budget,
 }
 
@@ -127,7 +150,7 @@ impl Refusal {
         match self {
             Refusal::Pressure => "the server is too hard pressed for this level now",
             Refusal::NoRoom => "the room for advice is full of the same or higher levels",
-            Refusal::Budget => "the project's budget is used up",
+            Refusal::Budget => "the budget of the project or of the user is used up",
         }
     }
 }
@@ -138,7 +161,7 @@ pub struct Advisor {
     name: &'static str,
     config: Config,
     ledger: Ledger,
-    budgets: BTreeMap<ProjectId, [u64; 2]>,
+    budgets: BTreeMap<Payer, [u64; 2]>,
     limit_hits: u64,
 }
 
@@ -178,15 +201,15 @@ impl Advisor {
     pub fn config(&self) -> &Config {
         &self.config
     }
-    /// A project's budget in bytes by [`Tier`]; `None` returns it to `project_percent_max`.
-    pub fn set_budget(&mut self, project: ProjectId, bytes: Option<[u64; 2]>) {
+    /// A budget in bytes by [`Tier`]; `None` takes it back.
+    pub fn set_budget(&mut self, payer: Payer, bytes: Option<[u64; 2]>) {
         match bytes {
-            Some(b) => self.budgets.insert(project, b),
-            None => self.budgets.remove(&project),
+            Some(b) => self.budgets.insert(payer, b),
+            None => self.budgets.remove(&payer),
         };
     }
-    /// Projects with budgets of their own.
-    pub fn budgets(&self) -> impl Iterator<Item = (ProjectId, [u64; 2])> {
+    /// Projects and users with budgets of their own.
+    pub fn budgets(&self) -> impl Iterator<Item = (Payer, [u64; 2])> {
         self.budgets.iter().map(|(p, b)| (*p, *b))
     }
     /// Changes the configuration, for advice from now on.
@@ -203,10 +226,10 @@ impl Advisor {
     pub fn held_bytes(&self, tier: Tier, hint: Hint) -> u64 {
         self.ledger.held_from(tier, hint)
     }
-    /// Advised bytes of one project in a tier.
+    /// Advised bytes of one project or user in a tier.
     #[must_use]
-    pub fn project_held_bytes(&self, project: ProjectId, tier: Tier) -> u64 {
-        self.ledger.project_held_from(project, tier, Hint::None)
+    pub fn payer_held_bytes(&self, payer: Payer, tier: Tier) -> u64 {
+        self.ledger.payer_held_from(payer, tier, Hint::None)
     }
     /// Reclaim class of the bytes from `offset` on, and where the next class begins. O(log extents).
     #[must_use]
@@ -316,34 +339,43 @@ impl Advisor {
         let size = tiers.size_bytes[tier as usize];
         let share = percent(size, self.config.advised_percent_max);
         let room = share.saturating_sub(self.ledger.held_from(tier, advice.hint));
-        let held = self.ledger.project_held_from(advice.project, tier, advice.hint);
-        let left = self.budget(advice.project, tier, size).saturating_sub(held);
+        let left = |payer| {
+            let held = self.ledger.payer_held_from(payer, tier, advice.hint);
+            self.budget(payer, tier, size).saturating_sub(held)
+        };
+        let [project, user] = advice.payers().map(left);
+        let left = project.min(user);
         if left < room { (left, Refusal::Budget) } else { (room, Refusal::NoRoom) }
     }
 
-    fn budget(&self, project: ProjectId, tier: Tier, size: u64) -> u64 {
-        let own = self.budgets.get(&project).map(|b| b[tier as usize]);
-        own.unwrap_or_else(|| percent(size, self.config.project_percent_max))
+    fn budget(&self, payer: Payer, tier: Tier, size: u64) -> u64 {
+        let own = self.budgets.get(&payer).map(|b| b[tier as usize]);
+        own.unwrap_or_else(|| match payer {
+            Payer::Project(_) => percent(size, self.config.project_percent_max),
+            Payer::User(_) => u64::MAX,
+        })
     }
 
     /// Places bytes that fit; what is below them gives way as far as needed.
     fn put(&mut self, advice: &Advice, extent: Extent, tier: Tier, tiers: &Tiers, steps: &mut Steps) {
         let size = tiers.size_bytes[tier as usize];
-        let budget = self.budget(advice.project, tier, size);
-        self.make_way(advice.hint, tier, Some(advice.project), budget, extent.len(), steps);
+        for payer in advice.payers() {
+            let budget = self.budget(payer, tier, size);
+            self.make_way(advice.hint, tier, Some(payer), budget, extent.len(), steps);
+        }
         let share = percent(size, self.config.advised_percent_max);
         self.make_way(advice.hint, tier, None, share, extent.len(), steps);
-        self.ledger.insert(advice.object, extent, advice.hint, tier, (advice.project, advice.owner));
+        self.ledger.insert(advice, extent, tier);
         let fetch = self.actions(advice.hint, tier, tiers).prefetch;
         let step = if fetch { Step::Prefetch } else { Step::Keep };
         steps.push(step(advice.object, extent, tier, advice.hint));
     }
 
     /// Takes lower classes out, lowest and oldest first, until `bytes` more fit under `limit`.
-    fn make_way(&mut self, hint: Hint, tier: Tier, of: Option<ProjectId>, limit: u64, bytes: u64, steps: &mut Steps) {
+    fn make_way(&mut self, hint: Hint, tier: Tier, of: Option<Payer>, limit: u64, bytes: u64, steps: &mut Steps) {
         loop {
             let held = match of {
-                Some(p) => self.ledger.project_held_from(p, tier, Hint::None),
+                Some(p) => self.ledger.payer_held_from(p, tier, Hint::None),
                 None => self.ledger.held_from(tier, Hint::None),
             };
             if held.saturating_add(bytes) <= limit {

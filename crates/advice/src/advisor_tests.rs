@@ -26,6 +26,7 @@ fn advice(n: u32, bytes: u64, hint: Hint) -> Advice {
         wish: Wish::Auto,
         project: ProjectId(1),
         owner: OwnerId(0),
+        user: UserId(5),
     }
 }
 
@@ -107,7 +108,7 @@ fn advised_bytes_never_fill_a_tier() {
 #[test]
 fn a_project_cannot_exceed_its_budget_but_may_reorder_within_it() {
     let mut a = advisor();
-    a.set_budget(ProjectId(1), Some([3 * GIB, 0]));
+    a.set_budget(Payer::Project(ProjectId(1)), Some([3 * GIB, 0]));
     advise(&mut a, &advice(1, 2 * GIB, Hint::Low));
     let steps = advise(&mut a, &advice(2, 2 * GIB, Hint::Low));
     assert!(
@@ -115,7 +116,7 @@ fn a_project_cannot_exceed_its_budget_but_may_reorder_within_it() {
     );
     let steps = advise(&mut a, &advice(3, 3 * GIB, Hint::High));
     assert_eq!(steps.len(), 3, "its own lower classes gave way: {steps:?}");
-    assert_eq!(a.project_held_bytes(ProjectId(1), Tier::Ram), 3 * GIB);
+    assert_eq!(a.payer_held_bytes(Payer::Project(ProjectId(1)), Tier::Ram), 3 * GIB);
     let mut other = advice(4, 4 * GIB, Hint::Low);
     other.project = ProjectId(7);
     assert!(
@@ -125,9 +126,32 @@ fn a_project_cannot_exceed_its_budget_but_may_reorder_within_it() {
 }
 
 #[test]
+fn a_user_with_a_budget_has_it_over_all_projects_and_no_other_user_is_touched() {
+    let mut a = advisor();
+    a.set_budget(Payer::User(UserId(5)), Some([3 * GIB, 0]));
+    advise(&mut a, &advice(1, 2 * GIB, Hint::Low));
+    let elsewhere = Advice { project: ProjectId(2), ..advice(2, 2 * GIB, Hint::Low) };
+    let steps = advise(&mut a, &elsewhere);
+    assert!(
+        matches!(steps[..], [Step::Prefetch(_, e, Tier::Ram, _), Step::Refused(..)] if e.len() == GIB),
+        "{steps:?}"
+    );
+    advise(&mut a, &Advice { user: UserId(6), ..advice(3, 4 * GIB, Hint::Low) });
+    // Their own lower classes make way for them, nobody else's.
+    let steps = advise(&mut a, &advice(4, 3 * GIB, Hint::High));
+    assert_eq!(a.payer_held_bytes(Payer::User(UserId(5)), Tier::Ram), 3 * GIB, "{steps:?}");
+    assert_eq!(a.payer_held_bytes(Payer::User(UserId(6)), Tier::Ram), 4 * GIB);
+    let mut steps = vec![];
+    let no = a.advise(&advice(5, GIB, Hint::High), &tiers(Pressure::Low), &mut steps);
+    assert_eq!(no, Err(AdviceError::Refused(Refusal::Budget)));
+    a.set_budget(Payer::User(UserId(5)), None);
+    assert_eq!(advise(&mut a, &advice(5, GIB, Hint::High)).len(), 1);
+}
+
+#[test]
 fn advice_for_which_there_is_no_room_at_all_is_an_error_and_leaves_what_was_placed() {
     let mut a = advisor();
-    a.set_budget(ProjectId(1), Some([2 * GIB, 0]));
+    a.set_budget(Payer::Project(ProjectId(1)), Some([2 * GIB, 0]));
     advise(&mut a, &advice(1, 2 * GIB, Hint::High));
     advise(&mut a, &Advice { project: ProjectId(2), ..advice(2, GIB, Hint::Low) });
     let mut steps = vec![];
@@ -145,7 +169,7 @@ fn advice_for_which_there_is_no_room_at_all_is_an_error_and_leaves_what_was_plac
 #[test]
 fn a_tier_that_does_not_exist_is_no_reason_for_a_refusal() {
     let mut a = advisor();
-    a.set_budget(ProjectId(1), Some([GIB, GIB]));
+    a.set_budget(Payer::Project(ProjectId(1)), Some([GIB, GIB]));
     let ram_only = Tiers { size_bytes: [10 * GIB, 0], ..Tiers::default() };
     let mut steps = vec![];
     a.advise(&advice(1, 2 * GIB, Hint::High), &ram_only, &mut steps).unwrap();

@@ -6,7 +6,7 @@ use alloc::vec::Vec;
 use types::{Extent, Instant, KIB, MIB, ObjectId, OstIndex, Rng};
 
 use crate::admission::{AdmissionEntry, Missed};
-use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Refusal, Step, Tiers, Wish};
+use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, Payer, ProjectId, Refusal, Step, Tiers, UserId, Wish};
 use crate::config::Config;
 use crate::table::PolicyEntry;
 use crate::{Hint, Pressure, Tier};
@@ -19,7 +19,7 @@ const BLOCK: u64 = 64 * KIB;
 type Model = BTreeMap<(ObjectId, u64), (Tier, Hint)>;
 
 /// Random advice, releases and pressure on a few objects. Checks after every call: the steps, carried out by a driver,
-/// give exactly what [`Advisor::class`] answers; sums agree; tiers and projects stay within their shares; bytes lose their
+/// give exactly what [`Advisor::class`] answers; sums agree; tiers, projects and users stay within their shares; bytes lose their
 /// class only to a higher class or to new advice on themselves; `Only` wishes are obeyed; a twin answers the same.
 ///
 /// # Panics
@@ -30,8 +30,10 @@ pub fn check(name: &str, entry: &PolicyEntry, seed: u64) {
     let (mut advisor, mut twin) =
         (Advisor::with_entry(entry, config.clone()), Advisor::with_entry(entry, config.clone()));
     let budget = [MIB, 3 * MIB];
-    advisor.set_budget(ProjectId(2), Some(budget));
-    twin.set_budget(ProjectId(2), Some(budget));
+    for payer in [Payer::Project(ProjectId(2)), Payer::User(UserId(1))] {
+        advisor.set_budget(payer, Some(budget));
+        twin.set_budget(payer, Some(budget));
+    }
     let mut tiers = Tiers { size_bytes: [8 * MIB, 32 * MIB], pressure: [Pressure::Low; 2] };
     let mut model = Model::new();
     for op in 0..OPS {
@@ -152,9 +154,11 @@ fn within_limits(advisor: &Advisor, tiers: &Tiers, config: &Config, budget: [u64
         assert!(held <= size * config.advised_percent_max / 100, "{at}: {held} advised bytes in {tier:?}");
         for p in 0..3 {
             let limit = if p == 2 { budget[tier as usize] } else { size * config.project_percent_max / 100 };
-            let held = advisor.project_held_bytes(ProjectId(p), tier);
+            let held = advisor.payer_held_bytes(Payer::Project(ProjectId(p)), tier);
             assert!(held <= limit, "{at}: project {p} holds {held} of {limit} in {tier:?}");
         }
+        let (held, limit) = (advisor.payer_held_bytes(Payer::User(UserId(1)), tier), budget[tier as usize]);
+        assert!(held <= limit, "{at}: a user holds {held} of {limit} in {tier:?}");
     }
 }
 
@@ -171,6 +175,7 @@ fn random_advice(rng: &mut Rng) -> Advice {
         wish: [Wish::Auto, Wish::Auto, Wish::Only(Tier::Ram), Wish::Only(Tier::Fast)][rng.below(4) as usize],
         project: ProjectId(rng.below(3) as u32),
         owner: OwnerId(rng.below(4)),
+        user: UserId(rng.below(3) as u32),
     }
 }
 

@@ -3,7 +3,7 @@ use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use types::{Extent, ObjectId};
 
-use crate::advisor::{OwnerId, ProjectId};
+use crate::advisor::{Advice, OwnerId, Payer, ProjectId, UserId};
 use crate::{Hint, Tier};
 
 /// Advised bytes of one object, in one tier.
@@ -14,9 +14,16 @@ pub struct Entry {
     pub hint: Hint,
     pub tier: Tier,
     pub project: ProjectId,
+    pub user: UserId,
     pub owner: OwnerId,
     /// Grows with every insertion: the older of two equal classes gives way first.
     seq: u64,
+}
+
+impl Entry {
+    fn payers(&self) -> [Payer; 2] {
+        [Payer::Project(self.project), Payer::User(self.user)]
+    }
 }
 
 /// Bytes by tier and class.
@@ -30,7 +37,7 @@ pub struct Ledger {
     /// (tier, class, seq) -> key: lowest class first, oldest first.
     order: BTreeMap<(Tier, Hint, u64), (ObjectId, u64)>,
     held: Held,
-    by_project: BTreeMap<ProjectId, Held>,
+    by_payer: BTreeMap<Payer, Held>,
     next_seq: u64,
 }
 
@@ -42,9 +49,9 @@ impl Ledger {
     pub fn held_from(&self, tier: Tier, hint: Hint) -> u64 {
         self.held[tier as usize][hint as usize..].iter().sum()
     }
-    /// The same for one project.
-    pub fn project_held_from(&self, project: ProjectId, tier: Tier, hint: Hint) -> u64 {
-        self.by_project.get(&project).map_or(0, |h| h[tier as usize][hint as usize..].iter().sum())
+    /// The same for one project or user.
+    pub fn payer_held_from(&self, payer: Payer, tier: Tier, hint: Hint) -> u64 {
+        self.by_payer.get(&payer).map_or(0, |h| h[tier as usize][hint as usize..].iter().sum())
     }
     /// The entry that holds a byte of an object.
     pub fn at(&self, object: ObjectId, offset: u64) -> Option<&Entry> {
@@ -64,9 +71,9 @@ impl Ledger {
         self.enter(e);
     }
     /// Adds advised bytes; none of them may be advised already.
-    pub fn insert(&mut self, object: ObjectId, extent: Extent, hint: Hint, tier: Tier, who: (ProjectId, OwnerId)) {
-        let (project, owner) = who;
-        self.put(Entry { object, extent, hint, tier, project, owner, seq: self.next_seq });
+    pub fn insert(&mut self, advice: &Advice, extent: Extent, tier: Tier) {
+        let Advice { object, hint, project, user, owner, .. } = *advice;
+        self.put(Entry { object, extent, hint, tier, project, user, owner, seq: self.next_seq });
     }
     /// Takes out the advised parts of an extent; entries at its edges are cut.
     pub fn take(&mut self, object: ObjectId, extent: Extent) -> Vec<Entry> {
@@ -87,13 +94,13 @@ impl Ledger {
         }
         taken
     }
-    /// Takes out the first entry to give way in a tier, below `hint`; of one project when given.
-    pub fn take_lowest(&mut self, tier: Tier, hint: Hint, project: Option<ProjectId>) -> Option<Entry> {
+    /// Takes out the first entry to give way in a tier, below `hint`; of one project or user when given.
+    pub fn take_lowest(&mut self, tier: Tier, hint: Hint, payer: Option<Payer>) -> Option<Entry> {
         let below = self.order.range((tier, Hint::None, 0)..(tier, hint, 0));
         let mut keys = below.map(|(_, k)| *k);
-        let key = match project {
+        let key = match payer {
             None => keys.next(),
-            Some(p) => keys.find(|k| self.entries.get(k).is_some_and(|e| e.project == p)),
+            Some(p) => keys.find(|k| self.entries.get(k).is_some_and(|e| e.payers().contains(&p))),
         }?;
         Some(self.remove(key))
     }
@@ -119,16 +126,20 @@ impl Ledger {
         assert!(old.is_none(), "advised twice");
         self.order.insert((e.tier, e.hint, e.seq), key);
         self.held[e.tier as usize][e.hint as usize] += e.extent.len();
-        self.by_project.entry(e.project).or_default()[e.tier as usize][e.hint as usize] += e.extent.len();
+        for payer in e.payers() {
+            self.by_payer.entry(payer).or_default()[e.tier as usize][e.hint as usize] += e.extent.len();
+        }
     }
     fn remove(&mut self, key: (ObjectId, u64)) -> Entry {
         let e = self.entries.remove(&key).expect("the caller found the key");
         self.order.remove(&(e.tier, e.hint, e.seq));
         self.held[e.tier as usize][e.hint as usize] -= e.extent.len();
-        let held = self.by_project.get_mut(&e.project).expect("its project has a sum");
-        held[e.tier as usize][e.hint as usize] -= e.extent.len();
-        if *held == Held::default() {
-            self.by_project.remove(&e.project);
+        for payer in e.payers() {
+            let held = self.by_payer.get_mut(&payer).expect("who pays for an entry has a sum");
+            held[e.tier as usize][e.hint as usize] -= e.extent.len();
+            if *held == Held::default() {
+                self.by_payer.remove(&payer);
+            }
         }
         e
     }

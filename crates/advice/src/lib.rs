@@ -25,7 +25,7 @@ pub mod record;
 mod reference;
 pub mod table;
 
-pub use advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Refusal, Step, Steps, Tiers, Wish};
+pub use advisor::{Advice, AdviceError, Advisor, OwnerId, Payer, ProjectId, Refusal, Step, Steps, Tiers, UserId, Wish};
 pub use config::Config;
 pub use reference::reference_markdown;
 pub use table::{Actions, AdvicePolicy, POLICIES, POLICY_DEFAULT, PolicyEntry, UnknownPolicy};

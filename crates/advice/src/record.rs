@@ -3,7 +3,7 @@
 //! One line per call; a header names format, policy and configuration. Text, because people read them:
 //! ```text
 //! stria-advice-log 1 policy=house advised_percent_max=80 ...
-//! advise [0x240000401:0x1:0x0] 0 1048576 med auto p1 o0 @ 8589934592:low 0:low => prefetch [0x240000401:0x1:0x0] 0 1048576 ram med
+//! advise [0x240000401:0x1:0x0] 0 1048576 med auto p1 o0 u0 @ 8589934592:low 0:low => prefetch [0x240000401:0x1:0x0] 0 1048576 ram med
 //! release o7 @ 8589934592:high 0:low => drop [0x240000401:0x1:0x0] 0 1048576 ram
 //! ```
 use alloc::format;
@@ -14,7 +14,7 @@ use types::{Extent, Fid, ObjectId};
 
 pub use types::record::ReplayError;
 
-use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, ProjectId, Step, Steps, Tiers, Wish};
+use crate::advisor::{Advice, AdviceError, Advisor, OwnerId, Payer, ProjectId, Step, Steps, Tiers, UserId, Wish};
 use crate::config::Config;
 use crate::{Hint, Pressure, Tier};
 
@@ -30,7 +30,7 @@ pub enum Call {
     /// [`Advisor::on_cut`].
     Cut(ObjectId, Extent),
     /// [`Advisor::set_budget`].
-    Budget(ProjectId, Option<[u64; 2]>),
+    Budget(Payer, Option<[u64; 2]>),
 }
 
 /// Makes a call. The one place that maps calls to methods; recorder and replay share it.
@@ -121,14 +121,21 @@ fn call_text(call: Call) -> String {
                 Wish::Auto => "auto",
                 Wish::Only(tier) => tier.name(),
             };
-            let (hint, project, owner) = (a.hint.name(), a.project.0, a.owner.0);
-            format!("advise {} {} {} {hint} {wish} p{project} o{owner}", a.object, a.extent.start, a.extent.end)
+            let (hint, project, owner, user) = (a.hint.name(), a.project.0, a.owner.0, a.user.0);
+            format!("advise {} {} {} {hint} {wish} p{project} o{owner} u{user}", a.object, a.extent.start, a.extent.end)
         }
         Call::Release(o) => format!("release o{}", o.0),
         Call::Destroyed(o) => format!("destroyed {o}"),
         Call::Cut(o, e) => format!("cut {o} {} {}", e.start, e.end),
-        Call::Budget(p, Some([ram, fast])) => format!("budget p{} {ram} {fast}", p.0),
-        Call::Budget(p, None) => format!("budget p{} default", p.0),
+        Call::Budget(p, Some([ram, fast])) => format!("budget {} {ram} {fast}", payer_text(p)),
+        Call::Budget(p, None) => format!("budget {} default", payer_text(p)),
+    }
+}
+
+fn payer_text(payer: Payer) -> String {
+    match payer {
+        Payer::Project(p) => format!("p{}", p.0),
+        Payer::User(u) => format!("u{}", u.0),
     }
 }
 
@@ -178,8 +185,11 @@ fn parse_call(text: &str) -> Option<Call> {
     let words: Vec<&str> = text.split(' ').collect();
     let project = |t: &str| Some(ProjectId(t.strip_prefix('p')?.parse().ok()?));
     let owner = |t: &str| Some(OwnerId(t.strip_prefix('o')?.parse().ok()?));
+    let user = |t: &str| Some(UserId(t.strip_prefix('u')?.parse().ok()?));
+    let payer = |t: &str| project(t).map(Payer::Project).or_else(|| user(t).map(Payer::User));
     Some(match words[..] {
-        ["advise", object, start, end, hint, wish, p, o] => Call::Advise(Advice {
+        // Logs of before users had budgets name none.
+        ["advise", object, start, end, hint, wish, p, o, ref u @ ..] if u.len() <= 1 => Call::Advise(Advice {
             object: ObjectId(Fid::parse(object)?),
             extent: Extent::checked(start.parse().ok()?, end.parse().ok()?)?,
             hint: Hint::parse(hint)?,
@@ -190,14 +200,15 @@ fn parse_call(text: &str) -> Option<Call> {
             },
             project: project(p)?,
             owner: owner(o)?,
+            user: u.first().map_or(Some(UserId(0)), |u| user(u))?,
         }),
         ["release", o] => Call::Release(owner(o)?),
         ["destroyed", object] => Call::Destroyed(ObjectId(Fid::parse(object)?)),
         ["cut", object, start, end] => {
             Call::Cut(ObjectId(Fid::parse(object)?), Extent::checked(start.parse().ok()?, end.parse().ok()?)?)
         }
-        ["budget", p, "default"] => Call::Budget(project(p)?, None),
-        ["budget", p, ram, fast] => Call::Budget(project(p)?, Some([ram.parse().ok()?, fast.parse().ok()?])),
+        ["budget", p, "default"] => Call::Budget(payer(p)?, None),
+        ["budget", p, ram, fast] => Call::Budget(payer(p)?, Some([ram.parse().ok()?, fast.parse().ok()?])),
         _ => return None,
     })
 }
@@ -217,11 +228,12 @@ mod tests {
             let tiers = Tiers { size_bytes: [64 * MIB, 256 * MIB], pressure };
             let object = ObjectId::new(OstIndex(0), rng.below(8) as u32);
             let project = ProjectId(rng.below(3) as u32);
+            let payer = if rng.chance(0.5) { Payer::Project(project) } else { Payer::User(UserId(project.0)) };
             let call = match rng.below(20) {
                 0 => Call::Release(OwnerId(rng.below(4))),
                 1 => Call::Destroyed(object),
                 3 => Call::Cut(object, Extent::from(rng.below(140) * MIB)),
-                2 => Call::Budget(project, rng.chance(0.5).then(|| [rng.below(64) * MIB, rng.below(256) * MIB])),
+                2 => Call::Budget(payer, rng.chance(0.5).then(|| [rng.below(64) * MIB, rng.below(256) * MIB])),
                 n => Call::Advise(Advice {
                     object,
                     extent: Extent::at(rng.below(100) * MIB, rng.below(40) * MIB),
@@ -229,6 +241,7 @@ mod tests {
                     wish: [Wish::Auto, Wish::Only(Tier::Ram), Wish::Only(Tier::Fast)][n as usize % 3],
                     project,
                     owner: OwnerId(rng.below(4)),
+                    user: UserId(rng.below(3) as u32),
                 }),
             };
             let _ = recorder.call(call, &tiers, &mut steps);

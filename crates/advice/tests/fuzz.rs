@@ -2,7 +2,7 @@
 #![allow(clippy::unwrap_used)]
 use advice::record::{Call, Recorder, replay};
 use advice::table::POLICIES;
-use advice::{Advice, Advisor, Config, Hint, OwnerId, Pressure, ProjectId, Steps, Tier, Tiers, Wish};
+use advice::{Advice, Advisor, Config, Hint, OwnerId, Payer, Pressure, ProjectId, Steps, Tier, Tiers, UserId, Wish};
 use formats::fuzz::{Target, outcome_of};
 use formats::memory::Counting;
 use types::{Extent, MIB, ObjectId, OstIndex, Rng};
@@ -23,7 +23,7 @@ fn recorded(policy: &str) -> Vec<u8> {
         let call = match rng.below(8) {
             0 => Call::Release(OwnerId(rng.below(4))),
             1 => Call::Destroyed(object),
-            2 => Call::Budget(project, Some([rng.below(64) * MIB, rng.below(256) * MIB])),
+            2 => Call::Budget(Payer::Project(project), Some([rng.below(64) * MIB, rng.below(256) * MIB])),
             n => Call::Advise(Advice {
                 object,
                 extent: Extent::at(rng.below(100) * MIB, rng.below(40) * MIB),
@@ -31,6 +31,7 @@ fn recorded(policy: &str) -> Vec<u8> {
                 wish: [Wish::Auto, Wish::Only(Tier::Ram), Wish::Only(Tier::Fast)][n as usize % 3],
                 project,
                 owner: OwnerId(rng.below(4)),
+                user: UserId(rng.below(3) as u32),
             }),
         };
         let _ = recorder.call(call, &tiers, &mut steps);

@@ -10,7 +10,9 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 
 use advice::jobs::{Jobs, Piece};
-use advice::{Advice, AdviceError, Advisor, Config, Hint, OwnerId, ProjectId, Refusal, Step, Steps, Tier, Tiers};
+use advice::{
+    Advice, AdviceError, Advisor, Config, Hint, OwnerId, Payer, ProjectId, Refusal, Step, Steps, Tier, Tiers, UserId,
+};
 use types::{Extent, FsError, ObjectId};
 use wire::ost::{AdvisedRange, AdvisedReply};
 
@@ -56,6 +58,7 @@ impl Wish {
             wish: advice::Wish::Auto,
             project: ProjectId(self.told.owner.project),
             owner: OwnerId(owner),
+            user: UserId(self.told.owner.uid),
         }
     }
 }
@@ -308,27 +311,34 @@ impl Advised {
         books.advisor.set_config(config);
         Ok(())
     }
-    /// Sets a project's budget: `PROJECT RAM FAST` in bytes, or `PROJECT default`. A project whose budgets are 0 may advise
+    /// Sets a budget: `WHO RAM FAST` in bytes, or `WHO default`, for a project or `uid:USER`. Whose budgets are 0 may advise
     /// nothing.
     ///
     /// # Errors
     /// A sentence.
     pub fn set_budget(&self, text: &str) -> Result<(), String> {
         let words: Vec<&str> = text.split_whitespace().collect();
-        let wrong = || format!("'{text}': write PROJECT RAM FAST, the two in bytes or like 4G, or PROJECT default");
-        let project = ProjectId(words.first().and_then(|w| w.parse().ok()).ok_or_else(wrong)?);
+        let wrong = || {
+            format!(
+                "'{text}': write WHO RAM FAST, the two in bytes or like 4G, or WHO default; WHO is a project's number or uid:USER"
+            )
+        };
+        let payer = words.first().and_then(|w| payer_of(w)).ok_or_else(wrong)?;
         let bytes = match words[1..] {
             ["default"] => None,
             [ram, fast] => Some([types::parse_size(ram)?, types::parse_size(fast)?]),
             _ => return Err(wrong()),
         };
-        self.books.borrow_mut().advisor.set_budget(project, bytes);
+        self.books.borrow_mut().advisor.set_budget(payer, bytes);
         Ok(())
     }
-    /// Projects with budgets of their own, as [`Advised::set_budget`] takes them.
+    /// Projects and users with budgets of their own, as [`Advised::set_budget`] takes them.
     pub fn budgets_text(&self) -> String {
         let books = self.books.borrow();
-        let line = |(p, [ram, fast]): (ProjectId, [u64; 2])| format!("{} {ram} {fast}\n", p.0);
+        let line = |(payer, [ram, fast]): (Payer, [u64; 2])| match payer {
+            Payer::Project(p) => format!("{} {ram} {fast}\n", p.0),
+            Payer::User(u) => format!("uid:{} {ram} {fast}\n", u.0),
+        };
         books.advisor.budgets().map(line).collect()
     }
     /// Gives every place back, to be asked for anew: the tiers have changed.
@@ -383,7 +393,8 @@ impl Books {
             self.cut(object, extent);
             return Ok(());
         }
-        if self.advisor.budgets().any(|(p, bytes)| p.0 == wish.told.owner.project && bytes == [0, 0]) {
+        let payers = wish.advice(object, extent).payers();
+        if self.advisor.budgets().any(|(payer, bytes)| payers.contains(&payer) && bytes == [0, 0]) {
             return Err(FsError::NotPermitted);
         }
         if self.of(object).count() >= WISHES_MAX {
@@ -499,6 +510,14 @@ impl Advised {
             }
         }
         while books.jobs.take_ended().is_some() {}
+    }
+}
+
+/// Whose budget is meant.
+fn payer_of(word: &str) -> Option<Payer> {
+    match word.strip_prefix("uid:") {
+        Some(uid) => uid.parse().ok().map(|u| Payer::User(UserId(u))),
+        None => word.parse().ok().map(|p| Payer::Project(ProjectId(p))),
     }
 }
 

@@ -124,9 +124,40 @@ fn what_is_not_possible_is_refused_with_its_errno_and_what_was_placed_stays() {
         // A project without any budget may advise nothing.
         ost.set_params("obdfilter.*.advice_budget", "0 0 0").unwrap();
         assert_eq!(c.advise(2, Extent::ALL, Advice::Med).await, Err(FsError::NotPermitted));
-        assert!(ost.set_params("obdfilter.*.advice_budget", "x").unwrap_err().contains("PROJECT RAM FAST"));
+        assert!(ost.set_params("obdfilter.*.advice_budget", "x").unwrap_err().contains("WHO RAM FAST"));
         assert!(ost.set_params("obdfilter.*.advice_policy", "x").unwrap_err().contains("house"));
         assert!(ost.set_params("obdfilter.*.advice_piece_bytes", "1").is_err());
+    });
+}
+
+#[test]
+fn a_users_budget_holds_over_all_objects_and_takes_nothing_from_others() {
+    let n = node(6, 1 << 30, config(16 * MIB));
+    let (rt, ost) = (n.world.rt(), n.ost.clone());
+    n.world.run(async move {
+        let c = Client::new(rt, 1).await;
+        c.create(3).await;
+        for oid in 1..=3 {
+            c.fill(oid, 2).await;
+        }
+        ost.set_params("obdfilter.*.advice_budget", "uid:7 3M 0").unwrap();
+        ost.set_params("obdfilter.*.advice_budget", "uid:8 0 0").unwrap();
+        c.advise_as(7, 1, Extent::ALL, Advice::Med).await.unwrap();
+        c.advise_as(7, 2, Extent::ALL, Advice::Med).await.unwrap();
+        let row = c.settled(2).await;
+        assert_eq!((row.ram_placed, row.refusal), (MIB, 3), "the budget ends within it");
+        assert_eq!(c.advise_as(7, 3, Extent::ALL, Advice::Med).await, Err(FsError::NoSpace));
+        assert_eq!(c.advised(3).await[0].refusal, 3);
+        assert_eq!(c.advise_as(8, 3, Extent::ALL, Advice::Low).await, Err(FsError::NotPermitted));
+        c.advise_as(9, 3, Extent::ALL, Advice::Low).await.unwrap();
+        assert_eq!(c.settled(3).await.ram_placed, 2 * MIB);
+        let text = ost.get_params("obdfilter.*.advice_budget").remove(0).value.0;
+        assert_eq!(String::from_utf8(text).unwrap(), "uid:7 3145728 0\nuid:8 0 0\n");
+        ost.set_params("obdfilter.*.advice_budget", "uid:8 default").unwrap();
+        c.advise_as(8, 1, Extent::ALL, Advice::High).await.unwrap();
+        for bad in ["uid: 1 1", "uid:x 1 1", "7", "7 1", "7 1 x", "-1 default"] {
+            assert!(ost.set_params("obdfilter.*.advice_budget", bad).is_err(), "{bad}");
+        }
     });
 }
 

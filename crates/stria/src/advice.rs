@@ -47,7 +47,7 @@ impl Range {
             0 => None,
             1 => Some("the servers are too hard pressed for this level"),
             2 => Some("no room beside the same and higher levels"),
-            _ => Some("the project's budget is used up"),
+            _ => Some("the budget of the project or of the user is used up"),
         };
         let errno = self.number("errno") as i32;
         let error = (errno != 0).then(|| io::Error::from_raw_os_error(errno).to_string());
@@ -164,7 +164,7 @@ mod tests {
         let row =
             Range::read("high 5- uid=7 ram_placed=3 fast_placed=0 to_fetch=200 fetched=50 errno=28 refusal=3").unwrap();
         assert_eq!((row.start, row.end, row.tier()), (5, None, "ram"));
-        assert!(row.error().starts_with("the project's budget is used up; "), "{}", row.error());
+        assert!(row.error().starts_with("the budget of the project or of the user is used up; "), "{}", row.error());
         let shown = table(Path::new("/m/f"), &[row]);
         assert!(
             shown.starts_with("/m/f\n  level  range") && shown.contains("[5, EOF)") && shown.contains("25%"),

@@ -217,11 +217,11 @@ impl Said {
             }
             Some(libc::EINVAL) => "it has no objects yet, for nobody has opened it for writing".into(),
             Some(libc::ENOSPC) => {
-                "the servers have no room left for this level, or the project's budget is used up: 'stria advice' says which of the \
+                "the servers have no room left for this level, or the budget of the project or of the user is used up: 'stria advice' says which of the \
                  two; -a none gives room back"
                     .into()
             }
-            Some(libc::EPERM) => "another user asked for more, or its project may advise nothing".into(),
+            Some(libc::EPERM) => "another user asked for more, or the project or the user may advise nothing".into(),
             _ => return Err(Failure::io(&format!("{}:", self.verb), path, &e)),
         };
         let errno = e.raw_os_error().unwrap_or(libc::EIO);
