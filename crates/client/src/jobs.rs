@@ -80,6 +80,8 @@ pub(crate) struct Jobs {
     numbers: RefCell<HashSet<u64>>,
     names: RefCell<Vec<Bytes>>,
     telling: Cell<bool>,
+    /// Names for which there was no room.
+    limit_hits: Cell<u64>,
 }
 
 /// What one server was told: so many names, in so many sessions.
@@ -102,6 +104,11 @@ impl Client {
     #[must_use]
     pub fn job_rule(&self) -> (u64, Rc<JobRule>) {
         (self.jobs.changes.get(), self.jobs.rule.borrow().clone())
+    }
+    /// Times that a job went without a name, for there are too many.
+    #[must_use]
+    pub fn job_name_limit_hits(&self) -> u64 {
+        self.jobs.limit_hits.get()
     }
     /// Sets `jobid_var`.
     ///
@@ -135,7 +142,9 @@ impl Client {
             return 0;
         }
         let mut numbers = self.jobs.numbers.borrow_mut();
-        if numbers.len() < NAMES_MAX && numbers.insert(job) {
+        if numbers.len() >= NAMES_MAX && !numbers.contains(&job) {
+            self.jobs.limit_hits.set(self.jobs.limit_hits.get() + 1);
+        } else if numbers.insert(job) {
             self.jobs.names.borrow_mut().push(Bytes(name.to_vec()));
         }
         drop(numbers);

@@ -27,6 +27,8 @@ pub struct Losses {
     untold_changes: Cell<usize>,
     /// Directories that lost a change, and no program was told yet.
     owed: RefCell<BTreeSet<Fid>>,
+    /// Directories for which there was no room there: their lost changes are listed, and no program hears of them.
+    unowed: Cell<u64>,
 }
 
 impl Losses {
@@ -69,9 +71,16 @@ impl Losses {
     /// Somebody is to be told that a directory lost a change.
     pub(crate) fn owe(&self, dir: Fid) {
         let mut owed = self.owed.borrow_mut();
-        if owed.len() < FILES_MAX {
+        if owed.len() < FILES_MAX || owed.contains(&dir) {
             owed.insert(dir);
+        } else {
+            self.unowed.set(self.unowed.get() + 1);
         }
+    }
+    /// Lost changes of directories so far that no program will be told of: too many directories had lost some.
+    #[must_use]
+    pub fn owed_limit_hits(&self) -> u64 {
+        self.unowed.get()
     }
     /// Whether that is still to be done; it is now.
     pub(crate) fn take_owed(&self, dir: Fid) -> bool {
@@ -152,5 +161,8 @@ mod tests {
         assert!(losses.take_message().unwrap().ends_with("and 1992 more"));
         losses.clear();
         assert_eq!(losses.text(), "");
+        (0..=FILES_MAX as u32).for_each(|i| losses.owe(Fid::new(0x2_0000_0403, i)));
+        losses.owe(Fid::new(0x2_0000_0403, 0));
+        assert_eq!(losses.owed_limit_hits(), 1);
     }
 }

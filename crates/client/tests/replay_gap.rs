@@ -1,5 +1,5 @@
-//! A client dies for good together with the metadata server: what others had done without it is there again, what rested on
-//! it is told as lost, and nobody else loses a session.
+//! A client dies for good together with the metadata server: what others had done is there again and nobody else loses a session
+//! or waits for it, unless the server was an earlier build's: then what rested on the dead client's is told as lost.
 #![allow(clippy::unwrap_used)]
 mod world;
 
@@ -9,11 +9,11 @@ use mds::store::CommitConfig;
 use wire::mdt::NodeKind;
 use world::*;
 
-/// A metadata server that commits when it is asked to.
-fn world(seed: u64) -> World {
+/// A metadata server that commits when it is asked to, and before it answers what rests on another client's change or not.
+fn world(seed: u64, commit_on_sharing: bool) -> World {
     let never = Duration::from_secs(3600);
     let commit = CommitConfig { interval: never, idle: never, ..CommitConfig::default() };
-    let config = MdsConfig { commit, ..MdsConfig::default() };
+    let config = MdsConfig { commit, commit_on_sharing, ..MdsConfig::default() };
     World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, config)
 }
 
@@ -36,7 +36,7 @@ async fn bytes_of(c: &Rc<Client>, name: &str) -> Vec<u8> {
 #[test]
 fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
     for seed in 0..6 {
-        let world = world(seed);
+        let world = world(seed, false);
         let (dies, host) = world.client(|_| {});
         let (lives, _) = world.client(|_| {});
         let limit = Duration::from_secs(300);
@@ -84,7 +84,7 @@ fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
 
 #[test]
 fn a_directory_that_is_opened_after_a_loss_tells_it_too_if_nobody_was_told() {
-    let world = world(7);
+    let world = world(7, false);
     let (dies, host) = world.client(|_| {});
     let (lives, _) = world.client(|_| {});
     let limit = Duration::from_secs(300);
@@ -122,7 +122,7 @@ fn a_directory_that_is_opened_after_a_loss_tells_it_too_if_nobody_was_told() {
 #[test]
 fn with_everybody_back_nothing_is_refused() {
     for seed in 0..4 {
-        let world = world(seed);
+        let world = world(seed, seed % 2 == 0);
         let (a, _) = world.client(|_| {});
         let (b, _) = world.client(|_| {});
         let limit = Duration::from_secs(300);
@@ -193,7 +193,7 @@ async fn change(c: &Rc<Client>, names: &mut Names, rng: &mut Rng) -> Option<Did>
 fn whatever_two_clients_did_the_survivors_part_is_there_as_far_as_it_rested_on_nothing_lost() {
     let (mut kept, mut refused) = (0, 0);
     for seed in 0..60 {
-        let (world, mut rng) = (world(seed), Rng::new(seed));
+        let (world, mut rng) = (world(seed, false), Rng::new(seed));
         let (dies, host) = world.client(|_| {});
         let (lives, _) = world.client(|_| {});
         let limit = Duration::from_secs(600);
@@ -238,10 +238,55 @@ fn whatever_two_clients_did_the_survivors_part_is_there_as_far_as_it_rested_on_n
     assert!(kept > 50 && refused > 20, "{kept} kept, {refused} refused: the seeds show nothing");
 }
 
+/// Names after the first `whole` changes and those of later ones that survive; `None` when one of these would not find what it found.
+fn with_survivors(committed: Names, after: &[(bool, Did)], whole: usize) -> Option<Names> {
+    let mut names = committed;
+    let kept = after.iter().enumerate().filter(|(n, (survives, _))| *n < whole || *survives);
+    kept.map(|(_, (_, did))| *did).all(|did| again(&mut names, did)).then_some(names)
+}
+
+#[test]
+fn whatever_two_clients_did_all_of_the_survivors_part_is_there_where_what_is_shared_is_committed() {
+    let mut rested = 0;
+    for seed in 0..60 {
+        let (world, mut rng) = (world(seed, true), Rng::new(seed));
+        let (dies, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(600);
+        let (mut names, mut after): (Names, Vec<(bool, Did)>) = ([None; 4], Vec::new());
+        world.run(limit, async {
+            for c in [&dies, &lives] {
+                assert!(!is_there(c, "n0").await);
+            }
+            for _ in 0..1 + rng.below(12) {
+                let survives = rng.chance(0.5);
+                let c = if survives { &lives } else { &dies };
+                after.extend(change(c, &mut names, &mut rng).await.map(|did| (survives, did)));
+            }
+        });
+        host.kill();
+        dies.abandon();
+        world.kill_mds();
+        rested += u32::from(with_survivors([None; 4], &after, 0).is_none());
+        world.run(limit, async {
+            world.restart_mds().await;
+            let mut found = [None; 4];
+            for (n, found) in found.iter_mut().enumerate() {
+                let entry = lives.lookup(&root(), Fid::ROOT, &format!("n{n}").into_bytes()).await;
+                *found = entry.ok().map(|e| e.attr.fid).filter(|fid| !fid.is_zero());
+            }
+            let fits = (0..=after.len()).any(|whole| with_survivors([None; 4], &after, whole) == Some(found));
+            assert!(fits, "seed {seed}: {found:?} after {after:?}");
+            assert_eq!(lives.losses().changes_text(), "", "seed {seed}: {after:?}");
+        });
+    }
+    assert!(rested > 20, "in {rested} seeds only the survivor rested on the other one: they show nothing");
+}
+
 #[test]
 fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
     for seed in 0..4 {
-        let world = world(seed);
+        let world = world(seed, false);
         let (dies, host) = world.client(|_| {});
         let (lives, _) = world.client(|_| {});
         let limit = Duration::from_secs(300);
@@ -281,7 +326,7 @@ fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
 
 #[test]
 fn who_waits_for_a_missing_client_with_requests_of_its_own_keeps_its_connection() {
-    let world = world(5);
+    let world = world(5, true);
     let (dies, host) = world.client(|_| {});
     let (lives, _) = world.client(|_| {});
     let limit = Duration::from_secs(300);
@@ -304,5 +349,116 @@ fn who_waits_for_a_missing_client_with_requests_of_its_own_keeps_its_connection(
         assert!(ended.1.await.unwrap().is_ok());
         assert_eq!(lives.mdc().counters().0, connects + 1, "the server is busy, not dead");
         assert!(is_there(&lives, "before").await);
+    });
+}
+
+async fn mkdir_in(c: &Rc<Client>, dir: Fid, name: &str) -> Result<Fid, FsError> {
+    let node = NewNode { kind: NodeKind::Directory, mode: 0o755, umask: 0, rdev: 0, target: Vec::new() };
+    c.create(&root(), dir, name.as_bytes(), node).await.map(|e| e.attr.fid)
+}
+
+#[test]
+fn nothing_that_a_client_was_answered_is_refused_because_another_died() {
+    for seed in 0..6 {
+        let world = world(seed, true);
+        let (dies, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(300);
+        let new = world.run(limit, async {
+            let old = create(&dies, "x").await;
+            dies.release(&old).await.unwrap();
+            let dir = mkdir(&dies, "d").await.unwrap();
+            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            mkdir_in(&lives, dir, "below").await.unwrap();
+            let new = create(&lives, "x").await;
+            lives.write(&new, 0, b"other").await.unwrap();
+            lives.unlink(&root(), Fid::ROOT, b"safe", false).await.unwrap();
+            new
+        });
+        host.kill();
+        dies.abandon();
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            assert_eq!(lives.fsync(&new, false).await, Ok(()), "seed {seed}");
+            assert!(is_there(&lives, "d").await && !is_there(&lives, "safe").await, "seed {seed}");
+            assert_eq!(bytes_of(&lives, "x").await, b"other", "seed {seed}");
+            assert_eq!(lives.losses().changes_text(), "", "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_something() {
+    let mut longest = Duration::ZERO;
+    for seed in 0..6 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let (away, host) = world.client(|_| {});
+        let (lives, _) = world.client(|_| {});
+        let limit = Duration::from_secs(300);
+        let (own, shared, file) = world.run(limit, async {
+            let own = mkdir(&lives, "own").await.unwrap();
+            let shared = mkdir(&lives, "shared").await.unwrap();
+            let file = create(&away, "file").await;
+            away.write(&file, 0, b"before").await.unwrap();
+            assert!(is_there(&away, "shared").await);
+            // Longer than a client is quiet, and shorter than one is evicted that is silent.
+            world.sim.sleep(Duration::from_secs(12)).await;
+            world.cut_off(&host, true);
+            world.sim.sleep(Duration::from_secs(12)).await;
+            (own, shared, file)
+        });
+        world.kill_mds();
+        world.run(limit, async {
+            world.restart_mds().await;
+            let restarted = world.sim.now();
+            assert!(mkdir_in(&lives, own, "soon").await.is_ok(), "seed {seed}");
+            let first = world.sim.now().since(restarted);
+            assert!(first < Duration::from_secs(5), "seed {seed}: {first:?} of 10 s");
+            longest = longest.max(first);
+            let (waits, ended) = (lives.clone(), rt::sync::oneshot());
+            lives.rt().spawn(async move {
+                let made = mkdir_in(&waits, shared, "two").await.is_ok();
+                ended.0.send((made, waits.rt().now()));
+            });
+            world.sim.sleep(Duration::from_secs(2)).await;
+            let reachable = world.sim.now();
+            world.cut_off(&host, false);
+            let (made, at) = ended.1.await.unwrap();
+            assert!(made && at > reachable, "seed {seed}: {:?}: the other one had a lock", reachable.since(at));
+            away.write(&file, 0, b"after").await.unwrap();
+            assert_eq!(away.fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert_eq!((away.mdc().evictions(), lives.mdc().evictions()), (0, 0), "seed {seed}");
+            assert!(is_there(&away, "own").await, "seed {seed}");
+        });
+    }
+    println!("the first change of a client that is back, while another is missing: after {longest:?} at most");
+}
+
+#[test]
+fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free() {
+    let world = World::new(3, 1, OstConfig::default());
+    let (dies, host) = world.client(|_| {});
+    let (lives, _) = world.client(|_| {});
+    let limit = Duration::from_secs(300);
+    let shared = world.run(limit, async {
+        let shared = mkdir(&dies, "shared").await.unwrap();
+        let file = create(&dies, "gone").await;
+        dies.unlink(&root(), Fid::ROOT, b"gone", false).await.unwrap();
+        let _open = file;
+        world.sim.sleep(Duration::from_secs(12)).await;
+        assert!(is_there(&lives, "shared").await);
+        shared
+    });
+    host.kill();
+    dies.abandon();
+    world.kill_mds();
+    world.run(limit, async {
+        world.restart_mds().await;
+        let restarted = world.sim.now();
+        assert!(mkdir_in(&lives, shared, "late").await.is_ok());
+        let waited = world.sim.now().since(restarted);
+        assert!(waited >= Duration::from_secs(7) && waited < Duration::from_secs(20), "{waited:?}");
+        assert!(!world.mds_knows(dies.id()) && lives.mdc().evictions() == 0);
     });
 }

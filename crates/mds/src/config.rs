@@ -35,6 +35,9 @@ pub struct MdsConfig {
     pub store: Option<(u64, u64)>,
     /// How long a create waits when no OST has objects ready. Default 30 s.
     pub object_wait: Duration,
+    /// Whether what rests on another client's uncommitted change is answered only when that is committed. Off: as earlier builds,
+    /// for tests of what they leave behind.
+    pub commit_on_sharing: bool,
     /// How OSTs are reached; `None`: over sessions to the addresses of the cluster map. For tests.
     pub connector: Option<ConnectorBox>,
 }
@@ -62,6 +65,7 @@ impl Default for MdsConfig {
             away: Vec::new(),
             store: None,
             object_wait: Duration::ZERO,
+            commit_on_sharing: true,
             connector: None,
         };
         for row in MdsConfig::KEYS {

@@ -27,6 +27,8 @@ pub(crate) struct Cuts {
     decided: BTreeMap<Cut, (bool, u64)>,
     /// The same cuts in the order of their decisions.
     order: BTreeMap<u64, Cut>,
+    /// Decisions that were forgotten for want of room.
+    limit_hits: u64,
 }
 
 impl Cuts {
@@ -62,6 +64,11 @@ impl Cuts {
         self.decided.len()
     }
 
+    /// Decisions that were forgotten for want of room so far.
+    pub fn limit_hits(&self) -> u64 {
+        self.limit_hits
+    }
+
     fn forget(&mut self, from: Cut, to: Cut, changes: &mut Vec<Change>) {
         let over: Vec<Cut> = self.decided.range(from..to.max(from)).map(|(c, _)| *c).collect();
         over.into_iter().for_each(|c| self.remove(c, changes));
@@ -80,6 +87,7 @@ impl Cuts {
         }
         while self.decided.len() >= DECISIONS_MAX {
             let Some((_, oldest)) = self.order.pop_first() else { break };
+            self.limit_hits += 1;
             self.remove(oldest, changes);
         }
         let place = self.order.last_key_value().map_or(1, |(last, _)| last + 1);

@@ -38,6 +38,10 @@ impl Mds {
                 if needs_inode && self.store.get(&keys::inode(q.lock.fid)).await?.is_none() {
                     return Err(FsError::Stale);
                 }
+                // It may be a missing client's.
+                while needs_inode && self.is_held_by_missing(q.lock.fid) && !self.stopped.get() {
+                    self.recovery_over().await;
+                }
                 // Nothing would ever take the lock from a client that is gone.
                 if session.is_some_and(|s| s.is_ended()) {
                     return Err(FsError::NotConnected);
@@ -71,7 +75,9 @@ impl Mds {
                 flags = flags.with(room);
             }
         }
-        if bits.overlaps(InodeBits::DATA) && self.handles.borrow().others_write(q.lock.fid, client) {
+        if bits.overlaps(InodeBits::DATA)
+            && (self.handles.borrow().others_write(q.lock.fid, client) || self.is_written_by_missing(q.lock.fid))
+        {
             return Err(FsError::WouldBlock);
         }
         let mut out = Vec::new();

@@ -118,6 +118,9 @@ impl Mds {
 
     /// Whether a client, another than `but`, may open the inode by its id: it holds an OPEN lock.
     pub(crate) fn may_be_opened(&self, fid: Fid, but: Option<ClientId>) -> bool {
+        if self.is_held_by_missing(fid) {
+            return true;
+        }
         let mut namespace = self.locks.namespace.borrow_mut();
         if namespace.is_empty() {
             return false;

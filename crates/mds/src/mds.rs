@@ -24,6 +24,7 @@ use crate::nameless::Refused;
 use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
+use crate::quiet::Quiet;
 use crate::recent::{Horizon, RecentSizes};
 use crate::record::{ReplyRow, Superblock};
 use crate::stats::Stats;
@@ -67,6 +68,7 @@ pub struct Mds {
     pub(crate) backup: RefCell<String>,
     pub(crate) scrub: RefCell<ScrubState>,
     pub(crate) refused: Refused,
+    pub(crate) quiet: Quiet,
     last_time: Cell<i64>,
 }
 
@@ -83,6 +85,7 @@ pub(crate) struct Parts {
     /// Sizes told before this transaction are doubtful.
     pub(crate) doubtful_before: u64,
     pub(crate) cuts: Cuts,
+    pub(crate) quiet: Quiet,
 }
 
 /// Who asks, and how its answer is remembered.
@@ -131,17 +134,20 @@ pub struct Answered<R> {
 }
 
 enum Step<R> {
-    Done(Answered<R>),
+    /// It may be answered when that application is on stable storage.
+    Done(Answered<R>, u64),
     Fetch,
     Objects(OstIndex),
     Locks(Vec<Claim>),
+    /// A client that has not come back after a restart may have a lock that is in the way.
+    Missing,
     /// There may be room for it after a commit.
     Room,
 }
 
 impl Mds {
     pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
-        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts } = parts;
+        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts, quiet } = parts;
         let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
@@ -150,6 +156,7 @@ impl Mds {
         let horizon = Horizon::new(doubtful_before, earlier, store.last_transno());
         let mds = Rc::new(Mds {
             refused: Refused::default(),
+            quiet,
             last_time: Cell::new(rt.wall().0),
             recovering: Cell::new(!known.is_empty()),
             recovery: RefCell::new(None),
@@ -225,6 +232,7 @@ impl Mds {
         self.store.stop();
         self.osts.stop();
         self.pool_filled.notify();
+        self.end_waits();
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();
@@ -267,15 +275,28 @@ impl Mds {
             }
             let locked: &[Claim] = held.as_ref().map_or(&[], |h| &h.claims);
             let step = self.attempt(caller, &mut fetched, locked, &op, &finish)?;
-            if !matches!(step, Step::Done(_)) {
+            if !matches!(step, Step::Done(..)) {
                 session = session.or_else(|| self.export(caller.client));
             }
             match step {
-                Step::Done(answered) => return Ok(answered),
+                Step::Done(answered, awaited) => {
+                    drop(held);
+                    // Who asks for the server's own sake is answered nothing.
+                    if caller.slot.is_some() && awaited > self.store.durable() {
+                        self.store.sharing.borrow_mut().count();
+                        self.store.committed(awaited).await?;
+                    }
+                    return Ok(answered);
+                }
                 Step::Fetch => fetched.fetch().await.map_err(|e: KvError| FsError::from(e))?,
                 Step::Objects(ost) => {
                     let end = *patience.get_or_insert_with(|| self.rt.now() + self.config.object_wait);
                     self.wait_for_objects(ost, end).await?;
+                }
+                Step::Missing if self.stopped.get() => return Err(FsError::ShuttingDown),
+                Step::Missing => {
+                    drop(held.take());
+                    self.recovery_over().await;
                 }
                 Step::Room if committed => return Err(FsError::NoSpace),
                 Step::Room => {
@@ -316,6 +337,10 @@ impl Mds {
             return Err(FsError::NotRecoverable);
         }
         let basis = tx.basis.number();
+        let asked = caller.replay.is_none() && caller.slot.is_some();
+        if asked && self.is_somebody_missing() && self.waits_for_missing(&tx.claims, &tx.seen) {
+            return Ok(Step::Missing);
+        }
         if caller.replay.is_none() && self.is_in_the_way(caller.client, &tx.claims, held) {
             return Ok(Step::Locks(tx.claims.to_vec()));
         }
@@ -328,6 +353,9 @@ impl Mds {
                 Admission::Full => return Err(FsError::NoSpace),
             }
         }
+        let footprint = std::mem::take(&mut tx.footprint);
+        let shares = self.config.commit_on_sharing && (changes || basis != 0);
+        let awaited = if shares { self.store.sharing.borrow().rests_on(caller.client, &footprint) } else { 0 };
         let reply = finish(self, value)?;
         let transno = if changes { transno } else { 0 };
         let mut remembered = None;
@@ -348,12 +376,16 @@ impl Mds {
             let delta = tx.inode_delta;
             drop(tx);
             self.store.apply(puts, transno, delta);
+            if self.config.commit_on_sharing {
+                let applied = self.store.applied();
+                self.store.sharing.borrow_mut().note(caller.client, &footprint, applied, awaited);
+            }
             if !destroyed.is_empty() {
                 self.osts.queue_destroys(self.store.applied(), destroyed);
             }
             self.fill_low_pools(&taken);
         }
-        Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }))
+        Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }, awaited))
     }
 
     /// Waits until a pool was filled.

@@ -124,7 +124,7 @@ pub async fn format(kv: &Rc<dyn MetaKv>, options: &MkfsOptions) -> Result<Superb
     for (key, value) in [
         (keys::plain(keys::SUPERBLOCK), wire::encode(&superblock)),
         (keys::plain(keys::BOOT), 0u64.to_le_bytes().to_vec()),
-        (keys::plain(keys::COUNTERS), wire::encode(&Counters { transno: 0, inodes: 1, gap: false })),
+        (keys::plain(keys::COUNTERS), wire::encode(&Counters { transno: 0, inodes: 1, gap: false, sharing: 0 })),
         (keys::inode(Fid::ROOT), root.encode()),
     ] {
         batch.changes.insert(key, Some(value));

@@ -61,6 +61,14 @@ impl Mds {
         add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
         add(format!("mdt.{t}.opens_refused"), self.handles.borrow().refused().to_string(), false);
         add(format!("mdt.{t}.cuts"), self.cuts.borrow().len().to_string(), false);
+        add(format!("mdt.{t}.cuts_limit_hits"), self.cuts.borrow().limit_hits().to_string(), false);
+        let (sizes, size_hits) = self.recent_sizes.borrow().counters();
+        add(format!("mdt.{t}.unsettled_sizes"), sizes.to_string(), false);
+        add(format!("mdt.{t}.unsettled_sizes_limit_hits"), size_hits.to_string(), false);
+        let (quiet, quiet_hits) = self.quiet.counters();
+        add(format!("mdt.{t}.quiet_clients"), quiet.to_string(), false);
+        add(format!("mdt.{t}.quiet_clients_limit_hits"), quiet_hits.to_string(), false);
+        add(format!("mdt.{t}.job_names_limit_hits"), self.stats.job_name_limit_hits().to_string(), false);
         add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
         add(format!("mdt.{t}.abort_recovery"), String::new(), true);
         add(format!("mdt.{t}.kbytestotal"), (total / 1024).to_string(), false);
@@ -71,6 +79,7 @@ impl Mds {
         add(format!("osd.{t}.commits"), commits.to_string(), false);
         add(format!("osd.{t}.commit_keys"), keys.to_string(), false);
         add(format!("osd.{t}.uncommitted_keys"), waiting.to_string(), false);
+        add(format!("mdt.{t}.commit_on_sharing"), self.store.sharing.borrow().waits().to_string(), false);
         let ns = self.locks.namespace.borrow();
         add(format!("ldlm.namespaces.mdt-{t}.lock_count"), ns.len().to_string(), false);
         let s = *ns.stats();

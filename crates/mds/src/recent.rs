@@ -34,6 +34,8 @@ struct Told {
 pub(crate) struct RecentSizes {
     told: BTreeMap<ClientId, Told>,
     count: usize,
+    /// Sizes that went for want of room so far.
+    limit_hits: u64,
 }
 
 impl RecentSizes {
@@ -45,9 +47,14 @@ impl RecentSizes {
         {
             told.dropped = told.dropped.max(oldest);
             self.count -= 1;
+            self.limit_hits += 1;
         }
         told.sizes.push_back((transaction, fid));
         self.count += 1;
+    }
+    /// (sizes remembered, sizes that went for want of room so far).
+    pub(crate) fn counters(&self) -> (usize, u64) {
+        (self.count, self.limit_hits)
     }
     /// What a client told up to a transaction is right whatever happens to it.
     pub(crate) fn settled(&mut self, client: ClientId, through: u64) {
@@ -227,7 +234,7 @@ mod tests {
         let (a, b, fid) = (ClientId(1), ClientId(2), Fid::new(7, 1));
         recent.told(b, fid, 1);
         (0..REMEMBERED_MAX as u64 + 9).for_each(|t| recent.told(a, fid, t));
-        assert_eq!(recent.count, REMEMBERED_MAX);
+        assert_eq!(recent.counters(), (REMEMBERED_MAX, 10));
         recent.settled(a, 8);
         assert!(recent.told[&a].dropped > 8, "nine went, and one for the other client's");
         recent.settled(a, 9);

@@ -304,6 +304,9 @@ wire::message! {
         inodes: u64,
         /// A client did not come back to a recovery whose end is not in the store: what others replay may rest on what it did.
         gap: bool,
+        /// The last boot if it committed before it answered what rested on another client's change, else an earlier one or 0:
+        /// then replays of different clients are independent of each other.
+        sharing: u64,
     }
     /// Which sizes are doubtful.
     HorizonRow {
@@ -335,6 +338,12 @@ wire::message! {
         machine: u64,
         /// See `host`.
         boot: u64,
+        /// It has nothing to replay, and holds something of the following inodes only.
+        quiet: bool,
+        /// Checksums of their ids, 4 bytes each.
+        held: Bytes,
+        /// Of those that it has open for writing.
+        written: Bytes,
     }
     /// A reply kept for its slot.
     ReplyRow {
@@ -375,7 +384,7 @@ impl SessionRow {
     #[must_use]
     pub fn new(binding: u64, origin: Origin) -> SessionRow {
         let Origin { machine, boot, host, process } = origin;
-        SessionRow { version: 1, binding, host, process, machine, boot }
+        SessionRow { version: 1, binding, host, process, machine, boot, ..SessionRow::default() }
     }
     /// Which process the client was.
     #[must_use]

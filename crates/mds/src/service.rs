@@ -18,7 +18,6 @@ use crate::handles::Open;
 use crate::keys;
 use crate::mds::{Answered, Caller, Mds};
 use crate::ops::{OpenOut, ReaddirOut, changed_data, hides_size, writes};
-use crate::record::SessionRow;
 use crate::tx::{Done, Tx};
 
 impl Mds {
@@ -264,10 +263,7 @@ impl Mds {
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
-        let export = self.export(client);
-        let binding = export.as_ref().and_then(|e| e.binding()).map_or(0, ptlrpc::Binding::number);
-        let origin = export.map(|e| e.origin()).unwrap_or_default();
-        let row = wire::encode(&SessionRow::new(binding, origin));
+        let row = wire::encode(&self.session_row(client));
         self.store.apply([(keys::session(client), Some(row))], 0, 0);
         self.store.sync().await?;
         self.remembered.borrow_mut().insert(client);
@@ -283,7 +279,11 @@ impl Mds {
             basis: request.basis(),
             slot: Some((request.header.slot_or_credits, request.header.xid)),
         };
-        let result = match self.remember_client(caller.client, op).await {
+        let known = match self.remember_client(caller.client, op).await {
+            Ok(()) => self.disturb(caller.client, op).await,
+            Err(e) => Err(e),
+        };
+        let result = match known {
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };
@@ -314,6 +314,7 @@ impl Mds {
     /// A client's opens and locks go, and the store forgets it.
     pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
         self.exports.borrow_mut().remove(&client);
+        self.forget_quiet(client);
         self.drop_locks(client);
         let mut gone = vec![(keys::session(client), None)];
         let doubts = self.doubt_sizes_of(client);
@@ -425,6 +426,9 @@ impl Service for Mds {
     fn epoch(&self) -> u64 {
         self.boot
     }
+    fn replays_are_independent(&self) -> bool {
+        self.store.shares_committed()
+    }
     fn sessions(&self) -> Vec<SessionRecord> {
         std::mem::take(&mut *self.known.borrow_mut())
     }
@@ -468,8 +472,17 @@ impl Service for Mds {
             self.forget_client(client).await;
         })
     }
+    fn can_be_done_without(&self, client: ClientId) -> bool {
+        self.is_quiet(client)
+    }
+    fn begin_without(&self, missing: &[ClientId]) {
+        if let Some(me) = self.me.borrow().upgrade() {
+            Mds::begin_without(&me, missing);
+        }
+    }
     fn recovered(&self) {
         if let Some(me) = self.me.borrow().upgrade() {
+            me.nobody_is_missing();
             me.end_recovery();
         }
     }

@@ -1,4 +1,5 @@
 //! From a store to a running target: checks, boot count, what clients and OSTs need to find again.
+use std::collections::BTreeMap;
 use std::fmt;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal
 use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
+use crate::quiet::{Held, Quiet};
 use crate::record::{
     Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow,
     Superblock,
@@ -159,11 +161,12 @@ impl Mds {
         if let Some(wanted) = config.store.filter(|w| *w != found) {
             return Err(StartError::Foreign { found, wanted });
         }
-        let counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
+        let mut counters: Counters = match get(&*snapshot, keys::COUNTERS).await? {
             Some(v) => row(keys::COUNTERS, &v)?,
             None => Counters::default(),
         };
-        let (boot, doubtful_before) = begin_boot(&*kv, &*snapshot, &superblock).await?;
+        let shared = if config.commit_on_sharing { Some(&mut counters) } else { None };
+        let (boot, doubtful_before) = begin_boot(&*kv, &*snapshot, &superblock, shared).await?;
         let map: ClusterMap = match get(&*snapshot, keys::CLUSTER_MAP).await? {
             Some(v) => row(keys::CLUSTER_MAP, &v)?,
             None => ClusterMap::default(),
@@ -177,7 +180,7 @@ impl Mds {
             pools.add(ost, active, p.last_used, p.ceiling);
             pools.update(ost, |pool| pool.newer = p.newer);
         }
-        let (known, stale) = read_sessions(&*snapshot).await?;
+        let (known, quiet, stale) = read_sessions(&*snapshot).await?;
         let cuts = read_cuts(&*snapshot).await?;
         drop(snapshot);
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
@@ -191,8 +194,9 @@ impl Mds {
             service.set_away(*ost, true);
             pools.update(*ost, |p| p.active = false);
         }
-        let quiet = known.is_empty();
-        let parts = Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before, cuts };
+        let alone = known.is_empty();
+        let parts =
+            Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before, cuts, quiet };
         let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
         mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
@@ -201,7 +205,7 @@ impl Mds {
             mds.tend_ost(entry);
         }
         mds.apply_settings().await;
-        if quiet {
+        if alone {
             mds.end_recovery();
         }
         Ok(mds)
@@ -226,6 +230,9 @@ impl Mds {
         self.horizon.recovered(self.rt.now());
         if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) || self.is_all_doubtful() {
             self.call_everything_back();
+        }
+        if self.config.commit_on_sharing {
+            self.store.begin_sharing();
         }
         self.store.set_gap(false);
         self.kick_osts();
@@ -263,7 +270,12 @@ impl Mds {
 }
 
 /// The boot's number, and the transaction before which sizes are doubtful.
-async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot, found: &Superblock) -> Result<(u64, u64), StartError> {
+async fn begin_boot(
+    kv: &dyn MetaKv,
+    snapshot: &dyn KvSnapshot,
+    found: &Superblock,
+    counters: Option<&mut Counters>,
+) -> Result<(u64, u64), StartError> {
     let old = get(snapshot, keys::BOOT).await?;
     let last = match &old {
         Some(v) => u64::from_le_bytes(v[..].try_into().map_err(|_| StartError::Damaged { key: "b".into() })?),
@@ -272,6 +284,11 @@ async fn begin_boot(kv: &dyn MetaKv, snapshot: &dyn KvSnapshot, found: &Superblo
     let boot = last + 1;
     let mut batch = KvBatch::default();
     batch.changes.insert(keys::plain(keys::BOOT), Some(boot.to_le_bytes().to_vec()));
+    if let Some(counters) = counters.filter(|c| last > 0 && c.sharing == last) {
+        // An earlier build that starts in between does not say so, and its answers may rest on each other.
+        counters.sharing = boot;
+        batch.changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(counters)));
+    }
     let mut horizon: HorizonRow = match get(snapshot, keys::HORIZON).await? {
         Some(v) => row(keys::HORIZON, &v)?,
         None => HorizonRow::default(),
@@ -301,14 +318,16 @@ async fn read_cuts(snapshot: &dyn KvSnapshot) -> Result<Cuts, StartError> {
     Ok(Cuts::new(rows))
 }
 
-/// Sessions with their answers, and the keys of answers that belong to none.
-async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>, Vec<Key>), StartError> {
+/// Sessions with their answers, who is quiet, and the keys of answers that belong to none.
+async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>, Quiet, Vec<Key>), StartError> {
     let mut known: Vec<SessionRecord> = Vec::new();
+    let mut quiet = BTreeMap::new();
     let mut stale = Vec::new();
     for (key, value) in all(snapshot, keys::SESSION).await? {
         let client = ClientId(keys::last_u64(&key).unwrap_or_default());
         let r: SessionRow = row(&key, &value)?;
         let origin = r.origin();
+        quiet.extend(Held::of_row(&r).map(|held| (client, held)));
         known.push(SessionRecord { client, binding: Binding::from_stored(r.binding), origin, replies: Vec::new() });
     }
     for (key, value) in all(snapshot, keys::REPLY).await? {
@@ -326,5 +345,5 @@ async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>,
             Err(_) => stale.push(Key::from_slice(&key)),
         }
     }
-    Ok((known, stale))
+    Ok((known, Quiet::new(quiet), stale))
 }

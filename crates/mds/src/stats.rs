@@ -51,6 +51,11 @@ impl Stats {
     pub fn tell_jobs(&self, names: &[wire::Bytes]) {
         names.iter().for_each(|n| self.names.borrow_mut().tell(n));
     }
+    /// Job names for which there was no room so far.
+    #[must_use]
+    pub fn job_name_limit_hits(&self) -> u64 {
+        self.names.borrow().limit_hits()
+    }
     /// `job_stats`: operations and their times by job.
     #[must_use]
     pub fn jobs_text(&self) -> String {

@@ -17,6 +17,7 @@ use crate::admission;
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
 use crate::record::Counters;
+use crate::sharing::Sharing;
 
 /// When batches are committed.
 #[derive(Clone, Copy, Debug)]
@@ -61,8 +62,12 @@ pub struct MetaStore {
     pub(crate) generation: Cell<u64>,
     pub(crate) active: RefCell<Overlay>,
     pub(crate) committing: RefCell<Option<Arc<KvBatch>>>,
+    /// Whose changes are not committed yet.
+    pub(crate) sharing: RefCell<Sharing>,
     /// Last transaction given out.
     gap: Cell<bool>,
+    /// See [`Counters::sharing`].
+    sharing_boot: Cell<u64>,
     transno: Cell<u64>,
     /// Last transaction on stable storage.
     committed_transno: Cell<u64>,
@@ -103,7 +108,9 @@ impl MetaStore {
             generation: Cell::new(0),
             active: RefCell::default(),
             committing: RefCell::new(None),
+            sharing: RefCell::default(),
             gap: Cell::new(counters.gap),
+            sharing_boot: Cell::new(counters.sharing),
             transno: Cell::new(counters.transno),
             committed_transno: Cell::new(counters.transno),
             applied: Cell::new(0),
@@ -153,6 +160,14 @@ impl MetaStore {
             // A batch of its own, if nothing else comes: every batch brings the counters.
             self.apply([(keys::plain(keys::COUNTERS), None)], 0, 0);
         }
+    }
+    /// Whether replays of different clients are independent of each other.
+    pub(crate) fn shares_committed(&self) -> bool {
+        self.sharing_boot.get() == self.boot
+    }
+    /// From the batch on that has everything applied so far, they are, whatever was before.
+    pub(crate) fn begin_sharing(&self) {
+        self.sharing_boot.set(self.boot);
     }
     /// Inodes in the file system.
     #[must_use]
@@ -314,6 +329,23 @@ impl MetaStore {
         }
         self.check()
     }
+    /// Waits until this application is on stable storage, also while that waits for space.
+    ///
+    /// # Errors
+    /// `Io` when the store failed, `ShuttingDown`.
+    pub(crate) async fn committed(&self, application: u64) -> Result<(), FsError> {
+        while self.durable.get() < application {
+            self.check()?;
+            if self.stopped.get() {
+                return Err(FsError::ShuttingDown);
+            }
+            let done = self.done.wait();
+            self.urgent.set(true);
+            self.work.notify();
+            done.await;
+        }
+        self.check()
+    }
     /// Completes at the end of the next commit.
     pub(crate) async fn next_commit(&self) {
         let done = self.done.wait();
@@ -395,7 +427,9 @@ impl MetaStore {
         self.urgent.set(false);
         let (applied, transno) = (self.applied.get(), self.transno.get());
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
-        let counters = Counters { transno, inodes: self.inodes.get(), gap: self.gap.get() };
+        self.sharing.borrow_mut().begin_commit();
+        let counters =
+            Counters { transno, inodes: self.inodes.get(), gap: self.gap.get(), sharing: self.sharing_boot.get() };
         changes.insert(keys::plain(keys::COUNTERS), Some(wire::encode(&counters)));
         self.need_of_batch.set(self.need_of_active.take());
         let keys = changes.len() as u64;
@@ -414,6 +448,7 @@ impl MetaStore {
                 drop(gone);
                 self.committed_transno.set(transno);
                 self.durable.set(applied);
+                self.sharing.borrow_mut().end_commit();
                 self.commits.set(self.commits.get() + 1);
                 self.batch_keys.set(self.batch_keys.get() + keys);
             }

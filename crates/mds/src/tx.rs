@@ -16,6 +16,7 @@ use crate::keys;
 use crate::kv::{Answer, Key, KvError, Pairs, unseal};
 use crate::mds::Mds;
 use crate::record::{Inode, InodeFlags};
+use crate::sharing::Footprint;
 use crate::store::Overlay;
 
 /// Why an operation did not go through (yet).
@@ -105,8 +106,12 @@ pub struct Tx<'a> {
     pub(crate) inode_delta: i64,
     /// Entries of the destroy log, for those who carry it out.
     pub(crate) destroyed: Vec<(Key, Vec<crate::record::DestroyObject>)>,
+    /// Inodes that it looked at.
+    pub(crate) seen: SmallVec<[Fid; 4]>,
     /// What it rests on so far.
     pub(crate) basis: Basis,
+    /// Keys that it read and wrote so far.
+    pub(crate) footprint: Footprint,
     /// Objects taken from pools; given back when the operation does not go through.
     pub(crate) taken: Vec<layout::StripeObject>,
 }
@@ -129,7 +134,9 @@ impl<'a> Tx<'a> {
             claims: SmallVec::new(),
             inode_delta: 0,
             destroyed: Vec::new(),
+            seen: SmallVec::new(),
             basis: Basis::default(),
+            footprint: Footprint::default(),
             taken: Vec::new(),
         }
     }
@@ -158,6 +165,11 @@ impl<'a> Tx<'a> {
 
     /// Sets or removes a key.
     pub fn put(&mut self, key: Key, value: Option<Vec<u8>>) {
+        self.footprint.writes(&key);
+        self.add_up(key, value);
+    }
+    /// [`Tx::put`] of a change that may be made before or after those of others.
+    fn add_up(&mut self, key: Key, value: Option<Vec<u8>>) {
         match self.puts.iter_mut().find(|(k, _)| *k == key) {
             Some((_, v)) => *v = value,
             None => self.puts.push((key, value)),
@@ -172,6 +184,7 @@ impl<'a> Tx<'a> {
         if let Some((_, v)) = self.puts.iter().find(|(k, _)| k == key) {
             return Ok(f(v.as_deref()));
         }
+        self.footprint.reads(key);
         let f = match self.mds.store.pending(key, f) {
             Ok(v) => return Ok(v),
             Err(f) => f,
@@ -237,6 +250,7 @@ impl<'a> Tx<'a> {
     /// As [`Tx::read`].
     pub fn find_inode(&mut self, fid: Fid) -> Done<Option<Inode>> {
         let key = keys::inode(fid);
+        self.seen.push(fid);
         let found = self.read(&key, |v| v.map(|b| Inode::decode(fid, b)))?;
         match found {
             None => Ok(None),
@@ -280,6 +294,10 @@ impl<'a> Tx<'a> {
     /// Writes an inode.
     pub fn put_inode(&mut self, inode: &Inode) {
         self.put(keys::inode(inode.fid), Some(inode.encode()));
+    }
+    /// Writes a directory of which names were made or removed: its times, and how many it has.
+    pub fn put_counts(&mut self, dir: &Inode) {
+        self.add_up(keys::inode(dir.fid), Some(dir.encode()));
     }
 
     /// The entry of a name: (inode, cookie, DT_* type).

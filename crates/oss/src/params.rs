@@ -83,6 +83,8 @@ impl Ost {
             row(at("scrub"), |o| o.scrub.borrow().text()).settable(|o, text| o.set_scrub(text)),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
+            row(at("promises_limit_hits"), |o| o.locks.promises.limit_hits().to_string()),
+            row(at("job_names_limit_hits"), |o| o.stats.borrow().job_name_limit_hits().to_string()),
             row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
             row(at("brw_size"), |o| (o.config.borrow().bulk_bytes_max >> 20).to_string()).settable(|o, text| {

@@ -5,7 +5,7 @@
 //! lock back without the cut, is in doubt: nobody is given a lock on the object until the metadata server has said
 //! whether the cut was decided (`ost/cuts.rs`, `docs/internals/sizes.md`). A cut that is done and not committed keeps
 //! others away, too: what they wrote could come back without it, and would be cut away when it is done again.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::rc::Rc;
 
@@ -40,6 +40,8 @@ pub(crate) struct Promises {
     /// Objects of which a cut was carried out, in that order, and perhaps some of which that is over.
     kept: RefCell<VecDeque<(Transno, ObjectId)>>,
     ended: Rc<Event>,
+    /// Promises refused for want of room.
+    limit_hits: Cell<u64>,
     on_doubt: RefCell<Option<OnDoubt>>,
 }
 
@@ -60,6 +62,7 @@ impl Promises {
         self.forget_kept(committed);
         let mut entries = self.entries.borrow_mut();
         if entries.len() >= PROMISES_MAX && !entries.contains_key(&object) {
+            self.limit_hits.set(self.limit_hits.get() + 1);
             return Err(FsError::Overloaded);
         }
         if entries.get(&object).is_some_and(|(_, s)| *s == State::InDoubt) {
@@ -67,6 +70,10 @@ impl Promises {
         }
         entries.insert(object, (promise, State::Open));
         Ok(())
+    }
+    /// Promises refused for want of room so far.
+    pub fn limit_hits(&self) -> u64 {
+        self.limit_hits.get()
     }
     /// What its client is to carry out.
     pub fn open(&self, object: ObjectId) -> Option<Promise> {

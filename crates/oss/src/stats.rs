@@ -133,6 +133,10 @@ impl OstStats {
         out
     }
 
+    /// Job names for which there was no room so far.
+    pub fn job_name_limit_hits(&self) -> u64 {
+        self.names.limit_hits()
+    }
     /// `obdfilter.*.job_stats`, by the names that clients told; jobs without one are shown by their number.
     pub fn jobs_text(&self) -> String {
         let mut out = String::from("job_stats:\n");

@@ -229,6 +229,11 @@ impl Export {
     pub fn peer(&self) -> String {
         self.sink.borrow().as_ref().map_or_else(|| "not connected".into(), |s| s.peer())
     }
+    /// Requests that are not answered yet.
+    #[must_use]
+    pub fn requests_under_way(&self) -> usize {
+        self.running.get()
+    }
     /// When it was last heard of.
     #[must_use]
     pub fn last_heard(&self) -> Instant {

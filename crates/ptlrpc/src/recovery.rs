@@ -2,7 +2,8 @@
 //!
 //! Every client that the store knew is waited for until it says it is done or the window closes. Each client sends
 //! its replays one at a time in transaction order, so the next transaction to carry out is the lowest one offered as
-//! soon as every client still expected has offered one.
+//! soon as every client still expected has offered one. Where replays of different clients are independent of each other, the
+//! lowest one offered is carried out at once.
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
@@ -11,6 +12,10 @@ use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
 use types::{ClientId, Duration, Instant, Transno};
 use wire::{Flags, Header, Op};
+
+/// How long a restarted target waits before it begins without whoever can be done without: clients that live are back within a
+/// second.
+const BEGIN_AFTER: Duration = Duration::from_secs(2);
 
 pub(crate) struct Recovery {
     rt: Rt,
@@ -23,12 +28,16 @@ pub(crate) struct Recovery {
 struct State {
     rt: Rt,
     active: Cell<bool>,
+    /// Replays of different clients are independent of each other.
+    independent: Cell<bool>,
     /// Clients that have not said they are done, and when each last showed that it is at work.
     expected: RefCell<BTreeMap<ClientId, Option<Instant>>>,
     /// Replays offered, by transaction.
     offered: RefCell<BTreeMap<(Transno, ClientId), OneSender<()>>>,
     /// Whose replay is being carried out.
     running: Cell<Option<ClientId>>,
+    /// Ordinary service has begun, while somebody is still waited for.
+    begun: Cell<bool>,
     changed: Event,
     opened: Event,
     /// An administrator does not want to wait any longer.
@@ -71,6 +80,9 @@ impl RecoveryControl {
         let mut text = format!("status: {}\n", if active { "RECOVERING" } else { "COMPLETE" });
         if active {
             let left = self.0.deadline.since(self.0.rt.now()).as_secs();
+            if self.0.state.begun.get() {
+                text += "service: begun\n";
+            }
             text += &format!("recovery_duration: {}\ntime_remaining: {left}\n", self.0.window.as_secs());
             for (client, seen) in self.0.state.expected.borrow().iter() {
                 let what = if seen.is_some() { "is replaying" } else { "has not come back" };
@@ -104,7 +116,8 @@ impl State {
         }
         let mut offered = self.offered.borrow_mut();
         let with_offer: BTreeSet<ClientId> = offered.keys().map(|(_, c)| *c).collect();
-        if !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
+        let independent = self.independent.get();
+        if !independent && !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
             return;
         }
         let next = if types::planted!("replay-backwards") { offered.pop_last() } else { offered.pop_first() };
@@ -135,9 +148,11 @@ impl Recovery {
             state: Rc::new(State {
                 rt,
                 active: Cell::new(!expected.is_empty()),
+                independent: Cell::new(false),
                 expected: RefCell::new(expected.into_iter().map(|c| (c, None)).collect()),
                 offered: RefCell::default(),
                 running: Cell::new(None),
+                begun: Cell::new(false),
                 changed: Event::new(),
                 opened: Event::new(),
                 aborted: Cell::new(false),
@@ -145,8 +160,29 @@ impl Recovery {
             }),
         }
     }
+    /// Nobody's replay waits for another client's.
+    pub(crate) fn with_independent_replays(self) -> Recovery {
+        self.state.independent.set(true);
+        self
+    }
     pub(crate) fn is_active(&self) -> bool {
         self.state.active.get()
+    }
+    /// Whether a request has to wait for its turn.
+    pub(crate) fn holds_up(&self, header: &Header) -> bool {
+        self.is_active() && (!self.state.begun.get() || header.flags.has(Flags::REPLAY))
+    }
+    /// Those who are expected, when all others are done, none of these has come back, and there was time for it.
+    pub(crate) fn all_missing(&self) -> Option<Vec<ClientId>> {
+        let waited = self.rt.now().since(self.begun.max(self.rt.awake_since())) >= BEGIN_AFTER.min(self.window);
+        let expected = self.state.expected.borrow();
+        let missing = !expected.is_empty() && expected.values().all(Option::is_none);
+        (waited && missing && !self.state.begun.get()).then(|| expected.keys().copied().collect())
+    }
+    /// Ordinary service begins, and goes on whoever comes back.
+    pub(crate) fn open_without(&self) {
+        self.state.begun.set(true);
+        self.state.opened.notify();
     }
     pub(crate) fn expects(&self, client: ClientId) -> bool {
         self.is_active() && self.state.expected.borrow().contains_key(&client)
@@ -244,9 +280,9 @@ impl Recovery {
             self.note_progress(header.client);
             return Some(Turn(Some(self.state.clone())));
         }
-        while self.is_active() {
+        while self.holds_up(header) {
             let opened = self.state.opened.wait();
-            if !self.is_active() {
+            if !self.holds_up(header) {
                 break;
             }
             opened.await;
@@ -300,6 +336,21 @@ mod tests {
     #[test]
     fn whoever_dies_behind_its_turn_is_late_half_a_window_later() {
         assert_eq!(late(&[7], false), (vec![GONE, HERE], 45));
+    }
+
+    #[test]
+    fn independent_replays_wait_for_nobody() {
+        let world = TestWorld::new(1, 1 << 20);
+        let recovery = Recovery::new(world.rt(), BTreeSet::from([GONE, HERE]), Duration::from_secs(30));
+        let recovery = recovery.with_independent_replays();
+        world.run(async {
+            for transno in [7, 8] {
+                let mut header = Header::request(Op::MdtCreate, HERE, Xid(transno));
+                (header.flags, header.transno) = (Flags::REPLAY, Transno(transno));
+                assert!(recovery.turn(&header).await.is_some());
+            }
+        });
+        assert_eq!(world.rt().now(), recovery.begun, "although a client is missing that may offer lower ones");
     }
 
     #[test]

@@ -72,8 +72,21 @@ pub trait Service: 'static {
     fn answering_again(&self, _header: &Header, _request: &[u8], _record: &mut ReplyRecord) {}
     /// A client said goodbye or was evicted: its locks and opens go, the store forgets it.
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()>;
+    /// Asked once at start: whether no transaction that a client may replay rests on one of another client's that is not on stable
+    /// storage. Then nobody's replay waits for another client.
+    fn replays_are_independent(&self) -> bool {
+        false
+    }
     /// Asked once at start: what there is to know and to do about the target's recovery.
     fn take_recovery(&self, _recovery: RecoveryControl) {}
+    /// Whether a client that has not come back after a restart has certainly nothing to replay, and the service knows what it may
+    /// hold: then service may begin without it, while it is waited for.
+    fn can_be_done_without(&self, _client: ClientId) -> bool {
+        false
+    }
+    /// Ordinary service begins, without these. [`Service::recovered`] follows when they are back or evicted; their locks and opens
+    /// may be told until then.
+    fn begin_without(&self, _missing: &[ClientId]) {}
     /// All replays are in (or the window has passed): ordinary service begins.
     fn recovered(&self) {}
     /// Dirty bytes that this client may hold from the beginning of its session. `before`: what it says that the target's
@@ -185,10 +198,14 @@ impl Server {
             .collect();
         let waiting = exports.keys().copied().collect();
         let name = service.target();
+        let mut recovery = Recovery::new(self.rt.clone(), waiting, self.config.recovery_window);
+        if service.replays_are_independent() {
+            recovery = recovery.with_independent_replays();
+        }
         let target = Rc::new(Target {
             service,
             exports: RefCell::new(exports),
-            recovery: Rc::new(Recovery::new(self.rt.clone(), waiting, self.config.recovery_window)),
+            recovery: Rc::new(recovery),
             evicted: RefCell::default(),
             changing: Changing::default(),
         });
@@ -294,6 +311,17 @@ impl Server {
             for client in target.gone(|e| target.recovery.expects(e.client())) {
                 tracing::info!(target = target.service.target(), %client, "its process has ended: not waited for");
                 evict(&target, client).await;
+            }
+            let missing =
+                target.recovery.all_missing().filter(|all| all.iter().all(|c| target.service.can_be_done_without(*c)));
+            if let Some(missing) = missing {
+                tracing::info!(
+                    target = target.service.target(),
+                    clients = missing.len(),
+                    "service begins without clients that have not come back and have nothing to replay"
+                );
+                target.service.begin_without(&missing);
+                target.recovery.open_without();
             }
             // Clients also die while others are waited for.
             let Some(late) = self.rt.timeout(LOOK_EVERY, target.recovery.next_late()).await else { continue };
@@ -483,7 +511,7 @@ impl Server {
             return request.reply::<()>(Err(FsError::Stale));
         }
         let service = target.service.clone();
-        if !target.recovery.is_active() || service.allowed_in_recovery(header.op) {
+        if !target.recovery.holds_up(&request.header) || service.allowed_in_recovery(header.op) {
             self.rt.spawn(service.handle(request));
             return;
         }

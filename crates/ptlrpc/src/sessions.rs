@@ -285,7 +285,11 @@ pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {
 /// A client is gone: its session ends here and at the service.
 pub(crate) async fn close(target: &Rc<Target>, client: ClientId, evicted: bool) {
     let export = target.exports.borrow_mut().remove(&client);
-    target.recovery.client_missing(client);
+    if target.service.can_be_done_without(client) {
+        target.recovery.client_done(client);
+    } else {
+        target.recovery.client_missing(client);
+    }
     if let Some(export) = export {
         let _change = target.changing.begin(client);
         export.end(evicted);

@@ -17,7 +17,10 @@ pub fn job_id(name: &[u8]) -> u64 {
 
 /// Names that clients told a server.
 #[derive(Clone, Debug, Default)]
-pub struct JobNames(BTreeMap<u64, String>);
+pub struct JobNames {
+    names: BTreeMap<u64, String>,
+    limit_hits: u64,
+}
 
 /// Names that a server keeps; more are shown by their number.
 const NAMES_MAX: usize = 16_384;
@@ -26,15 +29,25 @@ impl JobNames {
     /// Takes a name in, if it is one and there is room.
     pub fn tell(&mut self, name: &[u8]) {
         let printable = name.iter().all(|b| b.is_ascii_graphic() && !b"\"'\\".contains(b));
-        if name.is_empty() || name.len() > JOB_NAME_BYTES_MAX || !printable || self.0.len() >= NAMES_MAX {
+        if name.is_empty() || name.len() > JOB_NAME_BYTES_MAX || !printable {
             return;
         }
-        self.0.entry(job_id(name)).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+        let job = job_id(name);
+        if self.names.len() >= NAMES_MAX && !self.names.contains_key(&job) {
+            self.limit_hits += 1;
+            return;
+        }
+        self.names.entry(job).or_insert_with(|| String::from_utf8_lossy(name).into_owned());
+    }
+    /// Names for which there was no room so far.
+    #[must_use]
+    pub fn limit_hits(&self) -> u64 {
+        self.limit_hits
     }
     /// What a job is called.
     #[must_use]
     pub fn show(&self, job: u64) -> String {
-        self.0.get(&job).cloned().unwrap_or_else(|| alloc::format!("{job:016x}"))
+        self.names.get(&job).cloned().unwrap_or_else(|| alloc::format!("{job:016x}"))
     }
 }
 
@@ -51,8 +64,8 @@ mod tests {
             names.tell(name);
         }
         assert_eq!(names.show(job_id(b"dd.0")), "dd.0");
-        assert_eq!((names.0.len(), names.show(0x17).as_str()), (1, "0000000000000017"));
+        assert_eq!((names.names.len(), names.show(0x17).as_str()), (1, "0000000000000017"));
         (0..20_000u32).for_each(|i| names.tell(alloc::format!("job{i}").as_bytes()));
-        assert_eq!(names.0.len(), NAMES_MAX);
+        assert_eq!((names.names.len(), names.limit_hits()), (NAMES_MAX, 20_001 - NAMES_MAX as u64));
     }
 }

@@ -109,6 +109,6 @@ impl Tx<'_> {
         dir.nlink = dir.nlink.saturating_add_signed(subdirs);
         dir.mtime = self.now;
         dir.ctime = self.now;
-        self.put_inode(dir);
+        self.put_counts(dir);
     }
 }

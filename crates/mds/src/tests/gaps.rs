@@ -5,6 +5,7 @@ use wire::{Encode, Op as Rpc};
 
 use super::harness::Fs;
 use super::model::findings;
+use crate::config::MdsConfig;
 use crate::store::CommitConfig;
 
 const ROOT: Fid = Fid::ROOT;
@@ -40,19 +41,26 @@ fn chmod(fid: Fid, mode: u32) -> SetattrRequest {
     SetattrRequest { fid, valid: SetBits::MODE, mode, ..SetattrRequest::default() }
 }
 
-/// What is committed: directories "d" and "e", files "x" and "y"; then `missing` of the client that never comes back, and
-/// `kept` of the one that does; then a crash. Gives how the latter's replays end.
-fn after_the_loss_of(
-    missing: impl FnOnce(&Fs, [Fid; 4]),
-    kept: impl FnOnce(&Fs, [Fid; 4]) -> Vec<Kept>,
-) -> (Fs, Vec<Result<(), FsError>>) {
+/// A server that commits only when it must, with what is committed in it: directories "d" and "e", files "x" and "y".
+fn prepared(commit_on_sharing: bool) -> (Fs, [Fid; 4]) {
     let never = Duration::from_secs(3600);
-    let fs = Fs::with_commit(CommitConfig { interval: never, idle: never, ..CommitConfig::default() });
+    let commit = CommitConfig { interval: never, idle: never, ..CommitConfig::default() };
+    let fs = Fs::with_config(MdsConfig { commit, commit_on_sharing, ..MdsConfig::default() });
     let [d, e] = ["d", "e"].map(|n| fs.mkdir(ROOT, n).unwrap());
     let [x, y] = ["x", "y"].map(|n| fs.create(ROOT, n).unwrap());
     fs.sync();
-    missing(&fs.of(1), [d, e, x, y]);
-    let kept = kept(&fs, [d, e, x, y]);
+    (fs, [d, e, x, y])
+}
+
+/// `missing` of the client that never comes back, and `kept` of the one that does; then a crash. Gives how the latter's
+/// replays end.
+fn crashed(
+    (fs, fids): (Fs, [Fid; 4]),
+    missing: impl FnOnce(&Fs, [Fid; 4]),
+    kept: impl FnOnce(&Fs, [Fid; 4]) -> Vec<Kept>,
+) -> (Fs, Vec<Result<(), FsError>>) {
+    missing(&fs.of(1), fids);
+    let kept = kept(&fs, fids);
     let fs = fs.crash();
     let ends = kept.iter().map(|k| fs.of(2).replay(k.answer, k.op, &Raw(&k.body))).collect();
     ptlrpc::Service::recovered(&*fs.mds);
@@ -60,6 +68,14 @@ fn after_the_loss_of(
     fs.world.settle();
     assert_eq!(findings(&fs), Vec::<String>::new());
     (fs, ends)
+}
+
+/// The same after a server that answered before it committed what another client's change rested on, as earlier builds do.
+fn after_the_loss_of(
+    missing: impl FnOnce(&Fs, [Fid; 4]),
+    kept: impl FnOnce(&Fs, [Fid; 4]) -> Vec<Kept>,
+) -> (Fs, Vec<Result<(), FsError>>) {
+    crashed(prepared(false), missing, kept)
 }
 
 const REFUSED: Result<(), FsError> = Err(FsError::NotRecoverable);
@@ -175,4 +191,70 @@ fn what_rests_on_a_refused_replay_is_refused_too() {
     );
     assert_eq!(ends, [REFUSED, REFUSED, REFUSED, Ok(())]);
     assert_eq!(fs.names(fs.walk("d").unwrap()), ["beside"]);
+}
+
+#[test]
+fn what_was_answered_rests_on_nothing_that_can_be_missing() {
+    let moved_away = |fs: &Fs, [d, _, x, y]: [Fid; 4]| {
+        fs.rename((ROOT, "x"), (ROOT, "safe"), 0).unwrap();
+        fs.link(y, d, "kept").unwrap();
+        fs.mkdir(ROOT, "new").unwrap();
+        fs.chmod(d, 0o700).unwrap();
+        fs.setattr(x, SetBits::MTIME, |q| q.mtime = types::WallTime(9)).unwrap();
+    };
+    let (fs, ends) = crashed(prepared(true), moved_away, |fs, [d, _, x, _]| {
+        let new = fs.lookup(ROOT, "new").unwrap().fid;
+        let open = fs.of(2).open_request(ROOT, "x", 0o1102, 0o644);
+        vec![
+            does(fs, Rpc::MdtOpen, &open),
+            does(fs, Rpc::MdtUnlink, &unlink(ROOT, "y")),
+            does(fs, Rpc::MdtCreate, &mkdir(new, "sub")),
+            does(fs, Rpc::MdtCreate, &mkdir(d, "secret")),
+            does(fs, Rpc::MdtSetattr, &chmod(x, 0o600)),
+        ]
+    });
+    assert_eq!(ends, vec![Ok(()); 5]);
+    for path in ["safe", "x", "d/kept", "new/sub", "d/secret"] {
+        assert!(fs.walk(path).is_ok(), "{path}");
+    }
+}
+
+#[test]
+fn replays_of_different_clients_may_come_in_any_order() {
+    let (fs, [d, e, ..]) = prepared(true);
+    let a = fs.of(1);
+    a.mkdir(ROOT, "name").unwrap();
+    a.rename((ROOT, "name"), (ROOT, "moved"), 0).unwrap();
+    // It would be in the way of the first one's, if that had still to be replayed.
+    does(&fs, Rpc::MdtCreate, &mkdir(ROOT, "name"));
+    let first = mkdir(d, "first");
+    let answer = a.change(Rpc::MdtCreate, &first);
+    let second = does(&fs, Rpc::MdtCreate, &mkdir(e, "second"));
+    let fs = fs.crash();
+    assert!(fs.lookup(ROOT, "moved").is_ok() && fs.lookup(ROOT, "name").is_ok(), "both are committed");
+    assert!(fs.lookup(d, "first").is_err() && fs.lookup(e, "second").is_err(), "these share nothing");
+    assert_eq!(fs.of(2).replay(second.answer, second.op, &Raw(&second.body)), Ok(()));
+    assert_eq!(fs.of(1).replay(answer, Rpc::MdtCreate, &first), Ok(()));
+    assert!(fs.lookup(d, "first").is_ok() && fs.lookup(e, "second").is_ok());
+}
+
+#[test]
+fn whoever_shares_nothing_waits_for_no_commit() {
+    let (fs, [d, e, x, y]) = prepared(true);
+    let (commits, ..) = fs.mds.store.commit_counters();
+    for n in 0..20 {
+        for (client, dir, file) in [(1, d, x), (2, e, y)] {
+            let fs = fs.of(client);
+            let name = format!("{n}");
+            fs.create(dir, &name).unwrap();
+            fs.rename((dir, &name), (dir, "at last"), 0).unwrap();
+            fs.unlink(dir, "at last").unwrap();
+            fs.mkdir(ROOT, &format!("in one directory, of {client}: {n}")).unwrap();
+            fs.setattr(file, SetBits::MTIME, |q| q.mtime = types::WallTime(n)).unwrap();
+        }
+    }
+    assert_eq!((fs.mds.store.commit_counters().0, fs.mds.store.sharing.borrow().waits()), (commits, 0));
+    fs.of(2).chmod(x, 0o600).unwrap();
+    assert_eq!(fs.mds.store.sharing.borrow().waits(), 1, "what another client changed");
+    assert_eq!(fs.mds.store.commit_counters().0, commits + 1);
 }

@@ -263,6 +263,10 @@ impl Shard {
         add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
         let unexpected = self.client.flock_completions_unexpected();
         add(format!("{llite}.flock_completions_unexpected"), unexpected.to_string(), false);
+        let owed = self.client.losses().owed_limit_hits();
+        add(format!("{llite}.lost_changes_limit_hits"), owed.to_string(), false);
+        let names = self.client.job_name_limit_hits();
+        add(format!("{llite}.job_names_limit_hits"), names.to_string(), false);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         add(format!("{llite}.stats"), self.client.stats_text(), true);
         add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
