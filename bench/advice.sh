@@ -7,16 +7,18 @@
 # is read again and again without advice.
 # Prints one result line of JSON for each.
 #   STRIA=FILE  the program (default target/release/stria)      DIR=PATH  where the cluster lives (default /dev/shm/stria-advice)
-#   PROFILE=NAME  the device of store.profile (default hdd: 8.5 ms a seek, 180 MB/s)      FAST=NAME  that of store.fast.profile (default ssd)
+#   PROFILE=NAME  the device of store.profile (default hdd)      KEYS=...  store.profile_keys (default: seek_ms=8.5 mb_per_s=180 request_us=100)
+#   FAST=NAME  the device of store.fast.profile (default ssd)
 set -euo pipefail
 here=$(dirname "$(readlink -f "$0")")
 STRIA=${STRIA:-$here/../target/release/stria} DIR=${DIR:-/dev/shm/stria-advice} MNT=${MNT:-$DIR.mnt} PROFILE=${PROFILE:-hdd} FAST=${FAST:-ssd} reads=${1:-600}
+KEYS=${KEYS-seek_ms=8.5 mb_per_s=180 request_us=100}
 trap '"$STRIA" umount "$MNT" >/dev/null 2>&1 || true; rm -rf "$DIR" "$DIR.fast" "$MNT"' EXIT
 mkdir -p "$MNT" "$DIR.fast"
-"$STRIA" up --dir "$DIR" --mount "$MNT" --osts 1 --background --set store.kind=emulated --set "store.profile=$PROFILE" --set oss.cache_bytes=128M \
+"$STRIA" up --dir "$DIR" --mount "$MNT" --osts 1 --background --set store.kind=emulated --set "store.profile=$PROFILE" --set "store.profile_keys=$KEYS" --set oss.cache_bytes=128M \
     --set "store.fast.dir=$DIR.fast" --set store.fast.size=640M --set "store.fast.profile=$FAST" >&2
 
-python3 - "$MNT" "$reads" "$(git -C "$here" rev-parse --short HEAD)" "$STRIA" "$PROFILE+$FAST" <<'PY'
+python3 - "$MNT" "$reads" "$(git -C "$here" rev-parse --short HEAD)" "$STRIA" "$PROFILE${KEYS:+ $KEYS}+$FAST" <<'PY'
 import json, mmap, os, random, subprocess, sys, time
 mnt, reads, commit, stria, profile = sys.argv[1], int(sys.argv[2]), *sys.argv[3:6]
 MIB, TASKS = 1 << 20, 16

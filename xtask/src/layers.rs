@@ -39,6 +39,12 @@ const LAYERS: &[Row] = &[
         &["nrs", "cache", "datapath", "readahead", "layout", "advice", "ldlm"],
         "the rooms: traits, policies, conformance suites, record/replay; `no_std`, no clock, no I/O",
     ),
+    row(
+        1,
+        0,
+        &["devices"],
+        "models of storage devices: the table of profiles, disks, elevators, allocators; the emulated OST and the simulator have the same ones",
+    ),
     row(1, 0, &["wire"], "every message and its bytes (`docs/spec/wire.md`)"),
     row(
         2,

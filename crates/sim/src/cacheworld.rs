@@ -8,6 +8,7 @@ use crate::light::Progress;
 use crate::metrics::{Histogram, Metrics, StateHash};
 use crate::scenario::Params;
 use cache::{PageAccess, Stats, block_id, grain_of};
+use devices::DeviceProfile;
 use types::Rng;
 
 /// Bytes of a cached block.
@@ -51,6 +52,7 @@ impl CacheWorldConfig {
     /// A sentence, when parameters do not go together.
     pub fn from_params(p: &Params) -> Result<CacheWorldConfig, String> {
         let cache = |bytes: &str| CacheSettings::from_params(p, p.text("cache.policy"), p.size(bytes));
+        let disk = DeviceProfile::named("disk9ms")?;
         let c = CacheWorldConfig {
             seed: p.int("seed"),
             client: cache("cache.client_bytes"),
@@ -72,8 +74,8 @@ impl CacheWorldConfig {
             accesses: p.int("workload.accesses"),
             warmup: p.int("workload.warmup"),
             reuse: p.text("workload.kind") == "reuse",
-            disk_seek_ns: 9e6,
-            disk_ns_per_byte: 1e9 / 60e6,
+            disk_seek_ns: disk.jump_read_ns,
+            disk_ns_per_byte: 1e9 / disk.read_rate,
             net_ns_per_byte: 1e9 / 110e6,
             net_latency_ns: 2e5,
         };

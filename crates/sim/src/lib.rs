@@ -4,7 +4,7 @@
 //! allocator, elevator and disk; a million clients run on one core. *Full*: real nodes over the `rt` facade on the same
 //! [`engine`]. Deliberately not here: policies (rooms), the real I/O path (nodes).
 //!
-//! Code map: [`engine`] (events) · [`hw`] (disks, elevators, allocators) · [`ost`] (one OST on models) · [`light`] (100,000
+//! Code map: [`engine`] (events) · the crate `devices` (disks, elevators, allocators) · [`light`] (100,000
 //! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
 //! [`metrics`] [`recorded`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`cluster`] (whole clusters of real nodes
 //! under faults) · [`cli`] (`stria sim`).
@@ -15,10 +15,8 @@ pub mod cluster;
 pub mod createworld;
 pub mod engine;
 pub mod experiment;
-pub mod hw;
 pub mod light;
 pub mod metrics;
-pub mod ost;
 pub mod plot;
 pub mod readworld;
 pub mod recorded;

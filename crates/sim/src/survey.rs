@@ -3,10 +3,10 @@
 //!
 //! Source: paper 001, figure 1 (sgpdd-survey of a disk array).
 use crate::engine::EventQueue;
-use crate::hw::{Access, DiskProfile, ElevatorConfig};
 use crate::metrics::{Histogram, Metrics, StateHash};
-use crate::ost::SimStore;
 use crate::scenario::Params;
+use devices::Device;
+use devices::{Access, DeviceProfile, ElevatorConfig};
 use types::Rng;
 
 /// What is surveyed.
@@ -25,7 +25,7 @@ pub struct SurveyConfig {
     /// Writes.
     pub write: bool,
     /// The medium.
-    pub disk: DiskProfile,
+    pub disk: DeviceProfile,
     /// The elevator.
     pub elevator: ElevatorConfig,
 }
@@ -53,7 +53,7 @@ impl SurveyConfig {
             record_bytes: params.size("transfer_size_bytes"),
             total_bytes: params.size("survey.total_bytes"),
             write: params.text("operation") == "write",
-            disk: DiskProfile::named(params.text("disk.profile"))?,
+            disk: crate::light::device_from(params)?,
             elevator: crate::light::elevator_from(params)?,
         };
         if config.threads < config.regions {
@@ -67,7 +67,7 @@ impl SurveyConfig {
 /// Runs the survey: metrics, events, virtual nanoseconds, state hash.
 #[must_use]
 pub fn run(config: &SurveyConfig) -> (Metrics, u64, u64, u64) {
-    let mut store = SimStore::new(config.disk, config.elevator, Rng::named(config.seed, "disk"));
+    let mut store = Device::new(config.disk, config.elevator, Rng::named(config.seed, "disk"));
     let mut queue = EventQueue::new();
     let records = (config.total_bytes / config.record_bytes).max(1);
     let per_thread = records.div_ceil(u64::from(config.threads));

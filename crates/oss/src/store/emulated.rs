@@ -1,85 +1,44 @@
-//! Another store, or a file, behind the timing of a disk that this machine does not have, in real time.
+//! Another store, or a file, behind the timing of a device that this machine does not have, in the time of the world it runs in.
 //!
-//! Decides when an operation would be done: a seek when a request does not continue where its spindle stands, then
-//! bytes at the spindle's bandwidth; writes into a write-back cache return at once while it has room. It does not
-//! reorder (a queue behind one spindle is served in the order of arrival) and keeps no bytes itself.
-//! Source: paper 001 section 5's disk (500 MB/s, 2 ms for a request that does not continue the last one).
+//! Decides when an operation is done: an allocator gives its bytes their places, and a [`devices::Device`], the very model of
+//! the simulator, says how long it takes until the elevator hands them on and the disk has moved them. It keeps no bytes itself.
+//! What stands in the inner store already when an object is first used lies in one piece, object behind object.
+//! The device's own clock runs: what waited when a request ended begins at that end, however late this process was woken.
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::rc::Rc;
 
+use devices::{Access, AllocKind, Allocator, Device, DeviceProfile, ElevatorConfig, ElevatorKind, RegionMap};
 use frames::Bulk;
 use nrs::Medium;
+use rt::sync::{Event, OneSender, oneshot};
 use rt::{DiskFile, LocalFuture, Rt};
-use types::{ClientId, Duration, Instant, MIB, ObjectId, Origin, Transno};
+use types::{ClientId, Instant, ObjectId, Origin, Transno};
 
 use super::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, Blocks, DiskOp, DiskRun, DiskStats, Fenced, FoundMedium, ObjectAttr,
     ObjectInfo, ObjectStore, Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 
-/// Timing of a storage device.
-#[derive(Clone, Debug, PartialEq)]
-pub struct DeviceProfile {
-    /// Name in configuration.
-    pub name: String,
-    /// Milliseconds for a request that does not start where the last one of its spindle ended. 0: no seeks.
-    pub seek_ms: f64,
-    /// Streaming bytes per second of one spindle.
-    pub bandwidth_bytes_per_s: u64,
-    /// Independent spindles; regions of an object go round them. >= 1.
-    pub spindles: u32,
-    /// Microseconds of every request beside its bytes.
-    pub request_us: f64,
-    /// Bytes that writes may be ahead of the spindles. 0: no write-back cache.
-    pub write_cache_bytes: u64,
-    /// Requests under way at a time; others wait. >= 1.
-    pub queue_depth: u32,
+/// What of an operation the device has not done yet.
+struct Waiting {
+    number: u64,
+    pieces: u32,
+    done: OneSender<()>,
 }
 
-/// Bytes that lie together on one spindle.
-const REGION_BYTES: u64 = 8 * MIB;
-
-impl DeviceProfile {
-    /// A profile by name: `paper001`, `hdd`, `raid`, `ssd`, `nvme`.
-    ///
-    /// # Errors
-    /// A sentence with the names that exist.
-    pub fn named(name: &str) -> Result<DeviceProfile, String> {
-        let (seek_ms, mb_per_s, spindles, request_us, cache_mib, depth) = match name {
-            "paper001" => (2.0, 500, 1, 20.0, 0, 64),
-            "hdd" => (8.5, 180, 1, 100.0, 0, 32),
-            "raid" => (8.5, 180, 8, 100.0, 256, 64),
-            "ssd" => (0.0, 530, 1, 80.0, 0, 32),
-            "nvme" => (0.0, 700, 4, 15.0, 0, 256),
-            _ => return Err(format!("'{name}' is not a device profile; there are: paper001, hdd, raid, ssd, nvme")),
-        };
-        Ok(DeviceProfile {
-            name: name.into(),
-            seek_ms,
-            bandwidth_bytes_per_s: mb_per_s * 1_000_000,
-            spindles,
-            request_us,
-            write_cache_bytes: cache_mib * MIB,
-            queue_depth: depth,
-        })
-    }
-}
-
-#[derive(Clone, Default)]
-struct Spindle {
-    free_at: Instant,
-    head: u64,
-}
-
-#[derive(Default)]
-struct Device {
-    spindles: Vec<Spindle>,
-    /// Place of each (object, region) on its spindle.
-    places: BTreeMap<(ObjectId, u64), u64>,
-    next_region: u64,
-    seeks: u64,
+/// The device and what waits for it.
+struct Running {
+    device: Device,
+    allocator: Allocator,
+    places: BTreeMap<ObjectId, RegionMap>,
+    /// By owner of pieces.
+    waiting: Vec<Option<Waiting>>,
+    free: Vec<u32>,
+    /// Numbers of writes that are not done.
+    writes: BTreeSet<u64>,
+    operations: u64,
 }
 
 /// A store with another's bytes and a device's timing.
@@ -87,105 +46,182 @@ pub struct EmulatedStore(Rc<Emulation>);
 
 struct Emulation {
     inner: Rc<dyn ObjectStore>,
-    timing: Timing,
+    timing: Rc<Timing>,
 }
 
-/// When the requests of one device would be done.
+/// When the requests of one device are done.
 struct Timing {
     rt: Rt,
-    profile: DeviceProfile,
-    device: RefCell<Device>,
-    slots: rt::sync::Semaphore,
+    running: RefCell<Running>,
+    written: Event,
     disk: DiskStats,
 }
 
 impl EmulatedStore {
-    /// Puts `profile`'s timing before `inner`.
+    /// Puts `profile`'s timing before `inner`, in order of arrival; neighbours that wait are merged.
     #[must_use]
     pub fn new(rt: Rt, inner: Rc<dyn ObjectStore>, profile: DeviceProfile) -> Rc<EmulatedStore> {
-        Rc::new(EmulatedStore(Rc::new(Emulation { inner, timing: Timing::new(rt, profile) })))
+        EmulatedStore::behind(rt, inner, profile, ElevatorKind::Noop)
     }
 
-    /// Requests that did not continue where a spindle stood.
+    /// Puts `profile`'s timing before `inner`, in the order of an elevator.
+    #[must_use]
+    pub fn behind(rt: Rt, inner: Rc<dyn ObjectStore>, profile: DeviceProfile, kind: ElevatorKind) -> Rc<EmulatedStore> {
+        Rc::new(EmulatedStore(Rc::new(Emulation { inner, timing: Timing::new(rt, profile, kind) })))
+    }
+
+    /// Requests that did not continue where the medium was left.
     #[must_use]
     pub fn seeks(&self) -> u64 {
-        self.0.timing.device.borrow().seeks
+        self.0.timing.running.borrow().device.stats().seeks
+    }
+}
+
+impl Running {
+    /// Where `ranges` of an object lie: places for what is written, none for holes that are read.
+    fn pieces(&mut self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) -> Vec<(u64, u64)> {
+        let Running { allocator, places, .. } = self;
+        let map = places.entry(object).or_default();
+        let mut pieces = Vec::with_capacity(ranges.len());
+        for range in ranges {
+            let (start, len) = (range.first * BLOCK_BYTES, range.count * BLOCK_BYTES);
+            match op {
+                DiskOp::Write if len > 0 => allocator.write(map, start, len, |lba, n| pieces.push((lba, n))),
+                DiskOp::Write => {}
+                DiskOp::Read => map.lookup(start, len, |lba, n| pieces.push((lba, n))),
+            }
+        }
+        pieces
+    }
+
+    fn wait(&mut self, op: DiskOp, pieces: usize, done: OneSender<()>) -> u32 {
+        self.operations += 1;
+        let number = self.operations;
+        if op == DiskOp::Write {
+            self.writes.insert(number);
+        }
+        let owner = self.free.pop().unwrap_or_else(|| {
+            self.waiting.push(None);
+            (self.waiting.len() - 1) as u32
+        });
+        self.waiting[owner as usize] = Some(Waiting { number, pieces: pieces as u32, done });
+        owner
+    }
+
+    /// The disk request in `slot` is complete. Whether a write is.
+    fn finish(&mut self, slot: u32) -> bool {
+        let Running { device, waiting, free, writes, .. } = self;
+        let mut wrote = false;
+        device.finish(slot, |owner| {
+            let place = &mut waiting[owner as usize];
+            let Some(w) = place else { return };
+            w.pieces -= 1;
+            if w.pieces > 0 {
+                return;
+            }
+            if let Some(w) = place.take() {
+                wrote |= writes.remove(&w.number);
+                free.push(owner);
+                w.done.send(());
+            }
+        });
+        wrote
+    }
+}
+
+impl Emulation {
+    /// What an object that is used for the first time has in the inner store gets its place.
+    async fn find(&self, object: ObjectId) {
+        if self.timing.running.borrow().places.contains_key(&object) {
+            return;
+        }
+        let size = self.inner.attr(object).await.map_or(0, |a| a.size).next_multiple_of(BLOCK_BYTES);
+        self.timing.lies(object, size);
     }
 }
 
 impl Timing {
-    fn new(rt: Rt, profile: DeviceProfile) -> Timing {
-        let spindles = vec![Spindle::default(); profile.spindles.max(1) as usize];
-        let slots = rt::sync::Semaphore::new(profile.queue_depth.max(1) as usize);
-        let device = RefCell::new(Device { spindles, ..Device::default() });
-        Timing { rt, profile, device, slots, disk: DiskStats::default() }
-    }
-
-    /// Books `ranges` on the device; answers when they would be done.
-    fn book(&self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) -> Instant {
-        let mut done = self.rt.now();
-        let mut runs = Vec::with_capacity(ranges.len());
-        for range in ranges {
-            let (mut at, end) = (range.first * BLOCK_BYTES, range.end() * BLOCK_BYTES);
-            while at < end {
-                let stop = ((at / REGION_BYTES + 1) * REGION_BYTES).min(end);
-                let (free_at, run) = self.book_piece(object, at, stop - at);
-                done = done.max(free_at);
-                runs.push(run);
-                at = stop;
-            }
-        }
-        self.disk.call(op, runs.into_iter());
-        done
-    }
-
-    /// When a piece would be done, and where it lies on all spindles put in a row.
-    fn book_piece(&self, object: ObjectId, offset: u64, len: u64) -> (Instant, DiskRun) {
-        let d = &mut *self.device.borrow_mut();
-        let region = match d.places.get(&(object, offset / REGION_BYTES)) {
-            Some(r) => *r,
-            None => {
-                let r = d.next_region;
-                d.next_region += 1;
-                d.places.insert((object, offset / REGION_BYTES), r);
-                r
-            }
+    fn new(rt: Rt, profile: DeviceProfile, kind: ElevatorKind) -> Rc<Timing> {
+        let elevator = ElevatorConfig { kind, ..ElevatorConfig::default() };
+        let running = Running {
+            device: Device::new(profile, elevator, rt.rng("emulated device")),
+            allocator: Allocator::new(AllocKind::Mballoc),
+            places: BTreeMap::new(),
+            waiting: Vec::new(),
+            free: Vec::new(),
+            writes: BTreeSet::new(),
+            operations: 0,
         };
-        let count = d.spindles.len() as u64;
-        let spindle = &mut d.spindles[(region % count) as usize];
-        let place = region / count * REGION_BYTES + offset % REGION_BYTES;
-        let seeks = spindle.head != place && self.profile.seek_ms > 0.0;
-        let mut ns = self.profile.request_us * 1e3 + len as f64 * 1e9 / self.profile.bandwidth_bytes_per_s as f64;
-        if seeks {
-            ns += self.profile.seek_ms * 1e6;
-        }
-        spindle.head = place + len;
-        spindle.free_at = spindle.free_at.max(self.rt.now()) + Duration::from_nanos(ns as u64);
-        d.seeks += u64::from(seeks);
-        let run =
-            DiskRun { start: (region * REGION_BYTES + offset % REGION_BYTES) / BLOCK_BYTES, blocks: len / BLOCK_BYTES };
-        (d.spindles[(region % count) as usize].free_at, run)
+        Rc::new(Timing { rt, running: RefCell::new(running), written: Event::new(), disk: DiskStats::default() })
     }
 
-    /// When a write that is done at `done` may be answered.
-    fn answer_at(&self, done: Instant) -> Instant {
-        if self.profile.write_cache_bytes == 0 {
-            return done;
+    /// An object of `size` bytes that has no place yet lies in one piece from now on.
+    fn lies(&self, object: ObjectId, size: u64) {
+        let Running { allocator, places, .. } = &mut *self.running.borrow_mut();
+        let map = places.entry(object).or_default();
+        if size > 0 && map.regions().is_empty() {
+            allocator.write(map, 0, size, |_, _| {});
         }
-        let rate = self.profile.bandwidth_bytes_per_s * u64::from(self.profile.spindles.max(1));
-        let ahead = Duration::from_secs_f64(self.profile.write_cache_bytes as f64 / rate as f64);
-        let behind = done.since(self.rt.now());
-        self.rt.now() + behind.saturating_sub(ahead)
     }
 
-    /// Waits until a request booked by `book` may be answered, holding a slot of the device.
-    async fn pass(&self, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) {
-        self.slots.acquire(1).await;
-        let transfer = self.disk.begin(op, ranges.iter().map(|r| r.count).sum(), self.rt.now());
-        let booked = self.book(op, object, ranges);
-        self.rt.sleep_until(if op == DiskOp::Write { self.answer_at(booked) } else { booked }).await;
+    /// Waits until the device has moved `ranges`.
+    async fn pass(self: &Rc<Self>, op: DiskOp, object: ObjectId, ranges: &[BlockRange]) {
+        let now = self.rt.now();
+        let transfer = self.disk.begin(op, ranges.iter().map(|r| r.count).sum(), now);
+        let pieces = self.running.borrow_mut().pieces(op, object, ranges);
+        let run = |&(lba, len): &(u64, u64)| DiskRun { start: lba / BLOCK_BYTES, blocks: len / BLOCK_BYTES };
+        self.disk.call(op, pieces.iter().map(run));
+        if pieces.is_empty() {
+            return transfer.done(now);
+        }
+        let (done, end) = oneshot();
+        let owner = self.running.borrow_mut().wait(op, pieces.len(), done);
+        for (lba, len) in pieces {
+            let access = Access { lba, len, write: op == DiskOp::Write };
+            let unplug = self.running.borrow_mut().device.submit(now.0, owner, access);
+            if let Some(at) = unplug {
+                self.clone().unplug_at(at);
+            }
+        }
+        self.start(now.0);
+        let _ = end.await;
         transfer.done(self.rt.now());
-        self.slots.add(1);
+    }
+
+    /// Hands the disk all it takes from `at` on.
+    fn start(self: &Rc<Self>, at: u64) {
+        loop {
+            let next = self.running.borrow_mut().device.start_next(at);
+            let Some((slot, done_at)) = next else { return };
+            let me = self.clone();
+            self.rt.spawn(async move {
+                me.rt.sleep_until(Instant(done_at)).await;
+                let wrote = me.running.borrow_mut().finish(slot);
+                if wrote {
+                    me.written.notify();
+                }
+                me.start(done_at);
+            });
+        }
+    }
+
+    fn unplug_at(self: Rc<Self>, at: u64) {
+        let rt = self.rt.clone();
+        rt.spawn(async move {
+            self.rt.sleep_until(Instant(at)).await;
+            self.running.borrow_mut().device.on_timer(at);
+            self.start(at);
+        });
+    }
+
+    /// Waits until the writes of before are on the medium.
+    async fn settle(&self) {
+        let last = self.running.borrow().operations;
+        while self.running.borrow().writes.first().is_some_and(|n| *n <= last) {
+            self.written.wait().await;
+        }
+        let destaged = self.running.borrow().device.destaged_at();
+        self.rt.sleep_until(Instant(destaged)).await;
     }
 }
 
@@ -197,12 +233,10 @@ impl ObjectStore for EmulatedStore {
         self.0.inner.identity()
     }
     fn medium(&self) -> FoundMedium {
-        let (medium, seeks) = if self.0.timing.profile.seek_ms > 0.0 {
-            (Medium::Rotating, "seeks")
-        } else {
-            (Medium::Flash, "does not seek")
-        };
-        FoundMedium { medium, why: format!("the emulated device '{}' {seeks}", self.0.timing.profile.name) }
+        let profile = *self.0.timing.running.borrow().device.profile();
+        let (medium, seeks) =
+            if profile.seeks() { (Medium::Rotating, "seeks") } else { (Medium::Flash, "does not seek") };
+        FoundMedium { medium, why: format!("the emulated device '{}' {seeks}", profile.name) }
     }
     fn disk(&self) -> Option<&DiskStats> {
         Some(&self.0.timing.disk)
@@ -216,6 +250,7 @@ impl ObjectStore for EmulatedStore {
     fn read(&self, object: ObjectId, range: BlockRange) -> LocalFuture<StoreResult<Blocks>> {
         let me = self.0.clone();
         Box::pin(async move {
+            me.find(object).await;
             me.timing.pass(DiskOp::Read, object, &[range]).await;
             me.inner.read(object, range).await
         })
@@ -225,6 +260,7 @@ impl ObjectStore for EmulatedStore {
         Box::pin(async move {
             let ranges: Vec<BlockRange> = update.puts.iter().map(super::BlockRun::range).collect();
             if !ranges.is_empty() {
+                me.find(object).await;
                 me.timing.pass(DiskOp::Write, object, &ranges).await;
             }
             me.inner.update(object, update).await
@@ -237,6 +273,7 @@ impl ObjectStore for EmulatedStore {
         self.0.inner.last_object(seq)
     }
     fn destroy(&self, objects: Vec<ObjectId>, replay: Option<Transno>) -> LocalFuture<StoreResult<Transno>> {
+        objects.iter().for_each(|o| drop(self.0.timing.running.borrow_mut().places.remove(o)));
         self.0.inner.destroy(objects, replay)
     }
     fn seek(&self, object: ObjectId, block: u64, data: bool) -> LocalFuture<StoreResult<Option<u64>>> {
@@ -254,9 +291,7 @@ impl ObjectStore for EmulatedStore {
     fn sync(&self) -> LocalFuture<StoreResult<()>> {
         let me = self.0.clone();
         Box::pin(async move {
-            let idle = |d: &Device| d.spindles.iter().map(|s| s.free_at).max();
-            let until = idle(&me.timing.device.borrow()).unwrap_or_else(|| me.timing.rt.now());
-            me.timing.rt.sleep_until(until).await;
+            me.timing.settle().await;
             me.inner.sync().await
         })
     }
@@ -310,19 +345,24 @@ impl ObjectStore for EmulatedStore {
     }
 }
 
+/// Size of the device that a file stands for: its offsets are places there.
+const FILE_BYTES_MAX: u64 = 1 << 44;
+
 /// A file with another's bytes and a device's timing; offsets and lengths in whole blocks.
 pub struct EmulatedFile(Rc<TimedFile>);
 
 struct TimedFile {
     inner: Rc<dyn DiskFile>,
-    timing: Timing,
+    timing: Rc<Timing>,
 }
 
 impl EmulatedFile {
     /// Puts `profile`'s timing before `inner`.
     #[must_use]
     pub fn new(rt: Rt, inner: Rc<dyn DiskFile>, profile: DeviceProfile) -> Rc<EmulatedFile> {
-        Rc::new(EmulatedFile(Rc::new(TimedFile { inner, timing: Timing::new(rt, profile) })))
+        let timing = Timing::new(rt, profile, ElevatorKind::Noop);
+        timing.lies(ObjectId::default(), FILE_BYTES_MAX);
+        Rc::new(EmulatedFile(Rc::new(TimedFile { inner, timing })))
     }
 }
 

@@ -12,8 +12,10 @@ mod memory;
 mod null;
 mod volatile;
 
+pub use devices::DeviceProfile;
+pub use devices::DeviceProfile;
 pub use disk::{DiskIo, DiskOp, DiskRun, DiskStats};
-pub use emulated::{DeviceProfile, EmulatedFile, EmulatedStore};
+pub use emulated::{EmulatedFile, EmulatedStore};
 pub use memory::MemoryStore;
 pub use null::{NullStore, pattern_page};
 pub use volatile::{apply_attr, apply_size};

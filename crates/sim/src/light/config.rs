@@ -3,7 +3,7 @@
 use super::mixed::FINE;
 use super::reader::Reading;
 use crate::block_cache::CacheSettings;
-use crate::hw::{AllocKind, DiskProfile, ElevatorConfig};
+use devices::{AllocKind, DeviceProfile, ElevatorConfig};
 use nrs::NrsConfig;
 use types::Extent;
 
@@ -149,7 +149,7 @@ pub struct LightConfig {
     /// A client sends again after this long without a reply.
     pub resend_ns: u64,
     /// The medium.
-    pub disk: DiskProfile,
+    pub disk: DeviceProfile,
     /// The elevator.
     pub elevator: ElevatorConfig,
     /// The allocator.
@@ -234,7 +234,7 @@ impl LightConfig {
             switch_rate: 0.0,
             loss: 0.0,
             resend_ns: 1_000_000_000,
-            disk: DiskProfile::named("paper001").expect("a profile of the table"),
+            disk: DeviceProfile::named("paper001").expect("a profile of the table"),
             elevator: ElevatorConfig::default(),
             alloc: AllocKind::Mballoc,
             down: Vec::new(),

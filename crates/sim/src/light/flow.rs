@@ -1,7 +1,7 @@
 //! A flow: one client's file on one OST, seen as a window of RPCs over a sequence of records.
 //!
 //! Decides when the next record may be sent: its application has produced it, the window is open, the OST granted it.
-use crate::hw::RegionMap;
+use devices::RegionMap;
 
 /// State of a flow; some 100 bytes.
 #[derive(Clone, Debug, Default)]

@@ -21,7 +21,7 @@ mod stats;
 mod world;
 
 pub use config::{Credits, Down, LightConfig, Mix, Operation, Placement, Urgent};
-pub(crate) use params::elevator_from;
+pub(crate) use params::{device_from, elevator_from};
 pub use program::Calls;
 pub use reader::{ReadStats, Reading};
 pub use run::{LightOutcome, Progress, run};

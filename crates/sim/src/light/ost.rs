@@ -1,10 +1,10 @@
 //! One OST of a light world: the pipeline that servers run, its cache, and the models behind it.
 use super::config::LightConfig;
 use crate::block_cache::BlockCache;
-use crate::hw::Allocator;
 use crate::metrics::StateHash;
-use crate::ost::SimStore;
 use cache::{Grain, PageAccess, block_id};
+use devices::Allocator;
+use devices::Device;
 use nrs::{BW_WINDOWS, Job, NrsConfig, Pipeline};
 use types::{Extent, Instant, Rng};
 
@@ -36,7 +36,7 @@ impl Job for Request {
 /// An OST.
 pub(super) struct Ost {
     pub pipeline: Pipeline<Request>,
-    pub store: SimStore,
+    pub store: Device,
     pub alloc: Allocator,
     pub cache: Option<BlockCache>,
     pub rng: Rng,
@@ -57,7 +57,7 @@ impl Ost {
         let stream = |name: &str| Rng::named(config.seed.wrapping_add(u64::from(ost) << 32), name);
         Ost {
             pipeline,
-            store: SimStore::new(config.disk, config.elevator, stream("disk")),
+            store: Device::new(config.disk, config.elevator, stream("disk")),
             alloc: Allocator::new(config.alloc),
             cache: empty_cache(config),
             rng: stream("ost"),

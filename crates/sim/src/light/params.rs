@@ -2,8 +2,9 @@
 use super::config::{Credits, Down, LightConfig, Mix, Operation, Placement, Urgent};
 use super::reader::Reading;
 use crate::block_cache::{BlockCache, CacheSettings};
-use crate::hw::{AllocKind, DiskProfile, ElevatorConfig, ElevatorKind};
+use crate::scenario::PROFILES_OWN;
 use crate::scenario::{Params, parse_outages};
+use devices::{AllocKind, DeviceProfile, ElevatorConfig, ElevatorKind};
 use nrs::NrsConfig;
 
 /// Most OSTs of a world.
@@ -29,7 +30,7 @@ impl LightConfig {
         if client_cache.is_some() && reading.is_none() && mix.is_none() {
             return Err(CACHE_UNUSED.to_string());
         }
-        let disk = DiskProfile::named(params.text("disk.profile"))?;
+        let disk = device_from(params)?;
         let (nic_rate, nic_queue) = nics(params, f64::from(osts_per_oss) * disk.read_rate.max(disk.write_rate))?;
         Ok(LightConfig {
             seed: params.int("seed"),
@@ -195,6 +196,22 @@ fn cache(params: &Params, of: &str) -> Result<Option<CacheSettings>, String> {
     }
     BlockCache::new(&settings)?;
     Ok(Some(settings))
+}
+
+/// The medium that `params` describe: a profile of the table, changed by the keys that say so.
+///
+/// # Errors
+/// A sentence, when there is no such profile.
+pub(crate) fn device_from(params: &Params) -> Result<DeviceProfile, String> {
+    let mut device = DeviceProfile::named(params.text("disk.profile"))?;
+    for (key, ..) in devices::KEYS {
+        let full = format!("disk.{key}");
+        let value = params.text(&full);
+        if value != PROFILES_OWN {
+            device.set(key, value)?;
+        }
+    }
+    Ok(device)
 }
 
 /// The elevator that `params` describe.

@@ -2,7 +2,7 @@
 use super::program::Calls;
 use super::reader::ReadStats;
 use crate::metrics::{Histogram, Metrics};
-use crate::ost::{SIZE_CLASSES, StoreStats, size_class_name};
+use devices::{DeviceStats, SIZE_CLASSES, size_class_name};
 
 /// Request kinds: bulk I/O and requests with a mandatory deadline.
 pub const KINDS: [&str; 2] = ["bulk", "urgent"];
@@ -53,7 +53,7 @@ pub struct Stats {
     /// Calls of programs that read here and there, and what caches did for reads.
     pub calls: Calls,
     /// What the disks did.
-    pub store: StoreStats,
+    pub store: DeviceStats,
     /// Per second, when recorded.
     pub seconds: Vec<Second>,
 }

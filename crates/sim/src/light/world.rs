@@ -8,7 +8,7 @@ use super::ost::{Blocks, Ost, Request, expiry};
 use super::program::Program;
 use super::stats::{Stats, keep_max};
 use crate::block_cache::BlockCache;
-use crate::hw::Access;
+use devices::Access;
 use nrs::{IoOp, JobId, NrsConfig, NrsRequest};
 use std::collections::BTreeMap;
 use types::{ClientId, Duration, Instant, ObjectId, OstIndex, RequestId};

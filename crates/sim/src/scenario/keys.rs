@@ -1,5 +1,5 @@
 //! The table of all parameters: key, default, range, meaning. One row per parameter, nothing else knows their names.
-use crate::hw::{AllocKind, ElevatorKind, profile_names};
+use devices::{AllocKind, ElevatorKind, profile_names};
 
 /// What a value must be.
 pub(super) enum Kind {
@@ -24,8 +24,19 @@ pub(super) struct Row {
     pub meaning: &'static str,
 }
 
+/// Value of `disk.seek_ms` and its like: what the profile says.
+pub(crate) const PROFILES_OWN: &str = "profile";
+
 fn strings(names: &[&str]) -> Vec<String> {
     names.iter().map(|n| (*n).to_string()).collect()
+}
+
+/// The value of one of a device's keys, or `profile`: as the profile has it.
+fn of_device(key: &str, text: &str) -> Result<(), String> {
+    if text == PROFILES_OWN {
+        return Ok(());
+    }
+    devices::DeviceProfile::named("paper001")?.set(key, text)
 }
 
 fn nrs_policy(text: &str) -> Result<(), String> {
@@ -245,6 +256,24 @@ static ROWS: &[Row] = &[
         default: "paper001",
         kind: Kind::Choice(|| strings(&profile_names())),
         meaning: "The medium.",
+    },
+    Row {
+        name: "disk.seek_ms",
+        default: "profile",
+        kind: Kind::Checked(|t| of_device("seek_ms", t)),
+        meaning: "A request that does not continue the last one, whatever the distance; profile: as the medium's.",
+    },
+    Row {
+        name: "disk.mb_per_s",
+        default: "profile",
+        kind: Kind::Checked(|t| of_device("mb_per_s", t)),
+        meaning: "MB/s (10^6) at which the medium streams; profile: the medium's own rates.",
+    },
+    Row {
+        name: "disk.request_us",
+        default: "profile",
+        kind: Kind::Checked(|t| of_device("request_us", t)),
+        meaning: "A request that continues the last one, beside its bytes; profile: as the medium's.",
     },
     Row {
         name: "elevator.kind",

@@ -4,7 +4,7 @@ mod keys;
 mod load;
 mod params;
 
-pub(crate) use keys::parse_outages;
+pub(crate) use keys::{PROFILES_OWN, parse_outages};
 pub use load::{LoadError, load, parse};
 pub use params::{Params, keys_markdown};
 

@@ -39,7 +39,10 @@ fn store_kinds() -> Vec<String> {
     names(&["file", "memory", "null", "emulated"])
 }
 fn device_profiles() -> Vec<String> {
-    names(&["paper001", "hdd", "raid", "ssd", "nvme"])
+    names(&devices::profile_names())
+}
+fn elevators() -> Vec<String> {
+    names(&devices::ElevatorKind::NAMES)
 }
 fn fast_profiles() -> Vec<String> {
     [vec!["none".to_string()], device_profiles()].concat()
@@ -154,6 +157,8 @@ impl Config {
         for (key, keys) in [("client.cache_keys", &self.client_cache_keys), ("oss.cache_keys", &self.oss_cache_keys)] {
             cache_config(keys).map_err(|e| format!("{key}: {e}"))?;
         }
+        devices::DeviceProfile::parse(&self.store_profile, &self.store_profile_keys)
+            .map_err(|e| format!("store.profile_keys: {e}"))?;
         Ok(())
     }
 

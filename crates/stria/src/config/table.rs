@@ -157,6 +157,10 @@ table! {
     store_kind: String = "store.kind", Kind::Choice(super::store_kinds), "file", Process, Restart;
     /// The device that store.kind = "emulated" behaves like.
     store_profile: String = "store.profile", Kind::Choice(super::device_profiles), "paper001", Process, Restart;
+    /// How that device differs from its profile: `seek_ms`, `mb_per_s`, `request_us`, as KEY=VALUE, parted by blanks.
+    store_profile_keys: String = "store.profile_keys", Kind::Text, "", Process, Restart;
+    /// In which order that device's queue is served; `noop` is the order of arrival.
+    store_elevator: String = "store.elevator", Kind::Choice(super::elevators), "noop", Process, Restart;
     /// Size that each new OST claims; 0 takes what its file system has; for memory stores 0 means 1G, for null stores 16G.
     store_capacity_bytes: u64 = "store.capacity_bytes", bytes(0, 1 << 60), "0", Process, Restart;
     /// Bypass the kernel's page cache for OST data.

@@ -19,7 +19,8 @@ use crate::failure::{Failure, Outcome};
 const FORMAT: i64 = 2;
 
 /// Settings of the first start that hold for the cluster's life, unless a later start says otherwise and can have it.
-pub const KEPT: [&str; 4] = ["store.kind", "store.profile", "store.capacity_bytes", "store.direct"];
+pub const KEPT: [&str; 6] =
+    ["store.kind", "store.profile", "store.profile_keys", "store.elevator", "store.capacity_bytes", "store.direct"];
 
 const STORES: &str = "stores";
 const SETTINGS: &str = "settings";

@@ -8,7 +8,7 @@ use fuse::mount::{MountOptions, OptionError};
 use layout::LayoutSpec;
 use mds::MdsConfig;
 use oss::OstConfig;
-use oss::store::{DeviceProfile, EmulatedStore, MemoryStore, NullStore, ObjectStore, StoreIdentity};
+use oss::store::{EmulatedStore, MemoryStore, NullStore, ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
 use store_file::FileStoreConfig;
@@ -153,8 +153,9 @@ async fn slow_store(rt: &Rt, dir: &ClusterDir, index: u16, config: &Config) -> R
     let files = FileStoreConfig { direct: config.store_direct, medium: medium::of(&at), ..FileStoreConfig::default() };
     let store = cluster::open_ost(rt, &at, dir.cluster, files).await.map_err(|e| Failure::from(e.0))?;
     if config.store_kind == "emulated" {
-        let profile = DeviceProfile::named(&config.store_profile).map_err(Failure::usage)?;
-        return Ok(EmulatedStore::new(rt.clone(), store, profile));
+        let profile = DeviceProfile::parse(&config.store_profile, &config.store_profile_keys);
+        let elevator = ElevatorKind::named(&config.store_elevator).map_err(Failure::usage)?;
+        return Ok(EmulatedStore::behind(rt.clone(), store, profile.map_err(Failure::usage)?, elevator));
     }
     Ok(store)
 }
@@ -288,6 +289,8 @@ mod tests {
         assert_eq!((keys.bypass_bytes, keys.duel_sample_one_in), (1 << 20, 16));
         let why = set(&["client.cache_keys=bypass_bytes=1"]).unwrap_err();
         assert!(why.contains("client.cache_keys: bypass_bytes = '1' is out of range"), "{why}");
+        let why = set(&["store.profile=hdd", "store.profile_keys=seek_ms=slow"]).unwrap_err();
+        assert!(why.contains("store.profile_keys: seek_ms = 'slow' is not a number from 0 to 10000"), "{why}");
         assert!(set(&["oss.cache_keys=ring"]).unwrap_err().contains("'ring': write KEY=VALUE"));
     }
     fn client_bytes(config: &Config) -> u64 {

@@ -39,6 +39,11 @@ impl WriteBackCache {
     pub fn is_present(&self) -> bool {
         self.capacity > 0
     }
+    /// When everything accepted so far is on the medium.
+    #[must_use]
+    pub fn destaged_at(&self) -> u64 {
+        self.array_free_at
+    }
     /// The share of a whole positioning that a write of `len` bytes at `lba` costs, and whether it continues a stream.
     pub fn positioning(&mut self, lba: u64, len: u64) -> (f64, bool) {
         let known = self.streams.iter().position(|end| *end == lba);

@@ -1,7 +1,7 @@
-//! The simulated store of one OST: elevator in front of disk, with the counters the experiments report.
+//! A device as a server sees it: elevator in front of disk, with the counters the experiments report.
 //!
 //! Knows places on the medium, not objects: the allocator in front of it decides where an object's bytes lie.
-use crate::hw::{Access, BlockRequest, DiskModel, DiskProfile, Elevator, ElevatorConfig, Pieces};
+use crate::{Access, BlockRequest, DeviceProfile, DiskModel, Elevator, ElevatorConfig, Pieces};
 use types::Rng;
 
 /// Size classes of disk requests: up to 64 KiB, 128 KiB, .. 4 MiB, larger. Class of 1 MiB: (512 KiB, 1 MiB].
@@ -22,7 +22,7 @@ pub fn size_class_name(class: usize) -> &'static str {
 
 /// What the disk did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct StoreStats {
+pub struct DeviceStats {
     /// Requests that did not continue the one before.
     pub seeks: u64,
     /// Requests by size class.
@@ -35,9 +35,9 @@ pub struct StoreStats {
     pub merged: u64,
 }
 
-impl StoreStats {
+impl DeviceStats {
     /// Adds another store's counters.
-    pub fn add(&mut self, other: &StoreStats) {
+    pub fn add(&mut self, other: &DeviceStats) {
         self.seeks += other.seeks;
         self.bytes += other.bytes;
         self.busy_ns += other.busy_ns;
@@ -54,31 +54,31 @@ impl StoreStats {
 }
 
 /// Elevator and disk of one OST.
-pub struct SimStore {
+pub struct Device {
     elevator: Elevator,
     disk: DiskModel,
     pieces: Pieces,
     in_service: Vec<Option<BlockRequest>>,
     free_slots: Vec<u32>,
     rng: Rng,
-    stats: StoreStats,
+    stats: DeviceStats,
 }
 
-impl SimStore {
+impl Device {
     /// An idle store.
     #[must_use]
-    pub fn new(profile: DiskProfile, elevator: ElevatorConfig, rng: Rng) -> SimStore {
-        SimStore {
+    pub fn new(profile: DeviceProfile, elevator: ElevatorConfig, rng: Rng) -> Device {
+        Device {
             elevator: Elevator::new(elevator),
             disk: DiskModel::new(profile),
             pieces: Pieces::default(),
             in_service: Vec::new(),
             free_slots: Vec::new(),
             rng,
-            stats: StoreStats::default(),
+            stats: DeviceStats::default(),
         }
     }
-    /// `len` bytes at `lba` for `owner`. Answers when to call [`SimStore::on_timer`], if ever.
+    /// `len` bytes at `lba` for `owner`. Answers when to call [`Device::on_timer`], if ever.
     #[inline]
     pub fn submit(&mut self, now: u64, owner: u32, access: Access) -> Option<u64> {
         self.elevator.add(now, owner, access.lba, access.len, access.write, &mut self.pieces)
@@ -118,14 +118,24 @@ impl SimStore {
         self.disk.finish();
         self.pieces.release(&request, owner);
     }
-    /// Counters since the last [`SimStore::reset_stats`].
+    /// Counters since the last [`Device::reset_stats`].
     #[must_use]
-    pub fn stats(&self) -> StoreStats {
-        StoreStats { merged: self.elevator.merged(), ..self.stats }
+    pub fn stats(&self) -> DeviceStats {
+        DeviceStats { merged: self.elevator.merged(), ..self.stats }
     }
     /// Starts counting anew (a measured phase begins).
     pub fn reset_stats(&mut self) {
-        self.stats = StoreStats::default();
+        self.stats = DeviceStats::default();
+    }
+    /// When what a write-back cache has accepted so far is on the medium; 0 without one.
+    #[must_use]
+    pub fn destaged_at(&self) -> u64 {
+        self.disk.destaged_at()
+    }
+    /// The device's parameters.
+    #[must_use]
+    pub fn profile(&self) -> &DeviceProfile {
+        self.disk.profile()
     }
     /// Disk requests waiting in the elevator.
     #[must_use]
@@ -149,8 +159,8 @@ mod tests {
 
     #[test]
     fn every_piece_comes_back_exactly_once() {
-        let profile = DiskProfile::named("paper001").unwrap();
-        let mut s = SimStore::new(profile, ElevatorConfig::default(), Rng::new(3));
+        let profile = DeviceProfile::named("paper001").unwrap();
+        let mut s = Device::new(profile, ElevatorConfig::default(), Rng::new(3));
         let mut rng = Rng::new(4);
         let (mut now, mut seen) = (0, vec![0; 500]);
         for owner in 0..500u32 {

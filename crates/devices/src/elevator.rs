@@ -432,6 +432,15 @@ mod tests {
     }
 
     #[test]
+    fn noop_keeps_the_order_of_arrival_and_merges_behind_any_that_waits() {
+        let (mut e, mut p) = elevator(ElevatorKind::Noop);
+        for i in [50u64, 10, 51, 30, 11] {
+            e.add(0, i as u32, i * M, M, true, &mut p);
+        }
+        assert_eq!((drain(&mut e), e.merged()), (vec![(50, 2), (10, 2), (30, 1)], 2));
+    }
+
+    #[test]
     fn a_sweep_goes_one_way_and_wraps() {
         let (mut e, mut p) = elevator(ElevatorKind::Cscan);
         for i in [50u64, 10, 30] {

@@ -1,0 +1,22 @@
+//! Models of storage devices: one table of profiles, disks, block-device elevators, block allocators. Every number states
+//! its reason beside it.
+//!
+//! Pure state machines: time is an argument, randomness is an argument, nothing here waits. The emulated OST lets real or
+//! virtual time pass by them, the simulator its event queue; so a device of a name is one device in both.
+//!
+//! Code map: [`profile`](DeviceProfile) (the table, and keys that change a device) · [`DiskModel`] (service times) ·
+//! [`WriteBackCache`] (a controller's) · [`Elevator`] (what comes next, what is merged) · [`Device`] (elevator before disk)
+//! · [`Allocator`] (where an object's bytes lie).
+mod alloc;
+mod device;
+mod disk;
+mod elevator;
+mod profile;
+mod raid;
+
+pub use alloc::{AllocKind, Allocator, Region, RegionMap};
+pub use device::{Device, DeviceStats, SIZE_CLASSES, size_class, size_class_name};
+pub use disk::{Access, DiskModel, Started};
+pub use elevator::{BlockRequest, Elevator, ElevatorConfig, ElevatorKind, NO_PIECE, Piece, Pieces};
+pub use profile::{DeviceProfile, KEYS, profile_names};
+pub use raid::WriteBackCache;
