@@ -146,7 +146,7 @@ impl Client {
         extent: Extent,
     ) {
         let comes = (pages.0..pages.1).all(|p| object.is_cached(p) || object.is_loading(p));
-        self.ask_ahead(file, s, if comes { Call::Blocked } else { Call::Miss(extent) });
+        self.ask_ahead(file, s, Call::of_wait(extent, comes));
     }
 
     /// Tells readahead something, and starts what it wants then.

@@ -47,6 +47,15 @@ pub enum Call {
     Pump,
 }
 
+impl Call {
+    /// What a reader that has to wait for `extent` tells: all that is not here is on its way, or nobody has asked for a part of
+    /// it. Clients and simulators share the rule.
+    #[must_use]
+    pub fn of_wait(extent: Extent, all_coming: bool) -> Call {
+        if all_coming { Call::Blocked } else { Call::Miss(extent) }
+    }
+}
+
 /// Makes a call. The one place that maps calls to methods; recorder, replay and simulators share it.
 pub fn apply(call: Call, file: &mut FileReadahead, facts: &Facts, budget: &mut Budget, plan: &mut Plan) {
     match call {

@@ -17,6 +17,7 @@ pub mod engine;
 pub mod experiment;
 pub mod light;
 pub mod metrics;
+mod path;
 pub mod plot;
 pub mod readworld;
 pub mod recorded;

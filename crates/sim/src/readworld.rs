@@ -6,9 +6,10 @@
 use crate::engine::EventQueue;
 use crate::light::Progress;
 use crate::metrics::{Histogram, Metrics, StateHash};
+use crate::path::{Fetch, FilePath};
 use crate::scenario::Params;
-use readahead::{Budget, Config, Facts, FileReadahead, Plan};
-use std::collections::BTreeMap;
+use readahead::record::Call;
+use readahead::{Budget, Config, Facts, Plan};
 use types::{Extent, Rng};
 
 /// Progress of a large read after which the room is asked again.
@@ -95,6 +96,14 @@ impl ReadWorldConfig {
             issue_ns: (p.float("reader.issue_us") * 1e3) as u64,
         })
     }
+    fn facts(&self) -> Facts {
+        Facts {
+            file_size: self.file_bytes,
+            stripe_size: self.stripe_bytes,
+            rpc_bytes: self.rpc_bytes,
+            lock: Extent::ALL,
+        }
+    }
     fn call_time(&self, bytes: u64) -> f64 {
         self.call_ns as f64 + bytes as f64 * self.copy_ns_per_byte
     }
@@ -120,26 +129,18 @@ enum Event {
 #[derive(Clone, Copy)]
 struct Rpc {
     reader: u32,
-    start: u64,
-    len: u64,
+    fetch: Fetch,
     ost: u32,
     by_reader: bool,
 }
 
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum State {
-    Cached,
-    InFlight(u32),
-}
-
 struct Reader {
-    room: FileReadahead,
-    /// Fetched or being fetched, by first byte: (end, state). Whole pages, never overlapping.
-    map: BTreeMap<u64, (u64, State)>,
+    path: FilePath,
     read: Extent,
     cursor: u64,
     count: u64,
-    waits_for: Vec<u32>,
+    /// What has to be here before it goes on: its own part of the call, and what it fetches along with it.
+    waits_for: Vec<Extent>,
     receives: u64,
     waited: bool,
     begun: u64,
@@ -180,8 +181,7 @@ pub fn run(c: &ReadWorldConfig, progress: &mut dyn FnMut(Progress)) -> Result<(M
     let mut readers = Vec::new();
     for i in 0..c.readers {
         readers.push(Reader {
-            room: FileReadahead::new(&c.policy, &c.room).map_err(|e| e.to_string())?,
-            map: BTreeMap::new(),
+            path: FilePath::new(&c.policy, &c.room, c.facts(), PAGE, [c.rpc_bytes, c.stripe_bytes])?,
             read: Extent::EMPTY,
             cursor: 0,
             count: 0,
@@ -263,22 +263,12 @@ impl World<'_> {
         (start + c.io_bytes <= c.file_bytes).then(|| Extent::at(start, c.io_bytes))
     }
 
-    fn facts(&self) -> Facts {
-        Facts {
-            file_size: self.c.file_bytes,
-            stripe_size: self.c.stripe_bytes,
-            rpc_bytes: self.c.rpc_bytes,
-            lock: Extent::ALL,
-        }
-    }
-
     /// A reader starts its next call, or goes on with a large one.
     fn step(&mut self, now: u64, reader: u32) {
         let mut t = now;
-        let facts = self.facts();
         let mut plan = core::mem::take(&mut self.plan);
         let r = &self.readers[reader as usize];
-        if r.cursor >= r.read.end {
+        let call = if r.cursor >= r.read.end {
             let Some(read) = self.next_read(reader) else {
                 self.readers[reader as usize].end = now;
                 self.plan = plan;
@@ -287,91 +277,53 @@ impl World<'_> {
             t += self.c.call_ns;
             let r = &mut self.readers[reader as usize];
             (r.read, r.cursor, r.begun, r.waited) = (read, read.start, now, false);
-            r.room.on_read(read, &facts, &mut self.budget, &mut plan);
+            Call::Read(read)
         } else {
-            let done = Extent::new(r.read.start, r.cursor);
-            let r = &mut self.readers[reader as usize];
-            r.room.on_progress(done, &facts, &mut self.budget, &mut plan);
-        }
+            Call::Progress(Extent::new(r.read.start, r.cursor))
+        };
+        let r = &mut self.readers[reader as usize];
+        r.path.tell(call, &mut self.budget, &mut plan);
         t = self.fetch_ahead(t, reader, &plan);
-        let r = &self.readers[reader as usize];
+        let r = &mut self.readers[reader as usize];
         let chunk = Extent::new(r.cursor, r.read.end.min(r.cursor + PROGRESS_BYTES));
-        let pages = chunk.align_out(PAGE);
-        let (missing, in_flight) = self.lookup(reader, pages);
-        let mut waits = in_flight;
-        if !waits.is_empty() {
-            self.readers[reader as usize].room.on_blocked();
-        }
-        for miss in missing {
-            self.readers[reader as usize].room.on_miss(miss, &facts, &mut self.budget, &mut plan);
-            t = self.fetch(t, reader, miss, true, &mut waits);
-            for extent in plan.sync.clone() {
-                t = self.fetch(t, reader, extent, true, &mut waits);
+        let mut waits_for = Vec::new();
+        if let Some(call) = r.path.wait(chunk) {
+            waits_for.push(chunk);
+            r.path.tell(call, &mut self.budget, &mut plan);
+            t = self.fetch(t, reader, chunk, true);
+            for extent in &plan.sync {
+                t = self.fetch(t, reader, *extent, true);
+                waits_for.push(*extent);
             }
             t = self.fetch_ahead(t, reader, &plan);
         }
         self.plan = plan;
-        waits.sort_unstable();
-        waits.dedup();
-        if waits.is_empty() {
+        if waits_for.is_empty() {
             return self.hand_over(t, reader);
         }
         let r = &mut self.readers[reader as usize];
-        r.waits_for = waits;
-        r.waited = true;
-    }
-
-    /// What of `pages` is absent, and the RPCs that bring what is in flight.
-    fn lookup(&self, reader: u32, pages: Extent) -> (Vec<Extent>, Vec<u32>) {
-        let map = &self.readers[reader as usize].map;
-        let (mut missing, mut in_flight, mut at) = (Vec::new(), Vec::new(), pages.start);
-        let first = map.range(..=pages.start).next_back().map_or(pages.start, |(s, _)| *s);
-        for (start, (end, state)) in map.range(first..pages.end) {
-            if *end <= at {
-                continue;
-            }
-            if *start > at {
-                missing.push(Extent::new(at, *start));
-            }
-            if let State::InFlight(rpc) = state {
-                in_flight.push(*rpc);
-            }
-            at = *end;
-        }
-        if at < pages.end {
-            missing.push(Extent::new(at, pages.end.min(self.c.file_bytes.next_multiple_of(PAGE))));
-        }
-        (missing, in_flight)
+        (r.waits_for, r.waited) = (waits_for, true);
     }
 
     fn fetch_ahead(&mut self, mut t: u64, reader: u32, plan: &Plan) -> u64 {
         for extent in &plan.asynchronous {
-            t = self.fetch(t, reader, *extent, plan.issued_by_reader, &mut Vec::new());
+            t = self.fetch(t, reader, *extent, plan.issued_by_reader);
         }
         t
     }
 
-    /// Sends RPCs for what of `extent` is absent; `waits` collects them. Answers when the reader goes on.
-    fn fetch(&mut self, mut t: u64, reader: u32, extent: Extent, by_reader: bool, waits: &mut Vec<u32>) -> u64 {
+    /// Sends RPCs for what of `extent` is absent. Answers when the reader goes on.
+    fn fetch(&mut self, mut t: u64, reader: u32, extent: Extent, by_reader: bool) -> u64 {
         let c = self.c;
-        let (missing, _) = self.lookup(reader, extent.align_out(PAGE));
-        for part in missing {
-            let mut at = part.start;
-            while at < part.end {
-                let step = |unit: u64| (at / unit + 1) * unit;
-                let end = part.end.min(step(c.rpc_bytes)).min(step(c.stripe_bytes));
-                let ost = ((at / c.stripe_bytes + u64::from(reader)) % u64::from(c.osts)) as u32;
-                let rpc = self.rpcs.len() as u32;
-                self.rpcs.push(Rpc { reader, start: at, len: end - at, ost, by_reader });
-                self.readers[reader as usize].map.insert(at, (end, State::InFlight(rpc)));
-                self.fetched += end - at;
-                // A pool thread issues beside the reader, which only queues the work.
-                t += if by_reader { c.issue_ns } else { c.issue_ns / 10 };
-                let issued = if by_reader { t } else { t + c.issue_ns };
-                self.queue.at(issued + c.latency_ns, Event::Serve { rpc });
-                waits.push(rpc);
-                at = end;
-            }
+        for fetch in self.readers[reader as usize].path.claim(extent) {
+            let ost = ((fetch.extent.start / c.stripe_bytes + u64::from(reader)) % u64::from(c.osts)) as u32;
+            let rpc = self.rpcs.len() as u32;
+            self.rpcs.push(Rpc { reader, fetch, ost, by_reader });
+            self.fetched += fetch.extent.len();
+            // A pool thread issues beside the reader, which only queues the work.
+            t += if by_reader { c.issue_ns } else { c.issue_ns / 10 };
+            let issued = if by_reader { t } else { t + c.issue_ns };
+            self.queue.at(issued + c.latency_ns, Event::Serve { rpc });
         }
         t
     }
@@ -382,7 +334,7 @@ impl World<'_> {
             let Some(rpc) = self.osts[o].queue.pop_front() else { return };
             let ost = &mut self.osts[o];
             ost.busy += 1;
-            let bytes = self.rpcs[rpc as usize].len as f64;
+            let bytes = self.rpcs[rpc as usize].fetch.extent.len() as f64;
             ost.bus_free = ost.bus_free.max(now + c.ost_latency_ns) + (bytes * c.ost_ns_per_byte) as u64;
             self.queue.at(ost.bus_free, Event::Answer { rpc });
         }
@@ -393,9 +345,9 @@ impl World<'_> {
         let rpc = self.rpcs[id as usize];
         self.osts[rpc.ost as usize].busy -= 1;
         self.start_service(now, rpc.ost as usize);
-        self.nic_free = self.nic_free.max(now) + (rpc.len as f64 * c.nic_ns_per_byte) as u64;
+        self.nic_free = self.nic_free.max(now) + (rpc.fetch.extent.len() as f64 * c.nic_ns_per_byte) as u64;
         let arrived = self.nic_free + c.latency_ns;
-        let handling = (rpc.len as f64 * c.receive_ns_per_byte) as u64;
+        let handling = (rpc.fetch.extent.len() as f64 * c.receive_ns_per_byte) as u64;
         if rpc.by_reader {
             return self.queue.at(arrived, Event::Done { rpc: id });
         }
@@ -411,15 +363,17 @@ impl World<'_> {
         let rpc = self.rpcs[id as usize];
         self.hash.event(now, 2, rpc.reader, id);
         let r = &mut self.readers[rpc.reader as usize];
-        r.map.insert(rpc.start, (rpc.start + rpc.len, State::Cached));
+        r.path.arrived(rpc.fetch);
         if rpc.by_reader {
-            r.receives += rpc.len;
+            r.receives += rpc.fetch.extent.len();
         }
-        if let Some(i) = r.waits_for.iter().position(|w| *w == id) {
-            r.waits_for.swap_remove(i);
-            if r.waits_for.is_empty() {
-                self.hand_over(now, rpc.reader);
-            }
+        if r.waits_for.is_empty() {
+            return;
+        }
+        let path = &r.path;
+        r.waits_for.retain(|extent| !path.is_here(*extent));
+        if r.waits_for.is_empty() {
+            self.hand_over(now, rpc.reader);
         }
     }
 

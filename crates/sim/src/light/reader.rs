@@ -6,9 +6,10 @@
 use super::config::LightConfig;
 use super::program::Called;
 use crate::block_cache::BlockCache;
+use crate::path::{Fetch, FilePath};
 use cache::PageAccess;
-use readahead::record::{Call, apply};
-use readahead::{Budget, Config, Facts, FileReadahead, Plan};
+use readahead::record::Call;
+use readahead::{Budget, Config, Facts, Plan};
 use std::collections::VecDeque;
 use types::{Extent, PAGE_BYTES};
 
@@ -34,18 +35,18 @@ pub struct ReadStats {
 
 /// One client's file, being read.
 pub(super) struct Reader {
-    file: FileReadahead,
+    path: FilePath,
     budget: Budget,
     plan: Plan,
-    facts: Facts,
+    file_bytes: u64,
     io_bytes: u64,
     record_bytes: u64,
     /// How far the program is.
     position: u64,
     /// The call in progress has been begun, and waits for records.
     waiting: bool,
-    asked: Vec<bool>,
-    here: Vec<bool>,
+    /// Of records that are on their way.
+    fetches: Vec<Option<Fetch>>,
     cache: Option<BlockCache>,
     /// Of the cache's blocks.
     block_bytes: u64,
@@ -60,17 +61,19 @@ impl Reader {
         let (bytes, record_bytes) = (config.file_bytes, config.transfer_bytes);
         let records = bytes.div_ceil(record_bytes) as usize;
         let rpc_bytes = (record_bytes / PAGE_BYTES as u64).max(1) * PAGE_BYTES as u64;
+        let facts = Facts { file_size: bytes, stripe_size: 0, rpc_bytes, lock: Extent::ALL };
+        let cuts = [record_bytes; 2];
         Reader {
-            file: FileReadahead::new(&reading.policy, &reading.config).expect("checked with the scenario"),
+            path: FilePath::new(&reading.policy, &reading.config, facts, record_bytes, cuts)
+                .expect("checked with the scenario"),
             budget: Budget::new(reading.config.budget_bytes_max),
             plan: Plan::default(),
-            facts: Facts { file_size: bytes, stripe_size: 0, rpc_bytes, lock: Extent::ALL },
+            file_bytes: bytes,
             io_bytes: reading.io_bytes,
             record_bytes,
             position: 0,
             waiting: false,
-            asked: vec![false; records],
-            here: vec![false; records],
+            fetches: vec![None; records],
             cache: config.client_cache.as_ref().map(|c| BlockCache::new(c).expect("checked with the scenario")),
             block_bytes: config.block_bytes,
             queue: VecDeque::new(),
@@ -89,11 +92,15 @@ impl Reader {
             self.stats.calls += 1;
             self.ask(Call::Read(call));
         }
-        if let Some(missing) = self.missing(call) {
+        if let Some(told) = self.path.wait(call) {
             if !self.waiting {
                 self.waiting = true;
                 self.stats.waited += 1;
-                self.wait_for(missing);
+                // What the call itself needs goes before all that is asked for ahead.
+                for record in self.send_for(call).into_iter().rev() {
+                    self.queue.push_front(record);
+                }
+                self.ask(told);
             }
             return None;
         }
@@ -106,7 +113,9 @@ impl Reader {
 
     /// A record came. Whether the program waited for one.
     pub fn on_record(&mut self, record: u32) -> bool {
-        self.here[record as usize] = true;
+        if let Some(fetch) = self.fetches[record as usize].take() {
+            self.path.arrived(fetch);
+        }
         self.keep_blocks(record);
         self.waiting
     }
@@ -118,7 +127,7 @@ impl Reader {
 
     /// The call that comes next, or that waits.
     fn call(&self) -> Extent {
-        Extent::at(self.position, self.io_bytes.min(self.facts.file_size - self.position))
+        Extent::at(self.position, self.io_bytes.min(self.file_bytes - self.position))
     }
 
     /// A call uses what it covers: a reader's look-up of every block that it begins.
@@ -146,10 +155,10 @@ impl Reader {
                 if held.contains(&record) {
                     return;
                 }
-                (self.here[record], self.asked[record]) = (false, false);
+                self.path.left(record as u64);
                 if left >= used {
                     let unused = Extent::at(left * self.block_bytes, self.block_bytes);
-                    apply(Call::Reclaimed(unused), &mut self.file, &self.facts, &mut self.budget, &mut self.plan);
+                    self.path.tell(Call::Reclaimed(unused), &mut self.budget, &mut self.plan);
                 }
             });
         }
@@ -165,43 +174,30 @@ impl Reader {
         self.queue.pop_front()
     }
 
-    /// From the first to the last byte of a call that is not here.
-    fn missing(&self, call: Extent) -> Option<Extent> {
-        let absent = |r: &usize| !self.here[*r];
-        let (first, last) = (self.records(call).find(absent)?, self.records(call).rfind(absent)?);
-        let bytes = Extent::new(first as u64 * self.record_bytes, (last as u64 + 1) * self.record_bytes);
-        bytes.intersect(&call)
-    }
-
-    /// A call needs records: nobody has sent for some of them, or all are on their way.
-    fn wait_for(&mut self, missing: Extent) {
-        let needed: Vec<usize> = self.records(missing).filter(|r| !self.asked[*r]).collect();
-        if needed.is_empty() {
-            return self.ask(Call::Blocked);
-        }
-        for record in needed.into_iter().rev() {
-            self.asked[record] = true;
-            self.queue.push_front(record as u32);
-        }
-        self.ask(Call::Miss(missing));
+    /// Claims what of `extent` nobody has sent for: its records.
+    fn send_for(&mut self, extent: Extent) -> Vec<u32> {
+        let fetches = self.path.claim(extent);
+        let numbered = fetches.into_iter().map(|fetch| {
+            let record = (fetch.extent.start / self.record_bytes) as u32;
+            self.fetches[record as usize] = Some(fetch);
+            record
+        });
+        numbered.collect()
     }
 
     fn ask(&mut self, call: Call) {
-        apply(call, &mut self.file, &self.facts, &mut self.budget, &mut self.plan);
-        let plan = core::mem::take(&mut self.plan);
+        let mut plan = core::mem::take(&mut self.plan);
+        self.path.tell(call, &mut self.budget, &mut plan);
         for extent in plan.sync.iter().chain(&plan.asynchronous) {
-            for record in self.records(*extent) {
-                if !core::mem::replace(&mut self.asked[record], true) {
-                    self.queue.push_back(record as u32);
-                }
-            }
+            let records = self.send_for(*extent);
+            self.queue.extend(records);
         }
         self.plan = plan;
     }
 
     fn records(&self, extent: Extent) -> core::ops::Range<usize> {
         let end = extent.end.div_ceil(self.record_bytes) as usize;
-        (extent.start / self.record_bytes) as usize..end.min(self.asked.len())
+        (extent.start / self.record_bytes) as usize..end.min(self.fetches.len())
     }
 }
 
