@@ -6,10 +6,11 @@
 //!
 //! Code map: [`engine`] (events) · the crate `devices` (disks, elevators, allocators) · [`light`] (100,000
 //! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
-//! [`metrics`] [`recorded`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`cluster`] (whole clusters of real nodes
+//! [`metrics`] [`recorded`] [`claims`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`worst`] (the workload that hurts a policy) · [`cluster`] (whole clusters of real nodes
 //! under faults) · [`cli`] (`stria sim`).
 pub mod block_cache;
 pub mod cacheworld;
+pub mod claims;
 pub mod cli;
 pub mod cluster;
 pub mod createworld;
@@ -24,3 +25,4 @@ pub mod recorded;
 pub mod report;
 pub mod scenario;
 pub mod survey;
+pub mod worst;

@@ -1,7 +1,9 @@
-//! The report: one self-contained HTML page of all experiments, with claim, expectation, measurement, plot and verdict.
+//! The report: one self-contained HTML page. First every claim of the papers: expected, simulated, real, error, verdict; then
+//! all experiments, with expectations, measurements, plots and other readings.
 //! What misses is marked as such and counted at the top.
+use crate::claims::{Claim, Real};
 use crate::cli::{condition, expected, measured};
-use crate::experiment::{Experiment, Outcome, peak_memory_mib};
+use crate::experiment::{Experiment, Outcome, Verdict, peak_memory_mib};
 use crate::plot::{escape, pictures};
 use crate::scenario::repository;
 use std::fmt::Write as _;
@@ -18,7 +20,7 @@ th{color:var(--soft);font-weight:600}td.n{font-variant-numeric:tabular-nums;whit
 .holds{color:var(--good);font-weight:600}.misses{color:var(--bad);font-weight:700}.not{color:var(--mute)}
 svg{max-width:100%;height:auto;margin:.5rem 0;border:1px solid var(--line);border-radius:8px}
 code{font:.88em ui-monospace,monospace;background:var(--wash);padding:.1em .35em;border-radius:4px}
-a{color:inherit}.toc td:first-child{font-weight:600}";
+.wide{overflow-x:auto;margin:0 0 1.6rem}a{color:inherit}.toc td:first-child{font-weight:600}";
 
 /// Where and when a report was made.
 #[derive(Clone, Debug, Default)]
@@ -66,9 +68,18 @@ fn utc(at: std::time::SystemTime) -> String {
     format!("{year:04}-{month:02}-{day:02} {:02}:{:02}", minutes / 60, minutes % 60)
 }
 
+/// The rows of the first table.
+#[derive(Clone, Debug, Default)]
+pub struct Claims {
+    /// What is claimed.
+    pub claims: Vec<Claim>,
+    /// What real processes gave.
+    pub real: Vec<Real>,
+}
+
 /// The page.
 #[must_use]
-pub fn html(experiments: &[Experiment], origin: &Origin) -> String {
+pub fn html(experiments: &[Experiment], claims: &Claims, origin: &Origin) -> String {
     let count = |o: Outcome| experiments.iter().flat_map(|e| &e.verdicts).filter(|v| v.outcome == o).count();
     let (holds, absent) = (count(Outcome::Holds), count(Outcome::NotMeasured));
     let (misses, known) = (count(Outcome::Misses) + count(Outcome::Moved), count(Outcome::Known));
@@ -80,6 +91,7 @@ pub fn html(experiments: &[Experiment], origin: &Origin) -> String {
         if misses > 0 { "misses" } else { "not" },
         experiments.len()
     );
+    claimed(&mut out, experiments, claims);
     contents(&mut out, experiments);
     for e in experiments {
         article(&mut out, e);
@@ -107,6 +119,78 @@ fn overall(e: &Experiment) -> (&'static str, &'static str) {
         return ("holds", "holds");
     }
     ("not", if e.scenario.test.is_empty() { "not measured" } else { "test of its room" })
+}
+
+/// A row per claim.
+fn claimed(out: &mut String, experiments: &[Experiment], of: &Claims) {
+    out.push_str("<h2>Claims</h2>\n<div class=\"wide\"><table class=\"toc\"><tr><th>id</th><th>claim</th><th>paper</th><th>expected</th><th>simulated</th><th>error</th><th>real processes</th><th>verdict</th></tr>\n");
+    for c in &of.claims {
+        let shown: Vec<&Experiment> = experiments.iter().filter(|e| c.simulated.contains(&e.scenario.id)).collect();
+        let id = escape(&c.id);
+        let link = shown.first().map_or(id.clone(), |e| format!("<a href=\"#{}\">{id}</a>", escape(&e.scenario.id)));
+        let real = of
+            .real
+            .iter()
+            .filter(|r| r.id == c.id)
+            .map(|r| format!("<span title=\"{}\">{}</span>", escape(&r.origin), escape(&r.text)));
+        let real = real.collect::<Vec<_>>().join("<br>");
+        let verdicts = || shown.iter().flat_map(|e| &e.verdicts);
+        let (class, word) = claims_verdict(&shown, !real.is_empty());
+        let _ = writeln!(
+            out,
+            "<tr><td>{link}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{real}</td><td class=\"{class}\">{word}</td></tr>",
+            escape(&c.claim),
+            escape(&c.paper),
+            escape(&c.expected),
+            simulated(verdicts().collect()),
+            escape(&greatest_error(verdicts())),
+        );
+    }
+    out.push_str("</table></div>\n<h2>Scenarios</h2>\n");
+}
+
+/// The worst of a claim's scenarios; what only a test or only real processes show is called so.
+fn claims_verdict(shown: &[&Experiment], real: bool) -> (&'static str, &'static str) {
+    let rank = |word: &str| match word {
+        "misses" | "known miss moved" => 0,
+        "misses, known" => 1,
+        "not measured" => 2,
+        "holds" => 3,
+        _ => 4,
+    };
+    let worst = shown.iter().map(|e| overall(e)).min_by_key(|(_, word)| rank(word));
+    worst.unwrap_or(("not", if real { "real only" } else { "not shown" }))
+}
+
+/// The values that answer those of the source, else the first that is judged; the rest are counted.
+fn simulated(verdicts: Vec<&Verdict>) -> String {
+    const SHOWN: usize = 3;
+    let all: Vec<&&Verdict> = verdicts.iter().filter(|v| v.measured.is_some()).collect();
+    let valued: Vec<&&&Verdict> = all.iter().filter(|v| v.expect.value.is_some()).collect();
+    let first: Vec<String> = match valued.is_empty() {
+        true => all.iter().take(1).map(|v| escape(&measured(v))).collect(),
+        false => valued.iter().take(SHOWN).map(|v| escape(&measured(v))).collect(),
+    };
+    let rest = all.len() - first.len();
+    let more = if rest > 0 { format!("<br><span class=\"not\">and {rest} more</span>") } else { String::new() };
+    first.join("<br>") + &more
+}
+
+/// How far from the source's values the measured ones are, at most: in percent of the value, or in points of percent.
+fn greatest_error<'a>(verdicts: impl Iterator<Item = &'a Verdict>) -> String {
+    let (mut percent, mut points): (Option<f64>, Option<f64>) = (None, None);
+    for v in verdicts {
+        let (Some(value), Some(m)) = (v.expect.value, v.measured) else { continue };
+        let off = (m.mean - value).abs();
+        if !v.expect.relative_to.is_empty() {
+            points = Some(points.unwrap_or(0.0).max(off));
+        } else if value != 0.0 {
+            percent = Some(percent.unwrap_or(0.0).max(off / value.abs() * 100.0));
+        }
+    }
+    let percent = percent.map(|p| format!("{p:.1} %"));
+    let points = points.map(|p| format!("{p:.1} points"));
+    percent.into_iter().chain(points).collect::<Vec<_>>().join(", ")
 }
 
 fn contents(out: &mut String, experiments: &[Experiment]) {
@@ -140,6 +224,7 @@ fn article(out: &mut String, e: &Experiment) {
         out.push_str(&picture);
     }
     verdicts(out, e);
+    readings(out, e);
     if let Some(main) = e.main_point() {
         let changed = main.params.changed().map(|(k, v)| format!("<code>{}={}</code>", escape(k), escape(v)));
         let _ = writeln!(
@@ -188,10 +273,57 @@ fn verdicts(out: &mut String, e: &Experiment) {
     out.push_str("</table>\n");
 }
 
+/// What is expected, measured under each other reading of what the source leaves open.
+fn readings(out: &mut String, e: &Experiment) {
+    if e.readings.is_empty() {
+        return;
+    }
+    out.push_str("<p class=\"meta\">What the source leaves open, read otherwise (three seeds each):</p>\n<table><tr><th>metric</th><th>where</th><th>measured</th>");
+    for r in &e.readings {
+        let _ = write!(out, "<th title=\"{}\">{}</th>", escape(&r.keys), escape(r.name));
+    }
+    out.push_str("</tr>\n");
+    for (i, v) in e.verdicts.iter().enumerate().filter(|(_, v)| v.measured.is_some()) {
+        let (metric, place) = (escape(&v.expect.metric), escape(&condition(v)));
+        let _ = write!(out, "<tr><td>{metric}</td><td>{place}</td><td class=\"n\">{}</td>", escape(&measured(v)));
+        for r in &e.readings {
+            let other = &r.verdicts[i];
+            // A bold value is judged otherwise than the scenario's own reading.
+            let misses = |v: &Verdict| !matches!(v.outcome, Outcome::Holds);
+            let class = if misses(other) && !misses(v) { "n misses" } else { "n" };
+            let _ = write!(out, "<td class=\"{class}\">{}</td>", escape(&measured(other)));
+        }
+        out.push_str("</tr>\n");
+    }
+    out.push_str("</table>\n");
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
     use std::time::{Duration, UNIX_EPOCH};
+
+    #[test]
+    fn a_claim_has_what_is_expected_simulated_and_real_and_how_far_off() {
+        let text = "id='R1'\ntitle='t'\nsource='s'\n[params]\nclients=4\noss_count=1\nfile_bytes='2M'\n\
+                    [[expect]]\nmetric='requests.bulk'\nvalue=10\ntolerance_percent=50\n";
+        let e = crate::experiment::run(crate::scenario::parse("x", text).unwrap(), 0, &mut |_, _, _| {}).unwrap();
+        let claim = |id: &str, simulated: &[&str]| Claim {
+            id: id.into(),
+            claim: "a < b".into(),
+            expected: "10".into(),
+            simulated: simulated.iter().map(|s| s.to_string()).collect(),
+            ..Claim::default()
+        };
+        let real = vec![Real { id: "R42".into(), text: "112 MB/s".into(), origin: "bench/x.sh".into() }];
+        let claims = Claims { claims: vec![claim("R1", &["R1"]), claim("R42", &[]), claim("R43", &[])], real };
+        let page = html(&[e], &claims, &Origin::default());
+        let row = |id: &str| page.lines().find(|l| l.contains(&format!(">{id}</"))).unwrap().to_string();
+        assert!(row("R1").contains("a &lt; b") && row("R1").contains(">8<") && row("R1").contains("20.0 %"), "{page}");
+        assert!(row("R42").contains("title=\"bench/x.sh\">112 MB/s") && row("R42").contains("real only"));
+        assert!(row("R43").contains("not shown"));
+        assert!(!page.contains("http://") || page.contains("xmlns"), "nothing is fetched from elsewhere");
+    }
 
     #[test]
     fn dates_are_those_of_the_calendar() {

@@ -111,6 +111,8 @@ pub enum Verb {
     ListParam(Rest),
     /// Simulate servers, disks and clients
     Sim(sim::cli::Arguments),
+    /// Write one page with every claim of the papers: expected, simulated, measured on real processes
+    Report(sim::cli::ReportArgs),
 }
 
 /// Arguments that the verb reads itself.

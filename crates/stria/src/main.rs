@@ -112,6 +112,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
         Verb::Sim(a) => return Ok(sim::cli::main(a)),
+        Verb::Report(a) => return Ok(sim::cli::main(sim::cli::Arguments { verb: sim::cli::Verb::Report(a) })),
     }
     Ok(ExitCode::SUCCESS)
 }

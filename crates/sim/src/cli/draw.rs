@@ -1,6 +1,7 @@
 //! `stria sim plot` and `stria sim report`.
 use super::run::{execute, selected};
 use super::{PlotArgs, ReportArgs, show};
+use crate::claims;
 use crate::experiment::{self, Outcome, Overrides};
 use crate::plot::pictures;
 use crate::report;
@@ -43,7 +44,10 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
     let mut experiments = Vec::new();
     for file in files {
         let s = experiment::prepare(load(&file).map_err(|e| e.to_string())?, &overrides)?;
-        let e = execute(s, a.jobs)?;
+        let mut e = execute(s, a.jobs)?;
+        if !a.smoke {
+            experiment::vary(&mut e, a.jobs, &mut |_, _, _| {})?;
+        }
         let verdict = match (e.holds(), e.as_known()) {
             (true, _) if e.verdicts.is_empty() => {
                 if e.points.is_empty() {
@@ -61,7 +65,12 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
         super::print(&(format!("{:10} {verdict:13} {:7.2} s  {}", e.scenario.id, e.wall_s(), e.scenario.title) + "\n"));
         experiments.push(e);
     }
-    write(&a.out, &report::html(&experiments, &report::Origin::here()))?;
+    let mut claims = claims::list()?;
+    if !a.ids.is_empty() {
+        claims.retain(|c| c.simulated.iter().any(|id| experiments.iter().any(|e| e.scenario.id == *id)));
+    }
+    let page = report::html(&experiments, &report::Claims { claims, real: claims::real() }, &report::Origin::here());
+    write(&a.out, &page)?;
     let csv = a.out.with_extension("csv");
     write(&csv, &show::csv(&experiments))?;
     super::print(&format!("{}\n{}\n", a.out.display(), csv.display()));

@@ -6,8 +6,9 @@ mod list;
 mod run;
 mod show;
 mod torture;
+mod worst;
 
-pub(crate) use show::{condition, expected, measured};
+pub(crate) use show::{condition, expected, measured, number};
 
 use crate::experiment::Overrides;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -32,8 +33,10 @@ pub enum Verb {
     Sweep(SweepArgs),
     /// Run a scenario and draw what it shows, the paper's values and ours, as SVG
     Plot(PlotArgs),
-    /// Run all scenarios and write one HTML page: claim, expected, measured, plot, verdict
+    /// Run all scenarios and write one HTML page: every claim, expected, simulated, real, error, picture
     Report(ReportArgs),
+    /// Search for the workload that hurts a policy most, and write it as a scenario
+    Worst(WorstArgs),
     /// Run whole clusters under faults, everything drawn from the seed, and say which seeds break a promise
     Torture(TortureArgs),
     /// List scenarios, or the parameters that --set takes
@@ -65,6 +68,9 @@ pub struct RunArgs {
     /// The scenario.
     #[command(flatten)]
     pub selection: Selection,
+    /// Measure it also under other readings of what its source leaves open (three seeds each)
+    #[arg(long)]
+    pub readings: bool,
     /// Print one JSON object
     #[arg(long)]
     pub json: bool,
@@ -120,6 +126,31 @@ pub struct ReportArgs {
     /// Fail when an expectation misses that is not marked as a known miss or is elsewhere than marked, or cannot be judged
     #[arg(long)]
     pub strict: bool,
+    /// Runs at the same time; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
+}
+
+/// Arguments of `worst`.
+#[derive(Args, Debug)]
+pub struct WorstArgs {
+    /// A scheduler, cache or readahead policy by name
+    pub policy: String,
+    /// Hold it against these policies only; default: all others of its room
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub against: Vec<String>,
+    /// What is compared; default: bandwidth. Times, seeks and queues are better when they are small
+    #[arg(long, default_value = "")]
+    pub metric: String,
+    /// Workloads to try
+    #[arg(long, default_value_t = 256)]
+    pub tries: usize,
+    /// Seed of the search
+    #[arg(long, default_value_t = 1)]
+    pub seed: u64,
+    /// Write the scenario here; default: to standard output
+    #[arg(long)]
+    pub out: Option<PathBuf>,
     /// Runs at the same time; 0: one per core
     #[arg(long, default_value_t = 0)]
     pub jobs: usize,
@@ -184,6 +215,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Sweep(a) => run::sweep(&a),
         Verb::Plot(a) => draw::plot(&a),
         Verb::Report(a) => draw::report(&a),
+        Verb::Worst(a) => worst::worst(&a),
         Verb::Torture(a) => torture::torture(&a),
         Verb::List(a) => list::list(&a),
     };

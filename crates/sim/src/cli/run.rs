@@ -10,13 +10,12 @@ use std::time::Instant;
 
 /// Runs a scenario; false when an expectation misses.
 pub(super) fn run(a: &RunArgs) -> Result<bool, String> {
-    let e = execute(selected(&a.selection)?, a.selection.jobs)?;
+    let mut e = execute(selected(&a.selection)?, a.selection.jobs)?;
+    if a.readings {
+        experiment::vary(&mut e, a.selection.jobs, &mut |_, _, _| {})?;
+    }
     if a.json {
-        super::print(&format!(
-            "{}
-",
-            show::json(&e)
-        ))
+        super::print(&format!("{}\n", show::json(&e)))
     } else {
         super::print(&show::text(&e))
     }
@@ -38,11 +37,7 @@ pub(super) fn sweep(a: &SweepArgs) -> Result<bool, String> {
     s.expect.clear();
     let e = execute(s, a.selection.jobs)?;
     if a.json {
-        super::print(&format!(
-            "{}
-",
-            show::json(&e)
-        ))
+        super::print(&format!("{}\n", show::json(&e)))
     } else {
         super::print(&show::sweep_table(&e, &a.metrics))
     }

@@ -1,5 +1,5 @@
 //! How an experiment is printed: as text for people, as one JSON object for programs.
-use crate::experiment::{Estimate, Experiment, Point, Verdict, peak_memory_mib};
+use crate::experiment::{Effect, Estimate, Experiment, Point, Verdict, peak_memory_mib};
 use comfy_table::{Table, presets};
 use serde_json::{Map, Value, json};
 
@@ -26,6 +26,13 @@ pub(super) fn json(e: &Experiment) -> String {
         object.insert("points".into(), Value::Array(points.collect()));
     }
     object.insert("expected".into(), Value::Array(e.verdicts.iter().map(verdict).collect()));
+    if !e.readings.is_empty() {
+        let effect = |r: &Effect| {
+            let measured: Vec<Value> = r.verdicts.iter().map(verdict).collect();
+            json!({"reading": r.name, "set": r.keys, "expected": measured})
+        };
+        object.insert("readings".into(), Value::Array(e.readings.iter().map(effect).collect()));
+    }
     object.insert("holds".into(), json!(e.holds()));
     object.insert("events_total".into(), json!(e.events()));
     object.insert("wall_seconds_total".into(), json!(e.wall_s()));
@@ -163,6 +170,9 @@ pub(super) fn text(e: &Experiment) -> String {
         }
         out.push_str(&format!("{table}\n"));
     }
+    if !e.readings.is_empty() {
+        out.push_str(&format!("{}\n", readings_table(e)));
+    }
     if let Some(main) = e.main_point().filter(|p| p.events() > 0) {
         out.push_str(&format!(
             "{} seeds, {} events in {:.2} s ({:.1} M/s on a core), peak {:.0} MiB, state hash {:016x}\n",
@@ -175,6 +185,21 @@ pub(super) fn text(e: &Experiment) -> String {
         ));
     }
     out
+}
+
+/// A row per expectation: as measured, then under each other reading of what the source leaves open.
+fn readings_table(e: &Experiment) -> Table {
+    let mut table = Table::new();
+    let heads = ["under other readings:".to_string(), "as measured".to_string()];
+    table
+        .load_preset(presets::NOTHING)
+        .set_header(heads.into_iter().chain(e.readings.iter().map(|r| r.keys.replace(' ', "\n"))));
+    for (i, v) in e.verdicts.iter().enumerate() {
+        let what = format!("{} {}", v.expect.metric, condition(v));
+        let others = e.readings.iter().map(|r| measured(&r.verdicts[i]));
+        table.add_row([what, measured(v)].into_iter().chain(others));
+    }
+    table
 }
 
 fn wanted_metrics(e: &Experiment) -> Vec<String> {

@@ -77,7 +77,7 @@ fn outcome(e: &Expect, measured: Option<Estimate>) -> Outcome {
 }
 
 /// Where two values of a parameter are the same: `1M` and `1048576` are.
-pub(super) fn same_value(a: &str, b: &str) -> bool {
+pub(crate) fn same_value(a: &str, b: &str) -> bool {
     if let (Ok(x), Ok(y)) = (a.parse::<f64>(), b.parse::<f64>()) {
         return x == y;
     }
@@ -122,6 +122,12 @@ fn worst_step(points: &[Point], e: &Expect, key: &str, trend: Trend) -> Option<E
         Estimate::of(&by_seed)
     });
     steps.max_by(|a, b| a.mean.total_cmp(&b.mean))
+}
+
+/// The change in percent of a metric at a point against the point that differs by `relative_to`; without one the metric.
+pub(crate) fn change(points: &[Point], p: &Point, metric: &str, relative_to: &[(String, String)]) -> Option<Estimate> {
+    let asked = Expect { metric: metric.into(), relative_to: relative_to.to_vec(), ..Expect::default() };
+    Estimate::of(&values(points, p, &asked)?)
 }
 
 /// What an expectation measures at a point, by seed.

@@ -1,11 +1,14 @@
 //! Running a scenario: all points of its sweep, all its seeds on all cores, and the verdict on what it expects.
 mod estimate;
 mod judge;
+mod readings;
 mod runs;
 
 pub use estimate::Estimate;
 pub use judge::{Outcome, Verdict};
-pub use runs::{peak_memory_mib, without_effect};
+pub(crate) use judge::{change, same_value};
+pub use readings::{Effect, vary};
+pub use runs::{measure, peak_memory_mib, without_effect};
 
 use crate::light::Progress;
 use crate::metrics::{Metrics, StateHash};
@@ -92,6 +95,8 @@ pub struct Experiment {
     pub points: Vec<Point>,
     /// On each expectation, in the order of the file.
     pub verdicts: Vec<Verdict>,
+    /// The same expectations under other readings of what the source leaves open, where [`vary`] was asked.
+    pub readings: Vec<Effect>,
 }
 
 /// Called with the number of the run, the number of runs, and how far it is. Runs go on side by side.
@@ -169,7 +174,7 @@ pub fn run(scenario: Scenario, jobs: usize, progress: &mut OnProgress) -> Result
         _ => runs::all(&scenario, jobs, progress)?,
     };
     let verdicts = scenario.expect.iter().map(|e| judge::judge(&scenario, &points, e)).collect();
-    Ok(Experiment { scenario, points, verdicts })
+    Ok(Experiment { scenario, points, verdicts, readings: Vec::new() })
 }
 
 impl Experiment {

@@ -133,6 +133,14 @@ fn sample(world: WorldKind, run: &Run, progress: &mut dyn FnMut(Progress)) -> Re
     Ok(Sample { seed: run.seed, metrics: o.metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash, wall_s })
 }
 
+/// What one run of a world measures.
+///
+/// # Errors
+/// A sentence, when the parameters do not go together.
+pub fn measure(world: WorldKind, params: &Params) -> Result<Metrics, String> {
+    run_once(world, params, &mut |_| {}).map(|o| o.metrics)
+}
+
 /// What one run of any world gives.
 struct RunOutcome {
     metrics: Metrics,
@@ -178,33 +186,43 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
 /// Keys that a scenario sets or sweeps although its world has no use for them, as it is set up.
 #[must_use]
 pub fn without_effect(scenario: &Scenario) -> Vec<String> {
-    let mut params = scenario.params.clone();
-    for (key, value) in scenario.points().into_iter().next_back().into_iter().flatten() {
-        if params.set(&key, &value).is_err() {
-            return Vec::new();
-        }
-    }
+    let Some(params) = scenario.points().pop().and_then(|last| at(scenario, &last)) else { return Vec::new() };
     let mut fits = true;
-    let mut unread = params.unread_by(|p| {
-        fits = match scenario.world {
-            WorldKind::Light => LightConfig::from_params(p).is_ok(),
-            WorldKind::Survey => SurveyConfig::from_params(p).is_ok(),
-            WorldKind::Cache => CacheWorldConfig::from_params(p).is_ok(),
-            WorldKind::Readahead => ReadWorldConfig::from_params(p).is_ok(),
-            WorldKind::Create => {
-                let _ = CreateWorldConfig::from_params(p);
-                true
-            }
-            WorldKind::Cluster => RunConfig::from_params(p).is_ok(),
-            WorldKind::Reference | WorldKind::Recorded => true,
-        }
-    });
+    let mut unread = params.unread_by(|p| fits = is_fitting(scenario.world, p));
     if !fits {
         // What does not go together is refused when it runs.
         return Vec::new();
     }
     unread.retain(|k| k != "seed");
     unread
+}
+
+/// Whether a scenario's world takes the parameters of every point.
+pub(super) fn fits(scenario: &Scenario) -> bool {
+    let all = scenario.points();
+    all.iter().all(|point| at(scenario, point).is_some_and(|p| is_fitting(scenario.world, &p)))
+}
+
+/// The parameters of a point.
+fn at(scenario: &Scenario, point: &[(String, String)]) -> Option<Params> {
+    let mut params = scenario.params.clone();
+    point.iter().try_for_each(|(key, value)| params.set(key, value)).ok()?;
+    Some(params)
+}
+
+fn is_fitting(world: WorldKind, p: &Params) -> bool {
+    match world {
+        WorldKind::Light => LightConfig::from_params(p).is_ok(),
+        WorldKind::Survey => SurveyConfig::from_params(p).is_ok(),
+        WorldKind::Cache => CacheWorldConfig::from_params(p).is_ok(),
+        WorldKind::Readahead => ReadWorldConfig::from_params(p).is_ok(),
+        WorldKind::Create => {
+            let _ = CreateWorldConfig::from_params(p);
+            true
+        }
+        WorldKind::Cluster => RunConfig::from_params(p).is_ok(),
+        WorldKind::Reference | WorldKind::Recorded => true,
+    }
 }
 
 /// The memory of this process when a run began.

@@ -61,6 +61,8 @@ const MARKERS_MAX: usize = 30;
 /// Maps values to the drawing area.
 struct Scale {
     x: (f64, f64),
+    /// 0, or a step below the least value.
+    y_min: f64,
     y_max: f64,
     log: bool,
 }
@@ -73,7 +75,7 @@ impl Scale {
         LEFT + 14.0 + share * (WIDTH - LEFT - RIGHT - 28.0)
     }
     fn y(&self, v: f64) -> f64 {
-        HEIGHT - v / self.y_max * (HEIGHT - TOP)
+        HEIGHT - (v - self.y_min) / (self.y_max - self.y_min) * (HEIGHT - TOP)
     }
 }
 
@@ -84,10 +86,12 @@ impl Chart {
         let points = || self.series.iter().flat_map(|s| &s.points);
         let bound = |f: fn(f64, f64) -> f64, start: f64| points().map(|p| p.0).fold(start, f);
         let y_top = points().map(|p| p.1).fold(0.0, f64::max);
-        let step = nice_step(y_top.max(1e-9) / 5.0);
+        let y_bottom = points().map(|p| p.1).fold(0.0, f64::min);
+        let step = nice_step((y_top - y_bottom).max(1e-9) / 5.0);
         let scale = Scale {
             x: (bound(f64::min, f64::INFINITY), bound(f64::max, f64::NEG_INFINITY)),
-            y_max: (y_top * 1.06 / step).ceil() * step,
+            y_min: (y_bottom * 1.06 / step).floor() * step,
+            y_max: ((y_top * 1.06 / step).ceil() * step).max(if y_bottom < 0.0 { 0.0 } else { step }),
             log: self.log_x,
         };
         let (ticks, legend) = (self.x_ticks(&scale), self.legend_places());
@@ -111,13 +115,12 @@ impl Chart {
 
     fn axes(&self, out: &mut String, scale: &Scale, step: f64) {
         heading(out, LEFT, &self.title);
-        let mut v = 0.0;
-        while v <= scale.y_max + step / 2.0 {
+        let first = (scale.y_min / step).round() as i64;
+        for v in (first..).map(|i| i as f64 * step).take_while(|v| *v <= scale.y_max + step / 2.0) {
             let y = scale.y(v);
             let color = if v == 0.0 { "#64748b" } else { "#e2e8f0" };
             let _ = writeln!(out, "<path d=\"M{LEFT} {y:.1}H{:.1}\" stroke=\"{color}\"/>", WIDTH - RIGHT);
             text(out, LEFT - 8.0, y + 4.0, "end", 12.0, "#475569", &label(v, step));
-            v += step;
         }
         let middle = (TOP + HEIGHT) / 2.0;
         let _ = writeln!(
@@ -206,7 +209,8 @@ fn line(out: &mut String, s: &Series, scale: &Scale) {
         let _ = writeln!(out, "<path d=\"M{d}\" fill=\"none\" stroke=\"{color}\" stroke-linejoin=\"round\" {style}/>");
     }
     for (p, half) in s.points.iter().zip(&s.bars).filter(|(_, half)| **half > 0.0) {
-        let (x, top, bottom) = (scale.x(p.0), scale.y((p.1 + half).min(scale.y_max)), scale.y((p.1 - half).max(0.0)));
+        let (x, top, bottom) =
+            (scale.x(p.0), scale.y((p.1 + half).min(scale.y_max)), scale.y((p.1 - half).max(scale.y_min)));
         let _ = writeln!(
             out,
             "<path d=\"M{:.1} {top:.1}h8m-4 0V{bottom:.1}m-4 0h8\" fill=\"none\" stroke=\"{color}\" stroke-width=\"1.2\"/>",

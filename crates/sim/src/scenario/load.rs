@@ -100,7 +100,14 @@ impl Reader<'_> {
                         s.expect.push(self.expect(self.table(e)?, e.span())?);
                     }
                 }
-                "plot" => s.plots.push(self.plot(self.table(value)?)?),
+                "plot" => match value.get_ref() {
+                    DeValue::Array(plots) => {
+                        for p in plots {
+                            s.plots.push(self.plot(self.table(p)?)?);
+                        }
+                    }
+                    _ => s.plots.push(self.plot(self.table(value)?)?),
+                },
                 other => return Err(self.error(at, format!("unknown key '{other}'; a scenario has id, title, source, status, world, fidelity, description, test, results, reading, seeds, params, sweep, smoke, expect, plot"))),
             }
         }
@@ -229,6 +236,13 @@ impl Reader<'_> {
                 "x_label" => p.x_label = self.string(value)?,
                 "y_label" => p.y_label = self.string(value)?,
                 "log_x" => p.log_x = self.text_of(value)? == "true",
+                "relative_to" => self.conditions(value, &mut p.relative_to)?,
+                "paper" => {
+                    for (name, points) in self.table(value)?.iter() {
+                        let points = self.array(points)?.iter().map(|p| self.place(p)).collect::<Result<_, _>>()?;
+                        p.paper.push((name.get_ref().to_string(), points));
+                    }
+                }
                 "curves" => {
                     for c in self.array(value)? {
                         p.curves.push(self.string(c)?);
@@ -236,13 +250,21 @@ impl Reader<'_> {
                 }
                 other => {
                     let why = format!(
-                        "unknown key '{other}'; a plot has x, y, series, curves, title, x_label, y_label, log_x"
+                        "unknown key '{other}'; a plot has x, y, series, curves, relative_to, paper, title, x_label, y_label, log_x"
                     );
                     return Err(self.error(key.span().start, why));
                 }
             }
         }
         Ok(p)
+    }
+
+    /// A point of a curve, `[x, y]`.
+    fn place(&self, value: &Value) -> Result<(f64, f64), LoadError> {
+        match self.numbers(value)?[..] {
+            [x, y] => Ok((x, y)),
+            _ => Err(self.error(value.span().start, "write a point as [x, y]")),
+        }
     }
 
     /// Calls `each(position, dotted key, value)` for every leaf.
@@ -401,6 +423,8 @@ mod tests {
             ("results = 'a.ndjson'\n", 1, "recorded"),
             ("[params]\nclients = = 2\n", 5, ""),
             ("[plot]\nz = 'a'\n", 5, "unknown key 'z'"),
+            ("[plot]\npaper = { queue = [[20]] }\n", 5, "[x, y]"),
+            ("[[plot]]\nx = 'a'\n[[plot]]\nrelative_to = { client = 3 }\n", 7, "unknown key"),
         ] {
             let e = refused(tail);
             assert_eq!(e.line, line, "{e}");

@@ -234,6 +234,10 @@ pub struct Plot {
     pub series: String,
     /// Curves over virtual time instead.
     pub curves: Vec<String>,
+    /// Drawn is the change in percent against the point that differs by these values.
+    pub relative_to: Vec<(String, String)>,
+    /// What the source's figure or text has, by the name of a curve or series, beside what expectations claim.
+    pub paper: Vec<(String, Vec<(f64, f64)>)>,
     /// Heading.
     pub title: String,
     /// Axis label.
