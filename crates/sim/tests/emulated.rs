@@ -1,4 +1,5 @@
 //! An emulated OST and the simulator's disk are one device: the same load takes the same time on both, for every profile.
+#![allow(clippy::unwrap_used)]
 use devices::{Access, AllocKind, Allocator, Device, DeviceProfile, ElevatorConfig, ElevatorKind, RegionMap};
 use frames::{Bulk, FRAME_BYTES, Segment};
 use oss::store::{BLOCK_BYTES, BlockRange, BlockRun, EmulatedStore, MemoryStore, ObjectStore, StoreIdentity, Update};

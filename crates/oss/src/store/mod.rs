@@ -13,7 +13,6 @@ mod null;
 mod volatile;
 
 pub use devices::DeviceProfile;
-pub use devices::DeviceProfile;
 pub use disk::{DiskIo, DiskOp, DiskRun, DiskStats};
 pub use emulated::{EmulatedFile, EmulatedStore};
 pub use memory::MemoryStore;

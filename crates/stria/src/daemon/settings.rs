@@ -3,6 +3,7 @@ use std::rc::Rc;
 
 use client::ClientConfig;
 use cluster::MountSpec;
+use devices::{DeviceProfile, ElevatorKind};
 use fuse::TransportChoice;
 use fuse::mount::{MountOptions, OptionError};
 use layout::LayoutSpec;
