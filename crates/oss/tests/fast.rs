@@ -18,7 +18,8 @@ fn identity() -> StoreIdentity {
 }
 /// A disk with an SSD before it.
 async fn store(rt: &Rt, bytes: &Rc<dyn ObjectStore>) -> Rc<dyn ObjectStore> {
-    let (disk, ssd) = (DeviceProfile::named("hdd").unwrap(), DeviceProfile::named("ssd").unwrap());
+    let disk = DeviceProfile::parse("hdd", "seek_ms=8.5 mb_per_s=180 request_us=100").unwrap();
+    let ssd = DeviceProfile::named("ssd").unwrap();
     let clock = rt.clone();
     let wrap = move |file| EmulatedFile::new(clock, file, ssd) as Rc<dyn rt::DiskFile>;
     let tier = FastTier::open(rt, Path::new("/fast"), &identity(), &FastConfig::new(32 * MIB), None, wrap).await;
