@@ -66,6 +66,7 @@ pub const BUGS: &[Bug] = &[
     ),
     bug("others-not-synced", "An fsync makes durable what its own client wrote, and nothing else."),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
+    bug("fast-copy-kept", "A change leaves the copies in the fast tier that it makes old."),
     bug("link-uncounted", "A hard link is not counted."),
 ];
 

@@ -1,14 +1,17 @@
-//! Whether contents that were read or written are still the object's: counters of changes, by unit, hashed.
+//! Whether contents that were read or written are still the object's: counters of changes, hashed, of units and of objects.
 //!
-//! A change raises its counters when it begins and when it ends; in between nothing can be said of its units. Two units that
-//! share a counter disturb each other, which costs a copy that is not made.
+//! A change raises the counters of its units when it begins and when it ends; in between nothing can be said of them. One of more
+//! than [`UNITS_MAX`] units (a cut, a removal) raises its object's counter instead. Two that share a counter disturb each
+//! other, which costs a copy that is not made.
 use types::ObjectId;
 
 use super::index::{unit_id, units_of};
 use crate::store::BlockRange;
 
 /// Counters; a power of two.
-const COUNTERS: usize = 4096;
+const COUNTERS: usize = 1 << 16;
+/// Units of a change that are counted one by one: 64 MiB, as much as one request brings.
+const UNITS_MAX: u64 = 1024;
 
 #[derive(Clone, Copy, Default)]
 struct Counter {
@@ -26,43 +29,67 @@ impl Default for Changes {
     }
 }
 
-/// The state of some units: equal states mean that nothing changed in between.
+/// The state of some units of an object; `None` for one that was changing.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub(super) struct Stamp(Vec<u64>);
+pub(super) struct Stamp {
+    object: Option<u64>,
+    first: u64,
+    units: Vec<Option<u64>>,
+}
 
 /// A change under way; ends with [`Changes::end`].
 #[derive(Debug)]
 pub(super) struct Change {
     counters: Vec<usize>,
     stamp: Vec<u64>,
-    /// No other change of its units was under way when it began.
+    /// Counters of the objects that it changes in part.
+    objects: Vec<(usize, Option<u64>)>,
+    /// No other change of its units was under way when it began, and it can be told whether one was later.
     alone: bool,
 }
 
+fn of_unit(object: ObjectId, unit: u64) -> usize {
+    unit_id((object, unit)) as usize % COUNTERS
+}
+fn of_object(object: ObjectId) -> usize {
+    of_unit(object, u64::MAX)
+}
+
 impl Changes {
-    fn counters(object: ObjectId, range: BlockRange) -> Vec<usize> {
+    fn state(&self, counter: usize) -> Option<u64> {
+        let c = self.0[counter];
+        (c.open == 0).then_some(c.changes)
+    }
+    /// The state of a range's units now.
+    pub fn stamp(&self, object: ObjectId, range: BlockRange) -> Stamp {
         let units = units_of(range);
-        if units.end - units.start >= COUNTERS as u64 {
-            return (0..COUNTERS).collect();
+        Stamp {
+            object: self.state(of_object(object)),
+            first: units.start,
+            units: units.map(|u| self.state(of_unit(object, u))).collect(),
         }
-        units.map(|u| unit_id((object, u)) as usize % COUNTERS).collect()
     }
-    /// The state of a range's units; `None` while one of them changes.
-    pub fn stamp(&self, object: ObjectId, range: BlockRange) -> Option<Stamp> {
-        let counters = Self::counters(object, range);
-        let all = counters.iter().map(|c| self.0[*c]);
-        all.map(|c| (c.open == 0).then_some(c.changes)).collect::<Option<Vec<u64>>>().map(Stamp)
-    }
-    /// Whether nothing has changed since `stamp` was taken of the same range.
-    pub fn is_current(&self, object: ObjectId, range: BlockRange, stamp: &Stamp) -> bool {
-        self.stamp(object, range).as_ref() == Some(stamp)
+    /// Whether a unit is as it was when `stamp` was taken of it.
+    pub fn is_current(&self, object: ObjectId, unit: u64, stamp: &Stamp) -> bool {
+        let same = |then: Option<u64>, counter| then.is_some() && then == self.state(counter);
+        let then = unit.checked_sub(stamp.first).and_then(|i| stamp.units.get(i as usize).copied()).flatten();
+        same(stamp.object, of_object(object)) && same(then, of_unit(object, unit))
     }
     /// Ranges begin to change.
     pub fn begin(&mut self, ranges: &[(ObjectId, BlockRange)]) -> Change {
-        let mut counters: Vec<usize> = ranges.iter().flat_map(|(o, r)| Self::counters(*o, *r)).collect();
+        let (mut counters, mut objects, mut alone) = (Vec::new(), Vec::new(), true);
+        for (object, range) in ranges {
+            let units = units_of(*range);
+            if units.end - units.start > UNITS_MAX {
+                counters.push(of_object(*object));
+                alone = false;
+            } else {
+                objects.push((of_object(*object), self.state(of_object(*object))));
+                counters.extend(units.map(|u| of_unit(*object, u)));
+            }
+        }
         counters.sort_unstable();
         counters.dedup();
-        let mut alone = true;
         for c in &counters {
             let counter = &mut self.0[*c];
             alone &= counter.open == 0;
@@ -70,12 +97,13 @@ impl Changes {
             counter.changes += 1;
         }
         let stamp = counters.iter().map(|c| self.0[*c].changes).collect();
-        Change { counters, stamp, alone }
+        Change { counters, stamp, objects, alone }
     }
     /// A change has ended. Whether no other one of its units was under way meanwhile: what it wrote is what is there.
     pub fn end(&mut self, change: &Change) -> bool {
         let now = change.counters.iter().map(|c| self.0[*c].changes);
-        let alone = change.alone && now.eq(change.stamp.iter().copied());
+        let whole = change.objects.iter().all(|(c, then)| then.is_some() && *then == self.state(*c));
+        let alone = change.alone && whole && now.eq(change.stamp.iter().copied());
         for c in &change.counters {
             self.0[*c].open -= 1;
             self.0[*c].changes += 1;
@@ -90,33 +118,65 @@ mod tests {
     use types::OstIndex;
 
     const RANGE: BlockRange = BlockRange { first: 0, count: 40 };
+    const ALL: BlockRange = BlockRange { first: 0, count: u64::MAX };
+    fn object(n: u32) -> ObjectId {
+        ObjectId::new(OstIndex(0), n)
+    }
+    /// Which of the three units are current.
+    fn current(changes: &Changes, stamp: &Stamp) -> Vec<u64> {
+        (0..4).filter(|u| changes.is_current(object(1), *u, stamp)).collect()
+    }
 
     #[test]
-    fn a_stamp_is_good_until_a_change_begins_and_there_is_none_before_it_ends() {
-        let (mut changes, object) = (Changes::default(), ObjectId::new(OstIndex(0), 1));
-        let before = changes.stamp(object, RANGE).unwrap();
-        let change = changes.begin(&[(object, BlockRange { first: 39, count: 1 })]);
-        assert!(changes.stamp(object, RANGE).is_none() && !changes.is_current(object, RANGE, &before));
+    fn a_unit_is_current_until_a_change_of_it_begins_and_no_stamp_is_good_before_it_ends() {
+        let mut changes = Changes::default();
+        let before = changes.stamp(object(1), RANGE);
+        let change = changes.begin(&[(object(1), BlockRange { first: 39, count: 1 })]);
+        let amid = changes.stamp(object(1), RANGE);
+        assert_eq!((current(&changes, &before), current(&changes, &amid)), (vec![0, 1], vec![0, 1]));
         assert!(changes.end(&change));
-        assert!(!changes.is_current(object, RANGE, &before));
-        let after = changes.stamp(object, RANGE).unwrap();
-        let other = changes.begin(&[(object, BlockRange { first: 64, count: 1 })]);
-        assert!(changes.end(&other) && changes.is_current(object, RANGE, &after));
-        // A cut to nothing is a change of everything.
-        let cut = changes.begin(&[(object, BlockRange::new(0, u64::MAX))]);
-        assert!(changes.end(&cut) && !changes.is_current(object, RANGE, &after));
+        assert_eq!((current(&changes, &before), current(&changes, &amid)), (vec![0, 1], vec![0, 1]));
+        assert_eq!(current(&changes, &changes.stamp(object(1), RANGE)), [0, 1, 2]);
+    }
+
+    #[test]
+    fn a_removal_changes_everything_of_its_object_and_nothing_of_others() {
+        let mut changes = Changes::default();
+        let stamp = changes.stamp(object(1), RANGE);
+        let removals: Vec<_> = (2..90).map(|n| (object(n), ALL)).collect();
+        let removal = changes.begin(&removals);
+        assert_eq!(current(&changes, &stamp), [0, 1, 2]);
+        assert!(!changes.end(&removal), "of so much it is not told");
+        assert_eq!(current(&changes, &stamp), [0, 1, 2]);
+        let cut = changes.begin(&[(object(1), ALL)]);
+        assert!(current(&changes, &stamp).is_empty() && current(&changes, &changes.stamp(object(1), RANGE)).is_empty());
+        changes.end(&cut);
+        assert!(current(&changes, &stamp).is_empty());
+        assert_eq!(current(&changes, &changes.stamp(object(1), RANGE)), [0, 1, 2]);
     }
 
     #[test]
     fn changes_that_overlap_in_time_do_not_know_whose_contents_stay() {
-        let (mut changes, at) = (Changes::default(), (ObjectId::new(OstIndex(0), 1), RANGE));
-        let first = changes.begin(&[at]);
-        let second = changes.begin(&[at]);
-        assert!(!changes.end(&second) && !changes.end(&first));
-        let first = changes.begin(&[at]);
-        let second = changes.begin(&[at]);
-        assert!(!changes.end(&first) && !changes.end(&second));
-        let alone = changes.begin(&[at]);
-        assert!(changes.end(&alone));
+        let at = (object(1), RANGE);
+        for (first, second, knows) in [(at, at, false), (at, (object(1), ALL), false), (at, (object(2), ALL), true)] {
+            for first_ends_first in [false, true] {
+                let mut changes = Changes::default();
+                let (a, b) = (changes.begin(&[first]), changes.begin(&[second]));
+                let known = if first_ends_first {
+                    let known = changes.end(&a);
+                    changes.end(&b);
+                    known
+                } else {
+                    changes.end(&b);
+                    changes.end(&a)
+                };
+                assert_eq!(known, knows, "{second:?}");
+                let (b, a) = (changes.begin(&[second]), changes.begin(&[first]));
+                changes.end(&b);
+                assert_eq!(changes.end(&a), knows, "{second:?}");
+                let alone = changes.begin(&[first]);
+                assert!(changes.end(&alone));
+            }
+        }
     }
 }

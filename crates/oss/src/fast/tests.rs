@@ -15,7 +15,7 @@ use super::{FAST_BYTES_MIN, FastConfig, FastError, FastOwner, FastStore, FastTie
 use crate::pages::page_crcs;
 use crate::store::conformance::{fill, one_by_one, space_is_exact};
 use crate::store::{
-    BlockRange, BlockRun, DeviceProfile, EmulatedStore, MemoryStore, ObjectStore, StoreIdentity, Update,
+    BlockRange, BlockRun, DeviceProfile, EmulatedStore, MemoryStore, ObjectStore, SizeRule, StoreIdentity, Update,
 };
 
 const DIR: &str = "/fast";
@@ -387,6 +387,35 @@ fn advised_bytes_are_copied_at_once_stay_and_are_copied_anew_when_written() {
         assert_eq!(r.tier.resident_in(object(1), all), 2 * MIB - 65_536);
         r.store.destroy(vec![object(1)], None).await.unwrap();
         assert_eq!(r.tier.resident_in(object(1), all), 0);
+    });
+}
+
+#[test]
+fn what_is_fetched_is_kept_while_other_objects_are_removed_and_written() {
+    let world = TestWorld::new(1, 64 << 20);
+    let rt = world.rt();
+    world.run(async move {
+        let r = rig(&rt, "advised", 1 << 30).await;
+        r.store.create(object(1).0.seq, 200).await.unwrap();
+        let all = BlockRange::new(0, 256);
+        r.write(&rt, object(1), all, 1).await;
+        r.owner.advised.borrow_mut().push((object(1), Hint::Med));
+        let fetched = r.store.fetch(object(1), all).await.unwrap().unwrap();
+        // One byte of it changes; others end, are cut, and grow.
+        r.write(&rt, object(1), BlockRange::new(20, 21), 2).await;
+        r.store.destroy((10..90).map(object).collect(), None).await.unwrap();
+        let cut = Update { size: SizeRule::Exactly(0), ..Update::default() };
+        r.store.update(object(2), cut).await.unwrap();
+        r.write(&rt, object(3), all, 1).await;
+        r.store.keep(fetched).await;
+        assert_eq!(
+            r.tier.resident_in(object(1), all),
+            MIB - 65_536 + 4096,
+            "all but the unit of which a block changed"
+        );
+        let mut want = vec![0; FRAME_BYTES];
+        fill(object(1), 20, 2, &mut want);
+        assert!(r.read(object(1), 20, 1).await == want);
     });
 }
 
