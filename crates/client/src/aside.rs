@@ -53,7 +53,12 @@ impl Client {
         if file.inode().may_have_pages() {
             file.inode().drop_kernel_pages().await;
         }
-        self.kernel_attributes_changed(file.fid()).await;
+        let (told, dropped_at) = (self.kernel().told(), &file.inode.front.told_nothing_since);
+        // A drop costs more than the write, and one is enough until a kernel is told something again.
+        if told.is_none() || told != dropped_at.get() {
+            self.kernel_attributes_changed(file.fid()).await;
+            dropped_at.set(told);
+        }
         written.map(drop)
     }
 

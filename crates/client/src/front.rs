@@ -45,6 +45,8 @@ pub(crate) struct Front {
     waits: Event,
     /// A drop of pages begins.
     drop_begins: Event,
+    /// It knows no attributes since they were dropped at this number ([`crate::KernelCache::told`]).
+    pub(crate) told_nothing_since: Cell<Option<u64>>,
     /// It may keep a listing.
     listing: Cell<bool>,
     /// How often the lock on the directory's names went.

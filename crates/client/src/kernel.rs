@@ -7,6 +7,11 @@ use types::{Extent, Fid};
 pub trait KernelCache: 'static {
     /// Forget the attributes of an inode; done when the future completes. Begins at once, also when nobody waits.
     fn drop_attributes(&self, fid: Fid) -> LocalFuture<()>;
+    /// How often attributes of anything may have been told to it so far, if none are on their way: what was dropped at a number stays
+    /// dropped as long as that is the number. `None`: some are, or it is not counted.
+    fn told(&self) -> Option<u64> {
+        None
+    }
     /// Forget the pages of a file range, writing back what is dirty first (writes come in through the mount); of a
     /// directory: its listing.
     fn drop_pages(&self, fid: Fid, extent: Extent) -> LocalFuture<()>;

@@ -500,3 +500,59 @@ fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes()
         });
     }
 }
+
+/// A kernel that counts how often its attributes are dropped.
+#[derive(Default)]
+struct Believing {
+    drops: Cell<u32>,
+    told: Cell<Option<u64>>,
+}
+
+struct InFront(Rc<Believing>);
+
+impl client::KernelCache for InFront {
+    fn drop_attributes(&self, _fid: Fid) -> rt::LocalFuture<()> {
+        self.0.drops.set(self.0.drops.get() + 1);
+        Box::pin(std::future::ready(()))
+    }
+    fn told(&self) -> Option<u64> {
+        self.0.told.get()
+    }
+    fn drop_pages(&self, _fid: Fid, _extent: Extent) -> rt::LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn drop_names(&self) -> rt::LocalFuture<()> {
+        Box::pin(std::future::ready(()))
+    }
+    fn lets_go(&self) -> bool {
+        false
+    }
+    fn let_go(&self, _fids: &[Fid]) {}
+}
+
+#[test]
+fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_some() {
+    let world = World::new(1, 1, OstConfig::default());
+    let (client, _) = world.client(|_| {});
+    let kernel = Rc::new(Believing::default());
+    client.set_kernel(Rc::new(InFront(kernel.clone())));
+    world.run(Duration::from_secs(60), async {
+        let (one, two) = (create(&client, "one").await, create(&client, "two").await);
+        let drops = async |file: &Rc<OpenFile>| {
+            let before = kernel.drops.get();
+            for i in 0..5 {
+                client.write_aside(file, i * 100, b"bytes").await.unwrap();
+            }
+            kernel.drops.get() - before
+        };
+        assert_eq!(drops(&one).await, 5, "nobody knows what it was told");
+        kernel.told.set(Some(7));
+        assert_eq!((drops(&one).await, drops(&two).await, drops(&one).await), (1, 1, 0));
+        kernel.told.set(Some(8));
+        assert_eq!((drops(&one).await, drops(&one).await), (1, 0));
+        kernel.told.set(None);
+        assert_eq!(drops(&one).await, 5, "an answer is on its way");
+        kernel.told.set(Some(8));
+        assert_eq!(drops(&two).await, 1);
+    });
+}

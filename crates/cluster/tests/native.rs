@@ -102,6 +102,12 @@ fn agree(file: &File, path: &Path) -> R {
     sys::ftruncate(&writer, 1000)?;
     eq("a native read past the end", get(file, 10, 1000)?.len(), 0)?;
     eq("up to the end", get(file, 100, 990)?.len(), 10)?;
+    let lent = said(file.pread_with(100, 990, |lent| {
+        let mut bytes = vec![0; lent.len()];
+        lent.copy_to(0, &mut bytes);
+        bytes
+    }))?;
+    same("lent in place", &lent, &get(file, 100, 990)?)?;
     said(file.sync(false))?;
     Ok(())
 }

@@ -41,6 +41,7 @@ pub struct StriaFs {
     is_dying: killed::Judge,
     pieces: pieces::Pieces,
     native: RefCell<Option<Rc<crate::native::Native>>>,
+    told: Rc<kernel::Told>,
 }
 
 /// The part of the machine's memory that a file may have to be cached by the kernel when it is first read.
@@ -65,7 +66,8 @@ impl StriaFs {
     /// The file system of `client`, mounted by `session`.
     #[must_use]
     pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
-        client.set_kernel(Rc::new(kernel::Kernel(session.notifier())));
+        let told = Rc::<kernel::Told>::default();
+        client.set_kernel(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
         // A kernel knows the root without having looked it up.
         client.remember(Fid::ROOT);
         Rc::new(StriaFs {
@@ -79,6 +81,7 @@ impl StriaFs {
             is_dying: killed::Judge::new(killed::is_dying),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
             native: RefCell::new(None),
+            told,
         })
     }
     /// How it is found out how much a caller's write(2) writes; for kernels whose callers are no processes of this machine.
@@ -97,6 +100,26 @@ pub fn memory_bytes() -> u64 {
     let told = std::fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let total = told.lines().find_map(|l| l.strip_prefix("MemTotal:")?.trim().strip_suffix(" kB"));
     total.and_then(|kib| kib.trim().parse::<u64>().ok()).map_or(0, |kib| kib << 10)
+}
+
+/// Whether the answer to a request may bring attributes of anything.
+fn tells_attributes(op: &Op<'_>) -> bool {
+    let silent = matches!(
+        op,
+        Op::Read { .. }
+            | Op::Write { .. }
+            | Op::Flush { .. }
+            | Op::Release { .. }
+            | Op::Fsync { .. }
+            | Op::Lseek { .. }
+            | Op::Getlk { .. }
+            | Op::Setlk { .. }
+            | Op::Ioctl { .. }
+            | Op::Poll { .. }
+            | Op::Statfs
+            | Op::Syncfs
+    );
+    !silent
 }
 
 /// The errno of a failure; what the kernel must not see becomes EIO.
@@ -122,6 +145,7 @@ fn done(req: Request<'_>, result: Result<(), FsError>) -> Replied {
 
 impl FileSystem for StriaFs {
     async fn handle(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let _telling = tells_attributes(&req.op()).then(|| self.told.begin());
         match req.op() {
             Op::Lookup { .. }
             | Op::Getattr { .. }

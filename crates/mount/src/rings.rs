@@ -31,8 +31,10 @@ use crate::native::Native;
 const FILES_MAX: usize = 4096;
 /// How long the next request is looked for.
 const PATIENCE: Duration = Duration::from_micros(60);
-/// Requests that are begun before other tasks of the shard run.
+/// Requests that are begun before other tasks of the shard run, and bytes that they move: whoever else waits for the shard waits
+/// for no more than these, and the last of them, which may be larger.
 const TOGETHER_MAX: u32 = 16;
+const TOGETHER_BYTES_MAX: u64 = 128 << 10;
 /// Looks between two times at which others may have the CPU.
 const LOOKS_PER_YIELD: u32 = 16;
 /// Most moments in a row that are not believed in, as a power of two.
@@ -102,6 +104,25 @@ impl Doubt {
     fn learn(&mut self, came: bool) {
         self.missed = if came { 0 } else { (self.missed + 1).min(DOUBT_MAX) };
         self.skips = (1 << self.missed) - 1;
+    }
+}
+
+/// What is begun before others have their turn.
+#[derive(Default)]
+struct Round {
+    taken: u32,
+    bytes: u64,
+}
+
+impl Round {
+    fn goes_on(&self) -> bool {
+        self.taken < TOGETHER_MAX && self.bytes < TOGETHER_BYTES_MAX
+    }
+    fn add(&mut self, s: &Submission) {
+        self.taken += 1;
+        if matches!(s.op, op::READ | op::WRITE) {
+            self.bytes = self.bytes.saturating_add(s.len);
+        }
     }
 }
 
@@ -194,16 +215,16 @@ impl Rings {
 
     /// Begins requests that are there; how many.
     fn take_some(self: &Rc<Self>) -> Result<u32, Violation> {
-        let mut taken = 0;
-        while taken < TOGETHER_MAX {
+        let mut round = Round::default();
+        while round.goes_on() {
             let Some(s) = self.end.borrow_mut().take()? else { break };
-            taken += 1;
+            round.add(&s);
             match self.step(s) {
                 Step::Answer(result) => self.complete(s.user, result),
                 Step::Goes(work) => self.begin(s.user, work),
             }
         }
-        Ok(taken)
+        Ok(round.taken)
     }
 
     fn begin(self: &Rc<Self>, user: u64, mut work: Work) {
@@ -328,6 +349,20 @@ fn outcome(result: Result<usize, FsError>) -> Result<i64, i32> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_round_ends_after_so_many_requests_and_after_so_many_bytes() {
+        let all = |s: Submission| {
+            let mut round = Round::default();
+            while round.goes_on() {
+                round.add(&s);
+            }
+            round.taken
+        };
+        let read = |len| Submission { op: op::READ, len, ..Submission::default() };
+        assert_eq!((all(read(4096)), all(read(64 << 10)), all(read(1 << 20)), all(read(u64::MAX))), (16, 2, 1, 1));
+        assert_eq!(all(Submission { op: op::SYNC, len: u64::MAX, ..Submission::default() }), 16);
+    }
 
     #[test]
     fn moments_in_which_nothing_came_are_doubted_and_one_that_paid_is_believed() {
