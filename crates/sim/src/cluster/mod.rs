@@ -13,6 +13,7 @@ pub mod dirs;
 pub mod faults;
 mod filler;
 pub mod keepers;
+mod leavers;
 pub mod model;
 mod moments;
 pub mod nodes;

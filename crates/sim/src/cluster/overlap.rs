@@ -236,7 +236,7 @@ impl Overlap {
             (Doing::Read(x), Got::Bytes(found)) => history.check_read(x, found, (begin, now), &sound),
             (Doing::Stat, Got::Size(size)) => history.check_size(*size, (begin, now), &sound),
             (Doing::Sync, _) => {
-                history.synced(author, begin);
+                history.synced(begin, &sound);
                 return;
             }
             _ => return,
@@ -270,7 +270,7 @@ impl Overlap {
                     c.release(&file).await
                 });
                 if matches!(synced.await, Some(Ok(()))) && self.context.is_sound(author) {
-                    self.history.borrow_mut().synced(author, begin);
+                    self.history.borrow_mut().synced(begin, &|a| self.context.is_sound(a));
                 }
             } else {
                 self.context.wait_forgotten(author).await;

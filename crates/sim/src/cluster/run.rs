@@ -13,6 +13,7 @@ use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
 use super::filler::Filler;
 use super::keepers::{KEEPER_BYTES, Keeper};
+use super::leavers::Leaver;
 use super::nodes::{Cluster, NodeId};
 use super::overlap::Overlap;
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
@@ -36,6 +37,8 @@ pub struct WorkConfig {
     pub overlaps: usize,
     /// Programs with several descriptors of a file of their own, whose fsync says the truth whatever happens.
     pub keepers: usize,
+    /// Programs that write to a file once and never come back to it.
+    pub leavers: usize,
     /// Programs on directories, names and xattrs.
     pub dirs: usize,
     /// Programs on directories of their own whose files are made long and cut.
@@ -59,6 +62,7 @@ impl Default for WorkConfig {
             counters: 2,
             overlaps: 0,
             keepers: 0,
+            leavers: 0,
             dirs: 0,
             cutters: 0,
             syncs: 1.0,
@@ -184,6 +188,10 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     for i in 0..w.dirs {
         let dirs = Dirs::new(context.clone(), i).await?;
         tasks.push(Box::pin(dirs.run(operations)));
+    }
+    for i in 0..w.leavers {
+        let leaver = Leaver::new(context.clone(), i).await?;
+        tasks.push(Box::pin(leaver.run()));
     }
     const KEPT: [&str; 8] = ["kept0", "kept1", "kept2", "kept3", "kept4", "kept5", "kept6", "kept7"];
     for (i, name) in KEPT.into_iter().enumerate().take(w.keepers) {

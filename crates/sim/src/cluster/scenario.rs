@@ -64,6 +64,7 @@ impl RunConfig {
             counters: p.int("work.counters") as usize,
             overlaps: 0,
             keepers: 0,
+            leavers: 0,
             dirs: 0,
             cutters: 0,
             syncs: 1.0,

@@ -156,6 +156,26 @@ impl Blocks {
 /// Bytes of a record of the log.
 const RECORD: usize = 96;
 
+/// How often all programs of the log work as fast as they can, and for how long.
+const RUSH_EVERY_NS: u64 = 3_000_000_000;
+const RUSH_NS: u64 = 60_000_000;
+/// How often the log's size is looked at beside one append of a rush.
+const LOOKS_MAX: u32 = 20;
+
+/// Appends while the same client asks for the size again and again: answers come when its lock is on its way out.
+async fn watched<T>(c: &Rc<Client>, fid: Fid, write: impl Future<Output = Result<T, FsError>>) -> Result<T, FsError> {
+    let looks = async {
+        for _ in 0..LOOKS_MAX {
+            let _ = c.getattr(&cred(), fid, None).await;
+            c.rt().sleep(Duration::from_micros(70)).await;
+        }
+        std::future::pending().await
+    };
+    match rt::sync::race(write, looks).await {
+        Ok(done) | Err(done) => done,
+    }
+}
+
 /// A log that everyone appends records to.
 pub struct Log {
     context: Rc<Context>,
@@ -184,9 +204,12 @@ impl Log {
             let Some(author) = self.context.author(c) else { continue };
             let (fid, stamp, sync) = (self.fid, self.context.stamp(), self.context.syncs(&mut rng, 0.2));
             let what = format!("log{id}: append {stamp}");
+            let rush = self.is_rush();
             let outcome = self.context.on(c, &what, async move |c| {
                 let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;
-                let at = c.write(&file, 0, &Log::record(stamp)).await?;
+                let record = Log::record(stamp);
+                let write = c.write(&file, 0, &record);
+                let at = if rush { watched(&c, fid, write).await? } else { write.await? };
                 if sync {
                     c.fsync(&file, false).await?;
                 }
@@ -200,8 +223,13 @@ impl Log {
                 _ => {}
             }
             done += 1;
-            self.context.cluster.sim.sleep(Duration::from_micros(rng.below(50_000))).await;
+            let pause_us = if rush { 1000 } else { 50_000 };
+            self.context.cluster.sim.sleep(Duration::from_micros(rng.below(pause_us))).await;
         }
+    }
+    /// Whether everybody appends as fast as it goes right now.
+    fn is_rush(&self) -> bool {
+        self.context.cluster.sim.now().0 % RUSH_EVERY_NS < RUSH_NS
     }
     /// After all faults: what sound clients appended is there, once and whole.
     pub async fn check(&self) {

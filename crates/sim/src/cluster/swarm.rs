@@ -14,7 +14,8 @@ use super::faults::FaultConfig;
 use super::run::{RunConfig, WorkConfig};
 
 /// Kinds of programs, by name on the command line.
-pub const PROGRAMS: &[&str] = &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs", "cutters"];
+pub const PROGRAMS: &[&str] =
+    &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs", "cutters", "leavers"];
 /// Checks that can be left out, by name on the command line.
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
@@ -219,6 +220,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
         keepers: count("keepers", cluster.clients as u64),
         dirs: count("dirs", 2),
         cutters: count("cutters", 2),
+        leavers: count("leavers", 1),
         syncs: 1.0,
         books: !without.has("books"),
         operations: 1 << 20,

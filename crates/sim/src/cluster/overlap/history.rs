@@ -100,9 +100,10 @@ impl History {
             e.end = Some(now);
         }
     }
-    /// A sync of `author` that began at `begin` answered success.
-    pub fn synced(&mut self, author: Author, begin: u64) {
-        let of = |e: &&mut Entry| e.author == author && e.end.is_some_and(|end| end <= begin);
+    /// A sync that began at `begin` answered success: what was answered by then stays, whoever wrote it, for its client was alive all the
+    /// time.
+    pub fn synced(&mut self, begin: u64, sound: Sound<'_>) {
+        let of = |e: &&mut Entry| e.end.is_some_and(|end| end <= begin) && sound(e.author);
         self.entries.iter_mut().filter(of).for_each(|e| e.stable = true);
     }
     pub fn authors(&self) -> Vec<Author> {
@@ -287,6 +288,23 @@ mod tests {
         let mut rest = vec![0; 4];
         rest.extend(&bytes(1, x)[4..]);
         assert!(h.check_read(x, &rest, (60, 65), &sound).is_ok(), "the others after the cut, on the next one");
+    }
+
+    #[test]
+    fn a_sync_keeps_what_others_wrote_before_it_whatever_becomes_of_them() {
+        let other = Author { client: 1, ..author(1) };
+        let x = Extent::new(0, CELL);
+        let found = |lost_before: bool, end: u64| {
+            let mut h = History::new(CELL);
+            write(&mut h, 0..1, 1, (1, 2));
+            let id = h.begin(Change::Write(x, 2), 10, other);
+            h.end(id, end);
+            h.synced(30, &|a| a != other || !lost_before);
+            h.check_read(x, &bytes(1, x), (60, 61), &|a| a != other)
+        };
+        assert!(found(false, 20).is_err(), "it was there");
+        assert!(found(true, 20).is_ok(), "its client was gone when the sync was answered");
+        assert!(found(false, 40).is_ok(), "it was answered after the sync had begun");
     }
 
     #[test]
