@@ -47,8 +47,8 @@ pub async fn start_mds(
     recovery_window: Duration,
     config: MdsConfig,
 ) -> Result<MdsRole, RoleError> {
-    let kv =
-        store_redb::open(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT).map_err(|e| RoleError(e.to_string()))?;
+    let kv = store_redb::open_checked(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT, config.check_bytes_max);
+    let kv = kv.map_err(|e| RoleError(e.to_string()))?;
     let started = start_mds_on(rt, kv, nid, key, recovery_window, config).await;
     started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }

@@ -112,6 +112,56 @@ pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Resu
     Ok(out)
 }
 
+/// Databases up to this many bytes are compared with their checksums before a server trusts them, if nothing else is said: 1 GiB.
+pub const CHECK_BYTES_DEFAULT: u64 = 1 << 30;
+
+/// What is wrong with a database that is about to be opened, if it has `bytes_max` bytes at most; a longer one is not looked at,
+/// for its server is waited for. Blocks as [`examine`] does.
+///
+/// # Errors
+/// The file cannot be read.
+pub fn fault_before_opening(
+    file: Box<dyn BlockingFile>,
+    bytes_max: u64,
+    cache_bytes: usize,
+) -> std::io::Result<Option<String>> {
+    let len = file.len()?;
+    if len > bytes_max || len < HEADER_BYTES as u64 {
+        return Ok(None);
+    }
+    let found = examine(file, cache_bytes)?;
+    let more = found.faults.len().saturating_sub(1);
+    let more = if more > 0 { format!(" (and {more} more faults)") } else { String::new() };
+    Ok(found.faults.first().map(|first| format!("{first}{more}")))
+}
+
+/// An open database, whose closing writes and may meet a page that makes no sense: that is said, and ends nothing.
+#[derive(Debug)]
+pub struct Open(Option<Database>);
+
+impl Open {
+    /// It is open.
+    #[must_use]
+    pub fn new(database: Database) -> Open {
+        Open(Some(database))
+    }
+}
+
+impl std::ops::Deref for Open {
+    type Target = Database;
+    fn deref(&self) -> &Database {
+        self.0.as_ref().expect("it is taken out when it is dropped")
+    }
+}
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        if let Err(why) = guarded(|| drop(self.0.take())) {
+            tracing::error!("a database was closed out of order, for a page of it is damaged: {why}");
+        }
+    }
+}
+
 /// What [`mend`] could do for a damaged file.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mended {

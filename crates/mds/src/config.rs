@@ -27,6 +27,9 @@ pub struct MdsConfig {
     pub alloc_policy: String,
     /// Lock tables.
     pub locks: NamespaceConfig,
+    /// A database of so many bytes at most is compared with its checksums before it is opened, by whoever opens it; 0: none is.
+    /// Default 1 GiB.
+    pub check_bytes_max: u64,
     /// Opens of one client. Default 262,144.
     pub opens_max: usize,
     /// OSTs that nobody serves for now: clients are told not to use them, until one of them has a session.
@@ -61,6 +64,7 @@ impl Default for MdsConfig {
             alloc: AllocConfig::default(),
             alloc_policy: layout::POLICY_DEFAULT.into(),
             locks: NamespaceConfig::default(),
+            check_bytes_max: 1 << 30,
             opens_max: 0,
             away: Vec::new(),
             store: None,

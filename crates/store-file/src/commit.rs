@@ -52,7 +52,8 @@ impl Inner {
         let (db, ops, transno) = (self.db.clone(), std::mem::take(&mut batch.ops), batch.transno);
         // The database's size decides how it prepares for a crash; the data file's is a good enough measure of it.
         let meta_bytes = self.grown.get() * 4;
-        let outcome = self.watched(self.rt.offload(move || db.commit(&ops, transno, meta_bytes))).await;
+        let outcome =
+            self.watched(self.rt.offload(move || crate::db::guarded(|| db.commit(&ops, transno, meta_bytes)))).await;
         if let Err(e) = outcome {
             self.latch("the commit", &e);
             return;

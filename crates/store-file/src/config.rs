@@ -16,6 +16,8 @@ pub struct FileStoreConfig {
     pub sharers: u64,
     /// Bytes of the database's own cache. Default 16 MiB.
     pub db_cache_bytes: usize,
+    /// A database of so many bytes at most is compared with its checksums before it is opened; 0: none is. Default 1 GiB.
+    pub check_bytes_max: u64,
     /// Block checksums kept in memory (4 bytes each, one per 4 KiB of data). Default 4 Mi: the maps of 16 GiB.
     pub mapped_blocks_max: usize,
     /// Objects kept in memory. Default 65,536.
@@ -34,6 +36,7 @@ impl Default for FileStoreConfig {
             reserve_bytes: 64 * MIB,
             sharers: 1,
             db_cache_bytes: 16 << 20,
+            check_bytes_max: dbcheck::CHECK_BYTES_DEFAULT,
             mapped_blocks_max: 4 << 20,
             objects_max: 1 << 16,
             direct: true,

@@ -50,6 +50,8 @@ fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
 pub(crate) enum DbError {
     Engine(redb::Error),
     Record(String, FormatError),
+    /// A page of the file is not what was written; what reading it came to.
+    Page(String),
 }
 
 impl std::fmt::Display for DbError {
@@ -57,6 +59,7 @@ impl std::fmt::Display for DbError {
         match self {
             DbError::Engine(e) => write!(f, "database: {e}"),
             DbError::Record(what, e) => write!(f, "{what}: {e}"),
+            DbError::Page(why) => write!(f, "a page of the database is damaged: {why}"),
         }
     }
 }
@@ -70,6 +73,11 @@ impl<E: Into<redb::Error>> From<E> for DbError {
 }
 
 type DbResult<T> = Result<T, DbError>;
+
+/// Works on the database; the engine's panic at a damaged page is an error.
+pub(crate) fn guarded<T>(work: impl FnOnce() -> DbResult<T>) -> DbResult<T> {
+    dbcheck::guarded(work).unwrap_or_else(|why| Err(DbError::Page(why)))
+}
 
 /// What a store knows at its start.
 pub(crate) struct Start {
@@ -106,7 +114,7 @@ pub(crate) enum DbOp {
 
 /// An open database.
 #[derive(Clone)]
-pub(crate) struct Db(Arc<Database>);
+pub(crate) struct Db(Arc<dbcheck::Open>);
 
 fn record_error(object: ObjectId, what: &str, e: FormatError) -> DbError {
     DbError::Record(format!("{what} of object {object}"), e)
@@ -114,7 +122,7 @@ fn record_error(object: ObjectId, what: &str, e: FormatError) -> DbError {
 
 impl Db {
     pub fn new(database: Database) -> Db {
-        Db(Arc::new(database))
+        Db(Arc::new(dbcheck::Open::new(database)))
     }
 
     /// Makes the tables of a new store.

@@ -14,7 +14,7 @@ use types::{FsError, ObjectId};
 use wire::crc32c;
 
 use crate::config::FileStoreConfig;
-use crate::db::{Db, DbError, Start};
+use crate::db::{Db, DbError, Start, guarded};
 use crate::error::OpenError;
 use crate::format::Superblock;
 use crate::map::{CHUNK_BLOCKS, Object, Piece};
@@ -226,6 +226,17 @@ async fn load_start(
 ) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
     // The database checks what is there and falls back to the commit before: by what the medium has, not by what memory has.
+    let (bytes_max, cache) = (config.check_bytes_max, config.db_cache_bytes);
+    if bytes_max > 0 {
+        let file = rt.open_blocking(&path, false);
+        let checked = match file {
+            Ok(file) => rt.offload(move || dbcheck::fault_before_opening(file, bytes_max, cache)).await,
+            Err(e) => Err(e),
+        };
+        if let Some(fault) = checked.map_err(|e| OpenError::Io(path.clone(), e))? {
+            return Err(OpenError::Corrupt(dir.into(), format!("meta.redb: {fault}")));
+        }
+    }
     let file = rt.open_blocking(&path, false).and_then(|f| f.forget_cached().map(|()| f));
     let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
@@ -233,19 +244,21 @@ async fn load_start(
     let cache_bytes = config.db_cache_bytes;
     let started = rt
         .offload(move || -> Result<Option<(Db, Start)>, DbError> {
-            let mut builder = redb::Database::builder();
-            builder.set_cache_size(cache_bytes);
-            let db = Db::new(builder.create_with_backend(crate::backend::FileBackend(file))?);
-            if db.superblock()?.as_ref() != Some(&superblock) {
-                return Ok(None);
-            }
-            let start = db.start(superblock)?;
-            Ok(Some((db, start)))
+            guarded(|| {
+                let mut builder = redb::Database::builder();
+                builder.set_cache_size(cache_bytes);
+                let db = Db::new(builder.create_with_backend(crate::backend::FileBackend(file))?);
+                if db.superblock()?.as_ref() != Some(&superblock) {
+                    return Ok(None);
+                }
+                let start = db.start(superblock)?;
+                Ok(Some((db, start)))
+            })
         })
         .await;
     let started = started.map_err(|e| match e {
         DbError::Engine(e) => OpenError::Io(path, std::io::Error::other(e)),
-        DbError::Record(what, e) => OpenError::Corrupt(dir.into(), format!("{what}: {e}")),
+        e @ (DbError::Record(..) | DbError::Page(_)) => OpenError::Corrupt(dir.into(), e.to_string()),
     })?;
     let mixed = "data and meta.redb are not of the same store";
     let (db, start) = started.ok_or_else(|| OpenError::Corrupt(dir.into(), mixed.into()))?;
@@ -293,7 +306,7 @@ impl Inner {
 
     pub fn db_failed(&self, e: DbError) -> FsError {
         match e {
-            DbError::Record(..) => {
+            DbError::Record(..) | DbError::Page(_) => {
                 tracing::error!(store = %self.dir.display(), "{e}");
                 FsError::Corrupt
             }
@@ -336,6 +349,7 @@ impl Inner {
         &self,
         job: impl FnOnce() -> Result<T, DbError> + Send + 'static,
     ) -> StoreResult<T> {
+        let job = || guarded(job);
         let found = if self.data.is_in_memory() { job() } else { self.rt.offload(job).await };
         found.map_err(|e| self.db_failed(e))
     }

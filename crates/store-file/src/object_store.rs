@@ -169,7 +169,7 @@ impl ObjectStore for FileStore {
         self.with(async move |s| {
             s.commit_now().await?;
             let db = s.db.clone();
-            s.rt.offload(move || db.list(after, count)).await.map_err(|e| s.db_failed(e))
+            s.rt.offload(move || crate::db::guarded(|| db.list(after, count))).await.map_err(|e| s.db_failed(e))
         })
     }
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>> {

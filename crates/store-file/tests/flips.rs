@@ -142,3 +142,51 @@ fn every_flipped_byte_of_a_store_is_found_or_is_one_that_nobody_reads() {
         }
     }
 }
+
+/// Opens the store whose files are put into `dir` first, the database with a flipped byte, and reads all that it has.
+async fn opened(rt: &Rt, files: &[Arc<Vec<u8>>; 2], flip: Option<usize>, check_bytes_max: u64) -> Result<(), String> {
+    let dir = Path::new("/again");
+    for (name, bytes) in ["data", "meta.redb"].into_iter().zip(files) {
+        let mut bytes = bytes.to_vec();
+        if let Some(at) = flip.filter(|_| name == "meta.redb") {
+            bytes[at] ^= 1 << (at % 8);
+        }
+        let file = rt.open_blocking(&dir.join(name), true).unwrap();
+        file.set_len(bytes.len() as u64).unwrap();
+        file.write(0, &bytes).unwrap();
+        file.sync().unwrap();
+    }
+    let config = FileStoreConfig { check_bytes_max, db_cache_bytes: CACHE_BYTES, ..FileStoreConfig::default() };
+    let store = FileStore::open(rt.clone(), dir, Some(7), config, None).await.map_err(|e| e.to_string())?;
+    let objects = store.objects(ObjectId::default(), 100).await.map_err(|e| e.to_string())?;
+    for object in objects {
+        store.verify(object.object).await.map_err(|e| e.to_string())?;
+    }
+    store.abandon();
+    Ok(())
+}
+
+#[test]
+fn a_damaged_database_is_refused_before_a_server_trusts_it_and_makes_none_panic() {
+    let world = TestWorld::new(1, 64 << 20);
+    let (data, meta) = world.run(store(world.rt()));
+    let [_, meta_read] = read_bytes(&data, &meta);
+    let rt = world.rt();
+    let files = [data.clone(), meta.clone()];
+    assert_eq!(world.run(opened(&rt, &files, None, 1 << 30)), Ok(()));
+    let (mut refused, mut trusted) = (0, 0);
+    for at in (0..meta.len()).filter(|i| meta_read[*i]).step_by(97) {
+        let faults = checked(&Image::of(&data, None), &Image::of(&meta, Some(at))).faults;
+        let found = world.run(opened(&rt, &files, Some(at), 1 << 30));
+        match &found {
+            Err(why) => {
+                assert!(why.contains("/again is damaged: ") && why.ends_with("run 'stria fsck'"), "byte {at}: {why}")
+            }
+            Ok(()) => assert!(faults.iter().all(|f| !f.contains("page")), "byte {at}: {faults:?}"),
+        }
+        refused += u32::from(found.is_err());
+        // One that is not looked at is trusted, or it is said what cannot be read.
+        trusted += u32::from(world.run(opened(&rt, &files, Some(at), 0)).is_ok());
+    }
+    assert!(refused > 20 && trusted > 0, "{refused} refused, {trusted} trusted unseen: the flips show nothing");
+}

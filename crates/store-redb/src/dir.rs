@@ -28,6 +28,8 @@ pub enum OpenError {
     InUse(PathBuf),
     /// The operating system refused, or there is no space left to commit anything.
     Io(PathBuf, io::Error),
+    /// The database is not what was written.
+    Damaged(PathBuf, String),
     /// The database cannot be used.
     Store(PathBuf, KvError),
     /// It cannot be formatted.
@@ -41,6 +43,7 @@ impl fmt::Display for OpenError {
                 write!(f, "{} holds no metadata store: format it with 'stria mkfs' first", p.display())
             }
             OpenError::InUse(p) => write!(f, "{} is in use by another process: stop it first", p.display()),
+            OpenError::Damaged(p, why) => write!(f, "{} is damaged: {why}; run 'stria fsck'", p.display()),
             OpenError::Io(p, e) => write!(f, "{}: {e}", p.display()),
             OpenError::Store(p, e) => write!(f, "{}: {e}", p.display()),
             OpenError::Format(p, e) => write!(f, "{}: {e}", p.display()),
@@ -69,7 +72,29 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<
     Ok(Rc::new(kv))
 }
 
-/// Opens the store in `dir`.
+/// Opens the store in `dir`, whose database is compared with its checksums first if it has `check_bytes_max` bytes at most.
+///
+/// # Errors
+/// As [`open`].
+pub fn open_checked(rt: Rt, dir: &Path, cache_bytes: usize, check_bytes_max: u64) -> Result<Rc<RedbKv>, OpenError> {
+    let path = dir.join(STORE_FILE);
+    if !path.exists() {
+        return Err(OpenError::Missing(dir.into()));
+    }
+    if check_bytes_max > 0 {
+        let _lock = lock(dir)?;
+        let fault = rt
+            .open_blocking(&path, false)
+            .and_then(|file| dbcheck::fault_before_opening(file, check_bytes_max, cache_bytes))
+            .map_err(|e| OpenError::Io(path.clone(), e))?;
+        if let Some(why) = fault {
+            return Err(OpenError::Damaged(path, why));
+        }
+    }
+    open_file(rt, dir, cache_bytes, false)
+}
+
+/// Opens the store in `dir`, as it is.
 ///
 /// # Errors
 /// There is none, it is in use, or it is damaged.

@@ -10,15 +10,16 @@ use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs};
+use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs, show_key};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
 
 mod dir;
 mod image;
 
+pub use dbcheck::CHECK_BYTES_DEFAULT;
 pub use dbcheck::{Mended, Salvaged};
-pub use dir::{OpenError, STORE_FILE, mkfs, open, open_empty};
+pub use dir::{OpenError, STORE_FILE, mkfs, open, open_checked, open_empty};
 pub use image::{Image, examine, mend_database, salvage};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
@@ -59,7 +60,7 @@ impl StorageBackend for Backend {
 pub struct RedbKv {
     rt: Rt,
     /// The lock goes after the database, and neither before a commit that is still under way on a worker.
-    db: Arc<(Database, Option<rt::DirLock>)>,
+    db: Arc<(dbcheck::Open, Option<rt::DirLock>)>,
     latched: Rc<RefCell<Option<String>>>,
     space: Option<Rc<dyn DiskFile>>,
     room: Room,
@@ -94,14 +95,23 @@ impl RedbKv {
         let room = file.room();
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
-        let db = builder.create_with_backend(Backend(file)).map_err(|e| broken(&e))?;
+        let db = guarded(
+            || "of every record".into(),
+            || builder.create_with_backend(Backend(file)).map_err(|e| broken(&e)),
+        )?;
+        let db = dbcheck::Open::new(db);
         // Readers need the table to exist.
-        let missing = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).is_err();
-        if missing {
-            let write = db.begin_write().map_err(|e| broken(&e))?;
-            write.open_table(TABLE).map_err(|e| broken(&e))?;
-            write.commit().map_err(|e| broken(&e))?;
-        }
+        guarded(
+            || "of every record".into(),
+            || {
+                if db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).is_err() {
+                    let write = db.begin_write().map_err(|e| broken(&e))?;
+                    write.open_table(TABLE).map_err(|e| broken(&e))?;
+                    write.commit().map_err(|e| broken(&e))?;
+                }
+                Ok(())
+            },
+        )?;
         Ok(RedbKv { rt, db: Arc::new((db, lock)), latched: Rc::default(), space, room })
     }
 }
@@ -109,6 +119,13 @@ impl RedbKv {
 fn broken(e: &dyn fmt::Display) -> KvError {
     let text = e.to_string();
     if text.contains("os error 28") { KvError::NoSpace } else { KvError::Io(text) }
+}
+
+/// Works on the database; the engine's panic at a damaged page is an error.
+fn guarded<T>(place: impl FnOnce() -> String, work: impl FnOnce() -> Result<T, KvError>) -> Result<T, KvError> {
+    let damaged =
+        |why| KvError::Corrupt { key: place(), why: format!("a page of {STORE_FILE} is not what was written: {why}") };
+    dbcheck::guarded(work).unwrap_or_else(|why| Err(damaged(why)))
 }
 
 fn commit(db: &Database, batch: &KvBatch) -> Result<(), KvError> {
@@ -128,8 +145,13 @@ fn commit(db: &Database, batch: &KvBatch) -> Result<(), KvError> {
 }
 
 fn snapshot_of(db: &Database) -> Result<Rc<dyn KvSnapshot>, KvError> {
-    let table = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).map_err(|e| broken(&e))?;
-    Ok(Rc::new(Snapshot { table }))
+    guarded(
+        || "of every record".into(),
+        || {
+            let table = db.begin_read().map_err(|e| broken(&e))?.open_table(TABLE).map_err(|e| broken(&e))?;
+            Ok(Rc::new(Snapshot { table }) as Rc<dyn KvSnapshot>)
+        },
+    )
 }
 
 impl MetaKv for RedbKv {
@@ -153,7 +175,7 @@ impl MetaKv for RedbKv {
             if let Some(e) = &*latched.borrow() {
                 return Err(KvError::Latched(e.clone()));
             }
-            let result = rt.offload(move || commit(&db.0, &batch)).await;
+            let result = rt.offload(move || guarded(|| "of a commit".into(), || commit(&db.0, &batch))).await;
             if let Err(e) = &result
                 && !matches!(e, KvError::Conflict { .. })
             {
@@ -191,9 +213,10 @@ impl Snapshot {
 
 impl KvSnapshot for Snapshot {
     fn get(&self, key: &[u8]) -> Answer<Option<Vec<u8>>> {
-        Answer::Now(self.table.get(key).map(|v| v.map(|v| v.value().to_vec())).map_err(|e| broken(&e)))
+        let get = || self.table.get(key).map(|v| v.map(|v| v.value().to_vec())).map_err(|e| broken(&e));
+        Answer::Now(guarded(|| show_key(key), get))
     }
     fn range(&self, from: &[u8], to: &[u8], limit: usize) -> Answer<Pairs> {
-        Answer::Now(self.pairs(from, to, limit))
+        Answer::Now(guarded(|| show_key(from), || self.pairs(from, to, limit)))
     }
 }

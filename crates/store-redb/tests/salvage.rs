@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use frames::FramePool;
 use mds::MkfsOptions;
-use mds::kv::{KvBatch, MetaKv, unseal};
+use mds::kv::{Answer, KvBatch, MetaKv, unseal};
 use rt::{BlockingFile, Rt};
 use types::{Rng, WallTime};
 
@@ -218,4 +218,41 @@ fn a_store_is_made_of_what_was_salvaged_and_the_damaged_one_stays_beside_it() {
     });
     assert!(matches!(&said, Ok(0)) || said.as_ref().unwrap_err().contains("where pages are"), "{said:?}");
     assert!(fs::read(&store).unwrap() == vec![0; whole.len()]);
+}
+
+#[test]
+fn a_damaged_database_is_refused_before_a_server_trusts_it_and_makes_none_panic() {
+    let dir = tempfile::tempdir().unwrap();
+    let at = dir.path().to_path_buf();
+    let (refused, trusted) = on_shard(async move |rt| {
+        fill(rt.clone(), &at, 300).await;
+        let path = at.join(store_redb::STORE_FILE);
+        let whole = fs::read(&path).unwrap();
+        assert!(store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, 1 << 30).is_ok());
+        let (mut refused, mut trusted) = (0, 0);
+        for at_byte in (0..whole.len()).step_by(whole.len() / 150) {
+            for bytes_max in [1 << 30, 0] {
+                let mut bytes = whole.clone();
+                bytes[at_byte] ^= 1 << (at_byte % 8);
+                fs::write(&path, bytes).unwrap();
+                match store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, bytes_max) {
+                    Err(e) if bytes_max > 0 => {
+                        let why = e.to_string();
+                        assert!(why.contains("is damaged: ") && why.ends_with("run 'stria fsck'"), "{at_byte}: {why}");
+                        refused += 1;
+                    }
+                    Err(_) => {}
+                    Ok(kv) => {
+                        let kv: Rc<dyn MetaKv> = kv;
+                        // An error or what is there, and no panic.
+                        let read =
+                            kv.snapshot().await.map(|s| matches!(s.range(&[0], &[255], 10_000), Answer::Now(Ok(_))));
+                        trusted += u32::from(bytes_max == 0 && read == Ok(true));
+                    }
+                }
+            }
+        }
+        (refused, trusted)
+    });
+    assert!(refused > 20 && trusted > 20, "{refused} refused, {trusted} trusted unseen: the flips show nothing");
 }

@@ -2,6 +2,7 @@
 mod backup;
 mod coherence;
 mod crash;
+mod earlier;
 mod gaps;
 mod harness;
 mod log;
