@@ -104,3 +104,33 @@ fn a_restarted_target_keeps_the_space_that_it_had_promised() {
         });
     }
 }
+
+#[test]
+fn no_new_file_goes_to_an_ost_whose_store_has_just_failed() {
+    for seed in 0..4 {
+        let world = World::new(seed, 2, OstConfig::default());
+        let (c, _) = world.client(|_| {});
+        world.run(Duration::from_secs(3600), async {
+            for i in 0..6 {
+                let file = create(&c, &format!("before{i}")).await;
+                c.write(&file, 0, b"before").await.unwrap();
+                c.fsync(&file, false).await.unwrap();
+            }
+            let store = world.oss[1].running.borrow().as_ref().unwrap().1.clone();
+            store.abandon();
+            let mut failed = 0;
+            for i in 0..6 {
+                let file = open(&c, &format!("before{i}"), O_RDWR | O_DIRECT).await;
+                failed += usize::from(c.write(&file, 0, &[7; 4096]).await == Err(FsError::Io));
+            }
+            assert!(failed > 0, "seed {seed}: files of it answer EIO");
+            // As long as a message takes, and nothing like the time between two questions.
+            world.sim.sleep(Duration::from_millis(50)).await;
+            for i in 0..20 {
+                let file = create(&c, &format!("after{i}")).await;
+                c.write(&file, 0, b"after").await.unwrap();
+                assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}: after{i}");
+            }
+        });
+    }
+}

@@ -85,6 +85,8 @@ fn nobody_tells_of_the_end_of_a_client_without_its_key() {
         let of_ost = one.sessions().at("stria-OST0000");
         assert_eq!(two.mdc().tell_gone(one.id(), &of_ost).await, Err(FsError::NotPermitted));
         assert_eq!(two.tell_gone(two.id(), two.sessions()).await, Err(FsError::NotPermitted), "it speaks");
+        let before = world.mds_disbelieved();
+        assert!(before >= 5, "{before} are counted");
         one.fsync(&file, false).await.unwrap();
         assert_eq!((world.knows(one.id()), one.mdc().evictions()), (2, 0));
         let seen = open(&two, "f", 0).await;

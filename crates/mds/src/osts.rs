@@ -399,6 +399,15 @@ impl Mds {
         Ok(())
     }
 
+    /// An OST says that its store failed, is full, or has space again.
+    fn told_state(&self, ost: OstIndex, body: &[u8]) -> Result<(), FsError> {
+        let reply: StatfsReply = wire::decode(body).map_err(FsError::from)?;
+        self.pools.borrow_mut().update(ost, |p| note_space(p, &reply));
+        // Whoever waits for objects of that one looks for another.
+        self.pool_filled.notify();
+        Ok(())
+    }
+
     fn has_destroys(&self, link: &OstLink) -> bool {
         link.destroys.borrow().front().is_some_and(|d| d.after <= self.store.durable())
     }
@@ -470,7 +479,11 @@ struct LinkEvents {
 }
 impl Callbacks for LinkEvents {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
-        let mds = self.mds.upgrade().filter(|_| op == Op::OstAskCut);
+        let mds = self.mds.upgrade();
+        if let (Op::OstStatfs, Some(mds)) = (op, &mds) {
+            return Box::pin(std::future::ready(mds.told_state(self.link.ost, &body).map(|()| Vec::new())));
+        }
+        let mds = mds.filter(|_| op == Op::OstAskCut);
         Box::pin(async move {
             let mds = mds.ok_or(FsError::NotSupported)?;
             let q: AskCutCallback = wire::decode(&body).map_err(FsError::from)?;

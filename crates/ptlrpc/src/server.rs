@@ -140,6 +140,8 @@ pub(crate) struct Target {
     /// Evictions so far, by client; of [`EVICTED_MAX`] clients.
     pub(crate) evicted: RefCell<BTreeMap<ClientId, u64>>,
     pub(crate) changing: Changing,
+    /// Words that another client had ended that were not believed.
+    pub(crate) disbelieved: Cell<u64>,
 }
 
 impl Target {
@@ -208,6 +210,7 @@ impl Server {
             recovery: Rc::new(recovery),
             evicted: RefCell::default(),
             changing: Changing::default(),
+            disbelieved: Cell::new(0),
         });
         target.service.take_recovery(RecoveryControl::new(&target.recovery));
         self.targets.borrow_mut().insert(name, target.clone());
@@ -374,6 +377,12 @@ impl Server {
     #[must_use]
     pub fn limit_breaches(&self) -> u64 {
         self.limit_breaches.get()
+    }
+
+    /// How often clients said that another one had ended and were not believed, at all targets.
+    #[must_use]
+    pub fn disbelieved(&self) -> u64 {
+        self.targets.borrow().values().map(|t| t.disbelieved.get()).sum()
     }
 
     async fn serve(self: Rc<Self>, connection: Connection, here: Nid) {

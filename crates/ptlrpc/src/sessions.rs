@@ -259,16 +259,28 @@ async fn end_of_gone(target: &Rc<Target>, request: &Request) -> Result<(), FsErr
     let Some(export) = target.exports.borrow().get(&client).cloned() else { return Ok(()) };
     let name = target.service.target();
     if client == request.client() || !export.binding.get().is_some_and(|b| SessionKey::opens(&ask.key, b)) {
-        tracing::warn!(target = name, teller = %request.client(), %client, "said to have ended, without its key: not believed");
+        target.disbelieve(request.client(), client, "without its key");
         return Err(FsError::NotPermitted);
     }
     if export.lives_here() {
-        tracing::warn!(target = name, teller = %request.client(), %client, "said to have ended, and its process lives: not believed");
+        target.disbelieve(request.client(), client, "and its process lives");
         return Err(FsError::Busy);
     }
     tracing::info!(target = name, teller = %request.client(), %client, "its process has ended, says a client of its host: evicted");
     evict(target, client).await;
     Ok(())
+}
+
+impl Target {
+    /// Counted, and told when their number has doubled: nobody fills a log with it.
+    fn disbelieve(&self, teller: ClientId, client: ClientId, why: &str) {
+        let times = self.disbelieved.get() + 1;
+        self.disbelieved.set(times);
+        if times.is_power_of_two() {
+            let target = self.service.target();
+            tracing::warn!(target, %teller, %client, times, "said to have ended, {why}: not believed");
+        }
+    }
 }
 
 pub(crate) async fn evict(target: &Rc<Target>, client: ClientId) {

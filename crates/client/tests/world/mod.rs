@@ -197,6 +197,10 @@ impl World {
         tune(&mut config);
         (host.boot(), config)
     }
+    /// How often the metadata server was told that a client had ended and did not believe it.
+    pub fn mds_disbelieved(&self) -> u64 {
+        self.mds.borrow().server.disbelieved()
+    }
     /// Whether the metadata server knows a client.
     pub fn mds_knows(&self, client: types::ClientId) -> bool {
         self.mds.borrow().server.knows("stria-MDT0000", client)

@@ -8,6 +8,7 @@ mod grant;
 mod objects;
 mod punch;
 mod read;
+mod trouble;
 mod write;
 
 use std::cell::{Cell, RefCell};
@@ -53,6 +54,8 @@ pub struct Ost {
     /// Answers of before the restart that were not asked for yet.
     recalled: RefCell<BTreeSet<(ClientId, Xid)>>,
     creators: creators::Creators,
+    /// What the metadata server was told of the store.
+    told: Cell<trouble::Told>,
     /// Recovery is over, or about to be.
     is_recovered: Cell<bool>,
     recovered: Rc<Event>,
@@ -116,6 +119,7 @@ impl Ost {
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
             creators: creators::Creators::default(),
+            told: Cell::default(),
             is_recovered: Cell::new(false),
             recovered: Rc::default(),
             doubts_told: Cell::new(false),
@@ -223,6 +227,7 @@ impl Ost {
             Op::Jobs => self.jobs(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
+        self.tell_trouble();
     }
 
     async fn lock_enqueue(&self, request: Request) {
