@@ -1,10 +1,11 @@
 //! Bytes between a program's memory and its file, through the rings. `None` from here is the kernel's turn: nothing was done, or
 //! what was done may be done again.
 use std::io::{self, IoSlice, IoSliceMut};
-use std::sync::atomic::{AtomicBool, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, Ordering::Relaxed, Ordering::SeqCst};
 
 use libc::{c_int, iovec, off_t, ssize_t};
 use native::file::{pieces, scatter};
+use native::lock::Locked;
 use native::{Room, Ticket};
 
 use crate::bind::{self, File};
@@ -12,7 +13,7 @@ use crate::count;
 use crate::errno::quietly;
 use crate::own::Inside;
 use crate::sizes;
-use crate::table::{self, Open, Way};
+use crate::table::{self, Held, Open, Way};
 
 /// Where in the file.
 #[derive(Clone, Copy)]
@@ -23,6 +24,10 @@ pub enum At {
     Offset(off_t),
 }
 
+/// How often a read is begun anew because its position moved.
+const MOVES_MAX: u32 = 8;
+/// How often others have the CPU while a call through the rings waits for calls of the kernel's.
+const YIELDS_MAX: u32 = 200;
 /// What one read(2) moves at most.
 const BYTES_MAX: usize = 0x7fff_f000;
 
@@ -78,7 +83,7 @@ fn position(fd: c_int) -> Option<u64> {
     seek(fd, 0, libc::SEEK_CUR)
 }
 
-fn seek(fd: c_int, to: u64, whence: c_int) -> Option<u64> {
+fn seek(fd: c_int, to: i64, whence: c_int) -> Option<u64> {
     // SAFETY: plain system call.
     let at = unsafe { libc::syscall(libc::SYS_lseek, fd, to, whence) };
     u64::try_from(at).ok()
@@ -138,24 +143,25 @@ pub unsafe fn read(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if !open.is_alone() {
             return None;
         }
-        let _position = open.position.lock();
-        // Shared meanwhile, by who waited for calls like this one to end.
-        if !open.is_alone() {
-            return None;
-        }
+        let _position = alone(open)?;
         let guess = open.expected.load(Relaxed);
         let mut begun = first_read(open, file, fd, guess, first).ok()?;
-        let at = position(fd)?;
+        let mut at = position(fd)?;
         if at != guess {
             begun = file.bound.read(at, first, Room::Free).ok()?;
         }
-        let n = read_at(file, begun, parts, at, wanted).ok()?;
-        let end = at + n as u64;
-        if n > 0 {
-            seek(fd, end, libc::SEEK_SET)?;
+        for _ in 0..MOVES_MAX {
+            let n = read_at(file, begun, parts, at, wanted).ok()?;
+            let end = seek(fd, n as i64, libc::SEEK_CUR)?;
+            if end == at + n as u64 {
+                open.expected.store(end, Relaxed);
+                return Some(n);
+            }
+            // A handler of a signal moved it meanwhile: these bytes were its.
+            at = seek(fd, -(n as i64), libc::SEEK_CUR)?;
+            begun = file.bound.read(at, first, Room::Free).ok()?;
         }
-        open.expected.store(end, Relaxed);
-        Some(n)
+        None
     })
 }
 
@@ -194,22 +200,59 @@ pub unsafe fn write(fd: c_int, parts: &[iovec], at: At) -> Option<ssize_t> {
         if !open.is_alone() {
             return None;
         }
-        let _position = open.position.lock();
-        if !open.is_alone() {
-            return None;
+        let _position = alone(open)?;
+        // Moved before: who writes meanwhile, as a handler of a signal may, writes behind it.
+        let end = seek(fd, wanted as i64, libc::SEEK_CUR)?;
+        let n = write_at(end - wanted as u64).unwrap_or(0);
+        if n < wanted {
+            seek(fd, n as i64 - wanted as i64, libc::SEEK_CUR)?;
         }
-        let at = position(fd)?;
-        let n = write_at(at)?;
-        let end = at + n as u64;
-        seek(fd, end, libc::SEEK_SET)?;
         open.expected.store(end, Relaxed);
-        Some(n)
+        (n > 0).then_some(n)
     })
+}
+
+/// The position of an open file, for a call through the rings: of this process alone, and with no call of the kernel's under way
+/// that began before.
+fn alone(open: &Open) -> Option<Locked<'_, ()>> {
+    if !open.is_alone() {
+        return None;
+    }
+    let position = open.position.lock();
+    for _ in 0..YIELDS_MAX {
+        if open.kernels.load(SeqCst) == 0 {
+            // Shared meanwhile, by who waited for calls like this one to end?
+            return open.is_alone().then_some(position);
+        }
+        std::thread::yield_now();
+    }
+    None
+}
+
+/// A call that uses a position is the kernel's: none through the rings is under way when it begins, and none begins before it ends.
+pub fn kernel_begins(fd: c_int) -> Option<&'static Open> {
+    if !table::is_known(fd) {
+        return None;
+    }
+    // The call that a handler of a signal interrupted is not waited for.
+    let _inside = Inside::enter()?;
+    let open = table::of(fd)?.keep();
+    let _position = open.position.lock();
+    open.kernels.fetch_add(1, SeqCst);
+    Some(open)
+}
+
+/// It ended. Where its thread was cancelled in it this is not said, and the position is the kernel's for good.
+pub fn kernel_ended(open: Option<&'static Open>) {
+    if let Some(open) = open {
+        open.kernels.fetch_sub(1, SeqCst);
+        drop(Held::again(open));
+    }
 }
 
 /// Does something about the position of a descriptor that calls under way must not be in the middle of.
 pub fn beside<T>(fd: c_int, work: impl FnOnce() -> T) -> T {
     let open = if table::is_known(fd) && !Inside::is_so() { table::of(fd) } else { None };
-    let _position = open.as_ref().filter(|o| o.way() == Way::Rings).map(|o| o.position.lock());
+    let _position = open.as_ref().filter(|o| matches!(o.way(), Way::Rings | Way::Left)).map(|o| o.position.lock());
     work()
 }

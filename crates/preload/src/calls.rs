@@ -22,6 +22,14 @@ unsafe fn parts<'a>(at: *const iovec, n: c_int) -> &'a [iovec] {
     }
 }
 
+/// A call of the kernel's that uses a position.
+fn at_position(fd: c_int, call: impl FnOnce() -> ssize_t) -> ssize_t {
+    let open = bytes::kernel_begins(fd);
+    let n = call();
+    bytes::kernel_ended(open);
+    n
+}
+
 macro_rules! calls {
     ($($(#[$doc:meta])* $($name:ident)+ ($($arg:ident: $type:ty),*) = $rings:expr, $next:expr;)*) => {
         $(calls!(@ [$($name)+] [$(#[$doc])*] ($($arg: $type),*) $rings, $next);)*
@@ -49,12 +57,12 @@ macro_rules! calls {
 calls! {
     /// read(2).
     read __read (fd: c_int, into: *mut c_void, len: size_t) =
-        bytes::read(fd, &one(into, len), At::Position), real::read(fd, into, len);
+        bytes::read(fd, &one(into, len), At::Position), at_position(fd, || real::read(fd, into, len));
     /// pread(2).
     pread pread64 __pread64 (fd: c_int, into: *mut c_void, len: size_t, at: off_t) =
         bytes::read(fd, &one(into, len), At::Offset(at)), real::pread64(fd, into, len, at);
     /// readv(2).
-    readv (fd: c_int, into: *const iovec, n: c_int) = bytes::read(fd, parts(into, n), At::Position), real::readv(fd, into, n);
+    readv (fd: c_int, into: *const iovec, n: c_int) = bytes::read(fd, parts(into, n), At::Position), at_position(fd, || real::readv(fd, into, n));
     /// preadv(2).
     preadv preadv64 (fd: c_int, into: *const iovec, n: c_int, at: off_t) =
         bytes::read(fd, parts(into, n), At::Offset(at)), real::preadv64(fd, into, n, at);
@@ -64,19 +72,19 @@ calls! {
         real::preadv64v2(fd, into, n, at, flags);
     /// read(2), as it is called where the compiler knows how much room there is.
     __read_chk (fd: c_int, into: *mut c_void, len: size_t, room: size_t) =
-        if len <= room { bytes::read(fd, &one(into, len), At::Position) } else { None }, real::__read_chk(fd, into, len, room);
+        if len <= room { bytes::read(fd, &one(into, len), At::Position) } else { None }, at_position(fd, || real::__read_chk(fd, into, len, room));
     /// pread(2), likewise.
     __pread_chk __pread64_chk (fd: c_int, into: *mut c_void, len: size_t, at: off_t, room: size_t) =
         if len <= room { bytes::read(fd, &one(into, len), At::Offset(at)) } else { None },
         real::__pread64_chk(fd, into, len, at, room);
     /// write(2).
     write __write (fd: c_int, from: *const c_void, len: size_t) =
-        bytes::write(fd, &one(from, len), At::Position), real::write(fd, from, len);
+        bytes::write(fd, &one(from, len), At::Position), at_position(fd, || real::write(fd, from, len));
     /// pwrite(2).
     pwrite pwrite64 __pwrite64 (fd: c_int, from: *const c_void, len: size_t, at: off_t) =
         bytes::write(fd, &one(from, len), At::Offset(at)), real::pwrite64(fd, from, len, at);
     /// writev(2).
-    writev (fd: c_int, from: *const iovec, n: c_int) = bytes::write(fd, parts(from, n), At::Position), real::writev(fd, from, n);
+    writev (fd: c_int, from: *const iovec, n: c_int) = bytes::write(fd, parts(from, n), At::Position), at_position(fd, || real::writev(fd, from, n));
     /// pwritev(2).
     pwritev pwritev64 (fd: c_int, from: *const iovec, n: c_int, at: off_t) =
         bytes::write(fd, parts(from, n), At::Offset(at)), real::pwritev64(fd, from, n, at);

@@ -32,6 +32,8 @@ pub enum Way {
     Rings = 2,
     /// The kernel, for good.
     Kernel = 3,
+    /// The kernel after the rings: calls through them may still be under way.
+    Left = 4,
 }
 
 /// An open file of this process.
@@ -45,6 +47,8 @@ pub struct Open {
     shared: AtomicBool,
     /// It was written to through the rings, and the kernel has not asked for its size since.
     pub wrote: AtomicBool,
+    /// Calls that use its position and are the kernel's; they begin under the lock, and do not keep it.
+    pub kernels: AtomicU32,
     /// Held by calls that use its position.
     pub position: Lock<()>,
     /// Where its position is likely to be.
@@ -64,6 +68,7 @@ impl Open {
             calls: AtomicU32::new(0),
             shared: AtomicBool::new(false),
             wrote: AtomicBool::new(false),
+            kernels: AtomicU32::new(0),
             position: Lock::new(()),
             expected: AtomicU64::new(0),
             file: UnsafeCell::new(None),
@@ -119,7 +124,8 @@ impl Open {
             0 => Way::Open,
             1 => Way::Asking,
             2 => Way::Rings,
-            _ => Way::Kernel,
+            3 => Way::Kernel,
+            _ => Way::Left,
         }
     }
     /// The calling thread finds out; one at a time.
@@ -140,7 +146,7 @@ impl Open {
     }
     /// The kernel has it from now on.
     pub fn leave_to_kernel(&self) {
-        self.way.store(Way::Kernel as u8, Release);
+        self.way.store(Way::Left as u8, Release);
     }
     /// The file behind the rings.
     pub fn file(&self) -> Option<&File> {
@@ -199,6 +205,19 @@ pub fn of(fd: c_int) -> Option<Held> {
     }
 }
 
+impl Held {
+    /// Kept across a call that may not come back.
+    pub fn keep(self) -> &'static Open {
+        let open = self.0;
+        std::mem::forget(self);
+        open
+    }
+    /// It came back.
+    pub fn again(open: &'static Open) -> Held {
+        Held(open)
+    }
+}
+
 /// A descriptor is of an open file now, or of none that is known.
 pub fn set(fd: c_int, open: Option<Held>) {
     let Some(slot) = slot(fd) else { return };
@@ -251,6 +270,7 @@ pub fn opened(fd: c_int, before: u32) {
     open.calls.store(0, Relaxed);
     open.shared.store(false, Relaxed);
     open.wrote.store(false, Relaxed);
+    open.kernels.store(0, Relaxed);
     open.expected.store(0, Relaxed);
     set(fd, Some(Held(open)));
     if SHARINGS.load(SeqCst) != before {
@@ -267,7 +287,7 @@ pub fn share_all(waits: bool) {
             continue;
         }
         open.share();
-        if waits && open.way() == Way::Rings {
+        if waits && matches!(open.way(), Way::Rings | Way::Left) {
             drop(open.position.lock());
         }
     }
