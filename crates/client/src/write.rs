@@ -151,7 +151,7 @@ impl Client {
             if file.inode.refusals.get() != refusals {
                 return Err(FsError::NoSpace);
             }
-            if file.flags() & O_DSYNC != 0 { self.sync_file(file, false).await } else { Ok(()) }
+            if file.flags() & O_DSYNC != 0 { self.sync_own(file).await } else { Ok(()) }
         };
         if let Some((right, keep)) = kept {
             let left = right.until.since(self.rt.now());
@@ -381,7 +381,15 @@ impl Client {
         self.sync_file(file, true).await
     }
 
-    /// The same; without `everyones`, of what this client wrote.
+    /// What this client wrote to the file is on stable storage afterwards: what O_DSYNC promises of each write.
+    ///
+    /// # Errors
+    /// As [`Client::fsync`].
+    pub async fn sync_own(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        self.sync_file(file, false).await
+    }
+
+    /// [`Client::fsync`]; without `everyones`, [`Client::sync_own`].
     async fn sync_file(self: &Rc<Self>, file: &Rc<OpenFile>, everyones: bool) -> Result<(), FsError> {
         let inode = &file.inode;
         let mut result = self.writer_is_told(file).await;

@@ -58,7 +58,7 @@ impl StriaFs {
                 let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
                 // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
                 if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
-                    result = self.carry_out(&mut caller, |c| async move { c.fsync(&file, true).await }).await;
+                    result = self.carry_out(&mut caller, |c| async move { c.sync_own(&file).await }).await;
                 }
                 match result {
                     Ok(()) => req.into_reply().write(arg.size),
