@@ -416,6 +416,11 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             let first = world.sim.now().since(restarted);
             assert!(first < Duration::from_secs(5), "seed {seed}: {first:?} of 10 s");
             longest = longest.max(first);
+            // What is made before the one that is missing is back stays when it is.
+            let new = NewFile { flags: 0o102, mode: 0o644, ..NewFile::default() };
+            let (_, fresh) = lives.create_open(&root(), own, b"fresh", new).await.unwrap();
+            lives.write(&fresh, 0, b"kept").await.unwrap();
+            assert_eq!(lives.fsync(&fresh, false).await, Ok(()), "seed {seed}");
             let (waits, ended) = (lives.clone(), rt::sync::oneshot());
             lives.rt().spawn(async move {
                 let made = mkdir_in(&waits, shared, "two").await.is_ok();
@@ -430,6 +435,9 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             assert_eq!(away.fsync(&file, false).await, Ok(()), "seed {seed}");
             assert_eq!((away.mdc().evictions(), lives.mdc().evictions()), (0, 0), "seed {seed}");
             assert!(is_there(&away, "own").await, "seed {seed}");
+            world.sim.sleep(Duration::from_secs(2)).await;
+            let found = away.open(&root(), fresh.fid(), 0).await.unwrap();
+            assert_eq!(read_all(&away, &found, 1 << 20).await, b"kept", "seed {seed}");
         });
     }
     println!("the first change of a client that is back, while another is missing: after {longest:?} at most");

@@ -211,20 +211,13 @@ impl Mds {
         Ok(mds)
     }
 
-    /// Every client is back or given up: objects and orphans of what was lost go, ordinary numbering begins.
+    /// Every client is back or given up, or those that are missing have nothing to replay: objects and orphans of what was
+    /// lost go, ordinary numbering begins. In the second case this comes again when the last one is back or given up.
     pub(crate) fn end_recovery(self: &Rc<Self>) {
         self.store.begin_boot();
-        let lost = self.pools.borrow_mut().lost();
-        if !lost.is_empty() {
-            tracing::info!(objects = lost.len(), "destroying objects of creates that were lost");
-            let objects: Vec<_> = lost.iter().map(|o| DestroyObject { ost: o.ost, object: o.object }).collect();
-            let key = keys::destroy(types::Fid::ZERO, self.store.last_transno());
-            let mut changes = vec![(key.clone(), Some(wire::encode(&DestroyRow { objects: objects.clone() })))];
-            changes.extend(
-                self.pools.borrow().all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))),
-            );
-            self.store.apply(changes, 0, 0);
-            self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
+        // Later, what is in no replay is in a create of a moment ago.
+        if self.recovering.get() {
+            self.destroy_lost();
         }
         self.recovering.set(false);
         self.horizon.recovered(self.rt.now());
@@ -242,6 +235,22 @@ impl Mds {
                 tracing::error!("orphans stay: {e}");
             }
         });
+    }
+
+    /// Objects that were given out in creates which nobody replayed are destroyed.
+    fn destroy_lost(&self) {
+        let lost = self.pools.borrow_mut().lost();
+        if lost.is_empty() {
+            return;
+        }
+        tracing::info!(objects = lost.len(), "destroying objects of creates that were lost");
+        let objects: Vec<_> = lost.iter().map(|o| DestroyObject { ost: o.ost, object: o.object }).collect();
+        let key = keys::destroy(types::Fid::ZERO, self.store.last_transno());
+        let mut changes = vec![(key.clone(), Some(wire::encode(&DestroyRow { objects: objects.clone() })))];
+        let pools = self.pools.borrow();
+        changes.extend(pools.all().iter().map(|p| (keys::precreate(p.ost), Some(crate::osts::precreate_row(p)))));
+        self.store.apply(changes, 0, 0);
+        self.osts.queue_destroys(self.store.applied(), vec![(key, objects)]);
     }
 
     /// Removes inodes without a name that nobody has open.
