@@ -79,14 +79,11 @@ impl Leaver {
             let _ = c.release(&file).await;
             written
         });
-        match done.await {
-            Some(Err(e)) => {
-                if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) {
-                    self.context.complain(format!("{what} on client{c}: {e}"));
-                }
-                self.left.push((fid, author));
+        if let Some(Err(e)) = done.await {
+            if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) {
+                self.context.complain(format!("{what} on client{c}: {e}"));
             }
-            Some(Ok(_)) | None => {}
+            self.left.push((fid, author));
         }
     }
     /// What an eviction or a death took is gone, too.
