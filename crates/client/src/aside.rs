@@ -35,12 +35,12 @@ impl Client {
         read
     }
 
-    /// [`Client::write`] for a program that asks past the kernel. When it is done, nothing that a kernel of this client
-    /// keeps of the file is older.
+    /// [`Client::write_part`] for a program that asks past the kernel; gives how many bytes were written. When it is done,
+    /// nothing that a kernel of this client keeps of the file is older.
     ///
     /// # Errors
-    /// As [`Client::write`].
-    pub async fn write_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<(), FsError> {
+    /// As [`Client::write_part`].
+    pub async fn write_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
         if !file.writes() {
             return Err(FsError::BadHandle);
         }
@@ -48,7 +48,7 @@ impl Client {
         if self.has_privileges(file, kills) {
             self.drop_privileges(file, kills).await?;
         }
-        let written = self.write(file, offset, data).await;
+        let written = self.write_part(file, offset, data, None).await;
         // A write that failed may have changed a part.
         if file.inode().may_have_pages() {
             file.inode().drop_kernel_pages().await;
@@ -59,7 +59,7 @@ impl Client {
             self.kernel_attributes_changed(file.fid()).await;
             dropped_at.set(told);
         }
-        written.map(drop)
+        written.map(|w| w.len)
     }
 
     /// [`Client::fsync`] for a program that asks past the kernel: what it stored to mappings is synced, too.

@@ -132,7 +132,7 @@ impl KernelRead {
     /// (Not for ever: pages filled at last all the same go right after the answer.)
     pub(crate) fn is_outdated(&self) -> bool {
         let outdated = self.state.tainted.get() && self.state.waited.get() && self.again.get() < READ_AGAIN_MAX;
-        if outdated {
+        if outdated && !types::planted!("read-not-looked-at") {
             self.again.set(self.again.get() + 1);
             self.state.tainted.set(false);
             self.state.waited.set(false);
@@ -144,7 +144,7 @@ impl KernelRead {
 impl Drop for KernelRead {
     fn drop(&mut self) {
         self.inode.front.reads.borrow_mut().retain(|r| !Rc::ptr_eq(r, &self.state));
-        if !self.state.tainted.get() {
+        if !self.state.tainted.get() || types::planted!("read-left-in-kernel") {
             return;
         }
         if let Some(client) = self.inode.client.upgrade() {
@@ -198,7 +198,7 @@ impl Inode {
             let waits = front.waits.wait();
             let parts = front.apart_from_waiting().into_iter().filter_map(|e| e.intersect(&extent));
             let drops = parts.map(|e| kernel.drop_pages(self.fid, e)).collect();
-            if race(join_all(drops), waits).await.is_ok() {
+            if race(join_all(drops), waits).await.is_ok() || types::planted!("drop-not-begun-anew") {
                 break;
             }
         }
@@ -224,7 +224,9 @@ impl Inode {
             return None;
         }
         let shut = self.shut(extent);
-        self.drop_kernel_range(shut.1).await;
+        if !types::planted!("change-keeps-pages") {
+            self.drop_kernel_range(shut.1).await;
+        }
         Some(shut)
     }
 
@@ -256,13 +258,13 @@ impl Inode {
 
 impl Front {
     fn is_shut(&self, extent: Extent) -> bool {
-        self.shut.borrow().iter().any(|e| e.overlaps(&extent))
+        self.shut.borrow().iter().any(|e| e.overlaps(&extent)) && !types::planted!("shut-ignored")
     }
     /// The file but for what waiting reads keep locked. Every read under way is tainted.
     fn apart_from_waiting(&self) -> Vec<Extent> {
         let reads = self.reads.borrow();
         reads.iter().for_each(|r| r.tainted.set(true));
-        let waiting = reads.iter().filter(|r| r.waiting.get() > 0);
+        let waiting = reads.iter().filter(|r| r.waiting.get() > 0 && !types::planted!("drop-takes-all"));
         let mut keep: Vec<Extent> = waiting.map(|r| r.extent.align_out(4096)).collect();
         keep.sort_unstable();
         let (mut at, mut out) = (0, Vec::with_capacity(keep.len() + 1));
@@ -293,7 +295,7 @@ impl Client {
                 opened.await;
             }
             let mut held = Vec::new();
-            if inode.is_mappable() {
+            if inode.is_mappable() && !types::planted!("leases-not-taken") {
                 held = match self.leases_at_hand(s, inode.is_dropping()) {
                     Some(held) => held,
                     None => {
@@ -330,7 +332,7 @@ impl Client {
         object: &Object,
         data: LockPolicyData,
     ) -> Result<Held, FsError> {
-        let mapped = object.inode.borrow().upgrade().is_some_and(|i| i.is_mappable());
+        let mapped = object.inode.borrow().upgrade().is_some_and(|i| i.is_mappable()) && !types::planted!("cut-waits");
         if mapped && let Some(held) = osc.locks.find_even_leaving(object.resource(), LockMode::Pw, &data) {
             return Ok(held);
         }

@@ -15,6 +15,7 @@ use crate::closes::SizeTells;
 use crate::front::Front;
 use crate::object::Object;
 use crate::open::OpenFile;
+use crate::short::Watches;
 
 /// A time that nothing has set: before every other.
 pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
@@ -112,8 +113,8 @@ pub struct Inode {
     pub(crate) io_owner: Cell<crate::jobs::Doer>,
     /// Grows with every failed write-back; with the last failure.
     errors: Cell<(u64, Option<FsError>)>,
-    /// Grows with every write-out of pages without grant that found no space: told to writes that are under way.
-    pub(crate) refusals: Cell<u64>,
+    /// Writes under way, which are told of pages without grant that found no space.
+    pub(crate) watches: Watches,
     /// What a kernel in front keeps of it.
     pub(crate) front: Front,
     /// The right of an append that goes on.
@@ -151,7 +152,7 @@ impl Inode {
             atime: Cell::new(UNSET),
             io_owner: Cell::default(),
             errors: Cell::new((0, None)),
-            refusals: Cell::new(0),
+            watches: Watches::default(),
             front: Front::default(),
             kept_append: KeptAppend::default(),
             children: RefCell::new(None),

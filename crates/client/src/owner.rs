@@ -29,7 +29,7 @@ impl LockOwner for Client {
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.outdate();
-                if inode.lookups.get() > 0 {
+                if inode.lookups.get() > 0 && !types::planted!("attributes-kept") {
                     self.kernel().drop_attributes(fid).await;
                 }
             }
@@ -42,20 +42,17 @@ impl LockOwner for Client {
                 inode.forget_children();
                 self.forget_missing(fid);
                 names = true;
-                if inode.loses_names() {
+                if inode.loses_names() && !types::planted!("listing-kept") {
                     self.drop_kernel_listing(fid).await;
                 }
             }
-            if names && inode.lookups.get() > 0 {
+            if names && inode.lookups.get() > 0 && !types::planted!("names-kept") {
                 self.kernel().drop_names().await;
             }
             if gone & LockBits::LOOKUP != 0 && inode.is_known_outside() {
                 inode.unnamed.set(true);
                 self.unnamed.borrow_mut().insert(fid);
                 self.kernel().let_go(&[fid]);
-            }
-            if gone & LockBits::DATA != 0 {
-                inode.drop_kernel_pages().await;
             }
         })
     }

@@ -19,6 +19,7 @@ use crate::open::OpenFile;
 use crate::osc::{Osc, Why};
 use crate::pages::NewFrames;
 use crate::read::O_DIRECT;
+use crate::short::{Watching, Written};
 use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
@@ -50,21 +51,22 @@ impl Client {
     /// # Errors
     /// EFBIG, ENOSPC, EDQUOT, EIO, EBADF.
     pub async fn write(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
-        self.write_part(file, offset, data, None).await
+        let written = self.write_part(file, offset, data, None).await?;
+        if written.len == data.len() as u64 { Ok(written.at) } else { Err(FsError::NoSpace) }
     }
 
-    /// [`Client::write`] of a piece of a call. With `keep` the call goes on behind `data`: for an append, nobody else's comes
-    /// before its next piece, if that comes within this time.
+    /// [`Client::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
+    /// for an append, nobody else's comes before its next piece, if that comes within this time.
     ///
     /// # Errors
-    /// As [`Client::write`].
+    /// As [`Client::write`]; ENOSPC when there was no space for the first byte.
     pub async fn write_part(
         self: &Rc<Self>,
         file: &Rc<OpenFile>,
         offset: u64,
         data: &[u8],
         keep: Option<Duration>,
-    ) -> Result<u64, FsError> {
+    ) -> Result<Written, FsError> {
         if !file.writes() {
             return Err(FsError::BadHandle);
         }
@@ -84,31 +86,32 @@ impl Client {
             offset
         };
         if data.is_empty() {
-            return Ok(offset);
+            return Ok(Written { at: offset, len: 0 });
         }
         let started = self.rt.now();
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
         file.dirty.set(true);
         inode.io_owner.set(file.doer());
-        let (mark, refusals) = (inode.error_mark(), inode.refusals.get());
+        let (mark, extent) = (inode.error_mark(), Extent::new(offset, end));
+        let watch = inode.watch(extent);
         let appending = right.as_ref().map_or(&[][..], |r| &r.held);
-        let through = self.write_pieces(file, &s, Extent::new(offset, end), data, appending).await?;
+        let through = self.write_pieces(file, &s, (extent, &watch), data, appending).await?;
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
-        self.settle(file, &s, through, right.zip(keep), (kernels_end, refusals)).await?;
+        let len = self.settle(file, &s, through, right.zip(keep), (kernels_end, &watch)).await?;
         // It may be about these bytes. About others, fsync and close have still to tell it.
         if file.flags() & O_DSYNC == 0 {
             inode.error_since(&Cell::new(mark))?;
         }
-        self.calls.wrote(data.len() as u64, self.rt.now().since(started));
-        Ok(offset)
+        self.calls.wrote(len, self.rt.now().since(started));
+        Ok(Written { at: offset, len })
     }
 
-    /// Puts what is written into the cache. Answers what has to be written out now.
+    /// Puts what is written into the cache, up to where there is no space. Answers what has to be written out now.
     async fn write_pieces(
         self: &Rc<Self>,
         file: &OpenFile,
         s: &Striping,
-        to: Extent,
+        (to, watch): (Extent, &Watching),
         data: &[u8],
         appending: &[Held],
     ) -> Result<Vec<Piece>, FsError> {
@@ -121,9 +124,15 @@ impl Client {
             // goes into the cache, and out of it when the locks are let go.
             let Some(held) = appending.get(usize::from(piece.stripe.0)) else {
                 if direct {
-                    self.write_uncached(s, piece, part).await?;
+                    match self.write_uncached(s, piece, part).await {
+                        Err(FsError::NoSpace) => watch.refuse(piece.file.start),
+                        result => result?,
+                    }
                 } else if self.write_piece(s, piece, part, None, data.len() as u64).await? {
                     self.write_through(s, piece).await;
+                }
+                if watch.is_refused() {
+                    break;
                 }
                 continue;
             };
@@ -134,29 +143,30 @@ impl Client {
         Ok(through)
     }
 
-    /// Writes out and syncs what must not stay in the cache. An append's right is given up before that, or kept for the
-    /// next piece of its call as long as it may be kept.
+    /// Writes out and syncs what must not stay in the cache; gives how many bytes found space. An append's right is given up
+    /// before that, or kept for the next piece of its call as long as it may be kept.
     async fn settle(
         self: &Rc<Self>,
         file: &Rc<OpenFile>,
         s: &Striping,
         through: Vec<Piece>,
         kept: Option<(AppendRight, Duration)>,
-        (kernels_end, refusals): (u64, u64),
-    ) -> Result<(), FsError> {
+        (kernels_end, watch): (u64, &Watching),
+    ) -> Result<u64, FsError> {
         let settled = || async {
             for piece in &through {
                 self.write_through(s, *piece).await;
             }
-            if file.inode.refusals.get() != refusals {
-                return Err(FsError::NoSpace);
+            let len = watch.outcome()?;
+            if file.flags() & O_DSYNC != 0 {
+                self.sync_own(file).await?;
             }
-            if file.flags() & O_DSYNC != 0 { self.sync_own(file).await } else { Ok(()) }
+            Ok(len)
         };
         if let Some((right, keep)) = kept {
             let left = right.until.since(self.rt.now());
             if let Some(result) = self.rt.timeout(left, settled()).await {
-                if result.is_ok() {
+                if result.is_ok() && !watch.is_refused() {
                     self.keep_right(right, file, kernels_end, keep);
                 }
                 return result;
@@ -257,15 +267,19 @@ impl Client {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let lock = LockPolicyData::extent(piece.object.align_out(PAGE));
         let locks = &self.osc(object.ost).locks;
-        let held = locks.find_even_leaving(object.resource(), LockMode::Pw, &lock).ok_or(FsError::Io)?;
+        let held = if types::planted!("stores-under-new-lock") {
+            locks.acquire(object.resource(), LockMode::Pw, lock, EnqueueFlags::NONE).await.map_err(|e| e.error())?
+        } else {
+            locks.find_even_leaving(object.resource(), LockMode::Pw, &lock).ok_or(FsError::Io)?
+        };
+        let watch = object.inode.borrow().upgrade().map(|i| i.watch(piece.file));
         if self.write_piece(s, piece, data, Some(&held), piece.file.len()).await? {
             // The lock's own flush does not wait for this, and the kernel must not, either. So the next fsync tells of it.
-            let (me, s, inode) = (self.clone(), s.clone(), object.inode.borrow().clone());
+            let (me, s) = (self.clone(), s.clone());
             self.rt.spawn(async move {
-                let refusals = inode.upgrade().map(|i| i.refusals.get());
                 me.write_through(&s, piece).await;
-                if let Some(inode) = inode.upgrade().filter(|i| Some(i.refusals.get()) != refusals) {
-                    inode.writeback_failed(FsError::NoSpace);
+                if let Some(watch) = watch.filter(Watching::is_refused) {
+                    watch.inode().writeback_failed(FsError::NoSpace);
                 }
             });
         }
@@ -456,8 +470,14 @@ impl Client {
             }
             buffer.resize(bulk.len(), 0);
             bulk.copy_out(0, &mut buffer);
-            self.write(to, to_at + done, &buffer).await?;
-            done += buffer.len() as u64;
+            let written = match self.write_part(to, to_at + done, &buffer, None).await {
+                Err(FsError::NoSpace) if done > 0 => return Ok(done),
+                written => written?,
+            };
+            done += written.len;
+            if written.len < buffer.len() as u64 {
+                return Ok(done);
+            }
         }
         Ok(done)
     }

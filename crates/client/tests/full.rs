@@ -134,3 +134,55 @@ fn no_new_file_goes_to_an_ost_whose_store_has_just_failed() {
         });
     }
 }
+
+/// A new file over `count` OSTs from `first` on.
+async fn create_on(c: &Rc<Client>, name: &str, first: u16, count: u16, flags: u32) -> Rc<OpenFile> {
+    let mut spec = layout::LayoutSpec::default();
+    spec.stripe_size = Some(layout::StripeSize::new(STEP as u64).unwrap());
+    spec.stripe_count = layout::StripeCount::Exactly(count);
+    spec.index = Some(OstIndex(first));
+    let layout = layout::xattr::encode_spec(&spec);
+    let new = NewFile { flags: flags | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+
+#[test]
+fn a_write_that_meets_a_full_target_half_way_tells_how_far_it_came() {
+    const O_APPEND: u32 = 0o2000;
+    const CALL: usize = 8 * STEP;
+    for (seed, flags) in [(1, O_RDWR), (2, O_RDWR | O_DIRECT), (3, O_RDWR | O_APPEND)] {
+        let config = OstConfig { grant_initial_bytes: MIB / 2, grant_max_bytes: MIB, ..OstConfig::default() };
+        let world = World::sized(SimConfig::new(seed), 2, config, OST_BYTES);
+        let ((c, _), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let file = create_on(&c, "f", 0, 2, flags).await;
+            other.release(&create_on(&other, "filler", 1, 1, O_RDWR).await).await.unwrap();
+            fill(&other, "filler", 1).await;
+            let (mut at, mut short) = (0, 0);
+            loop {
+                let data = pattern(at, CALL, 5);
+                match c.write_part(&file, at, &data, None).await {
+                    Ok(w) => {
+                        assert!(w.at == at && w.len > 0 && w.len <= CALL as u64, "{w:?} behind {at}");
+                        short += u64::from(w.len < CALL as u64);
+                        at += w.len;
+                    }
+                    Err(e) => break assert_eq!(e, FsError::NoSpace),
+                }
+                // What an append has written behind its count stays.
+                if short > 0 && flags & O_APPEND != 0 {
+                    break;
+                }
+            }
+            assert!(short > 0, "flags {flags:o}: no write was short, {at} bytes are written");
+            let told = pattern(0, at as usize, 5);
+            let (here, there) = (read_all(&c, &file, 64 * MIB).await, open(&other, "f", O_RDWR).await);
+            assert_eq!(c.fsync(&file, false).await, Ok(()));
+            for (who, bytes) in [("the writer", here), ("another", read_all(&other, &there, 64 * MIB).await)] {
+                assert!(bytes.starts_with(&told), "flags {flags:o}: {who} does not see what was counted");
+                let more = bytes.len() - told.len();
+                assert!(more == 0 || flags & O_APPEND != 0 && more < CALL, "flags {flags:o}: {more} bytes more");
+            }
+        });
+    }
+}

@@ -3,6 +3,11 @@
 //!
 //! FUSE_WRITEBACK_CACHE is never negotiated unless the configuration says that this mount is the only writer: with it
 //! the kernel ignores remote sizes and times for good.
+//!
+//! FUSE_ASYNC_READ is never negotiated, so that a kernel's reads of pages are not among the requests whose number it
+//! limits: they may wait for locks, and for those the lock may wait for what stands in line behind them
+//! (`docs/internals/kernel-locks.md`, "Queues"). So that such a read tells of all pages that are locked for it, a window
+//! of read-ahead fits in one request, also when a program doubled it (`posix_fadvise(2)`).
 use crate::abi::{init::*, *};
 use std::time::Duration;
 
@@ -24,10 +29,10 @@ pub struct SessionConfig {
     /// Largest WRITE and READ payload in bytes, multiple of 4096, 4096..=16 MiB, default 1 MiB (more gains nothing, and
     /// needs the sysctl `fs.fuse.max_pages_limit`). Every request slot reserves that much address space.
     pub max_write_bytes: u32,
-    /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB.
+    /// Kernel read-ahead for page-cache reads in bytes, default 1 MiB; half of `max_write_bytes` at most.
     pub max_readahead_bytes: u32,
-    /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 65535. Reads of pages that wait for a
-    /// lock are among them, and writes of pages, for which the lock may wait, must never queue behind those.
+    /// Asynchronous requests the kernel may have outstanding, 1..=65535, default 65535: writes of pages, for which locks
+    /// may wait, ends of opens, and what programs read and write with O_DIRECT.
     pub max_background: u16,
     /// Granularity of our timestamps in ns, 1..=10^9, default 1.
     pub time_granularity_ns: u32,
@@ -106,6 +111,8 @@ pub struct Negotiated {
     pub max_write_bytes: u32,
     /// Kernel read-ahead in bytes.
     pub max_readahead_bytes: u32,
+    /// Asynchronous requests that the kernel may have outstanding.
+    pub max_background: u16,
 }
 
 impl Negotiated {
@@ -157,7 +164,7 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
     }
     let flags = wanted(config, want_ring) & offered;
     let minor = arg.minor.min(KERNEL_MINOR);
-    let readahead = config.max_readahead_bytes.min(arg.max_readahead);
+    let readahead = config.max_readahead_bytes.min(arg.max_readahead).min(pages_of_half(write));
     let timeout_s = config.request_timeout.as_secs() + u64::from(config.request_timeout.subsec_nanos() > 0);
     let out = InitOut {
         major: KERNEL_VERSION,
@@ -173,8 +180,20 @@ pub fn negotiate(arg: &InitIn, config: &SessionConfig, want_ring: bool) -> Resul
         request_timeout: u16::try_from(timeout_s).unwrap_or(u16::MAX),
         ..Default::default()
     };
-    let negotiated = Negotiated { minor, offered, flags, max_write_bytes: write, max_readahead_bytes: readahead };
+    let negotiated = Negotiated {
+        minor,
+        offered,
+        flags,
+        max_write_bytes: write,
+        max_readahead_bytes: readahead,
+        max_background: config.max_background,
+    };
     Ok((out, negotiated))
+}
+
+/// Half of `bytes` in whole pages, one at least.
+fn pages_of_half(bytes: u32) -> u32 {
+    (bytes / 2 / 4096).max(1) * 4096
 }
 
 /// The answer that makes a newer kernel ask again in our version.
@@ -184,8 +203,7 @@ pub fn ask_again() -> InitOut {
 
 /// Flags that the configuration asks for.
 fn wanted(config: &SessionConfig, want_ring: bool) -> u64 {
-    let mut flags = ASYNC_READ
-        | BIG_WRITES
+    let mut flags = BIG_WRITES
         | MAX_PAGES
         | ASYNC_DIO
         | PARALLEL_DIROPS
@@ -212,6 +230,7 @@ fn wanted(config: &SessionConfig, want_ring: bool) -> u64 {
         (config.single_writer, WRITEBACK_CACHE),
         (!config.request_timeout.is_zero(), REQUEST_TIMEOUT),
         (want_ring, OVER_IO_URING),
+        (types::planted!("reads-in-line"), ASYNC_READ),
     ];
     for (wished, flag) in options {
         if wished {
@@ -247,13 +266,24 @@ mod tests {
 
     #[test]
     fn only_what_the_kernel_offered_is_agreed_on_and_high_bits_need_init_ext() {
-        let (out, n) = negotiate(&offer(31, ASYNC_READ | OVER_IO_URING), &SessionConfig::default(), true).unwrap();
-        assert_eq!((n.flags, out.flags2, n.minor), (ASYNC_READ, 0, 31));
-        let all = ASYNC_READ | INIT_EXT | OVER_IO_URING;
+        let (out, n) = negotiate(&offer(31, ASYNC_DIO | OVER_IO_URING), &SessionConfig::default(), true).unwrap();
+        assert_eq!((n.flags, out.flags2, n.minor), (ASYNC_DIO, 0, 31));
+        let all = ASYNC_DIO | INIT_EXT | OVER_IO_URING;
         let (out, _) = negotiate(&offer(99, all), &SessionConfig::default(), true).unwrap();
         assert_eq!((u64::from(out.flags2) << 32, out.minor), (OVER_IO_URING, KERNEL_MINOR));
         let (out, _) = negotiate(&offer(45, all), &SessionConfig::default(), false).unwrap();
         assert_eq!(out.flags2, 0);
+    }
+
+    #[test]
+    fn reads_of_pages_are_told_whole_and_never_stand_in_line() {
+        let c = SessionConfig::default();
+        let (out, n) = negotiate(&InitIn { max_readahead: 8 << 20, ..offer(45, !0) }, &c, true).unwrap();
+        assert_eq!((n.flags & ASYNC_READ, out.max_readahead), (0, 512 << 10));
+        let (out, _) = negotiate(&offer(45, !0), &SessionConfig { max_write_bytes: 12288, ..c.clone() }, true).unwrap();
+        assert_eq!(out.max_readahead, 4096, "whole pages of half of it");
+        let (out, _) = negotiate(&offer(45, !0), &SessionConfig { max_write_bytes: 4096, ..c }, true).unwrap();
+        assert_eq!(out.max_readahead, 4096);
     }
 
     #[test]

@@ -29,6 +29,8 @@ impl StriaFs {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
+                let flags = if paged { 0 } else { arg.flags };
+                let Some(_under_way) = self.direct.begin(flags) else { return req.err(libc::EAGAIN) };
                 file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
                 self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
@@ -46,22 +48,31 @@ impl StriaFs {
             }
             Op::Write { arg, data } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                if arg.write_flags & abi::WRITE_CACHE != 0 && types::planted!("stores-answered-early") {
+                    let (client, data) = (self.client.clone(), data.to_vec());
+                    client.rt().clone().spawn(async move {
+                        let _ = client.write_mapped(&file, arg.offset, &data).await;
+                    });
+                    return req.into_reply().write(arg.size);
+                }
                 if arg.write_flags & abi::WRITE_CACHE != 0 {
                     return match self.client.write_mapped(&file, arg.offset, data).await {
                         Ok(()) => req.into_reply().write(arg.size),
                         Err(e) => req.err(errno(e)),
                     };
                 }
+                let Some(_under_way) = self.direct.begin(arg.flags) else { return req.err(libc::EAGAIN) };
                 self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
                 file.follow(arg.flags);
                 let mut caller = Caller::of(&req);
                 let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
                 // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
                 if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
-                    result = self.carry_out(&mut caller, |c| async move { c.sync_own(&file).await }).await;
+                    let synced = self.carry_out(&mut caller, |c| async move { c.sync_own(&file).await }).await;
+                    result = result.and_then(|len| synced.map(|()| len));
                 }
                 match result {
-                    Ok(()) => req.into_reply().write(arg.size),
+                    Ok(len) => req.into_reply().write(len),
                     Err(e) => req.err(errno(e)),
                 }
             }
@@ -76,7 +87,7 @@ impl StriaFs {
         thread: u32,
         arg: &abi::WriteIn,
         data: &[u8],
-    ) -> Result<(), FsError> {
+    ) -> Result<u32, FsError> {
         let (offset, len) = (arg.offset, data.len() as u64);
         let kills = arg.write_flags & abi::WRITE_KILL_SUIDGID != 0;
         if self.client.has_privileges(file, kills) {
@@ -181,7 +192,7 @@ impl StriaFs {
         const O_DIRECT: u32 = 0o40000;
         let inode = file.inode();
         let again = inode.set_kernel_pages();
-        if inode.is_mappable() {
+        if inode.is_mappable() && !types::planted!("mappable-kept") {
             // Every read of a page would ask for locks that keep all others away.
             return false;
         }
@@ -324,14 +335,14 @@ async fn write_now(
     offset: u64,
     data: &[u8],
     keep: Option<Duration>,
-) -> Result<(), FsError> {
-    let at = client.write_part(file, offset, data, keep).await?;
-    if at != offset {
+) -> Result<u32, FsError> {
+    let written = client.write_part(file, offset, data, keep).await?;
+    if written.at != offset && !types::planted!("append-untold") {
         // An append landed elsewhere than this kernel believed the end to be.
         client.kernel_attributes_changed(file.fid()).await;
         file.inode().drop_kernel_pages().await;
     }
-    Ok(())
+    Ok(u32::try_from(written.len).expect("no more than a request holds"))
 }
 
 /// Ends an open that the kernel never heard of.

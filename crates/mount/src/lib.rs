@@ -4,6 +4,7 @@ mod advice;
 mod convert;
 mod cred;
 mod dir;
+mod direct;
 mod file;
 mod job;
 mod kernel;
@@ -40,6 +41,7 @@ pub struct StriaFs {
     fitting_bytes: u64,
     is_dying: killed::Judge,
     pieces: pieces::Pieces,
+    direct: direct::Direct,
     native: RefCell<Option<Rc<crate::native::Native>>>,
     told: Rc<kernel::Told>,
 }
@@ -80,6 +82,7 @@ impl StriaFs {
             fitting_bytes: memory_bytes() / FITTING_PART,
             is_dying: killed::Judge::new(killed::is_dying),
             pieces: pieces::Pieces::new(session.negotiated().max_write_bytes),
+            direct: direct::Direct::new(session.negotiated().max_background),
             native: RefCell::new(None),
             told,
         })

@@ -323,7 +323,7 @@ impl Rings {
             self.end.borrow().area().get(at, &mut bytes);
             return Ok(Box::pin(async move {
                 let _flight = flight;
-                outcome(client.write_aside(&file, s.offset, &bytes).await.map(|()| bytes.len()))
+                outcome(client.write_aside(&file, s.offset, &bytes).await.map(|n| n as usize))
             }));
         }
         let area = self.end.borrow().area().clone();

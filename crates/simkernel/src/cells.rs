@@ -80,6 +80,8 @@ struct Program {
     caller: Rc<Caller>,
     file: Rc<File>,
     mapping: Option<Mapping>,
+    /// It changes nothing.
+    reads: bool,
     rng: Rng,
 }
 
@@ -94,15 +96,19 @@ pub async fn work(world: &Rc<World>, config: &RunConfig) {
         let caller = world.caller(mount, (number % config.programs as u64) as usize, config.programs);
         let kernel = world.kernel(mount).clone();
         let root = kernel.root();
-        let opened = async { kernel.open(&caller, &root, b"cells", libc::O_RDWR | libc::O_CREAT).await };
+        let reads = config.readers && mount + 1 == world.kernels.len();
+        let flags = if reads { libc::O_RDONLY } else { libc::O_RDWR | libc::O_CREAT };
+        let opened = async { kernel.open(&caller, &root, b"cells", flags).await };
         let Some(file) = world.must(mount, "open of the cells", opened).await else { return };
-        let cut = kernel.truncate(&caller, &file.inode, Some(&file), PAGES * PAGE);
+        let cut = async {
+            if reads { Ok(()) } else { kernel.truncate(&caller, &file.inode, Some(&file), PAGES * PAGE).await }
+        };
         if world.must(mount, "making of the cells", cut).await.is_none() {
             return;
         }
         let rng = world.context.rng(&format!("cells of program {number}"));
         let (world, shared) = (world.clone(), shared.clone());
-        let mut program = Program { world, shared, number, mount, caller, file, mapping: None, rng };
+        let mut program = Program { world, shared, number, mount, caller, file, mapping: None, reads, rng };
         let (tx, rx) = rt::sync::oneshot();
         let operations = config.operations;
         ends.push((rx, async move {
@@ -125,6 +131,8 @@ impl Program {
                 return None;
             }
             match self.rng.below(100) {
+                ..5 if self.reads => self.open_again().await?,
+                ..45 if self.reads => self.look().await?,
                 ..45 => self.change().await?,
                 45..90 => self.look().await?,
                 90..95 => self.sync().await?,
@@ -138,9 +146,20 @@ impl Program {
         self.world.must(self.mount, "close", close).await
     }
 
+    /// Closes the file and opens it again, as a kernel keeps pages from one open to the next.
+    async fn open_again(&mut self) -> Option<()> {
+        self.unmap().await?;
+        let kernel = self.world.kernel(self.mount).clone();
+        self.world.must(self.mount, "close", kernel.close(&self.caller, &self.file)).await?;
+        let root = kernel.root();
+        let opened = async { kernel.open(&self.caller, &root, b"cells", libc::O_RDONLY).await };
+        self.file = self.world.must(self.mount, "open of the cells", opened).await?;
+        Some(())
+    }
+
     async fn map(&mut self) -> Option<()> {
         if self.mapping.is_none() {
-            let map = self.world.kernel(self.mount).map(&self.file, true);
+            let map = self.world.kernel(self.mount).map(&self.file, !self.reads);
             self.mapping = Some(self.world.must(self.mount, "mmap", map).await?);
         }
         Some(())

@@ -30,6 +30,7 @@ struct Program {
     stamp: u64,
     signals: bool,
     maps: bool,
+    direct: bool,
 }
 
 fn name(n: u64) -> Vec<u8> {
@@ -45,8 +46,8 @@ pub async fn work(world: &Rc<World>, config: &RunConfig) {
             let rng = world.context.rng(&format!("churn {mount} {number}"));
             let stamp = (mount * config.programs + number) as u64 * 1_000_000;
             let signals = config.faults.signal_interval_s > 0.0;
-            let (handles, maps) = (Vec::new(), config.maps);
-            let mut program = Program { world: world.clone(), mount, caller, rng, handles, stamp, signals, maps };
+            let (shared, handles, maps, direct) = (world.clone(), Vec::new(), config.maps, config.direct);
+            let mut program = Program { world: shared, mount, caller, rng, handles, stamp, signals, maps, direct };
             let (tx, rx) = rt::sync::oneshot();
             let operations = config.operations;
             world.context.cluster.sim.spawn(async move {
@@ -193,6 +194,9 @@ impl Program {
         if writes && self.rng.chance(0.2) {
             flags |= libc::O_TRUNC;
         }
+        if self.direct && self.rng.chance(0.4) {
+            flags |= libc::O_DIRECT;
+        }
         let n = self.rng.below(NAMES);
         let root = kernel.root();
         let name = name(n);
@@ -219,16 +223,19 @@ impl Program {
         let len = (CELL + self.rng.below(3 * PAGE) / CELL * CELL).min(PAGES_MAX * PAGE - place);
         let node = file.inode.nodeid;
         let what = |of: &str| format!("{of} {place}+{len} (node {node:x})");
+        // There are too many requests of O_DIRECT descriptors.
+        let full: &[i32] = if file.flags & libc::O_DIRECT as u32 != 0 { &[libc::EAGAIN] } else { &[] };
         match draw {
             28..40 => {
-                if let Some(bytes) = self.call(&what("read"), &[], kernel.read(&self.caller, &file, place, len)).await?
+                if let Some(bytes) =
+                    self.call(&what("read"), full, kernel.read(&self.caller, &file, place, len)).await?
                 {
                     self.check(&what("read"), place, &bytes);
                 }
             }
             40..52 if writes => {
                 let data = self.cells(place, len);
-                self.call(&what("write"), &[], kernel.write(&self.caller, &file, place, &data)).await?;
+                self.call(&what("write"), full, kernel.write(&self.caller, &file, place, &data)).await?;
             }
             52..72 if self.maps => {
                 self.map(at).await?;

@@ -252,6 +252,16 @@ impl Connection {
         self.serve_line();
     }
 
+    /// A request in the background whose answer the caller waits for, as those of O_DIRECT descriptors.
+    pub(crate) async fn request_in_line(&self, op: u32, nodeid: u64, parts: &[&[u8]]) -> Answer {
+        self.pause().await;
+        let (tx, rx) = rt::sync::oneshot();
+        self.in_background(op, nodeid, parts, Box::new(move |answer| tx.send(answer)));
+        let answer = rx.await.unwrap_or(Err(libc::ECONNABORTED));
+        self.pause().await;
+        answer
+    }
+
     /// How many background requests may join before a new one has to wait in line.
     pub(crate) fn is_congested(&self) -> bool {
         self.background.get() * 4 >= self.background_max.get() * 3

@@ -2,6 +2,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use fuse::abi::init::ASYNC_DIO;
 use fuse::abi::{
     AttrOut, FallocateIn, FlushIn, FsyncIn, GETATTR_FH, GetattrIn, OpenIn, OpenOut, READ_LOCKOWNER, ReadIn, ReleaseIn,
     SetattrIn, WRITE_LOCKOWNER, WriteIn, WriteOut, fattr, fopen, opcode,
@@ -161,7 +162,12 @@ impl Kernel {
                 flags: file.flags,
                 ..ReadIn::default()
             };
-            let told = self.conn.request(caller, opcode::READ, file.inode.nodeid, &[arg.as_bytes()]).await?;
+            let node = file.inode.nodeid;
+            let told = if self.goes_in_line(file) {
+                self.conn.request_in_line(opcode::READ, node, &[arg.as_bytes()]).await?
+            } else {
+                self.conn.request(caller, opcode::READ, node, &[arg.as_bytes()]).await?
+            };
             if told.len() as u64 > u64::from(size) {
                 self.conn.fault(format!("READ of {size} bytes answered with {}", told.len()));
             }
@@ -206,6 +212,11 @@ impl Kernel {
             }
         }
         Ok(out)
+    }
+
+    /// Whether reads and writes of this file past the page cache are sent in the background.
+    fn goes_in_line(&self, file: &File) -> bool {
+        file.flags & libc::O_DIRECT as u32 != 0 && self.conn.agreed.get().flags & ASYNC_DIO != 0
     }
 
     /// The inode's lock for a write past the page cache: shared where writes may go in parallel.
@@ -258,7 +269,13 @@ impl Kernel {
                 flags: file.flags,
                 ..WriteIn::default()
             };
-            let answer = self.conn.request(caller, opcode::WRITE, inode.nodeid, &[arg.as_bytes(), part]).await;
+            let parts = [arg.as_bytes(), part];
+            // What makes the file longer is not sent in the background.
+            let answer = if self.goes_in_line(file) && offset + len <= inode.size.get() {
+                self.conn.request_in_line(opcode::WRITE, inode.nodeid, &parts).await
+            } else {
+                self.conn.request(caller, opcode::WRITE, inode.nodeid, &parts).await
+            };
             match answer.and_then(|a| parse::<WriteOut>(&a)) {
                 Ok(out) if out.size as usize == part.len() => result = Ok(done + u64::from(out.size)),
                 Ok(out) => {

@@ -27,6 +27,8 @@ pub struct KernelConfig {
     pub delays: Delays,
     /// Pages read along with one that is missing, at most.
     pub read_around_pages: u64,
+    /// How many times what INIT agreed on is read ahead at most (a program that announces sequential reads doubles it).
+    pub window_factor: u64,
     /// How often dirty pages are looked for.
     pub flush_interval: Duration,
     /// How old dirty pages get before they are written back by themselves.

@@ -23,6 +23,7 @@ pub mod kernel;
 mod lock;
 pub mod names;
 pub mod pages;
+pub mod planted;
 pub mod run;
 pub mod turns;
 

@@ -7,6 +7,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
+use fuse::abi::init::ASYNC_READ;
 use fuse::abi::{ReadIn, WRITE_CACHE, WriteIn, WriteOut, opcode};
 use rt::sync::Event;
 use types::Instant;
@@ -130,7 +131,7 @@ impl Kernel {
             let page = match known {
                 Some(page) => page,
                 None => {
-                    self.read_around(file, index, near);
+                    self.read_around(caller, file, index, near).await;
                     continue;
                 }
             };
@@ -158,36 +159,50 @@ impl Kernel {
         }
     }
 
-    /// Begins to read absent pages around `index`; they are locked until the answer.
-    fn read_around(self: &Rc<Self>, file: &Rc<File>, index: u64, near: u64) {
+    /// Reads absent pages around `index`. What lies between two pages that are there is a batch: its pages are locked all
+    /// before any is asked for, and unlocked as they are answered.
+    async fn read_around(self: &Rc<Self>, caller: &Caller, file: &Rc<File>, index: u64, near: u64) {
         let inode = &file.inode;
-        let near = if self.conn.is_congested() { 0 } else { near };
+        let window = self.conn.agreed.get().max_readahead / PAGE * self.config.window_factor;
+        let near = if self.conn.is_congested() { 0 } else { near.min(window.saturating_sub(1)) };
         let end = inode.size.get().div_ceil(PAGE).min(index + near + 1).max(index + 1);
-        let most = (self.conn.agreed.get().max_readahead / PAGE).max(1);
-        let mut run: Vec<(Rc<Page>, Guard)> = Vec::new();
+        let mut batch: Vec<(Rc<Page>, Guard)> = Vec::new();
         for at in index.saturating_sub(near / 2)..end {
             let absent = !inode.pages.borrow().contains_key(&at);
             if absent {
                 let page = Page::new(at);
                 let guard = page.lock.try_exclusive().expect("nobody else knows the page");
                 inode.pages.borrow_mut().insert(at, page.clone());
-                run.push((page, guard));
+                batch.push((page, guard));
             }
-            if !run.is_empty() && (!absent || run.len() as u64 >= most || at + 1 == end) {
-                self.read_ahead(file, std::mem::take(&mut run));
+            if !batch.is_empty() && (!absent || at + 1 == end) {
+                self.read_batch(caller, file, std::mem::take(&mut batch)).await;
             }
         }
     }
 
-    fn read_ahead(self: &Rc<Self>, file: &Rc<File>, run: Vec<(Rc<Page>, Guard)>) {
-        let (me, inode, seen) = (self.clone(), file.inode.clone(), self.version.get());
-        let arg = read_in(file, run[0].0.index, run.len() as u64);
-        let keep = file.clone();
-        let end = move |answer: Answer| {
-            let _ = me.on_read(&inode, &run, seen, answer);
-            drop(keep);
-        };
-        self.conn.in_background(opcode::READ, file.inode.nodeid, &[arg.as_bytes()], Box::new(end));
+    /// Reads pages in requests of the agreed size: all at once in the background, or, where that was not agreed on, by the
+    /// caller, one after the other.
+    async fn read_batch(self: &Rc<Self>, caller: &Caller, file: &Rc<File>, mut batch: Vec<(Rc<Page>, Guard)>) {
+        let agreed = self.conn.agreed.get();
+        let most = (agreed.max_write / PAGE).max(1) as usize;
+        while !batch.is_empty() {
+            let rest = batch.split_off(most.min(batch.len()));
+            let run = std::mem::replace(&mut batch, rest);
+            let (me, inode, seen) = (self.clone(), file.inode.clone(), self.version.get());
+            let arg = read_in(file, run[0].0.index, run.len() as u64);
+            if agreed.flags & ASYNC_READ == 0 {
+                let answer = self.conn.request(caller, opcode::READ, inode.nodeid, &[arg.as_bytes()]).await;
+                let _ = self.on_read(&inode, &run, seen, answer);
+                continue;
+            }
+            let keep = file.clone();
+            let end = move |answer: Answer| {
+                let _ = me.on_read(&inode, &run, seen, answer);
+                drop(keep);
+            };
+            self.conn.in_background(opcode::READ, file.inode.nodeid, &[arg.as_bytes()], Box::new(end));
+        }
     }
 
     /// Pages have been read, or not. What was not told is zeros: the file ends there.

@@ -60,6 +60,10 @@ pub struct RunConfig {
     pub programs: usize,
     /// Whether programs map files. Without, nothing makes pages dirty.
     pub maps: bool,
+    /// Whether some descriptors are opened with O_DIRECT.
+    pub direct: bool,
+    /// Whether programs of the last mount only read what the others' count ([`crate::cells`]).
+    pub readers: bool,
     /// Operations of each.
     pub operations: u64,
     /// Longest time of an operation.
@@ -102,15 +106,32 @@ impl RunConfig {
             flush_interval: Duration::from_millis(of(&[50, 500, 5_000])),
             dirty_age_max: Duration::from_millis(of(&[10, 1_000, 30_000])),
             shrink_interval: Duration::from_millis(of(&[20, 500, 20_000])),
+            window_factor: 1 + seed % 2,
         };
         let session =
             SessionConfig { max_write_bytes: of(&[8 << 10, 64 << 10, 1 << 20]) as u32, ..SessionConfig::default() };
         let caching = [KernelCaching::Never, KernelCaching::Reopened, KernelCaching::Fitting, KernelCaching::Always];
         let caching = caching[of(&[0, 1, 2, 3]) as usize];
         let programs = of(&[1, 2, 4]) as usize;
+        let direct = of(&[0, 1]) == 1;
         let hang = Duration::from_secs(20);
         let faults = Faults::default();
-        RunConfig { world, cluster, kernel, session, caching, work, programs, maps: true, operations: 60, hang, faults }
+        let (maps, operations) = (true, 60);
+        RunConfig {
+            world,
+            cluster,
+            kernel,
+            session,
+            caching,
+            work,
+            programs,
+            maps,
+            direct,
+            readers: false,
+            operations,
+            hang,
+            faults,
+        }
     }
 }
 

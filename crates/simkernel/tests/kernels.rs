@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use rt::LocalFuture;
 use simkernel::pages::PAGE;
+use simkernel::planted::class_of;
 use simkernel::run::{Faults, World};
 use simkernel::{Report, RunConfig, Work, run};
 use tracing_subscriber::fmt::time::FormatTime;
@@ -66,52 +67,44 @@ fn all_well(test: &str, range: std::ops::Range<u64>, make: impl Fn(u64) -> RunCo
     reports
 }
 
-fn unmapped(seed: u64, work: Work, kernels: usize) -> RunConfig {
-    RunConfig { maps: false, ..RunConfig::draw(seed, work, kernels) }
-}
-
 #[test]
 fn calls_on_one_mount_see_what_it_did() {
-    all_well("calls_on_one_mount", seeds(0..10), |seed| unmapped(seed, Work::Turns, 1));
+    all_well("calls_on_one_mount", seeds(0..10), class_of("calls_on_one_mount").make);
 }
 
 #[test]
 fn calls_on_two_mounts_see_what_each_other_did() {
-    all_well("calls_on_two_mounts", seeds(0..20), |seed| unmapped(seed, Work::Turns, 2));
+    all_well("calls_on_two_mounts", seeds(0..20), class_of("calls_on_two_mounts").make);
 }
 
 #[test]
 fn counts_by_calls_never_fall_back() {
-    all_well("counts_by_calls", seeds(0..10), |seed| unmapped(seed, Work::Cells, 1 + (seed % 2) as usize));
+    all_well("counts_by_calls", seeds(0..10), class_of("counts_by_calls").make);
 }
 
 #[test]
 fn calls_all_at_once_neither_hang_nor_do_damage() {
-    all_well("calls_all_at_once", seeds(0..20), |seed| unmapped(seed, Work::Churn, 1 + (seed % 2) as usize));
+    all_well("calls_all_at_once", seeds(0..20), class_of("calls_all_at_once").make);
 }
 
 #[test]
 fn mappings_on_one_mount_see_what_it_did() {
-    all_well("mappings_on_one_mount", seeds(0..10), |seed| RunConfig::draw(seed, Work::Turns, 1));
+    all_well("mappings_on_one_mount", seeds(0..10), class_of("mappings_on_one_mount").make);
 }
 
 #[test]
 fn mappings_on_two_mounts_see_what_each_other_did() {
-    all_well("mappings_on_two_mounts", seeds(0..20), |seed| {
-        RunConfig::draw(seed, Work::Turns, 2 + (seed % 3 / 2) as usize)
-    });
+    all_well("mappings_on_two_mounts", seeds(0..20), class_of("mappings_on_two_mounts").make);
 }
 
 #[test]
 fn counts_through_mappings_never_fall_back() {
-    all_well("counts_through_mappings", seeds(0..20), |seed| {
-        RunConfig::draw(seed, Work::Cells, 1 + (seed % 2) as usize)
-    });
+    all_well("counts_through_mappings", seeds(0..20), class_of("counts_through_mappings").make);
 }
 
 #[test]
 fn mappings_all_at_once_neither_hang_nor_do_damage() {
-    all_well("mappings_all_at_once", seeds(0..20), |seed| RunConfig::draw(seed, Work::Churn, 1 + (seed % 2) as usize));
+    all_well("mappings_all_at_once", seeds(0..20), class_of("mappings_all_at_once").make);
 }
 
 /// Runs steps on two mounts.
@@ -217,21 +210,12 @@ fn servers_that_die_hang_nothing() {
 
 #[test]
 fn signals_hang_nothing() {
-    let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };
-    let make =
-        |seed| RunConfig { faults: faults.clone(), ..RunConfig::draw(seed, Work::Churn, 1 + (seed % 2) as usize) };
-    all_well("signals_hang", seeds(0..10), make);
+    all_well("signals_hang", seeds(0..10), class_of("signals_hang").make);
 }
 
 #[test]
-#[ignore = "reads in line in the kernel are not known to a drop of their pages: docs/internals/fidelity.md"]
 fn a_short_background_queue_hangs_nothing() {
-    let make = |seed: u64| {
-        let mut config = RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2);
-        config.session.max_background = 1 + (seed % 3) as u16;
-        config
-    };
-    all_well("a_short_background", seeds(0..10), make);
+    all_well("a_short_background", seeds(0..200), class_of("a_short_background").make);
 }
 
 #[test]
@@ -243,11 +227,10 @@ fn a_seed_repeats_to_the_last_byte() {
 
 #[test]
 fn few_slots_of_the_daemon_hang_nothing() {
-    let make = |seed: u64| {
-        let mut config = RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2);
-        config.session.dev_depth = 2;
-        config.session.dev_depth_max = 2 + (seed % 3) as u16;
-        config
-    };
-    all_well("few_slots", seeds(0..20), make);
+    all_well("few_slots", seeds(0..20), class_of("few_slots").make);
+}
+
+#[test]
+fn counts_that_others_only_read_never_fall_back() {
+    all_well("counts_that_others", seeds(0..20), class_of("counts_that_others_read").make);
 }

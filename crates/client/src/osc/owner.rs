@@ -24,7 +24,11 @@ impl LockOwner for Osc {
             let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
             let inode = object.inode.borrow().upgrade();
             // A read lock covers pages that nobody stores to. What was stored to comes back under the write lock.
-            if let Some(inode) = inode.as_ref().filter(|i| keep_mode.is_none() || i.is_mappable()) {
+            let inode = inode.as_ref().filter(|i| keep_mode.is_none() || i.is_mappable());
+            if types::planted!("drop-behind-flush") {
+                self.flush(&object, extent, Why::CalledBack(self.rt.now())).await;
+            }
+            if let Some(inode) = inode.filter(|_| !types::planted!("kernel-keeps-pages")) {
                 inode.drop_kernel_pages().await;
             }
             if lock.mode.writes() && !types::planted!("flush-forgotten") {

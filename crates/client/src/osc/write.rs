@@ -192,7 +192,7 @@ impl Osc {
     fn write_refused(&self, object: &Rc<Object>, pages: &[u64]) {
         let inode = object.inode.borrow().upgrade();
         if let Some(inode) = &inode {
-            inode.refusals.set(inode.refusals.get() + 1);
+            inode.pages_refused(object, pages);
         }
         object.not_written(pages);
         if let Some(inode) = inode {

@@ -1,0 +1,113 @@
+//! How much of a write found space. An OST that is full refuses pages that took no grant; whoever is just writing them is
+//! told, and nobody else: its write ends in front of the first of them, and what lies before that is its count.
+use std::cell::{Cell, RefCell};
+use std::rc::Rc;
+
+use frames::FRAME_BYTES;
+use layout::StripeIndex;
+use types::{Extent, FsError};
+
+use crate::inode::Inode;
+use crate::object::Object;
+
+const PAGE: u64 = FRAME_BYTES as u64;
+
+/// Where a write went, and how much of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Written {
+    /// Its first byte in the file.
+    pub at: u64,
+    /// Bytes, fewer than asked for when there was no space for the rest.
+    pub len: u64,
+}
+
+/// A write under way.
+struct Watch {
+    extent: Extent,
+    /// Where the first byte that found no space lies.
+    refused_at: Cell<u64>,
+}
+
+/// The writes of an inode that are under way.
+#[derive(Default)]
+pub(crate) struct Watches(RefCell<Vec<Rc<Watch>>>);
+
+/// One of them; over when it is dropped.
+pub(crate) struct Watching(Rc<Inode>, Rc<Watch>);
+
+impl Drop for Watching {
+    fn drop(&mut self) {
+        self.0.watches.0.borrow_mut().retain(|w| !Rc::ptr_eq(w, &self.1));
+    }
+}
+
+impl Watching {
+    /// What is written.
+    pub(crate) fn inode(&self) -> &Rc<Inode> {
+        &self.0
+    }
+    /// No byte from `at` on found space.
+    pub(crate) fn refuse(&self, at: u64) {
+        self.1.refuse(at);
+    }
+    /// Whether some byte found no space.
+    pub(crate) fn is_refused(&self) -> bool {
+        self.1.refused_at.get() < self.1.extent.end
+    }
+    /// How many bytes found space, from the first one on.
+    ///
+    /// # Errors
+    /// ENOSPC: none.
+    pub(crate) fn outcome(&self) -> Result<u64, FsError> {
+        let Watch { extent, refused_at } = &*self.1;
+        let len = refused_at.get().min(extent.end).saturating_sub(extent.start);
+        if len == 0 && !extent.is_empty() { Err(FsError::NoSpace) } else { Ok(len) }
+    }
+}
+
+impl Watch {
+    fn refuse(&self, at: u64) {
+        self.refused_at.set(self.refused_at.get().min(at));
+    }
+}
+
+impl Inode {
+    /// A write of the range begins; what finds no space until its end counts for it.
+    pub(crate) fn watch(self: &Rc<Self>, extent: Extent) -> Watching {
+        let watch = Rc::new(Watch { extent, refused_at: Cell::new(u64::MAX) });
+        self.watches.0.borrow_mut().push(watch.clone());
+        Watching(self.clone(), watch)
+    }
+    /// These pages of one of its objects found no space.
+    pub(crate) fn pages_refused(&self, object: &Object, pages: &[u64]) {
+        let Some(s) = self.striping() else { return };
+        let stripe = StripeIndex(object.stripe.get());
+        for page in pages {
+            let Ok(first) = s.layout.geometry().file_offset(stripe, page * PAGE) else { continue };
+            let lies = Extent::at(first, PAGE);
+            let watches = self.watches.0.borrow();
+            watches.iter().filter(|w| w.extent.overlaps(&lies)).for_each(|w| w.refuse(first.max(w.extent.start)));
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::rc::Weak;
+    use types::Fid;
+
+    #[test]
+    fn a_write_ends_in_front_of_its_first_byte_without_space() {
+        let inode = Inode::new(Fid::new(1, 1), Weak::new());
+        let (one, other) = (inode.watch(Extent::new(100, 9000)), inode.watch(Extent::new(9000, 9001)));
+        assert_eq!((one.outcome(), other.outcome()), (Ok(8900), Ok(1)));
+        one.refuse(8192);
+        one.refuse(8500);
+        assert_eq!((one.outcome(), one.is_refused(), other.is_refused()), (Ok(8092), true, false));
+        one.refuse(100);
+        assert_eq!(one.outcome(), Err(FsError::NoSpace));
+        drop((one, other));
+        assert!(inode.watches.0.borrow().is_empty());
+    }
+}

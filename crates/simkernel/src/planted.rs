@@ -1,0 +1,92 @@
+//! Bugs planted in what serves a kernel (`types::planted!`), each of which runs of kernels must find: what keeps kernels
+//! and daemon from waiting for each other, and what keeps bytes, attributes and names that a kernel believes true.
+use types::planted::Bug;
+
+use crate::run::{Faults, RunConfig, Work};
+
+const fn bug(name: &'static str, what: &'static str) -> Bug {
+    Bug { name, what }
+}
+
+/// All of them.
+pub const BUGS: &[Bug] = &[
+    bug("reads-in-line", "A kernel's reads of pages are among the requests of which so many are under way at most."),
+    bug("direct-fills-line", "Reads and writes with O_DIRECT take all places of those requests."),
+    bug("slots-limited", "The daemon takes no more requests than its limit while the kernel drops pages."),
+    bug("drop-takes-all", "A drop of pages does not leave out those of reads that wait for a lock."),
+    bug("drop-not-begun-anew", "A drop of pages goes on when a read of one of them begins to wait for a lock."),
+    bug("read-not-looked-at", "A read of pages is not carried out again when a lock of its range went meanwhile."),
+    bug("read-left-in-kernel", "Pages of a read stay in the kernel although a lock of its range went meanwhile."),
+    bug("change-keeps-pages", "Who changes bytes lets the kernel keep its pages of them that may be stored to."),
+    bug("shut-ignored", "A kernel's reads of pages do not wait for a change of their bytes."),
+    bug("leases-not-taken", "Pages that may be stored to are read under read locks."),
+    bug("cut-waits", "A cut waits for a lock although one that is on its way out would do."),
+    bug("stores-under-new-lock", "What was stored to pages is written under a lock that is taken then."),
+    bug("stores-answered-early", "The write of a page is answered before its bytes are in the client's cache."),
+    bug("kernel-keeps-pages", "The kernel keeps its pages when their lock goes."),
+    bug("drop-behind-flush", "The kernel drops its pages when their lock's bytes have been written out."),
+    bug("mappable-kept", "An open of a file whose pages may be stored to lets the kernel keep its pages."),
+    bug("attributes-kept", "The kernel keeps attributes when their lock goes."),
+    bug("names-kept", "The kernel keeps names when their lock goes."),
+    bug("listing-kept", "The kernel keeps a listing when its lock goes."),
+    bug("append-untold", "The kernel is not told that an append went elsewhere than it believes."),
+];
+
+/// A kind of run: everything else is drawn from the seed.
+pub struct Class {
+    /// As the test of it is named.
+    pub name: &'static str,
+    /// The run of a seed.
+    pub make: fn(u64) -> RunConfig,
+}
+
+const fn class(name: &'static str, make: fn(u64) -> RunConfig) -> Class {
+    Class { name, make }
+}
+
+fn unmapped(seed: u64, work: Work, kernels: usize) -> RunConfig {
+    RunConfig { maps: false, ..RunConfig::draw(seed, work, kernels) }
+}
+fn one_or_two(seed: u64) -> usize {
+    1 + (seed % 2) as usize
+}
+fn busy(seed: u64) -> RunConfig {
+    RunConfig::draw(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells }, 2)
+}
+
+/// Runs without faults.
+pub const CLASSES: &[Class] = &[
+    class("calls_on_one_mount", |seed| unmapped(seed, Work::Turns, 1)),
+    class("calls_on_two_mounts", |seed| unmapped(seed, Work::Turns, 2)),
+    class("counts_by_calls", |seed| unmapped(seed, Work::Cells, one_or_two(seed))),
+    class("calls_all_at_once", |seed| unmapped(seed, Work::Churn, one_or_two(seed))),
+    class("mappings_on_one_mount", |seed| RunConfig::draw(seed, Work::Turns, 1)),
+    class("mappings_on_two_mounts", |seed| RunConfig::draw(seed, Work::Turns, 2 + (seed % 3 / 2) as usize)),
+    class("counts_through_mappings", |seed| RunConfig::draw(seed, Work::Cells, one_or_two(seed))),
+    class("counts_that_others_read", |seed| RunConfig { readers: true, ..RunConfig::draw(seed, Work::Cells, 2) }),
+    class("mappings_all_at_once", |seed| RunConfig::draw(seed, Work::Churn, one_or_two(seed))),
+    class("a_short_background", |seed| {
+        let mut config = busy(seed);
+        config.session.max_background = 1 + (seed % 3) as u16;
+        config
+    }),
+    class("few_slots", |seed| {
+        let mut config = busy(seed);
+        config.session.dev_depth = 2;
+        config.session.dev_depth_max = 2 + (seed % 3) as u16;
+        config
+    }),
+    class("signals_hang", |seed| {
+        let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };
+        RunConfig { faults, ..RunConfig::draw(seed, Work::Churn, one_or_two(seed)) }
+    }),
+];
+
+/// The class of a name.
+///
+/// # Panics
+/// There is none.
+#[must_use]
+pub fn class_of(name: &str) -> &'static Class {
+    CLASSES.iter().find(|c| c.name == name).expect("a class of this name")
+}
