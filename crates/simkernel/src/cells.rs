@@ -16,8 +16,10 @@ use crate::run::{RunConfig, World};
 
 const CELL: u64 = 8;
 const CELLS_OF_PAGE: u64 = PAGE / CELL;
-/// Pages of the file.
+/// Pages of the file with cells: they lie on both sides of a stripe's end, so that reads need locks of two objects.
 const PAGES: u64 = 12;
+/// The page of the first cell.
+const FIRST_PAGE: u64 = 10;
 /// Cells in use of each page, so that they meet often.
 const CELLS_USED: u64 = 16;
 
@@ -69,7 +71,7 @@ impl Shared {
 /// Where a cell lies: the used ones stand at both ends and in the middle of the page.
 fn place(cell: u64) -> u64 {
     let (page, n) = (cell / CELLS_USED, cell % CELLS_USED);
-    (page * CELLS_OF_PAGE + n * (CELLS_OF_PAGE / CELLS_USED)) * CELL
+    ((FIRST_PAGE + page) * CELLS_OF_PAGE + n * (CELLS_OF_PAGE / CELLS_USED)) * CELL
 }
 
 struct Program {
@@ -101,7 +103,11 @@ pub async fn work(world: &Rc<World>, config: &RunConfig) {
         let opened = async { kernel.open(&caller, &root, b"cells", flags).await };
         let Some(file) = world.must(mount, "open of the cells", opened).await else { return };
         let cut = async {
-            if reads { Ok(()) } else { kernel.truncate(&caller, &file.inode, Some(&file), PAGES * PAGE).await }
+            if reads {
+                Ok(())
+            } else {
+                kernel.truncate(&caller, &file.inode, Some(&file), (FIRST_PAGE + PAGES) * PAGE).await
+            }
         };
         if world.must(mount, "making of the cells", cut).await.is_none() {
             return;

@@ -258,7 +258,17 @@ impl Program {
             86..90 => {
                 self.call(&what("fstat"), &[], kernel.fstat(&self.caller, &file)).await?;
             }
-            90..95 => {
+            90..93 => {
+                // From the same place of another file, where cells say the same.
+                let other = self.rng.below(self.handles.len() as u64) as usize;
+                let to = &self.handles[other];
+                if to.writes && to.file.inode.nodeid != node {
+                    let to = to.file.clone();
+                    let what = format!("copy of {place}+{len} from node {node:x} to node {:x}", to.inode.nodeid);
+                    self.call(&what, &[], kernel.copy_range(&self.caller, (&file, place), (&to, place), len)).await?;
+                }
+            }
+            93..95 => {
                 self.call(&what("fsync"), &[], kernel.fsync(&self.caller, &file)).await?;
             }
             _ => {

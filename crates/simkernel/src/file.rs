@@ -279,7 +279,10 @@ impl Kernel {
             match answer.and_then(|a| parse::<WriteOut>(&a)) {
                 Ok(out) if out.size as usize == part.len() => result = Ok(done + u64::from(out.size)),
                 Ok(out) => {
-                    self.conn.fault(format!("WRITE of {} bytes answered with {}", part.len(), out.size));
+                    if out.size as usize > part.len() {
+                        self.conn.fault(format!("WRITE of {} bytes answered with {}", part.len(), out.size));
+                    }
+                    result = Ok(done + u64::from(out.size));
                     break;
                 }
                 Err(e) => {

@@ -13,10 +13,11 @@
 //! a range writes it back first; an invalidation locks each page, waits for its write-back and launders it; reads past the
 //! page cache write the range back first, such writes drop it before and after; a first mapping of a file drops its pages;
 //! a short READ of pages lowers the size. Differs: no huge pages, no write-back cache (never negotiated), no writes
-//! through the page cache (files opened for writing are opened for direct I/O), no locks of programs, no copy_file_range.
+//! through the page cache (files opened for writing are opened for direct I/O), no locks of programs.
 pub mod cells;
 pub mod churn;
 pub mod conn;
+mod copy;
 pub mod file;
 pub mod inode;
 pub mod kernel;

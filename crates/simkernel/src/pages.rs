@@ -165,9 +165,10 @@ impl Kernel {
         let inode = &file.inode;
         let window = self.conn.agreed.get().max_readahead / PAGE * self.config.window_factor;
         let near = if self.conn.is_congested() { 0 } else { near.min(window.saturating_sub(1)) };
-        let end = inode.size.get().div_ceil(PAGE).min(index + near + 1).max(index + 1);
+        let first = index.saturating_sub(near / 2);
+        let end = inode.size.get().div_ceil(PAGE).min(first + near + 1).max(index + 1);
         let mut batch: Vec<(Rc<Page>, Guard)> = Vec::new();
-        for at in index.saturating_sub(near / 2)..end {
+        for at in first..end {
             let absent = !inode.pages.borrow().contains_key(&at);
             if absent {
                 let page = Page::new(at);
