@@ -18,6 +18,7 @@ pub mod cells;
 pub mod churn;
 pub mod conn;
 mod copy;
+pub mod cross;
 pub mod file;
 pub mod inode;
 pub mod kernel;

@@ -76,6 +76,7 @@ pub const CLASSES: &[Class] = &[
         config.session.dev_depth_max = 2 + (seed % 3) as u16;
         config
     }),
+    class("direct_reads_that_cross", crate::cross::config),
     class("signals_hang", |seed| {
         let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };
         RunConfig { faults, ..RunConfig::draw(seed, Work::Churn, one_or_two(seed)) }

@@ -231,6 +231,11 @@ fn few_slots_of_the_daemon_hang_nothing() {
 }
 
 #[test]
+fn direct_reads_that_cross_leave_room_for_what_they_wait_for() {
+    all_well("direct_reads_that_cross", seeds(0..20), class_of("direct_reads_that_cross").make);
+}
+
+#[test]
 fn counts_that_others_only_read_never_fall_back() {
     all_well("counts_that_others", seeds(0..20), class_of("counts_that_others_read").make);
 }
