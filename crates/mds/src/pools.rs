@@ -77,6 +77,8 @@ pub struct Pools {
     rng: Rng,
     /// Creates that found a pool empty.
     pub dry: u64,
+    /// What is given out from now on is in no replay.
+    replays_over: bool,
 }
 
 impl Pools {
@@ -84,7 +86,7 @@ impl Pools {
     #[must_use]
     pub fn new(config: AllocConfig, rng: Rng) -> Pools {
         let allocator = Allocator::new(layout::POLICY_DEFAULT, config).expect("the default policy is registered");
-        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, dry: 0 }
+        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, dry: 0, replays_over: false }
     }
     /// The allocator, for parameters.
     pub fn allocator(&mut self) -> &mut Allocator {
@@ -217,9 +219,13 @@ impl Pools {
         }
     }
 
-    /// Objects that were given out in creates that are lost for good: asked once, when recovery is over.
+    /// Objects that were given out in creates that are lost for good. They are told once, when nobody has creates to replay any
+    /// more: what is given out afterwards is in new creates.
     pub fn lost(&mut self) -> Vec<StripeObject> {
         let mut lost = Vec::new();
+        if std::mem::replace(&mut self.replays_over, true) {
+            return lost;
+        }
         for p in self.pools.iter_mut().filter(|p| !p.newer) {
             let ids = p.used_at_start + 1..=p.used.min(p.used_at_start.saturating_add(64 * READY_MAX));
             lost.extend(

@@ -215,10 +215,7 @@ impl Mds {
     /// lost go, ordinary numbering begins. In the second case this comes again when the last one is back or given up.
     pub(crate) fn end_recovery(self: &Rc<Self>) {
         self.store.begin_boot();
-        // Later, what is in no replay is in a create of a moment ago.
-        if self.recovering.get() {
-            self.destroy_lost();
-        }
+        self.destroy_lost();
         self.recovering.set(false);
         self.horizon.recovered(self.rt.now());
         if self.recovery.borrow().as_ref().is_some_and(ptlrpc::RecoveryControl::has_gap) || self.is_all_doubtful() {
