@@ -131,9 +131,15 @@ impl Client {
             p.child_added(name);
         }
     }
-    fn name_removed(&self, parent: Fid, name: &[u8]) {
+    /// How often the names of a directory were no longer covered by a lock of this client.
+    fn names_lost(&self, parent: Fid) -> Option<u64> {
+        self.known_inode(parent).map(|p| p.names_lost())
+    }
+    /// A name went by our own hand. When the directory's names were `lost` since that was asked for, somebody else may have made
+    /// one like it before the answer came.
+    fn name_removed(&self, parent: Fid, name: &[u8], lost: Option<u64>) {
         if let Some(p) = self.known_inode(parent) {
-            p.child_removed(name);
+            if lost == Some(p.names_lost()) { p.child_removed(name) } else { p.forget_children() }
         }
     }
     fn unlearn_name(&self, parent: Fid, name: &[u8]) {
@@ -384,9 +390,10 @@ impl Client {
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.settle_closes(known.unwrap_or_default()).await;
         let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
+        let lost = self.names_lost(parent);
         let (change, reply) = self.change_names(Op::MdtUnlink, &request).await?;
         self.unlearn_name(parent, name);
-        self.name_removed(parent, name);
+        self.name_removed(parent, name, lost);
         if let Some(inode) = self.known_inode(reply.attr.fid) {
             self.changed_behind(&inode, change, &reply.attr);
             if reply.attr.nlink == 0 {
@@ -450,14 +457,12 @@ impl Client {
             to_name: to.1.into(),
             flags,
         };
+        let lost = self.names_lost(from.0);
         let (change, reply) = self.change_names(Op::MdtRename, &request).await?;
-        let known = self.knows_name(to.0, to.1);
+        // Where both names stand for the inode that was moved, either both did before and stay, or somebody of this client asked
+        // before this answer came what the new name stands for: who asks next finds out.
         let there = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
-        if known && there == Some(reply.attr.fid) {
-            // Two names of one inode: both stay.
-            self.take_parent(to.0, change, &reply);
-            return Ok(());
-        }
+        let known = self.knows_name(to.0, to.1) && there != Some(reply.attr.fid);
         let ends =
             [from, to].map(|(p, n)| self.dentries.borrow().get(&(p, n.to_vec())).and_then(|c| self.known_inode(*c)));
         for (parent, name) in [from, to] {
@@ -471,7 +476,7 @@ impl Client {
         let [first, second] = ends;
         if flags & RENAME_EXCHANGE == 0 {
             if known {
-                self.name_removed(from.0, from.1);
+                self.name_removed(from.0, from.1, lost);
             } else {
                 self.something_lost_a_name();
                 // Perhaps it is another name of what it was moved to, and stays.
