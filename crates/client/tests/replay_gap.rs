@@ -5,7 +5,6 @@ mod world;
 
 use client::NewNode;
 use mds::MdsConfig;
-use mds::store::CommitConfig;
 use wire::mdt::NodeKind;
 use world::*;
 
@@ -469,4 +468,65 @@ fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free()
         assert!(waited >= Duration::from_secs(7) && waited < Duration::from_secs(20), "{waited:?}");
         assert!(!world.mds_knows(dies.id()) && lives.mdc().evictions() == 0);
     });
+}
+
+#[test]
+fn a_server_that_dies_again_and_again_while_clients_replay_loses_nothing_of_theirs() {
+    let every = |pause| CommitConfig { interval: pause, idle: pause, ..CommitConfig::default() };
+    let (seldom, often) = (every(Duration::from_millis(50)), every(Duration::from_micros(500)));
+    for seed in 0..12 {
+        let config = MdsConfig { commit: seldom, ..MdsConfig::default() };
+        let world = World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, config);
+        let mut rng = Rng::new(seed);
+        let clients: Vec<_> = (0..3).map(|_| world.client(|_| {}).0).collect();
+        world.run(Duration::from_secs(600), async {
+            let stop = Cell::new(false);
+            let made = RefCell::new(Vec::new());
+            let works = clients.iter().enumerate().map(|(i, c)| {
+                let (stop, made) = (&stop, &made);
+                let mut rng = Rng::new(seed << 8 | i as u64);
+                async move {
+                    for n in 0.. {
+                        if stop.get() {
+                            return;
+                        }
+                        let name = format!("c{i}n{n}");
+                        mkdir(c, &name).await.unwrap();
+                        made.borrow_mut().push(name);
+                        // Some ask more often than others, so that their transactions lie between each other.
+                        c.rt().sleep(Duration::from_micros(rng.below(100 << i))).await;
+                    }
+                }
+            });
+            let faults = async {
+                for _ in 0..3 {
+                    world.sim.sleep(Duration::from_micros(20_000 + rng.below(60_000))).await;
+                    // Commits come between the replays: what is on stable storage of one client says nothing of another one's.
+                    world.set_mds_commits(often);
+                    for _ in 0..rng.below(3) {
+                        world.kill_mds();
+                        world.restart_mds().await;
+                        world.sim.sleep(Duration::from_micros(rng.below(60_000))).await;
+                    }
+                    world.set_mds_commits(seldom);
+                    world.kill_mds();
+                    world.restart_mds().await;
+                    world.sim.sleep(Duration::from_millis(300)).await;
+                }
+                stop.set(true);
+            };
+            let all: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> =
+                vec![Box::pin(async { drop(rt::sync::join_all(works.collect()).await) }), Box::pin(faults)];
+            rt::sync::join_all(all).await;
+            let told: String = clients.iter().map(|c| c.losses().changes_text()).collect();
+            assert_eq!(told, "", "seed {seed}");
+            let (looks, _) = world.client(|_| {});
+            let made = made.borrow().clone();
+            assert!(made.len() > 100, "seed {seed}: {} directories show nothing", made.len());
+            for name in made {
+                assert!(is_there(&looks, &name).await, "seed {seed}: {name} is lost");
+            }
+            assert_eq!(clients.iter().map(|c| c.mdc().evictions()).sum::<u64>(), 0, "seed {seed}");
+        });
+    }
 }

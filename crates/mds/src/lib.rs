@@ -38,6 +38,7 @@ mod recent;
 pub mod record;
 pub mod repair;
 pub mod replace;
+mod replays;
 mod service;
 mod settings;
 mod sharing;

@@ -376,6 +376,9 @@ impl Mds {
             let delta = tx.inode_delta;
             drop(tx);
             self.store.apply(puts, transno, delta);
+            if caller.replay.is_some() {
+                self.store.note_replay(caller.client, transno);
+            }
             if self.config.commit_on_sharing {
                 let applied = self.store.applied();
                 self.store.sharing.borrow_mut().note(caller.client, &footprint, applied, awaited);

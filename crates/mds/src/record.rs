@@ -298,7 +298,7 @@ wire::message! {
     }
     /// Written with every batch.
     Counters {
-        /// Last transaction in the store.
+        /// Last transaction in the store with all before; while replays come, the last of the boot before.
         transno: u64,
         /// Inodes.
         inodes: u64,

@@ -420,8 +420,8 @@ impl Service for Mds {
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()> {
         Box::pin(self.handle_request(request))
     }
-    fn last_committed(&self) -> Transno {
-        Transno(self.store.last_committed())
+    fn last_committed(&self, client: ClientId) -> Transno {
+        Transno(self.store.last_committed_of(client))
     }
     fn epoch(&self) -> u64 {
         self.boot

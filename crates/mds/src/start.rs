@@ -186,6 +186,10 @@ impl Mds {
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
         if known.is_empty() {
             store.begin_boot();
+        } else if store.shares_committed() {
+            store.expect_replays(
+                known.iter().map(|s| (s.client, s.replies.iter().map(|r| r.transno.0).max().unwrap_or(0))),
+            );
         }
         store.apply(stale.into_iter().map(|k| (k, None)), 0, 0);
         let fsname = String::from_utf8_lossy(&superblock.fsname).into_owned();

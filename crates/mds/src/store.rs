@@ -11,12 +11,13 @@ use std::sync::Arc;
 
 use rt::Rt;
 use rt::sync::Event;
-use types::{Duration, FsError};
+use types::{ClientId, Duration, FsError};
 
 use crate::admission;
 use crate::keys;
 use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, unseal};
 use crate::record::Counters;
+use crate::replays::Replays;
 use crate::sharing::Sharing;
 
 /// When batches are committed.
@@ -71,6 +72,8 @@ pub struct MetaStore {
     transno: Cell<u64>,
     /// Last transaction on stable storage.
     committed_transno: Cell<u64>,
+    /// While replays come in no common order.
+    replays: RefCell<Option<Replays>>,
     /// Applications so far, and how many of them are on stable storage.
     applied: Cell<u64>,
     durable: Cell<u64>,
@@ -113,6 +116,7 @@ impl MetaStore {
             sharing_boot: Cell::new(counters.sharing),
             transno: Cell::new(counters.transno),
             committed_transno: Cell::new(counters.transno),
+            replays: RefCell::new(None),
             applied: Cell::new(0),
             durable: Cell::new(0),
             inodes: Cell::new(counters.inodes),
@@ -130,10 +134,26 @@ impl MetaStore {
     pub(crate) fn engine(&self) -> &Rc<dyn MetaKv> {
         &self.kv
     }
-    /// Last transaction on stable storage.
+    /// Last transaction on stable storage, with all before; of those that are replayed none counts before all are in.
     #[must_use]
     pub fn last_committed(&self) -> u64 {
         self.committed_transno.get()
+    }
+    /// Every transaction of this client up to here is on stable storage.
+    #[must_use]
+    pub fn last_committed_of(&self, client: ClientId) -> u64 {
+        let own = self.replays.borrow().as_ref().map_or(0, |r| r.committed(client));
+        own.max(self.committed_transno.get())
+    }
+    /// Replays come from now on, each client's in their order.
+    pub(crate) fn expect_replays(&self, committed: impl Iterator<Item = (ClientId, u64)>) {
+        *self.replays.borrow_mut() = Some(Replays::new(committed));
+    }
+    /// A client's replay was applied.
+    pub(crate) fn note_replay(&self, client: ClientId, transno: u64) {
+        if let Some(replays) = &mut *self.replays.borrow_mut() {
+            replays.applied(client, transno);
+        }
     }
     /// Last transaction given out.
     #[must_use]
@@ -146,9 +166,17 @@ impl MetaStore {
         let n = self.transno.get() + 1;
         if n as u32 == 0 { n + 1 } else { n }
     }
-    /// New transactions are numbered above everything of earlier boots.
+    /// New transactions are numbered above everything of earlier boots; no replay comes any more.
     pub(crate) fn begin_boot(&self) {
         self.transno.set(self.transno.get().max(self.boot << 40));
+        let replays = self.replays.borrow_mut().take();
+        if replays.is_some() {
+            self.write_counters();
+        }
+    }
+    /// In a batch of their own, if nothing else comes: every batch brings them.
+    fn write_counters(&self) {
+        self.apply([(keys::plain(keys::COUNTERS), None)], 0, 0);
     }
     /// See [`Counters::gap`].
     pub(crate) fn has_gap(&self) -> bool {
@@ -157,8 +185,7 @@ impl MetaStore {
     /// Goes with the next batch, whatever that holds.
     pub(crate) fn set_gap(&self, gap: bool) {
         if self.gap.replace(gap) && !gap {
-            // A batch of its own, if nothing else comes: every batch brings the counters.
-            self.apply([(keys::plain(keys::COUNTERS), None)], 0, 0);
+            self.write_counters();
         }
     }
     /// Whether replays of different clients are independent of each other.
@@ -425,7 +452,14 @@ impl MetaStore {
 
     async fn commit_once(&self, rt: &Rt) {
         self.urgent.set(false);
-        let (applied, transno) = (self.applied.get(), self.transno.get());
+        let applied = self.applied.get();
+        let transno = match &mut *self.replays.borrow_mut() {
+            Some(replays) if !types::planted!("commit-of-others") => {
+                replays.begin_commit();
+                self.committed_transno.get()
+            }
+            _ => self.transno.get(),
+        };
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
         self.sharing.borrow_mut().begin_commit();
         let counters =
@@ -449,6 +483,9 @@ impl MetaStore {
                 self.committed_transno.set(transno);
                 self.durable.set(applied);
                 self.sharing.borrow_mut().end_commit();
+                if let Some(replays) = &mut *self.replays.borrow_mut() {
+                    replays.end_commit();
+                }
                 self.commits.set(self.commits.get() + 1);
                 self.batch_keys.set(self.batch_keys.get() + keys);
             }

@@ -320,13 +320,20 @@ fn begin_anew() {
 mod tests {
     use super::*;
 
-    // Numbers that this process has not open; each test has its own.
+    // Numbers that this process has not open; each test has its own. The pool is one for all of them: one test at a time.
+    static POOL_IN_USE: std::sync::Mutex<()> = std::sync::Mutex::new(());
+
+    fn alone() -> std::sync::MutexGuard<'static, ()> {
+        POOL_IN_USE.lock().unwrap_or_else(std::sync::PoisonError::into_inner)
+    }
+
     fn calls(fd: c_int) -> Option<u32> {
         of(fd).map(|o| o.calls.load(Relaxed))
     }
 
     #[test]
     fn descriptors_that_were_duplicated_are_of_one_open_file_until_the_last_is_closed() {
+        let _alone = alone();
         opened(9000, sharings());
         of(9000).unwrap().calls.store(7, Relaxed);
         set(9001, of(9000));
@@ -343,6 +350,7 @@ mod tests {
 
     #[test]
     fn what_is_opened_while_a_process_is_made_is_taken_for_shared() {
+        let _alone = alone();
         let before = sharings();
         share_all(true);
         opened(9010, before);
@@ -354,6 +362,7 @@ mod tests {
 
     #[test]
     fn a_full_pool_leaves_descriptors_to_the_kernel() {
+        let _alone = alone();
         let numbers = 10_000..10_000 + OPENS as c_int + 10;
         numbers.clone().for_each(|fd| opened(fd, sharings()));
         assert!(numbers.clone().filter(|fd| is_known(*fd)).count() <= OPENS);
@@ -367,9 +376,18 @@ mod tests {
 
     #[test]
     fn threads_that_open_close_and_look_never_see_another_descriptors_file() {
+        let _alone = alone();
+        /// The others end with the thread that opens, also if an assertion ends it.
+        struct Ends<'a>(&'a AtomicBool);
+        impl Drop for Ends<'_> {
+            fn drop(&mut self) {
+                self.0.store(true, Relaxed);
+            }
+        }
         let ended = AtomicBool::new(false);
         std::thread::scope(|scope| {
-            for fd in [9100, 9101] {
+            let _ends = Ends(&ended);
+            for _ in 0..2 {
                 scope.spawn(|| {
                     while !ended.load(Relaxed) {
                         [9100, 9101]
@@ -378,7 +396,6 @@ mod tests {
                             .for_each(|o| assert!([0, 9100, 9101].contains(&o.calls.load(Relaxed))));
                     }
                 });
-                let _ = fd;
             }
             for round in 0..20_000 {
                 let fd = 9100 + round % 2;
@@ -387,7 +404,6 @@ mod tests {
                 assert_eq!(calls(fd), Some(fd as u32));
                 set(fd, None);
             }
-            ended.store(true, Relaxed);
         });
     }
 }

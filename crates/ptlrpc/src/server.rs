@@ -59,8 +59,8 @@ pub trait Service: 'static {
     fn look_whether_replaced(self: Rc<Self>) {}
     /// Carries a request out and answers it. Runs as a task of its own; requests of one client may overlap.
     fn handle(self: Rc<Self>, request: Request) -> LocalFuture<()>;
-    /// Every transaction up to here is on stable storage.
-    fn last_committed(&self) -> Transno;
+    /// Every transaction of this client up to here is on stable storage.
+    fn last_committed(&self, client: ClientId) -> Transno;
     /// Sessions that the store knows, asked once at start.
     fn sessions(&self) -> Vec<SessionRecord>;
     /// A client is about to open a session; when this completes the store remembers it. `known`: it had one.
@@ -223,7 +223,7 @@ impl Server {
     pub(crate) fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
         // A service knows its sessions: they must not keep it alive.
         let s = Rc::downgrade(service);
-        let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed());
+        let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed(client));
         let export = Export::new(self.rt.clone(), client, service.credits(), Rc::new(committed));
         export.boot.set(self.config.boot);
         export

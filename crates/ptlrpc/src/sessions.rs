@@ -178,7 +178,7 @@ impl Server {
             boot: self.config.boot,
             known: granted.is_some(),
             recovering: target.recovery.expects(client),
-            last_committed: target.service.last_committed(),
+            last_committed: target.service.last_committed(client),
             credits: export.credits.get(),
             bulk_max: target.service.bulk_max(),
             grant: target.service.grant(client, granted.unwrap_or(0)),

@@ -85,7 +85,7 @@ impl Service for Counting {
             }
         })
     }
-    fn last_committed(&self) -> Transno {
+    fn last_committed(&self, _client: ClientId) -> Transno {
         Transno(self.book.last.get())
     }
     fn sessions(&self) -> Vec<SessionRecord> {

@@ -71,7 +71,7 @@ impl Service for Echo {
             }
         })
     }
-    fn last_committed(&self) -> Transno {
+    fn last_committed(&self, _client: ClientId) -> Transno {
         Transno(self.store.committed.get())
     }
     fn sessions(&self) -> Vec<SessionRecord> {

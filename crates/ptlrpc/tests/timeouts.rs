@@ -41,7 +41,7 @@ impl Service for Slow {
             request.reply(Ok(&()));
         })
     }
-    fn last_committed(&self) -> Transno {
+    fn last_committed(&self, _client: ClientId) -> Transno {
         Transno(0)
     }
     fn sessions(&self) -> Vec<SessionRecord> {

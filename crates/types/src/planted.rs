@@ -34,6 +34,10 @@ pub const BUGS: &[Bug] = &[
     bug("flock-in-conflict", "A byte range lock of a program is granted while another one has it."),
     bug("lock-not-replayed", "A client does not tell a restarted server of the first of its locks."),
     bug("gap-forgotten", "A metadata server that dies in a recovery forgets that somebody had not come back to it."),
+    bug(
+        "commit-of-others",
+        "A restarted metadata server takes what one client replayed and is committed for what all clients replayed.",
+    ),
     bug("late-size-counts", "The size that a close tells counts, whoever else changed the file meanwhile."),
     bug(
         "dirty-unlisted",

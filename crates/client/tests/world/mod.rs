@@ -7,6 +7,7 @@ pub use std::rc::Rc;
 
 pub use client::{Client, ClientConfig, NewFile, OpenFile};
 pub use frames::{Bulk, FramePool};
+pub use mds::store::CommitConfig;
 use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 pub use oss::OstConfig;
 use oss::store::{ObjectStore, StoreIdentity};
@@ -47,7 +48,7 @@ pub struct World {
     pub mds_host: Host,
     mds: RefCell<MdsRole>,
     mds_store: RefCell<Rc<MemoryKv>>,
-    mds_config: MdsConfig,
+    mds_config: RefCell<MdsConfig>,
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
     config: RefCell<OstConfig>,
@@ -107,7 +108,7 @@ impl World {
             mds_host,
             mds,
             mds_store,
-            mds_config,
+            mds_config: RefCell::new(mds_config),
             mds_nid,
             oss,
             config: RefCell::new(config),
@@ -143,6 +144,10 @@ impl World {
     pub fn set_ost_config(&self, config: OstConfig) {
         *self.config.borrow_mut() = config;
     }
+    /// Metadata servers that are started from now on commit like this.
+    pub fn set_mds_commits(&self, commit: CommitConfig) {
+        self.mds_config.borrow_mut().commit = commit;
+    }
     /// An OST's host loses its power.
     pub fn lose_power(&self, i: usize) {
         let node = &self.oss[i];
@@ -168,7 +173,7 @@ impl World {
         let rt = self.mds_host.boot();
         let store = self.mds_store.borrow().reopen();
         let kv: Rc<dyn MetaKv> = store.clone();
-        let (key, config) = (self::key(), self.mds_config.clone());
+        let (key, config) = (self::key(), self.mds_config.borrow().clone());
         let role = roles::start_mds_on(&rt, kv, &self.mds_nid, &key, WINDOW, config).await.unwrap();
         *self.mds.borrow_mut() = role;
         *self.mds_store.borrow_mut() = store;

@@ -1,4 +1,5 @@
 //! What a simulated cluster is made of.
+use rt::Rt;
 use types::{Duration, MIB};
 
 /// Nodes, stores and caches of a cluster.
@@ -46,11 +47,20 @@ pub struct ClusterConfig {
     pub dirty_age_max: Duration,
     /// Longest time between a change and its commit, on all servers.
     pub commit_interval: Duration,
+    /// Every other server, as the seed has it, commits every millisecond from its start to its end: also between what clients replay.
+    pub commits_vary: bool,
     /// How long a restarted server waits for its clients.
     pub recovery_window: Duration,
 }
 
 impl ClusterConfig {
+    /// The commit interval of a server that starts.
+    pub(super) fn commit_of_start(&self, rt: &Rt) -> Duration {
+        if self.commits_vary && rt.random().is_multiple_of(2) {
+            return Duration::from_millis(1).min(self.commit_interval);
+        }
+        self.commit_interval
+    }
     /// Whether its OSTs fill up.
     #[must_use]
     pub fn is_small(&self) -> bool {
@@ -85,6 +95,7 @@ impl Default for ClusterConfig {
             ost_bulk_bytes: 4 * MIB,
             dirty_age_max: Duration::from_secs(5),
             commit_interval: Duration::from_millis(100),
+            commits_vary: false,
             recovery_window: Duration::from_secs(30),
         }
     }

@@ -46,6 +46,8 @@ pub struct FaultConfig {
     pub amid: f64,
     /// Probability that a client that dies does so amid a cut of a striped file.
     pub amid_cuts: f64,
+    /// Probability that a server that was started again dies amid its recovery.
+    pub again: f64,
     /// Longest time until a killed node is started again.
     pub down_max_s: f64,
     /// Longest cut.
@@ -71,6 +73,7 @@ impl Default for FaultConfig {
             power: 0.5,
             amid: 0.0,
             amid_cuts: 0.0,
+            again: 0.0,
             down_max_s: 10.0,
             cut_max_s: 8.0,
         }
@@ -286,18 +289,34 @@ impl Faults {
         amid_a_cut && met.is_ok()
     }
 
-    /// Ends a node and starts it again some time later.
+    /// Ends a node and starts it again some time later, a server perhaps several times.
     async fn restart(&self, id: NodeId, power: bool, rng: &mut Rng) {
         let cluster = &self.context.cluster;
-        cluster.kill(id, power);
-        self.context.count(|c| c.kills += 1);
-        // Short outages are as likely as long ones.
-        let down = self.config.down_max_s * rng.unit() * rng.unit();
-        self.sleep(down).await;
-        if let Err(e) = cluster.start(id).await {
-            self.context.complain(e);
+        let (mut power, mut longest) = (power, self.config.down_max_s);
+        loop {
+            cluster.kill(id, power);
+            self.context.count(|c| c.kills += 1);
+            // Short outages are as likely as long ones.
+            self.sleep(longest * rng.unit() * rng.unit()).await;
+            if let Err(e) = cluster.start(id).await {
+                self.context.complain(e);
+            }
+            tracing::info!("{id} runs again");
+            if matches!(id, NodeId::Client(_)) || !rng.chance(self.config.again) {
+                return;
+            }
+            // Its first messages say who may come back and answer what is replayed.
+            let most = 4 << rng.below(6);
+            let messages = 1 + rng.below(most);
+            let silent = cluster.node(id).host.falls_silent(|_| true, messages);
+            let _ = rt::sync::race(silent, cluster.sim.sleep(SILENT_WITHIN)).await;
+            power = rng.chance(self.config.power);
+            longest = longest.min(1.0);
+            self.note_kill(id, power, false);
+            if id == NodeId::Mds {
+                self.context.mds_died();
+            }
         }
-        tracing::info!("{id} runs again");
     }
 
     async fn kill_client(&self, which: Option<usize>, rng: &mut Rng) {

@@ -268,14 +268,14 @@ impl Cluster {
     fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
         let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
-        let commit = self.config.commit_interval;
+        let commit = self.config.commit_of_start(&rt);
         let alloc = self.config.alloc_policy.clone();
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
             let kv = open_mdt(&rt, false)?;
             let mut config = MdsConfig { default_layout: spec?, ..MdsConfig::default() };
             config.alloc_policy = alloc;
-            config.commit.idle = config.commit.idle.max(commit / 20);
+            config.commit.idle = if commit < config.commit.idle { commit } else { config.commit.idle.max(commit / 20) };
             config.commit.interval = commit;
             let role = roles::start_mds_on(&rt, kv, &nid, &key, window, config).await;
             role.map(Running::Mds).map_err(|e| e.to_string())
@@ -294,7 +294,7 @@ impl Cluster {
             ..OstConfig::default()
         };
         let queue_max = self.config.queue_max;
-        let (reserve, commit) = (self.config.ost_reserve_bytes, self.config.commit_interval);
+        let (reserve, commit) = (self.config.ost_reserve_bytes, self.config.commit_of_start(&rt));
         let fast = self.config.fast_admission.clone().filter(|_| index.is_multiple_of(2));
         async move {
             let store = Rc::new(open_ost(&rt, reserve, commit).await?);

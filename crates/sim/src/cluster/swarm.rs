@@ -179,6 +179,7 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     let commit = Duration::from_millis(any(&mut Rng::named(seed, "swarm commits"), &[10, 100, 1000, 5000]));
     if !without.has("commits") {
         c.commit_interval = commit;
+        c.commits_vary = Rng::named(seed, "swarm commits vary").chance(0.5);
     }
     let mut rng = Rng::named(seed, "swarm rpcs");
     let (flight, pages, window) =
@@ -263,6 +264,10 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     faults.cut_max_s = if on(FaultClass::LongCut) { 150.0 } else { 8.0 };
     faults.power = if on(FaultClass::Power) { 0.6 } else { 0.0 };
     faults.dies_too = if on(FaultClass::KillServer) { 0.3 } else { 0.0 };
+    faults.again = match on(FaultClass::KillServer) {
+        true => any(&mut Rng::named(seed, "swarm again"), &[0.0, 0.3, 0.6]),
+        false => 0.0,
+    };
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
     faults.amid = any(&mut rng, &[0.0, 0.5, 0.9]);
