@@ -1,12 +1,18 @@
 //! The steps of `check` and `ci`: each a command that anyone can type.
+use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::Command;
-use std::time::Instant;
+use std::process::{Command, ExitStatus};
+use std::time::{Duration, Instant};
 
 use crate::{Findings, deny, judged, layers, tidy};
 
 /// Crates whose tests mount.
 const MOUNTING: &[&str] = &["stria-fuse", "stria-mount", "stria-cluster", "stria"];
+
+/// How long one step may take: a build of everything and all tests take a third of it.
+const STEP_MAX: Duration = Duration::from_secs(35 * 60);
+/// How often a step that runs is looked at.
+const LOOK_EVERY: Duration = Duration::from_millis(200);
 
 /// Everything that needs no mount. All steps run; what fails is listed at the end.
 pub fn check(root: &Path) -> Findings {
@@ -57,13 +63,36 @@ fn all(steps: Vec<(&str, Findings)>) -> Findings {
 fn cargo(root: &Path, arguments: &[&str]) -> Findings {
     eprintln!("+ cargo {}", arguments.join(" "));
     let begun = Instant::now();
-    let status = Command::new(env!("CARGO")).current_dir(root).args(arguments).status();
+    let status = status(Command::new(env!("CARGO")).current_dir(root).args(arguments));
     eprintln!("  {:.0} s", begun.elapsed().as_secs_f64());
     match status {
-        Ok(s) if s.success() => Ok(()),
-        Ok(s) => Err(vec![format!("cargo {}: {s}", arguments.join(" "))]),
+        Ok(Some(s)) if s.success() => Ok(()),
+        Ok(Some(s)) => Err(vec![format!("cargo {}: {s}", arguments.join(" "))]),
+        Ok(None) => Err(vec![format!(
+            "cargo {}: not ended after {} minutes, so it was killed: a test named above without a result hangs",
+            arguments.join(" "),
+            STEP_MAX.as_secs() / 60
+        )]),
         Err(e) => Err(vec![format!("cargo: {e}")]),
     }
+}
+
+/// Runs a command to its end; where nobody sits in front, one that hangs is killed with all that it started (`None`).
+fn status(command: &mut Command) -> std::io::Result<Option<ExitStatus>> {
+    if std::env::var_os("CI").is_none_or(|v| v != "true") {
+        return command.status().map(Some);
+    }
+    let mut child = command.process_group(0).spawn()?;
+    let begun = Instant::now();
+    while begun.elapsed() < STEP_MAX {
+        if let Some(status) = child.try_wait()? {
+            return Ok(Some(status));
+        }
+        std::thread::sleep(LOOK_EVERY);
+    }
+    Command::new("kill").args(["-KILL", "--", &format!("-{}", child.id())]).status()?;
+    child.wait()?;
+    Ok(None)
 }
 
 /// Real processes under every fault for two minutes. What is left of a run that fails stays below the target directory.
