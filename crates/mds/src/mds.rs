@@ -27,6 +27,7 @@ use crate::pools::Pools;
 use crate::quiet::Quiet;
 use crate::recent::{Horizon, RecentSizes};
 use crate::record::{ReplyRow, Superblock};
+use crate::sharing::Footprint;
 use crate::stats::Stats;
 use crate::store::MetaStore;
 use crate::tx::{Claim, Done, Fail, Fetched, Tx};
@@ -376,19 +377,24 @@ impl Mds {
             let delta = tx.inode_delta;
             drop(tx);
             self.store.apply(puts, transno, delta);
-            if caller.replay.is_some() {
-                self.store.note_replay(caller.client, transno);
-            }
-            if self.config.commit_on_sharing {
-                let applied = self.store.applied();
-                self.store.sharing.borrow_mut().note(caller.client, &footprint, applied, awaited);
-            }
+            self.note_applied(caller, transno, &footprint, awaited);
             if !destroyed.is_empty() {
                 self.osts.queue_destroys(self.store.applied(), destroyed);
             }
             self.fill_low_pools(&taken);
         }
         Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }, awaited))
+    }
+
+    /// What a client's change that was applied just now means for others.
+    fn note_applied(&self, caller: Caller, transno: u64, footprint: &Footprint, awaited: u64) {
+        if caller.replay.is_some() {
+            self.store.note_replay(caller.client, transno);
+        }
+        if self.config.commit_on_sharing {
+            let applied = self.store.applied();
+            self.store.sharing.borrow_mut().note(caller.client, footprint, applied, awaited);
+        }
     }
 
     /// Waits until a pool was filled.
