@@ -109,6 +109,41 @@ fn who_uses_a_mount_is_named() {
     assert!(!p.runs("c"));
 }
 
+/// A file that is open in a message that nobody has received: `/proc` shows it nowhere. The end of the input ends it.
+const IN_A_MESSAGE: &str = "import os, socket, sys
+a, b = socket.socketpair()
+f = os.open(sys.argv[1], os.O_RDONLY)
+socket.send_fds(a, [b'x'], [f])
+os.close(f)
+print('begun', flush=True)
+sys.stdin.read()";
+
+#[test]
+fn a_use_that_nobody_can_be_seen_to_make_is_waited_for() {
+    if !can_mount() {
+        return;
+    }
+    let p = Place::new();
+    p.up("c", &["m1"], &[]);
+    fs::write(p.at("m1/f"), b"x").unwrap();
+    let mut holder = Command::new("python3");
+    holder.args(["-c", IN_A_MESSAGE, text(&p.at("m1/f"))]).stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut holder = holder.spawn().unwrap();
+    let mut begun = String::new();
+    let from = holder.stdout.take().unwrap();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(from), &mut begun).unwrap();
+    assert_eq!(begun, "begun\n");
+    let mut umount = Command::new(env!("CARGO_BIN_EXE_stria"));
+    let mut umount = umount.args(["umount", text(&p.at("m1"))]).stderr(Stdio::piped()).spawn().unwrap();
+    // It has met the use by now, or will: it ends in success either way.
+    let tried = Instant::now() + Duration::from_millis(300);
+    wait_until("a moment", || Instant::now() > tried || umount.try_wait().unwrap().is_some());
+    drop(holder.stdin.take());
+    holder.wait().unwrap();
+    let out = umount.wait_with_output().unwrap();
+    assert!(out.status.success() && !is_mounted(&p.at("m1")), "{}", said(&out));
+}
+
 #[test]
 fn copies_in_other_mount_namespaces_end_with_the_mount_unless_they_are_used() {
     if !can_mount() {

@@ -22,7 +22,7 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Why a mount or unmount did not happen.
 #[derive(Debug, thiserror::Error)]
@@ -221,15 +221,30 @@ pub fn abort(connection: u32) -> io::Result<()> {
     .and_then(|mut file| io::Write::write_all(&mut file, b"1"))
 }
 
-/// Unmounts connection `connection` from `at`; anything else that is mounted there is left alone. Whether it was there.
+/// How long a mount that nobody can be seen to use may refuse to go: a statfs(2) of all mounts, a look through `/proc` or the
+/// end of a program hold it for moments.
+const UNSEEN_MAX: Duration = Duration::from_secs(2);
+/// How often such a mount is tried again.
+const TRY_EVERY: Duration = Duration::from_millis(20);
+
+/// Unmounts connection `connection` from `at`; anything else that is mounted there is left alone. Whether it was there. Waits up to
+/// 2 s for uses that no program can be seen to make.
 ///
 /// # Errors
 /// As [`unmount`].
 pub fn unmount_connection(at: &Path, connection: u32, lazy: bool) -> Result<bool, MountError> {
-    if table::connection_at(at) != Some(connection) {
-        return Ok(false);
+    let end = Instant::now() + UNSEEN_MAX;
+    loop {
+        if table::connection_at(at) != Some(connection) {
+            return Ok(false);
+        }
+        match unmount(at, lazy) {
+            Err(MountError::StillBusy { .. }) if Instant::now() < end && holders::users(connection).is_empty() => {
+                std::thread::sleep(TRY_EVERY);
+            }
+            other => return other.map(|()| true),
+        }
     }
-    unmount(at, lazy).map(|()| true)
 }
 
 /// Unmounts whatever FUSE file system is at `at`, as root directly, otherwise through fusermount3.
