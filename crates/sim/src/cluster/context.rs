@@ -4,6 +4,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::Client;
+use rt::sync::Event;
 use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
@@ -58,6 +59,50 @@ impl Default for Counts {
     }
 }
 
+/// What a program asks for: a client dies and all OSTs lose their power at the same moment.
+pub struct Strike {
+    /// Which client.
+    pub client: usize,
+}
+
+/// Faults that programs ask for, where the seed has such.
+#[derive(Default)]
+pub struct Strikes {
+    open: Cell<bool>,
+    wished: RefCell<Option<Strike>>,
+    come: Event,
+}
+
+impl Strikes {
+    /// Strikes are carried out from now on, or no longer.
+    pub fn open(&self, open: bool) {
+        self.open.set(open);
+        self.come.notify();
+    }
+    /// Asks for one; whether it is carried out.
+    pub fn wish(&self, strike: Strike) -> bool {
+        let taken = self.open.get() && self.wished.borrow().is_none();
+        if taken {
+            *self.wished.borrow_mut() = Some(strike);
+            self.come.notify();
+        }
+        taken
+    }
+    /// The next one; `None` when there are none any more.
+    pub async fn next(&self) -> Option<Strike> {
+        loop {
+            let come = self.come.wait();
+            if let Some(strike) = self.wished.borrow_mut().take() {
+                return Some(strike);
+            }
+            if !self.open.get() {
+                return None;
+            }
+            come.await;
+        }
+    }
+}
+
 /// One run.
 pub struct Context {
     /// The cluster.
@@ -88,6 +133,8 @@ pub struct Context {
     strangers: RefCell<BTreeMap<usize, Instant>>,
     /// Faults that wait for an operation to begin.
     pub moments: Moments,
+    /// Faults that a program asks for.
+    pub strikes: Strikes,
     /// How often programs sync.
     syncs: f64,
     seed: u64,
@@ -124,6 +171,7 @@ impl Context {
             recovery: Cell::new((0, 0, false)),
             strangers: RefCell::default(),
             moments: Moments::default(),
+            strikes: Strikes::default(),
             syncs,
             seed,
         })

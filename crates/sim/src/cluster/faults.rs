@@ -48,6 +48,8 @@ pub struct FaultConfig {
     pub amid_cuts: f64,
     /// Probability that a server that was started again dies amid its recovery.
     pub again: f64,
+    /// Programs may have a client die and all OSTs lose their power.
+    pub strikes: bool,
     /// Longest time until a killed node is started again.
     pub down_max_s: f64,
     /// Longest cut.
@@ -74,6 +76,7 @@ impl Default for FaultConfig {
             amid: 0.0,
             amid_cuts: 0.0,
             again: 0.0,
+            strikes: false,
             down_max_s: 10.0,
             cut_max_s: 8.0,
         }
@@ -91,6 +94,9 @@ const MOMENT_MAX: Duration = Duration::from_secs(2);
 
 /// How long a node that is to die is listened to.
 const SILENT_WITHIN: Duration = Duration::from_secs(5);
+
+/// A recovery that waits for somebody who does not come back takes so many seconds, and some more.
+const RECOVERS_WITHIN_S: u32 = 40;
 
 /// Cuts above this many seconds may cost an eviction.
 const CUT_SHORT_S: f64 = 8.0;
@@ -121,6 +127,13 @@ impl Faults {
     /// Lets things go wrong until the run is ending, and says that all is calm when the last fault is over.
     pub async fn run(self: Rc<Self>) {
         let mut rng = self.context.rng("faults");
+        self.context.strikes.open(self.config.strikes);
+        let (me, own) = (self.clone(), self.context.rng("strikes"));
+        self.under_way.set(self.under_way.get() + 1);
+        self.context.cluster.sim.spawn(async move {
+            me.strike(own).await;
+            me.under_way.set(me.under_way.get() - 1);
+        });
         while !self.context.ending.get() {
             let none = self.config.interval_s <= 0.0;
             let pause = if none { 0.5 } else { self.config.interval_s * 2.0 * rng.unit() };
@@ -135,11 +148,39 @@ impl Faults {
                 me.under_way.set(me.under_way.get() - 1);
             });
         }
+        self.context.strikes.open(false);
         while self.under_way.get() > 0 {
             self.sleep(0.1).await;
         }
         self.context.all_back().await;
         self.context.calm.set(true);
+    }
+
+    /// Carries out what programs ask for.
+    async fn strike(&self, mut rng: Rng) {
+        while let Some(strike) = self.context.strikes.next().await {
+            let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
+            let nodes: Vec<NodeId> = osses.chain([NodeId::Client(strike.client)]).collect();
+            let mds_needs_it =
+                !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
+            if mds_needs_it || !nodes.iter().all(|n| self.context.cluster.node(*n).host.runs()) {
+                continue;
+            }
+            let mut all: Vec<LocalFuture<'_>> = Vec::new();
+            for id in nodes.into_iter().filter(|n| self.take(*n)) {
+                self.note_kill(id, true, false);
+                if matches!(id, NodeId::Client(_)) {
+                    self.context.client_died();
+                    self.client_died.set(self.context.cluster.sim.now().0);
+                }
+                let mut own = Rng::new(rng.next_u64());
+                all.push(Box::pin(async move {
+                    self.restart(id, true, &mut own).await;
+                    self.give_back(id);
+                }));
+            }
+            rt::sync::join_all(all).await;
+        }
     }
 
     async fn sleep(&self, seconds: f64) {
@@ -305,18 +346,36 @@ impl Faults {
             if matches!(id, NodeId::Client(_)) || !rng.chance(self.config.again) {
                 return;
             }
-            // Its first messages say who may come back and answer what is replayed.
-            let most = 4 << rng.below(6);
-            let messages = 1 + rng.below(most);
-            let silent = cluster.node(id).host.falls_silent(|_| true, messages);
-            let _ = rt::sync::race(silent, cluster.sim.sleep(SILENT_WITHIN)).await;
-            power = rng.chance(self.config.power);
+            power = self.recovers_a_while(id, rng).await;
             longest = longest.min(1.0);
             self.note_kill(id, power, false);
             if id == NodeId::Mds {
                 self.context.mds_died();
             }
         }
+    }
+
+    /// The time until a server that recovers dies again; whether by its power.
+    async fn recovers_a_while(&self, id: NodeId, rng: &mut Rng) -> bool {
+        let host = &self.context.cluster.node(id).host;
+        let power = rng.chance(self.config.power);
+        let most = 4 << rng.below(6);
+        let nth = 1 + rng.below(most);
+        if power && rng.chance(0.5) {
+            // What is on stable storage before the end of a recovery says who was given up and what was replayed.
+            host.lose_power_at_sync(nth);
+            for _ in 0..RECOVERS_WITHIN_S * 20 {
+                if !host.runs() {
+                    break;
+                }
+                self.sleep(0.05).await;
+            }
+            return true;
+        }
+        // Its first messages say who may come back and answer what is replayed.
+        let silent = host.falls_silent(|_| true, nth);
+        let _ = rt::sync::race(silent, self.context.cluster.sim.sleep(SILENT_WITHIN)).await;
+        power
     }
 
     async fn kill_client(&self, which: Option<usize>, rng: &mut Rng) {

@@ -27,6 +27,7 @@ mod swarm;
 mod tests;
 pub mod torture;
 pub mod tree;
+mod witnesses;
 
 pub use class::FaultClass;
 pub use config::ClusterConfig;

@@ -18,6 +18,7 @@ use super::nodes::{Cluster, NodeId};
 use super::overlap::Overlap;
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
 use super::tree::{Habit, Tree};
+use super::witnesses::{WITNESS_BYTES, Witness};
 
 /// Virtual time for everything behind the last fault: recovery, evictions, final checks.
 const AFTERWARDS: Duration = Duration::from_secs(4 * 3600);
@@ -37,6 +38,8 @@ pub struct WorkConfig {
     pub overlaps: usize,
     /// Programs with several descriptors of a file of their own, whose fsync says the truth whatever happens.
     pub keepers: usize,
+    /// Programs whose writes are synced by another client, before the writer and the OSTs die.
+    pub witnesses: usize,
     /// Programs that write to a file once and never come back to it.
     pub leavers: usize,
     /// Programs on directories, names and xattrs.
@@ -62,6 +65,7 @@ impl Default for WorkConfig {
             counters: 2,
             overlaps: 0,
             keepers: 0,
+            witnesses: 0,
             leavers: 0,
             dirs: 0,
             cutters: 0,
@@ -197,6 +201,11 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     for (i, name) in KEPT.into_iter().enumerate().take(w.keepers) {
         let fid = make(context, name, KEEPER_BYTES).await?;
         tasks.push(Box::pin(Keeper::new(context.clone(), fid, i).run(operations)));
+    }
+    const WITNESSED: [&str; 2] = ["witnessed0", "witnessed1"];
+    for (i, name) in WITNESSED.into_iter().enumerate().take(w.witnesses) {
+        let fid = make(context, name, WITNESS_BYTES).await?;
+        tasks.push(Box::pin(Witness::new(context.clone(), fid, i).run(operations)));
     }
     let overlap = match w.overlaps {
         0 => None,

@@ -65,6 +65,7 @@ impl RunConfig {
             overlaps: 0,
             keepers: 0,
             leavers: 0,
+            witnesses: 0,
             dirs: 0,
             cutters: 0,
             syncs: 1.0,

@@ -15,7 +15,7 @@ use super::run::{RunConfig, WorkConfig};
 
 /// Kinds of programs, by name on the command line.
 pub const PROGRAMS: &[&str] =
-    &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs", "cutters", "leavers"];
+    &["trees", "blocks", "logs", "counters", "overlaps", "keepers", "dirs", "cutters", "leavers", "witnesses"];
 /// Checks that can be left out, by name on the command line.
 pub const CHECKS: &[&str] = &["books"];
 /// Settings that can be left at their defaults, by name on the command line.
@@ -222,6 +222,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
         dirs: count("dirs", 2),
         cutters: count("cutters", 2),
         leavers: count("leavers", 1),
+        witnesses: count("witnesses", 1),
         syncs: 1.0,
         books: !without.has("books"),
         operations: 1 << 20,
@@ -268,6 +269,7 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         true => any(&mut Rng::named(seed, "swarm again"), &[0.0, 0.3, 0.6]),
         false => 0.0,
     };
+    faults.strikes = on(FaultClass::KillClient) && on(FaultClass::Power);
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);
     faults.amid = any(&mut rng, &[0.0, 0.5, 0.9]);
