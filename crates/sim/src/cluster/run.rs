@@ -197,16 +197,7 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
         let leaver = Leaver::new(context.clone(), i).await?;
         tasks.push(Box::pin(leaver.run()));
     }
-    const KEPT: [&str; 8] = ["kept0", "kept1", "kept2", "kept3", "kept4", "kept5", "kept6", "kept7"];
-    for (i, name) in KEPT.into_iter().enumerate().take(w.keepers) {
-        let fid = make(context, name, KEEPER_BYTES).await?;
-        tasks.push(Box::pin(Keeper::new(context.clone(), fid, i).run(operations)));
-    }
-    const WITNESSED: [&str; 2] = ["witnessed0", "witnessed1"];
-    for (i, name) in WITNESSED.into_iter().enumerate().take(w.witnesses) {
-        let fid = make(context, name, WITNESS_BYTES).await?;
-        tasks.push(Box::pin(Witness::new(context.clone(), fid, i).run(operations)));
-    }
+    tasks.extend(who_believe_fsync(context, w).await?);
     let overlap = match w.overlaps {
         0 => None,
         _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?)),
@@ -246,6 +237,22 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
         }
     }
     Ok(())
+}
+
+/// Programs with files of their own that take what fsync answers at its word.
+async fn who_believe_fsync(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec<rt::LocalFuture<()>>, String> {
+    const KEPT: [&str; 8] = ["kept0", "kept1", "kept2", "kept3", "kept4", "kept5", "kept6", "kept7"];
+    const WITNESSED: [&str; 2] = ["witnessed0", "witnessed1"];
+    let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    for (i, name) in KEPT.into_iter().enumerate().take(w.keepers) {
+        let fid = make(context, name, KEEPER_BYTES).await?;
+        tasks.push(Box::pin(Keeper::new(context.clone(), fid, i).run(w.operations)));
+    }
+    for (i, name) in WITNESSED.into_iter().enumerate().take(w.witnesses) {
+        let fid = make(context, name, WITNESS_BYTES).await?;
+        tasks.push(Box::pin(Witness::new(context.clone(), fid, i).run(w.operations)));
+    }
+    Ok(tasks)
 }
 
 /// Says that no fault may begin any more: after so much time, or when something is wrong already.
