@@ -9,7 +9,7 @@ use types::{Duration, Extent, Fid, Rng};
 use wire::mdt::Cred;
 
 use super::context::{Context, Strike};
-use super::model::{byte, bytes};
+use super::model::{Author, byte, bytes};
 
 const O_RDWR: u32 = 2;
 /// Bytes of a block: some lie in two pages.
@@ -72,6 +72,8 @@ impl Witness {
     async fn round(&mut self) {
         let writer = self.context.any_client(&mut self.rng).await;
         let block = self.rng.below(BLOCKS);
+        // Who loses its session from here on may lose what it writes.
+        let Some(author) = self.context.author(writer) else { return };
         if !self.write(writer, block).await {
             return;
         }
@@ -79,7 +81,7 @@ impl Witness {
         if self.rng.chance(0.3) {
             self.look().await;
         }
-        if self.sync(writer, syncs, block).await && self.context.strikes.wish(Strike { client: writer }) {
+        if self.sync(author, syncs, block).await && self.context.strikes.wish(Strike { client: writer }) {
             // What is struck first answers nothing for a while: whoever reads waits.
             self.context.cluster.sim.sleep(Duration::from_millis(200)).await;
             self.look().await;
@@ -97,10 +99,8 @@ impl Witness {
         matches!(done.await, Some(Ok(_)))
     }
     /// Whether another client's fsync answers for what a client has just written to a block.
-    async fn sync(&mut self, writer: usize, client: usize, block: u64) -> bool {
-        let (Some(author), Some(witness)) = (self.context.author(writer), self.context.author(client)) else {
-            return false;
-        };
+    async fn sync(&mut self, author: Author, client: usize, block: u64) -> bool {
+        let Some(witness) = self.context.author(client) else { return false };
         let (fid, what) = (self.fid, self.what("fsync"));
         let synced = self.context.on(client, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
@@ -109,7 +109,6 @@ impl Witness {
             synced
         });
         let holds = matches!(synced.await, Some(Ok(())));
-        // Who lost its session meanwhile may have lost what it had written.
         if !holds || !self.context.is_sound(author) || !self.context.is_sound(witness) {
             return false;
         }
