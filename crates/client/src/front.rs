@@ -15,6 +15,7 @@ use std::rc::Rc;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::{Event, join_all, race};
 use types::{Extent, Fid, FsError};
+use wire::mdt::AttrFlags;
 use wire::mdt::LockBits;
 
 use crate::client::Client;
@@ -160,6 +161,14 @@ impl Inode {
     /// Says whether it did already.
     pub fn set_kernel_pages(&self) -> bool {
         self.front.pages.replace(true)
+    }
+    /// Whether the metadata server says, as far as is known here, that another client has the file open for writing, or closed it
+    /// so lately that the server has not heard of it.
+    #[must_use]
+    pub fn is_written_elsewhere(&self) -> bool {
+        let flags = self.attr().flags;
+        let settled = flags & (AttrFlags::SIZE_KNOWN | AttrFlags::UNSETTLED) != 0;
+        flags & AttrFlags::HAS_LAYOUT != 0 && !settled && self.writers.get() == 0
     }
     /// Whether the kernel is dropping pages of it just now.
     pub(crate) fn is_dropping(&self) -> bool {

@@ -196,6 +196,10 @@ impl StriaFs {
             // Every read of a page would ask for locks that keep all others away.
             return false;
         }
+        if inode.is_written_elsewhere() {
+            // The kernel would believe its size of before where a lock goes while it asks for the new one.
+            return false;
+        }
         let wanted = match self.kernel_cache {
             KernelCaching::Never => false,
             KernelCaching::Reopened => again,

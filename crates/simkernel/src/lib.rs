@@ -27,6 +27,7 @@ pub mod names;
 pub mod pages;
 pub mod planted;
 pub mod run;
+pub mod torture;
 pub mod turns;
 
 pub use conn::{Caller, Delays};

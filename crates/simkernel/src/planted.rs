@@ -83,11 +83,28 @@ pub const CLASSES: &[Class] = &[
     }),
 ];
 
+fn dying(seed: u64, work: Work) -> RunConfig {
+    let faults = Faults { kill_interval_s: 8.0, down_max_s: 5.0, ..Faults::default() };
+    let hang = types::Duration::from_secs(300);
+    RunConfig { faults, hang, ..RunConfig::draw(seed, work, 2) }
+}
+
+/// Runs in which servers die.
+pub const DYING: &[Class] = &[
+    class("servers_that_die_take", |seed| dying(seed, Work::Turns)),
+    class("servers_that_die_hang", |seed| dying(seed, if seed.is_multiple_of(2) { Work::Churn } else { Work::Cells })),
+];
+
+/// All classes.
+pub fn classes() -> impl Iterator<Item = &'static Class> {
+    CLASSES.iter().chain(DYING)
+}
+
 /// The class of a name.
 ///
 /// # Panics
 /// There is none.
 #[must_use]
 pub fn class_of(name: &str) -> &'static Class {
-    CLASSES.iter().find(|c| c.name == name).expect("a class of this name")
+    classes().find(|c| c.name == name).expect("a class of this name")
 }

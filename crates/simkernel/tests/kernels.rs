@@ -8,10 +8,9 @@ use std::rc::Rc;
 use rt::LocalFuture;
 use simkernel::pages::PAGE;
 use simkernel::planted::class_of;
-use simkernel::run::{Faults, World};
+use simkernel::run::World;
 use simkernel::{Report, RunConfig, Work, run};
 use tracing_subscriber::fmt::time::FormatTime;
-use types::Duration;
 
 fn seeds(default: std::ops::Range<u64>) -> std::ops::Range<u64> {
     let Ok(text) = std::env::var("STRIA_SIM_SEEDS") else { return default };
@@ -190,22 +189,14 @@ fn a_store_takes_away_neither_bytes_nor_cuts_of_another_mount() {
     assert_eq!(script(steps), [""; 0]);
 }
 
-fn dying(seed: u64, work: Work) -> RunConfig {
-    let faults = Faults { kill_interval_s: 8.0, down_max_s: 5.0, ..Faults::default() };
-    let hang = Duration::from_secs(300);
-    RunConfig { faults, hang, ..RunConfig::draw(seed, work, 2) }
-}
-
 #[test]
 fn servers_that_die_take_nothing_from_programs_that_take_turns() {
-    all_well("servers_that_die_take", seeds(0..8), |seed| dying(seed, Work::Turns));
+    all_well("servers_that_die_take", seeds(0..8), class_of("servers_that_die_take").make);
 }
 
 #[test]
 fn servers_that_die_hang_nothing() {
-    all_well("servers_that_die_hang", seeds(0..8), |seed| {
-        dying(seed, if seed % 2 == 0 { Work::Churn } else { Work::Cells })
-    });
+    all_well("servers_that_die_hang", seeds(0..8), class_of("servers_that_die_hang").make);
 }
 
 #[test]

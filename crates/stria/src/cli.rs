@@ -110,9 +110,57 @@ pub enum Verb {
     #[command(name = "list_param", disable_help_flag = true)]
     ListParam(Rest),
     /// Simulate servers, disks and clients
-    Sim(sim::cli::Arguments),
+    Sim(Sim),
     /// Write one page with every claim of the papers: expected, simulated, measured on real processes
     Report(sim::cli::ReportArgs),
+}
+
+/// Arguments of `sim`.
+#[derive(Args, Debug)]
+#[command(about = "Simulate servers, disks and up to a million clients, deterministically")]
+pub struct Sim {
+    /// What to do.
+    #[command(subcommand)]
+    pub verb: SimVerb,
+}
+
+/// The verbs of `stria sim`.
+#[derive(Subcommand, Debug)]
+pub enum SimVerb {
+    /// Of the simulator.
+    #[command(flatten)]
+    Simulator(sim::cli::Verb),
+    /// Run kernels over mounts of simulated clusters, everything drawn from the seed, and say which runs hang or see what they must not
+    Kernels(Kernels),
+}
+
+/// Arguments of `sim kernels`.
+#[derive(Args, Debug)]
+pub struct Kernels {
+    /// Seeds to run, each in every class
+    #[arg(long, default_value_t = 20)]
+    pub seeds: u64,
+    /// The first seed
+    #[arg(long, default_value_t = 0)]
+    pub from: u64,
+    /// Begin no run after so many minutes
+    #[arg(long)]
+    pub minutes: Option<f64>,
+    /// Run these classes only
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub class: Vec<String>,
+    /// List the classes of runs and the bugs that can be planted
+    #[arg(long)]
+    pub list: bool,
+    /// Threads; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
+    /// Plant a bug (or `all`, one after the other) and say how many runs it takes to find it
+    #[arg(long, value_name = "NAME,..", value_delimiter = ',')]
+    pub planted: Vec<String>,
+    /// Print where panics happen
+    #[arg(long)]
+    pub verbose_panics: bool,
 }
 
 /// Arguments that the verb reads itself.

@@ -10,6 +10,7 @@ mod daemon;
 mod demo;
 mod failure;
 mod fsck;
+mod kernels;
 mod lfs;
 mod log;
 mod parameters;
@@ -111,7 +112,10 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::GetParam(a) => parameters::get(&a.arguments)?,
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
-        Verb::Sim(a) => return Ok(sim::cli::main(a)),
+        Verb::Sim(cli::Sim { verb: cli::SimVerb::Simulator(verb) }) => {
+            return Ok(sim::cli::main(sim::cli::Arguments { verb }));
+        }
+        Verb::Sim(cli::Sim { verb: cli::SimVerb::Kernels(a) }) => kernels::kernels(&a)?,
         Verb::Report(a) => return Ok(sim::cli::main(sim::cli::Arguments { verb: sim::cli::Verb::Report(a) })),
     }
     Ok(ExitCode::SUCCESS)

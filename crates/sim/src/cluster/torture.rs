@@ -209,30 +209,40 @@ impl Totals {
     }
 }
 
+/// Calls `work` with every number below `count`, in turn on as many threads (0: one per core); none is begun after so long, or after
+/// one that says it is enough.
+pub fn on_all_cores(jobs: usize, count: u64, time_max: Option<Duration>, work: &(dyn Fn(u64) -> bool + Sync)) {
+    let begin = Instant::now();
+    let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
+    let cores = std::thread::available_parallelism().map_or(1, usize::from);
+    let jobs = if jobs > 0 { jobs } else { cores };
+    std::thread::scope(|scope| {
+        for _ in 0..jobs {
+            scope.spawn(|| {
+                loop {
+                    let n = next.fetch_add(1, Relaxed);
+                    let late = time_max.is_some_and(|t| begin.elapsed() > t);
+                    if n >= count || late || stop.load(Relaxed) {
+                        return;
+                    }
+                    if !work(n) {
+                        stop.store(true, Relaxed);
+                    }
+                }
+            });
+        }
+    });
+}
+
 impl Torture {
     /// Runs all seeds; each failure is told as it is found.
     #[must_use]
     pub fn run(&self, tell: &(dyn Fn(&Failure) + Sync)) -> Totals {
         let begin = Instant::now();
-        let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
         let totals = Mutex::new(Totals::default());
-        let cores = std::thread::available_parallelism().map_or(1, usize::from);
-        let jobs = if self.jobs > 0 { self.jobs } else { cores };
-        std::thread::scope(|scope| {
-            for _ in 0..jobs {
-                scope.spawn(|| {
-                    loop {
-                        let n = next.fetch_add(1, Relaxed);
-                        let late = self.time_max.is_some_and(|t| begin.elapsed() > t);
-                        if n >= self.seeds || late || stop.load(Relaxed) {
-                            return;
-                        }
-                        if self.one(self.from + n, &totals, tell) && self.first_only {
-                            stop.store(true, Relaxed);
-                        }
-                    }
-                });
-            }
+        on_all_cores(self.jobs, self.seeds, self.time_max, &|n| {
+            let failed = self.one(self.from + n, &totals, tell);
+            !(failed && self.first_only)
         });
         let mut totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);
         totals.took = begin.elapsed();
