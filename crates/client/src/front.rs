@@ -48,6 +48,8 @@ pub(crate) struct Front {
     drop_begins: Event,
     /// It knows no attributes since they were dropped at this number ([`crate::KernelCache::told`]).
     pub(crate) told_nothing_since: Cell<Option<u64>>,
+    /// An answer was made with attributes to believe, since it was told last to believe none.
+    believes: Cell<bool>,
     /// It may keep a listing.
     listing: Cell<bool>,
     /// How often the lock on the directory's names went.
@@ -266,6 +268,15 @@ impl Inode {
 }
 
 impl Front {
+    /// It is told attributes that it may believe.
+    pub(crate) fn believes(&self) {
+        self.believes.set(true);
+    }
+    /// It is to believe its attributes no longer: whether that is to be told. What it does not believe it need not be told to forget,
+    /// and what it asks just now it would not take then: neither the size that it reads by.
+    pub(crate) fn stops_believing(&self) -> bool {
+        self.believes.replace(false)
+    }
     fn is_shut(&self, extent: Extent) -> bool {
         self.shut.borrow().iter().any(|e| e.overlaps(&extent)) && !types::planted!("shut-ignored")
     }

@@ -163,7 +163,11 @@ impl Client {
         // The size of a file that others may write is nobody's to keep.
         let settled =
             attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 || self.is_ours_alone(inode);
-        Ok(Entry { attr, name_cached, attr_cached: name_cached && settled && self.attr_valid(inode) })
+        let attr_cached = name_cached && settled && self.attr_valid(inode);
+        if attr_cached {
+            inode.front.believes();
+        }
+        Ok(Entry { attr, name_cached, attr_cached })
     }
 
     /// The entry of a name that was looked up. A kernel keeps the directory locked until it has the answer, and who makes a name
