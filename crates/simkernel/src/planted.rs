@@ -1,5 +1,6 @@
 //! Bugs planted in what serves a kernel (`types::planted!`), each of which runs of kernels must find: what keeps kernels
 //! and daemon from waiting for each other, and what keeps bytes, attributes and names that a kernel believes true.
+use types::Duration;
 use types::planted::Bug;
 
 use crate::run::{Faults, RunConfig, Work};
@@ -76,6 +77,12 @@ pub const CLASSES: &[Class] = &[
         config.session.dev_depth_max = 2 + (seed % 3) as u16;
         config
     }),
+    class("late_wake_ups", |seed| {
+        let work = [Work::Turns, Work::Cells, Work::Churn][(seed % 3) as usize];
+        let mut config = RunConfig { maps: seed.is_multiple_of(2), ..RunConfig::draw(seed, work, 2) };
+        config.kernel.delays.step_max = Duration::from_millis(5);
+        config
+    }),
     class("direct_reads_that_cross", crate::cross::config),
     class("signals_hang", |seed| {
         let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };
@@ -85,7 +92,7 @@ pub const CLASSES: &[Class] = &[
 
 fn dying(seed: u64, work: Work) -> RunConfig {
     let faults = Faults { kill_interval_s: 8.0, down_max_s: 5.0, ..Faults::default() };
-    let hang = types::Duration::from_secs(300);
+    let hang = Duration::from_secs(300);
     RunConfig { faults, hang, ..RunConfig::draw(seed, work, 2) }
 }
 

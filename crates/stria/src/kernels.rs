@@ -1,6 +1,4 @@
 //! `sim kernels`: kernels over mounts of simulated clusters, by seed.
-use std::time::Duration;
-
 use simkernel::planted::{BUGS, Class, classes};
 use simkernel::torture::Torture;
 
@@ -27,12 +25,7 @@ pub fn kernels(a: &Kernels) -> Outcome {
         true => all,
         false => each("--class", &a.class, |c| all.iter().copied().find(|k| k.name == c), all.iter().map(|c| c.name))?,
     };
-    let time_max = match a.minutes {
-        Some(m) if !(m.is_finite() && m >= 0.0) => {
-            return Err(Failure::usage(format!("--minutes {m}: write a time of 0 or more")));
-        }
-        minutes => minutes.map(|m| Duration::from_secs_f64(m * 60.0)),
-    };
+    let time_max = sim::cli::torture::time_max(a.minutes).map_err(Failure::usage)?;
     let torture = Torture { from: a.from, seeds: a.seeds, classes: chosen, time_max, jobs: a.jobs, planted: None };
     if !a.verbose_panics {
         // A panic is a run's complaint, told with the command that repeats it.

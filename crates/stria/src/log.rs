@@ -141,9 +141,9 @@ impl Drop for Logging {
     }
 }
 
-/// Starts logging as `STRIA_LOG` says (default: warnings and errors).
-pub fn start() -> Logging {
-    let filter = EnvFilter::try_from_env("STRIA_LOG").unwrap_or_else(|_| EnvFilter::new("warn"));
+/// Starts logging as `STRIA_LOG` says; `default` where it says nothing.
+pub fn start(default: &str) -> Logging {
+    let filter = EnvFilter::try_from_env("STRIA_LOG").unwrap_or_else(|_| EnvFilter::new(default));
     let log = Log::default();
     tracing_subscriber::fmt()
         .with_env_filter(filter)

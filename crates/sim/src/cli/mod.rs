@@ -5,7 +5,7 @@ mod draw;
 mod list;
 mod run;
 mod show;
-mod torture;
+pub mod torture;
 mod worst;
 
 pub(crate) use show::{condition, expected, measured, number};

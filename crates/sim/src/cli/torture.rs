@@ -7,6 +7,17 @@ use super::TortureArgs;
 use crate::cluster::Without;
 use crate::cluster::torture::{Torture, command};
 
+/// The real time after which nothing new is begun.
+///
+/// # Errors
+/// A time that there is none of.
+pub fn time_max(minutes: Option<f64>) -> Result<Option<Duration>, String> {
+    let time = |m: f64| {
+        Duration::try_from_secs_f64(m * 60.0).map_err(|_| format!("--minutes {m}: write a time of 0 or more minutes"))
+    };
+    minutes.map(time).transpose()
+}
+
 /// Runs seeds; false when one of them failed, or a planted bug was not found.
 pub(super) fn torture(a: &TortureArgs) -> Result<bool, String> {
     if a.list_planted {
@@ -19,7 +30,7 @@ pub(super) fn torture(a: &TortureArgs) -> Result<bool, String> {
     let torture = Torture {
         from: a.from,
         seeds: a.seeds,
-        time_max: a.minutes.map(|m| Duration::from_secs_f64(m * 60.0)),
+        time_max: time_max(a.minutes)?,
         jobs: a.jobs,
         shrink: a.shrink,
         without,

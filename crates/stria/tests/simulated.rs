@@ -1,0 +1,43 @@
+//! Simulated clusters and kernels as a user runs them: what is printed, what is refused, exit codes. No mounts.
+#![allow(clippy::unwrap_used)]
+use std::process::Command;
+
+/// Exit code, standard output, standard error.
+fn sim(arguments: &[&str]) -> (Option<i32>, String, String) {
+    let out = Command::new(env!("CARGO_BIN_EXE_stria")).arg("sim").args(arguments).env_remove("STRIA_LOG").output();
+    let out = out.unwrap();
+    let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
+    (out.status.code(), text(&out.stdout), text(&out.stderr))
+}
+
+#[test]
+fn kernels_run_by_seed_and_nothing_is_said_but_what_came_out() {
+    let (code, out, err) = sim(&["kernels", "--seeds", "2", "--class", "calls_on_one_mount,servers_that_die_hang"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("4 runs, 0 failed; "), "{out}");
+    let (code, out, err) = sim(&["torture", "--seeds", "3", "--from", "3", "--seconds", "5"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("3 seeds, 0 failed; "), "{out}");
+}
+
+#[test]
+fn a_planted_bug_of_the_kernels_side_is_found_and_told_with_its_run() {
+    let (code, out, err) = sim(&["kernels", "--seeds", "20", "--planted", "names-kept"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("names-kept ") && out.contains(" runs, seed "), "{out}");
+}
+
+#[test]
+fn names_that_there_are_none_of_are_refused_with_those_that_there_are() {
+    let (code, _, err) = sim(&["kernels", "--class", "calls"]);
+    assert!(code == Some(22) && err.contains("--class calls: write some of calls_on_one_mount, "), "{code:?} {err}");
+    let (code, _, err) = sim(&["kernels", "--planted", "nmes-kept"]);
+    assert!(code == Some(22) && err.contains("--planted nmes-kept: ") && err.contains("names-kept"), "{code:?} {err}");
+    for verb in ["kernels", "torture"] {
+        for minutes in ["--minutes=-1", "--minutes=NaN", "--minutes=1e300"] {
+            let (code, _, err) = sim(&[verb, minutes]);
+            let said = err.contains("write a time of 0 or more minutes") && !err.contains("panicked");
+            assert!(matches!(code, Some(2 | 22)) && said, "{verb} {minutes}: {code:?} {err}");
+        }
+    }
+}
