@@ -14,7 +14,7 @@ use std::rc::Rc;
 
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::{Event, join_all, race};
-use types::{Extent, Fid, FsError};
+use types::{Duration, Extent, Fid, FsError};
 use wire::mdt::AttrFlags;
 use wire::mdt::LockBits;
 
@@ -26,6 +26,11 @@ use crate::osc::Osc;
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
 const READ_AGAIN_MAX: usize = 4;
+
+/// How long a lock first stays for an inode that the kernel does not have yet: each time twice as long, below the second one.
+const NOT_THERE_PAUSE: Duration = Duration::from_micros(500);
+/// See [`NOT_THERE_PAUSE`].
+const NOT_THERE_MAX: Duration = Duration::from_millis(500);
 
 /// What a kernel in front keeps of one inode.
 #[derive(Default)]
@@ -358,6 +363,19 @@ impl Client {
         }
         let asked = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE);
         asked.await.map_err(|e| e.error())
+    }
+    /// The kernel is to believe the attributes of an inode no longer, for their lock goes.
+    pub(crate) async fn kernel_stops_believing(&self, inode: &Inode) {
+        if inode.lookups.get() == 0 || !inode.front.stops_believing() || types::planted!("attributes-kept") {
+            return;
+        }
+        let mut pause = if types::planted!("not-there-yet") { NOT_THERE_MAX } else { NOT_THERE_PAUSE };
+        // An inode that a kernel was told in an answer is there only when whoever asked goes on; then it would be believed for good. One
+        // that it has given up is counted out before long.
+        while !self.kernel().drop_attributes(inode.fid).await && inode.lookups.get() > 0 && pause < NOT_THERE_MAX {
+            self.rt.sleep(pause).await;
+            pause = pause * 2;
+        }
     }
     /// Whether what was told of an inode's attributes is still covered by a lock: asked right before a kernel is told.
     #[must_use]

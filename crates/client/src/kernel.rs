@@ -5,8 +5,9 @@ use types::{Extent, Fid};
 
 /// A cache in front of the client that believes what it was told until it is told otherwise.
 pub trait KernelCache: 'static {
-    /// Forget the attributes of an inode; done when the future completes. Begins at once, also when nobody waits.
-    fn drop_attributes(&self, fid: Fid) -> LocalFuture<()>;
+    /// Forget the attributes of an inode; done when the future completes. Begins at once, also when nobody waits. False: there is no
+    /// such inode; one that an answer has just told may not be there yet.
+    fn drop_attributes(&self, fid: Fid) -> LocalFuture<bool>;
     /// How often attributes of anything may have been told to it so far, if none are on their way: what was dropped at a number stays
     /// dropped as long as that is the number. `None`: some are, or it is not counted.
     fn told(&self) -> Option<u64> {
@@ -26,8 +27,8 @@ pub trait KernelCache: 'static {
 /// Nothing in front.
 pub struct NoKernel;
 impl KernelCache for NoKernel {
-    fn drop_attributes(&self, _fid: Fid) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+    fn drop_attributes(&self, _fid: Fid) -> LocalFuture<bool> {
+        Box::pin(std::future::ready(true))
     }
     fn drop_pages(&self, _fid: Fid, _extent: Extent) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))

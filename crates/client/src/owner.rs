@@ -29,9 +29,7 @@ impl LockOwner for Client {
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.outdate();
-                if inode.lookups.get() > 0 && inode.front.stops_believing() && !types::planted!("attributes-kept") {
-                    self.kernel().drop_attributes(fid).await;
-                }
+                self.kernel_stops_believing(&inode).await;
             }
             let mut names = false;
             if gone & LockBits::LOOKUP != 0 {

@@ -511,9 +511,9 @@ struct Believing {
 struct InFront(Rc<Believing>);
 
 impl client::KernelCache for InFront {
-    fn drop_attributes(&self, _fid: Fid) -> rt::LocalFuture<()> {
+    fn drop_attributes(&self, _fid: Fid) -> rt::LocalFuture<bool> {
         self.0.drops.set(self.0.drops.get() + 1);
-        Box::pin(std::future::ready(()))
+        Box::pin(std::future::ready(true))
     }
     fn told(&self) -> Option<u64> {
         self.0.told.get()

@@ -41,8 +41,8 @@ impl Remembering {
 }
 struct Front(Rc<Remembering>);
 impl KernelCache for Front {
-    fn drop_attributes(&self, _fid: Fid) -> LocalFuture<()> {
-        Box::pin(std::future::ready(()))
+    fn drop_attributes(&self, _fid: Fid) -> LocalFuture<bool> {
+        Box::pin(std::future::ready(true))
     }
     fn drop_pages(&self, _fid: Fid, _extent: Extent) -> LocalFuture<()> {
         Box::pin(std::future::ready(()))

@@ -33,7 +33,7 @@ struct Job {
 
 #[derive(Default)]
 struct State {
-    result: Option<io::Result<()>>,
+    result: Option<io::Result<bool>>,
     waker: Option<Waker>,
     /// It drops pages.
     drops: Option<UnderWay>,
@@ -46,12 +46,12 @@ impl Done {
     /// The kernel's answer to the notification: that it had nothing cached is as good as having dropped it.
     pub fn set_notified(&self, result: io::Result<()>) {
         self.set(match result {
-            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(()),
-            other => other,
+            Err(e) if e.raw_os_error() == Some(libc::ENOENT) => Ok(false),
+            other => other.map(|()| true),
         });
     }
 
-    fn set(&self, result: io::Result<()>) {
+    fn set(&self, result: io::Result<bool>) {
         let waker = {
             let mut state = self.0.lock().unwrap_or_else(PoisonError::into_inner);
             state.result = Some(result);
@@ -64,13 +64,14 @@ impl Done {
     }
 }
 
-/// Resolves when the kernel has done what the notification asked. Need not be awaited; dropping it changes nothing.
+/// Resolves when the kernel has done what the notification asked: whether it had what that was about. Need not be awaited; dropping it
+/// changes nothing.
 pub struct Notified(Arc<Done>);
 
 impl Future for Notified {
-    type Output = io::Result<()>;
+    type Output = io::Result<bool>;
 
-    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<bool>> {
         let mut state = self.0.0.lock().unwrap_or_else(PoisonError::into_inner);
         match state.result.take() {
             Some(result) => Poll::Ready(result),

@@ -40,12 +40,13 @@ pub(crate) struct Kernel {
 }
 
 impl KernelCache for Kernel {
-    fn drop_attributes(&self, fid: Fid) -> LocalFuture<()> {
+    fn drop_attributes(&self, fid: Fid) -> LocalFuture<bool> {
         let done = self.notifier.inval_attr(fid.to_ino());
         Box::pin(async move {
-            if let Err(e) = done.await {
+            done.await.unwrap_or_else(|e| {
                 tracing::debug!("attribute invalidation of {fid}: {e}");
-            }
+                true
+            })
         })
     }
     // An answer that is made while attributes are dropped brings none that the kernel believes: it compares when it asked.

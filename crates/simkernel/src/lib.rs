@@ -23,6 +23,7 @@ pub mod file;
 pub mod inode;
 pub mod kernel;
 mod lock;
+pub mod looks;
 pub mod names;
 pub mod pages;
 pub mod planted;

@@ -28,6 +28,7 @@ pub const BUGS: &[Bug] = &[
     bug("drop-behind-flush", "The kernel drops its pages when their lock's bytes have been written out."),
     bug("mappable-kept", "An open of a file whose pages may be stored to lets the kernel keep its pages."),
     bug("attributes-kept", "The kernel keeps attributes when their lock goes."),
+    bug("not-there-yet", "Attributes that a kernel has not taken over yet when their lock goes are believed."),
     bug("names-kept", "The kernel keeps names when their lock goes."),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
     bug("append-untold", "The kernel is not told that an append went elsewhere than it believes."),
@@ -83,6 +84,7 @@ pub const CLASSES: &[Class] = &[
         config.kernel.delays.step_max = Duration::from_millis(5);
         config
     }),
+    class("first_looks_beside_cuts", crate::looks::config),
     class("direct_reads_that_cross", crate::cross::config),
     class("signals_hang", |seed| {
         let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };

@@ -230,3 +230,8 @@ fn direct_reads_that_cross_leave_room_for_what_they_wait_for() {
 fn counts_that_others_only_read_never_fall_back() {
     all_well("counts_that_others", seeds(0..20), class_of("counts_that_others_read").make);
 }
+
+#[test]
+fn a_lock_that_goes_between_an_answer_and_its_inode_leaves_no_old_attributes() {
+    all_well("a_lock_that_goes", seeds(0..8), class_of("first_looks_beside_cuts").make);
+}
