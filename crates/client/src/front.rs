@@ -374,7 +374,7 @@ impl Client {
         // that it has given up is counted out before long.
         while !self.kernel().drop_attributes(inode.fid).await && inode.lookups.get() > 0 && pause < NOT_THERE_MAX {
             self.rt.sleep(pause).await;
-            pause = pause * 2;
+            pause *= 2;
         }
     }
     /// Whether what was told of an inode's attributes is still covered by a lock: asked right before a kernel is told.
