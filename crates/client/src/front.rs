@@ -203,7 +203,8 @@ impl Inode {
     }
     async fn drop_kernel_range(&self, extent: Extent) {
         let front = &self.front;
-        if !front.pages.get() {
+        // A word to a kernel that has nothing costs it the answer to what it asks just now.
+        if !front.pages.get() || !front.filled.get() {
             return;
         }
         let Some(kernel) = self.client.upgrade().map(|c| c.kernel()) else { return };
