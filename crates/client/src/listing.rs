@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use types::{Fid, FsError};
 use wire::Op;
-use wire::mdt::{Attr, AttrFlags, Cred, LockBits, ReaddirReply, ReaddirRequest};
+use wire::mdt::{Attr, Cred, LockBits, ReaddirReply, ReaddirRequest};
 
 use crate::client::Client;
 use crate::inode::Inode;
@@ -82,15 +82,16 @@ impl Client {
     }
 
     /// An entry that [`Client::readdir`] brought with attributes, for a kernel that will count it as a look-up. `None`
-    /// without a lock on it, or when its size has to be asked for: the kernel is not told of it and may ask.
-    pub async fn entry_of(self: &Rc<Self>, attr: &Attr) -> Option<Entry> {
+    /// without a lock on it, or when its size has to be asked for: the kernel is not told of it and may ask. It waits for nothing: what
+    /// a kernel may believe of several entries holds when they are told together.
+    pub fn entry_of(&self, attr: &Attr) -> Option<Entry> {
         let inode = self.known_inode(attr.fid)?;
-        let settled = |a: &Attr| a.mode & 0o170_000 != 0o100_000 || a.flags & AttrFlags::SIZE_KNOWN != 0;
-        if !self.attr_valid(&inode) || !settled(&inode.attr()) {
+        if !self.attr_valid(&inode) || !self.size_is_told(&inode) || !self.holds(attr.fid, LockBits::OPEN) {
             return None;
         }
-        let entry = self.entry(&inode).await.ok()?;
-        self.holds(attr.fid, LockBits::OPEN).then_some(entry)
+        self.used(&inode);
+        let attr = self.attr_as_told(&inode);
+        Some(self.entry_with(&inode, attr))
     }
 
     fn watch_listed(&self, dir: Fid, anew: bool) {

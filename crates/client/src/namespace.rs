@@ -159,6 +159,11 @@ impl Client {
         self.used(inode);
         let _naming = inode.naming();
         let attr = self.sized(inode).await?;
+        Ok(self.entry_with(inode, attr))
+    }
+
+    /// The entry of an inode with these attributes, for a kernel that is told now.
+    pub(crate) fn entry_with(&self, inode: &Inode, attr: Attr) -> Entry {
         let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
         // The size of a file that others may write is nobody's to keep.
         let settled =
@@ -167,7 +172,7 @@ impl Client {
         if attr_cached {
             inode.front.believes();
         }
-        Ok(Entry { attr, name_cached, attr_cached })
+        Entry { attr, name_cached, attr_cached }
     }
 
     /// The entry of a name that was looked up. A kernel keeps the directory locked until it has the answer, and who makes a name

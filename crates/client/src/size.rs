@@ -173,16 +173,19 @@ impl Client {
         attr
     }
 
+    /// Whether the size stands in the attributes: nobody has to be asked for it.
+    pub(crate) fn size_is_told(&self, inode: &Inode) -> bool {
+        let attr = inode.attr();
+        let unwritten = || inode.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0));
+        let known = attr.flags & AttrFlags::SIZE_KNOWN != 0;
+        attr.mode & 0o170_000 != 0o100_000 || known && inode.writers.get() == 0 && !unwritten()
+    }
+
     /// Attributes with the true size and times.
     pub(crate) async fn sized(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Attr, FsError> {
         let mut attr = inode.attr();
-        let regular = attr.mode & 0o170_000 == 0o100_000;
-        let known = attr.flags & AttrFlags::SIZE_KNOWN != 0;
-        let writers = inode.writers.get() > 0;
-        let ours = writers || inode.striping().is_some_and(|s| s.objects.iter().any(|o| o.unwritten_pages() > 0));
-        // Without writers the server's record holds the time of the last write, or one that was set since.
-        let told = attr.mtime;
-        if regular && (!known || ours) {
+        let told = self.told_mtime(inode);
+        if !self.size_is_told(inode) {
             if inode.striping().is_none() && attr.flags & AttrFlags::HAS_LAYOUT != 0 {
                 self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
                 attr = inode.attr();
@@ -208,14 +211,32 @@ impl Client {
                 }
             }
         }
-        if regular && known && !writers {
+        Ok(self.with_own_times(inode, attr, told))
+    }
+
+    /// When a file was written last, where the server's record says so: without writers it holds the time of the last write, or one that
+    /// was set since.
+    fn told_mtime(&self, inode: &Inode) -> Option<WallTime> {
+        let attr = inode.attr();
+        let known = attr.mode & 0o170_000 == 0o100_000 && attr.flags & AttrFlags::SIZE_KNOWN != 0;
+        (known && inode.writers.get() == 0).then_some(attr.mtime)
+    }
+
+    /// Attributes of an inode whose size nobody has to be asked for ([`Client::size_is_told`]).
+    pub(crate) fn attr_as_told(&self, inode: &Inode) -> Attr {
+        self.with_own_times(inode, inode.attr(), self.told_mtime(inode))
+    }
+
+    /// Attributes with what this client did last; `told`: [`Client::told_mtime`] of before they were asked for.
+    fn with_own_times(&self, inode: &Inode, mut attr: Attr, told: Option<WallTime>) -> Attr {
+        if let Some(told) = told {
             inode.mtime.set(UNSET);
             attr.mtime = told;
         }
         attr.mtime = attr.mtime.max(inode.mtime.get());
         attr.ctime = attr.ctime.max(inode.mtime.get());
         attr.atime = attr.atime.max(inode.atime.get());
-        Ok(attr)
+        attr
     }
 
     /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.

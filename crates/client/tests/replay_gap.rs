@@ -471,6 +471,57 @@ fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free()
 }
 
 #[test]
+fn who_stood_still_amid_its_replays_is_not_taken_for_quiet() {
+    let every = |pause| CommitConfig { interval: pause, idle: pause, ..CommitConfig::default() };
+    let (seldom, often) = (every(Duration::from_secs(60)), every(Duration::from_micros(500)));
+    let mut amid = 0;
+    for seed in 0..8 {
+        let config = MdsConfig { commit: seldom, ..MdsConfig::default() };
+        let world = World::with_mds(SimConfig::new(seed), 1, OstConfig::default(), 1 << 30, config);
+        let (stands, host) = world.client(|_| {});
+        let (goes_on, _) = world.client(|_| {});
+        world.run(Duration::from_secs(600), async {
+            for c in [&stands, &goes_on] {
+                assert!(!is_there(c, "nothing").await);
+            }
+            for n in 0..300 {
+                mkdir(&stands, &format!("d{n}")).await.unwrap();
+            }
+            world.set_mds_commits(often);
+            world.set_mds_window(Duration::from_secs(60));
+            world.kill_mds();
+            world.restart_mds().await;
+            let before = world.mds_inodes();
+            while world.mds_inodes() <= before + 30 * seed {
+                world.sim.sleep(Duration::from_micros(100)).await;
+            }
+            host.stop_process();
+            amid += u32::from(world.mds_inodes() < before + 290);
+            // Longer than a client that asks for nothing is watched before it is written down as quiet.
+            world.sim.sleep(Duration::from_secs(12)).await;
+            world.kill_mds();
+            world.restart_mds().await;
+            let made = Cell::new(Ok(Fid::ZERO));
+            let both: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> = vec![
+                Box::pin(async { made.set(mkdir(&goes_on, "d299").await) }),
+                Box::pin(async {
+                    world.sim.sleep(Duration::from_secs(5)).await;
+                    host.continue_process();
+                }),
+            ];
+            rt::sync::join_all(both).await;
+            assert_eq!(made.get(), Err(FsError::Exists), "seed {seed}: it was made, and answered, before");
+            for n in 0..300 {
+                assert!(is_there(&goes_on, &format!("d{n}")).await, "seed {seed}: d{n} is lost");
+            }
+            assert_eq!(stands.losses().changes_text(), "", "seed {seed}");
+            assert_eq!(stands.mdc().evictions(), 0, "seed {seed}");
+        });
+    }
+    assert_eq!(amid, 8, "who had replayed everything shows nothing");
+}
+
+#[test]
 fn a_server_that_dies_again_and_again_while_clients_replay_loses_nothing_of_theirs() {
     let every = |pause| CommitConfig { interval: pause, idle: pause, ..CommitConfig::default() };
     let (seldom, often) = (every(Duration::from_millis(50)), every(Duration::from_micros(500)));

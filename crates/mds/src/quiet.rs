@@ -1,6 +1,6 @@
 //! Clients that are quiet: what they hold is written down, so that a restarted server can go on without the missing ones.
 //!
-//! A client that asked for nothing for a while has nothing to replay; what it may tell again are its locks and its opens.
+//! A client that asked for nothing for a while, and is not amid a recovery, has nothing to replay; what it may tell again are its locks and its opens.
 //! Which inodes those are of goes into its session's record. Before its next request is carried out that is taken back, on
 //! stable storage: whoever is on record as quiet is so. After a restart, when all who are back have replayed and all who are
 //! missing are quiet, service begins: requests wait for the end of the recovery only where a missing client's lock would be in
@@ -164,8 +164,11 @@ impl Mds {
         for client in candidates {
             let export = self.export(client);
             let under_way = export.as_ref().is_some_and(|e| e.requests_under_way() > 0);
+            // Who stands still amid its replays has more of them.
+            let tells = self.recovery.borrow().as_ref().is_some_and(|r| r.expects(client));
+            let tells = tells && !types::planted!("quiet-amid-replays");
             let waits = self.locks.flocks.borrow().range((client, 0)..=(client, u64::MAX)).next().is_some();
-            if under_way || waits || self.store.is_stalled() {
+            if under_way || tells || waits || self.store.is_stalled() {
                 continue;
             }
             self.quiet.asked.borrow_mut().remove(&client);

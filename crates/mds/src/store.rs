@@ -72,8 +72,10 @@ pub struct MetaStore {
     transno: Cell<u64>,
     /// Last transaction on stable storage.
     committed_transno: Cell<u64>,
-    /// While replays come in no common order.
+    /// While replays come in no common order, and until the first commit after that.
     replays: RefCell<Option<Replays>>,
+    /// They come.
+    replaying: Cell<bool>,
     /// Applications so far, and how many of them are on stable storage.
     applied: Cell<u64>,
     durable: Cell<u64>,
@@ -117,6 +119,7 @@ impl MetaStore {
             transno: Cell::new(counters.transno),
             committed_transno: Cell::new(counters.transno),
             replays: RefCell::new(None),
+            replaying: Cell::new(false),
             applied: Cell::new(0),
             durable: Cell::new(0),
             inodes: Cell::new(counters.inodes),
@@ -148,6 +151,7 @@ impl MetaStore {
     /// Replays come from now on, each client's in their order.
     pub(crate) fn expect_replays(&self, committed: impl Iterator<Item = (ClientId, u64)>) {
         *self.replays.borrow_mut() = Some(Replays::new(committed));
+        self.replaying.set(true);
     }
     /// A client's replay was applied.
     pub(crate) fn note_replay(&self, client: ClientId, transno: u64) {
@@ -169,8 +173,7 @@ impl MetaStore {
     /// New transactions are numbered above everything of earlier boots; no replay comes any more.
     pub(crate) fn begin_boot(&self) {
         self.transno.set(self.transno.get().max(self.boot << 40));
-        let replays = self.replays.borrow_mut().take();
-        if replays.is_some() {
+        if self.replaying.replace(false) {
             self.write_counters();
         }
     }
@@ -453,13 +456,11 @@ impl MetaStore {
     async fn commit_once(&self, rt: &Rt) {
         self.urgent.set(false);
         let applied = self.applied.get();
-        let transno = match &mut *self.replays.borrow_mut() {
-            Some(replays) if !types::planted!("commit-of-others") => {
-                replays.begin_commit();
-                self.committed_transno.get()
-            }
-            _ => self.transno.get(),
-        };
+        let replaying = self.replaying.get() && !types::planted!("commit-of-others");
+        let transno = if replaying { self.committed_transno.get() } else { self.transno.get() };
+        if let Some(replays) = &mut *self.replays.borrow_mut() {
+            replays.begin_commit();
+        }
         let mut changes = std::mem::take(&mut *self.active.borrow_mut());
         self.sharing.borrow_mut().begin_commit();
         let counters =
@@ -483,8 +484,10 @@ impl MetaStore {
                 self.committed_transno.set(transno);
                 self.durable.set(applied);
                 self.sharing.borrow_mut().end_commit();
-                if let Some(replays) = &mut *self.replays.borrow_mut() {
-                    replays.end_commit();
+                match &mut *self.replays.borrow_mut() {
+                    Some(replays) if replaying => replays.end_commit(),
+                    // The one number says it of all again.
+                    replays => *replays = None,
                 }
                 self.commits.set(self.commits.get() + 1);
                 self.batch_keys.set(self.batch_keys.get() + keys);
@@ -496,5 +499,42 @@ impl MetaStore {
         }
         self.need_of_batch.set(0);
         self.done.notify();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use simworld::TestWorld;
+
+    use super::*;
+    use crate::MemoryKv;
+
+    #[test]
+    fn what_a_client_was_told_is_committed_stays_so_when_the_last_replay_is_in() {
+        let (a, b) = (ClientId(1), ClientId(2));
+        let world = TestWorld::new(1, 1 << 20);
+        let (boot, rt) = (3_u64, world.rt());
+        world.run(async {
+            let kv: Rc<dyn MetaKv> = MemoryKv::new();
+            let mut batch = KvBatch::default();
+            batch.changes.insert(keys::plain(keys::BOOT), Some(boot.to_le_bytes().to_vec()));
+            kv.commit(Arc::new(batch)).await.unwrap();
+            let counters = Counters { transno: 5, inodes: 0, gap: false, sharing: boot };
+            let store = MetaStore::open(kv, CommitConfig::default(), boot, &counters).await.unwrap();
+            rt.spawn(store.clone().run(rt.clone()));
+            store.expect_replays([(a, 7)].into_iter());
+            let put = |transno| store.apply([(keys::plain(b"x"), Some(vec![1]))], transno, 0);
+            put(9);
+            store.note_replay(b, 9);
+            let told = || (store.last_committed_of(a), store.last_committed_of(b), store.last_committed());
+            assert_eq!(told(), (7, 5, 5));
+            store.sync().await.unwrap();
+            assert_eq!(told(), (7, 9, 5), "what B replayed says nothing of A");
+            store.begin_boot();
+            assert_eq!(told(), (7, 9, 5), "the last one was in before it is committed that it was");
+            store.sync().await.unwrap();
+            assert_eq!(told(), (boot << 40, boot << 40, boot << 40));
+            store.stop();
+        });
     }
 }

@@ -264,15 +264,18 @@ impl StriaFs {
         {
             return out.finish();
         }
+        let mut told = false;
         loop {
             while let Some(entry) = dir.front() {
-                if !self.push(&mut caller, &mut out, &entry, plus).await {
+                if !self.push(&mut out, &entry, plus) {
                     return out.finish();
                 }
+                told |= plus;
                 cookie = entry.cookie;
                 dir.pop();
             }
-            if !dir.is_drained() || dir.at() != cookie {
+            // Locks on what the answer says may go while more is asked for.
+            if told || !dir.is_drained() || dir.at() != cookie {
                 return out.finish();
             }
             if self.seek(&mut caller, &dir, cred, cookie, plus).await.is_err() {
@@ -281,25 +284,11 @@ impl StriaFs {
         }
     }
 
-    async fn push(
-        &self,
-        caller: &mut Caller,
-        out: &mut fuse::Dirents<'_>,
-        entry: &wire::mdt::Dirent,
-        plus: bool,
-    ) -> bool {
+    fn push(&self, out: &mut fuse::Dirents<'_>, entry: &wire::mdt::Dirent, plus: bool) -> bool {
         if !plus {
             return out.push(entry.fid.to_ino(), entry.cookie, entry.dtype, &entry.name);
         }
-        let known = match &entry.attr {
-            Some(attr) => {
-                let attr = attr.clone();
-                let told = self.carry_out(caller, |c| async move { Ok(c.entry_of(&attr).await) });
-                told.await.ok().flatten()
-            }
-            None => None,
-        };
-        match known {
+        match entry.attr.as_ref().and_then(|attr| self.client.entry_of(attr)) {
             Some(e) => {
                 let pushed =
                     out.push_plus(&convert::entry(&e, self.names_cacheable), entry.cookie, entry.dtype, &entry.name);

@@ -64,6 +64,11 @@ impl RecoveryControl {
     pub fn has_gap(&self) -> bool {
         self.0.has_gap()
     }
+    /// Whether a client is waited for: it has not come back, or not told everything yet.
+    #[must_use]
+    pub fn expects(&self, client: ClientId) -> bool {
+        self.0.expects(client)
+    }
     /// Somebody did not come back to an earlier recovery, which did not come to its end.
     pub fn note_gap(&self) {
         self.0.state.gap.set(true);

@@ -1,5 +1,5 @@
-//! One mount looks files up for the first time while another one cuts them: the lock on what the look-up told may go before the
-//! kernel has the inode that it is about.
+//! One mount looks files up for the first time while another one cuts them, by name or by a listing that brings attributes: the lock on what
+//! the answer told may go before the kernel has the inode that it is about.
 use std::pin::Pin;
 use std::rc::Rc;
 
@@ -18,15 +18,23 @@ const SETTLED: Duration = Duration::from_millis(100);
 /// The cut begins so much later than the look-up at most.
 const LATER_MAX_US: u64 = 15_000;
 
-/// The run of a seed: whoever waits for an answer goes on up to 5 ms after it.
+/// The run of a seed: whoever waits for an answer goes on up to 5 ms after it. Odd seeds look by listings.
 #[must_use]
 pub fn config(seed: u64) -> RunConfig {
-    let mut config = RunConfig::draw(seed, Work::Script(steps), 2);
+    let looks = if seed.is_multiple_of(2) { by_name } else { by_listing };
+    let mut config = RunConfig::draw(seed, Work::Script(looks), 2);
     config.kernel.delays.step_max = Duration::from_millis(5);
     config
 }
 
-fn steps(w: Rc<World>) -> LocalFuture<Option<()>> {
+fn by_name(w: Rc<World>) -> LocalFuture<Option<()>> {
+    steps(w, false)
+}
+fn by_listing(w: Rc<World>) -> LocalFuture<Option<()>> {
+    steps(w, true)
+}
+
+fn steps(w: Rc<World>, lists: bool) -> LocalFuture<Option<()>> {
     Box::pin(async move {
         let (a, b) = (w.kernel(0), w.kernel(1));
         let (alice, bob) = (w.callers[0].clone(), w.callers[w.callers.len() - 1].clone());
@@ -46,7 +54,12 @@ fn steps(w: Rc<World>) -> LocalFuture<Option<()>> {
                 w.must(0, "ftruncate", a.truncate(&alice, &file.inode, Some(&file), BYTES.1)).await?;
                 w.must(0, "close", a.close(&alice, &file)).await
             };
-            let look = async { w.must(1, "stat", b.stat(&bob, &there, &name)).await.map(drop) };
+            let look = async {
+                match lists {
+                    true => w.must(1, "list", b.list(&bob, &there, true)).await.map(drop),
+                    false => w.must(1, "stat", b.stat(&bob, &there, &name)).await.map(drop),
+                }
+            };
             let both: Vec<Pin<Box<dyn Future<Output = Option<()>> + '_>>> = vec![Box::pin(cut), Box::pin(look)];
             join_all(both).await.into_iter().collect::<Option<Vec<()>>>()?;
             sim.sleep(SETTLED).await;

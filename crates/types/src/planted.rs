@@ -34,6 +34,7 @@ pub const BUGS: &[Bug] = &[
     bug("flock-in-conflict", "A byte range lock of a program is granted while another one has it."),
     bug("lock-not-replayed", "A client does not tell a restarted server of the first of its locks."),
     bug("gap-forgotten", "A metadata server that dies in a recovery forgets that somebody had not come back to it."),
+    bug("quiet-amid-replays", "A client that stands still amid its replays counts as one that has nothing to replay."),
     bug(
         "commit-of-others",
         "A restarted metadata server takes what one client replayed and is committed for what all clients replayed.",

@@ -49,6 +49,7 @@ pub struct World {
     mds: RefCell<MdsRole>,
     mds_store: RefCell<Rc<MemoryKv>>,
     mds_config: RefCell<MdsConfig>,
+    mds_window: Cell<Duration>,
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
     config: RefCell<OstConfig>,
@@ -109,6 +110,7 @@ impl World {
             mds,
             mds_store,
             mds_config: RefCell::new(mds_config),
+            mds_window: Cell::new(WINDOW),
             mds_nid,
             oss,
             config: RefCell::new(config),
@@ -148,6 +150,10 @@ impl World {
     pub fn set_mds_commits(&self, commit: CommitConfig) {
         self.mds_config.borrow_mut().commit = commit;
     }
+    /// Metadata servers that are started from now on wait so long for their clients.
+    pub fn set_mds_window(&self, window: Duration) {
+        self.mds_window.set(window);
+    }
     /// An OST's host loses its power.
     pub fn lose_power(&self, i: usize) {
         let node = &self.oss[i];
@@ -174,7 +180,7 @@ impl World {
         let store = self.mds_store.borrow().reopen();
         let kv: Rc<dyn MetaKv> = store.clone();
         let (key, config) = (self::key(), self.mds_config.borrow().clone());
-        let role = roles::start_mds_on(&rt, kv, &self.mds_nid, &key, WINDOW, config).await.unwrap();
+        let role = roles::start_mds_on(&rt, kv, &self.mds_nid, &key, self.mds_window.get(), config).await.unwrap();
         *self.mds.borrow_mut() = role;
         *self.mds_store.borrow_mut() = store;
     }
@@ -205,6 +211,10 @@ impl World {
     /// How often the metadata server was told that a client had ended and did not believe it.
     pub fn mds_disbelieved(&self) -> u64 {
         self.mds.borrow().server.disbelieved()
+    }
+    /// Inodes that the metadata server has now.
+    pub fn mds_inodes(&self) -> u64 {
+        self.mds.borrow().mds.store().inodes()
     }
     /// Whether the metadata server knows a client.
     pub fn mds_knows(&self, client: types::ClientId) -> bool {
