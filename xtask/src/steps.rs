@@ -102,10 +102,14 @@ fn torture(root: &Path) -> Findings {
     let place = target.join(format!("torture-{}", std::process::id()));
     let program = target.join("debug/stria");
     eprintln!("+ {} torture --minutes 2 {}", program.display(), place.display());
-    match Command::new(&program).args(["torture", "--minutes", "2"]).arg(&place).status() {
-        Ok(s) if s.success() => Ok(()),
+    match status(Command::new(&program).args(["torture", "--minutes", "2"]).arg(&place)) {
+        Ok(Some(s)) if s.success() => Ok(()),
         Ok(s) => {
-            Err(vec![format!("stria torture: {s}; its words are above, what is left of it is in {}", place.display())])
+            let how = s.map_or_else(|| "it hung and was killed".into(), |s| s.to_string());
+            Err(vec![format!(
+                "stria torture: {how}; its words are above, what is left of it is in {}",
+                place.display()
+            )])
         }
         Err(e) => Err(vec![format!("{}: {e}", program.display())]),
     }

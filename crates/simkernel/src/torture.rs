@@ -111,8 +111,8 @@ impl Torture {
         let begin = Instant::now();
         let totals = Mutex::new(Totals::default());
         let kinds = self.classes.len() as u64;
-        on_all_cores(self.jobs, self.seeds * kinds, self.time_max, &|n| {
-            let (seed, class) = (self.from + n / kinds, self.classes[(n % kinds) as usize]);
+        on_all_cores(self.jobs, self.seeds.saturating_mul(kinds), self.time_max, &|n| {
+            let (seed, class) = (self.from.wrapping_add(n / kinds), self.classes[(n % kinds) as usize]);
             let report = one(class, seed, self.planted);
             let mut complaint = report.complaints.first().cloned();
             // A run that fails by itself says nothing about a planted bug.

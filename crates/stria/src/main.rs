@@ -37,7 +37,7 @@ use crate::failure::{Failure, Outcome};
 fn main() -> ExitCode {
     let arguments: Vec<OsString> = std::env::args_os().collect();
     // Servers that are simulated under faults have much to warn of, at times that nobody knows.
-    let simulates = arguments.get(1).is_some_and(|verb| verb == "sim");
+    let simulates = arguments.get(1).is_some_and(|verb| verb == "sim" || verb == "report");
     let _logging = log::start(if simulates { "off" } else { "warn" });
     let name =
         arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();

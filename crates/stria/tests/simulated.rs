@@ -31,6 +31,9 @@ fn a_planted_bug_of_the_kernels_side_is_found_and_told_with_its_run() {
 fn names_that_there_are_none_of_are_refused_with_those_that_there_are() {
     let (code, _, err) = sim(&["kernels", "--class", "calls"]);
     assert!(code == Some(22) && err.contains("--class calls: write some of calls_on_one_mount, "), "{code:?} {err}");
+    let last = u64::MAX.to_string();
+    let (code, out, _) = sim(&["kernels", "--from", &last, "--seeds", "2", "--class", "counts_by_calls"]);
+    assert!(code == Some(0) && out.starts_with("2 runs, 0 failed"), "seeds go round: {code:?} {out}");
     let (code, _, err) = sim(&["kernels", "--planted", "nmes-kept"]);
     assert!(code == Some(22) && err.contains("--planted nmes-kept: ") && err.contains("names-kept"), "{code:?} {err}");
     for verb in ["kernels", "torture"] {

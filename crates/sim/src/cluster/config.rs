@@ -1,5 +1,4 @@
 //! What a simulated cluster is made of.
-use rt::Rt;
 use types::{Duration, MIB};
 
 /// Nodes, stores and caches of a cluster.
@@ -54,13 +53,6 @@ pub struct ClusterConfig {
 }
 
 impl ClusterConfig {
-    /// The commit interval of a server that starts.
-    pub(super) fn commit_of_start(&self, rt: &Rt) -> Duration {
-        if self.commits_vary && rt.random().is_multiple_of(2) {
-            return Duration::from_millis(1).min(self.commit_interval);
-        }
-        self.commit_interval
-    }
     /// Whether its OSTs fill up.
     #[must_use]
     pub fn is_small(&self) -> bool {

@@ -4,12 +4,11 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 
 use client::Client;
-use rt::sync::Event;
 use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
 use super::model::Author;
-use super::moments::Moments;
+use super::moments::{Moments, Strikes};
 use super::nodes::{Cluster, NodeId};
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
@@ -55,50 +54,6 @@ impl Default for Counts {
             by_class: [0; FaultClass::COUNT],
             full: 0,
             longest_ns: 0,
-        }
-    }
-}
-
-/// What a program asks for: a client dies and all OSTs lose their power at the same moment.
-pub struct Strike {
-    /// Which client.
-    pub client: usize,
-}
-
-/// Faults that programs ask for, where the seed has such.
-#[derive(Default)]
-pub struct Strikes {
-    open: Cell<bool>,
-    wished: RefCell<Option<Strike>>,
-    come: Event,
-}
-
-impl Strikes {
-    /// Strikes are carried out from now on, or no longer.
-    pub fn open(&self, open: bool) {
-        self.open.set(open);
-        self.come.notify();
-    }
-    /// Asks for one; whether it is carried out.
-    pub fn wish(&self, strike: Strike) -> bool {
-        let taken = self.open.get() && self.wished.borrow().is_none();
-        if taken {
-            *self.wished.borrow_mut() = Some(strike);
-            self.come.notify();
-        }
-        taken
-    }
-    /// The next one; `None` when there are none any more.
-    pub async fn next(&self) -> Option<Strike> {
-        loop {
-            let come = self.come.wait();
-            if let Some(strike) = self.wished.borrow_mut().take() {
-                return Some(strike);
-            }
-            if !self.open.get() {
-                return None;
-            }
-            come.await;
         }
     }
 }

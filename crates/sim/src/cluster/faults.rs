@@ -95,6 +95,9 @@ const MOMENT_MAX: Duration = Duration::from_secs(2);
 /// How long a node that is to die is listened to.
 const SILENT_WITHIN: Duration = Duration::from_secs(5);
 
+/// A server at work syncs within so many seconds.
+const SYNC_WITHIN_S: u32 = 3;
+
 /// A recovery that waits for somebody who does not come back takes so many seconds, and some more.
 const RECOVERS_WITHIN_S: u32 = 40;
 
@@ -291,19 +294,12 @@ impl Faults {
         if id == NodeId::Mds && self.client_died_lately() || !self.take(id) {
             return;
         }
-        let cluster = &self.context.cluster;
         let power = rng.chance(self.config.power);
         if power && rng.chance(0.6) {
             let nth = 1 + rng.below(4);
             tracing::info!("the {nth}th sync comes too late");
             self.note_kill(id, power, false);
-            cluster.node(id).host.lose_power_at_sync(nth);
-            for _ in 0..60 {
-                if !cluster.node(id).host.runs() {
-                    break;
-                }
-                self.sleep(0.05).await;
-            }
+            self.dies_at_sync(id, nth, SYNC_WITHIN_S).await;
         } else {
             self.silence(id, rng).await;
             self.note_kill(id, power, false);
@@ -355,6 +351,18 @@ impl Faults {
         }
     }
 
+    /// A node loses its power before its `nth` sync from now, if that comes within so many seconds.
+    async fn dies_at_sync(&self, id: NodeId, nth: u64, seconds: u32) {
+        let host = &self.context.cluster.node(id).host;
+        host.lose_power_at_sync(nth);
+        for _ in 0..seconds * 20 {
+            if !host.runs() {
+                return;
+            }
+            self.sleep(0.05).await;
+        }
+    }
+
     /// The time until a server that recovers dies again; whether by its power.
     async fn recovers_a_while(&self, id: NodeId, rng: &mut Rng) -> bool {
         let host = &self.context.cluster.node(id).host;
@@ -363,13 +371,7 @@ impl Faults {
         let nth = 1 + rng.below(most);
         if power && rng.chance(0.5) {
             // What is on stable storage before the end of a recovery says who was given up and what was replayed.
-            host.lose_power_at_sync(nth);
-            for _ in 0..RECOVERS_WITHIN_S * 20 {
-                if !host.runs() {
-                    break;
-                }
-                self.sleep(0.05).await;
-            }
+            self.dies_at_sync(id, nth, RECOVERS_WITHIN_S).await;
             return true;
         }
         // Its first messages say who may come back and answer what is replayed.

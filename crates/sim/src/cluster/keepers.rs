@@ -12,6 +12,7 @@ use wire::mdt::Cred;
 
 use super::context::Context;
 use super::model::{byte, bytes};
+use super::shared::look_at;
 
 const O_RDWR: u32 = 2;
 /// Bytes of a block: neither a divisor nor a multiple of a page.
@@ -184,30 +185,8 @@ impl Keeper {
     /// Reads the file on another client, when there is a sound one; whether it was read.
     async fn look(&mut self) -> bool {
         let c = self.rng.below(self.context.cluster.clients.len() as u64) as usize;
-        let Some(author) = self.context.author(c) else { return false };
-        let fid = self.fid;
         let what = self.what("read");
-        let read = self.context.on(c, &what, async move |c| {
-            let file = c.open(&cred(), fid, 0).await?;
-            let got = c.read(&file, 0, KEEPER_BYTES as usize).await?.to_vec();
-            c.release(&file).await.map(|()| got)
-        });
-        let read = read.await;
-        if !self.context.is_sound(author) {
-            return false;
-        }
-        match read {
-            Some(Ok(got)) => {
-                let checked = self.check(&got);
-                self.context.expect(&format!("{what} on client{c}"), checked);
-                true
-            }
-            Some(Err(e)) => {
-                self.context.complain(format!("{what} on client{c}: {e}"));
-                true
-            }
-            None => false,
-        }
+        look_at(&self.context, c, (self.fid, KEEPER_BYTES), &what, |got| self.check(got)).await
     }
     fn check(&self, got: &[u8]) -> Result<(), String> {
         if got.len() as u64 != KEEPER_BYTES {

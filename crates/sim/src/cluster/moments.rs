@@ -1,9 +1,9 @@
 //! Moments for faults: what is half done when a node dies is what recovery has to put right, and a death at any time seldom
-//! meets an operation that several servers carry out. So faults may wait until a program begins one.
-use std::cell::RefCell;
+//! meets an operation that several servers carry out. So faults may wait until a program begins one, and programs may ask for one.
+use std::cell::{Cell, RefCell};
 
 use rt::Head;
-use rt::sync::{OneSender, oneshot};
+use rt::sync::{Event, OneSender, oneshot};
 use types::{Duration, Rng};
 use wire::{Header, Op};
 
@@ -66,6 +66,50 @@ impl Moments {
         let (told, begun) = oneshot();
         self.waiting.borrow_mut().push(Waiting { word, told });
         begun.await.map(|client| (client, later))
+    }
+}
+
+/// What a program asks for: a client dies and all OSTs lose their power at the same moment.
+pub struct Strike {
+    /// Which client.
+    pub client: usize,
+}
+
+/// Faults that programs ask for, where the seed has such.
+#[derive(Default)]
+pub struct Strikes {
+    open: Cell<bool>,
+    wished: RefCell<Option<Strike>>,
+    come: Event,
+}
+
+impl Strikes {
+    /// Strikes are carried out from now on, or no longer.
+    pub fn open(&self, open: bool) {
+        self.open.set(open);
+        self.come.notify();
+    }
+    /// Asks for one; whether it is carried out.
+    pub fn wish(&self, strike: Strike) -> bool {
+        let taken = self.open.get() && self.wished.borrow().is_none();
+        if taken {
+            *self.wished.borrow_mut() = Some(strike);
+            self.come.notify();
+        }
+        taken
+    }
+    /// The next one; `None` when there are none any more.
+    pub async fn next(&self) -> Option<Strike> {
+        loop {
+            let come = self.come.wait();
+            if let Some(strike) = self.wished.borrow_mut().take() {
+                return Some(strike);
+            }
+            if !self.open.get() {
+                return None;
+            }
+            come.await;
+        }
     }
 }
 

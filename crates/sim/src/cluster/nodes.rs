@@ -265,10 +265,18 @@ impl Cluster {
         }
     }
 
+    /// The commit interval of a server that starts.
+    fn commit_of_start(&self, rt: &Rt) -> Duration {
+        if self.config.commits_vary && rt.random().is_multiple_of(2) {
+            return Duration::from_millis(1).min(self.config.commit_interval);
+        }
+        self.config.commit_interval
+    }
+
     fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
         let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
-        let commit = self.config.commit_of_start(&rt);
+        let commit = self.commit_of_start(&rt);
         let alloc = self.config.alloc_policy.clone();
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
@@ -294,7 +302,7 @@ impl Cluster {
             ..OstConfig::default()
         };
         let queue_max = self.config.queue_max;
-        let (reserve, commit) = (self.config.ost_reserve_bytes, self.config.commit_of_start(&rt));
+        let (reserve, commit) = (self.config.ost_reserve_bytes, self.commit_of_start(&rt));
         let fast = self.config.fast_admission.clone().filter(|_| index.is_multiple_of(2));
         async move {
             let store = Rc::new(open_ost(&rt, reserve, commit).await?);

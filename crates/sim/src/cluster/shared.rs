@@ -37,6 +37,30 @@ pub async fn make(context: &Rc<Context>, name: &'static str, size: u64) -> Resul
     made.await.ok_or("the client died")?.map_err(|e| format!("{name}: {e}"))
 }
 
+/// Reads a whole file on a client and has its bytes checked; false when the client was not there all the time or a disk failed.
+pub async fn look_at(
+    context: &Context,
+    client: usize,
+    (fid, bytes): (Fid, u64),
+    what: &str,
+    check: impl FnOnce(&[u8]) -> Result<(), String>,
+) -> bool {
+    let Some(author) = context.author(client) else { return false };
+    let read = context.on(client, what, async move |c| {
+        let file = c.open(&cred(), fid, 0).await?;
+        let got = c.read(&file, 0, bytes as usize).await?.to_vec();
+        c.release(&file).await.map(|()| got)
+    });
+    let read = read.await;
+    if !context.is_sound(author) {
+        return false;
+    }
+    let Some(read) = read else { return false };
+    let outcome = read.map_err(|e: FsError| e.to_string()).and_then(|got| check(&got));
+    context.expect(&format!("{what} on client{client}"), outcome);
+    true
+}
+
 async fn until_calm(context: &Context) {
     while !context.calm.get() {
         context.cluster.sim.sleep(Duration::from_millis(100)).await;

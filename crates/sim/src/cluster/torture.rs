@@ -215,7 +215,7 @@ pub fn on_all_cores(jobs: usize, count: u64, time_max: Option<Duration>, work: &
     let begin = Instant::now();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
-    let jobs = if jobs > 0 { jobs } else { cores };
+    let jobs = (if jobs > 0 { jobs } else { cores } as u64).min(count);
     std::thread::scope(|scope| {
         for _ in 0..jobs {
             scope.spawn(|| {
@@ -241,7 +241,7 @@ impl Torture {
         let begin = Instant::now();
         let totals = Mutex::new(Totals::default());
         on_all_cores(self.jobs, self.seeds, self.time_max, &|n| {
-            let failed = self.one(self.from + n, &totals, tell);
+            let failed = self.one(self.from.wrapping_add(n), &totals, tell);
             !(failed && self.first_only)
         });
         let mut totals = totals.into_inner().unwrap_or_else(std::sync::PoisonError::into_inner);

@@ -8,8 +8,10 @@ use std::rc::Rc;
 use types::{Duration, Extent, Fid, Rng};
 use wire::mdt::Cred;
 
-use super::context::{Context, Strike};
+use super::context::Context;
 use super::model::{Author, byte, bytes};
+use super::moments::Strike;
+use super::shared::look_at;
 
 const O_RDWR: u32 = 2;
 /// Bytes of a block: some lie in two pages.
@@ -120,29 +122,8 @@ impl Witness {
     /// Reads the file on a client, when there is a sound one; whether it was read.
     async fn look(&mut self) -> bool {
         let c = self.context.any_client(&mut self.rng).await;
-        let Some(author) = self.context.author(c) else { return false };
-        let (fid, what) = (self.fid, self.what("read"));
-        let read = self.context.on(c, &what, async move |c| {
-            let file = c.open(&Cred::default(), fid, 0).await?;
-            let got = c.read(&file, 0, WITNESS_BYTES as usize).await?.to_vec();
-            c.release(&file).await.map(|()| got)
-        });
-        let read = read.await;
-        if !self.context.is_sound(author) {
-            return false;
-        }
-        match read {
-            Some(Ok(got)) => {
-                let checked = self.check(&got);
-                self.context.expect(&format!("{what} on client{c}"), checked);
-                true
-            }
-            Some(Err(e)) => {
-                self.context.complain(format!("{what} on client{c}: {e}"));
-                true
-            }
-            None => false,
-        }
+        let what = self.what("read");
+        look_at(&self.context, c, (self.fid, WITNESS_BYTES), &what, |got| self.check(got)).await
     }
     fn check(&self, got: &[u8]) -> Result<(), String> {
         if got.len() as u64 != WITNESS_BYTES {
