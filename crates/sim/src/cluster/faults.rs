@@ -95,6 +95,9 @@ const MOMENT_MAX: Duration = Duration::from_secs(2);
 /// How long a node that is to die is listened to.
 const SILENT_WITHIN: Duration = Duration::from_secs(5);
 
+/// A client is back at a restarted server within so many milliseconds, as a rule.
+const BACK_WITHIN_MS: u32 = 1000;
+
 /// A server at work syncs within so many seconds.
 const SYNC_WITHIN_S: u32 = 3;
 
@@ -330,6 +333,7 @@ impl Faults {
     async fn restart(&self, id: NodeId, power: bool, rng: &mut Rng) {
         let cluster = &self.context.cluster;
         let (mut power, mut longest) = (power, self.config.down_max_s);
+        let mut stands = None;
         loop {
             cluster.kill(id, power);
             self.context.count(|c| c.kills += 1);
@@ -339,16 +343,44 @@ impl Faults {
                 self.context.complain(e);
             }
             tracing::info!("{id} runs again");
+            if let Some(client) = stands.take() {
+                self.sleep(8.0 * rng.unit()).await;
+                cluster.node(client).host.continue_process();
+                self.give_back(client);
+            }
             if matches!(id, NodeId::Client(_)) || !rng.chance(self.config.again) {
                 return;
             }
-            power = self.recovers_a_while(id, rng).await;
+            stands = self.somebody_stands_still(rng).await;
+            power = if stands.is_some() { false } else { self.recovers_a_while(id, rng).await };
             longest = longest.min(1.0);
             self.note_kill(id, power, false);
             if id == NodeId::Mds {
                 self.context.mds_died();
             }
         }
+    }
+
+    /// A client that has told a server in its recovery some of what it has stands still, for longer than others are watched before they
+    /// count as quiet, and until the server has died and runs again.
+    async fn somebody_stands_still(&self, rng: &mut Rng) -> Option<NodeId> {
+        let client = self.any_client(rng);
+        if self.config.pause <= 0.0 || !rng.chance(0.3) || !self.take(client) {
+            return None;
+        }
+        // Clients are back within a second, and replay for some milliseconds.
+        for _ in 0..BACK_WITHIN_MS {
+            if self.context.cluster.replays(client) {
+                break;
+            }
+            self.sleep(0.001).await;
+        }
+        self.sleep(0.005 * rng.unit() * rng.unit()).await;
+        self.note(FaultClass::Pause, &format!("{client} stands still amid a recovery"));
+        self.context.was_away(client);
+        self.context.cluster.node(client).host.stop_process();
+        self.sleep(8.0 + 8.0 * rng.unit()).await;
+        Some(client)
     }
 
     /// A node loses its power before its `nth` sync from now, if that comes within so many seconds.

@@ -473,6 +473,13 @@ impl Cluster {
         self.targets().any(|(s, t)| !s.knows(t, id))
     }
 
+    /// Whether a client tells the restarted metadata server what it has.
+    #[must_use]
+    pub fn replays(&self, id: NodeId) -> bool {
+        let NodeId::Client(index) = id else { return false };
+        self.client(index).is_some_and(|c| c.mdc().state() == ptlrpc::ImportState::Replaying)
+    }
+
     /// Stops a node as an operator does: clients leave, servers commit everything.
     ///
     /// # Errors
