@@ -22,9 +22,14 @@ const WORD_BYTES: u64 = 8;
 
 /// The bytes that the write `stamp` puts at the offsets of a word; none is 0.
 fn word(stamp: u64, index: u64) -> [u8; WORD_BYTES as usize] {
+    const LOW: u64 = u64::MAX / 0xff;
+    const REST: u64 = LOW * 0x7f;
     let x = stamp.wrapping_mul(0x9E37_79B9_7F4A_7C15) ^ index.wrapping_mul(0xD6E8_FEB8_6659_FD93);
     let x = (x ^ x >> 32).wrapping_mul(0xBF58_476D_1CE4_E5B9);
-    (x ^ x >> 29).to_le_bytes().map(|b| b.max(1))
+    let x = x ^ x >> 29;
+    // The highest bit of each byte that is 0, and of no other; such a byte becomes 1.
+    let zeros = !(((x & REST) + REST) | x | REST);
+    (x | zeros >> 7).to_le_bytes()
 }
 
 /// The byte that the write `stamp` puts at `offset`; never 0.
@@ -36,16 +41,14 @@ pub fn byte(stamp: u64, offset: u64) -> u8 {
 /// The bytes that the write `stamp` puts into `extent`.
 #[must_use]
 pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
-    let mut made = Vec::with_capacity(extent.len() as usize);
-    let mut at = extent.start;
-    while at < extent.end {
-        let index = at / WORD_BYTES;
-        let end = (WORD_BYTES * (index + 1)).min(extent.end);
-        made.extend_from_slice(
-            &word(stamp, index)[(at - index * WORD_BYTES) as usize..(end - index * WORD_BYTES) as usize],
-        );
-        at = end;
+    let skipped = (extent.start % WORD_BYTES) as usize;
+    let first = extent.start / WORD_BYTES;
+    let mut made = vec![0; (extent.end.next_multiple_of(WORD_BYTES) - first * WORD_BYTES) as usize];
+    for (place, index) in made.as_chunks_mut::<{ WORD_BYTES as usize }>().0.iter_mut().zip(first..) {
+        *place = word(stamp, index);
     }
+    made.truncate(skipped + extent.len() as usize);
+    made.drain(..skipped);
     made
 }
 
@@ -366,6 +369,16 @@ mod tests {
         assert!(m.check_read(0, 10, &found, &|_| true).is_err());
         found[5] = two[5];
         assert!(m.check_read(0, 10, &found, &sound).is_err());
+    }
+
+    #[test]
+    fn no_byte_is_zero_and_each_is_where_it_was_made_for() {
+        for (stamp, start, end) in [(1, 0, 4096), (7, 3, 4), (0, 5, 5), (u64::MAX, 13, 5000), (1 << 40, 8, 16)] {
+            let made = bytes(stamp, Extent::new(start, end));
+            assert_eq!(made.len() as u64, end - start);
+            assert!((start..end).zip(&made).all(|(offset, b)| *b != 0 && *b == byte(stamp, offset)));
+        }
+        assert_eq!(word(0, 0), [1; 8]);
     }
 
     #[test]
