@@ -140,7 +140,8 @@ impl KernelRead {
     /// (Not for ever: pages filled at last all the same go right after the answer.)
     pub(crate) fn is_outdated(&self) -> bool {
         let outdated = self.state.tainted.get() && self.state.waited.get() && self.again.get() < READ_AGAIN_MAX;
-        if outdated && !types::planted!("read-not-looked-at") {
+        let outdated = outdated && !types::planted!("read-not-looked-at") && !types::planted!("read-left-in-kernel");
+        if outdated {
             self.again.set(self.again.get() + 1);
             self.state.tainted.set(false);
             self.state.waited.set(false);

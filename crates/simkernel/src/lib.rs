@@ -14,6 +14,7 @@
 //! page cache write the range back first, such writes drop it before and after; a first mapping of a file drops its pages;
 //! a short READ of pages lowers the size. Differs: no huge pages, no write-back cache (never negotiated), no writes
 //! through the page cache (files opened for writing are opened for direct I/O), no locks of programs.
+pub mod across;
 pub mod cells;
 pub mod churn;
 pub mod conn;

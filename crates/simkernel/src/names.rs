@@ -9,6 +9,14 @@ use crate::file::File;
 use crate::inode::{Inode, Listing};
 use crate::kernel::{Dentry, Kernel};
 
+/// An open directory.
+pub struct OpenDir {
+    inode: Rc<Inode>,
+    fh: u64,
+    /// The kernel may keep what it is told through it.
+    cached: bool,
+}
+
 /// Bytes of entries asked for at a time.
 const LISTING_BYTES: u32 = 4096;
 
@@ -216,26 +224,39 @@ impl Kernel {
         }
     }
 
-    /// All names of a directory but "." and "..": opendir, readdir to the end, closedir.
+    /// opendir(3).
     ///
     /// # Errors
     /// What the daemon answers.
-    pub async fn list(self: &Rc<Self>, caller: &Caller, dir: &Rc<Inode>, plus: bool) -> Result<Vec<Vec<u8>>, i32> {
+    pub async fn open_dir(self: &Rc<Self>, caller: &Caller, dir: &Rc<Inode>) -> Result<OpenDir, i32> {
         self.conn.pause().await;
         let arg = OpenIn { flags: (libc::O_DIRECTORY | libc::O_RDONLY) as u32, open_flags: 0 };
         let answer = self.conn.request(caller, opcode::OPENDIR, dir.nodeid, &[arg.as_bytes()]).await?;
         let open: OpenOut = parse(&answer)?;
-        let (cached, keeps) = (open.open_flags & fopen::CACHE_DIR != 0, open.open_flags & fopen::KEEP_CACHE != 0);
-        if !keeps {
+        if open.open_flags & fopen::KEEP_CACHE == 0 {
             dir.drop_listing();
         }
+        Ok(OpenDir { inode: dir.clone(), fh: open.fh, cached: open.open_flags & fopen::CACHE_DIR != 0 })
+    }
+
+    /// closedir(3).
+    pub fn close_dir(&self, open: OpenDir) {
+        let arg = ReleaseIn { fh: open.fh, ..ReleaseIn::default() };
+        self.conn.in_background(opcode::RELEASEDIR, open.inode.nodeid, &[arg.as_bytes()], Box::new(|_| {}));
+    }
+
+    /// All names of a directory but "." and ".." through one that is open: rewinddir(3), readdir(3) to the end.
+    ///
+    /// # Errors
+    /// What the daemon answers.
+    pub async fn list_again(self: &Rc<Self>, caller: &Caller, open: &OpenDir, plus: bool) -> Result<Vec<Vec<u8>>, i32> {
+        let (dir, cached) = (&open.inode, open.cached);
         let kept = if cached { self.kept_listing(dir) } else { None };
         let mut names = Vec::new();
         let mut offset = 0;
-        let result = loop {
+        loop {
             if let Some(kept) = kept {
-                names = kept;
-                break Ok(());
+                return Ok(kept);
             }
             self.conn.pause().await;
             let had = names.len();
@@ -245,13 +266,21 @@ impl Kernel {
             }
             match some {
                 Ok(Some(next)) => offset = next,
-                Ok(None) => break Ok(()),
-                Err(e) => break Err(e),
+                Ok(None) => return Ok(names),
+                Err(e) => return Err(e),
             }
-        };
-        let arg = ReleaseIn { fh: open.fh, ..ReleaseIn::default() };
-        self.conn.in_background(opcode::RELEASEDIR, dir.nodeid, &[arg.as_bytes()], Box::new(|_| {}));
-        result.map(|()| names)
+        }
+    }
+
+    /// All names of a directory but "." and "..": opendir, readdir to the end, closedir.
+    ///
+    /// # Errors
+    /// What the daemon answers.
+    pub async fn list(self: &Rc<Self>, caller: &Caller, dir: &Rc<Inode>, plus: bool) -> Result<Vec<Vec<u8>>, i32> {
+        let open = self.open_dir(caller, dir).await?;
+        let names = self.list_again(caller, &open, plus).await;
+        self.close_dir(open);
+        names
     }
 
     /// The listing that the kernel keeps, if it is whole and the directory did not change since.

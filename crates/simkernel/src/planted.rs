@@ -17,21 +17,22 @@ pub const BUGS: &[Bug] = &[
     bug("drop-takes-all", "A drop of pages does not leave out those of reads that wait for a lock."),
     bug("drop-not-begun-anew", "A drop of pages goes on when a read of one of them begins to wait for a lock."),
     bug("read-not-looked-at", "A read of pages is not carried out again when a lock of its range went meanwhile."),
-    bug("read-left-in-kernel", "Pages of a read stay in the kernel although a lock of its range went meanwhile."),
+    bug("read-left-in-kernel", "Nor are its pages taken from the kernel behind the answer."),
     bug("change-keeps-pages", "Who changes bytes lets the kernel keep its pages of them that may be stored to."),
     bug("shut-ignored", "A kernel's reads of pages do not wait for a change of their bytes."),
     bug("leases-not-taken", "Pages that may be stored to are read under read locks."),
     bug("cut-waits", "A cut waits for a lock although one that is on its way out would do."),
     bug("stores-under-new-lock", "What was stored to pages is written under a lock that is taken then."),
-    bug("stores-answered-early", "The write of a page is answered before its bytes are in the client's cache."),
+    bug("stores-answered-early", "The write of a page is answered 1 ms before its bytes are in the client's cache."),
     bug("kernel-keeps-pages", "The kernel keeps its pages when their lock goes."),
-    bug("drop-behind-flush", "The kernel drops its pages when their lock's bytes have been written out."),
-    bug("mappable-kept", "An open of a file whose pages may be stored to lets the kernel keep its pages."),
+    bug(
+        "drop-behind-flush",
+        "The kernel drops its pages when their lock's bytes have been written out, and not before.",
+    ),
     bug("attributes-kept", "The kernel keeps attributes when their lock goes."),
     bug("not-there-yet", "Attributes that a kernel has not taken over yet when their lock goes are believed."),
     bug("names-kept", "The kernel keeps names when their lock goes."),
     bug("listing-kept", "The kernel keeps a listing when its lock goes."),
-    bug("append-untold", "The kernel is not told that an append went elsewhere than it believes."),
 ];
 
 /// A kind of run: everything else is drawn from the seed.
@@ -85,6 +86,7 @@ pub const CLASSES: &[Class] = &[
         config
     }),
     class("first_looks_beside_cuts", crate::looks::config),
+    class("reads_across_stripes", crate::across::config),
     class("direct_reads_that_cross", crate::cross::config),
     class("signals_hang", |seed| {
         let faults = Faults { signal_interval_s: 0.02, ..Faults::default() };

@@ -4,7 +4,7 @@ use std::sync::{Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use sim::cluster::torture::on_all_cores;
-use types::planted::plant;
+use types::planted::{plant, reached};
 
 use crate::planted::Class;
 use crate::run::{Report, run};
@@ -58,6 +58,8 @@ pub struct Totals {
     pub operations: u64,
     /// Comparisons.
     pub checks: u64,
+    /// Runs that reached the place of the planted bug.
+    pub reached: u64,
     /// Requests of all kernels.
     pub requests: u64,
     /// Virtual nanoseconds.
@@ -67,8 +69,9 @@ pub struct Totals {
 }
 
 impl Totals {
-    fn add(&mut self, report: &Report) {
+    fn add(&mut self, report: &Report, reached: bool) {
         self.runs += 1;
+        self.reached += u64::from(reached);
         self.operations += report.operations;
         self.checks += report.checks;
         self.requests += report.requests;
@@ -91,17 +94,19 @@ impl Totals {
     }
 }
 
-/// One run; a panic is a complaint.
-fn one(class: &Class, seed: u64, bug: Option<&'static str>) -> Report {
+/// One run, and whether it reached the place of the planted bug; a panic is a complaint.
+fn one(class: &Class, seed: u64, bug: Option<&'static str>) -> (Report, bool) {
     plant(bug);
     let ran = catch_unwind(AssertUnwindSafe(|| run(&(class.make)(seed))));
+    let reached = reached() > 0;
     plant(None);
-    ran.unwrap_or_else(|panic| {
+    let report = ran.unwrap_or_else(|panic| {
         let text = panic.downcast_ref::<String>().map(String::as_str);
         let text = text.or_else(|| panic.downcast_ref::<&str>().copied()).unwrap_or("without a word");
         let complaints = vec![format!("panic: {text}")];
         Report { complaints, operations: 0, checks: 0, requests: 0, virtual_ns: 0, hash: 0 }
-    })
+    });
+    (report, reached)
 }
 
 impl Torture {
@@ -113,17 +118,17 @@ impl Torture {
         let kinds = self.classes.len() as u64;
         on_all_cores(self.jobs, self.seeds.saturating_mul(kinds), self.time_max, &|n| {
             let (seed, class) = (self.from.wrapping_add(n / kinds), self.classes[(n % kinds) as usize]);
-            let report = one(class, seed, self.planted);
+            let (report, reached) = one(class, seed, self.planted);
             let mut complaint = report.complaints.first().cloned();
             // A run that fails by itself says nothing about a planted bug.
-            if self.planted.is_some() && complaint.is_some() && !one(class, seed, None).complaints.is_empty() {
+            if self.planted.is_some() && complaint.is_some() && !one(class, seed, None).0.complaints.is_empty() {
                 complaint = None;
             }
             let failure = complaint.map(|complaint| Failure { run: n, seed, class: class.name, complaint });
             failure.iter().for_each(tell);
             let goes_on = failure.is_none() || self.planted.is_none();
             let mut totals = totals.lock().unwrap_or_else(PoisonError::into_inner);
-            totals.add(&report);
+            totals.add(&report, reached);
             totals.failures.extend(failure);
             goes_on
         });
@@ -152,6 +157,6 @@ mod tests {
         let found = torture(40, vec![class_of("counts_by_calls"), class_of("calls_on_two_mounts")], Some("names-kept"));
         let first = &found.failures[0];
         assert!(first.command().ends_with(&format!("--from {} --seeds 1 --class {}", first.seed, first.class)));
-        assert!(one(class_of(first.class), first.seed, None).complaints.is_empty());
+        assert!(one(class_of(first.class), first.seed, None).0.complaints.is_empty());
     }
 }

@@ -12,6 +12,7 @@ use types::{Duration, Rng};
 
 use crate::conn::Caller;
 use crate::file::{File, Mapping};
+use crate::names::OpenDir;
 use crate::pages::{Fault, PAGE};
 use crate::run::{RunConfig, World};
 
@@ -89,6 +90,8 @@ struct Program {
     mount: usize,
     caller: Rc<Caller>,
     handles: Vec<Handle>,
+    /// The directory, open since an earlier listing.
+    dir: Option<OpenDir>,
 }
 
 struct Turns {
@@ -112,7 +115,7 @@ pub async fn work(world: &Rc<World>, config: &RunConfig) {
     for mount in 0..mounts {
         for p in 0..config.programs {
             let caller = world.caller(mount, p, config.programs);
-            programs.push(Program { mount, caller, handles: Vec::new() });
+            programs.push(Program { mount, caller, handles: Vec::new(), dir: None });
         }
     }
     for _ in 0..config.operations * programs.len() as u64 {
@@ -129,6 +132,9 @@ pub async fn work(world: &Rc<World>, config: &RunConfig) {
         world.context.cluster.sim.sleep(Duration::from_micros(pause)).await;
     }
     for program in &mut programs {
+        if let Some(dir) = program.dir.take() {
+            world.kernel(program.mount).close_dir(dir);
+        }
         while let Some(handle) = program.handles.pop() {
             if world.failed() {
                 return;
@@ -243,10 +249,20 @@ impl Turns {
         Some(())
     }
 
-    async fn list(&mut self, p: &Program) -> Option<()> {
+    /// Lists the directory as it is opened, or one that was opened before.
+    async fn list(&mut self, p: &mut Program) -> Option<()> {
         let kernel = self.world.kernel(p.mount).clone();
-        let listed = async { kernel.list(&p.caller, &kernel.root(), self.rng.chance(0.5)).await };
-        let listed = self.world.must(p.mount, "listing", listed).await?;
+        let (root, plus) = (kernel.root(), self.rng.chance(0.5));
+        let dir = match p.dir.take() {
+            Some(dir) => dir,
+            None => self.world.must(p.mount, "opendir", kernel.open_dir(&p.caller, &root)).await?,
+        };
+        let listed = self.world.must(p.mount, "listing", kernel.list_again(&p.caller, &dir, plus)).await?;
+        if self.rng.chance(0.7) {
+            p.dir = Some(dir);
+        } else {
+            kernel.close_dir(dir);
+        }
         let expected: BTreeSet<Vec<u8>> = self.names.keys().map(|n| name(*n)).collect();
         self.expect("names", BTreeSet::from_iter(listed), expected);
         Some(())

@@ -235,3 +235,8 @@ fn counts_that_others_only_read_never_fall_back() {
 fn a_lock_that_goes_between_an_answer_and_its_inode_leaves_no_old_attributes() {
     all_well("a_lock_that_goes", seeds(0..8), class_of("first_looks_beside_cuts").make);
 }
+
+#[test]
+fn what_was_read_of_one_stripe_while_the_lock_of_the_next_was_waited_for_is_not_kept() {
+    all_well("what_was_read", seeds(0..8), class_of("reads_across_stripes").make);
+}

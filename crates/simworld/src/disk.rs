@@ -96,6 +96,8 @@ pub(crate) struct Disk {
     pub rot: u32,
     /// How many times slower than usual.
     pub slow: u64,
+    /// It stands still until then: what is asked of it before takes until then, and its usual time.
+    pub stalled_until: u64,
     /// Nanoseconds that blocking operations took since they were last asked for.
     pub accrued_ns: u64,
     pub hash: StateHash,
@@ -126,6 +128,7 @@ impl DiskRef {
             fault: DiskFault::default(),
             rot: 0,
             slow: 1,
+            stalled_until: 0,
             accrued_ns: 0,
             hash: StateHash::default(),
             rng: Rng::named(seed, &format!("disk {name}")),
@@ -143,6 +146,10 @@ fn io_error() -> io::Error {
 }
 
 impl Disk {
+    /// Nanoseconds for which it stands still from now on.
+    pub fn stalled_ns(&self) -> u64 {
+        self.stalled_until.saturating_sub(self.clock.load(Relaxed))
+    }
     fn usable(&self, process: u64) -> io::Result<()> {
         if self.off || process != self.process {
             return Err(io::Error::other("the power is off"));

@@ -132,7 +132,8 @@ impl StoreFile {
     fn charge(&self, disk: &mut Disk, access: Access, bytes: u64) {
         // Half the spread: no randomness is drawn where a database decides the order of calls.
         let ns = self.times.of(access, bytes, |n| n / 2);
-        disk.accrued_ns += ns * disk.slow;
+        // What was asked for before in the same work has waited for a disk that stands still.
+        disk.accrued_ns = disk.accrued_ns.max(disk.stalled_ns()) + ns * disk.slow;
     }
 }
 

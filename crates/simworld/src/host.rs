@@ -274,6 +274,11 @@ impl Host {
     pub fn set_disk_slowness(&self, times: u64) {
         self.state.disk.lock().slow = times.max(1);
     }
+    /// The disk stands still: what is asked of it from now on until `time` has passed takes until then.
+    pub fn stall_disk(&self, time: Duration) {
+        let until = self.core.now() + time;
+        self.state.disk.lock().stalled_until = until.0;
+    }
     /// Bytes that all files together may have.
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.state.disk.lock().capacity = bytes;
@@ -365,8 +370,11 @@ impl ProcessWorld {
     }
     /// Nanoseconds that an operation on this host's disk takes.
     pub fn disk_time(&self, access: Access, bytes: u64) -> u64 {
-        let slow = self.process.host.disk.lock().slow;
-        self.times().of(access, bytes, |n| self.core.rng.borrow_mut().below(n)) * slow
+        let (slow, stalled) = {
+            let disk = self.process.host.disk.lock();
+            (disk.slow, disk.stalled_ns())
+        };
+        stalled + self.times().of(access, bytes, |n| self.core.rng.borrow_mut().below(n)) * slow
     }
     fn dead(&self) -> io::Result<()> {
         if self.process.alive.get() { Ok(()) } else { Err(io::Error::other("the process has ended")) }

@@ -77,7 +77,8 @@ fn planted_bugs(torture: &Torture, names: &[String]) -> Outcome {
                 f.complaint
             )),
             None => {
-                out::print(format_args!("{name:<22} not found in {} runs\n", totals.runs));
+                let (runs, reached) = (totals.runs, totals.reached);
+                out::print(format_args!("{name:<22} not found in {runs} runs; its place was reached in {reached}\n"));
                 missed.push(name);
             }
         }

@@ -25,13 +25,14 @@ impl LockOwner for Osc {
             let inode = object.inode.borrow().upgrade();
             // A read lock covers pages that nobody stores to. What was stored to comes back under the write lock.
             let inode = inode.as_ref().filter(|i| keep_mode.is_none() || i.is_mappable());
-            if types::planted!("drop-behind-flush") {
+            let flushed_before = types::planted!("drop-behind-flush");
+            if flushed_before {
                 self.flush(&object, extent, Why::CalledBack(self.rt.now())).await;
             }
             if let Some(inode) = inode.filter(|_| !types::planted!("kernel-keeps-pages")) {
                 inode.drop_kernel_pages().await;
             }
-            if lock.mode.writes() && !types::planted!("flush-forgotten") {
+            if lock.mode.writes() && !flushed_before && !types::planted!("flush-forgotten") {
                 // Every callback promises the same time: who was called back first goes first.
                 self.flush(&object, extent, Why::CalledBack(self.rt.now())).await;
             }

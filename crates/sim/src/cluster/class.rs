@@ -43,6 +43,7 @@ classes! {
     Reorder, "reorder", "Messages overtake others of their connection.";
     Delay, "delay", "Messages take up to 20 ms.";
     Skew, "skew", "Clocks differ by up to a minute.";
+    StalledDisk, "stalled-disk", "A server's disk stands still for 5 to 120 s, without an error.";
     Drift, "drift", "Clocks run up to 1 % faster or slower.";
 }
 

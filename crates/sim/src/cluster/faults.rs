@@ -26,8 +26,10 @@ pub struct FaultConfig {
     pub reset: f64,
     /// Share that cuts the network between two nodes.
     pub cut: f64,
-    /// Share that makes a server's disk slow.
+    /// Share that makes a server's disk slow, or stand still.
     pub slow_disk: f64,
+    /// Of these the share that makes it stand still.
+    pub stalled: f64,
     /// Share that makes operations of a server's disk fail; the server is restarted then.
     pub disk_error: f64,
     /// Share that stops a process for a while, as SIGSTOP does.
@@ -66,6 +68,7 @@ impl Default for FaultConfig {
             reset: 3.0,
             cut: 2.0,
             slow_disk: 1.0,
+            stalled: 0.0,
             disk_error: 0.0,
             pause: 0.0,
             bit_rot: 0.0,
@@ -500,6 +503,12 @@ impl Faults {
 
     async fn slow_disk(&self, rng: &mut Rng) {
         let id = self.any_server(rng);
+        if rng.chance(self.config.stalled) {
+            let seconds = 5.0 + 115.0 * rng.unit() * rng.unit();
+            self.note(FaultClass::StalledDisk, &format!("the disk of {id} stands still for {seconds:.3} s"));
+            self.context.cluster.node(id).host.stall_disk(Duration::from_nanos((seconds * 1e9) as u64));
+            return self.sleep(seconds).await;
+        }
         let (times, seconds) = (10 + rng.below(500), 5.0 * rng.unit());
         self.note(FaultClass::SlowDisk, &format!("the disk of {id} is {times} times slower for {seconds:.3} s"));
         self.context.cluster.node(id).host.set_disk_slowness(times);

@@ -251,7 +251,7 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         kill_client: share(FaultClass::KillClient),
         reset: share(FaultClass::Reset),
         cut: share(FaultClass::Cut).max(share(FaultClass::LongCut)).max(share(FaultClass::OneWay)),
-        slow_disk: share(FaultClass::SlowDisk),
+        slow_disk: share(FaultClass::SlowDisk).max(share(FaultClass::StalledDisk)),
         disk_error: share(FaultClass::DiskError),
         pause: share(FaultClass::Pause),
         bit_rot: share(FaultClass::BitRot),
@@ -259,6 +259,11 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     };
     faults.one_way = match (on(FaultClass::OneWay), on(FaultClass::Cut) || on(FaultClass::LongCut)) {
         (true, true) => 0.4,
+        (true, false) => 1.0,
+        _ => 0.0,
+    };
+    faults.stalled = match (on(FaultClass::StalledDisk), on(FaultClass::SlowDisk)) {
+        (true, true) => 0.3,
         (true, false) => 1.0,
         _ => 0.0,
     };
