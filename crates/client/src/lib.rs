@@ -8,7 +8,7 @@
 //! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `attrs` `outside` `front`
 //! `kernel` `aside` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
 //! cache around it, readahead) · `advise` (what servers are told to keep) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
-//! `limits` (how much of the namespace is remembered) · `locks` (drives `ldlm`) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `gone` (what servers are told of other clients) · `client` `config` (the whole).
+//! `limits` (how much of the namespace is remembered) · `locks` `lock_ahead` (drives `ldlm`; locks before they are needed) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `gone` (what servers are told of other clients) · `client` `config` (the whole).
 //!
 //! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
 //! nothing else: claims, slots, turns and charges are given back by guards.
@@ -32,6 +32,7 @@ mod kernel;
 mod layouts;
 mod limits;
 mod listing;
+mod lock_ahead;
 mod locks;
 mod losses;
 mod lost_changes;

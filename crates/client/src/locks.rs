@@ -253,7 +253,7 @@ impl Locks {
         let coming = Coming { held: Held { locks: self.clone(), cookie }, end };
         let Some(request) = request else { return Sought::Comes(coming) };
         // Our own locks that stand in the way go along, rather than being called back.
-        let early = if flags == EnqueueFlags::NONE {
+        let early = if flags == EnqueueFlags::NONE || flags.has(EnqueueFlags::NO_EXPAND) {
             self.cache.borrow_mut().early_cancels(resource, mode, &data)
         } else {
             Vec::new()

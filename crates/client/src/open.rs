@@ -48,6 +48,8 @@ pub struct OpenFile {
     pub(crate) readahead: RefCell<AheadFile>,
     /// When it was read last.
     pub(crate) read_at: Cell<Instant>,
+    /// Locks are taken no wider than what is read or written ([`OpenFile::set_no_expand`]).
+    pub(crate) no_expand: Cell<bool>,
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
     pub(crate) released: Cell<bool>,
@@ -77,6 +79,10 @@ impl OpenFile {
     #[must_use]
     pub fn writes(&self) -> bool {
         self.flags.get() & O_ACCMODE != 0
+    }
+    pub(crate) fn reads(&self) -> bool {
+        const O_WRONLY: u32 = 1;
+        self.flags.get() & O_ACCMODE != O_WRONLY
     }
     pub(crate) fn reads_and_writes(&self) -> bool {
         const O_RDWR: u32 = 2;
@@ -255,6 +261,7 @@ impl Client {
             error_mark: Cell::new(inode.error_mark()),
             readahead: RefCell::new(self.ahead.borrow_mut().open()),
             read_at: Cell::new(self.rt.now()),
+            no_expand: Cell::new(false),
             lock_owners: RefCell::default(),
             released: Cell::new(false),
             settles: Cell::new(false),

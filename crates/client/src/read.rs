@@ -264,12 +264,10 @@ impl Client {
             return Ok((held, false));
         }
         let _waiting = kernel.map(KernelRead::waiting);
+        let flags = inode.enqueue_flags();
         let held = match pages {
-            Some(access) => osc.lock_and_load(object, data, page_range(extent), access, EnqueueFlags::NONE).await,
-            None => {
-                let plain = EnqueueFlags::NONE;
-                osc.locks.acquire(object.resource(), LockMode::Pr, data, plain).await.map(|held| (held, false))
-            }
+            Some(access) => osc.lock_and_load(object, data, page_range(extent), access, flags).await,
+            None => osc.locks.acquire(object.resource(), LockMode::Pr, data, flags).await.map(|held| (held, false)),
         };
         held.map_err(|e| osc.import().err().unwrap_or(e.error()))
     }

@@ -301,7 +301,8 @@ impl Client {
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pw, &data) {
             return Ok(WriteLock::Own(held));
         }
-        let held = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE).await;
+        let flags = object.inode.borrow().upgrade().map_or(EnqueueFlags::NONE, |inode| inode.enqueue_flags());
+        let held = osc.locks.acquire(object.resource(), LockMode::Pw, data, flags).await;
         held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 

@@ -2,11 +2,14 @@
 //! programs that know it or from `stria-preload`, a library that is preloaded.
 use std::rc::Rc;
 
-use client::Hint;
+use client::{Client, Hint};
 use fuse::abi::{IOCTL_DIR, IoctlIn};
 use fuse::{Op, Replied, Request};
 use types::Extent;
-use types::advise::{ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, WILLREAD};
+use types::advise::{
+    ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, LOCK_AHEAD_READ, LOCK_AHEAD_WRITE, LOCK_EXPAND, LOCK_NO_EXPAND,
+    WILLREAD,
+};
 use wire::ost::Advice;
 
 use crate::killed::Caller;
@@ -37,6 +40,26 @@ fn for_servers(said: &Advise) -> Option<(Advice, bool)> {
     }
 }
 
+/// What is said about locks.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum OfLocks {
+    /// They are taken now, for writes or for reads.
+    Ahead { writes: bool, background: bool },
+    /// They are no wider than they must be from now on, or may be.
+    NoExpand(bool),
+}
+
+fn of_locks(said: &Advise) -> Option<OfLocks> {
+    let background = said.advice & BACKGROUND != 0;
+    match said.advice & !BACKGROUND {
+        LOCK_AHEAD_READ => Some(OfLocks::Ahead { writes: false, background }),
+        LOCK_AHEAD_WRITE => Some(OfLocks::Ahead { writes: true, background }),
+        LOCK_NO_EXPAND if !background => Some(OfLocks::NoExpand(true)),
+        LOCK_EXPAND if !background => Some(OfLocks::NoExpand(false)),
+        _ => None,
+    }
+}
+
 fn extent(said: &Advise) -> Extent {
     if said.len == 0 { Extent::from(said.offset) } else { Extent::at(said.offset, said.len) }
 }
@@ -60,6 +83,23 @@ impl StriaFs {
         }
         let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
         let said = Advise::parse(data).ok_or(libc::EINVAL)?;
+        match of_locks(&said) {
+            Some(OfLocks::NoExpand(on)) => {
+                file.set_no_expand(on);
+                return Ok(());
+            }
+            Some(OfLocks::Ahead { writes, background }) => {
+                let range = extent(&said);
+                let ask = |c: Rc<Client>| async move { c.lock_ahead(&file, writes, range).await };
+                if background {
+                    let asked = ask(self.client.clone());
+                    self.client.rt().spawn(async move { _ = asked.await });
+                    return Ok(());
+                }
+                return self.carry_out(caller, ask).await.map_err(errno);
+            }
+            None => {}
+        }
         if let Some(what) = for_servers(&said) {
             if file.flags() & libc::O_ACCMODE as u32 == libc::O_WRONLY as u32 {
                 return Err(libc::EBADF);
@@ -97,9 +137,25 @@ mod tests {
             (told(WILLREAD), told(DONTNEED)),
             (Some((Advice::WillRead, false)), Some((Advice::DontNeed, false)))
         );
-        for unknown in
-            [0, 3, 4, 99, LEVEL + 7, LEVEL - 1, -1, i32::MIN, i32::MAX, LEVEL | BACKGROUND, DONTNEED | BACKGROUND]
-        {
+        let locks = |advice| of_locks(&Advise { advice, ..said });
+        assert_eq!(locks(LOCK_AHEAD_WRITE), Some(OfLocks::Ahead { writes: true, background: false }));
+        assert_eq!(locks(LOCK_AHEAD_READ | BACKGROUND), Some(OfLocks::Ahead { writes: false, background: true }));
+        assert_eq!((locks(LOCK_EXPAND), locks(LOCK_EXPAND | BACKGROUND)), (Some(OfLocks::NoExpand(false)), None));
+        assert_eq!((locks(WILLREAD), locks(LEVEL + 11)), (None, None));
+        for unknown in [
+            0,
+            3,
+            4,
+            99,
+            LEVEL + 7,
+            LEVEL + 11,
+            LEVEL - 1,
+            -1,
+            i32::MIN,
+            i32::MAX,
+            LEVEL | BACKGROUND,
+            DONTNEED | BACKGROUND,
+        ] {
             assert_eq!(told(unknown), None, "{unknown}");
         }
         assert_eq!(extent(&Advise { offset: u64::MAX, ..said }), Extent::new(u64::MAX, u64::MAX));

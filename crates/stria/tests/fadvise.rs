@@ -200,7 +200,12 @@ fn what_cannot_be_advised_is_refused_with_its_reason() {
         (vec!["fadvise"], libc::EINVAL, "usage: fadvise"),
         (vec!["ladvise", text(&file)], libc::EINVAL, "advice type"),
         (vec!["ladvise", "-a", "willneed", text(&file)], libc::EINVAL, "no such advice"),
-        (vec!["ladvise", "-a", "lockahead", text(&file)], libc::EOPNOTSUPP, "lockahead"),
+        (vec!["ladvise", "-a", "lockahead", text(&file)], libc::EINVAL, "-m READ or -m WRITE"),
+        (vec!["ladvise", "-a", "lockahead", "-m", "both", text(&file)], libc::EINVAL, "-m both: use READ or WRITE"),
+        (vec!["ladvise", "-a", "willread", "-m", "READ", text(&file)], libc::EINVAL, "-m is for lockahead only"),
+        (vec!["ladvise", "-a", "lockahead", "-m", "READ", "-u", text(&file)], libc::EINVAL, "-u is for locknoexpand"),
+        (vec!["ladvise", "-a", "lockahead", "-m", "READ", "-s", "5", "-e", "5", text(&file)], libc::EINVAL, "[5, 5)"),
+        (vec!["ladvise", "-a", "lockahead", "-m", "WRITE", text(&elsewhere)], libc::ENOTTY, "not on a Stria mount"),
         (vec!["ladvise", "-a", "willread", text(&dir)], libc::EISDIR, "is a directory"),
         (vec!["advice", text(&elsewhere)], libc::ENOTTY, "not on a Stria mount"),
     ] {
@@ -233,6 +238,14 @@ fn what_cannot_be_advised_is_refused_with_its_reason() {
     good(&["ladvise", "-a", "dontneed", text(&big)]);
     good(&["ladvise", "-a", "dontneed", text(&file)]);
     assert_eq!(cached(), MIB, "advised pages stay");
+    for line in [
+        vec!["ladvise", "-a", "lockahead", "-m", "WRITE", "-s", "1M", "-l", "1M", text(&big)],
+        vec!["ladvise", "-a", "lockahead", "-m", "read", "-b", text(&big)],
+        vec!["ladvise", "-a", "locknoexpand", text(&big)],
+        vec!["ladvise", "-a", "noexpand", "-u", text(&big)],
+    ] {
+        good(&line);
+    }
     good(&["ladvise", "-a", "willread", "-l", "8M", text(&big)]);
     assert_eq!(cached(), 9 * MIB);
     c.stop();

@@ -12,7 +12,15 @@ pub const LEVEL: i32 = 0x100;
 pub const WILLREAD: i32 = LEVEL + 5;
 /// `advice`: the servers drop what they have cached of the range and nobody advised.
 pub const DONTNEED: i32 = LEVEL + 6;
-/// Added to [`WILLREAD`]: do not wait.
+/// `advice`: take the locks on the range for reads, before they are needed, and no wider than it; waits for that, but with [`BACKGROUND`].
+pub const LOCK_AHEAD_READ: i32 = LEVEL + 7;
+/// `advice`: the same for writes.
+pub const LOCK_AHEAD_WRITE: i32 = LEVEL + 8;
+/// `advice`: while this descriptor is open, locks are no wider than what is read or written. The range does not matter.
+pub const LOCK_NO_EXPAND: i32 = LEVEL + 9;
+/// `advice`: they may be wider again.
+pub const LOCK_EXPAND: i32 = LEVEL + 10;
+/// Added to [`WILLREAD`] and to lock-aheads: do not wait.
 pub const BACKGROUND: i32 = 0x1000;
 
 /// The xattrs that hold a level, for programs that cannot call ioctls; the second one is for privileged ones.

@@ -8,7 +8,10 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-use types::advise::{ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, LEVEL_XATTRS, WILLREAD};
+use types::advise::{
+    ADVISE, Advise, BACKGROUND, DONTNEED, LEVEL, LEVEL_XATTRS, LOCK_AHEAD_READ, LOCK_AHEAD_WRITE, LOCK_EXPAND,
+    LOCK_NO_EXPAND, WILLREAD,
+};
 use wire::ost::Advice;
 
 use super::getopt::{Grammar, Parsed};
@@ -22,9 +25,13 @@ const USAGE: &str = "usage: fadvise [-a none|cache|low|med|high] [-s START] [-e 
             without -e and -l: all that follows, also what the file grows by
   --recursive, -r  also files and directories below DIR, which is otherwise told what new files in it get";
 
-const LADVISE_USAGE: &str = "usage: ladvise -a willread|dontneed [-b] [-s START] [-e END | -l LENGTH] FILE...
+const LADVISE_USAGE: &str = "usage: ladvise -a willread|dontneed|lockahead|locknoexpand [-b] [-s START] [-e END | -l LENGTH] [-m READ|WRITE] [-u] FILE...
   -a willread  servers fetch the range into their memory      dontneed  servers drop what they cached and nobody advised
   -s START  first byte, 0 without; suffix k M G T      -e END  one past the last     -l LENGTH  bytes
+  -a lockahead     this client takes the locks on the range now, and no wider ones
+  -m READ|WRITE    for what lockahead takes them
+  -a locknoexpand  locks of this descriptor are no wider than what is read or written; for programs, by the ioctl: a command's
+                   descriptor ends with the command      -u  they may be wider again
   -b        do not wait for it";
 
 const LEVEL_DEFAULT: &str = "med";
@@ -84,27 +91,37 @@ pub fn ladvise(arguments: &[OsString]) -> Outcome {
     if parsed.operands.is_empty() {
         return usage(&parsed, LADVISE_USAGE);
     }
-    let code = match parsed.value('a') {
-        Some("willread") => WILLREAD | if parsed.has('b') { BACKGROUND } else { 0 },
-        Some("dontneed") => DONTNEED,
-        Some(word @ ("lockahead" | "locknoexpand" | "noexpand")) => {
-            let why = format!(
-                "ladvise: -a {word}: locks are taken as they are needed, and cannot be asked for: leave it out"
-            );
-            return Err(Failure::with_errno(why, libc::EOPNOTSUPP));
-        }
-        Some(word) => {
-            return Err(Failure::usage(format!(
-                "ladvise: -a {word}: there is no such advice: use willread or dontneed"
-            )));
-        }
-        None => return Err(Failure::usage("ladvise: please give an advice type: -a willread or -a dontneed")),
-    };
-    if parsed.has('m') || parsed.has('u') {
-        return Err(Failure::usage("ladvise: -m and -u are for lockahead and locknoexpand only"));
-    }
-    let said = Said { verb: "ladvise", code, level: None, range: range(&parsed, "ladvise")? };
+    let said = Said { verb: "ladvise", code: ladvise_code(&parsed)?, level: None, range: range(&parsed, "ladvise")? };
     each(&parsed, &said, false)
+}
+
+/// What the ioctl is told.
+fn ladvise_code(parsed: &Parsed) -> Result<i32, Failure> {
+    let background = if parsed.has('b') { BACKGROUND } else { 0 };
+    let (code, mode, unset) = match parsed.value('a') {
+        Some("willread") => (WILLREAD | background, false, false),
+        Some("dontneed") => (DONTNEED, false, false),
+        Some("lockahead") => {
+            let code = match parsed.value('m') {
+                Some(m) if m.eq_ignore_ascii_case("read") => LOCK_AHEAD_READ,
+                Some(m) if m.eq_ignore_ascii_case("write") => LOCK_AHEAD_WRITE,
+                Some(m) => return Err(Failure::usage(format!("ladvise: -m {m}: use READ or WRITE"))),
+                None => return Err(Failure::usage("ladvise: -a lockahead needs -m READ or -m WRITE")),
+            };
+            (code | background, true, false)
+        }
+        Some("locknoexpand" | "noexpand") => (if parsed.has('u') { LOCK_EXPAND } else { LOCK_NO_EXPAND }, false, true),
+        Some(word) => {
+            let all = "willread, dontneed, lockahead or locknoexpand";
+            return Err(Failure::usage(format!("ladvise: -a {word}: there is no such advice: use {all}")));
+        }
+        None => return Err(Failure::usage("ladvise: please give an advice type: -a willread, or one of the others")),
+    };
+    match (parsed.has('m') && !mode, parsed.has('u') && !unset) {
+        (true, _) => Err(Failure::usage("ladvise: -m is for lockahead only")),
+        (_, true) => Err(Failure::usage("ladvise: -u is for locknoexpand only")),
+        _ => Ok(code),
+    }
 }
 
 /// What is said about every path.
@@ -203,7 +220,12 @@ impl Said {
     }
 
     fn file(&self, path: &Path, size: u64) -> Outcome {
-        let file = fs::File::open(path).map_err(|e| Failure::io(&format!("{}: opening", self.verb), path, &e))?;
+        let writes = self.verb == "ladvise" && self.code & !BACKGROUND == LOCK_AHEAD_WRITE;
+        let file = fs::File::options()
+            .read(true)
+            .write(writes)
+            .open(path)
+            .map_err(|e| Failure::io(&format!("{}: opening", self.verb), path, &e))?;
         let said = Advise { offset: self.range.0, len: self.range.1, advice: self.code }.bytes();
         // SAFETY: the argument has the length that the number of the ioctl says, and outlives the call.
         if unsafe { libc::ioctl(file.as_raw_fd(), libc::c_ulong::from(ADVISE), said.as_ptr()) } == 0 {

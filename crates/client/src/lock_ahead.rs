@@ -1,0 +1,62 @@
+//! Locks that a program asks for before it needs them, and opens whose locks are no wider than what they do: for programs that write
+//! one file together in small interleaved pieces, where wide locks would go to and fro.
+//!
+//! Source: `lfs ladvise -a lockahead` and `locknoexpand` as published in Lustre's manual. Differs: `locknoexpand` holds for all opens of the
+//! file on this client while the open that asked for it lasts; a lock-ahead calls other clients' locks back, as any request does: the lock by
+//! which a client has asked for the size of a file that nobody used covers all of it, and would stand in the way of all others.
+use std::rc::Rc;
+
+use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
+use types::{Extent, FsError};
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::open::OpenFile;
+
+const PAGE: u64 = frames::FRAME_BYTES as u64;
+
+impl Inode {
+    /// How its locks are asked for: some open may want them no wider than what it reads or writes.
+    pub(crate) fn enqueue_flags(&self) -> EnqueueFlags {
+        let narrow = self.files().iter().any(|f| f.no_expand.get() && !f.released.get());
+        if narrow { EnqueueFlags::NO_EXPAND } else { EnqueueFlags::NONE }
+    }
+}
+
+impl OpenFile {
+    /// From now on, while this is open, locks of the file are taken no wider than what is read or written; or, with `false`, as wide as
+    /// the OSTs give them.
+    pub fn set_no_expand(&self, on: bool) {
+        self.no_expand.set(on);
+    }
+}
+
+impl Client {
+    /// Takes the locks on a range of a file, in whole pages, before they are needed: for writes, or for reads. They are no wider than the
+    /// range.
+    ///
+    /// # Errors
+    /// EINVAL for an empty range or a file without objects, EBADF when the open does not read or write so, and what servers answer.
+    pub async fn lock_ahead(self: &Rc<Self>, file: &OpenFile, writes: bool, extent: Extent) -> Result<(), FsError> {
+        let may = if writes { file.writes() } else { file.reads() };
+        if !may {
+            return Err(FsError::BadHandle);
+        }
+        if extent.is_empty() {
+            return Err(FsError::Invalid);
+        }
+        let s = self.layout_of(&file.inode).await?.ok_or(FsError::Invalid)?;
+        let mode = if writes { LockMode::Pw } else { LockMode::Pr };
+        let ask = |part: layout::StripeExtent| {
+            let object = s.objects[usize::from(part.stripe.0)].clone();
+            let osc = self.osc(object.ost);
+            let data = LockPolicyData::extent(part.object.align_out(PAGE));
+            async move {
+                let asked = osc.locks.acquire(object.resource(), mode, data, EnqueueFlags::NO_EXPAND).await;
+                asked.map(drop).map_err(|e| osc.import().err().unwrap_or(e.error()))
+            }
+        };
+        let all = s.layout.geometry().objects(extent)?.map(ask).collect();
+        rt::sync::join_all(all).await.into_iter().collect()
+    }
+}
