@@ -59,6 +59,8 @@ enum Doing {
     Read(Extent),
     Stat,
     Sync,
+    /// Locks on the range, for writes or not, before they are needed; those of the open stay narrow from then on, or not.
+    Ahead(Extent, bool),
 }
 
 impl Doing {
@@ -101,6 +103,10 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
         Doing::Read(x) => c.read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
         Doing::Stat => c.getattr(&cred(), fid, Some(file)).await.map(|e| Got::Size(e.attr.size)),
         Doing::Sync => c.fsync(file, false).await.map(|()| Got::Done),
+        Doing::Ahead(x, writes) => {
+            file.set_no_expand(writes);
+            c.lock_ahead(file, writes, x).await.map(|()| Got::Done)
+        }
     }
 }
 
@@ -178,6 +184,7 @@ impl Overlap {
             76..79 => Doing::Reserve(x),
             79..86 => Doing::Cut(start * CELL),
             86..89 => Doing::CutByOpen,
+            89..92 => Doing::Ahead(x, rng.chance(0.5)),
             95.. if self.context.syncs(rng, 1.0) => Doing::Sync,
             _ => Doing::Stat,
         }
