@@ -1,10 +1,43 @@
 //! `sim kernels`: kernels over mounts of simulated clusters, by seed.
+use std::process::ExitCode;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI32, Ordering::Relaxed};
+
 use simkernel::planted::{BUGS, Class, classes};
 use simkernel::torture::Torture;
 
 use crate::cli::Kernels;
 use crate::failure::{Failure, Outcome};
 use crate::out;
+
+/// The signal that ended runs, if one did.
+pub struct Ended(Arc<AtomicI32>);
+
+impl Ended {
+    /// The code that the process ends with then, as shells tell of a signal.
+    #[must_use]
+    pub fn code(&self) -> Option<ExitCode> {
+        let signal = self.0.load(Relaxed);
+        let code = u8::try_from(128 + signal).ok().filter(|_| signal != 0)?;
+        note!("{} came: no run was begun any more; what is told is what was done before", bench::os::signal_name(signal));
+        Some(ExitCode::from(code))
+    }
+}
+
+/// From now on SIGINT, SIGTERM and SIGHUP let the runs under way end, of clusters or of kernels, and what all did is told; the second
+/// signal ends the process.
+pub fn end_at_signal() -> Ended {
+    let ended = Ended(Arc::default());
+    let told = ended.0.clone();
+    bench::os::watch_signals(move |signal| {
+        if told.swap(signal, Relaxed) != 0 {
+            std::process::exit(128 + signal);
+        }
+        sim::cluster::torture::begin_no_more();
+        true
+    });
+    ended
+}
 
 /// Runs the verb.
 ///

@@ -115,9 +115,15 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
         Verb::Sim(cli::Sim { verb: cli::SimVerb::Simulator(verb) }) => {
-            return Ok(sim::cli::main(sim::cli::Arguments { verb }));
+            let ended = matches!(verb, sim::cli::Verb::Torture(_)).then(kernels::end_at_signal);
+            let code = sim::cli::main(sim::cli::Arguments { verb });
+            return Ok(ended.and_then(|e| e.code()).unwrap_or(code));
         }
-        Verb::Sim(cli::Sim { verb: cli::SimVerb::Kernels(a) }) => kernels::kernels(&a)?,
+        Verb::Sim(cli::Sim { verb: cli::SimVerb::Kernels(a) }) => {
+            let ended = kernels::end_at_signal();
+            kernels::kernels(&a)?;
+            return Ok(ended.code().unwrap_or(ExitCode::SUCCESS));
+        }
         Verb::Report(a) => return Ok(sim::cli::main(sim::cli::Arguments { verb: sim::cli::Verb::Report(a) })),
     }
     Ok(ExitCode::SUCCESS)

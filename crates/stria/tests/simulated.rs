@@ -44,3 +44,29 @@ fn names_that_there_are_none_of_are_refused_with_those_that_there_are() {
         }
     }
 }
+
+/// Whether a process keeps SIGINT for itself: it is set up to be told of it.
+fn keeps_signals(pid: u32) -> bool {
+    let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
+    let mask = status.lines().find_map(|l| l.strip_prefix("SigBlk:")).unwrap();
+    u64::from_str_radix(mask.trim(), 16).unwrap() >> (libc::SIGINT - 1) & 1 == 1
+}
+
+#[test]
+fn runs_that_are_interrupted_tell_what_was_done_before() {
+    for verb in ["torture", "kernels"] {
+        let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
+        command.args(["sim", verb, "--seeds", "1000000000", "--jobs", "1"]).env_remove("STRIA_LOG");
+        let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
+        while !keeps_signals(child.id()) {
+            std::thread::yield_now();
+        }
+        let pid = i32::try_from(child.id()).unwrap();
+        // SAFETY: a signal to a process of this test that was not waited for yet.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGINT) }, 0);
+        let out = child.wait_with_output().unwrap();
+        let (text, notes) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
+        assert_eq!(out.status.code(), Some(128 + libc::SIGINT), "{verb}: {text} {notes}");
+        assert!(text.contains(" failed; ") && text.contains("SIGINT came"), "{verb}: {text} {notes}");
+    }
+}

@@ -209,8 +209,16 @@ impl Totals {
     }
 }
 
-/// Calls `work` with every number below `count`, in turn on as many threads (0: one per core); none is begun after so long, or after
-/// one that says it is enough.
+/// Whether this process begins no run any more.
+static ENDS: AtomicBool = AtomicBool::new(false);
+
+/// This process begins no run any more, of whatever kind: those under way come to their end, and what all did is told.
+pub fn begin_no_more() {
+    ENDS.store(true, Relaxed);
+}
+
+/// Calls `work` with every number below `count`, in turn on as many threads (0: one per core); none is begun after so long, after one
+/// that says it is enough, or after [`begin_no_more`].
 pub fn on_all_cores(jobs: usize, count: u64, time_max: Option<Duration>, work: &(dyn Fn(u64) -> bool + Sync)) {
     let begin = Instant::now();
     let (next, stop) = (AtomicU64::new(0), AtomicBool::new(false));
@@ -222,7 +230,7 @@ pub fn on_all_cores(jobs: usize, count: u64, time_max: Option<Duration>, work: &
                 loop {
                     let n = next.fetch_add(1, Relaxed);
                     let late = time_max.is_some_and(|t| begin.elapsed() > t);
-                    if n >= count || late || stop.load(Relaxed) {
+                    if n >= count || late || stop.load(Relaxed) || ENDS.load(Relaxed) {
                         return;
                     }
                     if !work(n) {
