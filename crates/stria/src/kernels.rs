@@ -19,7 +19,10 @@ impl Ended {
     pub fn code(&self) -> Option<ExitCode> {
         let signal = self.0.load(Relaxed);
         let code = u8::try_from(128 + signal).ok().filter(|_| signal != 0)?;
-        note!("{} came: no run was begun any more; what is told is what was done before", bench::os::signal_name(signal));
+        note!(
+            "{} came: no run was begun any more; what is told is what was done before",
+            bench::os::signal_name(signal)
+        );
         Some(ExitCode::from(code))
     }
 }
