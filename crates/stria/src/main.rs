@@ -115,7 +115,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::SetParam(a) => parameters::set(&a.arguments)?,
         Verb::ListParam(a) => parameters::list(&a.arguments)?,
         Verb::Sim(cli::Sim { verb: cli::SimVerb::Simulator(verb) }) => {
-            let ended = matches!(verb, sim::cli::Verb::Torture(_)).then(kernels::end_at_signal);
+            let ended =
+                matches!(verb, sim::cli::Verb::Torture(_) | sim::cli::Verb::Sequences(_)).then(kernels::end_at_signal);
             let code = sim::cli::main(sim::cli::Arguments { verb });
             return Ok(ended.and_then(|e| e.code()).unwrap_or(code));
         }

@@ -45,6 +45,19 @@ fn names_that_there_are_none_of_are_refused_with_those_that_there_are() {
     }
 }
 
+#[test]
+fn short_sequences_run_by_number() {
+    let (code, out, err) = sim(&["sequences", "--only", "5", "--stripes", "2"]);
+    assert_eq!((code, err.as_str()), (Some(0), ""), "{out}");
+    assert!(out.starts_with("1 sequences, ") && out.contains(" cases, 0 of them wrong"), "{out}");
+    for (arguments, why) in
+        [(["--only", "2352"], "--only 2352: sequences have numbers 0 to 2351"), (["--stripes", "3"], "use 1 or 2")]
+    {
+        let (code, _, err) = sim(&[["sequences"].as_slice(), &arguments].concat());
+        assert!(code == Some(2) && err.contains(why), "{code:?} {err}");
+    }
+}
+
 /// Whether a process keeps SIGINT for itself: it is set up to be told of it.
 fn keeps_signals(pid: u32) -> bool {
     let status = std::fs::read_to_string(format!("/proc/{pid}/status")).unwrap();
@@ -54,9 +67,10 @@ fn keeps_signals(pid: u32) -> bool {
 
 #[test]
 fn runs_that_are_interrupted_tell_what_was_done_before() {
-    for verb in ["torture", "kernels"] {
+    for verb in ["torture", "kernels", "sequences"] {
         let mut command = Command::new(env!("CARGO_BIN_EXE_stria"));
-        command.args(["sim", verb, "--seeds", "1000000000", "--jobs", "1"]).env_remove("STRIA_LOG");
+        let many: &[&str] = if verb == "sequences" { &[] } else { &["--seeds", "1000000000"] };
+        command.args(["sim", verb, "--jobs", "1"]).args(many).env_remove("STRIA_LOG");
         let child = command.stdout(std::process::Stdio::piped()).stderr(std::process::Stdio::piped()).spawn().unwrap();
         while !keeps_signals(child.id()) {
             std::thread::yield_now();
@@ -67,6 +81,9 @@ fn runs_that_are_interrupted_tell_what_was_done_before() {
         let out = child.wait_with_output().unwrap();
         let (text, notes) = (String::from_utf8_lossy(&out.stdout), String::from_utf8_lossy(&out.stderr));
         assert_eq!(out.status.code(), Some(128 + libc::SIGINT), "{verb}: {text} {notes}");
-        assert!(text.contains(" failed; ") && text.contains("SIGINT came"), "{verb}: {text} {notes}");
+        assert!(
+            (text.contains(" failed; ") || text.contains(" of them wrong")) && text.contains("SIGINT came"),
+            "{verb}: {text} {notes}"
+        );
     }
 }

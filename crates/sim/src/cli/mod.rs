@@ -4,6 +4,7 @@
 mod draw;
 mod list;
 mod run;
+mod sequences;
 mod show;
 pub mod torture;
 mod worst;
@@ -39,6 +40,8 @@ pub enum Verb {
     Worst(WorstArgs),
     /// Run whole clusters under faults, everything drawn from the seed, and say which seeds break a promise
     Torture(TortureArgs),
+    /// Run every sequence of one and of two operations with every death at every point of it, and say which lose something
+    Sequences(SequencesArgs),
     /// List scenarios, or the parameters that --set takes
     List(ListArgs),
 }
@@ -156,6 +159,23 @@ pub struct WorstArgs {
     pub jobs: usize,
 }
 
+/// Arguments of `sequences`.
+#[derive(Args, Debug)]
+pub struct SequencesArgs {
+    /// The sequence of this number only
+    #[arg(long, value_name = "N")]
+    pub only: Option<usize>,
+    /// Files of so many stripes only: 1 or 2; without, both
+    #[arg(long)]
+    pub stripes: Option<u16>,
+    /// Begin no sequence after so many minutes
+    #[arg(long)]
+    pub minutes: Option<f64>,
+    /// Threads; 0: one per core
+    #[arg(long, default_value_t = 0)]
+    pub jobs: usize,
+}
+
 /// Arguments of `torture`.
 #[derive(Args, Debug)]
 pub struct TortureArgs {
@@ -217,6 +237,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Report(a) => draw::report(&a),
         Verb::Worst(a) => worst::worst(&a),
         Verb::Torture(a) => torture::torture(&a),
+        Verb::Sequences(a) => sequences::run(&a),
         Verb::List(a) => list::list(&a),
     };
     match done {

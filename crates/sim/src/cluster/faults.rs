@@ -538,12 +538,15 @@ impl Faults {
     /// A process stands still for longer than anybody waits.
     async fn pause(&self, rng: &mut Rng) {
         let id = if rng.chance(0.6) { self.any_client(rng) } else { self.any_server(rng) };
-        let seconds = 10.0 + 80.0 * rng.unit() * rng.unit();
+        let mut seconds = 10.0 + 80.0 * rng.unit() * rng.unit();
         if !self.take(id) {
             return;
         }
         if rng.chance(0.5) {
             return self.stutter(id, rng).await;
+        }
+        if matches!(id, NodeId::Client(_)) && rng.chance(self.config.stalled) {
+            seconds = self.strand(rng).await;
         }
         self.note(FaultClass::Pause, &format!("{id} stands still for {seconds:.3} s"));
         self.context.was_away(id);
@@ -552,6 +555,19 @@ impl Faults {
         self.sleep(seconds).await;
         host.continue_process();
         self.give_back(id);
+    }
+
+    /// OSTs' disks stand still for longer than a client that is stopped now takes to be evicted: what it asked for just before waits there
+    /// meanwhile. The seconds for which it is to stop.
+    async fn strand(&self, rng: &mut Rng) -> f64 {
+        let seconds = 75.0 + 15.0 * rng.unit();
+        let still = seconds + 30.0 * rng.unit();
+        for oss in &self.context.cluster.osses {
+            self.note(FaultClass::StalledDisk, &format!("the disk of {} stands still for {still:.3} s", oss.id));
+            oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
+        }
+        self.sleep(0.1 * rng.unit()).await;
+        seconds
     }
 
     /// A process stands still for moments, as on a host with more to do than it can: what came meanwhile is there all at once.
