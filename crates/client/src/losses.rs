@@ -130,6 +130,11 @@ impl Losses {
         out
     }
 
+    /// Bytes that were written by programs and never reached a server.
+    #[must_use]
+    pub fn lost_bytes(&self) -> u64 {
+        self.files.borrow().values().sum::<u64>() + self.unlisted.get().1
+    }
     /// Begins anew.
     pub fn clear(&self) {
         self.files.borrow_mut().clear();

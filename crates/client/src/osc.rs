@@ -270,6 +270,10 @@ impl Osc {
     pub fn rpc_stats_text(&self) -> String {
         self.stats.rpc_text(self.rt.wall(), self.dirty_and_grant().0 / PAGE)
     }
+    /// Shows what was counted of bulk RPCs.
+    pub(crate) fn rpcs_done<T>(&self, look: impl FnOnce([(&crate::stats::Calls, u64); 2]) -> T) -> T {
+        self.stats.each(look)
+    }
     /// Counts from now on.
     pub fn reset_stats(&self) {
         self.stats.reset(self.rt.wall());

@@ -8,10 +8,12 @@ use types::{Duration, WallTime};
 use crate::client::Client;
 
 /// Reads or writes asked of the client.
-struct Calls {
-    bytes: Samples,
-    time: Samples,
-    pages: Histogram,
+pub(crate) struct Calls {
+    pub bytes: Samples,
+    /// Microseconds of each.
+    pub time: Samples,
+    /// Pages of each.
+    pub pages: Histogram,
 }
 impl Default for Calls {
     fn default() -> Calls {
@@ -49,6 +51,10 @@ impl CallStats {
     pub(crate) fn reset(&self, now: WallTime) {
         self.since.set(now);
         *self.calls.borrow_mut() = <[Calls; 2]>::default();
+    }
+    /// Shows what was counted: reads, then writes.
+    pub(crate) fn each<T>(&self, look: impl FnOnce(&[Calls; 2]) -> T) -> T {
+        look(&self.calls.borrow())
     }
     /// `llite.*.stats`.
     pub(crate) fn text(&self, now: WallTime) -> String {
@@ -132,6 +138,11 @@ impl RpcStats {
     /// It was answered well.
     pub(crate) fn done(&self, direction: Direction, bytes: u64, took: Duration) {
         self.rpcs.borrow_mut()[direction as usize].calls.done(bytes, took);
+    }
+    /// Shows what was counted of RPCs that were answered: reads, then writes; and how many are under way.
+    pub(crate) fn each<T>(&self, look: impl FnOnce([(&Calls, u64); 2]) -> T) -> T {
+        let [read, write] = &*self.rpcs.borrow();
+        look([(&read.calls, self.flying[0].get()), (&write.calls, self.flying[1].get())])
     }
     pub(crate) fn totals(&self) -> OscStats {
         let [read, write] = &*self.rpcs.borrow();

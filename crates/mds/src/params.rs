@@ -7,6 +7,7 @@ use types::{ClientId, FsError, OstIndex};
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::mds::Mds;
+use crate::metrics::NUMBERS;
 use crate::pools::Pool;
 
 impl Mds {
@@ -47,8 +48,6 @@ impl Mds {
         let mut add = |path: String, value: String, writable: bool| {
             all.push(Param { path: path.as_str().into(), value: value.as_str().into(), writable });
         };
-        let (total, free) = self.store.space();
-        let inodes = self.store.inodes();
         add(format!("mdt.{t}.md_stats"), self.stats.text(self.rt.wall()), true);
         add(format!("mdt.{t}.job_stats"), self.stats.jobs_text(), true);
         for e in self.exports.borrow().values() {
@@ -57,34 +56,14 @@ impl Mds {
         add(format!("mdt.{t}.evict_client"), String::new(), true);
         add(format!("mdt.{t}.backup"), self.backup.borrow().clone(), true);
         add(format!("mdt.{t}.scrub"), self.scrub.borrow().text(), true);
-        add(format!("mdt.{t}.num_exports"), self.exports.borrow().len().to_string(), false);
-        add(format!("mdt.{t}.open_handles"), self.handles.borrow().len().to_string(), false);
-        add(format!("mdt.{t}.opens_refused"), self.handles.borrow().refused().to_string(), false);
-        add(format!("mdt.{t}.cuts"), self.cuts.borrow().len().to_string(), false);
-        add(format!("mdt.{t}.cuts_limit_hits"), self.cuts.borrow().limit_hits().to_string(), false);
-        let (sizes, size_hits) = self.recent_sizes.borrow().counters();
-        add(format!("mdt.{t}.unsettled_sizes"), sizes.to_string(), false);
-        add(format!("mdt.{t}.unsettled_sizes_limit_hits"), size_hits.to_string(), false);
-        let (quiet, quiet_hits) = self.quiet.counters();
-        add(format!("mdt.{t}.quiet_clients"), quiet.to_string(), false);
-        add(format!("mdt.{t}.quiet_clients_limit_hits"), quiet_hits.to_string(), false);
-        add(format!("mdt.{t}.job_names_limit_hits"), self.stats.job_name_limit_hits().to_string(), false);
+        for number in &NUMBERS {
+            add(number.path(t), number.text(self), false);
+        }
         add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
         add(format!("mdt.{t}.abort_recovery"), String::new(), true);
-        add(format!("mdt.{t}.kbytestotal"), (total / 1024).to_string(), false);
-        add(format!("mdt.{t}.kbytesfree"), (free / 1024).to_string(), false);
-        add(format!("mdt.{t}.filestotal"), (inodes + free / 1024).to_string(), false);
-        add(format!("mdt.{t}.filesfree"), (free / 1024).to_string(), false);
-        let (commits, keys, waiting) = self.store.commit_counters();
-        add(format!("osd.{t}.commits"), commits.to_string(), false);
-        add(format!("osd.{t}.commit_keys"), keys.to_string(), false);
-        add(format!("osd.{t}.uncommitted_keys"), waiting.to_string(), false);
-        add(format!("mdt.{t}.commit_on_sharing"), self.store.sharing.borrow().waits().to_string(), false);
         let ns = self.locks.namespace.borrow();
-        add(format!("ldlm.namespaces.mdt-{t}.lock_count"), ns.len().to_string(), false);
         let s = *ns.stats();
         drop(ns);
-        add(format!("ldlm.namespaces.mdt-{t}.callbacks"), s.callbacks.to_string(), false);
         add(format!("ldlm.namespaces.mdt-{t}.grants"), s.granted.to_string(), false);
         add(format!("ldlm.namespaces.mdt-{t}.evictions"), s.evictions.to_string(), false);
         add(format!("ldlm.namespaces.mdt-{t}.limit_hits"), s.limit_hits.to_string(), false);

@@ -461,7 +461,9 @@ impl Service for Mds {
         Box::pin(async move {
             tracing::info!(%client, evicted, "session closed");
             self.remember_gap();
-            if !evicted {
+            if evicted {
+                self.stats.evictions.set(self.stats.evictions.get() + 1);
+            } else {
                 // It wrote everything out before it left.
                 self.settled(client, u64::MAX);
                 let over = self.cuts.borrow_mut().left(client);

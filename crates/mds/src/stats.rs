@@ -1,5 +1,5 @@
 //! Operation statistics: counts and service times per kind of request, in the field's text format.
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
 use types::stats::{self, Samples};
@@ -12,6 +12,8 @@ pub struct Stats {
     rows: RefCell<BTreeMap<Op, Samples>>,
     jobs: RefCell<BTreeMap<u64, Job>>,
     names: RefCell<JobNames>,
+    /// Clients whose session was ended against their will.
+    pub(crate) evictions: Cell<u64>,
 }
 
 /// What one job asked for.
@@ -33,6 +35,7 @@ impl Stats {
             rows: RefCell::default(),
             jobs: RefCell::default(),
             names: RefCell::default(),
+            evictions: Cell::new(0),
         }
     }
     /// Counts one request that took so long.
@@ -68,6 +71,16 @@ impl Stats {
         }
         out
     }
+    /// The jobs that asked last, at most so many, each with its operations; and how many more there are.
+    #[must_use]
+    pub fn latest_jobs(&self, max: usize) -> (Vec<(String, u64)>, usize) {
+        let (jobs, names) = (self.jobs.borrow(), self.names.borrow());
+        let mut all: Vec<_> = jobs.iter().collect();
+        all.sort_by_key(|(id, job)| (std::cmp::Reverse(job.last), **id));
+        let operations = |job: &Job| job.rows.values().map(|s| s.count).sum();
+        let shown = all.iter().take(max).map(|(id, job)| (names.show(**id), operations(job))).collect();
+        (shown, all.len().saturating_sub(max))
+    }
     /// Starts counting jobs anew.
     pub fn clear_jobs(&self) {
         self.jobs.borrow_mut().clear();
@@ -77,6 +90,10 @@ impl Stats {
         if count > 0 {
             self.rows.borrow_mut().entry(op).or_default().count += count as u64;
         }
+    }
+    /// Shows every kind of operation that there was.
+    pub fn each_operation(&self, mut look: impl FnMut(Op, &Samples)) {
+        self.rows.borrow().iter().for_each(|(op, samples)| look(*op, samples));
     }
     /// Operations of one kind.
     #[must_use]
@@ -100,7 +117,7 @@ impl Stats {
 }
 
 /// The field's name of a metadata operation.
-fn name_of(op: Op) -> &'static str {
+pub(crate) fn name_of(op: Op) -> &'static str {
     match op {
         Op::MdtLookup => "lookup",
         Op::MdtGetattr => "getattr",

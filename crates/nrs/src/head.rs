@@ -11,6 +11,7 @@ use crate::{
 };
 use alloc::{
     boxed::Box,
+    collections::BTreeMap,
     string::{String, ToString},
     vec::Vec,
 };
@@ -66,6 +67,10 @@ pub struct Head {
     promoted: HashMap<RequestId, Instant, FxBuildHasher>,
     in_service: usize,
     counters: HeadCounters,
+    /// Requests that policies served which are not in use any more, by name.
+    served: BTreeMap<String, u64>,
+    /// Requests served before the policy in use was.
+    served_before: u64,
     tape: Tape,
     /// In service since before the recording began: the recorded policy never had them.
     before_record: Vec<RequestId>,
@@ -90,6 +95,8 @@ impl Head {
             promoted: HashMap::default(),
             in_service: 0,
             counters: HeadCounters::default(),
+            served: BTreeMap::new(),
+            served_before: 0,
             tape: Tape::default(),
             before_record: Vec::new(),
         }
@@ -204,7 +211,9 @@ impl Head {
         let policy = build(name, &self.config)?;
         self.note(|| Call::Switch { now, name: name.to_string() });
         let old = core::mem::replace(&mut self.policy, policy);
-        self.name = name.to_string();
+        let before = core::mem::replace(&mut self.name, name.to_string());
+        let served = self.counters.dequeued - core::mem::replace(&mut self.served_before, self.counters.dequeued);
+        *self.served.entry(before).or_default() += served;
         self.counters.switched += 1;
         self.counters.policy = sum(self.counters.policy, old.counters());
         self.refill(now, old, request, false);
@@ -278,6 +287,13 @@ impl Head {
     #[must_use]
     pub fn config(&self) -> &NrsConfig {
         &self.config
+    }
+    /// Requests given out to be served, by the policy that chose them: every policy that was in use, in the order of names.
+    #[must_use]
+    pub fn served(&self) -> BTreeMap<String, u64> {
+        let mut served = self.served.clone();
+        *served.entry(self.name.clone()).or_default() += self.counters.dequeued - self.served_before;
+        served
     }
     /// What was counted so far.
     #[must_use]

@@ -9,7 +9,7 @@
 //! (drives `ldlm`) · `grants` (promised space) · [`page_cache`] `pages` (cached blocks) · `range_gate` (changes of one block
 //! wait for each other) · `advised`
 //! (what users advised, driven by `ost/advise.rs`) · [`fast`] (a faster device before a store) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
-//! the store is) · `params` `stats` (what administrators set and see) · `oss_node` `config` (the whole).
+//! the store is) · `params` `metrics` `stats` (what administrators set and see) · `oss_node` `config` (the whole).
 //! Guarded by: `crates/oss/tests`, `store::conformance`, `crates/cluster/tests`, `crates/sim/tests`.
 
 mod advised;
@@ -20,6 +20,7 @@ pub mod dispatch;
 pub mod fast;
 mod grants;
 mod locks;
+mod metrics;
 mod oss_node;
 mod ost;
 pub mod page_cache;
@@ -32,5 +33,6 @@ mod stats;
 pub mod store;
 
 pub use config::{AUTO, OstConfig};
+pub use metrics::METRICS;
 pub use oss_node::Oss;
 pub use ost::Ost;

@@ -10,6 +10,7 @@ use wire::connect::{Param, ParamsReply, ParamsRequest};
 use crate::bandwidth;
 use crate::dispatch::Dispatcher;
 use crate::fast::FastTier;
+use crate::metrics::NUMBERS;
 use crate::ost::{Ost, policy_of};
 
 /// Sets a parameter from text; the error is a sentence.
@@ -46,7 +47,8 @@ fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
 
 impl Ost {
     fn rows(&self) -> Vec<Row> {
-        let mut rows = self.space_rows();
+        let mut rows = self.number_rows();
+        rows.extend(self.space_rows());
         rows.extend(self.statistics_rows());
         rows.extend(self.cache_rows());
         rows.extend(self.nrs_rows());
@@ -55,19 +57,18 @@ impl Ost {
         rows
     }
 
+    /// Numbers that are metrics, too.
+    fn number_rows(&self) -> Vec<Row> {
+        let target = self.identity.target();
+        NUMBERS.iter().map(|s| row(s.path(&target), |o| s.text(o))).collect()
+    }
+
     fn space_rows(&self) -> Vec<Row> {
         let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
-        let kib = |f: fn(&wire::ost::StatfsReply) -> u64| move |o: &Ost| f(&o.statfs()).to_string();
         vec![
             row(at("uuid"), |o| format!("{}_UUID", o.identity.target())),
-            row(at("kbytestotal"), kib(|s| s.total / 1024)),
-            row(at("kbytesfree"), kib(|s| s.free / 1024)),
-            row(at("kbytesavail"), kib(|s| s.available / 1024)),
-            row(at("filestotal"), kib(|s| s.files + s.files_free)),
-            row(at("filesfree"), kib(|s| s.files_free)),
             row(at("blocksize"), |_| "4096".into()),
             row(at("fstype"), |o| o.store.kind().into()),
-            row(at("degraded"), |o| u32::from(o.store.failure().is_some()).to_string()),
             row(at("no_precreate"), |o| u32::from(o.config.borrow().no_precreate).to_string()).settable(|o, t| {
                 o.config.borrow_mut().no_precreate = switch(t)?;
                 Ok(())
@@ -82,10 +83,6 @@ impl Ost {
             }),
             row(at("scrub"), |o| o.scrub.borrow().text()).settable(|o, text| o.set_scrub(text)),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
-            row(at("num_exports"), |o| o.exports.borrow().len().to_string()),
-            row(at("promises_limit_hits"), |o| o.locks.promises.limit_hits().to_string()),
-            row(at("job_names_limit_hits"), |o| o.stats.borrow().job_name_limit_hits().to_string()),
-            row(at("tot_granted"), |o| o.grants.borrow().total().to_string()),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
             row(at("brw_size"), |o| (o.config.borrow().bulk_bytes_max >> 20).to_string()).settable(|o, text| {
                 let mib: u32 = number(text)?;
@@ -125,16 +122,12 @@ impl Ost {
             row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
             row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
-            row(at("cuts_in_doubt"), |o| o.locks.promises.in_doubt().to_string()),
             row(at("grants"), |o| {
                 let mut text = String::new();
                 for (client, bytes) in o.grants.borrow().iter() {
                     let _ = writeln!(text, "{client}: {bytes}");
                 }
                 text
-            }),
-            row(format!("ldlm.namespaces.filter-{}_UUID.lock_count", self.identity.target()), |o| {
-                o.locks.read(|ns| ns.len()).to_string()
             }),
             row(format!("ldlm.namespaces.filter-{}_UUID.stats", self.identity.target()), |o| {
                 format!("{:#?}\n", o.locks.read(|ns| *ns.stats()))

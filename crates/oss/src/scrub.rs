@@ -25,6 +25,10 @@ pub(crate) struct ScrubState {
 }
 
 impl ScrubState {
+    /// Damaged places found.
+    pub fn faults(&self) -> u64 {
+        self.progress.totals().1
+    }
     /// The value of the parameter.
     pub fn text(&self) -> String {
         self.progress.text(&format!("objects: {} of {}", self.objects, self.total))

@@ -12,10 +12,10 @@ use crate::store::DiskStats;
 const JOBS_MAX: usize = 4096;
 
 /// One direction's bulk transfers.
-struct Brw {
-    pages: Histogram,
+pub(crate) struct Brw {
+    pub pages: Histogram,
     /// Places where the pages of a transfer do not follow each other in the object.
-    gaps: Histogram,
+    pub gaps: Histogram,
 }
 impl Default for Brw {
     fn default() -> Brw {
@@ -32,23 +32,24 @@ impl Brw {
 }
 
 #[derive(Default)]
-struct Job {
-    read: Samples,
-    write: Samples,
-    last: WallTime,
+pub(crate) struct Job {
+    pub read: Samples,
+    pub write: Samples,
+    pub last: WallTime,
 }
 
 /// Counters of one OST; they never go down but by a reset.
 #[derive(Default)]
 pub(crate) struct OstStats {
-    read_bytes: Samples,
-    write_bytes: Samples,
-    read_us: Samples,
-    write_us: Samples,
-    ops: BTreeMap<&'static str, u64>,
-    brw: [Brw; 2],
-    jobs: BTreeMap<u64, Job>,
-    names: JobNames,
+    pub read_bytes: Samples,
+    pub write_bytes: Samples,
+    pub read_us: Samples,
+    pub write_us: Samples,
+    pub ops: BTreeMap<&'static str, u64>,
+    /// Reads, then writes.
+    pub brw: [Brw; 2],
+    pub jobs: BTreeMap<u64, Job>,
+    pub names: JobNames,
     pub punches: u64,
     pub syncs: u64,
     pub destroyed: u64,

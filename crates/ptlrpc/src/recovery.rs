@@ -78,6 +78,14 @@ impl RecoveryControl {
         self.0.state.aborted.set(true);
         self.0.state.changed.notify();
     }
+    /// How long it may still take, and how many clients are waited for; nothing when it is over.
+    #[must_use]
+    pub fn left(&self) -> (Duration, usize) {
+        if !self.is_active() {
+            return (Duration::ZERO, 0);
+        }
+        (self.0.deadline.since(self.0.rt.now()), self.0.state.expected.borrow().len())
+    }
     /// State, time left and who is waited for, as `recovery_status` shows it.
     #[must_use]
     pub fn text(&self) -> String {

@@ -56,6 +56,8 @@ pub enum Verb {
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// List the metrics that processes serve with 'metrics.listen'
+    Metrics(Metrics),
     /// Set the layout of a new file or the default of a directory
     #[command(disable_help_flag = true)]
     Setstripe(Rest),
@@ -113,6 +115,14 @@ pub enum Verb {
     Sim(Sim),
     /// Write one page with every claim of the papers: expected, simulated, measured on real processes
     Report(sim::cli::ReportArgs),
+}
+
+/// Arguments of `metrics`.
+#[derive(Args, Debug)]
+pub struct Metrics {
+    /// As the reference page
+    #[arg(long)]
+    pub markdown: bool,
 }
 
 /// Arguments of `sim`.

@@ -13,6 +13,7 @@ mod fsck;
 mod kernels;
 mod lfs;
 mod log;
+mod metrics;
 mod parameters;
 mod status;
 mod survey;
@@ -96,6 +97,8 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Survey(a) => survey::survey(&a)?,
         Verb::Config(v) => explain(&v)?,
+        Verb::Metrics(a) if a.markdown => out::print(format_args!("{}", metrics::reference_markdown())),
+        Verb::Metrics(_) => out::print(format_args!("{}", metrics::list())),
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,
         Verb::Df(a) => lfs::df(&a.arguments)?,

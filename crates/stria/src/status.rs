@@ -47,7 +47,9 @@ fn of_directory(dir: &ClusterDir) -> Outcome {
     }
     for (name, pid, alive) in dir.processes() {
         let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
-        say!("  {name:<8} process {pid} {}{nid}", if alive { "runs" } else { "is gone" });
+        let metrics = dir.metrics_of(&name).filter(|_| alive);
+        let metrics = metrics.map(|a| format!(", metrics at http://{a}/metrics")).unwrap_or_default();
+        say!("  {name:<8} process {pid} {}{nid}{metrics}", if alive { "runs" } else { "is gone" });
     }
     Ok(())
 }
@@ -73,6 +75,9 @@ fn show(a: &Value) -> String {
         figure("hits"),
         figure("misses")
     );
+    if let Some(address) = a["metrics"].as_str() {
+        out += &format!("  metrics at http://{address}/metrics\n");
+    }
     for why in a["away"].as_array().into_iter().flatten() {
         out += &format!("  degraded since it started: {}\n", text(why));
     }
@@ -263,7 +268,7 @@ mod tests {
     #[test]
     fn a_mount_is_shown_with_its_servers() {
         let a = json!({
-            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "away": ["OST 0 is left out"], "down": ["ost1 does not start: why"],
+            "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "metrics": "127.0.0.1:9100", "away": ["OST 0 is left out"], "down": ["ost1 does not start: why"],
             "recovery": [{"target": "stria-MDT0000", "text": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n"}],
             "scrub": [{"target": "stria-OST0000", "text": "status: running\nrate_mib_per_s: 50\nobjects: 3 of 9\nbytes: 4096\nfaults: 1\nfault: object 7: block 2\n"}],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
@@ -273,6 +278,7 @@ mod tests {
         });
         let expected = "/mnt: 'stria' of cluster 00000000000000ab, client 01, process 7, uring
   cache 1.0M of 256M (lru), 3 hits, 1 misses
+  metrics at http://127.0.0.1:9100/metrics
   degraded since it started: OST 0 is left out
   ost1 does not start: why
   stria-MDT0000 was restarted and waits for 1 client(s) of before, 23 s at most (0a has not come back): 'stria abort-recovery' goes on without them

@@ -12,6 +12,7 @@ pub mod glob;
 mod ids;
 mod jobs;
 mod lock_mode;
+pub mod metric;
 mod origin;
 pub mod planted;
 pub mod prefetch;

@@ -68,13 +68,14 @@ pub enum Scale {
 pub struct Histogram {
     scale: Scale,
     counts: [u64; BUCKETS],
+    sum: u64,
 }
 
 impl Histogram {
     /// Nothing seen yet.
     #[must_use]
     pub const fn new(scale: Scale) -> Histogram {
-        Histogram { scale, counts: [0; BUCKETS] }
+        Histogram { scale, counts: [0; BUCKETS], sum: 0 }
     }
     /// Takes a value in.
     pub fn add(&mut self, value: u64) {
@@ -83,6 +84,23 @@ impl Histogram {
             Scale::Each => value,
         };
         self.counts[bucket.min(BUCKETS as u64 - 1) as usize] += 1;
+        self.sum = self.sum.saturating_add(value);
+    }
+    /// Values seen.
+    #[must_use]
+    pub fn count(&self) -> u64 {
+        self.counts.iter().sum()
+    }
+    /// Their sum.
+    #[must_use]
+    pub fn sum(&self) -> u64 {
+        self.sum
+    }
+    /// Values of at most `bound`, which is the upper end of a bucket.
+    #[must_use]
+    pub fn at_most(&self, bound: u64) -> u64 {
+        // The last bucket holds all greater values, too.
+        (0..BUCKETS - 1).take_while(|b| self.name(*b) <= bound).map(|b| self.counts[b]).sum()
     }
     fn name(&self, bucket: usize) -> u64 {
         match self.scale {

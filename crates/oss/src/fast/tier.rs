@@ -60,17 +60,17 @@ impl FastConfig {
 
 /// What happened, in blocks where nothing else is said.
 #[derive(Clone, Copy, Default, Debug)]
-struct Counters {
-    hits: u64,
-    misses: u64,
-    copied_advised: u64,
-    copied_inferred: u64,
-    copied_writes: u64,
+pub(crate) struct Counters {
+    pub hits: u64,
+    pub misses: u64,
+    pub copied_advised: u64,
+    pub copied_inferred: u64,
+    pub copied_writes: u64,
     /// Not copied: too much was being written, or everything in the tier mattered more.
     skipped: u64,
     /// Not published: a change overtook them.
     overtaken: u64,
-    bad: u64,
+    pub bad: u64,
 }
 
 /// A slot is given to nobody else until this goes.
@@ -447,6 +447,15 @@ impl FastTier {
     /// Gives it up as an administrator wishes.
     pub fn switch_off(&self) {
         self.give_up("an administrator switched it off");
+    }
+    /// What happened so far.
+    pub(crate) fn counters(&self) -> Counters {
+        self.counters.get()
+    }
+    /// Bytes that it holds.
+    #[must_use]
+    pub fn resident_bytes(&self) -> u64 {
+        self.index.borrow().resident_bytes()
     }
     /// Its state and counters.
     #[must_use]

@@ -23,14 +23,17 @@ pub struct DiskRun {
     pub blocks: u64,
 }
 
-struct Side {
+pub(crate) struct Side {
     /// Places in one call where the blocks do not follow each other on the medium.
-    breaks: Histogram,
+    pub breaks: Histogram,
     /// Transfers that one call becomes.
-    transfers: Histogram,
-    in_flight: Histogram,
-    time_ms: Histogram,
-    blocks: Histogram,
+    pub transfers: Histogram,
+    /// Transfers under way, the new one too, when each began.
+    pub in_flight: Histogram,
+    /// Milliseconds of each, rounded down.
+    pub time_ms: Histogram,
+    /// Blocks of each.
+    pub blocks: Histogram,
 }
 impl Default for Side {
     fn default() -> Side {
@@ -90,6 +93,10 @@ impl DiskStats {
         side.in_flight.add(flying.get());
         side.blocks.add(blocks);
         DiskIo { stats: self, op, began: now }
+    }
+    /// Shows what was counted: reads, then writes.
+    pub(crate) fn read<T>(&self, look: impl FnOnce(&[Side; 2]) -> T) -> T {
+        look(&self.sides.borrow())
     }
     /// Counts from now on.
     pub fn reset(&self) {

@@ -144,6 +144,7 @@ impl Config {
             ));
         }
         rt::Nid::parse(&self.listen).map_err(|e| format!("net.listen: {e}"))?;
+        crate::metrics::address_of(&self.metrics_listen, self.metrics_allow_remote)?;
         for (key, ids) in [("mount.squash_all", &self.mount_squash_all), ("mount.squash_root", &self.mount_squash_root)]
         {
             parse_ids(ids).map_err(|e| format!("{key} = \"{ids}\": {e}"))?;

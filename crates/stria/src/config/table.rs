@@ -173,6 +173,11 @@ table! {
     store_fast_profile: String = "store.fast.profile", Kind::Choice(super::fast_profiles), "none", Process, Restart;
     /// What is copied to the fast tier although nobody advised it (docs/reference/advice.md).
     store_fast_admission: String = "store.fast.admission", Kind::Choice(super::fast_admissions), "second_touch", Process, Live;
+    /// Address and port where this process serves its metrics (docs/reference/metrics.md), like 127.0.0.1:9100; port 0 takes a
+    /// free one. Empty: nowhere. Servers that `up --processes` starts take the ports that follow.
+    metrics_listen: String = "metrics.listen", Kind::Text, "", Process, Restart;
+    /// Other hosts may reach the address of metrics.listen, which asks nobody who they are.
+    metrics_allow_remote: bool = "metrics.allow_remote", Kind::Switch, "false", Process, Restart;
     /// How long a restarted server waits for its clients before it goes on without them.
     recovery_window_s: u64 = "recovery.window_s", number(1, 3600, "s"), "30", Cluster, Restart;
     /// A client unheard of for this long is evicted.

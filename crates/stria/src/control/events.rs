@@ -23,6 +23,8 @@ pub struct Ask {
 pub enum Event {
     /// A tool asks.
     Ask(Ask),
+    /// The metrics of this process are asked for.
+    Measure(crate::metrics::Measure),
     /// A signal came.
     Signal(i32),
     /// The cluster will not have this server.

@@ -235,10 +235,12 @@ impl Shard {
             add(name.into(), time.as_secs().to_string(), true);
         }
         let llite = format!("llite.{}", self.instance());
-        let (_, _, used, limit, policy) = self.client.cache_figures();
+        let (.., limit, policy) = self.client.cache_figures();
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
-        add(format!("{llite}.used_mb"), mib(used), false);
+        for number in &client::NUMBERS {
+            add(number.path(&self.instance()), number.text(&self.client), false);
+        }
         add(format!("{llite}.max_cached_inodes"), self.client.inodes_max().to_string(), true);
         add(format!("{llite}.inode_cache_stats"), inodes_text(&self.client), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
@@ -261,19 +263,12 @@ impl Shard {
         add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
-        let unexpected = self.client.flock_completions_unexpected();
-        add(format!("{llite}.flock_completions_unexpected"), unexpected.to_string(), false);
-        let owed = self.client.losses().owed_limit_hits();
-        add(format!("{llite}.lost_changes_limit_hits"), owed.to_string(), false);
-        let names = self.client.job_name_limit_hits();
-        add(format!("{llite}.job_names_limit_hits"), names.to_string(), false);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         add(format!("{llite}.stats"), self.client.stats_text(), true);
         add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
         add(format!("{llite}.offset_stats"), self.client.offset_stats_text(), true);
         for osc in self.client.oscs() {
             let name = self.osc_name(&osc);
-            let (dirty, grant) = osc.dirty_and_grant();
             add(format!("{name}.active"), u8::from(osc.is_active()).to_string(), true);
             add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
             add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
@@ -283,8 +278,9 @@ impl Shard {
                 (osc.grant_shrink_interval().as_millis() / 1000).to_string(),
                 true,
             );
-            add(format!("{name}.cur_dirty_bytes"), dirty.to_string(), false);
-            add(format!("{name}.cur_grant_bytes"), grant.to_string(), false);
+            for number in &client::OSC_NUMBERS {
+                add(number.path(&name["osc.".len()..]), number.text(&osc), false);
+            }
             add(format!("{name}.stats"), osc.stats_text(), true);
             add(format!("{name}.rpc_stats"), osc.rpc_stats_text(), true);
             if let Some(import) = osc.import_if_any() {

@@ -30,6 +30,8 @@ pub struct Facts {
     pub away: Vec<String>,
     /// The servers that this process starts.
     pub down: crate::daemon::Down,
+    /// Where its metrics are served.
+    pub metrics: Option<std::net::SocketAddr>,
 }
 
 /// Answers for a client.
@@ -143,6 +145,7 @@ impl Shard {
             "roles": self.facts.roles,
             "away": self.facts.away,
             "down": self.facts.down.lines(),
+            "metrics": self.facts.metrics.map(|a| a.to_string()),
             "mdt": mdt,
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},

@@ -4,6 +4,7 @@
 //! Decides whether a directory is ours; the stores decide that again for themselves (`stores.rs`).
 use std::fs;
 use std::io;
+use std::net::SocketAddr;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 
@@ -14,6 +15,7 @@ use super::private::{self, Closed, PrivateDir};
 use super::stores::is_empty;
 use crate::config::Config;
 use crate::failure::{Failure, Outcome};
+use crate::metrics::Endpoint;
 
 /// Format of `cluster.toml`.
 const FORMAT: i64 = 2;
@@ -298,8 +300,30 @@ impl ClusterDir {
         std::mem::forget(held);
         Ok(())
     }
+    /// Writes down where process `name` serves its metrics, if it does.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_metrics(&self, name: &str, endpoint: Option<&Endpoint>) -> Outcome {
+        let file = format!("{name}.metrics");
+        match endpoint {
+            Some(e) => self.run_dir()?.write_whole(&file, &format!("{}\n", e.address())),
+            None => {
+                // Of an earlier run that did; mostly there is none.
+                let _ = fs::remove_file(self.run().join(file));
+                Ok(())
+            }
+        }
+    }
+    /// Where process `name` serves its metrics.
+    #[must_use]
+    pub fn metrics_of(&self, name: &str) -> Option<SocketAddr> {
+        let run = PrivateDir::open(&self.run(), &self.path).ok()?;
+        run.read(&format!("{name}.metrics")).ok()?.trim().parse().ok()
+    }
     /// Takes the pid file away.
     pub fn note_stopped(&self, name: &str) {
+        let _ = fs::remove_file(self.run().join(format!("{name}.metrics")));
         let file = self.run().join(format!("{name}.pid"));
         if let Err(e) = fs::remove_file(&file) {
             tracing::warn!("{}: {e}", file.display());

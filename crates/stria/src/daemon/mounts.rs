@@ -1,5 +1,6 @@
 //! Mounted clients of a process: serving them, answering tools, and letting go in order.
 use std::cell::{Cell, RefCell};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
@@ -21,6 +22,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::control::{self, Event, Events, Facts, Served, Shard, block_signals};
 use crate::failure::{Failure, Outcome};
+use crate::metrics::{Endpoint, Servers};
 
 /// How long programs may keep files open in a mount that was detached, before it is ended by force.
 const LINGER: Duration = Duration::from_secs(5);
@@ -45,13 +47,15 @@ pub struct Mounts {
     rt: Rt,
     events: Rc<Events>,
     all: Vec<Rc<Mounted>>,
+    /// Where the metrics of the process are served.
+    metrics: Option<SocketAddr>,
 }
 
 impl Mounts {
     /// None yet.
     #[must_use]
-    pub fn new(rt: Rt, events: Rc<Events>) -> Mounts {
-        Mounts { rt, events, all: Vec::new() }
+    pub fn new(rt: Rt, events: Rc<Events>, metrics: Option<&Endpoint>) -> Mounts {
+        Mounts { rt, events, all: Vec::new(), metrics: metrics.map(Endpoint::address) }
     }
 
     /// Mounts a client.
@@ -82,6 +86,7 @@ impl Mounts {
             roles: roles.iter().map(ToString::to_string).collect(),
             away: away.iter().map(|(_, why)| why.clone()).collect(),
             down,
+            metrics: self.metrics,
         };
         let socket = match role.mount.connection() {
             Some(connection) => self.socket(connection, place).await,
@@ -127,12 +132,16 @@ impl Mounts {
     ///
     /// # Errors
     /// A session that failed.
-    pub async fn serve(&self) -> Outcome {
+    pub async fn serve(&self, servers: Servers<'_>) -> Outcome {
         let mut outcome = Ok(());
         let mut signals = 0;
         while self.all.iter().any(|m| !m.left.get()) {
             match self.events.next(&self.rt).await {
                 Event::Ask(ask) if ask.request["do"] == "end" => self.end(&ask),
+                Event::Measure(asked) => {
+                    let clients = self.all.iter().filter(|m| !m.over.get()).map(|m| m.role.client.clone());
+                    servers.answer(&clients.collect::<Vec<_>>(), &asked);
+                }
                 Event::Ask(ask) => match self.all.get(ask.place).filter(|m| !m.over.get()) {
                     Some(m) => m.shard.take(ask),
                     None => tracing::debug!("asked about a mount that is gone"),
@@ -200,7 +209,7 @@ impl Mounts {
             let_go(self.rt.clone(), m.clone(), true).await;
         }
         // Every session ends now, and `serve` lets its client leave.
-        if let Err(e) = self.serve().await {
+        if let Err(e) = self.serve(Servers::default()).await {
             tracing::warn!("{e}");
         }
     }
@@ -338,17 +347,18 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
+    let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (1, 0), async |rt| {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
-        let mut mounts = Mounts::new(rt, events);
+        let mut mounts = Mounts::new(rt, events, metrics.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
             &format!("mounted at {}", at.display()),
             &format!("mounted at {}; Ctrl-C unmounts", at.display()),
         );
-        mounts.serve().await
+        mounts.serve(Servers::default()).await
     })
 }
 

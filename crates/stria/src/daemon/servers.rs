@@ -11,6 +11,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
 use crate::failure::{Failure, Outcome};
+use crate::metrics::{Endpoint, Servers};
 
 /// Runs `work` on a shard of this thread.
 pub(crate) fn on_shard<T>(
@@ -89,11 +90,12 @@ fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config) ->
 }
 
 /// Waits for the end: by a signal, or because the cluster will not have this server.
-async fn until_told(rt: &Rt, events: &Events) -> Outcome {
+async fn until_told(rt: &Rt, events: &Events, servers: Servers<'_>) -> Outcome {
     loop {
         match events.next(rt).await {
             Event::Signal(_) => return Ok(()),
             Event::Refused(why) => return Err(Failure::with_errno(why, libc::EXDEV)),
+            Event::Measure(asked) => servers.answer(&[], &asked),
             _ => {}
         }
     }
@@ -113,6 +115,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
+    let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (0, 0), async |rt| {
         let told = mds::MdsConfig {
             away: arguments.without_ost.iter().map(|i| OstIndex(*i)).collect(),
@@ -122,9 +125,10 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         let role = cluster::start_mds(&rt, &dir.mdt(), &nid, &key, settings::window(&config), told).await;
         let role = role.map_err(|e| Failure::from(format!("metadata server at {nid}: {e}")))?;
         dir.note_running("mdt0", Some(&role.nid))?;
+        dir.note_metrics("mdt0", metrics.as_ref())?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
         announce::ready(&role.nid.to_string(), &text);
-        until_told(&rt, &events).await?;
+        until_told(&rt, &events, Servers { mds: Some(&role.mds), oss: None }).await?;
         role.server.stop();
         let stopped = role.mds.stop().await;
         dir.note_stopped("mdt0");
@@ -161,6 +165,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     block_signals();
     let events = Events::default();
     events.watch_signals();
+    let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (0, list.len() as u64), async |rt| {
         let mut stores = Vec::new();
         if let Some(missing) = list.iter().find(|o| o.0 >= dir.osts()) {
@@ -180,13 +185,14 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         let role = role.map_err(|e| Failure::from(format!("object storage server at {nid}: {e}")))?;
         settings::tune(&role.oss, &config)?;
         dir.note_running(&name, Some(&role.nid))?;
+        dir.note_metrics(&name, metrics.as_ref())?;
         announce::ready(&role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
         let (refusal, sender) = (role.refusal.clone(), events.sender());
         rt.spawn(async move {
             // The event loop may have ended already.
             let _ = sender.send(Event::Refused(refusal.wait().await));
         });
-        let told = until_told(&rt, &events).await;
+        let told = until_told(&rt, &events, Servers { mds: None, oss: Some(&role.oss) }).await;
         let closed = role.oss.close().await;
         dir.note_stopped(&name);
         told?;

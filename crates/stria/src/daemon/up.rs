@@ -19,6 +19,7 @@ use crate::cli;
 use crate::config::Config;
 use crate::control::{Events, block_signals};
 use crate::failure::{Failure, Outcome};
+use crate::metrics::{Endpoint, Servers, address_of};
 
 /// The verb `up`.
 ///
@@ -41,7 +42,8 @@ pub fn up(arguments: &cli::Up) -> Outcome {
     block_signals();
     let events = Rc::new(Events::default());
     events.watch_signals();
-    let run = Run { arguments, config, spec, places, events };
+    let metrics = Endpoint::start(&config, events.sender())?;
+    let run = Run { arguments, config, spec, places, events, metrics };
     if arguments.processes { run.in_processes() } else { run.in_one_process() }
 }
 
@@ -75,6 +77,7 @@ struct Run<'a> {
     spec: MountSpec,
     places: Vec<PathBuf>,
     events: Rc<Events>,
+    metrics: Option<Endpoint>,
 }
 
 impl Run<'_> {
@@ -87,7 +90,9 @@ impl Run<'_> {
             let key = keys::find(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
-            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, Down::default()).await;
+            dir.note_metrics("up", self.metrics.as_ref())?;
+            let here = Servers { mds: Some(&mds.mds), oss: Some(&oss.oss) };
+            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default())).await;
             mds.server.stop();
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.mds.stop().await;
@@ -150,9 +155,9 @@ impl Run<'_> {
         osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
-        down: Down,
+        (servers, down): (Servers<'_>, Down),
     ) -> Outcome {
-        let mut mounts = Mounts::new(rt.clone(), self.events.clone());
+        let mut mounts = Mounts::new(rt.clone(), self.events.clone(), self.metrics.as_ref());
         for at in &self.places {
             if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, &down).await {
                 mounts.give_up().await;
@@ -169,7 +174,7 @@ impl Run<'_> {
             dir.path().display()
         );
         announce::ready(&format!("mounted at {list}{without}"), &text);
-        mounts.serve().await
+        mounts.serve(servers).await
     }
 
     #[expect(clippy::too_many_arguments, reason = "one call site; the arguments are what a mount is made of")]
@@ -201,13 +206,16 @@ impl Run<'_> {
             Ok((dir, osts))
         })?;
         let key = keys::find(&self.config, Some(&dir))?;
-        let mut servers =
-            start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|_| Host::default())?;
+        let mut servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|name| Host {
+            netns: None,
+            settings: metrics_of(name, &self.config),
+        })?;
         let mds =
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
+        dir.note_metrics("up", self.metrics.as_ref())?;
         let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
-            self.serve_mounts(&rt, &dir, &osts, &mds, &key, servers.down()).await
+            self.serve_mounts(&rt, &dir, &osts, &mds, &key, (Servers::default(), servers.down())).await
         });
         servers.stop();
         dir.note_stopped("up");
@@ -232,6 +240,19 @@ async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure
     };
     mds::mkfs::format(&kv, &options).await.map_err(|e| Failure::from(e.to_string()))?;
     Ok(kv)
+}
+
+/// Where a server serves its metrics when `up` does at a port of its choice: at one of those that follow.
+fn metrics_of(name: &str, config: &Config) -> Vec<OsString> {
+    let Ok(Some(of_up)) = address_of(&config.metrics_listen, config.metrics_allow_remote) else { return Vec::new() };
+    let ost: Option<u16> = name.strip_prefix("ost").and_then(|n| n.parse().ok());
+    let port = match of_up.port() {
+        0 => 0,
+        // Beyond the last port there is a free one, which 'status' shows.
+        port => port.checked_add(ost.map_or(1, |i| i.saturating_add(2))).unwrap_or(0),
+    };
+    let address = std::net::SocketAddr::new(of_up.ip(), port);
+    vec!["--set".into(), format!("metrics.listen={address}").into()]
 }
 
 /// `--config` and `--set` for children.
