@@ -1,6 +1,7 @@
-//! Project tasks: `cargo xtask check | ci | deny | layers | tidy | smoke`. What continuous integration checks, anyone can run.
+//! Project tasks: `cargo xtask check | ci | deny | layers | tidy | smoke | package`. What continuous integration checks, anyone can run.
 mod deny;
 mod layers;
+mod package;
 mod source;
 mod steps;
 mod tidy;
@@ -14,7 +15,8 @@ const USAGE: &str =
        cargo xtask deny     what comes from outside: licences, sources, bans, reasons (deny.toml)
        cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
        cargo xtask tidy     what files must look like
-       cargo xtask smoke    every scenario in its small form";
+       cargo xtask smoke    every scenario in its small form
+       cargo xtask package  a Debian package in target/package";
 
 fn main() -> ExitCode {
     let root = root();
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "tidy" => tidy::tidy(&root),
         "smoke" => steps::smoke(&root),
+        "package" => package::package(&root, &std::env::args().skip(2).collect::<Vec<_>>()),
         _ => Err(vec![USAGE.to_string()]),
     };
     match done {

@@ -60,7 +60,8 @@ fn all(steps: Vec<(&str, Findings)>) -> Findings {
     judged(faults.collect())
 }
 
-fn cargo(root: &Path, arguments: &[&str]) -> Findings {
+/// Runs cargo.
+pub fn cargo(root: &Path, arguments: &[&str]) -> Findings {
     eprintln!("+ cargo {}", arguments.join(" "));
     let begun = Instant::now();
     let status = status(Command::new(env!("CARGO")).current_dir(root).args(arguments));
@@ -115,7 +116,8 @@ fn torture(root: &Path) -> Findings {
     }
 }
 
-fn target(root: &Path) -> PathBuf {
+/// Where builds go.
+pub fn target(root: &Path) -> PathBuf {
     std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| root.join("target"), Into::into)
 }
 

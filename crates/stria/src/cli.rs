@@ -56,6 +56,11 @@ pub enum Verb {
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),
+    /// Write the manual pages of all verbs into a directory
+    #[command(hide = true)]
+    Man(Man),
+    /// Print the completions of a shell: bash, zsh, fish, elvish or powershell
+    Completions(Completions),
     /// List the metrics that processes serve with 'metrics.listen'
     Metrics(Metrics),
     /// Set the layout of a new file or the default of a directory
@@ -115,6 +120,20 @@ pub enum Verb {
     Sim(Sim),
     /// Write one page with every claim of the papers: expected, simulated, measured on real processes
     Report(sim::cli::ReportArgs),
+}
+
+/// Arguments of `man`.
+#[derive(Args, Debug)]
+pub struct Man {
+    /// Where they go; it exists
+    pub dir: PathBuf,
+}
+
+/// Arguments of `completions`.
+#[derive(Args, Debug)]
+pub struct Completions {
+    /// The shell
+    pub shell: clap_complete::Shell,
 }
 
 /// Arguments of `metrics`.

@@ -10,6 +10,7 @@ mod daemon;
 mod demo;
 mod failure;
 mod fsck;
+mod helper;
 mod kernels;
 mod lfs;
 mod log;
@@ -42,6 +43,11 @@ fn main() -> ExitCode {
     let _logging = log::start(if simulates { "off" } else { "warn" });
     let name =
         arguments.first().and_then(|a| Path::new(a).file_stem()).unwrap_or_default().to_string_lossy().into_owned();
+    // The whole name: a type of file systems may have a dot.
+    let whole = arguments.first().and_then(|a| Path::new(a).file_name()).unwrap_or_default().to_string_lossy();
+    if helper::is_helper(&whole) {
+        return helper::run(&whole, &arguments[1..]);
+    }
     let done = plant().and_then(|()| match name.as_str() {
         "lfs" | "lctl" => borrowed_name(&name, &arguments[1..]),
         _ => run(Arguments::parse_from(arguments).verb),
@@ -97,6 +103,17 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Survey(a) => survey::survey(&a)?,
         Verb::Config(v) => explain(&v)?,
+        Verb::Man(a) => {
+            use clap::CommandFactory;
+            clap_mangen::generate_to(Arguments::command(), &a.dir)
+                .map_err(|e| Failure::io("writing manual pages to", &a.dir, &e))?;
+        }
+        Verb::Completions(a) => {
+            use clap::CommandFactory;
+            let mut text = Vec::new();
+            clap_complete::generate(a.shell, &mut Arguments::command(), "stria", &mut text);
+            out::print(format_args!("{}", String::from_utf8_lossy(&text)));
+        }
         Verb::Metrics(a) if a.markdown => out::print(format_args!("{}", metrics::reference_markdown())),
         Verb::Metrics(_) => out::print(format_args!("{}", metrics::list())),
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,

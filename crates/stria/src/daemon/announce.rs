@@ -7,6 +7,9 @@ use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 
+use rt::Rt;
+
+use super::notify;
 use super::private::PrivateDir;
 use crate::failure::{Failure, Outcome};
 
@@ -22,8 +25,9 @@ pub fn is_awaited() -> bool {
     std::env::var_os(ANNOUNCE).is_some()
 }
 
-/// Says that this daemon is ready: `word` for a starter, `text` for people.
-pub fn ready(word: &str, text: &str) {
+/// Says that this daemon is ready: `word` for a starter, `text` for people and a service manager.
+pub fn ready(rt: &Rt, word: &str, text: &str) {
+    notify::ready(rt, text);
     // Who started this may be gone; that is no reason to stop serving.
     let line = if is_awaited() { format!("ready {word}") } else { text.to_string() };
     let _ = writeln!(std::io::stdout(), "{line}");
@@ -72,15 +76,35 @@ impl Daemon {
         session: bool,
         netns: Option<&Path>,
     ) -> Result<Daemon, Failure> {
-        let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
         let stderr = match log {
             // Nobody reads a background daemon's messages; holding the starter's stderr open would keep pipes waiting.
             None if session => Stdio::null(),
             None => Stdio::inherit(),
             Some(path) => open_log(path)?.into(),
         };
+        Daemon::spawn_to(arguments, stderr, session, netns)
+    }
+
+    /// Starts this program as a session of its own, its messages going to `stderr`, and waits until it is ready.
+    ///
+    /// # Errors
+    /// As [`Daemon::start`].
+    pub fn start_session(arguments: &[OsString], stderr: Stdio) -> Result<Daemon, Failure> {
+        let mut daemon = Daemon::spawn_to(arguments, stderr, true, None)?;
+        match daemon.wait_ready() {
+            Ok(()) => Ok(daemon),
+            Err(line) => Err(daemon.why(&line, None)),
+        }
+    }
+
+    fn spawn_to(arguments: &[OsString], stderr: Stdio, session: bool, netns: Option<&Path>) -> Result<Daemon, Failure> {
+        let program = std::env::current_exe().map_err(|e| Failure::io("finding", Path::new("/proc/self/exe"), &e))?;
         let mut command = Command::new(&program);
         command.args(arguments).env(ANNOUNCE, "1").stdin(Stdio::null()).stdout(Stdio::piped()).stderr(stderr);
+        // What a service manager wants to hear it wants to hear from this process.
+        for name in notify::ENVIRONMENT {
+            command.env_remove(name);
+        }
         if session {
             // SAFETY: setsid is async-signal-safe.
             unsafe {

@@ -17,7 +17,7 @@ use super::children::Down;
 use super::dir::ClusterDir;
 use super::records::Records;
 use super::servers::serve;
-use super::{keys, settings};
+use super::{keys, notify, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{self, Event, Events, Facts, Served, Shard, block_signals};
@@ -147,6 +147,7 @@ impl Mounts {
                     None => tracing::debug!("asked about a mount that is gone"),
                 },
                 Event::Signal(signal) => {
+                    notify::stopping();
                     signals += 1;
                     let force = signals > 1 || signal != libc::SIGINT;
                     for m in self.all.iter().filter(|m| !m.over.get()) {
@@ -355,6 +356,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         let mut mounts = Mounts::new(rt, events, metrics.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
+            &mounts.rt,
             &format!("mounted at {}", at.display()),
             &format!("mounted at {}; Ctrl-C unmounts", at.display()),
         );

@@ -6,7 +6,7 @@ use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
-use super::{keys, private, settings};
+use super::{keys, notify, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
@@ -93,7 +93,10 @@ fn address(told: Option<&str>, dir: &ClusterDir, name: &str, config: &Config) ->
 async fn until_told(rt: &Rt, events: &Events, servers: Servers<'_>) -> Outcome {
     loop {
         match events.next(rt).await {
-            Event::Signal(_) => return Ok(()),
+            Event::Signal(_) => {
+                notify::stopping();
+                return Ok(());
+            }
             Event::Refused(why) => return Err(Failure::with_errno(why, libc::EXDEV)),
             Event::Measure(asked) => servers.answer(&[], &asked),
             _ => {}
@@ -127,7 +130,7 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         dir.note_running("mdt0", Some(&role.nid))?;
         dir.note_metrics("mdt0", metrics.as_ref())?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
-        announce::ready(&role.nid.to_string(), &text);
+        announce::ready(&rt, &role.nid.to_string(), &text);
         until_told(&rt, &events, Servers { mds: Some(&role.mds), oss: None }).await?;
         role.server.stop();
         let stopped = role.mds.stop().await;
@@ -186,7 +189,7 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         settings::tune(&role.oss, &config)?;
         dir.note_running(&name, Some(&role.nid))?;
         dir.note_metrics(&name, metrics.as_ref())?;
-        announce::ready(&role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
+        announce::ready(&rt, &role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
         let (refusal, sender) = (role.refusal.clone(), events.sender());
         rt.spawn(async move {
             // The event loop may have ended already.

@@ -242,6 +242,14 @@ pub fn mount(config: &Config, options: &str, fsname: &str) -> Result<MountSpec, 
     Ok(MountSpec { options, transport, squash, kernel_cache, native })
 }
 
+/// Whether these mount options are there.
+///
+/// # Errors
+/// The first that is not, or has a wrong value.
+pub fn check_options(config: &Config, options: &str) -> Result<(), Failure> {
+    mount(config, options, &config.fsname).map(drop)
+}
+
 /// What a user other than root mounts gives nobody the rights of others: neither setuid programs nor device files work there.
 fn restrict(options: &mut MountOptions, text: &str) -> Result<(), Failure> {
     if let Some(name) = text.split(',').map(str::trim).find(|o| matches!(*o, "suid" | "dev")) {

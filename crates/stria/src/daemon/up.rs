@@ -173,7 +173,7 @@ impl Run<'_> {
             osts.here.len(),
             dir.path().display()
         );
-        announce::ready(&format!("mounted at {list}{without}"), &text);
+        announce::ready(rt, &format!("mounted at {list}{without}"), &text);
         mounts.serve(servers).await
     }
 
