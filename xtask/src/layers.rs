@@ -47,6 +47,12 @@ const LAYERS: &[Row] = &[
     ),
     row(1, 0, &["wire"], "every message and its bytes (`docs/spec/wire.md`)"),
     row(
+        1,
+        1,
+        &["trace"],
+        "what requests did at a target: records in a bounded ring, their file format (`docs/spec/trace.md`), figures of them",
+    ),
+    row(
         2,
         0,
         &["rt"],

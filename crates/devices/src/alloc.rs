@@ -25,6 +25,11 @@ pub enum AllocKind {
 impl AllocKind {
     /// The names `alloc.kind` takes.
     pub const NAMES: [&'static str; 4] = ["mballoc", "mballoc_aligned", "mballoc_groups", "contiguous"];
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        AllocKind::NAMES[self as usize]
+    }
     /// The kind called `name`.
     ///
     /// # Errors

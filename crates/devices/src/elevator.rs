@@ -26,6 +26,11 @@ pub enum ElevatorKind {
 }
 
 impl ElevatorKind {
+    /// Its name.
+    #[must_use]
+    pub fn name(self) -> &'static str {
+        ElevatorKind::NAMES[self as usize]
+    }
     /// The names `elevator.kind` takes.
     pub const NAMES: [&'static str; 4] = ["paper001", "deadline", "cscan", "noop"];
     /// The kind called `name`.

@@ -195,6 +195,23 @@ impl DeviceProfile {
         Ok(profile)
     }
 
+    /// The keys that make it of the profile of its name: name and value, for [`DeviceProfile::set`].
+    #[must_use]
+    pub fn changes(&self) -> Vec<(&'static str, String)> {
+        let Ok(own) = DeviceProfile::named(self.name) else { return Vec::new() };
+        let mut keys = Vec::new();
+        if self.jump_read_ns != own.jump_read_ns || self.revolution_ns != own.revolution_ns {
+            keys.push(("seek_ms", (self.jump_read_ns / MS).to_string()));
+        }
+        if self.read_rate != own.read_rate {
+            keys.push(("mb_per_s", (self.read_rate / 1e6).to_string()));
+        }
+        if self.contiguous_ns != own.contiguous_ns {
+            keys.push(("request_us", (self.contiguous_ns.0 / US).to_string()));
+        }
+        keys
+    }
+
     /// Whether it has one head that a request elsewhere has to move.
     #[must_use]
     pub fn seeks(&self) -> bool {
@@ -221,6 +238,17 @@ mod tests {
         ] {
             let refused = DeviceProfile::parse(name, keys).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");
+        }
+    }
+
+    #[test]
+    fn a_changed_device_tells_the_keys_that_make_it() {
+        for keys in ["", "seek_ms=8.5", "mb_per_s=180.25 request_us=0", "seek_ms=0 mb_per_s=0.5 request_us=33"] {
+            for name in profile_names() {
+                let p = DeviceProfile::parse(name, keys).unwrap();
+                let told: Vec<String> = p.changes().iter().map(|(key, value)| format!("{key}={value}")).collect();
+                assert_eq!(DeviceProfile::parse(name, &told.join(" ")), Ok(p), "{name} {keys}");
+            }
         }
     }
 

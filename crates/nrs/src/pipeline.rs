@@ -215,6 +215,12 @@ impl<J: Job> Pipeline<J> {
         queued.map(|(_, id)| RequestId(id)).collect()
     }
 
+    /// When a request in service was handed to the store.
+    #[inline]
+    #[must_use]
+    pub fn dispatched(&self, id: RequestId) -> Instant {
+        self.slots[id.0 as usize].dispatched
+    }
     /// What is kept of a request that is queued or in service.
     #[inline]
     #[must_use]

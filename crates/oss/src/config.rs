@@ -37,6 +37,8 @@ pub struct OstConfig {
     /// Most bulk bytes of one RPC that clients are told of when they connect, a power of two from 1 MiB to 64 MiB. What was
     /// made up before is taken, too. Default 4 MiB.
     pub bulk_bytes_max: u32,
+    /// Bytes of the ring that keeps what happened to the requests of late. Default 4 MiB; 0 turns it off.
+    pub trace_bytes: u64,
     /// Requests one client may have in flight. Default 64.
     pub credits: u16,
     /// Grant that a client gets at connect when there is room. Default 8 MiB.
@@ -71,6 +73,7 @@ impl Default for OstConfig {
             read_cache: true,
             writethrough_cache: true,
             bulk_bytes_max: 4 * MIB as u32,
+            trace_bytes: 4 * MIB,
             credits: 64,
             grant_initial_bytes: 8 * MIB,
             grant_max_bytes: 256 * MIB,

@@ -2,6 +2,8 @@
 //!
 //! The dispatchers of one server know each other ([`Heads`]): what a request takes from buckets that its server has in
 //! common is told to the others at once, and who was told is polled, since its time may have come.
+//!
+//! What happened to each request is kept in a ring ([`trace::Ring`]): written when its permit is dropped.
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
 use std::rc::{Rc, Weak};
@@ -9,6 +11,7 @@ use std::rc::{Rc, Weak};
 use nrs::{IoOp, NrsRequest, Pipeline, Taken};
 use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
+use trace::{Flags, Record, Ring};
 use types::{ClientId, Duration, Extent, FsError, Instant, ObjectId, RequestId};
 
 use crate::store::{BLOCK_BYTES, BlockRange};
@@ -25,6 +28,9 @@ struct Inner {
     told: Cell<bool>,
     /// Nothing is queued or in service any more.
     quiet: Event,
+    trace: RefCell<Ring>,
+    /// Queued requests that were promoted: when, and by when they are to be complete. Few, and mostly none.
+    promoted: RefCell<Vec<(RequestId, Instant, Instant)>>,
 }
 
 /// How long the background waits when the queue is full.
@@ -75,12 +81,45 @@ pub struct Dispatcher(Rc<Inner>);
 pub struct Permit {
     owner: Dispatcher,
     id: RequestId,
+    /// Requests that had arrived before it.
+    number: u64,
+    flags: Flags,
+    promoted: Option<(Instant, Instant)>,
+    stored: Cell<u32>,
+    errno: Cell<u16>,
+}
+
+impl Permit {
+    /// For the trace: the store is asked for so many bytes.
+    pub fn stores(&self, bytes: u64) {
+        self.stored.set(u32::try_from(bytes).unwrap_or(u32::MAX));
+    }
+    /// For the trace: it came to nothing.
+    pub fn failed(&self, e: FsError) {
+        self.errno.set(u16::try_from(e.errno()).unwrap_or(u16::MAX));
+    }
+    #[inline]
+    fn record(&self, pipeline: &Pipeline, now: Instant) -> Record {
+        let record = Record::of(self.number, pipeline.job(self.id), pipeline.dispatched(self.id), now);
+        let (stored, errno) = (self.stored.get(), self.errno.get());
+        let record = Record { stored, errno, flags: record.flags.with(self.flags), ..record };
+        match self.promoted {
+            None => record,
+            Some((at, serve_by)) => record.promoted(at, serve_by),
+        }
+    }
 }
 
 impl Drop for Permit {
     fn drop(&mut self) {
         let now = self.owner.0.rt.now();
-        self.owner.0.pipeline.borrow_mut().on_completion(now, self.id);
+        {
+            let (mut pipeline, mut trace) = (self.owner.0.pipeline.borrow_mut(), self.owner.0.trace.borrow_mut());
+            if trace.is_on() {
+                trace.push(self.record(&pipeline, now));
+            }
+            pipeline.on_completion(now, self.id);
+        }
         self.owner.pump();
         if self.owner.is_quiet() {
             self.owner.0.quiet.notify();
@@ -89,12 +128,25 @@ impl Drop for Permit {
 }
 
 impl Dispatcher {
-    /// Drives `pipeline`.
+    /// Drives `pipeline`; keeps no trace.
     #[must_use]
     pub fn new(rt: Rt, pipeline: Pipeline) -> Dispatcher {
-        let (pipeline, waiting) = (RefCell::new(pipeline), RefCell::default());
-        let (timer, heads, told) = (Cell::new(None), OnceCell::new(), Cell::new(false));
-        Dispatcher(Rc::new(Inner { rt, pipeline, waiting, timer, heads, told, quiet: Event::new() }))
+        Dispatcher(Rc::new(Inner {
+            rt,
+            pipeline: RefCell::new(pipeline),
+            waiting: RefCell::default(),
+            timer: Cell::new(None),
+            heads: OnceCell::new(),
+            told: Cell::new(false),
+            quiet: Event::new(),
+            trace: RefCell::default(),
+            promoted: RefCell::default(),
+        }))
+    }
+
+    /// Works on the trace: what happened to the requests of late.
+    pub fn trace<T>(&self, work: impl FnOnce(&mut Ring) -> T) -> T {
+        work(&mut self.0.trace.borrow_mut())
     }
 
     /// Waits until the pipeline dispatches `request`.
@@ -102,16 +154,51 @@ impl Dispatcher {
     /// # Errors
     /// `Overloaded` when the head is full, `NotConnected` when the request was cancelled.
     pub async fn admit(&self, request: NrsRequest) -> Result<Permit, FsError> {
+        self.admit_as(request, Flags::default()).await
+    }
+
+    async fn admit_as(&self, request: NrsRequest, flags: Flags) -> Result<Permit, FsError> {
         let now = self.0.rt.now();
-        let id = self.0.pipeline.borrow_mut().on_arrival(now, NrsRequest { arrived: now, ..request }, |r| *r);
+        let request = NrsRequest { arrived: now, ..request };
+        let (number, id) = {
+            let mut pipeline = self.0.pipeline.borrow_mut();
+            (pipeline.counters().arrived, pipeline.on_arrival(now, request, |r| *r))
+        };
         let id = id.map_err(|_| FsError::Overloaded)?;
         let (tx, rx) = oneshot();
         self.0.waiting.borrow_mut().insert(id, tx);
         self.pump();
-        match rx.await {
-            Some(()) => Ok(Permit { owner: self.clone(), id }),
-            None => Err(FsError::NotConnected),
+        if rx.await.is_none() {
+            self.0.promoted.borrow_mut().retain(|(promoted, ..)| *promoted != id);
+            self.note(number, &request, Flags::CANCELLED);
+            return Err(FsError::NotConnected);
         }
+        let promoted = self.take_promotion(id);
+        let (stored, errno) = Default::default();
+        Ok(Permit { owner: self.clone(), id, number, flags, promoted, stored, errno })
+    }
+
+    /// Keeps in the trace that a read was answered without a turn.
+    pub fn note_past_queue(&self, request: NrsRequest) {
+        let number = self.0.pipeline.borrow().counters().arrived;
+        self.note(number, &NrsRequest { arrived: self.0.rt.now(), ..request }, Flags::PAST_QUEUE);
+    }
+
+    /// Keeps in the trace a request that the store has never seen.
+    fn note(&self, number: u64, request: &NrsRequest, flags: Flags) {
+        let now = self.0.rt.now();
+        let record = Record::of(number, request, now, now);
+        self.0.trace.borrow_mut().push(Record { flags: record.flags.with(flags), ..record });
+    }
+
+    fn take_promotion(&self, id: RequestId) -> Option<(Instant, Instant)> {
+        let mut promoted = self.0.promoted.borrow_mut();
+        if promoted.is_empty() {
+            return None;
+        }
+        let at = promoted.iter().position(|(promoted, ..)| *promoted == id)?;
+        let (_, at, serve_by) = promoted.swap_remove(at);
+        Some((at, serve_by))
     }
 
     /// The background class: joins the others when nothing is queued or in service, or after a second without such a moment.
@@ -125,7 +212,7 @@ impl Dispatcher {
             let quiet = self.0.quiet.wait();
             let left = until.since(self.0.rt.now());
             if self.is_quiet() || left == Duration::ZERO {
-                return self.admit(request).await;
+                return self.admit_as(request, Flags::BACKGROUND).await;
             }
             let _ = self.0.rt.timeout(left, quiet).await;
         }
@@ -143,7 +230,11 @@ impl Dispatcher {
         loop {
             match self.admit_background(request).await {
                 Err(FsError::Overloaded) => self.0.rt.sleep(FULL_WAIT).await,
-                other => return other,
+                Ok(permit) => {
+                    permit.stores(range.count * BLOCK_BYTES);
+                    return Ok(permit);
+                }
+                Err(e) => return Err(e),
             }
         }
     }
@@ -166,7 +257,11 @@ impl Dispatcher {
         let now = self.0.rt.now();
         let mut pipeline = self.0.pipeline.borrow_mut();
         for id in pipeline.queued_where(|r| r.client == client && r.object == object) {
-            pipeline.promote(now, id, serve_by);
+            let (mut promoted, is_traced) = (self.0.promoted.borrow_mut(), self.0.trace.borrow().is_on());
+            let first = !promoted.iter().any(|(before, ..)| *before == id);
+            if pipeline.promote(now, id, serve_by) && first && is_traced {
+                promoted.push((id, now, serve_by));
+            }
         }
     }
 
@@ -196,6 +291,7 @@ impl Dispatcher {
                 Some(w) if !w.is_abandoned() => w.send(()),
                 _ => {
                     // Nobody waits any more: its task was dropped.
+                    let _ = self.take_promotion(id);
                     self.0.pipeline.borrow_mut().on_completion(now, id);
                 }
             }
@@ -261,6 +357,62 @@ mod tests {
         world.run(rt::sync::join_all(work.collect()));
         assert_eq!(*log.borrow(), (0..10).collect::<Vec<_>>());
         assert_eq!(most.get(), 2);
+    }
+
+    #[test]
+    fn the_trace_tells_of_every_request_when_it_came_went_to_the_store_and_was_done() {
+        let world = TestWorld::new(1, 1 << 20);
+        let d = dispatcher(&world, "fifo", 1);
+        d.trace(|t| t.resize(65_536));
+        let (rt, began) = (world.rt(), world.rt().now());
+        let request = |client: u64| {
+            let extent = Extent::at(client << 20, 8192);
+            NrsRequest { client: ClientId(client), bytes: 4096, extent, job: nrs::JobId(5), ..NrsRequest::default() }
+        };
+        let work = (0..4u64).map(|i| {
+            let (d, rt) = (d.clone(), rt.clone());
+            async move {
+                let permit = d.admit(request(i)).await?;
+                permit.stores(8192);
+                if i == 1 {
+                    permit.failed(FsError::Io);
+                }
+                rt.sleep(Duration::from_millis(2)).await;
+                Ok(())
+            }
+        });
+        let (gone, clock, object) = (d.clone(), rt.clone(), ObjectId::default());
+        let others: rt::LocalFuture<Result<(), FsError>> = Box::pin(async move {
+            clock.sleep(Duration::from_millis(1)).await;
+            gone.promote(ClientId(2), object, clock.now() + Duration::from_secs(3));
+            gone.cancel_client(ClientId(3));
+            gone.note_past_queue(request(9));
+            Ok(())
+        });
+        let mut work: Vec<rt::LocalFuture<Result<(), FsError>>> = work.map(|w| Box::pin(w) as _).collect();
+        work.push(others);
+        let done = world.run(rt::sync::join_all(work));
+        assert_eq!(done, [Ok(()), Ok(()), Ok(()), Err(FsError::NotConnected), Ok(())]);
+        let mut records: Vec<Record> = d.trace(|t| t.since(0, 99).1.copied().collect());
+        records.sort_by_key(|r| r.client);
+        let told = records.iter().map(|r| {
+            let ms = |at: Instant| at.since(began).as_millis();
+            (r.client.0, r.number, ms(r.arrived), ms(r.dispatched), ms(r.finished), r.flags.to_string(), r.errno)
+        });
+        let plain = String::new;
+        let wanted = [
+            (0, 0, 0, 0, 2, plain(), 0),
+            (1, 1, 0, 2, 4, plain(), FsError::Io.errno() as u16),
+            (2, 2, 0, 4, 6, "urgent+promoted".into(), 0),
+            (3, 3, 0, 1, 1, "cancelled".into(), 0),
+            (9, 4, 1, 1, 1, "past_queue".into(), 0),
+        ];
+        assert_eq!(told.collect::<Vec<_>>(), wanted);
+        let two = records[2];
+        assert_eq!((two.max_service_us, two.promoted_us, two.stored, two.job.0), (3_001_000, 1000, 8192, 5));
+        assert_eq!((two.offset, two.span, two.bytes), (2 << 20, 8192, 4096));
+        d.trace(|t| t.resize(0));
+        world.run(async move { d.admit(request(1)).await.map(drop) }).unwrap();
     }
 
     #[test]

@@ -9,7 +9,7 @@
 //! (drives `ldlm`) · `grants` (promised space) · [`page_cache`] `pages` (cached blocks) · `range_gate` (changes of one block
 //! wait for each other) · `advised`
 //! (what users advised, driven by `ost/advise.rs`) · [`fast`] (a faster device before a store) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
-//! the store is) · `params` `metrics` `stats` (what administrators set and see) · `oss_node` `config` (the whole).
+//! the store is) · `params` `metrics` `stats` `traced` (what administrators set and see) · `oss_node` `config` (the whole).
 //! Guarded by: `crates/oss/tests`, `store::conformance`, `crates/cluster/tests`, `crates/sim/tests`.
 
 mod advised;
@@ -31,6 +31,7 @@ mod range_gate;
 mod scrub;
 mod stats;
 pub mod store;
+mod traced;
 
 pub use config::{AUTO, OstConfig};
 pub use metrics::METRICS;

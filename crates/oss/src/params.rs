@@ -122,6 +122,8 @@ impl Ost {
             row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
             row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
+            row(at("trace"), Ost::trace_text),
+            row(at("trace_bytes"), |o| o.config.borrow().trace_bytes.to_string()).settable(Ost::set_trace_bytes),
             row(at("grants"), |o| {
                 let mut text = String::new();
                 for (client, bytes) in o.grants.borrow().iter() {

@@ -53,6 +53,9 @@ pub enum Verb {
     /// Measure what one layer alone can do
     #[command(subcommand)]
     Survey(bench::survey::cli::Survey),
+    /// Take home what OSTs did with requests, show it, write it for other programs
+    #[command(subcommand)]
+    Trace(TraceVerb),
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -209,6 +212,63 @@ pub struct Settings {
     /// Override one setting; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+}
+
+/// The verbs of `trace`.
+#[derive(Subcommand, Debug)]
+pub enum TraceVerb {
+    /// Write what the OSTs remember of the requests of late into a file
+    Record(TraceRecord),
+    /// Show a trace: how long requests waited and were served, by OST, kind and client; sizes; how sequential it was
+    Show(TraceShow),
+    /// Write a trace as CSV or JSON
+    Export(TraceExport),
+}
+
+/// Arguments of `trace record`.
+#[derive(Args, Debug)]
+pub struct TraceRecord {
+    /// A mount of the file system, or anything in it
+    #[arg(required_unless_present = "dir", conflicts_with = "dir")]
+    pub mount: Option<PathBuf>,
+    /// Directory of a cluster that is mounted on this host
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// What happens from now on, so many seconds long; default: what is remembered
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
+    pub seconds: Option<u64>,
+    /// Only these OSTs; may be repeated
+    #[arg(long, value_name = "N")]
+    pub ost: Vec<u16>,
+}
+
+/// Arguments of `trace show`.
+#[derive(Args, Debug)]
+pub struct TraceShow {
+    /// The trace
+    pub file: PathBuf,
+    /// Clients to show, those that moved the most bytes
+    #[arg(long, default_value_t = 10)]
+    pub clients: usize,
+}
+
+/// Arguments of `trace export`.
+#[derive(Args, Debug)]
+pub struct TraceExport {
+    /// The trace
+    pub file: PathBuf,
+    /// One request a line, a head line first; the default
+    #[arg(long, conflicts_with = "json")]
+    pub csv: bool,
+    /// One JSON object
+    #[arg(long)]
+    pub json: bool,
+    /// The file to write; default: standard output
+    #[arg(short, long, value_name = "FILE")]
+    pub output: Option<PathBuf>,
 }
 
 /// Arguments of `up`.

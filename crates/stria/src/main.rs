@@ -16,6 +16,7 @@ mod lfs;
 mod log;
 mod metrics;
 mod parameters;
+mod requests;
 mod status;
 mod survey;
 mod torture;
@@ -102,6 +103,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Torture(a) => return torture::torture(&a),
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Survey(a) => survey::survey(&a)?,
+        Verb::Trace(v) => requests::trace(&v)?,
         Verb::Config(v) => explain(&v)?,
         Verb::Man(a) => {
             use clap::CommandFactory;

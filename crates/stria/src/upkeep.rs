@@ -20,7 +20,10 @@ const LOOK: Duration = Duration::from_millis(100);
 const UNCORRECTED: u8 = 4;
 
 /// A mount of the cluster on this host.
-fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
+///
+/// # Errors
+/// None answers.
+pub fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
     let ours = json!(format!("{:016x}", dir.cluster));
     let mounts = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria");
     let mut found =

@@ -126,4 +126,6 @@ ops! {
     OstPromise = 111,
     /// OST to MDS: was this cut decided, whose client is gone.
     OstAskCut = 112,
+    /// What an OST's scheduler and store did with the requests of late.
+    OstTrace = 113,
 }

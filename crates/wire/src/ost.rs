@@ -319,6 +319,22 @@ message! {
         /// Why bytes have no place: 1 pressure, 2 no room, 3 budget; 0: they have.
         refusal: u8,
     }
+    /// `OstTrace` request.
+    TraceRequest {
+        /// Records from this one on that the target ever kept, counted from 0; 2^64-1: none, only the figures.
+        from: u64,
+    }
+    /// `OstTrace` reply.
+    TraceReply {
+        /// What is known of the target, one KEY=VALUE a line (`docs/spec/trace.md`).
+        settings: crate::Bytes,
+        /// Records that were ever kept.
+        total: u64,
+        /// Of those asked for, how many are not there any more; what comes begins behind them.
+        lost: u64,
+        /// Records as in a trace file, oldest first, at most 8,192; none: that was all.
+        records: crate::Bytes,
+    }
     /// `OstAdvised` reply.
     AdvisedReply {
         /// By offset; refused advice behind.

@@ -265,6 +265,9 @@ impl ObjectStore for FastStore {
     fn disk(&self) -> Option<&DiskStats> {
         self.inner.disk()
     }
+    fn emulated(&self) -> Option<(devices::DeviceProfile, devices::ElevatorKind)> {
+        self.inner.emulated()
+    }
     fn fast(&self) -> Option<&FastStore> {
         Some(self)
     }

@@ -96,6 +96,7 @@ impl Ost {
         };
         let advised = advise::room(&config)?;
         let dispatch = Dispatcher::new(rt.clone(), pipeline);
+        dispatch.trace(|t| t.resize(config.trace_bytes));
         let exports = Exports::default();
         let locks = Locks::new(rt.clone(), store.clone(), exports.clone(), dispatch.clone(), &config);
         let sessions = exports.clone();
@@ -225,6 +226,7 @@ impl Ost {
             Op::OstPromise => self.promise(request).await,
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
+            Op::OstTrace => self.traced(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
         self.tell_trouble();
@@ -252,6 +254,11 @@ impl Ost {
     fn jobs(&self, request: Request) {
         let reply =
             request.decode().map(|ask: wire::connect::JobsRequest| self.stats.borrow_mut().tell_jobs(&ask.names));
+        answer(request, &reply);
+    }
+
+    fn traced(&self, request: Request) {
+        let reply = request.decode().map(|ask| self.answer_trace(&ask));
         answer(request, &reply);
     }
 
@@ -451,7 +458,7 @@ impl Service for Ost {
         self.config.borrow().credits
     }
     fn allowed_in_recovery(&self, op: Op) -> bool {
-        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs, Op::Jobs];
+        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs, Op::Jobs, Op::OstTrace];
         always.contains(&op)
     }
 }

@@ -1,4 +1,6 @@
 //! Bulk reads: from the cache, the rest from the store, in the scheduler's order; one checksum from the pages' checksums.
+use std::cell::Cell;
+
 use cache::PageAccess;
 use frames::Bulk;
 use ldlm::LockMode;
@@ -78,8 +80,14 @@ impl Ost {
             false => Some(self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?),
         };
         let started = self.rt.now();
-        let attr = self.store.attr(object).await?;
-        let (bulk, crc) = self.read_extents(ask, extents, &attr).await?;
+        let asked = Cell::new(0);
+        let read = self.read_extents(ask, extents, &asked).await;
+        match (&permit, &read) {
+            (None, _) => self.dispatch.note_past_queue(NrsRequest { bytes: bytes as u32, ..scheduled }),
+            (Some(permit), Ok(_)) => permit.stores(asked.get()),
+            (Some(permit), Err(e)) => permit.failed(*e),
+        }
+        let (attr, bulk, crc) = read?;
         drop(permit);
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
@@ -99,7 +107,14 @@ impl Ost {
         Ok(cache.is_on() && extents.iter().all(|e| whole(clip(e, size))))
     }
 
-    async fn read_extents(&self, ask: &ReadRequest, extents: &[Extent], attr: &ObjectAttr) -> StoreResult<(Bulk, Crc)> {
+    /// What is in `extents`; `asked` grows by the bytes that the store is asked for.
+    async fn read_extents(
+        &self,
+        ask: &ReadRequest,
+        extents: &[Extent],
+        asked: &Cell<u64>,
+    ) -> StoreResult<(ObjectAttr, Bulk, Crc)> {
+        let attr = self.store.attr(ask.object).await?;
         let (mut bulk, mut crc) = (Bulk::new(), 0);
         for e in extents {
             let e = clip(e, attr.size);
@@ -107,10 +122,10 @@ impl Ost {
                 break;
             }
             let range = blocks_of(e);
-            let blocks = self.read_blocks(ask.object, range, self.access(ask), ask.recheck).await?;
+            let blocks = self.read_counted(ask.object, range, (self.access(ask), ask.recheck), asked).await?;
             append(&mut bulk, &mut crc, blocks, e);
         }
-        Ok((bulk, crc))
+        Ok((attr, bulk, crc))
     }
 
     fn access(&self, ask: &ReadRequest) -> PageAccess {
@@ -119,22 +134,35 @@ impl Ost {
         PageAccess { readahead: ask.readahead, ..access }
     }
 
-    /// Whole blocks of an object, from the cache where they are there. `recheck` goes past the cache.
+    /// Whole blocks of an object, from the cache where they are there.
     pub(super) async fn read_blocks(
         &self,
         object: ObjectId,
         range: BlockRange,
         access: PageAccess,
-        recheck: bool,
+    ) -> StoreResult<Blocks> {
+        self.read_counted(object, range, (access, false), &Cell::new(0)).await
+    }
+
+    /// [`Ost::read_blocks`]; `recheck` goes past the cache, `asked` grows by the bytes that the store is asked for.
+    async fn read_counted(
+        &self,
+        object: ObjectId,
+        range: BlockRange,
+        (access, recheck): (PageAccess, bool),
+        asked: &Cell<u64>,
     ) -> StoreResult<Blocks> {
         let (key, keep) = (self.key(object), self.config.borrow().read_cache);
         if recheck {
             self.cache.borrow_mut().invalidate(key, range);
         }
         if !self.cache.borrow().is_on() {
+            asked.set(asked.get() + range.count * BLOCK_BYTES);
             return self.store.read(object, range).await;
         }
         let pieces = self.look_up(object, range, access);
+        let missed: u64 = pieces.iter().map(|p| if let Piece::Miss(miss) = p { miss.count } else { 0 }).sum();
+        asked.set(asked.get() + missed * BLOCK_BYTES);
         if self.advised.is_any() {
             let hits = pieces.iter().map(|p| if let Piece::Hit(hit) = p { hit.crcs.len() as u64 } else { 0 }).sum();
             self.advised.on_hits(object, range.first * BLOCK_BYTES, hits);

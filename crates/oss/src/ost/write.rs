@@ -158,7 +158,8 @@ impl Ost {
         let scheduled = Self::scheduled(request, object, IoOp::Write, hull, &ask.owner);
         let max_service = self.max_service(request, ask.max_service_ms);
         let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
-        let applied = self.apply_write(request, ask, plan, hull).await?;
+        permit.stores(plan.bytes());
+        let applied = self.apply_write(request, ask, plan, hull).await.inspect_err(|e| permit.failed(*e))?;
         tracing::trace!(%client, %object, extents = ?ask.extents, xid = %request.header.xid, %applied.transno, "write");
         drop(permit);
         drop(space_held);
@@ -324,7 +325,7 @@ impl Ost {
             None
         } else {
             let range = BlockRange { first: part.block, count: 1 };
-            Some(self.read_blocks(object, range, PageAccess::fine(0), false).await?)
+            Some(self.read_blocks(object, range, PageAccess::fine(0)).await?)
         };
         let mut page = self.fresh_page().await;
         let bytes = page.bytes_mut().expect("a fresh page has one owner");
@@ -348,7 +349,7 @@ impl Ost {
         zero: std::ops::Range<usize>,
     ) -> StoreResult<Option<BlockRun>> {
         let range = BlockRange { first: block, count: 1 };
-        let old = self.read_blocks(object, range, PageAccess::fine(0), false).await?;
+        let old = self.read_blocks(object, range, PageAccess::fine(0)).await?;
         if old.crcs[0] == crate::pages::crc_of_zeros() && old.bulk.slices().all(|s| s.iter().all(|b| *b == 0)) {
             return Ok(None);
         }

@@ -46,6 +46,7 @@ pub struct EmulatedStore(Rc<Emulation>);
 
 struct Emulation {
     inner: Rc<dyn ObjectStore>,
+    elevator: ElevatorKind,
     timing: Rc<Timing>,
 }
 
@@ -67,7 +68,7 @@ impl EmulatedStore {
     /// Puts `profile`'s timing before `inner`, in the order of an elevator.
     #[must_use]
     pub fn behind(rt: Rt, inner: Rc<dyn ObjectStore>, profile: DeviceProfile, kind: ElevatorKind) -> Rc<EmulatedStore> {
-        Rc::new(EmulatedStore(Rc::new(Emulation { inner, timing: Timing::new(rt, profile, kind) })))
+        Rc::new(EmulatedStore(Rc::new(Emulation { inner, elevator: kind, timing: Timing::new(rt, profile, kind) })))
     }
 
     /// Requests that did not continue where the medium was left.
@@ -240,6 +241,9 @@ impl ObjectStore for EmulatedStore {
     }
     fn disk(&self) -> Option<&DiskStats> {
         Some(&self.0.timing.disk)
+    }
+    fn emulated(&self) -> Option<(DeviceProfile, ElevatorKind)> {
+        Some((*self.0.timing.running.borrow().device.profile(), self.0.elevator))
     }
     fn boot(&self) -> u64 {
         self.0.inner.boot()

@@ -407,6 +407,10 @@ pub trait ObjectStore {
     fn disk(&self) -> Option<&DiskStats> {
         None
     }
+    /// The device whose timing it has, and the elevator before that; `None`: a real one's.
+    fn emulated(&self) -> Option<(devices::DeviceProfile, devices::ElevatorKind)> {
+        None
+    }
     /// The fast tier in front of it, if there is one.
     fn fast(&self) -> Option<&crate::fast::FastStore> {
         None

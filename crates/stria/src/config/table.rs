@@ -135,6 +135,8 @@ table! {
     oss_cache_policy: String = "oss.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
     /// Keys of that policy (docs/reference/cache.md) that differ from their defaults: KEY=VALUE, parted by blanks.
     oss_cache_keys: String = "oss.cache_keys", Kind::Text, "", Process, Live;
+    /// Memory in which each OST keeps what happened to the requests of late ('stria trace'), about 100 bytes a request. 0: none.
+    oss_trace_bytes: u64 = "oss.trace_bytes", bytes(0, GIB), "4M", Process, Live;
     /// Reads that the cache holds whole are answered before the scheduler's queue, and rules of tbf do not count them.
     oss_cache_first: bool = "oss.cache_first", Kind::Switch, "false", Process, Live;
     /// Requests an OST hands to its store at a time. Smaller: the scheduler can reorder more.

@@ -59,7 +59,7 @@ impl Shard {
         let me = self.clone();
         self.client.rt().spawn(async move {
             let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
-            let changes = matches!(asked.as_str(), "set_param" | "keep_param" | "drop_caches" | "fid2path");
+            let changes = matches!(asked.as_str(), "set_param" | "keep_param" | "drop_caches" | "fid2path" | "trace");
             let answer = if changes && !ask.privileged {
                 refusal("only root and the user who runs the daemon may do this", libc::EPERM)
             } else {
@@ -97,6 +97,7 @@ impl Shard {
                 self.client.drop_caches().await;
                 json!({})
             }
+            "trace" => self.trace(request["ost"].as_u64(), request["from"].as_u64()).await,
             "sync" => match self.client.sync_all().await {
                 Ok(()) => json!({}),
                 Err(e) => refusal(&e.to_string(), e.errno()),
@@ -207,6 +208,29 @@ impl Shard {
         json!({"paths": paths, "mount_point": self.facts.mount_point})
     }
 
+    /// What an OST did with the requests of late, from the record with number `from` on.
+    async fn trace(&self, ost: Option<u64>, from: Option<u64>) -> Value {
+        let osc = self.client.oscs().into_iter().find(|o| Some(u64::from(o.index().0)) == ost);
+        let import = osc.ok_or(types::FsError::NotFound).and_then(|o| o.import());
+        let question = wire::ost::TraceRequest { from: from.unwrap_or(u64::MAX) };
+        let answer: Result<wire::ost::TraceReply, types::FsError> = match import {
+            Err(e) => Err(e),
+            Ok(import) => {
+                let asked = import.ask_in_recovery(wire::Op::OstTrace, &question);
+                self.client.rt().timeout(PING_WAIT, asked).await.unwrap_or(Err(types::FsError::NotConnected))
+            }
+        };
+        match answer {
+            Err(e) => refusal(&format!("OST {} does not tell its trace: {e}", ost.unwrap_or_default()), e.errno()),
+            Ok(reply) => json!({
+                "settings": String::from_utf8_lossy(&reply.settings),
+                "total": reply.total,
+                "lost": reply.lost,
+                "records": hexadecimal(&reply.records),
+            }),
+        }
+    }
+
     /// Asks a server of this file system whether it is there.
     async fn ping(&self, nid: &str) -> Value {
         let imports = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
@@ -292,6 +316,11 @@ impl Shard {
             .collect();
         json!({"targets": targets, "fsname": text(&map.fsname), "mount_point": self.facts.mount_point})
     }
+}
+
+fn hexadecimal(bytes: &[u8]) -> String {
+    const DIGITS: &[u8; 16] = b"0123456789abcdef";
+    bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]).map(char::from).collect()
 }
 
 /// A refusal as tools read it.

@@ -104,6 +104,7 @@ pub fn ost(config: &Config) -> OstConfig {
         cache_bytes: config.oss_cache_bytes,
         cache_keys: cache_keys(&config.oss_cache_keys),
         cache_first: config.oss_cache_first,
+        trace_bytes: config.oss_trace_bytes,
         read_cache: config.oss_cache_bytes != 0,
         writethrough_cache: config.oss_cache_bytes != 0,
         bulk_bytes_max: config.oss_bulk_bytes_max as u32,
