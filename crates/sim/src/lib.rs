@@ -6,7 +6,7 @@
 //!
 //! Code map: [`engine`] (events) · the crate `devices` (disks, elevators, allocators) · [`light`] (100,000
 //! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
-//! [`metrics`] [`recorded`] [`claims`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`worst`] (the workload that hurts a policy) · [`cluster`] (whole clusters of real nodes
+//! [`metrics`] [`recorded`] [`claims`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`worst`] (the workload that hurts a policy) · [`replay`] (recorded requests under other settings) · [`cluster`] (whole clusters of real nodes
 //! under faults) · [`cli`] (`stria sim`).
 pub mod block_cache;
 pub mod cacheworld;
@@ -22,6 +22,7 @@ mod path;
 pub mod plot;
 pub mod readworld;
 pub mod recorded;
+pub mod replay;
 pub mod report;
 pub mod scenario;
 pub mod survey;

@@ -3,6 +3,7 @@
 //! The `stria` binary mounts [`command`] and calls [`main`]; both speak clap. Decides what is printed, nothing else.
 mod draw;
 mod list;
+mod replay;
 mod run;
 mod sequences;
 mod show;
@@ -38,6 +39,12 @@ pub enum Verb {
     Report(ReportArgs),
     /// Search for the workload that hurts a policy most, and write it as a scenario
     Worst(WorstArgs),
+    /// Write what a scenario's OSTs did with every request as a trace, for replay
+    Record(RecordArgs),
+    /// Give the requests of a trace to the recorded policy, to see how far off that is, and to other settings
+    Replay(ReplayArgs),
+    /// Fit a disk's parameters to a trace
+    Fit(FitArgs),
     /// Run whole clusters under faults, everything drawn from the seed, and say which seeds break a promise
     Torture(TortureArgs),
     /// Run every sequence of one and of two operations with every death at every point of it, and say which lose something
@@ -176,6 +183,56 @@ pub struct SequencesArgs {
     pub jobs: usize,
 }
 
+/// Arguments of `record`.
+#[derive(Args, Debug)]
+pub struct RecordArgs {
+    /// The scenario; its first point where it varies something.
+    #[command(flatten)]
+    pub selection: Selection,
+    /// The file to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+}
+
+/// Arguments of `replay`.
+#[derive(Args, Debug)]
+pub struct ReplayArgs {
+    /// The trace
+    pub file: PathBuf,
+    /// What is asked about: a key of the scheduler (nrs.*), the device (disk.*), the elevator, the allocator or the server
+    /// (oss.*), or @FILE with one a line; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
+    /// The device that the trace was recorded on: a profile, or a file that fit has written. Default: what the trace says
+    #[arg(long, value_name = "PROFILE|FILE")]
+    pub device: Option<String>,
+    /// Requests arrive when they did, however long others take
+    #[arg(long, conflicts_with = "closed_loop")]
+    pub open_loop: bool,
+    /// Every client waits for what it had waited for, and then as long as it did; the default
+    #[arg(long)]
+    pub closed_loop: bool,
+    /// Seeds; default: 5, and 1 for what the simulator recorded, whose seed is known
+    #[arg(long, value_parser = clap::value_parser!(u64).range(1..=1000))]
+    pub seeds: Option<u64>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Arguments of `fit`.
+#[derive(Args, Debug)]
+pub struct FitArgs {
+    /// The trace
+    pub file: PathBuf,
+    /// Write the keys here, for replay's --device and --set @FILE
+    #[arg(long, value_name = "FILE")]
+    pub out: Option<PathBuf>,
+    /// Print one JSON object
+    #[arg(long)]
+    pub json: bool,
+}
+
 /// Arguments of `torture`.
 #[derive(Args, Debug)]
 pub struct TortureArgs {
@@ -236,6 +293,9 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Plot(a) => draw::plot(&a),
         Verb::Report(a) => draw::report(&a),
         Verb::Worst(a) => worst::worst(&a),
+        Verb::Record(a) => replay::record(&a),
+        Verb::Replay(a) => replay::replay(&a),
+        Verb::Fit(a) => replay::fit(&a),
         Verb::Torture(a) => torture::torture(&a),
         Verb::Sequences(a) => sequences::run(&a),
         Verb::List(a) => list::list(&a),

@@ -160,6 +160,8 @@ pub struct LightConfig {
     pub timeline: bool,
     /// Run what does not interact one after the other.
     pub partition: bool,
+    /// Keep what happened to every request ([`trace::Record`]), of the phases before the measured one, too.
+    pub trace: bool,
 }
 
 impl LightConfig {
@@ -240,6 +242,7 @@ impl LightConfig {
             down: Vec::new(),
             timeline: false,
             partition: true,
+            trace: false,
         }
     }
 }

@@ -5,8 +5,9 @@ use crate::metrics::StateHash;
 use cache::{Grain, PageAccess, block_id};
 use devices::Allocator;
 use devices::Device;
-use nrs::{BW_WINDOWS, Job, NrsConfig, Pipeline};
-use types::{Extent, Instant, Rng};
+use nrs::{BW_WINDOWS, Job, NrsConfig, NrsRequest, Pipeline};
+use trace::Record;
+use types::{Extent, Instant, RequestId, Rng};
 
 /// A request at an OST.
 #[derive(Clone, Copy, Debug, Default)]
@@ -48,6 +49,29 @@ pub(super) struct Ost {
     pub flows_active: u32,
     pub down_until: u64,
     pub epoch: u32,
+    pub traced: Option<Box<Traced>>,
+}
+
+/// What is kept of requests for a trace.
+#[derive(Default)]
+pub(super) struct Traced {
+    /// Of requests in the pipeline, by their ids: how many had arrived before.
+    numbers: Vec<u64>,
+    arrived: u64,
+    pub records: Vec<Record>,
+}
+
+impl Traced {
+    pub fn arrived(&mut self, id: RequestId) {
+        let at = id.0 as usize;
+        self.numbers.resize(self.numbers.len().max(at + 1), 0);
+        self.numbers[at] = self.arrived;
+        self.arrived += 1;
+    }
+    pub fn completed(&mut self, id: RequestId, request: &NrsRequest, dispatched: Instant, now: u64) {
+        let record = Record::of(self.numbers[id.0 as usize], request, dispatched, Instant(now));
+        self.records.push(Record { stored: request.bytes, ..record });
+    }
 }
 
 impl Ost {
@@ -68,6 +92,7 @@ impl Ost {
             flows_active: 0,
             down_until: 0,
             epoch: 0,
+            traced: config.trace.then(Box::default),
         }
     }
 

@@ -85,6 +85,7 @@ impl LightConfig {
             down: outages(params.text("faults.ost_down"), ost_count)?,
             timeline: params.flag("timeline"),
             partition: params.flag("engine.partition"),
+            trace: false,
         })
     }
 }

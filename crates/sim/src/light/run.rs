@@ -4,6 +4,7 @@ use super::flow::Flow;
 use super::stats::Stats;
 use super::world::World;
 use crate::metrics::{Metrics, StateHash};
+use trace::{Record, Target, Trace};
 use types::Rng;
 
 /// How far a run is; shown by a progress bar.
@@ -32,6 +33,8 @@ pub struct LightOutcome {
     pub pending_max: usize,
     /// Hash over the history of every OST.
     pub hash: u64,
+    /// Of every OST what happened to its requests, if that was asked for ([`LightConfig::trace`]).
+    pub records: Vec<Vec<Record>>,
 }
 
 const PROGRESS_EVERY: u64 = 1 << 18;
@@ -61,6 +64,51 @@ pub fn run(config: &LightConfig, progress: &mut dyn FnMut(Progress)) -> LightOut
         events: total.events,
         pending_max: total.pending_max,
         hash: total.hash.0,
+        records: total.records,
+    }
+}
+
+impl LightOutcome {
+    /// What a world of `config` recorded, as a trace with what a replay has to know.
+    #[must_use]
+    pub fn trace(&self, config: &LightConfig) -> Trace {
+        let target = |(ost, records): (usize, &Vec<Record>)| Target {
+            settings: config.told(ost as u32),
+            records: records.clone(),
+        };
+        Trace { targets: self.records.iter().enumerate().map(target).collect() }
+    }
+}
+
+impl LightConfig {
+    /// The settings of an OST by the names of their keys.
+    fn told(&self, ost: u32) -> Vec<(String, String)> {
+        let mut out: Vec<(String, String)> = Vec::new();
+        let mut put = |key: &str, value: &dyn std::fmt::Display| out.push((key.to_string(), value.to_string()));
+        put("target", &format!("light-OST{ost:04x}"));
+        put("source", &"light");
+        put("store.kind", &"simulated");
+        put("ost", &ost);
+        put("seed", &self.seed);
+        put("disk.profile", &self.disk.name);
+        self.disk.changes().iter().for_each(|(key, value)| put(&format!("disk.{key}"), value));
+        put("elevator.kind", &self.elevator.kind.name());
+        put("elevator.depth", &self.elevator.depth);
+        put("elevator.request_bytes_max", &self.elevator.request_bytes_max);
+        put("elevator.plug_requests", &self.elevator.plug_requests);
+        put("elevator.plug_ms", &(self.elevator.plug_ns as f64 / 1e6));
+        put("elevator.expire_ms", &(self.elevator.expire_ns as f64 / 1e6));
+        put("alloc.kind", &self.alloc.name());
+        put("nrs.policy", &self.nrs_policy);
+        for key in nrs::keys().iter().filter(|key| key.name != "tbf_rule") {
+            put(&format!("nrs.{}", key.name), &self.nrs.get(key.name).unwrap_or_default());
+        }
+        put("oss.dispatch_window", &self.dispatch_window);
+        put("oss.allocation_us_min", &(self.allocation_ns.0 as f64 / 1e3));
+        put("oss.allocation_us_max", &(self.allocation_ns.1 as f64 / 1e3));
+        put("net.latency_us", &(self.latency_ns as f64 / 1e3));
+        put("net.nic_mb_per_s", &(self.nic_rate / 1e6));
+        out
     }
 }
 
@@ -70,6 +118,7 @@ struct Totals {
     events: u64,
     pending_max: usize,
     hash: StateHash,
+    records: Vec<Vec<Record>>,
 }
 
 impl Totals {
@@ -94,8 +143,9 @@ impl Totals {
         world.finish();
         let began = world.began();
         rebase(&mut world.stats, began);
-        for ost in &world.osts {
+        for ost in &mut world.osts {
             self.hash.fold(ost.hash.0);
+            self.records.extend(ost.traced.take().map(|t| t.records));
         }
         self.stats.add(&world.stats);
         self.events += world.queue.popped();

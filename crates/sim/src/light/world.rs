@@ -11,7 +11,7 @@ use crate::block_cache::BlockCache;
 use devices::Access;
 use nrs::{IoOp, JobId, NrsConfig, NrsRequest};
 use std::collections::BTreeMap;
-use types::{ClientId, Duration, Instant, ObjectId, OstIndex, RequestId};
+use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId};
 
 /// What can happen.
 #[derive(Clone, Copy, Debug)]
@@ -230,21 +230,12 @@ impl<'a> World<'a> {
             ost.outstanding[w] += extent.len();
             request.expiry = expiry(ost, &config.nrs, now);
         }
-        let op = if self.operation == Operation::Write { IoOp::Write } else { IoOp::Read };
-        let max_service = config.urgent.filter(|_| flow.urgent).map(|u: Urgent| Duration::from_nanos(u.max_service_ns));
-        let nrs_request = NrsRequest {
-            id: RequestId::default(),
-            bytes: extent.len() as u32,
-            client: ClientId(u64::from(flow.client) + 1),
-            object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
-            extent,
-            uid: 0,
-            op,
-            job: JobId(0),
-            arrived: Instant(now),
-            max_service,
-        };
-        if ost.pipeline.on_arrival(Instant(now), nrs_request, |_| request).is_err() {
+        let taken =
+            ost.pipeline.on_arrival(Instant(now), asked(config, self.operation, flow, extent, now), |_| request);
+        if let (Some(traced), Ok(id)) = (&mut ost.traced, &taken) {
+            traced.arrived(*id);
+        }
+        if taken.is_err() {
             // Told to come again.
             ost.outstanding[w] -= if config.timeline { extent.len() } else { 0 };
             self.stats.resent += 1;
@@ -438,7 +429,14 @@ impl<'a> World<'a> {
     fn complete(&mut self, now: u64, o: u32, req: u32) {
         let config = self.config;
         let ost = &mut self.osts[o as usize];
-        let request = ost.pipeline.on_completion(Instant(now), RequestId(req));
+        let id = RequestId(req);
+        if let Some(traced) = &mut ost.traced {
+            let Request { flow, rpc, arrived, .. } = *ost.pipeline.job(id);
+            let (flow, extent) = (&self.flows[flow as usize], config.extent(rpc));
+            let asked = asked(config, self.operation, flow, extent, arrived);
+            traced.completed(id, &asked, ost.pipeline.dispatched(id), now);
+        }
+        let request = ost.pipeline.on_completion(Instant(now), id);
         if config.timeline {
             let bytes = config.extent(request.rpc).len();
             ost.outstanding[NrsConfig::window(bytes)] -= bytes;
@@ -530,6 +528,23 @@ impl<'a> World<'a> {
             let at = (request.arrived + config.resend_ns).max(until + config.latency_ns);
             self.queue.at(o, at.max(now), Event::Arrive { flow: request.flow, rpc: request.rpc });
         }
+    }
+}
+
+/// What a scheduler sees of a request.
+#[inline]
+fn asked(config: &LightConfig, operation: Operation, flow: &Flow, extent: Extent, arrived: u64) -> NrsRequest {
+    NrsRequest {
+        id: RequestId::default(),
+        bytes: extent.len() as u32,
+        client: ClientId(u64::from(flow.client) + 1),
+        object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
+        extent,
+        uid: 0,
+        op: if operation == Operation::Write { IoOp::Write } else { IoOp::Read },
+        job: JobId(0),
+        arrived: Instant(arrived),
+        max_service: config.urgent.filter(|_| flow.urgent).map(|u: Urgent| Duration::from_nanos(u.max_service_ns)),
     }
 }
 
