@@ -221,6 +221,8 @@ pub enum TraceVerb {
     Record(TraceRecord),
     /// Show a trace: how long requests waited and were served, by OST, kind and client; sizes; how sequential it was
     Show(TraceShow),
+    /// Show the slowest requests of a trace, and who went before each while it waited
+    Slow(TraceSlow),
     /// Write a trace as CSV or JSON
     Export(TraceExport),
 }
@@ -253,6 +255,16 @@ pub struct TraceShow {
     /// Clients to show, those that moved the most bytes
     #[arg(long, default_value_t = 10)]
     pub clients: usize,
+}
+
+/// Arguments of `trace slow`.
+#[derive(Args, Debug)]
+pub struct TraceSlow {
+    /// The trace
+    pub file: PathBuf,
+    /// How many
+    #[arg(long, default_value_t = 10)]
+    pub top: usize,
 }
 
 /// Arguments of `trace export`.

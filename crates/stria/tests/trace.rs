@@ -71,6 +71,8 @@ fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
     {
         assert!(shown.contains(part), "{part}: {shown}");
     }
+    let slow = good(&["trace", "slow", &file, "--top", "3"]);
+    assert!(slow.contains("\n3. ") && !slow.contains("\n4. ") && slow.contains("queued + "), "{slow}");
     let csv = good(&["trace", "export", &file, "--csv"]);
     assert_eq!(csv.lines().count(), trace.len() + 1);
     good(&["trace", "export", &file, "--json", "-o", &path("t.json")]);
@@ -151,7 +153,8 @@ fn what_is_no_trace_is_refused_by_every_verb_with_its_place() {
         ("other", b"#!/bin/sh\n".to_vec(), "this is no trace of Stria"),
         ("nothing", Vec::new(), "this is no trace of Stria"),
     ];
-    let verbs: [&[&str]; 4] = [&["trace", "show"], &["trace", "export"], &["sim", "replay"], &["sim", "fit"]];
+    let verbs: [&[&str]; 5] =
+        [&["trace", "show"], &["trace", "slow"], &["trace", "export"], &["sim", "replay"], &["sim", "fit"]];
     for (name, bytes, what) in &files {
         fs::write(path(name), bytes).unwrap();
         for verb in verbs {
@@ -195,7 +198,7 @@ fn settings_and_traces_that_cannot_be_replayed_are_refused_with_the_reason() {
     assert!(why(&["sim", "replay", &t, "--open-loop", "--closed-loop"]).contains("cannot be used with"));
     assert!(why(&["sim", "record", "R1", "-o", "/nowhere/t", "--smoke"]).contains("/nowhere/t"));
     assert!(why(&["trace", "export", &t, "-o", "/nowhere/t"]).contains("/nowhere/t"));
-    assert!(why(&["trace", "record", "-o", &path("x")]).contains("--dir"));
+    assert!(why(&["trace", "record", "-o", &path("x")]).contains("<MOUNT>"));
     let (code, not_ours) = refused(&["trace", "record", text(dir.path()), "-o", &path("x")]);
     assert!(code != 0 && !Path::new(&path("x")).exists(), "{not_ours}");
     assert!(good(&["trace", "export", &t]).lines().nth(40).unwrap().starts_with("t-OST0000,39,ost_read,"));

@@ -174,7 +174,7 @@ impl World {
         }
         let parents = match how {
             Loop::Open => vec![None; records.len()],
-            Loop::Closed => follow(&records.iter().map(seen).collect::<Vec<_>>()),
+            Loop::Closed => follow(&requests.iter().zip(records).map(seen).collect::<Vec<_>>()),
         };
         let mut roots: Vec<u32> = Vec::new();
         for (req, parent) in (0..).zip(parents) {
@@ -348,8 +348,8 @@ impl TargetConfig {
     }
 }
 
-fn seen(r: &Record) -> Seen {
-    Seen { client: r.client, arrived: r.arrived.0, finished: r.finished.0 }
+fn seen((request, r): (&Request, &Record)) -> Seen {
+    Seen { client: r.client, object: r.object, target: request.ost, arrived: r.arrived.0, finished: r.finished.0 }
 }
 
 /// Refuses what would take longer than clocks last.

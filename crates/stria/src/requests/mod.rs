@@ -1,6 +1,7 @@
 //! `stria trace`: what OSTs did with requests, taken home into a file, shown, and written for other programs.
 mod record;
 mod show;
+mod slow;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -21,6 +22,11 @@ pub fn trace(verb: &TraceVerb) -> Outcome {
         TraceVerb::Show(a) => {
             let trace = load(&a.file)?;
             crate::out::print(format_args!("{}", show::summary(&trace, a.clients)));
+            Ok(())
+        }
+        TraceVerb::Slow(a) => {
+            let trace = load(&a.file)?;
+            crate::out::print(format_args!("{}", slow::slowest(&trace, a.top)));
             Ok(())
         }
         TraceVerb::Export(a) => export(a),
