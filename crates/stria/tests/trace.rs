@@ -85,13 +85,13 @@ fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
         let replayed: Value = serde_json::from_str(&good(&line)).unwrap();
         assert_eq!(replayed["requests"].as_u64(), Some(trace.len() as u64));
         let values = replayed["values"].as_array().unwrap();
-        assert!(values.iter().all(|v| v["measured"].is_number() && v["expected"].is_number()), "{replayed}");
+        let told = |v: &Value| ["measured", "replayed", "asked"].iter().all(|key| v[*key].is_number());
+        assert!(values.len() == 5 && values.iter().all(told), "{replayed}");
+        assert!(values[0]["name"] == "bandwidth" && values[0]["expected"].as_f64() > Some(0.0), "{replayed}");
     }
     let said = good(&["sim", "replay", &file]);
     assert!(said.contains("fifo, replayed") && said.contains("response p99 ms"), "{said}");
-    let fitted = good(&["sim", "fit", &file, "--out", &path("keys")]);
-    assert!(fitted.contains("R2 ") && fitted.contains("disk.mb_per_s="), "{fitted}");
-    good(&["sim", "replay", &file, "--device", &path("keys"), "--set", "oss.dispatch_window=64"]);
+    good(&["sim", "replay", &file, "--device", "ssd", "--set", "oss.dispatch_window=64"]);
 
     let ring = good(&["get_param", "-n", "--at", text(&mount), "obdfilter.*-OST0000.trace"]);
     assert!(ring.contains("records_max: 40329") && ring.contains("overwritten: 0"), "{ring}");
@@ -202,6 +202,46 @@ fn settings_and_traces_that_cannot_be_replayed_are_refused_with_the_reason() {
     let (code, not_ours) = refused(&["trace", "record", text(dir.path()), "-o", &path("x")]);
     assert!(code != 0 && !Path::new(&path("x")).exists(), "{not_ours}");
     assert!(good(&["trace", "export", &t]).lines().nth(40).unwrap().starts_with("t-OST0000,39,ost_read,"));
+}
+
+#[test]
+fn a_disk_is_fitted_and_replayed() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| text(&dir.path().join(name)).to_string();
+    let mut target =
+        Target::from_text("target=t\nsource=ost\nstore.kind=file\nnrs.policy=fifo\noss.dispatch_window=1\n").unwrap();
+    let mut now = 0;
+    // 5 ms for each, elsewhere than the one before, and 100 MB/s.
+    for number in 0..64 {
+        let bytes = 4096 << (number % 8);
+        let took = 5_000_000 + u64::from(bytes) * 10;
+        target.records.push(Record {
+            number,
+            bytes,
+            span: bytes,
+            stored: bytes,
+            offset: (number * 7 % 64) << 30,
+            arrived: Instant(now),
+            dispatched: Instant(now),
+            finished: Instant(now + took),
+            ..Record::default()
+        });
+        now += took;
+    }
+    Trace { targets: vec![target] }.write(fs::File::create(path("t")).unwrap()).unwrap();
+    let (_, why) = refused(&["sim", "replay", &path("t")]);
+    assert!(why.contains("what device it has (store.kind=file): name one with --device"), "{why}");
+    let fitted = good(&["sim", "fit", &path("t"), "--out", &path("keys")]);
+    assert!(fitted.contains("R2 1.0000"), "{fitted}");
+    assert!(fitted.contains("disk.seek_ms=5.00") && fitted.contains("disk.mb_per_s=100.0"), "{fitted}");
+    let line =
+        ["sim", "replay", &path("t"), "--device", &path("keys"), "--set", &format!("@{}", path("keys")), "--json"];
+    let replayed: Value = serde_json::from_str(&good(&line)).unwrap();
+    let bandwidth = &replayed["values"][0];
+    assert!(bandwidth["error"].as_f64().unwrap().abs() < 0.01, "{replayed}");
+    assert_eq!(bandwidth["change"].as_f64(), Some(0.0), "the same disk twice: {replayed}");
+    let (_, why) = refused(&["sim", "fit", &path("t"), "--out", "/nowhere/keys"]);
+    assert!(why.contains("/nowhere/keys"), "{why}");
 }
 
 #[test]

@@ -112,8 +112,9 @@ fn text(c: &Comparison, policy: &str, asked: &Overrides) -> String {
     for v in &c.values {
         let mut row =
             vec![format!("{} {}", v.name, v.unit), plain(v.measured), with_spread(&v.replayed), percent(v.error())];
-        if let (Some(asked), Some(change), Some((value, range))) = (v.asked, v.change(), v.predicted()) {
-            row.extend([with_spread(&asked), percent(change), plain(value), plain(range)]);
+        if let (Some(asked), Some(change)) = (v.asked, v.change()) {
+            let (value, range) = v.predicted().map_or(("-".into(), "-".into()), |(v, r)| (plain(v), plain(r)));
+            row.extend([with_spread(&asked), percent(change), value, range]);
         }
         table.add_row(row);
     }

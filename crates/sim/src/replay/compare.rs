@@ -43,10 +43,10 @@ impl Value {
         Some(if asked == self.replayed.mean { 0.0 } else { asked / self.replayed.mean - 1.0 })
     }
     /// What would have been measured, and how far either way it may lie: the change applied to what was measured, with the
-    /// replay's own error and the spread over the seeds as its range.
+    /// replay's own error and the spread over the seeds as its range. `None` also where the replay has nothing that could change.
     #[must_use]
     pub fn predicted(&self) -> Option<(f64, f64)> {
-        let (asked, value) = (self.asked?, self.measured * (1.0 + self.change()?));
+        let (asked, value) = (self.asked?, self.measured * (1.0 + self.change().filter(|c| c.is_finite())?));
         let spread = |e: Estimate| if e.mean > 0.0 { e.half_width / e.mean } else { 0.0 };
         Some((value, value * (self.error().abs() + spread(asked) + spread(self.replayed))))
     }
@@ -139,5 +139,7 @@ mod tests {
         assert!((value - 150.0).abs() < 1e-9 && (range - 15.0).abs() < 1e-9, "{value} {range}");
         let none = Value { measured: 0.0, replayed: estimate(0.0), asked: Some(estimate(0.0)), ..v };
         assert_eq!((none.error(), none.change(), none.predicted()), (0.0, Some(0.0), Some((0.0, 0.0))));
+        let grown = Value { asked: Some(estimate(3.0)), measured: 1.0, ..none };
+        assert_eq!(grown.predicted(), None, "a queue that was empty cannot grow by a share");
     }
 }
