@@ -99,6 +99,12 @@ const LAYERS: &[Row] = &[
         &["bench"],
         "aggregate bandwidth of many clients, what one layer alone can do; knows files and sockets only",
     ),
+    row(
+        5,
+        1,
+        &["tune"],
+        "which settings serve a workload best: measured on a mount, simulated where that may not be, judged with error bars",
+    ),
     row(5, 1, &["mount"], "FUSE requests answered by the client; the daemon's side of the native path"),
     row(5, 1, &["libstria"], "the native path for programs in C"),
     row(

@@ -1,6 +1,7 @@
 //! What a benchmark found, as tables and as JSON.
+pub use comfy_table::CellAlignment;
+use comfy_table::Table;
 use comfy_table::presets::UTF8_FULL_CONDENSED;
-use comfy_table::{CellAlignment, Table};
 use serde_json::{Value, json};
 use types::format_size;
 

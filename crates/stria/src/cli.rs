@@ -56,6 +56,8 @@ pub enum Verb {
     /// Take home what OSTs did with requests, show it, write it for other programs
     #[command(subcommand)]
     Trace(TraceVerb),
+    /// Find the settings that serve a workload best on a mount, with their gains and error bars
+    Tune(Tune),
     /// Explain configuration keys, check a file
     #[command(subcommand)]
     Config(ConfigVerb),
@@ -164,6 +166,56 @@ pub enum SimVerb {
     Simulator(sim::cli::Verb),
     /// Run kernels over mounts of simulated clusters, everything drawn from the seed, and say which runs hang or see what they must not
     Kernels(Kernels),
+}
+
+/// Arguments of `tune`.
+#[derive(Args, Debug)]
+pub struct Tune {
+    /// The mount
+    pub mount: Option<PathBuf>,
+    /// Workload, as TOML; default: large files, each of one process, and one that processes share
+    #[arg(long, value_name = "FILE")]
+    pub workload: Option<PathBuf>,
+    /// Time in all
+    #[arg(long, value_name = "M", default_value_t = 10.0)]
+    pub minutes: f64,
+    /// Directory on the mount: measured in, and its default layout is meant; default: the mount's root
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Most bytes that a run of a workload writes; default: 1G, at most half of what the fullest OST has free
+    #[arg(long, value_parser = size_of_runs)]
+    pub size: Option<u64>,
+    /// Search these settings only, comma-separated, like stripe_count,rpcs_in_flight
+    #[arg(long, value_name = "SETTING,..", value_delimiter = ',')]
+    pub only: Vec<String>,
+    /// Also try, and with --apply set, parameters of the servers: they act on everybody's requests
+    #[arg(long)]
+    pub servers: bool,
+    /// Clients that are simulated for settings of the servers
+    #[arg(long, value_name = "N", default_value_t = 64, value_parser = clap::value_parser!(u64).range(1..=100_000))]
+    pub clients: u64,
+    /// What the OSTs' stores lie on, for the simulation: a profile of store.profile and its keys, like 'hdd seek_ms=9'
+    #[arg(long, value_name = "PROFILE")]
+    pub device: Option<String>,
+    /// Print one JSON object with every run
+    #[arg(long)]
+    pub json: bool,
+    /// Set what is recommended, when the check at the end confirms it
+    #[arg(long)]
+    pub apply: bool,
+    /// Where --apply keeps the old values; default: stria-tune-PID.json here
+    #[arg(long, value_name = "FILE", requires = "apply")]
+    pub save: Option<PathBuf>,
+    /// Put back the old values that --apply kept in FILE
+    #[arg(long, value_name = "FILE", conflicts_with_all = ["workload", "minutes", "dir", "size", "only", "servers", "device", "apply"])]
+    pub revert: Option<PathBuf>,
+}
+
+/// A size that runs can have.
+fn size_of_runs(text: &str) -> Result<u64, String> {
+    const LEAST: u64 = 1 << 20;
+    let bytes = types::parse_size(text)?;
+    if (LEAST..=1 << 44).contains(&bytes) { Ok(bytes) } else { Err("write a size from 1M to 16T".into()) }
 }
 
 /// Arguments of `sim kernels`.

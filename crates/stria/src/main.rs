@@ -20,6 +20,7 @@ mod requests;
 mod status;
 mod survey;
 mod torture;
+mod tune;
 mod upkeep;
 
 use std::ffi::OsString;
@@ -104,6 +105,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Survey(a) => survey::survey(&a)?,
         Verb::Trace(v) => requests::trace(&v)?,
+        Verb::Tune(a) => tune::tune(&a)?,
         Verb::Config(v) => explain(&v)?,
         Verb::Man(a) => {
             use clap::CommandFactory;

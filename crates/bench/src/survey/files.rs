@@ -236,8 +236,11 @@ fn measure(workload: &Workload, dir: &Path, make: &dyn Fn(&Path, u32) -> Outcome
     Ok(Figures { write, read, threads: Summary::of(&each) })
 }
 
-/// One phase; MB/s of all threads together.
-fn phase(workload: &Workload, base: &Path, phase: Phase, stop: &Stop) -> Outcome<(f64, Vec<RankDone>)> {
+/// One phase; MB/s of all threads together, and what each of them did.
+///
+/// # Errors
+/// A thread failed, or the user wants an end.
+pub fn phase(workload: &Workload, base: &Path, phase: Phase, stop: &Stop) -> Outcome<(f64, Vec<RankDone>)> {
     let moved = AtomicU64::new(0);
     let shared = rank::Shared {
         workload,

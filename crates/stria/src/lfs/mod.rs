@@ -17,8 +17,9 @@ pub use fid::{fid2path, path2fid, rmfid};
 pub use find::find;
 pub use getstripe::getstripe;
 pub use setstripe::setstripe;
+pub(crate) use setstripe::stripes_of;
 pub use targets::{check, getname, mdts, osts};
-pub(crate) use xattr::{connection_at, connection_of};
+pub(crate) use xattr::{connection_at, connection_of, get_lov as default_layout, set_lov as set_default_layout};
 
 use crate::failure::Failure;
 

@@ -154,6 +154,17 @@ fn copied(path: &Path) -> Result<LayoutSpec, Failure> {
     }
 }
 
+/// How many stripes a file has, and their bytes.
+///
+/// # Errors
+/// It has no layout, or none that is understood.
+pub fn stripes_of(path: &Path) -> Result<(u32, u64), Failure> {
+    let bad = |why: String| Failure::with_errno(format!("the layout of {}: {why}", path.display()), libc::EBADMSG);
+    let bytes = xattr::get_lov(path)?.ok_or_else(|| bad("it has none".into()))?;
+    let (_, layout) = layout::xattr::decode_layout(&bytes).map_err(|e| bad(e.to_string()))?;
+    Ok((u32::from(layout.stripe_count()), u64::from(layout.stripe_size().bytes())))
+}
+
 fn template(path: &str) -> Result<String, Failure> {
     use io::Read;
     let failed = |e: io::Error| Failure::io("setstripe: --yaml", Path::new(path), &e);
