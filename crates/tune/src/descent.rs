@@ -17,7 +17,7 @@ pub const PAIRS: u64 = 5;
 /// Most fresh pairs.
 pub const PAIRS_MAX: u64 = 12;
 /// A candidate with less than this share of its base in the first round is not measured again.
-const HOPELESS: f64 = 0.7;
+const HOPELESS: f64 = 0.5;
 /// Runs of the base that may fail before the search ends.
 const BASE_FAILURES_MAX: usize = 2;
 
@@ -169,11 +169,28 @@ pub fn descend(factors: &[Factor], measurer: &mut dyn Measurer, limit_s: f64) ->
     d.course
 }
 
+/// Pairs of two sets of values, after a search: what `predicted` says against what is measured. Its runs join the others.
+///
+/// # Errors
+/// The user wants an end, or the first side goes on failing.
+pub fn compare(
+    factors: &[Factor],
+    measurer: &mut dyn Measurer,
+    limit_s: f64,
+    (base, other): (&Choice, &Choice),
+    (predicted, course): (Gain, &mut Course),
+) -> Result<Check, Failed> {
+    let mut d = Descent { factors, measurer, limit_s, base_failures: 0, course: std::mem::take(course) };
+    let check = d.compare(base, other, predicted);
+    *course = d.course;
+    check
+}
+
 /// Runs that a search takes when nothing is left out; half of the factors have something to test.
 #[must_use]
 pub fn runs_planned(factors: &[Factor]) -> u64 {
-    let screened: u64 = factors.iter().map(|f| ROUNDS * (1 + f.candidates.len() as u64)).sum();
-    screened + PAIRS * factors.len() as u64 + 2 * PAIRS
+    let searched = factors.iter().filter(|f| !f.candidates.is_empty());
+    searched.map(|f| ROUNDS * (1 + f.candidates.len() as u64) + PAIRS).sum::<u64>() + 2 * PAIRS
 }
 
 /// Pairs as they came.
@@ -224,7 +241,8 @@ impl Descent<'_> {
         let left = self.limit_s - 2.0 * PAIRS as f64 * run_s - self.measurer.spent_s();
         let some = self.factors[index].candidates.len().min(3) as u64;
         let need = (2 * PAIRS + ROUNDS * (1 + some)) as f64 * run_s;
-        (left / (self.factors.len() - index) as f64).max(need.min(left))
+        let others = self.factors[index..].iter().filter(|f| !f.candidates.is_empty()).count();
+        (left / others.max(1) as f64).max(need.min(left))
     }
 
     fn factor(&mut self, index: usize) -> Result<Finding, Failed> {
@@ -386,12 +404,16 @@ impl Descent<'_> {
         let Some(predicted) = Gain::product(&gains) else { return Ok(()) };
         self.course.check = Some(Check { predicted, measured: None, runs: Vec::new() });
         let (now, then) = (today(self.factors), self.course.choice.clone());
+        self.course.check = Some(self.compare(&now, &then, predicted)?);
+        Ok(())
+    }
+
+    fn compare(&mut self, base: &Choice, other: &Choice, predicted: Gain) -> Result<Check, Failed> {
         // What was kept for it is there, whatever the factors took.
         self.limit_s = self.limit_s.max(self.measurer.spent_s() + 2.0 * PAIRS as f64 * self.measurer.run_s());
         let count = self.pairs_until(self.limit_s);
-        let Pairs { gain: measured, runs, .. } = self.pairs((Stage::Check, None), &now, &then, count)?;
-        self.course.check = Some(Check { predicted, measured, runs });
-        Ok(())
+        let Pairs { gain: measured, runs, .. } = self.pairs((Stage::Check, None), base, other, count)?;
+        Ok(Check { predicted, measured, runs })
     }
 
     /// The values so far, with another one of a factor.

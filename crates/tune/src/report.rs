@@ -83,19 +83,16 @@ impl Found {
             return Some("it was simulated, and acts on everybody's requests: allow it with --servers".into());
         }
         if r.is_simulated {
-            return self.measured(r).filter(Gain::is_loss).map(|g| format!("this mount alone measured {}", g.text()));
+            return match self.simulated.as_ref().and_then(|s| s.check.as_ref()?.measured) {
+                Some(g) if g.is_loss() => Some(format!("on the cluster it was worse: {}", g.text())),
+                Some(_) => None,
+                None => Some("it was not measured on the cluster".into()),
+            };
         }
         match &self.course.check {
             Some(check) if check.holds() => None,
             _ => Some("all recommendations together were not surely better than today's values".into()),
         }
-    }
-
-    /// What the cluster gave with a value that was recommended by simulation.
-    #[must_use]
-    pub fn measured(&self, r: &Recommendation) -> Option<Gain> {
-        let of = self.course.findings.iter().find(|f| self.factors[f.factor].name == r.factor.name)?;
-        of.tried.iter().find(|t| t.value == r.value)?.gain
     }
 
     /// Commands that set what is recommended, and those that go back.
@@ -149,6 +146,9 @@ impl Found {
             let size = bytes.map_or(String::new(), |b| format!("; {} a run", format_size(*b)));
             let _ = writeln!(out, "workload {}{size}", w.text());
         }
+        if let Some(e) = &self.course.ended {
+            let _ = writeln!(out, "the search ended early: {e}; what follows was found until then");
+        }
         out += &self.recommended_text();
         let measured = (&self.factors[..], &self.course, "measured on this mount");
         let simulated = self.simulated.as_ref().map(|s| (&s.factors[..], &s.course, "simulated"));
@@ -157,6 +157,10 @@ impl Found {
         }
         if let Some(s) = &self.simulated {
             let _ = writeln!(out, "simulated: {}", s.setting.text());
+            let _ = writeln!(
+                out,
+                "intervals of simulated gains are those of the seeds; how far the model is off comes on top"
+            );
         }
         out += &self.check_text();
         let (there, back) = self.commands();
@@ -180,7 +184,9 @@ impl Found {
         let all = self.recommendations();
         if all.is_empty() {
             let least = THRESHOLD * 100.0;
-            return format!("no difference found that is surely above {least:.0} %: today's settings stay\n");
+            return format!(
+                "nothing is recommended, for no gain is surely above {least:.0} %: today's settings stay\n"
+            );
         }
         let mut table = new_table(&["setting", "now", "recommended", "expected gain %", "95 % interval", "behind it"]);
         for r in &all {
@@ -216,11 +222,23 @@ impl Found {
                 }
             };
         }
-        for r in self.recommendations().iter().filter(|r| r.is_simulated) {
-            let measured = self.measured(r).map_or("not measured here".to_string(), |g| {
-                format!("this mount alone measured {} in {} rounds", g.text(), g.pairs)
-            });
-            let _ = writeln!(out, "check, {} = {}: simulated {}; {measured}", r.factor.name, r.value, r.gain.text());
+        if let Some(s) = &self.simulated
+            && let Some(simulated) = &s.course.check
+        {
+            let all = simulated.measured.unwrap_or(simulated.predicted).text();
+            let measured = match s.check.as_ref() {
+                Some(check) => match check.measured {
+                    Some(g) => format!(
+                        "measured by this mount alone {} ({} pairs: runs {})",
+                        g.text(),
+                        g.pairs,
+                        ranges(&check.runs)
+                    ),
+                    None => "there was no time to measure it".into(),
+                },
+                None => "not tried on the cluster (--servers)".into(),
+            };
+            let _ = writeln!(out, "check, all simulated recommendations together: simulated {all}; {measured}");
         }
         out
     }
@@ -243,7 +261,10 @@ impl Found {
             run
         });
         let simulated = self.simulated.as_ref().map(|s| {
-            json!({"setting": s.setting, "factors": s.factors, "findings": s.course.findings, "runs": s.course.runs})
+            json!({
+                "setting": s.setting, "factors": s.factors, "findings": s.course.findings, "runs": s.course.runs,
+                "check": s.course.check, "check_on_cluster": s.check,
+            })
         });
         json!({
             "tool": "stria tune", "version": env!("CARGO_PKG_VERSION"), "mount": o.mount, "dir": o.dir,
@@ -259,8 +280,12 @@ impl Found {
 
 /// Factors for which nothing is recommended: what was tried, and why today's value stays.
 fn others_text(factors: &[Factor], course: &Course, how: &str) -> String {
-    let rest: Vec<&Finding> =
-        course.findings.iter().filter(|f| !matches!(f.verdict, Verdict::Recommended { .. })).collect();
+    // What is simulated has no candidates here.
+    let is_shown = |f: &&Finding| {
+        let left = factors[f.factor].place == Place::Server && factors[f.factor].candidates.is_empty();
+        !left && !matches!(f.verdict, Verdict::Recommended { .. })
+    };
+    let rest: Vec<&Finding> = course.findings.iter().filter(is_shown).collect();
     if rest.is_empty() {
         return String::new();
     }

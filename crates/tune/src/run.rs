@@ -12,7 +12,7 @@ use types::format_size;
 use crate::bed::{Bed, Detail, Stops};
 use crate::catalogue::{self, Facts};
 use crate::cluster::Cluster;
-use crate::descent::{Course, descend, runs_planned};
+use crate::descent::{Check, Course, compare, descend, runs_planned};
 use crate::factor::{Factor, Place};
 use crate::report::Recommendation;
 use crate::saved::Saved;
@@ -59,6 +59,8 @@ pub struct Simulated {
     pub factors: Vec<Factor>,
     /// What came of them.
     pub course: Course,
+    /// What is recommended of them, on the cluster itself; `None`: nothing, or it may not be tried there.
+    pub check: Option<Check>,
 }
 
 /// All that was found.
@@ -89,16 +91,26 @@ pub struct Found {
 pub fn tune(o: Options, cluster: &dyn Cluster, stops: &Stops, warn: &dyn Fn(&str)) -> Outcome<Found> {
     let _turn = Turn::take(&o.journal)?;
     mend(&o, cluster, warn)?;
-    let device = o.device.as_deref().map(Device::declared).transpose()?;
+    let declared = o.device.as_deref().map(Device::declared).transpose()?;
     let scratch = Scratch::make(&o.dir)?;
     if scratch.left_behind {
         warn(&format!("{} was left behind by an earlier run, and is used again", scratch.path().display()));
     }
     let (facts, has_layout) = facts(cluster, &scratch, &o.dir)?;
-    let c = catalogue::look(cluster, &o.workloads, facts, &o.only)?;
+    let mut c = catalogue::look(cluster, &o.workloads, facts, &o.only)?;
+    let device = match declared {
+        _ if c.servers.is_empty() => None,
+        Some(device) => Some(device),
+        None => Device::told(cluster)?.map_err(|why| c.notes.push(format!("nothing is simulated: {why}"))).ok(),
+    };
     let mut factors = c.here;
     if o.servers {
-        factors.extend(c.servers.iter().cloned());
+        // What is simulated is tried on the cluster as a whole, in the end; the rest value by value.
+        let tried = c.servers.iter().cloned().map(|f| match device {
+            Some(_) => Factor { candidates: Vec::new(), ..f },
+            None => f,
+        });
+        factors.extend(tried);
     }
     let mut found = Found {
         factors,
@@ -110,16 +122,21 @@ pub fn tune(o: Options, cluster: &dyn Cluster, stops: &Stops, warn: &dyn Fn(&str
         has_layout,
         options: o,
     };
-    let simulates = !c.servers.is_empty();
-    let share = if simulates { 1.0 - SIMULATED_SHARE } else { 1.0 };
-    if !found.factors.is_empty() {
-        measure(&mut found, cluster, (&scratch, share), stops, warn)?;
+    let plan = device.map(|device| Plan { device, facts, factors: c.servers });
+    if found.factors.is_empty() {
+        scratch.remove()?;
+        plan.map_or(Ok(()), |plan| simulate(&mut found, cluster, plan))?;
+        return Ok(found);
     }
-    scratch.remove()?;
-    if simulates && found.course.ended.is_none() {
-        simulate(&mut found, cluster, device, (facts, c.servers))?;
-    }
+    measure(&mut found, cluster, (scratch, plan), stops, warn)?;
     Ok(found)
+}
+
+/// What is simulated.
+struct Plan {
+    device: Device,
+    facts: Facts,
+    factors: Vec<Factor>,
 }
 
 /// One search at a time on a mount and a host: whoever has the name; it ends with the process.
@@ -199,15 +216,15 @@ fn saved(mount: &Path, cluster: &dyn Cluster, factors: &[Factor]) -> Outcome<Sav
 fn measure(
     found: &mut Found,
     cluster: &dyn Cluster,
-    (scratch, share): (&Scratch, f64),
+    (scratch, plan): (Scratch, Option<Plan>),
     stops: &Stops,
     warn: &dyn Fn(&str),
 ) -> Outcome {
-    let o = &found.options;
-    let (size, most) = size(o, cluster, &found.factors)?;
-    let saved = saved(&o.mount, cluster, &found.factors)?;
+    let (o, factors) = (found.options.clone(), found.factors.clone());
+    let (size, most) = size(&o, cluster, &factors)?;
+    let saved = saved(&o.mount, cluster, &factors)?;
     let changed: Vec<&str> =
-        found.factors.iter().filter(|f| matches!(f.place, Place::Mount | Place::Server)).map(|f| f.key).collect();
+        factors.iter().filter(|f| matches!(f.place, Place::Mount | Place::Server)).map(|f| f.key).collect();
     let put_back = match changed.is_empty() {
         true => String::new(),
         false => format!("; meanwhile {} change, and are put back", changed.join(", ")),
@@ -219,21 +236,8 @@ fn measure(
         scratch.path().display()
     ));
     saved.write_new(&o.journal)?;
-    let mut bed = Bed::new(cluster, (&found.factors, &o.workloads), scratch.path(), (stops, &saved));
-    let (runs, limit_s) = (runs_planned(&found.factors), o.limit_s * share);
-    let sized = bed.find_size(runs, limit_s, size);
-    let mut course = match sized {
-        Ok(()) => {
-            let all: u64 = bed.bytes.iter().sum();
-            warn(&format!(
-                "a run has {}; up to {runs} runs, about {} in all",
-                format_size(all),
-                format_size(all * runs)
-            ));
-            descend(&found.factors, &mut bed, limit_s)
-        }
-        Err(e) => Course { ended: Some(e), ..Course::default() },
-    };
+    let mut bed = Bed::new(cluster, (&factors, &o.workloads), scratch.path(), (stops, &saved));
+    let done = search(found, cluster, (&mut bed, size), plan, warn);
     let left = bed.restore();
     found.bytes.clone_from(&bed.bytes);
     found.details = std::mem::take(&mut bed.details);
@@ -242,26 +246,51 @@ fn measure(
         fs::remove_file(&o.journal).map_err(|e| Failed::io("removing", &o.journal, &e))?;
     } else {
         let said = format!("'stria tune --revert {}' tries again to put back {}", o.journal.display(), left.join("; "));
-        course.ended.get_or_insert(Failed::new(&said, libc::EIO));
+        found.course.ended.get_or_insert(Failed::new(&said, libc::EIO));
         found.notes.push(said);
     }
-    found.course = course;
+    if let Err(e) = done {
+        found.course.ended.get_or_insert(e);
+    }
+    scratch.remove()
+}
+
+/// Measures, simulates, and tries what was simulated when it may.
+fn search(
+    found: &mut Found,
+    cluster: &dyn Cluster,
+    (bed, size): (&mut Bed<'_>, u64),
+    plan: Option<Plan>,
+    warn: &dyn Fn(&str),
+) -> Outcome {
+    let (limit_s, factors) = (found.options.limit_s, found.factors.clone());
+    let share = if plan.is_some() { 1.0 - SIMULATED_SHARE } else { 1.0 };
+    let runs = runs_planned(&factors);
+    bed.find_size(runs, limit_s * share, size)?;
+    let all: u64 = bed.bytes.iter().sum();
+    warn(&format!("a run has {}; up to {runs} runs, about {} in all", format_size(all), format_size(all * runs)));
+    found.course = descend(&factors, bed, limit_s * share);
+    let Some(plan) = plan.filter(|_| found.course.ended.is_none()) else { return Ok(()) };
+    simulate(found, cluster, plan)?;
+    let recommended: Vec<Recommendation> = found.recommendations().into_iter().filter(|r| r.is_simulated).collect();
+    let predicted =
+        found.simulated.as_ref().and_then(|s| s.course.check.as_ref()).map(|c| c.measured.unwrap_or(c.predicted));
+    if let Some(predicted) = predicted.filter(|_| found.options.servers) {
+        let base = found.course.choice.clone();
+        let mut other = base.clone();
+        for (i, f) in factors.iter().enumerate() {
+            if let Some(r) = recommended.iter().find(|r| r.factor.name == f.name) {
+                other[i].clone_from(&r.value);
+            }
+        }
+        let check = compare(&factors, bed, limit_s, (&base, &other), (predicted, &mut found.course))?;
+        found.simulated.as_mut().expect("something was simulated").check = Some(check);
+    }
     Ok(())
 }
 
-fn simulate(
-    found: &mut Found,
-    cluster: &dyn Cluster,
-    device: Option<Device>,
-    (facts, factors): (Facts, Vec<Factor>),
-) -> Outcome {
-    let device = match device.map_or_else(|| Device::told(cluster), |d| Ok(Ok(d)))? {
-        Ok(device) => device,
-        Err(why) => {
-            found.notes.push(format!("nothing is simulated: {why}"));
-            return Ok(());
-        }
-    };
+fn simulate(found: &mut Found, cluster: &dyn Cluster, plan: Plan) -> Outcome {
+    let Plan { device, facts, factors } = plan;
     let o = &found.options;
     let chosen = |name: &str| {
         let at = found.factors.iter().position(|f| f.name == name)?;
@@ -290,7 +319,7 @@ fn simulate(
     };
     let mut world = World::new(&factors, &o.workloads, &setting);
     let course = descend(&factors, &mut world, o.limit_s * SIMULATED_SHARE);
-    found.simulated = Some(Simulated { setting, factors, course });
+    found.simulated = Some(Simulated { setting, factors, course, check: None });
     Ok(())
 }
 

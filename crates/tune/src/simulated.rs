@@ -149,6 +149,8 @@ impl<'a> World<'a> {
         let words = [
             ("operation", operation),
             ("placement", "round_robin"),
+            // Seeds differ in who comes first.
+            ("client.start_spread_s", "0.05"),
             ("net.nic_queue", "true"),
             ("alloc.kind", "mballoc_groups"),
             ("elevator.kind", s.device.elevator),

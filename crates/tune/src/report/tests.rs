@@ -57,6 +57,7 @@ fn found(servers: bool) -> Found {
         },
         course: descend(&server, &mut Planted(0), 1e6),
         factors: server,
+        check: None,
     };
     let options = Options {
         mount: PathBuf::from("/m n"),
@@ -98,7 +99,7 @@ fn tables_show_each_recommendation_with_error_bar_runs_and_the_way_back() {
         "no difference found",
         "predicted +212",
         "64 clients like this one, 4 OSTs on 'hdd'",
-        "not measured here",
+        "simulated +100.0 % (+100.0 to +100.0); not tried on the cluster",
         "note: a note",
     ] {
         assert!(text.contains(part), "{part}: {text}");
@@ -125,9 +126,21 @@ fn what_is_not_checked_or_not_the_clusters_is_not_applied() {
     let not: Vec<bool> = f.recommendations().iter().map(|r| f.why_not(r).is_some()).collect();
     assert_eq!(not, [false, false, true, true], "processes are the program's, servers are not allowed");
     f.options.servers = true;
-    assert!(f.why_not(&f.recommendations()[3]).is_none());
+    assert!(f.why_not(&f.recommendations()[3]).unwrap().contains("not measured on the cluster"));
     let loss = Gain { mean: -0.2, low: -0.3, high: -0.1, pairs: 3 };
     let predicted = f.course.check.as_ref().unwrap().predicted;
+    let on_cluster = |f: &mut Found, g: Gain| {
+        f.simulated.as_mut().unwrap().check = Some(Check { predicted, measured: Some(g), runs: vec![1, 2] });
+    };
+    on_cluster(&mut f, predicted);
+    assert!(f.why_not(&f.recommendations()[3]).is_none());
+    on_cluster(&mut f, loss);
+    assert!(f.why_not(&f.recommendations()[3]).unwrap().contains("on the cluster it was worse: -20.0 %"));
+    assert!(
+        f.text().contains("measured by this mount alone -20.0 % (-30.0 to -10.0) (3 pairs: runs 1-2)"),
+        "{}",
+        f.text()
+    );
     f.course.check = Some(Check { predicted, measured: Some(loss), runs: vec![0] });
     assert!(f.why_not(&f.recommendations()[0]).unwrap().contains("not surely better"));
     assert!(f.text().contains("so keep today's settings"));
@@ -150,8 +163,10 @@ fn nothing_found_and_failed_runs_are_told() {
         failed: Some("No space left".into()),
     });
     let text = f.text();
-    assert!(text.contains("no difference found") && text.contains("run 0 failed: No space left"), "{text}");
-    assert!(!text.contains("to set it"), "{text}");
+    assert!(text.contains("nothing is recommended") && text.contains("run 0 failed: No space left"), "{text}");
+    assert!(!text.contains("to set it") && !text.contains("ended early"), "{text}");
+    f.course.ended = Some(bench::Failed::new("interrupted", libc::EINTR));
+    assert!(f.text().contains("the search ended early: interrupted"), "{}", f.text());
 }
 
 #[test]
