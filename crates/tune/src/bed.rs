@@ -83,6 +83,8 @@ pub struct Bed<'a> {
     pub details: Vec<Detail>,
     /// Values that parameters have now.
     set: Choice,
+    /// Parameters that were changed, maybe in part.
+    touched: Vec<&'static str>,
     saved: &'a Saved,
     restored: bool,
 }
@@ -107,6 +109,7 @@ impl<'a> Bed<'a> {
             run_s: 0.0,
             details: Vec::new(),
             set: today(factors),
+            touched: Vec::new(),
             saved,
             restored: false,
         }
@@ -176,7 +179,13 @@ impl<'a> Bed<'a> {
     fn apply(&mut self, choice: &Choice) -> Outcome {
         for (i, f) in self.factors.iter().enumerate() {
             if matches!(f.place, Place::Mount | Place::Server) && self.set[i] != choice[i] {
-                self.cluster.set(f.key, &choice[i])?;
+                let done = self.cluster.set(f.key, &choice[i]);
+                // Who may not change it has changed nothing; any other failure may have come half way.
+                let is_refused = done.as_ref().is_err_and(|e| [libc::EPERM, libc::EACCES].contains(&e.errno));
+                if !is_refused && !self.touched.contains(&f.key) {
+                    self.touched.push(f.key);
+                }
+                done?;
                 self.set[i].clone_from(&choice[i]);
             }
         }
@@ -242,10 +251,12 @@ impl<'a> Bed<'a> {
         })
     }
 
-    /// Puts every parameter back; what could not be, a sentence each.
+    /// Puts every parameter back that was changed; what could not be, a sentence each.
     pub fn restore(&mut self) -> Vec<String> {
         self.restored = true;
-        self.saved.restore(self.cluster)
+        let mut changed = self.saved.clone();
+        changed.parameters.retain(|(name, _)| self.touched.contains(&name.as_str()));
+        changed.restore(self.cluster)
     }
 }
 
@@ -355,8 +366,9 @@ mod tests {
     fn a_run_that_fails_says_why_and_the_next_one_is_measured() {
         let dir = tempfile::tempdir().unwrap();
         let cluster = Pretended { refused: Some("99"), ..Pretended::with(&[("osc.a.rpcs", "8")]) };
-        let (factors, workloads, stops, saved) =
-            (factors(), workloads(), Stops::default(), Saved::new(Path::new("/m")));
+        let (factors, workloads, stops) = (factors(), workloads(), Stops::default());
+        let mut saved = Saved::new(Path::new("/m"));
+        saved.remember(&cluster, "osc.*.rpcs").unwrap();
         let mut bed = Bed::new(&cluster, (&factors, &workloads), dir.path(), (&stops, &saved));
         bed.bytes.fill(1 << 16);
         let e = bed.measure(&strings(&["1", "99", "4"]), 0).unwrap_err();
@@ -367,6 +379,8 @@ mod tests {
         std::fs::remove_dir(dir.path().join("run-1")).unwrap();
         assert!(bed.measure(&today(&factors), 0).is_ok());
         assert_eq!(bed.details.len(), 3);
+        cluster.set("osc.a.rpcs", "77").unwrap();
+        assert!(bed.restore().is_empty() && cluster.value("osc.a.rpcs") == "77", "what was refused is not put back");
         stops.set();
         assert_eq!(bed.measure(&today(&factors), 0).unwrap_err().errno, libc::EINTR);
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 0);

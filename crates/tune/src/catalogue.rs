@@ -244,7 +244,7 @@ pub(crate) mod tests {
         }
         fn set(&self, name: &str, value: &str) -> Outcome {
             if self.refused == Some(value) {
-                return Err(Failed::usage(format!("{name} = {value}: refused")));
+                return Err(Failed::new(format!("{name} = {value}: refused"), libc::EPERM));
             }
             let glob = types::glob::Glob::new(name);
             self.params.borrow_mut().iter_mut().filter(|p| glob.matches(&p.name)).for_each(|p| p.value = value.into());

@@ -74,6 +74,8 @@ pub struct Tried {
     pub runs: Vec<usize>,
     /// Why it was given up: a failed run, or far behind in the first round.
     pub given_up: Option<String>,
+    /// A run of it failed.
+    pub failed: bool,
 }
 
 /// Fresh pairs of a candidate and its base.
@@ -266,10 +268,16 @@ impl Descent<'_> {
         let (mut finding, screened) = self.screen(index, &all[..count], end_s)?;
         for value in &all[count..] {
             let given_up = Some("no time for it".into());
-            finding.tried.push(Tried { value: value.clone(), gain: None, runs: Vec::new(), given_up });
+            finding.tried.push(Tried { value: value.clone(), gain: None, runs: Vec::new(), given_up, failed: false });
         }
         if !screened {
             finding.verdict = Verdict::NotMeasured { why: "its time was over before its rounds were".into() };
+            return Ok(finding);
+        }
+        let measured = |t: &&Tried| !t.runs.is_empty();
+        if finding.tried.iter().filter(measured).all(|t| t.failed) {
+            let first = finding.tried.iter().find_map(|t| t.given_up.clone()).unwrap_or_default();
+            finding.verdict = Verdict::NotMeasured { why: format!("every value failed: {first}") };
             return Ok(finding);
         }
         self.test(index, &mut finding, end_s)?;
@@ -279,8 +287,10 @@ impl Descent<'_> {
     /// The rounds; whether there were enough of them.
     fn screen(&mut self, index: usize, values: &[String], end_s: f64) -> Result<(Finding, bool), Failed> {
         let mut finding = blank(index, Verdict::NoDifference);
-        finding.tried =
-            values.iter().map(|v| Tried { value: v.clone(), gain: None, runs: Vec::new(), given_up: None }).collect();
+        finding.tried = values
+            .iter()
+            .map(|v| Tried { value: v.clone(), gain: None, runs: Vec::new(), given_up: None, failed: false })
+            .collect();
         let mut pairs: Vec<Vec<(f64, f64)>> = vec![Vec::new(); values.len()];
         let mut done = 0;
         for round in 0..ROUNDS {
@@ -327,6 +337,7 @@ impl Descent<'_> {
                 (Some(i), Err(e)) => {
                     f.tried[i].runs.push(run);
                     f.tried[i].given_up = Some(carried_on(e)?);
+                    f.tried[i].failed = true;
                 }
             }
         }

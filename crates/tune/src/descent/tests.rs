@@ -152,6 +152,18 @@ fn a_candidate_that_fails_is_told_and_not_recommended() {
 }
 
 #[test]
+fn a_factor_of_which_every_value_fails_was_not_measured() {
+    let only = [Factor::new("stripe count", Place::StripeCount, "-c", "1".into(), &strings(&["4"]))];
+    let mut m = Synthetic::new(1, 0.02, planted);
+    m.fails = Some(("4", 1, libc::EPERM));
+    let course = descend(&only, &mut m, 1e6);
+    match &course.findings[0].verdict {
+        Verdict::NotMeasured { why } => assert!(why.contains("every value failed: planted failure"), "{why}"),
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
 fn a_base_that_goes_on_failing_ends_the_search_with_its_reason() {
     let mut m = Synthetic::new(1, 0.02, planted);
     m.fails = Some(("1", 1, libc::ENOSPC));
