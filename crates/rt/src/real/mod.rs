@@ -1,5 +1,6 @@
 //! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
 mod awake;
+mod card;
 mod file;
 mod local;
 mod machine;
@@ -11,6 +12,7 @@ mod timer;
 mod turn;
 
 pub use awake::keep_awake;
+pub use card::{NET_PROFILES, NetProfile, net_profile_bytes, set_net_profile};
 pub use ready::Watched;
 pub use turn::{arrived, expect_soon};
 
@@ -97,7 +99,7 @@ impl World for RealWorld {
     }
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {
-            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr)),
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, self.timers.clone())),
             Nid::Local(name) => {
                 let opened = local::connect(name);
                 Box::pin(std::future::ready(opened))
@@ -106,7 +108,7 @@ impl World for RealWorld {
     }
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
         match nid {
-            Nid::Tcp(addr) => tcp::listen(*addr),
+            Nid::Tcp(addr) => tcp::listen(*addr, self.timers.clone()),
             Nid::Local(name) => local::listen(name),
         }
     }

@@ -10,8 +10,12 @@ use std::time::{Duration, Instant};
 
 use frames::{Bulk, FRAME_BYTES};
 
+use types::Instant as Moment;
+
+use super::card::card;
 use super::file::vectors;
 use super::op::{Call, submit};
+use super::timer::Timers;
 use crate::sync::Event;
 use crate::{BodyLen, Connection, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Sink, Source};
 
@@ -22,14 +26,14 @@ const SEND_VECTORS_MAX: usize = 1000;
 /// Receive buffer for heads and bodies; bulk beyond it lands in its frames.
 const RECV_BYTES: usize = 16 << 10;
 
-pub(super) async fn connect(addr: SocketAddr) -> io::Result<Connection> {
+pub(super) async fn connect(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<Connection> {
     let stream = compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
-    open(stream)
+    open(stream, timers)
 }
 
-fn open(stream: TcpStream) -> io::Result<Connection> {
+fn open(stream: TcpStream, timers: Rc<Timers>) -> io::Result<Connection> {
     stream.set_nodelay(true)?;
     let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |a| a.to_string());
     let fd: Arc<OwnedFd> = Arc::new(stream.into());
@@ -40,19 +44,22 @@ fn open(stream: TcpStream) -> io::Result<Connection> {
         more: Event::new(),
         closed: Cell::new(false),
         waiting_bytes: Cell::new(0),
+        timers: timers.clone(),
         peer,
     });
     let writer = out.clone();
     compio::runtime::spawn(async move { writer.run().await }).detach();
+    let inbox = Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 };
     Ok(Connection {
         sink: Rc::new(TcpSink(out)),
-        source: Box::new(TcpSource(Rc::new(RefCell::new(Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 })))),
+        source: Box::new(TcpSource { inbox: Rc::new(RefCell::new(inbox)), timers }),
     })
 }
 
 struct TcpIn {
     fd: Arc<OwnedFd>,
     nid: Nid,
+    timers: Rc<Timers>,
 }
 
 /// How long an address that is in use is tried again. The kernel takes a killed process's ring apart after the process
@@ -74,7 +81,7 @@ fn bind(addr: SocketAddr) -> io::Result<TcpListener> {
     }
 }
 
-pub(super) fn listen(addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
+pub(super) fn listen(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<Box<dyn Listener>> {
     let listener = bind(addr).map_err(|e| {
         let why = match e.kind() {
             io::ErrorKind::AddrInUse => format!("{addr} is in use by another program: choose another port, or stop it"),
@@ -86,17 +93,17 @@ pub(super) fn listen(addr: SocketAddr) -> io::Result<Box<dyn Listener>> {
     let nid = Nid::Tcp(listener.local_addr()?);
     let fd: Arc<OwnedFd> = Arc::new(listener.into());
     compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
-    Ok(Box::new(TcpIn { fd, nid }))
+    Ok(Box::new(TcpIn { fd, nid, timers }))
 }
 
 impl Listener for TcpIn {
     fn accept(&self) -> LocalFuture<io::Result<Connection>> {
-        let fd = self.fd.clone();
+        let (fd, timers) = (self.fd.clone(), self.timers.clone());
         Box::pin(async move {
             let (result, ()) = submit(&fd, Call::Accept, Vec::new(), ()).await;
             // SAFETY: accept gave us this descriptor and nobody else owns it.
             let stream = unsafe { TcpStream::from(OwnedFd::from_raw_fd(result? as i32)) };
-            open(stream)
+            open(stream, timers)
         })
     }
     fn nid(&self) -> Nid {
@@ -109,6 +116,8 @@ struct Outgoing {
     head: Head,
     body: Vec<u8>,
     bulk: Bulk,
+    /// When an emulated network card lets it go; `None`: at once.
+    due: Option<Moment>,
 }
 
 impl Outgoing {
@@ -128,6 +137,7 @@ struct Outbox {
     closed: Cell<bool>,
     /// Head and body bytes in the queue.
     waiting_bytes: Cell<usize>,
+    timers: Rc<Timers>,
     peer: String,
 }
 
@@ -136,6 +146,10 @@ impl Outbox {
         loop {
             let batch = self.gather();
             if batch.is_empty() {
+                if let Some(due) = self.held_until() {
+                    self.timers.sleep_until(due).await;
+                    continue;
+                }
                 if self.closed.get() {
                     self.shutdown();
                     return;
@@ -153,12 +167,18 @@ impl Outbox {
             }
         }
     }
+    /// Until when the emulated network card holds the next message back; `None`: there is none.
+    fn held_until(&self) -> Option<Moment> {
+        self.queue.borrow().front()?.due
+    }
     fn gather(&self) -> Vec<Outgoing> {
         let mut queue = self.queue.borrow_mut();
+        let is_held = |m: &Outgoing| m.due.is_some_and(|due| due > self.timers.now());
         let (mut bytes, mut vectors, mut batch) = (0, 0, Vec::new());
         while let Some(m) = queue.front() {
             vectors += 2 + m.bulk.segments().len();
-            if !batch.is_empty() && (bytes >= SEND_BYTES_MAX || vectors > SEND_VECTORS_MAX) {
+            let is_full = !batch.is_empty() && (bytes >= SEND_BYTES_MAX || vectors > SEND_VECTORS_MAX);
+            if is_full || is_held(m) {
                 break;
             }
             bytes += m.bytes();
@@ -231,7 +251,8 @@ impl Sink for TcpSink {
         if bulk.is_empty() {
             super::expect_soon();
         }
-        let message = Outgoing { head, body, bulk };
+        let mut message = Outgoing { head, body, bulk, due: None };
+        message.due = card().map(|c| c.send(self.0.timers.now(), message.bytes()));
         self.0.waiting_bytes.set(self.0.waiting_bytes.get() + message.front_bytes());
         self.0.queue.borrow_mut().push_back(message);
         self.0.more.notify();
@@ -264,7 +285,21 @@ struct Inbox {
     end: usize,
 }
 
-struct TcpSource(Rc<RefCell<Inbox>>);
+struct TcpSource {
+    inbox: Rc<RefCell<Inbox>>,
+    timers: Rc<Timers>,
+}
+
+/// Waits for the emulated network card, if there is one, to have brought `bytes`.
+async fn pass_card(timers: &Rc<Timers>, bytes: usize) {
+    if let Some(card) = card() {
+        let now = timers.now();
+        let here = card.receive(now, bytes);
+        if here > now {
+            timers.sleep_until(here).await;
+        }
+    }
+}
 
 /// Reads until the buffer holds `want` unread bytes.
 async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
@@ -304,7 +339,7 @@ async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
 
 impl Source for TcpSource {
     fn recv(&mut self, body_len: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>> {
-        let inbox = self.0.clone();
+        let (inbox, timers) = (self.inbox.clone(), self.timers.clone());
         Box::pin(async move {
             need(&inbox, HEAD_BYTES).await?;
             super::arrived();
@@ -315,6 +350,7 @@ impl Source for TcpSource {
             }
             let body_len = body_len(&head)?;
             need(&inbox, HEAD_BYTES + body_len).await?;
+            pass_card(&timers, HEAD_BYTES + body_len).await;
             let mut i = inbox.borrow_mut();
             let from = i.at + HEAD_BYTES;
             let body = i.buf[from..from + body_len].to_vec();
@@ -323,7 +359,7 @@ impl Source for TcpSource {
         })
     }
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
-        let (inbox, landing) = (self.0.clone(), land(len));
+        let (inbox, timers, landing) = (self.inbox.clone(), self.timers.clone(), land(len));
         Box::pin(async move {
             let mut bulk = landing.await;
             let mut done = {
@@ -352,6 +388,7 @@ impl Source for TcpSource {
                     Err(e) => return Err(e),
                 }
             }
+            pass_card(&timers, len).await;
             Ok(bulk)
         })
     }
@@ -368,7 +405,7 @@ mod tests {
         let message = |n: u8, body: usize, len: usize| {
             let mut bulk = Bulk::alloc(pool, len).unwrap();
             bulk.copy_in(0, &vec![n + 2; len]);
-            Outgoing { head: [n; HEAD_BYTES], body: vec![n + 1; body], bulk }
+            Outgoing { head: [n; HEAD_BYTES], body: vec![n + 1; body], bulk, due: None }
         };
         let batch = [message(1, 5, 4100), message(11, 0, 7), message(21, 3, 0), message(31, 0, 0)];
         let whole: Vec<u8> =

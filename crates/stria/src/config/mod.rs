@@ -32,6 +32,9 @@ fn transports() -> Vec<String> {
 fn kernel_caching() -> Vec<String> {
     names(&["never", "reopened", "fitting", "always"])
 }
+fn net_profiles() -> Vec<String> {
+    [vec!["none".to_string()], names(&rt::real::NET_PROFILES.map(|p| p.name))].concat()
+}
 fn idle_depths() -> Vec<String> {
     names(&["auto", "deep", "shallow", "polling"])
 }

@@ -92,6 +92,9 @@ table! {
     fsname: String = "cluster.fsname", Kind::Text, "stria", Cluster, Restart;
     /// Address and port that servers listen on; port 0 takes a free one.
     listen: String = "net.listen", Kind::Text, "127.0.0.1:0", Process, Restart;
+    /// The network card that this process's TCP connections share, for experiments: bandwidth of each direction and latency
+    /// are held down to its own; none: as fast as they go. Roles of one process speak without it.
+    net_profile: String = "net.profile", Kind::Choice(super::net_profiles), "none", Process, Restart;
     /// How idle CPUs of the machine sleep while requests flow: as they like (deep); such that they wake within 2 us
     /// (shallow); not at all (polling), which costs power, or the host's time, until 20 ms after the last request;
     /// polling in a virtual machine, deep elsewhere (auto). Root's processes only: it needs /dev/cpu_dma_latency.

@@ -36,6 +36,9 @@ pub(super) fn serve<T>(
     {
         tracing::info!("idle CPUs sleep as they like: /dev/cpu_dma_latency: {e}");
     }
+    if config.net_profile != "none" {
+        rt::real::set_net_profile(&config.net_profile).map_err(|e| Failure::usage(format!("net.profile: {e}")))?;
+    }
     on_shard(settings::frames(config, clients, osts), work)
 }
 
