@@ -163,6 +163,10 @@ mod tests {
         let jobs = s.jobs_text();
         assert!(jobs.starts_with("job_stats:\n- job_id:          cp.0\n  snapshot_time:   2\n  open: "), "{jobs}");
         assert!(jobs.contains("samples:           1, unit: usecs, min:        7") && !jobs.contains("other"), "{jobs}");
+        s.count_for(7, Op::MdtOpen, Duration::ZERO, WallTime(1));
+        s.count_for(7, Op::MdtClose, Duration::ZERO, WallTime(1));
+        assert_eq!(s.latest_jobs(1), (vec![("cp.0".into(), 1)], 1), "who asked last is shown");
+        assert_eq!(s.latest_jobs(2).0[1], ("0000000000000007".into(), 2));
         s.clear_jobs();
         assert_eq!(s.jobs_text(), "job_stats:\n");
         s.clear(WallTime(4));

@@ -127,7 +127,22 @@ fn switching_among_all_policies_under_load_loses_nothing_and_serves_nothing_twic
         let counters = pipeline.head.counters();
         assert!(counters.switched > 0);
         assert!(counters.dequeued + counters.cancelled <= counters.enqueued);
+        assert_eq!(pipeline.head.served().values().sum::<u64>(), counters.dequeued);
     }
+}
+
+#[test]
+fn requests_are_counted_for_the_policy_that_chose_them() {
+    let mut pipeline = Pipeline::new("fifo", 1);
+    (0..20).for_each(|_| pipeline.enqueue());
+    for (name, requests) in [("fifo", 3), ("crrn", 2), ("orr", 0), ("fifo", 1)] {
+        pipeline.switch(name);
+        for _ in 0..requests {
+            assert!(pipeline.dequeue().is_some(), "there are more");
+        }
+    }
+    let served: Vec<_> = pipeline.head.served().into_iter().collect();
+    assert_eq!(served, [("crrn".into(), 2), ("fifo".into(), 4), ("orr".into(), 0)]);
 }
 
 #[test]

@@ -274,3 +274,50 @@ fn measure_jobs(s: &OstStats, [fs, target]: [&str; 2], into: &mut Snapshot) {
         into.leave_out(&JOB_WRITE_BYTES, jobs.len() - NAMED_MAX);
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use types::metric::{LEFT_OUT, Value};
+    use types::{Duration, Extent, WallTime};
+
+    /// Values of a metric by its last label.
+    fn of(s: &Snapshot, metric: &Metric) -> Vec<(String, Value)> {
+        let family = s.families().find(|f| f.metric.name == metric.name);
+        let series = family.into_iter().flat_map(|f| &f.series);
+        series.map(|s| (s.labels.last().cloned().unwrap_or_default(), s.value.clone())).collect()
+    }
+
+    #[test]
+    fn jobs_beyond_the_limit_are_counted_and_those_that_asked_last_are_shown() {
+        let mut stats = OstStats::default();
+        let extent = [Extent::new(0, 4096)];
+        for job in 1..=NAMED_MAX as u64 + 3 {
+            stats.on_read((job, WallTime(job as i64)), &extent, 4096, Duration::from_micros(1));
+        }
+        let mut s = Snapshot::default();
+        measure_jobs(&stats, ["fs", "OST0000"], &mut s);
+        let shown = of(&s, &JOB_READ_BYTES);
+        assert_eq!(shown.len(), NAMED_MAX);
+        assert!(shown.contains(&(format!("{:016x}", NAMED_MAX + 3), Value::Number(4096.0))));
+        assert!(shown.iter().all(|(job, _)| *job != format!("{:016x}", 3)), "the oldest are left out");
+        let left: Vec<_> = of(&s, &LEFT_OUT);
+        assert!(left.contains(&(JOB_READ_BYTES.name.into(), Value::Number(3.0))), "{left:?}");
+    }
+
+    #[test]
+    fn transfers_are_told_with_their_sums_and_histograms() {
+        let mut stats = OstStats::default();
+        stats.on_write((0, WallTime(0)), &[Extent::new(0, 12288)], 12_288, Duration::from_millis(500));
+        let mut s = Snapshot::default();
+        measure_requests(&stats, ["fs", "OST0000"], &mut s);
+        assert_eq!(of(&s, &WRITE_BYTES), [("OST0000".into(), Value::Number(12_288.0))]);
+        let times = of(&s, &common::REQUEST_SECONDS);
+        assert!(times.contains(&("write".into(), Value::Summary(0.5, 1))), "{times:?}");
+        let pages = of(&s, &BULK_PAGES);
+        let Some((_, Value::Histogram { buckets, sum, count })) = pages.iter().find(|(o, _)| o == "write") else {
+            panic!("{pages:?}")
+        };
+        assert_eq!((buckets[1], buckets[2], *sum, *count), ((2.0, 0), (4.0, 1), 3.0, 1));
+    }
+}

@@ -46,6 +46,7 @@ fn package(dir: &Path, umask: &str) -> PathBuf {
 /// The unpacked package, shared by the tests that run at the same time, and removed with the last of them.
 struct Unpacked {
     dir: tempfile::TempDir,
+    deb: PathBuf,
 }
 
 impl Unpacked {
@@ -57,9 +58,8 @@ impl Unpacked {
         }
         let dir = tempfile::tempdir().unwrap();
         let deb = package(&dir.path().join("out"), "022");
-        ran(Command::new("dpkg-deb").arg("-x").arg(deb).arg(dir.path().join("tree")));
-        fs::remove_dir_all(dir.path().join("out")).unwrap();
-        let made = Arc::new(Unpacked { dir });
+        ran(Command::new("dpkg-deb").arg("-x").arg(&deb).arg(dir.path().join("tree")));
+        let made = Arc::new(Unpacked { dir, deb });
         *shared = Arc::downgrade(&made);
         made
     }
@@ -184,6 +184,44 @@ fn a_service_manager_hears_that_a_server_is_ready_alive_and_stopping() {
         assert_eq!(last.as_deref(), Some("STOPPING=1"));
         assert!(child.0.wait().unwrap().success());
     }
+}
+
+#[test]
+fn a_system_installs_it_has_its_user_and_keeps_the_stores_when_it_goes() {
+    if !have("dpkg-deb") || !can_mount() {
+        return;
+    }
+    // This machine's files under a layer that takes the changes, with nothing of it running.
+    const SYSTEM: &str = "set -e
+        mount -t tmpfs none \"$1\"
+        mkdir \"$1/upper\" \"$1/work\" \"$1/root\"
+        mount -t overlay -o \"lowerdir=/,upperdir=$1/upper,workdir=$1/work\" none \"$1/root\" || exit 77
+        mount --rbind /dev \"$1/root/dev\"
+        mount -t proc none \"$1/root/proc\"
+        mount -t tmpfs none \"$1/root/run\"
+        mount -t tmpfs none \"$1/root/tmp\"
+        cp \"$2\" \"$1/root/tmp/stria.deb\"
+        chroot \"$1/root\" sh -c \"$3\"";
+    const LINE: &str = "set -e
+        export DEBIAN_FRONTEND=noninteractive
+        dpkg --force-depends -i /tmp/stria.deb
+        stat -c '%U %a' /var/lib/stria
+        setpriv --reuid stria --regid stria --clear-groups stria mkfs --dir /var/lib/stria/scratch --osts 1
+        dpkg -r stria
+        test ! -e /usr/bin/stria -a ! -e /usr/sbin/mount.stria
+        dpkg --force-depends -i /tmp/stria.deb
+        dpkg -P stria
+        stat -c '%U %a kept' /var/lib/stria/scratch";
+    let (tree, dir) = (Unpacked::get(), tempfile::tempdir().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--pid", "--fork", "sh", "-c", SYSTEM, "sh"]);
+    let out = command.args([text(dir.path()), text(&tree.deb), LINE]).output().unwrap();
+    let said = said(&out);
+    if out.status.code() == Some(77) {
+        return println!("not run: overlays cannot be mounted here: {said}");
+    }
+    assert!(out.status.success(), "{said}");
+    assert!(said.contains("\nstria 700\n") && said.contains("\nstria 700 kept\n"), "{said}");
 }
 
 /// Runs a line as root of a mount namespace whose /usr/sbin has the helpers. `None`: the machine has no overlays.
