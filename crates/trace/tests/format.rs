@@ -1,4 +1,5 @@
 //! The file format: what is written is read again, golden bytes stay, and what is no trace is refused at its place.
+#![allow(clippy::unwrap_used)]
 use formats::fuzz::{Target as Fuzzed, outcome_of};
 use formats::golden::Folder;
 use formats::memory::Counting;
