@@ -277,6 +277,8 @@ pub enum TraceVerb {
     Slow(TraceSlow),
     /// Write a trace as CSV or JSON
     Export(TraceExport),
+    /// Make a trace of a table in CSV
+    Import(TraceImport),
 }
 
 /// Arguments of `trace record`.
@@ -317,6 +319,19 @@ pub struct TraceSlow {
     /// How many
     #[arg(long, default_value_t = 10)]
     pub top: usize,
+}
+
+/// Arguments of `trace import`.
+#[derive(Args, Debug)]
+pub struct TraceImport {
+    /// The table, with the columns of 'trace export'
+    pub file: PathBuf,
+    /// The trace to write
+    #[arg(short, long, value_name = "FILE")]
+    pub output: PathBuf,
+    /// What is known of the targets, such as nrs.policy=fifo; may be repeated
+    #[arg(long = "set", value_name = "KEY=VALUE")]
+    pub set: Vec<String>,
 }
 
 /// Arguments of `trace export`.

@@ -240,6 +240,15 @@ fn a_disk_is_fitted_and_replayed() {
     let bandwidth = &replayed["values"][0];
     assert!(bandwidth["error"].as_f64().unwrap().abs() < 0.01, "{replayed}");
     assert_eq!(bandwidth["change"].as_f64(), Some(0.0), "the same disk twice: {replayed}");
+    // The same by way of a table, whose targets say what is told here.
+    good(&["trace", "export", &path("t"), "-o", &path("t.csv")]);
+    let set = ["--set", "nrs.policy=fifo", "--set", "oss.dispatch_window=1"];
+    let said = good(&[&["trace", "import", &path("t.csv"), "-o", &path("t2")][..], &set].concat());
+    assert!(said.contains(": 64 requests of 1 targets"), "{said}");
+    assert_eq!(good(&["sim", "fit", &path("t2")]), fitted);
+    fs::write(path("bad.csv"), "op,client\n").unwrap();
+    let (_, why) = refused(&["trace", "import", &path("bad.csv"), "-o", &path("t3")]);
+    assert!(why.contains("bad.csv: line 1: there is no column 'offset'"), "{why}");
     let (_, why) = refused(&["sim", "fit", &path("t"), "--out", "/nowhere/keys"]);
     assert!(why.contains("/nowhere/keys"), "{why}");
 }

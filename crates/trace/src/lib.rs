@@ -8,10 +8,11 @@
 //! policy.
 //!
 //! Code map: [`Record`] · [`Ring`] · [`Trace`] and [`read`] ([`docs/spec/trace.md`](../../../docs/spec/trace.md)) ·
-//! [`Figures`] and [`Sequentiality`] · [`export`].
+//! [`Figures`] and [`Sequentiality`] · [`export`] · [`import`].
 pub mod export;
 mod figures;
 mod file;
+pub mod import;
 mod record;
 mod ring;
 

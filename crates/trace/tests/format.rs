@@ -142,6 +142,11 @@ fn exports_have_a_line_or_an_object_for_every_request() {
     let lines: Vec<Vec<&str>> = csv.lines().map(|l| l.split(',').collect()).collect();
     assert_eq!(lines.len(), 1 + 6);
     assert!(lines.iter().all(|l| l.len() == trace::export::COLUMNS.len()), "{csv}");
+    let back = trace::import::csv(&csv).unwrap();
+    assert!(
+        back.targets.iter().zip(&one.targets).all(|(a, b)| a.records == b.records && a.name() == b.name()),
+        "{csv}"
+    );
     let r = one.targets[1].records[2];
     assert_eq!((lines[6][0], lines[6][1]), ("stria-OST0001", r.number.to_string().as_str()));
     assert_eq!(lines[6][13], r.finished.0.to_string());

@@ -9,7 +9,7 @@ use std::path::Path;
 
 use trace::Trace;
 
-use crate::cli::{TraceExport, TraceVerb};
+use crate::cli::{TraceExport, TraceImport, TraceVerb};
 use crate::failure::{Failure, Outcome};
 
 /// The verbs of `trace`.
@@ -30,6 +30,7 @@ pub fn trace(verb: &TraceVerb) -> Outcome {
             Ok(())
         }
         TraceVerb::Export(a) => export(a),
+        TraceVerb::Import(a) => import(a),
     }
 }
 
@@ -37,6 +38,20 @@ pub fn trace(verb: &TraceVerb) -> Outcome {
 fn load(file: &Path) -> Outcome<Trace> {
     let bytes = std::fs::read(file).map_err(|e| Failure::io("reading", file, &e))?;
     trace::read(&bytes).map_err(|e| Failure::usage(format!("{}: {e}", file.display())))
+}
+
+fn import(a: &TraceImport) -> Outcome {
+    let text = std::fs::read_to_string(&a.file).map_err(|e| Failure::io("reading", &a.file, &e))?;
+    let mut trace = trace::import::csv(&text).map_err(|e| Failure::usage(format!("{}: {e}", a.file.display())))?;
+    for set in &a.set {
+        let pair = set.split_once('=').filter(|(key, _)| !key.is_empty() && !set.contains('\n'));
+        let (key, value) = pair.ok_or_else(|| Failure::usage(format!("--set {set}: write KEY=VALUE")))?;
+        trace.targets.iter_mut().for_each(|t| t.settings.push((key.into(), value.into())));
+    }
+    let written = File::create(&a.output).and_then(|file| trace.write(BufWriter::new(file)));
+    written.map_err(|e| Failure::io("writing", &a.output, &e))?;
+    say!("{}: {} requests of {} targets", a.output.display(), trace.len(), trace.targets.len());
+    Ok(())
 }
 
 fn export(a: &TraceExport) -> Outcome {
