@@ -313,6 +313,12 @@ impl<'a> Walk<'a> {
         self.file.read(at, &mut page).ok().map(|()| page)
     }
 
+    /// Whether the page of this number is what its checksum says.
+    fn is_whole_page(&self, (number, checksum): Child) -> bool {
+        let page = self.place(number).and_then(|p| self.read(p));
+        page.is_some_and(|p| self.shape.matches(&p, checksum))
+    }
+
     fn descend(&mut self, child: Child, above_is_whole: bool, depth: usize, take: &mut Take<'_>) -> io::Result<()> {
         let (number, checksum) = child;
         if depth > DEPTH_MAX {
@@ -376,7 +382,18 @@ impl<'a> Walk<'a> {
             let all: Vec<Child> = children(page, n).collect();
             (all.len() == n + 1).then(|| all.iter().filter(|c| there(c)).count()).filter(|sound| sound + 1 >= all.len())
         };
-        let keys = if sound(said).is_some() { Some(said) } else { numbers().filter(|n| sound(*n).is_some()).max() };
+        // Children that are what their checksums say are nobody else's. Where there is none, those that could be pages.
+        let whole = |n: usize| {
+            // With a wrong number every child is a wrong one: the first three tell.
+            let first = children(page, n).take(3).any(|c| self.is_whole_page(c));
+            if first { children(page, n).filter(|c| self.is_whole_page(*c)).count() } else { 0 }
+        };
+        let best = numbers().map(|n| (whole(n), n == said, n)).max().filter(|(count, ..)| *count > 0);
+        let keys = match best {
+            Some((.., n)) => Some(n),
+            None if sound(said).is_some() => Some(said),
+            None => numbers().filter(|n| sound(*n).is_some()).max(),
+        };
         let Some(keys) = keys else { return Ok(()) };
         let all: Vec<Child> = children(page, keys).collect();
         all.into_iter().try_for_each(|c| self.descend(c, false, depth + 1, take))
