@@ -19,6 +19,8 @@ use crate::advised::{Advised, class_of, hint_of};
 use crate::fast::{FastOwner, FastStore, FastTier, Fetched};
 use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreResult};
 
+/// How often bytes are fetched that are changed meanwhile.
+const FETCH_TRIES: u32 = 4;
 /// Most bytes that are fetched in one turn: how long a request may have to wait for a prefetch.
 const TURN_BYTES: u64 = types::MIB;
 
@@ -303,10 +305,17 @@ impl Ost {
         }
         let permit = self.dispatch.background_turn(object, range).await?;
         // Somebody may have read it meanwhile.
-        if missing(self) {
+        for _ in 0..FETCH_TRIES {
+            if !missing(self) {
+                break;
+            }
             let stamp = self.cache.borrow().stamp(self.key(object), range);
             let blocks = self.store.read(object, range).await?;
             self.fill((object, range.first), &blocks, PageAccess::fine(0).ahead(), &stamp);
+            if self.cache.borrow().stamp(self.key(object), range) == stamp {
+                break;
+            }
+            // Blocks there were changed while they were read: what was read may be old, and was not kept.
         }
         drop(permit);
         Ok(())
