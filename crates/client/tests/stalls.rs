@@ -92,3 +92,38 @@ fn a_recovery_window_does_not_pass_while_the_server_stands_still() {
         });
     }
 }
+
+#[test]
+fn a_flush_that_waits_in_the_osts_own_hands_is_waited_for() {
+    for seed in 0..10 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let tune = |c: &mut client::ClientConfig| c.dirty_age_max = Duration::from_secs(3600);
+        let ((one, _), (two, _)) = (world.client(tune), world.client(tune));
+        world.run(Duration::from_secs(3600), async {
+            let _file = dirty(&one).await;
+            let file = open(&two, "f", 0).await;
+            // Longer than a callback has; ends at any time within one.
+            world.oss[0].host.stall_disk(Duration::from_secs(40 + 17 * seed));
+            assert!(read_all(&two, &file, 100_000).await == [7; 100_000]);
+            nobody_was_evicted(&world, &one);
+        });
+    }
+}
+
+#[test]
+fn an_ost_whose_disk_never_goes_on_keeps_nobody_waiting_for_ever() {
+    let world = World::new(1, 1, OstConfig::default());
+    let tune = |c: &mut client::ClientConfig| c.dirty_age_max = Duration::from_secs(3600);
+    let ((one, _), (two, _)) = (world.client(tune), world.client(tune));
+    world.run(Duration::from_secs(36_000), async {
+        let _file = dirty(&one).await;
+        let file = open(&two, "f", 0).await;
+        world.oss[0].host.stall_disk(Duration::from_secs(3000));
+        two.rt().spawn({
+            let two = two.clone();
+            async move { _ = two.read(&file, 0, 1).await }
+        });
+        world.sim.sleep(Duration::from_secs(700)).await;
+        assert_eq!(world.knows(one.id()), 1, "the OST waits for ten minutes at most");
+    });
+}

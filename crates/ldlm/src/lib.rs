@@ -30,6 +30,7 @@ mod interval;
 mod lock;
 mod lock_cache;
 mod namespace;
+mod patience;
 pub mod record;
 mod resource;
 
@@ -41,4 +42,5 @@ pub use lock::{
 };
 pub use lock_cache::{Acquire, BlockingOutcome, CacheAction, LockCache, LockCacheConfig, LockCacheStats};
 pub use namespace::{Evicted, Expired, LockReplay, Namespace, NamespaceConfig, NamespaceStats};
+pub use patience::{HELD_UP_AFTER, Patience};
 pub use types::LockMode;

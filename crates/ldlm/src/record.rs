@@ -32,6 +32,8 @@ pub enum Call {
     Glimpse(ClientId, ResourceId, u64),
     /// [`Namespace::on_progress`]
     Progress(ClientId, HandleId),
+    /// [`Namespace::on_held_up`]
+    HeldUp(ClientId),
     /// [`Namespace::on_overslept`]
     Overslept(Instant),
     /// [`Namespace::on_blocking_timeout`]
@@ -108,6 +110,10 @@ impl Namespace {
             Call::Glimpse(c, r, size) => Answer::Count(self.glimpse(*c, *r, *size, out) as usize),
             Call::Progress(c, h) => {
                 self.on_progress(now, *c, *h);
+                Answer::None
+            }
+            Call::HeldUp(c) => {
+                self.on_held_up(now, *c);
                 Answer::None
             }
             Call::Overslept(awake) => {

@@ -534,3 +534,27 @@ fn a_lock_that_allows_io_is_found_without_its_handle() {
         assert_eq!(s.ns.allowing_io(ClientId(2), OBJECT, Extent::at(20, 10), false), None, "of another client");
     }
 }
+
+#[test]
+fn who_is_held_up_by_the_server_is_late_a_callbacks_time_after_that_and_at_the_latest_when_anybody_is() {
+    // Seconds for which the first client is held up after it was called back, and the second at which it is evicted.
+    for (held_s, late_s) in [(0, 20), (19, 20), (21, 41), (100, 120), (10_000, 600)] {
+        let mut s = Server::new();
+        granted(s.extent(1, LockMode::Pw, Extent::new(0, 10)));
+        granted(s.bits(1, LockMode::Ex, InodeBits::UPDATE));
+        waiting(s.extent(2, LockMode::Pr, Extent::new(0, 10)));
+        waiting(s.bits(3, LockMode::Pr, InodeBits::UPDATE));
+        let mut patience = ldlm::Patience::default();
+        let late = loop {
+            s.now = patience.next_look(&s.ns, s.now).unwrap();
+            let second = s.now.since(Instant::ZERO).as_secs();
+            let late = patience.late(&mut s.ns, s.now, |c| c == ClientId(1) && second <= held_s);
+            if !late.is_empty() {
+                assert_eq!(late.iter().map(|e| e.client.0).collect::<Vec<_>>(), [1]);
+                break second;
+            }
+        };
+        // It is looked once a second: what ends in between is seen at the next look.
+        assert!((late_s..=late_s + 2).contains(&late), "held up for {held_s} s: late at {late}, not {late_s}");
+    }
+}

@@ -9,8 +9,8 @@ use std::rc::Rc;
 
 use hashbrown::HashMap;
 use ldlm::{
-    Action, DenyReason, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, InodeBits, LOCAL, LockCookie, LockDesc,
-    LockMode, LockPolicyData, Namespace, NamespaceConfig, ResourceId,
+    Action, DenyReason, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, Expired, HELD_UP_AFTER, InodeBits,
+    LOCAL, LockCookie, LockDesc, LockMode, LockPolicyData, Namespace, NamespaceConfig, Patience, ResourceId,
 };
 use rt::sync::{OneSender, oneshot};
 use rustc_hash::FxBuildHasher;
@@ -31,6 +31,7 @@ pub struct Locks {
     /// Flock requests that wait, as they were asked.
     pub(crate) flocks: RefCell<BTreeMap<(ClientId, u64), LockSpec>>,
     timer_runs: Cell<bool>,
+    patience: RefCell<Patience>,
     /// As of the last look.
     awake_since: Cell<types::Instant>,
 }
@@ -59,6 +60,7 @@ impl Locks {
             next_cookie: Cell::new(1),
             flocks: RefCell::default(),
             timer_runs: Cell::new(false),
+            patience: RefCell::default(),
             awake_since: Cell::new(types::Instant::ZERO),
         }
     }
@@ -309,6 +311,14 @@ impl Mds {
         self.remove_unkept(kept);
     }
 
+    /// Who is late with its callbacks, and is not kept from answering them by this server, whose disk stands still.
+    fn late_holders(&self) -> Vec<Expired> {
+        let (exports, now) = (self.exports.borrow(), self.rt.now());
+        let held_up = |client| exports.get(&client).is_some_and(|e| e.is_kept_for(HELD_UP_AFTER, now));
+        let (mut patience, mut ns) = (self.locks.patience.borrow_mut(), self.locks.namespace.borrow_mut());
+        patience.late(&mut ns, now, held_up)
+    }
+
     /// Watches deadlines while callbacks are out.
     fn start_lock_timer(self: &Rc<Self>) {
         if self.locks.timer_runs.replace(true) {
@@ -329,7 +339,7 @@ impl Mds {
                 if me.locks.awake_since.replace(awake) != awake {
                     me.locks.namespace.borrow_mut().on_overslept(awake);
                 }
-                let late = me.locks.namespace.borrow().on_blocking_timeout(me.rt.now());
+                let late = me.late_holders();
                 for expired in late {
                     tracing::warn!(client = %expired.client, lock = %expired.handle, "did not answer a lock callback in time: evicted");
                     me.evict(expired.client).await;

@@ -7,8 +7,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::rc::Rc;
 
 use ldlm::{
-    Action, DenyReason, EnqueueFlags, EnqueueOutcome, LOCAL, LockCookie, LockDesc, LockMode, LockPolicyData,
-    LockReplay, Namespace, NamespaceConfig, ResourceId,
+    Action, DenyReason, EnqueueFlags, EnqueueOutcome, HELD_UP_AFTER, LOCAL, LockCookie, LockDesc, LockMode,
+    LockPolicyData, LockReplay, Namespace, NamespaceConfig, Patience, ResourceId,
 };
 use ptlrpc::Export;
 use rt::Rt;
@@ -44,6 +44,7 @@ pub(crate) struct Locks {
     local: RefCell<HashMap<LockCookie, OneSender<()>>>,
     local_next: Cell<u64>,
     armed: Cell<Option<Instant>>,
+    patience: RefCell<Patience>,
     /// As of the last look.
     awake_since: Cell<Instant>,
 }
@@ -134,6 +135,7 @@ impl Locks {
             local: RefCell::default(),
             local_next: Cell::new(1),
             armed: Cell::new(None),
+            patience: RefCell::default(),
             awake_since: Cell::new(Instant::ZERO),
         })
     }
@@ -448,7 +450,7 @@ impl Locks {
 
     /// Sets a timer for the next callback deadline.
     fn arm(self: &Rc<Self>) {
-        let Some(at) = self.ns.borrow().next_deadline() else { return };
+        let Some(at) = self.patience.borrow().next_look(&self.ns.borrow(), self.rt.now()) else { return };
         if self.armed.get().is_some_and(|t| t <= at) {
             return;
         }
@@ -469,13 +471,22 @@ impl Locks {
         object.is_some_and(|o| self.promises.is_in_doubt(o))
     }
 
+    /// Whether a client's requests are in this OST's own hands for so long that it cannot answer callbacks.
+    fn holds_up(&self, client: ClientId) -> bool {
+        let (exports, now) = (self.exports.borrow(), self.rt.now());
+        exports.get(&client).is_some_and(|e| e.is_kept_for(HELD_UP_AFTER, now))
+    }
+
     async fn on_timer(self: Rc<Self>) {
         self.armed.set(None);
         let awake = self.rt.awake_since();
         if self.awake_since.replace(awake) != awake {
             self.ns.borrow_mut().on_overslept(awake);
         }
-        let late = self.ns.borrow().on_blocking_timeout(self.rt.now());
+        let late = {
+            let (mut patience, mut ns) = (self.patience.borrow_mut(), self.ns.borrow_mut());
+            patience.late(&mut ns, self.rt.now(), |client| self.holds_up(client))
+        };
         for expired in &late {
             let client = expired.client;
             if self.is_not_told(client, expired.handle) {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use frames::Bulk;
 use rt::Rt;
 use types::{Duration, Instant};
-use wire::{Flags, Header};
+use wire::{Flags, Header, Op};
 
 use crate::export::Export;
 
@@ -41,6 +41,11 @@ impl Export {
     #[must_use]
     pub fn early_replies(&self) -> u64 {
         self.early.sent.get()
+    }
+    /// Whether a request has been under way for `time` at `now`; one that asks for a lock is not meant, others may keep it waiting.
+    #[must_use]
+    pub fn is_kept_for(&self, time: Duration, now: Instant) -> bool {
+        self.early.due.borrow().values().any(|(header, came)| now.since(*came) >= time && header.op != Op::LockEnqueue)
     }
     /// What a message says of its client's patience is remembered for those that cannot say it.
     pub(crate) fn note_patience(&self, header: &Header) {

@@ -75,6 +75,13 @@ impl Namespace {
         }
     }
 
+    /// The server keeps a client from answering: its callbacks' deadlines start anew, up to `callback_total_max` after each.
+    pub fn on_held_up(&mut self, now: Instant, client: ClientId) {
+        let is_its = |h: &HandleId| self.locks.get(h).is_some_and(|lock| lock.party.client == client);
+        let called: Vec<HandleId> = self.deadlines.iter().map(|(_, handle)| *handle).filter(is_its).collect();
+        called.into_iter().for_each(|handle| self.on_progress(now, client, handle));
+    }
+
     /// The client is told of its grant only now, or still cannot be: if it was called back already, its time begins anew.
     pub fn on_told(&mut self, now: Instant, client: ClientId, handle: HandleId) {
         let deadline = now + self.config.callback_timeout;
@@ -105,8 +112,7 @@ impl Namespace {
     }
 
     /// Clients that are late at `now`, each once, longest overdue first. They stay late until they are evicted, cancel, or
-    /// make progress: a driver that still has a client's bulk requests in its queue says so with
-    /// [`Namespace::on_progress`] instead of evicting.
+    /// make progress: of whom the driver itself keeps from it, it says so ([`crate::Patience`]).
     #[must_use]
     pub fn on_blocking_timeout(&self, now: Instant) -> Vec<Expired> {
         let mut seen: BTreeSet<ClientId> = BTreeSet::new();
