@@ -258,7 +258,15 @@ impl Mds {
 
     /// A client is written to the store before the first answer that it may have to replay. Those who only ask for the
     /// cluster map or register a target are not waited for after a restart.
-    pub(crate) async fn remember_client(&self, client: ClientId, op: Op) -> Result<(), FsError> {
+    ///
+    /// # Errors
+    /// What the store meets; `NotConnected` when the session has ended meanwhile, as `ended` says.
+    pub(crate) async fn remember_client(
+        &self,
+        client: ClientId,
+        op: Op,
+        ended: impl Fn() -> bool,
+    ) -> Result<(), FsError> {
         let passing = matches!(op, Op::Ping | Op::Config | Op::Register | Op::Params | Op::Jobs | Op::MdtStatfs);
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
@@ -266,6 +274,10 @@ impl Mds {
         let row = wire::encode(&self.session_row(client));
         self.store.apply([(keys::session(client), Some(row))], 0, 0);
         self.store.sync().await?;
+        // Its next session is written down anew: with this one its row has gone.
+        if ended() {
+            return Err(FsError::NotConnected);
+        }
         self.remembered.borrow_mut().insert(client);
         Ok(())
     }
@@ -279,11 +291,13 @@ impl Mds {
             basis: request.basis(),
             slot: Some((request.header.slot_or_credits, request.header.xid)),
         };
-        let known = match self.remember_client(caller.client, op).await {
+        let known = match self.remember_client(caller.client, op, || request.export.is_ended()).await {
             Ok(()) => self.disturb(caller.client, op).await,
             Err(e) => Err(e),
         };
         let result = match known {
+            // Who was given up meanwhile would get locks and opens that nobody takes away again.
+            Ok(()) if request.export.is_ended() => Err(FsError::NotConnected),
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };

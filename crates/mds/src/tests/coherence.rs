@@ -192,7 +192,7 @@ fn after_a_restart_a_removed_file_stays_for_whoever_tells_its_lock_again() {
         look_to_open(&a, name, cookie);
         a.unlink(ROOT, name).unwrap();
     }
-    fs.world.run(fs.mds.remember_client(a.client, Op::MdtUnlink)).unwrap();
+    fs.world.run(fs.mds.remember_client(a.client, Op::MdtUnlink, || false)).unwrap();
     fs.sync();
     let fs = fs.crash();
     let a = fs.of(1);

@@ -67,7 +67,7 @@ fn a_store_that_failed_answers_no_change_any_more() {
 #[test]
 fn replayed_transactions_give_the_same_files_objects_and_handles() {
     let fs = Fs::new();
-    fs.world.run(fs.mds.remember_client(ClientId(1), Rpc::MdtLookup)).unwrap();
+    fs.world.run(fs.mds.remember_client(ClientId(1), Rpc::MdtLookup, || false)).unwrap();
     let root = Fid::ROOT;
     let mkdir = CreateRequest { parent: root, name: "d".into(), mode: 0o755, ..CreateRequest::default() };
     let (d, t1) = fs.call_as::<_, EntryReply>(None, Rpc::MdtCreate, &mkdir).unwrap();
@@ -246,7 +246,7 @@ fn knows_size(fs: &Fs, fid: Fid) -> bool {
 #[test]
 fn sizes_told_before_a_restart_are_doubted_when_a_client_does_not_come_back() {
     let fs = Fs::new();
-    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate));
+    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate, || false));
     let (told, set) = (written(&fs, "told"), written(&fs, "set"));
     assert!(knows_size(&fs, told));
     fs.sync();
@@ -274,7 +274,7 @@ fn sizes_told_before_a_restart_are_doubted_when_a_client_does_not_come_back() {
 #[test]
 fn nothing_is_doubted_when_everybody_comes_back_or_leaves_in_order() {
     let fs = Fs::new();
-    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate));
+    let _session = fs.world.run(fs.mds.remember_client(ClientId(1), wire::Op::MdtCreate, || false));
     let told = written(&fs, "told");
     fs.sync();
     let fs = fs.crash().of(2);

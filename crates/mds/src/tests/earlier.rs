@@ -37,7 +37,7 @@ fn made() -> Map {
     fs.link(open.entry.attr.fid, Fid::ROOT, "link").unwrap();
     fs.symlink(d, "target", "../link").unwrap();
     fs.setxattr(open.entry.attr.fid, "user.x", Some(b"value"), 0).unwrap();
-    fs.world.run(fs.mds.remember_client(types::ClientId(1), wire::Op::MdtLookup)).unwrap();
+    fs.world.run(fs.mds.remember_client(types::ClientId(1), wire::Op::MdtLookup, || false)).unwrap();
     fs.sync();
     let mut map = Map::new();
     fs.kv.tamper(|now| map = now.clone());

@@ -97,7 +97,7 @@ fn a_file_with_data_or_open_elsewhere_keeps_its_layout_and_nobody_is_told() {
 #[test]
 fn a_replay_gives_the_layout_that_was_answered() {
     let fs = Fs::new();
-    fs.world.run(fs.mds.remember_client(fs.client, Op::MdtSetxattr)).unwrap();
+    fs.world.run(fs.mds.remember_client(fs.client, Op::MdtSetxattr, || false)).unwrap();
     let (f, g) = (mknod(&fs, "f"), mknod(&fs, "g"));
     fs.sync();
     let set = set_request(f, "lustre.lov", &spec(1 << 20, 2));
