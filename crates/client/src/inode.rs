@@ -179,6 +179,10 @@ impl Inode {
     pub fn is_mappable(&self) -> bool {
         self.mappable.get() > 0
     }
+    /// Whether there is such an open.
+    pub(crate) fn any_open(&self, is: impl Fn(&Rc<OpenFile>) -> bool) -> bool {
+        self.files.borrow().iter().filter_map(Weak::upgrade).any(|f| is(&f))
+    }
     /// The opens.
     pub(crate) fn files(&self) -> Vec<Rc<OpenFile>> {
         self.files.borrow().iter().filter_map(Weak::upgrade).collect()

@@ -18,8 +18,8 @@ const PAGE: u64 = frames::FRAME_BYTES as u64;
 impl Inode {
     /// How its locks are asked for: some open may want them no wider than what it reads or writes.
     pub(crate) fn enqueue_flags(&self) -> EnqueueFlags {
-        let narrow = self.files().iter().any(|f| f.no_expand.get() && !f.released.get());
-        if narrow { EnqueueFlags::NO_EXPAND } else { EnqueueFlags::NONE }
+        let narrow = |f: &Rc<OpenFile>| f.no_expand.get() && !f.released.get();
+        if self.any_open(narrow) { EnqueueFlags::NO_EXPAND } else { EnqueueFlags::NONE }
     }
 }
 
