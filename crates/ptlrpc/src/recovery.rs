@@ -36,6 +36,8 @@ struct State {
     offered: RefCell<BTreeMap<(Transno, ClientId), OneSender<()>>>,
     /// Whose replay is being carried out.
     running: Cell<Option<ClientId>>,
+    /// Replays of locks that are being carried out, each by its client: nobody's wait for another.
+    locking: RefCell<BTreeMap<ClientId, usize>>,
     /// Ordinary service has begun, while somebody is still waited for.
     begun: Cell<bool>,
     changed: Event,
@@ -106,18 +108,17 @@ impl RecoveryControl {
     }
 }
 
-/// The right to carry out one replay; the next one starts when it is dropped.
-pub(crate) struct Turn(Option<Rc<State>>);
+/// The right to carry out a request. That of a replay knows whose lock is replayed, or else the next change's replay starts when it is dropped.
+pub(crate) struct Turn(Option<(Rc<State>, Option<ClientId>)>);
 impl Drop for Turn {
     fn drop(&mut self) {
-        if let Some(state) = &self.0 {
-            // Its client has had no chance to offer the next one yet.
-            if let Some(client) = state.running.take() {
-                state.note_progress(client);
-            }
-            state.changed.notify();
-            state.next();
+        let Some((state, lock_of)) = self.0.take() else { return };
+        // Its client has had no chance to offer the next one yet.
+        if let Some(client) = lock_of.inspect(|client| state.lock_ended(*client)).or_else(|| state.running.take()) {
+            state.note_progress(client);
         }
+        state.changed.notify();
+        state.next();
     }
 }
 
@@ -141,7 +142,15 @@ impl State {
     }
     /// Whose replay waits for its turn or has it.
     fn waiting(&self) -> BTreeSet<ClientId> {
-        self.offered.borrow().keys().map(|(_, c)| *c).chain(self.running.get()).collect()
+        let locking = self.locking.borrow();
+        self.offered.borrow().keys().map(|(_, c)| *c).chain(self.running.get()).chain(locking.keys().copied()).collect()
+    }
+    fn lock_ended(&self, client: ClientId) {
+        let mut locking = self.locking.borrow_mut();
+        match locking.get_mut(&client).filter(|n| **n > 1) {
+            Some(n) => *n -= 1,
+            None => drop(locking.remove(&client)),
+        }
     }
     fn note_progress(&self, client: ClientId) {
         if let Some(at) = self.expected.borrow_mut().get_mut(&client) {
@@ -165,6 +174,7 @@ impl Recovery {
                 expected: RefCell::new(expected.into_iter().map(|c| (c, None)).collect()),
                 offered: RefCell::default(),
                 running: Cell::new(None),
+                locking: RefCell::default(),
                 begun: Cell::new(false),
                 changed: Event::new(),
                 opened: Event::new(),
@@ -226,7 +236,7 @@ impl Recovery {
     /// every client is done.
     ///
     /// A client is late when the window has closed and it has been silent for half a window. One whose replay waits for
-    /// its turn, or has it, is not silent: it waits for those who are. While the server itself stood still nobody was silent.
+    /// its turn, or has it, and one whose lock's replay is being carried out, is not silent: it waits for those who are. While the server itself stood still nobody was silent.
     /// After ten windows everyone is late.
     pub(crate) async fn next_late(&self) -> Option<Vec<ClientId>> {
         loop {
@@ -283,7 +293,8 @@ impl Recovery {
         if header.flags.has(Flags::REPLAY) {
             self.note_progress(header.client);
             if header.op == Op::LockEnqueue {
-                return Some(Turn(None));
+                *self.state.locking.borrow_mut().entry(header.client).or_default() += 1;
+                return Some(Turn(Some((self.state.clone(), Some(header.client)))));
             }
             let (tx, rx) = oneshot();
             self.state.offered.borrow_mut().insert((header.transno, header.client), tx);
@@ -291,7 +302,7 @@ impl Recovery {
             self.state.next();
             rx.await?;
             self.note_progress(header.client);
-            return Some(Turn(Some(self.state.clone())));
+            return Some(Turn(Some((self.state.clone(), None))));
         }
         while self.holds_up(header) {
             let opened = self.state.opened.wait();
@@ -349,6 +360,22 @@ mod tests {
     #[test]
     fn whoever_dies_behind_its_turn_is_late_half_a_window_later() {
         assert_eq!(late(&[7], false), (vec![GONE, HERE], 45));
+    }
+
+    #[test]
+    fn whose_locks_replay_takes_long_is_not_late() {
+        let world = TestWorld::new(1, 1 << 20);
+        let recovery = Rc::new(Recovery::new(world.rt(), BTreeSet::from([HERE]), Duration::from_secs(30)));
+        let (of_here, rt) = (recovery.clone(), world.rt());
+        world.rt().spawn(async move {
+            let mut header = Header::request(Op::LockEnqueue, HERE, Xid(7));
+            header.flags = Flags::REPLAY;
+            let turns = [of_here.turn(&header).await, of_here.turn(&header).await];
+            rt.sleep(Duration::from_secs(50)).await;
+            drop(turns);
+        });
+        assert_eq!(world.run(recovery.next_late()), Some(vec![HERE]));
+        assert_eq!(world.rt().now().0 / 1_000_000_000, 65, "half a window after the last of them");
     }
 
     #[test]
