@@ -1,16 +1,19 @@
 //! fcntl and flock locks: the metadata server decides, this waits, gives up on signals, and remembers for replay.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::future::Future;
 use std::rc::Rc;
 
 use ldlm::{FlockKind, FlockMirror, FlockMode, FlockRequest, LockCookie};
-use rt::sync::{OneSender, oneshot};
-use types::{Extent, Fid, FsError};
+use rt::sync::{Event, OneSender, oneshot, race};
+use types::{Duration, Extent, Fid, FsError};
 use wire::Op;
 use wire::lock::{CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
 
 use crate::client::Client;
+
+/// Pause before a server that failed is told again that a lock was given up.
+const TELL_AGAIN: Duration = Duration::from_secs(1);
 
 /// One lock call of a program.
 #[derive(Clone, Copy, Debug)]
@@ -55,6 +58,13 @@ pub(crate) struct Flocks {
     /// Completions that nobody waited for.
     unexpected: Cell<u64>,
     mirror: RefCell<Option<FlockMirror>>,
+    /// Unlocks of what was held that the server refused, because it failed. The locks are given up: no restarted server is
+    /// offered them. This one is told until it has heard, before anything else that their owners ask. At most one for
+    /// each range that was held.
+    owed: RefCell<VecDeque<EnqueueRequest>>,
+    /// Somebody tells the server of them.
+    pays: Cell<bool>,
+    paid: Event,
 }
 
 impl Flocks {
@@ -66,6 +76,7 @@ impl Flocks {
     }
     pub(crate) fn completed(&self, call: &CompletionCallback) {
         let result = if call.status == 0 { Ok(()) } else { Err(FsError::from_errno(i32::from(call.status))) };
+        tracing::trace!(call.cookie, call.status, "completed");
         match self.waiting.borrow_mut().remove(&call.cookie) {
             Some(waiter) => waiter.send(result),
             None => match self.asking.borrow_mut().get_mut(&call.cookie) {
@@ -87,9 +98,25 @@ impl Flocks {
     pub(crate) fn lost(&self) {
         self.mirror.borrow_mut().take();
         self.asked.borrow_mut().clear();
+        self.owed.borrow_mut().clear();
+        self.paid.notify();
         for waiter in std::mem::take(&mut *self.waiting.borrow_mut()).into_values() {
             waiter.send(Err(FsError::Io));
         }
+    }
+    /// Whether the server is still to hear what an owner gave up.
+    fn owes(&self, of: &LockSpec) -> bool {
+        self.owed.borrow().iter().any(|q| (q.lock.fid, q.lock.kind, q.lock.owner) == (of.fid, of.kind, of.owner))
+    }
+    /// The server did not carry an unlock out. Whether it gives something up all the same: something was held.
+    fn gives_up(&self, unlock: &FlockRequest, request: EnqueueRequest) -> bool {
+        let mut mirror = self.mirror.borrow_mut();
+        let Some(mirror) = mirror.as_mut().filter(|m| m.holds(unlock.fid, unlock.kind, unlock.owner)) else {
+            return false;
+        };
+        mirror.on_giving_up(unlock);
+        self.owed.borrow_mut().push_back(request);
+        true
     }
     fn granted(&self, request: &FlockRequest) {
         self.mirror.borrow_mut().get_or_insert_with(FlockMirror::new).on_granted(request);
@@ -184,9 +211,23 @@ impl Client {
         }
         let request = EnqueueRequest { lock: Self::flock_spec(&call), flags, cookie, cancels: Vec::new() };
         let memory = Self::flock_request(&call, cookie, wait);
+        let mut interrupted = std::pin::pin!(interrupted);
+        while call.mode != FlockMode::Unlock && self.flocks.owes(&request.lock) {
+            let paid = self.flocks.paid.wait();
+            if race(paid, interrupted.as_mut()).await.is_err() {
+                return Err(FsError::Interrupted);
+            }
+        }
         let asking = self.flocks.asking(&memory);
-        let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
+        tracing::trace!(?call, cookie, wait, "asks");
+        let reply: Result<EnqueueReply, FsError> = self.mdc().ask(Op::LockEnqueue, &request).await;
         let early = asking.end();
+        if reply.is_err() && call.mode == FlockMode::Unlock && self.flocks.gives_up(&memory, request.clone()) {
+            self.pay_unlocks();
+            return Ok(());
+        }
+        let reply = reply?;
+        tracing::trace!(cookie, reply.granted, ?early, "answered");
         if reply.granted || call.mode == FlockMode::Unlock {
             self.flocks.granted(&memory);
             return Ok(());
@@ -198,7 +239,7 @@ impl Client {
             Some(result) => result,
             None => {
                 self.flocks.asked.borrow_mut().insert(cookie, request);
-                let result = self.wait_for_lock(cookie, interrupted).await;
+                let result = self.wait_for_lock(cookie, interrupted.as_mut()).await;
                 self.flocks.asked.borrow_mut().remove(&cookie);
                 result
             }
@@ -246,6 +287,28 @@ impl Client {
         }
         let call = LockCall { fid, whole, mode: FlockMode::Unlock, extent: Extent::ALL, owner, pid: 0 };
         self.set_lock(call, false, std::future::pending()).await
+    }
+
+    /// Tells the server what was given up while it failed, until it has heard.
+    fn pay_unlocks(self: &Rc<Self>) {
+        if self.flocks.pays.replace(true) {
+            return;
+        }
+        let (me, rt) = (Rc::downgrade(self), self.rt.clone());
+        self.rt.spawn(async move {
+            loop {
+                rt.sleep(TELL_AGAIN).await;
+                let Some(me) = me.upgrade() else { return };
+                let Some(next) = me.flocks.owed.borrow().front().cloned() else {
+                    return me.flocks.pays.set(false);
+                };
+                let told: Result<EnqueueReply, FsError> = me.mdc().ask(Op::LockEnqueue, &next).await;
+                if told.is_ok() {
+                    me.flocks.owed.borrow_mut().pop_front_if(|q| q.cookie == next.cookie);
+                    me.flocks.paid.notify();
+                }
+            }
+        });
     }
 
     /// After a restart: requests that were waiting there are asked again.

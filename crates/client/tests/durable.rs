@@ -294,6 +294,39 @@ fn a_size_that_is_wrong_is_mended_also_when_the_metadata_server_cannot_take_it_a
 }
 
 #[test]
+fn a_lock_that_was_given_up_while_the_metadata_server_failed_is_not_offered_to_the_next_one() {
+    use client::FlockMode::{Exclusive, Unlock};
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(3600), async {
+            let fid = create(&one, "f").await.fid();
+            let call = |mode, owner: u64| {
+                let extent = types::Extent::new(0, 10);
+                client::LockCall { fid, whole: false, mode, extent, owner, pid: owner as u32 }
+            };
+            one.set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
+            // Long enough to be on record as quiet: whatever it asks for next takes a commit.
+            world.sim.sleep(Duration::from_secs(12)).await;
+            world.mds_store_fails();
+            let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+            let made = two.create_open(&root(), Fid::ROOT, b"g", new).await;
+            assert!(made.is_err() || two.sync_meta(Fid::ROOT).await.is_err(), "the store has failed");
+            assert_eq!(one.set_lock(call(Unlock, 1), false, std::future::pending()).await, Ok(()), "seed {seed}");
+            world.kill_mds();
+            world.restart_mds().await;
+            two.set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
+            // What is told late takes nothing away from whoever has it by now, its owner of before among them.
+            two.set_lock(call(Unlock, 2), false, std::future::pending()).await.unwrap();
+            one.set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
+            world.sim.sleep(Duration::from_secs(5)).await;
+            let other = two.set_lock(call(Exclusive, 2), false, std::future::pending()).await;
+            assert_eq!(other, Err(FsError::WouldBlock), "seed {seed}");
+        });
+    }
+}
+
+#[test]
 fn a_lock_that_is_in_use_while_its_ost_recovers_does_not_vouch_for_what_a_dead_client_had_written() {
     for seed in 0..4 {
         let world = World::new(seed, 1, OstConfig::default());

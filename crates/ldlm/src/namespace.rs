@@ -6,7 +6,8 @@
 //!
 //! How waiting works: each waiting lock *watches* one lock that stands in its way. When that lock goes away or
 //! shrinks, the waiter looks for another one and is granted if there is none. So every waiter always has a live
-//! reason to wait, and removing a lock costs only its watchers, not the queue.
+//! reason to wait, and removing a lock costs only its watchers, not the queue. What the server does on behalf of a client that
+//! is called back waits for nobody who only waits: the client may need it done before it can give its lock back.
 //! Source: the lock manager of VMS clusters by way of the field's extent and inode-bit locks.
 use alloc::collections::{BTreeMap, BTreeSet, VecDeque};
 use alloc::vec::Vec;
@@ -216,6 +217,7 @@ impl Namespace {
         self.stats.enqueues += 1;
         let lock = Lock::new(HandleId(self.next_handle), client, req);
         let blocker = self.resources.get(&req.resource).and_then(|r| r.blocker(&lock.claim()));
+        let blocker = blocker.filter(|b| !self.overtakes(&lock, *b));
         if test {
             let desc = LockDesc { handle: HandleId(0), ..lock.desc };
             return if blocker.is_none() { EnqueueOutcome::Granted(desc) } else { self.would_block() };
@@ -535,7 +537,7 @@ impl Namespace {
                 continue;
             }
             let resource = self.resources.get(&lock.desc.resource).expect("a lock's resource exists");
-            match resource.blocker(&lock.claim()) {
+            match resource.blocker(&lock.claim()).filter(|b| !self.overtakes(lock, *b)) {
                 Some(blocker) => self.watch(handle, blocker),
                 None => self.complete(now, handle, out),
             }

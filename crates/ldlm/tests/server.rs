@@ -286,6 +286,34 @@ fn an_operation_on_behalf_of_a_client_does_not_call_that_client_back() {
 }
 
 #[test]
+fn what_a_client_needs_done_to_give_its_lock_back_waits_for_nobody_who_waits_for_that_lock() {
+    let mut s = Server::new();
+    let bits = LockPolicyData::bits;
+    let held = granted(s.bits(1, LockMode::Pr, InodeBits::OPEN | InodeBits::DATA));
+    let wish = s.request(INODE, LockMode::Ex, bits(InodeBits::OPEN | InodeBits::DATA)).on_behalf(ClientId(2));
+    let waits = waiting(s.send(0, &wish));
+    assert_eq!(s.called_back(), [1]);
+    s.out.clear();
+    let other = s.request(INODE, LockMode::Ex, bits(InodeBits::DATA)).on_behalf(ClientId(3));
+    let other = waiting(s.send(0, &other));
+    // Client 1 opens the file for writing at the server before its lock on it goes.
+    let needed = s.request(INODE, LockMode::Ex, bits(InodeBits::DATA)).on_behalf(ClientId(1));
+    let needed = granted(s.send(0, &needed));
+    s.ns.check_invariants().unwrap();
+    s.cancel(1, held.handle);
+    assert!(s.completed().is_empty(), "it is still at work");
+    assert!(s.ns.cancel(s.now, LOCAL, needed.handle, &mut s.out));
+    s.ns.check_invariants().unwrap();
+    assert_eq!(s.completed().iter().map(|(_, d)| d.handle).collect::<Vec<_>>(), [waits], "in their order");
+    s.out.clear();
+    // Nobody calls client 1 back any more: it has its turn.
+    let later = s.request(INODE, LockMode::Ex, bits(InodeBits::DATA)).on_behalf(ClientId(1));
+    waiting(s.send(0, &later));
+    assert!(s.ns.cancel(s.now, LOCAL, waits, &mut s.out));
+    assert_eq!(s.completed().iter().map(|(_, d)| d.handle).collect::<Vec<_>>(), [other]);
+}
+
+#[test]
 fn giving_up_some_bits_lets_the_waiter_in_and_keeps_the_rest() {
     let mut s = Server::new();
     let (lookup, update) = (InodeBits::LOOKUP, InodeBits::UPDATE);

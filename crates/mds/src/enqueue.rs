@@ -109,6 +109,7 @@ impl Mds {
         if has(EnqueueFlags::REPLAY) && !has(EnqueueFlags::WAITING) {
             let (fid, owner, pid) = (q.lock.fid, q.lock.owner, q.lock.pid);
             let range = FlockRange { fid, kind, client, owner, pid, extent, exclusive };
+            tracing::trace!(?range, "flock replayed");
             self.locks.namespace.borrow_mut().flock_replay(client, &range).map_err(|r| r.error())?;
             return Ok(EnqueueReply { handle: HandleId(q.cookie), granted: true, lock: q.lock.clone(), lvb: None });
         }
@@ -143,6 +144,7 @@ impl Mds {
             namespace.flock_away(client, |c| exports.get(&c).is_none_or(|e| !e.is_connected() || is_silent(e)));
             namespace.flock_set(client, &request, &mut out)
         };
+        tracing::trace!(%client, ?request, ?outcome, "flock");
         self.dispatch(out);
         if outcome != FlockOutcome::Waiting {
             self.locks.flocks.borrow_mut().remove(&(client, q.cookie));

@@ -246,6 +246,7 @@ impl Mds {
 
     fn call_back(self: &Rc<Self>, client: ClientId, body: BlockingCallback, patience: Duration) {
         let Some(export) = self.export(client) else { return };
+        tracing::trace!(%client, ?body, "blocking callback");
         let me = self.clone();
         // Sent at once: whatever the client is answered from now on, it hears of this before.
         let answer = export.callback(Op::LockBlocking, &body, patience);
@@ -265,6 +266,7 @@ impl Mds {
     }
     /// A client gave locks back.
     pub(crate) fn cancel_locks(self: &Rc<Self>, client: ClientId, handles: &[HandleId]) {
+        tracing::trace!(%client, ?handles, "cancel");
         let mut out = Vec::new();
         let mut namespace = self.locks.namespace.borrow_mut();
         let kept = self.handles.borrow();

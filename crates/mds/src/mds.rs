@@ -24,7 +24,7 @@ use crate::nameless::Refused;
 use crate::ops::EntryOut;
 use crate::osts::Osts;
 use crate::pools::Pools;
-use crate::quiet::Quiet;
+use crate::quiet::Held;
 use crate::recent::{Horizon, RecentSizes};
 use crate::record::{ReplyRow, Superblock};
 use crate::sharing::Footprint;
@@ -69,7 +69,7 @@ pub struct Mds {
     pub(crate) backup: RefCell<String>,
     pub(crate) scrub: RefCell<ScrubState>,
     pub(crate) refused: Refused,
-    pub(crate) quiet: Quiet,
+    pub(crate) quiet: ptlrpc::Quiet<Held>,
     last_time: Cell<i64>,
 }
 
@@ -86,7 +86,7 @@ pub(crate) struct Parts {
     /// Sizes told before this transaction are doubtful.
     pub(crate) doubtful_before: u64,
     pub(crate) cuts: Cuts,
-    pub(crate) quiet: Quiet,
+    pub(crate) quiet: ptlrpc::Quiet<Held>,
 }
 
 /// Who asks, and how its answer is remembered.
@@ -233,7 +233,7 @@ impl Mds {
         self.store.stop();
         self.osts.stop();
         self.pool_filled.notify();
-        self.end_waits();
+        self.quiet.end_waits();
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();
@@ -339,7 +339,7 @@ impl Mds {
         }
         let basis = tx.basis.number();
         let asked = caller.replay.is_none() && caller.slot.is_some();
-        if asked && self.is_somebody_missing() && self.waits_for_missing(&tx.claims, &tx.seen) {
+        if asked && self.quiet.is_somebody_missing() && self.waits_for_missing(&tx.claims, &tx.seen) {
             return Ok(Step::Missing);
         }
         if caller.replay.is_none() && self.is_in_the_way(caller.client, &tx.claims, held) {

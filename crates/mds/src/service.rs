@@ -285,6 +285,7 @@ impl Mds {
     async fn handle_request(self: Rc<Self>, mut request: Request) {
         let started = self.rt.now();
         let op = request.header.op;
+        tracing::trace!(client = %request.client(), ?op, xid = %request.header.xid, "request");
         let caller = Caller {
             client: request.client(),
             replay: request.is_replay().then_some(request.header.transno),
@@ -302,6 +303,7 @@ impl Mds {
             Err(e) => Err(e),
         };
         let took = self.rt.now().since(started);
+        tracing::trace!(client = %caller.client, ?op, xid = %request.header.xid, ?took, error = ?result.as_ref().err(), "answered");
         self.stats.count(op, took);
         if let Some(job) = job_of(op, &request.body) {
             self.stats.count_for(job, op, took, self.rt.wall());
@@ -328,7 +330,7 @@ impl Mds {
     /// A client's opens and locks go, and the store forgets it.
     pub(crate) async fn forget_client(self: &Rc<Self>, client: ClientId) {
         self.exports.borrow_mut().remove(&client);
-        self.forget_quiet(client);
+        self.quiet.forget(client);
         self.drop_locks(client);
         let mut gone = vec![(keys::session(client), None)];
         let doubts = self.doubt_sizes_of(client);
@@ -498,7 +500,7 @@ impl Service for Mds {
     }
     fn recovered(&self) {
         if let Some(me) = self.me.borrow().upgrade() {
-            me.nobody_is_missing();
+            me.quiet.nobody_is_missing();
             me.end_recovery();
         }
     }

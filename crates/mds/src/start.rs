@@ -17,7 +17,7 @@ use crate::kv::{Answer, Key, KvBatch, KvError, KvSnapshot, MetaKv, Pairs, unseal
 use crate::mds::{Caller, Mds, Parts};
 use crate::osts::decode_precreate;
 use crate::pools::Pools;
-use crate::quiet::{Held, Quiet};
+use crate::quiet::Held;
 use crate::record::{
     Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow,
     Superblock,
@@ -329,7 +329,9 @@ async fn read_cuts(snapshot: &dyn KvSnapshot) -> Result<Cuts, StartError> {
 }
 
 /// Sessions with their answers, who is quiet, and the keys of answers that belong to none.
-async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>, Quiet, Vec<Key>), StartError> {
+async fn read_sessions(
+    snapshot: &dyn KvSnapshot,
+) -> Result<(Vec<SessionRecord>, ptlrpc::Quiet<Held>, Vec<Key>), StartError> {
     let mut known: Vec<SessionRecord> = Vec::new();
     let mut quiet = BTreeMap::new();
     let mut stale = Vec::new();
@@ -355,5 +357,5 @@ async fn read_sessions(snapshot: &dyn KvSnapshot) -> Result<(Vec<SessionRecord>,
             Err(_) => stale.push(Key::from_slice(&key)),
         }
     }
-    Ok((known, Quiet::new(quiet), stale))
+    Ok((known, ptlrpc::Quiet::new(quiet), stale))
 }

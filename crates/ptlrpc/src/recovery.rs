@@ -30,6 +30,8 @@ struct State {
     active: Cell<bool>,
     /// Replays of different clients are independent of each other.
     independent: Cell<bool>,
+    /// Clients that have nothing to replay, back or not.
+    nothing_to_replay: RefCell<BTreeSet<ClientId>>,
     /// Clients that have not said they are done, and when each last showed that it is at work.
     expected: RefCell<BTreeMap<ClientId, Option<Instant>>>,
     /// Replays offered, by transaction.
@@ -130,8 +132,9 @@ impl State {
         }
         let mut offered = self.offered.borrow_mut();
         let with_offer: BTreeSet<ClientId> = offered.keys().map(|(_, c)| *c).collect();
-        let independent = self.independent.get();
-        if !independent && !self.expected.borrow().keys().all(|c| with_offer.contains(c)) && self.active.get() {
+        let (expected, silent) = (self.expected.borrow(), self.nothing_to_replay.borrow());
+        let all_offered = expected.keys().all(|c| with_offer.contains(c) || silent.contains(c));
+        if !self.independent.get() && !all_offered && self.active.get() {
             return;
         }
         let next = if types::planted!("replay-backwards") { offered.pop_last() } else { offered.pop_first() };
@@ -171,6 +174,7 @@ impl Recovery {
                 rt,
                 active: Cell::new(!expected.is_empty()),
                 independent: Cell::new(false),
+                nothing_to_replay: RefCell::default(),
                 expected: RefCell::new(expected.into_iter().map(|c| (c, None)).collect()),
                 offered: RefCell::default(),
                 running: Cell::new(None),
@@ -186,6 +190,11 @@ impl Recovery {
     /// Nobody's replay waits for another client's.
     pub(crate) fn with_independent_replays(self) -> Recovery {
         self.state.independent.set(true);
+        self
+    }
+    /// Nobody's replay waits for these clients, which have nothing to replay.
+    pub(crate) fn with_nothing_to_replay(self, clients: BTreeSet<ClientId>) -> Recovery {
+        *self.state.nothing_to_replay.borrow_mut() = clients;
         self
     }
     pub(crate) fn is_active(&self) -> bool {
@@ -391,6 +400,26 @@ mod tests {
             }
         });
         assert_eq!(world.rt().now(), recovery.begun, "although a client is missing that may offer lower ones");
+    }
+
+    #[test]
+    fn replays_in_order_wait_for_nobody_who_has_none() {
+        let world = TestWorld::new(1, 1 << 20);
+        let recovery = Recovery::new(world.rt(), BTreeSet::from([GONE, HERE]), Duration::from_secs(30));
+        let recovery = Rc::new(recovery.with_nothing_to_replay(BTreeSet::from([GONE])));
+        let rt = world.rt();
+        world.run(async {
+            for (client, transno, goes) in [(HERE, 7, true), (HERE, 8, true), (ClientId(3), 9, false)] {
+                if !goes {
+                    // A third client is expected, and may offer a lower one.
+                    recovery.state.expected.borrow_mut().insert(ClientId(4), None);
+                }
+                let mut header = Header::request(Op::OstWrite, client, Xid(transno));
+                (header.flags, header.transno) = (Flags::REPLAY, Transno(transno));
+                let turn = rt.timeout(Duration::from_secs(1), recovery.turn(&header)).await;
+                assert_eq!(turn.is_some(), goes, "{transno}");
+            }
+        });
     }
 
     #[test]

@@ -201,6 +201,8 @@ impl Server {
         let waiting = exports.keys().copied().collect();
         let name = service.target();
         let mut recovery = Recovery::new(self.rt.clone(), waiting, self.config.recovery_window);
+        let silent = exports.keys().copied().filter(|c| service.can_be_done_without(*c)).collect();
+        recovery = recovery.with_nothing_to_replay(silent);
         if service.replays_are_independent() {
             recovery = recovery.with_independent_replays();
         }

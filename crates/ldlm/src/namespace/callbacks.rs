@@ -3,7 +3,7 @@ use alloc::collections::BTreeSet;
 use alloc::vec::Vec;
 use types::{ClientId, Extent, HandleId, Instant};
 
-use super::{Called, Lock, Namespace};
+use super::{Called, Lock, Namespace, State};
 use crate::LockMode;
 use crate::lock::{Action, InodeBits, LockPolicyData};
 
@@ -34,6 +34,14 @@ impl Lock {
 const ROOM_MAX: usize = 4096;
 
 impl Namespace {
+    /// Whether a request need not wait for `blocker`, which waits itself: the client that it serves has a lock called back here.
+    pub(super) fn overtakes(&self, lock: &Lock, blocker: HandleId) -> bool {
+        let Some(served) = lock.party.on_behalf else { return false };
+        let called = |l: &Lock| l.party.client == served && l.desc.resource == lock.desc.resource;
+        let waits = self.locks.get(&blocker).is_some_and(|l| l.state == State::Waiting);
+        waits && self.deadlines.iter().filter_map(|(_, called)| self.locks.get(called)).any(called)
+    }
+
     /// Calls a granted lock back, once.
     pub(super) fn call_back(
         &mut self,
