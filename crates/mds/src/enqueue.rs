@@ -40,7 +40,7 @@ impl Mds {
                 }
                 // It may be a missing client's.
                 while needs_inode && self.is_held_by_missing(q.lock.fid) && !self.stopped.get() {
-                    self.recovery_over().await;
+                    self.fewer_missing().await;
                 }
                 // Nothing would ever take the lock from a client that is gone.
                 if session.is_some_and(|s| s.is_ended()) {

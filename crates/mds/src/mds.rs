@@ -233,7 +233,7 @@ impl Mds {
         self.store.stop();
         self.osts.stop();
         self.pool_filled.notify();
-        self.quiet.end_waits();
+        self.quiet.nobody_is_missing();
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();
@@ -297,7 +297,7 @@ impl Mds {
                 Step::Missing if self.stopped.get() => return Err(FsError::ShuttingDown),
                 Step::Missing => {
                     drop(held.take());
-                    self.recovery_over().await;
+                    self.fewer_missing().await;
                 }
                 Step::Room if committed => return Err(FsError::NoSpace),
                 Step::Room => {

@@ -142,10 +142,10 @@ impl Mds {
     pub(crate) fn waits_for_missing(&self, claims: &[Claim], seen: &[Fid]) -> bool {
         claims.iter().any(|c| self.is_held_by_missing(c.fid)) || seen.iter().any(|f| self.is_written_by_missing(*f))
     }
-    /// Waits until nobody is missing.
-    pub(crate) async fn recovery_over(&self) {
+    /// Waits until fewer are missing.
+    pub(crate) async fn fewer_missing(&self) {
         if !self.stopped.get() {
-            self.quiet.recovery_over().await;
+            self.quiet.fewer_missing().await;
         }
     }
 }

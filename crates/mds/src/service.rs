@@ -498,6 +498,9 @@ impl Service for Mds {
             Mds::begin_without(&me, missing);
         }
     }
+    fn told_everything(&self, client: ClientId) {
+        self.quiet.came_back(client);
+    }
     fn recovered(&self) {
         if let Some(me) = self.me.borrow().upgrade() {
             me.quiet.nobody_is_missing();

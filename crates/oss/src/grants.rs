@@ -15,6 +15,8 @@ const ROOM_MIN: u64 = MIB;
 pub(crate) struct Grants {
     clients: BTreeMap<ClientId, u64>,
     total: u64,
+    /// What clients may have that have not come back after a restart: set aside for them.
+    missing: BTreeMap<ClientId, u64>,
     /// The latest requests with which clients gave some back.
     returned: BTreeMap<ClientId, VecDeque<Xid>>,
 }
@@ -23,9 +25,13 @@ pub(crate) struct Grants {
 const RETURNED_MAX: usize = 32;
 
 impl Grants {
-    /// Bytes granted to all clients.
+    /// Bytes granted to all clients, those among them that have not come back after a restart.
     pub fn total(&self) -> u64 {
-        self.total
+        self.total + self.missing.values().sum::<u64>()
+    }
+    /// Service begins without these clients, which may have so many bytes each.
+    pub fn set_aside(&mut self, missing: impl Iterator<Item = (ClientId, u64)>) {
+        self.missing = missing.collect();
     }
     /// Bytes granted to one client.
     pub fn of(&self, client: ClientId) -> u64 {
@@ -36,7 +42,7 @@ impl Grants {
     pub fn available(&self, space: &Space, reserve: u64, in_flight: u64) -> u64 {
         let set_aside = space.ready.saturating_sub(in_flight);
         let free = space.free.saturating_sub(reserve).saturating_sub(in_flight);
-        set_aside.min(free).saturating_sub(self.total)
+        set_aside.min(free).saturating_sub(self.total())
     }
     /// Takes back what a write used; never more than the client has. Answers how much that was.
     pub fn consume(&mut self, client: ClientId, used: u64) -> u64 {
@@ -85,13 +91,15 @@ impl Grants {
     /// Promises `client` anew what the target's last server had promised it, as far as it is free: neither the reserve nor
     /// what is set aside by now counts, for what was written on the promise must find its space.
     pub fn restore(&mut self, client: ClientId, promised: u64, free: u64) {
-        let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total)) & !4095;
+        self.missing.remove(&client);
+        let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total())) & !4095;
         *self.clients.entry(client).or_default() += more;
         self.total += more;
     }
     /// A client is gone.
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);
+        self.missing.remove(&client);
         self.returned.remove(&client);
     }
     /// Everyone with what they hold.

@@ -23,6 +23,7 @@ use wire::lock::{
 use crate::config::OstConfig;
 use crate::cut_marks::CutMarks;
 use crate::dispatch::Dispatcher;
+use crate::ost::Held;
 use crate::promises::Promises;
 use crate::store::{BLOCK_BYTES, ObjectAttr, ObjectStore};
 
@@ -40,6 +41,8 @@ pub(crate) struct Locks {
     evict: Option<crate::config::EvictFn>,
     pub(crate) promises: Promises,
     pub(crate) marks: Rc<CutMarks>,
+    /// What quiet clients hold.
+    pub(crate) quiet: ptlrpc::Quiet<Held>,
     /// Requests of the server itself that wait for their lock.
     local: RefCell<HashMap<LockCookie, OneSender<()>>>,
     local_next: Cell<u64>,
@@ -122,6 +125,7 @@ impl Locks {
             locks_max: config.locks_max,
             ..NamespaceConfig::default()
         };
+        let quiet = crate::ost::recalled(&*store);
         Rc::new(Locks {
             rt,
             ns: RefCell::new(Namespace::new(ns)),
@@ -132,6 +136,7 @@ impl Locks {
             evict: config.evict.clone(),
             promises: Promises::default(),
             marks: CutMarks::new(boot),
+            quiet,
             local: RefCell::default(),
             local_next: Cell::new(1),
             armed: Cell::new(None),
@@ -166,6 +171,9 @@ impl Locks {
             self.doubt_unlocked_promises(client);
         }
         let is_replay = ask.flags & WireFlags::REPLAY != 0 && ask.flags & WireFlags::WAITING == 0;
+        if !is_replay {
+            self.nobody_missing_holds(ObjectId(ask.lock.fid)).await;
+        }
         // Recovery, which settles doubts, waits for locks of before, and who has them was not kept away.
         let before = match is_replay {
             true => lvb_of(&self.store.attr(ObjectId(ask.lock.fid)).await?),
@@ -228,6 +236,11 @@ impl Locks {
         }
     }
 
+    /// Waits while a client that is missing after a restart may have a lock on an object.
+    pub async fn nobody_missing_holds(&self, object: ObjectId) {
+        self.quiet.wait_while_missing(|held| held.has(object) && !types::planted!("missing-not-waited-for")).await;
+    }
+
     /// Waits until no cut of the object is in doubt or can be lost.
     pub async fn settled(&self, object: ObjectId) {
         self.promises.settled(&self.rt, &*self.store, object).await;
@@ -284,6 +297,7 @@ impl Locks {
 
     /// Has all clients but one write out what they have of an object. One whose session ends meanwhile has nothing any more that counts.
     pub async fn written_out(&self, but: ClientId, object: ObjectId) {
+        self.nobody_missing_holds(object).await;
         let mut asks = Vec::new();
         self.ns.borrow_mut().glimpse(but, ResourceId::extent(object.0), 0, &mut asks);
         let asks = asks.into_iter().filter_map(|a| {
@@ -365,6 +379,7 @@ impl Locks {
         mode: LockMode,
         extent: Extent,
     ) -> Result<LocalLock, FsError> {
+        self.nobody_missing_holds(object).await;
         let cookie = LockCookie(self.local_next.get());
         self.local_next.set(cookie.0 + 1);
         let (tx, rx) = oneshot();

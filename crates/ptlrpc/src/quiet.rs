@@ -64,8 +64,8 @@ pub struct Quiet<H> {
     watched: Cell<bool>,
     /// Whom service began without; they may still come back.
     missing: RefCell<BTreeMap<ClientId, H>>,
-    /// The recovery is over.
-    over: Event,
+    /// Fewer are missing.
+    changed: Event,
     /// Clients that held too much to be written down.
     limit_hits: Cell<u64>,
 }
@@ -85,7 +85,7 @@ impl<H> Quiet<H> {
             asked: RefCell::default(),
             watched: Cell::new(false),
             missing: RefCell::default(),
-            over: Event::new(),
+            changed: Event::new(),
             limit_hits: Cell::new(0),
         }
     }
@@ -128,15 +128,18 @@ impl<H> Quiet<H> {
     pub fn forget(&self, client: ClientId) {
         self.take_off_record(client);
         self.dismiss(client);
+        self.came_back(client);
     }
-    /// Nobody is missing any more, or nobody is waited for: the server stops.
-    pub fn end_waits(&self) {
-        self.over.notify();
-    }
-    /// Everybody is back or evicted.
+    /// Everybody is back or evicted, or the server stops.
     pub fn nobody_is_missing(&self) {
         self.missing.borrow_mut().clear();
-        self.end_waits();
+        self.changed.notify();
+    }
+    /// A missing client has told everything that it holds, or will tell nothing any more.
+    pub fn came_back(&self, client: ClientId) {
+        if self.missing.borrow_mut().remove(&client).is_some() {
+            self.changed.notify();
+        }
     }
     /// Whether service began without somebody.
     #[must_use]
@@ -147,16 +150,30 @@ impl<H> Quiet<H> {
     pub fn any_missing(&self, f: impl FnMut(&H) -> bool) -> bool {
         self.missing.borrow().values().any(f)
     }
-    /// Waits until nobody is missing, or nobody is waited for any more.
-    pub async fn recovery_over(&self) {
-        let over = self.over.wait();
+    /// Waits until fewer are missing, if anybody is.
+    pub async fn fewer_missing(&self) {
+        let changed = self.changed.wait();
         if self.is_somebody_missing() {
-            over.await;
+            changed.await;
+        }
+    }
+    /// Waits while what a missing client holds is such that `f`.
+    pub async fn wait_while_missing(&self, mut f: impl FnMut(&H) -> bool) {
+        loop {
+            let changed = self.changed.wait();
+            if !self.any_missing(&mut f) {
+                return;
+            }
+            changed.await;
         }
     }
 }
 
 impl<H: Clone> Quiet<H> {
+    /// What a client holds that is on record as quiet.
+    pub fn held_on_record(&self, client: ClientId) -> Option<H> {
+        self.quiet.borrow().get(&client).cloned()
+    }
     /// Service begins without these, which are quiet; they may come back to what they hold.
     pub fn begin_without(&self, missing: &[ClientId]) {
         let quiet = self.quiet.borrow();
@@ -215,10 +232,13 @@ mod tests {
         quiet.dismiss(one);
         quiet.put_on_record(one, 7);
         assert!(quiet.candidates(at(5), Duration::from_secs(5)).is_empty());
-        quiet.begin_without(&[one, other]);
-        assert!(quiet.any_missing(|held| *held == 7) && !quiet.any_missing(|held| *held != 7));
-        quiet.nobody_is_missing();
-        assert!(!quiet.is_somebody_missing() && quiet.is_on_record(one));
+        quiet.put_on_record(other, 8);
+        quiet.begin_without(&[one, other, ClientId(3)]);
+        assert!(quiet.any_missing(|held| *held == 7) && !quiet.any_missing(|held| *held > 8));
+        quiet.came_back(one);
+        assert!(!quiet.any_missing(|held| *held == 7) && quiet.is_somebody_missing() && quiet.is_on_record(one));
+        quiet.forget(other);
+        assert!(!quiet.is_somebody_missing());
         quiet.forget(one);
         assert_eq!(quiet.counters(), (0, 0));
     }

@@ -87,6 +87,8 @@ pub trait Service: 'static {
     /// Ordinary service begins, without these. [`Service::recovered`] follows when they are back or evicted; their locks and opens
     /// may be told until then.
     fn begin_without(&self, _missing: &[ClientId]) {}
+    /// A client of before the restart has told everything that it held.
+    fn told_everything(&self, _client: ClientId) {}
     /// All replays are in (or the window has passed): ordinary service begins.
     fn recovered(&self) {}
     /// Dirty bytes that this client may hold from the beginning of its session. `before`: what it says that the target's
@@ -509,6 +511,7 @@ impl Server {
         }
         if header.op == Op::Ping {
             if header.flags.has(Flags::REPLAY_DONE) {
+                target.service.told_everything(header.client);
                 target.recovery.client_done(header.client);
             }
             request.reply(Ok(&()));

@@ -8,7 +8,7 @@ use types::{ClientId, ObjectId, Origin, Transno};
 use crate::format::{
     Extent, FormatError, Superblock, advice_from_bytes, advice_to_bytes, answer_from_bytes, answer_key,
     answer_to_bytes, extent_from_bytes, extent_key, extent_of_key, extent_to_bytes, object_from_bytes, object_key,
-    object_of_key, object_to_bytes, promise_from_bytes, promise_to_bytes,
+    object_of_key, object_to_bytes, promise_from_bytes, promise_to_bytes, quiet_from_bytes, quiet_to_bytes,
 };
 use crate::space::Run;
 
@@ -28,6 +28,8 @@ pub(crate) const ANSWERS: TableDefinition<&[u8; 10], &[u8]> = TableDefinition::n
 pub(crate) const ADVICE: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("advice");
 /// Promises to cut objects.
 pub(crate) const PROMISES: TableDefinition<&[u8; 16], &[u8]> = TableDefinition::new("promises");
+/// What quiet clients hold.
+pub(crate) const QUIET: TableDefinition<u64, &[u8]> = TableDefinition::new("quiet");
 
 /// Beyond this size the database keeps what it needs for a quick start after a crash.
 const QUICK_REPAIR_BYTES: u64 = 256 << 20;
@@ -43,6 +45,37 @@ fn origins(txn: &redb::WriteTransaction) -> DbResult<Vec<(ClientId, Origin)>> {
         all.push((ClientId(client.value()), Origin { machine, boot, host, process }));
     }
     Ok(all)
+}
+
+/// What quiet clients hold, as noted in opening `before` and kept from then on as of opening `boot`. What an earlier opening noted
+/// is forgotten: a program that knows no such records had the store in between, and took none back.
+fn quiet(txn: &redb::WriteTransaction, before: u64, boot: u64) -> DbResult<Vec<(ClientId, Vec<u8>)>> {
+    let mut table = txn.open_table(QUIET)?;
+    let mut kept = Vec::new();
+    for row in table.iter()? {
+        let (client, bytes) = row?;
+        let client = ClientId(client.value());
+        match quiet_from_bytes(client, bytes.value()) {
+            Ok((at, held)) if at == before => kept.push((client, held)),
+            Ok(_) => {}
+            // The client is waited for after a restart, that is all.
+            Err(e) => tracing::error!(%client, "what it held when it was quiet is forgotten: {e}"),
+        }
+    }
+    table.retain(|_, _| false)?;
+    for (client, held) in &kept {
+        table.insert(client.0, quiet_to_bytes(*client, boot, held).as_slice())?;
+    }
+    Ok(kept)
+}
+
+fn set_quiet(txn: &redb::WriteTransaction, client: ClientId, row: Option<&[u8]>) -> DbResult<()> {
+    let mut table = txn.open_table(QUIET)?;
+    match row {
+        Some(row) => drop(table.insert(client.0, row)?),
+        None => drop(table.remove(client.0)?),
+    }
+    Ok(())
 }
 
 /// Why the database could not do it.
@@ -88,6 +121,7 @@ pub(crate) struct Start {
     pub sessions: Vec<(ClientId, u64)>,
     pub origins: Vec<(ClientId, Origin)>,
     pub answers: Vec<ReplyRecord>,
+    pub quiet: Vec<(ClientId, Vec<u8>)>,
     pub advice: Vec<(ObjectId, Vec<u8>)>,
     pub promises: Vec<(ObjectId, Promise)>,
     pub objects: u64,
@@ -106,6 +140,8 @@ pub(crate) enum DbOp {
     SessionOpen(ClientId, u64, Origin),
     SessionClose(ClientId),
     Answer(ReplyRecord),
+    /// What a quiet client holds, as a row; `None`: it is quiet no more.
+    Quiet(ClientId, Option<Vec<u8>>),
     /// Advice on an object; empty: there is none any more.
     Advice(ObjectId, Vec<u8>),
     /// The promise to cut an object; `None`: there is none any more.
@@ -178,6 +214,7 @@ impl Db {
             sessions.push((ClientId(client.value()), number.value()));
         }
         let origins = origins(&txn)?;
+        let quiet = quiet(&txn, boot - 1, boot)?;
         let mut answers = Vec::new();
         for row in txn.open_table(ANSWERS)?.iter()? {
             let (k, v) = row?;
@@ -212,7 +249,20 @@ impl Db {
         }
         txn.commit()?;
         let transno = Transno(transno);
-        Ok(Start { superblock, transno, boot, sequences, sessions, origins, answers, advice, promises, objects, used })
+        Ok(Start {
+            superblock,
+            transno,
+            boot,
+            sequences,
+            sessions,
+            origins,
+            answers,
+            quiet,
+            advice,
+            promises,
+            objects,
+            used,
+        })
     }
 
     /// An object's attributes.
@@ -289,11 +339,13 @@ impl Db {
                         sessions.insert(client.0, number)?;
                         txn.open_table(ORIGINS)?.insert(client.0, (origin.host, origin.process))?;
                         txn.open_table(MACHINES)?.insert(client.0, (origin.machine, origin.boot))?;
+                        txn.open_table(QUIET)?.remove(client.0)?;
                     }
                     DbOp::SessionClose(client) => {
                         sessions.remove(client.0)?;
                         txn.open_table(ORIGINS)?.remove(client.0)?;
                         txn.open_table(MACHINES)?.remove(client.0)?;
+                        txn.open_table(QUIET)?.remove(client.0)?;
                         let (from, to) = (answer_key(*client, 0), answer_key(*client, u16::MAX));
                         txn.open_table(ANSWERS)?.retain_in::<&[u8; 10], _>(&from..=&to, |_, _| false)?;
                     }
@@ -301,6 +353,7 @@ impl Db {
                         let key = answer_key(r.client, r.slot);
                         txn.open_table(ANSWERS)?.insert(&key, answer_to_bytes(r).as_slice())?;
                     }
+                    DbOp::Quiet(client, row) => set_quiet(&txn, *client, row.as_deref())?,
                     DbOp::Advice(id, body) if body.is_empty() => {
                         txn.open_table(ADVICE)?.remove(&object_key(*id))?;
                     }

@@ -20,6 +20,8 @@ const EXTENT_HEAD: usize = 16;
 const ANSWER_HEAD: usize = 24;
 /// Bytes of an advice record before its body.
 const ADVICE_HEAD: usize = 8;
+/// Bytes before what a quiet client holds.
+const QUIET_HEAD: usize = 16;
 /// Bytes of a record of a promise.
 pub const PROMISE_BYTES: usize = 32;
 
@@ -313,6 +315,29 @@ pub fn advice_to_bytes(object: ObjectId, body: &[u8]) -> Vec<u8> {
     let crc = record_crc(&object_key(object), &b);
     put(&mut b, 4, &crc.to_le_bytes());
     b
+}
+
+/// The record of what a quiet client holds, noted in opening `boot` of the store.
+pub fn quiet_to_bytes(client: ClientId, boot: u64, held: &[u8]) -> Vec<u8> {
+    let mut b = vec![0; QUIET_HEAD];
+    b[0] = 1;
+    put(&mut b, 8, &boot.to_le_bytes());
+    b.extend_from_slice(held);
+    let crc = record_crc(&client.0.to_be_bytes(), &b);
+    put(&mut b, 4, &crc.to_le_bytes());
+    b
+}
+
+/// Reads the record of what a quiet client holds: the opening in which it was noted, and what the client holds.
+///
+/// # Errors
+/// When the bytes are not the record of this client.
+pub fn quiet_from_bytes(client: ClientId, b: &[u8]) -> Result<(u64, Vec<u8>), FormatError> {
+    if b.len() < QUIET_HEAD {
+        return Err(FormatError::Length(b.len()));
+    }
+    check_record(&client.0.to_be_bytes(), b)?;
+    Ok((u64_at(b, 8), b[QUIET_HEAD..].to_vec()))
 }
 
 /// Reads the record of the advice on an object: its body.

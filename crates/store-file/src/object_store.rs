@@ -135,6 +135,26 @@ impl ObjectStore for FileStore {
             s.commit_now().await
         })
     }
+    fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
+        // Asked for once, when the target starts.
+        std::mem::take(&mut self.0.state.borrow_mut().quiet)
+    }
+    fn note_quiet(&self, client: ClientId, held: Vec<u8>) -> bool {
+        let mut state = self.0.state.borrow_mut();
+        let noted = state.sessions.contains_key(&client) && !self.0.is_stalled() && self.0.check().is_ok();
+        if noted {
+            let row = crate::format::quiet_to_bytes(client, self.0.boot, &held);
+            state.set_quiet(client, Some(row));
+            self.0.dirty.notify();
+        }
+        noted
+    }
+    fn quiet_no_more(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.with(async move |s| {
+            s.state.borrow_mut().set_quiet(client, None);
+            s.commit_now().await
+        })
+    }
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
         // Asked for once, when the target starts.
         std::mem::take(&mut self.0.state.borrow_mut().advice)

@@ -70,6 +70,8 @@ pub(crate) struct State {
     pub answers: BTreeMap<ClientId, Vec<ReplyRecord>>,
     /// Answers since the last batch: those of earlier requests over the same slots are forgotten.
     answered: BTreeMap<(ClientId, u16), ReplyRecord>,
+    /// What clients held that were quiet when the store was opened.
+    pub quiet: Vec<(ClientId, Vec<u8>)>,
     /// Objects with advice.
     advised: BTreeSet<ObjectId>,
     /// The advice that the store had when it was opened.
@@ -118,6 +120,7 @@ impl State {
             origins: start.origins.iter().copied().collect(),
             answers: answers_of_sessions(start),
             answered: BTreeMap::new(),
+            quiet: start.quiet.clone(),
             advised: start.advice.iter().map(|(o, _)| *o).collect(),
             advice: start.advice.clone(),
             promised: start.promises.iter().map(|(o, _)| *o).collect(),
@@ -380,6 +383,14 @@ impl State {
         self.answered.retain(|(whose, _), _| *whose != client);
         if self.sessions.remove(&client).is_some() {
             self.ops.push(DbOp::SessionClose(client));
+            self.changed = true;
+        }
+    }
+
+    /// A remembered client holds what `row` says and nothing more; `None`: it may hold more from now on.
+    pub fn set_quiet(&mut self, client: ClientId, row: Option<Vec<u8>>) {
+        if self.sessions.contains_key(&client) {
+            self.ops.push(DbOp::Quiet(client, row));
             self.changed = true;
         }
     }

@@ -36,6 +36,14 @@ pub const BUGS: &[Bug] = &[
     bug("gap-forgotten", "A metadata server that dies in a recovery forgets that somebody had not come back to it."),
     bug("quiet-amid-replays", "A client that stands still amid its replays counts as one that has nothing to replay."),
     bug(
+        "quiet-and-asking",
+        "An OST goes on without a missing client that asked for something after it had been quiet.",
+    ),
+    bug(
+        "missing-not-waited-for",
+        "An OST that goes on without a missing client gives others what that may have locked.",
+    ),
+    bug(
         "commit-of-others",
         "A restarted metadata server takes what one client replayed and is committed for what all clients replayed.",
     ),

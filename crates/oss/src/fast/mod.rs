@@ -241,6 +241,15 @@ impl ObjectStore for FastStore {
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.inner.session_close(client)
     }
+    fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
+        self.inner.quiet()
+    }
+    fn note_quiet(&self, client: ClientId, held: Vec<u8>) -> bool {
+        self.inner.note_quiet(client, held)
+    }
+    fn quiet_no_more(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.inner.quiet_no_more(client)
+    }
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
         self.inner.advice()
     }

@@ -7,9 +7,12 @@ mod cuts;
 mod grant;
 mod objects;
 mod punch;
+mod quiet;
 mod read;
 mod trouble;
 mod write;
+
+pub(crate) use quiet::{Held, recalled};
 
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeSet;
@@ -147,6 +150,7 @@ impl Ost {
     /// # Errors
     /// The failure that latched the store.
     pub async fn close(&self) -> Result<(), FsError> {
+        self.locks.quiet.nobody_is_missing();
         self.store.close().await
     }
 
@@ -195,6 +199,11 @@ impl Ost {
 
     async fn serve(self: Rc<Self>, request: Request) {
         self.stats.borrow_mut().count_op(request.header.op);
+        if !quiet::disturbs_nothing(request.header.op)
+            && let Err(e) = self.disturb(&request).await
+        {
+            return request.reply::<()>(Err(e));
+        }
         if let Some(fence) = self.store.fence().filter(|f| !f.is_surely_ours()) {
             // What fails here shows in `is_replaced`, or fails again where the store is asked.
             let _ = fence.still_ours().await;
@@ -233,7 +242,7 @@ impl Ost {
     }
 
     async fn lock_enqueue(&self, request: Request) {
-        let ask = match request.decode() {
+        let ask: wire::lock::EnqueueRequest = match request.decode() {
             Ok(ask) => ask,
             Err(e) => return request.reply::<()>(Err(e)),
         };
@@ -411,17 +420,33 @@ impl Service for Ost {
     fn take_recovery(&self, recovery: ptlrpc::RecoveryControl) {
         *self.recovery.borrow_mut() = Some(recovery);
     }
+    fn can_be_done_without(&self, client: ClientId) -> bool {
+        self.locks.quiet.is_on_record(client)
+    }
+    fn begin_without(&self, missing: &[ClientId]) {
+        self.go_on_without(missing);
+    }
+    fn told_everything(&self, client: ClientId) {
+        self.locks.quiet.came_back(client);
+    }
     fn recovered(&self) {
+        self.grants.borrow_mut().set_aside(std::iter::empty());
+        self.locks.quiet.nobody_is_missing();
         self.recheck_promises();
     }
     fn session_connected(&self, client: ClientId) {
         self.locks.reconnected(client);
+        if !self.locks.quiet.is_on_record(client) {
+            self.locks.quiet.note_asked(client, self.rt.now());
+            self.watch_quiet();
+        }
     }
     fn session_closed(self: Rc<Self>, client: ClientId, evicted: bool) -> LocalFuture<()> {
         Box::pin(async move {
             self.locks.marks.on_client_gone();
             self.exports.borrow_mut().remove(&client);
             self.creators.on_closed(client);
+            self.locks.quiet.forget(client);
             self.recalled.borrow_mut().retain(|(c, _)| *c != client);
             self.dispatch.cancel_client(client);
             // Before anybody else gets its locks.

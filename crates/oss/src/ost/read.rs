@@ -45,6 +45,7 @@ impl Ost {
     async fn do_read(&self, request: &Request, ask: &ReadRequest) -> Result<Answer, FsError> {
         let (extents, bytes) = joined(&ask.extents)?;
         let Some(wish) = &ask.enqueue else { return self.read_extents_of(request, ask, &extents, bytes).await };
+        self.disturb(request).await?;
         let lock = self.locks.enqueue(&request.export, wish).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let mut answer = Answer::default();

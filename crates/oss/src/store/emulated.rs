@@ -323,6 +323,15 @@ impl ObjectStore for EmulatedStore {
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_close(client)
     }
+    fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
+        self.0.inner.quiet()
+    }
+    fn note_quiet(&self, client: ClientId, held: Vec<u8>) -> bool {
+        self.0.inner.note_quiet(client, held)
+    }
+    fn quiet_no_more(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
+        self.0.inner.quiet_no_more(client)
+    }
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
         self.0.inner.advice()
     }

@@ -375,6 +375,20 @@ pub trait ObjectStore {
     }
     /// Forgets a client and its answers.
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>>;
+    /// What clients held that asked for nothing for a while, as [`ObjectStore::note_quiet`] was given it and nothing took it back,
+    /// when the store was opened; asked for once, when the target starts. None where nothing outlives the process.
+    fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
+        Vec::new()
+    }
+    /// Remembers what a client holds that asked for nothing for a while: with the next commit, behind everything that was applied
+    /// before. Whether it does: not of clients that are not remembered, nor while commits wait for space.
+    fn note_quiet(&self, _client: ClientId, _held: Vec<u8>) -> bool {
+        false
+    }
+    /// A client may hold more from now on. Complete when that is on stable storage.
+    fn quiet_no_more(&self, _client: ClientId) -> LocalFuture<StoreResult<()>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
     /// What is remembered of advice on objects, as [`ObjectStore::set_advice`] was given it; asked for once, when the target
     /// starts. None where nothing outlives the process.
     fn advice(&self) -> Vec<(ObjectId, Vec<u8>)> {
