@@ -7,6 +7,7 @@
 //! What is not covered, and need not be, is listed in `docs/internals/integrity.md`: bytes that nobody reads before they
 //! are written again.
 mod overlay;
+mod pages;
 mod rebuild;
 mod salvage;
 
@@ -20,6 +21,7 @@ use redb::{Database, DatabaseError, StorageError};
 use rt::BlockingFile;
 
 use overlay::{Overlay, View};
+pub use pages::PageCheck;
 pub use rebuild::rebuild;
 pub use salvage::{Commit, IsWhole, Salvaged, Shape, Take, commits, salvage};
 

@@ -14,13 +14,13 @@ use xxhash_rust::xxh3::xxh3_128;
 use crate::{GOD_BYTE, HEADER_BYTES, PRIMARY_BIT, SLOT_AT};
 
 const PAGE_BYTES: u64 = 4096;
-const LEAF: u8 = 1;
+pub(crate) const LEAF: u8 = 1;
 const BRANCH: u8 = 2;
 /// Where a leaf's offsets begin; where a branch's checksums do.
 const LEAF_HEAD: usize = 4;
 const BRANCH_HEAD: usize = 8;
 const CHECKSUM_BYTES: usize = 16;
-const NUMBER_BYTES: usize = 8;
+pub(crate) const NUMBER_BYTES: usize = 8;
 const OFFSET_BYTES: usize = 4;
 /// Longest page that is looked at: above every record of ours.
 const ORDER_MAX: u64 = 12;
@@ -31,13 +31,17 @@ const UNREAD_MAX: usize = 64;
 /// have few and long ones, and comparing all that might be one would take hours.
 const ENTRIES_MAX: [usize; 2] = [PAGE_BYTES as usize / (2 * OFFSET_BYTES), 16];
 /// Where a commit slot says whether there is a tree of tables, and where.
-const SLOT_HAS_ROOT: usize = 1;
-const SLOT_ROOT: usize = 8;
+pub(crate) const SLOT_HAS_ROOT: usize = 1;
+pub(crate) const SLOT_ROOT: usize = 8;
 /// Where the definition of a table has its root, behind a byte that says whether there is one.
 const DEFINITION_ROOT: usize = 10;
-const ROOT_BYTES: usize = NUMBER_BYTES + CHECKSUM_BYTES + 8;
+pub(crate) const ROOT_BYTES: usize = NUMBER_BYTES + CHECKSUM_BYTES + 8;
+const PAGE_BYTES_AT: usize = 12;
 const REGION_HEADER_PAGES_AT: usize = 16;
 const REGION_DATA_PAGES_AT: usize = 20;
+/// How many regions are whole, and how many pages the last one has that is not.
+const REGIONS_AT: usize = 24;
+const LAST_REGION_PAGES_AT: usize = 28;
 /// Most pages a region can have.
 const REGION_PAGES_MAX: u64 = 1 << 20;
 
@@ -123,13 +127,13 @@ pub fn salvage(
     Ok(Salvaged { damaged_pages: saved.damaged_pages + tables.out.damaged_pages, ..saved })
 }
 
-fn root_of_definition(definition: &[u8]) -> Option<&[u8]> {
+pub(crate) fn root_of_definition(definition: &[u8]) -> Option<&[u8]> {
     let root = definition.get(DEFINITION_ROOT..DEFINITION_ROOT + ROOT_BYTES)?;
     (definition[DEFINITION_ROOT - 1] == 1).then_some(root)
 }
 
 /// The widths that a definition names, behind its root: for keys, then for values, whether there is one, and how many bytes.
-fn shape_of_definition(definition: &[u8]) -> Option<Shape> {
+pub(crate) fn shape_of_definition(definition: &[u8]) -> Option<Shape> {
     let width = |at: usize| match definition.get(at)? {
         0 => Some(None),
         _ => u32_at(definition, at + 1).map(Some),
@@ -138,21 +142,21 @@ fn shape_of_definition(definition: &[u8]) -> Option<Shape> {
     Some(Shape { key: width(at)?, value: width(at + 1 + OFFSET_BYTES)? })
 }
 
-fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
+pub(crate) fn u16_at(bytes: &[u8], at: usize) -> Option<usize> {
     Some(usize::from(u16::from_le_bytes(bytes.get(at..at + 2)?.try_into().ok()?)))
 }
 fn u32_at(bytes: &[u8], at: usize) -> Option<usize> {
     Some(u32::from_le_bytes(bytes.get(at..at + 4)?.try_into().ok()?) as usize)
 }
-fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
+pub(crate) fn u64_at(bytes: &[u8], at: usize) -> Option<u64> {
     Some(u64::from_le_bytes(bytes.get(at..at + 8)?.try_into().ok()?))
 }
-fn checksum_at(bytes: &[u8], at: usize) -> Option<u128> {
+pub(crate) fn checksum_at(bytes: &[u8], at: usize) -> Option<u128> {
     Some(u128::from_le_bytes(bytes.get(at..at + CHECKSUM_BYTES)?.try_into().ok()?))
 }
 
 /// A child of a branch: page number and checksum.
-type Child = (u64, u128);
+pub(crate) type Child = (u64, u128);
 
 impl Shape {
     /// Bytes of a leaf with `n` records before the first key: offsets of what has no fixed width.
@@ -174,7 +178,7 @@ impl Shape {
         }
     }
     /// The records of a leaf with `n` of them, as far as their places lie within it.
-    fn pairs(self, page: &[u8], n: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
+    pub(crate) fn pairs(self, page: &[u8], n: usize) -> impl Iterator<Item = (&[u8], &[u8])> {
         (0..n).filter_map(move |i| {
             let key = if i == 0 { self.head(n) } else { self.key_end(page, n, i - 1)? }..self.key_end(page, n, i)?;
             let value = if i == 0 { self.key_end(page, n, n - 1)? } else { self.value_end(page, n, i - 1)? }
@@ -195,26 +199,67 @@ impl Shape {
             _ => None,
         }
     }
-    fn matches(self, page: &[u8], checksum: u128) -> bool {
+    pub(crate) fn matches(self, page: &[u8], checksum: u128) -> bool {
         self.end_of(page).and_then(|end| page.get(..end)).is_some_and(|covered| xxh3_128(covered) == checksum)
     }
 }
 
 /// The children of a branch with `keys` keys.
-fn children(page: &[u8], keys: usize) -> impl Iterator<Item = Child> {
+pub(crate) fn children(page: &[u8], keys: usize) -> impl Iterator<Item = Child> {
     let numbers = BRANCH_HEAD + CHECKSUM_BYTES * (keys + 1);
     (0..=keys).map_while(move |i| {
         Some((u64_at(page, numbers + NUMBER_BYTES * i)?, checksum_at(page, BRANCH_HEAD + CHECKSUM_BYTES * i)?))
     })
 }
 
+/// Where pages are in a file.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Geometry {
+    file_bytes: u64,
+    region_bytes: u64,
+    /// Where a region's pages begin within it.
+    pages_at: u64,
+}
+
+impl Geometry {
+    /// As a header has it.
+    ///
+    /// # Errors
+    /// `InvalidData`: no header has that.
+    pub fn of(header: &[u8], file_bytes: u64) -> io::Result<Geometry> {
+        let of = |at| u32_at(header, at).unwrap_or_default() as u64;
+        let (head, data) = (of(REGION_HEADER_PAGES_AT), of(REGION_DATA_PAGES_AT));
+        if data == 0 || head > REGION_PAGES_MAX || data > REGION_PAGES_MAX {
+            return Err(io::Error::new(io::ErrorKind::InvalidData, "the header does not say where pages are"));
+        }
+        Ok(Geometry { file_bytes, region_bytes: (head + data) * PAGE_BYTES, pages_at: head * PAGE_BYTES })
+    }
+    /// Whether a header has the sizes of pages and regions that the engine gives every file, and names no more pages than there are.
+    pub fn is_sound(&self, header: &[u8]) -> bool {
+        let of = |at| u32_at(header, at).unwrap_or_default() as u64;
+        let (whole, rest) = (of(REGIONS_AT), of(LAST_REGION_PAGES_AT));
+        let last = if rest == 0 { 0 } else { self.pages_at + rest * PAGE_BYTES };
+        let fixed = of(PAGE_BYTES_AT) == PAGE_BYTES && of(REGION_DATA_PAGES_AT) == REGION_PAGES_MAX;
+        fixed && PAGE_BYTES + whole.saturating_mul(self.region_bytes) + last <= self.file_bytes
+    }
+    /// Offset and length of a page; `None` for one that cannot be there.
+    pub fn place(&self, number: u64) -> Option<(u64, usize)> {
+        let order = number >> 59;
+        if order > ORDER_MAX {
+            return None;
+        }
+        let (index, region) = (number & (0xf_ffff >> order), (number >> 20) & 0xf_ffff);
+        let bytes = PAGE_BYTES << order;
+        let at = PAGE_BYTES + region * self.region_bytes + self.pages_at + index * bytes;
+        (at + bytes <= self.file_bytes).then_some((at, bytes as usize))
+    }
+}
+
 struct Walk<'a> {
     file: &'a dyn BlockingFile,
     file_bytes: u64,
     shape: Shape,
-    region_bytes: u64,
-    /// Where a region's pages begin within it.
-    pages_at: u64,
+    geometry: Geometry,
     is_whole: &'a IsWhole<'a>,
     /// Which records tell how many a damaged leaf has: with a wrong number keys have others' values.
     makes_sense: &'a IsWhole<'a>,
@@ -231,17 +276,12 @@ struct Walk<'a> {
 
 impl<'a> Walk<'a> {
     fn new(file: &'a dyn BlockingFile, header: &[u8], shape: Shape, is_whole: &'a IsWhole<'a>) -> io::Result<Walk<'a>> {
-        let of = |at| u32_at(header, at).unwrap_or_default() as u64;
-        let (head, data) = (of(REGION_HEADER_PAGES_AT), of(REGION_DATA_PAGES_AT));
-        if data == 0 || head > REGION_PAGES_MAX || data > REGION_PAGES_MAX {
-            return Err(io::Error::new(io::ErrorKind::InvalidData, "the header does not say where pages are"));
-        }
+        let file_bytes = file.len()?;
         Ok(Walk {
             file,
-            file_bytes: file.len()?,
+            file_bytes,
             shape,
-            region_bytes: (head + data) * PAGE_BYTES,
-            pages_at: head * PAGE_BYTES,
+            geometry: Geometry::of(header, file_bytes)?,
             is_whole,
             makes_sense: is_whole,
             seen: HashSet::new(),
@@ -296,16 +336,8 @@ impl<'a> Walk<'a> {
         false
     }
 
-    /// Offset and length of a page; `None` for one that cannot be there.
     fn place(&self, number: u64) -> Option<(u64, usize)> {
-        let order = number >> 59;
-        if order > ORDER_MAX {
-            return None;
-        }
-        let (index, region) = (number & (0xf_ffff >> order), (number >> 20) & 0xf_ffff);
-        let bytes = PAGE_BYTES << order;
-        let at = PAGE_BYTES + region * self.region_bytes + self.pages_at + index * bytes;
-        (at + bytes <= self.file_bytes).then_some((at, bytes as usize))
+        self.geometry.place(number)
     }
 
     fn read(&self, (at, len): (u64, usize)) -> Option<Vec<u8>> {

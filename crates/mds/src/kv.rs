@@ -11,6 +11,7 @@ use std::sync::Arc;
 
 use rt::LocalFuture;
 use smallvec::SmallVec;
+use types::scrub::Looked;
 
 pub mod memory;
 
@@ -114,6 +115,11 @@ pub trait MetaKv {
     /// Applies a batch whole or not at all; on stable storage when it completes. One at a time.
     /// After a failure other than `Conflict` the engine answers `Latched` to every further commit.
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>>;
+    /// Compares the next pages of its own on the medium, about so many bytes of them, with their checksums, past every cache; 0:
+    /// forgets how far it was. The default has none.
+    fn look_at_pages(&self, _bytes: u64) -> LocalFuture<Result<Looked, KvError>> {
+        Box::pin(std::future::ready(Ok(Looked::nothing())))
+    }
     /// (bytes in all, bytes free) of the medium.
     fn space(&self) -> (u64, u64);
     /// The space that it keeps for commits. `None`, the default: its medium is never full.

@@ -77,7 +77,10 @@ impl Mds {
         let order = s.progress.begin(rate);
         let me = self.clone();
         self.rt.spawn(async move {
-            let done = me.scrub_records(order, rate * MIB).await;
+            let done = match me.scrub_pages(order, rate * MIB).await {
+                Ok(()) => me.scrub_records(order, rate * MIB).await,
+                Err(e) => Err(e),
+            };
             let counts = me.scrub.borrow_mut().progress.on_end(order, done.is_ok());
             if let Err(e) = done
                 && counts
@@ -86,6 +89,24 @@ impl Mds {
             }
         });
         Ok(())
+    }
+
+    /// Compares the pages of the store's own with their checksums.
+    async fn scrub_pages(self: &Rc<Self>, order: u64, bytes_per_s: u64) -> Result<(), KvError> {
+        let engine = self.store.engine();
+        while self.scrub.borrow().progress.goes_on(order) && !self.stopped.get() {
+            let looked = engine.look_at_pages(BYTES_PER_STEP).await?;
+            for fault in looked.faults {
+                tracing::error!(target = self.target, "scrub: {fault}: 'stria fsck' says more");
+                self.scrub.borrow_mut().progress.on_fault(fault);
+            }
+            self.scrub.borrow_mut().progress.on_bytes(looked.bytes);
+            if looked.is_over {
+                break;
+            }
+            self.rt.sleep(Duration::from_nanos(looked.bytes.saturating_mul(1_000_000_000) / bytes_per_s)).await;
+        }
+        engine.look_at_pages(0).await.map(drop)
     }
 
     /// Reads every record of the store as it is now. Changes that come meanwhile are not looked at: they were written by

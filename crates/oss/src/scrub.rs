@@ -89,6 +89,9 @@ impl Scrub {
     }
 
     async fn run(&self) -> Result<(), FsError> {
+        let pages = self.pages().await;
+        self.store.look_at_pages(0).await?;
+        pages?;
         let (mut after, mut next) = (ObjectId::default(), self.rt.now());
         loop {
             let page = self.store.objects(after, OBJECTS_PER_STEP).await?;
@@ -99,7 +102,9 @@ impl Scrub {
                     // It was removed meanwhile.
                     Ok(()) | Err(FsError::NotFound) => {}
                     // Its map is damaged: nothing of it can be read.
-                    Err(FsError::Corrupt) => self.fault(format!("object {}: its records", info.object)),
+                    Err(FsError::Corrupt) => {
+                        self.fault(format!("object {}: its records do not match their checksums", info.object))
+                    }
                     Err(e) => return Err(e),
                 }
                 if self.is_over() {
@@ -108,6 +113,30 @@ impl Scrub {
                 self.state.borrow_mut().objects += 1;
             }
         }
+    }
+
+    /// Compares the pages of the store's own with their checksums.
+    async fn pages(&self) -> Result<(), FsError> {
+        let mut next = self.rt.now();
+        let range = BlockRange { first: 0, count: BLOCKS_PER_STEP };
+        while !self.is_over() {
+            self.rt.sleep_until(next).await;
+            let permit = self.dispatch.background_turn(ObjectId::default(), range).await?;
+            let looked = self.store.look_at_pages(BLOCKS_PER_STEP * BLOCK_BYTES).await?;
+            drop(permit);
+            looked.faults.into_iter().for_each(|fault| self.fault(fault));
+            next = self.went_on(next, looked.bytes);
+            if looked.is_over {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// So many bytes were read; when the next are due.
+    fn went_on(&self, due: Instant, bytes: u64) -> Instant {
+        self.state.borrow_mut().progress.on_bytes(bytes);
+        due.max(self.rt.now()) + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate)
     }
 
     async fn object(&self, object: ObjectId, next: &mut Instant) -> Result<(), FsError> {
@@ -123,21 +152,19 @@ impl Scrub {
                 for block in range.first..range.end() {
                     if let Err(FsError::Corrupt) = self.store.read(object, BlockRange { first: block, count: 1 }).await
                     {
-                        self.fault(format!("object {object}: block {block}"));
+                        self.fault(format!("object {object}: block {block} does not match its checksum"));
                     }
                 }
             }
             drop(permit);
-            let bytes = range.count * BLOCK_BYTES;
-            self.state.borrow_mut().progress.on_bytes(bytes);
-            *next = (*next).max(self.rt.now()) + Duration::from_nanos(bytes.saturating_mul(1_000_000_000) / self.rate);
+            *next = self.went_on(*next, range.count * BLOCK_BYTES);
             at = range.end();
         }
         Ok(())
     }
 
     fn fault(&self, what: String) {
-        tracing::error!(target = self.target, "scrub: {what} does not match its checksum");
+        tracing::error!(target = self.target, "scrub: {what}");
         self.state.borrow_mut().progress.on_fault(what);
     }
 }

@@ -161,6 +161,11 @@ impl Db {
         Db(Arc::new(dbcheck::Open::new(database)))
     }
 
+    /// Compares some of its pages with their checksums.
+    pub fn look_at_pages(&self, check: &mut dbcheck::PageCheck, bytes: u64) -> std::io::Result<types::scrub::Looked> {
+        check.look(&self.0, bytes)
+    }
+
     /// Makes the tables of a new store.
     pub fn make(&self, superblock: &Superblock) -> DbResult<()> {
         let txn = self.0.begin_write()?;

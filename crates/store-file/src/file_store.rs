@@ -10,6 +10,7 @@ use oss::store::{
 };
 use rt::sync::{Event, Semaphore, join_all};
 use rt::{DirLock, DiskFile, OpenMode, Room, RoomyFile, Rt};
+use types::scrub::Looked;
 use types::{FsError, ObjectId};
 use wire::crc32c;
 
@@ -121,6 +122,8 @@ pub(crate) struct Inner {
     pub freed: Event,
     pub disk: DiskStats,
     pub fence: crate::fence::Fence,
+    /// How far the comparison of the database's pages is.
+    pages: RefCell<Option<dbcheck::PageCheck>>,
     _lock: Option<DirLock>,
 }
 
@@ -173,6 +176,7 @@ impl FileStore {
             freed: Event::new(),
             disk: DiskStats::default(),
             fence,
+            pages: RefCell::default(),
             _lock: lock,
         });
         inner.begin_space().await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
@@ -601,6 +605,26 @@ impl Inner {
     /// Whether nothing is committed now for want of space for the database.
     pub fn is_stalled(&self) -> bool {
         self.stalled.get() || self.room.is_waiting()
+    }
+
+    /// Compares the next pages of the database with their checksums.
+    pub(crate) async fn look_at_pages(&self, bytes: u64) -> StoreResult<Looked> {
+        let before = self.pages.take();
+        if bytes == 0 {
+            return Ok(Looked::nothing());
+        }
+        let failed = |e: std::io::Error| {
+            tracing::error!(store = %self.dir.display(), "the database cannot be read for a scrub: {e}");
+            FsError::Io
+        };
+        let mut check = match before {
+            Some(check) => check,
+            None => dbcheck::PageCheck::new(self.rt.open_blocking(&self.dir.join("meta.redb"), false).map_err(failed)?),
+        };
+        let db = self.db.clone();
+        let (looked, check) = self.rt.offload(move || (db.look_at_pages(&mut check, bytes), check)).await;
+        *self.pages.borrow_mut() = Some(check);
+        looked.map_err(failed)
     }
 
     async fn place(self: &Rc<Self>, id: ObjectId, update: &Update, ranges: &[BlockRange]) -> StoreResult<Placement> {

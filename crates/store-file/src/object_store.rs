@@ -4,6 +4,7 @@ use oss::store::{
     Promise, ReplyRecord, Space, StoreIdentity, StoreResult, Update,
 };
 use rt::LocalFuture;
+use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
 use crate::FileStore;
@@ -134,6 +135,9 @@ impl ObjectStore for FileStore {
             s.state.borrow_mut().session_close(client);
             s.commit_now().await
         })
+    }
+    fn look_at_pages(&self, bytes: u64) -> LocalFuture<StoreResult<Looked>> {
+        self.with(async move |s| s.look_at_pages(bytes).await)
     }
     fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
         // Asked for once, when the target starts.

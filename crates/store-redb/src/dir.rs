@@ -64,7 +64,9 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
-    let kv = RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
+    let mut kv =
+        RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
+    kv.path = Some(path.clone());
     // The first commit would wait for space that may never come, before anybody is there to hear of it.
     if kv.room.likely() < START_BYTES {
         return Err(OpenError::Io(path, io::Error::from_raw_os_error(ENOSPC)));

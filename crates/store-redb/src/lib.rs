@@ -7,12 +7,14 @@
 use std::cell::RefCell;
 use std::fmt;
 use std::io;
+use std::path::PathBuf;
 use std::rc::Rc;
 use std::sync::Arc;
 
 use mds::kv::{Answer, KvBatch, KvError, KvLimits, KvSnapshot, MetaKv, Pairs, show_key};
 use redb::{Database, ReadOnlyTable, ReadableDatabase, ReadableTable, StorageBackend, TableDefinition};
 use rt::{BlockingFile, DiskFile, LocalFuture, Room, RoomyFile, Rt};
+use types::scrub::Looked;
 
 mod dir;
 mod image;
@@ -64,6 +66,10 @@ pub struct RedbKv {
     latched: Rc<RefCell<Option<String>>>,
     space: Option<Rc<dyn DiskFile>>,
     room: Room,
+    /// Where the database is, when that is a file of its own.
+    path: Option<PathBuf>,
+    /// How far the comparison of its pages is.
+    pages: Rc<RefCell<Option<dbcheck::PageCheck>>>,
 }
 
 impl Drop for RedbKv {
@@ -112,7 +118,8 @@ impl RedbKv {
                 Ok(())
             },
         )?;
-        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched: Rc::default(), space, room })
+        let (latched, pages) = (Rc::default(), Rc::default());
+        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched, space, room, path: None, pages })
     }
 }
 
@@ -182,6 +189,22 @@ impl MetaKv for RedbKv {
                 *latched.borrow_mut() = Some(e.to_string());
             }
             result
+        })
+    }
+    fn look_at_pages(&self, bytes: u64) -> LocalFuture<Result<Looked, KvError>> {
+        let before = self.pages.take();
+        let Some(path) = self.path.clone().filter(|_| bytes > 0) else {
+            return Box::pin(std::future::ready(Ok(Looked::nothing())));
+        };
+        let (rt, db, pages) = (self.rt.clone(), self.db.clone(), self.pages.clone());
+        Box::pin(async move {
+            let mut check = match before {
+                Some(check) => check,
+                None => dbcheck::PageCheck::new(rt.open_blocking(&path, false).map_err(|e| broken(&e))?),
+            };
+            let (looked, check) = rt.offload(move || (check.look(&db.0, bytes), check)).await;
+            *pages.borrow_mut() = Some(check);
+            looked.map_err(|e| broken(&e))
         })
     }
     fn space(&self) -> (u64, u64) {

@@ -103,6 +103,8 @@ fn a_scrub_beside_work_finds_a_flipped_byte_and_status_names_it() {
         file.write_all(&content(i)).unwrap();
         file.sync_all().unwrap();
     }
+    fs::write(at.join("a-name-like-no-other"), "").unwrap();
+    good(&["sync", text(&at)]);
     let (code, said) = run(&["scrub", "--dir", &dir]);
     assert!(code == 0 && said.matches(" 0 fault(s)").count() == 3, "{code} {said}");
     // One byte on the medium, below the running server.
@@ -124,6 +126,18 @@ fn a_scrub_beside_work_finds_a_flipped_byte_and_status_names_it() {
     assert!(code == 4 && said.contains("1 fault(s)") && said.contains(": block 1"), "{code} {said}");
     let said = good(&["status", text(&at)]);
     assert!(said.contains("scrub complete") && said.contains("1 fault(s): object"), "{said}");
+    // One byte in the database of a running metadata server, which has the page in memory.
+    let store = Path::new(&dir).join("mdt0/mdt.redb");
+    let bytes = fs::read(&store).unwrap();
+    let name = b"a-name-like-no-other";
+    let places: Vec<usize> = (0..bytes.len() - name.len()).filter(|i| bytes[*i..].starts_with(name)).collect();
+    let raw = fs::File::options().write(true).open(&store).unwrap();
+    let write = |change: u8| places.iter().for_each(|i| raw.write_all_at(&[bytes[*i] ^ change], *i as u64).unwrap());
+    write(1);
+    let (code, said) = run(&["scrub", "--dir", &dir, "--rate", "1000"]);
+    assert!(code == 4 && said.contains("the page of table mdt at byte "), "{code} {said}");
+    assert!(at.join("a-name-like-no-other").exists());
+    write(0);
     // It can be begun for one target, watched and ended.
     let (code, said) = refused(&["scrub", "--dir", &dir, "--ost", "7"]);
     assert!(code == libc::ENOENT && said.contains("has 2 OSTs"), "{said}");

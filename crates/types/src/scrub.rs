@@ -23,6 +23,25 @@ pub fn rate_of(text: &str) -> Result<u64, String> {
     }
 }
 
+/// What one look at some of a store's own pages came to.
+#[derive(Clone, PartialEq, Eq, Default, Debug)]
+pub struct Looked {
+    /// Bytes that were read.
+    pub bytes: u64,
+    /// What is wrong, half a sentence each.
+    pub faults: Vec<String>,
+    /// All pages were compared; the next look begins anew.
+    pub is_over: bool,
+}
+
+impl Looked {
+    /// Of a store that has no pages of its own on a medium.
+    #[must_use]
+    pub fn nothing() -> Looked {
+        Looked { is_over: true, ..Looked::default() }
+    }
+}
+
 /// How far it is.
 #[derive(Debug, Default)]
 pub struct Progress {

@@ -25,6 +25,7 @@ use std::rc::Rc;
 use rt::LocalFuture;
 use rt::sync::join_all;
 use tier::Found;
+use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, Transno};
 
 use crate::store::{
@@ -240,6 +241,9 @@ impl ObjectStore for FastStore {
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.inner.session_close(client)
+    }
+    fn look_at_pages(&self, bytes: u64) -> LocalFuture<StoreResult<Looked>> {
+        self.inner.look_at_pages(bytes)
     }
     fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
         self.inner.quiet()

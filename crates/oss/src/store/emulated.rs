@@ -14,6 +14,7 @@ use frames::Bulk;
 use nrs::Medium;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{DiskFile, LocalFuture, Rt};
+use types::scrub::Looked;
 use types::{ClientId, Instant, ObjectId, Origin, Transno};
 
 use super::{
@@ -322,6 +323,9 @@ impl ObjectStore for EmulatedStore {
     }
     fn session_close(&self, client: ClientId) -> LocalFuture<StoreResult<()>> {
         self.0.inner.session_close(client)
+    }
+    fn look_at_pages(&self, bytes: u64) -> LocalFuture<StoreResult<Looked>> {
+        self.0.inner.look_at_pages(bytes)
     }
     fn quiet(&self) -> Vec<(ClientId, Vec<u8>)> {
         self.0.inner.quiet()

@@ -25,6 +25,7 @@ pub use ptlrpc::ReplyRecord;
 use frames::Bulk;
 use nrs::Medium;
 use rt::LocalFuture;
+use types::scrub::Looked;
 use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;
 
@@ -411,6 +412,11 @@ pub trait ObjectStore {
     }
     /// Up to `count` objects behind `after`, in order of id.
     fn objects(&self, after: ObjectId, count: usize) -> LocalFuture<StoreResult<Vec<ObjectInfo>>>;
+    /// Compares the next pages of its own on the medium (where objects are, not what is in them), about so many bytes of them, with
+    /// their checksums, past every cache; 0: forgets how far it was. The default has none.
+    fn look_at_pages(&self, _bytes: u64) -> LocalFuture<StoreResult<Looked>> {
+        Box::pin(std::future::ready(Ok(Looked::nothing())))
+    }
     /// Reads every block of an object and compares it with its checksum.
     fn verify(&self, object: ObjectId) -> LocalFuture<StoreResult<Vec<BadBlock>>>;
     /// What its data lies on, as far as it was told; what a scheduler is chosen by when none was.
