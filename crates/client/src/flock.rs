@@ -222,7 +222,8 @@ impl Client {
         tracing::trace!(?call, cookie, wait, "asks");
         let reply: Result<EnqueueReply, FsError> = self.mdc().ask(Op::LockEnqueue, &request).await;
         let early = asking.end();
-        if reply.is_err() && call.mode == FlockMode::Unlock && self.flocks.gives_up(&memory, request.clone()) {
+        let failed = matches!(reply, Err(FsError::Io | FsError::NoSpace | FsError::Corrupt));
+        if failed && call.mode == FlockMode::Unlock && self.flocks.gives_up(&memory, request.clone()) {
             self.pay_unlocks();
             return Ok(());
         }
