@@ -28,6 +28,9 @@ const O_APPEND_RDWR: u32 = 0o2002;
 const LIMIT: Duration = Duration::from_secs(1800);
 /// How long after the last operation a server may still lose its power at a sync: everything is committed by then.
 const SETTLED: Duration = Duration::from_secs(3);
+/// How often it is looked whether the crash has happened, while the sequence is played and behind its end.
+const LOOK: Duration = Duration::from_micros(20);
+const LOOK_SETTLING: Duration = Duration::from_millis(1);
 /// What sizes are multiples of where files have stripes, of 64 KiB: the first file has bytes
 /// on two OSTs, and every operation on bytes changes both.
 const STRIPED_UNIT: usize = 16;
@@ -255,7 +258,9 @@ async fn crash(context: &Rc<Context>, case: &Case, place: Place, progress: &Rc<P
         if sim.now().since(begun) > LIMIT {
             return Err("the sequence does not come to its end".into());
         }
-        sim.sleep(Duration::from_micros(20)).await;
+        // Behind the last operation nothing but commits of what is in the background goes on.
+        let step = if progress.ended.get() { LOOK_SETTLING } else { LOOK };
+        sim.sleep(step).await;
     };
     let dead: Vec<NodeId> = match case.death {
         Death::Client => vec![NodeId::Client(0)],
