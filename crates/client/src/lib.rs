@@ -69,4 +69,4 @@ pub use osc::Osc;
 pub use readahead::Hint;
 pub use short::Written;
 pub use size::FILE_BYTES_MAX;
-pub use stats::OscStats;
+pub use stats::{Call, OscStats};

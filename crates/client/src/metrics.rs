@@ -15,8 +15,8 @@ mod names {
         READ_BYTES = Counter("stria_client_read_bytes_total", ["fs", "client"], "llite.*.stats", "lustre_client_stats");
         /// Bytes that programs wrote through the client.
         WRITE_BYTES = Counter("stria_client_write_bytes_total", ["fs", "client"], "llite.*.stats", "lustre_client_stats");
-        /// Time that reads and writes of programs took at the client.
-        CALL_SECONDS = Summary("stria_client_call_seconds", ["fs", "client", "operation"], "llite.*.stats", "lustre_client_stats");
+        /// Time that calls of programs took at the client, by kind; what a kernel answers by itself does not come.
+        CALL_SECONDS = Histogram("stria_client_call_seconds", ["fs", "client", "operation"], "llite.*.latency_stats", "lustre_client_stats");
         /// Bytes of reads and writes of programs, as whole pages.
         CALL_BYTES = Histogram("stria_client_call_bytes", ["fs", "client", "operation"], "llite.*.extents_stats", "");
         /// Pages of 4 KiB that reads looked up in the client's cache and found.
@@ -60,7 +60,7 @@ mod names {
         /// Bytes of bulk RPCs that were answered.
         RPC_BYTES = Counter("stria_osc_rpc_bytes_total", ["fs", "client", "target", "operation"], "osc.*.stats", "");
         /// Time of bulk RPCs, from sending to the answer.
-        RPC_SECONDS = Summary("stria_osc_rpc_seconds", ["fs", "client", "target", "operation"], "osc.*.stats", "");
+        RPC_SECONDS = Histogram("stria_osc_rpc_seconds", ["fs", "client", "target", "operation"], "osc.*.latency_stats", "");
         /// Pages of 4 KiB in bulk RPCs.
         RPC_PAGES = Histogram("stria_osc_rpc_pages", ["fs", "client", "target", "operation"], "osc.*.rpc_stats", "");
         /// Bulk RPCs under way.
@@ -133,10 +133,10 @@ impl Client {
             into.add(&READ_BYTES, &at, sides[0].bytes.sum);
             into.add(&WRITE_BYTES, &at, sides[1].bytes.sum);
             for (operation, side) in OPERATIONS.iter().zip(sides) {
-                into.add(&CALL_SECONDS, &[at[0], at[1], operation], side.time.seconds());
                 into.add(&CALL_BYTES, &[at[0], at[1], operation], side.pages.value(PAGES, PAGE_BYTES as f64));
             }
         });
+        self.measure_calls(&CALL_SECONDS, at, into);
         self.measure_caches(at, into);
         measure_import(&self.mdc(), "MDT0000", at, into);
         for osc in self.oscs() {
@@ -186,10 +186,10 @@ impl Osc {
             into.add(number.metric, &at, (number.read)(self));
         }
         self.rpcs_done(|sides| {
-            for (operation, (calls, flying)) in OPERATIONS.iter().zip(sides) {
+            for (operation, (calls, latency, flying)) in OPERATIONS.iter().zip(sides) {
                 let at = [at[0], at[1], at[2], operation];
                 into.add(&RPC_BYTES, &at, calls.bytes.sum);
-                into.add(&RPC_SECONDS, &at, calls.time.seconds());
+                into.add(&RPC_SECONDS, &at, latency.value());
                 into.add(&RPC_PAGES, &at, calls.pages.value(PAGES, 1.0));
                 into.add(&RPC_FLYING, &at, flying);
             }

@@ -265,13 +265,21 @@ impl Osc {
     pub fn stats_text(&self) -> String {
         self.stats.text(self.rt.wall())
     }
+    /// `osc.*.latency_stats`: how long the same RPCs took.
+    #[must_use]
+    pub fn latency_stats_text(&self) -> String {
+        self.stats.latency_text(self.rt.wall())
+    }
     /// `osc.*.rpc_stats`: tables of RPCs by size, company and place.
     #[must_use]
     pub fn rpc_stats_text(&self) -> String {
         self.stats.rpc_text(self.rt.wall(), self.dirty_and_grant().0 / PAGE)
     }
     /// Shows what was counted of bulk RPCs.
-    pub(crate) fn rpcs_done<T>(&self, look: impl FnOnce([(&crate::stats::Calls, u64); 2]) -> T) -> T {
+    pub(crate) fn rpcs_done<T>(
+        &self,
+        look: impl FnOnce([(&crate::stats::Calls, &types::latency::Latency, u64); 2]) -> T,
+    ) -> T {
         self.stats.each(look)
     }
     /// Counts from now on.

@@ -2,6 +2,8 @@
 //! with the texts that tools of the field parse.
 use std::cell::{Cell, RefCell};
 
+use types::latency::{Latencies, Latency};
+use types::metric::{Metric, Snapshot};
 use types::stats::{self, Histogram, Samples, Scale};
 use types::{Duration, WallTime};
 
@@ -32,25 +34,101 @@ impl Calls {
     }
 }
 
+/// Declares the kinds of calls with the names that pages and metrics give them.
+macro_rules! calls {
+    ($($(#[doc = $doc:literal])* $name:ident = $text:literal,)*) => {
+        /// What a program asks of a file system.
+        #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+        pub enum Call { $($(#[doc = $doc])* $name,)* }
+        impl Call {
+            /// Its name in pages and metrics.
+            #[must_use]
+            pub const fn name(self) -> &'static str { match self { $(Call::$name => $text,)* } }
+        }
+    };
+}
+
+calls! {
+    /// Bytes of a file.
+    Read = "read",
+    /// Bytes to a file.
+    Write = "write",
+    /// A name becomes an inode.
+    Lookup = "lookup",
+    /// Attributes.
+    Getattr = "getattr",
+    /// chmod, chown, truncate, utimens.
+    Setattr = "setattr",
+    /// Open of what is there.
+    Open = "open",
+    /// Open of a new file.
+    Create = "create",
+    /// close(2).
+    Flush = "flush",
+    /// The last descriptor went.
+    Release = "release",
+    /// fsync of a file or directory, and of everything.
+    Fsync = "fsync",
+    /// A directory's entries.
+    Readdir = "readdir",
+    /// Nodes that are no regular files, and those without a descriptor.
+    Mknod = "mknod",
+    /// A new directory.
+    Mkdir = "mkdir",
+    /// A symbolic link is made.
+    Symlink = "symlink",
+    /// A symbolic link is read.
+    Readlink = "readlink",
+    /// Another name.
+    Link = "link",
+    /// A name goes.
+    Unlink = "unlink",
+    /// A directory goes.
+    Rmdir = "rmdir",
+    /// A name becomes another one.
+    Rename = "rename",
+    /// An attribute's value, or the list of them.
+    Getxattr = "getxattr",
+    /// An attribute changes or goes.
+    Setxattr = "setxattr",
+    /// Space is reserved or given back.
+    Fallocate = "fallocate",
+    /// Bytes go from file to file.
+    Copy = "copy_file_range",
+    /// Where data and holes are.
+    Seek = "lseek",
+    /// Locks of files among programs, with the wait for them.
+    Flock = "flock",
+    /// Space of the file system.
+    Statfs = "statfs",
+}
+
 /// What was asked of a client.
 pub(crate) struct CallStats {
     since: Cell<WallTime>,
     calls: RefCell<[Calls; 2]>,
+    latencies: RefCell<Latencies<Call>>,
 }
 
 impl CallStats {
     pub(crate) fn new(now: WallTime) -> CallStats {
-        CallStats { since: Cell::new(now), calls: RefCell::default() }
+        CallStats { since: Cell::new(now), calls: RefCell::default(), latencies: RefCell::default() }
     }
     pub(crate) fn read(&self, bytes: u64, took: Duration) {
         self.calls.borrow_mut()[0].done(bytes, took);
+        self.called(Call::Read, took);
     }
     pub(crate) fn wrote(&self, bytes: u64, took: Duration) {
         self.calls.borrow_mut()[1].done(bytes, took);
+        self.called(Call::Write, took);
+    }
+    pub(crate) fn called(&self, call: Call, took: Duration) {
+        self.latencies.borrow_mut().add(call, took);
     }
     pub(crate) fn reset(&self, now: WallTime) {
         self.since.set(now);
         *self.calls.borrow_mut() = <[Calls; 2]>::default();
+        self.latencies.borrow_mut().clear();
     }
     /// Shows what was counted: reads, then writes.
     pub(crate) fn each<T>(&self, look: impl FnOnce(&[Calls; 2]) -> T) -> T {
@@ -63,6 +141,10 @@ impl CallStats {
         read.lines(&mut out, "read");
         write.lines(&mut out, "write");
         out
+    }
+    /// `llite.*.latency_stats`.
+    pub(crate) fn latency_text(&self, now: WallTime) -> String {
+        self.latencies.borrow().text((self.since.get(), now), Call::name)
     }
     /// `llite.*.extents_stats`.
     pub(crate) fn extents_text(&self, now: WallTime) -> String {
@@ -77,13 +159,14 @@ impl CallStats {
 /// Bulk RPCs of one direction.
 struct Rpcs {
     calls: Calls,
+    latency: Latency,
     in_flight: Histogram,
     offset: Histogram,
 }
 impl Default for Rpcs {
     fn default() -> Rpcs {
         let (in_flight, offset) = (Histogram::new(Scale::Each), Histogram::new(Scale::Doubling));
-        Rpcs { calls: Calls::default(), in_flight, offset }
+        Rpcs { calls: Calls::default(), latency: Latency::default(), in_flight, offset }
     }
 }
 
@@ -137,12 +220,14 @@ impl RpcStats {
     }
     /// It was answered well.
     pub(crate) fn done(&self, direction: Direction, bytes: u64, took: Duration) {
-        self.rpcs.borrow_mut()[direction as usize].calls.done(bytes, took);
+        let rpcs = &mut self.rpcs.borrow_mut()[direction as usize];
+        rpcs.calls.done(bytes, took);
+        rpcs.latency.add(took);
     }
     /// Shows what was counted of RPCs that were answered: reads, then writes; and how many are under way.
-    pub(crate) fn each<T>(&self, look: impl FnOnce([(&Calls, u64); 2]) -> T) -> T {
+    pub(crate) fn each<T>(&self, look: impl FnOnce([(&Calls, &Latency, u64); 2]) -> T) -> T {
         let [read, write] = &*self.rpcs.borrow();
-        look([(&read.calls, self.flying[0].get()), (&write.calls, self.flying[1].get())])
+        look([(&read.calls, &read.latency, self.flying[0].get()), (&write.calls, &write.latency, self.flying[1].get())])
     }
     pub(crate) fn totals(&self) -> OscStats {
         let [read, write] = &*self.rpcs.borrow();
@@ -159,6 +244,15 @@ impl RpcStats {
         let [read, write] = &*self.rpcs.borrow();
         read.calls.lines(&mut out, "read");
         write.calls.lines(&mut out, "write");
+        out
+    }
+    /// `osc.*.latency_stats`.
+    pub(crate) fn latency_text(&self, now: WallTime) -> String {
+        let mut out = stats::times(self.since.get(), now);
+        let rpcs = &*self.rpcs.borrow();
+        for (name, side) in ["read", "write"].iter().zip(rpcs) {
+            side.latency.line(&mut out, name);
+        }
         out
     }
     /// `osc.*.rpc_stats`, with `dirty` pages that wait to be written.
@@ -192,6 +286,24 @@ impl Client {
             out += &format!("{name:<25} {pages} samples [pages]\n");
         }
         out
+    }
+    /// A call of a program was answered after so long. Reads and writes are counted where they are carried out.
+    pub fn called(&self, call: Call, took: Duration) {
+        self.calls.called(call, took);
+    }
+    /// Adds how long calls took to a metric whose last label is their kind.
+    pub(crate) fn measure_calls(&self, metric: &'static Metric, at: [&str; 2], into: &mut Snapshot) {
+        let latencies = self.calls.latencies.borrow();
+        latencies.measure(metric, &at, Call::name, into);
+        // Series that are there from the start let the first call be seen as a change.
+        for call in [Call::Read, Call::Write].into_iter().filter(|c| latencies.each().all(|(kind, _)| kind != *c)) {
+            into.add(metric, &[at[0], at[1], call.name()], Latency::default().value());
+        }
+    }
+    /// `llite.*.latency_stats`: how long calls of programs took, by kind.
+    #[must_use]
+    pub fn latency_stats_text(&self) -> String {
+        self.calls.latency_text(self.rt.wall())
     }
     /// `llite.*.extents_stats`: sizes of the same reads and writes.
     #[must_use]
@@ -230,6 +342,11 @@ mod tests {
         assert_eq!(rows("offset").last().unwrap(), "1024: 1");
         assert_eq!((s.totals().read_rpcs, s.totals().read_bytes), (1, 4 << 20));
         assert!(s.text(WallTime(1)).contains("read_bytes                1 samples [bytes] 4194304 4194304 4194304 "));
+        let latency = s.latency_text(WallTime(1));
+        assert!(
+            latency.contains("read                      1 samples [usecs] p50 1024 p90 1024 p99 1024 sum 1000 "),
+            "{latency}"
+        );
         s.reset(WallTime(2));
         assert_eq!(s.totals().read_rpcs, 0);
     }

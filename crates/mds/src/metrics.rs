@@ -95,8 +95,8 @@ impl Mds {
         into.add(&common::LOCKS_WAITED, &at, locks.waited);
         self.stats.each_operation(|op, samples| {
             into.add(&common::REQUESTS, &[fs, target, name_of(op)], samples.count);
-            into.add(&common::REQUEST_SECONDS, &[fs, target, name_of(op)], samples.seconds());
         });
+        self.stats.measure(&common::REQUEST_SECONDS, at, into);
         let (shown, left_out) = self.stats.latest_jobs(NAMED_MAX);
         for (name, operations) in shown {
             into.add(&JOB_OPERATIONS, &[fs, target, &name], operations);

@@ -49,6 +49,8 @@ impl Mds {
             all.push(Param { path: path.as_str().into(), value: value.as_str().into(), writable });
         };
         add(format!("mdt.{t}.md_stats"), self.stats.text(self.rt.wall()), true);
+        add(format!("mdt.{t}.latency_stats"), self.stats.latency_text(self.rt.wall()), true);
+        add(format!("mdt.{t}.client_stats"), self.stats.clients_text(), true);
         add(format!("mdt.{t}.job_stats"), self.stats.jobs_text(), true);
         for e in self.exports.borrow().values() {
             add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
@@ -101,7 +103,7 @@ impl Mds {
 
     /// Sets one parameter; the error is a sentence.
     async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), String> {
-        if path.ends_with(".md_stats") || path.ends_with(".job_stats") {
+        if [".md_stats", ".latency_stats", ".client_stats", ".job_stats"].iter().any(|page| path.ends_with(page)) {
             if !matches!(value, "0" | "clear") {
                 return Err(format!("'{value}' cannot be written here: write 0 or clear, which resets it"));
             }

@@ -305,6 +305,7 @@ impl Mds {
         let took = self.rt.now().since(started);
         tracing::trace!(client = %caller.client, ?op, xid = %request.header.xid, ?took, error = ?result.as_ref().err(), "answered");
         self.stats.count(op, took);
+        self.stats.used_by(request.client(), self.rt.wall());
         if let Some(job) = job_of(op, &request.body) {
             self.stats.count_for(job, op, took, self.rt.wall());
         }

@@ -2,14 +2,19 @@
 use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 
+use types::latency::Latencies;
+use types::metric::{Metric, NAMED_MAX, Snapshot};
 use types::stats::{self, Samples};
-use types::{Duration, JobNames, WallTime};
+use types::uses::Uses;
+use types::{ClientId, Duration, JobNames, WallTime};
 use wire::Op;
 
 /// See the module's head.
 pub struct Stats {
     start: RefCell<WallTime>,
     rows: RefCell<BTreeMap<Op, Samples>>,
+    latencies: RefCell<Latencies<Op>>,
+    uses: RefCell<Uses>,
     jobs: RefCell<BTreeMap<u64, Job>>,
     names: RefCell<JobNames>,
     /// Clients whose session was ended against their will.
@@ -33,6 +38,8 @@ impl Stats {
         Stats {
             start: RefCell::new(now),
             rows: RefCell::default(),
+            latencies: RefCell::default(),
+            uses: RefCell::default(),
             jobs: RefCell::default(),
             names: RefCell::default(),
             evictions: Cell::new(0),
@@ -41,6 +48,16 @@ impl Stats {
     /// Counts one request that took so long.
     pub fn count(&self, op: Op, took: Duration) {
         self.rows.borrow_mut().entry(op).or_default().add_time(took);
+        self.latencies.borrow_mut().add(op, took);
+    }
+    /// A request of a client was answered.
+    pub fn used_by(&self, client: ClientId, now: WallTime) {
+        self.uses.borrow_mut().answered(client, now);
+    }
+    /// `client_stats`: requests by client, of those that asked last.
+    #[must_use]
+    pub fn clients_text(&self) -> String {
+        self.uses.borrow().text(NAMED_MAX)
     }
     /// Counts it for a job, too.
     pub fn count_for(&self, job: u64, op: Op, took: Duration, now: WallTime) {
@@ -104,6 +121,17 @@ impl Stats {
     pub fn clear(&self, now: WallTime) {
         *self.start.borrow_mut() = now;
         self.rows.borrow_mut().clear();
+        self.latencies.borrow_mut().clear();
+        self.uses.borrow_mut().clear();
+    }
+    /// Adds how long requests took to a metric whose last label is their kind.
+    pub fn measure(&self, metric: &'static Metric, at: [&str; 2], into: &mut Snapshot) {
+        self.latencies.borrow().measure(metric, &at, name_of, into);
+    }
+    /// `latency_stats`: how long requests took, by kind.
+    #[must_use]
+    pub fn latency_text(&self, now: WallTime) -> String {
+        self.latencies.borrow().text((*self.start.borrow(), now), name_of)
     }
     /// `md_stats`: `NAME COUNT samples [usecs] MIN MAX SUM SUMSQ`, after the three lines of times.
     #[must_use]
@@ -169,7 +197,15 @@ mod tests {
         assert_eq!(s.latest_jobs(2).0[1], ("0000000000000007".into(), 2));
         s.clear_jobs();
         assert_eq!(s.jobs_text(), "job_stats:\n");
+        let latency = s.latency_text(WallTime(3_500_000_000));
+        assert!(
+            latency.contains("\ngetattr                   2 samples [usecs] p50 3 p90 5 p99 5 sum 8 "),
+            "{latency}"
+        );
+        s.used_by(ClientId(3), WallTime(2_000_000_000));
+        assert!(s.clients_text().contains("\n0000000000000003 requests 1 "), "{}", s.clients_text());
         s.clear(WallTime(4));
+        assert!(!s.latency_text(WallTime(5)).contains("getattr"));
         assert_eq!(s.requests(Op::MdtGetattr), 0);
     }
 }

@@ -21,7 +21,7 @@ pub use pieces::Count;
 use std::cell::RefCell;
 use std::rc::Rc;
 
-use client::Client;
+use client::{Call, Client};
 use fuse::{FileSystem, Op, Replied, Request, Session};
 use types::{Fid, FsError};
 use wire::mdt::Cred;
@@ -125,6 +125,40 @@ fn tells_attributes(op: &Op<'_>) -> bool {
     !silent
 }
 
+/// The kind of call that a request is timed as. Reads and writes are timed where the client carries them out, for they come
+/// on other ways, too.
+fn call_of(op: &Op<'_>) -> Option<Call> {
+    Some(match op {
+        Op::Lookup { .. } => Call::Lookup,
+        Op::Getattr { .. } | Op::Statx { .. } | Op::Access { .. } => Call::Getattr,
+        Op::Setattr { .. } => Call::Setattr,
+        Op::Readlink => Call::Readlink,
+        Op::Symlink { .. } => Call::Symlink,
+        Op::Mknod { .. } | Op::Tmpfile { .. } => Call::Mknod,
+        Op::Mkdir { .. } => Call::Mkdir,
+        Op::Unlink { .. } => Call::Unlink,
+        Op::Rmdir { .. } => Call::Rmdir,
+        Op::Rename { .. } => Call::Rename,
+        Op::Link { .. } => Call::Link,
+        Op::Opendir { .. } | Op::Open { .. } => Call::Open,
+        Op::Create { .. } => Call::Create,
+        Op::Flush { .. } => Call::Flush,
+        Op::Release { .. } | Op::Releasedir { .. } => Call::Release,
+        Op::Fsync { .. } | Op::Fsyncdir { .. } | Op::Syncfs => Call::Fsync,
+        Op::Readdir { .. } | Op::Readdirplus { .. } => Call::Readdir,
+        Op::Setxattr { .. } | Op::Removexattr { .. } => Call::Setxattr,
+        Op::Getxattr { .. } | Op::Listxattr { .. } => Call::Getxattr,
+        Op::Fallocate { .. } => Call::Fallocate,
+        Op::CopyFileRange { .. } => Call::Copy,
+        Op::Lseek { .. } => Call::Seek,
+        Op::Getlk { .. } | Op::Setlk { .. } => Call::Flock,
+        Op::Statfs => Call::Statfs,
+        Op::Read { .. } | Op::Write { .. } | Op::Ioctl { .. } | Op::Poll { .. } | Op::Bmap { .. } | Op::Destroy => {
+            return None;
+        }
+    })
+}
+
 /// The errno of a failure; what the kernel must not see becomes EIO.
 fn errno(e: FsError) -> i32 {
     match e {
@@ -148,7 +182,22 @@ fn done(req: Request<'_>, result: Result<(), FsError>) -> Replied {
 
 impl FileSystem for StriaFs {
     async fn handle(self: &Rc<Self>, req: Request<'_>) -> Replied {
+        let (call, began) = (call_of(&req.op()), self.client.rt().now());
         let _telling = tells_attributes(&req.op()).then(|| self.told.begin());
+        let replied = self.serve(req).await;
+        if let Some(call) = call {
+            self.client.called(call, self.client.rt().now().since(began));
+        }
+        replied
+    }
+
+    fn forget(self: &Rc<Self>, nodeid: u64, nlookup: u64) {
+        self.client.forget(convert::fid(nodeid), nlookup);
+    }
+}
+
+impl StriaFs {
+    async fn serve(self: &Rc<Self>, req: Request<'_>) -> Replied {
         match req.op() {
             Op::Lookup { .. }
             | Op::Getattr { .. }
@@ -191,9 +240,5 @@ impl FileSystem for StriaFs {
             Op::Bmap { .. } => req.err(libc::ENOSYS),
             Op::Destroy => req.into_reply().ok(),
         }
-    }
-
-    fn forget(self: &Rc<Self>, nodeid: u64, nlookup: u64) {
-        self.client.forget(convert::fid(nodeid), nlookup);
     }
 }

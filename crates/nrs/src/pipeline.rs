@@ -10,6 +10,7 @@ use alloc::{
     string::{String, ToString},
     vec::Vec,
 };
+use types::latency::Latency;
 use types::record::{Recordable, Recording, Tape};
 use types::{Duration, Instant, RequestId};
 
@@ -48,8 +49,6 @@ pub struct PipelineCounters {
     pub urgent: u64,
     /// Requests with a mandatory deadline that completed after it.
     pub late: u64,
-    /// Sum of the times between arrival and dispatch, ns.
-    pub waited_ns: u64,
     /// Sum of the times between dispatch and completion, ns.
     pub served_ns: u64,
     /// Most requests in service at a time.
@@ -76,6 +75,7 @@ pub struct Pipeline<J = NrsRequest> {
     window: u32,
     in_service: u32,
     counters: PipelineCounters,
+    waits: Latency,
 }
 
 impl<J: Job> Pipeline<J> {
@@ -90,7 +90,8 @@ impl<J: Job> Pipeline<J> {
         assert!(WINDOW_RANGE.contains(&window), "a dispatch window of {window} is outside {WINDOW_RANGE:?}");
         let head = Head::new(policy, config)?;
         let (slots, free) = (Vec::new(), Vec::new());
-        Ok(Pipeline { head, slots, free, window, in_service: 0, counters: PipelineCounters::default() })
+        let counters = PipelineCounters::default();
+        Ok(Pipeline { head, slots, free, window, in_service: 0, counters, waits: Latency::default() })
     }
 
     /// A request arrived; its id is given here, and `job` makes what is kept of it. Call [`Pipeline::next_dispatch`]
@@ -129,7 +130,7 @@ impl<J: Job> Pipeline<J> {
         slot.dispatched = now;
         self.in_service += 1;
         self.counters.dispatched += 1;
-        self.counters.waited_ns += now.0.saturating_sub(slot.job.arrived().0);
+        self.waits.add(Duration::from_nanos(now.0.saturating_sub(slot.job.arrived().0)));
         self.counters.in_service_max = self.counters.in_service_max.max(self.in_service);
         Some(id)
     }
@@ -334,6 +335,11 @@ impl<J: Job> Pipeline<J> {
     pub fn head(&self) -> &Head {
         &self.head
     }
+    /// Times between arrival and dispatch.
+    #[must_use]
+    pub fn waits(&self) -> &Latency {
+        &self.waits
+    }
     /// What was counted.
     #[must_use]
     pub fn counters(&self) -> PipelineCounters {
@@ -458,5 +464,6 @@ mod tests {
         assert!(p.set_window(0).is_err() && p.set_window(1025).is_err());
         assert_eq!(p.counters().in_service_max, 3);
         assert_eq!(p.counters().served_ns, 4);
+        assert_eq!((p.waits().count(), p.waits().sum()), (4, Duration::from_nanos(8)));
     }
 }

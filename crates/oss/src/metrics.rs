@@ -1,11 +1,13 @@
 //! What an OST tells as metrics. Single numbers are declared here for the parameter page, too ([`NUMBERS`]); what has a page
 //! of its own there (`stats`, `brw_stats`, `job_stats`) is read from the same counters.
+use types::latency::Latency;
 use types::metric::{Metric, NAMED_MAX, Snapshot, Stat, target as common};
 use types::stats::Histogram;
+use wire::Op;
 
 use crate::oss_node::Oss;
 use crate::ost::Ost;
-use crate::stats::OstStats;
+use crate::stats::{OstStats, name_of};
 
 mod names {
     types::metrics! {
@@ -58,7 +60,7 @@ mod names {
         /// Requests that were refused because the queue was full; their clients come again.
         NRS_REFUSED = Counter("stria_nrs_refused_total", ["fs", "target"], "ost.OSS.ost_io.req_waitqueue", "");
         /// Time that requests were in the scheduler's queue before the store had them.
-        NRS_WAIT = Summary("stria_nrs_wait_seconds", ["fs", "target"], "ost.OSS.ost_io.req_waitqueue", "");
+        NRS_WAIT = Histogram("stria_nrs_wait_seconds", ["fs", "target"], "obdfilter.*.latency_stats", "");
         /// Pages of 4 KiB that requests looked up in the page cache (RAM) of the server's targets and found.
         CACHE_HITS = Counter("stria_oss_cache_hit_pages_total", ["fs", "class"], "obdfilter.*.cache_stats", "");
         /// Pages of 4 KiB that requests looked up in the page cache (RAM) of the server's targets and did not find.
@@ -208,12 +210,11 @@ impl Ost {
 
     fn measure_scheduler(&self, at: [&str; 2], into: &mut Snapshot) {
         self.dispatch.with(|p, _| {
-            let (pipeline, head) = (p.counters(), p.head().counters());
+            let head = p.head().counters();
             into.add(&NRS_QUEUED, &at, p.queued());
             into.add(&NRS_IN_SERVICE, &at, u64::from(p.in_service()));
             into.add(&NRS_REFUSED, &at, head.refused);
-            let waited = types::metric::Value::Summary(pipeline.waited_ns as f64 / 1e9, pipeline.dispatched);
-            into.add(&NRS_WAIT, &at, waited);
+            into.add(&NRS_WAIT, &at, p.waits().value());
             for (policy, served) in p.head().served() {
                 into.add(&NRS_SERVED, &[at[0], at[1], &policy], served);
             }
@@ -251,8 +252,11 @@ fn measure_requests(s: &OstStats, at: [&str; 2], into: &mut Snapshot) {
     for (operation, count) in &s.ops {
         into.add(&common::REQUESTS, &[fs, target, operation], *count);
     }
-    into.add(&common::REQUEST_SECONDS, &[fs, target, "read"], s.read_us.seconds());
-    into.add(&common::REQUEST_SECONDS, &[fs, target, "write"], s.write_us.seconds());
+    s.latencies.measure(&common::REQUEST_SECONDS, &at, name_of, into);
+    // Series that are there from the start let the first request be seen as a change.
+    for op in [Op::OstRead, Op::OstWrite].into_iter().filter(|op| s.latencies.each().all(|(kind, _)| kind != *op)) {
+        into.add(&common::REQUEST_SECONDS, &[fs, target, name_of(op)], Latency::default().value());
+    }
     let histogram = |h: &Histogram, bounds| h.value(bounds, 1.0);
     for (operation, brw) in OPERATIONS.iter().zip(&s.brw) {
         into.add(&BULK_PAGES, &[fs, target, operation], histogram(&brw.pages, PAGES));
@@ -309,11 +313,19 @@ mod tests {
     fn transfers_are_told_with_their_sums_and_histograms() {
         let mut stats = OstStats::default();
         stats.on_write((0, WallTime(0)), &[Extent::new(0, 12288)], 12_288, Duration::from_millis(500));
+        stats.answered(wire::Op::OstWrite, Duration::from_millis(500), (types::ClientId(1), WallTime(0)));
         let mut s = Snapshot::default();
         measure_requests(&stats, ["fs", "OST0000"], &mut s);
         assert_eq!(of(&s, &WRITE_BYTES), [("OST0000".into(), Value::Number(12_288.0))]);
         let times = of(&s, &common::REQUEST_SECONDS);
-        assert!(times.contains(&("write".into(), Value::Summary(0.5, 1))), "{times:?}");
+        let [(operation, Value::Histogram { buckets, sum, count }), (read, Value::Histogram { count: 0, .. })] =
+            &times[..]
+        else {
+            panic!("{times:?}")
+        };
+        assert_eq!(read, "read");
+        assert_eq!((operation.as_str(), *sum, *count), ("write", 0.5, 1));
+        assert!(buckets.contains(&(0.524288, 1)) && buckets.contains(&(0.262144, 0)), "{buckets:?}");
         let pages = of(&s, &BULK_PAGES);
         let Some((_, Value::Histogram { buckets, sum, count })) = pages.iter().find(|(o, _)| o == "write") else {
             panic!("{pages:?}")

@@ -2,6 +2,7 @@
 use std::fmt::Write as _;
 
 use types::glob::Glob;
+use types::metric::NAMED_MAX;
 use types::record::Recordable as _;
 use types::{ClientId, FsError, parse_size};
 use wire::Bytes;
@@ -121,6 +122,11 @@ impl Ost {
             row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(reset),
             row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
             row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
+            row(at("latency_stats"), |o| {
+                o.dispatch.with(|p, _| o.stats.borrow_mut().latency_text(o.rt.wall(), p.waits()))
+            })
+            .settable(reset),
+            row(at("client_stats"), |o| o.stats.borrow().uses.text(NAMED_MAX)).settable(reset),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
             row(at("trace"), Ost::trace_text),
             row(at("trace_bytes"), |o| o.config.borrow().trace_bytes.to_string()).settable(Ost::set_trace_bytes),

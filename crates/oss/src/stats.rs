@@ -2,8 +2,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
+use types::latency::{Latencies, Latency};
 use types::stats::{self, Histogram, Samples, Scale};
-use types::{Duration, Extent, JobNames, WallTime};
+use types::uses::Uses;
+use types::{ClientId, Duration, Extent, JobNames, WallTime};
 use wire::{Bytes, Op};
 
 use crate::store::DiskStats;
@@ -45,9 +47,14 @@ pub(crate) struct OstStats {
     pub write_bytes: Samples,
     pub read_us: Samples,
     pub write_us: Samples,
+    /// Requests that came.
     pub ops: BTreeMap<&'static str, u64>,
+    /// How long they took until they were answered, locks and the scheduler's queue included.
+    pub latencies: Latencies<Op>,
     /// Reads, then writes.
     pub brw: [Brw; 2],
+    /// Clients with their requests and bytes.
+    pub uses: Uses,
     pub jobs: BTreeMap<u64, Job>,
     pub names: JobNames,
     pub punches: u64,
@@ -61,7 +68,13 @@ pub(crate) struct OstStats {
 
 impl OstStats {
     pub fn count_op(&mut self, op: Op) {
-        *self.ops.entry(op.name()).or_default() += 1;
+        *self.ops.entry(name_of(op)).or_default() += 1;
+    }
+
+    /// A request was answered.
+    pub fn answered(&mut self, op: Op, took: Duration, (client, now): (ClientId, WallTime)) {
+        self.latencies.add(op, took);
+        self.uses.answered(client, now);
     }
 
     /// Counts for a job, if it is one.
@@ -102,6 +115,13 @@ impl OstStats {
 
     fn head(&mut self, now: WallTime) -> String {
         stats::times(*self.started.get_or_insert(now), now)
+    }
+
+    /// `obdfilter.*.latency_stats`: how long requests took, by kind, and how long bulk requests were `queued`.
+    pub fn latency_text(&mut self, now: WallTime, queued: &Latency) -> String {
+        let mut out = self.latencies.text((*self.started.get_or_insert(now), now), name_of);
+        queued.line(&mut out, "nrs_wait");
+        out
     }
 
     /// `obdfilter.*.stats`.
@@ -164,6 +184,33 @@ impl OstStats {
     }
 }
 
+/// What pages of an OST call a kind of request.
+pub(crate) fn name_of(op: Op) -> &'static str {
+    match op {
+        Op::OstRead => "read",
+        Op::OstWrite => "write",
+        Op::OstPunch => "punch",
+        Op::OstAllocate => "allocate",
+        Op::OstSync => "sync",
+        Op::OstStatfs => "statfs",
+        Op::OstSetattr => "setattr",
+        Op::OstPrecreate => "create",
+        Op::OstDestroy => "destroy",
+        Op::OstSeek => "seek",
+        Op::OstAdvise => "ladvise",
+        Op::OstAdvised => "advised",
+        Op::OstShrinkGrant => "shrink_grant",
+        Op::OstPromise => "promise",
+        Op::OstTrace => "trace",
+        Op::Params => "params",
+        Op::Jobs => "jobs",
+        Op::LockEnqueue => "ldlm_enqueue",
+        Op::LockCancel => "ldlm_cancel",
+        Op::LockConvert => "ldlm_convert",
+        other => other.name(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -206,7 +253,18 @@ mod tests {
         let jobs = s.jobs_text();
         assert!(jobs.contains("- job_id:          0000000000000007\n  snapshot_time:   2\n"), "{jobs}");
         assert!(jobs.contains("- job_id:          dd.0\n") && jobs.matches("job_id").count() == 2, "{jobs}");
+        s.answered(Op::OstWrite, Duration::from_micros(900), (ClientId(9), now));
+        let mut queued = Latency::default();
+        queued.add(Duration::from_micros(4));
+        let latency = s.latency_text(now, &queued);
+        for line in [
+            "write                     1 samples [usecs] p50 1024 p90",
+            "nrs_wait                  1 samples [usecs] p50 4 ",
+        ] {
+            assert!(latency.contains(line), "{latency}");
+        }
         s.reset(now);
+        assert!(!s.latency_text(now, &queued).contains("write "));
         assert!(!s.text(now).contains("read_bytes"));
     }
 }

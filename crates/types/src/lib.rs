@@ -11,6 +11,7 @@ mod extent;
 pub mod glob;
 mod ids;
 mod jobs;
+pub mod latency;
 mod lock_mode;
 pub mod metric;
 mod origin;
@@ -23,6 +24,7 @@ pub mod settings;
 pub mod stats;
 mod time;
 mod units;
+pub mod uses;
 
 pub use error::FsError;
 pub use extent::Extent;

@@ -6,7 +6,7 @@ use alloc::collections::BTreeMap;
 use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 
-use crate::stats::{Histogram, Samples};
+use crate::stats::Histogram;
 
 /// How a metric's values are to be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -139,14 +139,6 @@ impl From<f64> for Value {
     }
 }
 
-impl Samples {
-    /// Samples of microseconds, as a summary of seconds.
-    #[must_use]
-    pub fn seconds(&self) -> Value {
-        Value::Summary(self.sum as f64 / 1e6, self.count)
-    }
-}
-
 impl Histogram {
     /// Its values up to each of `bounds`, which are ends of its buckets; one of its units is so many of the metric's.
     #[must_use]
@@ -255,8 +247,8 @@ pub mod target {
         JOB_NAMES_LIMIT = Counter("stria_job_names_limit_hits_total", ["fs", "target"], "*.*.job_names_limit_hits", "");
         /// Requests that came to the target, by type.
         REQUESTS = Counter("stria_requests_total", ["fs", "target", "operation"], "*.*.{ops,md_stats}", "lustre_stats_total");
-        /// Time that requests took, by type: an OST's reads and writes from the scheduler's queue to the answer, and all requests of an MDT.
-        REQUEST_SECONDS = Summary("stria_request_seconds", ["fs", "target", "operation"], "*.*.{stats,md_stats}", "");
+        /// Time that requests took at the target until they were answered, by type; what they waited for locks and in the scheduler's queue is part of it.
+        REQUEST_SECONDS = Histogram("stria_request_seconds", ["fs", "target", "operation"], "*.*.latency_stats", "");
     }
 }
 
@@ -304,13 +296,5 @@ mod tests {
     fn a_number_is_a_parameter_in_its_own_unit() {
         let stat = Stat { metric: &SIZES, param: "x.*.kbytes", per: 1024, read: |n: &u64| *n };
         assert_eq!((stat.path("fs-OST0000"), stat.text(&5000)), ("x.fs-OST0000.kbytes".into(), "4".into()));
-    }
-
-    #[test]
-    fn samples_of_microseconds_are_a_summary_of_seconds() {
-        let mut samples = Samples::default();
-        samples.add(500_000);
-        samples.add(1_000_000);
-        assert_eq!(samples.seconds(), Value::Summary(1.5, 2));
     }
 }

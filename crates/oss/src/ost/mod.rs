@@ -198,8 +198,9 @@ impl Ost {
     }
 
     async fn serve(self: Rc<Self>, request: Request) {
-        self.stats.borrow_mut().count_op(request.header.op);
-        if !quiet::disturbs_nothing(request.header.op)
+        let (op, client, began) = (request.header.op, request.client(), self.rt.now());
+        self.stats.borrow_mut().count_op(op);
+        if !quiet::disturbs_nothing(op)
             && let Err(e) = self.disturb(&request).await
         {
             return request.reply::<()>(Err(e));
@@ -212,7 +213,7 @@ impl Ost {
             request.export.disconnect();
             return request.reply::<()>(Err(FsError::NotConnected));
         }
-        match request.header.op {
+        match op {
             Op::OstRead => self.read(request).await,
             Op::OstWrite => {
                 self.write(request).await;
@@ -238,6 +239,7 @@ impl Ost {
             Op::OstTrace => self.traced(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }
+        self.stats.borrow_mut().answered(op, self.rt.now().since(began), (client, self.rt.wall()));
         self.tell_trouble();
     }
 

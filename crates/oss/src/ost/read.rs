@@ -93,6 +93,7 @@ impl Ost {
         let lens = ask.extents.iter().map(|e| clip(e, attr.size).len() as u32).collect();
         let mut stats = self.stats.borrow_mut();
         stats.on_read((ask.owner.job, self.rt.wall()), extents, bulk.len() as u64, self.rt.now().since(started));
+        stats.uses.read(request.client(), bulk.len() as u64);
         Ok(Answer { body: ReadReply { lens, lvb: lvb_of(&attr), enqueue: None }, bulk, crc })
     }
 

@@ -170,6 +170,7 @@ impl Ost {
         let grant = self.more_grant(request, ask.grant_wanted);
         let mut stats = self.stats.borrow_mut();
         stats.on_write((ask.owner.job, self.rt.wall()), &extents, bytes, self.rt.now().since(started));
+        stats.uses.wrote(client, bytes);
         Ok((applied.transno, WriteReply { grant, lvb: lvb_of(&applied.attr) }))
     }
 

@@ -265,6 +265,7 @@ impl Shard {
         add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
         add(format!("{llite}.stats"), self.client.stats_text(), true);
+        add(format!("{llite}.latency_stats"), self.client.latency_stats_text(), true);
         add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
         add(format!("{llite}.offset_stats"), self.client.offset_stats_text(), true);
         for osc in self.client.oscs() {
@@ -282,6 +283,7 @@ impl Shard {
                 add(number.path(&name["osc.".len()..]), number.text(&osc), false);
             }
             add(format!("{name}.stats"), osc.stats_text(), true);
+            add(format!("{name}.latency_stats"), osc.latency_stats_text(), true);
             add(format!("{name}.rpc_stats"), osc.rpc_stats_text(), true);
             if let Some(import) = osc.import_if_any() {
                 add(format!("{name}.import"), import_text(&import), false);
@@ -319,7 +321,7 @@ impl Shard {
                 "cache_record" => self.client.set_cache_record(text),
                 key if cache_key(key).is_some() => self.client.set_cache_key(cache_key(key)?, text),
                 "readahead_record" => self.client.set_readahead_record(text),
-                "stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
+                "stats" | "latency_stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
                 "offset_stats" => {
                     self.client.set_offset_stats(text);
                     Ok(())
@@ -350,7 +352,7 @@ impl Shard {
             "grant_shrink_interval" => {
                 number(text, 1, 1 << 31).map(|n| osc.set_grant_shrink_interval(types::Duration::from_secs(n)))
             }
-            "stats" | "rpc_stats" => reset(text).map(|()| osc.reset_stats()),
+            "stats" | "latency_stats" | "rpc_stats" => reset(text).map(|()| osc.reset_stats()),
             _ => Err("it cannot be set".into()),
         })
     }
