@@ -20,6 +20,7 @@ mod requests;
 mod status;
 mod survey;
 mod torture;
+mod trouble;
 mod tune;
 mod upkeep;
 

@@ -1,6 +1,7 @@
 //! `get_param`, `set_param`, `list_param`: the parameter tree of a mount and its servers.
 use std::collections::BTreeSet;
 use std::ffi::OsString;
+use std::io::Write as _;
 use std::path::{Path, PathBuf};
 
 use serde_json::{Value, json};
@@ -173,6 +174,7 @@ pub fn get(arguments: &[OsString]) -> Outcome {
     }
     for pattern in &o.operands {
         let answer = control::ask(connection, &json!({"do": "get_param", "pattern": pattern}))?;
+        tell_silent(&answer);
         let text = show(&answer, &o);
         if text.is_empty() {
             return Err(Failure::usage(format!("'{pattern}' is a branch: add '.*', or use list_param -R {pattern}")));
@@ -180,6 +182,18 @@ pub fn get(arguments: &[OsString]) -> Outcome {
         crate::out::print(format_args!("{text}"));
     }
     Ok(())
+}
+
+/// Says which servers are left out because they did not answer.
+fn tell_silent(answer: &Value) {
+    let silent = answer["silent"].as_array().into_iter().flatten().filter_map(Value::as_str);
+    for target in silent {
+        // Where errors cannot be written, the parameters are still worth something.
+        let _ = writeln!(
+            std::io::stderr(),
+            "stria: {target} does not answer: its parameters are left out ('stria status' says more)"
+        );
+    }
 }
 
 fn show(answer: &Value, o: &Options) -> String {
@@ -238,6 +252,7 @@ pub fn list(arguments: &[OsString]) -> Outcome {
     let patterns = if o.operands.is_empty() { vec!["*".to_string()] } else { o.operands.clone() };
     for pattern in &patterns {
         let answer = control::ask(connection, &json!({"do": "get_param", "pattern": pattern}))?;
+        tell_silent(&answer);
         for name in names(&answer, pattern, &o) {
             say!("{name}");
         }

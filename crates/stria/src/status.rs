@@ -1,6 +1,11 @@
 //! `status`: mounts of this host, the state of their clusters, the processes of a cluster's directory.
 use std::os::fd::AsRawFd;
+use std::path::{Component, Path};
+use std::sync::Arc;
+use std::sync::mpsc::channel;
+use std::time::{Duration, Instant};
 
+use fuse::mount::MountEntry;
 use serde_json::{Value, json};
 use types::format_size;
 
@@ -8,16 +13,22 @@ use crate::cli;
 use crate::control;
 use crate::daemon::ClusterDir;
 use crate::failure::{Failure, Outcome};
+use crate::trouble::{self, Trouble};
 
-/// The verb `status`.
+/// How long a daemon has for its answer; it gives servers less.
+const MOMENT: Duration = Duration::from_millis(950);
+/// How long a daemon waits for servers.
+const SERVERS_MS: u64 = 750;
+
+/// The verb `status`. Takes a second at most, whoever stands still.
 ///
 /// # Errors
 /// The path is on no mount, the directory is no cluster's. A mount that does not answer is shown, not an error.
 pub fn status(arguments: &cli::Status) -> Outcome {
     if let Some(dir) = &arguments.dir {
-        return of_directory(&ClusterDir::open(dir)?);
+        return of_directory(ClusterDir::open(dir)?);
     }
-    let only = arguments.path.as_deref().map(crate::lfs::connection_at).transpose()?.map(|c| c.0);
+    let only = arguments.path.as_deref().map(mount_above).transpose()?;
     let mounts: Vec<_> = fuse::mount::mounts()
         .into_iter()
         .filter(|m| m.kind == "fuse.stria" && only.is_none_or(|c| c == m.minor))
@@ -25,36 +36,129 @@ pub fn status(arguments: &cli::Status) -> Outcome {
     if mounts.is_empty() && !arguments.json {
         say!("no Stria file system is mounted here\n{}", fuse::probe::probe());
     }
-    for m in mounts {
-        match control::ask(m.minor, &json!({"do": "status"})) {
-            Ok(answer) if arguments.json => say!("{answer}"),
-            Ok(answer) => crate::out::print(format_args!("{}", show(&answer))),
-            Err(e) if arguments.json => say!("{}", json!({"mount_point": m.at, "error": e.to_string()})),
-            Err(e) => say!("{}: {e}", m.at.display()),
+    let until = Instant::now() + MOMENT;
+    let ask = |m: &MountEntry| control::begin(m.minor, m.user, json!({"do": "status", "within_ms": SERVERS_MS}));
+    let asked: Vec<_> = mounts.iter().map(ask).collect();
+    for (m, asked) in mounts.iter().zip(asked) {
+        match asked.answer(until) {
+            Ok(mut answer) => {
+                let troubles = troubles_of(&answer);
+                answer["trouble"] = troubles.iter().map(Trouble::json).collect();
+                if arguments.json {
+                    say!("{answer}");
+                } else {
+                    crate::out::print(format_args!("{}", show(&answer, &troubles)));
+                }
+            }
+            Err(e) => {
+                let trouble = trouble::of_daemon(&m.at, e.daemon, &e.failure.to_string());
+                if arguments.json {
+                    let error = e.failure.to_string();
+                    say!("{}", json!({"mount_point": m.at, "error": error, "trouble": [trouble.json()]}));
+                } else {
+                    say!("{}: {trouble}", m.at.display());
+                }
+            }
         }
     }
     Ok(())
 }
 
-fn of_directory(dir: &ClusterDir) -> Outcome {
+/// The mount that a path is on. Where the mount table says so the file system is not asked: its daemon may stand still.
+///
+/// # Errors
+/// It is on none; or looking at it took longer than a moment.
+pub fn mount_above(path: &Path) -> Result<u32, Failure> {
+    let full = std::path::absolute(path).map_err(|e| Failure::io("looking at", path, &e))?;
+    let goes_up = full.components().any(|c| c == Component::ParentDir);
+    let above = fuse::mount::mounts().into_iter().filter(|m| full.starts_with(&m.at));
+    // Of several at one place the last one is on top.
+    let on_top = above.max_by_key(|m| m.at.components().count()).filter(|m| m.kind == "fuse.stria" && !goes_up);
+    if let Some(m) = on_top {
+        return Ok(m.minor);
+    }
+    let (tell, told) = channel();
+    let looked_at = path.to_path_buf();
+    std::thread::spawn(move || {
+        // Who asked may have lost patience.
+        let _ = tell.send(crate::lfs::connection_at(&looked_at).map(|c| c.0));
+    });
+    told.recv_timeout(MOMENT).unwrap_or_else(|_| {
+        let why =
+            format!("{} does not answer within a second: 'stria status' without it shows all mounts", path.display());
+        Err(Failure::with_errno(why, libc::ETIMEDOUT))
+    })
+}
+
+/// What is wrong with a mount's servers, and with what its programs wrote.
+pub fn troubles_of(answer: &Value) -> Vec<Trouble> {
+    let osts = answer["osts"].as_array().map(Vec::as_slice).unwrap_or_default();
+    let targets = std::iter::once((&answer["mdt"], None)).chain(osts.iter().map(|o| (o, o["index"].as_u64())));
+    let of = |(target, ost): (&Value, Option<u64>)| {
+        let nid = target["nid"].as_str().unwrap_or("?");
+        trouble::of_server(target, &trouble::Place { dir: answer["dir"].as_str(), nid, ost })
+    };
+    let mut all: Vec<Trouble> = targets.filter_map(of).collect();
+    let lost = answer["lost_bytes"].as_u64().unwrap_or(0);
+    if lost > 0 {
+        let remedy =
+            "'stria get_param llite.*.lost_files' lists the files, 'set_param llite.*.lost_files=clear' ends this";
+        all.push(Trouble {
+            what: format!("{} that programs wrote are lost", format_size(lost)),
+            remedy: remedy.into(),
+        });
+    }
+    all
+}
+
+fn of_directory(dir: ClusterDir) -> Outcome {
     say!("{}: file system '{}', cluster {:016x}, {} OSTs", dir.path().display(), dir.fsname, dir.cluster, dir.osts());
-    let config = crate::daemon::load_in(Some(dir), &cli::Settings::default())?;
-    let osts =
-        crate::daemon::on_shard(frames::FramePool::new(1 << 20), async |rt| dir.examine(&rt, &config, &[]).await);
-    match osts {
-        Ok(osts) => osts.away.iter().for_each(|(_, why)| say!("  {why}")),
-        Err(e) => say!("  {e}"),
+    let dir = Arc::new(dir);
+    let (tell, told) = channel();
+    let looked_at = dir.clone();
+    // A medium that stands still keeps its own thread waiting.
+    std::thread::spawn(move || {
+        let config = crate::daemon::load_in(Some(&looked_at), &cli::Settings::default());
+        let osts = config.and_then(|config| {
+            crate::daemon::on_shard(frames::FramePool::new(1 << 20), async |rt| {
+                looked_at.examine(&rt, &config, &[]).await
+            })
+        });
+        let _ = tell.send(osts);
+    });
+    match told.recv_timeout(MOMENT) {
+        Ok(Ok(osts)) => osts.away.iter().for_each(|(_, why)| say!("  {why}")),
+        Ok(Err(e)) => say!("  {e}"),
+        Err(_) => {
+            say!("  the stores do not answer within a second: their disks are slow or stand still ('dmesg' says more)")
+        }
     }
     for (name, pid, alive) in dir.processes() {
         let nid = dir.last_nid(&name).map(|n| format!(" at {n}")).unwrap_or_default();
         let metrics = dir.metrics_of(&name).filter(|_| alive);
         let metrics = metrics.map(|a| format!(", metrics at http://{a}/metrics")).unwrap_or_default();
-        say!("  {name:<8} process {pid} {}{nid}{metrics}", if alive { "runs" } else { "is gone" });
+        let fares = match (alive, i32::try_from(pid).map(trouble::fares)) {
+            (false, _) => format!("is gone{nid}: {}", start_of(&dir, &name)),
+            (true, Ok(trouble::Fares::Stopped)) => format!("is stopped{nid}: 'kill -CONT {pid}' lets it go on"),
+            (true, Ok(trouble::Fares::Device)) => format!("waits for a device{nid} ('dmesg' says more){metrics}"),
+            (true, _) => format!("runs{nid}{metrics}"),
+        };
+        say!("  {name:<8} process {pid} {fares}");
     }
     Ok(())
 }
 
-fn show(a: &Value) -> String {
+/// The command that starts a process of a directory again, by the name that it has there.
+fn start_of(dir: &ClusterDir, name: &str) -> String {
+    let at = dir.path().display();
+    match name.strip_prefix("ost").and_then(|n| n.parse::<u16>().ok()) {
+        Some(ost) => format!("'stria oss --dir {at} --ost {ost}' starts it"),
+        None if name.starts_with("mdt") => format!("'stria mds --dir {at}' starts it"),
+        None => format!("'stria up --dir {at} --mount MNT' starts the cluster"),
+    }
+}
+
+fn show(a: &Value, troubles: &[Trouble]) -> String {
     let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
     let mut out = format!(
         "{}: '{}' of cluster {}, client {}, process {}, {}\n",
@@ -107,7 +211,11 @@ fn show(a: &Value) -> String {
             Some("full") => ", its store has no space",
             _ => "",
         };
-        let off = if t["active"] == false { ", deactivated" } else { "" };
+        let off = match (t["active"] == false, t["silent"] == true) {
+            (true, _) => ", deactivated",
+            (_, true) => ", does not answer",
+            _ => "",
+        };
         out += &format!(
             "  {} at {}: {}{off}{traffic}{why}{store}\n",
             text(&t["target"]),
@@ -115,6 +223,7 @@ fn show(a: &Value) -> String {
             text(&t["state"]).to_lowercase()
         );
     }
+    troubles.iter().for_each(|t| out += &format!("  wrong: {t}\n"));
     out
 }
 
@@ -152,7 +261,7 @@ pub fn recovery_line(r: &Value) -> String {
 }
 
 /// FUSE connections of the mount that `path` is on, or of all mounts of this host.
-fn connections(path: Option<&std::path::Path>) -> Result<Vec<u32>, Failure> {
+fn connections(path: Option<&Path>) -> Result<Vec<u32>, Failure> {
     Ok(match path {
         Some(at) => vec![crate::lfs::connection_at(at)?.0],
         None => crate::lfs::mounts()?.iter().map(|m| m.minor).collect(),
@@ -165,7 +274,7 @@ fn connections(path: Option<&std::path::Path>) -> Result<Vec<u32>, Failure> {
 ///
 /// # Errors
 /// Nothing is mounted, nobody answers, or something could not be written.
-pub fn sync(path: Option<&std::path::Path>) -> Outcome {
+pub fn sync(path: Option<&Path>) -> Outcome {
     for c in connections(path)? {
         let status = control::ask(c, &json!({"do": "status"}))?;
         let at = status["mount_point"].as_str().unwrap_or("?").to_string();
@@ -185,7 +294,7 @@ pub fn sync(path: Option<&std::path::Path>) -> Outcome {
 ///
 /// # Errors
 /// Nothing is mounted, nobody answers, or the asker may not do that.
-pub fn abort_recovery(path: Option<&std::path::Path>) -> Outcome {
+pub fn abort_recovery(path: Option<&Path>) -> Outcome {
     for c in connections(path)? {
         let status = control::ask(c, &json!({"do": "status"}))?;
         let waiting = status["recovery"].as_array().cloned().unwrap_or_default();
@@ -286,6 +395,7 @@ mod tests {
   stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";
-        assert_eq!(show(&a), expected);
+        let troubles = [Trouble { what: "s-OST0000 is ill".into(), remedy: "'cure' helps".into() }];
+        assert_eq!(show(&a, &troubles), expected.to_string() + "  wrong: s-OST0000 is ill: 'cure' helps\n");
     }
 }

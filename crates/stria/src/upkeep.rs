@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::rc::Rc;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use mds::MetaKv;
 use serde_json::{Value, json};
@@ -16,6 +16,8 @@ use crate::failure::{Failure, Outcome};
 
 /// How often a server is asked how far it is.
 const LOOK: Duration = Duration::from_millis(100);
+/// How long daemons of mounts may take to say whose they are.
+const ANSWER_WITHIN: Duration = Duration::from_secs(5);
 /// Exit code when damage was found, as fsck(8) has it.
 const UNCORRECTED: u8 = 4;
 
@@ -26,9 +28,12 @@ const UNCORRECTED: u8 = 4;
 pub fn mount_of(dir: &ClusterDir) -> Result<u32, Failure> {
     let ours = json!(format!("{:016x}", dir.cluster));
     let mounts = fuse::mount::mounts().into_iter().filter(|m| m.kind == "fuse.stria");
-    let mut found =
-        mounts.filter(|m| control::ask(m.minor, &json!({"do": "status"})).is_ok_and(|s| s["cluster"] == ours));
-    found.next().map(|m| m.minor).ok_or_else(|| {
+    // All at the same time: a daemon that stands still keeps the others' answers from nobody.
+    let until = Instant::now() + ANSWER_WITHIN;
+    let asked: Vec<_> =
+        mounts.map(|m| (m.minor, control::begin(m.minor, m.user, json!({"do": "status", "within_ms": 500})))).collect();
+    let mut found = asked.into_iter().filter_map(|(minor, asked)| Some((minor, asked.answer(until).ok()?)));
+    found.find(|(_, status)| status["cluster"] == ours).map(|(minor, _)| minor).ok_or_else(|| {
         let at = dir.path().display();
         let why = format!("no mount of {at} answers on this host: 'stria mount --dir {at} MNT' makes one");
         Failure::with_errno(why, libc::ENOTCONN)

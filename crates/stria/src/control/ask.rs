@@ -1,12 +1,16 @@
 //! The tool's side: asks a mount and waits for its answer.
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::time::Duration;
+use std::sync::mpsc::{Receiver, channel};
+use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
 
 use super::{LINE_BYTES_MAX, place};
 use crate::failure::Failure;
+
+/// How long a daemon may take: parameters of servers that restart take their time.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// Asks the mount of a FUSE connection. Waits up to a minute: parameters of servers that restart take their time.
 ///
@@ -25,24 +29,86 @@ pub fn ask(connection: u32, request: &Value) -> Result<Value, Failure> {
 /// # Errors
 /// As [`ask`].
 pub fn ask_of(connection: u32, user: u32, request: &Value) -> Result<Value, Failure> {
-    let gone = |what: &str, e: &std::io::Error| {
-        let why = format!("the daemon of mount {connection} {what}: {e}; is it running ('stria status')?");
-        Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
-    };
-    let mut stream = place::connect(connection, user).map_err(|e| gone("does not answer", &e))?;
+    let stream = place::connect(connection, user).map_err(|e| gone(connection, "does not answer", &e))?;
+    converse(connection, stream, request, PATIENCE)
+}
+
+fn gone(connection: u32, what: &str, e: &std::io::Error) -> Failure {
+    let why = format!("the daemon of mount {connection} {what}: {e}; is it running ('stria status')?");
+    Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
+}
+
+fn converse(connection: u32, mut stream: UnixStream, request: &Value, patience: Duration) -> Result<Value, Failure> {
     let exchange = |stream: &mut UnixStream| -> std::io::Result<Vec<u8>> {
-        stream.set_read_timeout(Some(Duration::from_secs(60)))?;
+        stream.set_read_timeout(Some(patience))?;
         stream.write_all(format!("{request}\n").as_bytes())?;
         let mut line = Vec::new();
         BufReader::new(stream).take(LINE_BYTES_MAX).read_until(b'\n', &mut line)?;
         Ok(line)
     };
-    let line = exchange(&mut stream).map_err(|e| gone("broke off", &e))?;
+    let line = exchange(&mut stream).map_err(|e| gone(connection, "broke off", &e))?;
     let answer: Value = serde_json::from_slice(&line)
         .map_err(|e| Failure::from(format!("the daemon of mount {connection} answered nonsense: {e}")))?;
     match answer["error"].as_str() {
         Some(text) => Err(Failure::with_errno(text, answer["errno"].as_i64().map_or(libc::EIO, |n| n as i32))),
         None => Ok(answer),
+    }
+}
+
+/// Why a question that had a moment was not answered.
+#[derive(Debug)]
+pub struct Unanswered {
+    /// A sentence.
+    pub failure: Failure,
+    /// The process that took the question; `None`: nobody did, or it is of another namespace.
+    pub daemon: Option<i32>,
+}
+
+/// A question under way that has a moment: a daemon that stands still keeps nobody waiting.
+pub struct Asked {
+    connection: u32,
+    told: Receiver<Told>,
+}
+
+enum Told {
+    Connected(Option<i32>),
+    Done(Result<Value, Failure>),
+}
+
+/// Asks the mount of a FUSE connection, made by `user`, on a thread of its own.
+#[must_use]
+pub fn begin(connection: u32, user: u32, request: Value) -> Asked {
+    let (tell, told) = channel();
+    // Who asked may be gone: nobody hears it then.
+    std::thread::spawn(move || match place::connect(connection, user) {
+        Err(e) => drop(tell.send(Told::Done(Err(gone(connection, "does not answer", &e))))),
+        Ok(stream) => {
+            let pid = super::peer(&stream).map(|p| p.pid).filter(|pid| *pid > 0);
+            let _ = tell.send(Told::Connected(pid));
+            let _ = tell.send(Told::Done(converse(connection, stream, &request, PATIENCE)));
+        }
+    });
+    Asked { connection, told }
+}
+
+impl Asked {
+    /// The answer, if it comes until then.
+    ///
+    /// # Errors
+    /// There is none, or the mount refused.
+    pub fn answer(self, until: Instant) -> Result<Value, Unanswered> {
+        let mut daemon = None;
+        loop {
+            match self.told.recv_timeout(until.saturating_duration_since(Instant::now())) {
+                Ok(Told::Connected(pid)) => daemon = pid,
+                Ok(Told::Done(Ok(answer))) => return Ok(answer),
+                Ok(Told::Done(Err(failure))) => return Err(Unanswered { failure, daemon }),
+                Err(_) => {
+                    let why = format!("the daemon of mount {} does not answer within a second", self.connection);
+                    return Err(Unanswered { failure: Failure::with_errno(why, libc::ETIMEDOUT), daemon });
+                }
+            }
+        }
     }
 }
 

@@ -2,12 +2,13 @@
 //! directory of the mount's owner. Reading is everybody's; changing is for root and the user who runs the daemon.
 mod ask;
 mod events;
+mod look;
 mod params;
 mod place;
 mod server;
 mod shard;
 
-pub use ask::{ask, ask_of, ask_osts, daemon_of};
+pub use ask::{ask, ask_of, ask_osts, begin, daemon_of};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
 pub use place::own_place;
 pub use server::{Served, serve};

@@ -2,37 +2,33 @@
 //!
 //! Patterns are matched here, by one rule; servers are asked for everything, or told single names.
 use std::collections::BTreeMap;
+use std::rc::Rc;
 
 use client::{Client, Osc};
-use ptlrpc::ImportState;
 use serde_json::{Value, json};
 use types::glob::Glob;
 use types::{FsError, MIB, parse_size};
 use wire::Op;
 use wire::connect::{ConfigReply, Lasting, ParamsReply, ParamsRequest, Setting};
 
+use super::look::{Wanted, is_there, text_of};
 use super::shard::{Shard, refusal};
 
 /// Every parameter a server has: names have two to six parts.
 const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
 
-/// How long a question about parameters waits for the first contact with a server.
-const CONTACT_WAIT: types::Duration = types::Duration::from_secs(2);
-/// How often a question that waits for its answer looks whether the server is still there.
-const LOOK_EVERY: types::Duration = types::Duration::from_millis(100);
+/// How long questions about parameters wait for servers; all are asked at the same time.
+const SERVERS_WAIT: types::Duration = types::Duration::from_secs(5);
 
 /// Why a server refuses to be changed.
 const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
-
-/// Whether a server is in service, or waits for its clients after a restart.
-fn is_there(import: &ptlrpc::Import) -> bool {
-    matches!(import.state(), ImportState::Full | ImportState::Replaying)
-}
 
 /// One parameter as tools see it.
 struct Param {
     value: String,
     writable: bool,
+    /// The server that told it; `None`: the client has it.
+    server: Option<String>,
 }
 
 /// Parameters in the order of their names. Targets of one process may answer the same name, hence the list.
@@ -42,21 +38,25 @@ type Tree = BTreeMap<String, Vec<Param>>;
 const READAHEAD_MB: [&str; 3] = ["max_read_ahead_mb", "max_read_ahead_per_file_mb", "max_read_ahead_whole_mb"];
 
 impl Shard {
-    pub(super) async fn get_params(&self, pattern: &str) -> Value {
+    pub(super) async fn get_params(self: &Rc<Self>, pattern: &str) -> Value {
         let (mut found, glob) = (Vec::new(), Glob::new(pattern));
-        for (name, params) in self.tree().await {
+        let (tree, silent) = self.tree().await;
+        for (name, params) in tree {
             let Some(shown) = glob.matches_prefix(&name) else { continue };
             let whole = shown.len() == name.len();
             let mut last: Option<&str> = None;
             for p in &params {
                 if last.replace(&p.value) != Some(&p.value) {
-                    found.push(json!({"name": name, "value": p.value, "writable": p.writable, "whole": whole}));
+                    let (value, writable, server) = (&p.value, p.writable, &p.server);
+                    found.push(
+                        json!({"name": name, "value": value, "writable": writable, "whole": whole, "server": server}),
+                    );
                 }
             }
         }
         match found.is_empty() {
-            true => refusal(&no_match(pattern), libc::ENOENT),
-            false => json!({"params": found}),
+            true => refusal(&no_match(pattern, &silent), libc::ENOENT),
+            false => json!({"params": found, "silent": silent}),
         }
     }
 
@@ -116,12 +116,12 @@ impl Shard {
         }
     }
 
-    pub(super) async fn set_params(&self, pattern: &str, value: &str) -> Value {
-        let tree = self.tree().await;
+    pub(super) async fn set_params(self: &Rc<Self>, pattern: &str, value: &str) -> Value {
+        let (tree, silent) = self.tree().await;
         let glob = Glob::new(pattern);
         let names: Vec<_> = tree.iter().filter(|(name, _)| glob.matches(name)).collect();
         if names.is_empty() {
-            return refusal(&no_match(pattern), libc::ENOENT);
+            return refusal(&no_match(pattern, &silent), libc::ENOENT);
         }
         let mut set = Vec::new();
         for (name, params) in names {
@@ -140,55 +140,26 @@ impl Shard {
         json!({"set": set})
     }
 
-    /// Waits a moment for servers that were not tried yet: right after a mount it is not known whether they are there.
-    async fn make_contact(&self) {
-        let fresh = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        for import in fresh.filter(|i| i.state() == ImportState::Connecting && i.counters().0 == 0) {
-            if import.failure().is_none() {
-                // Whatever the answer: the import's state says what is known now.
-                let _ = self.client.rt().timeout(CONTACT_WAIT, import.ask::<_, ()>(Op::Ping, &())).await;
-            }
-        }
-    }
-
-    async fn tree(&self) -> Tree {
-        self.make_contact().await;
+    /// Every parameter by its name, and the servers that have a session and did not answer.
+    async fn tree(self: &Rc<Self>) -> (Tree, Vec<String>) {
+        let seen = self.look(Wanted { pattern: ALL, with_store: false }, SERVERS_WAIT).await;
         let mut tree = Tree::new();
-        let mut add = |name: String, value: String, writable: bool| {
-            tree.entry(name).or_default().push(Param { value, writable });
-        };
-        self.own(&mut add);
-        let question = ParamsRequest { pattern: ALL.into(), ..ParamsRequest::default() };
-        for import in self.servers() {
-            // A server that is away has no parameters for now.
-            let answer = self.ask_present(&import, &question).await;
-            match answer {
-                Ok(reply) => {
-                    for p in reply.params {
-                        let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
-                        add(text(&p.path), text(&p.value), p.writable);
-                    }
-                }
-                Err(e) => tracing::debug!("parameters of {}: {e}", import.target()),
+        self.own(&mut |name, value, writable| {
+            tree.entry(name).or_default().push(Param { value, writable, server: None });
+        });
+        for server in &seen {
+            let target = server.import.target();
+            for p in server.params() {
+                let (value, server) = (text_of(&p.value), Some(target.to_string()));
+                tree.entry(text_of(&p.path)).or_default().push(Param { value, writable: p.writable, server });
             }
         }
-        tree
-    }
-
-    /// The answer of a server, unless that goes away meanwhile: what it is asked here is not worth waiting for its return.
-    async fn ask_present(&self, import: &ptlrpc::Import, question: &ParamsRequest) -> Result<ParamsReply, FsError> {
-        let mut answer = std::pin::pin!(import.ask_in_recovery(Op::Params, question));
-        loop {
-            match self.client.rt().timeout(LOOK_EVERY, answer.as_mut()).await {
-                Some(answer) => return answer,
-                None if !is_there(import) => return Err(FsError::NotConnected),
-                None => {}
-            }
-        }
+        let silent = seen.iter().filter(|s| s.is_silent()).map(|s| s.import.target().to_string());
+        (tree, silent.collect())
     }
 
     /// Imports of servers that are in service, or wait for their clients after a restart.
-    pub(super) fn servers(&self) -> Vec<std::rc::Rc<ptlrpc::Import>> {
+    fn servers(&self) -> Vec<Rc<ptlrpc::Import>> {
         let osts = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
         std::iter::once(self.client.mdc()).chain(osts).filter(|i| is_there(i)).collect()
     }
@@ -197,7 +168,8 @@ impl Shard {
         let question = ParamsRequest { pattern: name.into(), value: Some(value.into()), ..ParamsRequest::default() };
         let mut told = false;
         for import in self.servers() {
-            let answer = self.ask_present(&import, &question).await;
+            let answer: Result<ParamsReply, FsError> =
+                self.present(&import, import.ask_in_recovery(Op::Params, &question)).await;
             match answer {
                 Ok(reply) if !reply.error.is_empty() => {
                     let text = String::from_utf8_lossy(&reply.error).into_owned();
@@ -226,7 +198,7 @@ impl Shard {
         format!("osc.{fs}-OST{:04x}-osc-{:016x}", osc.index().0, self.client.id().0)
     }
 
-    fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
+    pub(super) fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
         let (_, rule) = self.client.job_rule();
         add("jobid_var".into(), rule.var.clone(), true);
         add("jobid_name".into(), rule.name.clone(), true);
@@ -397,8 +369,14 @@ fn import_text(import: &ptlrpc::Import) -> String {
     text
 }
 
-fn no_match(pattern: &str) -> String {
-    format!("no parameter matches '{pattern}': 'stria list_param -R \"*\"' lists all")
+fn no_match(pattern: &str, silent: &[String]) -> String {
+    match silent.is_empty() {
+        true => format!("no parameter matches '{pattern}': 'stria list_param -R \"*\"' lists all"),
+        false => format!(
+            "no parameter of the servers that answer matches '{pattern}'; no answer came from {} ('stria status' says more)",
+            silent.join(", ")
+        ),
+    }
 }
 
 /// Statistics can only be set back.

@@ -4,9 +4,9 @@ use std::rc::Rc;
 use client::Client;
 use ptlrpc::Import;
 use serde_json::{Value, json};
-use wire::connect::{ParamsReply, ParamsRequest};
 
 use super::Ask;
+use super::look::{Answer, Looks, Seen, Wanted, text_of};
 
 /// Links of one file that `fid2path` shows.
 const LINKS_SHOWN_MAX: u32 = 65_536;
@@ -16,6 +16,14 @@ const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
 
 /// How long a server may take to answer a ping of `lctl`.
 const PING_WAIT: types::Duration = types::Duration::from_secs(5);
+
+/// Pages of servers that `status` shows something of.
+const STATUS_PAGES: &str = "{mdt,obdfilter}.*.{recovery_status,scrub}";
+
+/// How long a tool that looks at all servers gives them to answer.
+fn within(request: &Value) -> types::Duration {
+    request["within_ms"].as_u64().map_or(MAP_WAIT, types::Duration::from_millis).min(PING_WAIT)
+}
 
 /// What a daemon knows about itself.
 #[derive(Clone, Default)]
@@ -32,19 +40,22 @@ pub struct Facts {
     pub down: crate::daemon::Down,
     /// Where its metrics are served.
     pub metrics: Option<std::net::SocketAddr>,
+    /// The cluster's directory, if it is on this host.
+    pub dir: Option<String>,
 }
 
 /// Answers for a client.
 pub struct Shard {
     pub(super) client: Rc<Client>,
     pub(super) facts: Facts,
+    pub(super) looks: Looks,
 }
 
 impl Shard {
     /// For a client whose daemon knows `facts`.
     #[must_use]
     pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
-        let shard = Rc::new(Shard { client, facts });
+        let shard = Rc::new(Shard { client, facts, looks: Looks::default() });
         let weak = Rc::downgrade(&shard);
         shard.client.on_settings(Rc::new(move |settings| {
             if let Some(shard) = weak.upgrade() {
@@ -70,22 +81,16 @@ impl Shard {
         });
     }
 
-    async fn answer(&self, asked: &str, request: &Value) -> Value {
+    async fn answer(self: &Rc<Self>, asked: &str, request: &Value) -> Value {
         let text = |key: &str| request[key].as_str().unwrap_or_default().to_string();
         match asked {
-            "status" => {
-                self.look_at_map().await;
-                let mut status = self.status();
-                self.look_at_stores(&mut status).await;
-                status["recovery"] = Value::Array(self.recoveries().await);
-                status["scrub"] = Value::Array(self.scrubs().await);
-                status
-            }
+            "status" => self.status_within(within(request)).await,
+            "look" => self.look_for_tool(&text("pattern"), within(request)).await,
             "df" => self.df(request["lazy"] == true).await,
             "ping" => self.ping(&text("nid")).await,
             "osts" => {
                 // One that registered a moment ago counts.
-                self.look_at_map().await;
+                self.look_at_map(MAP_WAIT).await;
                 json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
             }
             "get_param" => self.get_params(&text("pattern")).await,
@@ -147,41 +152,48 @@ impl Shard {
             "away": self.facts.away,
             "down": self.facts.down.lines(),
             "metrics": self.facts.metrics.map(|a| a.to_string()),
+            "dir": self.facts.dir,
+            "lost_bytes": self.client.losses().lost_bytes(),
             "mdt": mdt,
             "osts": osts,
             "cache": {"hits": hits, "misses": misses, "used_pages": used, "max_pages": limit, "policy": policy},
         })
     }
 
-    /// Targets that still wait for clients of before their restart, each with what its `recovery_status` says.
-    pub async fn recoveries(&self) -> Vec<Value> {
-        self.targets_that("*.*.recovery_status", |text| text.contains("RECOVERING")).await
-    }
-
-    /// Targets that are being read against their checksums, or where that found faults, with what `scrub` says.
-    async fn scrubs(&self) -> Vec<Value> {
-        let worth = |text: &str| text.contains("status: running") || !text.contains("\nfaults: 0\n");
-        self.targets_that("*.*.scrub", worth).await
-    }
-
-    /// Targets whose parameter `is` so, each with its text.
-    async fn targets_that(&self, pattern: &str, is: impl Fn(&str) -> bool) -> Vec<Value> {
-        let question = ParamsRequest { pattern: pattern.into(), ..ParamsRequest::default() };
-        let mut waiting = Vec::new();
-        for import in self.servers() {
-            let answer = self.client.rt().timeout(MAP_WAIT, import.ask_in_recovery(wire::Op::Params, &question)).await;
-            let Some(Ok(reply)) = answer else { continue };
-            let reply: ParamsReply = reply;
-            for p in reply.params {
-                let (path, text) = (String::from_utf8_lossy(&p.path), String::from_utf8_lossy(&p.value));
-                let target = path.split('.').nth(1).unwrap_or_default();
-                let known = waiting.iter().any(|w: &Value| w["target"] == target);
-                if is(&text) && !known {
-                    waiting.push(json!({"target": target, "text": text}));
+    /// The answer to `status`, within a time: what is known here, and what servers said that answered until then.
+    async fn status_within(self: &Rc<Self>, within: types::Duration) -> Value {
+        // One that registered a moment ago counts.
+        self.look_at_map(within / 3).await;
+        let seen = self.look(Wanted { pattern: STATUS_PAGES, with_store: true }, within * 2 / 3).await;
+        let mut status = self.status();
+        for server in &seen {
+            let target = match server.ost {
+                None => Some(&mut status["mdt"]),
+                Some(ost) => {
+                    let osts = status["osts"].as_array_mut();
+                    osts.and_then(|all| all.iter_mut().find(|o| o["index"] == json!(ost.0)))
                 }
+            };
+            let Some(target) = target else { continue };
+            target["silent"] = json!(server.is_silent());
+            if let Answer::Said(_, Some(state)) = server.answer {
+                target["store"] = json!(match state {
+                    s if s >> 1 & 1 == 1 => "failed",
+                    s if s >> 2 & 1 == 1 => "full",
+                    _ => "good",
+                });
             }
         }
-        waiting
+        status["recovery"] = Value::Array(recoveries_of(&seen));
+        let worth = |text: &str| text.contains("status: running") || !text.contains("\nfaults: 0\n");
+        status["scrub"] = Value::Array(pages_that(&seen, "scrub", worth));
+        status
+    }
+
+    /// Targets that still wait for clients of before their restart, each with what its `recovery_status` says.
+    pub async fn recoveries(self: &Rc<Self>) -> Vec<Value> {
+        let wanted = Wanted { pattern: "{mdt,obdfilter}.*.recovery_status", with_store: false };
+        recoveries_of(&self.look(wanted, MAP_WAIT).await)
     }
 
     /// Every path of a FID, from the root of the file system.
@@ -254,40 +266,8 @@ impl Shard {
         }
     }
 
-    /// Asks for the cluster map, which may have changed, if that can be had at once.
-    async fn look_at_map(&self) {
-        if self.client.mdc().state() == ptlrpc::ImportState::Full {
-            let refreshed = self.client.rt().timeout(MAP_WAIT, self.client.refresh_map()).await;
-            if !matches!(refreshed, Some(Ok(()))) {
-                tracing::debug!("the cluster map is as it was known: {refreshed:?}");
-            }
-        }
-    }
-
-    /// Adds what servers that answer say of their stores.
-    async fn look_at_stores(&self, status: &mut Value) {
-        let answers = self.client.rt().timeout(PING_WAIT, self.client.statfs_each(true)).await.unwrap_or_default();
-        for (ost, state) in answers.into_iter().filter_map(|(ost, answer)| Some((ost, answer.ok()?.state))) {
-            let target = match ost {
-                None => Some(&mut status["mdt"]),
-                Some(ost) => {
-                    let osts = status["osts"].as_array_mut();
-                    osts.and_then(|all| all.iter_mut().find(|o| o["index"] == json!(ost.0)))
-                }
-            };
-            let store = match state {
-                s if s >> 1 & 1 == 1 => "failed",
-                s if s >> 2 & 1 == 1 => "full",
-                _ => "good",
-            };
-            if let Some(target) = target {
-                target["store"] = json!(store);
-            }
-        }
-    }
-
-    async fn df(&self, lazy: bool) -> Value {
-        self.look_at_map().await;
+    async fn df(self: &Rc<Self>, lazy: bool) -> Value {
+        self.look_at_map(MAP_WAIT).await;
         let map = self.client.map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
         let targets: Vec<Value> = self
@@ -318,6 +298,24 @@ impl Shard {
     }
 }
 
+/// Pages of a name that are so, each with its target.
+fn pages_that(seen: &[Seen], name: &str, is: impl Fn(&str) -> bool) -> Vec<Value> {
+    let mut found = Vec::new();
+    for page in seen.iter().flat_map(Seen::params) {
+        let (path, text) = (text_of(&page.path), text_of(&page.value));
+        let mut parts = path.split('.');
+        let target = parts.nth(1).unwrap_or_default();
+        if parts.next() == Some(name) && is(&text) {
+            found.push(json!({"target": target, "text": text}));
+        }
+    }
+    found
+}
+
+fn recoveries_of(seen: &[Seen]) -> Vec<Value> {
+    pages_that(seen, "recovery_status", |text| text.contains("RECOVERING"))
+}
+
 fn hexadecimal(bytes: &[u8]) -> String {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     bytes.iter().flat_map(|b| [DIGITS[usize::from(b >> 4)], DIGITS[usize::from(b & 15)]]).map(char::from).collect()
@@ -328,7 +326,7 @@ pub(super) fn refusal(text: &str, errno: i32) -> Value {
     json!({"error": text, "errno": errno})
 }
 
-fn import_facts(import: &Import) -> Value {
+pub(super) fn import_facts(import: &Import) -> Value {
     let (sessions, sent, resent) = import.counters();
     json!({
         "state": format!("{:?}", import.state()),

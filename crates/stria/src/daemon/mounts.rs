@@ -49,13 +49,17 @@ pub struct Mounts {
     all: Vec<Rc<Mounted>>,
     /// Where the metrics of the process are served.
     metrics: Option<SocketAddr>,
+    /// The cluster's directory, if it is on this host.
+    dir: Option<PathBuf>,
 }
 
 impl Mounts {
     /// None yet.
     #[must_use]
-    pub fn new(rt: Rt, events: Rc<Events>, metrics: Option<&Endpoint>) -> Mounts {
-        Mounts { rt, events, all: Vec::new(), metrics: metrics.map(Endpoint::address) }
+    pub fn new(rt: Rt, events: Rc<Events>, metrics: Option<&Endpoint>, dir: Option<&ClusterDir>) -> Mounts {
+        // A relative path means something else to everybody.
+        let dir = dir.and_then(|d| std::path::absolute(d.path()).ok());
+        Mounts { rt, events, all: Vec::new(), metrics: metrics.map(Endpoint::address), dir }
     }
 
     /// Mounts a client.
@@ -87,6 +91,7 @@ impl Mounts {
             away: away.iter().map(|(_, why)| why.clone()).collect(),
             down,
             metrics: self.metrics,
+            dir: self.dir.as_ref().map(|d| d.display().to_string()),
         };
         let socket = match role.mount.connection() {
             Some(connection) => self.socket(connection, place).await,
@@ -353,7 +358,7 @@ pub fn mount(arguments: &cli::Mount) -> Outcome {
         let mut client = settings::client(&config, &nid, &key);
         client.noatime |= spec.options.no_atime;
         let client = cluster::join(&rt, client, 0, patience(&config)).await.map_err(|e| Failure::from(e.0))?;
-        let mut mounts = Mounts::new(rt, events, metrics.as_ref());
+        let mut mounts = Mounts::new(rt, events, metrics.as_ref(), dir.as_ref());
         mounts.add(client, &at, &spec, &["client"], &[], Down::default()).await?;
         announce::ready(
             &mounts.rt,

@@ -157,7 +157,7 @@ impl Run<'_> {
         key: &ClusterKey,
         (servers, down): (Servers<'_>, Down),
     ) -> Outcome {
-        let mut mounts = Mounts::new(rt.clone(), self.events.clone(), self.metrics.as_ref());
+        let mut mounts = Mounts::new(rt.clone(), self.events.clone(), self.metrics.as_ref(), Some(dir));
         for at in &self.places {
             if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, &down).await {
                 mounts.give_up().await;
