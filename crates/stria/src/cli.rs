@@ -39,6 +39,8 @@ pub enum Verb {
     AbortRecovery(AbortRecovery),
     /// Show mounts and the state of their clusters
     Status(Status),
+    /// Show which server does what, and which jobs and clients use it, now
+    Top(Top),
     /// Check the metadata of a stopped cluster against its objects
     Fsck(Fsck),
     /// Read all data and records of a running cluster against their checksums, beside its work
@@ -543,6 +545,32 @@ pub struct Status {
     /// Print one JSON object per mount
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `top`.
+#[derive(Args, Debug)]
+pub struct Top {
+    /// A mount of the file system, or anything in it; default: the mount we are in, else the only one
+    #[arg(conflicts_with = "dir")]
+    pub mount: Option<PathBuf>,
+    /// Directory of a cluster that is mounted on this host
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+    /// Seconds between two looks
+    #[arg(long, value_name = "S", default_value_t = 1.0, value_parser = interval)]
+    pub interval: f64,
+    /// Print what happened within one interval as text, and end
+    #[arg(long)]
+    pub once: bool,
+    /// Print a line with a JSON object for each interval
+    #[arg(long)]
+    pub json: bool,
+}
+
+/// Seconds between two looks.
+fn interval(text: &str) -> Result<f64, String> {
+    let seconds = text.parse().ok().filter(|s| (0.1..=3600.0).contains(s));
+    seconds.ok_or_else(|| "write seconds from 0.1 to 3600".into())
 }
 
 /// Arguments of `advice`.

@@ -19,6 +19,7 @@ mod parameters;
 mod requests;
 mod status;
 mod survey;
+mod top;
 mod torture;
 mod trouble;
 mod tune;
@@ -99,6 +100,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Sync(a) => status::sync(a.path.as_deref())?,
         Verb::AbortRecovery(a) => status::abort_recovery(a.path.as_deref())?,
         Verb::Status(a) => status::status(&a)?,
+        Verb::Top(a) => top::top(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),
         Verb::Scrub(a) => return upkeep::scrub(&a),
         Verb::Mdt(v) => upkeep::mdt(&v)?,
