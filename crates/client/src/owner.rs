@@ -18,7 +18,13 @@ impl LockOwner for Client {
         Box::pin(async move {
             let fid = lock.resource.fid;
             let gone = u64::from(lock.data.as_bits().unwrap_or(InodeBits::ALL).minus(keep).0);
-            let Some(inode) = self.known_inode(fid) else { return };
+            let Some(inode) = self.known_inode(fid) else {
+                // A directory that was never looked up itself: programs have its number from elsewhere.
+                if gone & LockBits::UPDATE != 0 {
+                    self.forget_missing(fid);
+                }
+                return;
+            };
             if gone & LockBits::OPEN != 0 {
                 self.tell_opens(fid).await;
             }
@@ -36,7 +42,8 @@ impl LockOwner for Client {
                 self.forget_names(&inode);
                 names = true;
             }
-            if gone & LockBits::UPDATE != 0 && inode.attr().mode & 0o170_000 == 0o040_000 {
+            // Of an inode that is known by its number only nothing says that it is no directory.
+            if gone & LockBits::UPDATE != 0 && matches!(inode.attr().mode & 0o170_000, 0 | 0o040_000) {
                 inode.forget_children();
                 self.forget_missing(fid);
                 names = true;
@@ -68,7 +75,7 @@ impl LockOwner for Client {
         if stays { InodeBits::NONE } else { InodeBits::ALL }
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
-        let Some(inode) = self.known_inode(lock.resource.fid) else { return };
+        let Some(inode) = self.known_inode(lock.resource.fid) else { return self.forget_missing(lock.resource.fid) };
         let kernel = self.kernel();
         self.distrust(&inode);
         if inode.loses_names() {

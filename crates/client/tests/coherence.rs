@@ -556,3 +556,19 @@ fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_som
         assert_eq!(drops(&two).await, 1);
     });
 }
+
+#[test]
+fn what_a_directory_lacked_that_is_known_by_its_number_only_is_asked_for_again_when_others_made_it() {
+    let world = World::of(SimConfig::new(7), 1, OstConfig::default());
+    let [maker, looker] = [(); 2].map(|()| world.client(|_| {}).0);
+    world.run(Duration::from_secs(60), async {
+        let node = || NewNode { kind: NodeKind::Directory, mode: 0o755, ..NewNode::default() };
+        let dir = maker.create(&root(), Fid::ROOT, b"dir", node()).await.unwrap().attr.fid;
+        let found = async |name: &[u8]| looker.lookup(&root(), dir, name).await.map_or(Fid::ZERO, |e| e.attr.fid);
+        assert!(found(b"a").await.is_zero() && found(b"b").await.is_zero());
+        let made = maker.create(&root(), dir, b"b", node()).await.unwrap().attr.fid;
+        // The first answer has the directory locked again.
+        assert!(found(b"a").await.is_zero());
+        assert_eq!(found(b"b").await, made);
+    });
+}
