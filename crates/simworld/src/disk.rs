@@ -82,6 +82,8 @@ pub(crate) struct Disk {
     /// Who may use it: handles of earlier processes are dead.
     process: u64,
     pub capacity: u64,
+    /// Bytes that others than the host's processes have on it.
+    pub others: u64,
     /// Writes and syncs so far.
     pub steps: u64,
     /// The step at which the disk alone goes off.
@@ -120,6 +122,7 @@ impl DiskRef {
             next: 0,
             process: 0,
             capacity,
+            others: 0,
             steps: 0,
             stop_at: None,
             syncs: 0,
@@ -203,6 +206,15 @@ impl Disk {
     pub fn used(&self) -> u64 {
         self.blocks.values().map(Blocks::bytes).sum()
     }
+    /// Bytes that files may still take.
+    pub fn free(&self) -> u64 {
+        self.capacity.saturating_sub(self.used().saturating_add(self.others))
+    }
+    /// Others take all that is free but so much, or give back what they have.
+    pub fn fill(&mut self, but: Option<u64>) {
+        self.others = 0;
+        self.others = but.map_or(0, |but| self.free().saturating_sub(but));
+    }
     /// Bytes of a file that take space.
     pub fn allocated(&mut self, process: u64, path: &Path) -> io::Result<u64> {
         self.image(process, path)?;
@@ -211,7 +223,7 @@ impl Disk {
     /// Blocks for a range of a file; its length stays as it is.
     pub fn reserve(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
         self.usable(process)?;
-        let free = self.capacity.saturating_sub(self.used());
+        let free = self.free();
         let blocks = self.blocks.entry(path.into()).or_default();
         if blocks.missing(offset, offset + len) > free {
             return Err(io::ErrorKind::StorageFull.into());
@@ -313,6 +325,9 @@ impl Disk {
         self.files = from.files.clone();
         self.blocks = from.blocks.clone();
         self.capacity = from.capacity;
+    }
+    pub fn rot_pages(&mut self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
+        self.files.get_mut(path).map_or_else(Vec::new, |image| image.rot(content, bit))
     }
     pub fn damage(&mut self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         self.files.get_mut(path).expect("the file exists").damage(change);

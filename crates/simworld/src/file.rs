@@ -115,7 +115,7 @@ impl DiskFile for DataFile {
     }
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
-        Ok((disk.capacity.saturating_sub(disk.used()), disk.capacity))
+        Ok((disk.free(), disk.capacity))
     }
 }
 
@@ -166,7 +166,7 @@ impl BlockingFile for StoreFile {
     }
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
-        Ok((disk.capacity.saturating_sub(disk.used()), disk.capacity))
+        Ok((disk.free(), disk.capacity))
     }
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk.lock();

@@ -283,10 +283,19 @@ impl Host {
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.state.disk.lock().capacity = bytes;
     }
+    /// Another program takes what the file system has left, but for so many bytes; `None`: it gives everything back.
+    pub fn fill_disk(&self, but: Option<u64>) {
+        self.state.disk.lock().fill(but);
+    }
     /// Bytes that all files together have.
     #[must_use]
     pub fn disk_used(&self) -> u64 {
         self.state.disk.lock().used()
+    }
+    /// A bit flips in every page of a file that holds exactly `content`, on the medium, and stays so: which pages.
+    #[must_use]
+    pub fn rot_pages(&self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
+        self.state.disk.lock().rot_pages(path, content, bit)
     }
     /// Changes bytes of a file behind everyone's back.
     ///

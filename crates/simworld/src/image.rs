@@ -162,6 +162,19 @@ impl Image {
         self.live = whole.live;
     }
     /// Changes bytes behind everyone's back.
+    /// Flips a bit of every page that holds exactly these bytes, on the medium: the pages.
+    pub fn rot(&mut self, content: &[u8], bit: u64) -> Vec<u64> {
+        let holds = |p: &Page| p[..] == *content;
+        let pages: Vec<u64> = self.live.pages.iter().filter(|(_, p)| holds(p)).map(|(n, _)| *n).collect();
+        for page in &pages {
+            for image in [&mut self.live, &mut self.durable] {
+                if image.pages.get(page).is_some_and(holds) {
+                    image.page_mut(*page)[(bit / 8 % PAGE) as usize] ^= 1 << (bit % 8);
+                }
+            }
+        }
+        pages
+    }
     pub fn damage(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = vec![0; self.live.len as usize];
         self.read(0, &mut bytes);

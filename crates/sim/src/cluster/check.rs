@@ -9,8 +9,21 @@ use types::ObjectId;
 use super::context::Context;
 use super::nodes::{open_mdt, open_ost};
 
-/// Checks all stores against themselves and each other. The cluster has been stopped.
+mod scars;
+
+/// Checks all stores against themselves and each other. The cluster has been stopped. What media have lost for good has to be found, and
+/// nothing else; once that is repaired nothing is.
 pub async fn check_stores(context: &Rc<Context>) {
+    check_all(context).await;
+    if !context.failed() && !context.scars.hit.borrow().is_empty() {
+        if let Err(e) = scars::find_and_repair(context).await {
+            context.complain(format!("the stores, when they were repaired: {e}"));
+        }
+        check_all(context).await;
+    }
+}
+
+async fn check_all(context: &Rc<Context>) {
     let cluster = &context.cluster;
     let rt = cluster.mds.host.boot();
     let report = match open_mdt(&rt, false) {
@@ -84,6 +97,10 @@ async fn check_ost(
             let empty = info.attr.size == 0 && info.attr.blocks == 0;
             if !owned.contains(&info.object) && !empty {
                 context.complain(format!("OST {index}: {} has {} bytes and no file", info.object, info.attr.size));
+            }
+            if context.scars.is_unrepaired() {
+                // Which blocks are bad is looked at by their places.
+                continue;
             }
             match store.verify(info.object).await {
                 Ok(bad) => bad.iter().for_each(|b| context.complain(format!("OST {index}: {b:?}"))),

@@ -45,15 +45,24 @@ classes! {
     Skew, "skew", "Clocks differ by up to a minute.";
     StalledDisk, "stalled-disk", "A server's disk stands still for 5 to 120 s, without an error.";
     Drift, "drift", "Clocks run up to 1 % faster or slower.";
+    Crowd, "crowd", "Clients append to one file as fast as they can and ask for its size, while their processes stutter.";
+    Strand, "strand", "A client whose writes wait at OSTs with disks that stand still is stopped until it is evicted; others write there then.";
+    Gap, "gap", "A client dies with the metadata server, which dies again once it has given the client up, before its recovery is over.";
+    Rights, "rights", "Several users change owners, modes and ACLs, and are refused what they may not do: refusals are counted.";
+    FullDisk, "full-disk", "Others fill the file system below a server's store for a while, but for a drawn rest.";
+    RotStays, "rot-stays", "Bits of data blocks flip on the disk and stay so; a check names them in the end, and a repair makes the stores whole.";
+    Timing, "timing", "Commit intervals, recovery windows and waits of servers are others than usual.";
 }
 
 impl FaultClass {
+    /// The first classes, in the order of [`FaultClass::index`]: which of them a seed has is drawn as it was before there were others.
+    pub const FIRST: &'static [FaultClass] = FaultClass::ALL.split_at(FaultClass::Drift.index() + 1).0;
     /// How many there are.
     pub const COUNT: usize = FaultClass::ALL.len();
     /// Whether it happens at moments that are counted; otherwise it is how the whole run is.
     #[must_use]
     pub const fn is_event(self) -> bool {
-        !matches!(self, FaultClass::Delay | FaultClass::Skew | FaultClass::Drift)
+        !matches!(self, FaultClass::Delay | FaultClass::Skew | FaultClass::Drift | FaultClass::Timing)
     }
     /// Its place among all.
     #[must_use]

@@ -44,15 +44,28 @@ pub struct ClusterConfig {
     pub ost_bulk_bytes: u64,
     /// Dirty pages older than this are written.
     pub dirty_age_max: Duration,
-    /// Longest time between a change and its commit, on all servers.
+    /// Longest time between a change and its commit.
     pub commit_interval: Duration,
     /// Every other server, as the seed has it, commits every millisecond from its start to its end: also between what clients replay.
     pub commits_vary: bool,
+    /// The same of OSTs, where it is another one.
+    pub ost_commit_interval: Option<Duration>,
     /// How long a restarted server waits for its clients.
     pub recovery_window: Duration,
+    /// How long a client has to give a lock back that is called.
+    pub callback_timeout: Duration,
+    /// How long a client has to say a size, before it is asked again.
+    pub glimpse_timeout: Duration,
+    /// How often clients give back grants that they do not use.
+    pub grant_shrink_interval: Duration,
 }
 
 impl ClusterConfig {
+    /// The longest time between a change and its commit on any server.
+    #[must_use]
+    pub fn commit_max(&self) -> Duration {
+        self.commit_interval.max(self.ost_commit_interval.unwrap_or(Duration::ZERO))
+    }
     /// Whether its OSTs fill up.
     #[must_use]
     pub fn is_small(&self) -> bool {
@@ -88,7 +101,11 @@ impl Default for ClusterConfig {
             dirty_age_max: Duration::from_secs(5),
             commit_interval: Duration::from_millis(100),
             commits_vary: false,
+            ost_commit_interval: None,
             recovery_window: Duration::from_secs(30),
+            callback_timeout: Duration::from_secs(30),
+            glimpse_timeout: Duration::from_secs(7),
+            grant_shrink_interval: Duration::from_secs(1200),
         }
     }
 }

@@ -8,8 +8,9 @@ use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
 use super::model::Author;
-use super::moments::{Moments, Strikes};
+use super::moments::{Gap, Moments, Strand, Strike, Stutter, Wishes};
 use super::nodes::{Cluster, NodeId};
+use super::scarred::Scars;
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
 const HANG: Duration = Duration::from_secs(1800);
@@ -17,6 +18,10 @@ const HANG: Duration = Duration::from_secs(1800);
 const LEARNS_WITHIN: Duration = Duration::from_secs(2);
 /// A client's last changes are on the metadata server's stable storage after this long.
 const COMMITTED_WITHIN: Duration = Duration::from_secs(3);
+/// Whoever is refused for want of space is not any more, so long after there is some: what waits for objects is told so before.
+const SPACE_IS_KNOWN_WITHIN: Duration = Duration::from_secs(45);
+/// A create that finds no OST for half a minute answers ENOSPC; a metadata server's clock may run a little faster.
+const WAITS_FOR_OBJECTS: Duration = Duration::from_secs(25);
 /// How an error says that there is no space.
 pub(super) const NO_SPACE: &str = "no space left on device";
 /// Complaints kept.
@@ -76,6 +81,10 @@ pub struct Context {
     pub disks_failing: Cell<u32>,
     /// Beginnings and ends of disk failures so far.
     pub disk_failures: Cell<u64>,
+    /// Servers whose file systems others have filled.
+    full_disks: RefCell<BTreeSet<NodeId>>,
+    /// When one of them had space again last.
+    had_space: Cell<Option<Instant>>,
     stamps: Cell<u64>,
     /// When a client died last, and the metadata server.
     client_death: Cell<Option<Instant>>,
@@ -88,8 +97,16 @@ pub struct Context {
     strangers: RefCell<BTreeMap<usize, Instant>>,
     /// Faults that wait for an operation to begin.
     pub moments: Moments,
-    /// Faults that a program asks for.
-    pub strikes: Strikes,
+    /// What media have lost for good.
+    pub scars: Scars,
+    /// Faults that programs ask for, by kind.
+    pub strikes: Wishes<Strike>,
+    /// The same.
+    pub stutters: Wishes<Stutter>,
+    /// The same.
+    pub strands: Wishes<Strand>,
+    /// The same.
+    pub gaps: Wishes<Gap>,
     /// How often programs sync.
     syncs: f64,
     seed: u64,
@@ -119,6 +136,8 @@ impl Context {
             calm: Cell::new(false),
             disks_failing: Cell::new(0),
             disk_failures: Cell::new(0),
+            full_disks: RefCell::default(),
+            had_space: Cell::new(None),
             stamps: Cell::new(0),
             client_death: Cell::new(None),
             mds_death: Cell::new(None),
@@ -126,7 +145,11 @@ impl Context {
             recovery: Cell::new((0, 0, false)),
             strangers: RefCell::default(),
             moments: Moments::default(),
-            strikes: Strikes::default(),
+            scars: Scars::default(),
+            strikes: Wishes::default(),
+            stutters: Wishes::default(),
+            strands: Wishes::default(),
+            gaps: Wishes::default(),
             syncs,
             seed,
         })
@@ -155,6 +178,20 @@ impl Context {
         self.disk_failures.set(self.disk_failures.get() + 1);
         self.disks_failing.set(self.disks_failing.get() - 1);
     }
+    /// Others fill the file system below a server's store; false when it is full already.
+    pub fn disk_fills(&self, id: NodeId) -> bool {
+        self.full_disks.borrow_mut().insert(id)
+    }
+    /// It has space again.
+    pub fn disk_empties(&self, id: NodeId) {
+        self.full_disks.borrow_mut().remove(&id);
+        self.had_space.set(Some(self.cluster.sim.now()));
+    }
+    /// Whether some file system is full, or was until lately.
+    fn is_some_disk_full(&self) -> bool {
+        let lately = self.had_space.get().is_some_and(|at| self.cluster.sim.now().since(at) < SPACE_IS_KNOWN_WITHIN);
+        lately || !self.full_disks.borrow().is_empty()
+    }
     /// A client dies now.
     pub fn client_died(&self) {
         self.client_death.set(Some(self.cluster.sim.now()));
@@ -170,7 +207,7 @@ impl Context {
     fn note_double_death(&self) {
         let (Some(a), Some(b)) = (self.client_death.get(), self.mds_death.get()) else { return };
         let recovers = !self.cluster.is_in_service(NodeId::Mds);
-        let committed = COMMITTED_WITHIN + self.cluster.config.commit_interval;
+        let committed = COMMITTED_WITHIN + self.cluster.config.commit_max();
         if recovers || a.max(b).since(a.min(b)) < committed {
             self.double_deaths.set(self.double_deaths.get() + 1);
         }
@@ -192,11 +229,24 @@ impl Context {
         self.recovery.set((start, counted, served));
         self.double_deaths.get()
     }
-    /// Whether an error says no more than that an OST has no space left, where OSTs are small.
+    /// Whether an error says no more than that an OST has no space left, where OSTs are small, or a file system below a store.
     pub fn is_full(&self, error: &str) -> bool {
-        let full = self.cluster.config.is_small() && error.ends_with(NO_SPACE);
+        let full = (self.cluster.config.is_small() || self.is_some_disk_full()) && error.ends_with(NO_SPACE);
         self.count(|c| c.full += u64::from(full));
         full
+    }
+    /// Something goes wrong now, on purpose.
+    pub fn note(&self, class: FaultClass, what: &str) {
+        tracing::info!("fault: {what}");
+        self.count(|c| {
+            c.faults += 1;
+            c.by_class[class.index()] += 1;
+        });
+    }
+    /// The same of an operation that may make a file: that no OST has objects for it is said when it has waited for them.
+    pub fn is_refused_for_space(&self, error: &str, begun: Instant) -> bool {
+        let waited = self.cluster.sim.now().since(begun) >= WAITS_FOR_OBJECTS;
+        waited && error.ends_with(NO_SPACE) || self.is_full(error)
     }
     /// Changes the counters.
     pub fn count(&self, f: impl FnOnce(&mut Counts)) {

@@ -201,6 +201,7 @@ impl Dirs {
         let refused = self.after(doing, fid).is_none();
         match done {
             Some(Err(FsError::Exists)) if refused && self.is_sound(author) => {}
+            Some(Err(e)) if self.is_sound(author) && self.context.is_full(&e.to_string()) => {}
             Some(Ok(fid)) if !refused && self.is_sound(author) => {
                 if let Some(after) = self.after(doing, fid) {
                     let before = std::mem::replace(&mut self.state, after);

@@ -11,6 +11,8 @@ use super::context::Context;
 use super::moments::LastWords;
 use super::nodes::NodeId;
 
+mod wished;
+
 /// How often what goes wrong.
 #[derive(Clone, Debug)]
 pub struct FaultConfig {
@@ -36,6 +38,8 @@ pub struct FaultConfig {
     pub pause: f64,
     /// Share that makes reads of an OST's disk bring flipped bits.
     pub bit_rot: f64,
+    /// Share that fills the file system below a server's store for a while.
+    pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
     pub one_way: f64,
     /// Probability that a server dies while its connections to a node are cut or have just been reset.
@@ -50,6 +54,8 @@ pub struct FaultConfig {
     pub amid_cuts: f64,
     /// Probability that a server that was started again dies amid its recovery.
     pub again: f64,
+    /// What a client answers that stands still for moments counts.
+    pub crowds: bool,
     /// Programs may have a client die and all OSTs lose their power.
     pub strikes: bool,
     /// Longest time until a killed node is started again.
@@ -72,6 +78,7 @@ impl Default for FaultConfig {
             disk_error: 0.0,
             pause: 0.0,
             bit_rot: 0.0,
+            full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
             together: false,
@@ -79,6 +86,7 @@ impl Default for FaultConfig {
             amid: 0.0,
             amid_cuts: 0.0,
             again: 0.0,
+            crowds: false,
             strikes: false,
             down_max_s: 10.0,
             cut_max_s: 8.0,
@@ -137,12 +145,7 @@ impl Faults {
     pub async fn run(self: Rc<Self>) {
         let mut rng = self.context.rng("faults");
         self.context.strikes.open(self.config.strikes);
-        let (me, own) = (self.clone(), self.context.rng("strikes"));
-        self.under_way.set(self.under_way.get() + 1);
-        self.context.cluster.sim.spawn(async move {
-            me.strike(own).await;
-            me.under_way.set(me.under_way.get() - 1);
-        });
+        self.carry_out_wishes();
         while !self.context.ending.get() {
             let none = self.config.interval_s <= 0.0;
             let pause = if none { 0.5 } else { self.config.interval_s * 2.0 * rng.unit() };
@@ -157,39 +160,12 @@ impl Faults {
                 me.under_way.set(me.under_way.get() - 1);
             });
         }
-        self.context.strikes.open(false);
+        self.end_wishes();
         while self.under_way.get() > 0 {
             self.sleep(0.1).await;
         }
         self.context.all_back().await;
         self.context.calm.set(true);
-    }
-
-    /// Carries out what programs ask for.
-    async fn strike(&self, mut rng: Rng) {
-        while let Some(strike) = self.context.strikes.next().await {
-            let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
-            let nodes: Vec<NodeId> = osses.chain([NodeId::Client(strike.client)]).collect();
-            let mds_needs_it =
-                !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
-            if mds_needs_it || !nodes.iter().all(|n| self.context.cluster.node(*n).host.runs()) {
-                continue;
-            }
-            let mut all: Vec<LocalFuture<'_>> = Vec::new();
-            for id in nodes.into_iter().filter(|n| self.take(*n)) {
-                self.note_kill(id, true, false);
-                if matches!(id, NodeId::Client(_)) {
-                    self.context.client_died();
-                    self.client_died.set(self.context.cluster.sim.now().0);
-                }
-                let mut own = Rng::new(rng.next_u64());
-                all.push(Box::pin(async move {
-                    self.restart(id, true, &mut own).await;
-                    self.give_back(id);
-                }));
-            }
-            rt::sync::join_all(all).await;
-        }
     }
 
     async fn sleep(&self, seconds: f64) {
@@ -198,8 +174,18 @@ impl Faults {
 
     async fn one(&self, mut rng: Rng) {
         let c = &self.config;
-        let shares =
-            [c.kill_mds, c.kill_oss, c.kill_client, c.reset, c.cut, c.slow_disk, c.disk_error, c.pause, c.bit_rot];
+        let shares = [
+            c.kill_mds,
+            c.kill_oss,
+            c.kill_client,
+            c.reset,
+            c.cut,
+            c.slow_disk,
+            c.disk_error,
+            c.pause,
+            c.bit_rot,
+            c.full_disk,
+        ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
             at -= s;
@@ -227,6 +213,7 @@ impl Faults {
             Some(6) => self.disk_error(&mut rng).await,
             Some(7) => self.pause(&mut rng).await,
             Some(8) => self.bit_rot(&mut rng).await,
+            Some(9) => self.full_disk(&mut rng).await,
             _ => {}
         }
     }
@@ -262,11 +249,7 @@ impl Faults {
         (NodeId::Client(rng.below(self.context.cluster.clients.len() as u64) as usize), server)
     }
     fn note(&self, class: FaultClass, what: &str) {
-        tracing::info!("fault: {what}");
-        self.context.count(|c| {
-            c.faults += 1;
-            c.by_class[class.index()] += 1;
-        });
+        self.context.note(class, what);
     }
     fn note_kill(&self, id: NodeId, power: bool, together: bool) {
         self.context.was_away(id);
@@ -575,12 +558,14 @@ impl Faults {
         let (rounds, most) = (100 + rng.below(900), 0.001 + 0.01 * rng.unit());
         self.note(FaultClass::Pause, &format!("{id} stands still {rounds} times, for up to {most:.4} s each"));
         let host = &self.context.cluster.node(id).host;
+        self.stutters_now(id, true);
         for _ in 0..rounds {
             self.sleep(most * rng.unit()).await;
             host.stop_process();
             self.sleep(most * rng.unit()).await;
             host.continue_process();
         }
+        self.stutters_now(id, false);
         self.give_back(id);
     }
 
@@ -599,5 +584,21 @@ impl Faults {
         host.set_bit_rot(0);
         self.context.disk_works();
         self.give_back(id);
+    }
+
+    /// Another program fills the file system below a server's store, and gives the space back some time later.
+    async fn full_disk(&self, rng: &mut Rng) {
+        let id = self.any_server(rng);
+        let but = [0, 64 << 10, 1 << 20, 8 << 20][rng.below(4) as usize];
+        let seconds = 1.0 + 59.0 * rng.unit() * rng.unit();
+        if !self.context.disk_fills(id) {
+            return;
+        }
+        self.note(FaultClass::FullDisk, &format!("the disk of {id} has {but} bytes left for {seconds:.3} s"));
+        let host = &self.context.cluster.node(id).host;
+        host.fill_disk(Some(but));
+        self.sleep(seconds).await;
+        host.fill_disk(None);
+        self.context.disk_empties(id);
     }
 }

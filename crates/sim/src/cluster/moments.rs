@@ -1,6 +1,7 @@
 //! Moments for faults: what is half done when a node dies is what recovery has to put right, and a death at any time seldom
 //! meets an operation that several servers carry out. So faults may wait until a program begins one, and programs may ask for one.
 use std::cell::{Cell, RefCell};
+use std::rc::Rc;
 
 use rt::Head;
 use rt::sync::{Event, OneSender, oneshot};
@@ -75,35 +76,72 @@ pub struct Strike {
     pub client: usize,
 }
 
-/// Faults that programs ask for, where the seed has such.
-#[derive(Default)]
-pub struct Strikes {
+/// What a program asks for: clients stand still for moments, again and again, as long as the program says.
+pub struct Stutter {
+    /// Which clients.
+    pub clients: Vec<usize>,
+    /// Whether they still do.
+    pub goes_on: Rc<Cell<bool>>,
+}
+
+/// What a program asks for: the disks of all OSTs stand still, and so does a client whose changes are on their way to them, until
+/// servers have evicted it.
+pub struct Strand {
+    /// Which client.
+    pub client: usize,
+    /// Told when the disks work again and the client goes on.
+    pub over: OneSender<()>,
+}
+
+/// What a program asks for: a client and the metadata server die, and the server dies once more when it has been told that the client
+/// does not come back, while another client holds its recovery up.
+pub struct Gap {
+    /// Who dies.
+    pub dies: usize,
+    /// Who stands still meanwhile.
+    pub late: usize,
+    /// Told when all of them run again.
+    pub over: OneSender<()>,
+}
+
+/// Faults of a kind that programs ask for, where the seed has such.
+pub struct Wishes<T> {
     open: Cell<bool>,
-    wished: RefCell<Option<Strike>>,
+    wished: RefCell<Option<T>>,
     come: Event,
 }
 
-impl Strikes {
-    /// Strikes are carried out from now on, or no longer.
+impl<T> Default for Wishes<T> {
+    fn default() -> Wishes<T> {
+        Wishes { open: Cell::new(false), wished: RefCell::new(None), come: Event::default() }
+    }
+}
+
+impl<T> Wishes<T> {
+    /// They are carried out from now on, or no longer.
     pub fn open(&self, open: bool) {
         self.open.set(open);
         self.come.notify();
     }
+    /// Whether they are carried out.
+    pub fn is_open(&self) -> bool {
+        self.open.get()
+    }
     /// Asks for one; whether it is carried out.
-    pub fn wish(&self, strike: Strike) -> bool {
+    pub fn wish(&self, wish: T) -> bool {
         let taken = self.open.get() && self.wished.borrow().is_none();
         if taken {
-            *self.wished.borrow_mut() = Some(strike);
+            *self.wished.borrow_mut() = Some(wish);
             self.come.notify();
         }
         taken
     }
     /// The next one; `None` when there are none any more.
-    pub async fn next(&self) -> Option<Strike> {
+    pub async fn next(&self) -> Option<T> {
         loop {
             let come = self.come.wait();
-            if let Some(strike) = self.wished.borrow_mut().take() {
-                return Some(strike);
+            if let Some(wish) = self.wished.borrow_mut().take() {
+                return Some(wish);
             }
             if !self.open.get() {
                 return None;

@@ -1,6 +1,6 @@
 //! The hosts of a cluster and what runs on them: real servers over real stores on simulated disks, real clients.
 use std::cell::{Cell, RefCell};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::future::Future;
 use std::path::Path;
 use std::rc::Rc;
@@ -22,10 +22,11 @@ use types::{ClientId, Duration, FsError, MIB, OstIndex};
 use super::config::ClusterConfig;
 
 const MDT_FILE: &str = "/mdt/mdt.redb";
-const OST_DIR: &str = "/ost";
+/// Directory of an OST's store on its host.
+pub(super) const OST_DIR: &str = "/ost";
 const FAST_DIR: &str = "/fast";
 const FSNAME: &str = "sim";
-const CLUSTER_ID: u64 = 77;
+pub(super) const CLUSTER_ID: u64 = 77;
 const MDS_PORT: u16 = 7988;
 const OSS_PORT: u16 = 7989;
 /// How long a client may take to join; servers may be down meanwhile.
@@ -151,6 +152,8 @@ pub struct Cluster {
     key: ClusterKey,
     /// Requests that full scheduler heads sent away, of servers that run no more.
     pub refused: Cell<u64>,
+    /// Clients that stand still for moments only: nobody evicts them for that, and what they answer counts.
+    pub stuttering: RefCell<BTreeSet<usize>>,
     /// Evictions by servers that run no more.
     past_evictions: RefCell<BTreeMap<ClientId, u64>>,
 }
@@ -179,7 +182,17 @@ impl Cluster {
         let osses = (0..config.osts).map(|i| Node::new(&sim, NodeId::Oss(i))).collect();
         let clients = (0..config.clients).map(|i| Node::new(&sim, NodeId::Client(i))).collect();
         let key = ClusterKey::from_text(b"the key of a simulated cluster").expect("it is long enough");
-        Cluster { sim, config, mds, osses, clients, key, refused: Cell::new(0), past_evictions: RefCell::default() }
+        Cluster {
+            sim,
+            config,
+            mds,
+            osses,
+            clients,
+            key,
+            refused: Cell::new(0),
+            stuttering: RefCell::default(),
+            past_evictions: RefCell::default(),
+        }
     }
     /// All nodes.
     pub fn nodes(&self) -> impl Iterator<Item = &Rc<Node>> {
@@ -266,17 +279,17 @@ impl Cluster {
     }
 
     /// The commit interval of a server that starts.
-    fn commit_of_start(&self, rt: &Rt) -> Duration {
+    fn commit_of_start(&self, rt: &Rt, usual: Duration) -> Duration {
         if self.config.commits_vary && rt.random().is_multiple_of(2) {
-            return Duration::from_millis(1).min(self.config.commit_interval);
+            return Duration::from_millis(1).min(usual);
         }
-        self.config.commit_interval
+        usual
     }
 
     fn mds_role(&self, rt: Rt) -> impl Future<Output = Result<Running, String>> + use<> {
         let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
-        let commit = self.commit_of_start(&rt);
+        let commit = self.commit_of_start(&rt, self.config.commit_interval);
         let alloc = self.config.alloc_policy.clone();
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
@@ -299,10 +312,13 @@ impl Cluster {
             grant_initial_bytes: self.config.ost_grant_bytes,
             dispatch_window: self.config.dispatch_window,
             bulk_bytes_max: self.config.ost_bulk_bytes as u32,
+            callback_timeout: self.config.callback_timeout,
+            glimpse_timeout: self.config.glimpse_timeout,
             ..OstConfig::default()
         };
         let queue_max = self.config.queue_max;
-        let (reserve, commit) = (self.config.ost_reserve_bytes, self.commit_of_start(&rt));
+        let commit = self.config.ost_commit_interval.unwrap_or(self.config.commit_interval);
+        let (reserve, commit) = (self.config.ost_reserve_bytes, self.commit_of_start(&rt, commit));
         let fast = self.config.fast_admission.clone().filter(|_| index.is_multiple_of(2));
         async move {
             let store = Rc::new(open_ost(&rt, reserve, commit).await?);
@@ -337,6 +353,7 @@ impl Cluster {
             rpcs_in_flight_max: self.config.rpcs_in_flight_max,
             rpc_pages_max: self.config.rpc_pages_max,
             dirty_age_max: self.config.dirty_age_max,
+            grant_shrink_interval: self.config.grant_shrink_interval,
             ..ClientConfig::new(self.mds_nid())
         };
         let osts = self.config.osts;
@@ -455,7 +472,7 @@ impl Cluster {
     #[must_use]
     pub fn believes_in_a_lost_session(&self, index: usize) -> bool {
         let Some(client) = self.client(index) else { return true };
-        if self.clients[index].host.is_stopped() {
+        if self.clients[index].host.is_stopped() && !self.stuttering.borrow().contains(&index) {
             return true;
         }
         let learned: u64 = imports(&client).map(|i| i.evictions()).sum();

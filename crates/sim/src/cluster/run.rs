@@ -9,14 +9,19 @@ use super::check::{check_books, check_stores};
 use super::class::FaultClass;
 use super::config::ClusterConfig;
 use super::context::{Context, Counts};
+use super::crowd::Crowd;
 use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
 use super::filler::Filler;
 use super::keepers::{KEEPER_BYTES, Keeper};
 use super::leavers::Leaver;
 use super::nodes::{Cluster, NodeId};
+use super::onlooker::Onlooker;
 use super::overlap::Overlap;
+use super::rights::Rights;
+use super::scarred::{SCARRED_BYTES, Scarred};
 use super::shared::{Blocks, Counter, Log, SHARED_BYTES, make};
+use super::stranded::{STRANDED_BYTES, Stranded};
 use super::tree::{Habit, Tree};
 use super::witnesses::{WITNESS_BYTES, Witness};
 
@@ -42,6 +47,16 @@ pub struct WorkConfig {
     pub witnesses: usize,
     /// Programs that write to a file once and never come back to it.
     pub leavers: usize,
+    /// Clients append in crowds while they stutter.
+    pub crowd: bool,
+    /// A client is left behind with writes on their way.
+    pub strand: bool,
+    /// A client dies with the metadata server, which gives it up and dies again.
+    pub gaps: bool,
+    /// A program with a file on media that lose bits for good.
+    pub scarred: bool,
+    /// A program of several users with owners, modes and ACLs.
+    pub rights: bool,
     /// Programs on directories, names and xattrs.
     pub dirs: usize,
     /// Programs on directories of their own whose files are made long and cut.
@@ -66,6 +81,11 @@ impl Default for WorkConfig {
             overlaps: 0,
             keepers: 0,
             witnesses: 0,
+            crowd: false,
+            strand: false,
+            gaps: false,
+            rights: false,
+            scarred: false,
             leavers: 0,
             dirs: 0,
             cutters: 0,
@@ -129,9 +149,10 @@ pub fn run(config: &RunConfig) -> RunReport {
     let (net, refused) = (sim.net_counts(), context.cluster.refused.get());
     context.count(|c| {
         use FaultClass::{Busy, Corrupt, Duplicate, Loss, Reorder, SmallOsts};
+        let full = if config.cluster.is_small() { c.full } else { 0 };
         let by_chance =
             [(Loss, net.lost), (Corrupt, net.corrupted), (Duplicate, net.duplicated), (Reorder, net.reordered)];
-        for (class, times) in by_chance.into_iter().chain([(SmallOsts, c.full), (Busy, refused)]) {
+        for (class, times) in by_chance.into_iter().chain([(SmallOsts, full), (Busy, refused)]) {
             c.by_class[class.index()] = times;
         }
     });
@@ -197,7 +218,11 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
         let leaver = Leaver::new(context.clone(), i).await?;
         tasks.push(Box::pin(leaver.run()));
     }
+    if w.rights {
+        tasks.push(Box::pin(Rights::new(context.clone()).await?.run(operations)));
+    }
     tasks.extend(who_believe_fsync(context, w).await?);
+    tasks.extend(who_ask_for_faults(context, w).await?);
     let overlap = match w.overlaps {
         0 => None,
         _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?)),
@@ -251,6 +276,29 @@ async fn who_believe_fsync(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec<
     for (i, name) in WITNESSED.into_iter().enumerate().take(w.witnesses) {
         let fid = make(context, name, WITNESS_BYTES).await?;
         tasks.push(Box::pin(Witness::new(context.clone(), fid, i).run(w.operations)));
+    }
+    Ok(tasks)
+}
+
+/// Programs that make a situation together with faults that they ask for.
+async fn who_ask_for_faults(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec<rt::LocalFuture<()>>, String> {
+    let mut tasks: Vec<rt::LocalFuture<()>> = Vec::new();
+    if w.crowd {
+        context.stutters.open(true);
+        tasks.push(Box::pin(Crowd::new(context.clone(), make(context, "crowd", 0).await?).run()));
+    }
+    if w.scarred {
+        tasks.push(Box::pin(Scarred::new(context.clone(), make(context, "scarred", SCARRED_BYTES).await?).run()));
+    }
+    if w.strand {
+        context.strands.open(true);
+        tasks.push(Box::pin(
+            Stranded::new(context.clone(), make(context, "stranded", STRANDED_BYTES).await?).run(w.seconds),
+        ));
+    }
+    if w.gaps {
+        context.gaps.open(true);
+        tasks.push(Box::pin(Onlooker::new(context.clone()).await?.run()));
     }
     Ok(tasks)
 }

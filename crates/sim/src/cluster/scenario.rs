@@ -62,16 +62,9 @@ impl RunConfig {
             blocks: p.int("work.blocks") as usize,
             logs: p.int("work.logs") as usize,
             counters: p.int("work.counters") as usize,
-            overlaps: 0,
-            keepers: 0,
-            leavers: 0,
-            witnesses: 0,
-            dirs: 0,
-            cutters: 0,
-            syncs: 1.0,
-            books: false,
             operations: p.int("work.operations"),
             seconds: p.float("work.seconds"),
+            ..WorkConfig::default()
         };
         let share = |name: &str| p.float(&format!("faults.{name}"));
         let faults = FaultConfig {

@@ -61,6 +61,13 @@ pub async fn look_at(
     true
 }
 
+/// Every client writes out what it has.
+pub async fn settle_everything(context: &Rc<Context>) {
+    for c in 0..context.cluster.clients.len() {
+        let _ = context.on(c, "sync of all", async move |c| c.sync_all().await).await;
+    }
+}
+
 async fn until_calm(context: &Context) {
     while !context.calm.get() {
         context.cluster.sim.sleep(Duration::from_millis(100)).await;
@@ -240,7 +247,7 @@ impl Log {
                 c.release(&file).await.map(|()| at)
             });
             match outcome.await {
-                Some(Ok(at)) => drop(self.answered.borrow_mut().insert(at, (stamp, author))),
+                Some(Ok(at)) => self.note_answer(at, stamp, author),
                 Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
                     self.context.complain(format!("{what} on client{c}: {e}"));
                 }
@@ -251,30 +258,60 @@ impl Log {
             self.context.cluster.sim.sleep(Duration::from_micros(rng.below(pause_us))).await;
         }
     }
+    /// Appends records through one open, one right after the other; where the last one ended, when all went well.
+    pub async fn several(&self, c: usize, author: Author, records: u64, soon: bool) -> Option<u64> {
+        let (fid, stamps) = (self.fid, (0..records).map(|_| self.context.stamp()).collect::<Vec<_>>());
+        let what = format!("crowd: append {stamps:?}");
+        let outcome = self.context.on(c, &what, async move |c| {
+            let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;
+            let mut went = Vec::new();
+            for stamp in stamps {
+                went.push((c.write(&file, 0, &Log::record(stamp)).await?, stamp));
+            }
+            if soon {
+                c.release_soon(&file).await;
+            } else {
+                c.release(&file).await?;
+            }
+            Ok::<_, FsError>(went)
+        });
+        match outcome.await {
+            Some(Ok(went)) => {
+                let end = went.last().map(|(at, _)| at + RECORD as u64);
+                went.into_iter().for_each(|(at, stamp)| self.note_answer(at, stamp, author));
+                end
+            }
+            Some(Err(e)) if self.context.is_sound(author) && !self.context.is_full(&e.to_string()) => {
+                self.context.complain(format!("{what} on client{c}: {e}"));
+                None
+            }
+            _ => None,
+        }
+    }
+    /// A record was answered to have gone to `at`, where none of another sound client's may be.
+    fn note_answer(&self, at: u64, stamp: u64, author: Author) {
+        let other = self.answered.borrow_mut().insert(at, (stamp, author));
+        if let Some((before, by)) = other
+            && self.context.is_sound(by)
+            && self.context.is_sound(author)
+        {
+            self.context.complain(format!(
+                "log: records {before} of client{} and {stamp} of client{} both went to {at}",
+                by.client, author.client
+            ));
+        }
+    }
+    /// The file.
+    pub fn fid(&self) -> Fid {
+        self.fid
+    }
     /// Whether everybody appends as fast as it goes right now.
     fn is_rush(&self) -> bool {
         self.context.cluster.sim.now().0 % RUSH_EVERY_NS < RUSH_NS
     }
     /// After all faults: what sound clients appended is there, once and whole.
     pub async fn check(&self) {
-        let fid = self.fid;
-        let most = 1 << 24;
-        let read = self.context.on(0, "log: read", async move |c| {
-            let file = c.open(&cred(), fid, 0).await?;
-            let got = c.read(&file, 0, most).await?.to_vec();
-            c.release(&file).await.map(|()| got)
-        });
-        let got = match read.await {
-            Some(Ok(got)) => got,
-            Some(Err(e)) => return self.context.complain(format!("log: read: {e}")),
-            None => return,
-        };
-        let answered = self.answered.borrow();
-        for (at, (stamp, author)) in answered.iter().filter(|(_, (_, a))| self.context.is_sound(*a)) {
-            let found = got.get(*at as usize..*at as usize + RECORD);
-            let whole = if found == Some(&Log::record(*stamp)) { Ok(()) } else { Err(tell(found)) };
-            self.context.expect(&format!("log: record {stamp} of client{} at {at}", author.client), whole);
-        }
+        let Some(got) = self.look(0, 0).await else { return };
         let mut seen = BTreeMap::new();
         for (i, record) in got.chunks(RECORD).enumerate() {
             let stamp = u64::from_le_bytes(record[..8].try_into().unwrap_or_default());
@@ -284,6 +321,36 @@ impl Log {
                 self.context.complain(format!("log: record {stamp} is there as number {first} and {i}"));
             }
         }
+    }
+    /// Reads the log from a record's offset on, and looks whether what sound clients appended there is there. `None`: it could not be
+    /// read, which is complained about where that cannot be.
+    pub async fn look(&self, client: usize, from: u64) -> Option<Vec<u8>> {
+        let (fid, most) = (self.fid, 1 << 24);
+        let author = self.context.author(client);
+        let read = self.context.on(client, "log: read", async move |c| {
+            let file = c.open(&cred(), fid, 0).await?;
+            let got = c.read(&file, from, most).await?.to_vec();
+            c.release(&file).await.map(|()| got)
+        });
+        let read = read.await;
+        if !author.is_some_and(|a| self.context.is_sound(a)) && !self.context.calm.get() {
+            return None;
+        }
+        let got = match read? {
+            Ok(got) => got,
+            Err(e) => {
+                self.context.complain(format!("log: read: {e}"));
+                return None;
+            }
+        };
+        let answered = self.answered.borrow();
+        for (at, (stamp, author)) in answered.range(from..).filter(|(_, (_, a))| self.context.is_sound(*a)) {
+            let place = (at - from) as usize;
+            let found = got.get(place..place + RECORD);
+            let whole = if found == Some(&Log::record(*stamp)) { Ok(()) } else { Err(tell(found)) };
+            self.context.expect(&format!("log: record {stamp} of client{} at {at}", author.client), whole);
+        }
+        Some(got)
     }
 }
 

@@ -86,13 +86,21 @@ fn any<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
     of[rng.below(of.len() as u64) as usize]
 }
 
+/// The first classes are drawn as they always were, the later ones each from a stream of its own: what a seed had before there were
+/// these it has without them.
 fn classes_of(seed: u64) -> BTreeSet<FaultClass> {
     let mut rng = Rng::named(seed, "swarm classes");
-    let all = FaultClass::ALL;
+    let (first, later) = FaultClass::ALL.split_at(FaultClass::FIRST.len());
     match rng.below(10) {
-        0 => [any(&mut rng, all)].into(),
-        1 => all.iter().copied().collect(),
-        _ => all.iter().copied().filter(|_| rng.chance(0.5)).collect(),
+        0 => [any(&mut rng, first)].into(),
+        1 => FaultClass::ALL.iter().copied().collect(),
+        _ => {
+            let mut classes: BTreeSet<_> = first.iter().copied().filter(|_| rng.chance(0.5)).collect();
+            let is_on = |c: &FaultClass| Rng::named(seed, &format!("swarm class {}", c.name())).chance(0.5);
+            classes.extend(later.iter().copied().filter(is_on));
+            let mut rng = Rng::named(seed, "swarm later class");
+            if rng.chance(0.05) { [any(&mut rng, later)].into() } else { classes }
+        }
     }
 }
 
@@ -104,7 +112,7 @@ impl Swarm {
         classes.retain(|c| !without.has(c.name()));
         let on = |class| classes.contains(&class);
         let cluster = cluster_of(seed, without, &on);
-        let work = work_of(seed, without, &cluster);
+        let work = work_of(seed, without, &cluster, &on);
         let config = RunConfig {
             world: world_of(seed, without, &on),
             faults: faults_of(seed, &on, work.cutters > 0),
@@ -196,6 +204,7 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     if rng.chance(0.5) && !without.has("fast") {
         c.fast_admission = Some(admission.into());
     }
+    set_by_class(seed, on, &mut c);
     if on(FaultClass::Busy) {
         c.queue_max = Some(1 + Rng::named(seed, "swarm busy").below(4) as u32);
     }
@@ -206,7 +215,29 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     c
 }
 
-fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig {
+/// Settings that classes need, or are.
+fn set_by_class(seed: u64, on: On<'_>, c: &mut ClusterConfig) {
+    let mut rng = Rng::named(seed, "swarm strand");
+    if on(FaultClass::Strand) && rng.chance(0.6) {
+        // Many requests of one client wait at once.
+        (c.dispatch_window, c.rpcs_in_flight_max, c.rpc_pages_max) = (1, 8, any(&mut rng, &[1, 4]));
+        c.dirty_age_max = Duration::from_secs(30);
+        // What a client may not keep it writes piece by piece.
+        (c.ost_reserve_bytes, c.ost_grant_bytes) = (256 * MIB, 8 * MIB);
+    }
+    if on(FaultClass::Timing) {
+        let mut rng = Rng::named(seed, "swarm timing");
+        let seconds = |rng: &mut Rng, of: &[u64]| Duration::from_secs(any(rng, of));
+        c.commit_interval = seconds(&mut rng, &[1, 5, 20]);
+        c.ost_commit_interval = Some(seconds(&mut rng, &[1, 5, 20]));
+        c.recovery_window = seconds(&mut rng, &[15, 30, 60]);
+        c.callback_timeout = seconds(&mut rng, &[10, 30, 60]);
+        c.glimpse_timeout = seconds(&mut rng, &[1, 7]);
+        c.grant_shrink_interval = seconds(&mut rng, &[10, 1200]);
+    }
+}
+
+fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) -> WorkConfig {
     let mut rng = Rng::named(seed, "swarm work");
     let mut count = |name: &str, most: u64| {
         let n = if rng.chance(0.25) { 0 } else { rng.below(most + 1) as usize };
@@ -223,6 +254,11 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig) -> WorkConfig 
         cutters: count("cutters", 2),
         leavers: count("leavers", 1),
         witnesses: count("witnesses", 1),
+        crowd: on(FaultClass::Crowd),
+        strand: on(FaultClass::Strand),
+        gaps: on(FaultClass::Gap),
+        rights: on(FaultClass::Rights),
+        scarred: on(FaultClass::RotStays),
         syncs: 1.0,
         books: !without.has("books"),
         operations: 1 << 20,
@@ -255,6 +291,7 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         disk_error: share(FaultClass::DiskError),
         pause: share(FaultClass::Pause),
         bit_rot: share(FaultClass::BitRot),
+        full_disk: if on(FaultClass::FullDisk) { 0.5 + 2.0 * Rng::named(seed, "swarm full disk").unit() } else { 0.0 },
         ..FaultConfig::default()
     };
     faults.one_way = match (on(FaultClass::OneWay), on(FaultClass::Cut) || on(FaultClass::LongCut)) {
@@ -274,6 +311,7 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         true => any(&mut Rng::named(seed, "swarm again"), &[0.0, 0.3, 0.6]),
         false => 0.0,
     };
+    faults.crowds = on(FaultClass::Crowd);
     faults.strikes = on(FaultClass::KillClient) && on(FaultClass::Power);
     faults.together = on(FaultClass::Together);
     faults.down_max_s = any(&mut rng, &[2.0, 10.0, 50.0]);

@@ -3,15 +3,12 @@ use std::collections::BTreeMap;
 use std::rc::Rc;
 
 use client::{Client, NewFile};
-use types::{Duration, Fid, FsError};
+use types::{Fid, FsError};
 
 use super::{File, Name, SETTLE_ATTEMPTS_MAX, Tree, close, cred, text};
-use crate::cluster::context::NO_SPACE;
 use crate::cluster::model::{Author, FileModel};
 
 const O_CREAT_EXCL_RDWR: u32 = 0o302;
-/// A create that finds no OST for half a minute answers ENOSPC; a metadata server's clock may run a little faster.
-const WAITS_FOR_OBJECTS: Duration = Duration::from_secs(25);
 
 impl Tree {
     pub(super) async fn create(&mut self) {
@@ -33,8 +30,8 @@ impl Tree {
             }
         });
         let outcome = outcome.await;
-        let waited = self.context.cluster.sim.now().since(begun) >= WAITS_FOR_OBJECTS;
-        if !matches!(&outcome, Some(Err(e)) if waited && e.ends_with(NO_SPACE)) {
+        if !matches!(&outcome, Some(Err(e)) if self.context.is_refused_for_space(e, begun) && !e.starts_with("flush:"))
+        {
             self.judge(&what, author, &outcome);
         }
         match outcome {

@@ -1,0 +1,191 @@
+//! Faults that programs ask for, because they know the moment at which these matter ([`super::super::moments::Wishes`]).
+use std::rc::Rc;
+
+use types::{Duration, Rng};
+
+use super::super::class::FaultClass;
+use super::super::moments::{Gap, Strand, Stutter};
+use super::super::nodes::NodeId;
+use super::{Faults, LocalFuture};
+
+/// Times that a process stands still while a program says so, at most.
+const STUTTERS_MAX: u32 = 400;
+
+impl Faults {
+    /// Carries out, until [`Faults::end_wishes`], what programs ask for.
+    pub(super) fn carry_out_wishes(self: &Rc<Self>) {
+        self.beside("strikes", Self::strike);
+        if self.context.stutters.is_open() {
+            self.beside("stutters", Self::stutters);
+        }
+        if self.context.strands.is_open() {
+            self.beside("strands", Self::strands);
+        }
+        if self.context.gaps.is_open() {
+            self.beside("gaps", Self::gaps);
+        }
+    }
+    /// Takes no wish any more.
+    pub(super) fn end_wishes(&self) {
+        self.context.strikes.open(false);
+        self.context.stutters.open(false);
+        self.context.strands.open(false);
+        self.context.gaps.open(false);
+    }
+    fn beside(self: &Rc<Self>, name: &str, work: impl AsyncFn(&Faults, Rng) + 'static) {
+        let (me, own) = (self.clone(), self.context.rng(name));
+        self.under_way.set(self.under_way.get() + 1);
+        self.context.cluster.sim.spawn(async move {
+            work(&me, own).await;
+            me.under_way.set(me.under_way.get() - 1);
+        });
+    }
+    /// Takes all of these nodes, or none.
+    fn take_all(&self, ids: &[NodeId]) -> bool {
+        let free = |id: &NodeId| self.context.cluster.node(*id).host.runs() && !self.busy.borrow().contains(id);
+        ids.iter().all(free) && ids.iter().all(|id| self.take(*id))
+    }
+
+    /// Carries out what programs ask for.
+    async fn strike(&self, mut rng: Rng) {
+        while let Some(strike) = self.context.strikes.next().await {
+            let osses = (0..self.context.cluster.osses.len()).map(NodeId::Oss);
+            let nodes: Vec<NodeId> = osses.chain([NodeId::Client(strike.client)]).collect();
+            let mds_needs_it =
+                !self.context.cluster.is_in_service(NodeId::Mds) || self.busy.borrow().contains(&NodeId::Mds);
+            if mds_needs_it || !nodes.iter().all(|n| self.context.cluster.node(*n).host.runs()) {
+                continue;
+            }
+            let mut all: Vec<LocalFuture<'_>> = Vec::new();
+            for id in nodes.into_iter().filter(|n| self.take(*n)) {
+                self.note_kill(id, true, false);
+                if matches!(id, NodeId::Client(_)) {
+                    self.context.client_died();
+                    self.client_died.set(self.context.cluster.sim.now().0);
+                }
+                let mut own = Rng::new(rng.next_u64());
+                all.push(Box::pin(async move {
+                    self.restart(id, true, &mut own).await;
+                    self.give_back(id);
+                }));
+            }
+            rt::sync::join_all(all).await;
+        }
+    }
+
+    /// Clients stand still for moments as long as a program has them do so.
+    async fn stutters(&self, mut rng: Rng) {
+        while let Some(Stutter { clients, goes_on }) = self.context.stutters.next().await {
+            let mut all: Vec<LocalFuture<'_>> = Vec::new();
+            for id in clients.into_iter().map(NodeId::Client).filter(|id| self.take(*id)) {
+                self.note(FaultClass::Crowd, &format!("{id} stutters in a crowd"));
+                let (goes_on, mut own) = (goes_on.clone(), Rng::new(rng.next_u64()));
+                all.push(Box::pin(async move {
+                    let host = &self.context.cluster.node(id).host;
+                    self.stutters_now(id, true);
+                    for _ in 0..STUTTERS_MAX {
+                        self.sleep(0.002 * own.unit()).await;
+                        host.stop_process();
+                        self.sleep(0.003 * own.unit()).await;
+                        host.continue_process();
+                        if !goes_on.get() {
+                            break;
+                        }
+                    }
+                    self.stutters_now(id, false);
+                    self.give_back(id);
+                }));
+            }
+            rt::sync::join_all(all).await;
+        }
+    }
+    /// A client stutters from now on, or no longer: in seeds with crowds what it answers meanwhile counts.
+    pub(super) fn stutters_now(&self, id: NodeId, does: bool) {
+        let mut all = self.context.cluster.stuttering.borrow_mut();
+        match id {
+            NodeId::Client(client) if does && self.config.crowds => drop(all.insert(client)),
+            NodeId::Client(client) => drop(all.remove(&client)),
+            _ => {}
+        }
+    }
+
+    /// What a client has sent waits at OSTs whose disks stand still, the client itself until it has long been evicted.
+    async fn strands(&self, mut rng: Rng) {
+        while let Some(Strand { client, over }) = self.context.strands.next().await {
+            let id = NodeId::Client(client);
+            if !self.take(id) {
+                continue;
+            }
+            let seconds = 75.0 + 15.0 * rng.unit();
+            let still = seconds + 5.0 * rng.unit();
+            self.note(
+                FaultClass::Strand,
+                &format!("{id} is left behind for {seconds:.3} s, all OSTs' disks for {still:.3} s"),
+            );
+            self.context.was_away(id);
+            for oss in &self.context.cluster.osses {
+                oss.host.stall_disk(Duration::from_nanos((still * 1e9) as u64));
+            }
+            // What it has to send arrives.
+            self.sleep(0.05 + 0.1 * rng.unit()).await;
+            let host = &self.context.cluster.node(id).host;
+            host.stop_process();
+            self.sleep(seconds).await;
+            host.continue_process();
+            self.give_back(id);
+            self.sleep(still - seconds).await;
+            over.send(());
+        }
+    }
+
+    /// A client dies with the metadata server, and nobody but its next process says that it does not come back; then the server dies
+    /// again, before another client that stood still has told it everything.
+    async fn gaps(&self, mut rng: Rng) {
+        while let Some(Gap { dies, late, over }) = self.context.gaps.next().await {
+            let (dies, late) = (NodeId::Client(dies), NodeId::Client(late));
+            if !self.context.cluster.is_in_service(NodeId::Mds) || !self.take_all(&[NodeId::Mds, dies, late]) {
+                continue;
+            }
+            self.note(FaultClass::Gap, &format!("{dies} and mds die, while {late} stands still"));
+            let cluster = &self.context.cluster;
+            self.context.was_away(late);
+            cluster.node(late).host.stop_process();
+            for id in [dies, NodeId::Mds] {
+                self.note_kill(id, false, true);
+                cluster.kill(id, false);
+                self.context.count(|c| c.kills += 1);
+            }
+            self.context.client_died();
+            self.context.mds_died();
+            let (mut first, mut second) = (Rng::new(rng.next_u64()), Rng::new(rng.next_u64()));
+            let client = async {
+                self.sleep(first.unit() * first.unit()).await;
+                self.start_again(dies).await;
+            };
+            let server = async {
+                self.sleep(second.unit() * second.unit()).await;
+                self.start_again(NodeId::Mds).await;
+                // The next process on the dead one's host needs a session before it can say so.
+                self.sleep(4.0 * second.unit()).await;
+                self.note_kill(NodeId::Mds, false, false);
+                cluster.kill(NodeId::Mds, false);
+                self.context.mds_died();
+                self.sleep(second.unit() * second.unit()).await;
+                if second.chance(0.5) {
+                    cluster.node(late).host.continue_process();
+                }
+                self.start_again(NodeId::Mds).await;
+            };
+            let both: Vec<LocalFuture<'_>> = vec![Box::pin(client), Box::pin(server)];
+            rt::sync::join_all(both).await;
+            cluster.node(late).host.continue_process();
+            [NodeId::Mds, dies, late].into_iter().for_each(|id| self.give_back(id));
+            over.send(());
+        }
+    }
+    async fn start_again(&self, id: NodeId) {
+        if let Err(e) = self.context.cluster.start(id).await {
+            self.context.complain(e);
+        }
+    }
+}

@@ -1,0 +1,405 @@
+//! A program of several users: owners, modes and ACLs of directories and files change, and what each user may do follows at once, on
+//! every client, across deaths and recoveries. Whoever may not is told so, by the very error.
+//!
+//! What the model knows of rights is written anew here, from POSIX 1003.1e draft 17 (section 23.1.5) and chmod(2), chown(2), open(2),
+//! unlink(2): it shares nothing with the metadata server.
+use std::collections::BTreeMap;
+use std::rc::Rc;
+
+use client::{Client, NewFile, NewNode};
+use types::{Duration, Fid, FsError, Rng};
+use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
+
+use super::context::Context;
+use super::model::Author;
+
+mod model;
+
+use model::{Acl, Node, User};
+
+/// Directories.
+const DIRS: usize = 3;
+/// Names in each.
+const NAMES: u64 = 3;
+/// Attempts to look at everything between faults.
+const ATTEMPTS_MAX: u32 = 200;
+/// States remembered since the last one that is known to be on stable storage.
+const STATES_MAX: usize = 60;
+const O_CREATE_NEW: u32 = 0o301;
+const ACCESS: &[u8] = b"system.posix_acl_access";
+const DEFAULT: &[u8] = b"system.posix_acl_default";
+const NOT_THERE: FsError = FsError::NotFound;
+
+/// A directory, or a name in it.
+type Place = (usize, Option<u64>);
+type State = BTreeMap<Place, Node>;
+
+/// What a user tries.
+#[derive(Clone, Debug)]
+enum Doing {
+    Mode(Place, u32),
+    Owner(Place, Option<u32>, Option<u32>),
+    Access(Place, Option<Acl>),
+    Default(usize, Option<Acl>),
+    /// With the access mode of open(2).
+    Open(Place, u32),
+    Create(Place, u32, u32),
+    Remove(Place),
+    Touch(Place),
+}
+
+/// See the module's head.
+pub struct Rights {
+    context: Rc<Context>,
+    rng: Rng,
+    users: Vec<User>,
+    state: State,
+    /// States since the last one that is stable, that one first; the current one is not among them.
+    past: Vec<State>,
+    /// [`Context::double_deaths`] that are taken into account.
+    deaths: u64,
+}
+
+fn root() -> Cred {
+    Cred::default()
+}
+fn text(name: u64) -> Vec<u8> {
+    format!("f{name}").into_bytes()
+}
+
+impl Doing {
+    /// What there is after a user did it, or the error.
+    fn after(&self, before: &State, by: &User, made: Fid) -> Result<State, FsError> {
+        let mut after = before.clone();
+        let there = |place: &Place| before.get(place).ok_or(NOT_THERE);
+        let owns = |node: &Node| if by.is_root() || by.uid == node.uid { Ok(()) } else { Err(FsError::NotPermitted) };
+        match self {
+            Doing::Mode(place, mode) => {
+                owns(there(place)?)?;
+                after.get_mut(place).ok_or(NOT_THERE)?.set_mode(*mode);
+            }
+            Doing::Owner(place, uid, gid) => {
+                let node = there(place)?;
+                let keeps = uid.is_none_or(|u| by.uid == node.uid && u == node.uid);
+                let joins = gid.is_none_or(|g| by.uid == node.uid && (by.is_in(g) || g == node.gid));
+                if !(by.is_root() || keeps && joins) {
+                    return Err(FsError::NotPermitted);
+                }
+                let node = after.get_mut(place).ok_or(NOT_THERE)?;
+                (node.uid, node.gid) = (uid.unwrap_or(node.uid), gid.unwrap_or(node.gid));
+            }
+            Doing::Access(place, acl) => {
+                owns(there(place)?)?;
+                after.get_mut(place).ok_or(NOT_THERE)?.set_acl(acl.clone());
+            }
+            Doing::Default(dir, acl) => {
+                owns(there(&(*dir, None))?)?;
+                after.get_mut(&(*dir, None)).ok_or(NOT_THERE)?.default.clone_from(acl);
+            }
+            Doing::Open(place, access) => {
+                let want = [4, 2, 6][*access as usize % 3];
+                there(place)?.must_permit(by, want)?;
+            }
+            Doing::Create(place, mode, umask) => {
+                let dir = there(&(place.0, None))?;
+                dir.must_permit(by, 1)?;
+                if before.contains_key(place) {
+                    return Err(FsError::Exists);
+                }
+                dir.must_permit(by, 3)?;
+                after.insert(*place, dir.child(by, *mode, *umask, made));
+            }
+            Doing::Remove(place) => {
+                let dir = there(&(place.0, None))?;
+                dir.must_permit(by, 1)?;
+                let node = there(place)?;
+                dir.must_permit(by, 3)?;
+                if dir.mode & 0o1000 != 0 && !by.is_root() && by.uid != node.uid && by.uid != dir.uid {
+                    return Err(FsError::NotPermitted);
+                }
+                after.remove(place);
+            }
+            Doing::Touch(place) => {
+                let node = there(place)?;
+                if owns(node).is_err() {
+                    node.must_permit(by, 2)?;
+                }
+            }
+        }
+        Ok(after)
+    }
+
+    async fn carry_out(self, c: &Rc<Client>, cred: &Cred, fid: Fid, dir: Fid) -> Result<Fid, FsError> {
+        let set = async |request: SetattrRequest| c.setattr(cred, &c.inode_of(fid), request, None).await.map(|_| fid);
+        match self {
+            Doing::Mode(_, mode) => {
+                set(SetattrRequest { valid: SetBits::MODE, mode, ..SetattrRequest::default() }).await
+            }
+            Doing::Owner(_, uid, gid) => {
+                let bit = |is: bool, bit: u32| if is { bit } else { 0 };
+                let valid = bit(uid.is_some(), SetBits::UID) | bit(gid.is_some(), SetBits::GID);
+                let (uid, gid) = (uid.unwrap_or(0), gid.unwrap_or(0));
+                set(SetattrRequest { valid, uid, gid, ..SetattrRequest::default() }).await
+            }
+            Doing::Touch(_) => {
+                set(SetattrRequest { valid: SetBits::ATIME_NOW | SetBits::MTIME_NOW, ..SetattrRequest::default() })
+                    .await
+            }
+            Doing::Access(_, acl) => set_acl(c, cred, fid, ACCESS, acl.as_ref()).await,
+            Doing::Default(_, acl) => set_acl(c, cred, fid, DEFAULT, acl.as_ref()).await,
+            Doing::Open(_, access) => {
+                let file = c.open(cred, fid, access).await?;
+                c.release(&file).await.map(|()| fid)
+            }
+            Doing::Create(place, mode, umask) => {
+                let new = NewFile { flags: O_CREATE_NEW, mode, umask, ..NewFile::default() };
+                let (entry, file) = c.create_open(cred, dir, &text(place.1.unwrap_or(0)), new).await?;
+                c.release(&file).await.map(|()| entry.attr.fid)
+            }
+            Doing::Remove(place) => c.unlink(cred, dir, &text(place.1.unwrap_or(0)), false).await.map(|_| fid),
+        }
+    }
+    fn place(&self) -> Place {
+        match self {
+            Doing::Mode(p, _) | Doing::Owner(p, ..) | Doing::Access(p, _) | Doing::Open(p, _) => *p,
+            Doing::Create(p, ..) | Doing::Remove(p) | Doing::Touch(p) => *p,
+            Doing::Default(dir, _) => (*dir, None),
+        }
+    }
+}
+
+async fn set_acl(c: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8], acl: Option<&Acl>) -> Result<Fid, FsError> {
+    let value = acl.map(Acl::encode);
+    c.setxattr(cred, fid, name, value.as_deref(), 0, false).await.map(|()| fid)
+}
+
+/// What an inode says of itself.
+async fn read_node(c: &Rc<Client>, fid: Fid) -> Result<Node, String> {
+    let attr = c.getattr(&root(), fid, None).await.map_err(|e| format!("getattr: {e}"))?.attr;
+    let acl = async |name: &[u8]| match c.getxattr(&root(), fid, name).await {
+        Ok(value) => Acl::decode(&value).ok_or(format!("an ACL that nobody set: {value:?}")).map(Some),
+        Err(FsError::NoData) => Ok(None),
+        Err(e) => Err(format!("getxattr: {e}")),
+    };
+    let default = if attr.mode & 0o170_000 == 0o040_000 { acl(DEFAULT).await? } else { None };
+    Ok(Node { fid, uid: attr.uid, gid: attr.gid, mode: attr.mode & 0o7777, acl: acl(ACCESS).await?, default })
+}
+
+/// All directories and names with what they say of themselves, as a client sees them.
+async fn read_all(c: &Rc<Client>, dirs: Vec<Fid>) -> Result<State, String> {
+    let mut found = State::new();
+    for (i, dir) in dirs.into_iter().enumerate() {
+        found.insert((i, None), read_node(c, dir).await?);
+        let page = c.readdir(&root(), dir, 0, 64 << 10, false).await.map_err(|e| format!("readdir: {e}"))?;
+        for e in &page.entries {
+            let name = String::from_utf8_lossy(&e.name).strip_prefix('f').and_then(|n| n.parse().ok());
+            let Some(name) = name else { return Err(format!("a name that nobody made: {:?}", e.name)) };
+            found.insert((i, Some(name)), read_node(c, e.fid).await?);
+        }
+    }
+    Ok(found)
+}
+
+impl Rights {
+    /// Makes the directories before anything goes wrong.
+    ///
+    /// # Errors
+    /// What a client answers.
+    pub async fn new(context: Rc<Context>) -> Result<Rights, String> {
+        let rng = context.rng("rights");
+        let made = context.on(0, "mkdir", async move |c| {
+            let node = |mode: u32| NewNode { kind: NodeKind::Directory, mode: 0o040_000 | mode, ..NewNode::default() };
+            let top = c.create(&root(), Fid::ROOT, b"rights", node(0o755)).await?.attr.fid;
+            let mut dirs = Vec::new();
+            for i in 0..DIRS {
+                dirs.push(c.create(&root(), top, format!("d{i}").as_bytes(), node(0o777)).await?.attr.fid);
+            }
+            c.sync_meta(Fid::ROOT).await.map(|()| dirs)
+        });
+        let dirs = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
+        let node = |fid| Node { fid, uid: 0, gid: 0, mode: 0o777, acl: None, default: None };
+        let state = dirs.into_iter().enumerate().map(|(i, fid)| ((i, None), node(fid))).collect();
+        Ok(Rights { context, rng, users: User::some(), state, past: Vec::new(), deaths: 0 })
+    }
+    /// Works until the run is calm, then looks at everything from every client.
+    pub async fn run(mut self, operations: u64) {
+        let mut done = 0;
+        while done < operations && !self.context.calm.get() && !self.context.failed() {
+            self.one().await;
+            done += 1;
+            self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(40_000))).await;
+        }
+        while !self.context.calm.get() {
+            self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
+        }
+        self.learn("the end", None).await;
+        for c in 0..self.context.cluster.clients.len() {
+            if self.context.failed() {
+                return;
+            }
+            let dirs = self.dirs();
+            let found = self.context.on(c, "rights: final look", async move |c| read_all(&c, dirs).await).await;
+            let outcome = match found {
+                Some(Ok(found)) if found == self.state => Ok(()),
+                Some(Ok(found)) => Err(differing(&found, &self.state)),
+                Some(Err(e)) => Err(e),
+                None => Ok(()),
+            };
+            self.context.expect(&format!("rights: final look on client{c}"), outcome);
+        }
+    }
+    fn dirs(&self) -> Vec<Fid> {
+        (0..DIRS).filter_map(|i| self.state.get(&(i, None)).map(|n| n.fid)).collect()
+    }
+    fn draw(&mut self) -> Doing {
+        let dir = self.rng.below(DIRS as u64) as usize;
+        let name = (dir, Some(self.rng.below(NAMES)));
+        let known: Vec<Place> = self.state.keys().copied().collect();
+        let any = known[self.rng.below(known.len() as u64) as usize];
+        let mode = model::some_mode(&mut self.rng);
+        match self.rng.below(20) {
+            0..3 => Doing::Mode(any, if any.1.is_none() && self.rng.chance(0.2) { mode | 0o1000 } else { mode }),
+            3 | 4 => {
+                let uid =
+                    self.rng.chance(0.6).then(|| self.users[self.rng.below(self.users.len() as u64) as usize].uid);
+                let gid = self.rng.chance(0.6).then(|| model::some_group(&mut self.rng));
+                Doing::Owner(any, uid, gid)
+            }
+            5 | 6 => Doing::Access(any, self.rng.chance(0.7).then(|| Acl::some(&mut self.rng))),
+            7 => Doing::Default(dir, self.rng.chance(0.7).then(|| Acl::some(&mut self.rng))),
+            8..13 => Doing::Open(self.some_file().unwrap_or(name), self.rng.below(3) as u32),
+            13..16 => Doing::Create(name, mode, [0, 0o022, 0o077][self.rng.below(3) as usize]),
+            16 | 17 => Doing::Remove(name),
+            _ => Doing::Touch(any),
+        }
+    }
+    fn some_file(&mut self) -> Option<Place> {
+        let files: Vec<Place> = self.state.keys().copied().filter(|p| p.1.is_some()).collect();
+        (!files.is_empty()).then(|| files[self.rng.below(files.len() as u64) as usize])
+    }
+    fn is_sound(&self, author: Author) -> bool {
+        self.context.is_sound(author) && self.deaths == self.context.double_deaths()
+    }
+    async fn one(&mut self) {
+        if self.deaths != self.context.double_deaths()
+            || self.past.len() > STATES_MAX
+            || self.context.syncs(&mut self.rng, 0.03)
+        {
+            return self.learn("looking", None).await;
+        }
+        let c = self.context.any_client(&mut self.rng).await;
+        let Some(author) = self.context.author(c) else { return };
+        let doing = self.draw();
+        let user = self.users[self.rng.below(self.users.len() as u64) as usize].clone();
+        let place = doing.place();
+        let of = |p: &Place| self.state.get(p).map(|n| n.fid);
+        let Some(dir) = of(&(place.0, None)) else { return };
+        let fid = match (of(&place), &doing) {
+            (Some(fid), _) => fid,
+            (None, Doing::Create(..) | Doing::Remove(_)) => Fid::ROOT,
+            // Nothing of that name was ever known by a number.
+            (None, _) => return,
+        };
+        let (what, begun) = (format!("rights: user {} tries {doing:?}", user.uid), self.context.cluster.sim.now());
+        let (asked, cred) = (doing.clone(), user.cred());
+        let done = self.context.on(c, &what, async move |c| asked.carry_out(&c, &cred, fid, dir).await).await;
+        let made = if let Some(Ok(fid)) = done { fid } else { Fid::ROOT };
+        match (done, doing.after(&self.state, &user, made)) {
+            (Some(Err(e)), Err(must)) if e == must && self.is_sound(author) => {
+                self.context.count(|c| c.by_class[super::FaultClass::Rights.index()] += 1);
+            }
+            (Some(Err(e)), _) if self.is_sound(author) && self.context.is_refused_for_space(&e.to_string(), begun) => {}
+            (Some(Ok(_)), Ok(after)) if self.is_sound(author) => {
+                if after != self.state {
+                    let before = std::mem::replace(&mut self.state, after);
+                    self.past.push(before);
+                }
+            }
+            (other, must) => {
+                if self.is_sound(author) {
+                    let must = must.map(drop);
+                    let nodes = (self.state.get(&place), self.state.get(&(place.0, None)));
+                    self.context.complain(format!("{what} on client{c}: {other:?}, should be {must:?}: {nodes:?}"));
+                }
+                self.learn(&what, Some((doing, user, author))).await;
+            }
+        }
+    }
+
+    /// Looks at everything on stable storage: it must be as it is known, but for an operation whose answer nobody has,
+    /// and for what died with a client and the metadata server together.
+    async fn learn(&mut self, what: &str, doubtful: Option<(Doing, User, Author)>) {
+        if let Some((_, _, author)) = &doubtful
+            && !self.context.is_sound(*author)
+        {
+            self.context.wait_forgotten(*author).await;
+        }
+        for _ in 0..ATTEMPTS_MAX {
+            if self.context.failed() {
+                return;
+            }
+            let deaths = self.context.double_deaths();
+            if deaths != self.deaths {
+                self.context.wait_dead_forgotten().await;
+            }
+            while self.context.disks_failing.get() > 0 {
+                self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
+            }
+            let c = self.context.any_client(&mut self.rng).await;
+            let Some(author) = self.context.author(c) else { continue };
+            let dirs = self.dirs();
+            let found = self.context.on(c, "rights: look", async move |c| {
+                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                read_all(&c, dirs).await
+            });
+            let found = found.await;
+            if !self.context.is_sound(author) || deaths != self.context.double_deaths() {
+                self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
+                continue;
+            }
+            match found {
+                Some(Ok(found)) => {
+                    let doing = doubtful.as_ref().map(|(d, u, _)| (d, u));
+                    let outcome = self.judge(&found, doing, deaths != self.deaths);
+                    self.context.expect(&format!("rights: {what} on client{c}"), outcome);
+                    (self.state, self.deaths) = (found, deaths);
+                    self.past.clear();
+                    return;
+                }
+                Some(Err(e)) => return self.context.complain(format!("rights: look on client{c}: {e}")),
+                None => {}
+            }
+        }
+        self.context.complain("rights: its directories could not be read");
+    }
+    fn judge(&self, found: &State, doubtful: Option<(&Doing, &User)>, died: bool) -> Result<(), String> {
+        let after = |before: &State| {
+            let (doing, user) = doubtful?;
+            let made = found.get(&doing.place()).map_or(Fid::ROOT, |n| n.fid);
+            doing.after(before, user, made).ok()
+        };
+        let mut states: Vec<State> = [self.state.clone()].into_iter().chain(after(&self.state)).collect();
+        if states.contains(found) {
+            return Ok(());
+        }
+        if !died {
+            return Err(differing(found, states.last().unwrap_or(&self.state)));
+        }
+        // Changes of others survive on their own: two inodes need not be of the same moment.
+        states.extend(self.past.iter().cloned());
+        states.extend(self.past.iter().filter_map(after));
+        let all = (0..DIRS).flat_map(|d| [(d, None)].into_iter().chain((0..NAMES).map(move |n| (d, Some(n)))));
+        let stood = |place: &Place| states.iter().any(|s| s.get(place) == found.get(place));
+        match all.into_iter().find(|p| !stood(p)) {
+            None => Ok(()),
+            Some(place) => Err(format!("{place:?} never was {:?}", found.get(&place))),
+        }
+    }
+}
+
+/// Where two states differ.
+fn differing(found: &State, wanted: &State) -> String {
+    let places = found.keys().chain(wanted.keys());
+    let differ = places.into_iter().find(|p| found.get(p) != wanted.get(p));
+    differ.map_or_else(String::new, |p| format!("{p:?} is {:?}, should be {:?}", found.get(p), wanted.get(p)))
+}
