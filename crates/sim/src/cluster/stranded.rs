@@ -1,5 +1,7 @@
 //! A program of two clients: one is stopped while its writes wait at OSTs whose disks stand still; when servers have evicted it,
 //! another one writes to the same places and syncs. Nothing of the first one may come after that.
+use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use client::Client;
@@ -20,6 +22,9 @@ const BLOCKS: u64 = 64;
 pub const STRANDED_BYTES: u64 = BLOCK * BLOCKS;
 /// Seconds that an eviction may take.
 const EVICTED_WITHIN_S: u32 = 100;
+
+/// Blocks whose writes have not returned.
+type Pending = Rc<RefCell<BTreeSet<u64>>>;
 
 /// See the module's head.
 pub struct Stranded {
@@ -61,11 +66,13 @@ impl Stranded {
             return false;
         }
         let before: Vec<(u64, u64)> = order.iter().map(|b| (*b, self.context.stamp())).collect();
-        let (fid, context) = (self.fid, self.context.clone());
+        // What has not returned may come at any time, also over a session that begins after the eviction.
+        let pending: Pending = Rc::new(RefCell::new(order.iter().copied().collect()));
+        let (fid, context, open) = (self.fid, self.context.clone(), pending.clone());
         self.context.cluster.sim.spawn(async move {
-            context.on(left, "stranded: writes", async move |c| write_at_once(&c, fid, before).await).await;
+            context.on(left, "stranded: writes", async move |c| write_at_once(&c, fid, before, open).await).await;
         });
-        let after = self.others_write(author, clients).await;
+        let after = self.others_write(author, clients, &pending).await;
         let whole = ended.await.is_some();
         self.context.cluster.sim.sleep(Duration::from_millis(500 + self.rng.below(2000))).await;
         if let Some((by, stamps)) = after.filter(|_| whole) {
@@ -74,7 +81,12 @@ impl Stranded {
         whole
     }
     /// Once the client has been evicted another one writes some blocks and syncs them: who, and which.
-    async fn others_write(&mut self, author: Author, clients: usize) -> Option<(Author, Vec<(u64, u64)>)> {
+    async fn others_write(
+        &mut self,
+        author: Author,
+        clients: usize,
+        pending: &Pending,
+    ) -> Option<(Author, Vec<(u64, u64)>)> {
         let client = author.client;
         for second in 0..EVICTED_WITHIN_S {
             // It was not stopped when something else befell it.
@@ -91,6 +103,7 @@ impl Stranded {
         let by = self.context.author(other)?;
         let mut order: Vec<u64> = (0..BLOCKS).collect();
         self.rng.shuffle(&mut order);
+        order.retain(|block| !pending.borrow().contains(block));
         // Few requests of a client may pass many of another one.
         let most = 1 << self.rng.below(7);
         order.truncate(1 + self.rng.below(most) as usize);
@@ -131,11 +144,15 @@ impl Stranded {
 }
 
 /// All blocks at the same time, and a sync. What it answers reaches nobody who would believe it.
-async fn write_at_once(c: &Rc<Client>, fid: Fid, stamps: Vec<(u64, u64)>) -> Result<(), FsError> {
+async fn write_at_once(c: &Rc<Client>, fid: Fid, stamps: Vec<(u64, u64)>, pending: Pending) -> Result<(), FsError> {
     let file = c.open(&Cred::default(), fid, O_RDWR).await?;
     let writes = stamps.into_iter().map(|(block, stamp)| {
-        let (c, file, extent) = (c.clone(), file.clone(), Extent::at(block * BLOCK, BLOCK));
-        async move { c.write(&file, extent.start, &bytes(stamp, extent)).await.map(drop) }
+        let (c, file, extent, pending) = (c.clone(), file.clone(), Extent::at(block * BLOCK, BLOCK), pending.clone());
+        async move {
+            let done = c.write(&file, extent.start, &bytes(stamp, extent)).await.map(drop);
+            pending.borrow_mut().remove(&block);
+            done
+        }
     });
     rt::sync::join_all(writes.collect()).await.into_iter().collect::<Result<(), FsError>>()?;
     c.fsync(&file, false).await?;
