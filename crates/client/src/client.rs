@@ -67,6 +67,7 @@ pub struct Client {
     pub(crate) ahead_wanted: RefCell<readahead::Config>,
     pub(crate) limits: Limits,
     kernel: RefCell<Rc<dyn KernelCache>>,
+    trace: Rc<RefCell<trace::Ring>>,
     pub(crate) closing: Cell<bool>,
     looking_for_targets: Cell<bool>,
     losses: crate::losses::Losses,
@@ -82,6 +83,9 @@ pub type SettingsHook = Rc<dyn Fn(&[wire::connect::Setting])>;
 
 /// How long a metadata server may be silent before whoever joins is told that it is waited for.
 const QUIET_WAIT: Duration = Duration::from_secs(2);
+
+/// Memory in which a client keeps what became of its requests of late: some 30,000; it is touched as it fills.
+const TRACE_BYTES: u64 = 4 << 20;
 
 /// Why a client could not join.
 #[derive(Debug)]
@@ -139,6 +143,7 @@ impl Client {
             ahead: RefCell::new(ahead),
             ahead_wanted: RefCell::new(config.readahead.clone()),
             limits: Limits::new(config.inodes_max),
+            trace: Rc::new(RefCell::new(trace::Ring::new(TRACE_BYTES))),
             kernel: RefCell::new(Rc::new(NoKernel)),
             closing: Cell::new(false),
             looking_for_targets: Cell::new(false),
@@ -173,7 +178,21 @@ impl Client {
 
     /// The end of a session of this client at a target.
     fn new_import(&self, nid: Nid, target: &str, callbacks: Weak<dyn Callbacks>) -> Rc<Import> {
-        Import::with_key(self.rt.clone(), self.import_config(nid, target), callbacks, self.sessions.at(target))
+        let config = self.import_config(nid, target);
+        let import = Import::with_key(self.rt.clone(), config, callbacks, self.sessions.at(target));
+        import.trace_into(self.trace.clone(), trace::why::place_of(target));
+        import
+    }
+
+    /// What is known of the requests of late, for `OstTrace` asked of the client itself.
+    ///
+    /// # Errors
+    /// As [`trace::told::answer`].
+    pub fn answer_trace(&self, ask: &wire::ost::TraceRequest) -> Result<wire::ost::TraceReply, FsError> {
+        let (now, wall) = (self.rt.now().0, self.rt.wall().0);
+        let client = self.id.0;
+        let settings = format!("target=client-{client:016x}\nsource=client\nclock_ns={now}\nwall_ns={wall}\n");
+        trace::told::answer(&self.trace.borrow(), ask, &settings)
     }
 
     async fn connect(self: &Rc<Self>, patience: Duration) -> Result<(), JoinError> {

@@ -409,6 +409,22 @@ impl Namespace {
         self.clients.get(&client)?.get(&cookie).copied()
     }
 
+    /// Whose granted lock a waiting one waits for, behind others that wait before it: of one that the server has, the client
+    /// that it has it for. `None`: it does not wait, or for nobody's that is known.
+    #[must_use]
+    pub fn waits_for(&self, handle: HandleId) -> Option<ClientId> {
+        const STEPS_MAX: usize = 64;
+        let mut lock = self.locks.get(&handle)?;
+        for _ in 0..STEPS_MAX {
+            if lock.state == State::Granted {
+                break;
+            }
+            lock = self.locks.get(&lock.watching?)?;
+        }
+        let client = lock.party.on_behalf.unwrap_or(lock.party.client);
+        (lock.desc.handle != handle && client != LOCAL).then_some(client)
+    }
+
     /// All locks of a client, by cookie.
     pub fn locks_of(&self, client: ClientId) -> impl Iterator<Item = (LockDesc, bool)> {
         let handles = self.clients.get(&client).into_iter().flat_map(|m| m.values());

@@ -36,6 +36,8 @@ pub struct MdsConfig {
     pub away: Vec<OstIndex>,
     /// The store that it must be: cluster id and uuid. `None`: any.
     pub store: Option<(u64, u64)>,
+    /// Memory of the trace of requests, bytes; 0: none is kept. Default 4 MiB.
+    pub trace_bytes: u64,
     /// How long a create waits when no OST has objects ready. Default 30 s.
     pub object_wait: Duration,
     /// Whether what rests on another client's uncommitted change is answered only when that is committed. Off: as earlier builds,
@@ -68,6 +70,7 @@ impl Default for MdsConfig {
             opens_max: 0,
             away: Vec::new(),
             store: None,
+            trace_bytes: 0,
             object_wait: Duration::ZERO,
             commit_on_sharing: true,
             connector: None,
@@ -122,6 +125,13 @@ impl MdsConfig {
             1 << 26,
             "Files that one client has open at most, about 200 bytes of memory each; beyond it open(2) fails with ENFILE.",
         ),
+        row(
+            "trace_bytes",
+            4 << 20,
+            0,
+            1 << 30,
+            "Bytes of memory in which the target keeps what happened to the requests of late ('stria trace'), about 140 a request; 0: none.",
+        ),
         row("object_wait_ms", 30_000, 0, 600_000, "Milliseconds a create waits when no OST has objects ready."),
     ];
 
@@ -136,6 +146,7 @@ impl MdsConfig {
             "locks_max" => self.locks.locks_max as u64,
             "lock_callback_timeout_ms" => ms(self.locks.callback_timeout),
             "opens_max" => self.opens_max as u64,
+            "trace_bytes" => self.trace_bytes,
             "object_wait_ms" => ms(self.object_wait),
             _ => return None,
         })
@@ -161,6 +172,7 @@ impl MdsConfig {
             "locks_max" => self.locks.locks_max = count,
             "lock_callback_timeout_ms" => self.locks.callback_timeout = ms,
             "opens_max" => self.opens_max = count,
+            "trace_bytes" => self.trace_bytes = value,
             "object_wait_ms" => self.object_wait = ms,
             _ => unreachable!("only keys of the table come here"),
         }

@@ -11,7 +11,7 @@ use wire::lock::{CancelRequest, ConvertRequest, EnqueueFlags, EnqueueReply, Enqu
 
 use crate::keys;
 use crate::locks::inode_lock_reply;
-use crate::mds::Mds;
+use crate::mds::{Caller, Mds};
 
 /// A client pings every 10 s: one that was not heard of for so long may have died without anybody noticing.
 const SILENT: Duration = Duration::from_secs(15);
@@ -21,11 +21,8 @@ impl Mds {
     ///
     /// # Errors
     /// Why there is no lock.
-    pub(crate) async fn enqueue(
-        self: &Rc<Self>,
-        client: ClientId,
-        q: &EnqueueRequest,
-    ) -> Result<EnqueueReply, FsError> {
+    pub(crate) async fn enqueue(self: &Rc<Self>, caller: Caller, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let client = caller.client;
         if !q.cancels.is_empty() {
             self.cancel_locks(client, &q.cancels);
         }
@@ -46,7 +43,7 @@ impl Mds {
                 if session.is_some_and(|s| s.is_ended()) {
                     return Err(FsError::NotConnected);
                 }
-                self.enqueue_flock(client, q)
+                self.enqueue_flock(caller, q)
             }
         }
     }
@@ -101,7 +98,8 @@ impl Mds {
         }
     }
 
-    fn enqueue_flock(self: &Rc<Self>, client: ClientId, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+    fn enqueue_flock(self: &Rc<Self>, caller: Caller, q: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
+        let client = caller.client;
         let has = |flag| q.flags & flag != 0;
         let kind = if q.lock.kind == Kind::Posix { FlockKind::Posix } else { FlockKind::Flock };
         let extent = if kind == FlockKind::Flock { Extent::ALL } else { q.lock.extent };
@@ -145,6 +143,10 @@ impl Mds {
             namespace.flock_set(client, &request, &mut out)
         };
         tracing::trace!(%client, ?request, ?outcome, "flock");
+        if outcome == FlockOutcome::Waiting {
+            let holder = self.locks.namespace.borrow().flock_test(client, &request).map(|r| r.client);
+            self.traced.flock_waits(caller, q, holder, self.rt.now());
+        }
         self.dispatch(out);
         if outcome != FlockOutcome::Waiting {
             self.locks.flocks.borrow_mut().remove(&(client, q.cookie));
@@ -166,6 +168,7 @@ impl Mds {
         for cookie in &q.cookies {
             let withdrawn = namespace.flock_cancel_wait(client, LockCookie(*cookie));
             if withdrawn {
+                self.traced.flock_withdrawn(client, *cookie, self.rt.now());
                 self.locks.flocks.borrow_mut().remove(&(client, *cookie));
             } else {
                 namespace.cancel_cookie(self.rt.now(), client, LockCookie(*cookie), &mut out);

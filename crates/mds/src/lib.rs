@@ -7,7 +7,7 @@
 //! Code map: `ops/` one file per family of operations · `tx` what an operation sees · `store` overlay and group commit ·
 //! `record`, `keys`, `dirent` formats · `mds` the node and the way of an operation · `service` messages and sessions ·
 //! `locks`, `enqueue` inode-bit locks and flocks · `handles` opens · `pools`, `osts` objects · `config_service` cluster
-//! map · `params`, `stats` · `mkfs` · `check` reading everything, for fsck.
+//! map · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
 //!
 //! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
 
@@ -46,6 +46,7 @@ mod sharing;
 mod start;
 pub mod stats;
 pub mod store;
+mod traced;
 pub mod tx;
 mod upkeep;
 

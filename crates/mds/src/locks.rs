@@ -20,6 +20,7 @@ use wire::lock::{BlockingCallback, CompletionCallback, EnqueueReply, Kind, LockS
 use wire::mdt::LockBits;
 
 use crate::mds::Mds;
+use crate::traced::LockWait;
 use crate::tx::Claim;
 
 /// The lock tables of a target.
@@ -40,6 +41,8 @@ pub struct Locks {
 pub(crate) struct LocalLocks {
     mds: Rc<Mds>,
     pub claims: Vec<Claim>,
+    /// How long they were waited for.
+    pub waited: LockWait,
     handles: Vec<HandleId>,
 }
 
@@ -149,7 +152,8 @@ impl Mds {
     /// Takes server-side locks for `claims`, in FID order, waiting for the holders.
     pub(crate) async fn lock_claims(self: &Rc<Self>, client: ClientId, mut claims: Vec<Claim>) -> LocalLocks {
         claims.sort_unstable();
-        let mut held = LocalLocks { mds: self.clone(), claims: claims.clone(), handles: Vec::new() };
+        let mut held =
+            LocalLocks { mds: self.clone(), claims: claims.clone(), waited: LockWait::default(), handles: Vec::new() };
         for claim in claims {
             let cookie = self.locks.next_cookie.get();
             self.locks.next_cookie.set(cookie + 1);
@@ -165,8 +169,10 @@ impl Mds {
                 }
                 EnqueueOutcome::Waiting(handle) => {
                     held.handles.push(handle);
+                    let (holder, asked) = (self.locks.namespace.borrow().waits_for(handle), self.rt.now());
                     self.dispatch(out);
                     let _ = rx.await;
+                    held.waited.add(self.rt.now().since(asked), holder);
                 }
                 EnqueueOutcome::Denied(_) => {
                     // The table is full: the operation looks again and, if need be, tries again.
@@ -282,6 +288,7 @@ impl Mds {
     fn flock_ended(self: &Rc<Self>, client: ClientId, cookie: u64, error: Option<FsError>) {
         let spec = self.locks.flocks.borrow_mut().remove(&(client, cookie));
         let status = error.map_or(0, |e| e.errno() as u16);
+        self.traced.flock_ended(client, cookie, status, self.rt.now());
         let body =
             CompletionCallback { handle: HandleId(cookie), cookie, lock: spec.unwrap_or_default(), status, lvb: None };
         self.complete(client, body);
@@ -308,6 +315,7 @@ impl Mds {
         let mut out = Vec::new();
         self.locks.namespace.borrow_mut().evict(self.rt.now(), client, &mut out);
         self.locks.flocks.borrow_mut().retain(|(c, _), _| *c != client);
+        self.traced.client_gone(client, self.rt.now());
         self.dispatch(out);
         let kept = self.handles.borrow().kept();
         self.remove_unkept(kept);

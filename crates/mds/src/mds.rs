@@ -30,6 +30,7 @@ use crate::record::{ReplyRow, Superblock};
 use crate::sharing::Footprint;
 use crate::stats::Stats;
 use crate::store::MetaStore;
+use crate::traced::Traced;
 use crate::tx::{Claim, Done, Fail, Fetched, Tx};
 use crate::upkeep::ScrubState;
 
@@ -60,6 +61,7 @@ pub struct Mds {
     /// Clients whose session is on stable storage.
     pub(crate) remembered: RefCell<BTreeSet<ClientId>>,
     pub(crate) stats: Stats,
+    pub(crate) traced: Traced,
     pub(crate) stopped: Cell<bool>,
     pub(crate) recovering: Cell<bool>,
     pub(crate) recovery: RefCell<Option<ptlrpc::RecoveryControl>>,
@@ -162,6 +164,7 @@ impl Mds {
             recovering: Cell::new(!known.is_empty()),
             recovery: RefCell::new(None),
             stats: Stats::new(rt.wall()),
+            traced: Traced::new(config.trace_bytes),
             rt,
             config,
             superblock,
@@ -267,7 +270,7 @@ impl Mds {
             self.store.check()?;
             if self.store.is_crowded() {
                 session = session.or_else(|| self.export(caller.client));
-                self.store.next_commit().await;
+                self.commit_for(caller, self.store.next_commit()).await;
                 self.store.check()?;
             }
             // Nobody is there any more for whom this was to be done, and who would have the locks that it gives.
@@ -285,7 +288,7 @@ impl Mds {
                     // Who asks for the server's own sake is answered nothing.
                     if caller.slot.is_some() && awaited > self.store.durable() {
                         self.store.sharing.borrow_mut().count();
-                        self.store.committed(awaited).await?;
+                        self.commit_for(caller, self.store.committed(awaited)).await?;
                     }
                     return Ok(answered);
                 }
@@ -302,7 +305,7 @@ impl Mds {
                 Step::Room if committed => return Err(FsError::NoSpace),
                 Step::Room => {
                     committed = true;
-                    self.store.next_commit().await;
+                    self.commit_for(caller, self.store.next_commit()).await;
                 }
                 Step::Locks(mut claims) => {
                     for c in locked {
@@ -312,10 +315,20 @@ impl Mds {
                         }
                     }
                     drop(held.take());
-                    held = Some(self.lock_claims(caller.client, claims).await);
+                    let locks = self.lock_claims(caller.client, claims).await;
+                    self.traced.locked(caller, locks.waited);
+                    held = Some(locks);
                 }
             }
         }
+    }
+
+    /// Waits for a commit that an operation needs.
+    pub(crate) async fn commit_for<T>(&self, caller: Caller, commit: impl Future<Output = T>) -> T {
+        let asked = self.rt.now();
+        let done = commit.await;
+        self.traced.committed(caller, self.rt.now().since(asked));
+        done
     }
 
     fn attempt<T, R: Encode>(

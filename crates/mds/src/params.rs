@@ -52,6 +52,8 @@ impl Mds {
         add(format!("mdt.{t}.latency_stats"), self.stats.latency_text(self.rt.wall()), true);
         add(format!("mdt.{t}.client_stats"), self.stats.clients_text(), true);
         add(format!("mdt.{t}.job_stats"), self.stats.jobs_text(), true);
+        add(format!("mdt.{t}.trace"), self.traced.text(), false);
+        add(format!("mdt.{t}.trace_bytes"), self.traced.bytes().to_string(), true);
         for e in self.exports.borrow().values() {
             add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
         }
@@ -120,6 +122,9 @@ impl Mds {
             }
             self.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
             return Ok(());
+        }
+        if path.ends_with(".trace_bytes") {
+            return self.traced.set_bytes(value);
         }
         if path.ends_with(".backup") {
             return self.begin_backup(value);

@@ -76,7 +76,7 @@ impl Mds {
             Op::MdtSync => self.store.sync().await.map(|()| Outcome::plain(&())),
             Op::LockEnqueue => {
                 let q: EnqueueRequest = wire::decode(body).map_err(FsError::from)?;
-                self.enqueue(client, &q).await.map(|r| Outcome::plain(&r))
+                self.enqueue(caller, &q).await.map(|r| Outcome::plain(&r))
             }
             Op::LockCancel => {
                 let q: CancelRequest = wire::decode(body).map_err(FsError::from)?;
@@ -97,6 +97,7 @@ impl Mds {
                 self.stats.tell_jobs(&q.names);
                 Ok(Outcome::plain(&()))
             }
+            Op::OstTrace => self.tell_trace(body),
             Op::Params => {
                 let q: ParamsRequest = wire::decode(body).map_err(FsError::from)?;
                 let answer = match q.lasting {
@@ -267,7 +268,8 @@ impl Mds {
         op: Op,
         ended: impl Fn() -> bool,
     ) -> Result<(), FsError> {
-        let passing = matches!(op, Op::Ping | Op::Config | Op::Register | Op::Params | Op::Jobs | Op::MdtStatfs);
+        let asks = matches!(op, Op::Ping | Op::Config | Op::Params | Op::Jobs | Op::MdtStatfs | Op::OstTrace);
+        let passing = asks || op == Op::Register;
         if passing || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
@@ -292,7 +294,10 @@ impl Mds {
             basis: request.basis(),
             slot: Some((request.header.slot_or_credits, request.header.xid)),
         };
-        let known = match self.remember_client(caller.client, op, || request.export.is_ended()).await {
+        let is_new = !self.remembered.borrow().contains(&caller.client);
+        let remembered = self.remember_client(caller.client, op, || request.export.is_ended());
+        let remembered = if is_new { self.commit_for(caller, remembered).await } else { remembered.await };
+        let known = match remembered {
             Ok(()) => self.disturb(caller.client, op).await,
             Err(e) => Err(e),
         };
@@ -302,10 +307,12 @@ impl Mds {
             Ok(()) => self.serve(caller, op, &request.body).await,
             Err(e) => Err(e),
         };
-        let took = self.rt.now().since(started);
+        let now = self.rt.now();
+        let took = now.since(started);
         tracing::trace!(client = %caller.client, ?op, xid = %request.header.xid, ?took, error = ?result.as_ref().err(), "answered");
         self.stats.count(op, took);
         self.stats.used_by(request.client(), self.rt.wall());
+        self.trace(&request, now, &result);
         if let Some(job) = job_of(op, &request.body) {
             self.stats.count_for(job, op, took, self.rt.wall());
         }
@@ -510,5 +517,8 @@ impl Service for Mds {
     }
     fn bulk_max(&self) -> u32 {
         1 << 20
+    }
+    fn allowed_in_recovery(&self, op: Op) -> bool {
+        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register | Op::Jobs | Op::OstTrace)
     }
 }

@@ -11,7 +11,7 @@ use std::rc::{Rc, Weak};
 use nrs::{IoOp, NrsRequest, Pipeline, Taken};
 use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
-use trace::{Flags, Record, Ring};
+use trace::{Came, Flags, Record, Ring};
 use types::{ClientId, Duration, Extent, FsError, Instant, ObjectId, RequestId};
 
 use crate::store::{BLOCK_BYTES, BlockRange};
@@ -87,9 +87,37 @@ pub struct Permit {
     promoted: Option<(Instant, Instant)>,
     stored: Cell<u32>,
     errno: Cell<u16>,
+    came: Cell<Came>,
+    /// Its record waits for a commit.
+    commits: Cell<bool>,
+}
+
+/// A request that is through with the store and answered when it is committed.
+#[must_use]
+pub struct Commits {
+    owner: Dispatcher,
+    record: Record,
+}
+
+impl Drop for Commits {
+    fn drop(&mut self) {
+        let now = self.owner.0.rt.now();
+        self.owner.0.trace.borrow_mut().push(self.record.committed(now));
+    }
 }
 
 impl Permit {
+    /// For the trace: what it waited for before it joined the queue.
+    pub fn came(&self, came: Came) {
+        self.came.set(came);
+    }
+    /// Gives the place up; the trace hears of the request when what this gives is dropped: when it is on stable storage.
+    pub fn then_commits(self) -> Commits {
+        let (owner, now) = (self.owner.clone(), self.owner.0.rt.now());
+        let record = self.record(&owner.0.pipeline.borrow(), now);
+        self.commits.set(true);
+        Commits { owner, record }
+    }
     /// For the trace: the store is asked for so many bytes.
     pub fn stores(&self, bytes: u64) {
         self.stored.set(u32::try_from(bytes).unwrap_or(u32::MAX));
@@ -102,7 +130,8 @@ impl Permit {
     fn record(&self, pipeline: &Pipeline, now: Instant) -> Record {
         let record = Record::of(self.number, pipeline.job(self.id), pipeline.dispatched(self.id), now);
         let (stored, errno) = (self.stored.get(), self.errno.get());
-        let record = Record { stored, errno, flags: record.flags.with(self.flags), ..record };
+        let record =
+            Record { stored, errno, flags: record.flags.with(self.flags), ..record }.which_came(&self.came.get());
         match self.promoted {
             None => record,
             Some((at, serve_by)) => record.promoted(at, serve_by),
@@ -115,7 +144,7 @@ impl Drop for Permit {
         let now = self.owner.0.rt.now();
         {
             let (mut pipeline, mut trace) = (self.owner.0.pipeline.borrow_mut(), self.owner.0.trace.borrow_mut());
-            if trace.is_on() {
+            if trace.is_on() && !self.commits.get() {
                 trace.push(self.record(&pipeline, now));
             }
             pipeline.on_completion(now, self.id);
@@ -174,14 +203,22 @@ impl Dispatcher {
             return Err(FsError::NotConnected);
         }
         let promoted = self.take_promotion(id);
-        let (stored, errno) = Default::default();
-        Ok(Permit { owner: self.clone(), id, number, flags, promoted, stored, errno })
+        let (stored, errno, came, commits) = Default::default();
+        Ok(Permit { owner: self.clone(), id, number, flags, promoted, stored, errno, came, commits })
     }
 
     /// Keeps in the trace that a read was answered without a turn.
-    pub fn note_past_queue(&self, request: NrsRequest) {
-        let number = self.0.pipeline.borrow().counters().arrived;
-        self.note(number, &NrsRequest { arrived: self.0.rt.now(), ..request }, Flags::PAST_QUEUE);
+    pub fn note_past_queue(&self, request: NrsRequest, came: &Came) {
+        let (number, now) = (self.0.pipeline.borrow().counters().arrived, self.0.rt.now());
+        let record = Record::of(number, &NrsRequest { arrived: now, ..request }, now, now).which_came(came);
+        self.0.trace.borrow_mut().push(Record { flags: record.flags.with(Flags::PAST_QUEUE), ..record });
+    }
+
+    /// Keeps in the trace a request that needed no turn.
+    pub fn keep(&self, record: Record) {
+        let mut trace = self.0.trace.borrow_mut();
+        let number = trace.total();
+        trace.push(Record { number, ..record });
     }
 
     /// Keeps in the trace a request that the store has never seen.
@@ -386,7 +423,7 @@ mod tests {
             clock.sleep(Duration::from_millis(1)).await;
             gone.promote(ClientId(2), object, clock.now() + Duration::from_secs(3));
             gone.cancel_client(ClientId(3));
-            gone.note_past_queue(request(9));
+            gone.note_past_queue(request(9), &Came::default());
             Ok(())
         });
         let mut work: Vec<rt::LocalFuture<Result<(), FsError>>> = work.map(|w| Box::pin(w) as _).collect();

@@ -10,22 +10,25 @@ use ldlm::{
     Action, DenyReason, EnqueueFlags, EnqueueOutcome, HELD_UP_AFTER, LOCAL, LockCookie, LockDesc, LockMode,
     LockPolicyData, LockReplay, Namespace, NamespaceConfig, Patience, ResourceId,
 };
-use ptlrpc::Export;
+use nrs::JobId;
+use ptlrpc::{Export, Request};
 use rt::Rt;
 use rt::sync::{OneSender, join_all, oneshot};
+use trace::{Came, Record, Waits};
 use types::{ClientId, Duration, Extent, FsError, HandleId, Instant, ObjectId};
 use wire::Op;
 use wire::lock::{
     BlockingCallback, CUT_AMID, CancelRequest, CompletionCallback, ConvertRequest, EnqueueFlags as WireFlags,
     EnqueueReply, EnqueueRequest, GlimpseCallback, GlimpseReply, Kind, LockSpec, Lvb,
 };
+use wire::ost::IoOwner;
 
 use crate::config::OstConfig;
 use crate::cut_marks::CutMarks;
 use crate::dispatch::Dispatcher;
 use crate::ost::Held;
 use crate::promises::Promises;
-use crate::store::{BLOCK_BYTES, ObjectAttr, ObjectStore};
+use crate::store::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectAttr, ObjectStore};
 
 /// Sessions of one target by client.
 pub(crate) type Exports = Rc<RefCell<BTreeMap<ClientId, Rc<Export>>>>;
@@ -50,6 +53,16 @@ pub(crate) struct Locks {
     patience: RefCell<Patience>,
     /// As of the last look.
     awake_since: Cell<Instant>,
+    /// Clients' requests that wait, for the trace.
+    waits: RefCell<Waits>,
+}
+
+/// How long a request waited for a lock, and for whose.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct LockWait {
+    pub took: Duration,
+    /// [`ClientId`] 0: nobody's that is known.
+    pub holder: ClientId,
 }
 
 /// A lock that the server holds for the duration of one request.
@@ -110,6 +123,21 @@ fn flags_of(bits: u32) -> EnqueueFlags {
     pairs.iter().filter(|(w, _)| bits & w != 0).fold(EnqueueFlags::NONE, |all, (_, f)| all.with(*f))
 }
 
+/// What the trace tells of a wish for a lock of which `holder` has what is in the way.
+fn wish_record(request: &Request, owner: &IoOwner, ask: &EnqueueRequest, holder: ClientId) -> Record {
+    let at = request.received();
+    let came = Came { xid: request.header.xid, at, holder, ..Came::default() };
+    Record {
+        client: request.client(),
+        object: ObjectId(ask.lock.fid),
+        offset: ask.lock.extent.start.min(OBJECT_BYTES_MAX),
+        span: u32::try_from(ask.lock.extent.len()).unwrap_or(u32::MAX),
+        uid: owner.uid,
+        job: JobId(owner.job),
+        ..Record::unscheduled(Op::LockEnqueue, &came, at)
+    }
+}
+
 impl Locks {
     pub fn new(
         rt: Rt,
@@ -142,6 +170,7 @@ impl Locks {
             armed: Cell::new(None),
             patience: RefCell::default(),
             awake_since: Cell::new(Instant::ZERO),
+            waits: RefCell::default(),
         })
     }
 
@@ -158,9 +187,14 @@ impl Locks {
         look(&self.ns.borrow())
     }
 
-    /// A client's wish for a lock.
-    pub async fn enqueue(self: &Rc<Self>, session: &Export, ask: &EnqueueRequest) -> Result<EnqueueReply, FsError> {
-        let client = session.client();
+    /// A client's wish for a lock; `owner` is for the trace.
+    pub async fn enqueue(
+        self: &Rc<Self>,
+        request: &Request,
+        owner: &IoOwner,
+        ask: &EnqueueRequest,
+    ) -> Result<EnqueueReply, FsError> {
+        let (session, client) = (&*request.export, request.client());
         if ask.lock.kind != Kind::Extent {
             return Err(FsError::Invalid);
         }
@@ -203,10 +237,19 @@ impl Locks {
                 Ok(EnqueueReply { handle: desc.handle, granted: true, lock: spec(&desc), lvb })
             }
             EnqueueOutcome::Waiting(handle) => {
+                let holder = self.ns.borrow().waits_for(handle).unwrap_or_default();
+                self.waits.borrow_mut().begin(ask.cookie, wish_record(request, owner, ask, holder));
                 Ok(EnqueueReply { handle, granted: false, lock: ask.lock.clone(), lvb: None })
             }
             EnqueueOutcome::Denied(DenyReason::Glimpse { .. }) => {
-                let lvb = Some(self.glimpse(object, asks).await?);
+                let holder = asks
+                    .iter()
+                    .find_map(|a| if let Action::SendGlimpse { client, .. } = a { Some(*client) } else { None });
+                let (record, asked) = (wish_record(request, owner, ask, holder.unwrap_or_default()), self.rt.now());
+                let lvb = self.glimpse(object, asks).await;
+                let now = self.rt.now();
+                self.dispatch.keep(Record { finished: now, locked_us: trace::micros(now.since(asked)), ..record });
+                let lvb = Some(lvb?);
                 Ok(EnqueueReply { handle: HandleId(0), granted: false, lock: ask.lock.clone(), lvb })
             }
             // Others give locks back; the client's session asks again.
@@ -295,16 +338,31 @@ impl Locks {
         }
     }
 
-    /// Has all clients but one write out what they have of an object. One whose session ends meanwhile has nothing any more that counts.
-    pub async fn written_out(&self, but: ClientId, object: ObjectId) {
+    /// Has all clients but one write out what they have of an object; answers one of those that were asked. One whose session
+    /// ends meanwhile has nothing any more that counts.
+    pub async fn written_out(&self, but: ClientId, object: ObjectId) -> Option<ClientId> {
         self.nobody_missing_holds(object).await;
         let mut asks = Vec::new();
         self.ns.borrow_mut().glimpse(but, ResourceId::extent(object.0), 0, &mut asks);
+        let mut asked = None;
         let asks = asks.into_iter().filter_map(|a| {
             let Action::SendGlimpse { client, lock } = a else { return None };
+            asked = asked.or(Some(client));
             Some(self.ask_holder(client, lock, true))
         });
         join_all(asks.collect()).await;
+        asked
+    }
+
+    /// What a client asked for and waits for no more is for the trace.
+    fn tell_withdrawn(&self, client: ClientId) {
+        let mut waits = self.waits.borrow_mut();
+        if waits.is_empty() {
+            return;
+        }
+        let ns = self.ns.borrow();
+        let gone = waits.withdrawn(client, self.rt.now(), |c| ns.handle_of(client, LockCookie(c)).is_some());
+        gone.into_iter().for_each(|record| self.dispatch.keep(record));
     }
 
     pub fn cancel(self: &Rc<Self>, client: ClientId, ask: &CancelRequest) {
@@ -315,6 +373,7 @@ impl Locks {
                 ns.cancel_cookie(now, client, LockCookie(*cookie), out);
             }
         });
+        self.tell_withdrawn(client);
         self.doubt_unlocked_promises(client);
     }
 
@@ -348,6 +407,7 @@ impl Locks {
     /// A client is gone: its locks go.
     pub fn drop_client(self: &Rc<Self>, client: ClientId) {
         self.with(|ns, now, out| ns.evict(now, client, out));
+        self.tell_withdrawn(client);
     }
 
     /// A client came back on a new connection: callbacks that it may have missed go out again.
@@ -378,7 +438,7 @@ impl Locks {
         object: ObjectId,
         mode: LockMode,
         extent: Extent,
-    ) -> Result<LocalLock, FsError> {
+    ) -> Result<(LocalLock, LockWait), FsError> {
         self.nobody_missing_holds(object).await;
         let cookie = LockCookie(self.local_next.get());
         self.local_next.set(cookie.0 + 1);
@@ -393,12 +453,13 @@ impl Locks {
         match outcome {
             EnqueueOutcome::Granted(_) => {
                 self.settled(object).await;
-                Ok(guard)
+                Ok((guard, LockWait::default()))
             }
-            EnqueueOutcome::Waiting(_) => {
+            EnqueueOutcome::Waiting(handle) => {
+                let (holder, asked) = (self.ns.borrow().waits_for(handle).unwrap_or_default(), self.rt.now());
                 rx.await.ok_or(FsError::Io)?;
                 self.settled(object).await;
-                Ok(guard)
+                Ok((guard, LockWait { took: self.rt.now().since(asked), holder }))
             }
             EnqueueOutcome::Denied(_) if full => Err(FsError::Overloaded),
             EnqueueOutcome::Denied(reason) => Err(reason.error()),
@@ -417,7 +478,11 @@ impl Locks {
                         waiter.send(());
                     }
                 }
-                Action::SendCompletion { client, lock } => self.send_completion(client, lock),
+                Action::SendCompletion { client, lock } => {
+                    let waited = self.waits.borrow_mut().end(client, lock.cookie.0, 0, self.rt.now());
+                    waited.into_iter().for_each(|record| self.dispatch.keep(record));
+                    self.send_completion(client, lock);
+                }
                 // Glimpses are awaited where they are asked for; flocks live at the metadata server.
                 Action::SendGlimpse { .. } | Action::FlockGranted { .. } | Action::FlockDenied { .. } => {}
             }

@@ -2,24 +2,15 @@
 use std::fmt::Write as _;
 
 use devices::{AllocKind, ElevatorConfig};
-use trace::{BLOCK_RECORDS_MAX, RECORD_BYTES, RING_BYTES};
+use types::FsError;
 use wire::ost::{TraceReply, TraceRequest};
 
 use crate::Ost;
 
 impl Ost {
-    pub(crate) fn answer_trace(&self, ask: &TraceRequest) -> TraceReply {
-        let settings = self.trace_settings().as_str().into();
-        self.dispatch.trace(|ring| {
-            let from = ask.from.min(ring.total());
-            let (lost, records) = ring.since(from, BLOCK_RECORDS_MAX);
-            let mut bytes = Vec::new();
-            for record in records {
-                bytes.reserve(RECORD_BYTES);
-                record.put(&mut bytes);
-            }
-            TraceReply { settings, total: ring.total(), lost, records: bytes.into() }
-        })
+    pub(crate) fn answer_trace(&self, ask: &TraceRequest) -> Result<TraceReply, FsError> {
+        let settings = self.trace_settings();
+        self.dispatch.trace(|ring| trace::told::answer(ring, ask, &settings))
     }
 
     /// What a replay has to know, by the names of the simulator's keys; and whose the clock is.
@@ -54,20 +45,12 @@ impl Ost {
 
     /// The parameter `trace`.
     pub(crate) fn trace_text(&self) -> String {
-        self.dispatch.trace(|ring| {
-            let (held, overwritten) = (ring.len(), ring.overwritten());
-            format!("records: {held}\nrecords_max: {}\noverwritten: {overwritten}\n", ring.records_max())
-        })
+        self.dispatch.trace(|ring| ring.text())
     }
 
     /// Sets how much memory the trace takes.
     pub(crate) fn set_trace_bytes(&self, text: &str) -> Result<(), String> {
-        let bytes = types::parse_size(text)?;
-        if bytes != 0 && !RING_BYTES.contains(&bytes) {
-            return Err(format!("{text}: the trace takes 64K to 1G of memory, or 0: none"));
-        }
-        self.dispatch.trace(|ring| ring.resize(bytes));
-        self.config.borrow_mut().trace_bytes = bytes;
+        self.config.borrow_mut().trace_bytes = self.dispatch.trace(|ring| ring.set_bytes(text))?;
         Ok(())
     }
 }

@@ -463,13 +463,21 @@ pub struct Request {
     basis: u64,
     pub(crate) answered: bool,
     place: Option<Place>,
+    received: Instant,
 }
 
 impl Request {
     pub(crate) fn new(header: Header, body: Vec<u8>, bulk: Bulk, export: Rc<Export>) -> Request {
         export.running.set(export.running.get() + 1);
         let place = export.under_way(&export.rt, &header);
-        Request { header, body, bulk, export, basis: 0, answered: false, place }
+        // The client was heard of when this was all there.
+        let received = export.last_heard.get();
+        Request { header, body, bulk, export, basis: 0, answered: false, place, received }
+    }
+    /// When all of it was there.
+    #[must_use]
+    pub fn received(&self) -> Instant {
+        self.received
     }
     /// The body as a message.
     ///

@@ -4,7 +4,7 @@ mod connection;
 mod recovery;
 mod timeouts;
 
-use std::cell::{Cell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::{Rc, Weak};
 
@@ -12,6 +12,7 @@ use datapath::{Fsync, Unsynced};
 use frames::Bulk;
 use rt::sync::{Event, OneSender, oneshot};
 use rt::{LocalFuture, Nid, Rt};
+use trace::{Came, Record, Ring};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::{AuthReply, GoneRequest};
 use wire::{Decode, Encode, Flags, Header, Op};
@@ -149,6 +150,8 @@ struct Pending {
     refusals: u32,
     /// It waits before it is sent again.
     asleep: bool,
+    /// When it was to be sent, and when it was sent first.
+    began: (Instant, Instant),
     /// When it was sent last.
     sent: Instant,
     /// When its answer, or a word that it takes longer, is to be there.
@@ -211,6 +214,8 @@ pub struct Import {
     sent: Cell<u64>,
     resent: Cell<u64>,
     refused_requests: Cell<u64>,
+    /// Where it is kept what became of requests, and as what this target is known there.
+    trace: OnceCell<(Rc<RefCell<Ring>>, u32)>,
 }
 
 impl Import {
@@ -262,12 +267,19 @@ impl Import {
             sent: Cell::new(0),
             resent: Cell::new(0),
             refused_requests: Cell::new(0),
+            trace: OnceCell::new(),
         });
         let me = import.clone();
         rt.spawn(async move { me.run().await });
         let weak = Rc::downgrade(&import);
         rt.spawn(async move { timeouts::keep_alive(weak).await });
         import
+    }
+
+    /// From now on `ring` keeps what becomes of requests; they name the target by `place` ([`trace::why::place`]).
+    pub fn trace_into(&self, ring: Rc<RefCell<Ring>>, place: u32) {
+        // The first one stays.
+        let _ = self.trace.set((ring, place));
     }
 
     /// Where it stands.
@@ -420,6 +432,7 @@ impl Import {
         if options.fail_fast && self.state.get() != ImportState::Full {
             return Err(FsError::NotConnected);
         }
+        let asked = self.rt.now();
         let rank = loop {
             self.wait_full().await?;
             let rank = self.slots.acquire(options.rank(self.rt.now()), options.tag).await;
@@ -441,8 +454,8 @@ impl Import {
         self.transmit(header, body.clone(), bulk.clone());
         let keep = !options.no_replay;
         let (sent, deadline) = (self.rt.now(), self.rt.now() + self.patience());
-        let pending =
-            Pending { header, body, bulk, keep, refusals: 0, asleep: false, sent, deadline, waiter: Some(tx) };
+        let (refusals, asleep, began, waiter) = (0, false, (asked, sent), Some(tx));
+        let pending = Pending { header, body, bulk, keep, refusals, asleep, began, sent, deadline, waiter };
         self.pending.borrow_mut().insert(xid, pending);
         rx.await.unwrap_or(Err(FsError::NotConnected))
     }
@@ -585,6 +598,24 @@ impl Import {
         }
     }
 
+    /// Keeps what became of a request; its number is the one that it had last.
+    fn note_trace(&self, p: &Pending, reply: &Header, bulk: usize) {
+        let Some((ring, place)) = self.trace.get().filter(|_| p.header.slot_or_credits != NO_SLOT) else { return };
+        let mut ring = ring.borrow_mut();
+        let came = Came { xid: p.header.xid, at: p.began.0, ..Came::default() };
+        let record = Record::unscheduled(reply.op, &came, self.rt.now());
+        let number = ring.total();
+        ring.push(Record {
+            number,
+            dispatched: p.began.1,
+            client: self.config.client,
+            object: trace::why::place(*place),
+            bytes: u32::try_from(bulk.max(p.bulk.len())).unwrap_or(u32::MAX),
+            errno: reply.status,
+            ..record
+        });
+    }
+
     fn on_reply(self: &Rc<Self>, header: Header, mut body: Vec<u8>, bulk: Bulk) {
         if header.flags.has(Flags::EARLY) {
             return self.on_early_reply(&header);
@@ -598,6 +629,7 @@ impl Import {
             self.note_committed(header.last_committed, false);
             return self.come_again(p);
         }
+        self.note_trace(&p, &header, bulk.len());
         if p.header.slot_or_credits != NO_SLOT {
             self.give_slot_back(p.header.slot_or_credits);
             self.set_credits(header.slot_or_credits);

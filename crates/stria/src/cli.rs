@@ -55,7 +55,7 @@ pub enum Verb {
     /// Measure what one layer alone can do
     #[command(subcommand)]
     Survey(bench::survey::cli::Survey),
-    /// Take home what OSTs did with requests, show it, write it for other programs
+    /// Take home what servers did with requests, show it, write it for other programs
     #[command(subcommand)]
     Trace(TraceVerb),
     /// Find the settings that serve a workload best on a mount, with their gains and error bars
@@ -271,7 +271,7 @@ pub struct Settings {
 /// The verbs of `trace`.
 #[derive(Subcommand, Debug)]
 pub enum TraceVerb {
-    /// Write what the OSTs remember of the requests of late into a file
+    /// Write what the servers and this mount remember of the requests of late into a file
     Record(TraceRecord),
     /// Show a trace: how long requests waited and were served, by OST, kind and client; sizes; how sequential it was
     Show(TraceShow),
@@ -298,7 +298,7 @@ pub struct TraceRecord {
     /// What happens from now on, so many seconds long; default: what is remembered
     #[arg(long, value_parser = clap::value_parser!(u64).range(1..=86_400))]
     pub seconds: Option<u64>,
-    /// Only these OSTs; may be repeated
+    /// Only these OSTs, without metadata target and client; may be repeated
     #[arg(long, value_name = "N")]
     pub ost: Vec<u16>,
 }

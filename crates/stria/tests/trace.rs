@@ -11,6 +11,7 @@ use serde_json::Value;
 use support::{Daemon, can_mount, good, refused, text};
 use trace::{Record, Target, Trace};
 use types::Instant;
+use wire::Op;
 
 const MIB: usize = 1 << 20;
 
@@ -35,6 +36,38 @@ fn work(mount: &Path, files: usize, mib: usize) {
     }
 }
 
+/// Each request of an OST is one that the client has sent, and took the client longer.
+fn is_of_one_client(trace: &Trace) {
+    let of_mdt = |op: Op| trace.targets[2].records.iter().filter(|r| r.op == op).count();
+    assert!(of_mdt(Op::MdtOpen) >= 3 && of_mdt(Op::MdtClose) >= 1, "{:?}", trace.targets[2].records);
+    let (ost, sent) = (&trace.targets[0], trace::why::Sent::of(trace.targets[3].records.iter()));
+    let both: Vec<_> = ost.records.iter().filter_map(|r| Some((r, sent.find(ost.name(), r)?))).collect();
+    assert!(both.len() > 10, "{} of {}", both.len(), ost.records.len());
+    for (r, sent) in both {
+        assert!(
+            r.op == sent.op && r.at_target() <= sent.response() + types::Duration::from_micros(2),
+            "{r:?} {sent:?}"
+        );
+    }
+}
+
+fn rings_are_bounded_and_what_cannot_be_recorded_is_said(mount: &Path, path: &dyn Fn(&str) -> String) {
+    let file = path("t.trace");
+    let ring = good(&["get_param", "-n", "--at", text(mount), "obdfilter.*-OST0000.trace"]);
+    assert!(ring.contains("records_max: 30840") && ring.contains("overwritten: 0"), "{ring}");
+    good(&["set_param", "--at", text(mount), "obdfilter.*.trace_bytes=0"]);
+    good(&["set_param", "--at", text(mount), "mdt.*.trace_bytes=0"]);
+    assert!(good(&["get_param", "-n", "--at", text(mount), "mdt.*.trace"]).contains("records: 0"));
+    let off = good(&["trace", "record", text(mount), "-o", &file, "--ost", "0", "--ost", "1"]);
+    assert!(off.contains(": 0 requests of 2 OSTs"), "{off}");
+    let (_, why) = refused(&["set_param", "--at", text(mount), "obdfilter.*.trace_bytes=1K"]);
+    assert!(why.contains("64K to 1G"), "{why}");
+    let (code, why) = refused(&["trace", "record", text(mount), "-o", &path("none/t")]);
+    assert!(code == libc::ENOENT && why.contains("writing"), "{code} {why}");
+    let (code, why) = refused(&["trace", "record", text(mount), "-o", &path("x"), "--ost", "7"]);
+    assert!(code == libc::ENOENT && why.contains("--ost 7: there are OSTs [0, 1]"), "{code} {why}");
+}
+
 #[test]
 fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
     if !can_mount() {
@@ -51,10 +84,13 @@ fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
     work(&mount, 3, 16);
 
     let said = good(&["trace", "record", text(&mount), "-o", &file]);
-    assert!(said.contains("t.trace: ") && said.contains(" requests of 2 OSTs"), "{said}");
+    let whose = " requests of 2 OSTs, the metadata target, this client";
+    assert!(said.contains("t.trace: ") && said.contains(whose), "{said}");
     let trace = trace::read(&fs::read(&file).unwrap()).unwrap();
-    assert_eq!(trace.targets.len(), 2);
-    let told = |key: &str| trace.targets.iter().map(|t| t.setting(key).unwrap().to_string()).collect::<Vec<_>>();
+    let sources: Vec<&str> = trace.targets.iter().map(|t| t.setting("source").unwrap()).collect();
+    assert_eq!(sources, ["ost", "ost", "mdt", "client"]);
+    is_of_one_client(&trace);
+    let told = |key: &str| trace.targets[..2].iter().map(|t| t.setting(key).unwrap().to_string()).collect::<Vec<_>>();
     assert_eq!(told("disk.profile"), ["hdd", "hdd"]);
     assert_eq!(told("nrs.policy"), ["fifo", "fifo"]);
     assert_eq!(told("oss.dispatch_window"), ["4", "4"]);
@@ -78,12 +114,14 @@ fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
     good(&["trace", "export", &file, "--json", "-o", &path("t.json")]);
     let json: Value = serde_json::from_slice(&fs::read(path("t.json")).unwrap()).unwrap();
     let requests = |i: usize| json["targets"][i]["requests"].as_array().unwrap().len();
-    assert_eq!((json["version"].as_u64(), requests(0) + requests(1)), (Some(1), trace.len()));
+    assert_eq!((json["version"].as_u64(), (0..4).map(requests).sum()), (Some(2), trace.len()));
+    let scheduled = trace.clone().scheduled().len();
+    assert!(scheduled > 0 && scheduled < trace.targets[0].records.len() + trace.targets[1].records.len());
 
     for how in ["--open-loop", "--closed-loop"] {
         let line = ["sim", "replay", &file, "--set", "nrs.policy=obrr+", "--json", "--seeds", "3", how];
         let replayed: Value = serde_json::from_str(&good(&line)).unwrap();
-        assert_eq!(replayed["requests"].as_u64(), Some(trace.len() as u64));
+        assert_eq!(replayed["requests"].as_u64(), Some(scheduled as u64), "schedulers and disks are replayed");
         let values = replayed["values"].as_array().unwrap();
         let told = |v: &Value| ["measured", "replayed", "asked"].iter().all(|key| v[*key].is_number());
         assert!(values.len() == 5 && values.iter().all(told), "{replayed}");
@@ -93,17 +131,7 @@ fn a_trace_of_emulated_osts_is_recorded_shown_exported_replayed_and_fitted() {
     assert!(said.contains("fifo, replayed") && said.contains("response p99 ms"), "{said}");
     good(&["sim", "replay", &file, "--device", "ssd", "--set", "oss.dispatch_window=64"]);
 
-    let ring = good(&["get_param", "-n", "--at", text(&mount), "obdfilter.*-OST0000.trace"]);
-    assert!(ring.contains("records_max: 40329") && ring.contains("overwritten: 0"), "{ring}");
-    good(&["set_param", "--at", text(&mount), "obdfilter.*.trace_bytes=0"]);
-    let off = good(&["trace", "record", text(&mount), "-o", &file]);
-    assert!(off.contains(": 0 requests of 2 OSTs"), "{off}");
-    let (_, why) = refused(&["set_param", "--at", text(&mount), "obdfilter.*.trace_bytes=1K"]);
-    assert!(why.contains("64K to 1G"), "{why}");
-    let (code, why) = refused(&["trace", "record", text(&mount), "-o", &path("none/t")]);
-    assert!(code == libc::ENOENT && why.contains("writing"), "{code} {why}");
-    let (code, why) = refused(&["trace", "record", text(&mount), "-o", &path("x"), "--ost", "7"]);
-    assert!(code == libc::ENOENT && why.contains("--ost 7: there are OSTs [0, 1]"), "{code} {why}");
+    rings_are_bounded_and_what_cannot_be_recorded_is_said(&mount, &path);
     good(&["umount", text(&mount)]);
     drop(up);
     let (code, why) = refused(&["trace", "record", "--dir", &cluster, "-o", &path("x")]);
@@ -149,7 +177,7 @@ fn what_is_no_trace_is_refused_by_every_verb_with_its_place() {
     let files: [(&str, Vec<u8>, &str); 5] = [
         ("cut", good_bytes[..last - 100].to_vec(), "it was cut off"),
         ("flipped", flipped(last - 500, 0xa5), "does not match its checksum"),
-        ("newer", flipped(8, 2), "the trace has version 2, this program reads 1"),
+        ("newer", flipped(8, 3), "the trace has version 3, this program reads 1 to 2"),
         ("other", b"#!/bin/sh\n".to_vec(), "this is no trace of Stria"),
         ("nothing", Vec::new(), "this is no trace of Stria"),
     ];

@@ -1,9 +1,9 @@
 //! Traces as text for other programs: CSV, one request a line, or one JSON object.
-use crate::{Record, Trace};
+use crate::{Record, Trace, op_name};
 use std::io::{self, Write};
 
 /// Columns of the CSV, and names of the fields of a request in JSON.
-pub const COLUMNS: [&str; 18] = [
+pub const COLUMNS: [&str; 24] = [
     "target",
     "number",
     "op",
@@ -22,15 +22,21 @@ pub const COLUMNS: [&str; 18] = [
     "promoted_us",
     "flags",
     "errno",
+    "xid",
+    "holder",
+    "before_us",
+    "locked_us",
+    "after_us",
+    "committed_us",
 ];
 
 /// A request's values in the order of [`COLUMNS`] but the first; whether each is a number.
-fn values(r: &Record) -> [(String, bool); 17] {
+fn values(r: &Record) -> [(String, bool); 23] {
     let n = |value: u64| (value.to_string(), true);
     let t = |value: String| (value, false);
     [
         n(r.number),
-        t(r.op.name().to_string()),
+        t(op_name(r.op)),
         t(format!("{:016x}", r.client.0)),
         t(r.object.0.to_string()),
         n(r.offset),
@@ -46,6 +52,12 @@ fn values(r: &Record) -> [(String, bool); 17] {
         n(r.promoted_us.into()),
         t(r.flags.to_string()),
         n(r.errno.into()),
+        n(r.xid.0),
+        t(format!("{:016x}", r.holder.0)),
+        n(r.before_us.into()),
+        n(r.locked_us.into()),
+        n(r.after_us.into()),
+        n(r.committed_us.into()),
     ]
 }
 

@@ -1,15 +1,16 @@
-//! The file format of traces, version 1: `docs/spec/trace.md`.
+//! The file format of traces, version 2: `docs/spec/trace.md`. Files of version 1 are read, too: their records are shorter.
 //!
 //! A head, then blocks: what is known of a target, records of a target, the end. Every block has a checksum; what is wrong is
 //! refused with its place. A reader holds no more than a small multiple of what it is given.
-use crate::{RECORD_BYTES, Record};
+use crate::record::{RECORD_BYTES, RECORD_BYTES_1, RecordError};
+use crate::{Flags, Record};
 use std::fmt;
 use std::io;
 
 /// First bytes of a trace.
 pub const MAGIC: [u8; 8] = *b"STRTRACE";
 /// The version that is written.
-pub const VERSION: u16 = 1;
+pub const VERSION: u16 = 2;
 /// Records of one block at most.
 pub const BLOCK_RECORDS_MAX: usize = 8192;
 
@@ -60,6 +61,11 @@ impl Target {
     pub fn number(&self, key: &str) -> Option<i64> {
         self.setting(key)?.parse().ok()
     }
+    /// Whether it has a scheduler: metadata targets and clients have none.
+    #[must_use]
+    pub fn has_scheduler(&self) -> bool {
+        !matches!(self.setting("source"), Some("mdt" | "client"))
+    }
     /// Its name.
     #[must_use]
     pub fn name(&self) -> &str {
@@ -79,6 +85,15 @@ impl Trace {
     #[must_use]
     pub fn len(&self) -> usize {
         self.targets.iter().map(|t| t.records.len()).sum()
+    }
+    /// What came to schedulers: what others do besides is left out, and targets without a scheduler.
+    #[must_use]
+    pub fn scheduled(mut self) -> Trace {
+        self.targets.retain(Target::has_scheduler);
+        for target in &mut self.targets {
+            target.records.retain(|r| !r.flags.has(Flags::UNSCHEDULED));
+        }
+        self
     }
     /// Whether there is no record.
     #[must_use]
@@ -209,15 +224,20 @@ pub fn read(bytes: &[u8]) -> Result<Trace, ReadError> {
         _ => return wrong(0, "this is no trace of Stria: it does not begin with STRTRACE"),
     };
     let version = u16_at(head, 8);
-    if version != VERSION {
+    if !(1..=VERSION).contains(&version) {
         let which = if version > VERSION { "newer: use a newer stria" } else { "not one that was ever in use" };
-        return wrong(8, format!("the trace has version {version}, this program reads {VERSION}; that is {which}"));
+        return wrong(
+            8,
+            format!("the trace has version {version}, this program reads 1 to {VERSION}; that is {which}"),
+        );
     }
     if u32_at(head, 12) != wire::crc32c(&head[..12]) {
         return wrong(0, "the head does not match its checksum: the file is damaged");
     }
-    if usize::from(u16_at(head, 10)) != RECORD_BYTES {
-        return wrong(10, format!("records of {} bytes, version 1 has {RECORD_BYTES}", u16_at(head, 10)));
+    let record_bytes = if version == 1 { RECORD_BYTES_1 } else { RECORD_BYTES };
+    if usize::from(u16_at(head, 10)) != record_bytes {
+        let told = u16_at(head, 10);
+        return wrong(10, format!("records of {told} bytes, version {version} has {record_bytes}"));
     }
     let mut trace = Trace::default();
     let mut at = HEAD_BYTES;
@@ -225,9 +245,10 @@ pub fn read(bytes: &[u8]) -> Result<Trace, ReadError> {
         let (block, next) = Block::at(bytes, at)?;
         match block.kind {
             TARGET => block.target(&mut trace)?,
-            RECORDS => block.records(&mut trace)?,
+            RECORDS if version == 1 => block.records(&mut trace, Record::get_1)?,
+            RECORDS => block.records(&mut trace, Record::get)?,
             END => return block.end(&trace, bytes.len() - next).map(|()| trace),
-            other => return wrong(at, format!("a block of kind {other}, which version 1 does not have")),
+            other => return wrong(at, format!("a block of kind {other}, which no version has")),
         }
         at = next;
     }
@@ -281,19 +302,23 @@ impl Block<'_> {
         Ok(())
     }
 
-    fn records(&self, trace: &mut Trace) -> Result<(), ReadError> {
+    fn records<const N: usize>(
+        &self,
+        trace: &mut Trace,
+        get: fn(&[u8; N]) -> Result<Record, RecordError>,
+    ) -> Result<(), ReadError> {
         let Some(target) = trace.targets.get_mut(usize::from(self.target)) else {
             return wrong(self.at + 2, format!("records of target {}, which was not told of", self.target));
         };
-        let (records, rest) = self.payload.as_chunks::<RECORD_BYTES>();
+        let (records, rest) = self.payload.as_chunks::<N>();
         if !rest.is_empty() || records.is_empty() || records.len() > BLOCK_RECORDS_MAX {
             let len = self.payload.len();
             return wrong(self.at + 4, format!("{len} bytes are not 1 to {BLOCK_RECORDS_MAX} records"));
         }
         for (i, bytes) in records.iter().enumerate() {
-            match Record::get(bytes) {
+            match get(bytes) {
                 Ok(record) => target.records.push(record),
-                Err(e) => return wrong(self.payload_at + i * RECORD_BYTES + e.at, format!("a request: {}", e.what)),
+                Err(e) => return wrong(self.payload_at + i * N + e.at, format!("a request: {}", e.what)),
             }
         }
         Ok(())

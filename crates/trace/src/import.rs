@@ -1,11 +1,12 @@
 //! Traces from CSV: what `export` writes, or a table with as many of its columns as are known.
 use crate::export::COLUMNS;
-use crate::{Flags, Record, Target, Trace};
-use nrs::{IoOp, JobId};
+use crate::{Flags, Record, Target, Trace, op_named};
+use nrs::JobId;
 use std::collections::HashMap;
 use std::fmt;
 use std::str::FromStr;
-use types::{ClientId, Fid, Instant, ObjectId};
+use types::{ClientId, Fid, Instant, ObjectId, Xid};
+use wire::Op;
 
 /// Columns that a table must have.
 pub const NEEDED: [&str; 6] = ["op", "client", "offset", "bytes", "arrived_ns", "finished_ns"];
@@ -86,11 +87,11 @@ impl Row<'_> {
         let found = Fid::parse(text).or_else(|| text.parse().ok().map(|n: u32| Fid::new(1, n)));
         found.map(ObjectId).ok_or_else(|| format!("object = '{text}' is neither a FID nor a number"))
     }
-    fn op(&self) -> Result<IoOp, String> {
+    fn op(&self) -> Result<Op, String> {
         match self.text("op").unwrap_or_default() {
-            "read" | "R" => Ok(IoOp::Read),
-            "write" | "W" => Ok(IoOp::Write),
-            other => IoOp::parse(other).ok_or_else(|| format!("op = '{other}': write read or write")),
+            "read" | "R" => Ok(Op::OstRead),
+            "write" | "W" => Ok(Op::OstWrite),
+            other => op_named(other).ok_or_else(|| format!("op = '{other}': write read or write")),
         }
     }
     fn flags(&self) -> Result<Flags, String> {
@@ -121,13 +122,23 @@ impl Row<'_> {
             op: self.op()?,
             flags: self.flags()?,
             errno: self.number("errno", 0)?,
+            xid: Xid(self.number("xid", 0)?),
+            holder: ClientId(self.id("holder")?),
+            before_us: self.number("before_us", 0)?,
+            locked_us: self.number("locked_us", 0)?,
+            after_us: self.number("after_us", 0)?,
+            committed_us: self.number("committed_us", 0)?,
         };
-        // What cannot be written cannot be imported.
-        let mut raw = Vec::new();
-        record.put(&mut raw);
-        let raw = raw[..].try_into().expect("a record has its size");
-        Record::get(raw).map_err(|e| e.what.to_string())
+        checked(record)
     }
+}
+
+/// What cannot be written cannot be imported.
+fn checked(record: Record) -> Result<Record, String> {
+    let mut raw = Vec::new();
+    record.put(&mut raw);
+    let raw = raw[..].try_into().expect("a record has its size");
+    Record::get(raw).map_err(|e| e.what.to_string())
 }
 
 #[cfg(test)]
@@ -142,7 +153,7 @@ mod tests {
         assert_eq!((trace.targets.len(), target, records.len()), (1, "trace", 2));
         assert_eq!(
             (records[1].op, records[1].number, records[1].stored, records[1].span),
-            (IoOp::Write, 1, 4096, 4096)
+            (Op::OstWrite, 1, 4096, 4096)
         );
         assert_eq!(records[0].queued().as_nanos(), 0);
         let refused = |text: &str| csv(text).expect_err("no table").to_string();

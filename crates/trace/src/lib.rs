@@ -8,15 +8,21 @@
 //! policy.
 //!
 //! Code map: [`Record`] · [`Ring`] · [`Trace`] and [`read`] ([`docs/spec/trace.md`](../../../docs/spec/trace.md)) ·
-//! [`Figures`] and [`Sequentiality`] · [`export`] · [`import`].
+//! [`told`] what targets tell · [`why`] where time went · [`Waits`] · [`Figures`] and [`Sequentiality`] · [`export`] · [`import`].
 pub mod export;
 mod figures;
 mod file;
 pub mod import;
 mod record;
 mod ring;
+pub mod told;
+mod waits;
+pub mod why;
+
+pub use nrs::JobId;
 
 pub use figures::{Figures, SIZE_CLASSES, Sequentiality, Spread, size_class};
 pub use file::{BLOCK_RECORDS_MAX, MAGIC, ReadError, Target, Trace, VERSION, Writer, mend, read};
-pub use record::{Flags, RECORD_BYTES, Record, RecordError};
+pub use record::{Came, Flags, RECORD_BYTES, Record, RecordError, micros, op_name, op_named, op_of};
 pub use ring::{RING_BYTES, Ring};
+pub use waits::Waits;

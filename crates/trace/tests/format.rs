@@ -5,7 +5,8 @@ use formats::golden::Folder;
 use formats::memory::Counting;
 use nrs::{IoOp, JobId};
 use trace::{Flags, RECORD_BYTES, Record, Target, Trace};
-use types::{ClientId, Fid, Instant, ObjectId, Rng};
+use types::{ClientId, Fid, Instant, ObjectId, Rng, Xid};
+use wire::Op;
 
 #[global_allocator]
 static MEMORY: Counting = Counting;
@@ -30,9 +31,27 @@ fn record(rng: &mut Rng) -> Record {
         uid: rng.below(1 << 16) as u32,
         max_service_us: rng.below(1 << 20) as u32,
         promoted_us: rng.below(1 << 20) as u32,
-        op: IoOp::from_code(rng.below(4) as u8).unwrap(),
+        op: trace::op_of(IoOp::from_code(rng.below(4) as u8).unwrap()),
         flags: Flags(rng.below(32) as u8),
         errno: rng.below(130) as u16,
+        ..Record::default()
+    }
+}
+
+/// With what version 1 did not have.
+fn grown(rng: &mut Rng, base: Record) -> Record {
+    let unscheduled = rng.below(2) == 0;
+    let any = Op::ALL[rng.below(Op::ALL.len() as u64) as usize];
+    Record {
+        op: if unscheduled { any } else { base.op },
+        flags: if unscheduled { base.flags.with(Flags::UNSCHEDULED) } else { base.flags },
+        xid: Xid(rng.below(1 << 40)),
+        holder: ClientId(rng.below(1 << 60)),
+        before_us: rng.below(1 << 32) as u32,
+        locked_us: rng.below(1 << 30) as u32,
+        after_us: rng.below(1 << 30) as u32,
+        committed_us: rng.below(1 << 30) as u32,
+        ..base
     }
 }
 
@@ -42,7 +61,25 @@ fn trace(targets: usize, records: usize) -> Trace {
         let text = format!("target=stria-OST{i:04x}\nnrs.policy=obrr\nodd=a=b, \"c\"\n");
         Target { records: (0..records).map(|_| record(&mut rng)).collect(), ..Target::from_text(&text).unwrap() }
     };
-    Trace { targets: (0..targets).map(target).collect() }
+    let mut trace = Trace { targets: (0..targets).map(target).collect() };
+    let mut rng = Rng::new(7);
+    trace.targets.iter_mut().flat_map(|t| &mut t.records).for_each(|r| *r = grown(&mut rng, *r));
+    trace
+}
+
+/// What version 1 knew of it.
+fn without_growth(trace: &Trace) -> Trace {
+    let shrunk = |r: &Record| Record {
+        xid: Xid(0),
+        holder: ClientId(0),
+        before_us: 0,
+        locked_us: 0,
+        after_us: 0,
+        committed_us: 0,
+        ..*r
+    };
+    let target = |t: &Target| Target { records: t.records.iter().map(shrunk).collect(), ..t.clone() };
+    Trace { targets: trace.targets.iter().map(target).collect() }
 }
 
 fn written(trace: &Trace) -> Vec<u8> {
@@ -66,6 +103,15 @@ fn golden_bytes_stay() {
     let one = trace(2, 2);
     folder.check("trace", &written(&one));
     folder.check("empty", &written(&Trace::default()));
+    assert_eq!(trace::read(&folder.earlier("empty")[0]), Ok(Trace::default()));
+    let old = trace::read(&folder.earlier("trace")[0]).expect("version 1 is read for ever");
+    assert_eq!((old.len(), old.targets[1].setting("odd")), (4, Some("a=b, \"c\"")));
+    assert_eq!(old, without_growth(&old));
+    let first = &old.targets[0].records[0];
+    assert_eq!((first.number, first.arrived, first.finished), {
+        let r = &one.targets[0].records[0];
+        (r.number, r.arrived, r.finished)
+    });
     folder.finish();
 }
 
@@ -96,15 +142,17 @@ fn what_is_wrong_is_said_with_its_place() {
         trace::read(&other).expect_err("a byte that is wrong").to_string()
     };
     assert_eq!(changed(0, b's'), "byte 0: this is no trace of Stria: it does not begin with STRTRACE");
-    let newer = changed(8, 2);
-    assert_eq!(newer, "byte 8: the trace has version 2, this program reads 1; that is newer: use a newer stria");
-    assert_eq!(changed(10, 95), "byte 10: records of 95 bytes, version 1 has 96");
-    assert_eq!(changed(16, 9), "byte 16: a block of kind 9, which version 1 does not have");
+    let newer = changed(8, 3);
+    assert_eq!(newer, "byte 8: the trace has version 3, this program reads 1 to 2; that is newer: use a newer stria");
+    assert!(changed(8, 0).contains("version 0"), "{}", changed(8, 0));
+    assert_eq!(changed(8, 1), "byte 10: records of 136 bytes, version 1 has 96");
+    assert_eq!(changed(10, 95), "byte 10: records of 95 bytes, version 2 has 136");
+    assert_eq!(changed(16, 9), "byte 16: a block of kind 9, which no version has");
     let settings = u32::from_le_bytes(bytes[20..24].try_into().unwrap()) as usize;
     let records = 16 + 12 + settings;
     assert_eq!(changed(records + 2, 1), format!("byte {}: records of target 1, which was not told of", records + 2));
     let second = records + 12 + RECORD_BYTES;
-    assert_eq!(changed(second + 92, 77), format!("byte {}: a request: no operation has this code", second + 92));
+    assert_eq!(changed(second + 128, 77), format!("byte {}: a request: no operation has this code", second + 128));
     let end = bytes.len() - 8;
     assert_eq!(changed(end, 4), format!("byte {end}: 4 records were written, 3 are here"));
 }

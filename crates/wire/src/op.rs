@@ -126,6 +126,6 @@ ops! {
     OstPromise = 111,
     /// OST to MDS: was this cut decided, whose client is gone.
     OstAskCut = 112,
-    /// What an OST's scheduler and store did with the requests of late.
+    /// What a target did with the requests of late; metadata targets answer it, too.
     OstTrace = 113,
 }

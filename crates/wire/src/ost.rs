@@ -323,6 +323,9 @@ message! {
     TraceRequest {
         /// Records from this one on that the target ever kept, counted from 0; 2^64-1: none, only the figures.
         from: u64,
+        /// The version of the records (`docs/spec/trace.md`) that is wanted; 0: of before there were several. EOPNOTSUPP where
+        /// the server has another one.
+        version: u16,
     }
     /// `OstTrace` reply.
     TraceReply {
@@ -334,6 +337,8 @@ message! {
         lost: u64,
         /// Records as in a trace file, oldest first, at most 8,192; none: that was all.
         records: crate::Bytes,
+        /// The version of the records; 0: 1.
+        version: u16,
     }
     /// `OstAdvised` reply.
     AdvisedReply {

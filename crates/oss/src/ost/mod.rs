@@ -23,6 +23,7 @@ use nrs::{IoOp, JobId, NrsRequest};
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::sync::Event;
 use rt::{LocalFuture, Rt};
+use trace::Came;
 use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
 use wire::ost::{IoOwner, WriteRequest};
 use wire::{Encode, Header, Op};
@@ -31,7 +32,7 @@ use crate::advised::Advised;
 use crate::config::{AUTO, OstConfig};
 use crate::dispatch::Dispatcher;
 use crate::grants::Grants;
-use crate::locks::{Exports, LocalLock, Locks};
+use crate::locks::{Exports, LocalLock, LockWait, Locks};
 use crate::page_cache::{CacheKey, SharedCache};
 
 use crate::range_gate::{RangeGate, RangeGuard};
@@ -164,16 +165,19 @@ impl Ost {
     }
 
     /// Waits for the right to change or read `extent`: the client's own lock, or one of the server's.
-    async fn cover(&self, request: &Request, asked: Covering) -> Result<Option<LocalLock>, FsError> {
+    /// Tells how the request came that far, too.
+    async fn cover(&self, request: &Request, asked: Covering) -> Result<(Option<LocalLock>, Came), FsError> {
+        let came = came(request);
         let Covering { object, handle, mode, extent } = asked;
         let client = request.client();
         if handle.0 != 0 {
             self.locks.progress(client, handle);
         }
         if request.is_replay() || (handle.0 != 0 && self.locks.covers(client, handle, object, mode, extent)) {
-            return Ok(None);
+            return Ok((None, came));
         }
-        self.locks.lock_local(object, mode, extent).await.map(Some)
+        let (lock, LockWait { took, holder }) = self.locks.lock_local(object, mode, extent).await?;
+        Ok((Some(lock), Came { locked: took, holder, ..came }))
     }
 
     /// Holds blocks of an object for a change of them. With an eviction the client's locks go to others at once, while its
@@ -248,7 +252,7 @@ impl Ost {
             Ok(ask) => ask,
             Err(e) => return request.reply::<()>(Err(e)),
         };
-        let reply = self.locks.enqueue(&request.export, &ask).await;
+        let reply = self.locks.enqueue(&request, &IoOwner::default(), &ask).await;
         answer(request, &reply);
     }
 
@@ -269,7 +273,7 @@ impl Ost {
     }
 
     fn traced(&self, request: Request) {
-        let reply = request.decode().map(|ask| self.answer_trace(&ask));
+        let reply = request.decode().and_then(|ask| self.answer_trace(&ask));
         answer(request, &reply);
     }
 
@@ -285,6 +289,11 @@ struct Covering {
     handle: HandleId,
     mode: LockMode,
     extent: Extent,
+}
+
+/// How a request came to the OST.
+fn came(request: &Request) -> Came {
+    Came { xid: request.header.xid, at: request.received(), ..Came::default() }
 }
 
 /// How a failure is answered. A target without memory for a request has carried out nothing of it, and has memory again

@@ -1,6 +1,8 @@
 //! Requests about whole objects and the whole target: attributes, sync, space, pre-creation, destruction, seek.
 use ptlrpc::Request;
+use trace::{Came, Record};
 use types::{ClientId, Fid, FsError, ObjectId, Transno};
+use wire::Op;
 use wire::ost::{
     AttrReply, DestroyRequest, PrecreateReply, PrecreateRequest, SeekKind, SeekReply, SeekRequest, SetattrRequest,
     StatfsReply, SyncRequest,
@@ -21,16 +23,29 @@ impl Ost {
     pub(super) async fn sync(&self, request: Request) {
         let reply = match request.decode::<SyncRequest>() {
             Ok(_) if types::planted!("sync-skipped") => Ok(()),
-            Ok(ask) => {
-                if ask.everyones {
-                    self.locks.written_out(request.client(), ask.object).await;
-                }
-                self.store.sync().await
-            }
+            Ok(ask) => self.do_sync(&request, &ask).await,
             Err(e) => Err(e),
         };
         self.stats.borrow_mut().syncs += 1;
         answer(request, &reply);
+    }
+
+    async fn do_sync(&self, request: &Request, ask: &SyncRequest) -> Result<(), FsError> {
+        let mut came = super::came(request);
+        let asked = self.rt.now();
+        let mut done = asked;
+        if ask.everyones {
+            let writer = self.locks.written_out(request.client(), ask.object).await;
+            done = self.rt.now();
+            came = Came { locked: done.since(asked), holder: writer.unwrap_or_default(), ..came };
+        }
+        let synced = self.store.sync().await;
+        let now = self.rt.now();
+        let errno = synced.err().map_or(0, |e| e.errno() as u16);
+        let (client, object, committed_us) = (request.client(), ask.object, trace::micros(now.since(done)));
+        let record = Record::unscheduled(Op::OstSync, &came, now);
+        self.dispatch.keep(Record { client, object, committed_us, errno, ..record });
+        synced
     }
 
     /// Space as clients and the metadata server see it: what is granted is not available to others.

@@ -31,8 +31,10 @@ impl Ost {
         if extent.is_empty() || extent.start > OBJECT_BYTES_MAX {
             return Err(if extent.is_empty() { FsError::Invalid } else { FsError::FileTooBig });
         }
-        let _lock = self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
+        let (_lock, came) =
+            self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent }).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Punch, extent, &ask.owner)).await?;
+        permit.came(came);
         let _gate = self.change(request, object, BlockRange::new(extent.start / BLOCK_BYTES, u64::MAX)).await?;
         let attr = self.store.attr(object).await?;
         let kept = Extent::new(extent.start.min(attr.size), extent.end.min(attr.size)).len();
@@ -133,12 +135,13 @@ impl Ost {
         let reach = if ask.keep_size { extent } else { Extent::from(extent.start) };
         let asked = Covering { object, handle: ask.lock, mode: LockMode::Pw, extent: reach };
         // Clients of before hold a lock and do not say so.
-        let _lock = match self.locks.covers(request.client(), ask.lock, object, LockMode::Pw, reach) {
-            true if ask.lock.0 == 0 => None,
+        let (_lock, came) = match self.locks.covers(request.client(), ask.lock, object, LockMode::Pw, reach) {
+            true if ask.lock.0 == 0 => (None, super::came(request)),
             _ => self.cover(request, asked).await?,
         };
         let held = self.hold_space(range.count.saturating_mul(BLOCK_BYTES), 0).await?;
         let permit = self.dispatch.admit(Self::scheduled(request, object, IoOp::Write, extent, &ask.owner)).await?;
+        permit.came(came);
         let _gate = self.change(request, object, range).await?;
         let update = Update {
             reserves: vec![range],

@@ -46,7 +46,7 @@ impl Ost {
         let (extents, bytes) = joined(&ask.extents)?;
         let Some(wish) = &ask.enqueue else { return self.read_extents_of(request, ask, &extents, bytes).await };
         self.disturb(request).await?;
-        let lock = self.locks.enqueue(&request.export, wish).await?;
+        let lock = self.locks.enqueue(request, &ask.owner, wish).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let mut answer = Answer::default();
         if lock.granted && self.locks.covers(request.client(), lock.handle, ask.object, LockMode::Pr, hull) {
@@ -71,7 +71,7 @@ impl Ost {
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
         let right = Covering { object, handle: ask.lock, mode: LockMode::Pr, extent: hull };
-        let _lock = self.cover(request, right).await?;
+        let (_lock, came) = self.cover(request, right).await?;
         let scheduled = Self::scheduled(request, object, IoOp::Read, hull, &ask.owner);
         let urgent = request.header.flags.has(wire::Flags::URGENT);
         let max_service = urgent.then(|| self.config.borrow().callback_timeout / 2);
@@ -80,11 +80,12 @@ impl Ost {
             true => None,
             false => Some(self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?),
         };
+        permit.iter().for_each(|p| p.came(came));
         let started = self.rt.now();
         let asked = Cell::new(0);
         let read = self.read_extents(ask, extents, &asked).await;
         match (&permit, &read) {
-            (None, _) => self.dispatch.note_past_queue(NrsRequest { bytes: bytes as u32, ..scheduled }),
+            (None, _) => self.dispatch.note_past_queue(NrsRequest { bytes: bytes as u32, ..scheduled }, &came),
             (Some(permit), Ok(_)) => permit.stores(asked.get()),
             (Some(permit), Err(e)) => permit.failed(*e),
         }

@@ -12,6 +12,7 @@ use wire::ost::{WriteReply, WriteRequest};
 use wire::{Crc, Flags, crc32c, crc32c_append};
 
 use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
+use crate::dispatch::Permit;
 use crate::locks::lvb_of;
 use crate::pages::{is_page_aligned, join_pages, page_crcs};
 use crate::store::{Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, StoreResult, TimeRule, Update};
@@ -153,19 +154,22 @@ impl Ost {
         let space_held = self.hold_space_of(ask.object, &extents, plan.bytes(), granted).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
-        let _lock =
+        let (_lock, came) =
             self.cover(request, Covering { object, handle: ask.lock, mode: LockMode::Pw, extent: hull }).await?;
         let scheduled = Self::scheduled(request, object, IoOp::Write, hull, &ask.owner);
         let max_service = self.max_service(request, ask.max_service_ms);
         let permit = self.dispatch.admit(NrsRequest { bytes: bytes as u32, max_service, ..scheduled }).await?;
+        permit.came(came);
         permit.stores(plan.bytes());
         let applied = self.apply_write(request, ask, plan, hull).await.inspect_err(|e| permit.failed(*e))?;
         tracing::trace!(%client, %object, extents = ?ask.extents, xid = %request.header.xid, %applied.transno, "write");
-        drop(permit);
+        // Without a commit to wait for the place is given up at once.
+        let commits = Some(permit).filter(|_| ask.sync).map(Permit::then_commits);
         drop(space_held);
-        if ask.sync {
+        if commits.is_some() {
             self.store.sync().await?;
         }
+        drop(commits);
         used.spend();
         let grant = self.more_grant(request, ask.grant_wanted);
         let mut stats = self.stats.borrow_mut();

@@ -211,6 +211,7 @@ impl Import {
                 keep: false,
                 refusals: 0,
                 asleep: false,
+                began: (self.rt.now(), self.rt.now()),
                 sent: self.rt.now(),
                 deadline: self.rt.now() + self.patience(),
                 waiter: Some(tx),

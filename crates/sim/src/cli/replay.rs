@@ -14,7 +14,8 @@ use trace::Trace;
 
 fn load(file: &Path) -> Result<Trace, String> {
     let bytes = fs::read(file).map_err(|e| format!("{}: {e}", file.display()))?;
-    trace::read(&bytes).map_err(|e| format!("{}: {e}", file.display()))
+    // Schedulers and disks are modelled, metadata targets and locks are not.
+    trace::read(&bytes).map(Trace::scheduled).map_err(|e| format!("{}: {e}", file.display()))
 }
 
 /// Writes what a light world did.

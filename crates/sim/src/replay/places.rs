@@ -23,7 +23,7 @@ impl Places {
         let mut first: HashMap<ObjectId, bool> = HashMap::new();
         let mut found: HashMap<ObjectId, u64> = HashMap::new();
         for r in records {
-            if !*first.entry(r.object).or_insert(r.op.is_write()) {
+            if !*first.entry(r.object).or_insert(r.is_write()) {
                 let end = found.entry(r.object).or_default();
                 *end = (*end).max(r.end());
             }
@@ -44,7 +44,7 @@ impl Places {
             count.set(count.get() + 1);
             piece(lba, len);
         };
-        if r.op.is_write() {
+        if r.is_write() {
             self.alloc.write(map, start, len, &mut counted);
             return count.get();
         }

@@ -133,7 +133,7 @@ fn planted(disk: &str, seed: u64, noise_us: u64) -> Trace {
             span: bytes as u32,
             bytes: bytes as u32,
             stored: bytes as u32,
-            op: IoOp::Read,
+            op: trace::op_of(IoOp::Read),
             arrived: Instant(number * 1000),
             dispatched: Instant(number * 1000),
             finished: Instant(number * 1000),

@@ -251,7 +251,7 @@ impl World {
             record.dispatched = Instant(now);
             let (low, high) = ost.config.allocation_ns;
             let cpu = low + ost.rng.below(high - low + 1);
-            let ready = if record.op.is_write() { now + ost.config.to_server_ns(record.bytes) } else { now };
+            let ready = if record.is_write() { now + ost.config.to_server_ns(record.bytes) } else { now };
             self.queue.at(ready + cpu, Event::Submit { req });
         }
         if let Some(at) = ost.pipeline.wakeup_at() {
@@ -270,7 +270,7 @@ impl World {
             // The store's medium had nothing to do with it: it takes as long as it did.
             return self.queue.at(now + request.took_ns, Event::Done { req });
         }
-        let (mut timer, write) = (None, request.record.op.is_write());
+        let (mut timer, write) = (None, request.record.is_write());
         request.pieces = places.pieces(&request.record, |lba, len| {
             timer = timer.or(store.submit(now, req, Access { lba, len, write }));
         });
@@ -301,7 +301,7 @@ impl World {
         for req in done.drain(..) {
             let record = &self.requests[req as usize].record;
             match self.osts[o as usize].config.to_client_ns(record.bytes) {
-                Some(ns) if !record.op.is_write() => self.queue.at(now + ns, Event::Done { req }),
+                Some(ns) if !record.is_write() => self.queue.at(now + ns, Event::Done { req }),
                 _ => self.complete(now, req),
             }
         }

@@ -138,7 +138,7 @@ table! {
     oss_cache_policy: String = "oss.cache_policy", Kind::Choice(super::cache_policies), "lru", Process, Live;
     /// Keys of that policy (docs/reference/cache.md) that differ from their defaults: KEY=VALUE, parted by blanks.
     oss_cache_keys: String = "oss.cache_keys", Kind::Text, "", Process, Live;
-    /// Memory in which each OST keeps what happened to the requests of late ('stria trace'), about 100 bytes a request. 0: none.
+    /// Memory in which each OST keeps what happened to the requests of late ('stria trace'), about 140 bytes a request. 0: none.
     oss_trace_bytes: u64 = "oss.trace_bytes", bytes(0, GIB), "4M", Process, Live;
     /// Reads that the cache holds whole are answered before the scheduler's queue, and rules of tbf do not count them.
     oss_cache_first: bool = "oss.cache_first", Kind::Switch, "false", Process, Live;
@@ -154,6 +154,8 @@ table! {
     mds_commit_interval_ms: u64 = "mds.commit_interval_ms", number(1, 10_000, "ms"), "100", Process, Restart;
     /// Files that one client has open at most, about 200 bytes of the MDS each; beyond it open(2) fails with ENFILE.
     mds_opens_max: u64 = "mds.opens_max", number(64, 1 << 26, "opens"), "262144", Process, Restart;
+    /// Memory in which the metadata target keeps what happened to the requests of late ('stria trace'), about 140 bytes a request. 0: none.
+    mds_trace_bytes: u64 = "mds.trace_bytes", bytes(0, GIB), "4M", Process, Restart;
     /// Stripe size of new files where no directory says more: a multiple of 64K.
     layout_stripe_size: u64 = "layout.default_stripe_size", bytes(64 << 10, 0xFFFF_0000), "4M", Cluster, Restart;
     /// Stripes of new files where no directory says more; -1 means all OSTs.

@@ -102,7 +102,7 @@ impl Shard {
                 self.client.drop_caches().await;
                 json!({})
             }
-            "trace" => self.trace(request["ost"].as_u64(), request["from"].as_u64()).await,
+            "trace" => self.trace(&request["of"], request["from"].as_u64()).await,
             "sync" => match self.client.sync_all().await {
                 Ok(()) => json!({}),
                 Err(e) => refusal(&e.to_string(), e.errno()),
@@ -220,27 +220,24 @@ impl Shard {
         json!({"paths": paths, "mount_point": self.facts.mount_point})
     }
 
-    /// What an OST did with the requests of late, from the record with number `from` on.
-    async fn trace(&self, ost: Option<u64>, from: Option<u64>) -> Value {
-        let osc = self.client.oscs().into_iter().find(|o| Some(u64::from(o.index().0)) == ost);
-        let import = osc.ok_or(types::FsError::NotFound).and_then(|o| o.import());
-        let question = wire::ost::TraceRequest { from: from.unwrap_or(u64::MAX) };
-        let answer: Result<wire::ost::TraceReply, types::FsError> = match import {
+    /// What became of the requests of late, from the record with number `from` on, as an OST says it (`of` is its index), the
+    /// metadata target (`mdt`) or this client (`client`).
+    async fn trace(&self, of: &Value, from: Option<u64>) -> Value {
+        let question = wire::ost::TraceRequest { from: from.unwrap_or(u64::MAX), version: trace::VERSION };
+        let osc = || self.client.oscs().into_iter().find(|o| Some(u64::from(o.index().0)) == of.as_u64());
+        let import = match of.as_str() {
+            Some("client") => return told(of, self.client.answer_trace(&question)),
+            Some("mdt") => Ok(self.client.mdc()),
+            _ => osc().ok_or(types::FsError::NotFound).and_then(|o| o.import()),
+        };
+        let answer = match import {
             Err(e) => Err(e),
             Ok(import) => {
                 let asked = import.ask_in_recovery(wire::Op::OstTrace, &question);
                 self.client.rt().timeout(PING_WAIT, asked).await.unwrap_or(Err(types::FsError::NotConnected))
             }
         };
-        match answer {
-            Err(e) => refusal(&format!("OST {} does not tell its trace: {e}", ost.unwrap_or_default()), e.errno()),
-            Ok(reply) => json!({
-                "settings": String::from_utf8_lossy(&reply.settings),
-                "total": reply.total,
-                "lost": reply.lost,
-                "records": hexadecimal(&reply.records),
-            }),
-        }
+        told(of, answer)
     }
 
     /// Asks a server of this file system whether it is there.
@@ -314,6 +311,29 @@ fn pages_that(seen: &[Seen], name: &str, is: impl Fn(&str) -> bool) -> Vec<Value
 
 fn recoveries_of(seen: &[Seen]) -> Vec<Value> {
     pages_that(seen, "recovery_status", |text| text.contains("RECOVERING"))
+}
+
+/// What somebody says of requests, as tools read it.
+fn told(of: &Value, answer: Result<wire::ost::TraceReply, types::FsError>) -> Value {
+    match answer {
+        Err(e) => refusal(&format!("{} does not tell its trace: {e}", asked_of(of)), e.errno()),
+        Ok(reply) => json!({
+            "settings": String::from_utf8_lossy(&reply.settings),
+            "total": reply.total,
+            "lost": reply.lost,
+            "version": reply.version,
+            "records": hexadecimal(&reply.records),
+        }),
+    }
+}
+
+/// Who is asked for a trace, in words.
+fn asked_of(of: &Value) -> String {
+    match of.as_str() {
+        Some("client") => "this client".into(),
+        Some("mdt") => "the metadata target".into(),
+        _ => format!("OST {}", of.as_u64().unwrap_or_default()),
+    }
 }
 
 fn hexadecimal(bytes: &[u8]) -> String {

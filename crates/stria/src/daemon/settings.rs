@@ -91,6 +91,7 @@ pub fn mds(config: &Config) -> Result<MdsConfig, Failure> {
     };
     mds.commit.interval = Duration::from_millis(config.mds_commit_interval_ms);
     mds.opens_max = usize::try_from(config.mds_opens_max).unwrap_or(usize::MAX);
+    mds.trace_bytes = config.mds_trace_bytes;
     Ok(mds)
 }
 

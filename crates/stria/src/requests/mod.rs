@@ -1,5 +1,6 @@
-//! `stria trace`: what OSTs did with requests, taken home into a file, shown, and written for other programs.
+//! `stria trace`: what targets did with requests, taken home into a file, shown, and written for other programs.
 mod record;
+mod rings;
 mod show;
 mod slow;
 

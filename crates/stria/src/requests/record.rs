@@ -1,57 +1,27 @@
-//! `stria trace record`: asks the OSTs through a mount, a piece at a time, and writes the file.
+//! `stria trace record`: asks OSTs, metadata target and client through a mount, and writes the file.
 use std::fs::File;
 use std::io::{self, BufWriter};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-use serde_json::{Value, json};
-use trace::{RECORD_BYTES, Record, Target, Writer};
+use trace::{Target, Writer};
 
+use super::rings::{Keeper, ask};
 use crate::cli::TraceRecord;
 use crate::control;
 use crate::daemon::ClusterDir;
 use crate::failure::{Failure, Outcome};
 
-/// How often OSTs are asked what happened since: their rings hold some 40,000 requests.
+/// How often rings are asked what happened since: they hold some 30,000 requests.
 const LOOK: Duration = Duration::from_millis(200);
 
-/// What an OST told at a time.
-struct Told {
-    settings: String,
-    total: u64,
-    lost: u64,
-    records: Vec<Record>,
-}
-
-/// An OST that is being recorded.
+/// A ring that is being recorded.
 struct Source {
-    ost: u16,
+    keeper: Keeper,
     /// Its number in the file.
     at: u16,
     next: u64,
     lost: u64,
-}
-
-fn ask(connection: u32, ost: u16, from: u64) -> Outcome<Told> {
-    let answer = control::ask(connection, &json!({"do": "trace", "ost": ost, "from": from}))?;
-    let number = |key: &str| answer[key].as_u64().unwrap_or_default();
-    let nonsense = |why: String| Failure::with_errno(format!("OST {ost} answered nonsense: {why}"), libc::EPROTO);
-    let records = records(&answer["records"]).map_err(nonsense)?;
-    let settings = answer["settings"].as_str().unwrap_or_default().to_string();
-    Ok(Told { settings, total: number("total"), lost: number("lost"), records })
-}
-
-fn records(value: &Value) -> Result<Vec<Record>, String> {
-    let text = value.as_str().unwrap_or_default();
-    let digit = |b: u8| char::from(b).to_digit(16).map(|d| d as u8);
-    let pair = |p: &[u8]| Some(digit(p[0])? << 4 | digit(*p.get(1)?)?);
-    let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
-    let bytes = bytes.ok_or("its records are not hexadecimal")?;
-    let (records, rest) = bytes.as_chunks::<RECORD_BYTES>();
-    if !rest.is_empty() {
-        return Err(format!("{} bytes are not whole records", bytes.len()));
-    }
-    records.iter().map(|r| Record::get(r).map_err(|e| e.what.to_string())).collect()
 }
 
 /// The verb `trace record`.
@@ -64,36 +34,41 @@ pub fn record(a: &TraceRecord) -> Outcome {
         (None, Some(dir)) => crate::upkeep::mount_of(&ClusterDir::open(dir)?)?,
         (None, None) => return Err(Failure::usage("say which file system: a mount, or --dir DIR")),
     };
-    let osts = chosen(connection, &a.ost)?;
+    let keepers = chosen(connection, &a.ost)?;
     let file = File::create(&a.output).map_err(|e| Failure::io("writing", &a.output, &e))?;
-    let done = write(connection, &osts, a, BufWriter::new(file));
+    let done = write(connection, &keepers, a, BufWriter::new(file));
     if done.is_err() {
         // Half a trace is none.
         let _ = std::fs::remove_file(&a.output);
     }
     let (sources, records) = done?;
     let lost: u64 = sources.iter().map(|s| s.lost).sum();
-    say!("{}: {records} requests of {} OSTs", a.output.display(), sources.len());
+    let osts = sources.iter().filter(|s| matches!(s.keeper, Keeper::Ost(_))).count();
+    let others: Vec<String> =
+        sources.iter().filter(|s| !matches!(s.keeper, Keeper::Ost(_))).map(|s| format!(", {}", s.keeper)).collect();
+    say!("{}: {records} requests of {osts} OSTs{}", a.output.display(), others.concat());
     if lost > 0 {
         let why = if a.seconds.is_some() { "before they were read" } else { "before" };
-        say!("{lost} older ones were overwritten {why}: set oss.trace_bytes higher to keep more");
+        say!("{lost} older ones were overwritten {why}: set oss.trace_bytes and mds.trace_bytes higher to keep more");
     }
     Ok(())
 }
 
-fn chosen(connection: u32, wanted: &[u16]) -> Outcome<Vec<u16>> {
+fn chosen(connection: u32, wanted: &[u16]) -> Outcome<Vec<Keeper>> {
     let there = control::ask_osts(connection)?;
     if let Some(wrong) = wanted.iter().find(|o| !there.contains(o)) {
         let why = format!("--ost {wrong}: there are OSTs {there:?}");
         return Err(Failure::with_errno(why, libc::ENOENT));
     }
-    Ok(if wanted.is_empty() { there } else { wanted.to_vec() })
+    let osts = if wanted.is_empty() { &there } else { wanted };
+    let others: &[Keeper] = if wanted.is_empty() { &[Keeper::Mdt, Keeper::Client] } else { &[] };
+    Ok(osts.iter().map(|ost| Keeper::Ost(*ost)).chain(others.iter().copied()).collect())
 }
 
-fn write(connection: u32, osts: &[u16], a: &TraceRecord, out: BufWriter<File>) -> Outcome<(Vec<Source>, u64)> {
+fn write(connection: u32, keepers: &[Keeper], a: &TraceRecord, out: BufWriter<File>) -> Outcome<(Vec<Source>, u64)> {
     let failed = |e: io::Error| Failure::io("writing", &a.output, &e);
     let mut writer = Writer::new(out).map_err(failed)?;
-    let mut sources = begin(connection, osts, a, &mut writer)?;
+    let mut sources = begin(connection, keepers, a, &mut writer)?;
     let until = a.seconds.map(|s| Instant::now() + Duration::from_secs(s));
     let mut written = 0;
     loop {
@@ -111,12 +86,17 @@ fn write(connection: u32, osts: &[u16], a: &TraceRecord, out: BufWriter<File>) -
     Ok((sources, written))
 }
 
-/// Asks every OST what it is; those that do not answer are left out, and told of.
-fn begin(connection: u32, osts: &[u16], a: &TraceRecord, writer: &mut Writer<BufWriter<File>>) -> Outcome<Vec<Source>> {
+/// Asks everybody what they are; those that do not answer are left out, and told of.
+fn begin(
+    connection: u32,
+    keepers: &[Keeper],
+    a: &TraceRecord,
+    writer: &mut Writer<BufWriter<File>>,
+) -> Outcome<Vec<Source>> {
     let mut sources = Vec::new();
     let mut refused = None;
-    for ost in osts {
-        let told = match ask(connection, *ost, u64::MAX) {
+    for keeper in keepers {
+        let told = match ask(connection, *keeper, u64::MAX) {
             Ok(told) => told,
             Err(e) => {
                 note!("{e}: it is left out");
@@ -124,10 +104,10 @@ fn begin(connection: u32, osts: &[u16], a: &TraceRecord, writer: &mut Writer<Buf
                 continue;
             }
         };
-        let target = Target::from_text(&told.settings).map_err(|e| Failure::from(format!("OST {ost}: {e}")))?;
+        let target = Target::from_text(&told.settings).map_err(|e| Failure::from(format!("{keeper}: {e}")))?;
         let at = writer.target(&target).map_err(|e| Failure::io("writing", &a.output, &e))?;
         let next = if a.seconds.is_some() { told.total } else { 0 };
-        sources.push(Source { ost: *ost, at, next, lost: 0 });
+        sources.push(Source { keeper: *keeper, at, next, lost: 0 });
     }
     match (sources.is_empty(), refused) {
         (true, Some(e)) => Err(e),
@@ -136,13 +116,13 @@ fn begin(connection: u32, osts: &[u16], a: &TraceRecord, writer: &mut Writer<Buf
     }
 }
 
-/// Writes what happened at an OST since it was asked last; answers how many requests.
+/// Writes what happened since a ring was asked last; answers how many requests.
 fn drain(connection: u32, source: &mut Source, file: &Path, writer: &mut Writer<BufWriter<File>>) -> Outcome<u64> {
     let mut written = 0;
     loop {
-        let told = ask(connection, source.ost, source.next)?;
+        let told = ask(connection, source.keeper, source.next)?;
         if told.total < source.next {
-            note!("OST {} was started anew: what it did before is missing", source.ost);
+            note!("{} was started anew: what it did before is missing", source.keeper);
             source.next = 0;
             continue;
         }

@@ -1,12 +1,12 @@
 //! `stria trace show`: a trace in tables.
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
 use comfy_table::presets::NOTHING;
 use comfy_table::{CellAlignment, Table};
-use nrs::IoOp;
-use trace::{Figures, Flags, Record, SIZE_CLASSES, Sequentiality, Spread, Target, Trace, size_class};
-use types::{ClientId, format_size};
+use trace::{Figures, Flags, Record, SIZE_CLASSES, Sequentiality, Spread, Target, Trace, op_name, size_class};
+use types::{ClientId, Duration, format_size};
+use wire::Op;
 
 /// What a trace comes to, in text.
 pub(super) fn summary(trace: &Trace, clients_max: usize) -> String {
@@ -19,8 +19,10 @@ pub(super) fn summary(trace: &Trace, clients_max: usize) -> String {
         return out;
     }
     let _ = writeln!(out, "\n{}", times(trace, clients_max));
+    let _ = writeln!(out, "\n{}", waits(trace));
     let _ = writeln!(out, "\n{}", sizes(trace));
-    let all = trace.targets.iter().map(|t| Sequentiality::of(&t.records));
+    let scheduled = trace.clone().scheduled();
+    let all = scheduled.targets.iter().map(|t| Sequentiality::of(&t.records));
     let s = all.fold(Sequentiality::default(), Sequentiality::and);
     let _ = writeln!(
         out,
@@ -41,6 +43,9 @@ pub(super) fn summary(trace: &Trace, clients_max: usize) -> String {
 
 /// A target in a line.
 fn described(target: &Target) -> String {
+    if !target.has_scheduler() {
+        return format!("{}: {} requests", target.name(), target.records.len());
+    }
     let of = |key: &str| target.setting(key).unwrap_or("?");
     let device = target.setting("disk.profile").map(|d| format!(" {d}")).unwrap_or_default();
     let changes = target.settings.iter().filter(|(k, _)| k.starts_with("disk.") && k != "disk.profile");
@@ -78,6 +83,35 @@ fn row(name: String, f: &Figures) -> Vec<String> {
     row
 }
 
+/// The table of what requests waited for besides queue and store, by target: those that waited.
+fn waits(trace: &Trace) -> Table {
+    let mut table = Table::new();
+    table.load_preset(NOTHING).set_header([
+        "waits in ms",
+        "for locks",
+        "sum",
+        "p50",
+        "p99",
+        "for commits",
+        "sum",
+        "p50",
+        "p99",
+    ]);
+    for target in trace.targets.iter().filter(|t| t.setting("source") != Some("client")) {
+        let of = |us: fn(&Record) -> u32| {
+            let waited = target.records.iter().map(us).filter(|us| *us > 0);
+            let all: Vec<Duration> = waited.map(|us| Duration::from_micros(us.into())).collect();
+            let (sum, spread) = (all.iter().map(|d| d.as_nanos() as f64).sum::<f64>(), Spread::of(all.iter().copied()));
+            let ms = |ns: f64| format!("{:.3}", ns / 1e6);
+            [all.len().to_string(), ms(sum), ms(spread.p50), ms(spread.p99)]
+        };
+        let cells = of(|r| r.locked_us).into_iter().chain(of(|r| r.committed_us));
+        table.add_row(std::iter::once(target.name().to_string()).chain(cells));
+    }
+    aligned(&mut table);
+    table
+}
+
 fn aligned(table: &mut Table) {
     table.column_iter_mut().skip(1).for_each(|c| c.set_cell_alignment(CellAlignment::Right));
 }
@@ -101,13 +135,17 @@ fn times(trace: &Trace, clients_max: usize) -> Table {
         "p99",
         "failed",
     ]);
+    // What clients say of the same requests is not a second request.
+    let trace =
+        &Trace { targets: trace.targets.iter().filter(|t| t.setting("source") != Some("client")).cloned().collect() };
     let all = || trace.targets.iter().flat_map(|t| &t.records);
     table.add_row(row("all".into(), &figures(trace, |_| true)));
     for target in &trace.targets {
         table.add_row(row(target.name().into(), &Figures::of(|| target.records.iter())));
     }
-    for op in IoOp::ALL.into_iter().filter(|op| all().any(|r| r.op == *op)) {
-        table.add_row(row(op.name().into(), &figures(trace, |r| r.op == op)));
+    let ops: BTreeSet<Op> = all().map(|r| r.op).collect();
+    for op in ops {
+        table.add_row(row(op_name(op), &figures(trace, |r| r.op == op)));
     }
     let mut bytes: BTreeMap<ClientId, u64> = BTreeMap::new();
     all().for_each(|r| *bytes.entry(r.client).or_default() += u64::from(r.bytes));
@@ -134,8 +172,8 @@ fn figures(trace: &Trace, is: impl Fn(&Record) -> bool) -> Figures {
 /// The table of sizes, reads and writes apart.
 fn sizes(trace: &Trace) -> Table {
     let mut counts = [[0u64; SIZE_CLASSES]; 2];
-    for r in trace.targets.iter().flat_map(|t| &t.records) {
-        counts[usize::from(r.op.is_write())][size_class(r.bytes)] += 1;
+    for r in trace.targets.iter().flat_map(|t| &t.records).filter(|r| r.io().is_some()) {
+        counts[usize::from(r.is_write())][size_class(r.bytes)] += 1;
     }
     let totals = counts.map(|c| c.iter().sum::<u64>());
     let mut table = Table::new();

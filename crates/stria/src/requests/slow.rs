@@ -1,49 +1,27 @@
 //! `stria trace slow`: the slowest requests of a trace, and what the store was given while each of them waited.
-use std::collections::BTreeMap;
 use std::fmt::Write as _;
 
-use trace::{Flags, Record, Target, Trace};
-use types::{ClientId, format_size};
+use trace::why::Ahead;
+use trace::{Flags, Record, Target, Trace, op_name};
+use types::format_size;
 
 /// Clients named for each request.
 const CLIENTS_SHOWN: usize = 3;
-
-/// Requests that went to the store while another one waited.
-#[derive(Default)]
-struct Given {
-    requests: u64,
-    bytes: u64,
-    /// Of these, such that had arrived later.
-    passed: u64,
-    /// Of those, such with a deadline.
-    urgent: u64,
-    /// Of all, such of the same object.
-    same_object: u64,
-    by_client: BTreeMap<ClientId, (u64, u64)>,
-}
-
-impl Given {
-    fn add(&mut self, r: &Record, waiting: &Record) {
-        let later = (r.arrived, r.number) > (waiting.arrived, waiting.number);
-        self.requests += 1;
-        self.bytes += u64::from(r.bytes);
-        self.passed += u64::from(later);
-        self.urgent += u64::from(later && r.flags.has(Flags::URGENT));
-        self.same_object += u64::from(r.object == waiting.object);
-        let client = self.by_client.entry(r.client).or_default();
-        client.0 += u64::from(r.bytes);
-        client.1 += 1;
-    }
-}
 
 /// The `top` slowest requests in text.
 pub(super) fn slowest(trace: &Trace, top: usize) -> String {
     let served = |t: &Target| -> Vec<Record> { t.records.iter().filter(|r| r.is_served()).copied().collect() };
     let mut targets: Vec<Vec<Record>> = trace.targets.iter().map(served).collect();
     targets.iter_mut().for_each(|records| records.sort_by_key(|r| r.dispatched));
-    let all = targets.iter().zip(&trace.targets).flat_map(|(records, t)| records.iter().map(move |r| (r, records, t)));
+    // What clients say of the same requests is not a second request.
+    let told_once = |t: &&Target| t.setting("source") != Some("client");
+    let all = targets
+        .iter()
+        .zip(&trace.targets)
+        .filter(|(_, t)| told_once(t))
+        .flat_map(|(records, t)| records.iter().map(move |r| (r, records, t)));
     let mut all: Vec<(&Record, &Vec<Record>, &Target)> = all.collect();
-    all.sort_by_key(|(r, ..)| std::cmp::Reverse(r.response()));
+    all.sort_by_key(|(r, ..)| std::cmp::Reverse(r.at_target()));
     let mut out = String::new();
     if all.is_empty() {
         out += "no requests\n";
@@ -62,12 +40,26 @@ fn ms(d: types::Duration) -> String {
     format!("{:.3} ms", d.as_nanos() as f64 / 1e6)
 }
 
+/// What it waited for besides: locks, commits.
+fn waited(r: &Record) -> String {
+    let us = |us: u32| ms(types::Duration::from_micros(us.into()));
+    let mut out = String::new();
+    if r.locked_us > 0 {
+        let whose = if r.holder.0 == 0 { String::new() } else { format!(" of client {:016x}", r.holder.0) };
+        let _ = writeln!(out, "   {} for a lock{whose}", us(r.locked_us));
+    }
+    if r.committed_us > 0 {
+        let _ = writeln!(out, "   {} for a commit", us(r.committed_us));
+    }
+    out
+}
+
 fn told(r: &Record, target: &Target) -> String {
-    let what = format!("{} of {} at {} of {}", r.op.name(), format_size(r.bytes.into()), r.offset, r.object.0);
+    let what = format!("{} of {} at {} of {}", op_name(r.op), format_size(r.bytes.into()), r.offset, r.object.0);
     let flags = if r.flags == Flags::default() { String::new() } else { format!(", {}", r.flags) };
     let failed = if r.errno == 0 { String::new() } else { format!(", failed with errno {}", r.errno) };
     format!(
-        "{} request {}: {what}, client {:016x}{flags}{failed}\n   {} = {} queued + {} with the store; policy {}\n",
+        "{} request {}: {what}, client {:016x}{flags}{failed}\n   {} = {} queued + {} with the store; policy {}\n{}",
         target.name(),
         r.number,
         r.client.0,
@@ -75,46 +67,34 @@ fn told(r: &Record, target: &Target) -> String {
         ms(r.queued()),
         ms(r.service()),
         target.setting("nrs.policy").unwrap_or("?"),
+        waited(r),
     )
 }
 
 /// What the store was given from its arrival until its dispatch, and what it had besides.
 fn why(r: &Record, records: &[Record]) -> String {
-    let from = records.partition_point(|other| other.dispatched < r.arrived);
-    let to = records.partition_point(|other| other.dispatched <= r.dispatched);
-    let mut given = Given::default();
-    let others = records[from..to].iter().filter(|o| o.number != r.number && !o.flags.has(Flags::PAST_QUEUE));
-    // Those that went together with it came before it if they arrived before.
-    let before = others.filter(|o| o.dispatched < r.dispatched || (o.arrived, o.number) < (r.arrived, r.number));
-    before.for_each(|o| given.add(o, r));
+    let given = Ahead::of(r, records);
     let mut out = String::new();
     if r.queued().as_nanos() > 0 {
         let _ = writeln!(
             out,
             "   before it went {} requests ({}): {} had arrived later ({} of them urgent), {} were of its object",
-            given.requests,
-            format_size(given.bytes),
+            given.went.requests,
+            format_size(given.went.bytes),
             given.passed,
             given.urgent,
             given.same_object
         );
     }
-    let mut clients: Vec<(u64, u64, ClientId)> = given.by_client.iter().map(|(c, (b, n))| (*b, *n, *c)).collect();
-    clients.sort_unstable_by(|a, b| b.cmp(a));
-    for (bytes, requests, client) in clients.iter().take(CLIENTS_SHOWN) {
+    let clients = given.went.clients();
+    for (client, bytes, requests) in clients.iter().take(CLIENTS_SHOWN) {
         let own = if *client == r.client { " (its own)" } else { "" };
         let _ = writeln!(out, "      client {:016x}{own}: {requests} requests, {}", client.0, format_size(*bytes));
     }
     if clients.len() > CLIENTS_SHOWN {
         let _ = writeln!(out, "      {} more clients", clients.len() - CLIENTS_SHOWN);
     }
-    let beside = records.iter().filter(|o| {
-        o.number != r.number
-            && o.dispatched <= r.dispatched
-            && o.finished > r.dispatched
-            && !o.flags.has(Flags::PAST_QUEUE)
-    });
-    let (n, bytes) = beside.fold((0, 0), |(n, bytes), o| (n + 1, bytes + u64::from(o.bytes)));
+    let (n, bytes) = given.beside;
     let _ = writeln!(out, "   with the store when it came there: {n} others ({})", format_size(bytes));
     out
 }
@@ -122,7 +102,7 @@ fn why(r: &Record, records: &[Record]) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use types::Instant;
+    use types::{ClientId, Instant};
 
     #[test]
     fn the_slowest_request_tells_who_went_before_it() {
