@@ -239,6 +239,11 @@ impl TbfRules {
         &self.rules
     }
     /// Index of the rule that `req` falls under.
+    /// The rule that a request falls under.
+    #[must_use]
+    pub fn of(&self, req: &NrsRequest) -> &Rule {
+        &self.rules[self.find(req)]
+    }
     pub(crate) fn find(&self, req: &NrsRequest) -> usize {
         let last = self.rules.len() - 1;
         self.rules[..last].iter().position(|r| r.when.matches(req)).unwrap_or(last)

@@ -55,6 +55,8 @@ pub enum Verb {
     /// Measure what one layer alone can do
     #[command(subcommand)]
     Survey(bench::survey::cli::Survey),
+    /// Tell where the time of slow requests went: of a file, of a job, or of one request
+    Why(Why),
     /// Take home what servers did with requests, show it, write it for other programs
     #[command(subcommand)]
     Trace(TraceVerb),
@@ -301,6 +303,26 @@ pub struct TraceRecord {
     /// Only these OSTs, without metadata target and client; may be repeated
     #[arg(long, value_name = "N")]
     pub ost: Vec<u16>,
+}
+
+/// Arguments of `why`.
+#[derive(Args, Debug)]
+pub struct Why {
+    /// A file or directory; a job's name; or a request as TARGET:CLIENT:XID, which is how this command prints it
+    #[arg(value_name = "FILE|JOB|RPC-ID")]
+    pub what: String,
+    /// A mount of the file system, or anything in it; default: the one that FILE lies on, or the only one of this host
+    #[arg(conflicts_with = "trace")]
+    pub mount: Option<PathBuf>,
+    /// A trace instead of what servers remember now, for a job or a request
+    #[arg(long, value_name = "TRACE")]
+    pub trace: Option<PathBuf>,
+    /// How many of the slowest requests
+    #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1000))]
+    pub top: u16,
+    /// As one JSON object
+    #[arg(long)]
+    pub json: bool,
 }
 
 /// Arguments of `trace show`.

@@ -108,6 +108,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Bench(a) => bench::cli::bench(&a, &|text| out::print(format_args!("{text}")))?,
         Verb::Survey(a) => survey::survey(&a)?,
         Verb::Trace(v) => requests::trace(&v)?,
+        Verb::Why(a) => requests::why(&a)?,
         Verb::Tune(a) => tune::tune(&a)?,
         Verb::Config(v) => explain(&v)?,
         Verb::Man(a) => {

@@ -19,7 +19,10 @@ pub use getstripe::getstripe;
 pub use setstripe::setstripe;
 pub(crate) use setstripe::stripes_of;
 pub use targets::{check, getname, mdts, osts};
-pub(crate) use xattr::{connection_at, connection_of, get_lov as default_layout, set_lov as set_default_layout};
+pub(crate) use xattr::{
+    connection_at, connection_of, get_lov as default_layout, get_stored_lov as stored_layout,
+    set_lov as set_default_layout,
+};
 
 use crate::failure::Failure;
 

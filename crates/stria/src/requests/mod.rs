@@ -1,14 +1,18 @@
-//! `stria trace`: what targets did with requests, taken home into a file, shown, and written for other programs.
+//! `stria trace`: what targets did with requests, taken home into a file, shown, and written for other programs. `stria why`:
+//! where the time of slow ones went.
 mod record;
 mod rings;
 mod show;
 mod slow;
+mod why;
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
 use std::path::Path;
 
 use trace::Trace;
+
+pub use why::why;
 
 use crate::cli::{TraceExport, TraceImport, TraceVerb};
 use crate::failure::{Failure, Outcome};

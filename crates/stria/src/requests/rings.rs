@@ -2,7 +2,7 @@
 use std::fmt;
 
 use serde_json::{Value, json};
-use trace::Record;
+use trace::{Record, Target};
 
 use crate::control;
 use crate::failure::{Failure, Outcome};
@@ -56,4 +56,32 @@ fn bytes_of(value: &Value) -> Result<Vec<u8>, String> {
     let pair = |p: &[u8]| Some(digit(p[0])? << 4 | digit(*p.get(1)?)?);
     let bytes: Option<Vec<u8>> = text.as_bytes().chunks(2).map(pair).collect();
     bytes.ok_or_else(|| "its records are not hexadecimal".into())
+}
+
+/// A ring as it is now.
+pub(super) struct Whole {
+    pub target: Target,
+    /// Records that were overwritten.
+    pub lost: u64,
+}
+
+/// All that a keeper has.
+pub(super) fn whole(connection: u32, of: Keeper) -> Outcome<Whole> {
+    let first = ask(connection, of, u64::MAX)?;
+    let mut target = Target::from_text(&first.settings).map_err(|e| Failure::from(format!("{of}: {e}")))?;
+    let (mut lost, mut next) = (0, 0);
+    while next < first.total {
+        let told = ask(connection, of, next)?;
+        if told.records.is_empty() && told.lost == 0 {
+            break;
+        }
+        // What is overwritten while it is being read takes what came before it along.
+        if told.lost > 0 && next > 0 {
+            target.records.clear();
+        }
+        next += told.lost + told.records.len() as u64;
+        lost = next - told.records.len() as u64 - target.records.len() as u64;
+        target.records.extend(told.records);
+    }
+    Ok(Whole { target, lost })
 }
