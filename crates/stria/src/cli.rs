@@ -281,7 +281,7 @@ pub enum TraceVerb {
     Slow(TraceSlow),
     /// Write a trace as CSV or JSON
     Export(TraceExport),
-    /// Make a trace of a table in CSV
+    /// Make a trace of a table in CSV, or of what darshan-dxt-parser or blkparse printed
     Import(TraceImport),
 }
 
@@ -348,14 +348,28 @@ pub struct TraceSlow {
 /// Arguments of `trace import`.
 #[derive(Args, Debug)]
 pub struct TraceImport {
-    /// The table, with the columns of 'trace export'
+    /// The table, with the columns of 'trace export'; or the other program's output
     pub file: PathBuf,
+    /// What the file is: a table in CSV, output of darshan-dxt-parser, or of blkparse in its default format
+    #[arg(long, value_enum, default_value_t = TraceFormat::Csv)]
+    pub format: TraceFormat,
     /// The trace to write
     #[arg(short, long, value_name = "FILE")]
     pub output: PathBuf,
     /// What is known of the targets, such as nrs.policy=fifo; may be repeated
     #[arg(long = "set", value_name = "KEY=VALUE")]
     pub set: Vec<String>,
+}
+
+/// What a trace is made of.
+#[derive(clap::ValueEnum, Clone, Copy, PartialEq, Eq, Debug)]
+pub enum TraceFormat {
+    /// A table
+    Csv,
+    /// Output of darshan-dxt-parser
+    Dxt,
+    /// Output of blkparse
+    Blkparse,
 }
 
 /// Arguments of `trace export`.

@@ -14,7 +14,7 @@ use trace::Trace;
 
 pub use why::why;
 
-use crate::cli::{TraceExport, TraceImport, TraceVerb};
+use crate::cli::{TraceExport, TraceFormat, TraceImport, TraceVerb};
 use crate::failure::{Failure, Outcome};
 
 /// The verbs of `trace`.
@@ -47,7 +47,12 @@ fn load(file: &Path) -> Outcome<Trace> {
 
 fn import(a: &TraceImport) -> Outcome {
     let text = std::fs::read_to_string(&a.file).map_err(|e| Failure::io("reading", &a.file, &e))?;
-    let mut trace = trace::import::csv(&text).map_err(|e| Failure::usage(format!("{}: {e}", a.file.display())))?;
+    let read = match a.format {
+        TraceFormat::Csv => trace::import::csv,
+        TraceFormat::Dxt => trace::import::dxt,
+        TraceFormat::Blkparse => trace::import::blkparse,
+    };
+    let mut trace = read(&text).map_err(|e| Failure::usage(format!("{}: {e}", a.file.display())))?;
     for set in &a.set {
         let pair = set.split_once('=').filter(|(key, _)| !key.is_empty() && !set.contains('\n'));
         let (key, value) = pair.ok_or_else(|| Failure::usage(format!("--set {set}: write KEY=VALUE")))?;

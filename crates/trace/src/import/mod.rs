@@ -1,4 +1,11 @@
-//! Traces from CSV: what `export` writes, or a table with as many of its columns as are known.
+//! Traces from CSV: what `export` writes, or a table with as many of its columns as are known; and from what other programs
+//! print: [`dxt()`], [`blkparse()`].
+mod blkparse;
+mod dxt;
+
+pub use blkparse::blkparse;
+pub use dxt::dxt;
+
 use crate::export::COLUMNS;
 use crate::{Flags, Record, Target, Trace, op_named};
 use nrs::JobId;
@@ -139,6 +146,28 @@ fn checked(record: Record) -> Result<Record, String> {
     record.put(&mut raw);
     let raw = raw[..].try_into().expect("a record has its size");
     Record::get(raw).map_err(|e| e.what.to_string())
+}
+
+/// Seconds like `0.000001829` as nanoseconds; further digits are dropped.
+fn nanos(text: &str) -> Result<u64, String> {
+    let wrong = || format!("'{text}' is not a time in seconds, like 0.0029");
+    let (whole, part) = text.split_once('.').unwrap_or((text, ""));
+    if whole.is_empty() || !(whole.bytes().chain(part.bytes())).all(|b| b.is_ascii_digit()) {
+        return Err(wrong());
+    }
+    let part: String = part.chars().chain("000000000".chars()).take(9).collect();
+    let (whole, part): (u64, u64) = (whole.parse().map_err(|_| wrong())?, part.parse().map_err(|_| wrong())?);
+    whole.checked_mul(1_000_000_000).and_then(|ns| ns.checked_add(part)).ok_or_else(wrong)
+}
+
+/// A target of a trace that `source` made: its requests in the order in which they were done, numbered as they arrived.
+fn target(name: &str, source: &str, numbers: &[(&str, i64)], mut records: Vec<Record>) -> Target {
+    records.sort_by_key(|r| r.arrived);
+    records.iter_mut().zip(0..).for_each(|(r, number)| r.number = number);
+    records.sort_by_key(|r| (r.finished, r.number));
+    let mut settings = vec![("target".to_string(), name.to_string()), ("source".into(), source.into())];
+    settings.extend(numbers.iter().map(|(key, value)| ((*key).to_string(), value.to_string())));
+    Target { settings, records }
 }
 
 #[cfg(test)]
