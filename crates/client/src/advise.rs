@@ -84,7 +84,7 @@ impl Client {
         let parts: Vec<_> = s.layout.geometry().objects(extent)?.collect();
         let calls = parts.into_iter().map(|part| {
             let object = &s.objects[usize::from(part.stripe.0)];
-            let (osc, owner) = (self.osc(object.ost), owner.clone());
+            let (osc, owner) = (self.osts.osc(object.ost), owner.clone());
             let ask = AdviseRequest { object: object.id, extent: part.object, advice, background, owner, since };
             async move { osc.import()?.ask::<_, ()>(Op::OstAdvise, &ask).await }
         });
@@ -115,7 +115,7 @@ impl Client {
     async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
         let Some(s) = self.layout_of(inode).await? else { return Ok(Vec::new()) };
         let calls = s.objects.iter().enumerate().map(|(stripe, object)| {
-            let (osc, ask) = (self.osc(object.ost), AdvisedRequest { object: object.id });
+            let (osc, ask) = (self.osts.osc(object.ost), AdvisedRequest { object: object.id });
             async move {
                 let reply: AdvisedReply = osc.import()?.ask(Op::OstAdvised, &ask).await?;
                 Ok::<_, FsError>((StripeIndex(stripe as u16), reply.ranges))

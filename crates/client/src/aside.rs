@@ -14,7 +14,7 @@ impl OpenFile {
     /// Whether it goes on: not every descriptor of it is closed.
     #[must_use]
     pub fn is_open(&self) -> bool {
-        !self.released.get()
+        !self.stream.released.get()
     }
 }
 
@@ -24,13 +24,13 @@ impl Client {
     /// # Errors
     /// As [`Client::read`].
     pub async fn read_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
-        if file.inode().may_have_stores() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_stores() {
+            file.inode().front.drop_kernel_pages().await;
         }
         let accessed = file.inode.atime.get();
         let read = self.read(file, offset, len).await;
         if file.inode.atime.get() != accessed {
-            self.kernel_attributes_changed(file.fid()).await;
+            self.common.kernel.attributes_changed(file.fid()).await;
         }
         read
     }
@@ -50,13 +50,13 @@ impl Client {
         }
         let written = self.write_part(file, offset, data, None).await;
         // A write that failed may have changed a part.
-        if file.inode().may_have_pages() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_pages() {
+            file.inode().front.drop_kernel_pages().await;
         }
-        let (told, dropped_at) = (self.kernel().told(), &file.inode.front.told_nothing_since);
+        let (told, dropped_at) = (self.common.kernel.cache().told(), &file.inode.front.told_nothing_since);
         // A drop costs more than the write, and one is enough until a kernel is told something again.
         if told.is_none() || told != dropped_at.get() {
-            self.kernel_attributes_changed(file.fid()).await;
+            self.common.kernel.attributes_changed(file.fid()).await;
             dropped_at.set(told);
         }
         written.map(|w| w.len)
@@ -67,8 +67,8 @@ impl Client {
     /// # Errors
     /// As [`Client::fsync`].
     pub async fn fsync_aside(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
-        if file.inode().may_have_stores() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_stores() {
+            file.inode().front.drop_kernel_pages().await;
         }
         self.fsync(file, data_only).await
     }

@@ -5,14 +5,14 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use rt::sync::{Event, OneReceiver, OneSender, oneshot};
+use rt::sync::{OneReceiver, OneSender, oneshot};
 use types::{Duration, Fid, FsError, Transno};
 use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseReply, CloseRequest, Cred, SetBits};
 
 use crate::attrs::Change;
 use crate::client::Client;
-use crate::inode::{Inode, UNSET};
+use crate::inode::{Inode, SizeKeeper, UNSET};
 use crate::open::OpenFile;
 use crate::size::FileSize;
 
@@ -33,53 +33,6 @@ struct Ending {
 impl Ending {
     fn tells_size(&self) -> bool {
         self.close.valid & SetBits::SIZE != 0
-    }
-}
-
-/// What has to be known of an inode's writers here to tell its size in order.
-#[derive(Default)]
-pub(crate) struct SizeTells {
-    /// Opens for writing that no program ended yet.
-    in_use: Cell<u32>,
-    /// Opens for writing so far.
-    writers: Cell<u64>,
-    /// Ends of opens that tell the size and are on their way.
-    under_way: Cell<u32>,
-    answered: Event,
-    /// An open that is to tell the size is about to be made.
-    settling: Cell<bool>,
-}
-
-impl SizeTells {
-    /// A program opened the file for writing.
-    pub(crate) fn writer_came(&self) {
-        self.in_use.set(self.in_use.get() + 1);
-        self.writers.set(self.writers.get() + 1);
-    }
-    /// A program ended such an open.
-    fn writer_went(&self) {
-        self.in_use.set(self.in_use.get() - 1);
-    }
-    /// Who is the last writer here; it stays so as long as this says the same.
-    fn last_writer(&self) -> Option<u64> {
-        (self.in_use.get() == 0).then(|| self.writers.get())
-    }
-    fn set_out(&self) {
-        self.under_way.set(self.under_way.get() + 1);
-    }
-    fn answered(&self) {
-        self.under_way.set(self.under_way.get() - 1);
-        self.answered.notify();
-    }
-    /// Waits until none is on its way: a later one could overtake it.
-    async fn all_answered(&self) {
-        loop {
-            let answered = self.answered.wait();
-            if self.under_way.get() == 0 {
-                return;
-            }
-            answered.await;
-        }
     }
 }
 
@@ -142,7 +95,7 @@ impl Client {
     async fn end(self: &Rc<Self>, file: &Rc<OpenFile>, told: Option<OneSender<Result<(), FsError>>>) -> bool {
         // What it brings home counts at the server only as the end of an open that it knows of.
         let lost = self.writer_is_told(file).await.err();
-        if file.released.replace(true) {
+        if file.stream.released.replace(true) {
             return false;
         }
         if file.writes() {
@@ -150,11 +103,7 @@ impl Client {
         }
         file.inode.kept_append.give_up_of(file.id());
         let close = self.last_words(file).await;
-        {
-            let mut ahead = self.ahead.borrow_mut();
-            let ended = file.readahead.replace(ahead.open());
-            ahead.close(ended);
-        }
+        self.ahead.close(&file.stream);
         if close.handle.0 == 0 {
             self.untold_ended(file);
         }
@@ -244,7 +193,7 @@ impl Client {
 
     /// Ends opens with one request. Gives them back when that failed for the company of one of them.
     async fn close_together(self: &Rc<Self>, batch: Vec<Ending>) -> Vec<Ending> {
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let closes = batch.iter().map(|e| e.close.clone()).collect();
         let mut request = CloseRequest { closes };
         let answer = self.mdt_call(Op::MdtClose, &request).await;
@@ -278,14 +227,59 @@ impl Client {
             }
         }
         if amended && transno.0 != 0 {
-            self.mdc().amend_replay(transno, request);
+            self.sessions.mdc().amend_replay(transno, request);
         }
     }
 
+    fn ended(self: &Rc<Self>, ending: Ending, answer: Result<(Change, Attr), FsError>) {
+        if ending.sent && ending.tells_size() {
+            ending.file.inode.tells.answered();
+        }
+        if ending.sent && ending.close.valid & (SetBits::DIRTY | SetBits::SIZE) != 0 {
+            self.settling.needed();
+        }
+        let Ending { close, file, told, .. } = ending;
+        let inode = &file.inode;
+        self.opens.borrow_mut().remove(&file.id());
+        inode.closed(&file.stream, file.reads_and_writes());
+        if file.writes() {
+            inode.writers.set(inode.writers.get() - 1);
+        }
+        if file.dirty.get() {
+            inode.changed_unseen();
+        }
+        // Told now; until then it was ours to know.
+        if inode.atime.get() == close.atime {
+            inode.atime.set(UNSET);
+        }
+        if let Some((change, attr)) = answer.as_ref().ok().filter(|(_, a)| a.fid == inode.fid) {
+            // Once more if another one wrote meanwhile; not if the OSTs could not say.
+            let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
+            if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
+                self.clone().settle_size(inode, None);
+            }
+            inode.take_change(*change, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
+        }
+        if file.dirty.get() && answer.as_ref().err() == Some(&FsError::Io) {
+            self.clone().settle_size_later(inode);
+        }
+        let result = answer.map(|_| ());
+        match told {
+            Some(told) => told.send(result),
+            None => {
+                if let Err(e) = result {
+                    tracing::warn!(file = %inode.fid, "close: {e}");
+                }
+            }
+        }
+    }
+}
+
+impl SizeKeeper for Client {
     /// The size of a file that nobody writes any more, or of which bytes were lost, is asked of its OSTs once, by a writer that is
     /// alone with it, so that not everybody has to ask. `doubted`: what the metadata server has for it, when that may be right. If
     /// others write it meanwhile, the last of all does it again.
-    pub(crate) fn settle_size(self: &Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>) {
+    fn settle_size(self: Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>) {
         const O_WRONLY: u32 = 1;
         if inode.tells.settling.replace(true) {
             return;
@@ -303,7 +297,7 @@ impl Client {
             me.settling.doubt_ends();
             let file = match opened {
                 Ok(file) => file,
-                Err(FsError::Io) => return me.settle_size_later(&inode),
+                Err(FsError::Io) => return me.clone().settle_size_later(&inode),
                 // Gone, or our session is: then its size stays unknown.
                 Err(_) => return,
             };
@@ -315,58 +309,15 @@ impl Client {
     }
 
     /// [`Client::settle_size`] once the metadata server's store may take it: what it has may be wrong, and nobody else knows.
-    fn settle_size_later(self: &Rc<Self>, inode: &Rc<Inode>) {
+    fn settle_size_later(self: Rc<Self>, inode: &Rc<Inode>) {
         let (me, inode) = (self.clone(), inode.clone());
         me.settling.doubt_begins();
         self.rt.spawn(async move {
             me.rt.sleep(SETTLE_AGAIN).await;
             me.settling.doubt_ends();
-            if !me.closing.get() {
-                me.settle_size(&inode, None);
+            if !me.sessions.is_closing() {
+                me.clone().settle_size(&inode, None);
             }
         });
-    }
-
-    fn ended(self: &Rc<Self>, ending: Ending, answer: Result<(Change, Attr), FsError>) {
-        if ending.sent && ending.tells_size() {
-            ending.file.inode.tells.answered();
-        }
-        if ending.sent && ending.close.valid & (SetBits::DIRTY | SetBits::SIZE) != 0 {
-            self.settling.needed();
-        }
-        let Ending { close, file, told, .. } = ending;
-        let inode = &file.inode;
-        self.opens.borrow_mut().remove(&file.id());
-        inode.closed(&file);
-        if file.writes() {
-            inode.writers.set(inode.writers.get() - 1);
-        }
-        if file.dirty.get() {
-            inode.changed_unseen();
-        }
-        // Told now; until then it was ours to know.
-        if inode.atime.get() == close.atime {
-            inode.atime.set(UNSET);
-        }
-        if let Some((change, attr)) = answer.as_ref().ok().filter(|(_, a)| a.fid == inode.fid) {
-            // Once more if another one wrote meanwhile; not if the OSTs could not say.
-            let may_help = close.valid & SetBits::SIZE != 0 || !file.settles.get();
-            if attr.flags & AttrFlags::UNSETTLED != 0 && may_help {
-                self.settle_size(inode, None);
-            }
-            inode.take_change(*change, &Attr { flags: attr.flags & !AttrFlags::UNSETTLED, ..attr.clone() });
-        }
-        if file.dirty.get() && answer.as_ref().err() == Some(&FsError::Io) {
-            self.settle_size_later(inode);
-        }
-        let result = answer.map(|_| ());
-        match told {
-            Some(told) => told.send(result),
-            None => {
-                if let Err(e) = result {
-                    tracing::warn!(file = %inode.fid, "close: {e}");
-                }
-            }
-        }
     }
 }

@@ -19,9 +19,8 @@ use wire::mdt::CutRequest;
 use wire::ost::{PromiseRequest, PunchKind};
 
 use crate::client::Client;
-use crate::inode::{Inode, Striping};
+use crate::inode::{Inode, Object, Striping};
 use crate::locks::Held;
-use crate::object::Object;
 use crate::osc::Why;
 
 /// Longest time that locks of several OSTs are kept while one server is waited for; far below an OST's patience.
@@ -145,7 +144,7 @@ impl Drop for Together {
         for (object, size) in &open {
             object.forget_clean(size / 4096);
             let data = LockPolicyData::extent(Extent::from(*size));
-            let held = client.osc(object.ost).locks.find(object.resource(), LockMode::Pw, &data);
+            let held = client.osts.osc(object.ost).locks.find(object.resource(), LockMode::Pw, &data);
             held.iter().for_each(Held::call_back);
         }
         client.rt.clone().spawn(confirm(Rc::downgrade(&client), number, parts));
@@ -156,8 +155,8 @@ impl Drop for Together {
 async fn confirm(client: Weak<Client>, number: u64, parts: Vec<Part>) {
     for part in parts {
         loop {
-            let Some(me) = client.upgrade().filter(|c| !c.closing.get()) else { return };
-            let (rt, locks) = (me.rt.clone(), me.osc(part.ost).locks.clone());
+            let Some(me) = client.upgrade().filter(|c| !c.sessions.is_closing()) else { return };
+            let (rt, locks) = (me.rt.clone(), me.osts.osc(part.ost).locks.clone());
             drop(me);
             let data = LockPolicyData::extent(Extent::from(part.size));
             let resource = ResourceId::extent(part.object.0);
@@ -205,7 +204,7 @@ impl Client {
         // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
         // that nothing here may wait for a drop of pages; nor does it read any
         // anew, which would need locks.
-        let _shut = inode.shut(Extent::ALL);
+        let _shut = inode.front.shut(Extent::ALL);
         let now = self.rt.wall();
         let sizes: Vec<u64> = (0..s.objects.len()).map(|i| geometry.object_size(StripeIndex(i as u16), size)).collect();
         // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
@@ -340,7 +339,7 @@ impl Client {
             open.clear();
         }
         let part = |(object, size): &(Rc<Object>, u64)| {
-            let evictions = self.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
+            let evictions = self.osts.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
             Part { ost: object.ost, object: object.id, size: *size, transno: Transno(0), evictions }
         };
         Together {
@@ -385,11 +384,11 @@ impl Client {
         let is_committed = |p: &Part, import: &Import| p.transno <= import.last_committed();
         let mut unsure = Vec::new();
         self.cut_numbers.done.borrow_mut().retain(|number, parts| {
-            parts.retain(|p| match self.osc(p.ost).import_if_any() {
+            parts.retain(|p| match self.osts.osc(p.ost).import_if_any() {
                 Some(import) => import.evictions() != p.evictions || !is_committed(p, &import),
                 None => true,
             });
-            let is_lost = |p: &Part| self.osc(p.ost).import_if_any().is_some_and(|i| i.evictions() != p.evictions);
+            let is_lost = |p: &Part| self.osts.osc(p.ost).import_if_any().is_some_and(|i| i.evictions() != p.evictions);
             if parts.is_empty() {
                 self.cut_numbers.over(*number);
             } else if parts.iter().any(is_lost) {
@@ -405,7 +404,7 @@ impl Client {
 
     /// Write locks over what goes of each object, in stripe order; as [`Client::lock_all`], nothing is kept for long.
     async fn locks_to_cut(&self, s: &Striping, sizes: &[u64]) -> Result<Vec<Held>, FsError> {
-        let oscs: Vec<_> = s.objects.iter().map(|o| self.osc(o.ost)).collect();
+        let oscs: Vec<_> = s.objects.iter().map(|o| self.osts.osc(o.ost)).collect();
         let lock = |i: usize| {
             let data = LockPolicyData::extent(Extent::from(sizes[i] - sizes[i] % 4096));
             self.lock_to_cut(&oscs[i], &s.objects[i], data)
@@ -438,7 +437,7 @@ impl Client {
     /// Promises the cut of an object to `size`, or takes the promise back.
     async fn promise(&self, object: &Rc<Object>, number: u64, size: u64, withdrawn: bool) -> Result<(), FsError> {
         let ask = PromiseRequest { object: object.id, number, size, withdrawn };
-        self.osc(object.ost).import()?.ask(Op::OstPromise, &ask).await
+        self.osts.osc(object.ost).import()?.ask(Op::OstPromise, &ask).await
     }
 
     async fn truncate_object(
@@ -449,7 +448,7 @@ impl Client {
         held: Option<Held>,
         promised: bool,
     ) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let data = LockPolicyData::extent(Extent::from(size - size % 4096));
         let held = match held {
             Some(held) => held,

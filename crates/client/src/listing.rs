@@ -52,23 +52,23 @@ impl Client {
         bytes_max: u32,
         plus: bool,
     ) -> Result<ReaddirReply, FsError> {
-        let held = self.holds(fid, LockBits::UPDATE);
-        let (lock_cookie, _reserved) = if held { (0, None) } else { self.mdt_locks.reserve_one() };
+        let held = self.common.holds(fid, LockBits::UPDATE);
+        let (lock_cookie, _reserved) = if held { (0, None) } else { self.common.locks.reserve_one() };
         let entries_max = if plus { u64::from(bytes_max) / ENTRY_BYTES_MIN } else { 0 };
-        let (entry_cookie, _reserved_too) = if plus { self.mdt_locks.reserve(entries_max) } else { (0, None) };
+        let (entry_cookie, _reserved_too) = if plus { self.common.locks.reserve(entries_max) } else { (0, None) };
         let request = ReaddirRequest { cred: cred.clone(), fid, cookie, bytes_max, plus, lock_cookie, entry_cookie };
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let answer = self.mdt_call(Op::MdtReaddir, &request).await.and_then(|r| r.decode::<ReaddirReply>());
         let lock = answer.as_ref().ok().and_then(|r| r.lock.clone());
-        self.mdt_locks.adopt(lock_cookie, lock.as_ref());
+        self.common.locks.adopt(lock_cookie, lock.as_ref());
         let entries = answer.as_ref().map_or(&[][..], |r| &r.entries);
         let mut of = entries.iter();
         for cookie in entry_cookie..entry_cookie + entries_max {
             let Some(e) = of.next() else {
-                self.mdt_locks.adopt(cookie, None);
+                self.common.locks.adopt(cookie, None);
                 continue;
             };
-            let whole = self.mdt_locks.adopt_bits(cookie, e.lock, e.fid, ATTR_BITS);
+            let whole = self.common.locks.adopt_bits(cookie, e.lock, e.fid, ATTR_BITS);
             if let Some(attr) = e.attr.as_ref().filter(|_| whole) {
                 let inode = self.inode(e.fid);
                 inode.take_answer(sent, attr);
@@ -86,7 +86,7 @@ impl Client {
     /// a kernel may believe of several entries holds when they are told together.
     pub fn entry_of(&self, attr: &Attr) -> Option<Entry> {
         let inode = self.known_inode(attr.fid)?;
-        if !self.attr_valid(&inode) || !self.size_is_told(&inode) || !self.holds(attr.fid, LockBits::OPEN) {
+        if !inode.attr_valid() || !self.size_is_told(&inode) || !self.common.holds(attr.fid, LockBits::OPEN) {
             return None;
         }
         self.used(&inode);
@@ -138,6 +138,6 @@ impl Client {
         drop(listed);
         let child = self.dentries.borrow().get(&(dir, name.to_vec())).copied()?;
         let inode = self.known_inode(child)?;
-        (self.holds(child, LockBits::LOOKUP) && self.attr_valid(&inode)).then_some(inode)
+        (self.common.holds(child, LockBits::LOOKUP) && inode.attr_valid()).then_some(inode)
     }
 }

@@ -76,7 +76,7 @@ pub(crate) fn check_name(name: &[u8]) -> Result<(), FsError> {
 
 impl Client {
     pub(crate) async fn mdt_call<T: Encode>(&self, op: Op, request: &T) -> Result<Reply, FsError> {
-        self.mdc().call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await
+        self.sessions.mdc().call(op, wire::encode(request), Bulk::new(), CallOptions::default()).await
     }
 
     /// Takes an answered inode in: attributes, layout, ACL, and the lock that came along.
@@ -87,8 +87,8 @@ impl Client {
         parent_cookie: u64,
         told: Told,
     ) -> Result<Option<Rc<Inode>>, FsError> {
-        let whole = self.mdt_locks.adopt(cookie, reply.lock.as_ref());
-        let parent_locked = self.mdt_locks.adopt(parent_cookie, reply.parent_lock.as_ref());
+        let whole = self.common.locks.adopt(cookie, reply.lock.as_ref());
+        let parent_locked = self.common.locks.adopt(parent_cookie, reply.parent_lock.as_ref());
         if let Some(parent) = self.known_inode(reply.parent.fid).filter(|_| !reply.parent.fid.is_zero()) {
             self.take_attr(&parent, told, parent_locked, &reply.parent);
         }
@@ -105,13 +105,24 @@ impl Client {
     fn take_attr(&self, inode: &Inode, told: Told, locked: bool, attr: &Attr) {
         match told {
             Told::Changed(change) => inode.take_change(change, attr),
-            Told::Asked(sent) if locked || !self.attr_valid(inode) => _ = inode.take_answer(sent, attr),
+            Told::Asked(sent) if locked || !inode.attr_valid() => _ = inode.take_answer(sent, attr),
             Told::Asked(_) => {}
         }
     }
 
+    /// Whether what was told of an inode's attributes is still covered by a lock: asked right before a kernel is told.
+    #[must_use]
+    pub fn vouches_for(&self, fid: Fid) -> bool {
+        self.known_inode(fid).is_some_and(|i| i.attr_valid())
+    }
+    /// The [`Inode::names_lost`] of a directory whose names are under a lock of this client now.
+    #[must_use]
+    pub fn names_held(&self, dir: &Inode) -> Option<u64> {
+        self.common.holds(dir.fid, LockBits::UPDATE).then(|| dir.front.names_lost())
+    }
+
     pub(crate) fn learn_name(&self, parent: Fid, name: &[u8], inode: &Inode) {
-        if self.holds(inode.fid, LockBits::LOOKUP) {
+        if self.common.holds(inode.fid, LockBits::LOOKUP) {
             inode.unnamed.set(false);
             let key = (parent, name.to_vec());
             let known = self.dentries.borrow_mut().insert(key.clone(), inode.fid);
@@ -123,7 +134,7 @@ impl Client {
     }
     /// Whether the directory is known not to have the name.
     fn lacks(&self, parent: Fid, name: &[u8]) -> bool {
-        self.known_inode(parent).is_some_and(|p| p.lacks(name)) && self.holds(parent, LockBits::UPDATE)
+        self.known_inode(parent).is_some_and(|p| p.lacks(name)) && self.common.holds(parent, LockBits::UPDATE)
     }
     /// A name appeared by our own hand.
     pub(crate) fn name_added(&self, parent: Fid, name: &[u8]) {
@@ -133,13 +144,13 @@ impl Client {
     }
     /// How often the names of a directory were no longer covered by a lock of this client.
     fn names_lost(&self, parent: Fid) -> Option<u64> {
-        self.known_inode(parent).map(|p| p.names_lost())
+        self.known_inode(parent).map(|p| p.front.names_lost())
     }
     /// A name went by our own hand. When the directory's names were `lost` since that was asked for, somebody else may have made
     /// one like it before the answer came.
     fn name_removed(&self, parent: Fid, name: &[u8], lost: Option<u64>) {
         if let Some(p) = self.known_inode(parent) {
-            if lost == Some(p.names_lost()) { p.child_removed(name) } else { p.forget_children() }
+            if lost == Some(p.front.names_lost()) { p.child_removed(name) } else { p.forget_children() }
         }
     }
     fn unlearn_name(&self, parent: Fid, name: &[u8]) {
@@ -157,18 +168,18 @@ impl Client {
 
     pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
         self.used(inode);
-        let _naming = inode.naming();
+        let _naming = inode.front.naming();
         let attr = self.sized(inode).await?;
         Ok(self.entry_with(inode, attr))
     }
 
     /// The entry of an inode with these attributes, for a kernel that is told now.
     pub(crate) fn entry_with(&self, inode: &Inode, attr: Attr) -> Entry {
-        let name_cached = self.holds(inode.fid, LockBits::LOOKUP);
+        let name_cached = self.common.holds(inode.fid, LockBits::LOOKUP);
         // The size of a file that others may write is nobody's to keep.
         let settled =
-            attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 || self.is_ours_alone(inode);
-        let attr_cached = name_cached && settled && self.attr_valid(inode);
+            attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 || inode.is_ours_alone();
+        let attr_cached = name_cached && settled && inode.attr_valid();
         if attr_cached {
             inode.front.believes();
         }
@@ -187,7 +198,7 @@ impl Client {
             return entry;
         }
         let attr = self.attr_as_known(inode);
-        Ok(Entry { attr, name_cached: self.holds(inode.fid, LockBits::LOOKUP), attr_cached: false })
+        Ok(Entry { attr, name_cached: self.common.holds(inode.fid, LockBits::LOOKUP), attr_cached: false })
     }
 
     /// Looks a name up. An [`Entry`] with a zero FID says that there is none.
@@ -203,14 +214,14 @@ impl Client {
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         if let Some(child) = known {
             if child.is_zero() {
-                if self.holds(parent, LockBits::UPDATE) {
+                if self.common.holds(parent, LockBits::UPDATE) {
                     return Ok(Entry { attr: Attr::default(), name_cached: true, attr_cached: false });
                 }
             } else if let Some(inode) = self.known_inode(child)
-                && self.holds(child, LockBits::LOOKUP)
+                && self.common.holds(child, LockBits::LOOKUP)
             {
-                let _naming = inode.naming();
-                let fetched = if self.attr_valid(&inode) { Ok(()) } else { self.fetch_attr(cred, &inode, None).await };
+                let _naming = inode.front.naming();
+                let fetched = if inode.attr_valid() { Ok(()) } else { self.fetch_attr(cred, &inode, None).await };
                 match fetched {
                     Ok(()) => return self.named_entry(&inode).await,
                     // It lost its name and went, meanwhile.
@@ -226,9 +237,9 @@ impl Client {
         if let Some(inode) = self.look_ahead(cred, parent, name).await {
             return self.named_entry(&inode).await;
         }
-        let (cookie, _reserved) = self.mdt_locks.reserve_one();
-        let wants_parent = !self.holds(parent, LockBits::UPDATE);
-        let (parent_cookie, _reserved_too) = if wants_parent { self.mdt_locks.reserve_one() } else { (0, None) };
+        let (cookie, _reserved) = self.common.locks.reserve_one();
+        let wants_parent = !self.common.holds(parent, LockBits::UPDATE);
+        let (parent_cookie, _reserved_too) = if wants_parent { self.common.locks.reserve_one() } else { (0, None) };
         let request = LookupRequest {
             cred: cred.clone(),
             parent,
@@ -237,7 +248,7 @@ impl Client {
             lock_cookie: cookie,
             parent_cookie,
         };
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtLookup, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
@@ -245,8 +256,8 @@ impl Client {
         let reply = match answer {
             Ok(reply) => reply,
             Err(e) => {
-                self.mdt_locks.adopt(cookie, None);
-                self.mdt_locks.adopt(parent_cookie, None);
+                self.common.locks.adopt(cookie, None);
+                self.common.locks.adopt(parent_cookie, None);
                 if e != FsError::NotFound {
                     return Err(e);
                 }
@@ -254,7 +265,7 @@ impl Client {
             }
         };
         let Some(inode) = self.take_entry(&reply, cookie, parent_cookie, Told::Asked(sent)).await? else {
-            let cached = self.holds(parent, LockBits::UPDATE);
+            let cached = self.common.holds(parent, LockBits::UPDATE);
             if cached {
                 self.dentries.borrow_mut().insert((parent, name.to_vec()), Fid::ZERO);
                 self.name_came();
@@ -300,12 +311,12 @@ impl Client {
         inode: &Rc<Inode>,
         file: Option<&OpenFile>,
     ) -> Result<(), FsError> {
-        let (cookie, _reserved) = self.mdt_locks.reserve_one();
+        let (cookie, _reserved) = self.common.locks.reserve_one();
         let handle = file.map(|f| f.handle.get()).unwrap_or_default();
         // A long layout comes only when it is asked for.
         let lock_bits = ATTR_BITS | if inode.striping().is_none() { LockBits::LAYOUT } else { 0 };
         let request = GetattrRequest { cred: cred.clone(), fid: inode.fid, lock_bits, lock_cookie: cookie, handle };
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let answer: Result<EntryReply, FsError> = match self.mdt_call(Op::MdtGetattr, &request).await {
             Ok(r) => r.decode(),
             Err(e) => Err(e),
@@ -313,7 +324,7 @@ impl Client {
         match answer {
             Ok(reply) => self.take_entry(&reply, cookie, 0, Told::Asked(sent)).await.map(|_| ()),
             Err(e) => {
-                self.mdt_locks.adopt(cookie, None);
+                self.common.locks.adopt(cookie, None);
                 Err(e)
             }
         }
@@ -325,7 +336,7 @@ impl Client {
     /// What the server answers; ENOENT for an inode that is gone.
     pub async fn getattr(self: &Rc<Self>, cred: &Cred, fid: Fid, file: Option<&OpenFile>) -> Result<Entry, FsError> {
         let inode = self.inode(fid);
-        if !self.attr_valid(&inode) {
+        if !inode.attr_valid() {
             self.fetch_attr(cred, &inode, file).await?;
         }
         self.entry(&inode).await
@@ -343,7 +354,7 @@ impl Client {
         node: NewNode,
     ) -> Result<Entry, FsError> {
         check_name(name)?;
-        let (cookie, _reserved) = self.mdt_locks.reserve_one();
+        let (cookie, _reserved) = self.common.locks.reserve_one();
         let mut request = CreateRequest {
             cred: cred.clone(),
             parent,
@@ -358,19 +369,19 @@ impl Client {
             lock_cookie: cookie,
             fid: Fid::ZERO,
         };
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let answer = self.mdt_call(Op::MdtCreate, &request).await;
         let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<EntryReply>()?)));
         let (transno, reply) = match answer {
             Ok(a) => a,
             Err(e) => {
-                self.mdt_locks.adopt(cookie, None);
+                self.common.locks.adopt(cookie, None);
                 return Err(e);
             }
         };
         request.fid = reply.attr.fid;
         request.layout = reply.layout.clone();
-        self.mdc().amend_replay(transno, &request);
+        self.sessions.mdc().amend_replay(transno, &request);
         let inode = self
             .take_entry(&reply, cookie, 0, Told::Changed(Change { sent, transno }))
             .await?
@@ -408,7 +419,7 @@ impl Client {
             if reply.attr.nlink == 0 {
                 let gone = reply.attr.flags & AttrFlags::ORPHAN == 0;
                 if gone {
-                    self.discard_data(&inode);
+                    self.osts.discard_data(&inode);
                 }
                 self.may_be_unnamed(&inode);
             }
@@ -416,17 +427,9 @@ impl Client {
         self.take_parent(parent, change, &reply);
         Ok(())
     }
-    /// The file is gone for good: what was not written yet need not be.
-    pub(crate) fn discard_data(&self, inode: &Inode) {
-        if let Some(s) = inode.striping() {
-            for o in &s.objects {
-                self.osc(o.ost).discard(o, types::Extent::ALL, false);
-            }
-        }
-    }
     /// A change of names or attributes, and what the answer says of inodes.
     pub(crate) async fn change_names<T: Encode>(&self, op: Op, request: &T) -> Result<(Change, EntryReply), FsError> {
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let reply = self.mdt_call(op, request).await?;
         Ok((Change { sent, transno: reply.header.transno }, reply.decode()?))
     }
@@ -507,8 +510,8 @@ impl Client {
     /// Whether it is certain here what a name stands for, or that there is none.
     fn knows_name(&self, parent: Fid, name: &[u8]) -> bool {
         match self.dentries.borrow().get(&(parent, name.to_vec())) {
-            Some(child) if !child.is_zero() => self.holds(*child, LockBits::LOOKUP),
-            Some(_) => self.holds(parent, LockBits::UPDATE),
+            Some(child) if !child.is_zero() => self.common.holds(*child, LockBits::LOOKUP),
+            Some(_) => self.common.holds(parent, LockBits::UPDATE),
             None => self.lacks(parent, name),
         }
     }
@@ -559,7 +562,7 @@ impl Client {
             return self.get_advice(cred, &self.inode(fid), name).await;
         }
         if let Some(inode) = self.known_inode(fid)
-            && self.attr_valid(&inode)
+            && inode.attr_valid()
         {
             let flags = inode.attr().flags;
             let acl = name == b"system.posix_acl_access";
@@ -611,7 +614,7 @@ impl Client {
         self.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
         self.inode(fid).changed_unseen();
-        self.kernel().drop_attributes(fid).await;
+        self.common.kernel.cache().drop_attributes(fid).await;
         Ok(())
     }
 }

@@ -2,8 +2,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use readahead::AheadFile;
-use types::{Fid, FsError, HandleId, Instant, Transno};
+use types::{Fid, FsError, HandleId, Transno};
 use wire::mdt::{Cred, LockBits, OpenReply, OpenRequest};
 use wire::{Bytes, Op};
 
@@ -12,6 +11,7 @@ use crate::client::Client;
 use crate::inode::Inode;
 use crate::namespace::{ATTR_BITS, Entry, Told, check_name};
 use crate::read::O_DIRECT;
+use crate::readahead::Stream;
 use crate::write::O_APPEND;
 
 pub(crate) const O_ACCMODE: u32 = 0o3;
@@ -45,14 +45,10 @@ pub struct OpenFile {
     /// Written through this or another open since this one began.
     pub(crate) dirty: Cell<bool>,
     pub(crate) error_mark: Cell<u64>,
-    pub(crate) readahead: RefCell<AheadFile>,
-    /// When it was read last.
-    pub(crate) read_at: Cell<Instant>,
-    /// Locks are taken no wider than what is read or written ([`OpenFile::set_no_expand`]).
-    pub(crate) no_expand: Cell<bool>,
+    /// How it is read.
+    pub(crate) stream: Rc<Stream>,
     /// Owners that set fcntl locks through this open and did not close it since.
     lock_owners: RefCell<Vec<u64>>,
-    pub(crate) released: Cell<bool>,
     /// It is there to tell the size only.
     pub(crate) settles: Cell<bool>,
     /// What the metadata server has for a size that it doubts: if it is right, so are the times.
@@ -95,7 +91,7 @@ impl OpenFile {
     }
     /// Whether it goes on and the metadata server does not know of it.
     pub(crate) fn is_untold(&self) -> bool {
-        self.handle.get().0 == 0 && !self.released.get()
+        self.handle.get().0 == 0 && !self.stream.released.get()
     }
     /// The inode.
     #[must_use]
@@ -186,21 +182,21 @@ impl Client {
 
     async fn open_with(self: &Rc<Self>, mut request: OpenRequest) -> Result<(Rc<OpenFile>, bool), FsError> {
         let known = self.known_inode(request.parent).filter(|_| request.name.is_empty());
-        let cached = known.as_ref().is_some_and(|i| self.attr_valid(i));
-        let (cookie, _reserved) = if cached { (0, None) } else { self.mdt_locks.reserve_one() };
+        let cached = known.as_ref().is_some_and(|i| i.attr_valid());
+        let (cookie, _reserved) = if cached { (0, None) } else { self.common.locks.reserve_one() };
         request.lock_bits = if cached { 0 } else { ATTR_BITS };
         request.lock_cookie = cookie;
         request.known_layout = u32::MAX;
         if known.is_some_and(|i| i.striping().is_some()) && cached {
             request.known_layout = self.inode(request.parent).attr().layout_gen;
         }
-        let sent = self.next_moment();
+        let sent = self.common.clock.next();
         let answer = self.mdt_call(Op::MdtOpen, &request).await;
         let answer = answer.and_then(|r| Ok((r.header.transno, r.decode::<OpenReply>()?)));
         let (transno, reply) = match answer {
             Ok(a) => a,
             Err(e) => {
-                self.mdt_locks.adopt(cookie, None);
+                self.common.locks.adopt(cookie, None);
                 return Err(e);
             }
         };
@@ -214,7 +210,7 @@ impl Client {
             if !reply.entry.layout.is_empty() {
                 request.layout = reply.entry.layout.clone();
             }
-            self.mdc().amend_replay(transno, &request);
+            self.sessions.mdc().amend_replay(transno, &request);
         }
         if reply.created {
             let parent = self.known_inode(request.parent);
@@ -228,7 +224,7 @@ impl Client {
         if reply.created {
             self.inherit_advice(&request.cred, &inode);
         }
-        inode.ours_alone.set(reply.created && self.holds(inode.fid, LockBits::UPDATE));
+        inode.ours_alone.set(reply.created && self.common.holds(inode.fid, LockBits::UPDATE));
         let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
         if request.flags & O_TRUNC != 0 && !reply.created && file.writes() {
             let attr = inode.attr();
@@ -259,15 +255,12 @@ impl Client {
             transno: Cell::new(transno),
             dirty: Cell::new(false),
             error_mark: Cell::new(inode.error_mark()),
-            readahead: RefCell::new(self.ahead.borrow_mut().open()),
-            read_at: Cell::new(self.rt.now()),
-            no_expand: Cell::new(false),
+            stream: self.ahead.open(self.rt.now()),
             lock_owners: RefCell::default(),
-            released: Cell::new(false),
             settles: Cell::new(false),
             doubted: Cell::new(None),
         });
-        inode.opened(&file);
+        inode.opened(&file.stream, file.reads_and_writes());
         if file.writes() {
             inode.writers.set(inode.writers.get() + 1);
             inode.tells.writer_came();

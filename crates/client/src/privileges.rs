@@ -26,7 +26,7 @@ impl Client {
     pub fn has_privileges(&self, file: &OpenFile, ids: bool) -> bool {
         let inode = file.inode();
         let attr = inode.attr();
-        !self.attr_valid(inode) || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode)
+        !inode.attr_valid() || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode)
     }
 
     /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
@@ -37,7 +37,7 @@ impl Client {
     pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
         let inode = file.inode();
         let mut gone = false;
-        if !self.attr_valid(inode) {
+        if !inode.attr_valid() {
             // Attributes that come with a lock need not be asked for at the next write.
             self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, Some(file)).await?;
         }
@@ -56,7 +56,7 @@ impl Client {
             }
         }
         if gone {
-            self.kernel().drop_attributes(inode.fid).await;
+            self.common.kernel.cache().drop_attributes(inode.fid).await;
         }
         Ok(())
     }

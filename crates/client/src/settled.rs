@@ -57,16 +57,16 @@ pub(crate) async fn keep_settled(client: Weak<Client>) {
 }
 
 fn running(client: &Weak<Client>) -> Option<Rc<Client>> {
-    client.upgrade().filter(|c| !c.closing.get())
+    client.upgrade().filter(|c| !c.sessions.is_closing())
 }
 
 /// Waits until what was written up to now is on stable storage or lost, and tells the server. Whether it knows.
 async fn settle(client: &Weak<Client>, rt: &Rt, pause: Duration) -> bool {
     let Some(me) = running(client) else { return false };
-    let mdc = me.mdc();
+    let mdc = me.sessions.mdc();
     // Whatever was told with these transactions was written before now.
     let through = mdc.last_transno().max(mdc.last_committed());
-    let written = me.unwritten_objects();
+    let written = me.osts.unwritten_objects();
     drop(me);
     if types::planted!("settled-early") {
         return mdc.ask::<_, ()>(Op::MdtSettled, &SettledRequest { through }).await.is_ok();
@@ -75,11 +75,11 @@ async fn settle(client: &Weak<Client>, rt: &Rt, pause: Duration) -> bool {
     rt.sleep(pause).await;
     let Some(me) = running(client) else { return false };
     let late = written.into_iter().filter(|o| o.unwritten_pages() > 0).map(|o| {
-        let osc = me.osc(o.ost);
+        let osc = me.osts.osc(o.ost);
         async move { osc.flush(&o, Extent::ALL, Why::Asked).await }
     });
     let late = join_all(late.collect());
-    let oscs = me.oscs();
+    let oscs = me.osts.all();
     drop(me);
     late.await;
     let changed: Vec<Changed> = oscs.iter().filter_map(Changed::of).collect();

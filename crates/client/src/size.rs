@@ -15,9 +15,8 @@ use wire::ost::PunchKind;
 
 use crate::client::Client;
 use crate::cuts::SizeTurn;
-use crate::inode::{Inode, Striping, UNSET};
+use crate::inode::{Inode, Object, Striping, UNSET};
 use crate::locks::{Held, Sought};
-use crate::object::Object;
 use crate::open::OpenFile;
 use crate::osc::Why;
 
@@ -67,7 +66,7 @@ impl Client {
     /// Asks for an object's true size. Answers what it was at a moment since the call: what the object knows may be of an older
     /// question by now, whose answer came later.
     async fn glimpse(&self, object: &Rc<Object>) -> Result<Told, FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let as_known_here = || Told { size: object.size(), lock: osc.lock_of_end(object), mark: None };
         if osc.size_is_exact(object) {
             return Ok(as_known_here());
@@ -104,7 +103,7 @@ impl Client {
 
     /// What is known of an object before it is asked for its size.
     fn known_before(&self, object: &Object) -> Before {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let mark = object.cut_mark.get().max(osc.cut_floor());
         Before { cuts_here: object.cuts_here(), lock: osc.lock_of_end(object), mark }
     }
@@ -140,7 +139,7 @@ impl Client {
             let a = inode.attr();
             return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
         };
-        if self.is_ours_alone(inode) {
+        if inode.is_ours_alone() {
             return Ok(local_size(&s));
         }
         for round in 0..ROUNDS_MAX {
@@ -192,15 +191,16 @@ impl Client {
             }
             if let Some(s) = inode.striping() {
                 let wrote = inode.mtime.get();
-                let asked = s.objects.iter().all(|o| o.unwritten_pages() == 0 && !self.osc(o.ost).size_is_exact(o));
+                let asked =
+                    s.objects.iter().all(|o| o.unwritten_pages() == 0 && !self.osts.osc(o.ost).size_is_exact(o));
                 let now = self.file_size(inode).await?;
                 // What we wrote is with the OSTs, and they were asked: a time that another client set since holds.
                 if asked && inode.mtime.get() == wrote && !inode.is_being_written() {
                     inode.mtime.set(UNSET);
                 }
                 let doubted = attr.flags & AttrFlags::UNSETTLED != 0 && inode.writers.get() == 0;
-                if doubted {
-                    self.settle_size(inode, Some(attr.size));
+                if let Some(keeper) = self.common.keeper().filter(|_| doubted) {
+                    keeper.settle_size(inode, Some(attr.size));
                 }
                 let as_told = doubted && attr.size == now.size;
                 attr.size = now.size;
@@ -308,13 +308,13 @@ impl Client {
             return Ok(());
         }
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
-        let alone = self.is_ours_alone(inode);
+        let alone = inode.is_ours_alone();
         if !alone {
             // Others' unwritten pages would bring their times along later, and what locks of theirs cover they do not ask for.
             self.settle_data(&s, LockMode::Pw).await?;
         }
         for o in &s.objects {
-            let osc = self.osc(o.ost);
+            let osc = self.osts.osc(o.ost);
             if alone {
                 osc.flush(o, Extent::ALL, Why::Asked).await;
             }
@@ -340,8 +340,8 @@ impl Client {
             return Ok(());
         }
         // An open holds nothing in the kernel that a drop of pages waits for.
-        let _shut = inode.shut(Extent::from(size));
-        inode.drop_kernel_pages().await;
+        let _shut = inode.front.shut(Extent::from(size));
+        inode.front.drop_kernel_pages().await;
         let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
         self.setattr(cred, inode, request, file).await
     }
@@ -378,8 +378,8 @@ impl Client {
         let keep = mode & KEEP_SIZE != 0;
         let range = Extent::at(offset, len);
         let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
-        let _shut = inode.shut(range);
-        inode.drop_kernel_pages().await;
+        let _shut = inode.front.shut(range);
+        inode.front.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
             self.allocate_object(object, part.object, mode, keep).await?;
@@ -390,7 +390,7 @@ impl Client {
     }
 
     async fn allocate_object(&self, object: &Rc<Object>, extent: Extent, mode: u32, keep: bool) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         // Making the object longer is a matter of everything behind the range, too.
         let reach = if keep { extent } else { Extent::from(extent.start) };
         let wide = LockPolicyData::extent(reach.align_out(4096));
@@ -426,7 +426,7 @@ impl Client {
 
     /// Finds space for a range of an object, which (but with `keep`) reaches to the range's end then at least.
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let lock = held.handle();
         let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, lock, ..Default::default() };
         let import = osc.import()?;
@@ -442,7 +442,7 @@ impl Client {
     /// Brings every client's unwritten data of the file to its OSTs: a read lock over each object makes others write out.
     async fn settle_data(&self, s: &Striping, mode: LockMode) -> Result<(), FsError> {
         for o in &s.objects {
-            let osc = self.osc(o.ost);
+            let osc = self.osts.osc(o.ost);
             osc.flush(o, Extent::ALL, Why::Asked).await;
             let all = LockPolicyData::extent(Extent::ALL);
             osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
@@ -468,7 +468,7 @@ impl Client {
             let within = geometry.object_extent(stripe, Extent::new(offset, size))?;
             let ask = wire::ost::SeekRequest { object: object.id, offset: within.start, kind };
             Some(async move {
-                let import = self.osc(object.ost).import()?;
+                let import = self.osts.osc(object.ost).import()?;
                 let found: wire::ost::SeekReply = import.ask(Op::OstSeek, &ask).await?;
                 let at = found.offset.max(within.start);
                 if at < within.end { Ok(Some(geometry.file_offset(stripe, at)?)) } else { Ok(None) }

@@ -5,8 +5,6 @@ use std::cell::{Cell, RefCell};
 use types::stats::{self, Histogram, Samples, Scale};
 use types::{Duration, WallTime};
 
-use crate::client::Client;
-
 /// Reads or writes asked of the client.
 pub(crate) struct Calls {
     pub bytes: Samples,
@@ -32,8 +30,8 @@ impl Calls {
     }
 }
 
-/// What was asked of a client.
-pub(crate) struct CallStats {
+/// Reads and writes that came to a client. (What a kernel answers from its own page cache does not come.)
+pub struct CallStats {
     since: Cell<WallTime>,
     calls: RefCell<[Calls; 2]>,
 }
@@ -48,7 +46,8 @@ impl CallStats {
     pub(crate) fn wrote(&self, bytes: u64, took: Duration) {
         self.calls.borrow_mut()[1].done(bytes, took);
     }
-    pub(crate) fn reset(&self, now: WallTime) {
+    /// Counts from now on.
+    pub fn reset(&self, now: WallTime) {
         self.since.set(now);
         *self.calls.borrow_mut() = <[Calls; 2]>::default();
     }
@@ -56,16 +55,21 @@ impl CallStats {
     pub(crate) fn each<T>(&self, look: impl FnOnce(&[Calls; 2]) -> T) -> T {
         look(&self.calls.borrow())
     }
-    /// `llite.*.stats`.
-    pub(crate) fn text(&self, now: WallTime) -> String {
+    /// `llite.*.stats`, with the pages that reads found in the cache and did not find ([`crate::PageCache::found`]).
+    #[must_use]
+    pub fn text(&self, now: WallTime, (hits, misses): (u64, u64)) -> String {
         let mut out = stats::times(self.since.get(), now);
         let [read, write] = &*self.calls.borrow();
         read.lines(&mut out, "read");
         write.lines(&mut out, "write");
+        for (name, pages) in [("cache_hits", hits), ("cache_misses", misses)] {
+            out += &format!("{name:<25} {pages} samples [pages]\n");
+        }
         out
     }
-    /// `llite.*.extents_stats`.
-    pub(crate) fn extents_text(&self, now: WallTime) -> String {
+    /// `llite.*.extents_stats`: sizes of the same reads and writes.
+    #[must_use]
+    pub fn extents_text(&self, now: WallTime) -> String {
         let mut out = String::new();
         stats::time_line(&mut out, "snapshot_time:", now);
         let [read, write] = &*self.calls.borrow();
@@ -178,29 +182,6 @@ impl RpcStats {
         stats::table(&mut out, "rpcs in flight", "rpcs", &read.in_flight, &write.in_flight);
         stats::table(&mut out, "offset", "rpcs", &read.offset, &write.offset);
         out
-    }
-}
-
-impl Client {
-    /// `llite.*.stats`: reads and writes that came to this client, and pages that they found in its cache. (What a kernel
-    /// answers from its own page cache does not come.)
-    #[must_use]
-    pub fn stats_text(&self) -> String {
-        let (hits, misses, ..) = self.cache_figures();
-        let mut out = self.calls.text(self.rt.wall());
-        for (name, pages) in [("cache_hits", hits), ("cache_misses", misses)] {
-            out += &format!("{name:<25} {pages} samples [pages]\n");
-        }
-        out
-    }
-    /// `llite.*.extents_stats`: sizes of the same reads and writes.
-    #[must_use]
-    pub fn extents_stats_text(&self) -> String {
-        self.calls.extents_text(self.rt.wall())
-    }
-    /// Counts reads and writes from now on.
-    pub fn reset_stats(&self) {
-        self.calls.reset(self.rt.wall());
     }
 }
 

@@ -42,7 +42,7 @@ impl Client {
             return None;
         }
         let inode = self.known_inode(fid)?;
-        if inode.is_stale() || !self.holds(fid, ATTR_BITS) {
+        if inode.is_stale() || !self.common.holds(fid, ATTR_BITS) {
             return None;
         }
         let attr = inode.attr();
@@ -61,19 +61,19 @@ impl Client {
     pub(crate) fn untold_ended(self: &Rc<Self>, file: &OpenFile) {
         let inode = file.inode();
         inode.untold.set(inode.untold.get() - 1);
-        if inode.untold.get() == 0 && (inode.unnamed.get() || !self.holds(inode.fid, LockBits::LOOKUP)) {
+        if inode.untold.get() == 0 && (inode.unnamed.get() || !self.common.holds(inode.fid, LockBits::LOOKUP)) {
             self.let_go(inode);
         }
     }
 
     /// The metadata server evicted this client: it knows of no open of ours any more, and is told of all of them anew.
     pub(crate) fn forget_handles(&self) {
-        let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.released.get();
+        let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.stream.released.get();
         let files: Vec<_> = self.opens.borrow().values().filter(told).cloned().collect();
         for file in files {
             file.handle.set(HandleId(0));
             file.inode().untold.set(file.inode().untold.get() + 1);
-            let Some(client) = file.inode().client() else { continue };
+            let Some(client) = self.me.upgrade() else { continue };
             self.rt.spawn(async move { client.tell_opens(file.fid()).await });
         }
     }

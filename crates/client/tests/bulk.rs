@@ -47,7 +47,7 @@ fn what_was_written_before_an_ost_came_to_take_less_is_kept() {
         c.fsync(&file, false).await.unwrap();
         let again = open(&other, "f", O_RDWR).await;
         assert!(read_all(&other, &again, 2 * LEN as u64).await == pattern(0, 2 * LEN, 3));
-        assert!(c.oscs()[0].rpc_pages_max() == 256, "the client heard of it");
+        assert!(c.osts().all()[0].rpc_pages_max() == 256, "the client heard of it");
     });
 }
 
@@ -63,6 +63,6 @@ fn brw_size_that_is_lowered_fails_nothing_of_a_connected_client() {
         let other = world.client_again(&world.sim.host("client")).await;
         let again = open(&other, "f", O_RDWR).await;
         assert!(read_all(&other, &again, LEN as u64).await == pattern(0, LEN, 3));
-        assert_eq!(other.oscs()[0].rpc_pages_max(), 256, "who connects later is told of the new size");
+        assert_eq!(other.osts().all()[0].rpc_pages_max(), 256, "who connects later is told of the new size");
     });
 }

@@ -431,7 +431,7 @@ fn a_call_that_nobody_waits_for_any_more_costs_no_session() {
                 two.rename(&root, (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
                 assert!(world.sim.now().since(begun) < Duration::from_secs(20), "{micros} us");
             }
-            assert!(world.mds_knows(one.id()) && one.mdc().evictions() == 0, "{micros} us");
+            assert!(world.mds_knows(one.sessions().id()) && one.sessions().mdc().evictions() == 0, "{micros} us");
         });
     }
 }
@@ -535,7 +535,7 @@ fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_som
     let world = World::new(1, 1, OstConfig::default());
     let (client, _) = world.client(|_| {});
     let kernel = Rc::new(Believing::default());
-    client.set_kernel(Rc::new(InFront(kernel.clone())));
+    client.kernel().set(Rc::new(InFront(kernel.clone())));
     world.run(Duration::from_secs(60), async {
         let (one, two) = (create(&client, "one").await, create(&client, "two").await);
         let drops = async |file: &Rc<OpenFile>| {

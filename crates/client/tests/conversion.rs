@@ -6,7 +6,7 @@ use world::*;
 
 /// RPCs of both kinds that a client sent to its OST.
 fn rpcs(c: &Client) -> u64 {
-    c.oscs()[0].import().unwrap().counters().1
+    c.osts().all()[0].import().unwrap().counters().1
 }
 
 #[test]

@@ -39,7 +39,7 @@ async fn found(c: &Rc<Client>, seed: u64, at: u64) -> u64 {
 
 /// Waits until every server has given the client up.
 async fn until_unknown(world: &World, c: &Client) {
-    while world.knows(c.id()) > 0 {
+    while world.knows(c.sessions().id()) > 0 {
         world.sim.sleep(Duration::from_secs(1)).await;
     }
 }
@@ -154,7 +154,8 @@ fn clients_that_cut_and_write_the_same_file_at_once_keep_no_locks_from_each_othe
             rt::sync::join_all(work.collect::<Vec<_>>()).await;
         });
         for c in &clients {
-            let imports = c.oscs().iter().map(|o| o.import().unwrap()).chain([c.mdc()]).collect::<Vec<_>>();
+            let imports =
+                c.osts().all().iter().map(|o| o.import().unwrap()).chain([c.sessions().mdc()]).collect::<Vec<_>>();
             assert!(imports.iter().all(|i| i.evictions() == 0), "seed {seed}");
         }
     }
@@ -179,7 +180,7 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
                 return;
             }
             world.sim.cut(&host, lost);
-            while outcome.is_none() && world.knows(one.id()) == 4 {
+            while outcome.is_none() && world.knows(one.sessions().id()) == 4 {
                 outcome = within(world.sim.sleep(Duration::from_secs(1)), cutting.as_mut()).await;
             }
             world.sim.heal(&host, lost);
@@ -452,7 +453,7 @@ fn an_object_in_doubt_waits_for_the_metadata_server_however_long_and_holds_up_no
             let size = found(&two, step, at).await;
             *if size == LONG { &mut long } else { &mut short } += 1;
         });
-        let imports = two.oscs().iter().map(|o| o.import().unwrap().evictions()).sum::<u64>();
+        let imports = two.osts().all().iter().map(|o| o.import().unwrap().evictions()).sum::<u64>();
         assert_eq!(imports, 0, "who waited was given up");
     }
     assert!(long > 0 && short > 0 && waited > 0, "{long} cuts undone, {short} done, {waited} waited for");
@@ -559,7 +560,7 @@ fn a_request_for_a_lock_that_outlives_its_session_leaves_no_lock_behind() {
         world.sim.sleep(Duration::from_millis(1)).await;
         host.kill();
         for i in 0..3 {
-            world.ost(i).set_params("obdfilter.*.evict_client", &format!("{:x}", one.id().0)).unwrap();
+            world.ost(i).set_params("obdfilter.*.evict_client", &format!("{:x}", one.sessions().id().0)).unwrap();
         }
         world.sim.sleep(Duration::from_millis(1)).await;
         world.oss.iter().for_each(|o| o.host.set_disk_slowness(1));

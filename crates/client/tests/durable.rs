@@ -69,7 +69,7 @@ fn a_time_that_was_set_is_there_after_an_fsync_and_a_power_loss() {
         });
         world.run(Duration::from_secs(600), async {
             let file = open(&c, "f", O_RDWR).await;
-            let told = c.oscs()[0].import().unwrap();
+            let told = c.osts().all()[0].import().unwrap();
             let lov = c.getxattr(&root(), file.fid(), b"lustre.lov").await.unwrap();
             let (_, layout) = layout::xattr::decode_layout(&lov).unwrap();
             let ask = wire::ost::SetattrRequest {
@@ -135,7 +135,11 @@ fn what_a_failed_write_left_is_written_out_by_itself() {
             assert_eq!(two.write(&file, 0, &[2; 4196]).await, Err(FsError::Corrupt), "seed {seed}");
             world.oss[0].host.set_bit_rot(0);
             world.sim.sleep(Duration::from_secs(30)).await;
-            assert_eq!(two.oscs()[0].dirty_and_grant().0, 0, "seed {seed}: others wait for the room that this takes");
+            assert_eq!(
+                two.osts().all()[0].dirty_and_grant().0,
+                0,
+                "seed {seed}: others wait for the room that this takes"
+            );
             let file = open(&one, "f", 0).await;
             assert_eq!(read_all(&one, &file, MIB).await[..4096], [2; 4096]);
         });
@@ -152,7 +156,7 @@ fn a_replayed_write_that_arrives_damaged_is_offered_again_over_the_same_connecti
             c.fsync(&file, false).await.unwrap();
             c.write(&file, 0, &[7; 300_000]).await.unwrap();
             // Full RPCs are on their way and answered, and nothing of them is committed yet.
-            let import = c.oscs()[0].import().unwrap();
+            let import = c.osts().all()[0].import().unwrap();
             while import.last_transno() <= import.last_committed() {
                 world.sim.sleep(Duration::from_micros(100)).await;
             }
@@ -178,7 +182,7 @@ fn changes_replayed_to_a_server_whose_disk_fails_wait_for_the_one_that_follows_i
             c.fsync(&file, false).await.unwrap();
             c.write(&file, 0, &[7; 300_000]).await.unwrap();
             // Full RPCs are answered, and nothing of them is committed yet: the client alone has them.
-            let import = c.oscs()[0].import().unwrap();
+            let import = c.osts().all()[0].import().unwrap();
             while import.last_transno() <= import.last_committed() {
                 world.sim.sleep(Duration::from_micros(100)).await;
             }
@@ -257,7 +261,7 @@ fn a_recovery_whose_connection_broke_in_a_pause_does_not_go_on_beside_the_next_o
                 assert_eq!(c.fsync(file, false).await, Ok(()), "seed {seed}, file {i}");
                 assert!(read_all(&c, file, MIB).await == [i as u8 + 39; 5000], "seed {seed}, file {i}");
             }
-            assert_eq!(c.oscs()[0].import().unwrap().evictions(), 0, "seed {seed}");
+            assert_eq!(c.osts().all()[0].import().unwrap().evictions(), 0, "seed {seed}");
         });
     }
 }

@@ -13,7 +13,7 @@ const BLOCK: u64 = 4096;
 async fn until_evicted(world: &World, c: &Client) {
     for _ in 0..400 {
         world.sim.sleep(Duration::from_secs(1)).await;
-        if world.knows(c.id()) == 0 {
+        if world.knows(c.sessions().id()) == 0 {
             return;
         }
     }
@@ -25,7 +25,7 @@ async fn until_back(world: &World, c: &Client) {
     for _ in 0..400 {
         world.sim.sleep(Duration::from_secs(1)).await;
         let up = |i: &ptlrpc::Import| i.state() == ptlrpc::ImportState::Full && i.evictions() > 0;
-        if up(&c.mdc()) && c.oscs().iter().all(|o| up(&o.import().unwrap())) {
+        if up(&c.sessions().mdc()) && c.osts().all().iter().all(|o| up(&o.import().unwrap())) {
             return;
         }
     }
@@ -102,11 +102,11 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_an_ost_evicted_its_writer_af
                 rename_and_back(&two).await;
             }
             world.sim.cut(&host, &world.oss[0].host);
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             world.sim.heal(&host, &world.oss[0].host);
-            let osc = one.oscs()[0].import().unwrap();
+            let osc = one.osts().all()[0].import().unwrap();
             while osc.evictions() == 0 || osc.state() != ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -139,11 +139,11 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_ost_lost_what_it_had_ans
             world.lose_power(0);
             world.sim.cut(&host, &world.oss[0].host);
             world.restart_oss(0).await;
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             world.sim.heal(&host, &world.oss[0].host);
-            let osc = one.oscs()[0].import().unwrap();
+            let osc = one.osts().all()[0].import().unwrap();
             while osc.evictions() == 0 || osc.state() != ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -338,7 +338,7 @@ fn a_name_that_was_missing_before_an_eviction_is_asked_for_again() {
 
 async fn until_evicted_by_mds(c: &Client) {
     for _ in 0..600 {
-        let mdc = c.mdc();
+        let mdc = c.sessions().mdc();
         if mdc.evictions() > 0 && mdc.state() == ptlrpc::ImportState::Full {
             return;
         }
@@ -359,7 +359,7 @@ fn unwritten_bytes_of_an_open_file_whose_objects_went_with_an_eviction_count_as_
         one.release(&closed).await.unwrap();
         // The metadata server closes the file for its client, and the next one to remove the name removes the file.
         world.sim.cut(&host, &world.mds_host);
-        world.mds_evicts(one.id()).await;
+        world.mds_evicts(one.sessions().id()).await;
         for name in ["f", "closed"] {
             two.unlink(&root(), Fid::ROOT, name.as_bytes(), false).await.unwrap();
         }
@@ -379,14 +379,14 @@ fn a_process_waits_for_the_locks_of_its_mount_that_died_unheard_and_not_for_itse
         let fid = create(&one, "f").await.fid();
         let (extent, owner, pid) = (Extent::new(0, 10), 7, 4711);
         let call = client::LockCall { fid, whole: false, mode: client::FlockMode::Exclusive, extent, owner, pid };
-        one.set_lock(call, true, std::future::pending()).await.unwrap();
+        one.flocks().set_lock(call, true, std::future::pending()).await.unwrap();
         // Nobody hears of its end.
         world.cut_off(&host, true);
         host.kill();
         world.sim.sleep(Duration::from_secs(25)).await;
         world.cut_off(&host, false);
         let again = world.client_again(&host).await;
-        again.set_lock(call, true, std::future::pending()).await.unwrap();
+        again.flocks().set_lock(call, true, std::future::pending()).await.unwrap();
     });
 }
 
@@ -408,11 +408,11 @@ fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
             let extent = Extent::new(0, 8);
             let call =
                 |mode, owner: u64| client::LockCall { fid, whole: false, mode, extent, owner, pid: owner as u32 };
-            one.set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
+            one.flocks().set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
             world.sim.cut_one_way(&world.mds_host, &host);
-            let unlock = async { one.set_lock(call(Unlock, 1), false, std::future::pending()).await };
+            let unlock = async { one.flocks().set_lock(call(Unlock, 1), false, std::future::pending()).await };
             let next = async {
-                two.set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
+                two.flocks().set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
                 // The answer to the first one goes with its host.
                 world.sim.reset(&world.mds_host, &host);
                 world.kill_mds();
@@ -429,7 +429,7 @@ fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
                 done.unwrap();
             }
             world.sim.sleep(Duration::from_secs(60)).await;
-            let third = two.set_lock(call(Exclusive, 3), false, std::future::pending()).await;
+            let third = two.flocks().set_lock(call(Exclusive, 3), false, std::future::pending()).await;
             assert_eq!(third, Err(FsError::WouldBlock), "seed {seed}: owner 2 has it");
         });
     }
@@ -446,7 +446,7 @@ fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
             one.write(&file, 0, &[1; 10_000]).await.unwrap();
             one.fsync(&file, false).await.unwrap();
             world.sim.cut(&host, &world.oss[0].host);
-            let import = one.oscs()[0].import().unwrap();
+            let import = one.osts().all()[0].import().unwrap();
             while import.state() == ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -459,7 +459,7 @@ fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
                     false => c.fallocate(&f, 0, 0, 100_000).await,
                 });
             });
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             let of_two = open(&two, "f", O_RDWR).await;

@@ -45,9 +45,9 @@ fn programs_read_and_write_at_an_ost_whose_lock_table_is_full() {
             rt::sync::join_all(vec![works(one.clone(), 10), works(two.clone(), 50)]).await;
             looks(&one, 50).await;
             looks(&two, 10).await;
-            let refused: u64 = [&one, &two].iter().map(|c| c.oscs()[0].import().unwrap().refusals()).sum();
+            let refused: u64 = [&one, &two].iter().map(|c| c.osts().all()[0].import().unwrap().refusals()).sum();
             assert!(refused > 0, "{locks} locks: the table was never full");
-            assert_eq!(one.oscs()[0].import().unwrap().evictions(), 0);
+            assert_eq!(one.osts().all()[0].import().unwrap().evictions(), 0);
             assert_eq!(one.losses().text() + &two.losses().text(), "");
         });
     }
@@ -63,7 +63,7 @@ fn programs_make_and_look_at_files_at_a_metadata_server_whose_lock_table_is_full
             rt::sync::join_all(vec![works(one.clone(), 10), works(two.clone(), 50)]).await;
             looks(&one, 50).await;
             looks(&two, 10).await;
-            assert_eq!(one.mdc().evictions() + two.mdc().evictions(), 0);
+            assert_eq!(one.sessions().mdc().evictions() + two.sessions().mdc().evictions(), 0);
         });
     }
 }

@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 2 * MIB;
 /// The grant that a target has in its book for a client.
 fn granted(ost: &oss::Ost, client: &Client) -> u64 {
     let text = String::from_utf8(ost.get_params("obdfilter.*.grants").remove(0).value.0).unwrap();
-    let mine = format!("{}: ", client.id());
+    let mine = format!("{}: ", client.sessions().id());
     text.lines().find_map(|l| l.strip_prefix(&mine)).map_or(0, |n| n.parse().unwrap())
 }
 
@@ -83,7 +83,7 @@ fn books_agree(seed: u64, faults: bool) {
         }
         world.sim.sleep(Duration::from_secs(60)).await;
         for (i, (c, _)) in clients.iter().enumerate() {
-            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            let (dirty, grant) = c.osts().all()[0].dirty_and_grant();
             assert_eq!(dirty, 0, "seed {seed}, client {i}: dirty bytes although all is written out");
             assert_eq!(grant, granted(&world.ost(0), c), "seed {seed}, client {i}: grant here and at the target");
         }
@@ -110,7 +110,7 @@ fn grant_that_an_idle_client_does_not_need_serves_one_that_writes() {
     world.run(Duration::from_secs(36_000), async {
         // What it has dirty keeps its grant: it must find room whatever the other one does.
         let kept = create(&idle, "kept").await;
-        let promised = idle.oscs()[0].dirty_and_grant().1;
+        let promised = idle.osts().all()[0].dirty_and_grant().1;
         assert!(promised > 4 * MIB, "{promised} bytes: nobody had grant to give back");
         let file = create(&writer, "f").await;
         let mut stored = 0;
@@ -130,7 +130,7 @@ fn grant_that_an_idle_client_does_not_need_serves_one_that_writes() {
         assert_eq!(read_all(&writer, &open(&writer, "kept", 0).await, MIB).await, vec![6; 300_000]);
         for c in [&idle, &writer] {
             let _ = c.sync_all().await;
-            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            let (dirty, grant) = c.osts().all()[0].dirty_and_grant();
             assert_eq!((dirty, grant), (0, granted(&world.ost(0), c)), "grant here and at the target");
         }
     });
@@ -142,7 +142,7 @@ fn a_client_that_writes_nothing_for_long_gives_grant_back_and_gets_it_again() {
     let world = World::new(12, 1, config);
     let (c, _) = world.client(|c| (c.grant_shrink_interval, c.rpc_pages_max) = (Duration::from_secs(100), 256));
     let agreed = || {
-        let grant = c.oscs()[0].dirty_and_grant().1;
+        let grant = c.osts().all()[0].dirty_and_grant().1;
         assert_eq!(grant, granted(&world.ost(0), &c));
         grant
     };

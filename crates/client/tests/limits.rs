@@ -26,7 +26,7 @@ impl Remembering {
     fn of(client: &Rc<Client>) -> Rc<Remembering> {
         let kernel = Rc::new(Remembering::default());
         *kernel.client.borrow_mut() = Some(client.clone());
-        client.set_kernel(Rc::new(Front(kernel.clone())));
+        client.kernel().set(Rc::new(Front(kernel.clone())));
         kernel
     }
     async fn look_up(&self, name: &str) -> Fid {
@@ -158,7 +158,7 @@ fn stores_to_mappings_dirty_no_more_than_writes_may() {
         let file = create(&c, "mapped").await;
         c.write(&file, 0, &vec![1; FILE_BYTES as usize]).await.unwrap();
         c.fsync(&file, false).await.unwrap();
-        file.inode().set_kernel_pages();
+        file.inode().front().set_kernel_pages();
         // A kernel reads pages before it stores to them: that brings the lease.
         c.read_pages(&file, 0, 4096).await.unwrap();
         let mut writes = Vec::new();
@@ -172,7 +172,7 @@ fn stores_to_mappings_dirty_no_more_than_writes_may() {
         let mut most = 0;
         for write in writes {
             write.await.unwrap().unwrap();
-            most = most.max(c.oscs()[0].dirty_and_grant().0);
+            most = most.max(c.osts().all()[0].dirty_and_grant().0);
         }
         assert!(most > 0 && most <= MIB, "{most} dirty bytes");
         c.fsync(&file, false).await.unwrap();
@@ -204,18 +204,18 @@ fn files_that_are_not_read_any_more_leave_readahead_to_those_that_are() {
             }
             rested.push(file);
         }
-        let held = c.readahead_held_bytes();
+        let held = c.readahead().held_bytes();
         assert!(held > 16 * MIB, "{held} bytes: nothing is held that could be missed");
         world.sim.sleep(Duration::from_secs(30)).await;
-        assert_eq!(c.readahead_held_bytes(), 0, "nobody reads them");
-        let before = c.readahead_stats();
+        assert_eq!(c.readahead().held_bytes(), 0, "nobody reads them");
+        let before = c.readahead().stats();
         let fifth = open(&c, "f4", 0).await;
         assert_eq!(read_all(&c, &fifth, 8 * MIB).await.len() as u64, 8 * MIB);
-        let after = c.readahead_stats();
+        let after = c.readahead().stats();
         assert!(after.prefetched_bytes - before.prefetched_bytes > 4 * MIB, "the fifth reads ahead: {after:?}");
         // What was read ahead of the others is still in the cache.
-        let rpcs = c.oscs()[0].import().unwrap().counters().1;
+        let rpcs = c.osts().all()[0].import().unwrap().counters().1;
         assert_eq!(c.read(&rested[0], 24 * 128 * KIB, 128 << 10).await.unwrap().len(), 128 << 10);
-        assert!(c.oscs()[0].import().unwrap().counters().1 <= rpcs + 4, "its pages went");
+        assert!(c.osts().all()[0].import().unwrap().counters().1 <= rpcs + 4, "its pages went");
     });
 }

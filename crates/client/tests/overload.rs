@@ -23,7 +23,7 @@ fn every_byte_arrives_at_a_target_whose_scheduler_is_full_all_the_time() {
             }
         };
         rt::sync::join_all(vec![write(one.clone(), 10), write(two.clone(), 20)]).await;
-        let refused: u64 = [&one, &two].iter().map(|c| c.oscs()[0].import().unwrap().refusals()).sum();
+        let refused: u64 = [&one, &two].iter().map(|c| c.osts().all()[0].import().unwrap().refusals()).sum();
         assert!(refused > 100, "{refused} refusals: the head was never full");
         // Each reads what the other wrote, many pieces at a time.
         for (c, salt) in [(&one, 20), (&two, 10)] {

@@ -56,7 +56,7 @@ fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
             mkdir(&lives, "own").await.unwrap();
             lives.rename(&root(), (Fid::ROOT, b"known"), (Fid::ROOT, b"renamed"), 0).await.unwrap();
             lives.unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
-            (lives.mdc().evictions(), new)
+            (lives.sessions().mdc().evictions(), new)
         });
         host.kill();
         dies.abandon();
@@ -69,7 +69,7 @@ fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
             assert!(is_there(&lives, "renamed").await && !is_there(&lives, "known").await, "seed {seed}");
             assert!(!is_there(&lives, "safe").await, "seed {seed}: the dead client's own change was lost with it");
             assert_eq!(bytes_of(&lives, "x").await, b"precious", "seed {seed}: another file's name was not removed");
-            assert_eq!(lives.mdc().evictions(), evictions, "seed {seed}");
+            assert_eq!(lives.sessions().mdc().evictions(), evictions, "seed {seed}");
             assert_eq!(lives.fsync(&new, false).await, Err(FsError::Io), "seed {seed}: the file is lost");
             assert_eq!(lives.sync_dir(&dir, &mark).await, Err(FsError::Io), "seed {seed}");
             assert_eq!(lives.sync_dir(&dir, &mark).await, Ok(()), "seed {seed}: it is said once");
@@ -307,7 +307,7 @@ fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
         world.run(limit, async {
             world.restart_mds().await;
             // The next one dies as soon as the store has forgotten who is missing.
-            while world.mds_knows(dies.id()) {
+            while world.mds_knows(dies.sessions().id()) {
                 world.sim.sleep(Duration::from_micros(100)).await;
             }
         });
@@ -343,10 +343,10 @@ fn who_waits_for_a_missing_client_with_requests_of_its_own_keeps_its_connection(
     world.run(limit, async {
         // It waits for the server first, and then for the missing client: longer than for any answer.
         world.sim.sleep(Duration::from_secs(20)).await;
-        let connects = lives.mdc().counters().0;
+        let connects = lives.sessions().mdc().counters().0;
         world.restart_mds().await;
         assert!(ended.1.await.unwrap().is_ok());
-        assert_eq!(lives.mdc().counters().0, connects + 1, "the server is busy, not dead");
+        assert_eq!(lives.sessions().mdc().counters().0, connects + 1, "the server is busy, not dead");
         assert!(is_there(&lives, "before").await);
     });
 }
@@ -432,7 +432,7 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             assert!(made && at > reachable, "seed {seed}: {:?}: the other one had a lock", reachable.since(at));
             away.write(&file, 0, b"after").await.unwrap();
             assert_eq!(away.fsync(&file, false).await, Ok(()), "seed {seed}");
-            assert_eq!((away.mdc().evictions(), lives.mdc().evictions()), (0, 0), "seed {seed}");
+            assert_eq!((away.sessions().mdc().evictions(), lives.sessions().mdc().evictions()), (0, 0), "seed {seed}");
             assert!(is_there(&away, "own").await, "seed {seed}");
             world.sim.sleep(Duration::from_secs(2)).await;
             let found = away.open(&root(), fresh.fid(), 0).await.unwrap();
@@ -466,7 +466,7 @@ fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free()
         assert!(mkdir_in(&lives, shared, "late").await.is_ok());
         let waited = world.sim.now().since(restarted);
         assert!(waited >= Duration::from_secs(7) && waited < Duration::from_secs(20), "{waited:?}");
-        assert!(!world.mds_knows(dies.id()) && lives.mdc().evictions() == 0);
+        assert!(!world.mds_knows(dies.sessions().id()) && lives.sessions().mdc().evictions() == 0);
     });
 }
 
@@ -515,7 +515,7 @@ fn who_stood_still_amid_its_replays_is_not_taken_for_quiet() {
                 assert!(is_there(&goes_on, &format!("d{n}")).await, "seed {seed}: d{n} is lost");
             }
             assert_eq!(stands.losses().changes_text(), "", "seed {seed}");
-            assert_eq!(stands.mdc().evictions(), 0, "seed {seed}");
+            assert_eq!(stands.sessions().mdc().evictions(), 0, "seed {seed}");
         });
     }
     assert_eq!(amid, 8, "who had replayed everything shows nothing");
@@ -577,7 +577,7 @@ fn a_server_that_dies_again_and_again_while_clients_replay_loses_nothing_of_thei
             for name in made {
                 assert!(is_there(&looks, &name).await, "seed {seed}: {name} is lost");
             }
-            assert_eq!(clients.iter().map(|c| c.mdc().evictions()).sum::<u64>(), 0, "seed {seed}");
+            assert_eq!(clients.iter().map(|c| c.sessions().mdc().evictions()).sum::<u64>(), 0, "seed {seed}");
         });
     }
 }

@@ -25,8 +25,8 @@ async fn dirty(c: &Rc<Client>) -> Rc<OpenFile> {
 }
 
 fn nobody_was_evicted(world: &World, c: &Client) {
-    assert_eq!(world.knows(c.id()), 1 + world.oss.len());
-    assert!(c.oscs().iter().all(|o| o.import().unwrap().evictions() == 0) && c.mdc().evictions() == 0);
+    assert_eq!(world.knows(c.sessions().id()), 1 + world.oss.len());
+    assert!(c.osts().all().iter().all(|o| o.import().unwrap().evictions() == 0) && c.sessions().mdc().evictions() == 0);
 }
 
 #[test]
@@ -124,6 +124,6 @@ fn an_ost_whose_disk_never_goes_on_keeps_nobody_waiting_for_ever() {
             async move { _ = two.read(&file, 0, 1).await }
         });
         world.sim.sleep(Duration::from_secs(700)).await;
-        assert_eq!(world.knows(one.id()), 1, "the OST waits for ten minutes at most");
+        assert_eq!(world.knows(one.sessions().id()), 1, "the OST waits for ten minutes at most");
     });
 }

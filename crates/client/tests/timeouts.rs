@@ -14,7 +14,7 @@ fn an_ost_with_an_overloaded_disk_is_neither_asked_again_nor_left() {
         let file = create(&c, "f").await;
         c.write(&file, 0, &[1; 10_000]).await.unwrap();
         assert_eq!(c.fsync(&file, false).await, Ok(()));
-        let import = c.oscs()[0].import().unwrap();
+        let import = c.osts().all()[0].import().unwrap();
         let before = import.counters();
         assert_eq!(import.patience(), at_min);
         // An operation of the disk takes half a minute now, and a commit has several.
@@ -28,5 +28,5 @@ fn an_ost_with_an_overloaded_disk_is_neither_asked_again_nor_left() {
         assert!(import.early_replies() > 0);
         assert_eq!(read_all(&c, &file, 10_000).await, [2; 10_000]);
     });
-    assert_eq!(world.knows(c.id()), 2);
+    assert_eq!(world.knows(c.sessions().id()), 2);
 }

@@ -36,7 +36,7 @@ fn rpcs_that_go_first(seed: u64, flush_first: bool) -> u64 {
                 )
             })
             .collect();
-        let rpcs = || one.oscs()[0].stats().read_rpcs;
+        let rpcs = || one.osts().all()[0].stats().read_rpcs;
         world.sim.sleep(Duration::from_millis(1)).await;
         let before = rpcs();
         assert!(before < READS / 4, "{before} of {READS} reads are over already");
@@ -85,7 +85,7 @@ fn what_waits_for_its_answer_under_a_lock_is_hastened_when_another_client_wants_
         let mut reads: Vec<_> = (0..READS).map(|i| read(&large, i)).collect();
         // Behind all those, under the lock that the other client is going to want.
         reads.extend((0..20).map(|i| read(&wanted, i)));
-        let rpcs = || one.oscs()[0].stats().read_rpcs;
+        let rpcs = || one.osts().all()[0].stats().read_rpcs;
         world.sim.sleep(Duration::from_millis(1)).await;
         let before = rpcs();
         let file = open(&two, "wanted", O_RDWR).await;
@@ -127,7 +127,7 @@ fn a_flush_finds_a_slot_although_questions_that_nobody_answers_hold_all_others()
                 asked.set(asked.get() + 1);
             }));
         }
-        let import = one.oscs()[0].import().unwrap();
+        let import = one.osts().all()[0].import().unwrap();
         while import.in_flight() < 60 {
             world.sim.sleep(Duration::from_millis(1)).await;
             assert_eq!(asked.get(), 0, "{} in flight", import.in_flight());
@@ -183,7 +183,7 @@ fn what_changes_a_file_under_a_lock_is_hastened_when_another_client_wants_the_lo
                     spawn(&one, async move { drop(c.read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
                 })
                 .collect();
-            let rpcs = || one.oscs()[0].stats().read_rpcs;
+            let rpcs = || one.osts().all()[0].stats().read_rpcs;
             let changed = step(one.clone(), wanted.clone());
             world.sim.sleep(Duration::from_millis(2)).await;
             let before = rpcs();
@@ -222,7 +222,7 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
                     asked.set(asked.get() + 1);
                 }));
             }
-            let import = one.oscs()[0].import().unwrap();
+            let import = one.osts().all()[0].import().unwrap();
             while import.in_flight() < 60 {
                 world.sim.sleep(Duration::from_millis(1)).await;
             }
@@ -233,7 +233,7 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
             two.write(&file, 0, &[2; 4096]).await.unwrap();
             let overtook = import.counters().1 - before;
             assert!(asked.get() == 0 && overtook < 20, "{what}: {overtook} requests went first");
-            assert_eq!(world.knows(one.id()), 2, "{what}: evicted for the lock that it kept");
+            assert_eq!(world.knows(one.sessions().id()), 2, "{what}: evicted for the lock that it kept");
             world.cut_off(&host, false);
             changed.await.unwrap();
         });
@@ -266,11 +266,11 @@ fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_i
             })
             .collect();
         let mapped = open(&one, "mapped", O_RDWR).await;
-        mapped.inode().set_kernel_pages();
+        mapped.inode().front().set_kernel_pages();
         let (c, f) = (one.clone(), mapped.clone());
         let filled = spawn(&one, async move { drop(c.read_pages(&f, 0, 128 << 10).await.unwrap()) });
         world.sim.sleep(Duration::from_millis(5)).await;
-        let rpcs = || one.oscs().iter().map(|o| o.stats().read_rpcs).sum::<u64>();
+        let rpcs = || one.osts().all().iter().map(|o| o.stats().read_rpcs).sum::<u64>();
         let before = rpcs();
         // Of the first object only.
         two.write(&theirs, 0, &[2; 4096]).await.unwrap();

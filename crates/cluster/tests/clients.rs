@@ -79,7 +79,7 @@ fn a_client_learns_of_osts_that_joined_after_it() {
         let window = Duration::from_secs(5);
         let oss = start_oss(&rt, vec![store], &nid, &world.mds_nid, &none, window, &OstConfig::default()).unwrap();
         register_ost(&rt, &oss.oss.osts()[0], &world.mds_nid, &none, &nid).await.unwrap();
-        assert_eq!(early.oscs().len(), 1);
+        assert_eq!(early.osts().all().len(), 1);
         let later = join(&rt, ClientConfig::new(world.mds_nid.clone()), 2, PATIENCE).await.unwrap();
         // New files go to the first target until the metadata server has objects of the second.
         let on_the_second = async {
@@ -187,7 +187,7 @@ fn data_far_behind_a_hole_is_found_with_one_question_per_object() {
         c.write(&file, 65536, &[7; 4096]).await.unwrap();
         c.fsync(&file, false).await.unwrap();
         let inode = file.inode().clone();
-        let asked = || c.oscs().iter().map(|o| o.import().unwrap().counters().1).sum::<u64>();
+        let asked = || c.osts().all().iter().map(|o| o.import().unwrap().counters().1).sum::<u64>();
         let before = asked();
         assert_eq!(c.seek(&inode, 0, false).await, Ok(65536));
         assert_eq!(c.seek(&inode, 65536, true).await, Ok(65536 + 4096));

@@ -81,9 +81,9 @@ fn a_reader_that_becomes_a_writer_sends_its_own_lock_back_along() {
             assert_eq!(b.read(&theirs, 0, 100_000).await.unwrap().len(), 100_000);
             assert_eq!(a.read(&file, 0, 100_000).await.unwrap().len(), 100_000);
             // Both have read locks; only the other's has to be called back. A whole page needs no read of the old one.
-            let sent = a.oscs()[0].import().unwrap().counters().1;
+            let sent = a.osts().all()[0].import().unwrap().counters().1;
             a.write(&file, 0, &[round; 4096]).await.unwrap();
-            let used = a.oscs()[0].import().unwrap().counters().1 - sent;
+            let used = a.osts().all()[0].import().unwrap().counters().1 - sent;
             assert!(used <= 1, "{used} requests for a write lock");
             assert_eq!(b.read(&theirs, 0, 4096).await.unwrap().to_vec(), [round; 4096]);
         }
@@ -95,7 +95,7 @@ fn a_first_read_brings_its_lock_along_and_what_another_client_writes_comes_back_
     on_a_shard(async |rt| {
         let world = World::new(rt, "along", 1, 64 * MIB).await;
         let (maker, c) = (world.client().await, world.client().await);
-        let asked_ost = || c.oscs()[0].import().unwrap().counters().1;
+        let asked_ost = || c.osts().all()[0].import().unwrap().counters().1;
         let text = |i: u8, len: usize| vec![i; len];
         for (i, len) in [(1, 4096), (2, 10), (3, 5000)] {
             let file = create(&maker, Fid::ROOT, &format!("f{i}")).await;

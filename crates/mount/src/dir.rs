@@ -55,7 +55,7 @@ impl Dirs {
         let inode = client.inode_of(fid);
         let held = client.names_held(&inode);
         let kept = keep && self.is_alone(fid, held, None);
-        let known = kept && held.is_some() && inode.listed_under() == held;
+        let known = kept && held.is_some() && inode.front().listed_under() == held;
         let losses = Cell::new(client.losses_of(&inode));
         let dir = DirHandle { inode, state: RefCell::default(), kept, told: Cell::new(Told::Nothing), losses };
         let dir = Rc::new(dir);
@@ -87,7 +87,7 @@ impl Dirs {
         if !dir.kept {
             return;
         }
-        dir.inode.set_kernel_listing();
+        dir.inode.front().set_kernel_listing();
         let held = client.names_held(&dir.inode);
         let whole = held == Some(lost) && self.is_alone(dir.fid(), held, Some(dir));
         dir.told.set(if whole { Told::Under(lost) } else { Told::Loose });
@@ -122,10 +122,10 @@ impl DirHandle {
         }
         let held = client.names_held(&self.inode);
         if held.is_some_and(|h| self.told.get() == Told::Under(h)) {
-            self.inode.set_listed_under(held);
+            self.inode.front().set_listed_under(held);
         } else {
             self.told.set(Told::Loose);
-            client.drop_kernel_listing(self.fid()).await;
+            client.kernel().drop_listing(self.fid()).await;
         }
     }
     /// Makes the entries behind `cookie` (0: the first) present.

@@ -33,7 +33,7 @@ impl StriaFs {
                 let Some(_under_way) = self.direct.begin(flags) else { return req.err(libc::EAGAIN) };
                 file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
-                self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
+                self.client.offsets().note_call(req.pid(), file.fid(), false, offset, u64::from(arg.size));
                 let mut caller = Caller::of(&req);
                 let read = self.carry_out(&mut caller, |c| async move {
                     if paged { c.read_pages(&file, offset, len).await } else { c.read(&file, offset, len).await }
@@ -63,7 +63,7 @@ impl StriaFs {
                     };
                 }
                 let Some(_under_way) = self.direct.begin(arg.flags) else { return req.err(libc::EAGAIN) };
-                self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
+                self.client.offsets().note_call(req.pid(), file.fid(), true, arg.offset, u64::from(arg.size));
                 file.follow(arg.flags);
                 let mut caller = Caller::of(&req);
                 let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
@@ -154,7 +154,7 @@ impl StriaFs {
             Op::Flush { arg } => {
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
-                let unlock = |c: Rc<Client>| async move { c.drop_locks(fid, arg.lock_owner, false).await };
+                let unlock = |c: Rc<Client>| async move { c.flocks().drop_locks(fid, arg.lock_owner, false).await };
                 let unlocked = self.carry_out(&mut caller, unlock).await;
                 done(req, self.client.flush_errors(&file).and(unlocked))
             }
@@ -163,10 +163,10 @@ impl StriaFs {
                 self.forget_offer(arg.fh);
                 let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
                 for owner in file.take_lock_owners() {
-                    let _ = self.client.drop_locks(fid, owner, false).await;
+                    let _ = self.client.flocks().drop_locks(fid, owner, false).await;
                 }
                 if arg.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-                    let _ = self.client.drop_locks(fid, arg.lock_owner, true).await;
+                    let _ = self.client.flocks().drop_locks(fid, arg.lock_owner, true).await;
                 }
                 self.client.release_soon(&file).await;
                 req.into_reply().ok()
@@ -192,8 +192,8 @@ impl StriaFs {
     fn may_cache(&self, file: &OpenFile) -> bool {
         const O_DIRECT: u32 = 0o40000;
         let inode = file.inode();
-        let again = inode.set_kernel_pages();
-        if inode.is_mappable() {
+        let again = inode.front().set_kernel_pages();
+        if inode.front().is_mappable() {
             // Every read of a page would ask for locks that keep all others away.
             return false;
         }
@@ -213,7 +213,7 @@ impl StriaFs {
     fn reply_create(&self, req: Request<'_>, result: Result<(client::Entry, Rc<OpenFile>), FsError>) -> Replied {
         match result {
             Ok((e, file)) => {
-                file.inode().set_kernel_pages();
+                file.inode().front().set_kernel_pages();
                 self.client.remember(e.attr.fid);
                 let e = convert::unbelieved(e);
                 req.into_reply().create(&convert::entry(&e, self.names_cacheable), file.id(), OPEN_FLAGS)
@@ -262,7 +262,7 @@ impl StriaFs {
                     c.drop_privileges(&to, !keeps).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
                     let n = c.copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
-                    c.kernel_attributes_changed(to.fid()).await;
+                    c.kernel().attributes_changed(to.fid()).await;
                     Ok(n)
                 });
                 match copied.await {
@@ -279,7 +279,7 @@ impl StriaFs {
         match req.op() {
             Op::Getlk { arg } => {
                 let call = lock_call(fid, &arg);
-                match self.carry_out(&mut caller, |c| async move { c.test_lock(call).await }).await {
+                match self.carry_out(&mut caller, |c| async move { c.flocks().test_lock(call).await }).await {
                     Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
                     Ok(Some(b)) => {
                         let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
@@ -304,7 +304,7 @@ impl StriaFs {
                             std::future::pending().await
                         }
                     };
-                    c.set_lock(call, wait, withdrawn).await
+                    c.flocks().set_lock(call, wait, withdrawn).await
                 };
                 let locked = self.carry_out_or(&mut caller, lock, move |c, ()| unlock(&c, call), || signal.send(()));
                 done(req, locked.await)
@@ -344,8 +344,8 @@ async fn write_now(
     let written = client.write_part(file, offset, data, keep).await?;
     if written.at != offset {
         // An append landed elsewhere than this kernel believed the end to be.
-        client.kernel_attributes_changed(file.fid()).await;
-        file.inode().drop_kernel_pages().await;
+        client.kernel().attributes_changed(file.fid()).await;
+        file.inode().front().drop_kernel_pages().await;
     }
     Ok(u32::try_from(written.len).expect("no more than a request holds"))
 }
@@ -361,7 +361,7 @@ fn unlock(client: &Rc<Client>, call: LockCall) {
     let me = client.clone();
     client.rt().spawn(async move {
         let call = LockCall { mode: FlockMode::Unlock, ..call };
-        if let Err(e) = me.set_lock(call, false, std::future::pending()).await {
+        if let Err(e) = me.flocks().set_lock(call, false, std::future::pending()).await {
             tracing::warn!(file = %call.fid, "giving back the lock of a process that was killed: {e}");
         }
     });

@@ -69,7 +69,7 @@ impl StriaFs {
     #[must_use]
     pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
         let told = Rc::<kernel::Told>::default();
-        client.set_kernel(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
+        client.kernel().set(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
         // A kernel knows the root without having looked it up.
         client.remember(Fid::ROOT);
         Rc::new(StriaFs {

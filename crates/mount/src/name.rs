@@ -237,7 +237,7 @@ impl StriaFs {
     async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
         let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
         let mut caller = Caller::of(&req);
-        let lost = dir.inode.names_lost();
+        let lost = dir.inode.front().names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
         if let Err(e) = self.seek(&mut caller, &dir, cred, cookie, plus).await {
             return req.err(errno(e));

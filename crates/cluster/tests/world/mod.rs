@@ -72,7 +72,7 @@ pub async fn lookup(c: &Rc<Client>, dir: Fid, name: &[u8]) -> client::Entry {
 }
 /// Requests sent to the metadata server so far.
 pub fn asked(c: &Client) -> u64 {
-    c.mdc().counters().1
+    c.sessions().mdc().counters().1
 }
 /// All names, listed page by page.
 pub async fn list(c: &Rc<Client>, dir: Fid, plus: bool) -> Vec<Vec<u8>> {
@@ -111,5 +111,5 @@ pub async fn read_in_pieces(c: &Rc<Client>, file: &Rc<OpenFile>, extent: Extent)
     read_rpcs(c) - before
 }
 pub fn read_rpcs(c: &Client) -> u64 {
-    c.oscs().iter().map(|o| o.stats().read_rpcs).sum()
+    c.osts().all().iter().map(|o| o.stats().read_rpcs).sum()
 }

@@ -93,7 +93,7 @@ impl Leaver {
         for (fid, author) in &self.left {
             let same = self.context.author(author.client).is_some_and(|now| now.start == author.start);
             let Some(client) = self.context.cluster.client(author.client).filter(|_| same) else { continue };
-            let pages = client.unwritten_pages(*fid);
+            let pages = client.osts().unwritten_pages(*fid);
             let told =
                 format!("leaver{}: {pages} pages of {fid} on client{} are not written out", self.id, author.client);
             self.context.expect("age", if pages == 0 { Ok(()) } else { Err(told) });

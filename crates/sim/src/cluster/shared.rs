@@ -346,12 +346,12 @@ impl Counter {
             let extent = if whole { Extent::ALL } else { Extent::new(0, 8) };
             let call =
                 LockCall { fid, whole: false, mode: FlockMode::Exclusive, extent, owner: 1000 + id, pid: id as u32 };
-            c.set_lock(call, true, std::future::pending()).await?;
+            c.flocks().set_lock(call, true, std::future::pending()).await?;
             me.enter(author);
             let raised = raise_once(&c, fid).await;
             me.holder.set(None);
             let unlock = LockCall { mode: FlockMode::Unlock, ..call };
-            let unlocked = c.set_lock(unlock, false, std::future::pending()).await;
+            let unlocked = c.flocks().set_lock(unlock, false, std::future::pending()).await;
             raised.and(unlocked)
         });
         match outcome.await {

@@ -387,7 +387,7 @@ fn striped() -> ClusterConfig {
 
 /// OSTs from which a client has read more than `bytes`.
 fn read_from(c: &Client, bytes: u64) -> usize {
-    c.oscs().iter().filter(|o| o.stats().read_bytes > bytes).count()
+    c.osts().all().iter().filter(|o| o.stats().read_bytes > bytes).count()
 }
 
 #[test]
@@ -400,7 +400,7 @@ fn readahead_crosses_to_stripes_without_a_lock_and_takes_it_only_from_nobody() {
         a.fsync(&f, false).await?;
         let wait = async || cluster.sim.sleep(Duration::from_millis(500)).await;
         // The writer keeps its locks: a reader makes a read lock of the one it needs, readahead of none.
-        let held = |c: &Client| c.oscs().iter().filter(|o| o.write_lock_count() > 0).count();
+        let held = |c: &Client| c.osts().all().iter().filter(|o| o.write_lock_count() > 0).count();
         assert_eq!(held(&a), 4);
         let g = b.open(&cred(), f.fid(), 0).await?;
         let first_stripe = async |c: &Rc<Client>, file: &Rc<OpenFile>| {

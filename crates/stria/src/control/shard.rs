@@ -46,7 +46,7 @@ impl Shard {
     pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
         let shard = Rc::new(Shard { client, facts });
         let weak = Rc::downgrade(&shard);
-        shard.client.on_settings(Rc::new(move |settings| {
+        shard.client.osts().on_settings(Rc::new(move |settings| {
             if let Some(shard) = weak.upgrade() {
                 shard.apply_settings(settings);
             }
@@ -86,7 +86,7 @@ impl Shard {
             "osts" => {
                 // One that registered a moment ago counts.
                 self.look_at_map().await;
-                json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
+                json!({"osts": self.client.osts().map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
             }
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
@@ -107,9 +107,9 @@ impl Shard {
     }
 
     fn status(&self) -> Value {
-        let map = self.client.map();
+        let map = self.client.osts().map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
-        let oscs = self.client.oscs();
+        let oscs = self.client.osts().all();
         let osts: Vec<Value> = map
             .osts
             .iter()
@@ -131,16 +131,18 @@ impl Shard {
                 shown
             })
             .collect();
-        let mut mdt = import_facts(&self.client.mdc());
+        let mut mdt = import_facts(&self.client.sessions().mdc());
         mdt["target"] = json!(text(&map.mdt_target));
         mdt["nid"] = json!(text(&map.mdt_nid));
-        let (hits, misses, used, limit, policy) = self.client.cache_figures();
+        let pages = self.client.pages();
+        let ((hits, misses), policy) = (pages.found(), pages.policy_name());
+        let (used, limit) = (pages.used_pages(), pages.limit_pages());
         json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "fsname": text(&map.fsname),
             "cluster": format!("{:016x}", map.cluster),
-            "client": format!("{:016x}", self.client.id().0),
+            "client": format!("{:016x}", self.client.sessions().id().0),
             "mount_point": self.facts.mount_point,
             "transport": self.facts.transport,
             "roles": self.facts.roles,
@@ -194,7 +196,7 @@ impl Shard {
         for link in 0..LINKS_SHOWN_MAX {
             let question = wire::mdt::Fid2pathRequest { fid, link };
             let answer: Result<wire::mdt::BytesReply, types::FsError> =
-                self.client.mdc().ask(wire::Op::MdtFid2path, &question).await;
+                self.client.sessions().mdc().ask(wire::Op::MdtFid2path, &question).await;
             match answer {
                 Ok(reply) => paths.push(String::from_utf8_lossy(&reply.value).into_owned()),
                 Err(types::FsError::NotFound) if link > 0 => break,
@@ -210,7 +212,7 @@ impl Shard {
 
     /// What an OST did with the requests of late, from the record with number `from` on.
     async fn trace(&self, ost: Option<u64>, from: Option<u64>) -> Value {
-        let osc = self.client.oscs().into_iter().find(|o| Some(u64::from(o.index().0)) == ost);
+        let osc = self.client.osts().all().into_iter().find(|o| Some(u64::from(o.index().0)) == ost);
         let import = osc.ok_or(types::FsError::NotFound).and_then(|o| o.import());
         let question = wire::ost::TraceRequest { from: from.unwrap_or(u64::MAX) };
         let answer: Result<wire::ost::TraceReply, types::FsError> = match import {
@@ -233,8 +235,8 @@ impl Shard {
 
     /// Asks a server of this file system whether it is there.
     async fn ping(&self, nid: &str) -> Value {
-        let imports = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        let imports: Vec<_> = std::iter::once(self.client.mdc()).chain(imports).collect();
+        let imports = self.client.osts().all().into_iter().filter_map(|o| o.import().ok());
+        let imports: Vec<_> = std::iter::once(self.client.sessions().mdc()).chain(imports).collect();
         let wanted = rt::Nid::parse(nid).ok();
         let Some(import) = imports.iter().find(|i| wanted.as_ref() == Some(&i.nid())) else {
             let mut known: Vec<String> = imports.iter().map(|i| i.nid().to_string()).collect();
@@ -256,8 +258,8 @@ impl Shard {
 
     /// Asks for the cluster map, which may have changed, if that can be had at once.
     async fn look_at_map(&self) {
-        if self.client.mdc().state() == ptlrpc::ImportState::Full {
-            let refreshed = self.client.rt().timeout(MAP_WAIT, self.client.refresh_map()).await;
+        if self.client.sessions().mdc().state() == ptlrpc::ImportState::Full {
+            let refreshed = self.client.rt().timeout(MAP_WAIT, self.client.osts().refresh_map()).await;
             if !matches!(refreshed, Some(Ok(()))) {
                 tracing::debug!("the cluster map is as it was known: {refreshed:?}");
             }
@@ -288,7 +290,7 @@ impl Shard {
 
     async fn df(&self, lazy: bool) -> Value {
         self.look_at_map().await;
-        let map = self.client.map();
+        let map = self.client.osts().map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
         let targets: Vec<Value> = self
             .client
