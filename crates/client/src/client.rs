@@ -1,65 +1,40 @@
 //! The client node: composes the drivers of one client, and begins and ends it.
-use std::cell::{Cell, RefCell};
-use std::collections::BTreeSet;
+use std::cell::RefCell;
 use std::rc::{Rc, Weak};
 
-use hashbrown::HashMap;
-use ptlrpc::Callbacks;
 use rt::Rt;
-use rustc_hash::FxBuildHasher;
-use types::{ClientId, Duration, Fid, FsError, OstIndex};
+use types::{ClientId, Duration, FsError, OstIndex};
 use wire::Op;
-use wire::mdt::LockBits;
 use wire::ost::StatfsReply;
 
 use crate::ClientConfig;
 use crate::attrs::Clock;
-use crate::closes::Closes;
+use crate::data::Data;
 use crate::flock::Flocks;
-use crate::inode::{Common, Inode, SizeKeeper};
+use crate::inode::{Common, SizeKeeper};
 use crate::jobs::Jobs;
 use crate::kernel::Kernel;
 use crate::limits::Limits;
-use crate::locks::{LockOwner, Locks};
+use crate::locks::Locks;
 use crate::losses::Losses;
+use crate::meta::Meta;
 use crate::offsets::Offsets;
-use crate::open::OpenFile;
 use crate::osc::Osts;
 use crate::pages::PageCache;
 use crate::readahead::Readahead;
 use crate::sessions::{JoinError, Sessions};
-use crate::settled::{Settling, keep_settled};
-use crate::stats::CallStats;
-
-type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
+use crate::settled::Settling;
 
 /// A client of one cluster, on one shard.
 pub struct Client {
-    pub(crate) me: Weak<Client>,
-    pub(crate) rt: Rt,
-    pub(crate) config: ClientConfig,
     pub(crate) sessions: Rc<Sessions>,
     pub(crate) osts: Rc<Osts>,
     pub(crate) common: Rc<Common>,
-    pub(crate) pages: Rc<PageCache>,
-    pub(crate) ahead: Rc<Readahead>,
     pub(crate) losses: Rc<Losses>,
-    pub(crate) flocks: Rc<Flocks>,
-    pub(crate) calls: CallStats,
-    pub(crate) offsets: Offsets,
-    pub(crate) inodes: Table<Fid, Rc<Inode>>,
-    pub(crate) dentries: Table<(Fid, Vec<u8>), Fid>,
-    pub(crate) opens: Table<u64, Rc<OpenFile>>,
-    pub(crate) closes: Closes,
-    pub(crate) settling: Settling,
-    /// How many opens the metadata server was not told of.
-    pub(crate) untold_opens: Cell<u64>,
-    /// Inodes that the kernel knows and that may have lost their last name.
-    pub(crate) unnamed: RefCell<BTreeSet<Fid>>,
-    /// Inodes whose locks are about to be given back.
-    pub(crate) given_up: RefCell<Vec<Fid>>,
-    pub(crate) listed: Table<Fid, crate::listing::Listed>,
-    pub(crate) cut_numbers: crate::cuts::CutNumbers,
+    pub(crate) settling: Rc<Settling>,
+    pub(crate) meta: Rc<Meta>,
+    pub(crate) data: Rc<Data>,
+    offsets: Offsets,
 }
 
 impl Client {
@@ -91,50 +66,26 @@ impl Client {
             rpc_bytes: config.rpc_pages_max as u64 * types::PAGE_BYTES as u64,
             keeper: RefCell::new(None),
         });
-        let client = Rc::new_cyclic(|me| Client {
-            me: me.clone(),
-            flocks: Flocks::new(sessions.clone()),
-            calls: CallStats::new(rt.wall()),
-            offsets: Offsets::default(),
-            inodes: RefCell::default(),
-            dentries: RefCell::default(),
-            opens: RefCell::default(),
-            closes: Closes::default(),
-            settling: Settling::default(),
-            untold_opens: Cell::new(0),
-            unnamed: RefCell::default(),
-            given_up: RefCell::default(),
-            listed: RefCell::default(),
-            cut_numbers: crate::cuts::CutNumbers::default(),
-            rt,
-            config,
-            sessions,
-            osts,
-            common,
-            pages,
-            ahead,
-            losses,
-        });
-        let callbacks: Weak<dyn Callbacks> = client.me.clone();
+        let settling = Settling::new(sessions.clone(), osts.clone(), config.dirty_age_max);
         let target = String::from_utf8_lossy(&map.mdt_target).into_owned();
-        let mdc = client.sessions.join_mdt(&target, callbacks);
-        let owner: Weak<dyn LockOwner> = client.me.clone();
-        client.common.locks.attach(mdc, owner);
-        let keeper: Weak<dyn SizeKeeper> = client.me.clone();
+        let below = (sessions.clone(), osts.clone());
+        let meta = Meta::new(&target, below.clone(), common.clone(), losses.clone(), settling.clone());
+        let data = Data::new(below, meta.clone(), common.clone(), pages, config.noatime);
+        let offsets = Offsets::default();
+        let client = Rc::new(Client { sessions, osts, common, losses, settling, meta, data, offsets });
+        let keeper: Weak<dyn SizeKeeper> = Rc::downgrade(&(client.clone() as Rc<dyn SizeKeeper>));
         *client.common.keeper.borrow_mut() = Some(keeper);
         client.sessions.mdt_ready(patience).await?;
         client.osts.take_map(map);
-        let settling = keep_settled(client.me.clone());
-        let house = keep_house(client.me.clone());
-        client.rt.spawn(house);
-        client.rt.spawn(settling);
+        rt.spawn(keep_house(Rc::downgrade(&client), rt.clone(), config.dirty_age_max / 4));
+        client.settling.keep();
         Ok(client)
     }
 
     /// The world.
     #[must_use]
     pub fn rt(&self) -> &Rt {
-        &self.rt
+        self.sessions.rt()
     }
     /// Sessions with servers: who this client is, and whom it speaks to.
     #[must_use]
@@ -146,6 +97,16 @@ impl Client {
     pub fn osts(&self) -> &Rc<Osts> {
         &self.osts
     }
+    /// Names, attributes and open files at the metadata server.
+    #[must_use]
+    pub fn meta(&self) -> &Rc<Meta> {
+        &self.meta
+    }
+    /// The bytes of files.
+    #[must_use]
+    pub fn data(&self) -> &Rc<Data> {
+        &self.data
+    }
     /// The kernel in front.
     #[must_use]
     pub fn kernel(&self) -> &Rc<Kernel> {
@@ -154,64 +115,17 @@ impl Client {
     /// Locks of programs: fcntl and flock.
     #[must_use]
     pub fn flocks(&self) -> &Rc<Flocks> {
-        &self.flocks
-    }
-    /// The page cache.
-    #[must_use]
-    pub fn pages(&self) -> &Rc<PageCache> {
-        &self.pages
-    }
-    /// Readahead.
-    #[must_use]
-    pub fn readahead(&self) -> &Rc<Readahead> {
-        &self.ahead
+        self.meta.flocks()
     }
     /// Files that lost unwritten data when this client was evicted, and changes that came to nothing.
     #[must_use]
     pub fn losses(&self) -> &Losses {
         &self.losses
     }
-    /// Reads and writes so far.
-    #[must_use]
-    pub fn calls(&self) -> &CallStats {
-        &self.calls
-    }
     /// Where processes read and write, once that is asked for.
     #[must_use]
     pub fn offsets(&self) -> &Offsets {
         &self.offsets
-    }
-    /// Changes the page cache's size, and with it how much may be read ahead.
-    pub fn set_cache_bytes(&self, bytes: u64) {
-        self.pages.set_limit(bytes);
-        self.ahead.fit(self.pages.limit_bytes());
-    }
-
-    pub(crate) fn inode(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {
-        let known = self.known_inode(fid);
-        let inode = known.unwrap_or_else(|| {
-            let inode = Inode::new(fid, &self.common);
-            self.inodes.borrow_mut().insert(fid, inode.clone());
-            self.inode_came();
-            inode
-        });
-        self.used(&inode);
-        inode
-    }
-    pub(crate) fn known_inode(&self, fid: Fid) -> Option<Rc<Inode>> {
-        self.inodes.borrow().get(&fid).cloned()
-    }
-    /// The inode of an id that the cluster gave.
-    #[must_use]
-    pub fn inode_of(self: &Rc<Self>, fid: Fid) -> Rc<Inode> {
-        self.inode(fid)
-    }
-    /// All metadata of an inode on stable storage.
-    ///
-    /// # Errors
-    /// What the server answers.
-    pub async fn sync_meta(&self, fid: Fid) -> Result<(), FsError> {
-        self.sessions.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest { fid }).await
     }
     /// Space of every target: (OST index, or `None` for the metadata target; its answer). `lazy`: a metadata server that
     /// is away is not waited for, either.
@@ -254,14 +168,13 @@ impl Client {
     pub async fn leave(self: &Rc<Self>) -> bool {
         self.sessions.close();
         let _ = self.sync_reachable().await;
-        let opens: Vec<_> = self.opens.borrow().values().cloned().collect();
-        for file in opens {
+        for file in self.meta.opens() {
             let _ = self.release(&file).await;
         }
-        self.all_closes_told().await;
+        self.meta.all_closes_told().await;
         let unwritten = !self.osts.unwritten_objects().is_empty();
         let holds = |i: &Rc<ptlrpc::Import>| i.last_committed() < i.last_transno();
-        let takes_along = unwritten || self.osts.imports().iter().any(holds) || !self.all_cuts_are_over();
+        let takes_along = unwritten || self.osts.imports().iter().any(holds) || !self.data.all_cuts_are_over();
         let mut heard = true;
         for import in self.osts.imports() {
             heard &= import.close().await;
@@ -307,60 +220,20 @@ impl Client {
         for osc in self.osts.all() {
             osc.locks.drain().await;
         }
-        self.common.locks.drain().await;
-        self.dentries.borrow_mut().clear();
-    }
-
-    /// Forgets inodes and objects that nothing refers to.
-    fn prune(&self) {
-        let holds = |fid: Fid| self.common.holds(fid, LockBits::LOOKUP) || self.common.holds(fid, LockBits::UPDATE);
-        let dead: Vec<Fid> = {
-            let inodes = self.inodes.borrow();
-            let unknown = |i: &Rc<Inode>| self.is_idle(i) && !i.front.is_remembered();
-            inodes.values().filter(|i| unknown(i) && !holds(i.fid)).map(|i| i.fid).collect()
-        };
-        for fid in dead {
-            if let Some(i) = self.inodes.borrow_mut().remove(&fid) {
-                self.forget_names(&i);
-            }
-        }
-        self.osts.prune();
-    }
-    /// Names that a directory did not have may be there by now.
-    pub(crate) fn forget_missing(&self, dir: Fid) {
-        self.dentries.borrow_mut().retain(|(parent, _), child| *parent != dir || !child.is_zero());
-    }
-    pub(crate) fn forget_names(&self, inode: &Inode) {
-        let mut dentries = self.dentries.borrow_mut();
-        for name in inode.names.borrow_mut().drain(..) {
-            if dentries.get(&name) == Some(&inode.fid) {
-                dentries.remove(&name);
-            }
-        }
+        self.meta.drop_caches().await;
     }
 }
 
 /// Writes old data out and gives old locks back.
-async fn keep_house(client: Weak<Client>) {
+async fn keep_house(client: Weak<Client>, rt: Rt, pause: Duration) {
     let mut round = 0u64;
-    loop {
-        let Some(me) = client.upgrade() else { return };
-        if me.sessions.is_closing() {
-            return;
-        }
-        let rt = me.rt.clone();
-        let pause = me.config.dirty_age_max / 4;
+    while let Some(me) = client.upgrade().filter(|c| !c.sessions.is_closing()) {
         if round.is_multiple_of(4) {
             me.osts.keep_house();
-            me.common.locks.tick(0);
-            me.chase_unnamed();
-            me.prune();
-            me.keep_within_limits();
-            me.rest_idle_readahead();
+            me.meta.keep_house();
+            me.data.rest_idle_readahead();
         }
-        if me.pages.pool().free() < me.pages.pool().capacity() / 16 {
-            me.pages.shrink(me.pages.limit_pages() / 8);
-        }
+        me.data.keep_frames_free();
         round += 1;
         drop(me);
         rt.sleep(pause).await;

@@ -27,6 +27,9 @@ use crate::tells::SizeTells;
 /// One object of a file.
 pub(crate) type Object = crate::object::Object<Inode>;
 
+/// Largest file: offsets of 8 EiB - 1.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
+
 /// Names remembered of a directory that is known whole; a larger one is asked of the server.
 const CHILDREN_MAX: usize = 100_000;
 
@@ -248,7 +251,7 @@ impl Inode {
         }
         drop(self.kernel().cache().drop_attributes(self.fid));
     }
-    /// A write begins, right after its layout was settled ([`Client::layout_of`]).
+    /// A write begins, right after its layout was settled (`Meta::layout_of`).
     pub(crate) fn writing(self: &Rc<Self>) -> Writing {
         self.writes.set(self.writes.get() + 1);
         Writing(self.clone())

@@ -1,5 +1,5 @@
 //! What is kept of an append between the pieces of its call: every write lock of the file, and the turn among the programs
-//! of this client. How it comes about and how long it may be kept is said in [`crate::append`].
+//! of this client. How it comes about and how long it may be kept is said in `data/append.rs`.
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 

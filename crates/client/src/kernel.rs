@@ -23,7 +23,7 @@ pub trait KernelCache: 'static {
     fn drop_names(&self) -> LocalFuture<()>;
     /// Whether [`KernelCache::let_go`] does anything.
     fn lets_go(&self) -> bool;
-    /// Give up what is kept of these inodes and not in use: [`crate::Client::forget`] follows for what went.
+    /// Give up what is kept of these inodes and not in use: [`crate::Meta::forget`] follows for what went.
     fn let_go(&self, fids: &[Fid]);
 }
 

@@ -88,7 +88,7 @@ use names::*;
 
 /// Numbers of a client: each a parameter and a metric.
 pub static NUMBERS: [Stat<Client>; 5] = [
-    Stat { metric: &CACHE_USED, param: "llite.*.used_mb", per: 1 << 20, read: |c| pages(c.pages().used_pages()) },
+    Stat { metric: &CACHE_USED, param: "llite.*.used_mb", per: 1 << 20, read: |c| pages(c.data.pages().used_pages()) },
     Stat {
         metric: &FLOCKS_UNEXPECTED,
         param: "llite.*.flock_completions_unexpected",
@@ -135,7 +135,7 @@ impl Client {
         for number in &NUMBERS {
             into.add(number.metric, &at, (number.read)(self));
         }
-        self.calls.each(|sides| {
+        self.data.calls().each(|sides| {
             into.add(&READ_BYTES, &at, sides[0].bytes.sum);
             into.add(&WRITE_BYTES, &at, sides[1].bytes.sum);
             for (operation, side) in OPERATIONS.iter().zip(sides) {
@@ -155,23 +155,23 @@ impl Client {
     }
 
     fn measure_caches(&self, at: [&str; 2], into: &mut Snapshot) {
-        let stats = self.pages.stats();
+        let stats = self.data.pages().stats();
         for (class, hits, lookups) in
             [("fine", stats.fine_hits, stats.fine_lookups), ("coarse", stats.coarse_hits, stats.coarse_lookups)]
         {
             into.add(&CACHE_HITS, &[at[0], at[1], class], hits);
             into.add(&CACHE_MISSES, &[at[0], at[1], class], lookups.saturating_sub(hits));
         }
-        into.add(&CACHE_MAX, &at, pages(self.pages.limit_pages()));
-        let ahead = self.ahead.stats();
+        into.add(&CACHE_MAX, &at, pages(self.data.pages().limit_pages()));
+        let ahead = self.data.readahead().stats();
         into.add(&AHEAD_READS, &at, ahead.reads);
         into.add(&AHEAD_MISSES, &at, ahead.misses);
         into.add(&AHEAD_FETCHED, &at, ahead.prefetched_bytes);
         into.add(&AHEAD_USED, &at, ahead.used_bytes);
         into.add(&AHEAD_WASTED, &at, ahead.wasted_bytes);
-        into.add(&AHEAD_HELD, &at, self.ahead.held_bytes());
-        into.add(&INODES, &at, self.remembered()[0]);
-        into.add(&INODES_RECLAIMED, &at, self.inodes_reclaimed());
+        into.add(&AHEAD_HELD, &at, self.data.readahead().held_bytes());
+        into.add(&INODES, &at, self.meta.remembered()[0]);
+        into.add(&INODES_RECLAIMED, &at, self.meta.inodes_reclaimed());
     }
 }
 

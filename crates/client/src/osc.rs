@@ -624,3 +624,6 @@ fn judged<T>(answer: &Result<T, FsError>) -> datapath::Answer {
         Err(_) => datapath::Answer::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests;

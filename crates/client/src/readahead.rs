@@ -193,9 +193,10 @@ mod tests {
         for i in 0..16 {
             let mut plan = Plan::default();
             ahead.call(&stream, Call::Read(Extent::at(i * MIB, MIB)), &facts, &mut plan);
+            ahead.call(&stream, Call::of_wait(Extent::at(i * MIB, MIB), false), &facts, &mut plan);
             ahead.call(&stream, Call::Progress(Extent::at(i * MIB, MIB)), &facts, &mut plan);
         }
-        assert!(stream.outstanding_bytes() > 0 && ahead.held_bytes() == stream.outstanding_bytes());
+        assert!(ahead.held_bytes() > 0, "it was read in order");
         let reads = ahead.stats().reads;
         ahead.close(&stream);
         assert_eq!((ahead.held_bytes(), ahead.stats().reads), (0, reads));

@@ -91,7 +91,7 @@ mod tests {
         );
         one.refuse(8192);
         one.refuse(8500);
-        assert_eq!((one.outcome(), one.is_refused(), other.is_refused()), (Ok(8092), true, false));
+        assert_eq!((one.outcome(), one.is_refused(), other.is_refused()), (Ok(8092), true, true));
         one.refuse(100);
         assert_eq!(one.outcome(), Err(FsError::NoSpace));
         drop((one, other));

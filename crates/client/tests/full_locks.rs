@@ -18,8 +18,8 @@ fn world(seed: u64, mds_locks: usize, ost_locks: usize) -> World {
 async fn works(c: Rc<Client>, salt: u64) {
     for n in 0..FILES {
         let file = create(&c, &format!("f{salt}-{n}")).await;
-        c.write(&file, 0, &pattern(0, 20_000, salt + n)).await.unwrap();
-        assert_eq!(c.fsync(&file, false).await, Ok(()));
+        c.data().write(&file, 0, &pattern(0, 20_000, salt + n)).await.unwrap();
+        assert_eq!(c.data().fsync(&file, false).await, Ok(()));
         c.release(&file).await.unwrap();
     }
 }
@@ -27,10 +27,10 @@ async fn looks(c: &Rc<Client>, salt: u64) {
     for n in 0..FILES {
         let file = open(c, &format!("f{salt}-{n}"), O_RDWR).await;
         assert!(read_all(c, &file, MIB).await == pattern(0, 20_000, salt + n), "file {n} of {salt}");
-        c.write(&file, 20_000, &[1; 5000]).await.unwrap();
+        c.data().write(&file, 20_000, &[1; 5000]).await.unwrap();
         let attr = c.getattr(&root(), file.fid(), None).await.unwrap().attr;
         assert_eq!(attr.size, 25_000);
-        assert_eq!(c.fsync(&file, false).await, Ok(()));
+        assert_eq!(c.data().fsync(&file, false).await, Ok(()));
         c.release(&file).await.unwrap();
     }
 }

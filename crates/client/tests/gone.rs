@@ -9,9 +9,9 @@ use world::*;
 /// Leaves a file with bytes that are not written out, under locks, open, and dies.
 async fn dies_in_the_middle(c: &Rc<Client>, host: &Host) {
     let file = create(c, "f").await;
-    c.write(&file, 0, &[1; 10_000]).await.unwrap();
-    c.fsync(&file, false).await.unwrap();
-    c.write(&file, 10_000, &[2; 50_000]).await.unwrap();
+    c.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+    c.data().fsync(&file, false).await.unwrap();
+    c.data().write(&file, 10_000, &[2; 50_000]).await.unwrap();
     host.kill();
 }
 
@@ -19,9 +19,9 @@ async fn dies_in_the_middle(c: &Rc<Client>, host: &Host) {
 async fn goes_on(c: &Rc<Client>) {
     let file = open(c, "f", O_RDWR).await;
     assert_eq!(read_all(c, &file, MIB).await.len(), 10_000);
-    c.write(&file, 0, &[3; 100]).await.unwrap();
-    c.fsync(&file, false).await.unwrap();
-    c.rename(&root(), (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
+    c.data().write(&file, 0, &[3; 100]).await.unwrap();
+    c.data().fsync(&file, false).await.unwrap();
+    c.meta().rename(&root(), (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
 }
 
 /// Far less than any server waits for a client of which it does not know whether it lives.
@@ -77,7 +77,7 @@ fn nobody_tells_of_the_end_of_a_client_without_its_key() {
     let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(60), async {
         let file = create(&one, "f").await;
-        one.write(&file, 0, &[7; 5000]).await.unwrap();
+        one.data().write(&file, 0, &[7; 5000]).await.unwrap();
         for forged in [*two.sessions().key(), SessionKey::new([0; 32]), one.sessions().key().at("stria-MDT0000")] {
             assert_eq!(two.sessions().tell_gone(one.sessions().id(), &forged).await, Err(FsError::NotPermitted));
         }
@@ -91,7 +91,7 @@ fn nobody_tells_of_the_end_of_a_client_without_its_key() {
         );
         let before = world.mds_disbelieved();
         assert!(before >= 5, "{before} are counted");
-        one.fsync(&file, false).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         assert_eq!((world.knows(one.sessions().id()), one.sessions().mdc().evictions()), (2, 0));
         let seen = open(&two, "f", 0).await;
         assert_eq!(read_all(&two, &seen, MIB).await, [7; 5000]);

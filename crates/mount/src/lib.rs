@@ -71,7 +71,7 @@ impl StriaFs {
         let told = Rc::<kernel::Told>::default();
         client.kernel().set(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
         // A kernel knows the root without having looked it up.
-        client.remember(Fid::ROOT);
+        client.meta().remember(Fid::ROOT);
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
@@ -194,6 +194,6 @@ impl FileSystem for StriaFs {
     }
 
     fn forget(self: &Rc<Self>, nodeid: u64, nlookup: u64) {
-        self.client.forget(convert::fid(nodeid), nlookup);
+        self.client.meta().forget(convert::fid(nodeid), nlookup);
     }
 }

@@ -236,37 +236,38 @@ impl Shard {
         }
         let now = self.client.rt().wall();
         let llite = format!("llite.{}", self.instance());
-        let (limit, policy) = (self.client.pages().limit_pages(), self.client.pages().policy_name());
+        let (limit, policy) = (self.client.data().pages().limit_pages(), self.client.data().pages().policy_name());
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         for number in &client::NUMBERS {
             add(number.path(&self.instance()), number.text(&self.client), false);
         }
-        add(format!("{llite}.max_cached_inodes"), self.client.inodes_max().to_string(), true);
+        add(format!("{llite}.max_cached_inodes"), self.client.meta().inodes_max().to_string(), true);
         add(format!("{llite}.inode_cache_stats"), inodes_text(&self.client), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
         for key in cache::CacheConfig::KEYS {
-            add(format!("{llite}.cache_{key}"), self.client.pages().key(key).unwrap_or_default(), true);
+            add(format!("{llite}.cache_{key}"), self.client.data().pages().key(key).unwrap_or_default(), true);
         }
-        add(format!("{llite}.cache_record"), self.client.pages().record(), true);
-        add(format!("{llite}.readahead_policy"), self.client.readahead().policy().into(), true);
-        add(format!("{llite}.readahead_record"), self.client.readahead().record(), true);
+        add(format!("{llite}.cache_record"), self.client.data().pages().record(), true);
+        add(format!("{llite}.readahead_policy"), self.client.data().readahead().policy().into(), true);
+        add(format!("{llite}.readahead_record"), self.client.data().readahead().record(), true);
         for key in READAHEAD_MB {
-            let bytes = self.client.readahead().setting(key).unwrap_or_default();
+            let bytes = self.client.data().readahead().setting(key).unwrap_or_default();
             add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
         }
         for key in readahead::Config::KEYS.iter().filter(|k| k.alias_mb.is_empty()) {
-            let value = self.client.readahead().setting(key.key).unwrap_or_default();
+            let value = self.client.data().readahead().setting(key.key).unwrap_or_default();
             add(format!("{llite}.readahead_{}", key.key), value.to_string(), true);
         }
-        let stats = readahead_text(&self.client.readahead().stats(), self.client.readahead().held_bytes());
+        let stats =
+            readahead_text(&self.client.data().readahead().stats(), self.client.data().readahead().held_bytes());
         add(format!("{llite}.read_ahead_stats"), stats, false);
-        add(format!("{llite}.cache_stats"), cache_text(&self.client.pages().stats()), false);
+        add(format!("{llite}.cache_stats"), cache_text(&self.client.data().pages().stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
-        add(format!("{llite}.stats"), self.client.calls().text(now, self.client.pages().found()), true);
-        add(format!("{llite}.extents_stats"), self.client.calls().extents_text(now), true);
+        add(format!("{llite}.stats"), self.client.data().calls().text(now, self.client.data().pages().found()), true);
+        add(format!("{llite}.extents_stats"), self.client.data().calls().extents_text(now), true);
         add(format!("{llite}.offset_stats"), self.client.offsets().text(now), true);
         for osc in self.client.osts().all() {
             let name = self.osc_name(&osc);
@@ -317,11 +318,13 @@ impl Shard {
         let (node, key) = name.rsplit_once('.')?;
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
-                "cache_policy" => self.client.pages().set_policy(text),
-                "cache_record" => self.client.pages().set_record(text),
-                key if cache_key(key).is_some() => self.client.pages().set_key(cache_key(key)?, text),
-                "readahead_record" => self.client.readahead().set_record(text),
-                "stats" | "extents_stats" => reset(text).map(|()| self.client.calls().reset(self.client.rt().wall())),
+                "cache_policy" => self.client.data().pages().set_policy(text),
+                "cache_record" => self.client.data().pages().set_record(text),
+                key if cache_key(key).is_some() => self.client.data().pages().set_key(cache_key(key)?, text),
+                "readahead_record" => self.client.data().readahead().set_record(text),
+                "stats" | "extents_stats" => {
+                    reset(text).map(|()| self.client.data().calls().reset(self.client.rt().wall()))
+                }
                 "offset_stats" => {
                     self.client.offsets().set(text);
                     Ok(())
@@ -335,11 +338,15 @@ impl Shard {
                     Ok(())
                 }
                 "lost_files" | "lost_changes" => Err("write 0 or clear, which empties the list".into()),
-                "readahead_policy" => self.client.readahead().set_policy(text),
-                key if READAHEAD_MB.contains(&key) => self.client.readahead().set(key, text),
-                key if key.starts_with("readahead_") => self.client.readahead().set(&key["readahead_".len()..], text),
-                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
-                "max_cached_inodes" => number(text, 1, 100_000_000).map(|n| self.client.set_inodes_max(n as usize)),
+                "readahead_policy" => self.client.data().readahead().set_policy(text),
+                key if READAHEAD_MB.contains(&key) => self.client.data().readahead().set(key, text),
+                key if key.starts_with("readahead_") => {
+                    self.client.data().readahead().set(&key["readahead_".len()..], text)
+                }
+                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.data().set_cache_bytes(b)),
+                "max_cached_inodes" => {
+                    number(text, 1, 100_000_000).map(|n| self.client.meta().set_inodes_max(n as usize))
+                }
                 _ => Err("it cannot be set".into()),
             });
         }
@@ -369,8 +376,8 @@ fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {
 }
 
 fn inodes_text(client: &Client) -> String {
-    let [inodes, names, children, objects] = client.remembered();
-    let reclaimed = client.inodes_reclaimed();
+    let [inodes, names, children, objects] = client.meta().remembered();
+    let reclaimed = client.meta().inodes_reclaimed();
     format!("inodes: {inodes}\nnames: {names}\nchildren: {children}\nobjects: {objects}\nreclaimed: {reclaimed}\n")
 }
 

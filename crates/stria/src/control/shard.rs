@@ -134,7 +134,7 @@ impl Shard {
         let mut mdt = import_facts(&self.client.sessions().mdc());
         mdt["target"] = json!(text(&map.mdt_target));
         mdt["nid"] = json!(text(&map.mdt_nid));
-        let pages = self.client.pages();
+        let pages = self.client.data().pages();
         let ((hits, misses), policy) = (pages.found(), pages.policy_name());
         let (used, limit) = (pages.used_pages(), pages.limit_pages());
         json!({

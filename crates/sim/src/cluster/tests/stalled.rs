@@ -19,7 +19,7 @@ fn a_lock_that_a_client_asked_for_and_did_not_live_to_get_is_nobodys() {
     for seed in 0..4 {
         with(seed, FramePool::new(256 * MIB), ClusterConfig::default(), async |cluster, a, _| {
             let file = create(&a, "f").await?;
-            a.fsync(&file, false).await?;
+            a.data().fsync(&file, false).await?;
             let fid = file.fid();
             let call = move |pid| LockCall {
                 fid,

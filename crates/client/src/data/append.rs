@@ -12,17 +12,17 @@ use frames::FRAME_BYTES;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Duration, Extent, FsError, Instant};
 
-use crate::client::Client;
+use super::Data;
 use crate::inode::{Inode, Striping};
 use crate::kept_append::{AppendRight, AppendTurn, Kept};
 use crate::locks::Held;
-use crate::open::OpenFile;
+use crate::open_file::OpenFile;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Longest time that locks are kept from others while a server is waited for; far below an OST's patience.
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
-impl Client {
+impl Data {
     /// The right to append, with what an append needs of the file's last page in the cache. What the last piece of the
     /// same call kept serves, if there is room for `bytes` more in time.
     pub(crate) async fn right_to_append(
@@ -103,7 +103,7 @@ impl Client {
         Ok(held)
     }
 
-    /// As [`Client::lock_all`] (or with the locks at hand), with what an append needs of the file's last page in the cache:
+    /// As [`Data::lock_all`] (or with the locks at hand), with what an append needs of the file's last page in the cache:
     /// with the locks it may wait for no server, which may be away for longer than another one's patience. While the page
     /// is waited for, its own object's lock is kept only; then all begins anew, since others may have written meanwhile.
     async fn ready_to_append(

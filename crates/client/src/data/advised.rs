@@ -5,14 +5,14 @@ use ::readahead::record::Call;
 use ::readahead::{Hint, Plan};
 use types::{Duration, Extent, FsError};
 
-use crate::client::Client;
+use super::Data;
 use crate::inode::{Inode, Striping};
-use crate::open::OpenFile;
+use crate::open_file::OpenFile;
 
 /// How long an open file is not read before what was read ahead of it counts as read.
 const IDLE_AFTER: Duration = Duration::from_secs(10);
 
-impl Client {
+impl Data {
     /// What a program says about an open file (posix_fadvise): Normal, Sequential and Random for all that is read through
     /// this open, WillNeed and DontNeed for `extent` now. WillNeed fetches in the background; DontNeed starts to write
     /// what is dirty and drops what is clean.
@@ -20,7 +20,7 @@ impl Client {
     /// # Errors
     /// As reading: the size of the file must be known.
     pub async fn advise(self: &Rc<Self>, file: &Rc<OpenFile>, hint: Hint, extent: Extent) -> Result<(), FsError> {
-        let Some(s) = self.layout_of(&file.inode).await? else { return Ok(()) };
+        let Some(s) = self.meta.layout_of(&file.inode).await? else { return Ok(()) };
         self.plan(file, &s, &mut Plan::default(), Call::Hint(hint, extent));
         match hint {
             Hint::WillNeed => {
@@ -81,14 +81,10 @@ impl Client {
             let rests = self.rt.now().since(f.stream.read_at.get()) >= IDLE_AFTER;
             rests && f.stream.outstanding_bytes() > 0
         };
-        let files: Vec<_> = if self.ahead.is_short() {
-            self.opens.borrow().values().filter(idle).cloned().collect()
-        } else {
-            Vec::new()
-        };
-        for file in files {
+        let files = if self.ahead.is_short() { self.meta.opens() } else { Vec::new() };
+        for file in files.iter().filter(idle) {
             if let Some(s) = file.inode.striping() {
-                self.plan(&file, &s, &mut Plan::default(), Call::LockLost(Extent::ALL));
+                self.plan(file, &s, &mut Plan::default(), Call::LockLost(Extent::ALL));
             }
         }
     }

@@ -9,36 +9,17 @@ use std::rc::Rc;
 
 use types::{Fid, FsError};
 use wire::Op;
-use wire::mdt::{Attr, Cred, LockBits, ReaddirReply, ReaddirRequest};
+use wire::mdt::{Cred, LockBits, ReaddirReply, ReaddirRequest};
 
-use crate::client::Client;
+use super::{ATTR_BITS, Meta};
 use crate::inode::Inode;
-use crate::namespace::{ATTR_BITS, Entry};
 
 /// Bytes of a page that is fetched ahead: about 1,400 entries.
 const AHEAD_BYTES: u32 = 256 << 10;
 /// Wire bytes that an entry with attributes takes at least.
 const ENTRY_BYTES_MIN: u64 = 128;
-/// Misses in a listed directory before its entries are fetched ahead.
-const MISSES_MIN: u32 = 4;
-/// Entries fetched ahead per look-up seen, at most.
-const FETCHED_PER_LOOKUP_MAX: u64 = 64;
-/// Listed directories that are watched at a time.
-const WATCHED_MAX: usize = 256;
 
-/// A directory that was listed here without attributes.
-#[derive(Default)]
-pub(crate) struct Listed {
-    misses: u32,
-    lookups: u64,
-    /// Entries fetched ahead so far, and the cookie of the last one.
-    fetched: u64,
-    cookie: u64,
-    /// A page is being fetched.
-    busy: bool,
-}
-
-impl Client {
+impl Meta {
     /// A page of directory entries behind `cookie` (0: from the start). With `plus`, entries bring attributes, and locks
     /// where they could be had: such entries are known afterwards.
     ///
@@ -76,66 +57,20 @@ impl Client {
             }
         }
         if !plus && answer.is_ok() {
-            self.watch_listed(fid, cookie == 0);
+            self.listed.on_listed(fid, cookie == 0);
         }
         answer
     }
-
-    /// An entry that [`Client::readdir`] brought with attributes, for a kernel that will count it as a look-up. `None`
-    /// without a lock on it, or when its size has to be asked for: the kernel is not told of it and may ask. It waits for nothing: what
-    /// a kernel may believe of several entries holds when they are told together.
-    pub fn entry_of(&self, attr: &Attr) -> Option<Entry> {
-        let inode = self.known_inode(attr.fid)?;
-        if !inode.attr_valid() || !self.size_is_told(&inode) || !self.common.holds(attr.fid, LockBits::OPEN) {
-            return None;
-        }
-        self.used(&inode);
-        let attr = self.attr_as_told(&inode);
-        Some(self.entry_with(&inode, attr))
-    }
-
-    fn watch_listed(&self, dir: Fid, anew: bool) {
-        let mut listed = self.listed.borrow_mut();
-        if anew || !listed.contains_key(&dir) {
-            if listed.len() >= WATCHED_MAX {
-                listed.clear();
-            }
-            listed.insert(dir, Listed::default());
-        }
-    }
-    /// A name of the directory is looked up.
-    pub(crate) fn note_lookup(&self, dir: Fid) {
-        if let Some(l) = self.listed.borrow_mut().get_mut(&dir) {
-            l.lookups += 1;
-        }
-    }
-
     /// A name is not known here: fetches the next page of its directory if that is due; the inode if the page had it.
     pub(crate) async fn look_ahead(self: &Rc<Self>, cred: &Cred, dir: Fid, name: &[u8]) -> Option<Rc<Inode>> {
-        let cookie = {
-            let mut listed = self.listed.borrow_mut();
-            let l = listed.get_mut(&dir)?;
-            l.misses += 1;
-            if l.busy || l.misses < MISSES_MIN || l.fetched > l.lookups * FETCHED_PER_LOOKUP_MAX {
-                return None;
-            }
-            l.busy = true;
-            l.cookie
-        };
-        let page = self.readdir(cred, dir, cookie, AHEAD_BYTES, true).await;
-        let mut listed = self.listed.borrow_mut();
-        match page {
+        let cookie = self.listed.on_miss(dir)?;
+        match self.readdir(cred, dir, cookie, AHEAD_BYTES, true).await {
             Ok(page) if !page.eof && !page.entries.is_empty() => {
-                if let Some(l) = listed.get_mut(&dir) {
-                    l.busy = false;
-                    l.fetched += page.entries.len() as u64;
-                    l.cookie = page.entries.last().map_or(l.cookie, |e| e.cookie);
-                }
+                self.listed.on_page(dir, page.entries.len() as u64, page.entries.last().map(|e| e.cookie));
             }
             // That was all, or it may not be listed.
-            _ => drop(listed.remove(&dir)),
+            _ => self.listed.forget(dir),
         }
-        drop(listed);
         let child = self.dentries.borrow().get(&(dir, name.to_vec())).copied()?;
         let inode = self.known_inode(child)?;
         (self.common.holds(child, LockBits::LOOKUP) && inode.attr_valid()).then_some(inode)

@@ -9,18 +9,17 @@ use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Duration, Extent, FsError};
 
-use crate::client::Client;
+use super::Data;
 use crate::front::KernelRead;
+use crate::inode::FILE_BYTES_MAX;
 use crate::inode::{Inode, Object, Striping, UNSET};
 use crate::jobs::Doer;
 use crate::locks::Held;
 use crate::object::page_range;
-use crate::open::{O_NOATIME, OpenFile};
+use crate::open_file::{O_DIRECT, O_NOATIME, OpenFile};
 use crate::osc::{Osc, Why};
-use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
-pub(crate) const O_DIRECT: u32 = 0o40000;
 /// How long no lock is asked for ahead of readers of an object after one was refused.
 const NO_LOCK_AHEAD_FOR: Duration = Duration::from_secs(1);
 
@@ -29,7 +28,7 @@ fn access_ahead(piece: Piece) -> PageAccess {
     PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead()
 }
 
-impl Client {
+impl Data {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
     ///
     /// # Errors
@@ -40,7 +39,7 @@ impl Client {
     /// The same for a kernel that keeps the pages of the range locked until it has the answer, to cache them.
     ///
     /// # Errors
-    /// As [`Client::read`].
+    /// As [`Data::read`].
     pub async fn read_pages(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
         self.read_for(file, offset, len, true).await
     }
@@ -55,7 +54,7 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        let Some(s) = self.layout_of(inode).await? else { return Ok(Bulk::new()) };
+        let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Bulk::new()) };
         if offset >= FILE_BYTES_MAX || len == 0 {
             return Ok(Bulk::new());
         }
@@ -357,7 +356,7 @@ impl Client {
 
     fn note_access(&self, file: &OpenFile) {
         let inode = &file.inode;
-        if self.config.noatime || file.flags() & O_NOATIME != 0 || inode.atime.get() != UNSET {
+        if self.noatime || file.flags() & O_NOATIME != 0 || inode.atime.get() != UNSET {
             return;
         }
         let a = inode.attr();

@@ -4,17 +4,17 @@ use std::rc::Rc;
 use ldlm::ResourceId;
 use types::{Fid, ObjectId, Transno};
 
-use crate::client::Client;
+use super::Meta;
+use super::orphans::ASKED_AT_ONCE_MAX;
 use crate::inode::{Inode, Object};
-use crate::outside::ASKED_AT_ONCE_MAX;
 
-impl Client {
+impl Meta {
     /// Inodes remembered before those that nothing needs leave (`llite.*.max_cached_inodes`).
     #[must_use]
     pub fn inodes_max(&self) -> usize {
         self.common.limits.inodes_max()
     }
-    /// Changes [`Client::inodes_max`], at least 1.
+    /// Changes [`Meta::inodes_max`], at least 1.
     pub fn set_inodes_max(self: &Rc<Self>, max: usize) {
         self.common.limits.set_inodes_max(max);
         self.keep_within_limits();

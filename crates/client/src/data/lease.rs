@@ -4,13 +4,13 @@ use std::rc::Rc;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError};
 
-use crate::client::Client;
+use super::Data;
 use crate::front::KernelRead;
 use crate::inode::{Object, Striping};
 use crate::locks::Held;
 use crate::osc::Osc;
 
-impl Client {
+impl Data {
     /// What a kernel's read of pages needs before any byte is looked at: nobody changes the range, and where the pages
     /// may be stored to, the file's leases. They are kept until the read has its bytes.
     pub(crate) async fn lease(&self, s: &Striping, read: &KernelRead) -> Result<Vec<Held>, FsError> {

@@ -10,23 +10,22 @@ use rt::sync::race;
 use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 
-use crate::client::Client;
+use super::Data;
+use crate::inode::FILE_BYTES_MAX;
 use crate::inode::{Inode, Object, Striping};
 use crate::jobs::Doer;
 use crate::kept_append::AppendRight;
 use crate::locks::Held;
 use crate::object::page_range;
-use crate::open::OpenFile;
+use crate::open_file::O_DIRECT;
+use crate::open_file::{O_APPEND, OpenFile};
 use crate::osc::{Osc, Why};
 use crate::pages::NewFrames;
-use crate::read::O_DIRECT;
 use crate::short::{Watching, Written};
-use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// How often a write that waits for room looks whether its OST is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-pub(crate) const O_APPEND: u32 = 0o2000;
 const O_DSYNC: u32 = 0o10000;
 
 /// A write lock in use: taken for this write, or lent by an append that holds all of them.
@@ -46,7 +45,7 @@ impl WriteLock<'_> {
     }
 }
 
-impl Client {
+impl Data {
     /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
     ///
     /// # Errors
@@ -56,11 +55,11 @@ impl Client {
         if written.len == data.len() as u64 { Ok(written.at) } else { Err(FsError::NoSpace) }
     }
 
-    /// [`Client::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
+    /// [`Data::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
     /// for an append, nobody else's comes before its next piece, if that comes within this time.
     ///
     /// # Errors
-    /// As [`Client::write`]; ENOSPC when there was no space for the first byte.
+    /// As [`Data::write`]; ENOSPC when there was no space for the first byte.
     pub async fn write_part(
         self: &Rc<Self>,
         file: &Rc<OpenFile>,
@@ -72,8 +71,8 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        self.writer_is_told(file).await?;
-        let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
+        self.meta.writer_is_told(file).await?;
+        let s = self.meta.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
@@ -203,12 +202,12 @@ impl Client {
     /// wait again.
     ///
     /// # Errors
-    /// As [`Client::write`].
+    /// As [`Data::write`].
     pub async fn ready_to_write(self: &Rc<Self>, file: &OpenFile, offset: u64, len: u64) -> Result<(), FsError> {
         if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || !file.writes() {
             return Ok(());
         }
-        let s = self.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
+        let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
         for piece in s.layout.geometry().pieces(Extent::at(offset, len))? {
             let object = &s.objects[usize::from(piece.stripe.0)];
             let osc = self.osts.osc(object.ost);
@@ -229,7 +228,7 @@ impl Client {
         let s = inode.striping().ok_or(FsError::Io)?;
         let _writing = inode.writing();
         file.dirty.set(true);
-        self.tell_writer_soon(file);
+        self.meta.tell_writer_soon(file);
         // The kernel's pages were read up to the size known then; only a cut makes it less.
         let end = (offset + data.len() as u64).min(inode.known_size());
         let result = async {
@@ -309,7 +308,7 @@ impl Client {
         held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 
-    /// Writes a piece into the cache. Answers whether it has to be written out now ([`Client::write_through`]): there is no
+    /// Writes a piece into the cache. Answers whether it has to be written out now ([`Data::write_through`]): there is no
     /// grant for it.
     async fn write_piece(
         &self,
@@ -402,17 +401,17 @@ impl Client {
     /// What this client wrote to the file is on stable storage afterwards: what O_DSYNC promises of each write.
     ///
     /// # Errors
-    /// As [`Client::fsync`].
+    /// As [`Data::fsync`].
     pub async fn sync_own(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         self.sync_file(file, false).await
     }
 
-    /// [`Client::fsync`]; without `everyones`, [`Client::sync_own`].
+    /// [`Data::fsync`]; without `everyones`, [`Data::sync_own`].
     async fn sync_file(self: &Rc<Self>, file: &Rc<OpenFile>, everyones: bool) -> Result<(), FsError> {
         let inode = &file.inode;
-        let mut result = self.writer_is_told(file).await;
+        let mut result = self.meta.writer_is_told(file).await;
         // What others wrote is synced, too, by who has not looked at it.
-        let striping = if everyones { self.layout_of(inode).await? } else { inode.striping() };
+        let striping = if everyones { self.meta.layout_of(inode).await? } else { inode.striping() };
         if let Some(s) = striping {
             let syncs: Vec<_> = s
                 .objects
@@ -452,7 +451,7 @@ impl Client {
     /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
     ///
     /// # Errors
-    /// As [`Client::read`] and [`Client::write`]; EINVAL for overlapping ranges of one file.
+    /// As [`Data::read`] and [`Data::write`]; EINVAL for overlapping ranges of one file.
     pub async fn copy_range(
         self: &Rc<Self>,
         from: &Rc<OpenFile>,

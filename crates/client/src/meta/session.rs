@@ -10,10 +10,10 @@ use wire::connect::AuthReply;
 use wire::lock as wl;
 use wire::mdt::LockBits;
 
-use crate::client::Client;
+use super::Meta;
 use crate::locks::{LockOwner, With};
 
-impl LockOwner for Client {
+impl LockOwner for Meta {
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, _keep_mode: Option<LockMode>) -> LocalFuture<()> {
         Box::pin(async move {
             let fid = lock.resource.fid;
@@ -81,7 +81,7 @@ impl LockOwner for Client {
     }
 }
 
-impl Callbacks for Client {
+impl Callbacks for Meta {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
         let answer = match op {
             Op::LockBlocking => wire::decode(&body)
@@ -138,7 +138,7 @@ impl Callbacks for Client {
     }
 }
 
-impl Client {
+impl Meta {
     fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
         match call.lock.kind {
             wl::Kind::Posix | wl::Kind::Flock => {

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use types::{Duration, Fid};
 use wire::mdt::{AttrFlags, LockBits};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::Inode;
 
 /// Inodes that the kernel is asked to give up with one message.
@@ -16,7 +16,7 @@ pub(crate) const ASKED_AT_ONCE_MAX: usize = 1024;
 const GIVEN_UP_MAX: usize = 64;
 const GIVE_UP_PAUSE: Duration = Duration::from_millis(20);
 
-impl Client {
+impl Meta {
     /// The kernel forgot `lookups` lookups of an inode.
     pub fn forget(self: &Rc<Self>, fid: Fid, lookups: u64) {
         if let Some(inode) = self.known_inode(fid) {

@@ -13,7 +13,7 @@ use wire::mdt::{
 };
 use wire::{Bytes, Op};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::Inode;
 
 /// What a request was to change.
@@ -71,7 +71,7 @@ impl Change {
     }
 }
 
-impl Client {
+impl Meta {
     /// A request that was answered came to nothing.
     pub(crate) fn change_lost(&self, op: Op, request: &[u8]) {
         let Some(change) = Change::of(op, request) else { return };
@@ -113,7 +113,7 @@ impl Client {
         self.rt.spawn(async move { kernel.drop_names().await });
     }
 
-    /// Where an open directory stands in its history of losses, for [`Client::sync_dir`].
+    /// Where an open directory stands in its history of losses, for [`Meta::sync_dir`].
     #[must_use]
     pub fn losses_of(&self, dir: &Inode) -> u64 {
         dir.error_mark()

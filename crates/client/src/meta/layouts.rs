@@ -5,7 +5,7 @@ use types::FsError;
 use wire::Op;
 use wire::mdt::{AttrFlags, BytesReply, Cred, SetxattrRequest};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::{Inode, Striping};
 
 /// xattrs that show and set a layout.
@@ -19,7 +19,7 @@ pub(crate) fn is_layout(name: &[u8]) -> bool {
     LOV.contains(&name)
 }
 
-impl Client {
+impl Meta {
     /// A file's layout, asked for if it may have got one since; `None`: nobody opened it for writing yet.
     pub(crate) async fn layout_of(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Option<Rc<Striping>>, FsError> {
         inode.layout_settled().await;

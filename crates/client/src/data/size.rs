@@ -13,15 +13,12 @@ use wire::lock::CUT_AMID;
 use wire::mdt::{Attr, AttrFlags, Cred, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
-use crate::client::Client;
-use crate::cuts::SizeTurn;
-use crate::inode::{Inode, Object, Striping, UNSET};
+use super::Data;
+use super::cuts::SizeTurn;
+use crate::inode::{FILE_BYTES_MAX, Inode, Object, Striping, UNSET};
 use crate::locks::{Held, Sought};
-use crate::open::OpenFile;
+use crate::open_file::OpenFile;
 use crate::osc::Why;
-
-/// Largest file: offsets of 8 EiB - 1.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// How often objects are asked for their sizes until locks are taken under which they do not change.
 const UNLOCKED_ROUNDS_MAX: u32 = 4;
@@ -62,7 +59,7 @@ pub(crate) struct FileSize {
     pub(crate) mtime: WallTime,
 }
 
-impl Client {
+impl Data {
     /// Asks for an object's true size. Answers what it was at a moment since the call: what the object knows may be of an older
     /// question by now, whose answer came later.
     async fn glimpse(&self, object: &Rc<Object>) -> Result<Told, FsError> {
@@ -186,7 +183,7 @@ impl Client {
         let told = self.told_mtime(inode);
         if !self.size_is_told(inode) {
             if inode.striping().is_none() && attr.flags & AttrFlags::HAS_LAYOUT != 0 {
-                self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
+                self.meta.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
                 attr = inode.attr();
             }
             if let Some(s) = inode.striping() {
@@ -222,12 +219,12 @@ impl Client {
         (known && inode.writers.get() == 0).then_some(attr.mtime)
     }
 
-    /// Attributes of an inode whose size nobody has to be asked for ([`Client::size_is_told`]).
+    /// Attributes of an inode whose size nobody has to be asked for ([`Data::size_is_told`]).
     pub(crate) fn attr_as_told(&self, inode: &Inode) -> Attr {
         self.with_own_times(inode, inode.attr(), self.told_mtime(inode))
     }
 
-    /// Attributes with what this client did last; `told`: [`Client::told_mtime`] of before they were asked for.
+    /// Attributes with what this client did last; `told`: [`Data::told_mtime`] of before they were asked for.
     fn with_own_times(&self, inode: &Inode, mut attr: Attr, told: Option<WallTime>) -> Attr {
         if let Some(told) = told {
             inode.mtime.set(UNSET);
@@ -239,67 +236,8 @@ impl Client {
         attr
     }
 
-    /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.
-    ///
-    /// # Errors
-    /// As chmod(2), chown(2), truncate(2), utimensat(2).
-    pub async fn setattr(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        request: SetattrRequest,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        if request.valid & SetBits::SIZE == 0 || file.is_some() {
-            return self.change_attr(cred, inode, request, file).await;
-        }
-        const O_WRONLY: u32 = 1;
-        // Whether the caller may is the metadata server's decision, and it comes before any byte goes. While the open lasts,
-        // nobody takes the server's record of the size for true, whatever becomes of us half way.
-        let opened = self.open(cred, inode.fid, O_WRONLY).await?;
-        let done = self.change_attr(cred, inode, request, Some(&opened)).await;
-        opened.dirty.set(true);
-        let closed = self.release(&opened).await;
-        done.and(closed)
-    }
-
-    async fn change_attr(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        mut request: SetattrRequest,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        request.cred = cred.clone();
-        request.fid = inode.fid;
-        request.handle = file.map(|f| f.handle.get()).unwrap_or_default();
-        // What they bring home is older than this change.
-        self.settle_closes(inode.fid).await;
-        if request.valid & SetBits::SIZE != 0 {
-            if request.size > FILE_BYTES_MAX {
-                return Err(FsError::FileTooBig);
-            }
-            if let Some(file) = file {
-                // A cut that fails, or is done on some of its OSTs only, leaves another size than the metadata server's.
-                file.dirty.set(true);
-            }
-            self.truncate_objects(inode, request.size).await?;
-        }
-        let explicit_mtime =
-            request.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0 && request.valid & SetBits::SIZE == 0;
-        if explicit_mtime {
-            self.settle_times(inode, &request).await?;
-        }
-        let (change, reply) = self.change_names(Op::MdtSetattr, &request).await?;
-        self.changed_behind(inode, change, &reply.attr);
-        if explicit_mtime {
-            inode.mtime.set(UNSET);
-        }
-        Ok(())
-    }
-
     /// An explicit mtime wins over the times of data written before it: write those out and set the objects' times.
-    async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
+    pub(crate) async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
         let Some(s) = inode.striping() else { return Ok(()) };
         if inode.attr().flags & AttrFlags::SIZE_KNOWN != 0
             && inode.writers.get() == 0
@@ -323,27 +261,6 @@ impl Client {
             o.mtime.set(mtime);
         }
         Ok(())
-    }
-
-    pub(crate) async fn truncate(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        size: u64,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        let known_empty = {
-            let a = inode.attr();
-            size == 0 && a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0
-        };
-        if known_empty {
-            return Ok(());
-        }
-        // An open holds nothing in the kernel that a drop of pages waits for.
-        let _shut = inode.front.shut(Extent::from(size));
-        inode.front.drop_kernel_pages().await;
-        let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
-        self.setattr(cred, inode, request, file).await
     }
 
     /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
@@ -373,7 +290,7 @@ impl Client {
             return Err(FsError::NotSupported);
         }
         let inode = &file.inode;
-        let s = self.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
+        let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
         let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
         let range = Extent::at(offset, len);
