@@ -68,23 +68,23 @@ impl Client {
             let value = (!advice.name().is_empty()).then(|| advice.name().as_bytes()).ok_or(FsError::IsDirectory)?;
             return self.setxattr(cred, inode.fid, NAMES[0], Some(value), 0, false).await;
         }
-        let Some(s) = self.layout_of(inode).await? else {
+        let Some(s) = self.meta.layout_of(inode).await? else {
             return if advice == Advice::None { Ok(()) } else { Err(FsError::Invalid) };
         };
         if extent.is_empty() {
             return Err(FsError::Invalid);
         }
-        if extent.start > 0 && advice != Advice::None && extent.start >= self.file_size(inode).await?.size {
+        if extent.start > 0 && advice != Advice::None && extent.start >= self.data.file_size(inode).await?.size {
             return Err(FsError::Invalid);
         }
         // What is not at the OSTs yet can have no place there, and would not be refused to anybody.
-        self.write_out(inode).await;
-        let (since, project) = (self.rt.wall(), inode.attr().project);
+        self.data.write_out(inode).await;
+        let (since, project) = (self.sessions.rt().wall(), inode.attr().project);
         let owner = IoOwner { uid: cred.uid, gid: cred.gid, project, job: cred.job };
         let parts: Vec<_> = s.layout.geometry().objects(extent)?.collect();
         let calls = parts.into_iter().map(|part| {
             let object = &s.objects[usize::from(part.stripe.0)];
-            let (osc, owner) = (self.osc(object.ost), owner.clone());
+            let (osc, owner) = (self.osts.osc(object.ost), owner.clone());
             let ask = AdviseRequest { object: object.id, extent: part.object, advice, background, owner, since };
             async move { osc.import()?.ask::<_, ()>(Op::OstAdvise, &ask).await }
         });
@@ -104,7 +104,7 @@ impl Client {
         let level = AttrFlags::advice(inode.attr().flags) as usize;
         let Some((advice, _)) = Advice::LEVELS.get(level).copied().filter(|(a, _)| *a != Advice::None) else { return };
         let (me, cred, inode) = (self.clone(), cred.clone(), inode.clone());
-        self.rt.spawn(async move {
+        self.sessions.rt().spawn(async move {
             if let Err(e) = me.advise_servers(&cred, &inode, (advice, true), Extent::ALL).await {
                 tracing::info!(file = %inode.fid, "its directory's advice was not taken: {e}");
             }
@@ -113,9 +113,9 @@ impl Client {
 
     /// What servers know of a file's advice, by ranges of the file: what one call advised is one row, summed over stripes.
     async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
-        let Some(s) = self.layout_of(inode).await? else { return Ok(Vec::new()) };
+        let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Vec::new()) };
         let calls = s.objects.iter().enumerate().map(|(stripe, object)| {
-            let (osc, ask) = (self.osc(object.ost), AdvisedRequest { object: object.id });
+            let (osc, ask) = (self.osts.osc(object.ost), AdvisedRequest { object: object.id });
             async move {
                 let reply: AdvisedReply = osc.import()?.ask(Op::OstAdvised, &ask).await?;
                 Ok::<_, FsError>((StripeIndex(stripe as u16), reply.ranges))
@@ -145,7 +145,7 @@ impl Client {
         }
         // The metadata server knows who may read it.
         let request = XattrRequest { cred: cred.clone(), fid: inode.fid, name: asked.into() };
-        let told = self.mdt_call(Op::MdtGetxattr, &request).await.and_then(|r| r.decode::<BytesReply>());
+        let told = self.meta.mdt_call(Op::MdtGetxattr, &request).await.and_then(|r| r.decode::<BytesReply>());
         match told {
             Ok(level) => return Ok(level.value.0),
             Err(FsError::NoData) if !is_dir(inode) => {}

@@ -8,38 +8,30 @@ use frames::Bulk;
 use types::FsError;
 
 use crate::client::Client;
-use crate::open::OpenFile;
-
-impl OpenFile {
-    /// Whether it goes on: not every descriptor of it is closed.
-    #[must_use]
-    pub fn is_open(&self) -> bool {
-        !self.released.get()
-    }
-}
+use crate::open_file::OpenFile;
 
 impl Client {
-    /// [`Client::read`] for a program that asks past the kernel.
+    /// [`crate::Data::read`] for a program that asks past the kernel.
     ///
     /// # Errors
-    /// As [`Client::read`].
+    /// As [`crate::Data::read`].
     pub async fn read_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
-        if file.inode().may_have_stores() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_stores() {
+            file.inode().front.drop_kernel_pages().await;
         }
         let accessed = file.inode.atime.get();
-        let read = self.read(file, offset, len).await;
+        let read = self.data.read(file, offset, len).await;
         if file.inode.atime.get() != accessed {
-            self.kernel_attributes_changed(file.fid()).await;
+            self.common.kernel.attributes_changed(file.fid()).await;
         }
         read
     }
 
-    /// [`Client::write_part`] for a program that asks past the kernel; gives how many bytes were written. When it is done,
+    /// [`crate::Data::write_part`] for a program that asks past the kernel; gives how many bytes were written. When it is done,
     /// nothing that a kernel of this client keeps of the file is older.
     ///
     /// # Errors
-    /// As [`Client::write_part`].
+    /// As [`crate::Data::write_part`].
     pub async fn write_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
         if !file.writes() {
             return Err(FsError::BadHandle);
@@ -48,28 +40,28 @@ impl Client {
         if self.has_privileges(file, kills) {
             self.drop_privileges(file, kills).await?;
         }
-        let written = self.write_part(file, offset, data, None).await;
+        let written = self.data.write_part(file, offset, data, None).await;
         // A write that failed may have changed a part.
-        if file.inode().may_have_pages() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_pages() {
+            file.inode().front.drop_kernel_pages().await;
         }
-        let (told, dropped_at) = (self.kernel().told(), &file.inode.front.told_nothing_since);
+        let (told, dropped_at) = (self.common.kernel.cache().told(), &file.inode.front.told_nothing_since);
         // A drop costs more than the write, and one is enough until a kernel is told something again.
         if told.is_none() || told != dropped_at.get() {
-            self.kernel_attributes_changed(file.fid()).await;
+            self.common.kernel.attributes_changed(file.fid()).await;
             dropped_at.set(told);
         }
         written.map(|w| w.len)
     }
 
-    /// [`Client::fsync`] for a program that asks past the kernel: what it stored to mappings is synced, too.
+    /// [`crate::Data::fsync`] for a program that asks past the kernel: what it stored to mappings is synced, too.
     ///
     /// # Errors
-    /// As [`Client::fsync`].
+    /// As [`crate::Data::fsync`].
     pub async fn fsync_aside(self: &Rc<Self>, file: &Rc<OpenFile>, data_only: bool) -> Result<(), FsError> {
-        if file.inode().may_have_stores() {
-            file.inode().drop_kernel_pages().await;
+        if file.inode().front.may_have_stores() {
+            file.inode().front.drop_kernel_pages().await;
         }
-        self.fsync(file, data_only).await
+        self.data.fsync(file, data_only).await
     }
 }

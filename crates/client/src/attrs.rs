@@ -9,12 +9,21 @@ use std::cell::{Cell, RefCell};
 use types::Transno;
 use wire::mdt::Attr;
 
-use crate::client::Client;
-use crate::inode::Inode;
-
 /// When a request of a client was sent, among its requests and answers about attributes.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 pub(crate) struct Moment(u64);
+
+/// Counts a client's requests and answers about attributes.
+#[derive(Default)]
+pub(crate) struct Clock(Cell<Moment>);
+impl Clock {
+    /// The moment of a request that is about to be sent, or of an answer that came.
+    pub(crate) fn next(&self) -> Moment {
+        let now = Moment(self.0.get().0 + 1);
+        self.0.set(now);
+        now
+    }
+}
 
 /// Of which change an answer tells: its transaction (0: it changed nothing after all), and when it was sent.
 #[derive(Clone, Copy, Default, Debug)]
@@ -48,12 +57,33 @@ impl Default for Attributes {
 }
 
 impl Attributes {
+    /// The attributes as last told.
+    pub(crate) fn borrow(&self) -> std::cell::Ref<'_, Attr> {
+        self.attr.borrow()
+    }
+    /// Whether they are to be asked for whatever locks are held.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.stale.get()
+    }
+    /// Others may have changed them.
+    pub(crate) fn outdate(&self) {
+        self.stale.set(true);
+    }
+    /// A change of ours was answered that does not tell them.
+    pub(crate) fn on_change_unseen(&self, now: Moment) {
+        self.stale.set(true);
+        self.changed.set(now);
+    }
+    /// Transactions are numbered anew, or those of this client are lost.
+    pub(crate) fn forget_transactions(&self) {
+        self.by.set(Transno(0));
+    }
     fn set(&self, attr: &Attr) {
         *self.attr.borrow_mut() = attr.clone();
         self.stale.set(false);
     }
     /// The answer to a question. Whether it was taken: no change of ours was answered while it was on its way.
-    fn on_answer(&self, now: Moment, sent: Moment, attr: &Attr) -> bool {
+    pub(crate) fn on_answer(&self, now: Moment, sent: Moment, attr: &Attr) -> bool {
         if self.changed.get() > sent {
             self.stale.set(true);
             return false;
@@ -63,7 +93,7 @@ impl Attributes {
         true
     }
     /// The answer to an own change.
-    fn on_change(&self, now: Moment, change: Change, attr: &Attr) {
+    pub(crate) fn on_change(&self, now: Moment, change: Change, attr: &Attr) {
         let overlaps = self.asked.get() > change.sent || change.transno.0 == 0 && self.changed.get() > change.sent;
         self.changed.set(now);
         if overlaps {
@@ -72,56 +102,6 @@ impl Attributes {
             self.set(attr);
         }
         self.by.set(self.by.get().max(change.transno));
-    }
-}
-
-impl Client {
-    /// The moment of a request that is about to be sent, or of an answer that came.
-    pub(crate) fn next_moment(&self) -> Moment {
-        let now = Moment(self.moments.get().0 + 1);
-        self.moments.set(now);
-        now
-    }
-    /// Transactions are numbered anew, or those of this client are lost.
-    pub(crate) fn forget_transactions(&self) {
-        self.inodes.borrow().values().for_each(|i| i.attrs.by.set(Transno(0)));
-    }
-}
-
-impl Inode {
-    fn now(&self) -> Moment {
-        self.client().map(|c| c.next_moment()).unwrap_or_default()
-    }
-    /// The attributes as last told.
-    #[must_use]
-    pub fn attr(&self) -> Attr {
-        self.attrs.attr.borrow().clone()
-    }
-    /// Whether it has several names, as last told. (The links of a directory are not names.)
-    pub(crate) fn has_other_names(&self) -> bool {
-        let attr = self.attrs.attr.borrow();
-        attr.nlink > 1 && attr.mode & 0o170_000 != 0o040_000
-    }
-    /// Whether they are to be asked for whatever locks are held.
-    pub(crate) fn is_stale(&self) -> bool {
-        self.attrs.stale.get()
-    }
-    /// Others may have changed them.
-    pub(crate) fn outdate(&self) {
-        self.attrs.stale.set(true);
-    }
-    /// A change of ours was answered that does not tell them.
-    pub(crate) fn changed_unseen(&self) {
-        self.attrs.stale.set(true);
-        self.attrs.changed.set(self.now());
-    }
-    /// Attributes of the answer to a question that was sent at that moment. Whether they were taken in.
-    pub(crate) fn take_answer(&self, sent: Moment, attr: &Attr) -> bool {
-        self.attrs.on_answer(self.now(), sent, attr)
-    }
-    /// Attributes of the answer to a change of ours.
-    pub(crate) fn take_change(&self, change: Change, attr: &Attr) {
-        self.attrs.on_change(self.now(), change, attr);
     }
 }
 

@@ -30,7 +30,7 @@ pub struct ClientConfig {
     /// Readahead policy, by name. Default `parallel`.
     pub readahead_policy: String,
     /// Its settings; the budget is at most a quarter of the cache.
-    pub readahead: readahead::Config,
+    pub readahead: ::readahead::Config,
     /// Unused locks kept per target. Default 50,000.
     pub locks_max: usize,
     /// Inodes remembered before those that nothing needs leave; about 1.2 KiB each with its name and lock, and 2 KiB with
@@ -60,7 +60,7 @@ impl ClientConfig {
             rpc_pages_max: TargetLimits::DEFAULT.rpc_pages_max,
             dirty_age_max: Duration::from_secs(5),
             readahead_policy: "parallel".into(),
-            readahead: readahead::Config::default(),
+            readahead: ::readahead::Config::default(),
             locks_max: 50_000,
             inodes_max: 131_072,
             grant_shrink_interval: Duration::from_secs(1200),

@@ -10,7 +10,7 @@ use types::{Duration, Extent, Fid, FsError};
 use wire::Op;
 use wire::lock::{CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
 
-use crate::client::Client;
+use crate::sessions::Sessions;
 
 /// Pause before a server that failed is told again that a lock was given up.
 const TELL_AGAIN: Duration = Duration::from_secs(1);
@@ -43,8 +43,9 @@ pub struct Blocker {
     pub pid: u32,
 }
 
-#[derive(Default)]
-pub(crate) struct Flocks {
+/// fcntl and flock locks of a client.
+pub struct Flocks {
+    sessions: Rc<Sessions>,
     next: Cell<u64>,
     waiting: RefCell<BTreeMap<u64, OneSender<Result<(), FsError>>>>,
     /// What those who wait asked for: a restarted server is asked again.
@@ -68,6 +69,21 @@ pub(crate) struct Flocks {
 }
 
 impl Flocks {
+    pub(crate) fn new(sessions: Rc<Sessions>) -> Rc<Flocks> {
+        Rc::new(Flocks {
+            sessions,
+            next: Cell::new(0),
+            waiting: RefCell::default(),
+            asked: RefCell::default(),
+            asking: RefCell::default(),
+            giving_up: RefCell::default(),
+            unexpected: Cell::new(0),
+            mirror: RefCell::new(None),
+            owed: RefCell::default(),
+            pays: Cell::new(false),
+            paid: Event::new(),
+        })
+    }
     fn cookie(&self) -> u64 {
         let n = self.next.get() + 1;
         self.next.set(n);
@@ -143,14 +159,14 @@ impl Drop for Asking<'_> {
     }
 }
 
-impl Client {
+impl Flocks {
     /// Completions of fcntl and flock locks that came although nobody waited for them: of requests that were withdrawn, or
     /// a server's mistake.
     #[must_use]
-    pub fn flock_completions_unexpected(&self) -> u64 {
-        self.flocks.unexpected.get()
+    pub fn completions_unexpected(&self) -> u64 {
+        self.unexpected.get()
     }
-    fn flock_spec(call: &LockCall) -> LockSpec {
+    fn spec_of(call: &LockCall) -> LockSpec {
         LockSpec {
             fid: call.fid,
             kind: if call.whole { Kind::Flock } else { Kind::Posix },
@@ -161,7 +177,7 @@ impl Client {
             pid: call.pid,
         }
     }
-    fn flock_request(call: &LockCall, cookie: u64, wait: bool) -> FlockRequest {
+    fn request_of(call: &LockCall, cookie: u64, wait: bool) -> FlockRequest {
         FlockRequest {
             fid: call.fid,
             kind: if call.whole { FlockKind::Flock } else { FlockKind::Posix },
@@ -180,12 +196,12 @@ impl Client {
     /// What the server answers.
     pub async fn test_lock(self: &Rc<Self>, call: LockCall) -> Result<Option<Blocker>, FsError> {
         let request = EnqueueRequest {
-            lock: Self::flock_spec(&call),
+            lock: Self::spec_of(&call),
             flags: EnqueueFlags::TEST,
-            cookie: self.flocks.cookie(),
+            cookie: self.cookie(),
             cancels: Vec::new(),
         };
-        let reply: EnqueueReply = self.mdc().ask(Op::LockEnqueue, &request).await?;
+        let reply: EnqueueReply = self.sessions.mdc().ask(Op::LockEnqueue, &request).await?;
         let free = reply.granted || reply.lock.mode == Mode::Nl;
         Ok((!free).then_some(Blocker {
             extent: reply.lock.extent,
@@ -204,33 +220,33 @@ impl Client {
         wait: bool,
         interrupted: impl Future<Output = ()>,
     ) -> Result<(), FsError> {
-        let cookie = self.flocks.cookie();
+        let cookie = self.cookie();
         let mut flags = if wait { 0 } else { EnqueueFlags::NOWAIT };
         if call.mode == FlockMode::Unlock {
             flags |= EnqueueFlags::UNLOCK;
         }
-        let request = EnqueueRequest { lock: Self::flock_spec(&call), flags, cookie, cancels: Vec::new() };
-        let memory = Self::flock_request(&call, cookie, wait);
+        let request = EnqueueRequest { lock: Self::spec_of(&call), flags, cookie, cancels: Vec::new() };
+        let memory = Self::request_of(&call, cookie, wait);
         let mut interrupted = std::pin::pin!(interrupted);
-        while call.mode != FlockMode::Unlock && self.flocks.owes(&request.lock) {
-            let paid = self.flocks.paid.wait();
+        while call.mode != FlockMode::Unlock && self.owes(&request.lock) {
+            let paid = self.paid.wait();
             if race(paid, interrupted.as_mut()).await.is_err() {
                 return Err(FsError::Interrupted);
             }
         }
-        let asking = self.flocks.asking(&memory);
+        let asking = self.asking(&memory);
         tracing::trace!(?call, cookie, wait, "asks");
-        let reply: Result<EnqueueReply, FsError> = self.mdc().ask(Op::LockEnqueue, &request).await;
+        let reply: Result<EnqueueReply, FsError> = self.sessions.mdc().ask(Op::LockEnqueue, &request).await;
         let early = asking.end();
         let failed = matches!(reply, Err(FsError::Io | FsError::NoSpace | FsError::Corrupt));
-        if failed && call.mode == FlockMode::Unlock && self.flocks.gives_up(&memory, request.clone()) {
+        if failed && call.mode == FlockMode::Unlock && self.gives_up(&memory, request.clone()) {
             self.pay_unlocks();
             return Ok(());
         }
         let reply = reply?;
         tracing::trace!(cookie, reply.granted, ?early, "answered");
         if reply.granted || call.mode == FlockMode::Unlock {
-            self.flocks.granted(&memory);
+            self.granted(&memory);
             return Ok(());
         }
         if !wait {
@@ -239,21 +255,21 @@ impl Client {
         let result = match early {
             Some(result) => result,
             None => {
-                self.flocks.asked.borrow_mut().insert(cookie, request);
+                self.asked.borrow_mut().insert(cookie, request);
                 let result = self.wait_for_lock(cookie, interrupted.as_mut()).await;
-                self.flocks.asked.borrow_mut().remove(&cookie);
+                self.asked.borrow_mut().remove(&cookie);
                 result
             }
         };
         if result.is_ok() {
-            self.flocks.granted(&memory);
+            self.granted(&memory);
         }
         result
     }
 
     async fn wait_for_lock(self: &Rc<Self>, cookie: u64, interrupted: impl Future<Output = ()>) -> Result<(), FsError> {
         let (tx, rx) = oneshot();
-        self.flocks.waiting.borrow_mut().insert(cookie, tx);
+        self.waiting.borrow_mut().insert(cookie, tx);
         let mut signal = std::pin::pin!(interrupted);
         let mut rx = std::pin::pin!(rx);
         let first = std::future::poll_fn(|cx| {
@@ -268,8 +284,8 @@ impl Client {
         }
         // A signal: withdraw the request; a grant that crosses the withdrawal counts.
         let cancel = CancelRequest { handles: Vec::new(), cookies: vec![cookie] };
-        let withdrawn: Result<(), FsError> = self.mdc().ask(Op::LockCancel, &cancel).await;
-        let late = self.flocks.waiting.borrow_mut().remove(&cookie);
+        let withdrawn: Result<(), FsError> = self.sessions.mdc().ask(Op::LockCancel, &cancel).await;
+        let late = self.waiting.borrow_mut().remove(&cookie);
         if late.is_some() && withdrawn.is_ok() {
             return Err(FsError::Interrupted);
         }
@@ -282,7 +298,7 @@ impl Client {
     /// What the server answers.
     pub async fn drop_locks(self: &Rc<Self>, fid: Fid, owner: u64, whole: bool) -> Result<(), FsError> {
         let kind = if whole { FlockKind::Flock } else { FlockKind::Posix };
-        let holds = self.flocks.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner));
+        let holds = self.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner));
         if !holds {
             return Ok(());
         }
@@ -292,40 +308,40 @@ impl Client {
 
     /// Tells the server what was given up while it failed, until it has heard.
     fn pay_unlocks(self: &Rc<Self>) {
-        if self.flocks.pays.replace(true) {
+        if self.pays.replace(true) {
             return;
         }
-        let (me, rt) = (Rc::downgrade(self), self.rt.clone());
-        self.rt.spawn(async move {
+        let (me, rt) = (Rc::downgrade(self), self.sessions.rt().clone());
+        self.sessions.rt().spawn(async move {
             loop {
                 rt.sleep(TELL_AGAIN).await;
                 let Some(me) = me.upgrade() else { return };
-                let Some(next) = me.flocks.owed.borrow().front().cloned() else {
-                    return me.flocks.pays.set(false);
+                let Some(next) = me.owed.borrow().front().cloned() else {
+                    return me.pays.set(false);
                 };
-                let told: Result<EnqueueReply, FsError> = me.mdc().ask(Op::LockEnqueue, &next).await;
+                let told: Result<EnqueueReply, FsError> = me.sessions.mdc().ask(Op::LockEnqueue, &next).await;
                 if told.is_ok() {
-                    me.flocks.owed.borrow_mut().pop_front_if(|q| q.cookie == next.cookie);
-                    me.flocks.paid.notify();
+                    me.owed.borrow_mut().pop_front_if(|q| q.cookie == next.cookie);
+                    me.paid.notify();
                 }
             }
         });
     }
 
     /// After a restart: requests that were waiting there are asked again.
-    pub(crate) fn ask_for_flocks_again(self: &Rc<Self>) {
-        let asked: Vec<_> = self.flocks.asked.borrow().values().cloned().collect();
+    pub(crate) fn ask_again(self: &Rc<Self>) {
+        let asked: Vec<_> = self.asked.borrow().values().cloned().collect();
         for request in asked {
             let me = self.clone();
-            self.rt.spawn(async move {
-                let reply: Result<EnqueueReply, FsError> = me.mdc().ask(Op::LockEnqueue, &request).await;
+            self.sessions.rt().spawn(async move {
+                let reply: Result<EnqueueReply, FsError> = me.sessions.mdc().ask(Op::LockEnqueue, &request).await;
                 let result = match reply {
                     Ok(reply) if reply.granted => Ok(()),
                     // It waits; a completion follows.
                     Ok(_) => return,
                     Err(e) => Err(e),
                 };
-                let waiter = me.flocks.waiting.borrow_mut().remove(&request.cookie);
+                let waiter = me.waiting.borrow_mut().remove(&request.cookie);
                 if let Some(waiter) = waiter {
                     waiter.send(result);
                 }
@@ -333,11 +349,11 @@ impl Client {
         }
     }
 
-    pub(crate) fn flock_replays(&self) -> Vec<(Op, Vec<u8>)> {
-        let Some(mut mirror) = self.flocks.mirror.borrow().clone() else { return Vec::new() };
-        self.flocks.giving_up.borrow().values().for_each(|request| mirror.on_giving_up(request));
+    pub(crate) fn replays(&self) -> Vec<(Op, Vec<u8>)> {
+        let Some(mut mirror) = self.mirror.borrow().clone() else { return Vec::new() };
+        self.giving_up.borrow().values().for_each(|request| mirror.on_giving_up(request));
         mirror
-            .for_replay(self.id())
+            .for_replay(self.sessions.id())
             .map(|r| {
                 let mode = if r.exclusive { FlockMode::Exclusive } else { FlockMode::Shared };
                 let call = LockCall {
@@ -349,9 +365,9 @@ impl Client {
                     pid: r.pid,
                 };
                 let request = EnqueueRequest {
-                    lock: Self::flock_spec(&call),
+                    lock: Self::spec_of(&call),
                     flags: EnqueueFlags::REPLAY,
-                    cookie: self.flocks.cookie(),
+                    cookie: self.cookie(),
                     cancels: Vec::new(),
                 };
                 (Op::LockEnqueue, wire::encode(&request))
@@ -364,6 +380,12 @@ impl Client {
 mod tests {
     use super::*;
 
+    fn flocks() -> Rc<Flocks> {
+        let rt = simworld::TestWorld::new(1, 1 << 20).rt();
+        let jobs = crate::jobs::Jobs::new(rt.clone(), crate::JobRule::default());
+        let nid = rt::Nid::parse("127.0.0.1:7988").unwrap();
+        Flocks::new(Sessions::new(rt, types::ClientId(7), ptlrpc::ClusterKey::none(), nid, jobs))
+    }
     fn completion(cookie: u64, status: u16) -> CompletionCallback {
         CompletionCallback { cookie, status, ..CompletionCallback::default() }
     }
@@ -371,12 +393,12 @@ mod tests {
     fn request(cookie: u64) -> FlockRequest {
         let (fid, extent) = (Fid::ROOT, Extent::ALL);
         let call = LockCall { fid, whole: true, mode: FlockMode::Exclusive, extent, owner: 1, pid: 1 };
-        Client::flock_request(&call, cookie, true)
+        Flocks::request_of(&call, cookie, true)
     }
 
     #[test]
     fn a_completion_is_kept_only_for_a_request_under_way() {
-        let flocks = Flocks::default();
+        let flocks = flocks();
         for stray in 0..1000 {
             flocks.completed(&completion(stray, 0));
         }

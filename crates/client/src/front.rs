@@ -12,17 +12,10 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use rt::sync::{Event, join_all, race};
-use types::{Duration, Extent, Fid, FsError};
-use wire::mdt::AttrFlags;
-use wire::mdt::LockBits;
+use types::{Duration, Extent, Fid};
 
-use crate::client::Client;
-use crate::inode::{Inode, Striping};
-use crate::locks::Held;
-use crate::object::Object;
-use crate::osc::Osc;
+use crate::kernel::Kernel;
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
 const READ_AGAIN_MAX: usize = 4;
@@ -33,8 +26,15 @@ const NOT_THERE_PAUSE: Duration = Duration::from_micros(500);
 const NOT_THERE_MAX: Duration = Duration::from_millis(500);
 
 /// What a kernel in front keeps of one inode.
-#[derive(Default)]
-pub(crate) struct Front {
+pub struct Front {
+    fid: Fid,
+    kernel: Rc<Kernel>,
+    /// Lookups that it remembers.
+    lookups: Cell<u64>,
+    /// Answers being made that will tell it of the inode.
+    naming: Cell<u32>,
+    /// Opens through which a program may store to a shared mapping.
+    mappable: Cell<u32>,
     /// It may keep pages.
     pages: Cell<bool>,
     /// It may have pages: some were asked for since all of them were dropped last.
@@ -63,6 +63,14 @@ pub(crate) struct Front {
     listed_under: Cell<Option<u64>>,
 }
 
+/// While it lives, the inode counts as known to the kernel.
+pub(crate) struct Naming(Rc<Front>);
+impl Drop for Naming {
+    fn drop(&mut self) {
+        self.0.naming.set(self.0.naming.get() - 1);
+    }
+}
+
 struct ReadState {
     extent: Extent,
     /// Parts of it that wait for a lock.
@@ -76,15 +84,15 @@ struct ReadState {
 }
 
 /// While it lives, kernels' reads of pages of the range wait, unanswered; drops of pages leave them out.
-pub(crate) struct Shut(Rc<Inode>, Extent);
+pub(crate) struct Shut(Rc<Front>, Extent);
 impl Drop for Shut {
     fn drop(&mut self) {
-        let mut shut = self.0.front.shut.borrow_mut();
+        let mut shut = self.0.shut.borrow_mut();
         if let Some(i) = shut.iter().position(|e| *e == self.1) {
             shut.swap_remove(i);
         }
         drop(shut);
-        self.0.front.opened.notify();
+        self.0.opened.notify();
     }
 }
 
@@ -98,7 +106,7 @@ impl Drop for Dropping<'_> {
 
 /// A read that a kernel waits for with its pages locked: nothing can be read from them until it is answered.
 pub(crate) struct KernelRead {
-    inode: Rc<Inode>,
+    front: Rc<Front>,
     state: Rc<ReadState>,
     again: Cell<usize>,
 }
@@ -112,7 +120,7 @@ impl Drop for Waiting<'_> {
 }
 
 impl KernelRead {
-    pub(crate) fn begin(inode: &Rc<Inode>, extent: Extent) -> KernelRead {
+    pub(crate) fn begin(front: &Rc<Front>, extent: Extent) -> KernelRead {
         let state = Rc::new(ReadState {
             extent,
             waiting: Cell::new(0),
@@ -120,16 +128,40 @@ impl KernelRead {
             tainted: Cell::new(false),
             leased: Cell::new(false),
         });
-        let front = &inode.front;
         front.filled.set(true);
         front.begun.set(front.begun.get() + 1);
         front.reads.borrow_mut().push(state.clone());
-        KernelRead { inode: inode.clone(), state, again: Cell::new(0) }
+        KernelRead { front: front.clone(), state, again: Cell::new(0) }
+    }
+    /// What the kernel keeps of the file.
+    pub(crate) fn front(&self) -> &Front {
+        &self.front
+    }
+    /// Whether the range, or a part of it, is being changed otherwise.
+    pub(crate) fn is_shut(&self) -> bool {
+        self.front.is_shut(self.state.extent)
+    }
+    /// Waits until nobody changes the range.
+    pub(crate) async fn admitted(&self) {
+        loop {
+            let opened = self.front.opened.wait();
+            if !self.is_shut() {
+                return;
+            }
+            let _waiting = self.waiting();
+            opened.await;
+        }
+    }
+    /// It begins, with the file's leases or without: nothing was read yet, and what went before is of no concern.
+    pub(crate) fn begins(&self, leased: bool) {
+        self.state.leased.set(leased);
+        self.state.tainted.set(false);
+        self.state.waited.set(false);
     }
     pub(crate) fn waiting(&self) -> Waiting<'_> {
         self.state.waiting.set(self.state.waiting.get() + 1);
         self.state.waited.set(true);
-        self.inode.front.waits.notify();
+        self.front.waits.notify();
         Waiting(&self.state)
     }
     /// Whether it holds the file's leases.
@@ -152,40 +184,87 @@ impl KernelRead {
 
 impl Drop for KernelRead {
     fn drop(&mut self) {
-        self.inode.front.reads.borrow_mut().retain(|r| !Rc::ptr_eq(r, &self.state));
+        self.front.reads.borrow_mut().retain(|r| !Rc::ptr_eq(r, &self.state));
         if !self.state.tainted.get() || types::planted!("read-left-in-kernel") {
             return;
         }
-        if let Some(client) = self.inode.client.upgrade() {
-            let (inode, extent) = (self.inode.clone(), self.state.extent);
-            let kernel = client.kernel();
-            client.rt.spawn(async move { kernel.drop_pages(inode.fid, extent).await });
-        }
+        let (fid, extent, kernel) = (self.front.fid, self.state.extent, self.front.kernel.cache());
+        self.front.kernel.rt().spawn(async move { kernel.drop_pages(fid, extent).await });
     }
 }
 
-impl Inode {
+impl Front {
+    pub(crate) fn new(fid: Fid, kernel: Rc<Kernel>) -> Rc<Front> {
+        Rc::new(Front {
+            fid,
+            kernel,
+            lookups: Cell::new(0),
+            naming: Cell::new(0),
+            mappable: Cell::new(0),
+            pages: Cell::new(false),
+            filled: Cell::new(false),
+            drops: Cell::new(0),
+            reads: RefCell::default(),
+            begun: Cell::new(0),
+            shut: RefCell::default(),
+            opened: Event::new(),
+            waits: Event::new(),
+            drop_begins: Event::new(),
+            told_nothing_since: Cell::new(None),
+            believes: Cell::new(false),
+            listing: Cell::new(false),
+            names_lost: Cell::new(0),
+            listed_under: Cell::new(None),
+        })
+    }
+    /// Whether the kernel remembers the inode: some look-up told it, and it did not forget that one since.
+    pub(crate) fn is_remembered(&self) -> bool {
+        self.lookups.get() > 0
+    }
+    /// Whether the kernel knows the inode, or is about to: it may then open it by its id.
+    pub(crate) fn is_known(&self) -> bool {
+        self.is_remembered() || self.naming.get() > 0
+    }
+    /// The kernel remembers one more look-up.
+    pub(crate) fn remember(&self) {
+        self.lookups.set(self.lookups.get() + 1);
+    }
+    /// The kernel forgot `lookups` look-ups.
+    pub(crate) fn forget(&self, lookups: u64) {
+        self.lookups.set(self.lookups.get().saturating_sub(lookups));
+    }
+    /// The kernel is about to be told of the inode.
+    pub(crate) fn naming(self: &Rc<Self>) -> Naming {
+        self.naming.set(self.naming.get() + 1);
+        Naming(self.clone())
+    }
+    /// An open begins through which a program may store to a shared mapping.
+    pub(crate) fn mapping_begins(&self) {
+        self.mappable.set(self.mappable.get() + 1);
+    }
+    /// Such an open ends.
+    pub(crate) fn mapping_ends(&self) {
+        self.mappable.set(self.mappable.get() - 1);
+    }
+    /// Whether pages that a kernel keeps of it may be stored to: it is open for reading and writing here, which a shared
+    /// mapping for writing needs, and an open lasts as long as its mappings do.
+    #[must_use]
+    pub fn is_mappable(&self) -> bool {
+        self.mappable.get() > 0
+    }
     /// From now on a kernel may hold pages of this inode: they are dropped when a lock goes.
     /// Says whether it did already.
     pub fn set_kernel_pages(&self) -> bool {
-        self.front.pages.replace(true)
-    }
-    /// Whether the metadata server says, as far as is known here, that another client has the file open for writing, or closed it
-    /// so lately that the server has not heard of it.
-    #[must_use]
-    pub fn is_written_elsewhere(&self) -> bool {
-        let flags = self.attr().flags;
-        let settled = flags & (AttrFlags::SIZE_KNOWN | AttrFlags::UNSETTLED) != 0;
-        flags & AttrFlags::HAS_LAYOUT != 0 && !settled && self.writers.get() == 0
+        self.pages.replace(true)
     }
     /// Whether the kernel is dropping pages of it just now.
     pub(crate) fn is_dropping(&self) -> bool {
-        self.front.drops.get() > 0
+        self.drops.get() > 0
     }
     /// Waits until the kernel begins to drop pages of it.
     pub(crate) async fn until_dropping(&self) {
         loop {
-            let begins = self.front.drop_begins.wait();
+            let begins = self.drop_begins.wait();
             if self.is_dropping() {
                 return;
             }
@@ -195,7 +274,7 @@ impl Inode {
     /// A lock goes, or the file changed otherwise than the kernel believes: it forgets the file's pages, but for those
     /// that reads waiting for a lock keep locked. What was stored to them comes back before this ends.
     pub async fn drop_kernel_pages(&self) {
-        let front = &self.front;
+        let front = self;
         let (begun, idle) = (front.begun.get(), front.reads.borrow().is_empty());
         self.drop_kernel_range(Extent::ALL).await;
         if idle && front.begun.get() == begun {
@@ -203,12 +282,12 @@ impl Inode {
         }
     }
     async fn drop_kernel_range(&self, extent: Extent) {
-        let front = &self.front;
+        let front = self;
         // A word to a kernel that has nothing costs it the answer to what it asks just now.
         if !front.pages.get() || !front.filled.get() {
             return;
         }
-        let Some(kernel) = self.client.upgrade().map(|c| c.kernel()) else { return };
+        let kernel = self.kernel.cache();
         front.drops.set(front.drops.get() + 1);
         let _dropping = Dropping(front);
         front.drop_begins.notify();
@@ -223,16 +302,16 @@ impl Inode {
     }
     /// Whether the kernel may have pages of it.
     pub(crate) fn may_have_pages(&self) -> bool {
-        self.front.filled.get()
+        self.filled.get()
     }
     /// Whether the kernel may have pages that a program stores to.
     pub(crate) fn may_have_stores(&self) -> bool {
-        self.is_mappable() && self.front.filled.get()
+        self.is_mappable() && self.filled.get()
     }
     /// The range is about to be changed: until the guard is dropped a kernel reads no page of it.
     pub(crate) fn shut(self: &Rc<Self>, extent: Extent) -> Shut {
         let extent = extent.align_out(4096);
-        self.front.shut.borrow_mut().push(extent);
+        self.shut.borrow_mut().push(extent);
         Shut(self.clone(), extent)
     }
     /// The same, with the kernel's pages of the range gone, when it may have any that a program stores to: a page that
@@ -250,31 +329,29 @@ impl Inode {
 
     /// A kernel is told a listing of this directory, which it may keep: dropped when the lock on the names goes.
     pub fn set_kernel_listing(&self) {
-        self.front.listing.set(true);
+        self.listing.set(true);
     }
     /// How often the lock on this directory's names went.
     #[must_use]
     pub fn names_lost(&self) -> u64 {
-        self.front.names_lost.get()
+        self.names_lost.get()
     }
     /// The [`Inode::names_lost`] under which the kernel was told the listing it keeps.
     #[must_use]
     pub fn listed_under(&self) -> Option<u64> {
-        self.front.listed_under.get()
+        self.listed_under.get()
     }
     /// A listing begins, whole under the lock that is held since, or not (`None`).
     pub fn set_listed_under(&self, names_lost: Option<u64>) {
-        self.front.listed_under.set(names_lost);
+        self.listed_under.set(names_lost);
     }
     /// The lock on the names of this directory goes; `true` when a kernel may keep a listing.
     pub(crate) fn loses_names(&self) -> bool {
-        self.front.names_lost.set(self.front.names_lost.get() + 1);
-        self.front.listed_under.set(None);
-        self.front.listing.replace(false)
+        self.names_lost.set(self.names_lost.get() + 1);
+        self.listed_under.set(None);
+        self.listing.replace(false)
     }
-}
 
-impl Front {
     /// It is told attributes that it may believe.
     pub(crate) fn believes(&self) {
         self.believes.set(true);
@@ -304,137 +381,59 @@ impl Front {
         out.push(Extent::from(at));
         out
     }
-}
-
-impl Client {
-    /// What a kernel's read of pages needs before any byte is looked at: nobody changes the range, and where the pages
-    /// may be stored to, the file's leases. They are kept until the read has its bytes.
-    pub(crate) async fn lease(&self, s: &Striping, read: &KernelRead) -> Result<Vec<Held>, FsError> {
-        let inode = &read.inode;
-        let front = &inode.front;
-        loop {
-            loop {
-                let opened = front.opened.wait();
-                if !front.is_shut(read.state.extent) {
-                    break;
-                }
-                let _waiting = read.waiting();
-                opened.await;
-            }
-            let mut held = Vec::new();
-            if inode.is_mappable() && !types::planted!("leases-not-taken") {
-                held = match self.leases_at_hand(s, inode.is_dropping()) {
-                    Some(held) => held,
-                    None => {
-                        let _waiting = read.waiting();
-                        self.lock_all(s, LockMode::Pw).await?
-                    }
-                };
-            }
-            if !front.is_shut(read.state.extent) {
-                read.state.leased.set(!held.is_empty());
-                // Nothing was read yet: what went before is of no concern.
-                read.state.tainted.set(false);
-                read.state.waited.set(false);
-                return Ok(held);
-            }
-        }
-    }
-    /// Write locks over all objects, if they are here; `serve`: a drop of pages is under way, and locks that wait for it
-    /// will do.
-    fn leases_at_hand(&self, s: &Striping, serve: bool) -> Option<Vec<Held>> {
-        let all = LockPolicyData::extent(Extent::ALL);
-        let of = |o: &Rc<Object>| {
-            let (locks, resource) = (&self.osc(o.ost).locks, o.resource());
-            let held = locks.find(resource, LockMode::Pw, &all);
-            held.or_else(|| locks.find_revoking(resource, LockMode::Pw, &all).filter(|_| serve))
-        };
-        s.objects.iter().map(of).collect()
-    }
-    /// A write lock for a request that changes the object while its kernel may be unable to give up pages: if the kernel
-    /// has any that were stored to, the leases are here, perhaps on their way out, and there is nothing to wait for.
-    pub(crate) async fn lock_to_cut(
-        &self,
-        osc: &Rc<Osc>,
-        object: &Object,
-        data: LockPolicyData,
-    ) -> Result<Held, FsError> {
-        let mapped = object.inode.borrow().upgrade().is_some_and(|i| i.is_mappable()) && !types::planted!("cut-waits");
-        if mapped && let Some(held) = osc.locks.find_even_leaving(object.resource(), LockMode::Pw, &data) {
-            return Ok(held);
-        }
-        let asked = osc.locks.acquire(object.resource(), LockMode::Pw, data, EnqueueFlags::NONE);
-        asked.await.map_err(|e| e.error())
-    }
     /// The kernel is to believe the attributes of an inode no longer, for their lock goes.
-    pub(crate) async fn kernel_stops_believing(&self, inode: &Inode) {
-        if inode.lookups.get() == 0 || !inode.front.stops_believing() || types::planted!("attributes-kept") {
+    pub(crate) async fn stop_believing(&self) {
+        if !self.is_remembered() || !self.stops_believing() || types::planted!("attributes-kept") {
             return;
         }
         let mut pause = if types::planted!("not-there-yet") { NOT_THERE_MAX } else { NOT_THERE_PAUSE };
         // An inode that a kernel was told in an answer is there only when whoever asked goes on; then it would be believed for good. One
         // that it has given up is counted out before long.
-        while !self.kernel().drop_attributes(inode.fid).await && inode.lookups.get() > 0 && pause < NOT_THERE_MAX {
-            self.rt.sleep(pause).await;
+        while !self.kernel.cache().drop_attributes(self.fid).await && self.is_remembered() && pause < NOT_THERE_MAX {
+            self.kernel.rt().sleep(pause).await;
             pause *= 2;
         }
-    }
-    /// Whether what was told of an inode's attributes is still covered by a lock: asked right before a kernel is told.
-    #[must_use]
-    pub fn vouches_for(&self, fid: Fid) -> bool {
-        self.known_inode(fid).is_some_and(|i| self.attr_valid(&i))
-    }
-    /// The [`Inode::names_lost`] of a directory whose names are under a lock of this client now.
-    #[must_use]
-    pub fn names_held(&self, dir: &Inode) -> Option<u64> {
-        self.holds(dir.fid, LockBits::UPDATE).then(|| dir.names_lost())
-    }
-    /// Makes the kernel forget the listing of a directory.
-    pub async fn drop_kernel_listing(&self, dir: Fid) {
-        self.kernel().drop_pages(dir, Extent::ALL).await;
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::rc::Weak;
-
     use super::*;
+
+    fn front() -> Rc<Front> {
+        Front::new(Fid::new(1, 1), Kernel::new(simworld::TestWorld::new(1, 1 << 20).rt()))
+    }
 
     #[test]
     fn a_drop_leaves_out_what_waiting_reads_keep_locked() {
-        let inode = Inode::new(Fid::new(1, 1), Weak::new());
-        assert!(!inode.set_kernel_pages() && inode.set_kernel_pages());
-        let read = |from, to| KernelRead::begin(&inode, Extent::new(from, to));
+        let front = front();
+        assert!(!front.set_kernel_pages() && front.set_kernel_pages());
+        let read = |from, to| KernelRead::begin(&front, Extent::new(from, to));
         let (early, late, idle) = (read(5000, 5100), read(20480, 28672), read(100, 200));
         let (one, other) = (late.waiting(), late.waiting());
         let waits = early.waiting();
         let parts = [Extent::new(0, 4096), Extent::new(8192, 20480), Extent::from(28672)];
-        assert_eq!(inode.front.apart_from_waiting(), parts);
+        assert_eq!(front.apart_from_waiting(), parts);
         drop((waits, one));
-        assert_eq!(
-            inode.front.apart_from_waiting(),
-            [Extent::new(0, 20480), Extent::from(28672)],
-            "a part waits still"
-        );
+        assert_eq!(front.apart_from_waiting(), [Extent::new(0, 20480), Extent::from(28672)], "a part waits still");
         drop(other);
-        assert_eq!(inode.front.apart_from_waiting(), [Extent::ALL]);
+        assert_eq!(front.apart_from_waiting(), [Extent::ALL]);
         assert!(!idle.is_outdated(), "it never waited: the drop waits for its answer");
         for _ in 0..READ_AGAIN_MAX {
             assert!(late.is_outdated() && !late.is_outdated(), "read again, and new then");
             drop(late.waiting());
-            assert_eq!(inode.front.apart_from_waiting(), [Extent::ALL]);
+            assert_eq!(front.apart_from_waiting(), [Extent::ALL]);
         }
         assert!(!late.is_outdated(), "not for ever");
         drop((early, late, idle));
-        assert!(inode.front.reads.borrow().is_empty());
+        assert!(front.reads.borrow().is_empty());
     }
 
     #[test]
     fn ranges_are_shut_as_long_as_somebody_changes_them() {
-        let inode = Inode::new(Fid::new(1, 1), Weak::new());
-        let shut = |from, to| inode.front.is_shut(Extent::new(from, to));
-        let (one, other) = (inode.shut(Extent::new(5000, 5001)), inode.shut(Extent::new(4096, 8192)));
+        let front = front();
+        let shut = |from, to| front.is_shut(Extent::new(from, to));
+        let (one, other) = (front.shut(Extent::new(5000, 5001)), front.shut(Extent::new(4096, 8192)));
         assert!(shut(4096, 4097) && !shut(0, 4096) && !shut(8192, 9000));
         drop(one);
         assert!(shut(8000, 9000), "the other one goes on");

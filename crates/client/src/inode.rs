@@ -2,23 +2,33 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use ::readahead::record::Call;
+use ::readahead::{Facts, Plan};
 use hashbrown::HashSet;
 use layout::{Layout, StripeIndex};
+use ldlm::{EnqueueFlags, InodeBits, LockMode, LockPolicyData, ResourceId};
 use rt::sync::{Event, Semaphore};
 use rustc_hash::FxBuildHasher;
-use types::{Fid, FsError, WallTime};
+use types::{Extent, Fid, FsError, PAGE_BYTES, WallTime};
+use wire::mdt::{Attr, AttrFlags, LockBits};
 
-use crate::append::KeptAppend;
-use crate::attrs::Attributes;
-use crate::client::Client;
-use crate::closes::SizeTells;
+use crate::attrs::{Attributes, Change, Clock, Moment};
 use crate::front::Front;
-use crate::object::Object;
-use crate::open::OpenFile;
+use crate::kept_append::KeptAppend;
+use crate::kernel::Kernel;
+use crate::limits::Limits;
+use crate::locks::Locks;
+use crate::object::OfFile;
+pub(crate) use crate::object::UNSET;
+use crate::readahead::{Readahead, Stream};
 use crate::short::Watches;
+use crate::tells::SizeTells;
 
-/// A time that nothing has set: before every other.
-pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
+/// One object of a file.
+pub(crate) type Object = crate::object::Object<Inode>;
+
+/// Largest file: offsets of 8 EiB - 1.
+pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// Names remembered of a directory that is known whole; a larger one is asked of the server.
 const CHILDREN_MAX: usize = 100_000;
@@ -41,14 +51,6 @@ pub(crate) struct Striping {
     pub(crate) objects: Vec<Rc<Object>>,
 }
 
-/// While it lives, the inode counts as known to the kernel.
-pub(crate) struct Naming(Rc<Inode>);
-impl Drop for Naming {
-    fn drop(&mut self) {
-        self.0.naming.set(self.0.naming.get() - 1);
-    }
-}
-
 /// A write under way: the layout stays.
 pub(crate) struct Writing(Rc<Inode>);
 impl Drop for Writing {
@@ -66,12 +68,44 @@ impl Drop for LayoutChange {
     }
 }
 
+/// Whoever sees to it that the metadata server learns the size of a file that it may have wrong.
+pub(crate) trait SizeKeeper {
+    /// The size is asked of the file's OSTs and told; `doubted`: what the metadata server has for it, when that may be right.
+    fn settle_size(self: Rc<Self>, inode: &Rc<Inode>, doubted: Option<u64>);
+    /// The same a while later: the server could not take it now.
+    fn settle_size_later(self: Rc<Self>, inode: &Rc<Inode>);
+}
+
+/// What all inodes of a client have in common.
+pub(crate) struct Common {
+    pub(crate) kernel: Rc<Kernel>,
+    /// The locks at the metadata server.
+    pub(crate) locks: Rc<Locks>,
+    pub(crate) clock: Clock,
+    pub(crate) limits: Limits,
+    pub(crate) ahead: Rc<Readahead>,
+    /// Most bytes of an RPC, as far as readahead goes.
+    pub(crate) rpc_bytes: u64,
+    pub(crate) keeper: RefCell<Option<Weak<dyn SizeKeeper>>>,
+}
+
+impl Common {
+    pub(crate) fn keeper(&self) -> Option<Rc<dyn SizeKeeper>> {
+        self.keeper.borrow().as_ref().and_then(Weak::upgrade)
+    }
+    /// Whether a lock on these bits of an inode is held.
+    pub(crate) fn holds(&self, fid: Fid, bits: u64) -> bool {
+        let data = LockPolicyData::bits(InodeBits(bits as u8));
+        self.locks.covers(ResourceId::inode(fid), LockMode::Cr, &data)
+    }
+}
+
 /// One inode as a client sees it.
 pub struct Inode {
     /// Its id.
     pub fid: Fid,
-    pub(crate) client: Weak<Client>,
-    pub(crate) attrs: Attributes,
+    common: Rc<Common>,
+    attrs: Attributes,
     /// Held by the call that changes the file's size at the OSTs ([`crate::cuts::SizeTurn`]).
     pub(crate) resizing: Semaphore,
     /// Made by this client and written by no other since: what is known of its objects is all there is, as long as the
@@ -86,18 +120,12 @@ pub struct Inode {
     layout_changes: Cell<bool>,
     layout_changed: Event,
     pub(crate) opens: Cell<u32>,
-    /// Opens through which a program may store to a shared mapping.
-    mappable: Cell<u32>,
-    /// The opens themselves, for what readahead must hear.
-    files: RefCell<Vec<Weak<OpenFile>>>,
+    /// How it is read through each of them.
+    streams: RefCell<Vec<Rc<Stream>>>,
     pub(crate) writers: Cell<u32>,
     pub(crate) tells: SizeTells,
     /// Opens that the metadata server does not know of.
     pub(crate) untold: Cell<u32>,
-    /// Lookups that the kernel remembers.
-    pub(crate) lookups: Cell<u64>,
-    /// Answers being made that will tell the kernel of it.
-    naming: Cell<u32>,
     /// When it was used last, in uses of inodes.
     pub(crate) last_used: Cell<u64>,
     /// There are too many, and it is one of those that leave.
@@ -114,9 +142,9 @@ pub struct Inode {
     /// Grows with every failed write-back; with the last failure.
     errors: Cell<(u64, Option<FsError>)>,
     /// Writes under way, which are told of pages without grant that found no space.
-    pub(crate) watches: Watches,
+    pub(crate) watches: Rc<Watches>,
     /// What a kernel in front keeps of it.
-    pub(crate) front: Front,
+    pub(crate) front: Rc<Front>,
     /// The right of an append that goes on.
     pub(crate) kept_append: KeptAppend,
     /// Every name of this directory, while it is known: made here, and its UPDATE lock never lost since.
@@ -124,10 +152,10 @@ pub struct Inode {
 }
 
 impl Inode {
-    pub(crate) fn new(fid: Fid, client: Weak<Client>) -> Rc<Inode> {
+    pub(crate) fn new(fid: Fid, common: &Rc<Common>) -> Rc<Inode> {
         Rc::new(Inode {
             fid,
-            client,
+            common: common.clone(),
             attrs: Attributes::default(),
             resizing: Semaphore::new(1),
             ours_alone: Cell::new(false),
@@ -137,13 +165,10 @@ impl Inode {
             layout_changes: Cell::new(false),
             layout_changed: Event::new(),
             opens: Cell::new(0),
-            mappable: Cell::new(0),
-            files: RefCell::default(),
+            streams: RefCell::default(),
             writers: Cell::new(0),
             tells: SizeTells::default(),
             untold: Cell::new(0),
-            lookups: Cell::new(0),
-            naming: Cell::new(0),
             last_used: Cell::new(0),
             unwanted: Cell::new(false),
             without_capability: Cell::new(None),
@@ -152,55 +177,81 @@ impl Inode {
             atime: Cell::new(UNSET),
             io_owner: Cell::default(),
             errors: Cell::new((0, None)),
-            watches: Watches::default(),
-            front: Front::default(),
+            watches: Rc::default(),
+            front: Front::new(fid, common.kernel.clone()),
             kept_append: KeptAppend::default(),
             children: RefCell::new(None),
         })
     }
-    /// An open of it began.
-    pub(crate) fn opened(&self, file: &Rc<OpenFile>) {
+    /// An open of it began; `mappable`: a program may store to a shared mapping through it.
+    pub(crate) fn opened(&self, stream: &Rc<Stream>, mappable: bool) {
         self.opens.set(self.opens.get() + 1);
-        self.mappable.set(self.mappable.get() + u32::from(file.reads_and_writes()));
-        self.files.borrow_mut().push(Rc::downgrade(file));
+        if mappable {
+            self.front.mapping_begins();
+        }
+        self.streams.borrow_mut().push(stream.clone());
     }
     /// An open of it ended.
-    pub(crate) fn closed(&self, file: &Rc<OpenFile>) {
+    pub(crate) fn closed(&self, stream: &Rc<Stream>, mappable: bool) {
         self.opens.set(self.opens.get() - 1);
-        self.mappable.set(self.mappable.get() - u32::from(file.reads_and_writes()));
-        let mut files = self.files.borrow_mut();
-        if let Some(i) = files.iter().position(|f| std::ptr::eq(f.as_ptr(), Rc::as_ptr(file))) {
-            files.swap_remove(i);
+        if mappable {
+            self.front.mapping_ends();
         }
+        let mut streams = self.streams.borrow_mut();
+        if let Some(i) = streams.iter().position(|s| Rc::ptr_eq(s, stream)) {
+            streams.swap_remove(i);
+        }
+        self.common.ahead.forget(stream);
     }
-    /// Whether pages that a kernel keeps of it may be stored to: it is open for reading and writing here, which a shared
-    /// mapping for writing needs, and an open lasts as long as its mappings do.
+    /// How its locks are asked for: some open may want them no wider than what it reads or writes.
+    pub(crate) fn enqueue_flags(&self) -> EnqueueFlags {
+        let narrow = self.streams.borrow().iter().any(|s| s.no_expand.get() && !s.released.get());
+        if narrow { EnqueueFlags::NO_EXPAND } else { EnqueueFlags::NONE }
+    }
+    /// What a kernel in front knows and keeps of it.
     #[must_use]
-    pub fn is_mappable(&self) -> bool {
-        self.mappable.get() > 0
+    pub fn front(&self) -> &Rc<Front> {
+        &self.front
     }
-    /// Whether there is such an open.
-    pub(crate) fn any_open(&self, is: impl Fn(&Rc<OpenFile>) -> bool) -> bool {
-        self.files.borrow().iter().filter_map(Weak::upgrade).any(|f| is(&f))
-    }
-    /// The opens.
-    pub(crate) fn files(&self) -> Vec<Rc<OpenFile>> {
-        self.files.borrow().iter().filter_map(Weak::upgrade).collect()
-    }
-    pub(crate) fn client(&self) -> Option<Rc<Client>> {
-        self.client.upgrade()
+    /// The kernel in front.
+    pub(crate) fn kernel(&self) -> &Kernel {
+        &self.common.kernel
     }
     /// Whether the kernel knows it, or is about to: it may then open it by its id. Or it is open, and only this client
     /// knows.
     pub(crate) fn is_known_outside(&self) -> bool {
-        self.lookups.get() > 0 || self.naming.get() > 0 || self.untold.get() > 0
+        self.front.is_known() || self.untold.get() > 0
     }
-    /// The kernel is about to be told of it.
-    pub(crate) fn naming(self: &Rc<Self>) -> Naming {
-        self.naming.set(self.naming.get() + 1);
-        Naming(self.clone())
+    /// Whether a lock on these bits is held.
+    pub(crate) fn holds(&self, bits: u64) -> bool {
+        self.common.holds(self.fid, bits)
     }
-    /// A write begins, right after its layout was settled ([`Client::layout_of`]).
+    /// Whether this client alone decides how large the file is: it made it, and nobody else writes.
+    pub(crate) fn is_ours_alone(&self) -> bool {
+        self.ours_alone.get() && self.holds(LockBits::UPDATE)
+    }
+    /// Whether the cached attributes may be believed.
+    pub(crate) fn attr_valid(&self) -> bool {
+        !self.is_stale() && self.holds(LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM)
+    }
+    /// Whether the metadata server says, as far as is known here, that another client has the file open for writing, or closed it
+    /// so lately that the server has not heard of it.
+    #[must_use]
+    pub fn is_written_elsewhere(&self) -> bool {
+        let flags = self.attr().flags;
+        let settled = flags & (AttrFlags::SIZE_KNOWN | AttrFlags::UNSETTLED) != 0;
+        flags & AttrFlags::HAS_LAYOUT != 0 && !settled && self.writers.get() == 0
+    }
+    /// Changes that made the file longer or shorter are gone: neither this client nor its kernel knows the size by itself any more,
+    /// and the metadata server may have been told it.
+    pub(crate) fn size_is_doubtful(self: &Rc<Self>) {
+        self.ours_alone.set(false);
+        if let Some(keeper) = self.common.keeper() {
+            keeper.settle_size(self, None);
+        }
+        drop(self.kernel().cache().drop_attributes(self.fid));
+    }
+    /// A write begins, right after its layout was settled (`Meta::layout_of`).
     pub(crate) fn writing(self: &Rc<Self>) -> Writing {
         self.writes.set(self.writes.get() + 1);
         Writing(self.clone())
@@ -227,7 +278,7 @@ impl Inode {
     }
     /// The directory was just made by us: it is empty, and stays known.
     pub(crate) fn starts_empty(&self) {
-        let total = self.client().map(|c| c.limits.children.clone()).unwrap_or_default();
+        let total = self.common.limits.children.clone();
         *self.children.borrow_mut() = Some(Children { names: HashSet::default(), total });
     }
     /// Its names are no longer known (its lock went).
@@ -236,7 +287,7 @@ impl Inode {
     }
     pub(crate) fn child_added(&self, name: &[u8]) {
         let mut children = self.children.borrow_mut();
-        let room = || self.client().is_none_or(|c| c.limits.has_room_for_child());
+        let room = || self.common.limits.has_room_for_child();
         if children.as_ref().is_some_and(|c| c.names.len() >= CHILDREN_MAX || !room()) {
             *children = None;
         }
@@ -258,29 +309,66 @@ impl Inode {
         self.children.borrow().as_ref().is_some_and(|c| !c.names.contains(name))
     }
 
-    /// Takes a layout in, unless the same generation is known.
-    pub(crate) fn set_layout(self: &Rc<Self>, bytes: &[u8]) -> Result<(), FsError> {
-        if bytes.is_empty() {
-            return Ok(());
-        }
-        let Some(client) = self.client.upgrade() else { return Err(FsError::NotConnected) };
-        let (_, layout) = layout::xattr::decode_layout(bytes).map_err(|e| {
-            tracing::error!(file = %self.fid, "layout: {e}");
-            FsError::from(e)
-        })?;
-        if self.striping.borrow().as_ref().is_some_and(|s| s.layout == layout) {
-            return Ok(());
-        }
+    /// Replaces the layout.
+    pub(crate) fn set_striping(&self, striping: Striping) {
         self.ours_alone.set(false);
-        let mut objects = Vec::with_capacity(layout.objects().len());
-        for (i, o) in layout.objects().iter().enumerate() {
-            let object = client.object(o.object, o.ost)?;
-            *object.inode.borrow_mut() = Rc::downgrade(self);
-            object.stripe.set(i as u16);
-            objects.push(object);
+        *self.striping.borrow_mut() = Some(Rc::new(striping));
+    }
+
+    /// The attributes as last told.
+    #[must_use]
+    pub fn attr(&self) -> Attr {
+        self.attrs.borrow().clone()
+    }
+    /// Whether it has several names, as last told. (The links of a directory are not names.)
+    pub(crate) fn has_other_names(&self) -> bool {
+        let attr = self.attrs.borrow();
+        attr.nlink > 1 && attr.mode & 0o170_000 != 0o040_000
+    }
+    /// Whether attributes are to be asked for whatever locks are held.
+    pub(crate) fn is_stale(&self) -> bool {
+        self.attrs.is_stale()
+    }
+    /// Others may have changed the attributes.
+    pub(crate) fn outdate(&self) {
+        self.attrs.outdate();
+    }
+    /// A change of ours was answered that does not tell attributes.
+    pub(crate) fn changed_unseen(&self) {
+        self.attrs.on_change_unseen(self.common.clock.next());
+    }
+    /// Attributes of the answer to a question that was sent at that moment. Whether they were taken in.
+    pub(crate) fn take_answer(&self, sent: Moment, attr: &Attr) -> bool {
+        self.attrs.on_answer(self.common.clock.next(), sent, attr)
+    }
+    /// Attributes of the answer to a change of ours.
+    pub(crate) fn take_change(&self, change: Change, attr: &Attr) {
+        self.attrs.on_change(self.common.clock.next(), change, attr);
+    }
+    /// Transactions are numbered anew, or those of this client are lost.
+    pub(crate) fn forget_transactions(&self) {
+        self.attrs.forget_transactions();
+    }
+
+    /// These pages of one of its objects found no space: those who write them are told.
+    pub(crate) fn pages_refused(&self, object: &Object, pages: &[u64]) {
+        let Some(s) = self.striping() else { return };
+        let stripe = StripeIndex(object.stripe.get());
+        for page in pages {
+            if let Ok(first) = s.layout.geometry().file_offset(stripe, page * PAGE_BYTES as u64) {
+                self.watches.on_refused(Extent::at(first, PAGE_BYTES as u64));
+            }
         }
-        *self.striping.borrow_mut() = Some(Rc::new(Striping { layout, objects }));
-        Ok(())
+    }
+    /// What readahead goes by.
+    pub(crate) fn facts(&self, s: &Striping) -> Facts {
+        Facts {
+            // Of objects without a lock nothing is known: the metadata server's word is good enough to look ahead.
+            file_size: self.known_size().max(self.attr().size),
+            stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
+            rpc_bytes: self.common.rpc_bytes,
+            lock: Extent::ALL,
+        }
     }
 
     pub(crate) fn writeback_failed(&self, error: FsError) {
@@ -316,5 +404,21 @@ impl Inode {
         let g = s.layout.geometry();
         let of = |(i, o): (usize, &Rc<Object>)| g.file_size(StripeIndex(i as u16), o.size()).unwrap_or(u64::MAX);
         s.objects.iter().enumerate().map(of).max().unwrap_or(0)
+    }
+}
+
+impl OfFile for Inode {
+    fn is_open(&self) -> bool {
+        self.opens.get() > 0
+    }
+    fn tell_readahead(&self, stripe: u16, object: Extent, call: fn(Extent) -> Call) {
+        let Some(s) = self.striping() else { return };
+        let streams = self.streams.borrow().clone();
+        let Ok(pieces) = s.layout.geometry().file_pieces(StripeIndex(stripe), object) else { return };
+        for piece in pieces {
+            for stream in &streams {
+                self.common.ahead.call(stream, call(piece.file), &self.facts(&s), &mut Plan::default());
+            }
+        }
     }
 }

@@ -7,13 +7,12 @@ use std::collections::HashSet;
 use std::rc::Rc;
 
 use ptlrpc::{Import, ImportState};
+use rt::Rt;
 use types::{Duration, JOB_NAME_BYTES_MAX, job_id};
 use wire::connect::JobsRequest;
+use wire::mdt::Cred;
 use wire::ost::IoOwner;
 use wire::{Bytes, Op};
-
-use crate::client::Client;
-use crate::open::OpenFile;
 
 /// Names that a client remembers; further jobs go without.
 const NAMES_MAX: usize = 16_384;
@@ -72,8 +71,8 @@ impl JobRule {
 }
 
 /// See the module's head.
-#[derive(Default)]
-pub(crate) struct Jobs {
+pub struct Jobs {
+    rt: Rt,
     rule: RefCell<Rc<JobRule>>,
     /// Grows with every change of the rule.
     changes: Cell<u64>,
@@ -82,6 +81,8 @@ pub(crate) struct Jobs {
     telling: Cell<bool>,
     /// Names for which there was no room.
     limit_hits: Cell<u64>,
+    /// Servers that requests of jobs went to, and that do not know all names.
+    behind: RefCell<Vec<(Rc<Import>, Rc<Told>)>>,
 }
 
 /// What one server was told: so many names, in so many sessions.
@@ -99,83 +100,94 @@ impl Told {
     }
 }
 
-impl Client {
+impl Jobs {
+    pub(crate) fn new(rt: Rt, rule: JobRule) -> Rc<Jobs> {
+        Rc::new(Jobs {
+            rt,
+            rule: RefCell::new(Rc::new(rule)),
+            changes: Cell::new(1),
+            numbers: RefCell::default(),
+            names: RefCell::default(),
+            telling: Cell::new(false),
+            limit_hits: Cell::new(0),
+            behind: RefCell::default(),
+        })
+    }
     /// The rule, and a number that grows with its changes.
     #[must_use]
-    pub fn job_rule(&self) -> (u64, Rc<JobRule>) {
-        (self.jobs.changes.get(), self.jobs.rule.borrow().clone())
+    pub fn rule(&self) -> (u64, Rc<JobRule>) {
+        (self.changes.get(), self.rule.borrow().clone())
     }
     /// Times that a job went without a name, for there are too many.
     #[must_use]
-    pub fn job_name_limit_hits(&self) -> u64 {
-        self.jobs.limit_hits.get()
+    pub fn name_limit_hits(&self) -> u64 {
+        self.limit_hits.get()
     }
     /// Sets `jobid_var`.
     ///
     /// # Errors
     /// A sentence.
-    pub fn set_job_var(&self, text: &str) -> Result<(), String> {
+    pub fn set_var(&self, text: &str) -> Result<(), String> {
         JobRule::check_var(text)?;
-        let rule = JobRule { var: text.into(), ..(**self.jobs.rule.borrow()).clone() };
-        self.set_job_rule(rule);
+        let rule = JobRule { var: text.into(), ..(**self.rule.borrow()).clone() };
+        self.set_rule(rule);
         Ok(())
     }
     /// Sets `jobid_name`.
     ///
     /// # Errors
     /// A sentence.
-    pub fn set_job_name(&self, text: &str) -> Result<(), String> {
+    pub fn set_name(&self, text: &str) -> Result<(), String> {
         JobRule::check_name(text)?;
-        let rule = JobRule { name: text.into(), ..(**self.jobs.rule.borrow()).clone() };
-        self.set_job_rule(rule);
+        let rule = JobRule { name: text.into(), ..(**self.rule.borrow()).clone() };
+        self.set_rule(rule);
         Ok(())
     }
-    pub(crate) fn set_job_rule(&self, rule: JobRule) {
-        *self.jobs.rule.borrow_mut() = Rc::new(rule);
-        self.jobs.changes.set(self.jobs.changes.get() + 1);
+    fn set_rule(&self, rule: JobRule) {
+        *self.rule.borrow_mut() = Rc::new(rule);
+        self.changes.set(self.changes.get() + 1);
     }
 
-    /// The number of a job's name; servers will be told the name.
-    pub fn job_named(self: &Rc<Self>, name: &[u8]) -> u64 {
+    /// The number of a job's name, which servers will be told; 0: it has none.
+    pub(crate) fn number(&self, name: &[u8]) -> u64 {
         let job = job_id(name);
         if job == 0 {
             return 0;
         }
-        let mut numbers = self.jobs.numbers.borrow_mut();
+        let mut numbers = self.numbers.borrow_mut();
         if numbers.len() >= NAMES_MAX && !numbers.contains(&job) {
-            self.jobs.limit_hits.set(self.jobs.limit_hits.get() + 1);
+            self.limit_hits.set(self.limit_hits.get() + 1);
         } else if numbers.insert(job) {
-            self.jobs.names.borrow_mut().push(Bytes(name.to_vec()));
+            self.names.borrow_mut().push(Bytes(name.to_vec()));
         }
-        drop(numbers);
-        self.job_seen(&self.mdc(), &self.jobs_of_mdt);
         job
     }
 
     /// A request of a job goes to a server: it is told the names that it does not know.
-    pub(crate) fn job_seen(self: &Rc<Self>, import: &Import, told: &Told) {
-        if told.is_behind(import, self.jobs.names.borrow().len()) {
-            told.wanted.set(true);
-            if !self.jobs.telling.replace(true) {
-                let me = self.clone();
-                self.rt.spawn(async move { me.tell_jobs().await });
-            }
+    pub(crate) fn seen(self: &Rc<Self>, import: &Rc<Import>, told: &Rc<Told>) {
+        if !told.is_behind(import, self.names.borrow().len()) {
+            return;
+        }
+        if !told.wanted.replace(true) {
+            self.behind.borrow_mut().push((import.clone(), told.clone()));
+        }
+        if !self.telling.replace(true) {
+            let me = self.clone();
+            self.rt.spawn(async move { me.tell().await });
         }
     }
 
-    async fn tell_jobs(self: Rc<Self>) {
+    async fn tell(self: Rc<Self>) {
         self.rt.sleep(GATHER).await;
-        self.jobs.telling.set(false);
-        self.tell_jobs_to(&self.mdc(), &self.jobs_of_mdt).await;
-        for osc in self.oscs() {
-            if let Ok(import) = osc.import() {
-                self.tell_jobs_to(&import, osc.jobs_told()).await;
-            }
+        self.telling.set(false);
+        for (import, told) in self.behind.take() {
+            self.tell_to(&import, &told).await;
         }
     }
 
-    async fn tell_jobs_to(&self, import: &Rc<Import>, told: &Told) {
-        if !told.wanted.replace(false) || import.state() != ImportState::Full {
+    async fn tell_to(&self, import: &Rc<Import>, told: &Told) {
+        told.wanted.set(false);
+        if import.state() != ImportState::Full {
             return;
         }
         let sessions = import.counters().0;
@@ -184,7 +196,7 @@ impl Client {
         }
         loop {
             let from = told.names.get();
-            let names: Vec<Bytes> = self.jobs.names.borrow().iter().skip(from).take(NAMES_TOLD_MAX).cloned().collect();
+            let names: Vec<Bytes> = self.names.borrow().iter().skip(from).take(NAMES_TOLD_MAX).cloned().collect();
             if names.is_empty() {
                 return;
             }
@@ -209,22 +221,38 @@ pub(crate) struct Doer {
 }
 
 impl Doer {
+    /// Whose I/O it is that comes with these credentials.
+    pub(crate) fn of(cred: &Cred) -> Doer {
+        Doer { uid: cred.uid, gid: cred.gid, job: cred.job }
+    }
     pub(crate) fn owner(self) -> IoOwner {
         IoOwner { uid: self.uid, gid: self.gid, project: 0, job: self.job }
-    }
-}
-
-impl OpenFile {
-    /// Whose I/O through this open is.
-    pub(crate) fn doer(&self) -> Doer {
-        let cred = self.cred();
-        Doer { uid: cred.uid, gid: cred.gid, job: cred.job }
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_rule_that_is_refused_changes_nothing_and_others_are_counted() {
+        let jobs = Jobs::new(simworld::TestWorld::new(1, 1 << 20).rt(), JobRule::default());
+        let (before, _) = jobs.rule();
+        assert!(jobs.set_name("two words").is_err() && jobs.set_var("").is_err());
+        assert_eq!(jobs.rule().0, before);
+        jobs.set_name("%j").unwrap();
+        assert!(jobs.rule().0 > before && jobs.rule().1.name == "%j" && jobs.rule().1.var == "procname_uid");
+    }
+
+    #[test]
+    fn names_beyond_the_limit_have_a_number_and_are_not_told() {
+        let jobs = Jobs::new(simworld::TestWorld::new(1, 1 << 20).rt(), JobRule::default());
+        (0..NAMES_MAX as u64).for_each(|i| _ = jobs.number(&i.to_le_bytes()));
+        assert_eq!(jobs.number(&0u64.to_le_bytes()), job_id(&0u64.to_le_bytes()));
+        assert_eq!(jobs.name_limit_hits(), 0);
+        assert_ne!(jobs.number(b"one more"), 0);
+        assert_eq!((jobs.name_limit_hits(), jobs.names.borrow().len()), (1, NAMES_MAX));
+    }
 
     #[test]
     fn rules_that_cannot_be_are_refused() {

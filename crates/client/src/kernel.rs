@@ -1,6 +1,9 @@
 //! What a client asks of the caches in front of it (a kernel's, behind a mount). What they keep of each inode, and the
 //! rule by which the two never wait for each other, are in [`crate::front`].
-use rt::LocalFuture;
+use std::cell::RefCell;
+use std::rc::Rc;
+
+use rt::{LocalFuture, Rt};
 use types::{Extent, Fid};
 
 /// A cache in front of the client that believes what it was told until it is told otherwise.
@@ -20,7 +23,7 @@ pub trait KernelCache: 'static {
     fn drop_names(&self) -> LocalFuture<()>;
     /// Whether [`KernelCache::let_go`] does anything.
     fn lets_go(&self) -> bool;
-    /// Give up what is kept of these inodes and not in use: [`crate::Client::forget`] follows for what went.
+    /// Give up what is kept of these inodes and not in use: [`crate::Meta::forget`] follows for what went.
     fn let_go(&self, fids: &[Fid]);
 }
 
@@ -40,4 +43,34 @@ impl KernelCache for NoKernel {
         false
     }
     fn let_go(&self, _fids: &[Fid]) {}
+}
+
+/// The cache in front of a client: nothing at first.
+pub struct Kernel {
+    rt: Rt,
+    cache: RefCell<Rc<dyn KernelCache>>,
+}
+
+impl Kernel {
+    pub(crate) fn new(rt: Rt) -> Rc<Kernel> {
+        Rc::new(Kernel { rt, cache: RefCell::new(Rc::new(NoKernel)) })
+    }
+    pub(crate) fn rt(&self) -> &Rt {
+        &self.rt
+    }
+    /// Puts a cache in front that must be told when something it believes is no longer true.
+    pub fn set(&self, cache: Rc<dyn KernelCache>) {
+        *self.cache.borrow_mut() = cache;
+    }
+    pub(crate) fn cache(&self) -> Rc<dyn KernelCache> {
+        self.cache.borrow().clone()
+    }
+    /// Tells it that its attributes of an inode are old.
+    pub async fn attributes_changed(&self, fid: Fid) {
+        self.cache().drop_attributes(fid).await;
+    }
+    /// Makes it forget the listing of a directory.
+    pub async fn drop_listing(&self, dir: Fid) {
+        self.cache().drop_pages(dir, Extent::ALL).await;
+    }
 }

@@ -4,69 +4,77 @@
 //! nothing else: names and attributes under inode-bit locks of the metadata server, pages and sizes under extent locks
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `datapath`, `readahead`, `layout`) and never reaches round them.
 //!
-//! Code map, from a program's call downwards: `open` `read` `write` `append` `size` `namespace` `listing` `flock` (operations) ·
-//! `closes` `untold` `layouts` (what opens leave behind, opens without a request, layouts) · `inode` `attrs` `outside` `front`
-//! `kernel` `aside` (one inode; what a kernel in front knows and keeps of it) · `object` `pages` `ahead` (one OST object, the page
-//! cache around it, readahead) · `advise` (what servers are told to keep) · `osc` `owner` (one OST, the metadata server: sessions, write-out, what a lock protects) ·
-//! `limits` (how much of the namespace is remembered) · `locks` `lock_ahead` (drives `ldlm`; locks before they are needed) · `losses` `lost_changes` `stats` `offsets` `jobs` (what is counted and told) · `gone` (what servers are told of other clients) · `client` `config` (the whole).
+//! Code map, from the bottom up; a file imports only files before it (`docs/internals/client.md` draws it):
+//! `config` `losses` `offsets` `stats` `limits` `listed` `cut_numbers` `tells` `short` `attrs` (state that decides for itself) ·
+//! `jobs` `sessions` (imports of all servers) · `flock` (locks of programs) · `convert` `locks` `kept_append` (drives `ldlm`) · `kernel`
+//! `front` (what a kernel in front knows and keeps) · `readahead` `pages` `object` `inode` (readahead, the page cache, one OST object, one
+//! inode) · `osc` (the OSTs: objects, write-out, what a lock protects) · `open_file` `ending` `settled` · `meta` (names, attributes,
+//! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `aside` `metrics` (the whole: what needs
+//! names and bytes both).
 //!
 //! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
 //! nothing else: claims, slots, turns and charges are given back by guards.
 //! Guarded by: the tests here, `crates/cluster/tests`, `crates/sim/tests/{cluster,sequences}.rs`, `crates/stria/tests`.
 mod advise;
-mod ahead;
-mod append;
 mod aside;
+mod attributes;
 mod attrs;
 mod client;
-mod closes;
 mod config;
 mod convert;
-mod cuts;
+mod cut_numbers;
+mod data;
+mod ending;
+mod entries;
 mod flock;
 mod front;
-mod gone;
 mod inode;
 mod jobs;
+mod kept_append;
 mod kernel;
-mod layouts;
 mod limits;
-mod listing;
-mod lock_ahead;
+mod listed;
 mod locks;
 mod losses;
-mod lost_changes;
+mod meta;
 mod metrics;
-mod namespace;
 mod object;
 mod offsets;
-mod open;
+mod open_file;
+mod opens;
 mod osc;
-mod outside;
-mod owner;
 mod pages;
-mod privileges;
-mod read;
+#[cfg(test)]
+mod parts;
+mod readahead;
+mod sessions;
 mod settled;
 mod short;
-mod size;
 mod stats;
-mod untold;
-mod write;
+mod tells;
 
-pub use client::{Client, JoinError};
-pub use config::ClientConfig;
-pub use flock::{Blocker, LockCall};
-pub use inode::Inode;
-pub use jobs::JobRule;
-pub use kernel::{KernelCache, NoKernel};
+pub use ::readahead::Hint;
 pub use ldlm::FlockMode;
+
+pub use crate::readahead::Readahead;
+pub use client::Client;
+pub use config::ClientConfig;
+pub use data::Data;
+pub use entries::Entry;
+pub use flock::{Blocker, Flocks, LockCall};
+pub use front::Front;
+pub use inode::{FILE_BYTES_MAX, Inode};
+pub use jobs::{JobRule, Jobs};
+pub use kernel::{Kernel, KernelCache, NoKernel};
 pub use losses::Losses;
+pub use meta::Meta;
+pub use meta::names::{NAME_BYTES_MAX, NewNode};
 pub use metrics::{METRICS, NUMBERS, OSC_NUMBERS};
-pub use namespace::{Entry, NAME_BYTES_MAX, NewNode};
-pub use open::{NewFile, OpenFile};
-pub use osc::Osc;
-pub use readahead::Hint;
+pub use offsets::Offsets;
+pub use open_file::OpenFile;
+pub use opens::NewFile;
+pub use osc::{Osc, Osts, SettingsHook};
+pub use pages::PageCache;
+pub use sessions::{JoinError, Sessions};
 pub use short::Written;
-pub use size::FILE_BYTES_MAX;
-pub use stats::{Call, OscStats};
+pub use stats::{Call, CallStats, OscStats};

@@ -88,12 +88,12 @@ use names::*;
 
 /// Numbers of a client: each a parameter and a metric.
 pub static NUMBERS: [Stat<Client>; 5] = [
-    Stat { metric: &CACHE_USED, param: "llite.*.used_mb", per: 1 << 20, read: |c| pages(c.cache_figures().2) },
+    Stat { metric: &CACHE_USED, param: "llite.*.used_mb", per: 1 << 20, read: |c| pages(c.data.pages().used_pages()) },
     Stat {
         metric: &FLOCKS_UNEXPECTED,
         param: "llite.*.flock_completions_unexpected",
         per: 1,
-        read: |c| c.flock_completions_unexpected(),
+        read: |c| c.flocks().completions_unexpected(),
     },
     Stat {
         metric: &LOST_CHANGES_LIMIT,
@@ -101,7 +101,12 @@ pub static NUMBERS: [Stat<Client>; 5] = [
         per: 1,
         read: |c| c.losses().owed_limit_hits(),
     },
-    Stat { metric: &JOB_NAMES_LIMIT, param: "llite.*.job_names_limit_hits", per: 1, read: |c| c.job_name_limit_hits() },
+    Stat {
+        metric: &JOB_NAMES_LIMIT,
+        param: "llite.*.job_names_limit_hits",
+        per: 1,
+        read: |c| c.sessions().jobs().name_limit_hits(),
+    },
     Stat { metric: &LOST_BYTES, param: "llite.*.lost_bytes", per: 1, read: |c| c.losses().lost_bytes() },
 ];
 
@@ -124,22 +129,23 @@ const OPERATIONS: [&str; 2] = ["read", "write"];
 impl Client {
     /// Adds the client's metrics.
     pub fn measure(&self, into: &mut Snapshot) {
-        let (fs, client) = (String::from_utf8_lossy(&self.map().fsname).into_owned(), format!("{:016x}", self.id().0));
+        let (fs, client) =
+            (String::from_utf8_lossy(&self.osts.map().fsname).into_owned(), format!("{:016x}", self.sessions.id().0));
         let at = [fs.as_str(), client.as_str()];
         for number in &NUMBERS {
             into.add(number.metric, &at, (number.read)(self));
         }
-        self.calls.each(|sides| {
+        self.data.calls().each(|sides| {
             into.add(&READ_BYTES, &at, sides[0].bytes.sum);
             into.add(&WRITE_BYTES, &at, sides[1].bytes.sum);
             for (operation, side) in OPERATIONS.iter().zip(sides) {
                 into.add(&CALL_BYTES, &[at[0], at[1], operation], side.pages.value(PAGES, PAGE_BYTES as f64));
             }
         });
-        self.measure_calls(&CALL_SECONDS, at, into);
+        self.data.calls().measure(&CALL_SECONDS, at, into);
         self.measure_caches(at, into);
-        measure_import(&self.mdc(), "MDT0000", at, into);
-        for osc in self.oscs() {
+        measure_import(&self.sessions.mdc(), "MDT0000", at, into);
+        for osc in self.osts.all() {
             let target = format!("OST{:04x}", osc.index().0);
             osc.measure([at[0], at[1], &target], into);
             if let Some(import) = osc.import_if_any() {
@@ -149,34 +155,23 @@ impl Client {
     }
 
     fn measure_caches(&self, at: [&str; 2], into: &mut Snapshot) {
-        let stats = self.cache_stats();
+        let stats = self.data.pages().stats();
         for (class, hits, lookups) in
             [("fine", stats.fine_hits, stats.fine_lookups), ("coarse", stats.coarse_hits, stats.coarse_lookups)]
         {
             into.add(&CACHE_HITS, &[at[0], at[1], class], hits);
             into.add(&CACHE_MISSES, &[at[0], at[1], class], lookups.saturating_sub(hits));
         }
-        into.add(&CACHE_MAX, &at, pages(self.cache_figures().3));
-        let ahead = self.readahead_stats();
+        into.add(&CACHE_MAX, &at, pages(self.data.pages().limit_pages()));
+        let ahead = self.data.readahead().stats();
         into.add(&AHEAD_READS, &at, ahead.reads);
         into.add(&AHEAD_MISSES, &at, ahead.misses);
         into.add(&AHEAD_FETCHED, &at, ahead.prefetched_bytes);
         into.add(&AHEAD_USED, &at, ahead.used_bytes);
         into.add(&AHEAD_WASTED, &at, ahead.wasted_bytes);
-        into.add(&AHEAD_HELD, &at, self.readahead_held_bytes());
-        into.add(&INODES, &at, self.remembered()[0]);
-        into.add(&INODES_RECLAIMED, &at, self.inodes_reclaimed());
-    }
-
-    /// Why the client is not ready to serve programs, if it is not. An OST that is away fails its own files only.
-    #[must_use]
-    pub fn not_ready(&self) -> Option<String> {
-        let mdc = self.mdc();
-        if mdc.state() == ImportState::Full {
-            return None;
-        }
-        let why = mdc.failure().map(|f| format!(" ({f})")).unwrap_or_default();
-        Some(format!("{} at {}: {}{why}", mdc.target(), mdc.nid(), format!("{:?}", mdc.state()).to_lowercase()))
+        into.add(&AHEAD_HELD, &at, self.data.readahead().held_bytes());
+        into.add(&INODES, &at, self.meta.remembered()[0]);
+        into.add(&INODES_RECLAIMED, &at, self.meta.inodes_reclaimed());
     }
 }
 

@@ -3,18 +3,17 @@
 use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
+use ::readahead::record::Call;
 use cache::PageAccess;
 use datapath::{Gone, Moment, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use ldlm::{LockCookie, ResourceId};
-use readahead::record::Call;
 use rt::sync::{Event, Semaphore};
 use types::{Extent, FsError, Instant, ObjectId, Transno, WallTime};
 
 pub(crate) use datapath::{Claimed, page_range};
 
-use crate::inode::Inode;
-use crate::pages::{NewFrames, PageCache};
+use crate::pages::{NewFrames, PageCache, PageOwner};
 
 const PAGE: u64 = FRAME_BYTES as u64;
 
@@ -24,12 +23,23 @@ pub(crate) struct Cached {
     id: u32,
 }
 
-/// An object's cache.
-pub(crate) struct Object {
+/// A time that nothing has set: before every other.
+pub(crate) const UNSET: WallTime = WallTime(i64::MIN);
+
+/// The file that an object belongs to, as far as an object speaks to it.
+pub(crate) trait OfFile: 'static {
+    /// Whether a program has it open.
+    fn is_open(&self) -> bool;
+    /// Readahead of the file's opens hears of bytes of one of its objects that left the cache.
+    fn tell_readahead(&self, stripe: u16, object: Extent, call: fn(Extent) -> Call);
+}
+
+/// An object's cache; `F`: the file.
+pub(crate) struct Object<F> {
     pub(crate) id: ObjectId,
     /// Index of its OST in the client's table.
     pub(crate) ost: usize,
-    pub(crate) inode: RefCell<Weak<Inode>>,
+    pub(crate) inode: RefCell<Weak<F>>,
     /// Which stripe of the file it is.
     pub(crate) stripe: Cell<u16>,
     cache: Rc<PageCache>,
@@ -53,16 +63,16 @@ pub(crate) struct Object {
     /// Until when no lock is asked for ahead of a reader: another client's stood in the way of one.
     pub(crate) no_lock_ahead_until: Cell<Instant>,
     /// One append at a time: the locks that keep other clients away are shared by all programs of this one.
-    pub(crate) appending: Semaphore,
+    pub(crate) appending: Rc<Semaphore>,
 }
 
 /// A change of pages at the OST by something that goes past the cache: a cut, a hole, zeros, an uncached write. While it
 /// lasts nobody loads these pages or writes to them here: what was read before it would outlive it in the cache.
-pub(crate) struct Change {
-    object: Rc<Object>,
+pub(crate) struct Change<F> {
+    object: Rc<Object<F>>,
     pages: (u64, u64),
 }
-impl Drop for Change {
+impl<F> Drop for Change<F> {
     fn drop(&mut self) {
         self.object.pages.borrow_mut().on_changed(self.pages.0, self.pages.1);
         self.object.changed.notify();
@@ -70,8 +80,8 @@ impl Drop for Change {
 }
 
 /// A cut of the object at its OST; one at a time, for it is a [`Change`], too.
-pub(crate) struct Cutting(Rc<Object>);
-impl Drop for Cutting {
+pub(crate) struct Cutting<F>(Rc<Object<F>>);
+impl<F> Drop for Cutting<F> {
     fn drop(&mut self) {
         self.0.being_cut.set(false);
         self.0.cuts_here.set(self.0.cuts_here.get() + 1);
@@ -79,8 +89,8 @@ impl Drop for Cutting {
     }
 }
 
-impl Object {
-    pub(crate) fn new(id: ObjectId, ost: usize, cache: Rc<PageCache>) -> Rc<Object> {
+impl<F: OfFile> Object<F> {
+    pub(crate) fn new(id: ObjectId, ost: usize, cache: Rc<PageCache>) -> Rc<Object<F>> {
         Rc::new(Object {
             id,
             ost,
@@ -88,7 +98,7 @@ impl Object {
             stripe: Cell::new(0),
             cache,
             pages: RefCell::default(),
-            mtime: Cell::new(crate::inode::UNSET),
+            mtime: Cell::new(UNSET),
             blocks512: Cell::new(0),
             changed_by: Cell::default(),
             changed_under: Cell::default(),
@@ -98,12 +108,8 @@ impl Object {
             being_cut: Cell::default(),
             changed: Event::new(),
             no_lock_ahead_until: Cell::new(Instant(0)),
-            appending: Semaphore::new(1),
+            appending: Rc::new(Semaphore::new(1)),
         })
-    }
-    /// What policies know a page by.
-    pub(crate) fn block_id(&self, page: u64) -> u64 {
-        cache::block_id(self.id.0.seq ^ u64::from(self.id.0.oid) << 20, page)
     }
     /// A request's access, to one of its pages.
     fn of_page(&self, page: u64, access: PageAccess) -> PageAccess {
@@ -125,7 +131,7 @@ impl Object {
         self.pages.borrow_mut().set_size(size);
     }
     /// It is being cut at its OST until this goes; what this client says of its size is of before or after.
-    pub(crate) fn cutting(self: &Rc<Self>) -> Cutting {
+    pub(crate) fn cutting(self: &Rc<Self>) -> Cutting<F> {
         self.being_cut.set(true);
         Cutting(self.clone())
     }
@@ -179,7 +185,7 @@ impl Object {
     }
     /// Whether somebody here has the file open.
     pub(crate) fn is_open(&self) -> bool {
-        self.inode.borrow().upgrade().is_some_and(|i| i.opens.get() > 0)
+        self.inode.borrow().upgrade().is_some_and(|i| i.is_open())
     }
     pub(crate) fn dirty_pages(&self) -> usize {
         self.pages.borrow().dirty_pages()
@@ -215,13 +221,6 @@ impl Object {
     pub(crate) fn is_loading(&self, page: u64) -> bool {
         self.pages.borrow().is_loading(page)
     }
-    pub(crate) fn is_evictable(&self, page: u64) -> bool {
-        self.pages.borrow().is_evictable(page)
-    }
-    /// The cache took the page away (it keeps its own books). Whether it was read ahead and never used.
-    pub(crate) fn reclaimed(&self, page: u64) -> bool {
-        self.pages.borrow_mut().on_reclaimed(page).1
-    }
     /// Drops the clean pages that lie within the extent whole.
     pub(crate) fn drop_clean(&self, extent: Extent) {
         let gone = self.pages.borrow_mut().drop_clean(extent);
@@ -239,7 +238,7 @@ impl Object {
         }
     }
     /// Begins a change of the pages that the extent touches, after all others of them. The caller holds a lock over them.
-    pub(crate) async fn change(self: &Rc<Self>, extent: Extent) -> Change {
+    pub(crate) async fn change(self: &Rc<Self>, extent: Extent) -> Change<F> {
         let pages = page_range(extent);
         loop {
             let changed = self.changed.wait();
@@ -268,7 +267,8 @@ impl Object {
     }
     /// Caches a frame as the page's bytes. False when there is no room.
     fn put(self: &Rc<Self>, page: u64, frame: FrameRun, access: PageAccess) -> bool {
-        let Some(id) = self.cache.insert(self, page, self.of_page(page, access)) else { return false };
+        let me: Weak<Self> = Rc::downgrade(self);
+        let Some(id) = self.cache.insert(me, page, self.of_page(page, access)) else { return false };
         if let Some(old) = self.with_pages(|p| p.on_put(page, Cached { frame, id }, access.readahead)) {
             self.cache.remove(old.id);
         }
@@ -391,6 +391,21 @@ impl Object {
     }
 }
 
+impl<F: OfFile> PageOwner for Object<F> {
+    fn block_id(&self, page: u64) -> u64 {
+        cache::block_id(self.id.0.seq ^ u64::from(self.id.0.oid) << 20, page)
+    }
+    fn is_evictable(&self, page: u64) -> bool {
+        self.pages.borrow().is_evictable(page)
+    }
+    fn on_reclaimed(&self, page: u64) -> bool {
+        self.pages.borrow_mut().on_reclaimed(page).1
+    }
+    fn on_unused(&self, pages: &[u64]) {
+        self.tell_readahead(pages, Call::Reclaimed);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use datapath::{Answer, Fate, Flushing, Target, TargetLimits};
@@ -398,6 +413,15 @@ mod tests {
     use types::Fid;
 
     use super::*;
+
+    struct NoFile;
+    impl OfFile for NoFile {
+        fn is_open(&self) -> bool {
+            false
+        }
+        fn tell_readahead(&self, _stripe: u16, _object: Extent, _call: fn(Extent) -> Call) {}
+    }
+    type Object = super::Object<NoFile>;
 
     fn object() -> Rc<Object> {
         let cache = PageCache::new(FramePool::new(16 << 20), 4 << 20, "lru", &cache::CacheConfig::new(1)).unwrap();

@@ -4,10 +4,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, VecDeque};
 use std::fmt::Write as _;
 
-use types::{WallTime, stats};
-
-use crate::client::Client;
-use crate::open::OpenFile;
+use types::{Fid, WallTime, stats};
 
 /// Runs that ended and are still shown.
 const ENDED_MAX: usize = 100;
@@ -39,7 +36,7 @@ struct Runs {
 
 /// Off until a user turns it on; then a look-up and a few additions for each call.
 #[derive(Default)]
-pub(crate) struct Offsets {
+pub struct Offsets {
     on: Cell<bool>,
     runs: RefCell<Runs>,
 }
@@ -78,7 +75,15 @@ impl Runs {
 }
 
 impl Offsets {
-    fn text(&self, now: WallTime) -> String {
+    /// A process reads or writes, where this is on.
+    pub fn note_call(&self, pid: u32, file: Fid, writes: bool, at: u64, len: u64) {
+        if self.on.get() {
+            self.runs.borrow_mut().note((pid, writes), file.to_ino(), at, len);
+        }
+    }
+    /// `llite.*.offset_stats` at that time.
+    #[must_use]
+    pub fn text(&self, now: WallTime) -> String {
         if !self.on.get() {
             return OFF.into();
         }
@@ -96,31 +101,14 @@ impl Offsets {
         out
     }
 
-    fn set(&self, text: &str) {
+    /// `0` or `disable` turns them off, `clear` forgets what was seen, anything else turns them on.
+    pub fn set(&self, text: &str) {
         self.on.set(match text {
             "0" | "disable" | "disabled" => false,
             "clear" => self.on.get(),
             _ => true,
         });
         *self.runs.borrow_mut() = Runs::default();
-    }
-}
-
-impl Client {
-    /// A process reads or writes: for `offset_stats`, where they are on.
-    pub fn note_call(&self, pid: u32, file: &OpenFile, writes: bool, at: u64, len: u64) {
-        if self.offsets.on.get() {
-            self.offsets.runs.borrow_mut().note((pid, writes), file.fid().to_ino(), at, len);
-        }
-    }
-    /// `llite.*.offset_stats`.
-    #[must_use]
-    pub fn offset_stats_text(&self) -> String {
-        self.offsets.text(self.rt().wall())
-    }
-    /// `0` or `disable` turns them off, `clear` forgets what was seen, anything else turns them on.
-    pub fn set_offset_stats(&self, text: &str) {
-        self.offsets.set(text);
     }
 }
 

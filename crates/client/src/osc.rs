@@ -7,16 +7,24 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 
 use frames::FRAME_BYTES;
+use hashbrown::HashMap;
 use ldlm::LockCookie;
-use ptlrpc::Import;
 use ptlrpc::turns::{Rank, Turns};
-use rt::Rt;
+use ptlrpc::{Callbacks, Import};
 use rt::sync::Event;
-use types::{Duration, Extent, FsError, Instant, OstIndex};
+use rt::{Nid, Rt};
+use rustc_hash::FxBuildHasher;
+use types::{Duration, Extent, FsError, Instant, ObjectId, OstIndex, Transno};
+use wire::Op;
+use wire::connect::{ConfigReply, Setting};
+use wire::ost::StatfsReply;
 
-use crate::client::Client;
+use crate::inode::{Inode, Object, Striping};
+use crate::jobs::Jobs;
 use crate::locks::{Held, LockOwner, Locks};
-use crate::object::Object;
+use crate::losses::Losses;
+use crate::pages::PageCache;
+use crate::sessions::Sessions;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
@@ -48,13 +56,23 @@ impl Drop for InWindow<'_> {
     }
 }
 
+type Table<K, V> = RefCell<HashMap<K, V, FxBuildHasher>>;
+
+/// Told the cluster's permanent settings whenever they come.
+pub type SettingsHook = Rc<dyn Fn(&[Setting])>;
+
 /// A client's side of one OST.
 pub struct Osc {
     pub(crate) rt: Rt,
     pub(crate) index: OstIndex,
     pub(crate) import: RefCell<Option<Rc<Import>>>,
     pub(crate) locks: Rc<Locks>,
-    client: Weak<Client>,
+    osts: Weak<Osts>,
+    /// Objects of files that are known here.
+    objects: Table<ObjectId, Rc<Object>>,
+    pages: Rc<PageCache>,
+    losses: Rc<Losses>,
+    jobs: Rc<Jobs>,
     /// How often its store was opened when the session began.
     epoch: Cell<u64>,
     /// Whether the cluster map has it in service.
@@ -72,11 +90,12 @@ pub struct Osc {
     /// Grant, dirty bytes or an RPC slot changed.
     changed: Event,
     stats: RpcStats,
-    jobs_told: crate::jobs::Told,
+    jobs_told: Rc<crate::jobs::Told>,
 }
 
 impl Osc {
-    pub(crate) fn new(rt: Rt, index: OstIndex, client: Weak<Client>, config: &crate::ClientConfig) -> Rc<Osc> {
+    fn new(index: OstIndex, osts: &Rc<Osts>) -> Rc<Osc> {
+        let (rt, config) = (osts.sessions.rt().clone(), &osts.config);
         let (now, started) = (rt.wall(), rt.now());
         let target = Rc::new(RefCell::new(datapath::Target::new(datapath::TargetLimits {
             dirty_bytes_max: config.dirty_bytes_max,
@@ -90,7 +109,11 @@ impl Osc {
             index,
             import: RefCell::new(None),
             locks,
-            client,
+            osts: Rc::downgrade(osts),
+            objects: RefCell::default(),
+            pages: osts.pages.clone(),
+            losses: osts.losses.clone(),
+            jobs: osts.sessions.jobs().clone(),
             epoch: Cell::new(0),
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
@@ -100,10 +123,10 @@ impl Osc {
             grant_shrink_interval: Cell::new(config.grant_shrink_interval),
             changed: Event::new(),
             stats: RpcStats::new(now),
-            jobs_told: crate::jobs::Told::default(),
+            jobs_told: Rc::default(),
         })
     }
-    pub(crate) fn attach(self: &Rc<Self>, import: Rc<Import>) {
+    fn attach(self: &Rc<Self>, import: Rc<Import>) {
         let owner: Weak<dyn LockOwner> = Rc::downgrade(&(self.clone() as Rc<dyn LockOwner>));
         self.locks.attach(import.clone(), owner);
         if !self.is_active() {
@@ -137,14 +160,14 @@ impl Osc {
         self.active_in_map.get() && self.active_here.get()
     }
     /// Gives the OST up for this client, or takes it back. Given up: whatever waits for it fails at once, locks and pages
-    /// go, unwritten data are lost and listed ([`Client::losses`]).
+    /// go, unwritten data are lost and listed ([`crate::Client::losses`]).
     pub fn set_active(self: &Rc<Self>, active: bool) {
         let before = self.is_active();
         self.active_here.set(active);
         self.turned(before);
     }
     /// The same by the cluster map, for all clients.
-    pub(crate) fn set_active_in_map(self: &Rc<Self>, active: bool) {
+    fn set_active_in_map(self: &Rc<Self>, active: bool) {
         let before = self.is_active();
         self.active_in_map.set(active);
         self.turned(before);
@@ -175,9 +198,6 @@ impl Osc {
     /// The mark of objects that were not made shorter since its store was opened.
     pub(crate) fn cut_floor(&self) -> u64 {
         wire::lock::cut_floor(self.epoch.get())
-    }
-    pub(crate) fn jobs_told(&self) -> &crate::jobs::Told {
-        &self.jobs_told
     }
     /// A place in the window of bulk RPCs.
     async fn in_window(&self, (rank, tag): Turn) -> InWindow<'_> {
@@ -226,16 +246,16 @@ impl Osc {
             }
         }
     }
-    /// The locks that a kernel's read of pages keeps together with this one until it has all its bytes ([`Client::lease`]):
+    /// The locks that a kernel's read of pages keeps together with this one until it has all its bytes (`lease`):
     /// of which OST, and whether another client waits for it.
     fn leases_with(&self, cookie: LockCookie) -> Vec<(Rc<Osc>, LockCookie, bool)> {
         let lock = self.locks.cache().get(cookie).filter(|l| l.mode.writes());
         let inode = lock.and_then(|l| self.object(&l)).and_then(|o| o.inode.borrow().upgrade());
-        let striping = inode.filter(|i| i.is_mappable()).and_then(|i| i.striping());
-        let (Some(s), Some(client)) = (striping, self.client.upgrade()) else { return Vec::new() };
+        let striping = inode.filter(|i| i.front.is_mappable()).and_then(|i| i.striping());
+        let (Some(s), Some(osts)) = (striping, self.osts.upgrade()) else { return Vec::new() };
         let mut out = Vec::new();
         for o in &s.objects {
-            let osc = client.osc(o.ost);
+            let osc = osts.osc(o.ost);
             // Cookies are each OST's own.
             let but = if osc.index == self.index { cookie } else { LockCookie(0) };
             let leases = osc.locks.cache().others(o.resource(), but, Extent::ALL);
@@ -246,12 +266,10 @@ impl Osc {
         out
     }
     /// Whose I/O of an object is under way, and tells the OST what the job is called.
-    fn owner_of(&self, object: &Object, import: &Import) -> wire::ost::IoOwner {
+    fn owner_of(&self, object: &Object, import: &Rc<Import>) -> wire::ost::IoOwner {
         let doer = object.inode.borrow().upgrade().map(|i| i.io_owner.get()).unwrap_or_default();
-        if doer.job != 0
-            && let Some(client) = self.client.upgrade()
-        {
-            client.job_seen(import, &self.jobs_told);
+        if doer.job != 0 {
+            self.jobs.seen(import, &self.jobs_told);
         }
         doer.owner()
     }
@@ -337,6 +355,269 @@ impl Osc {
     }
 }
 
+impl Osc {
+    /// The object of that id, known from now on.
+    fn object_of(&self, id: ObjectId) -> Rc<Object> {
+        let new = || Object::new(id, usize::from(self.index.0), self.pages.clone());
+        self.objects.borrow_mut().entry(id).or_insert_with(new).clone()
+    }
+    fn known_object(&self, id: ObjectId) -> Option<Rc<Object>> {
+        self.objects.borrow().get(&id).cloned()
+    }
+    /// Whether an object stays, used or not.
+    fn needs(&self, o: &Rc<Object>) -> bool {
+        // A lock vouches for the size that is known here: it goes first.
+        o.unwritten_pages() > 0
+            || o.has_pages()
+            || Rc::strong_count(o) > 1
+            || o.inode.borrow().upgrade().is_some()
+            || self.locks.knows(o.resource())
+    }
+    /// An object that nothing needs leaves.
+    pub(crate) fn object_may_go(&self, id: ObjectId) {
+        if self.objects.borrow().get(&id).is_some_and(|o| !self.needs(o)) {
+            self.objects.borrow_mut().remove(&id);
+        }
+    }
+    /// The OST has ended the session: nothing that was changed there through it is still to be committed.
+    fn changes_are_over(&self) {
+        self.objects.borrow().values().for_each(|o| o.changed_by.set(Transno(0)));
+    }
+}
+
+/// The cluster map, and the client's side of every OST in it.
+pub struct Osts {
+    sessions: Rc<Sessions>,
+    config: crate::ClientConfig,
+    map: RefCell<ConfigReply>,
+    on_settings: RefCell<Option<SettingsHook>>,
+    /// By index.
+    table: RefCell<Vec<Rc<Osc>>>,
+    pages: Rc<PageCache>,
+    losses: Rc<Losses>,
+    looking_for_targets: Cell<bool>,
+}
+
+impl Osts {
+    pub(crate) fn new(
+        sessions: Rc<Sessions>,
+        pages: Rc<PageCache>,
+        losses: Rc<Losses>,
+        config: crate::ClientConfig,
+    ) -> Rc<Osts> {
+        Rc::new(Osts {
+            sessions,
+            config,
+            map: RefCell::default(),
+            on_settings: RefCell::new(None),
+            table: RefCell::default(),
+            pages,
+            losses,
+            looking_for_targets: Cell::new(false),
+        })
+    }
+
+    /// Takes a cluster map in: new OSTs get an import.
+    pub(crate) fn take_map(self: &Rc<Self>, map: ConfigReply) {
+        for entry in &map.osts {
+            let index = usize::from(entry.ost.0);
+            while self.table.borrow().len() <= index {
+                let next = OstIndex(self.table.borrow().len() as u16);
+                self.table.borrow_mut().push(Osc::new(next, self));
+            }
+            let osc = self.osc(index);
+            let nid = String::from_utf8_lossy(&entry.nid);
+            let known = osc.import.borrow().clone();
+            osc.set_active_in_map(entry.active);
+            match (Nid::parse(&nid), known) {
+                (Ok(nid), Some(import)) => {
+                    import.expect_store(entry.uuid);
+                    import.move_to(nid);
+                }
+                (Ok(nid), None) => {
+                    let target = String::from_utf8_lossy(&entry.target).into_owned();
+                    let callbacks: Weak<dyn Callbacks> = Rc::downgrade(&(osc.clone() as Rc<dyn Callbacks>));
+                    let import = self.sessions.import(nid, &target, callbacks);
+                    import.expect_store(entry.uuid);
+                    osc.attach(import);
+                }
+                (Err(e), _) => tracing::error!(ost = %entry.ost, "cluster map: {e}"),
+            }
+        }
+        *self.map.borrow_mut() = map;
+    }
+    /// The metadata server sent a new map.
+    pub(crate) fn map_came(self: &Rc<Self>, map: ConfigReply) {
+        let hook = self.on_settings.borrow().clone();
+        if let Some(hook) = hook {
+            hook(&map.settings);
+        }
+        self.take_map(map);
+    }
+    /// Asks for the cluster map again.
+    ///
+    /// # Errors
+    /// As the metadata server answers.
+    pub async fn refresh_map(self: &Rc<Self>) -> Result<(), FsError> {
+        let map: ConfigReply = self.sessions.mdc().ask(Op::Config, &()).await?;
+        self.take_map(map);
+        Ok(())
+    }
+    /// A target does not answer at its address: the map is asked for once more, in case it is served elsewhere now.
+    fn look_for_moved_targets(self: &Rc<Self>) {
+        if self.looking_for_targets.replace(true) {
+            return;
+        }
+        let me = self.clone();
+        self.sessions.rt().spawn(async move {
+            if let Err(e) = me.refresh_map().await {
+                tracing::debug!("cluster map: {e}");
+            }
+            me.looking_for_targets.set(false);
+        });
+    }
+    /// Says who carries out permanent settings; those of the map are told at once.
+    pub fn on_settings(&self, hook: SettingsHook) {
+        hook(&self.map.borrow().settings);
+        *self.on_settings.borrow_mut() = Some(hook);
+    }
+    /// The cluster map as last told.
+    #[must_use]
+    pub fn map(&self) -> ConfigReply {
+        self.map.borrow().clone()
+    }
+    /// All OSTs, by index.
+    #[must_use]
+    pub fn all(&self) -> Vec<Rc<Osc>> {
+        self.table.borrow().clone()
+    }
+    pub(crate) fn osc(&self, index: usize) -> Rc<Osc> {
+        self.table.borrow()[index].clone()
+    }
+    /// Imports of all OSTs that were ever in the map.
+    pub(crate) fn imports(&self) -> Vec<Rc<Import>> {
+        self.table.borrow().iter().filter_map(|o| o.import_if_any()).collect()
+    }
+
+    /// An object by its id, known from now on.
+    ///
+    /// # Errors
+    /// `NoTarget`: its OST is not in the map.
+    fn object(&self, id: ObjectId, ost: OstIndex) -> Result<Rc<Object>, FsError> {
+        let osc = self.table.borrow().get(usize::from(ost.0)).filter(|o| o.import.borrow().is_some()).cloned();
+        let Some(osc) = osc else {
+            tracing::debug!(%id, %ost, "a layout names an OST that is not in the cluster map");
+            return Err(FsError::NoTarget);
+        };
+        Ok(osc.object_of(id))
+    }
+    /// Takes a file's layout in, unless the same generation is known.
+    ///
+    /// # Errors
+    /// `NoTarget`: it names an OST that is not in the map.
+    pub(crate) fn take_layout(&self, inode: &Rc<Inode>, bytes: &[u8]) -> Result<(), FsError> {
+        if bytes.is_empty() {
+            return Ok(());
+        }
+        let (_, layout) = layout::xattr::decode_layout(bytes).map_err(|e| {
+            tracing::error!(file = %inode.fid, "layout: {e}");
+            FsError::from(e)
+        })?;
+        if inode.striping().is_some_and(|s| s.layout == layout) {
+            return Ok(());
+        }
+        let mut objects = Vec::with_capacity(layout.objects().len());
+        for (i, o) in layout.objects().iter().enumerate() {
+            let object = self.object(o.object, o.ost)?;
+            *object.inode.borrow_mut() = Rc::downgrade(inode);
+            object.stripe.set(i as u16);
+            objects.push(object);
+        }
+        inode.set_striping(Striping { layout, objects });
+        Ok(())
+    }
+    /// Objects that are known here.
+    #[must_use]
+    pub fn object_count(&self) -> usize {
+        self.table.borrow().iter().map(|o| o.objects.borrow().len()).sum()
+    }
+    /// Forgets objects that nothing refers to.
+    pub(crate) fn prune(&self) {
+        self.table.borrow().iter().for_each(|osc| osc.objects.borrow_mut().retain(|_, o| osc.needs(o)));
+    }
+    fn objects(&self) -> Vec<Rc<Object>> {
+        self.table.borrow().iter().flat_map(|osc| osc.objects.borrow().values().cloned().collect::<Vec<_>>()).collect()
+    }
+    /// Objects with pages that are not written out.
+    pub(crate) fn unwritten_objects(&self) -> Vec<Rc<Object>> {
+        self.objects().into_iter().filter(|o| o.unwritten_pages() > 0).collect()
+    }
+    /// Pages of a file that are not written out; 0 of one that is not known here.
+    #[must_use]
+    pub fn unwritten_pages(&self, fid: types::Fid) -> usize {
+        let of_file = |o: &Rc<Object>| o.inode.borrow().upgrade().is_some_and(|i| i.fid == fid);
+        self.objects().into_iter().filter(of_file).map(|o| o.unwritten_pages()).sum()
+    }
+    /// Pages that are dirty, of all OSTs.
+    fn dirty_pages(&self) -> usize {
+        self.table.borrow().iter().map(|o| (o.dirty_and_grant().0 / PAGE) as usize).sum()
+    }
+    /// The file is gone for good: what was not written yet need not be.
+    pub(crate) fn discard_data(&self, inode: &Inode) {
+        if let Some(s) = inode.striping() {
+            for o in &s.objects {
+                self.osc(o.ost).discard(o, Extent::ALL, false);
+            }
+        }
+    }
+    /// Writes out what is dirty of these objects.
+    pub(crate) async fn flush(&self, objects: &[Rc<Object>]) {
+        let flushes = objects.iter().map(|o| {
+            let osc = self.osc(o.ost);
+            async move { osc.flush(o, Extent::ALL, Why::Asked).await }
+        });
+        rt::sync::join_all(flushes.collect()).await;
+    }
+    /// Brings everything dirty to stable storage: on the OSTs that can be reached, and on those that `awaited` says of.
+    ///
+    /// # Errors
+    /// The first failure; every OST is tried.
+    pub(crate) async fn sync(&self, awaited: impl Fn(&Import) -> bool) -> Result<(), FsError> {
+        self.flush(&self.unwritten_objects()).await;
+        let mut result = Ok(());
+        for osc in self.all() {
+            if osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full || awaited(&i)) {
+                result = result.and(osc.sync().await);
+            }
+        }
+        result
+    }
+    /// Space of every OST.
+    pub async fn statfs(&self) -> Vec<(OstIndex, Result<StatfsReply, FsError>)> {
+        let asks: Vec<_> = self
+            .all()
+            .into_iter()
+            .map(|o| async move {
+                let answer = match o.import() {
+                    Ok(i) if i.state() == ptlrpc::ImportState::Full => i.ask(Op::OstStatfs, &()).await,
+                    Ok(_) => Err(FsError::NotConnected),
+                    Err(e) => Err(e),
+                };
+                (o.index(), answer)
+            })
+            .collect();
+        rt::sync::join_all(asks).await
+    }
+    /// Writes old data out, and gives old grant and locks back.
+    pub(crate) fn keep_house(&self) {
+        for osc in self.all() {
+            osc.flush_old();
+            osc.shrink_when_idle();
+            osc.locks.tick(0);
+        }
+    }
+}
+
 fn page_extent(extent: Extent) -> Extent {
     extent.align_out(PAGE)
 }
@@ -351,3 +632,6 @@ fn judged<T>(answer: &Result<T, FsError>) -> datapath::Answer {
         Err(_) => datapath::Answer::Failed,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -6,23 +6,33 @@ use std::rc::{Rc, Weak};
 
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, Stats};
 use frames::{FramePool, FrameRun};
-use readahead::record::Call;
 use types::PAGE_BYTES;
 use types::record::Recordable as _;
-
-use crate::client::Client;
-use crate::object::Object;
 
 /// Pages reclaimed at a time.
 const RECLAIM_BATCH: u32 = 64;
 
+/// What pages belong to, and where their frames are.
+pub(crate) trait PageOwner {
+    /// What policies know a page by.
+    fn block_id(&self, page: u64) -> u64;
+    /// Whether the page may leave now.
+    fn is_evictable(&self, page: u64) -> bool;
+    /// The page left. Whether it was read ahead and never used.
+    fn on_reclaimed(&self, page: u64) -> bool;
+    /// Pages (ascending) that were read ahead and never used have left.
+    fn on_unused(&self, pages: &[u64]);
+}
+
 struct Owner {
-    object: Weak<Object>,
+    object: Weak<dyn PageOwner>,
     page: u64,
 }
 
-pub(crate) struct PageCache {
+/// The page cache of a client.
+pub struct PageCache {
     pool: FramePool,
+    zeros: FrameRun,
     policy: RefCell<Reclaimer>,
     owners: RefCell<Vec<Option<Owner>>>,
     free: RefCell<Vec<u32>>,
@@ -39,8 +49,11 @@ impl PageCache {
         let pages = u32::try_from(capacity).ok().filter(|pages| *pages <= cache::table::CAPACITY_MAX);
         let pages = pages.ok_or_else(|| format!("a page cache of {capacity} pages is too large"))?;
         let policy = Reclaimer::new(policy, keys.resized(pages))?;
+        let mut zeros = pool.alloc_run(frames::RUN_FRAMES_MAX).ok_or("the frame pool is empty")?;
+        zeros.bytes_mut().expect("a fresh frame has one owner").fill(0);
         Ok(Rc::new(PageCache {
             pool,
+            zeros,
             policy: RefCell::new(policy),
             owners: RefCell::new((0..capacity).map(|_| None).collect()),
             free: RefCell::new((0..capacity as u32).rev().collect()),
@@ -53,18 +66,40 @@ impl PageCache {
     pub(crate) fn pool(&self) -> FramePool {
         self.pool
     }
-    pub(crate) fn used_pages(&self) -> usize {
+    /// Frames full of zeros, not to be written to.
+    pub(crate) fn zeros(&self) -> &FrameRun {
+        &self.zeros
+    }
+    /// Pages cached.
+    #[must_use]
+    pub fn used_pages(&self) -> usize {
         self.used.get()
     }
-    pub(crate) fn limit_pages(&self) -> usize {
+    /// Pages allowed.
+    #[must_use]
+    pub fn limit_pages(&self) -> usize {
         self.limit.get()
     }
-    pub(crate) fn policy_name(&self) -> &'static str {
+    /// Bytes allowed.
+    pub(crate) fn limit_bytes(&self) -> u64 {
+        (self.limit.get() * PAGE_BYTES) as u64
+    }
+    /// The policy in use.
+    #[must_use]
+    pub fn policy_name(&self) -> &'static str {
         self.policy.borrow().name()
     }
-    /// Look-ups by granularity.
-    pub(crate) fn stats(&self) -> Stats {
+    /// Pages that reads looked up and found, by granularity.
+    #[must_use]
+    pub fn stats(&self) -> Stats {
         *self.stats.borrow()
+    }
+    /// Pages that reads found, and that they did not.
+    #[must_use]
+    pub fn found(&self) -> (u64, u64) {
+        let s = self.stats();
+        let hits = s.fine_hits + s.coarse_hits;
+        (hits, s.fine_lookups + s.coarse_lookups - hits)
     }
     /// Counts look-ups of pages that were all found, or not all.
     pub(crate) fn count(&self, access: &PageAccess, pages: u64, found: u64) {
@@ -77,19 +112,42 @@ impl PageCache {
         self.shrink(0);
     }
     /// Replaces the policy under load.
-    pub(crate) fn set_policy(&self, name: &str) -> Result<(), String> {
+    ///
+    /// # Errors
+    /// A sentence that names the policies there are.
+    pub fn set_policy(&self, name: &str) -> Result<(), String> {
         self.policy.borrow_mut().switch(name, &mut |f| self.block_in(f))
     }
-    /// The value of a key of the policies.
-    pub(crate) fn key(&self, key: &str) -> Option<String> {
+    /// The value of a key of the policies ([`CacheConfig::KEYS`]).
+    #[must_use]
+    pub fn key(&self, key: &str) -> Option<String> {
         self.policy.borrow().config().get(key)
     }
-    /// Changes a key of the policies under load.
-    pub(crate) fn set_key(&self, key: &str, value: &str) -> Result<(), String> {
+    /// Changes a key of the policies under load; what is cached stays.
+    ///
+    /// # Errors
+    /// A sentence with the key's range.
+    pub fn set_key(&self, key: &str, value: &str) -> Result<(), String> {
         self.policy.borrow_mut().set(key, value, &mut |f| self.block_in(f))
     }
-    /// Works on the recording of the policy, as a parameter.
-    pub(crate) fn recorded<T>(&self, work: impl FnOnce(&mut cache::Recorded<'_>) -> T) -> T {
+    /// The recording of the policy: `on`, what the last check said, or `off`.
+    #[must_use]
+    pub fn record(&self) -> String {
+        self.recorded(|r| r.record_param())
+    }
+    /// Records the policy: a size of memory starts, `check` ends and replays, `off` drops.
+    ///
+    /// # Errors
+    /// A sentence.
+    pub fn set_record(&self, text: &str) -> Result<(), String> {
+        self.recorded(|r| r.set_record_param(text))
+    }
+    /// Ends the recording of the policy and hands it out, for [`cache::record::replay`].
+    #[must_use]
+    pub fn take_record(&self) -> Option<types::record::Recording> {
+        self.recorded(|r| r.tape().take())
+    }
+    fn recorded<T>(&self, work: impl FnOnce(&mut cache::Recorded<'_>) -> T) -> T {
         let reclaimer = &mut self.policy.borrow_mut();
         work(&mut cache::Recorded { reclaimer, block_of: &mut |f| self.block_in(f) })
     }
@@ -101,12 +159,12 @@ impl PageCache {
     }
 
     /// Registers a page; gives its id, or `None` when the cache is so full of dirty pages that it cannot stay.
-    pub(crate) fn insert(&self, object: &Rc<Object>, page: u64, access: PageAccess) -> Option<u32> {
+    pub(crate) fn insert(&self, object: Weak<dyn PageOwner>, page: u64, access: PageAccess) -> Option<u32> {
         if self.used.get() >= self.limit.get() {
             self.shrink(RECLAIM_BATCH as usize);
         }
         let id = self.free.borrow_mut().pop()?;
-        self.owners.borrow_mut()[id as usize] = Some(Owner { object: Rc::downgrade(object), page });
+        self.owners.borrow_mut()[id as usize] = Some(Owner { object, page });
         self.used.set(self.used.get() + 1);
         self.policy.borrow_mut().insert(FrameId(id), access);
         Some(id)
@@ -143,16 +201,16 @@ impl PageCache {
         if victims.len() < over {
             self.limit_hits.set(self.limit_hits.get() + 1);
         }
-        let mut unused: Vec<(Rc<Object>, Vec<u64>)> = Vec::new();
+        let mut unused: Vec<(Rc<dyn PageOwner>, Vec<u64>)> = Vec::new();
         for FrameId(id) in victims {
             let owner = self.owners.borrow_mut()[id as usize].take();
             self.free.borrow_mut().push(id);
             self.used.set(self.used.get() - 1);
             if let Some(o) = owner
                 && let Some(object) = o.object.upgrade()
-                && object.reclaimed(o.page)
+                && object.on_reclaimed(o.page)
             {
-                match unused.iter_mut().find(|(known, _)| Rc::ptr_eq(known, &object)) {
+                match unused.iter_mut().find(|(known, _)| std::ptr::addr_eq(Rc::as_ptr(known), Rc::as_ptr(&object))) {
                     Some((_, pages)) => pages.push(o.page),
                     None => unused.push((object, vec![o.page])),
                 }
@@ -160,7 +218,7 @@ impl PageCache {
         }
         for (object, mut pages) in unused {
             pages.sort_unstable();
-            object.tell_readahead(&pages, Call::Reclaimed);
+            object.on_unused(&pages);
         }
     }
 }
@@ -188,37 +246,5 @@ impl NewFrames {
             self.run = Some(run.split_off(1));
         }
         Some(run)
-    }
-}
-
-impl Client {
-    /// The value of a key of the page cache's policies ([`CacheConfig::KEYS`]).
-    #[must_use]
-    pub fn cache_key(&self, key: &str) -> Option<String> {
-        self.pages.key(key)
-    }
-    /// Changes a key of the page cache's policies; what is cached stays.
-    ///
-    /// # Errors
-    /// A sentence with the key's range.
-    pub fn set_cache_key(&self, key: &str, value: &str) -> Result<(), String> {
-        self.pages.set_key(key, value)
-    }
-    /// The recording of the page cache's policy: `on`, what the last check said, or `off`.
-    #[must_use]
-    pub fn cache_record(&self) -> String {
-        self.pages.recorded(|r| r.record_param())
-    }
-    /// Records the page cache's policy: a size of memory starts, `check` ends and replays, `off` drops.
-    ///
-    /// # Errors
-    /// A sentence.
-    pub fn set_cache_record(&self, text: &str) -> Result<(), String> {
-        self.pages.recorded(|r| r.set_record_param(text))
-    }
-    /// Ends the recording of the page cache's policy and hands it out, for [`cache::record::replay`].
-    #[must_use]
-    pub fn take_cache_record(&self) -> Option<types::record::Recording> {
-        self.pages.recorded(|r| r.tape().take())
     }
 }

@@ -6,17 +6,19 @@ use std::cell::Cell;
 use std::rc::{Rc, Weak};
 
 use rt::Rt;
-use rt::sync::join_all;
-use types::{Duration, Extent, Transno};
+use types::{Duration, Transno};
 use wire::Op;
 use wire::mdt::SettledRequest;
 
-use crate::client::Client;
-use crate::osc::{Osc, Why};
+use crate::osc::{Osc, Osts};
+use crate::sessions::Sessions;
 
 /// What is to be told.
-#[derive(Default)]
 pub(crate) struct Settling {
+    sessions: Rc<Sessions>,
+    osts: Rc<Osts>,
+    /// How long pages stay dirty, and how often it is told at most.
+    pause: Duration,
     /// Sizes were told, or the server may have forgotten what was settled.
     unsettled: Cell<bool>,
     /// Sizes that turned out to be wrong, and which the server does not know of yet.
@@ -24,6 +26,9 @@ pub(crate) struct Settling {
 }
 
 impl Settling {
+    pub(crate) fn new(sessions: Rc<Sessions>, osts: Rc<Osts>, pause: Duration) -> Rc<Settling> {
+        Rc::new(Settling { sessions, osts, pause, unsettled: Cell::new(false), doubted: Cell::new(0) })
+    }
     /// A size was told, or a restarted server knows of none that is settled.
     pub(crate) fn needed(&self) {
         self.unsettled.set(true);
@@ -36,18 +41,21 @@ impl Settling {
     pub(crate) fn doubt_ends(&self) {
         self.doubted.set(self.doubted.get() - 1);
     }
+    /// Tells what is settled, at most once in the time after which pages are written out; until the client leaves.
+    pub(crate) fn keep(self: &Rc<Self>) {
+        let rt = self.sessions.rt();
+        rt.spawn(keep(Rc::downgrade(self), rt.clone(), self.pause));
+    }
 }
 
-/// Tells what is settled, at most once in the time after which pages are written out.
-pub(crate) async fn keep_settled(client: Weak<Client>) {
-    while let Some(me) = running(&client) {
-        let (rt, pause) = (me.rt.clone(), me.config.dirty_age_max);
-        if me.settling.unsettled.replace(false) {
+async fn keep(settling: Weak<Settling>, rt: Rt, pause: Duration) {
+    while let Some(me) = running(&settling) {
+        if me.unsettled.replace(false) {
             drop(me);
-            if !settle(&client, &rt, pause).await
-                && let Some(me) = running(&client)
+            if !settle(&settling, &rt, pause).await
+                && let Some(me) = running(&settling)
             {
-                me.settling.needed();
+                me.needed();
             }
         } else {
             drop(me);
@@ -56,40 +64,37 @@ pub(crate) async fn keep_settled(client: Weak<Client>) {
     }
 }
 
-fn running(client: &Weak<Client>) -> Option<Rc<Client>> {
-    client.upgrade().filter(|c| !c.closing.get())
+fn running(settling: &Weak<Settling>) -> Option<Rc<Settling>> {
+    settling.upgrade().filter(|s| !s.sessions.is_closing())
 }
 
 /// Waits until what was written up to now is on stable storage or lost, and tells the server. Whether it knows.
-async fn settle(client: &Weak<Client>, rt: &Rt, pause: Duration) -> bool {
-    let Some(me) = running(client) else { return false };
-    let mdc = me.mdc();
+async fn settle(settling: &Weak<Settling>, rt: &Rt, pause: Duration) -> bool {
+    let Some(me) = running(settling) else { return false };
+    let mdc = me.sessions.mdc();
     // Whatever was told with these transactions was written before now.
     let through = mdc.last_transno().max(mdc.last_committed());
-    let written = me.unwritten_objects();
+    let written = me.osts.unwritten_objects();
     drop(me);
     if types::planted!("settled-early") {
         return mdc.ask::<_, ()>(Op::MdtSettled, &SettledRequest { through }).await.is_ok();
     }
     // Pages go by their age; what goes on being written is not waited for.
     rt.sleep(pause).await;
-    let Some(me) = running(client) else { return false };
-    let late = written.into_iter().filter(|o| o.unwritten_pages() > 0).map(|o| {
-        let osc = me.osc(o.ost);
-        async move { osc.flush(&o, Extent::ALL, Why::Asked).await }
-    });
-    let late = join_all(late.collect());
-    let oscs = me.oscs();
+    let Some(me) = running(settling) else { return false };
+    let late: Vec<_> = written.into_iter().filter(|o| o.unwritten_pages() > 0).collect();
+    let osts = me.osts.clone();
     drop(me);
-    late.await;
-    let changed: Vec<Changed> = oscs.iter().filter_map(Changed::of).collect();
+    osts.flush(&late).await;
+    let changed: Vec<Changed> = osts.all().iter().filter_map(Changed::of).collect();
+    drop(osts);
     while changed.iter().any(|c| !c.is_over()) {
         rt.sleep(pause).await;
-        if running(client).is_none() {
+        if running(settling).is_none() {
             return false;
         }
     }
-    let unknown = running(client).is_none_or(|me| me.settling.doubted.get() > 0);
+    let unknown = running(settling).is_none_or(|me| me.doubted.get() > 0);
     !unknown && mdc.ask::<_, ()>(Op::MdtSettled, &SettledRequest { through }).await.is_ok()
 }
 

@@ -3,14 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-use frames::FRAME_BYTES;
-use layout::StripeIndex;
 use types::{Extent, FsError};
-
-use crate::inode::Inode;
-use crate::object::Object;
-
-const PAGE: u64 = FRAME_BYTES as u64;
 
 /// Where a write went, and how much of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -33,19 +26,15 @@ struct Watch {
 pub(crate) struct Watches(RefCell<Vec<Rc<Watch>>>);
 
 /// One of them; over when it is dropped.
-pub(crate) struct Watching(Rc<Inode>, Rc<Watch>);
+pub(crate) struct Watching(Rc<Watches>, Rc<Watch>);
 
 impl Drop for Watching {
     fn drop(&mut self) {
-        self.0.watches.0.borrow_mut().retain(|w| !Rc::ptr_eq(w, &self.1));
+        self.0.0.borrow_mut().retain(|w| !Rc::ptr_eq(w, &self.1));
     }
 }
 
 impl Watching {
-    /// What is written.
-    pub(crate) fn inode(&self) -> &Rc<Inode> {
-        &self.0
-    }
     /// No byte from `at` on found space.
     pub(crate) fn refuse(&self, at: u64) {
         self.1.refuse(at);
@@ -71,43 +60,41 @@ impl Watch {
     }
 }
 
-impl Inode {
+impl Watches {
     /// A write of the range begins; what finds no space until its end counts for it.
     pub(crate) fn watch(self: &Rc<Self>, extent: Extent) -> Watching {
         let watch = Rc::new(Watch { extent, refused_at: Cell::new(u64::MAX) });
-        self.watches.0.borrow_mut().push(watch.clone());
+        self.0.borrow_mut().push(watch.clone());
         Watching(self.clone(), watch)
     }
-    /// These pages of one of its objects found no space.
-    pub(crate) fn pages_refused(&self, object: &Object, pages: &[u64]) {
-        let Some(s) = self.striping() else { return };
-        let stripe = StripeIndex(object.stripe.get());
-        for page in pages {
-            let Ok(first) = s.layout.geometry().file_offset(stripe, page * PAGE) else { continue };
-            let lies = Extent::at(first, PAGE);
-            let watches = self.watches.0.borrow();
-            watches.iter().filter(|w| w.extent.overlaps(&lies)).for_each(|w| w.refuse(first.max(w.extent.start)));
-        }
+    /// This range of the file found no space.
+    pub(crate) fn on_refused(&self, lies: Extent) {
+        let watches = self.0.borrow();
+        watches.iter().filter(|w| w.extent.overlaps(&lies)).for_each(|w| w.refuse(lies.start.max(w.extent.start)));
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::rc::Weak;
-    use types::Fid;
 
     #[test]
     fn a_write_ends_in_front_of_its_first_byte_without_space() {
-        let inode = Inode::new(Fid::new(1, 1), Weak::new());
-        let (one, other) = (inode.watch(Extent::new(100, 9000)), inode.watch(Extent::new(9000, 9001)));
+        let watches = Rc::new(Watches::default());
+        let (one, other) = (watches.watch(Extent::new(100, 9000)), watches.watch(Extent::new(9000, 9001)));
         assert_eq!((one.outcome(), other.outcome()), (Ok(8900), Ok(1)));
+        watches.on_refused(Extent::at(9000, 4096));
+        assert_eq!(
+            (one.outcome(), other.outcome()),
+            (Ok(8900), Err(FsError::NoSpace)),
+            "only who writes there is told"
+        );
         one.refuse(8192);
         one.refuse(8500);
-        assert_eq!((one.outcome(), one.is_refused(), other.is_refused()), (Ok(8092), true, false));
+        assert_eq!((one.outcome(), one.is_refused(), other.is_refused()), (Ok(8092), true, true));
         one.refuse(100);
         assert_eq!(one.outcome(), Err(FsError::NoSpace));
         drop((one, other));
-        assert!(inode.watches.0.borrow().is_empty());
+        assert!(watches.0.borrow().is_empty());
     }
 }

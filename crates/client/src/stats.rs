@@ -7,8 +7,6 @@ use types::metric::{Metric, Snapshot};
 use types::stats::{self, Histogram, Samples, Scale};
 use types::{Duration, WallTime};
 
-use crate::client::Client;
-
 /// Reads or writes asked of the client.
 pub(crate) struct Calls {
     pub bytes: Samples,
@@ -103,8 +101,9 @@ calls! {
     Statfs = "statfs",
 }
 
-/// What was asked of a client.
-pub(crate) struct CallStats {
+/// Calls that came to a client: reads and writes, and how long calls of each kind took. (What a kernel answers from its own page
+/// cache does not come.)
+pub struct CallStats {
     since: Cell<WallTime>,
     calls: RefCell<[Calls; 2]>,
     latencies: RefCell<Latencies<Call>>,
@@ -122,10 +121,12 @@ impl CallStats {
         self.calls.borrow_mut()[1].done(bytes, took);
         self.called(Call::Write, took);
     }
-    pub(crate) fn called(&self, call: Call, took: Duration) {
+    /// A call of a program was answered after so long. Reads and writes are counted where they are carried out.
+    pub fn called(&self, call: Call, took: Duration) {
         self.latencies.borrow_mut().add(call, took);
     }
-    pub(crate) fn reset(&self, now: WallTime) {
+    /// Counts from now on.
+    pub fn reset(&self, now: WallTime) {
         self.since.set(now);
         *self.calls.borrow_mut() = <[Calls; 2]>::default();
         self.latencies.borrow_mut().clear();
@@ -134,20 +135,35 @@ impl CallStats {
     pub(crate) fn each<T>(&self, look: impl FnOnce(&[Calls; 2]) -> T) -> T {
         look(&self.calls.borrow())
     }
-    /// `llite.*.stats`.
-    pub(crate) fn text(&self, now: WallTime) -> String {
+    /// `llite.*.stats`, with the pages that reads found in the cache and did not find ([`crate::PageCache::found`]).
+    #[must_use]
+    pub fn text(&self, now: WallTime, (hits, misses): (u64, u64)) -> String {
         let mut out = stats::times(self.since.get(), now);
         let [read, write] = &*self.calls.borrow();
         read.lines(&mut out, "read");
         write.lines(&mut out, "write");
+        for (name, pages) in [("cache_hits", hits), ("cache_misses", misses)] {
+            out += &format!("{name:<25} {pages} samples [pages]\n");
+        }
         out
     }
-    /// `llite.*.latency_stats`.
-    pub(crate) fn latency_text(&self, now: WallTime) -> String {
+    /// `llite.*.latency_stats`: how long calls of programs took, by kind.
+    #[must_use]
+    pub fn latency_text(&self, now: WallTime) -> String {
         self.latencies.borrow().text((self.since.get(), now), Call::name)
     }
-    /// `llite.*.extents_stats`.
-    pub(crate) fn extents_text(&self, now: WallTime) -> String {
+    /// Adds how long calls took to a metric whose last label is their kind.
+    pub(crate) fn measure(&self, metric: &'static Metric, at: [&str; 2], into: &mut Snapshot) {
+        let latencies = self.latencies.borrow();
+        latencies.measure(metric, &at, Call::name, into);
+        // Series that are there from the start let the first call be seen as a change.
+        for call in [Call::Read, Call::Write].into_iter().filter(|c| latencies.each().all(|(kind, _)| kind != *c)) {
+            into.add(metric, &[at[0], at[1], call.name()], Latency::default().value());
+        }
+    }
+    /// `llite.*.extents_stats`: sizes of the same reads and writes.
+    #[must_use]
+    pub fn extents_text(&self, now: WallTime) -> String {
         let mut out = String::new();
         stats::time_line(&mut out, "snapshot_time:", now);
         let [read, write] = &*self.calls.borrow();
@@ -272,47 +288,6 @@ impl RpcStats {
         stats::table(&mut out, "rpcs in flight", "rpcs", &read.in_flight, &write.in_flight);
         stats::table(&mut out, "offset", "rpcs", &read.offset, &write.offset);
         out
-    }
-}
-
-impl Client {
-    /// `llite.*.stats`: reads and writes that came to this client, and pages that they found in its cache. (What a kernel
-    /// answers from its own page cache does not come.)
-    #[must_use]
-    pub fn stats_text(&self) -> String {
-        let (hits, misses, ..) = self.cache_figures();
-        let mut out = self.calls.text(self.rt.wall());
-        for (name, pages) in [("cache_hits", hits), ("cache_misses", misses)] {
-            out += &format!("{name:<25} {pages} samples [pages]\n");
-        }
-        out
-    }
-    /// A call of a program was answered after so long. Reads and writes are counted where they are carried out.
-    pub fn called(&self, call: Call, took: Duration) {
-        self.calls.called(call, took);
-    }
-    /// Adds how long calls took to a metric whose last label is their kind.
-    pub(crate) fn measure_calls(&self, metric: &'static Metric, at: [&str; 2], into: &mut Snapshot) {
-        let latencies = self.calls.latencies.borrow();
-        latencies.measure(metric, &at, Call::name, into);
-        // Series that are there from the start let the first call be seen as a change.
-        for call in [Call::Read, Call::Write].into_iter().filter(|c| latencies.each().all(|(kind, _)| kind != *c)) {
-            into.add(metric, &[at[0], at[1], call.name()], Latency::default().value());
-        }
-    }
-    /// `llite.*.latency_stats`: how long calls of programs took, by kind.
-    #[must_use]
-    pub fn latency_stats_text(&self) -> String {
-        self.calls.latency_text(self.rt.wall())
-    }
-    /// `llite.*.extents_stats`: sizes of the same reads and writes.
-    #[must_use]
-    pub fn extents_stats_text(&self) -> String {
-        self.calls.extents_text(self.rt.wall())
-    }
-    /// Counts reads and writes from now on.
-    pub fn reset_stats(&self) {
-        self.calls.reset(self.rt.wall());
     }
 }
 

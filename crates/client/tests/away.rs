@@ -14,8 +14,8 @@ fn a_lookup_waits_a_moment_for_a_size_and_a_stat_until_it_is_known() {
         world.run(Duration::from_secs(600), async {
             // Who writes a file keeps its size to itself.
             let file = create(&writer, "f").await;
-            writer.write(&file, 0, &[5; 300_000]).await.unwrap();
-            writer.fsync(&file, false).await.unwrap();
+            writer.data().write(&file, 0, &[5; 300_000]).await.unwrap();
+            writer.data().fsync(&file, false).await.unwrap();
             world.lose_power(0);
             let soon = Duration::from_secs(2);
             let looked = other.rt().timeout(soon, other.lookup(&root(), Fid::ROOT, b"f")).await;

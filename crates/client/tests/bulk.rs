@@ -19,8 +19,8 @@ fn a_client_that_wants_longer_rpcs_than_its_ost_takes_writes_and_reads_all_the_s
             c.release(&create(&c, "f").await).await.unwrap();
             let file = open(&c, "f", O_RDWR | direct).await;
             let wanted = pattern(0, LEN, 3);
-            c.write(&file, 0, &wanted).await.unwrap();
-            c.fsync(&file, false).await.unwrap();
+            c.data().write(&file, 0, &wanted).await.unwrap();
+            c.data().fsync(&file, false).await.unwrap();
             let again = open(&other, "f", O_RDWR | direct).await;
             assert!(read_all(&other, &again, LEN as u64).await == wanted, "an OST that takes {takes} bytes");
         });
@@ -35,19 +35,19 @@ fn what_was_written_before_an_ost_came_to_take_less_is_kept() {
     world.run(Duration::from_secs(3600), async {
         let file = create(&c, "f").await;
         // Answered and not committed: it is replayed to an OST that takes less than what it takes along.
-        c.write(&file, 0, &pattern(0, LEN, 3)).await.unwrap();
-        c.write_out(file.inode()).await;
+        c.data().write(&file, 0, &pattern(0, LEN, 3)).await.unwrap();
+        c.data().write_out(file.inode()).await;
         // Dirty: its RPC is made up when the OST has gone.
         world.cut_off(&host, true);
-        c.write(&file, LEN as u64, &pattern(LEN as u64, LEN, 3)).await.unwrap();
+        c.data().write(&file, LEN as u64, &pattern(LEN as u64, LEN, 3)).await.unwrap();
         world.set_ost_config(taking(MIB));
         world.lose_power(0);
         world.restart_oss(0).await;
         world.cut_off(&host, false);
-        c.fsync(&file, false).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
         let again = open(&other, "f", O_RDWR).await;
         assert!(read_all(&other, &again, 2 * LEN as u64).await == pattern(0, 2 * LEN, 3));
-        assert!(c.oscs()[0].rpc_pages_max() == 256, "the client heard of it");
+        assert!(c.osts().all()[0].rpc_pages_max() == 256, "the client heard of it");
     });
 }
 
@@ -57,12 +57,12 @@ fn brw_size_that_is_lowered_fails_nothing_of_a_connected_client() {
     let (c, _) = world.client(|c| c.rpc_pages_max = 2048);
     world.run(Duration::from_secs(3600), async {
         let file = create(&c, "f").await;
-        c.write(&file, 0, &pattern(0, LEN, 3)).await.unwrap();
+        c.data().write(&file, 0, &pattern(0, LEN, 3)).await.unwrap();
         world.ost(0).set_params("obdfilter.*.brw_size", "1").unwrap();
-        c.fsync(&file, false).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
         let other = world.client_again(&world.sim.host("client")).await;
         let again = open(&other, "f", O_RDWR).await;
         assert!(read_all(&other, &again, LEN as u64).await == pattern(0, LEN, 3));
-        assert_eq!(other.oscs()[0].rpc_pages_max(), 256, "who connects later is told of the new size");
+        assert_eq!(other.osts().all()[0].rpc_pages_max(), 256, "who connects later is told of the new size");
     });
 }

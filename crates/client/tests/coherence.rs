@@ -32,11 +32,11 @@ async fn change(
     let range = extent.start as usize..extent.end as usize;
     match rng.below(4) {
         0 => {
-            c.fallocate(file, PUNCH | KEEP_SIZE, extent.start, extent.len()).await.unwrap();
+            c.data().fallocate(file, PUNCH | KEEP_SIZE, extent.start, extent.len()).await.unwrap();
             model[range].fill(0);
         }
         1 => {
-            c.fallocate(file, ZERO, extent.start, extent.len()).await.unwrap();
+            c.data().fallocate(file, ZERO, extent.start, extent.len()).await.unwrap();
             model[range].fill(0);
         }
         2 => {
@@ -46,7 +46,7 @@ async fn change(
         }
         _ => {
             let wide = extent.align_out(4096);
-            c.write(direct, wide.start, &vec![value; wide.len() as usize]).await.unwrap();
+            c.data().write(direct, wide.start, &vec![value; wide.len() as usize]).await.unwrap();
             model[wide.start as usize..wide.end as usize].fill(value);
         }
     }
@@ -58,7 +58,7 @@ fn spawn_reader(c: &Rc<Client>, file: &Rc<OpenFile>, mut rng: Rng) -> rt::sync::
     c.rt().clone().spawn(async move {
         for _ in 0..6 {
             let at = rng.below(BYTES);
-            c.read(&file, at, 1 + rng.below(64 * KIB) as usize).await.unwrap();
+            c.data().read(&file, at, 1 + rng.below(64 * KIB) as usize).await.unwrap();
             c.rt().sleep(Duration::from_micros(rng.below(300))).await;
         }
         tx.send(());
@@ -76,12 +76,12 @@ fn reads_beside_cuts_holes_and_uncached_writes_leave_no_old_bytes_in_the_cache()
             let file = create(&one, "f").await;
             let direct = one.open(&root(), file.fid(), O_RDWR | O_DIRECT).await.unwrap();
             let mut model = vec![1; BYTES as usize];
-            one.write(&file, 0, &model).await.unwrap();
+            one.data().write(&file, 0, &model).await.unwrap();
             for round in 0..25 {
                 let mut draws = Rng::new(rng.next_u64());
                 // What the cache holds varies: most of it goes, so that readers load.
-                one.fsync(&file, false).await.unwrap();
-                one.advise(&file, client::Hint::DontNeed, Extent::new(0, BYTES)).await.unwrap();
+                one.data().fsync(&file, false).await.unwrap();
+                one.data().advise(&file, client::Hint::DontNeed, Extent::new(0, BYTES)).await.unwrap();
                 let readers: Vec<_> = (0..6).map(|_| spawn_reader(&one, &file, Rng::new(rng.next_u64()))).collect();
                 for _ in 0..3 {
                     one.rt().sleep(Duration::from_micros(draws.below(300))).await;
@@ -93,14 +93,14 @@ fn reads_beside_cuts_holes_and_uncached_writes_leave_no_old_bytes_in_the_cache()
                 // A byte here and there brings whole pages of the cache back to the target.
                 for _ in 0..8 {
                     let at = rng.below(BYTES);
-                    one.write(&file, at, &[255]).await.unwrap();
+                    one.data().write(&file, at, &[255]).await.unwrap();
                     model[at as usize] = 255;
                 }
                 let mine = read_all(&one, &file, BYTES).await;
                 let wrong = mine.iter().zip(&model).position(|(a, b)| a != b);
                 assert_eq!((mine.len(), wrong), (model.len(), None), "seed {seed}, round {round}: in the cache");
             }
-            one.fsync(&file, false).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let other = open(&two, "f", 0).await;
             assert!(read_all(&two, &other, BYTES).await == model, "seed {seed}: at the target");
         });
@@ -115,7 +115,7 @@ async fn append_often(c: Rc<Client>, fid: Fid, mut rng: Rng) {
         let file = c.open(&root(), fid, O_RDWR | O_APPEND).await.unwrap();
         let now = 1 + rng.below(left.min(8));
         for _ in 0..now {
-            c.write(&file, 0, &[7; RECORD as usize]).await.unwrap();
+            c.data().write(&file, 0, &[7; RECORD as usize]).await.unwrap();
         }
         left -= now;
         if rng.below(2) == 0 {
@@ -228,7 +228,7 @@ async fn lengthen(c: &Rc<Client>, fid: Fid, mut rng: Rng, written: &Written, pau
     let file = c.open(&root(), fid, O_RDWR).await.unwrap();
     for _ in 0..40 {
         let (at, len) = (written.bytes.get(), 1 + rng.below(9000));
-        c.write(&file, at, &vec![7; len as usize]).await.unwrap();
+        c.data().write(&file, at, &vec![7; len as usize]).await.unwrap();
         written.bytes.set(at + len);
         c.rt().sleep(Duration::from_micros(rng.below(pause_us))).await;
     }
@@ -242,7 +242,7 @@ async fn read_written(seed: u64, c: &Rc<Client>, fid: Fid, mut rng: Rng, written
     while written.left.get() > 0 {
         let sure = written.bytes.get();
         let from = sure.saturating_sub(rng.below(30_000));
-        let bytes = c.read(&file, from, (sure - from) as usize).await.unwrap().to_vec();
+        let bytes = c.data().read(&file, from, (sure - from) as usize).await.unwrap().to_vec();
         let wrong = bytes.iter().position(|b| *b != 7);
         assert_eq!((bytes.len() as u64, wrong), (sure - from, None), "seed {seed}: from {from} of {sure}");
         c.rt().sleep(Duration::from_micros(rng.below(200))).await;
@@ -324,7 +324,7 @@ fn after_a_cut_the_file_is_as_long_as_that_beside_late_answers_about_the_size() 
                 programs.push(Box::pin(async move {
                     let file = c.open(&root(), fid, 0).await.unwrap();
                     while left.get() > 0 {
-                        c.read(&file, rng.below(LONG), 1 + rng.below(9000) as usize).await.unwrap();
+                        c.data().read(&file, rng.below(LONG), 1 + rng.below(9000) as usize).await.unwrap();
                         c.getattr(&root(), fid, None).await.unwrap();
                         c.rt().sleep(Duration::from_micros(rng.below(200))).await;
                     }
@@ -334,7 +334,7 @@ fn after_a_cut_the_file_is_as_long_as_that_beside_late_answers_about_the_size() 
             programs.push(Box::pin(async {
                 let (mut rng, file) = (Rng::new(seed), open(&one, "f", O_RDWR).await);
                 for round in 0..30 {
-                    one.write(&file, LONG - 9, &[1; 9]).await.unwrap();
+                    one.data().write(&file, LONG - 9, &[1; 9]).await.unwrap();
                     let size = rng.below(LONG);
                     cut(&one, &file, size).await;
                     for _ in 0..4 {
@@ -359,12 +359,12 @@ fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
         let (c, _) = world.client(|_| {});
         world.run(Duration::from_secs(600), async {
             let file = create(&c, "f").await;
-            c.write(&file, 0, &[7; 8192]).await.unwrap();
+            c.data().write(&file, 0, &[7; 8192]).await.unwrap();
             if synced {
-                c.fsync(&file, false).await.unwrap();
+                c.data().fsync(&file, false).await.unwrap();
             }
             // The cached page has another owner, so that it cannot be changed in place.
-            let before = c.read(&file, 4096, 4096).await.unwrap();
+            let before = c.data().read(&file, 4096, 4096).await.unwrap();
             let pool = c.rt().frames();
             let taken: Vec<_> = std::iter::from_fn(|| pool.alloc_run(1)).collect();
             assert_eq!(pool.free(), 0);
@@ -378,8 +378,8 @@ fn a_cut_that_finds_no_free_frame_leaves_zeros_behind_it() {
             drop(taken);
             rx.await.unwrap();
             assert_eq!(before.to_vec(), [7; 4096], "who read before has what was there");
-            c.write(&file, 8191, &[9]).await.unwrap();
-            let after = c.read(&file, 4096, 4096).await.unwrap().to_vec();
+            c.data().write(&file, 8191, &[9]).await.unwrap();
+            let after = c.data().read(&file, 4096, 4096).await.unwrap().to_vec();
             let kept = 5000 - 4096;
             assert!(after[..kept].iter().all(|b| *b == 7) && after[4095] == 9, "synced {synced}");
             assert!(after[kept..4095].iter().all(|b| *b == 0), "synced {synced}: bytes behind the cut come back");
@@ -396,11 +396,11 @@ fn of_two_reservations_at_once_the_longer_one_says_how_long_the_file_is() {
             let ((c, _), (other, _)) = (world.client(|_| {}), world.client(|_| {}));
             world.run(Duration::from_secs(60), async {
                 let file = create(&c, "f").await;
-                c.write(&file, 0, &[5; 12_000]).await.unwrap();
+                c.data().write(&file, 0, &[5; 12_000]).await.unwrap();
                 let reserve = async |long: bool| {
                     let (c, file) = (c.clone(), file.clone());
                     let (mode, end) = if long { (mode, LONG) } else { (ZERO, 30_000) };
-                    c.fallocate(&file, mode, end - 10_000, 10_000).await.unwrap();
+                    c.data().fallocate(&file, mode, end - 10_000, 10_000).await.unwrap();
                 };
                 rt::sync::join_all(order.map(reserve).into_iter().collect::<Vec<_>>()).await;
                 for c in [&c, &other] {
@@ -427,11 +427,11 @@ fn a_call_that_nobody_waits_for_any_more_costs_no_session() {
                 let asks = one.getattr(&root, fid, None);
                 let _ = rt::sync::race(asks, world.sim.sleep(Duration::from_micros(micros))).await;
                 let begun = world.sim.now();
-                two.rename(&root, (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
-                two.rename(&root, (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
+                two.meta().rename(&root, (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
+                two.meta().rename(&root, (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
                 assert!(world.sim.now().since(begun) < Duration::from_secs(20), "{micros} us");
             }
-            assert!(world.mds_knows(one.id()) && one.mdc().evictions() == 0, "{micros} us");
+            assert!(world.mds_knows(one.sessions().id()) && one.sessions().mdc().evictions() == 0, "{micros} us");
         });
     }
 }
@@ -458,7 +458,7 @@ fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes()
                 for i in 0..CHANGES {
                     let mode = 0o600 + i % 64;
                     let request = SetattrRequest { valid: SetBits::MODE, mode, ..SetattrRequest::default() };
-                    let inode = me.inode_of(fid);
+                    let inode = me.meta().inode(fid);
                     me.setattr(&root(), &inode, request, None).await.unwrap();
                     let told = me.getattr(&root(), fid, None).await.unwrap().attr.mode & 0o777;
                     assert_eq!(told, mode, "seed {seed}: change {i} is not seen");
@@ -472,7 +472,7 @@ fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes()
                         me.link(&root(), fid, dir, *name).await.unwrap();
                         let links = me.getattr(&root(), fid, None).await.unwrap().attr.nlink;
                         assert!(links >= 2, "seed {seed}: link {i} of {n} is not seen");
-                        me.unlink(&root(), dir, *name, false).await.unwrap();
+                        me.meta().unlink(&root(), dir, *name, false).await.unwrap();
                     }
                     done.set(done.get() - 1);
                 }));
@@ -483,7 +483,7 @@ fn answers_about_attributes_that_come_late_show_nothing_older_than_own_changes()
                 programs.push(Box::pin(async move {
                     while left.get() > 0 {
                         match rng.below(3) {
-                            0 => _ = me.readdir(&root(), dir, 0, 1 << 16, true).await.unwrap(),
+                            0 => _ = me.meta().readdir(&root(), dir, 0, 1 << 16, true).await.unwrap(),
                             1 => _ = me.lookup(&root(), dir, b"f").await.unwrap(),
                             _ => _ = me.getattr(&root(), fid, None).await.unwrap(),
                         }
@@ -535,7 +535,7 @@ fn writes_past_a_kernel_drop_its_attributes_once_until_it_may_have_been_told_som
     let world = World::new(1, 1, OstConfig::default());
     let (client, _) = world.client(|_| {});
     let kernel = Rc::new(Believing::default());
-    client.set_kernel(Rc::new(InFront(kernel.clone())));
+    client.kernel().set(Rc::new(InFront(kernel.clone())));
     world.run(Duration::from_secs(60), async {
         let (one, two) = (create(&client, "one").await, create(&client, "two").await);
         let drops = async |file: &Rc<OpenFile>| {

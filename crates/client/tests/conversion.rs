@@ -6,7 +6,7 @@ use world::*;
 
 /// RPCs of both kinds that a client sent to its OST.
 fn rpcs(c: &Client) -> u64 {
-    c.oscs()[0].import().unwrap().counters().1
+    c.osts().all()[0].import().unwrap().counters().1
 }
 
 #[test]
@@ -17,16 +17,16 @@ fn a_writer_whose_file_is_read_elsewhere_goes_on_reading_it_from_its_cache() {
     world.run(Duration::from_secs(3600), async {
         let out = create(&writer, "f").await;
         let input = open(&reader, "f", 0).await;
-        writer.write(&out, 0, &vec![0; 64 << 10]).await.unwrap();
+        writer.data().write(&out, 0, &vec![0; 64 << 10]).await.unwrap();
         let (sent, read) = (rpcs(&writer), rpcs(&reader));
         let mut fetched = 0;
         for round in 1..=ROUNDS {
             let data = vec![round as u8; 64 << 10];
-            writer.write(&out, 0, &data).await.unwrap();
+            writer.data().write(&out, 0, &data).await.unwrap();
             assert_eq!(read_all(&reader, &input, MIB).await, data);
             // The writer looks at what it wrote: nobody has changed it.
             let before = rpcs(&writer);
-            assert_eq!(writer.read(&out, 0, 64 << 10).await.unwrap().to_vec(), data);
+            assert_eq!(writer.data().read(&out, 0, 64 << 10).await.unwrap().to_vec(), data);
             fetched += rpcs(&writer) - before;
             assert_eq!(read_all(&reader, &input, MIB).await, data);
         }
@@ -50,14 +50,14 @@ fn converted_locks_hold_across_restarts_and_give_way_to_writers() {
                 files.push(open(c, "f", O_RDWR).await);
             }
             let mut model = vec![0u8; 40_000];
-            clients[0].0.write(&files[0], 0, &model).await.unwrap();
+            clients[0].0.data().write(&files[0], 0, &model).await.unwrap();
             for step in 0..120u32 {
                 let who = rng.below(3) as usize;
                 let at = rng.below(39_000) as usize;
                 if rng.chance(0.4) {
                     let len = 1 + rng.below(1000) as usize;
                     model[at..at + len].fill(step as u8);
-                    clients[who].0.write(&files[who], at as u64, &model[at..at + len]).await.unwrap();
+                    clients[who].0.data().write(&files[who], at as u64, &model[at..at + len]).await.unwrap();
                 } else {
                     let seen = read_all(&clients[who].0, &files[who], MIB).await;
                     assert!(seen == model, "seed {seed}, step {step}: client {who} reads something old");

@@ -26,7 +26,7 @@ async fn found(c: &Rc<Client>, seed: u64, at: u64) -> u64 {
     let file = open(c, "f", O_RDWR).await;
     let size = c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
     // What was cut must not come back when the file grows again.
-    c.write(&file, LONG, &[9]).await.unwrap();
+    c.data().write(&file, LONG, &[9]).await.unwrap();
     let got = read_all(c, &file, 2 * LONG).await;
     let mut long = pattern(0, LONG as usize, 3);
     long.push(9);
@@ -39,7 +39,7 @@ async fn found(c: &Rc<Client>, seed: u64, at: u64) -> u64 {
 
 /// Waits until every server has given the client up.
 async fn until_unknown(world: &World, c: &Client) {
-    while world.knows(c.id()) > 0 {
+    while world.knows(c.sessions().id()) > 0 {
         world.sim.sleep(Duration::from_secs(1)).await;
     }
 }
@@ -56,8 +56,8 @@ fn death_beside_bad_reads(seed: u64, at: u64, reads: u32) -> Option<u64> {
     let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create_striped(&one, "f").await;
-        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-        one.fsync(&file, false).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         // Kept until the end: nothing takes back what a dead client had begun.
         let mut cutting = pin!(cut(&one, &file, SHORT));
         let over = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
@@ -73,8 +73,8 @@ fn death_beside_bad_reads(seed: u64, at: u64, reads: u32) -> Option<u64> {
         // What is written after it stays: a cut that comes late takes nothing away.
         let file = open(&two, "f", O_RDWR).await;
         let new = pattern(0, 2 * LONG as usize, 5);
-        two.write(&file, 0, &new).await.unwrap();
-        two.fsync(&file, false).await.unwrap();
+        two.data().write(&file, 0, &new).await.unwrap();
+        two.data().fsync(&file, false).await.unwrap();
         until_unknown(&world, &one).await;
         world.sim.sleep(Duration::from_secs(60)).await;
         let file = open(&three, "f", 0).await;
@@ -119,7 +119,7 @@ fn a_cut_that_shortens_one_object_asks_nobody_else_and_one_of_three_asks_each_on
     world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
         let promises = || (0..3).map(|i| asked(&world, i, "OstPromise")).collect::<Vec<_>>();
-        one.write(&file, 0, &pattern(0, STRIPE as usize, 3)).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, STRIPE as usize, 3)).await.unwrap();
         for size in [SHORT, 0, LONG] {
             cut(&one, &file, size).await.unwrap();
         }
@@ -145,8 +145,8 @@ fn clients_that_cut_and_write_the_same_file_at_once_keep_no_locks_from_each_othe
                     let at = rng.below(LONG);
                     match rng.below(3) {
                         0 => cut(c, &file, at).await.unwrap(),
-                        1 => _ = c.write(&file, at, &pattern(at, 3 * STRIPE as usize, 7)).await.unwrap(),
-                        _ => _ = c.read(&file, at, LONG as usize).await.unwrap(),
+                        1 => _ = c.data().write(&file, at, &pattern(at, 3 * STRIPE as usize, 7)).await.unwrap(),
+                        _ => _ = c.data().read(&file, at, LONG as usize).await.unwrap(),
                     }
                 }
                 c.release(&file).await.unwrap();
@@ -154,7 +154,8 @@ fn clients_that_cut_and_write_the_same_file_at_once_keep_no_locks_from_each_othe
             rt::sync::join_all(work.collect::<Vec<_>>()).await;
         });
         for c in &clients {
-            let imports = c.oscs().iter().map(|o| o.import().unwrap()).chain([c.mdc()]).collect::<Vec<_>>();
+            let imports =
+                c.osts().all().iter().map(|o| o.import().unwrap()).chain([c.sessions().mdc()]).collect::<Vec<_>>();
             assert!(imports.iter().all(|i| i.evictions() == 0), "seed {seed}");
         }
     }
@@ -170,8 +171,8 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let lost = &world.oss[1].host;
             let mut cutting = pin!(cut(&one, &file, SHORT));
             let mut outcome = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
@@ -179,7 +180,7 @@ fn a_cut_is_done_on_all_osts_or_on_none_when_one_of_them_gives_its_client_up() {
                 return;
             }
             world.sim.cut(&host, lost);
-            while outcome.is_none() && world.knows(one.id()) == 4 {
+            while outcome.is_none() && world.knows(one.sessions().id()) == 4 {
                 outcome = within(world.sim.sleep(Duration::from_secs(1)), cutting.as_mut()).await;
             }
             world.sim.heal(&host, lost);
@@ -204,22 +205,22 @@ fn a_cut_that_finds_an_object_at_its_new_length_leaves_no_promise_behind() {
         let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, STRIPE, &pattern(STRIPE, STRIPE as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, STRIPE, &pattern(STRIPE, STRIPE as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let (c, f) = (one.clone(), file.clone());
             let (tell, told) = rt::sync::oneshot();
             one.rt().spawn(async move {
                 c.rt().sleep(Duration::from_micros(40 * step)).await;
-                tell.send(c.fallocate(&f, 0, 0, SHORT).await);
+                tell.send(c.data().fallocate(&f, 0, 0, SHORT).await);
             });
             cut(&one, &file, SHORT).await.unwrap();
             told.await.unwrap().unwrap();
             let new = pattern(SHORT, 1000, 5);
-            one.write(&file, SHORT, &new).await.unwrap();
-            one.write(&file, STRIPE, &[7; 100]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, SHORT, &new).await.unwrap();
+            one.data().write(&file, STRIPE, &[7; 100]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             cut(&one, &file, SHORT + 2000).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let file = open(&two, "f", 0).await;
             let found = read_all(&two, &file, LONG).await;
             assert_eq!(found.len() as u64, SHORT + 2000);
@@ -235,7 +236,7 @@ fn a_client_that_was_evicted_after_a_cut_finds_what_others_wrote_since() {
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create_striped(&one, "f").await;
-        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
         cut(&one, &file, SHORT).await.unwrap();
         one.release(&file).await.unwrap();
         drop(file);
@@ -243,18 +244,18 @@ fn a_client_that_was_evicted_after_a_cut_finds_what_others_wrote_since() {
         until_unknown(&world, &one).await;
         let file = open(&two, "f", O_RDWR).await;
         let new = pattern(0, LONG as usize, 5);
-        two.write(&file, 0, &new).await.unwrap();
-        two.fsync(&file, false).await.unwrap();
+        two.data().write(&file, 0, &new).await.unwrap();
+        two.data().fsync(&file, false).await.unwrap();
         world.cut_off(&host, false);
         let fid = file.fid();
-        one.sync_meta(fid).await.unwrap();
-        one.forget(fid, 1);
-        one.set_inodes_max(1);
+        one.meta().sync_meta(fid).await.unwrap();
+        one.meta().forget(fid, 1);
+        one.meta().set_inodes_max(1);
         world.sim.sleep(Duration::from_secs(5)).await;
-        assert_eq!(one.remembered()[3], 0, "no object is known any more");
+        assert_eq!(one.meta().remembered()[3], 0, "no object is known any more");
         // The next cut looks after those of before.
         let other = create_striped(&one, "g").await;
-        one.write(&other, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.data().write(&other, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
         cut(&one, &other, SHORT).await.unwrap();
         world.sim.sleep(Duration::from_secs(30)).await;
         let file = open(&one, "f", 0).await;
@@ -272,8 +273,8 @@ fn a_file_that_grows_while_an_ost_is_away_has_its_old_or_its_new_length_when_its
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, 0, &pattern(0, HALF as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &pattern(0, HALF as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             world.sim.cut(&host, &world.oss[away].host);
             let mut growing = pin!(cut(&one, &file, longer));
             let over = within(world.sim.sleep(Duration::from_secs(20)), growing.as_mut()).await;
@@ -301,8 +302,8 @@ fn deaths_amid_a_cut(seed: u64, at: u64, deaths: Deaths) -> Option<u64> {
     let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create_striped(&one, "f").await;
-        one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-        one.fsync(&file, false).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         let mut cutting = pin!(cut(&one, &file, SHORT));
         let over = within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await;
         if deaths.client {
@@ -331,8 +332,8 @@ fn deaths_amid_a_cut(seed: u64, at: u64, deaths: Deaths) -> Option<u64> {
         // What is written after it stays: a cut that comes late takes nothing away.
         let file = open(&two, "f", O_RDWR).await;
         let new = pattern(0, 2 * LONG as usize, 5);
-        two.write(&file, 0, &new).await.unwrap();
-        two.fsync(&file, false).await.unwrap();
+        two.data().write(&file, 0, &new).await.unwrap();
+        two.data().fsync(&file, false).await.unwrap();
         world.sim.sleep(Duration::from_secs(120)).await;
         let file = open(&three, "f", 0).await;
         let got = read_all(&three, &file, 4 * LONG).await;
@@ -396,13 +397,13 @@ fn a_cut_that_an_ost_lost_takes_nothing_away_of_what_others_wrote_since() {
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let theirs = open(&two, "f", O_RDWR).await;
             cut(&one, &file, SHORT).await.unwrap();
             let new = pattern(0, 2 * LONG as usize, 5);
-            two.write(&theirs, 0, &new).await.unwrap();
-            let mut syncing = pin!(two.fsync(&theirs, false));
+            two.data().write(&theirs, 0, &new).await.unwrap();
+            let mut syncing = pin!(two.data().fsync(&theirs, false));
             let synced = within(world.sim.sleep(Duration::from_micros(300 * seed)), syncing.as_mut()).await;
             host.kill();
             (0..3).for_each(|i| world.lose_power(i));
@@ -429,8 +430,8 @@ fn an_object_in_doubt_waits_for_the_metadata_server_however_long_and_holds_up_no
         let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             let (theirs, other) = (open(&two, "f", O_RDWR).await, create_striped(&two, "other").await);
             let others = open(&three, "other", 0).await;
             let mut cutting = pin!(cut(&one, &file, SHORT));
@@ -440,9 +441,9 @@ fn an_object_in_doubt_waits_for_the_metadata_server_however_long_and_holds_up_no
             if over.is_some() {
                 return;
             }
-            let mut waiting = pin!(two.read(&theirs, 0, LONG as usize));
+            let mut waiting = pin!(two.data().read(&theirs, 0, LONG as usize));
             let early = within(world.sim.sleep(Duration::from_secs(200)), waiting.as_mut()).await;
-            two.write(&other, 0, &pattern(0, LONG as usize, 7)).await.unwrap();
+            two.data().write(&other, 0, &pattern(0, LONG as usize, 7)).await.unwrap();
             assert!(read_all(&three, &others, LONG).await == pattern(0, LONG as usize, 7));
             world.restart_mds().await;
             if early.is_none() {
@@ -452,7 +453,7 @@ fn an_object_in_doubt_waits_for_the_metadata_server_however_long_and_holds_up_no
             let size = found(&two, step, at).await;
             *if size == LONG { &mut long } else { &mut short } += 1;
         });
-        let imports = two.oscs().iter().map(|o| o.import().unwrap().evictions()).sum::<u64>();
+        let imports = two.osts().all().iter().map(|o| o.import().unwrap().evictions()).sum::<u64>();
         assert_eq!(imports, 0, "who waited was given up");
     }
     assert!(long > 0 && short > 0 && waited > 0, "{long} cuts undone, {short} done, {waited} waited for");
@@ -468,8 +469,8 @@ fn a_cut_that_is_given_up_half_way_is_done_on_all_osts_or_on_none() {
         let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create_striped(&one, "f").await;
-            one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             {
                 let mut cutting = pin!(cut(&one, &file, SHORT));
                 if within(world.sim.sleep(Duration::from_nanos(at)), cutting.as_mut()).await.is_some() {
@@ -494,7 +495,7 @@ fn cuts_of_one_client_at_once_all_come_to_their_end() {
         world.run(Duration::from_secs(600), async {
             let file = create_striped(&one, "f").await;
             for _ in 0..5 {
-                one.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+                one.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
                 let cuts = [SHORT, STRIPE + SHORT, 0].map(|size| cut(&one, &file, size));
                 for done in rt::sync::join_all(cuts.into()).await {
                     done.unwrap();
@@ -518,11 +519,11 @@ fn changes_of_the_size_by_one_client_at_once_leave_what_others_find() {
         world.run(Duration::from_secs(600), async {
             let file = create(&one, "f").await;
             for round in 0..40 {
-                one.write(&file, 0, &pattern(0, 20_000, 3)).await.unwrap();
-                one.fsync(&file, false).await.unwrap();
+                one.data().write(&file, 0, &pattern(0, 20_000, 3)).await.unwrap();
+                one.data().fsync(&file, false).await.unwrap();
                 let later = async {
                     world.sim.sleep(Duration::from_micros(10 * round)).await;
-                    one.fallocate(&file, 0, 3000, 10_500).await
+                    one.data().fallocate(&file, 0, 3000, 10_500).await
                 };
                 let changes: Vec<Change<'_>> = vec![Box::pin(cut(&one, &file, 4500)), Box::pin(later)];
                 for done in rt::sync::join_all(changes).await {
@@ -547,26 +548,26 @@ fn a_request_for_a_lock_that_outlives_its_session_leaves_no_lock_behind() {
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create_striped(&two, "f").await;
-        two.write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
-        two.fsync(&file, false).await.unwrap();
+        two.data().write(&file, 0, &pattern(0, LONG as usize, 3)).await.unwrap();
+        two.data().fsync(&file, false).await.unwrap();
         let of_one = open(&one, "f", O_RDWR).await;
         world.oss.iter().for_each(|o| o.host.set_disk_slowness(2000));
         cut(&two, &file, SHORT).await.unwrap();
         let c = one.clone();
         one.rt().spawn(async move {
-            let _ = c.read(&of_one, 0, 4096).await;
+            let _ = c.data().read(&of_one, 0, 4096).await;
         });
         world.sim.sleep(Duration::from_millis(1)).await;
         host.kill();
         for i in 0..3 {
-            world.ost(i).set_params("obdfilter.*.evict_client", &format!("{:x}", one.id().0)).unwrap();
+            world.ost(i).set_params("obdfilter.*.evict_client", &format!("{:x}", one.sessions().id().0)).unwrap();
         }
         world.sim.sleep(Duration::from_millis(1)).await;
         world.oss.iter().for_each(|o| o.host.set_disk_slowness(1));
         world.sim.sleep(Duration::from_secs(10)).await;
         let begun = world.sim.now();
-        two.write(&file, 0, &[3; 10_000]).await.unwrap();
-        two.fsync(&file, false).await.unwrap();
+        two.data().write(&file, 0, &[3; 10_000]).await.unwrap();
+        two.data().fsync(&file, false).await.unwrap();
         assert!(world.sim.now().since(begun) < Duration::from_secs(1), "a lock is waited for that nobody has");
     });
 }

@@ -13,7 +13,7 @@ const BLOCK: u64 = 4096;
 async fn until_evicted(world: &World, c: &Client) {
     for _ in 0..400 {
         world.sim.sleep(Duration::from_secs(1)).await;
-        if world.knows(c.id()) == 0 {
+        if world.knows(c.sessions().id()) == 0 {
             return;
         }
     }
@@ -25,7 +25,7 @@ async fn until_back(world: &World, c: &Client) {
     for _ in 0..400 {
         world.sim.sleep(Duration::from_secs(1)).await;
         let up = |i: &ptlrpc::Import| i.state() == ptlrpc::ImportState::Full && i.evictions() > 0;
-        if up(&c.mdc()) && c.oscs().iter().all(|o| up(&o.import().unwrap())) {
+        if up(&c.sessions().mdc()) && c.osts().all().iter().all(|o| up(&o.import().unwrap())) {
             return;
         }
     }
@@ -35,9 +35,9 @@ async fn until_back(world: &World, c: &Client) {
 /// Writes a file of which 10,000 bytes are durable and 50,000 more are not written out when it is closed.
 async fn close_with_unwritten_bytes(c: &Rc<Client>) {
     let file = create(c, "f").await;
-    c.write(&file, 0, &[1; 10_000]).await.unwrap();
-    c.fsync(&file, false).await.unwrap();
-    c.write(&file, 10_000, &[2; 50_000]).await.unwrap();
+    c.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+    c.data().fsync(&file, false).await.unwrap();
+    c.data().write(&file, 10_000, &[2; 50_000]).await.unwrap();
     c.release(&file).await.unwrap();
 }
 
@@ -74,7 +74,7 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_long_after_i
             if seed % 2 == 1 {
                 // Others tell sizes, too, and their data are out.
                 let file = create(&two, "g").await;
-                two.write(&file, 0, &[3; 1000]).await.unwrap();
+                two.data().write(&file, 0, &[3; 1000]).await.unwrap();
                 two.release(&file).await.unwrap();
                 world.sim.sleep(Duration::from_secs(30)).await;
             }
@@ -87,8 +87,8 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_writer_died_long_after_i
 
 /// Takes every lock on the file's name and attributes away from other clients: they may forget the file.
 async fn rename_and_back(c: &Rc<Client>) {
-    c.rename(&root(), (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
-    c.rename(&root(), (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
+    c.meta().rename(&root(), (Fid::ROOT, b"f"), (Fid::ROOT, b"g"), 0).await.unwrap();
+    c.meta().rename(&root(), (Fid::ROOT, b"g"), (Fid::ROOT, b"f"), 0).await.unwrap();
 }
 
 #[test]
@@ -102,11 +102,11 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_an_ost_evicted_its_writer_af
                 rename_and_back(&two).await;
             }
             world.sim.cut(&host, &world.oss[0].host);
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             world.sim.heal(&host, &world.oss[0].host);
-            let osc = one.oscs()[0].import().unwrap();
+            let osc = one.osts().all()[0].import().unwrap();
             while osc.evictions() == 0 || osc.state() != ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -124,10 +124,10 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_ost_lost_what_it_had_ans
             (world.client(|c| c.dirty_age_max = Duration::from_millis(8)), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
-            one.write(&file, 10_000, &[2; 50_000]).await.unwrap();
-            one.write_out(file.inode()).await;
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
+            one.data().write(&file, 10_000, &[2; 50_000]).await.unwrap();
+            one.data().write_out(file.inode()).await;
             one.release(&file).await.unwrap();
             drop(file);
             if seed % 2 == 1 {
@@ -139,11 +139,11 @@ fn a_file_is_as_long_as_what_can_be_read_of_it_when_its_ost_lost_what_it_had_ans
             world.lose_power(0);
             world.sim.cut(&host, &world.oss[0].host);
             world.restart_oss(0).await;
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             world.sim.heal(&host, &world.oss[0].host);
-            let osc = one.oscs()[0].import().unwrap();
+            let osc = one.osts().all()[0].import().unwrap();
             while osc.evictions() == 0 || osc.state() != ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -160,21 +160,25 @@ fn what_is_written_through_an_open_file_after_an_eviction_is_there_for_everyone(
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            assert_eq!(one.fsync(&file, false).await, Ok(()));
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            assert_eq!(one.data().fsync(&file, false).await, Ok(()));
             world.cut_off(&host, true);
             until_evicted(&world, &one).await;
             // Another writer comes and goes: the server's record of the size is right again.
             let other = open(&two, "f", O_RDWR).await;
-            two.write(&other, 0, &[2; 100]).await.unwrap();
-            two.fsync(&other, false).await.unwrap();
+            two.data().write(&other, 0, &[2; 100]).await.unwrap();
+            two.data().fsync(&other, false).await.unwrap();
             two.release(&other).await.unwrap();
             let size = async |c: &Rc<Client>| c.getattr(&root(), file.fid(), None).await.unwrap().attr.size;
             assert_eq!(size(&two).await, 10_000);
             world.cut_off(&host, false);
             until_back(&world, &one).await;
-            assert_eq!(one.write(&file, 300_000, &[3; 20_000]).await, Ok(300_000));
-            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: nothing was dirty when it was evicted");
+            assert_eq!(one.data().write(&file, 300_000, &[3; 20_000]).await, Ok(300_000));
+            assert_eq!(
+                one.data().fsync(&file, false).await,
+                Ok(()),
+                "seed {seed}: nothing was dirty when it was evicted"
+            );
             assert_eq!(size(&two).await, 320_000, "seed {seed}: while the file is open");
             assert_eq!(one.release(&file).await, Ok(()));
             assert_eq!(size(&two).await, 320_000, "seed {seed}: closed");
@@ -206,9 +210,9 @@ fn programs_that_write_all_the_time_lose_nothing_that_an_fsync_promised_and_hear
                     for b in &blocks {
                         // Until an fsync has promised it, nothing is sure of it.
                         kept[*b] = 0;
-                        fine &= c.write(&f, *b as u64 * BLOCK, &[value; BLOCK as usize]).await.is_ok();
+                        fine &= c.data().write(&f, *b as u64 * BLOCK, &[value; BLOCK as usize]).await.is_ok();
                     }
-                    fine &= c.fsync(&f, false).await.is_ok();
+                    fine &= c.data().fsync(&f, false).await.is_ok();
                     if fine {
                         blocks.iter().for_each(|b| kept[*b] = value);
                     } else {
@@ -228,8 +232,8 @@ fn programs_that_write_all_the_time_lose_nothing_that_an_fsync_promised_and_hear
             let lost = one.losses().text();
             assert!(errors > 0 || lost.is_empty(), "seed {seed}: nobody was told, lost: {lost}");
             if errors > 0 {
-                assert!(one.flush_errors(&idle).is_err(), "seed {seed}: every descriptor is told");
-                assert_eq!(one.flush_errors(&idle), Ok(()), "seed {seed}: once");
+                assert!(idle.flush_errors().is_err(), "seed {seed}: every descriptor is told");
+                assert_eq!(idle.flush_errors(), Ok(()), "seed {seed}: once");
             }
             one.release(&file).await.unwrap();
             let file = open(&two, "f", 0).await;
@@ -250,22 +254,22 @@ fn an_error_that_a_write_answers_is_told_by_fsync_as_well() {
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let made = create(&two, "f").await;
-            two.write(&made, 0, &[1; 300_000]).await.unwrap();
-            two.fsync(&made, false).await.unwrap();
+            two.data().write(&made, 0, &[1; 300_000]).await.unwrap();
+            two.data().fsync(&made, false).await.unwrap();
             two.release(&made).await.unwrap();
             let file = open(&one, "f", O_RDWR).await;
-            one.write(&file, 0, &[2; 4096]).await.unwrap();
+            one.data().write(&file, 0, &[2; 4096]).await.unwrap();
             world.cut_off(&host, true);
             until_evicted(&world, &one).await;
             // Part of a page that is not in the cache: it waits for the server, and hears of the eviction.
             let ((tx, rx), c, f) = (rt::sync::oneshot(), one.clone(), file.clone());
-            one.rt().spawn(async move { tx.send(c.write(&f, 200_100, &[3; 100]).await) });
+            one.rt().spawn(async move { tx.send(c.data().write(&f, 200_100, &[3; 100]).await) });
             world.cut_off(&host, false);
             until_back(&world, &one).await;
             let written = rx.await.unwrap();
-            let synced = one.fsync(&file, false).await;
+            let synced = one.data().fsync(&file, false).await;
             assert!(synced.is_err(), "seed {seed}: the write answered {written:?}, fsync {synced:?}");
-            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: once");
+            assert_eq!(one.data().fsync(&file, false).await, Ok(()), "seed {seed}: once");
             assert_eq!(one.release(&file).await, Ok(()));
             assert!(one.losses().text().contains("4096"));
         });
@@ -278,16 +282,16 @@ fn a_file_that_was_removed_meanwhile_takes_no_more_writes() {
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create(&one, "f").await;
-        one.write(&file, 0, &[1; 10_000]).await.unwrap();
-        assert_eq!(one.fsync(&file, false).await, Ok(()));
+        one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+        assert_eq!(one.data().fsync(&file, false).await, Ok(()));
         world.cut_off(&host, true);
         until_evicted(&world, &one).await;
-        two.unlink(&root(), Fid::ROOT, b"f", false).await.unwrap();
+        two.meta().unlink(&root(), Fid::ROOT, b"f", false).await.unwrap();
         world.cut_off(&host, false);
         until_back(&world, &one).await;
-        assert_eq!(one.write(&file, 0, &[2; 10_000]).await, Err(FsError::Io));
-        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
-        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
+        assert_eq!(one.data().write(&file, 0, &[2; 10_000]).await, Err(FsError::Io));
+        assert_eq!(one.data().fsync(&file, false).await, Err(FsError::Io));
+        assert_eq!(one.data().fsync(&file, false).await, Err(FsError::Io));
         assert!(one.release(&file).await.is_err());
     });
 }
@@ -299,19 +303,19 @@ fn writes_that_were_answered_and_lost_with_the_target_are_told_when_they_cannot_
         let (one, host) = world.client(|_| {});
         world.run(Duration::from_secs(3600), async {
             let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            assert_eq!(one.fsync(&file, false).await, Ok(()));
-            one.write(&file, 0, &[2; 10_000]).await.unwrap();
-            one.write_out(file.inode()).await;
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            assert_eq!(one.data().fsync(&file, false).await, Ok(()));
+            one.data().write(&file, 0, &[2; 10_000]).await.unwrap();
+            one.data().write_out(file.inode()).await;
             world.lose_power(0);
             world.cut_off(&host, true);
             world.restart_oss(0).await;
             until_evicted(&world, &one).await;
             world.cut_off(&host, false);
             until_back(&world, &one).await;
-            assert_eq!(one.fsync(&file, false).await, Err(FsError::Io), "seed {seed}");
+            assert_eq!(one.data().fsync(&file, false).await, Err(FsError::Io), "seed {seed}");
             assert!(one.losses().text().contains("12288"), "seed {seed}: '{}'", one.losses().text());
-            assert_eq!(one.fsync(&file, false).await, Ok(()), "seed {seed}: told once");
+            assert_eq!(one.data().fsync(&file, false).await, Ok(()), "seed {seed}: told once");
         });
     }
 }
@@ -338,7 +342,7 @@ fn a_name_that_was_missing_before_an_eviction_is_asked_for_again() {
 
 async fn until_evicted_by_mds(c: &Client) {
     for _ in 0..600 {
-        let mdc = c.mdc();
+        let mdc = c.sessions().mdc();
         if mdc.evictions() > 0 && mdc.state() == ptlrpc::ImportState::Full {
             return;
         }
@@ -353,21 +357,21 @@ fn unwritten_bytes_of_an_open_file_whose_objects_went_with_an_eviction_count_as_
     let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let file = create(&one, "f").await;
-        one.write(&file, 0, &[1; 10_000]).await.unwrap();
+        one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
         let closed = create(&one, "closed").await;
-        one.write(&closed, 0, &[1; 10_000]).await.unwrap();
+        one.data().write(&closed, 0, &[1; 10_000]).await.unwrap();
         one.release(&closed).await.unwrap();
         // The metadata server closes the file for its client, and the next one to remove the name removes the file.
         world.sim.cut(&host, &world.mds_host);
-        world.mds_evicts(one.id()).await;
+        world.mds_evicts(one.sessions().id()).await;
         for name in ["f", "closed"] {
-            two.unlink(&root(), Fid::ROOT, name.as_bytes(), false).await.unwrap();
+            two.meta().unlink(&root(), Fid::ROOT, name.as_bytes(), false).await.unwrap();
         }
         world.sim.sleep(Duration::from_secs(20)).await;
         world.sim.heal(&host, &world.mds_host);
         world.sim.sleep(BACK).await;
         assert_eq!(one.losses().text(), format!("{} {}\n", file.fid(), 3 * BLOCK), "nobody can ask for the other's");
-        assert_eq!(one.fsync(&file, false).await, Err(FsError::Io));
+        assert_eq!(one.data().fsync(&file, false).await, Err(FsError::Io));
     });
 }
 
@@ -379,14 +383,14 @@ fn a_process_waits_for_the_locks_of_its_mount_that_died_unheard_and_not_for_itse
         let fid = create(&one, "f").await.fid();
         let (extent, owner, pid) = (Extent::new(0, 10), 7, 4711);
         let call = client::LockCall { fid, whole: false, mode: client::FlockMode::Exclusive, extent, owner, pid };
-        one.set_lock(call, true, std::future::pending()).await.unwrap();
+        one.flocks().set_lock(call, true, std::future::pending()).await.unwrap();
         // Nobody hears of its end.
         world.cut_off(&host, true);
         host.kill();
         world.sim.sleep(Duration::from_secs(25)).await;
         world.cut_off(&host, false);
         let again = world.client_again(&host).await;
-        again.set_lock(call, true, std::future::pending()).await.unwrap();
+        again.flocks().set_lock(call, true, std::future::pending()).await.unwrap();
     });
 }
 
@@ -408,11 +412,11 @@ fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
             let extent = Extent::new(0, 8);
             let call =
                 |mode, owner: u64| client::LockCall { fid, whole: false, mode, extent, owner, pid: owner as u32 };
-            one.set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
+            one.flocks().set_lock(call(Exclusive, 1), true, std::future::pending()).await.unwrap();
             world.sim.cut_one_way(&world.mds_host, &host);
-            let unlock = async { one.set_lock(call(Unlock, 1), false, std::future::pending()).await };
+            let unlock = async { one.flocks().set_lock(call(Unlock, 1), false, std::future::pending()).await };
             let next = async {
-                two.set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
+                two.flocks().set_lock(call(Exclusive, 2), true, std::future::pending()).await.unwrap();
                 // The answer to the first one goes with its host.
                 world.sim.reset(&world.mds_host, &host);
                 world.kill_mds();
@@ -429,7 +433,7 @@ fn a_lock_whose_unlock_was_not_answered_is_not_replayed_over_its_next_holder() {
                 done.unwrap();
             }
             world.sim.sleep(Duration::from_secs(60)).await;
-            let third = two.set_lock(call(Exclusive, 3), false, std::future::pending()).await;
+            let third = two.flocks().set_lock(call(Exclusive, 3), false, std::future::pending()).await;
             assert_eq!(third, Err(FsError::WouldBlock), "seed {seed}: owner 2 has it");
         });
     }
@@ -443,10 +447,10 @@ fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
         let ((one, host), (two, _), (three, _)) = (world.client(|_| {}), world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let file = create(&one, "f").await;
-            one.write(&file, 0, &[1; 10_000]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &[1; 10_000]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             world.sim.cut(&host, &world.oss[0].host);
-            let import = one.oscs()[0].import().unwrap();
+            let import = one.osts().all()[0].import().unwrap();
             while import.state() == ptlrpc::ImportState::Full {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
@@ -456,18 +460,18 @@ fn what_waits_through_an_eviction_changes_no_object_behind_its_next_writer() {
                 let size = SetattrRequest { valid: SetBits::SIZE, size: 5_000, ..SetattrRequest::default() };
                 tell.send(match cuts {
                     true => c.setattr(&root(), f.inode(), size, Some(&f)).await,
-                    false => c.fallocate(&f, 0, 0, 100_000).await,
+                    false => c.data().fallocate(&f, 0, 0, 100_000).await,
                 });
             });
-            while world.knows(one.id()) > 1 {
+            while world.knows(one.sessions().id()) > 1 {
                 world.sim.sleep(Duration::from_secs(1)).await;
             }
             let of_two = open(&two, "f", O_RDWR).await;
-            two.write(&of_two, 0, &[2; 500]).await.unwrap();
+            two.data().write(&of_two, 0, &[2; 500]).await.unwrap();
             world.sim.heal(&host, &world.oss[0].host);
             let changed = told.await.unwrap();
             let known = two.getattr(&root(), of_two.fid(), Some(&of_two)).await.unwrap().attr.size;
-            two.fsync(&of_two, false).await.unwrap();
+            two.data().fsync(&of_two, false).await.unwrap();
             let size = three.getattr(&root(), of_two.fid(), None).await.unwrap().attr.size;
             assert_eq!((known, changed), (10_000, Err(FsError::NotConnected)), "cut: {cuts}");
             assert_eq!(size, known, "cut: {cuts}");

@@ -25,16 +25,16 @@ fn synced_by_another(seed: u64, seen: Seen, bug: Option<&'static str>) -> bool {
     let want = pattern(0, BYTES, seed);
     world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
-        one.fsync(&file, false).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         let theirs = open(&two, "f", O_RDWR).await;
-        one.write(&file, 0, &want).await.unwrap();
+        one.data().write(&file, 0, &want).await.unwrap();
         if seen != Seen::ByNobody {
             assert!(read_all(&two, &theirs, MIB).await == want, "seed {seed}");
         }
         if seen == Seen::AfterDeath {
             host.kill();
         }
-        two.fsync(&theirs, false).await.unwrap();
+        two.data().fsync(&theirs, false).await.unwrap();
     });
     (0..2).for_each(|i| world.lose_power(i));
     [host, other].iter().for_each(Host::kill);
@@ -70,27 +70,27 @@ fn a_writer_that_is_alone_asks_each_target_that_has_something_of_its_own_once_an
     let ((one, _), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
     world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
-        one.write(&file, 0, &[7; 100]).await.unwrap();
+        one.data().write(&file, 0, &[7; 100]).await.unwrap();
         let before = questions(&world, 3);
         let asked = |before: &[u64]| -> Vec<u64> {
             questions(&world, 3).iter().zip(before).map(|(now, before)| now - before).collect()
         };
-        one.fsync(&file, false).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         assert_eq!(asked(&before), [1, 0, 0], "one object was written, the others nobody knows");
-        one.fsync(&file, false).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         assert_eq!(asked(&before), [1, 0, 0]);
         one.release(&file).await.unwrap();
         // Somebody else's file: what its writer left is synced once, and then this client knows that it is alone.
         let theirs = open(&two, "f", O_RDWR).await;
-        two.write(&theirs, 0, &[8; 100]).await.unwrap();
+        two.data().write(&theirs, 0, &[8; 100]).await.unwrap();
         let before = questions(&world, 3);
-        two.fsync(&theirs, false).await.unwrap();
+        two.data().fsync(&theirs, false).await.unwrap();
         assert_eq!(asked(&before), [1, 2, 2], "a lock and a sync where this client had nothing");
         for round in 1..4 {
-            two.write(&theirs, 0, &[9; 100]).await.unwrap();
-            two.fsync(&theirs, false).await.unwrap();
+            two.data().write(&theirs, 0, &[9; 100]).await.unwrap();
+            two.data().fsync(&theirs, false).await.unwrap();
             assert_eq!(asked(&before), [1 + round, 2, 2]);
-            two.fsync(&theirs, false).await.unwrap();
+            two.data().fsync(&theirs, false).await.unwrap();
             assert_eq!(asked(&before), [1 + round, 2, 2], "nothing is missing");
         }
     });
@@ -109,14 +109,14 @@ fn an_fsync_comes_to_its_end_although_another_client_writes_all_the_time() {
                 if stop.get() {
                     break;
                 }
-                writer.write(&mine, n % 8 * STRIPE, &[n as u8; 5000]).await.unwrap();
+                writer.data().write(&mine, n % 8 * STRIPE, &[n as u8; 5000]).await.unwrap();
                 writer.rt().sleep(Duration::from_micros(1)).await;
             }
         });
         let theirs = open(&two, "f", O_RDWR).await;
         for _ in 0..20 {
             let began = two.rt().now();
-            two.fsync(&theirs, false).await.unwrap();
+            two.data().fsync(&theirs, false).await.unwrap();
             let took = two.rt().now().since(began);
             assert!(took < Duration::from_secs(1), "{took:?} of simulated time");
         }

@@ -20,7 +20,7 @@ async fn fill(c: &Rc<Client>, name: &str, from: u64) -> u64 {
     let file = open(c, name, O_RDWR | O_DIRECT).await;
     let mut at = from;
     loop {
-        match c.write(&file, at, &pattern(at, STEP, 9)).await {
+        match c.data().write(&file, at, &pattern(at, STEP, 9)).await {
             Ok(_) => at += STEP as u64,
             Err(e) => {
                 assert_eq!(e, FsError::NoSpace);
@@ -49,7 +49,7 @@ fn what_was_written_with_grant_is_kept_when_others_of_the_same_file_find_no_spac
                     let mut done = Ok(0);
                     for page in 0..24 {
                         let at = (page * 8 + i) * 4096;
-                        done = done.and(me.write(&own, at, &pattern(at, 4096, i)).await);
+                        done = done.and(me.data().write(&own, at, &pattern(at, 4096, i)).await);
                     }
                     tx.send((i, own, done));
                 });
@@ -60,7 +60,11 @@ fn what_was_written_with_grant_is_kept_when_others_of_the_same_file_find_no_spac
                 let (i, own, done) = writer.await.unwrap();
                 match done {
                     Ok(_) => {
-                        assert_eq!(c.fsync(&own, false).await, Ok(()), "seed {seed}: writer {i} was answered success");
+                        assert_eq!(
+                            c.data().fsync(&own, false).await,
+                            Ok(()),
+                            "seed {seed}: writer {i} was answered success"
+                        );
                         kept.push(i);
                     }
                     Err(e) => {
@@ -73,7 +77,7 @@ fn what_was_written_with_grant_is_kept_when_others_of_the_same_file_find_no_spac
             let there = open(&other, "f", O_RDWR).await;
             for (i, page) in kept.into_iter().flat_map(|i| (0..24).map(move |p| (i, p))) {
                 let at = (page * 8 + i) * 4096;
-                let found = other.read(&there, at, 4096).await.unwrap().to_vec();
+                let found = other.data().read(&there, at, 4096).await.unwrap().to_vec();
                 assert!(
                     found == pattern(at, 4096, i),
                     "seed {seed}: page {page} of writer {i} is not what was written"
@@ -94,12 +98,12 @@ fn a_restarted_target_keeps_the_space_that_it_had_promised() {
         world.run(Duration::from_secs(3600), async {
             let file = create(&c, "f").await;
             let bytes = pattern(0, 300 << 10, 3);
-            c.write(&file, 0, &bytes).await.unwrap();
+            c.data().write(&file, 0, &bytes).await.unwrap();
             let end = fill(&other, "filler", 0).await;
             world.lose_power(0);
             world.restart_oss(0).await;
             fill(&other, "filler", end).await;
-            assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert_eq!(c.data().fsync(&file, false).await, Ok(()), "seed {seed}");
             assert!(read_all(&other, &open(&other, "f", O_RDWR).await, 1 << 20).await == bytes, "seed {seed}");
         });
     }
@@ -113,23 +117,23 @@ fn no_new_file_goes_to_an_ost_whose_store_has_just_failed() {
         world.run(Duration::from_secs(3600), async {
             for i in 0..6 {
                 let file = create(&c, &format!("before{i}")).await;
-                c.write(&file, 0, b"before").await.unwrap();
-                c.fsync(&file, false).await.unwrap();
+                c.data().write(&file, 0, b"before").await.unwrap();
+                c.data().fsync(&file, false).await.unwrap();
             }
             let store = world.oss[1].running.borrow().as_ref().unwrap().1.clone();
             store.abandon();
             let mut failed = 0;
             for i in 0..6 {
                 let file = open(&c, &format!("before{i}"), O_RDWR | O_DIRECT).await;
-                failed += usize::from(c.write(&file, 0, &[7; 4096]).await == Err(FsError::Io));
+                failed += usize::from(c.data().write(&file, 0, &[7; 4096]).await == Err(FsError::Io));
             }
             assert!(failed > 0, "seed {seed}: files of it answer EIO");
             // As long as a message takes, and nothing like the time between two questions.
             world.sim.sleep(Duration::from_millis(50)).await;
             for i in 0..20 {
                 let file = create(&c, &format!("after{i}")).await;
-                c.write(&file, 0, b"after").await.unwrap();
-                assert_eq!(c.fsync(&file, false).await, Ok(()), "seed {seed}: after{i}");
+                c.data().write(&file, 0, b"after").await.unwrap();
+                assert_eq!(c.data().fsync(&file, false).await, Ok(()), "seed {seed}: after{i}");
             }
         });
     }
@@ -161,7 +165,7 @@ fn a_write_that_meets_a_full_target_half_way_tells_how_far_it_came() {
             let (mut at, mut short) = (0, 0);
             loop {
                 let data = pattern(at, CALL, 5);
-                match c.write_part(&file, at, &data, None).await {
+                match c.data().write_part(&file, at, &data, None).await {
                     Ok(w) => {
                         assert!(w.at == at && w.len > 0 && w.len <= CALL as u64, "{w:?} behind {at}");
                         short += u64::from(w.len < CALL as u64);
@@ -177,7 +181,7 @@ fn a_write_that_meets_a_full_target_half_way_tells_how_far_it_came() {
             assert!(short > 0, "flags {flags:o}: no write was short, {at} bytes are written");
             let told = pattern(0, at as usize, 5);
             let (here, there) = (read_all(&c, &file, 64 * MIB).await, open(&other, "f", O_RDWR).await);
-            assert_eq!(c.fsync(&file, false).await, Ok(()));
+            assert_eq!(c.data().fsync(&file, false).await, Ok(()));
             for (who, bytes) in [("the writer", here), ("another", read_all(&other, &there, 64 * MIB).await)] {
                 assert!(bytes.starts_with(&told), "flags {flags:o}: {who} does not see what was counted");
                 let more = bytes.len() - told.len();

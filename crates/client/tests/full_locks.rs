@@ -18,8 +18,8 @@ fn world(seed: u64, mds_locks: usize, ost_locks: usize) -> World {
 async fn works(c: Rc<Client>, salt: u64) {
     for n in 0..FILES {
         let file = create(&c, &format!("f{salt}-{n}")).await;
-        c.write(&file, 0, &pattern(0, 20_000, salt + n)).await.unwrap();
-        assert_eq!(c.fsync(&file, false).await, Ok(()));
+        c.data().write(&file, 0, &pattern(0, 20_000, salt + n)).await.unwrap();
+        assert_eq!(c.data().fsync(&file, false).await, Ok(()));
         c.release(&file).await.unwrap();
     }
 }
@@ -27,10 +27,10 @@ async fn looks(c: &Rc<Client>, salt: u64) {
     for n in 0..FILES {
         let file = open(c, &format!("f{salt}-{n}"), O_RDWR).await;
         assert!(read_all(c, &file, MIB).await == pattern(0, 20_000, salt + n), "file {n} of {salt}");
-        c.write(&file, 20_000, &[1; 5000]).await.unwrap();
+        c.data().write(&file, 20_000, &[1; 5000]).await.unwrap();
         let attr = c.getattr(&root(), file.fid(), None).await.unwrap().attr;
         assert_eq!(attr.size, 25_000);
-        assert_eq!(c.fsync(&file, false).await, Ok(()));
+        assert_eq!(c.data().fsync(&file, false).await, Ok(()));
         c.release(&file).await.unwrap();
     }
 }
@@ -45,9 +45,9 @@ fn programs_read_and_write_at_an_ost_whose_lock_table_is_full() {
             rt::sync::join_all(vec![works(one.clone(), 10), works(two.clone(), 50)]).await;
             looks(&one, 50).await;
             looks(&two, 10).await;
-            let refused: u64 = [&one, &two].iter().map(|c| c.oscs()[0].import().unwrap().refusals()).sum();
+            let refused: u64 = [&one, &two].iter().map(|c| c.osts().all()[0].import().unwrap().refusals()).sum();
             assert!(refused > 0, "{locks} locks: the table was never full");
-            assert_eq!(one.oscs()[0].import().unwrap().evictions(), 0);
+            assert_eq!(one.osts().all()[0].import().unwrap().evictions(), 0);
             assert_eq!(one.losses().text() + &two.losses().text(), "");
         });
     }
@@ -63,7 +63,7 @@ fn programs_make_and_look_at_files_at_a_metadata_server_whose_lock_table_is_full
             rt::sync::join_all(vec![works(one.clone(), 10), works(two.clone(), 50)]).await;
             looks(&one, 50).await;
             looks(&two, 10).await;
-            assert_eq!(one.mdc().evictions() + two.mdc().evictions(), 0);
+            assert_eq!(one.sessions().mdc().evictions() + two.sessions().mdc().evictions(), 0);
         });
     }
 }

@@ -11,7 +11,7 @@ const FILE_BYTES: u64 = 2 * MIB;
 /// The grant that a target has in its book for a client.
 fn granted(ost: &oss::Ost, client: &Client) -> u64 {
     let text = String::from_utf8(ost.get_params("obdfilter.*.grants").remove(0).value.0).unwrap();
-    let mine = format!("{}: ", client.id());
+    let mine = format!("{}: ", client.sessions().id());
     text.lines().find_map(|l| l.strip_prefix(&mine)).map_or(0, |n| n.parse().unwrap())
 }
 
@@ -23,25 +23,25 @@ async fn work(c: Rc<Client>, name: &str, mut rng: Rng, steps: u64) {
         let at = rng.below(FILE_BYTES);
         let len = 1 + rng.below(200 * KIB);
         match rng.below(12) {
-            0..5 => _ = c.write(&file, at, &vec![3; len as usize]).await,
-            5 => _ = c.write(&direct, at & !4095, &vec![4; (len as usize).next_multiple_of(4096)]).await,
-            6 => _ = c.fsync(&file, false).await,
+            0..5 => _ = c.data().write(&file, at, &vec![3; len as usize]).await,
+            5 => _ = c.data().write(&direct, at & !4095, &vec![4; (len as usize).next_multiple_of(4096)]).await,
+            6 => _ = c.data().fsync(&file, false).await,
             7 => {
                 let size = rng.below(at + 1);
                 let request = SetattrRequest { valid: SetBits::SIZE, size, ..SetattrRequest::default() };
                 let _ = c.setattr(&root(), file.inode(), request, Some(&file)).await;
             }
-            8 => _ = c.fallocate(&file, 3, at, len).await,
+            8 => _ = c.data().fallocate(&file, 3, at, len).await,
             9 => {
                 if let Ok(again) = c.open(&root(), file.fid(), O_RDWR | O_TRUNC).await {
                     let _ = c.release(&again).await;
                 }
             }
-            10 => _ = c.read(&file, at, len as usize).await,
+            10 => _ = c.data().read(&file, at, len as usize).await,
             _ => c.rt().sleep(Duration::from_micros(rng.below(20_000))).await,
         }
     }
-    let _ = c.fsync(&file, false).await;
+    let _ = c.data().fsync(&file, false).await;
     let _ = (c.release(&file).await, c.release(&direct).await);
 }
 
@@ -83,7 +83,7 @@ fn books_agree(seed: u64, faults: bool) {
         }
         world.sim.sleep(Duration::from_secs(60)).await;
         for (i, (c, _)) in clients.iter().enumerate() {
-            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            let (dirty, grant) = c.osts().all()[0].dirty_and_grant();
             assert_eq!(dirty, 0, "seed {seed}, client {i}: dirty bytes although all is written out");
             assert_eq!(grant, granted(&world.ost(0), c), "seed {seed}, client {i}: grant here and at the target");
         }
@@ -110,27 +110,27 @@ fn grant_that_an_idle_client_does_not_need_serves_one_that_writes() {
     world.run(Duration::from_secs(36_000), async {
         // What it has dirty keeps its grant: it must find room whatever the other one does.
         let kept = create(&idle, "kept").await;
-        let promised = idle.oscs()[0].dirty_and_grant().1;
+        let promised = idle.osts().all()[0].dirty_and_grant().1;
         assert!(promised > 4 * MIB, "{promised} bytes: nobody had grant to give back");
         let file = create(&writer, "f").await;
         let mut stored = 0;
-        while writer.write(&file, stored, &vec![5; MIB as usize]).await.is_ok()
-            && writer.fsync(&file, false).await.is_ok()
+        while writer.data().write(&file, stored, &vec![5; MIB as usize]).await.is_ok()
+            && writer.data().fsync(&file, false).await.is_ok()
         {
             stored += MIB;
             if stored == 8 * MIB {
-                idle.write(&kept, 0, &vec![6; 300_000]).await.unwrap();
+                idle.data().write(&kept, 0, &vec![6; 300_000]).await.unwrap();
             }
             assert!(stored < CAPACITY);
         }
         println!("stored {stored}, promised {promised}, {:?}", world.ost(0).store().space());
         let left = granted(&world.ost(0), &idle);
         assert!(left <= 2 * MIB, "{left} of {promised} bytes stay promised when a write is refused");
-        idle.fsync(&kept, false).await.unwrap();
+        idle.data().fsync(&kept, false).await.unwrap();
         assert_eq!(read_all(&writer, &open(&writer, "kept", 0).await, MIB).await, vec![6; 300_000]);
         for c in [&idle, &writer] {
             let _ = c.sync_all().await;
-            let (dirty, grant) = c.oscs()[0].dirty_and_grant();
+            let (dirty, grant) = c.osts().all()[0].dirty_and_grant();
             assert_eq!((dirty, grant), (0, granted(&world.ost(0), c)), "grant here and at the target");
         }
     });
@@ -142,22 +142,22 @@ fn a_client_that_writes_nothing_for_long_gives_grant_back_and_gets_it_again() {
     let world = World::new(12, 1, config);
     let (c, _) = world.client(|c| (c.grant_shrink_interval, c.rpc_pages_max) = (Duration::from_secs(100), 256));
     let agreed = || {
-        let grant = c.oscs()[0].dirty_and_grant().1;
+        let grant = c.osts().all()[0].dirty_and_grant().1;
         assert_eq!(grant, granted(&world.ost(0), &c));
         grant
     };
     world.run(Duration::from_secs(3600), async {
         let file = create(&c, "f").await;
-        c.write(&file, 0, &[1; 5000]).await.unwrap();
-        c.fsync(&file, false).await.unwrap();
+        c.data().write(&file, 0, &[1; 5000]).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
         world.sim.sleep(Duration::from_secs(60)).await;
         assert!(agreed() >= 32 * MIB - 8192, "it was not idle for long enough");
         world.sim.sleep(Duration::from_secs(60)).await;
         assert_eq!(agreed(), MIB, "one RPC's worth stays");
         for i in 0..64 {
-            c.write(&file, i * MIB, &vec![2; MIB as usize]).await.unwrap();
+            c.data().write(&file, i * MIB, &vec![2; MIB as usize]).await.unwrap();
         }
-        c.fsync(&file, false).await.unwrap();
+        c.data().fsync(&file, false).await.unwrap();
         assert!(agreed() > 16 * MIB);
     });
 }

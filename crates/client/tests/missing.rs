@@ -18,22 +18,22 @@ fn an_ost_goes_on_without_a_quiet_client_and_keeps_for_it_what_it_may_hold() {
         let ((one, host), (two, _)) = (world.client(|_| {}), world.client(|_| {}));
         world.run(Duration::from_secs(600), async {
             let (held, own) = (create(&one, "held").await, create(&two, "own").await);
-            one.write(&held, 0, &[1; 100_000]).await.unwrap();
-            two.write(&own, 0, &[2; 100_000]).await.unwrap();
-            assert_eq!((one.fsync(&held, false).await, two.fsync(&own, false).await), (Ok(()), Ok(())));
+            one.data().write(&held, 0, &[1; 100_000]).await.unwrap();
+            two.data().write(&own, 0, &[2; 100_000]).await.unwrap();
+            assert_eq!((one.data().fsync(&held, false).await, two.data().fsync(&own, false).await), (Ok(()), Ok(())));
             world.sim.sleep(QUIET).await;
             world.sim.cut(&host, &world.oss[0].host);
             // Under its lock, and known to nobody.
-            one.write(&held, 0, &[3; 100_000]).await.unwrap();
+            one.data().write(&held, 0, &[3; 100_000]).await.unwrap();
             for _ in 0..deaths {
                 world.lose_power(0);
                 world.restart_oss(0).await;
                 let work = async {
-                    two.write(&own, 0, &[4; 100_000]).await.unwrap();
-                    two.fsync(&own, false).await.unwrap();
+                    two.data().write(&own, 0, &[4; 100_000]).await.unwrap();
+                    two.data().fsync(&own, false).await.unwrap();
                     let new = create(&two, &format!("new{}", world.sim.now().0)).await;
-                    two.write(&new, 0, &[5; 100_000]).await.unwrap();
-                    two.fsync(&new, false).await
+                    two.data().write(&new, 0, &[5; 100_000]).await.unwrap();
+                    two.data().fsync(&new, false).await
                 };
                 let done = two.rt().timeout(SOON, work).await;
                 assert_eq!(done, Some(Ok(())), "seed {seed}: the other one waits for who is missing");
@@ -43,8 +43,8 @@ fn an_ost_goes_on_without_a_quiet_client_and_keeps_for_it_what_it_may_hold() {
             assert!(early.is_none(), "seed {seed}: what the missing one may have locked was read");
             world.sim.heal(&host, &world.oss[0].host);
             assert!(read_all(&two, &file, MIB).await == [3; 100_000], "seed {seed}");
-            assert_eq!(one.fsync(&held, false).await, Ok(()), "seed {seed}");
-            assert_eq!(one.oscs()[0].import().unwrap().evictions(), 0, "seed {seed}");
+            assert_eq!(one.data().fsync(&held, false).await, Ok(()), "seed {seed}");
+            assert_eq!(one.osts().all()[0].import().unwrap().evictions(), 0, "seed {seed}");
         });
     }
 }
@@ -57,26 +57,26 @@ fn who_asked_for_something_lately_is_waited_for() {
         world.run(Duration::from_secs(600), async {
             let (held, own) = (create(&one, "held").await, create(&two, "own").await);
             let first = create(&one, "first").await;
-            one.write(&first, 0, &[1; 1000]).await.unwrap();
-            two.write(&own, 0, &[2; 100_000]).await.unwrap();
-            assert_eq!((one.fsync(&first, false).await, two.fsync(&own, false).await), (Ok(()), Ok(())));
+            one.data().write(&first, 0, &[1; 1000]).await.unwrap();
+            two.data().write(&own, 0, &[2; 100_000]).await.unwrap();
+            assert_eq!((one.data().fsync(&first, false).await, two.data().fsync(&own, false).await), (Ok(()), Ok(())));
             world.sim.sleep(QUIET).await;
             // A lock that no record of it has, and no commit of the store's own since.
-            one.write(&held, 0, &[1; 100_000]).await.unwrap();
+            one.data().write(&held, 0, &[1; 100_000]).await.unwrap();
             world.sim.cut(&host, &world.oss[0].host);
-            one.write(&held, 0, &[3; 100_000]).await.unwrap();
+            one.data().write(&held, 0, &[3; 100_000]).await.unwrap();
             world.lose_power(0);
             world.restart_oss(0).await;
             let file = open(&two, "held", O_RDWR).await;
             let overwrite = async {
-                two.write(&file, 50_000, &[4; 10]).await.unwrap();
-                two.fsync(&file, false).await
+                two.data().write(&file, 50_000, &[4; 10]).await.unwrap();
+                two.data().fsync(&file, false).await
             };
             let early = two.rt().timeout(SOON, overwrite).await;
             assert_eq!(early, None, "seed {seed}: the OST goes on although a client may replay a write");
             world.sim.heal(&host, &world.oss[0].host);
-            assert_eq!(one.fsync(&held, false).await, Ok::<(), FsError>(()), "seed {seed}");
-            assert_eq!(one.oscs()[0].import().unwrap().evictions(), 0, "seed {seed}");
+            assert_eq!(one.data().fsync(&held, false).await, Ok::<(), FsError>(()), "seed {seed}");
+            assert_eq!(one.osts().all()[0].import().unwrap().evictions(), 0, "seed {seed}");
         });
     }
 }

@@ -16,9 +16,9 @@ type Program<'a> = Pin<Box<dyn Future<Output = Result<(), String>> + 'a>>;
 async fn moves(world: &World, c: &Rc<Client>, own: &str, mut rng: Rng) -> Result<(), String> {
     for i in 0..FILES {
         let file = create(c, own).await;
-        c.write(&file, 0, b"full").await.unwrap();
+        c.data().write(&file, 0, b"full").await.unwrap();
         c.release(&file).await.unwrap();
-        c.rename(&root(), (Fid::ROOT, own.as_bytes()), (Fid::ROOT, b"t"), 0).await.unwrap();
+        c.meta().rename(&root(), (Fid::ROOT, own.as_bytes()), (Fid::ROOT, b"t"), 0).await.unwrap();
         match c.lookup(&root(), Fid::ROOT, own.as_bytes()).await {
             Err(FsError::NotFound) => {}
             Ok(entry) if entry.attr.fid.is_zero() => {}
@@ -36,7 +36,7 @@ async fn looks(world: &World, c: &Rc<Client>, movers: &Cell<u32>, mut rng: Rng) 
         if rng.below(2) == 0 {
             // It takes what others know of the file; that may be gone by now.
             let mode = SetattrRequest { valid: SetBits::MODE, mode: 0o644, ..SetattrRequest::default() };
-            _ = c.setattr(&root(), &c.inode_of(entry.attr.fid), mode, None).await;
+            _ = c.setattr(&root(), &c.meta().inode(entry.attr.fid), mode, None).await;
         }
         if rng.below(8) == 0 {
             let file = open(c, "t", 0).await;
@@ -60,7 +60,7 @@ fn a_name_that_was_moved_away_is_gone_whoever_asked_for_the_new_one_meanwhile() 
         let movers = Cell::new(2);
         let results = world.run(Duration::from_secs(3600), async {
             let file = create(&clients[0], "t").await;
-            clients[0].write(&file, 0, b"full").await.unwrap();
+            clients[0].data().write(&file, 0, b"full").await.unwrap();
             let mut all: Vec<Program<'_>> = Vec::new();
             for (k, c) in clients.iter().enumerate() {
                 let (world, movers, own) = (&world, &movers, format!("n{k}"));

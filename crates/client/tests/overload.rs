@@ -16,20 +16,20 @@ fn every_byte_arrives_at_a_target_whose_scheduler_is_full_all_the_time() {
             for n in 0..4 {
                 let file = create(&c, &format!("f{salt}-{n}")).await;
                 for at in (0..2 * MIB).step_by(128 << 10) {
-                    c.write(&file, at, &pattern(at, 128 << 10, salt + n)).await.unwrap();
+                    c.data().write(&file, at, &pattern(at, 128 << 10, salt + n)).await.unwrap();
                 }
-                assert_eq!(c.fsync(&file, false).await, Ok(()));
+                assert_eq!(c.data().fsync(&file, false).await, Ok(()));
                 c.release(&file).await.unwrap();
             }
         };
         rt::sync::join_all(vec![write(one.clone(), 10), write(two.clone(), 20)]).await;
-        let refused: u64 = [&one, &two].iter().map(|c| c.oscs()[0].import().unwrap().refusals()).sum();
+        let refused: u64 = [&one, &two].iter().map(|c| c.osts().all()[0].import().unwrap().refusals()).sum();
         assert!(refused > 100, "{refused} refusals: the head was never full");
         // Each reads what the other wrote, many pieces at a time.
         for (c, salt) in [(&one, 20), (&two, 10)] {
             for n in 0..4 {
                 let file = open(c, &format!("f{salt}-{n}"), 0).await;
-                let reads = (0..16).map(|i| c.read(&file, i * (128 << 10), 128 << 10)).collect();
+                let reads = (0..16).map(|i| c.data().read(&file, i * (128 << 10), 128 << 10)).collect();
                 let whole: Vec<u8> =
                     rt::sync::join_all(reads).await.into_iter().flat_map(|r| r.unwrap().to_vec()).collect();
                 assert!(whole == pattern(0, 2 * MIB as usize, salt + n), "file {n} of {salt}");

@@ -41,22 +41,22 @@ fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
         let limit = Duration::from_secs(300);
         world.run(limit, async {
             let old = create(&dies, "x").await;
-            dies.write(&old, 0, b"precious").await.unwrap();
-            dies.fsync(&old, false).await.unwrap();
+            dies.data().write(&old, 0, b"precious").await.unwrap();
+            dies.data().fsync(&old, false).await.unwrap();
             dies.release(&old).await.unwrap();
             mkdir(&lives, "known").await.unwrap();
             lives.sync_all().await.unwrap();
         });
-        let dir = lives.inode_of(Fid::ROOT);
-        let mark = Cell::new(lives.losses_of(&dir));
+        let dir = lives.meta().inode(Fid::ROOT);
+        let mark = Cell::new(lives.meta().losses_of(&dir));
         let (evictions, new) = world.run(limit, async {
-            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            dies.meta().rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
             let new = create(&lives, "x").await;
-            lives.write(&new, 0, b"other").await.unwrap();
+            lives.data().write(&new, 0, b"other").await.unwrap();
             mkdir(&lives, "own").await.unwrap();
-            lives.rename(&root(), (Fid::ROOT, b"known"), (Fid::ROOT, b"renamed"), 0).await.unwrap();
-            lives.unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
-            (lives.mdc().evictions(), new)
+            lives.meta().rename(&root(), (Fid::ROOT, b"known"), (Fid::ROOT, b"renamed"), 0).await.unwrap();
+            lives.meta().unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
+            (lives.sessions().mdc().evictions(), new)
         });
         host.kill();
         dies.abandon();
@@ -69,10 +69,10 @@ fn a_dead_client_stops_only_what_rested_on_it_and_the_program_is_told() {
             assert!(is_there(&lives, "renamed").await && !is_there(&lives, "known").await, "seed {seed}");
             assert!(!is_there(&lives, "safe").await, "seed {seed}: the dead client's own change was lost with it");
             assert_eq!(bytes_of(&lives, "x").await, b"precious", "seed {seed}: another file's name was not removed");
-            assert_eq!(lives.mdc().evictions(), evictions, "seed {seed}");
-            assert_eq!(lives.fsync(&new, false).await, Err(FsError::Io), "seed {seed}: the file is lost");
-            assert_eq!(lives.sync_dir(&dir, &mark).await, Err(FsError::Io), "seed {seed}");
-            assert_eq!(lives.sync_dir(&dir, &mark).await, Ok(()), "seed {seed}: it is said once");
+            assert_eq!(lives.sessions().mdc().evictions(), evictions, "seed {seed}");
+            assert_eq!(lives.data().fsync(&new, false).await, Err(FsError::Io), "seed {seed}: the file is lost");
+            assert_eq!(lives.meta().sync_dir(&dir, &mark).await, Err(FsError::Io), "seed {seed}");
+            assert_eq!(lives.meta().sync_dir(&dir, &mark).await, Ok(()), "seed {seed}: it is said once");
             let told = lives.losses().changes_text();
             let ops: Vec<&str> = told.lines().filter_map(|l| l.split(' ').next()).collect();
             assert_eq!(ops, ["open", "unlink"], "seed {seed}: {told}");
@@ -113,8 +113,12 @@ fn a_directory_that_is_opened_after_a_loss_tells_it_too_if_nobody_was_told() {
         );
         let told = lives.losses().changes_text();
         assert!(told.starts_with("create ") && told.contains("/below "), "{told}");
-        let root = lives.inode_of(Fid::ROOT);
-        assert_eq!(lives.sync_dir(&root, &Cell::new(lives.losses_of(&root))).await, Ok(()), "nothing was lost there");
+        let root = lives.meta().inode(Fid::ROOT);
+        assert_eq!(
+            lives.meta().sync_dir(&root, &Cell::new(lives.meta().losses_of(&root))).await,
+            Ok(()),
+            "nothing was lost there"
+        );
     });
 }
 
@@ -129,10 +133,10 @@ fn with_everybody_back_nothing_is_refused() {
             assert!(!is_there(&b, "d").await);
             mkdir(&a, "d").await.unwrap();
             assert!(is_there(&b, "d").await);
-            b.rename(&root(), (Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0).await.unwrap();
+            b.meta().rename(&root(), (Fid::ROOT, b"d"), (Fid::ROOT, b"e"), 0).await.unwrap();
             let x = create(&a, "x").await;
             a.release(&x).await.unwrap();
-            b.unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
+            b.meta().unlink(&root(), Fid::ROOT, b"x", false).await.unwrap();
             mkdir(&a, "x").await.unwrap();
         });
         world.kill_mds();
@@ -176,11 +180,11 @@ async fn change(c: &Rc<Client>, names: &mut Names, rng: &mut Rng) -> Option<Did>
     let did = match names[at] {
         None => Did::Make(at, mkdir(c, &format!("n{at}")).await.unwrap()),
         Some(fid) if at == to || rng.chance(0.3) => {
-            c.unlink(&root(), Fid::ROOT, &name(at), true).await.unwrap();
+            c.meta().unlink(&root(), Fid::ROOT, &name(at), true).await.unwrap();
             Did::Remove(at, fid)
         }
         Some(fid) => {
-            c.rename(&root(), (Fid::ROOT, &name(at)), (Fid::ROOT, &name(to)), 0).await.unwrap();
+            c.meta().rename(&root(), (Fid::ROOT, &name(at)), (Fid::ROOT, &name(to)), 0).await.unwrap();
             Did::Rename([at, to], fid, names[to])
         }
     };
@@ -291,15 +295,15 @@ fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
         let limit = Duration::from_secs(300);
         world.run(limit, async {
             let precious = create(&dies, "x").await;
-            dies.write(&precious, 0, b"precious").await.unwrap();
+            dies.data().write(&precious, 0, b"precious").await.unwrap();
             dies.release(&precious).await.unwrap();
             dies.sync_all().await.unwrap();
             assert!(is_there(&lives, "x").await);
         });
         world.run(limit, async {
-            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            dies.meta().rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
             mkdir(&lives, "x").await.unwrap();
-            lives.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"moved"), 0).await.unwrap();
+            lives.meta().rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"moved"), 0).await.unwrap();
         });
         host.kill();
         dies.abandon();
@@ -307,7 +311,7 @@ fn a_second_death_before_the_end_of_such_a_recovery_changes_nothing_about_it() {
         world.run(limit, async {
             world.restart_mds().await;
             // The next one dies as soon as the store has forgotten who is missing.
-            while world.mds_knows(dies.id()) {
+            while world.mds_knows(dies.sessions().id()) {
                 world.sim.sleep(Duration::from_micros(100)).await;
             }
         });
@@ -343,10 +347,10 @@ fn who_waits_for_a_missing_client_with_requests_of_its_own_keeps_its_connection(
     world.run(limit, async {
         // It waits for the server first, and then for the missing client: longer than for any answer.
         world.sim.sleep(Duration::from_secs(20)).await;
-        let connects = lives.mdc().counters().0;
+        let connects = lives.sessions().mdc().counters().0;
         world.restart_mds().await;
         assert!(ended.1.await.unwrap().is_ok());
-        assert_eq!(lives.mdc().counters().0, connects + 1, "the server is busy, not dead");
+        assert_eq!(lives.sessions().mdc().counters().0, connects + 1, "the server is busy, not dead");
         assert!(is_there(&lives, "before").await);
     });
 }
@@ -367,11 +371,11 @@ fn nothing_that_a_client_was_answered_is_refused_because_another_died() {
             let old = create(&dies, "x").await;
             dies.release(&old).await.unwrap();
             let dir = mkdir(&dies, "d").await.unwrap();
-            dies.rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
+            dies.meta().rename(&root(), (Fid::ROOT, b"x"), (Fid::ROOT, b"safe"), 0).await.unwrap();
             mkdir_in(&lives, dir, "below").await.unwrap();
             let new = create(&lives, "x").await;
-            lives.write(&new, 0, b"other").await.unwrap();
-            lives.unlink(&root(), Fid::ROOT, b"safe", false).await.unwrap();
+            lives.data().write(&new, 0, b"other").await.unwrap();
+            lives.meta().unlink(&root(), Fid::ROOT, b"safe", false).await.unwrap();
             new
         });
         host.kill();
@@ -379,7 +383,7 @@ fn nothing_that_a_client_was_answered_is_refused_because_another_died() {
         world.kill_mds();
         world.run(limit, async {
             world.restart_mds().await;
-            assert_eq!(lives.fsync(&new, false).await, Ok(()), "seed {seed}");
+            assert_eq!(lives.data().fsync(&new, false).await, Ok(()), "seed {seed}");
             assert!(is_there(&lives, "d").await && !is_there(&lives, "safe").await, "seed {seed}");
             assert_eq!(bytes_of(&lives, "x").await, b"other", "seed {seed}");
             assert_eq!(lives.losses().changes_text(), "", "seed {seed}");
@@ -399,7 +403,7 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             let own = mkdir(&lives, "own").await.unwrap();
             let shared = mkdir(&lives, "shared").await.unwrap();
             let file = create(&away, "file").await;
-            away.write(&file, 0, b"before").await.unwrap();
+            away.data().write(&file, 0, b"before").await.unwrap();
             assert!(is_there(&away, "shared").await);
             // Longer than a client is quiet, and shorter than one is evicted that is silent.
             world.sim.sleep(Duration::from_secs(12)).await;
@@ -418,8 +422,8 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             // What is made before the one that is missing is back stays when it is.
             let new = NewFile { flags: 0o102, mode: 0o644, ..NewFile::default() };
             let (_, fresh) = lives.create_open(&root(), own, b"fresh", new).await.unwrap();
-            lives.write(&fresh, 0, b"kept").await.unwrap();
-            assert_eq!(lives.fsync(&fresh, false).await, Ok(()), "seed {seed}");
+            lives.data().write(&fresh, 0, b"kept").await.unwrap();
+            assert_eq!(lives.data().fsync(&fresh, false).await, Ok(()), "seed {seed}");
             let (waits, ended) = (lives.clone(), rt::sync::oneshot());
             lives.rt().spawn(async move {
                 let made = mkdir_in(&waits, shared, "two").await.is_ok();
@@ -430,9 +434,9 @@ fn whoever_is_missing_and_was_quiet_is_waited_for_only_where_it_may_hold_somethi
             world.cut_off(&host, false);
             let (made, at) = ended.1.await.unwrap();
             assert!(made && at > reachable, "seed {seed}: {:?}: the other one had a lock", reachable.since(at));
-            away.write(&file, 0, b"after").await.unwrap();
-            assert_eq!(away.fsync(&file, false).await, Ok(()), "seed {seed}");
-            assert_eq!((away.mdc().evictions(), lives.mdc().evictions()), (0, 0), "seed {seed}");
+            away.data().write(&file, 0, b"after").await.unwrap();
+            assert_eq!(away.data().fsync(&file, false).await, Ok(()), "seed {seed}");
+            assert_eq!((away.sessions().mdc().evictions(), lives.sessions().mdc().evictions()), (0, 0), "seed {seed}");
             assert!(is_there(&away, "own").await, "seed {seed}");
             world.sim.sleep(Duration::from_secs(2)).await;
             let found = away.open(&root(), fresh.fid(), 0).await.unwrap();
@@ -451,7 +455,7 @@ fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free()
     let shared = world.run(limit, async {
         let shared = mkdir(&dies, "shared").await.unwrap();
         let file = create(&dies, "gone").await;
-        dies.unlink(&root(), Fid::ROOT, b"gone", false).await.unwrap();
+        dies.meta().unlink(&root(), Fid::ROOT, b"gone", false).await.unwrap();
         let _open = file;
         world.sim.sleep(Duration::from_secs(12)).await;
         assert!(is_there(&lives, "shared").await);
@@ -466,7 +470,7 @@ fn a_client_that_died_is_evicted_when_the_window_ends_and_what_it_held_is_free()
         assert!(mkdir_in(&lives, shared, "late").await.is_ok());
         let waited = world.sim.now().since(restarted);
         assert!(waited >= Duration::from_secs(7) && waited < Duration::from_secs(20), "{waited:?}");
-        assert!(!world.mds_knows(dies.id()) && lives.mdc().evictions() == 0);
+        assert!(!world.mds_knows(dies.sessions().id()) && lives.sessions().mdc().evictions() == 0);
     });
 }
 
@@ -515,7 +519,7 @@ fn who_stood_still_amid_its_replays_is_not_taken_for_quiet() {
                 assert!(is_there(&goes_on, &format!("d{n}")).await, "seed {seed}: d{n} is lost");
             }
             assert_eq!(stands.losses().changes_text(), "", "seed {seed}");
-            assert_eq!(stands.mdc().evictions(), 0, "seed {seed}");
+            assert_eq!(stands.sessions().mdc().evictions(), 0, "seed {seed}");
         });
     }
     assert_eq!(amid, 8, "who had replayed everything shows nothing");
@@ -577,7 +581,7 @@ fn a_server_that_dies_again_and_again_while_clients_replay_loses_nothing_of_thei
             for name in made {
                 assert!(is_there(&looks, &name).await, "seed {seed}: {name} is lost");
             }
-            assert_eq!(clients.iter().map(|c| c.mdc().evictions()).sum::<u64>(), 0, "seed {seed}");
+            assert_eq!(clients.iter().map(|c| c.sessions().mdc().evictions()).sum::<u64>(), 0, "seed {seed}");
         });
     }
 }

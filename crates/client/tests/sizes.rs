@@ -19,9 +19,9 @@ fn asked_amid_a_cut(bug: Option<&'static str>) -> u64 {
     let found = world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
         for at in [0, 4 * STRIPE] {
-            one.write(&file, at, &[7; 100]).await.unwrap();
+            one.data().write(&file, at, &[7; 100]).await.unwrap();
         }
-        one.fsync(&file, false).await.unwrap();
+        one.data().fsync(&file, false).await.unwrap();
         assert_eq!(size_of(&two, file.fid()).await, 4 * STRIPE + 100);
         world.sim.cut(&asker, &world.oss[0].host);
         let mut asks = pin!(size_of(&two, file.fid()));
@@ -60,7 +60,7 @@ fn asked_again_and_again(seed: u64, bug: Option<&'static str>) -> Option<String>
                 let to = 1 + rng.below(9 * STRIPE);
                 sizes.borrow_mut().push(to);
                 if to > size && rng.below(2) == 0 {
-                    clients[0].write(&file, to - 1, &[7]).await.unwrap();
+                    clients[0].data().write(&file, to - 1, &[7]).await.unwrap();
                 } else {
                     cut(&clients[0], &file, to).await.unwrap();
                 }
@@ -116,13 +116,13 @@ fn a_size_costs_one_question_per_object_and_after_a_cut_once_two() {
             let size = size_of(&two, file.fid()).await;
             (size, asks().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>())
         };
-        one.write(&file, 0, &pattern(0, 6 * STRIPE as usize, 3)).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, 6 * STRIPE as usize, 3)).await.unwrap();
         for _ in 0..2 {
             assert_eq!(questions().await, (6 * STRIPE, vec![1; 3]));
         }
         cut(&one, &file, 100).await.unwrap();
         // The writer's locks are its again.
-        one.write(&file, 0, &pattern(0, 6 * STRIPE as usize, 3)).await.unwrap();
+        one.data().write(&file, 0, &pattern(0, 6 * STRIPE as usize, 3)).await.unwrap();
         assert_eq!(questions().await, (6 * STRIPE, vec![2; 3]), "what was cut meanwhile is asked a second time");
         assert_eq!(questions().await, (6 * STRIPE, vec![1; 3]));
     });

@@ -20,13 +20,13 @@ async fn stand_still(world: &World, meanwhile: impl AsyncFnOnce()) {
 /// Writes something that is written out under a callback only.
 async fn dirty(c: &Rc<Client>) -> Rc<OpenFile> {
     let file = create(c, "f").await;
-    c.write(&file, 0, &[7; 100_000]).await.unwrap();
+    c.data().write(&file, 0, &[7; 100_000]).await.unwrap();
     file
 }
 
 fn nobody_was_evicted(world: &World, c: &Client) {
-    assert_eq!(world.knows(c.id()), 1 + world.oss.len());
-    assert!(c.oscs().iter().all(|o| o.import().unwrap().evictions() == 0) && c.mdc().evictions() == 0);
+    assert_eq!(world.knows(c.sessions().id()), 1 + world.oss.len());
+    assert!(c.osts().all().iter().all(|o| o.import().unwrap().evictions() == 0) && c.sessions().mdc().evictions() == 0);
 }
 
 #[test]
@@ -41,7 +41,7 @@ fn clients_are_not_silent_while_their_servers_stand_still() {
                 world.sim.sleep(Duration::from_secs(30)).await;
                 nobody_was_evicted(&world, &c);
             }
-            assert_eq!(c.fsync(&file, false).await, Ok(()));
+            assert_eq!(c.data().fsync(&file, false).await, Ok(()));
         });
     }
 }
@@ -57,7 +57,7 @@ fn a_callback_that_a_stopped_server_sent_is_answered_when_it_goes_on() {
             let (reader, ended) = (two.clone(), rt::sync::oneshot());
             two.rt().spawn(async move {
                 let file = open(&reader, "f", 0).await;
-                ended.0.send(reader.read(&file, 0, 100_000).await.unwrap().to_vec());
+                ended.0.send(reader.data().read(&file, 0, 100_000).await.unwrap().to_vec());
             });
             // Sooner or later after that the callback goes out.
             world.sim.sleep(Duration::from_micros(200 * seed)).await;
@@ -87,7 +87,7 @@ fn a_recovery_window_does_not_pass_while_the_server_stands_still() {
                 world.cut_off(&host, false);
             })
             .await;
-            assert_eq!(c.fsync(&file, false).await, Ok(()));
+            assert_eq!(c.data().fsync(&file, false).await, Ok(()));
             nobody_was_evicted(&world, &c);
         });
     }
@@ -121,9 +121,9 @@ fn an_ost_whose_disk_never_goes_on_keeps_nobody_waiting_for_ever() {
         world.oss[0].host.stall_disk(Duration::from_secs(3000));
         two.rt().spawn({
             let two = two.clone();
-            async move { _ = two.read(&file, 0, 1).await }
+            async move { _ = two.data().read(&file, 0, 1).await }
         });
         world.sim.sleep(Duration::from_secs(700)).await;
-        assert_eq!(world.knows(one.id()), 1, "the OST waits for ten minutes at most");
+        assert_eq!(world.knows(one.sessions().id()), 1, "the OST waits for ten minutes at most");
     });
 }

@@ -22,30 +22,29 @@ fn rpcs_that_go_first(seed: u64, flush_first: bool) -> u64 {
     let ((one, _), (two, _)) = (world.client(|c| c.rpcs_in_flight_max = 4), world.client(|_| {}));
     world.run(Duration::from_secs(3600), async {
         let large = create(&one, "large").await;
-        one.write(&large, 0, &vec![1; 4 << 20]).await.unwrap();
-        one.fsync(&large, false).await.unwrap();
+        one.data().write(&large, 0, &vec![1; 4 << 20]).await.unwrap();
+        one.data().fsync(&large, false).await.unwrap();
         let dirty = create(&one, "dirty").await;
-        one.write(&dirty, 0, &[7; 100_000]).await.unwrap();
+        one.data().write(&dirty, 0, &[7; 100_000]).await.unwrap();
         let direct = one.open(&root(), large.fid(), O_RDWR | O_DIRECT).await.unwrap();
         let reads: Vec<_> = (0..READS)
             .map(|i| {
                 let (c, f) = (one.clone(), direct.clone());
-                spawn(
-                    &one,
-                    async move { assert_eq!(c.read(&f, 4096 * (25 + i % 900), 4096).await.unwrap().len(), 4096) },
-                )
+                spawn(&one, async move {
+                    assert_eq!(c.data().read(&f, 4096 * (25 + i % 900), 4096).await.unwrap().len(), 4096)
+                })
             })
             .collect();
-        let rpcs = || one.oscs()[0].stats().read_rpcs;
+        let rpcs = || one.osts().all()[0].stats().read_rpcs;
         world.sim.sleep(Duration::from_millis(1)).await;
         let before = rpcs();
         assert!(before < READS / 4, "{before} of {READS} reads are over already");
         let synced = flush_first.then(|| {
             let (c, f) = (one.clone(), dirty.clone());
-            spawn(&one, async move { assert_eq!(c.fsync(&f, false).await, Ok(())) })
+            spawn(&one, async move { assert_eq!(c.data().fsync(&f, false).await, Ok(())) })
         });
         let file = open(&two, "dirty", 0).await;
-        assert!(two.read(&file, 0, 100_000).await.unwrap().to_vec() == [7; 100_000]);
+        assert!(two.data().read(&file, 0, 100_000).await.unwrap().to_vec() == [7; 100_000]);
         let overtook = rpcs() - before;
         for work in reads.into_iter().chain(synced) {
             work.await.unwrap();
@@ -72,24 +71,24 @@ fn what_waits_for_its_answer_under_a_lock_is_hastened_when_another_client_wants_
     world.run(Duration::from_secs(3600), async {
         for name in ["large", "wanted"] {
             let file = create(&one, name).await;
-            one.write(&file, 0, &vec![1; 4 << 20]).await.unwrap();
-            one.fsync(&file, false).await.unwrap();
+            one.data().write(&file, 0, &vec![1; 4 << 20]).await.unwrap();
+            one.data().fsync(&file, false).await.unwrap();
             one.release(&file).await.unwrap();
         }
         let flags = O_RDWR | O_DIRECT;
         let (large, wanted) = (open(&one, "large", flags).await, open(&one, "wanted", flags).await);
         let read = |f: &Rc<OpenFile>, i: u64| {
             let (c, f) = (one.clone(), f.clone());
-            spawn(&one, async move { drop(c.read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
+            spawn(&one, async move { drop(c.data().read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
         };
         let mut reads: Vec<_> = (0..READS).map(|i| read(&large, i)).collect();
         // Behind all those, under the lock that the other client is going to want.
         reads.extend((0..20).map(|i| read(&wanted, i)));
-        let rpcs = || one.oscs()[0].stats().read_rpcs;
+        let rpcs = || one.osts().all()[0].stats().read_rpcs;
         world.sim.sleep(Duration::from_millis(1)).await;
         let before = rpcs();
         let file = open(&two, "wanted", O_RDWR).await;
-        two.write(&file, 0, &[2; 4096]).await.unwrap();
+        two.data().write(&file, 0, &[2; 4096]).await.unwrap();
         let overtook = rpcs() - before;
         assert!(overtook < 300, "{overtook} of {READS} reads went first");
         for work in reads {
@@ -106,11 +105,11 @@ fn a_flush_finds_a_slot_although_questions_that_nobody_answers_hold_all_others()
         let mut files = Vec::new();
         for i in 0..150 {
             let file = create(&away, &format!("f{i}")).await;
-            away.write(&file, 0, &[1; 5000]).await.unwrap();
+            away.data().write(&file, 0, &[1; 5000]).await.unwrap();
             files.push(file);
         }
         let dirty = create(&one, "dirty").await;
-        one.write(&dirty, 0, &[7; 100_000]).await.unwrap();
+        one.data().write(&dirty, 0, &[7; 100_000]).await.unwrap();
         let fids: Vec<Fid> = files.iter().map(|f| f.fid()).collect();
         for fid in &fids {
             one.lookup(&root(), Fid::ROOT, format!("f{}", fids.iter().position(|f| f == fid).unwrap()).as_bytes())
@@ -127,13 +126,13 @@ fn a_flush_finds_a_slot_although_questions_that_nobody_answers_hold_all_others()
                 asked.set(asked.get() + 1);
             }));
         }
-        let import = one.oscs()[0].import().unwrap();
+        let import = one.osts().all()[0].import().unwrap();
         while import.in_flight() < 60 {
             world.sim.sleep(Duration::from_millis(1)).await;
             assert_eq!(asked.get(), 0, "{} in flight", import.in_flight());
         }
         let file = open(&two, "dirty", 0).await;
-        assert!(two.read(&file, 0, 100_000).await.unwrap().to_vec() == [7; 100_000]);
+        assert!(two.data().read(&file, 0, 100_000).await.unwrap().to_vec() == [7; 100_000]);
         assert_eq!(asked.get(), 0, "they were answered first");
         world.cut_off(&host, false);
     });
@@ -144,7 +143,7 @@ type Step = fn(Rc<Client>, Rc<OpenFile>) -> rt::sync::OneReceiver<()>;
 
 fn steps() -> Vec<(&'static str, Step)> {
     fn allocate(c: Rc<Client>, f: Rc<OpenFile>, mode: u32) -> rt::sync::OneReceiver<()> {
-        spawn(&c.clone(), async move { c.fallocate(&f, mode, 8192, 40_000).await.unwrap() })
+        spawn(&c.clone(), async move { c.data().fallocate(&f, mode, 8192, 40_000).await.unwrap() })
     }
     let cut: Step = |c, f| {
         let cut = wire::mdt::SetattrRequest { valid: wire::mdt::SetBits::SIZE, size: 5000, ..Default::default() };
@@ -153,7 +152,7 @@ fn steps() -> Vec<(&'static str, Step)> {
     let uncached: Step = |c, f| {
         spawn(&c.clone(), async move {
             let direct = c.open(&root(), f.fid(), O_RDWR | O_DIRECT).await.unwrap();
-            c.write(&direct, 4096, &[9; 8192]).await.unwrap();
+            c.data().write(&direct, 4096, &[9; 8192]).await.unwrap();
         })
     };
     vec![
@@ -172,23 +171,23 @@ fn what_changes_a_file_under_a_lock_is_hastened_when_another_client_wants_the_lo
         let ((one, _), (two, _)) = (world.client(|c| c.rpcs_in_flight_max = 4), world.client(|_| {}));
         world.run(Duration::from_secs(3600), async {
             let large = create(&one, "large").await;
-            one.write(&large, 0, &vec![1; 4 << 20]).await.unwrap();
-            one.fsync(&large, false).await.unwrap();
+            one.data().write(&large, 0, &vec![1; 4 << 20]).await.unwrap();
+            one.data().fsync(&large, false).await.unwrap();
             let direct = one.open(&root(), large.fid(), O_RDWR | O_DIRECT).await.unwrap();
             let wanted = create(&one, "wanted").await;
-            one.write(&wanted, 0, &[7; 100_000]).await.unwrap();
+            one.data().write(&wanted, 0, &[7; 100_000]).await.unwrap();
             let reads: Vec<_> = (0..READS)
                 .map(|i| {
                     let (c, f) = (one.clone(), direct.clone());
-                    spawn(&one, async move { drop(c.read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
+                    spawn(&one, async move { drop(c.data().read(&f, 4096 * (i % 1000), 4096).await.unwrap()) })
                 })
                 .collect();
-            let rpcs = || one.oscs()[0].stats().read_rpcs;
+            let rpcs = || one.osts().all()[0].stats().read_rpcs;
             let changed = step(one.clone(), wanted.clone());
             world.sim.sleep(Duration::from_millis(2)).await;
             let before = rpcs();
             let file = open(&two, "wanted", O_RDWR).await;
-            two.write(&file, 0, &[2; 4096]).await.unwrap();
+            two.data().write(&file, 0, &[2; 4096]).await.unwrap();
             let overtook = rpcs() - before;
             assert!(overtook < 300, "{what}: {overtook} of {READS} reads went first");
             for work in reads.into_iter().chain([changed]) {
@@ -207,12 +206,12 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
             let mut fids = Vec::new();
             for i in 0..150 {
                 let file = create(&away, &format!("f{i}")).await;
-                away.write(&file, 0, &[1; 5000]).await.unwrap();
+                away.data().write(&file, 0, &[1; 5000]).await.unwrap();
                 one.lookup(&root(), Fid::ROOT, format!("f{i}").as_bytes()).await.unwrap();
                 fids.push(file.fid());
             }
             let wanted = create(&one, "wanted").await;
-            one.write(&wanted, 0, &[7; 100_000]).await.unwrap();
+            one.data().write(&wanted, 0, &[7; 100_000]).await.unwrap();
             world.cut_off(&host, true);
             let asked = Rc::new(Cell::new(0));
             for fid in fids {
@@ -222,7 +221,7 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
                     asked.set(asked.get() + 1);
                 }));
             }
-            let import = one.oscs()[0].import().unwrap();
+            let import = one.osts().all()[0].import().unwrap();
             while import.in_flight() < 60 {
                 world.sim.sleep(Duration::from_millis(1)).await;
             }
@@ -230,10 +229,10 @@ fn what_changes_a_file_under_a_lock_finds_a_slot_when_another_client_wants_the_l
             world.sim.sleep(Duration::from_millis(50)).await;
             let before = import.counters().1;
             let file = open(&two, "wanted", O_RDWR).await;
-            two.write(&file, 0, &[2; 4096]).await.unwrap();
+            two.data().write(&file, 0, &[2; 4096]).await.unwrap();
             let overtook = import.counters().1 - before;
             assert!(asked.get() == 0 && overtook < 20, "{what}: {overtook} requests went first");
-            assert_eq!(world.knows(one.id()), 2, "{what}: evicted for the lock that it kept");
+            assert_eq!(world.knows(one.sessions().id()), 2, "{what}: evicted for the lock that it kept");
             world.cut_off(&host, false);
             changed.await.unwrap();
         });
@@ -252,8 +251,8 @@ fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_i
         let striped = async |c: &Rc<Client>, name: &str, bytes: usize| {
             let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
             let file = c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1;
-            c.write(&file, 0, &vec![1; bytes]).await.unwrap();
-            c.fsync(&file, false).await.unwrap();
+            c.data().write(&file, 0, &vec![1; bytes]).await.unwrap();
+            c.data().fsync(&file, false).await.unwrap();
             file
         };
         let large = striped(&one, "large", 4 << 20).await;
@@ -262,18 +261,18 @@ fn a_read_under_locks_of_several_osts_is_hastened_at_all_of_them_when_one_lock_i
         let reads: Vec<_> = (0..2 * READS)
             .map(|i| {
                 let (c, f) = (one.clone(), direct.clone());
-                spawn(&one, async move { drop(c.read(&f, (i * (64 << 10)) % (4 << 20), 4096).await.unwrap()) })
+                spawn(&one, async move { drop(c.data().read(&f, (i * (64 << 10)) % (4 << 20), 4096).await.unwrap()) })
             })
             .collect();
         let mapped = open(&one, "mapped", O_RDWR).await;
-        mapped.inode().set_kernel_pages();
+        mapped.inode().front().set_kernel_pages();
         let (c, f) = (one.clone(), mapped.clone());
-        let filled = spawn(&one, async move { drop(c.read_pages(&f, 0, 128 << 10).await.unwrap()) });
+        let filled = spawn(&one, async move { drop(c.data().read_pages(&f, 0, 128 << 10).await.unwrap()) });
         world.sim.sleep(Duration::from_millis(5)).await;
-        let rpcs = || one.oscs().iter().map(|o| o.stats().read_rpcs).sum::<u64>();
+        let rpcs = || one.osts().all().iter().map(|o| o.stats().read_rpcs).sum::<u64>();
         let before = rpcs();
         // Of the first object only.
-        two.write(&theirs, 0, &[2; 4096]).await.unwrap();
+        two.data().write(&theirs, 0, &[2; 4096]).await.unwrap();
         let overtook = rpcs() - before;
         assert!(overtook < 600, "{overtook} of {} reads went first", 2 * READS);
         for work in reads.into_iter().chain([filled]) {

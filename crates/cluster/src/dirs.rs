@@ -176,7 +176,7 @@ pub fn start_mount(
     let mut options = spec.options.clone();
     options.default_permissions = true;
     if options.fsname.is_empty() {
-        options.fsname = String::from_utf8_lossy(&client.map().fsname).into_owned();
+        options.fsname = String::from_utf8_lossy(&client.osts().map().fsname).into_owned();
     }
     let config = SessionConfig { posix_acl: true, ..SessionConfig::default() };
     let (session, mut mount) =

@@ -14,10 +14,10 @@ async fn work(c: &Rc<Client>, dir: &str) {
             for step in 0..60u64 {
                 let (at, bytes) = (rng.below(12) * MIB, 1 + rng.below(3 * MIB));
                 if rng.chance(0.5) {
-                    c.write(&file, at, &vec![step as u8; bytes as usize]).await.unwrap();
+                    c.data().write(&file, at, &vec![step as u8; bytes as usize]).await.unwrap();
                 }
-                c.read(&file, step * 300_000, 300_000).await.unwrap();
-                c.read(&file, at, 4096).await.unwrap();
+                c.data().read(&file, step * 300_000, 300_000).await.unwrap();
+                c.data().read(&file, at, 4096).await.unwrap();
             }
             c.release(&file).await.unwrap();
         }
@@ -35,7 +35,7 @@ fn readers_side_by_side_fetch_every_byte_once() {
         for i in 0..files {
             let file = create(&writer, Fid::ROOT, &i.to_string()).await;
             for at in (0..bytes).step_by(1 << 20) {
-                writer.write(&file, at, &vec![i as u8; 1 << 20]).await.unwrap();
+                writer.data().write(&file, at, &vec![i as u8; 1 << 20]).await.unwrap();
             }
             writer.release(&file).await.unwrap();
         }
@@ -48,14 +48,14 @@ fn readers_side_by_side_fetch_every_byte_once() {
                 let fid = c.lookup(&root(), Fid::ROOT, i.to_string().as_bytes()).await.unwrap().attr.fid;
                 let file = c.open(&root(), fid, 0).await.unwrap();
                 for at in (0..bytes).step_by(1 << 20) {
-                    let got = c.read(&file, at, 1 << 20).await.unwrap();
+                    let got = c.data().read(&file, at, 1 << 20).await.unwrap();
                     assert!(got.len() == 1 << 20 && got.slices().all(|s| s.iter().all(|b| *b == i as u8)));
                 }
                 c.release(&file).await.unwrap();
             }
         });
         rt::sync::join_all(load.map(|l| Box::pin(l) as rt::LocalFuture<()>).collect()).await;
-        let fetched: u64 = reader.oscs().iter().map(|o| o.stats().read_bytes).sum();
+        let fetched: u64 = reader.osts().all().iter().map(|o| o.stats().read_bytes).sum();
         assert_eq!(fetched, files * bytes, "what was read ahead was read before it had to go");
     });
 }
@@ -66,19 +66,19 @@ fn the_budget_of_readahead_follows_the_cache_and_comes_back_with_it() {
         let world = World::new(rt, "budget", 1, 128 * MIB).await;
         let config = ClientConfig { cache_bytes: 32 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
         let c = join(&world.rt, config, 1, PATIENCE).await.unwrap();
-        let budget = || c.readahead_setting("max_read_ahead_mb").unwrap();
-        c.set_readahead("max_read_ahead_mb", "6").unwrap();
+        let budget = || c.data().readahead().setting("max_read_ahead_mb").unwrap();
+        c.data().readahead().set("max_read_ahead_mb", "6").unwrap();
         assert_eq!(budget(), 6 * MIB, "less than a quarter of the cache");
-        c.set_cache_bytes(8 * MIB);
+        c.data().set_cache_bytes(8 * MIB);
         assert_eq!(budget(), 2 * MIB, "a quarter of the smaller cache");
         // Other settings leave what was asked for alone.
-        c.set_readahead("max_read_ahead_per_file_mb", "1").unwrap();
-        c.set_readahead_policy("ondemand").unwrap();
-        assert_eq!((budget(), c.readahead_policy()), (2 * MIB, "ondemand"));
-        c.set_cache_bytes(16 * MIB);
+        c.data().readahead().set("max_read_ahead_per_file_mb", "1").unwrap();
+        c.data().readahead().set_policy("ondemand").unwrap();
+        assert_eq!((budget(), c.data().readahead().policy()), (2 * MIB, "ondemand"));
+        c.data().set_cache_bytes(16 * MIB);
         assert_eq!(budget(), 4 * MIB);
-        c.set_cache_bytes(32 * MIB);
-        assert_eq!((budget(), c.readahead_policy()), (6 * MIB, "ondemand"));
+        c.data().set_cache_bytes(32 * MIB);
+        assert_eq!((budget(), c.data().readahead().policy()), (6 * MIB, "ondemand"));
     });
 }
 
@@ -90,29 +90,29 @@ fn what_a_client_recorded_of_its_cache_and_readahead_under_load_replays_to_the_s
         let c = join(&world.rt, config, 2, PATIENCE).await.unwrap();
         let open = create(&c, Fid::ROOT, "open").await;
         for policy in ["adaptive", "fgf_lru+ring", "arc"] {
-            c.set_cache_policy(policy).unwrap();
-            c.set_readahead("max_read_ahead_mb", "4").unwrap();
+            c.data().pages().set_policy(policy).unwrap();
+            c.data().readahead().set("max_read_ahead_mb", "4").unwrap();
             work(&c, policy).await;
-            c.write(&open, 0, &vec![1; 4 << 20]).await.unwrap();
-            c.read(&open, 0, 1 << 20).await.unwrap();
-            c.set_cache_record("256M").unwrap();
-            c.set_readahead_record("16M").unwrap();
-            assert_eq!((c.cache_record().as_str(), c.readahead_record().as_str()), ("on", "on"));
+            c.data().write(&open, 0, &vec![1; 4 << 20]).await.unwrap();
+            c.data().read(&open, 0, 1 << 20).await.unwrap();
+            c.data().pages().set_record("256M").unwrap();
+            c.data().readahead().set_record("16M").unwrap();
+            assert_eq!((c.data().pages().record().as_str(), c.data().readahead().record().as_str()), ("on", "on"));
             work(&c, policy).await;
-            c.set_cache_key("bypass_bytes", "256K").unwrap();
-            c.set_cache_policy("s3fifo").unwrap();
+            c.data().pages().set_key("bypass_bytes", "256K").unwrap();
+            c.data().pages().set_policy("s3fifo").unwrap();
             work(&c, "between").await;
-            assert!(c.set_cache_key("small_queue_percent", "51").unwrap_err().contains("1 to 50 %"));
-            c.set_cache_key("small_queue_percent", "30").unwrap();
-            assert_eq!(c.cache_key("small_queue_percent").as_deref(), Some("30"));
-            c.set_readahead_policy("ondemand").unwrap();
-            c.set_readahead("max_read_ahead_mb", "2").unwrap();
+            assert!(c.data().pages().set_key("small_queue_percent", "51").unwrap_err().contains("1 to 50 %"));
+            c.data().pages().set_key("small_queue_percent", "30").unwrap();
+            assert_eq!(c.data().pages().key("small_queue_percent").as_deref(), Some("30"));
+            c.data().readahead().set_policy("ondemand").unwrap();
+            c.data().readahead().set("max_read_ahead_mb", "2").unwrap();
             work(&c, "later").await;
-            c.read(&open, 1 << 20, 3 << 20).await.unwrap();
-            c.set_readahead_policy("parallel").unwrap();
-            c.set_cache_record("check").unwrap();
-            c.set_readahead_record("check").unwrap();
-            for (said, calls_min) in [(c.cache_record(), 10_000), (c.readahead_record(), 300)] {
+            c.data().read(&open, 1 << 20, 3 << 20).await.unwrap();
+            c.data().readahead().set_policy("parallel").unwrap();
+            c.data().pages().set_record("check").unwrap();
+            c.data().readahead().set_record("check").unwrap();
+            for (said, calls_min) in [(c.data().pages().record(), 10_000), (c.data().readahead().record(), 300)] {
                 assert!(said.ends_with("calls replayed, the same answers"), "{policy}: {said}");
                 let calls: u32 = said.split(' ').next().unwrap().parse().unwrap();
                 assert!(calls > calls_min, "{policy}: {said}");
@@ -135,13 +135,13 @@ fn what_a_lock_callback_waits_for_is_urgent_at_the_target_and_other_write_out_is
         };
         ost.set_params("ost.OSS.ost_io.nrs_policies", "obrr+").unwrap();
         let f = create(&a, Fid::ROOT, "f").await;
-        a.write(&f, 0, &[1; 100_000]).await.unwrap();
-        a.fsync(&f, false).await.unwrap();
+        a.data().write(&f, 0, &[1; 100_000]).await.unwrap();
+        a.data().fsync(&f, false).await.unwrap();
         assert!(count("completed") > 0 && count("urgent") == 0, "nobody waited for that");
         let g = open(&b, "f").await;
         for round in 1..=5u8 {
-            a.write(&f, 0, &[round; 100_000]).await.unwrap();
-            assert!(b.read(&g, 0, 100_000).await.unwrap().to_vec() == vec![round; 100_000]);
+            a.data().write(&f, 0, &[round; 100_000]).await.unwrap();
+            assert!(b.data().read(&g, 0, 100_000).await.unwrap().to_vec() == vec![round; 100_000]);
             assert_eq!(count("urgent"), u64::from(round), "one flush for one callback");
         }
         assert_eq!((count("late"), count("mandatory_fired") + count("urgent_served")), (0, 5));
@@ -177,7 +177,7 @@ fn targets_of_one_server_tell_each_other_what_a_throttled_client_took_and_each_o
             let reader = world.client().await;
             for i in 0..12 {
                 let file = open(&reader, &format!("{step}.{i}")).await;
-                assert_eq!(reader.read(&file, 0, 300 << 10).await.unwrap().len(), 300 << 10);
+                assert_eq!(reader.data().read(&file, 0, 300 << 10).await.unwrap().len(), 300 << 10);
             }
             if step == 1 {
                 // One is not told what it does not share.
@@ -216,41 +216,41 @@ fn what_a_program_says_about_its_reading_is_honoured() {
         assert!(normal < pieces / 4, "{normal} requests for {pieces} pieces");
 
         let file = open(&c, "random").await;
-        c.advise(&file, Hint::Random, Extent::ALL).await.unwrap();
-        let ahead = c.readahead_stats().prefetched_bytes;
+        c.data().advise(&file, Hint::Random, Extent::ALL).await.unwrap();
+        let ahead = c.data().readahead().stats().prefetched_bytes;
         let random = read_in_pieces(&c, &file, some).await;
         assert!(random >= pieces, "{random} requests for {pieces} pieces");
-        assert_eq!(c.readahead_stats().prefetched_bytes, ahead, "nothing is read ahead");
-        c.advise(&file, Hint::Normal, Extent::ALL).await.unwrap();
+        assert_eq!(c.data().readahead().stats().prefetched_bytes, ahead, "nothing is read ahead");
+        c.data().advise(&file, Hint::Normal, Extent::ALL).await.unwrap();
         assert!(read_in_pieces(&c, &file, Extent::new(MIB, 2 * MIB)).await < pieces / 4);
 
         // A first read in the middle of a file says nothing by itself.
         for (name, hint, ahead) in [("sequential", Hint::Normal, false), ("willneed", Hint::Sequential, true)] {
-            let (file, before) = (open(&c, name).await, c.readahead_stats().prefetched_bytes);
-            c.advise(&file, hint, Extent::ALL).await.unwrap();
-            c.read(&file, 5 * MIB, 4096).await.unwrap();
-            assert_eq!(c.readahead_stats().prefetched_bytes > before, ahead, "{hint:?}");
+            let (file, before) = (open(&c, name).await, c.data().readahead().stats().prefetched_bytes);
+            c.data().advise(&file, hint, Extent::ALL).await.unwrap();
+            c.data().read(&file, 5 * MIB, 4096).await.unwrap();
+            assert_eq!(c.data().readahead().stats().prefetched_bytes > before, ahead, "{hint:?}");
         }
 
-        c.set_readahead_policy("none").unwrap();
+        c.data().readahead().set_policy("none").unwrap();
         let file = open(&c, "willneed").await;
-        c.advise(&file, Hint::WillNeed, all).await.unwrap();
+        c.data().advise(&file, Hint::WillNeed, all).await.unwrap();
         let requests = read_in_pieces(&c, &file, all).await;
         assert!(requests < 8, "{requests} requests for what was to be fetched whole");
-        assert_eq!(c.readahead_stats().willneed_bytes, 8 * MIB);
+        assert_eq!(c.data().readahead().stats().willneed_bytes, 8 * MIB);
 
         let file = open(&c, "dontneed").await;
         let requests = read_in_pieces(&c, &file, some).await;
         assert!(requests >= pieces, "{requests}");
-        c.advise(&file, Hint::DontNeed, Extent::new(100, 4000)).await.unwrap();
+        c.data().advise(&file, Hint::DontNeed, Extent::new(100, 4000)).await.unwrap();
         assert_eq!(read_in_pieces(&c, &file, some).await, 0, "a page that is needed in part stays");
-        c.advise(&file, Hint::DontNeed, Extent::new(0, MIB / 2)).await.unwrap();
+        c.data().advise(&file, Hint::DontNeed, Extent::new(0, MIB / 2)).await.unwrap();
         assert_eq!(read_in_pieces(&c, &file, some).await, pieces / 2);
         let fid = file.fid();
         let writer = c.open(&root(), fid, O_RDWR).await.unwrap();
-        c.write(&writer, 0, &[1; 4096]).await.unwrap();
-        c.advise(&writer, Hint::DontNeed, Extent::ALL).await.unwrap();
-        assert_eq!(c.read(&writer, 0, 4096).await.unwrap().len(), 4096, "what is dirty is not lost");
+        c.data().write(&writer, 0, &[1; 4096]).await.unwrap();
+        c.data().advise(&writer, Hint::DontNeed, Extent::ALL).await.unwrap();
+        assert_eq!(c.data().read(&writer, 0, 4096).await.unwrap().len(), 4096, "what is dirty is not lost");
         read_in_pieces(&maker, &open(&maker, "dontneed").await, some).await;
     });
 }
@@ -265,25 +265,25 @@ fn readahead_hears_of_pages_that_leave_before_their_use() {
         let config = ClientConfig { cache_bytes: 8 * MIB, ..ClientConfig::new(world.mds_nid.clone()) };
         let c = join(&world.rt, config, 1, PATIENCE).await.unwrap();
         let (ahead, other) = (open(&c, "ahead").await, open(&c, "other").await);
-        c.advise(&ahead, Hint::Sequential, Extent::ALL).await.unwrap();
-        c.advise(&other, Hint::Random, Extent::ALL).await.unwrap();
+        c.data().advise(&ahead, Hint::Sequential, Extent::ALL).await.unwrap();
+        c.data().advise(&other, Hint::Random, Extent::ALL).await.unwrap();
         read_in_pieces(&c, &ahead, Extent::new(0, MIB)).await;
-        let held = c.readahead_held_bytes();
+        let held = c.data().readahead().held_bytes();
         assert!(held > 0, "something is read ahead");
         // A demand on all of the cache.
         read_in_pieces(&c, &other, Extent::new(0, 16 * MIB)).await;
-        let stats = c.readahead_stats();
-        assert!(stats.wasted_bytes > 0 && c.readahead_held_bytes() < held, "{stats:?}");
+        let stats = c.data().readahead().stats();
+        assert!(stats.wasted_bytes > 0 && c.data().readahead().held_bytes() < held, "{stats:?}");
 
         // Another client's write takes the lock, and with it what was read ahead under it.
         let again = open(&c, "ahead").await;
-        c.advise(&again, Hint::Sequential, Extent::ALL).await.unwrap();
+        c.data().advise(&again, Hint::Sequential, Extent::ALL).await.unwrap();
         read_in_pieces(&c, &again, Extent::new(8 * MIB, 9 * MIB)).await;
-        let held = c.readahead_held_bytes();
+        let held = c.data().readahead().held_bytes();
         assert!(held > 0, "something is read ahead again");
         let writer = maker.open(&root(), again.fid(), O_RDWR).await.unwrap();
-        maker.write(&writer, 0, &vec![1; MIB as usize]).await.unwrap();
-        assert_eq!(c.readahead_held_bytes(), 0);
+        maker.data().write(&writer, 0, &vec![1; MIB as usize]).await.unwrap();
+        assert_eq!(c.data().readahead().held_bytes(), 0);
     });
 }
 
@@ -294,18 +294,18 @@ fn a_clients_cache_counts_fine_and_coarse_look_ups_apart() {
         let maker = world.client().await;
         make(&maker, "f", 8 * MIB).await;
         let c = world.client().await;
-        c.set_readahead_policy("none").unwrap();
+        c.data().readahead().set_policy("none").unwrap();
         let file = open(&c, "f").await;
         for _ in 0..2 {
-            c.read(&file, 0, 16 << 10).await.unwrap();
-            c.read(&file, 4 * MIB, 4 << 20).await.unwrap();
+            c.data().read(&file, 0, 16 << 10).await.unwrap();
+            c.data().read(&file, 4 * MIB, 4 << 20).await.unwrap();
         }
-        let s = c.cache_stats();
+        let s = c.data().pages().stats();
         assert_eq!((s.fine_lookups, s.fine_hits, s.coarse_lookups, s.coarse_hits), (8, 4, 2048, 1024));
         assert_eq!((s.readahead_lookups, s.readahead_pages), (0, 0));
-        c.set_readahead_policy("parallel").unwrap();
+        c.data().readahead().set_policy("parallel").unwrap();
         read_in_pieces(&c, &file, Extent::new(0, 4 * MIB)).await;
-        let s = c.cache_stats();
+        let s = c.data().pages().stats();
         assert_eq!(s.fine_lookups, 8 + 1024);
         assert!(s.readahead_pages > 0, "{s:?}");
     });
@@ -316,13 +316,13 @@ fn a_policy_of_a_clients_cache_knows_a_page_by_the_same_block_whenever_it_comes(
     on_a_shard(async |rt| {
         let world = World::new(rt, "blocks", 1, 64 * MIB).await;
         let c = world.client().await;
-        c.set_cache_record("1M").unwrap();
+        c.data().pages().set_record("1M").unwrap();
         let file = create(&c, Fid::ROOT, "f").await;
         for _ in 0..2 {
-            c.write(&file, 0, &[1; 20_000]).await.unwrap();
-            c.read(&file, 0, 20_000).await.unwrap();
+            c.data().write(&file, 0, &[1; 20_000]).await.unwrap();
+            c.data().read(&file, 0, 20_000).await.unwrap();
         }
-        let log = c.take_cache_record().unwrap();
+        let log = c.data().pages().take_record().unwrap();
         let mut block_in = std::collections::BTreeMap::new();
         let (mut inserted, mut touched) = (0, 0);
         for line in log.text().lines() {

@@ -81,7 +81,7 @@ impl StriaFs {
         if arg.cmd != ADVISE || arg.flags & IOCTL_DIR != 0 {
             return Err(libc::ENOTTY);
         }
-        let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
+        let file = self.client.meta().file(arg.fh).ok_or(libc::EBADF)?;
         let said = Advise::parse(data).ok_or(libc::EINVAL)?;
         match of_locks(&said) {
             Some(OfLocks::NoExpand(on)) => {
@@ -90,7 +90,7 @@ impl StriaFs {
             }
             Some(OfLocks::Ahead { writes, background }) => {
                 let range = extent(&said);
-                let ask = |c: Rc<Client>| async move { c.lock_ahead(&file, writes, range).await };
+                let ask = |c: Rc<Client>| async move { c.data().lock_ahead(&file, writes, range).await };
                 if background {
                     let asked = ask(self.client.clone());
                     self.client.rt().spawn(async move { _ = asked.await });
@@ -111,7 +111,7 @@ impl StriaFs {
             return told.await.map_err(errno);
         }
         let hint = hint(&said).ok_or(libc::EINVAL)?;
-        let advised = self.carry_out(caller, |c| async move { c.advise(&file, hint, extent(&said)).await });
+        let advised = self.carry_out(caller, |c| async move { c.data().advise(&file, hint, extent(&said)).await });
         advised.await.map_err(errno)
     }
 }

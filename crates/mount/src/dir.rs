@@ -52,11 +52,11 @@ pub(crate) struct Dirs {
 impl Dirs {
     /// Opens a directory; `keep`: the kernel may keep its listing where that is true. Gives the handle and FOPEN flags.
     pub(crate) fn open(&self, client: &Rc<Client>, fid: Fid, keep: bool) -> (u64, u32) {
-        let inode = client.inode_of(fid);
-        let held = client.names_held(&inode);
+        let inode = client.meta().inode(fid);
+        let held = client.meta().names_held(&inode);
         let kept = keep && self.is_alone(fid, held, None);
-        let known = kept && held.is_some() && inode.listed_under() == held;
-        let losses = Cell::new(client.losses_of(&inode));
+        let known = kept && held.is_some() && inode.front().listed_under() == held;
+        let losses = Cell::new(client.meta().losses_of(&inode));
         let dir = DirHandle { inode, state: RefCell::default(), kept, told: Cell::new(Told::Nothing), losses };
         let dir = Rc::new(dir);
         if kept {
@@ -87,8 +87,8 @@ impl Dirs {
         if !dir.kept {
             return;
         }
-        dir.inode.set_kernel_listing();
-        let held = client.names_held(&dir.inode);
+        dir.inode.front().set_kernel_listing();
+        let held = client.meta().names_held(&dir.inode);
         let whole = held == Some(lost) && self.is_alone(dir.fid(), held, Some(dir));
         dir.told.set(if whole { Told::Under(lost) } else { Told::Loose });
     }
@@ -120,12 +120,12 @@ impl DirHandle {
         if !self.kept {
             return;
         }
-        let held = client.names_held(&self.inode);
+        let held = client.meta().names_held(&self.inode);
         if held.is_some_and(|h| self.told.get() == Told::Under(h)) {
-            self.inode.set_listed_under(held);
+            self.inode.front().set_listed_under(held);
         } else {
             self.told.set(Told::Loose);
-            client.drop_kernel_listing(self.fid()).await;
+            client.kernel().drop_listing(self.fid()).await;
         }
     }
     /// Makes the entries behind `cookie` (0: the first) present.
@@ -136,7 +136,7 @@ impl DirHandle {
                 return Ok(());
             }
         }
-        let reply = client.readdir(cred, self.fid(), cookie, PAGE_BYTES, plus).await?;
+        let reply = client.meta().readdir(cred, self.fid(), cookie, PAGE_BYTES, plus).await?;
         *self.state.borrow_mut() =
             Page { at: cookie, entries: reply.entries.into(), eof: reply.eof, plus, parent: reply.parent };
         Ok(())

@@ -26,17 +26,21 @@ impl StriaFs {
     pub(crate) async fn data(self: &Rc<Self>, req: Request<'_>) -> Replied {
         match req.op() {
             Op::Read { arg } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 // A read that goes past the kernel's page cache comes with its lock owner.
                 let paged = arg.read_flags & abi::READ_LOCKOWNER == 0;
                 let flags = if paged { 0 } else { arg.flags };
                 let Some(_under_way) = self.direct.begin(flags) else { return req.err(libc::EAGAIN) };
                 file.follow(arg.flags);
                 let (offset, len) = (arg.offset, arg.size as usize);
-                self.client.note_call(req.pid(), &file, false, offset, u64::from(arg.size));
+                self.client.offsets().note_call(req.pid(), file.fid(), false, offset, u64::from(arg.size));
                 let mut caller = Caller::of(&req);
                 let read = self.carry_out(&mut caller, |c| async move {
-                    if paged { c.read_pages(&file, offset, len).await } else { c.read(&file, offset, len).await }
+                    if paged {
+                        c.data().read_pages(&file, offset, len).await
+                    } else {
+                        c.data().read(&file, offset, len).await
+                    }
                 });
                 match read.await {
                     Ok(bulk) => {
@@ -47,29 +51,29 @@ impl StriaFs {
                 }
             }
             Op::Write { arg, data } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 if arg.write_flags & abi::WRITE_CACHE != 0 && types::planted!("stores-answered-early") {
                     let (client, data) = (self.client.clone(), data.to_vec());
                     client.rt().clone().spawn(async move {
                         client.rt().sleep(Duration::from_millis(1)).await;
-                        let _ = client.write_mapped(&file, arg.offset, &data).await;
+                        let _ = client.data().write_mapped(&file, arg.offset, &data).await;
                     });
                     return req.into_reply().write(arg.size);
                 }
                 if arg.write_flags & abi::WRITE_CACHE != 0 {
-                    return match self.client.write_mapped(&file, arg.offset, data).await {
+                    return match self.client.data().write_mapped(&file, arg.offset, data).await {
                         Ok(()) => req.into_reply().write(arg.size),
                         Err(e) => req.err(errno(e)),
                     };
                 }
                 let Some(_under_way) = self.direct.begin(arg.flags) else { return req.err(libc::EAGAIN) };
-                self.client.note_call(req.pid(), &file, true, arg.offset, u64::from(arg.size));
+                self.client.offsets().note_call(req.pid(), file.fid(), true, arg.offset, u64::from(arg.size));
                 file.follow(arg.flags);
                 let mut caller = Caller::of(&req);
                 let mut result = self.write(&mut caller, &file, req.pid(), &arg, data).await;
                 // RWF_DSYNC and RWF_SYNC of pwritev2(2), and mounts with `sync`: not known when the file was opened.
                 if result.is_ok() && arg.flags & O_DSYNC != 0 && file.flags() & O_DSYNC == 0 {
-                    let synced = self.carry_out(&mut caller, |c| async move { c.sync_own(&file).await }).await;
+                    let synced = self.carry_out(&mut caller, |c| async move { c.data().sync_own(&file).await }).await;
                     result = result.and_then(|len| synced.map(|()| len));
                 }
                 match result {
@@ -95,13 +99,13 @@ impl StriaFs {
             let file = file.clone();
             self.carry_out(caller, |c| async move { c.drop_privileges(&file, kills).await }).await?;
         }
-        if len >= LARGE_BYTES && !self.client.writes_at_once(file, offset, len) {
+        if len >= LARGE_BYTES && !self.client.data().writes_at_once(file, offset, len) {
             // A wait with nothing in hand; what then goes into the cache at once need not be copied before.
             let file = file.clone();
-            let ready = self.carry_out(caller, |c| async move { c.ready_to_write(&file, offset, len).await });
+            let ready = self.carry_out(caller, |c| async move { c.data().ready_to_write(&file, offset, len).await });
             ready.await?;
         }
-        if self.client.writes_at_once(file, offset, len) {
+        if self.client.data().writes_at_once(file, offset, len) {
             return write_now(&self.client, file, offset, data, None).await;
         }
         let appends = file.flags() & libc::O_APPEND as u32 != 0;
@@ -152,21 +156,21 @@ impl StriaFs {
                 self.reply_create(req, created)
             }
             Op::Flush { arg } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
                 file.forget_lock_owner(arg.lock_owner);
-                let unlock = |c: Rc<Client>| async move { c.drop_locks(fid, arg.lock_owner, false).await };
+                let unlock = |c: Rc<Client>| async move { c.flocks().drop_locks(fid, arg.lock_owner, false).await };
                 let unlocked = self.carry_out(&mut caller, unlock).await;
-                done(req, self.client.flush_errors(&file).and(unlocked))
+                done(req, file.flush_errors().and(unlocked))
             }
             Op::Release { arg } => {
                 self.pieces.forget(arg.fh);
                 self.forget_offer(arg.fh);
-                let Some(file) = self.client.file(arg.fh) else { return req.into_reply().ok() };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.into_reply().ok() };
                 for owner in file.take_lock_owners() {
-                    let _ = self.client.drop_locks(fid, owner, false).await;
+                    let _ = self.client.flocks().drop_locks(fid, owner, false).await;
                 }
                 if arg.release_flags & abi::RELEASE_FLOCK_UNLOCK != 0 {
-                    let _ = self.client.drop_locks(fid, arg.lock_owner, true).await;
+                    let _ = self.client.flocks().drop_locks(fid, arg.lock_owner, true).await;
                 }
                 self.client.release_soon(&file).await;
                 req.into_reply().ok()
@@ -192,8 +196,8 @@ impl StriaFs {
     fn may_cache(&self, file: &OpenFile) -> bool {
         const O_DIRECT: u32 = 0o40000;
         let inode = file.inode();
-        let again = inode.set_kernel_pages();
-        if inode.is_mappable() {
+        let again = inode.front().set_kernel_pages();
+        if inode.front().is_mappable() {
             // Every read of a page would ask for locks that keep all others away.
             return false;
         }
@@ -213,8 +217,8 @@ impl StriaFs {
     fn reply_create(&self, req: Request<'_>, result: Result<(client::Entry, Rc<OpenFile>), FsError>) -> Replied {
         match result {
             Ok((e, file)) => {
-                file.inode().set_kernel_pages();
-                self.client.remember(e.attr.fid);
+                file.inode().front().set_kernel_pages();
+                self.client.meta().remember(e.attr.fid);
                 let e = convert::unbelieved(e);
                 req.into_reply().create(&convert::entry(&e, self.names_cacheable), file.id(), OPEN_FLAGS)
             }
@@ -226,43 +230,43 @@ impl StriaFs {
         let mut caller = Caller::of(&req);
         match req.op() {
             Op::Fsync { arg } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let data_only = arg.fsync_flags & abi::FSYNC_FDATASYNC != 0;
-                let synced = self.carry_out(&mut caller, |c| async move { c.fsync(&file, data_only).await });
+                let synced = self.carry_out(&mut caller, |c| async move { c.data().fsync(&file, data_only).await });
                 done(req, synced.await)
             }
             Op::Fallocate { arg } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let keeps = self.cred(&req).caps != 0;
                 let allocated = self.carry_out(&mut caller, |c| async move {
                     c.drop_privileges(&file, !keeps).await?;
-                    c.fallocate(&file, arg.mode, arg.offset, arg.length).await
+                    c.data().fallocate(&file, arg.mode, arg.offset, arg.length).await
                 });
                 done(req, allocated.await)
             }
             Op::Lseek { arg } => {
-                let Some(file) = self.client.file(arg.fh) else { return req.err(libc::EBADF) };
+                let Some(file) = self.client.meta().file(arg.fh) else { return req.err(libc::EBADF) };
                 let hole = match arg.whence as i32 {
                     libc::SEEK_DATA => false,
                     libc::SEEK_HOLE => true,
                     _ => return req.err(libc::EINVAL),
                 };
                 let found =
-                    self.carry_out(&mut caller, |c| async move { c.seek(file.inode(), arg.offset, hole).await });
+                    self.carry_out(&mut caller, |c| async move { c.data().seek(file.inode(), arg.offset, hole).await });
                 match found.await {
                     Ok(at) => req.into_reply().lseek(at),
                     Err(e) => req.err(errno(e)),
                 }
             }
             Op::CopyFileRange { arg, .. } => {
-                let (from, to) = (self.client.file(arg.fh_in), self.client.file(arg.fh_out));
+                let (from, to) = (self.client.meta().file(arg.fh_in), self.client.meta().file(arg.fh_out));
                 let (Some(from), Some(to)) = (from, to) else { return req.err(libc::EBADF) };
                 let keeps = self.cred(&req).caps != 0;
                 let copied = self.carry_out(&mut caller, |c| async move {
                     c.drop_privileges(&to, !keeps).await?;
                     let len = arg.len.min(COPY_BYTES_MAX);
-                    let n = c.copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
-                    c.kernel_attributes_changed(to.fid()).await;
+                    let n = c.data().copy_range(&from, arg.off_in, &to, arg.off_out, len).await?;
+                    c.kernel().attributes_changed(to.fid()).await;
                     Ok(n)
                 });
                 match copied.await {
@@ -279,7 +283,7 @@ impl StriaFs {
         match req.op() {
             Op::Getlk { arg } => {
                 let call = lock_call(fid, &arg);
-                match self.carry_out(&mut caller, |c| async move { c.test_lock(call).await }).await {
+                match self.carry_out(&mut caller, |c| async move { c.flocks().test_lock(call).await }).await {
                     Ok(None) => req.into_reply().lk(&abi::FileLock { typ: libc::F_UNLCK as u32, ..arg.lk }),
                     Ok(Some(b)) => {
                         let end = if b.extent.end > LOCK_END_MAX { LOCK_END_MAX } else { b.extent.end - 1 };
@@ -291,7 +295,7 @@ impl StriaFs {
             }
             Op::Setlk { arg, wait } => {
                 if arg.lk_flags & abi::LK_FLOCK == 0
-                    && let Some(file) = self.client.file(arg.fh)
+                    && let Some(file) = self.client.meta().file(arg.fh)
                 {
                     file.note_lock_owner(arg.owner);
                 }
@@ -304,7 +308,7 @@ impl StriaFs {
                             std::future::pending().await
                         }
                     };
-                    c.set_lock(call, wait, withdrawn).await
+                    c.flocks().set_lock(call, wait, withdrawn).await
                 };
                 let locked = self.carry_out_or(&mut caller, lock, move |c, ()| unlock(&c, call), || signal.send(()));
                 done(req, locked.await)
@@ -341,11 +345,11 @@ async fn write_now(
     data: &[u8],
     keep: Option<Duration>,
 ) -> Result<u32, FsError> {
-    let written = client.write_part(file, offset, data, keep).await?;
+    let written = client.data().write_part(file, offset, data, keep).await?;
     if written.at != offset {
         // An append landed elsewhere than this kernel believed the end to be.
-        client.kernel_attributes_changed(file.fid()).await;
-        file.inode().drop_kernel_pages().await;
+        client.kernel().attributes_changed(file.fid()).await;
+        file.inode().front().drop_kernel_pages().await;
     }
     Ok(u32::try_from(written.len).expect("no more than a request holds"))
 }
@@ -361,7 +365,7 @@ fn unlock(client: &Rc<Client>, call: LockCall) {
     let me = client.clone();
     client.rt().spawn(async move {
         let call = LockCall { mode: FlockMode::Unlock, ..call };
-        if let Err(e) = me.set_lock(call, false, std::future::pending()).await {
+        if let Err(e) = me.flocks().set_lock(call, false, std::future::pending()).await {
             tracing::warn!(file = %call.fid, "giving back the lock of a process that was killed: {e}");
         }
     });

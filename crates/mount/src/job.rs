@@ -32,7 +32,7 @@ pub(crate) struct JobsOfCallers {
 impl JobsOfCallers {
     /// The number of a caller's job; 0: none.
     pub(crate) fn of(&self, client: &Rc<Client>, uid: u32, gid: u32, pid: u32) -> u64 {
-        let (changes, rule) = client.job_rule();
+        let (changes, rule) = client.sessions().jobs().rule();
         if pid == 0 || rule.var == "disable" {
             return 0;
         }
@@ -44,7 +44,7 @@ impl JobsOfCallers {
         {
             return k.job;
         }
-        let job = client.job_named(self.name(&rule, uid, gid, pid).as_bytes());
+        let job = client.sessions().job_named(self.name(&rule, uid, gid, pid).as_bytes());
         if known.len() >= PROCESSES_MAX {
             known.clear();
         }

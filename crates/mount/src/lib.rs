@@ -69,9 +69,9 @@ impl StriaFs {
     #[must_use]
     pub fn new(client: Rc<Client>, session: &Session, squash: Squash, kernel_cache: KernelCaching) -> Rc<StriaFs> {
         let told = Rc::<kernel::Told>::default();
-        client.set_kernel(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
+        client.kernel().set(Rc::new(kernel::Kernel { notifier: session.notifier(), told: told.clone() }));
         // A kernel knows the root without having looked it up.
-        client.remember(Fid::ROOT);
+        client.meta().remember(Fid::ROOT);
         Rc::new(StriaFs {
             client,
             callers: cred::Callers::new(squash),
@@ -186,13 +186,13 @@ impl FileSystem for StriaFs {
         let _telling = tells_attributes(&req.op()).then(|| self.told.begin());
         let replied = self.serve(req).await;
         if let Some(call) = call {
-            self.client.called(call, self.client.rt().now().since(began));
+            self.client.data().calls().called(call, self.client.rt().now().since(began));
         }
         replied
     }
 
     fn forget(self: &Rc<Self>, nodeid: u64, nlookup: u64) {
-        self.client.forget(convert::fid(nodeid), nlookup);
+        self.client.meta().forget(convert::fid(nodeid), nlookup);
     }
 }
 

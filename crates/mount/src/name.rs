@@ -62,7 +62,7 @@ async fn look_up(client: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8]) -> Res
         b".." => {
             // Who may use file handles was decided by the kernel.
             let reads = Cred { caps: 1, ..Cred::default() };
-            let parent = client.readdir(&reads, fid, 0, DOTS_BYTES, false).await?.parent;
+            let parent = client.meta().readdir(&reads, fid, 0, DOTS_BYTES, false).await?.parent;
             client.getattr(cred, parent, None).await
         }
         _ => client.lookup(cred, fid, name).await,
@@ -81,9 +81,9 @@ impl StriaFs {
                 }
             }
             Ok(mut e) => {
-                self.client.remember(e.attr.fid);
+                self.client.meta().remember(e.attr.fid);
                 // A lock may have gone while the answer was on its way here.
-                e.attr_cached &= self.client.vouches_for(e.attr.fid);
+                e.attr_cached &= self.client.meta().vouches_for(e.attr.fid);
                 req.into_reply().entry(&convert::entry(&e, self.names_cacheable))
             }
             Err(e) => req.err(errno(e)),
@@ -100,7 +100,8 @@ impl StriaFs {
                 self.reply_entry(req, found.await)
             }
             Op::Getattr { arg } => {
-                let file = (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.file(arg.fh)).flatten();
+                let file =
+                    (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
                 let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
                 match told.await {
                     Ok(e) => req.into_reply().attr(&convert::attr(&e.attr), convert::ttl(e.attr_cached)),
@@ -108,7 +109,8 @@ impl StriaFs {
                 }
             }
             Op::Statx { arg } => {
-                let file = (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.file(arg.fh)).flatten();
+                let file =
+                    (arg.getattr_flags & abi::GETATTR_FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
                 let told = self.carry_out(&mut caller, |c| async move { c.getattr(&cred, fid, file.as_deref()).await });
                 match told.await {
                     Ok(e) => req.into_reply().statx(&convert::statx(&e.attr), convert::ttl(e.attr_cached)),
@@ -116,8 +118,8 @@ impl StriaFs {
                 }
             }
             Op::Setattr { arg } => {
-                let file = (arg.valid & fattr::FH != 0).then(|| self.client.file(arg.fh)).flatten();
-                let inode = self.client.inode_of(fid);
+                let file = (arg.valid & fattr::FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
+                let inode = self.client.meta().inode(fid);
                 let told = self.carry_out(&mut caller, |c| async move {
                     c.setattr(&cred, &inode, setattr(&arg), file.as_deref()).await?;
                     c.getattr(&cred, fid, file.as_deref()).await
@@ -128,10 +130,12 @@ impl StriaFs {
                     Err(e) => req.err(errno(e)),
                 }
             }
-            Op::Readlink => match self.carry_out(&mut caller, |c| async move { c.readlink(&cred, fid).await }).await {
-                Ok(target) => req.into_reply().data(&target),
-                Err(e) => req.err(errno(e)),
-            },
+            Op::Readlink => {
+                match self.carry_out(&mut caller, |c| async move { c.meta().readlink(&cred, fid).await }).await {
+                    Ok(target) => req.into_reply().data(&target),
+                    Err(e) => req.err(errno(e)),
+                }
+            }
             // Permissions are checked by the kernel from attributes under lock, and by the server at every operation.
             _ => req.into_reply().ok(),
         }
@@ -174,16 +178,16 @@ impl StriaFs {
         let result = match req.op() {
             Op::Unlink { name } => {
                 let name = name.to_vec();
-                self.carry_out(&mut caller, |c| async move { c.unlink(&cred, fid, &name, false).await }).await
+                self.carry_out(&mut caller, |c| async move { c.meta().unlink(&cred, fid, &name, false).await }).await
             }
             Op::Rmdir { name } => {
                 let name = name.to_vec();
-                self.carry_out(&mut caller, |c| async move { c.unlink(&cred, fid, &name, true).await }).await
+                self.carry_out(&mut caller, |c| async move { c.meta().unlink(&cred, fid, &name, true).await }).await
             }
             Op::Rename { newdir, flags, name, newname } => {
                 let (name, to, newname) = (name.to_vec(), convert::fid(newdir), newname.to_vec());
                 let renamed = self.carry_out(&mut caller, |c| async move {
-                    c.rename(&cred, (fid, &name), (to, &newname), flags).await
+                    c.meta().rename(&cred, (fid, &name), (to, &newname), flags).await
                 });
                 renamed.await
             }
@@ -212,8 +216,8 @@ impl StriaFs {
                 let mut caller = Caller::of(&req);
                 let synced = self.carry_out(&mut caller, |c| async move {
                     match dir {
-                        Some(dir) => c.sync_dir(&dir.inode, &dir.losses).await,
-                        None => c.sync_meta(fid).await,
+                        Some(dir) => c.meta().sync_dir(&dir.inode, &dir.losses).await,
+                        None => c.meta().sync_meta(fid).await,
                     }
                 });
                 done(req, synced.await)
@@ -237,7 +241,7 @@ impl StriaFs {
     async fn list(self: &Rc<Self>, req: Request<'_>, cred: &wire::mdt::Cred, arg: abi::ReadIn, plus: bool) -> Replied {
         let Some(dir) = self.dirs.get(arg.fh) else { return req.err(libc::EBADF) };
         let mut caller = Caller::of(&req);
-        let lost = dir.inode.names_lost();
+        let lost = dir.inode.front().names_lost();
         let mut cookie = if arg.offset <= DOT_DOT { 0 } else { arg.offset };
         if let Err(e) = self.seek(&mut caller, &dir, cred, cookie, plus).await {
             return req.err(errno(e));
@@ -293,7 +297,7 @@ impl StriaFs {
                 let pushed =
                     out.push_plus(&convert::entry(&e, self.names_cacheable), entry.cookie, entry.dtype, &entry.name);
                 if pushed {
-                    self.client.remember(e.attr.fid);
+                    self.client.meta().remember(e.attr.fid);
                 }
                 pushed
             }
@@ -319,7 +323,7 @@ impl StriaFs {
                 }
             }
             Op::Listxattr { size } => {
-                match self.carry_out(&mut caller, |c| async move { c.listxattr(&cred, fid).await }).await {
+                match self.carry_out(&mut caller, |c| async move { c.meta().listxattr(&cred, fid).await }).await {
                     Ok(names) => {
                         let list: Vec<u8> = names.iter().flat_map(|n| n.iter().copied().chain([0])).collect();
                         req.into_reply().xattr(size, &list)

@@ -137,7 +137,7 @@ impl StriaFs {
             return Err(libc::ENOTTY);
         }
         let native = self.native.borrow().clone().filter(|n| !n.over.get()).ok_or(libc::ENOTSUP)?;
-        let file = self.client.file(arg.fh).ok_or(libc::EBADF)?;
+        let file = self.client.meta().file(arg.fh).ok_or(libc::EBADF)?;
         let secret = u128::from_ne_bytes(self.client.rt().secret_bytes::<16>());
         let token = [secret as u64, (secret >> 64) as u64];
         let paged = native.paged.borrow().contains(&file.id());
@@ -181,7 +181,7 @@ impl Native {
         let mut tokens = self.tokens.borrow_mut();
         tokens.get(&id).filter(|t| **t == token)?;
         tokens.remove(&id);
-        self.client.file(id).filter(|f| f.is_open())
+        self.client.meta().file(id).filter(|f| f.is_open())
     }
 
     /// Whether the mount has ended.

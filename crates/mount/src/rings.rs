@@ -314,7 +314,7 @@ impl Rings {
         self.flying.set(flying);
         let flight = Flight(self.clone(), len);
         let client = self.native.client().clone();
-        client.note_call(self.pid, &file, s.op == op::WRITE, s.offset, s.len);
+        client.offsets().note_call(self.pid, file.fid(), s.op == op::WRITE, s.offset, s.len);
         if s.op == op::WRITE {
             if s.spare & ring::FLAGS_KNOWN != 0 {
                 file.follow(s.spare as u32);

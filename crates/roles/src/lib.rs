@@ -214,8 +214,12 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
     let client = Client::join(rt.clone(), config, patience).await.map_err(|e| RoleError(e.to_string()))?;
     let deadline = rt.now() + patience;
     loop {
-        let ready =
-            client.oscs().iter().filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full)).count();
+        let ready = client
+            .osts()
+            .all()
+            .iter()
+            .filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full))
+            .count();
         if ready >= osts {
             return Ok(client);
         }
@@ -223,7 +227,7 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
             return Err(RoleError(format!("{ready} of {osts} object storage targets answered within {patience:?}")));
         }
         rt.sleep(Duration::from_millis(20)).await;
-        match client.refresh_map().await {
+        match client.osts().refresh_map().await {
             // It was evicted while it waited, and has another session soon.
             Ok(()) | Err(FsError::NotConnected) => {}
             Err(e) => return Err(RoleError(format!("cluster map: {e}"))),

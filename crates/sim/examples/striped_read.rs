@@ -15,15 +15,15 @@ async fn read_cold(cluster: &Cluster, bytes: u64) -> Result<Duration, FsError> {
     let (writer, reader) = (cluster.client(0).ok_or(FsError::NotFound)?, cluster.client(1).ok_or(FsError::NotFound)?);
     let (_, file) = writer.create_open(&cred, Fid::ROOT, b"f", new).await?;
     for at in (0..bytes).step_by(CALL) {
-        writer.write(&file, at, &[7; CALL]).await?;
+        writer.data().write(&file, at, &[7; CALL]).await?;
     }
-    writer.fsync(&file, false).await?;
+    writer.data().fsync(&file, false).await?;
     writer.release(&file).await?;
     writer.leave().await;
     let file = reader.open(&cred, file.fid(), 0).await?;
     let begin = cluster.sim.now();
     for at in (0..bytes).step_by(CALL) {
-        reader.read(&file, at, CALL).await?;
+        reader.data().read(&file, at, CALL).await?;
     }
     Ok(cluster.sim.now().since(begin))
 }

@@ -254,9 +254,9 @@ mod tests {
 
     #[test]
     fn servers_are_told_of_with_the_command_that_helps() {
-        let place = |nid, dir| Place { dir, nid, ost: Some(10) };
-        let of =
-            |target: Value, nid: &str, dir: Option<&str>| of_server(&target, &place(nid, dir)).map(|t| t.to_string());
+        fn of(target: Value, nid: &str, dir: Option<&str>) -> Option<String> {
+            of_server(&target, &Place { dir, nid, ost: Some(10) }).map(|t| t.to_string())
+        }
         let away = json!({"target": "s-OST000a", "state": "Connecting", "failure": "refused"});
         // A port that was just free.
         let free = std::net::TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap().to_string();

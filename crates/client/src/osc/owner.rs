@@ -5,16 +5,15 @@ use datapath::Moment;
 use ldlm::{InodeBits, LockCookie, LockDesc, LockMode, ResourceId};
 use ptlrpc::Callbacks;
 use rt::LocalFuture;
-use types::{Extent, FsError, Transno};
+use types::{Extent, FsError, ObjectId, Transno};
 use wire::Op;
 use wire::connect::AuthReply;
 use wire::lock as wl;
 use wire::ost as wo;
 
 use super::{Osc, PAGE, Why};
-use crate::inode::Inode;
+use crate::inode::Object;
 use crate::locks::{LockOwner, With};
-use crate::object::Object;
 
 impl LockOwner for Osc {
     fn revoke(self: Rc<Self>, lock: LockDesc, _keep: InodeBits, keep_mode: Option<LockMode>) -> LocalFuture<()> {
@@ -24,13 +23,13 @@ impl LockOwner for Osc {
             let extent = lock.data.as_extent().unwrap_or(Extent::ALL);
             let inode = object.inode.borrow().upgrade();
             // A read lock covers pages that nobody stores to. What was stored to comes back under the write lock.
-            let inode = inode.as_ref().filter(|i| keep_mode.is_none() || i.is_mappable());
+            let inode = inode.as_ref().filter(|i| keep_mode.is_none() || i.front.is_mappable());
             let flushed_before = types::planted!("drop-behind-flush");
             if flushed_before {
                 self.flush(&object, extent, Why::CalledBack(self.rt.now())).await;
             }
             if let Some(inode) = inode.filter(|_| !types::planted!("kernel-keeps-pages")) {
-                inode.drop_kernel_pages().await;
+                inode.front.drop_kernel_pages().await;
             }
             if lock.mode.writes() && !flushed_before && !types::planted!("flush-forgotten") {
                 // Every callback promises the same time: who was called back first goes first.
@@ -47,12 +46,12 @@ impl LockOwner for Osc {
         })
     }
     fn moment(&self, resource: ResourceId) -> Moment {
-        self.object_of(resource).map(|o| o.moment()).unwrap_or_default()
+        self.object_behind(resource).map(|o| o.moment()).unwrap_or_default()
     }
     fn value_block(&self, resource: ResourceId, lvb: &wl::Lvb, with: With) {
         // Also of an object that was forgotten, or is not known yet: it is as long as the lock vouches for.
-        let held = matches!(with, With::Lock { .. }).then(|| self.object_to_come(resource)).flatten();
-        let Some(object) = held.or_else(|| self.object_of(resource)) else { return };
+        let held = matches!(with, With::Lock { .. }).then(|| self.object_of(ObjectId(resource.fid)));
+        let Some(object) = held.or_else(|| self.object_behind(resource)) else { return };
         tracing::trace!(object = %object.id, size = lvb.size, unwritten = object.unwritten_end(), "value block");
         let exact = self.size_is_exact(&object) || self.is_ours_alone(&object);
         let with = match with {
@@ -73,9 +72,7 @@ impl LockOwner for Osc {
         object.blocks512.set(lvb.blocks);
     }
     fn gone(&self, resource: ResourceId) {
-        if let Some(client) = self.client.upgrade() {
-            client.object_may_go(types::ObjectId(resource.fid));
-        }
+        self.object_may_go(ObjectId(resource.fid));
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(object) = self.object(&lock) else { return };
@@ -84,7 +81,7 @@ impl LockOwner for Osc {
             if lost > 0 {
                 self.note_loss(inode.fid, lost as u64);
                 inode.writeback_failed(FsError::Io);
-                self.size_is_doubtful(&inode);
+                inode.size_is_doubtful();
             }
             self.kernel_forgets(inode);
         }
@@ -133,8 +130,8 @@ impl Callbacks for Osc {
         self.target.borrow().books.given_bytes()
     }
     fn on_unreachable(self: Rc<Self>) {
-        if let Some(client) = self.client.upgrade() {
-            client.look_for_moved_targets();
+        if let Some(osts) = self.osts.upgrade() {
+            osts.look_for_moved_targets();
         }
     }
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
@@ -157,7 +154,7 @@ impl Callbacks for Osc {
             Op::OstSetattr => wire::decode(request).map(|r: wo::SetattrRequest| (r.object, 0)),
             _ => return,
         };
-        let object = lost.ok().and_then(|(id, bytes)| Some((self.client.upgrade()?.find_object(id)?, bytes)));
+        let object = lost.ok().and_then(|(id, bytes)| Some((self.known_object(id)?, bytes)));
         let Some((object, bytes)) = object else { return };
         if let Some(inode) = object.inode.borrow().upgrade() {
             if bytes > 0 {
@@ -165,7 +162,7 @@ impl Callbacks for Osc {
             }
             inode.writeback_failed(FsError::Io);
             if op != Op::OstSetattr {
-                self.size_is_doubtful(&inode);
+                inode.size_is_doubtful();
             }
         }
     }
@@ -176,9 +173,7 @@ impl Callbacks for Osc {
         self.locks.on_evicted();
         self.tell_losses();
         // What is lost was told; the session's transactions are over.
-        if let Some(client) = self.client.upgrade() {
-            client.changes_are_over(self.index);
-        }
+        self.changes_are_over();
     }
 }
 
@@ -187,22 +182,11 @@ impl Osc {
     pub(crate) fn is_committed(&self, transaction: Transno) -> bool {
         self.import_if_any().is_none_or(|i| i.is_out_of_service() || transaction <= i.last_committed())
     }
-    /// Changes that made the file longer or shorter are gone: neither this client nor its kernel knows the size by itself any more,
-    /// and the metadata server may have been told it.
-    pub(super) fn size_is_doubtful(&self, inode: &Rc<Inode>) {
-        inode.ours_alone.set(false);
-        if let Some(client) = self.client.upgrade() {
-            client.settle_size(inode, None);
-            drop(client.kernel().drop_attributes(inode.fid));
-        }
-    }
     pub(super) fn note_loss(&self, file: types::Fid, pages: u64) {
-        if let Some(client) = self.client.upgrade() {
-            client.losses().note(file, pages * PAGE);
-        }
+        self.losses.note(file, pages * PAGE);
     }
     pub(super) fn tell_losses(&self) {
-        if let Some(text) = self.client.upgrade().and_then(|c| c.losses().take_message()) {
+        if let Some(text) = self.losses.take_message() {
             tracing::error!(ost = %self.index, "evicted: {text}; llite.*.lost_files lists them");
         }
     }
@@ -254,16 +238,12 @@ impl Osc {
     }
     /// Whether nobody else writes the file, so that all of it is known here.
     pub(super) fn is_ours_alone(&self, object: &Object) -> bool {
-        let inode = object.inode.borrow().upgrade().filter(|i| i.ours_alone.get());
-        inode.is_some_and(|i| self.client.upgrade().is_some_and(|c| c.is_ours_alone(&i)))
+        object.inode.borrow().upgrade().is_some_and(|i| i.is_ours_alone())
     }
     pub(super) fn object(&self, lock: &LockDesc) -> Option<Rc<Object>> {
-        self.object_of(lock.resource)
+        self.object_behind(lock.resource)
     }
-    fn object_to_come(&self, resource: ResourceId) -> Option<Rc<Object>> {
-        self.client.upgrade()?.object(types::ObjectId(resource.fid), self.index).ok()
-    }
-    fn object_of(&self, resource: ResourceId) -> Option<Rc<Object>> {
-        self.client.upgrade()?.find_object(types::ObjectId(resource.fid))
+    fn object_behind(&self, resource: ResourceId) -> Option<Rc<Object>> {
+        self.known_object(ObjectId(resource.fid))
     }
 }

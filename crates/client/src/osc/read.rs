@@ -11,8 +11,9 @@ use wire::lock as wl;
 use wire::ost as wo;
 
 use super::{Osc, PAGE, Turn, Why, judged};
+use crate::inode::Object;
 use crate::locks::{Held, Question, Sought};
-use crate::object::{Claimed, Object};
+use crate::object::Claimed;
 use crate::stats::Direction;
 
 /// Pages that are wanted as soon as there is a lock for them: `first..end` of an object.
@@ -126,10 +127,8 @@ impl Osc {
             object.arrived(claimed, first + i as u64, frame, access);
         }
         // The object is shorter at the OST than what we know of it (its end is not written yet): a hole.
-        if let Some(client) = self.client.upgrade() {
-            for page in first + brought..end.min(object.size().div_ceil(PAGE)) {
-                object.arrived(claimed, page, client.zeros.slice(0, 1), access);
-            }
+        for page in first + brought..end.min(object.size().div_ceil(PAGE)) {
+            object.arrived(claimed, page, self.pages.zeros().slice(0, 1), access);
         }
     }
 

@@ -11,9 +11,9 @@ use wire::Op;
 use wire::ost as wo;
 
 use super::{Osc, PAGE, Why, judged, page_extent};
-use crate::inode::Inode;
+use crate::inode::{Inode, Object};
 use crate::locks::Held;
-use crate::object::{Cached, Object, page_range};
+use crate::object::{Cached, page_range};
 use crate::stats::Direction;
 
 /// A write that the room chose: of which object, which pages, and the handle of the lock that allows it.
@@ -114,7 +114,7 @@ impl Osc {
                 break;
             }
         }
-        let (dirty, max) = self.client.upgrade().map_or((0, 1), |c| (c.dirty_pages(), c.pages.limit_pages()));
+        let (dirty, max) = (self.osts.upgrade().map_or(0, |o| o.dirty_pages()), self.pages.limit_pages());
         if self.target.borrow().is_pressed(dirty, max) {
             self.flush_some();
         }
@@ -183,7 +183,7 @@ impl Osc {
         }
         object.not_written(pages);
         if let Some(inode) = inode {
-            self.size_is_doubtful(&inode);
+            inode.size_is_doubtful();
             self.kernel_forgets(inode);
         }
     }
@@ -196,13 +196,13 @@ impl Osc {
         }
         object.not_written(pages);
         if let Some(inode) = inode {
-            self.size_is_doubtful(&inode);
+            inode.size_is_doubtful();
             self.kernel_forgets(inode);
         }
     }
 
     pub(super) fn kernel_forgets(&self, inode: Rc<Inode>) {
-        self.rt.spawn(async move { inode.drop_kernel_pages().await });
+        self.rt.spawn(async move { inode.front.drop_kernel_pages().await });
     }
 
     async fn write_rpc(
@@ -213,7 +213,7 @@ impl Osc {
         lock: HandleId,
         rank: Rank,
     ) -> Result<(), FsError> {
-        let owner = self.owner_of(object, &*self.import()?);
+        let owner = self.owner_of(object, &self.import()?);
         let request = wo::WriteRequest {
             object: object.id,
             lock,
@@ -278,7 +278,7 @@ impl Osc {
     pub(crate) async fn write_direct(&self, object: &Object, at: u64, data: Bulk, held: &Held) -> Result<(), FsError> {
         let step = self.rpc_pages_max() * FRAME_BYTES;
         let mut done = 0;
-        let (owner, lock) = (self.owner_of(object, &*self.import()?), held.handle());
+        let (owner, lock) = (self.owner_of(object, &self.import()?), held.handle());
         while done < data.len() {
             let len = step.min(data.len() - done);
             let request = wo::WriteRequest {

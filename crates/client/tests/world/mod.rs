@@ -294,7 +294,7 @@ pub async fn read_all(c: &Rc<Client>, file: &Rc<OpenFile>, len: u64) -> Vec<u8> 
     let mut out = Vec::new();
     while (out.len() as u64) < len {
         let step = (len - out.len() as u64).min(MIB) as usize;
-        let part = c.read(file, out.len() as u64, step).await.unwrap();
+        let part = c.data().read(file, out.len() as u64, step).await.unwrap();
         if part.is_empty() {
             break;
         }

@@ -72,13 +72,13 @@ pub async fn lookup(c: &Rc<Client>, dir: Fid, name: &[u8]) -> client::Entry {
 }
 /// Requests sent to the metadata server so far.
 pub fn asked(c: &Client) -> u64 {
-    c.mdc().counters().1
+    c.sessions().mdc().counters().1
 }
 /// All names, listed page by page.
 pub async fn list(c: &Rc<Client>, dir: Fid, plus: bool) -> Vec<Vec<u8>> {
     let (mut names, mut cookie) = (Vec::new(), 0);
     loop {
-        let page = c.readdir(&root(), dir, cookie, 256 << 10, plus).await.unwrap();
+        let page = c.meta().readdir(&root(), dir, cookie, 256 << 10, plus).await.unwrap();
         names.extend(page.entries.iter().map(|e| e.name.0.clone()));
         match page.entries.last() {
             Some(last) if !page.eof => cookie = last.cookie,
@@ -91,9 +91,9 @@ pub async fn list(c: &Rc<Client>, dir: Fid, plus: bool) -> Vec<Vec<u8>> {
 pub async fn make(c: &Rc<Client>, name: &str, bytes: u64) {
     let file = create(c, Fid::ROOT, name).await;
     for at in (0..bytes).step_by(MIB as usize) {
-        c.write(&file, at, &vec![(at / MIB) as u8 + 1; MIB as usize]).await.unwrap();
+        c.data().write(&file, at, &vec![(at / MIB) as u8 + 1; MIB as usize]).await.unwrap();
     }
-    c.fsync(&file, false).await.unwrap();
+    c.data().fsync(&file, false).await.unwrap();
     c.release(&file).await.unwrap();
 }
 pub async fn open(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
@@ -104,12 +104,12 @@ pub async fn open(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
 pub async fn read_in_pieces(c: &Rc<Client>, file: &Rc<OpenFile>, extent: Extent) -> u64 {
     let before = read_rpcs(c);
     for at in (extent.start..extent.end).step_by(16 << 10) {
-        let bulk = c.read(file, at, 16 << 10).await.unwrap();
+        let bulk = c.data().read(file, at, 16 << 10).await.unwrap();
         assert_eq!(bulk.len(), 16 << 10);
         assert!(bulk.slices().all(|s| s.iter().all(|b| u64::from(*b) == at / MIB + 1)), "at {at}");
     }
     read_rpcs(c) - before
 }
 pub fn read_rpcs(c: &Client) -> u64 {
-    c.oscs().iter().map(|o| o.stats().read_rpcs).sum()
+    c.osts().all().iter().map(|o| o.stats().read_rpcs).sum()
 }

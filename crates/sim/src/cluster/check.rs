@@ -66,9 +66,9 @@ pub async fn check_books(context: &Rc<Context>) {
             context.complain(format!("client{c}: sync: {e}"));
         }
         let Some(client) = cluster.client(c) else { continue };
-        for osc in client.oscs() {
+        for osc in client.osts().all() {
             let ((dirty, grant), i) = (osc.dirty_and_grant(), usize::from(osc.index().0));
-            let promised = cluster.ost_granted(i, client.id());
+            let promised = cluster.ost_granted(i, client.sessions().id());
             let told = format!("client{c} at OST {i}: {dirty} bytes dirty, {grant} granted, {promised} there");
             let outcome = if dirty == 0 && grant == promised { Ok(()) } else { Err(told) };
             context.expect("books", outcome);

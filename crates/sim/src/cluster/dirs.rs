@@ -59,8 +59,8 @@ async fn carry_out(c: &Rc<Client>, parents: [Fid; 2], doing: Doing, fid: Fid, ha
     let of = |name: Name| parents[name.0];
     match doing {
         Doing::Make(n) => c.create(&cred(), of(n), &text(n), node()).await.map(|e| e.attr.fid),
-        Doing::Remove(n) => c.unlink(&cred(), of(n), &text(n), true).await.map(|_| fid),
-        Doing::Rename(a, b) => c.rename(&cred(), (of(a), &text(a)), (of(b), &text(b)), 0).await.map(|_| fid),
+        Doing::Remove(n) => c.meta().unlink(&cred(), of(n), &text(n), true).await.map(|_| fid),
+        Doing::Rename(a, b) => c.meta().rename(&cred(), (of(a), &text(a)), (of(b), &text(b)), 0).await.map(|_| fid),
         Doing::Stamp(_, stamp) => {
             let value = stamp.map(|s| s.to_le_bytes());
             let set = c.setxattr(&cred(), fid, XATTR, value.as_ref().map(|v| &v[..]), 0, false).await;
@@ -78,7 +78,8 @@ async fn read_all(c: &Rc<Client>, parents: [Fid; 2]) -> Result<State, String> {
     for (i, parent) in parents.into_iter().enumerate() {
         let mut cookie = 0;
         loop {
-            let page = c.readdir(&cred(), parent, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
+            let page =
+                c.meta().readdir(&cred(), parent, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
             for e in &page.entries {
                 cookie = e.cookie;
                 let n = String::from_utf8_lossy(&e.name).strip_prefix('n').and_then(|n| n.parse().ok());
@@ -111,7 +112,7 @@ impl Dirs {
             let top = c.create(&cred(), Fid::ROOT, format!("dirs{id}").as_bytes(), node()).await?.attr.fid;
             let a = c.create(&cred(), top, b"a", node()).await?.attr.fid;
             let b = c.create(&cred(), top, b"b", node()).await?.attr.fid;
-            c.sync_meta(Fid::ROOT).await.map(|()| [a, b])
+            c.meta().sync_meta(Fid::ROOT).await.map(|()| [a, b])
         });
         let parents = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
         Ok(Dirs { context, id, rng, parents, state: State::new(), past: Vec::new(), deaths: 0 })
@@ -240,7 +241,7 @@ impl Dirs {
             let Some(author) = self.context.author(c) else { continue };
             let (parents, told) = (self.parents, format!("dirs{}: list", self.id));
             let found = self.context.on(c, &told, async move |c| {
-                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                c.meta().sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
                 read_all(&c, parents).await
             });
             let found = found.await;

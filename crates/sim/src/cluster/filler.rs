@@ -50,8 +50,8 @@ impl Filler {
             let (fid, sync) = (self.fid, self.rng.chance(0.1));
             let done = self.context.on(c, "filler: write", async move |c| {
                 let file = c.open(&Cred::default(), fid, O_RDWR).await?;
-                let written = c.write(&file, step * STEP, &vec![1; STEP as usize]).await.map(drop);
-                let synced = if sync { c.fsync(&file, false).await } else { Ok(()) };
+                let written = c.data().write(&file, step * STEP, &vec![1; STEP as usize]).await.map(drop);
+                let synced = if sync { c.data().fsync(&file, false).await } else { Ok(()) };
                 let closed = c.release(&file).await;
                 Ok::<_, FsError>((written, synced.and(closed)))
             });
@@ -76,7 +76,7 @@ impl Filler {
             let fid = self.fid;
             let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, ..SetattrRequest::default() };
             let cut = self.context.on(c, "filler: cut", async move |c| {
-                c.setattr(&Cred::default(), &c.inode_of(fid), request, None).await.map(drop)
+                c.setattr(&Cred::default(), &c.meta().inode(fid), request, None).await.map(drop)
             });
             match cut.await {
                 Some(Ok(())) => return,

@@ -148,7 +148,7 @@ impl Keeper {
         let what = self.what(&format!("write of block {block} with stamp {stamp}"));
         let done = self
             .context
-            .on(self.client, &what, async move |c| c.write(&file, extent.start, &bytes(stamp, extent)).await);
+            .on(self.client, &what, async move |c| c.data().write(&file, extent.start, &bytes(stamp, extent)).await);
         let answered = matches!(done.await, Some(Ok(_)));
         let owed = std::array::from_fn(|d| answered && self.open[d].is_some());
         self.blocks[block as usize].writes.push(Write { stamp, owed });
@@ -157,7 +157,7 @@ impl Keeper {
         let Some(file) = self.open[descriptor].clone() else { return };
         let written: Vec<usize> = self.blocks.iter().map(|b| b.writes.len()).collect();
         let what = self.what(&format!("fsync of descriptor {descriptor}"));
-        let synced = self.context.on(self.client, &what, async move |c| c.fsync(&file, false).await).await;
+        let synced = self.context.on(self.client, &what, async move |c| c.data().fsync(&file, false).await).await;
         tracing::debug!("{what}: {synced:?}");
         match synced {
             Some(Ok(())) => {
@@ -172,7 +172,7 @@ impl Keeper {
         let Some(file) = self.open[descriptor].take() else { return };
         let what = self.what("close");
         let closed = self.context.on(self.client, &what, async move |c| {
-            let flushed = c.flush_errors(&file);
+            let flushed = file.flush_errors();
             c.release(&file).await.and(flushed)
         });
         closed.await;

@@ -43,7 +43,7 @@ impl Leaver {
                 let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
                 let name = format!("left{id}.{n}");
                 let (entry, file) = c.create_open(&Cred::default(), Fid::ROOT, name.as_bytes(), new).await?;
-                c.write(&file, 0, &[1; BYTES.0]).await?;
+                c.data().write(&file, 0, &[1; BYTES.0]).await?;
                 c.release(&file).await?;
                 files.push(entry.attr.fid);
             }
@@ -74,7 +74,7 @@ impl Leaver {
         let what = format!("leaver{}: write", self.id);
         let done = self.context.on(c, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
-            let written = c.write(&file, 0, &[2; BYTES.1]).await;
+            let written = c.data().write(&file, 0, &[2; BYTES.1]).await;
             // The write's own error comes again.
             let _ = c.release(&file).await;
             written
@@ -93,7 +93,7 @@ impl Leaver {
         for (fid, author) in &self.left {
             let same = self.context.author(author.client).is_some_and(|now| now.start == author.start);
             let Some(client) = self.context.cluster.client(author.client).filter(|_| same) else { continue };
-            let pages = client.unwritten_pages(*fid);
+            let pages = client.osts().unwritten_pages(*fid);
             let told =
                 format!("leaver{}: {pages} pages of {fid} on client{} are not written out", self.id, author.client);
             self.context.expect("age", if pages == 0 { Ok(()) } else { Err(told) });

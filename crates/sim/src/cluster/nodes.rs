@@ -65,9 +65,9 @@ type Left = Rc<RefCell<Vec<(ClientId, SessionKey)>>>;
 
 /// Tells every server of the clients that died on this host, as a mount does that finds their records.
 async fn tell_of_the_dead(client: Rc<Client>, left: Left) {
-    while !client.is_leaving() {
+    while !client.sessions().is_leaving() {
         let Some((id, sessions)) = left.borrow().first().copied() else { return };
-        match client.tell_gone(id, &sessions).await {
+        match client.sessions().tell_gone(id, &sessions).await {
             Ok(()) => left.borrow_mut().retain(|(other, _)| *other != id),
             Err(e @ (FsError::NotPermitted | FsError::Busy)) => panic!("{id} is dead, and a server says {e}"),
             Err(_) => client.rt().sleep(Duration::from_secs(1)).await,
@@ -409,7 +409,7 @@ impl Cluster {
             node.host.lose_power();
         } else {
             if let Running::Client(client) = &*node.running.borrow() {
-                node.left.borrow_mut().push((client.id(), *client.sessions()));
+                node.left.borrow_mut().push((client.sessions().id(), *client.sessions().key()));
             }
             node.host.kill();
         }
@@ -494,7 +494,7 @@ impl Cluster {
     #[must_use]
     pub fn replays(&self, id: NodeId) -> bool {
         let NodeId::Client(index) = id else { return false };
-        self.client(index).is_some_and(|c| c.mdc().state() == ptlrpc::ImportState::Replaying)
+        self.client(index).is_some_and(|c| c.sessions().mdc().state() == ptlrpc::ImportState::Replaying)
     }
 
     /// Stops a node as an operator does: clients leave, servers commit everything.
@@ -585,5 +585,5 @@ pub(super) async fn open_ost(rt: &Rt, reserve_bytes: u64, commit_interval: Durat
 
 /// A client's half of the sessions with the servers that it uses.
 fn imports(client: &Client) -> impl Iterator<Item = Rc<ptlrpc::Import>> {
-    client.oscs().into_iter().filter_map(|o| o.import().ok()).chain([client.mdc()])
+    client.osts().all().into_iter().filter_map(|o| o.import().ok()).chain([client.sessions().mdc()])
 }

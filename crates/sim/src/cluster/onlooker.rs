@@ -54,7 +54,7 @@ impl Onlooker {
         let rng = context.rng("onlooker");
         let made = context.on(0, "mkdir", async move |c| {
             let dir = c.create(&Cred::default(), Fid::ROOT, b"seen", node()).await?.attr.fid;
-            c.sync_meta(Fid::ROOT).await.map(|()| dir)
+            c.meta().sync_meta(Fid::ROOT).await.map(|()| dir)
         });
         let dir = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
         Ok(Onlooker { context, dir, rng, rounds: 0, deaths: 0 })

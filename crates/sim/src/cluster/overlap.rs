@@ -87,10 +87,10 @@ enum Got {
 async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<Got, FsError> {
     let fid = file.fid();
     match doing {
-        Doing::Write(x, stamp) => c.write(file, x.start, &bytes(stamp, x)).await.map(|_| Got::Done),
-        Doing::Hole(x) => c.fallocate(file, PUNCH_HOLE | KEEP_SIZE, x.start, x.len()).await.map(|()| Got::Done),
-        Doing::Zero(x) => c.fallocate(file, ZERO_RANGE, x.start, x.len()).await.map(|()| Got::Done),
-        Doing::Reserve(x) => c.fallocate(file, 0, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Write(x, stamp) => c.data().write(file, x.start, &bytes(stamp, x)).await.map(|_| Got::Done),
+        Doing::Hole(x) => c.data().fallocate(file, PUNCH_HOLE | KEEP_SIZE, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Zero(x) => c.data().fallocate(file, ZERO_RANGE, x.start, x.len()).await.map(|()| Got::Done),
+        Doing::Reserve(x) => c.data().fallocate(file, 0, x.start, x.len()).await.map(|()| Got::Done),
         Doing::Cut(size) => {
             let request =
                 SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
@@ -100,12 +100,12 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
             let cut = c.open(&cred(), fid, O_TRUNC_RDWR).await?;
             c.release(&cut).await.map(|()| Got::Done)
         }
-        Doing::Read(x) => c.read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
+        Doing::Read(x) => c.data().read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
         Doing::Stat => c.getattr(&cred(), fid, Some(file)).await.map(|e| Got::Size(e.attr.size)),
-        Doing::Sync => c.fsync(file, false).await.map(|()| Got::Done),
+        Doing::Sync => c.data().fsync(file, false).await.map(|()| Got::Done),
         Doing::Ahead(x, writes) => {
             file.set_no_expand(writes);
-            c.lock_ahead(file, writes, x).await.map(|()| Got::Done)
+            c.data().lock_ahead(file, writes, x).await.map(|()| Got::Done)
         }
     }
 }
@@ -273,7 +273,7 @@ impl Overlap {
                 let begin = self.now();
                 let synced = self.context.on(author.client, "overlap: settling fsync", async move |c| {
                     let file = c.open(&cred(), fid, O_RDWR).await?;
-                    c.fsync(&file, false).await?;
+                    c.data().fsync(&file, false).await?;
                     c.release(&file).await
                 });
                 if matches!(synced.await, Some(Ok(()))) && self.context.is_sound(author) {
@@ -294,9 +294,9 @@ impl Overlap {
         let whole = Extent::at(0, 2 * CELLS * CELL);
         let read = self.context.on(c, "overlap: settling read", async move |c| {
             let file = c.open(&cred(), fid, 0).await?;
-            c.read(&file, 0, whole.len() as usize).await?;
+            c.data().read(&file, 0, whole.len() as usize).await?;
             c.sync_all().await?;
-            let got = c.read(&file, 0, whole.len() as usize).await?.to_vec();
+            let got = c.data().read(&file, 0, whole.len() as usize).await?.to_vec();
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
@@ -332,7 +332,7 @@ impl Overlap {
             let begin = self.now();
             let read = self.context.on(c, "overlap: final read", async move |c| {
                 let file = c.open(&cred(), fid, 0).await?;
-                let got = c.read(&file, 0, whole.len() as usize).await?.to_vec();
+                let got = c.data().read(&file, 0, whole.len() as usize).await?.to_vec();
                 c.release(&file).await.map(|()| got)
             });
             let outcome = match read.await {

@@ -130,7 +130,8 @@ impl Doing {
     }
 
     async fn carry_out(self, c: &Rc<Client>, cred: &Cred, fid: Fid, dir: Fid) -> Result<Fid, FsError> {
-        let set = async |request: SetattrRequest| c.setattr(cred, &c.inode_of(fid), request, None).await.map(|_| fid);
+        let set =
+            async |request: SetattrRequest| c.setattr(cred, &c.meta().inode(fid), request, None).await.map(|_| fid);
         match self {
             Doing::Mode(_, mode) => {
                 set(SetattrRequest { valid: SetBits::MODE, mode, ..SetattrRequest::default() }).await
@@ -156,7 +157,7 @@ impl Doing {
                 let (entry, file) = c.create_open(cred, dir, &text(place.1.unwrap_or(0)), new).await?;
                 c.release(&file).await.map(|()| entry.attr.fid)
             }
-            Doing::Remove(place) => c.unlink(cred, dir, &text(place.1.unwrap_or(0)), false).await.map(|_| fid),
+            Doing::Remove(place) => c.meta().unlink(cred, dir, &text(place.1.unwrap_or(0)), false).await.map(|_| fid),
         }
     }
     fn place(&self) -> Place {
@@ -190,7 +191,7 @@ async fn read_all(c: &Rc<Client>, dirs: Vec<Fid>) -> Result<State, String> {
     let mut found = State::new();
     for (i, dir) in dirs.into_iter().enumerate() {
         found.insert((i, None), read_node(c, dir).await?);
-        let page = c.readdir(&root(), dir, 0, 64 << 10, false).await.map_err(|e| format!("readdir: {e}"))?;
+        let page = c.meta().readdir(&root(), dir, 0, 64 << 10, false).await.map_err(|e| format!("readdir: {e}"))?;
         for e in &page.entries {
             let name = String::from_utf8_lossy(&e.name).strip_prefix('f').and_then(|n| n.parse().ok());
             let Some(name) = name else { return Err(format!("a name that nobody made: {:?}", e.name)) };
@@ -214,7 +215,7 @@ impl Rights {
             for i in 0..DIRS {
                 dirs.push(c.create(&root(), top, format!("d{i}").as_bytes(), node(0o777)).await?.attr.fid);
             }
-            c.sync_meta(Fid::ROOT).await.map(|()| dirs)
+            c.meta().sync_meta(Fid::ROOT).await.map(|()| dirs)
         });
         let dirs = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
         let node = |fid| Node { fid, uid: 0, gid: 0, mode: 0o777, acl: None, default: None };
@@ -349,7 +350,7 @@ impl Rights {
             let Some(author) = self.context.author(c) else { continue };
             let dirs = self.dirs();
             let found = self.context.on(c, "rights: look", async move |c| {
-                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                c.meta().sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
                 read_all(&c, dirs).await
             });
             let found = found.await;

@@ -114,9 +114,9 @@ impl Scarred {
         let done = self.context.on(c, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
             for (block, stamp) in sends {
-                c.write(&file, extent(block).start, &bytes(stamp, extent(block))).await?;
+                c.data().write(&file, extent(block).start, &bytes(stamp, extent(block))).await?;
             }
-            let synced = c.fsync(&file, false).await;
+            let synced = c.data().fsync(&file, false).await;
             c.release(&file).await.and(synced)
         });
         match done.await {
@@ -174,7 +174,7 @@ impl Scarred {
         let what = format!("scarred: read of block {block}");
         let read = self.context.on(c, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, 0).await?;
-            let got = c.read(&file, at.start, BLOCK as usize).await.map(|b| b.to_vec());
+            let got = c.data().read(&file, at.start, BLOCK as usize).await.map(|b| b.to_vec());
             let _ = c.release(&file).await;
             got
         });

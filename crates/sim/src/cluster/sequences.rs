@@ -298,7 +298,7 @@ async fn prepare(c: Rc<Client>, unit: usize) -> Result<Place, FsError> {
     for (name, id) in [("a", A), ("b", B)] {
         let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
         let (entry, file) = c.create_open(&cred(), dir, name.as_bytes(), new).await?;
-        c.write(&file, 0, &State::initial(unit).files[&id].content).await?;
+        c.data().write(&file, 0, &State::initial(unit).files[&id].content).await?;
         c.release(&file).await?;
         fids[id] = entry.attr.fid;
     }
@@ -319,9 +319,9 @@ async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: 
             let node = NewNode { kind: NodeKind::Directory, mode: 0o040_755, ..NewNode::default() };
             c.create(&cred(), p.dir, name, node).await?;
         }
-        Op::Rmdir => c.unlink(&cred(), p.dir, name, true).await?,
-        Op::Unlink => c.unlink(&cred(), p.dir, name, false).await?,
-        Op::Rename | Op::RenameOver => c.rename(&cred(), (p.dir, name), (p.dir, to), 0).await?,
+        Op::Rmdir => c.meta().unlink(&cred(), p.dir, name, true).await?,
+        Op::Unlink => c.meta().unlink(&cred(), p.dir, name, false).await?,
+        Op::Rename | Op::RenameOver => c.meta().rename(&cred(), (p.dir, name), (p.dir, to), 0).await?,
         Op::Link => {
             let fid = c.lookup(&cred(), p.dir, name).await?.attr.fid;
             c.link(&cred(), fid, p.dir, to).await?;
@@ -335,7 +335,7 @@ async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: 
     }
     let synced = make_last(c, p, open.as_ref(), sync).await;
     if let Some(file) = &open {
-        c.flush_errors(file)?;
+        file.flush_errors()?;
         c.release(file).await?;
     }
     synced
@@ -343,15 +343,15 @@ async fn carry_out(c: &Rc<Client>, p: Place, op: Op, sync: Sync, t: &Target, i: 
 
 async fn of_file(c: &Rc<Client>, file: &Rc<OpenFile>, op: Op, (i, unit): (usize, usize)) -> Result<(), FsError> {
     match op {
-        Op::Write => c.write(file, 100, &vec![pattern(i); 6000 * unit]).await.map(|_| ()),
-        Op::Append => c.write(file, 0, &vec![pattern(i); 5000 * unit]).await.map(|_| ()),
+        Op::Write => c.data().write(file, 100, &vec![pattern(i); 6000 * unit]).await.map(|_| ()),
+        Op::Append => c.data().write(file, 0, &vec![pattern(i); 5000 * unit]).await.map(|_| ()),
         Op::Truncate => {
             let request =
                 SetattrRequest { valid: SetBits::SIZE, size: 1234 * unit as u64, ..SetattrRequest::default() };
             c.setattr(&cred(), file.inode(), request, Some(file)).await
         }
         Op::Setxattr => c.setxattr(&cred(), file.fid(), b"user.x", Some(&[pattern(i)]), 0, false).await,
-        Op::Fallocate => c.fallocate(file, 0, 0, 9000 * unit as u64).await,
+        Op::Fallocate => c.data().fallocate(file, 0, 0, 9000 * unit as u64).await,
         _ => Ok(()),
     }
 }
@@ -360,8 +360,8 @@ async fn make_last(c: &Rc<Client>, p: Place, file: Option<&Rc<OpenFile>>, sync: 
     match (sync, file) {
         (Sync::Close, _) => Ok(()),
         (Sync::Syncfs, _) => c.sync_all().await,
-        (_, Some(file)) => c.fsync(file, sync == Sync::Fdatasync).await,
-        (_, None) => c.sync_meta(p.dir).await,
+        (_, Some(file)) => c.data().fsync(file, sync == Sync::Fdatasync).await,
+        (_, None) => c.meta().sync_meta(p.dir).await,
     }
 }
 
@@ -396,7 +396,7 @@ fn known_id(p: &Place, fid: Fid, name: &str) -> Id {
 
 async fn read_whole(c: &Rc<Client>, fid: Fid) -> Result<File, FsError> {
     let file = c.open(&cred(), fid, 0).await?;
-    let content = c.read(&file, 0, 1 << 20).await?.to_vec();
+    let content = c.data().read(&file, 0, 1 << 20).await?.to_vec();
     c.release(&file).await?;
     let xattr = match c.getxattr(&cred(), fid, b"user.x").await {
         Ok(value) => Some(value),

@@ -28,9 +28,9 @@ pub async fn make(context: &Rc<Context>, name: &'static str, size: u64) -> Resul
         let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
         let (entry, file) = c.create_open(&cred(), Fid::ROOT, name.as_bytes(), new).await?;
         if size > 0 {
-            c.write(&file, size - 1, &[0]).await?;
+            c.data().write(&file, size - 1, &[0]).await?;
         }
-        c.fsync(&file, false).await?;
+        c.data().fsync(&file, false).await?;
         c.release(&file).await?;
         Ok::<_, FsError>(entry.attr.fid)
     });
@@ -48,7 +48,7 @@ pub async fn look_at(
     let Some(author) = context.author(client) else { return false };
     let read = context.on(client, what, async move |c| {
         let file = c.open(&cred(), fid, 0).await?;
-        let got = c.read(&file, 0, bytes as usize).await?.to_vec();
+        let got = c.data().read(&file, 0, bytes as usize).await?.to_vec();
         c.release(&file).await.map(|()| got)
     });
     let read = read.await;
@@ -135,7 +135,7 @@ impl Blocks {
         let what = self.what("write", block);
         let done = self.context.on(c, &what, async move |c| {
             let file = c.open(&cred(), fid, O_RDWR).await?;
-            c.write(&file, extent.start, &bytes(stamp, extent)).await?;
+            c.data().write(&file, extent.start, &bytes(stamp, extent)).await?;
             c.release(&file).await
         });
         let done = done.await;
@@ -147,7 +147,7 @@ impl Blocks {
         let what = self.what("read", block);
         let done = self.context.on(c, &what, async move |c| {
             let file = c.open(&cred(), fid, 0).await?;
-            let got = c.read(&file, extent.start, BLOCK as usize).await?.to_vec();
+            let got = c.data().read(&file, extent.start, BLOCK as usize).await?.to_vec();
             c.release(&file).await.map(|()| got)
         });
         let done = done.await;
@@ -165,7 +165,7 @@ impl Blocks {
         let what = format!("blocks{}: fsync", self.id);
         let done = self.context.on(c, &what, async move |c| {
             let file = c.open(&cred(), fid, O_RDWR).await?;
-            c.fsync(&file, false).await?;
+            c.data().fsync(&file, false).await?;
             c.release(&file).await
         });
         let done = done.await;
@@ -239,10 +239,10 @@ impl Log {
             let outcome = self.context.on(c, &what, async move |c| {
                 let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;
                 let record = Log::record(stamp);
-                let write = c.write(&file, 0, &record);
+                let write = c.data().write(&file, 0, &record);
                 let at = if rush { watched(&c, fid, write).await? } else { write.await? };
                 if sync {
-                    c.fsync(&file, false).await?;
+                    c.data().fsync(&file, false).await?;
                 }
                 c.release(&file).await.map(|()| at)
             });
@@ -266,7 +266,7 @@ impl Log {
             let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;
             let mut went = Vec::new();
             for stamp in stamps {
-                went.push((c.write(&file, 0, &Log::record(stamp)).await?, stamp));
+                went.push((c.data().write(&file, 0, &Log::record(stamp)).await?, stamp));
             }
             if soon {
                 c.release_soon(&file).await;
@@ -329,7 +329,7 @@ impl Log {
         let author = self.context.author(client);
         let read = self.context.on(client, "log: read", async move |c| {
             let file = c.open(&cred(), fid, 0).await?;
-            let got = c.read(&file, from, most).await?.to_vec();
+            let got = c.data().read(&file, from, most).await?.to_vec();
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
@@ -375,10 +375,10 @@ pub struct Counter {
 /// Adds one to the number in a file, and syncs it.
 async fn raise_once(c: &Rc<Client>, fid: Fid) -> Result<(), FsError> {
     let file = c.open(&cred(), fid, O_RDWR).await?;
-    let got = c.read(&file, 0, 8).await?.to_vec();
+    let got = c.data().read(&file, 0, 8).await?.to_vec();
     let value = u64::from_le_bytes(got.try_into().map_err(|_| FsError::Io)?);
-    c.write(&file, 0, &(value + 1).to_le_bytes()).await?;
-    c.fsync(&file, false).await?;
+    c.data().write(&file, 0, &(value + 1).to_le_bytes()).await?;
+    c.data().fsync(&file, false).await?;
     c.release(&file).await
 }
 
@@ -413,12 +413,12 @@ impl Counter {
             let extent = if whole { Extent::ALL } else { Extent::new(0, 8) };
             let call =
                 LockCall { fid, whole: false, mode: FlockMode::Exclusive, extent, owner: 1000 + id, pid: id as u32 };
-            c.set_lock(call, true, std::future::pending()).await?;
+            c.flocks().set_lock(call, true, std::future::pending()).await?;
             me.enter(author);
             let raised = raise_once(&c, fid).await;
             me.holder.set(None);
             let unlock = LockCall { mode: FlockMode::Unlock, ..call };
-            let unlocked = c.set_lock(unlock, false, std::future::pending()).await;
+            let unlocked = c.flocks().set_lock(unlock, false, std::future::pending()).await;
             raised.and(unlocked)
         });
         match outcome.await {
@@ -451,7 +451,7 @@ impl Counter {
         let fid = self.fid;
         let read = self.context.on(0, "counter: read", async move |c| {
             let file = c.open(&cred(), fid, 0).await?;
-            let got = c.read(&file, 0, 100).await?.to_vec();
+            let got = c.data().read(&file, 0, 100).await?.to_vec();
             c.release(&file).await.map(|()| got)
         });
         let value = match read.await {

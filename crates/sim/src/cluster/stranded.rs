@@ -117,9 +117,9 @@ impl Stranded {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
             for (block, stamp) in stamps {
                 let extent = Extent::at(block * BLOCK, BLOCK);
-                c.write(&file, extent.start, &bytes(stamp, extent)).await?;
+                c.data().write(&file, extent.start, &bytes(stamp, extent)).await?;
             }
-            let synced = if sync { c.fsync(&file, false).await } else { Ok(()) };
+            let synced = if sync { c.data().fsync(&file, false).await } else { Ok(()) };
             c.release(&file).await?;
             synced
         });
@@ -149,13 +149,13 @@ async fn write_at_once(c: &Rc<Client>, fid: Fid, stamps: Vec<(u64, u64)>, pendin
     let writes = stamps.into_iter().map(|(block, stamp)| {
         let (c, file, extent, pending) = (c.clone(), file.clone(), Extent::at(block * BLOCK, BLOCK), pending.clone());
         async move {
-            let done = c.write(&file, extent.start, &bytes(stamp, extent)).await.map(drop);
+            let done = c.data().write(&file, extent.start, &bytes(stamp, extent)).await.map(drop);
             pending.borrow_mut().remove(&block);
             done
         }
     });
     rt::sync::join_all(writes.collect()).await.into_iter().collect::<Result<(), FsError>>()?;
-    c.fsync(&file, false).await?;
+    c.data().fsync(&file, false).await?;
     c.release(&file).await
 }
 

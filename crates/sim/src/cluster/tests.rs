@@ -59,7 +59,7 @@ async fn create(c: &Rc<Client>, name: &str) -> Result<Rc<OpenFile>, FsError> {
 async fn whole_file(c: &Rc<Client>, name: &str) -> Result<(u64, Vec<u8>), FsError> {
     let attr = c.lookup(&cred(), Fid::ROOT, name.as_bytes()).await?.attr;
     let file = c.open(&cred(), attr.fid, 0).await?;
-    let got = c.read(&file, 0, 1 << 20).await?.to_vec();
+    let got = c.data().read(&file, 0, 1 << 20).await?.to_vec();
     c.release(&file).await?;
     Ok((attr.size, got))
 }
@@ -82,8 +82,8 @@ fn a_file_written_on_one_client_is_read_on_another() {
         let cluster = with_cluster(async |_, a, b| {
             let f = create(&a, "f").await?;
             let data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
-            a.write(&f, 10, &data).await?;
-            a.fsync(&f, false).await?;
+            a.data().write(&f, 10, &data).await?;
+            a.data().fsync(&f, false).await?;
             let (size, got) = whole_file(&b, "f").await?;
             assert!(size == 300_010 && got[10..] == data);
             Ok(())
@@ -99,7 +99,7 @@ fn a_cluster_that_ended_has_given_all_its_frames_back() {
     let frames = FramePool::new(64 * MIB);
     let cluster = with_frames(7, frames, async |_, a, b| {
         let f = create(&a, "f").await?;
-        a.write(&f, 0, &[1; 300_000]).await?;
+        a.data().write(&f, 0, &[1; 300_000]).await?;
         whole_file(&b, "f").await.map(drop)
     });
     assert!(frames.free() < frames.capacity());
@@ -112,16 +112,16 @@ fn what_a_failing_disk_did_not_take_is_not_in_the_file_on_any_client() {
     with_cluster(async |cluster, a, b| {
         let f = create(&a, "f").await?;
         let synced = vec![7; 5000];
-        a.write(&f, 0, &synced).await?;
-        a.fsync(&f, false).await?;
+        a.data().write(&f, 0, &synced).await?;
+        a.data().fsync(&f, false).await?;
         break_disks(cluster);
-        let written = a.write(&f, 3000, &[9; 60_000]).await.map(|_| ());
-        assert_eq!(written.and(a.fsync(&f, false).await), Err(FsError::Io));
+        let written = a.data().write(&f, 3000, &[9; 60_000]).await.map(|_| ());
+        assert_eq!(written.and(a.data().fsync(&f, false).await), Err(FsError::Io));
         repair(cluster).await;
         for client in [&a, &b] {
             assert!(whole_file(client, "f").await? == (5000, synced.clone()));
         }
-        a.write(&f, 5000, &[8; 10]).await?;
+        a.data().write(&f, 5000, &[8; 10]).await?;
         assert_eq!(whole_file(&b, "f").await?.1.len(), 5010);
         Ok(())
     });
@@ -133,7 +133,7 @@ fn a_replayed_write_whose_bytes_arrive_damaged_is_offered_again() {
     with(7, FramePool::new(256 * MIB), config, async |cluster, a, b| {
         let f = create(&a, "f").await?;
         let data: Vec<u8> = (0..300_000u32).map(|i| (i / 7) as u8).collect();
-        a.write(&f, 0, &data).await?;
+        a.data().write(&f, 0, &data).await?;
         // Who reads it makes its writer write it out; nothing has been committed when the power goes.
         assert_eq!(whole_file(&b, "f").await?.1, data);
         let servers: Vec<NodeId> = cluster.osses.iter().map(|n| n.id).collect();
@@ -142,7 +142,7 @@ fn a_replayed_write_whose_bytes_arrive_damaged_is_offered_again() {
         for id in servers {
             cluster.start(id).await.unwrap();
         }
-        assert_eq!(a.fsync(&f, false).await, Ok(()));
+        assert_eq!(a.data().fsync(&f, false).await, Ok(()));
         assert_eq!(whole_file(&b, "f").await?.1, data);
         assert_eq!(cluster.sim.net_counts().corrupted, 1);
         Ok(())
@@ -179,9 +179,9 @@ fn a_cut_that_a_failing_disk_did_not_take_shows_on_no_client() {
     with_cluster(async |cluster, a, b| {
         let f = create(&a, "f").await?;
         let synced = vec![7; 5000];
-        a.write(&f, 0, &synced).await?;
-        a.fsync(&f, false).await?;
-        assert_eq!(a.read(&f, 0, 5000).await?.to_vec(), synced);
+        a.data().write(&f, 0, &synced).await?;
+        a.data().fsync(&f, false).await?;
+        assert_eq!(a.data().read(&f, 0, 5000).await?.to_vec(), synced);
         break_disks(cluster);
         let cut = SetattrRequest { valid: SetBits::SIZE, size: 100, ..SetattrRequest::default() };
         assert_eq!(a.setattr(&cred(), f.inode(), cut, Some(&f)).await, Err(FsError::Io));
@@ -198,12 +198,12 @@ fn a_cut_that_was_answered_is_done_for_all_although_its_client_and_the_servers_l
     with_cluster(async |cluster, a, b| {
         let f = create(&b, "f").await?;
         let synced = vec![7; 100_000];
-        b.write(&f, 0, &synced).await?;
-        b.fsync(&f, false).await?;
+        b.data().write(&f, 0, &synced).await?;
+        b.data().fsync(&f, false).await?;
         let cut = SetattrRequest { valid: SetBits::SIZE, size: 0, ..SetattrRequest::default() };
         b.setattr(&cred(), f.inode(), cut, Some(&f)).await?;
         let append = a.open(&cred(), f.fid(), O_APPEND_RDWR).await?;
-        assert_eq!(a.write(&append, 0, &[8; 10]).await?, 0);
+        assert_eq!(a.data().write(&append, 0, &[8; 10]).await?, 0);
         for id in cluster.osses.iter().map(|n| n.id) {
             cluster.kill(id, true);
         }
@@ -211,7 +211,7 @@ fn a_cut_that_was_answered_is_done_for_all_although_its_client_and_the_servers_l
         for id in cluster.osses.iter().map(|n| n.id).chain([NodeId::Client(1)]) {
             cluster.start(id).await.unwrap();
         }
-        a.fsync(&append, false).await?;
+        a.data().fsync(&append, false).await?;
         a.release(&append).await?;
         let content = vec![8; 10];
         for client in [&a, &cluster.client(1).unwrap()] {
@@ -236,10 +236,10 @@ fn a_sync_that_failed_costs_nothing_when_the_power_goes_later() {
                     let _ = a.release(&file).await;
                     made.push(name);
                 }
-                assert_eq!(a.sync_meta(Fid::ROOT).await, Err(FsError::Io));
+                assert_eq!(a.meta().sync_meta(Fid::ROOT).await, Err(FsError::Io));
                 cluster.kill(NodeId::Mds, false);
                 cluster.start(NodeId::Mds).await.unwrap();
-                a.sync_meta(Fid::ROOT).await?;
+                a.meta().sync_meta(Fid::ROOT).await?;
                 cluster.kill(NodeId::Mds, true);
                 cluster.start(NodeId::Mds).await.unwrap_or_else(|e| panic!("seed {seed}, round {round}: {e}"));
             }
@@ -259,7 +259,7 @@ fn a_rename_over_a_name_that_its_client_does_not_know_takes_a_link_away() {
         a.link(&cred(), f.fid(), Fid::ROOT, b"two").await?;
         assert_eq!(b.lookup(&cred(), Fid::ROOT, b"one").await?.attr.nlink, 2);
         create(&b, "three").await?;
-        b.rename(&cred(), (Fid::ROOT, b"three"), (Fid::ROOT, b"two"), 0).await?;
+        b.meta().rename(&cred(), (Fid::ROOT, b"three"), (Fid::ROOT, b"two"), 0).await?;
         for client in [&a, &b] {
             assert_eq!(client.lookup(&cred(), Fid::ROOT, b"one").await?.attr.nlink, 1);
         }
@@ -276,7 +276,7 @@ fn a_rename_to_another_name_of_the_same_file_leaves_both() {
         let new = NewFile { flags: O_CREAT_RDWR, mode: 0o644, ..NewFile::default() };
         let (_, f) = a.create_open(&cred(), dir, b"one", new).await?;
         a.link(&cred(), f.fid(), dir, b"two").await?;
-        a.rename(&cred(), (dir, b"one"), (dir, b"two"), 0).await?;
+        a.meta().rename(&cred(), (dir, b"one"), (dir, b"two"), 0).await?;
         for name in [b"one", b"two"] {
             assert_eq!(a.lookup(&cred(), dir, name).await?.attr.fid, f.fid());
         }
@@ -292,10 +292,10 @@ fn a_writer_tells_nobody_a_size_that_it_only_heard_of() {
         let g = b.open(&cred(), f.fid(), 2).await?;
         // Until their locks are as narrow as what they write.
         for _ in 0..40 {
-            a.write(&f, 0, b"aaa").await?;
-            b.write(&g, 200_000, b"bbb").await?;
+            a.data().write(&f, 0, b"aaa").await?;
+            b.data().write(&g, 200_000, b"bbb").await?;
         }
-        b.write(&g, 300_000, b"bbb").await?;
+        b.data().write(&g, 300_000, b"bbb").await?;
         assert_eq!(a.getattr(&cred(), f.fid(), Some(&f)).await?.attr.size, 300_003);
         let cut = SetattrRequest { valid: SetBits::SIZE, size: 250_000, ..SetattrRequest::default() };
         b.setattr(&cred(), g.inode(), cut, Some(&g)).await?;
@@ -313,16 +313,16 @@ type Work<'a> = std::pin::Pin<Box<dyn Future<Output = Result<(), FsError>> + 'a>
 fn append_while_away(down: usize, size: usize, flags: u32) {
     let cluster = with_cluster(async |cluster, a, b| {
         let f = create(&b, "f").await?;
-        b.write(&f, 0, &vec![1; size]).await?;
-        b.fsync(&f, false).await?;
+        b.data().write(&f, 0, &vec![1; size]).await?;
+        b.data().fsync(&f, false).await?;
         let append = a.open(&cred(), f.fid(), O_APPEND_RDWR | flags).await?;
-        a.write(&append, 0, &[]).await?;
+        a.data().write(&append, 0, &[]).await?;
         cluster.kill(NodeId::Oss(down), false);
         let (went_to, sim) = (std::cell::Cell::new(0), &cluster.sim);
-        let appends = async { a.write(&append, 0, &[2; 4096]).await.map(|at| went_to.set(at)) };
+        let appends = async { a.data().write(&append, 0, &[2; 4096]).await.map(|at| went_to.set(at)) };
         let writes = async |at| {
             sim.sleep(Duration::from_secs(1)).await;
-            b.write(&f, at, &[3]).await.map(drop)
+            b.data().write(&f, at, &[3]).await.map(drop)
         };
         let back = async {
             sim.sleep(Duration::from_secs(100)).await;
@@ -332,7 +332,7 @@ fn append_while_away(down: usize, size: usize, flags: u32) {
         let work: Vec<Work<'_>> =
             vec![Box::pin(appends), Box::pin(writes(10)), Box::pin(writes(65_546)), Box::pin(back)];
         rt::sync::join_all(work).await.into_iter().collect::<Result<(), _>>()?;
-        a.fsync(&append, false).await?;
+        a.data().fsync(&append, false).await?;
         let (_, got) = whole_file(&b, "f").await?;
         let at = went_to.get() as usize;
         assert!(at >= size && got[at..at + 4096] == [2; 4096], "{down}, {size}: appended at {at}");
@@ -372,8 +372,8 @@ fn a_client_that_found_only_scattered_frames_reads_long_holes() {
     with_frames(7, frames, async |_, a, _| {
         let new = NewFile { flags: O_CREAT_RDWR | O_DIRECT, mode: 0o644, ..NewFile::default() };
         let (_, f) = a.create_open(&cred(), Fid::ROOT, b"f", new).await?;
-        a.write(&f, MIB, &[1]).await?;
-        let got = a.read(&f, 0, 2 * MIB as usize).await?.to_vec();
+        a.data().write(&f, MIB, &[1]).await?;
+        let got = a.data().read(&f, 0, 2 * MIB as usize).await?.to_vec();
         assert!(got.len() as u64 == MIB + 1 && got[..MIB as usize].iter().all(|b| *b == 0));
         Ok(())
     });
@@ -387,7 +387,7 @@ fn striped() -> ClusterConfig {
 
 /// OSTs from which a client has read more than `bytes`.
 fn read_from(c: &Client, bytes: u64) -> usize {
-    c.oscs().iter().filter(|o| o.stats().read_bytes > bytes).count()
+    c.osts().all().iter().filter(|o| o.stats().read_bytes > bytes).count()
 }
 
 #[test]
@@ -395,25 +395,25 @@ fn readahead_crosses_to_stripes_without_a_lock_and_takes_it_only_from_nobody() {
     with(7, FramePool::new(256 * MIB), striped(), async |cluster, a, b| {
         let f = create(&a, "f").await?;
         for at in (0..8 * MIB).step_by(MIB as usize) {
-            a.write(&f, at, &vec![7; MIB as usize]).await?;
+            a.data().write(&f, at, &vec![7; MIB as usize]).await?;
         }
-        a.fsync(&f, false).await?;
+        a.data().fsync(&f, false).await?;
         let wait = async || cluster.sim.sleep(Duration::from_millis(500)).await;
         // The writer keeps its locks: a reader makes a read lock of the one it needs, readahead of none.
-        let held = |c: &Client| c.oscs().iter().filter(|o| o.write_lock_count() > 0).count();
+        let held = |c: &Client| c.osts().all().iter().filter(|o| o.write_lock_count() > 0).count();
         assert_eq!(held(&a), 4);
         let g = b.open(&cred(), f.fid(), 0).await?;
         let first_stripe = async |c: &Rc<Client>, file: &Rc<OpenFile>| {
             for at in (0..MIB).step_by(128 << 10) {
-                assert!(c.read(file, at, 128 << 10).await.unwrap().to_vec().iter().all(|x| *x == 7));
+                assert!(c.data().read(file, at, 128 << 10).await.unwrap().to_vec().iter().all(|x| *x == 7));
             }
             wait().await;
         };
         first_stripe(&b, &g).await;
         assert_eq!((held(&a), read_from(&b, 0)), (3, 1), "no writer is called back by readahead");
         // What it reads is the writer's even so.
-        a.write(&f, 2 * MIB, &[9; 100]).await?;
-        assert_eq!(b.read(&g, 2 * MIB, 100).await?.to_vec(), [9; 100]);
+        a.data().write(&f, 2 * MIB, &[9; 100]).await?;
+        assert_eq!(b.data().read(&g, 2 * MIB, 100).await?.to_vec(), [9; 100]);
         // Nobody has locks: readahead takes them along.
         a.release(&f).await?;
         a.leave().await;

@@ -91,7 +91,7 @@ async fn open_named(c: &Rc<Client>, dir: Fid, name: &[u8], fid: Fid, flags: u32)
 }
 
 async fn close(c: &Rc<Client>, file: &Rc<OpenFile>) -> Result<(), String> {
-    let flushed = c.flush_errors(file);
+    let flushed = file.flush_errors();
     let released = c.release(file).await;
     flushed.map_err(|e| format!("flush: {e}"))?;
     released.map_err(|e| format!("close: {e}"))
@@ -300,7 +300,7 @@ impl Tree {
                 None => open_named(&c, dir, &text(name), fid, flags).await?,
             };
             let data = bytes(stamp, extent);
-            c.write(&file, extent.start, &data).await.map_err(|e| format!("write: {e}"))?;
+            c.data().write(&file, extent.start, &data).await.map_err(|e| format!("write: {e}"))?;
             if held.is_none() { close(&c, &file).await } else { Ok(()) }
         });
         let outcome = outcome.await;
@@ -323,7 +323,7 @@ impl Tree {
         let what = self.what(&format!("append {extent:?} to"), name);
         let outcome = self.context.on(c, &what, async move |c| {
             let file = open_named(&c, dir, &text(name), fid, O_APPEND_RDWR).await?;
-            let at = c.write(&file, 0, &bytes(stamp, extent)).await.map_err(|e| format!("append: {e}"))?;
+            let at = c.data().write(&file, 0, &bytes(stamp, extent)).await.map_err(|e| format!("append: {e}"))?;
             Ok::<_, String>((at, close(&c, &file).await))
         });
         let outcome = outcome.await;
@@ -360,7 +360,7 @@ impl Tree {
                 Some(open) => open.clone(),
                 None => open_named(&c, dir, &text(name), fid, flags).await?,
             };
-            let got = c.read(&file, offset, len as usize).await.map_err(|e| format!("read: {e}"))?.to_vec();
+            let got = c.data().read(&file, offset, len as usize).await.map_err(|e| format!("read: {e}"))?.to_vec();
             if held.is_none() {
                 close(&c, &file).await?;
             }
@@ -391,7 +391,7 @@ impl Tree {
             }
             let request =
                 SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
-            c.setattr(&cred(), &c.inode_of(fid), request, None).await.map_err(|e| e.to_string())
+            c.setattr(&cred(), &c.meta().inode(fid), request, None).await.map_err(|e| e.to_string())
         });
         let outcome = outcome.await;
         self.judge(&what, author, &outcome);
@@ -409,7 +409,7 @@ impl Tree {
         let what = self.what("fsync", name);
         let outcome = self.context.on(c, &what, async move |c| {
             let file = open_named(&c, dir, &text(name), fid, O_RDWR).await?;
-            c.fsync(&file, false).await.map_err(|e| format!("fsync: {e}"))?;
+            c.data().fsync(&file, false).await.map_err(|e| format!("fsync: {e}"))?;
             close(&c, &file).await
         });
         let outcome = outcome.await;
@@ -533,9 +533,9 @@ impl Tree {
         let outcome = self.context.on(c, &what, async move |c| {
             let file = open_named(&c, dir, &text(name), fid, 0).await?;
             // The locks for reading come first: nobody has unwritten data then.
-            c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
+            c.data().read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
             c.sync_all().await.map_err(|e| format!("sync: {e}"))?;
-            let got = c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
+            let got = c.data().read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
             close(&c, &file).await.map(|()| got.to_vec())
         });
         let outcome = outcome.await;
@@ -589,7 +589,7 @@ impl Tree {
             let outcome = self.context.on(c, &what, async move |c| {
                 let file = open_named(&c, dir, &text(name), fid, 0).await?;
                 let size = c.getattr(&cred(), fid, Some(&file)).await.map_err(|e| e.to_string())?.attr.size;
-                let got = c.read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
+                let got = c.data().read(&file, 0, len as usize).await.map_err(|e| format!("read: {e}"))?;
                 close(&c, &file).await.map(|()| (size, got.to_vec()))
             });
             match outcome.await {

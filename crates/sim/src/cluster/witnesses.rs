@@ -95,7 +95,7 @@ impl Witness {
         self.blocks[block as usize].maybe.push(stamp);
         let done = self.context.on(client, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
-            let written = c.write(&file, extent.start, &bytes(stamp, extent)).await;
+            let written = c.data().write(&file, extent.start, &bytes(stamp, extent)).await;
             c.release(&file).await.and(written)
         });
         matches!(done.await, Some(Ok(_)))
@@ -106,7 +106,7 @@ impl Witness {
         let (fid, what) = (self.fid, self.what("fsync"));
         let synced = self.context.on(client, &what, async move |c| {
             let file = c.open(&Cred::default(), fid, O_RDWR).await?;
-            let synced = c.fsync(&file, false).await;
+            let synced = c.data().fsync(&file, false).await;
             let _ = c.release(&file).await;
             synced
         });

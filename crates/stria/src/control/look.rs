@@ -91,8 +91,8 @@ fn is_fresh(import: &Import) -> bool {
 impl Shard {
     /// Asks every server of the cluster at the same time; takes `within` at most.
     pub(super) async fn look(self: &Rc<Self>, wanted: Wanted<'_>, within: Duration) -> Vec<Seen> {
-        let osts = self.client.oscs().into_iter().filter_map(|o| Some((Some(o.index()), o.import_if_any()?)));
-        let all = std::iter::once((None, self.client.mdc())).chain(osts);
+        let osts = self.client.osts().all().into_iter().filter_map(|o| Some((Some(o.index()), o.import_if_any()?)));
+        let all = std::iter::once((None, self.client.sessions().mdc())).chain(osts);
         let each = all.map(|(ost, import)| async move {
             let asked = self.client.rt().timeout(within, self.ask_one(ost, import.clone(), wanted)).await;
             let answer = match asked {
@@ -167,7 +167,7 @@ impl Shard {
 
     /// Asks for the cluster map, which may have changed, if that can be had within a time.
     pub(super) async fn look_at_map(self: &Rc<Self>, within: Duration) {
-        if self.client.mdc().state() != ImportState::Full {
+        if self.client.sessions().mdc().state() != ImportState::Full {
             return;
         }
         let asked = async {
@@ -176,8 +176,8 @@ impl Shard {
             let (done, refreshed) = oneshot();
             let me = self.clone();
             self.client.rt().spawn(async move {
-                let mdc = me.client.mdc();
-                done.send(me.present(&mdc, me.client.refresh_map()).await);
+                let mdc = me.client.sessions().mdc();
+                done.send(me.present(&mdc, me.client.osts().refresh_map()).await);
                 turn.add(1);
             });
             refreshed.await.unwrap_or(Err(FsError::NotConnected))
@@ -200,9 +200,9 @@ impl Shard {
             }
         });
         json!({
-            "fsname": text_of(&self.client.map().fsname),
+            "fsname": text_of(&self.client.osts().map().fsname),
             "mount_point": self.facts.mount_point,
-            "client": format!("{:016x}", self.client.id().0),
+            "client": format!("{:016x}", self.client.sessions().id().0),
             "own": own,
             "servers": servers,
         })

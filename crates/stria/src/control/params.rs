@@ -64,7 +64,7 @@ impl Shard {
     pub(super) async fn keep_param(&self, pattern: &str, value: Option<&str>) -> Value {
         let lasting = if value.is_some() { Lasting::Set } else { Lasting::Remove };
         let question = ParamsRequest { pattern: pattern.into(), value: value.map(Into::into), list: false, lasting };
-        let answer: Result<ParamsReply, types::FsError> = self.client.mdc().ask(Op::Params, &question).await;
+        let answer: Result<ParamsReply, types::FsError> = self.client.sessions().mdc().ask(Op::Params, &question).await;
         match answer {
             Ok(reply) if reply.params.is_empty() && value.is_none() => refusal(
                 &format!("no permanent setting has the pattern '{pattern}': 'get_param -P' lists them"),
@@ -81,7 +81,7 @@ impl Shard {
 
     /// The permanent settings of the cluster.
     pub(super) async fn kept_params(&self) -> Value {
-        let map: Result<ConfigReply, types::FsError> = self.client.mdc().ask(Op::Config, &()).await;
+        let map: Result<ConfigReply, types::FsError> = self.client.sessions().mdc().ask(Op::Config, &()).await;
         let text = |b: &[u8]| String::from_utf8_lossy(b).into_owned();
         match map {
             Ok(map) => {
@@ -160,8 +160,8 @@ impl Shard {
 
     /// Imports of servers that are in service, or wait for their clients after a restart.
     fn servers(&self) -> Vec<Rc<ptlrpc::Import>> {
-        let osts = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        std::iter::once(self.client.mdc()).chain(osts).filter(|i| is_there(i)).collect()
+        let osts = self.client.osts().all().into_iter().filter_map(|o| o.import().ok());
+        std::iter::once(self.client.sessions().mdc()).chain(osts).filter(|i| is_there(i)).collect()
     }
 
     async fn set_on_servers(&self, name: &str, value: &str) -> Result<(), (String, i32)> {
@@ -188,59 +188,61 @@ impl Shard {
     }
 
     fn instance(&self) -> String {
-        let map = self.client.map();
-        format!("{}-{:016x}", String::from_utf8_lossy(&map.fsname), self.client.id().0)
+        let map = self.client.osts().map();
+        format!("{}-{:016x}", String::from_utf8_lossy(&map.fsname), self.client.sessions().id().0)
     }
 
     /// Name of an OST's client side, as in `osc.NAME.stats`.
     fn osc_name(&self, osc: &Osc) -> String {
-        let fs = String::from_utf8_lossy(&self.client.map().fsname).into_owned();
-        format!("osc.{fs}-OST{:04x}-osc-{:016x}", osc.index().0, self.client.id().0)
+        let fs = String::from_utf8_lossy(&self.client.osts().map().fsname).into_owned();
+        format!("osc.{fs}-OST{:04x}-osc-{:016x}", osc.index().0, self.client.sessions().id().0)
     }
 
     pub(super) fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
-        let (_, rule) = self.client.job_rule();
+        let (_, rule) = self.client.sessions().jobs().rule();
         add("jobid_var".into(), rule.var.clone(), true);
         add("jobid_name".into(), rule.name.clone(), true);
-        let at = self.client.timeouts();
+        let at = self.client.sessions().timeouts();
         for (name, time) in [("at_min", at.min), ("at_max", at.max), ("at_history", at.history)] {
             add(name.into(), time.as_secs().to_string(), true);
         }
+        let now = self.client.rt().wall();
         let llite = format!("llite.{}", self.instance());
-        let (.., limit, policy) = self.client.cache_figures();
+        let (limit, policy) = (self.client.data().pages().limit_pages(), self.client.data().pages().policy_name());
         let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
         add(format!("{llite}.max_cached_mb"), mib(limit), true);
         for number in &client::NUMBERS {
             add(number.path(&self.instance()), number.text(&self.client), false);
         }
-        add(format!("{llite}.max_cached_inodes"), self.client.inodes_max().to_string(), true);
+        add(format!("{llite}.max_cached_inodes"), self.client.meta().inodes_max().to_string(), true);
         add(format!("{llite}.inode_cache_stats"), inodes_text(&self.client), false);
         add(format!("{llite}.cache_policy"), policy.into(), true);
         for key in cache::CacheConfig::KEYS {
-            add(format!("{llite}.cache_{key}"), self.client.cache_key(key).unwrap_or_default(), true);
+            add(format!("{llite}.cache_{key}"), self.client.data().pages().key(key).unwrap_or_default(), true);
         }
-        add(format!("{llite}.cache_record"), self.client.cache_record(), true);
-        add(format!("{llite}.readahead_policy"), self.client.readahead_policy().into(), true);
-        add(format!("{llite}.readahead_record"), self.client.readahead_record(), true);
+        add(format!("{llite}.cache_record"), self.client.data().pages().record(), true);
+        add(format!("{llite}.readahead_policy"), self.client.data().readahead().policy().into(), true);
+        add(format!("{llite}.readahead_record"), self.client.data().readahead().record(), true);
         for key in READAHEAD_MB {
-            let bytes = self.client.readahead_setting(key).unwrap_or_default();
+            let bytes = self.client.data().readahead().setting(key).unwrap_or_default();
             add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
         }
         for key in readahead::Config::KEYS.iter().filter(|k| k.alias_mb.is_empty()) {
-            let value = self.client.readahead_setting(key.key).unwrap_or_default();
+            let value = self.client.data().readahead().setting(key.key).unwrap_or_default();
             add(format!("{llite}.readahead_{}", key.key), value.to_string(), true);
         }
-        let stats = readahead_text(&self.client.readahead_stats(), self.client.readahead_held_bytes());
+        let stats =
+            readahead_text(&self.client.data().readahead().stats(), self.client.data().readahead().held_bytes());
         add(format!("{llite}.read_ahead_stats"), stats, false);
-        add(format!("{llite}.cache_stats"), cache_text(&self.client.cache_stats()), false);
+        add(format!("{llite}.cache_stats"), cache_text(&self.client.data().pages().stats()), false);
         add(format!("{llite}.lost_files"), self.client.losses().text(), true);
         add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
         add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
-        add(format!("{llite}.stats"), self.client.stats_text(), true);
-        add(format!("{llite}.latency_stats"), self.client.latency_stats_text(), true);
-        add(format!("{llite}.extents_stats"), self.client.extents_stats_text(), true);
-        add(format!("{llite}.offset_stats"), self.client.offset_stats_text(), true);
-        for osc in self.client.oscs() {
+        add(format!("{llite}.stats"), self.client.data().calls().text(now, self.client.data().pages().found()), true);
+        add(format!("{llite}.latency_stats"), self.client.data().calls().latency_text(now), true);
+        add(format!("{llite}.extents_stats"), self.client.data().calls().extents_text(now), true);
+        add(format!("{llite}.offset_stats"), self.client.offsets().text(now), true);
+        for osc in self.client.osts().all() {
             let name = self.osc_name(&osc);
             add(format!("{name}.active"), u8::from(osc.is_active()).to_string(), true);
             add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
@@ -261,41 +263,44 @@ impl Shard {
                 add(format!("{name}.import"), import_text(&import), false);
             }
         }
-        let map = self.client.map();
-        let mdc = format!("mdc.{}-mdc-{:016x}", String::from_utf8_lossy(&map.mdt_target), self.client.id().0);
-        add(format!("{mdc}.import"), import_text(&self.client.mdc()), false);
+        let map = self.client.osts().map();
+        let mdc =
+            format!("mdc.{}-mdc-{:016x}", String::from_utf8_lossy(&map.mdt_target), self.client.sessions().id().0);
+        add(format!("{mdc}.import"), import_text(&self.client.sessions().mdc()), false);
     }
 
     fn set_timeout(&self, name: &str, text: &str) -> Result<(), String> {
         let time = types::Duration::from_secs(number(text, 1, 86_400)?);
-        let mut at = self.client.timeouts();
+        let mut at = self.client.sessions().timeouts();
         match name {
             "at_min" => at.min = time,
             "at_max" => at.max = time,
             _ => at.history = time,
         }
-        self.client.set_timeouts(at)
+        self.client.sessions().set_timeouts(at)
     }
 
     /// Sets one of the client's own parameters; `None` when the name is not the client's.
     fn set_own(&self, name: &str, text: &str) -> Option<Result<(), String>> {
         let text = text.trim();
         match name {
-            "jobid_var" => return Some(self.client.set_job_var(text)),
-            "jobid_name" => return Some(self.client.set_job_name(text)),
+            "jobid_var" => return Some(self.client.sessions().jobs().set_var(text)),
+            "jobid_name" => return Some(self.client.sessions().jobs().set_name(text)),
             "at_min" | "at_max" | "at_history" => return Some(self.set_timeout(name, text)),
             _ => {}
         }
         let (node, key) = name.rsplit_once('.')?;
         if node == format!("llite.{}", self.instance()) {
             return Some(match key {
-                "cache_policy" => self.client.set_cache_policy(text),
-                "cache_record" => self.client.set_cache_record(text),
-                key if cache_key(key).is_some() => self.client.set_cache_key(cache_key(key)?, text),
-                "readahead_record" => self.client.set_readahead_record(text),
-                "stats" | "latency_stats" | "extents_stats" => reset(text).map(|()| self.client.reset_stats()),
+                "cache_policy" => self.client.data().pages().set_policy(text),
+                "cache_record" => self.client.data().pages().set_record(text),
+                key if cache_key(key).is_some() => self.client.data().pages().set_key(cache_key(key)?, text),
+                "readahead_record" => self.client.data().readahead().set_record(text),
+                "stats" | "latency_stats" | "extents_stats" => {
+                    reset(text).map(|()| self.client.data().calls().reset(self.client.rt().wall()))
+                }
                 "offset_stats" => {
-                    self.client.set_offset_stats(text);
+                    self.client.offsets().set(text);
                     Ok(())
                 }
                 "lost_files" if matches!(text, "0" | "clear") => {
@@ -307,15 +312,19 @@ impl Shard {
                     Ok(())
                 }
                 "lost_files" | "lost_changes" => Err("write 0 or clear, which empties the list".into()),
-                "readahead_policy" => self.client.set_readahead_policy(text),
-                key if READAHEAD_MB.contains(&key) => self.client.set_readahead(key, text),
-                key if key.starts_with("readahead_") => self.client.set_readahead(&key["readahead_".len()..], text),
-                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.set_cache_bytes(b)),
-                "max_cached_inodes" => number(text, 1, 100_000_000).map(|n| self.client.set_inodes_max(n as usize)),
+                "readahead_policy" => self.client.data().readahead().set_policy(text),
+                key if READAHEAD_MB.contains(&key) => self.client.data().readahead().set(key, text),
+                key if key.starts_with("readahead_") => {
+                    self.client.data().readahead().set(&key["readahead_".len()..], text)
+                }
+                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.data().set_cache_bytes(b)),
+                "max_cached_inodes" => {
+                    number(text, 1, 100_000_000).map(|n| self.client.meta().set_inodes_max(n as usize))
+                }
                 _ => Err("it cannot be set".into()),
             });
         }
-        let osc = self.client.oscs().into_iter().find(|o| self.osc_name(o) == node)?;
+        let osc = self.client.osts().all().into_iter().find(|o| self.osc_name(o) == node)?;
         Some(match key {
             "active" => number(text, 0, 1).map(|n| osc.set_active(n == 1)),
             "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
@@ -341,8 +350,8 @@ fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {
 }
 
 fn inodes_text(client: &Client) -> String {
-    let [inodes, names, children, objects] = client.remembered();
-    let reclaimed = client.inodes_reclaimed();
+    let [inodes, names, children, objects] = client.meta().remembered();
+    let reclaimed = client.meta().inodes_reclaimed();
     format!("inodes: {inodes}\nnames: {names}\nchildren: {children}\nobjects: {objects}\nreclaimed: {reclaimed}\n")
 }
 

@@ -57,7 +57,7 @@ impl Shard {
     pub fn new(client: Rc<Client>, facts: Facts) -> Rc<Shard> {
         let shard = Rc::new(Shard { client, facts, looks: Looks::default() });
         let weak = Rc::downgrade(&shard);
-        shard.client.on_settings(Rc::new(move |settings| {
+        shard.client.osts().on_settings(Rc::new(move |settings| {
             if let Some(shard) = weak.upgrade() {
                 shard.apply_settings(settings);
             }
@@ -91,7 +91,7 @@ impl Shard {
             "osts" => {
                 // One that registered a moment ago counts.
                 self.look_at_map(MAP_WAIT).await;
-                json!({"osts": self.client.map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
+                json!({"osts": self.client.osts().map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
             }
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
@@ -112,9 +112,9 @@ impl Shard {
     }
 
     fn status(&self) -> Value {
-        let map = self.client.map();
+        let map = self.client.osts().map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
-        let oscs = self.client.oscs();
+        let oscs = self.client.osts().all();
         let osts: Vec<Value> = map
             .osts
             .iter()
@@ -136,16 +136,18 @@ impl Shard {
                 shown
             })
             .collect();
-        let mut mdt = import_facts(&self.client.mdc());
+        let mut mdt = import_facts(&self.client.sessions().mdc());
         mdt["target"] = json!(text(&map.mdt_target));
         mdt["nid"] = json!(text(&map.mdt_nid));
-        let (hits, misses, used, limit, policy) = self.client.cache_figures();
+        let pages = self.client.data().pages();
+        let ((hits, misses), policy) = (pages.found(), pages.policy_name());
+        let (used, limit) = (pages.used_pages(), pages.limit_pages());
         json!({
             "pid": std::process::id(),
             "version": env!("CARGO_PKG_VERSION"),
             "fsname": text(&map.fsname),
             "cluster": format!("{:016x}", map.cluster),
-            "client": format!("{:016x}", self.client.id().0),
+            "client": format!("{:016x}", self.client.sessions().id().0),
             "mount_point": self.facts.mount_point,
             "transport": self.facts.transport,
             "roles": self.facts.roles,
@@ -206,7 +208,7 @@ impl Shard {
         for link in 0..LINKS_SHOWN_MAX {
             let question = wire::mdt::Fid2pathRequest { fid, link };
             let answer: Result<wire::mdt::BytesReply, types::FsError> =
-                self.client.mdc().ask(wire::Op::MdtFid2path, &question).await;
+                self.client.sessions().mdc().ask(wire::Op::MdtFid2path, &question).await;
             match answer {
                 Ok(reply) => paths.push(String::from_utf8_lossy(&reply.value).into_owned()),
                 Err(types::FsError::NotFound) if link > 0 => break,
@@ -224,10 +226,10 @@ impl Shard {
     /// metadata target (`mdt`) or this client (`client`).
     async fn trace(&self, of: &Value, from: Option<u64>) -> Value {
         let question = wire::ost::TraceRequest { from: from.unwrap_or(u64::MAX), version: trace::VERSION };
-        let osc = || self.client.oscs().into_iter().find(|o| Some(u64::from(o.index().0)) == of.as_u64());
+        let osc = || self.client.osts().all().into_iter().find(|o| Some(u64::from(o.index().0)) == of.as_u64());
         let import = match of.as_str() {
-            Some("client") => return told(of, self.client.answer_trace(&question)),
-            Some("mdt") => Ok(self.client.mdc()),
+            Some("client") => return told(of, self.client.sessions().answer_trace(&question)),
+            Some("mdt") => Ok(self.client.sessions().mdc()),
             _ => osc().ok_or(types::FsError::NotFound).and_then(|o| o.import()),
         };
         let answer = match import {
@@ -242,8 +244,8 @@ impl Shard {
 
     /// Asks a server of this file system whether it is there.
     async fn ping(&self, nid: &str) -> Value {
-        let imports = self.client.oscs().into_iter().filter_map(|o| o.import().ok());
-        let imports: Vec<_> = std::iter::once(self.client.mdc()).chain(imports).collect();
+        let imports = self.client.osts().all().into_iter().filter_map(|o| o.import().ok());
+        let imports: Vec<_> = std::iter::once(self.client.sessions().mdc()).chain(imports).collect();
         let wanted = rt::Nid::parse(nid).ok();
         let Some(import) = imports.iter().find(|i| wanted.as_ref() == Some(&i.nid())) else {
             let mut known: Vec<String> = imports.iter().map(|i| i.nid().to_string()).collect();
@@ -265,7 +267,7 @@ impl Shard {
 
     async fn df(self: &Rc<Self>, lazy: bool) -> Value {
         self.look_at_map(MAP_WAIT).await;
-        let map = self.client.map();
+        let map = self.client.osts().map();
         let text = |b: &wire::Bytes| String::from_utf8_lossy(b).into_owned();
         let targets: Vec<Value> = self
             .client

@@ -229,8 +229,8 @@ async fn leave(rt: Rt, m: Rc<Mounted>, place: usize, events: Sender<Event>) {
         watch_rt.sleep(LINGER).await;
         if !watched.left.get() {
             let client = &watched.role.client;
-            let imports = client.oscs().into_iter().filter_map(|o| o.import_if_any());
-            let away: Vec<String> = std::iter::once(client.mdc())
+            let imports = client.osts().all().into_iter().filter_map(|o| o.import_if_any());
+            let away: Vec<String> = std::iter::once(client.sessions().mdc())
                 .chain(imports)
                 .filter(|i| i.state() == ptlrpc::ImportState::Connecting && !i.is_out_of_service())
                 .map(|i| {

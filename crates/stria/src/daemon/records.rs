@@ -103,13 +103,13 @@ impl Records {
     #[must_use]
     pub fn begin(rt: &Rt, client: &Rc<Client>) -> Rc<Records> {
         let own = Record {
-            cluster: client.map().cluster,
-            client: client.id(),
+            cluster: client.osts().map().cluster,
+            client: client.sessions().id(),
             origin: rt.origin(),
-            sessions: *client.sessions(),
+            sessions: *client.sessions().key(),
         };
         // A server in this very process ends with its clients, and a process that is not known cannot be looked after.
-        let wanted = !client.mdc().nid().is_local() && own.origin.is_known();
+        let wanted = !client.sessions().mdc().nid().is_local() && own.origin.is_known();
         let dir = wanted.then(|| open(rt, &own)).and_then(|opened| {
             opened.inspect_err(|e| {
                 tracing::warn!("no record of this mount is kept ({e}): if it dies, servers wait for it as for one that may come back");
@@ -137,7 +137,7 @@ impl Records {
     /// Looks for mounts that have ended without a goodbye.
     fn look(self: &Rc<Self>) {
         let (Some(dir), Some(client)) = (&self.dir, self.client.upgrade()) else { return };
-        if client.is_leaving() {
+        if client.sessions().is_leaving() {
             return;
         }
         let names = match dir.names() {
@@ -167,7 +167,7 @@ impl Records {
         let (me, client) = (self.clone(), client.clone());
         self.rt.spawn(async move {
             let name = record.name();
-            match client.tell_gone(record.client, &record.sessions).await {
+            match client.sessions().tell_gone(record.client, &record.sessions).await {
                 Ok(()) => {
                     tracing::info!("client {name} of this host has ended without a goodbye: every server knows");
                     me.remove(&name);

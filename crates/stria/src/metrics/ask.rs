@@ -54,7 +54,7 @@ impl Servers<'_> {
         }
         for client in clients {
             client.measure(&mut snapshot);
-            not_ready.extend(client.not_ready());
+            not_ready.extend(client.sessions().not_ready());
         }
         snapshot.add(&READY, &[], not_ready.is_empty());
         snapshot.add(&COLLECT_SECONDS, &[], began.elapsed().as_secs_f64());

@@ -104,7 +104,8 @@ fn server(s: &ServerRates, kinds: bool) -> Vec<String> {
             (_, Some(failure)) => failure.clone(),
             (other, None) => other.to_lowercase(),
         };
-        return vec![format!("{head} {} {why}: 'stria status' says more", s.server.nid)];
+        let nid = s.server.nid.trim_start_matches("tcp:");
+        return vec![format!("{head} {nid} {why}: 'stria status'")];
     };
     let all = s.all.as_ref();
     let queue = n.queue.map_or("-".into(), |[queued, serving]| format!("{queued}+{serving}"));
@@ -121,9 +122,7 @@ fn server(s: &ServerRates, kinds: bool) -> Vec<String> {
         percent(used)
     )];
     if let Some([left, clients]) = n.recovery {
-        out.push(format!(
-            "  waits for {clients} client(s) of before its restart, {left} s at most: 'stria abort-recovery' goes on"
-        ));
+        out.push(format!("  waits for {clients} client(s), {left} s at most: 'stria abort-recovery' ends that"));
     }
     if kinds {
         let kind = |k: &KindRates| format!("{} {}/s {}..{}", k.name, short(k.per_s), time(k.p50), time(k.p99));
@@ -173,17 +172,17 @@ mod tests {
         let expected = "\
 SERVER     STATE      REQ/S  READ/S WRITE/S  QUEUE    P50    P99  HIT  USED
 MDT0000    recovers      10       -       -      -  3.1ms  3.1ms    -   75%
-  waits for 1 client(s) of before its restart, 23 s at most: 'stria abort-recove
+  waits for 1 client(s), 23 s at most: 'stria abort-recovery' ends that
   Params 10/s 112us..112us  open 10/s 3.1ms..3.1ms
-OST0000    serves        10   40.0K       -    3+8  112us  112us  50%   60%
+OST0000    serves        10     40K       -    3+8  112us  112us  50%   60%
   nrs crr  nrs_wait 10/s 3.1ms..3.1ms  read 10/s 112us..112us
-OST0001    SILENT    127.0.0.1:3 does not answer: 'stria status' says more
+OST0001    SILENT    127.0.0.1:3 does not answer: 'stria status'
 
 JOB                                     REQ/S    READ/S   WRITE/S
-dd.0                                       20     40.0K         -
+dd.0                                       20       40K         -
 
 CLIENT                                  REQ/S    READ/S   WRITE/S
-000000000000000a                           20     40.0K         -";
+000000000000000a                           20       40K         -";
         assert_eq!(shown.join("\n"), expected);
         assert!(lines(&view(), layout, 7).iter().all(|l| l.chars().count() <= 7));
     }

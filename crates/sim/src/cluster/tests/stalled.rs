@@ -19,7 +19,7 @@ fn a_lock_that_a_client_asked_for_and_did_not_live_to_get_is_nobodys() {
     for seed in 0..4 {
         with(seed, FramePool::new(256 * MIB), ClusterConfig::default(), async |cluster, a, _| {
             let file = create(&a, "f").await?;
-            a.fsync(&file, false).await?;
+            a.data().fsync(&file, false).await?;
             let fid = file.fid();
             let call = move |pid| LockCall {
                 fid,
@@ -34,13 +34,16 @@ fn a_lock_that_a_client_asked_for_and_did_not_live_to_get_is_nobodys() {
             cluster.node(NodeId::Mds).host.stall_disk(Duration::from_secs(70));
             // Its first request: it waits until the session is written down.
             let short = cluster.client(1).unwrap();
-            short.rt().clone().spawn(async move { _ = short.set_lock(call(2), true, std::future::pending()).await });
+            short
+                .rt()
+                .clone()
+                .spawn(async move { _ = short.flocks().set_lock(call(2), true, std::future::pending()).await });
             cluster.sim.sleep(Duration::from_millis(500)).await;
             // The next process on its host tells the server that this one has gone.
             cluster.kill(NodeId::Client(1), false);
             cluster.start(NodeId::Client(1)).await.unwrap();
             cluster.sim.sleep(Duration::from_secs(90)).await;
-            let locked = a.set_lock(call(1), true, std::future::pending());
+            let locked = a.flocks().set_lock(call(1), true, std::future::pending());
             cluster.client(0).unwrap().rt().timeout(Duration::from_secs(100), locked).await.expect("it is free")
         });
     }

@@ -39,7 +39,7 @@ async fn keep_busy(c: &Rc<Client>, number: usize, stop: &Rc<Cell<bool>>) -> Resu
             let mut at = 0;
             while !stop.get() {
                 at = (at + 7) % 64;
-                c.write(&f, (stream * 64 + at) * 4096, &[1; 4096]).await.unwrap();
+                c.data().write(&f, (stream * 64 + at) * 4096, &[1; 4096]).await.unwrap();
             }
         });
     }
@@ -54,20 +54,20 @@ async fn take_turns(cluster: &Cluster, pair: usize, clients: [Rc<Client>; 2]) ->
     let both = [(&clients[0], first), (&clients[1], second)];
     // Grant comes with the first write.
     for (c, f) in &both {
-        c.write(f, 0, &[0; 8192]).await?;
-        c.fsync(f, false).await?;
+        c.data().write(f, 0, &[0; 8192]).await?;
+        c.data().fsync(f, false).await?;
     }
     let mut slowest = Duration::ZERO;
     for round in 0..ROUNDS {
         cluster.sim.sleep(Duration::from_millis(300 + 40 * pair as u64)).await;
         for (c, f) in &both {
             let asked = cluster.sim.now();
-            c.write(f, 0, &[round as u8 + 1; 8192]).await?;
+            c.data().write(f, 0, &[round as u8 + 1; 8192]).await?;
             slowest = slowest.max(cluster.sim.now().since(asked));
         }
     }
     let (c, f) = &both[0];
-    assert!(c.read(f, 0, 8192).await?.to_vec() == [ROUNDS as u8; 8192]);
+    assert!(c.data().read(f, 0, 8192).await?.to_vec() == [ROUNDS as u8; 8192]);
     Ok(slowest)
 }
 

@@ -66,7 +66,7 @@ impl Tree {
         let dirs = (self.dirs[from.0], self.dirs[to.0]);
         let what = format!("{} to {}/n{}", self.what("rename", from), ["a", "b"][to.0], to.1);
         let outcome = self.context.on(c, &what, async move |c| {
-            c.rename(&cred(), (dirs.0, &text(from)), (dirs.1, &text(to)), 0).await.map_err(|e| e.to_string())
+            c.meta().rename(&cred(), (dirs.0, &text(from)), (dirs.1, &text(to)), 0).await.map_err(|e| e.to_string())
         });
         let outcome = outcome.await;
         let before = self.names.clone();
@@ -83,9 +83,9 @@ impl Tree {
         let (c, author) = self.client().await;
         let dir = self.dirs[name.0];
         let what = self.what("unlink", name);
-        let outcome = self
-            .context
-            .on(c, &what, async move |c| c.unlink(&cred(), dir, &text(name), false).await.map_err(|e| e.to_string()));
+        let outcome = self.context.on(c, &what, async move |c| {
+            c.meta().unlink(&cred(), dir, &text(name), false).await.map_err(|e| e.to_string())
+        });
         let outcome = outcome.await;
         let before = self.names.clone();
         let mut after = before.clone();
@@ -260,7 +260,7 @@ impl Tree {
             let dirs = self.dirs;
             let what = format!("tree{}: list", self.id);
             let outcome = self.context.on(c, &what, async move |c| {
-                c.sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
+                c.meta().sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
                 read_dirs(&c, dirs).await
             });
             let outcome = outcome.await;
@@ -293,7 +293,8 @@ pub(super) async fn read_dirs(c: &Rc<Client>, dirs: [Fid; 2]) -> Result<BTreeMap
     for (i, dir) in dirs.into_iter().enumerate() {
         let mut cookie = 0;
         loop {
-            let page = c.readdir(&cred(), dir, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
+            let page =
+                c.meta().readdir(&cred(), dir, cookie, 4096, false).await.map_err(|e| format!("readdir: {e}"))?;
             for e in &page.entries {
                 cookie = e.cookie;
                 let n = String::from_utf8_lossy(&e.name).strip_prefix('n').and_then(|n| n.parse().ok());

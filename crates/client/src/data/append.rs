@@ -4,7 +4,6 @@
 //! clients, too: no other's append and no cut comes between its pieces. It is given up when something else is written to
 //! the file (the kernel would not send that during the call), when the file is closed, when the next piece does not
 //! come in time, and when servers do not take in what was written while another client waits ([`HOLD_MAX`]).
-use std::cell::RefCell;
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
@@ -13,73 +12,17 @@ use frames::FRAME_BYTES;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Duration, Extent, FsError, Instant};
 
-use crate::client::Client;
+use super::Data;
 use crate::inode::{Inode, Striping};
+use crate::kept_append::{AppendRight, AppendTurn, Kept};
 use crate::locks::Held;
-use crate::object::Object;
-use crate::open::OpenFile;
+use crate::open_file::OpenFile;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// Longest time that locks are kept from others while a server is waited for; far below an OST's patience.
 const HOLD_MAX: Duration = Duration::from_secs(5);
 
-/// The turn to append to a file, among the programs of this client.
-struct AppendTurn(Rc<Object>);
-impl AppendTurn {
-    async fn take(s: &Striping) -> Option<AppendTurn> {
-        let first = s.objects.first()?;
-        first.appending.acquire(1).await;
-        Some(AppendTurn(first.clone()))
-    }
-}
-impl Drop for AppendTurn {
-    fn drop(&mut self) {
-        self.0.appending.add(1);
-    }
-}
-
-/// See the module's head.
-pub(crate) struct AppendRight {
-    /// Write locks over all objects, in stripe order.
-    pub(crate) held: Vec<Held>,
-    /// Given up after the locks, so that the next in turn does not ask while they are here.
-    _turn: Option<AppendTurn>,
-    /// When it is given up if another client waits for it.
-    pub(crate) until: Instant,
-}
-
-/// What a call that goes on left behind.
-pub(crate) struct Kept {
-    right: AppendRight,
-    /// The open through which the call appends.
-    file: u64,
-    /// Where its kernel believes the next piece to begin.
-    next: u64,
-}
-
-/// An inode's place for it.
-#[derive(Default)]
-pub(crate) struct KeptAppend {
-    kept: RefCell<Option<Kept>>,
-    /// Rights kept so far.
-    number: std::cell::Cell<u64>,
-}
-
-impl KeptAppend {
-    /// The call is over.
-    pub(crate) fn give_up(&self) {
-        drop(self.kept.take());
-    }
-    /// The same, if it is one through this open.
-    pub(crate) fn give_up_of(&self, file: u64) {
-        let of_file = self.kept.borrow().as_ref().is_some_and(|k| k.file == file);
-        if of_file {
-            self.give_up();
-        }
-    }
-}
-
-impl Client {
+impl Data {
     /// The right to append, with what an append needs of the file's last page in the cache. What the last piece of the
     /// same call kept serves, if there is room for `bytes` more in time.
     pub(crate) async fn right_to_append(
@@ -90,7 +33,7 @@ impl Client {
         bytes: u64,
     ) -> Result<AppendRight, FsError> {
         let inode = &file.inode;
-        let kept = inode.kept_append.kept.take().filter(|k| {
+        let kept = inode.kept_append.take().filter(|k| {
             let whole = k.right.held.len() == s.objects.len() && k.right.held.iter().all(|h| h.handle().0 != 0);
             whole && k.file == file.id() && k.next == offset
         });
@@ -101,7 +44,7 @@ impl Client {
             }
             let room = async {
                 for o in &s.objects {
-                    self.osc(o.ost).dirty_room(bytes / s.objects.len() as u64).await;
+                    self.osts.osc(o.ost).dirty_room(bytes / s.objects.len() as u64).await;
                 }
             };
             if self.rt.timeout(right.until.since(self.rt.now()), room).await.is_some() {
@@ -109,7 +52,10 @@ impl Client {
                 return Ok(right);
             }
         }
-        let turn = AppendTurn::take(s).await;
+        let turn = match s.objects.first() {
+            Some(first) => Some(AppendTurn::take(first.appending.clone()).await),
+            None => None,
+        };
         let held = self.ready_to_append(s, inode, bytes == 0, None).await?;
         Ok(AppendRight { held, _turn: turn, until: self.rt.now() + HOLD_MAX })
     }
@@ -117,16 +63,13 @@ impl Client {
     /// Keeps the right for the next piece of the same call, which is to come within `keep` and, as its kernel believes, goes
     /// to `next`.
     pub(crate) fn keep_right(&self, right: AppendRight, file: &OpenFile, next: u64, keep: Duration) {
-        let place = &file.inode.kept_append;
-        let number = place.number.get() + 1;
-        place.number.set(number);
-        *place.kept.borrow_mut() = Some(Kept { right, file: file.id(), next });
+        let number = file.inode.kept_append.keep(Kept { right, file: file.id(), next });
         let inode: Weak<Inode> = Rc::downgrade(&file.inode);
         let pause = self.rt.sleep(keep);
         self.rt.spawn(async move {
             pause.await;
-            if let Some(inode) = inode.upgrade().filter(|i| i.kept_append.number.get() == number) {
-                inode.kept_append.give_up();
+            if let Some(inode) = inode.upgrade() {
+                inode.kept_append.give_up_number(number);
             }
         });
     }
@@ -142,7 +85,7 @@ impl Client {
         while held.len() < s.objects.len() {
             let o = &s.objects[held.len()];
             let all = LockPolicyData::extent(Extent::ALL);
-            let osc = self.osc(o.ost);
+            let osc = self.osts.osc(o.ost);
             let mut lock = pin!(osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE));
             if held.is_empty() {
                 held.push(lock.await.map_err(|e| e.error())?);
@@ -160,7 +103,7 @@ impl Client {
         Ok(held)
     }
 
-    /// As [`Client::lock_all`] (or with the locks at hand), with what an append needs of the file's last page in the cache:
+    /// As [`Data::lock_all`] (or with the locks at hand), with what an append needs of the file's last page in the cache:
     /// with the locks it may wait for no server, which may be away for longer than another one's patience. While the page
     /// is waited for, its own object's lock is kept only; then all begins anew, since others may have written meanwhile.
     async fn ready_to_append(
@@ -182,7 +125,7 @@ impl Client {
             let Some(last) = s.layout.geometry().pieces(Extent::new(size, size + 1))?.next() else { return Ok(held) };
             let (stripe, page) = (usize::from(last.stripe.0), last.object.start / PAGE);
             let object = &s.objects[stripe];
-            let (osc, own) = (self.osc(object.ost), held.swap_remove(stripe));
+            let (osc, own) = (self.osts.osc(object.ost), held.swap_remove(stripe));
             let access = PageAccess::of_request(0, 1, s.layout.geometry().stripe_size()).written();
             let in_time = {
                 let mut load = pin!(osc.load(object, page, page + 1, &own, access));

@@ -6,14 +6,14 @@ use ptlrpc::Callbacks;
 use rt::LocalFuture;
 use types::{Extent, FsError};
 use wire::Op;
-use wire::connect::{AuthReply, ConfigReply};
+use wire::connect::AuthReply;
 use wire::lock as wl;
 use wire::mdt::LockBits;
 
-use crate::client::Client;
+use super::Meta;
 use crate::locks::{LockOwner, With};
 
-impl LockOwner for Client {
+impl LockOwner for Meta {
     fn revoke(self: Rc<Self>, lock: LockDesc, keep: InodeBits, _keep_mode: Option<LockMode>) -> LocalFuture<()> {
         Box::pin(async move {
             let fid = lock.resource.fid;
@@ -35,7 +35,7 @@ impl LockOwner for Client {
             }
             if gone & (LockBits::LOOKUP | LockBits::UPDATE | LockBits::PERM) != 0 {
                 inode.outdate();
-                self.kernel_stops_believing(&inode).await;
+                inode.front.stop_believing().await;
             }
             let mut names = false;
             if gone & LockBits::LOOKUP != 0 {
@@ -47,17 +47,17 @@ impl LockOwner for Client {
                 inode.forget_children();
                 self.forget_missing(fid);
                 names = true;
-                if inode.loses_names() && !types::planted!("listing-kept") {
-                    self.drop_kernel_listing(fid).await;
+                if inode.front.loses_names() && !types::planted!("listing-kept") {
+                    self.common.kernel.drop_listing(fid).await;
                 }
             }
-            if names && inode.lookups.get() > 0 && !types::planted!("names-kept") {
-                self.kernel().drop_names().await;
+            if names && inode.front.is_remembered() && !types::planted!("names-kept") {
+                self.common.kernel.cache().drop_names().await;
             }
             if gone & LockBits::LOOKUP != 0 && inode.is_known_outside() {
                 inode.unnamed.set(true);
                 self.unnamed.borrow_mut().insert(fid);
-                self.kernel().let_go(&[fid]);
+                self.common.kernel.cache().let_go(&[fid]);
             }
         })
     }
@@ -71,14 +71,14 @@ impl LockOwner for Client {
         }
         let Some(inode) = self.known_inode(resource.fid) else { return InodeBits::ALL };
         // A kernel that cannot be asked to give an inode up may keep it for good, and its data with it.
-        let stays = inode.untold.get() > 0 || inode.is_known_outside() && self.kernel().lets_go();
+        let stays = inode.untold.get() > 0 || inode.is_known_outside() && self.common.kernel.cache().lets_go();
         if stays { InodeBits::NONE } else { InodeBits::ALL }
     }
     fn lost(self: Rc<Self>, lock: LockDesc) {
         let Some(inode) = self.known_inode(lock.resource.fid) else { return self.forget_missing(lock.resource.fid) };
-        let kernel = self.kernel();
+        let kernel = self.common.kernel.cache();
         self.distrust(&inode);
-        if inode.loses_names() {
+        if inode.front.loses_names() {
             drop(kernel.drop_pages(inode.fid, Extent::ALL));
         }
         self.rt.clone().spawn(async move {
@@ -88,22 +88,18 @@ impl LockOwner for Client {
     }
 }
 
-impl Callbacks for Client {
+impl Callbacks for Meta {
     fn on_callback(self: Rc<Self>, op: Op, body: Vec<u8>) -> LocalFuture<Result<Vec<u8>, FsError>> {
         let answer = match op {
             Op::LockBlocking => wire::decode(&body)
                 .map_err(FsError::from)
-                .and_then(|c| self.mdt_locks.on_blocking(&c))
+                .and_then(|c| self.common.locks.on_blocking(&c))
                 .map(|()| Vec::new()),
             Op::LockCompletion => {
                 wire::decode(&body).map_err(FsError::from).and_then(|c| self.on_completion(&c)).map(|()| Vec::new())
             }
-            Op::Config => wire::decode(&body).map_err(FsError::from).map(|map: ConfigReply| {
-                let hook = self.on_settings.borrow().clone();
-                if let Some(hook) = hook {
-                    hook(&map.settings);
-                }
-                self.take_map(map);
+            Op::Config => wire::decode(&body).map_err(FsError::from).map(|map| {
+                self.osts.map_came(map);
                 Vec::new()
             }),
             _ => Err(FsError::NotSupported),
@@ -113,13 +109,13 @@ impl Callbacks for Client {
     fn on_connected(&self, _session: &AuthReply) {}
     fn state_replays(&self) -> Vec<(Op, Vec<u8>)> {
         let mut all = self.open_replays();
-        all.extend(self.mdt_locks.replays());
-        all.extend(self.flock_replays());
+        all.extend(self.common.locks.replays());
+        all.extend(self.flocks.replays());
         all
     }
     fn on_state_replayed(&self, op: Op, request: &[u8], answer: Result<Vec<u8>, FsError>) {
         match op {
-            Op::LockEnqueue => self.mdt_locks.on_replayed(request, answer),
+            Op::LockEnqueue => self.common.locks.on_replayed(request, answer),
             _ => {
                 if let Err(e) = answer {
                     tracing::warn!(?op, "state replay: {e}");
@@ -129,10 +125,10 @@ impl Callbacks for Client {
         }
     }
     fn on_recovered(self: Rc<Self>) {
-        self.forget_transactions();
-        self.mdt_locks.resend_waiting();
+        self.inodes.borrow().values().for_each(|i| i.forget_transactions());
+        self.common.locks.resend_waiting();
         self.settling.needed();
-        self.ask_for_flocks_again();
+        self.flocks.ask_again();
         self.tell_lost_changes();
     }
     fn on_lost(&self, op: Op, request: &[u8]) {
@@ -141,22 +137,22 @@ impl Callbacks for Client {
     fn on_evicted(&self) {
         tracing::error!("evicted by the metadata server: locks and open handles are lost");
         self.forget_handles();
-        self.forget_transactions();
+        self.inodes.borrow().values().for_each(|i| i.forget_transactions());
         self.dentries.borrow_mut().clear();
-        self.mdt_locks.on_evicted();
+        self.common.locks.on_evicted();
         self.flocks.lost();
         self.tell_lost_changes();
     }
 }
 
-impl Client {
+impl Meta {
     fn on_completion(self: &Rc<Self>, call: &wl::CompletionCallback) -> Result<(), FsError> {
         match call.lock.kind {
             wl::Kind::Posix | wl::Kind::Flock => {
                 self.flocks.completed(call);
                 Ok(())
             }
-            _ => self.mdt_locks.on_completion(call),
+            _ => self.common.locks.on_completion(call),
         }
     }
 }

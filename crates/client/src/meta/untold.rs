@@ -9,9 +9,8 @@ use types::{Fid, FsError, HandleId, Transno};
 use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply, OpenRequest};
 
-use crate::client::Client;
-use crate::namespace::ATTR_BITS;
-use crate::open::{O_ACCMODE, O_CREAT, O_EXCL, O_NOATIME, O_TRUNC, OpenFile};
+use super::{ATTR_BITS, Meta};
+use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_NOATIME, O_TRUNC, OpenFile};
 
 /// Set by the kernel when a program is executed.
 const O_EXEC: u32 = 0o40;
@@ -35,14 +34,14 @@ fn permits(attr: &Attr, cred: &Cred, want: u32) -> bool {
     attr.mode >> shift & want == want
 }
 
-impl Client {
+impl Meta {
     /// Opens a file for reading under the locks at hand; `None` when the server has to be asked.
     pub(crate) fn open_untold(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Option<Rc<OpenFile>> {
         if flags & (O_ACCMODE | O_TRUNC | O_NOATIME | O_PATH) != 0 {
             return None;
         }
         let inode = self.known_inode(fid)?;
-        if inode.is_stale() || !self.holds(fid, ATTR_BITS) {
+        if inode.is_stale() || !self.common.holds(fid, ATTR_BITS) {
             return None;
         }
         let attr = inode.attr();
@@ -61,19 +60,19 @@ impl Client {
     pub(crate) fn untold_ended(self: &Rc<Self>, file: &OpenFile) {
         let inode = file.inode();
         inode.untold.set(inode.untold.get() - 1);
-        if inode.untold.get() == 0 && (inode.unnamed.get() || !self.holds(inode.fid, LockBits::LOOKUP)) {
+        if inode.untold.get() == 0 && (inode.unnamed.get() || !self.common.holds(inode.fid, LockBits::LOOKUP)) {
             self.let_go(inode);
         }
     }
 
     /// The metadata server evicted this client: it knows of no open of ours any more, and is told of all of them anew.
     pub(crate) fn forget_handles(&self) {
-        let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.released.get();
+        let told = |f: &&Rc<OpenFile>| f.handle.get().0 != 0 && !f.stream.released.get();
         let files: Vec<_> = self.opens.borrow().values().filter(told).cloned().collect();
         for file in files {
             file.handle.set(HandleId(0));
             file.inode().untold.set(file.inode().untold.get() + 1);
-            let Some(client) = file.inode().client() else { continue };
+            let Some(client) = self.me.upgrade() else { continue };
             self.rt.spawn(async move { client.tell_opens(file.fid()).await });
         }
     }
@@ -91,7 +90,7 @@ impl Client {
         })
     }
 
-    /// [`Client::writer_is_told`] for who must not wait, because a lock may be waited for that these pages hold up: what
+    /// [`Meta::writer_is_told`] for who must not wait, because a lock may be waited for that these pages hold up: what
     /// was written is lost when the server does not take the open back, and the file's next fsync or close says so.
     pub(crate) fn tell_writer_soon(self: &Rc<Self>, file: &Rc<OpenFile>) {
         if !file.writes() || !file.is_untold() {

@@ -5,23 +5,21 @@
 //! metadata server what was decided before anybody else gets a lock (`docs/internals/sizes.md`). The metadata server remembers
 //! the decision until every OST has committed its cut.
 use std::cell::{Cell, RefCell};
-use std::collections::{BTreeMap, BTreeSet};
 use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use layout::StripeIndex;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData, ResourceId};
-use ptlrpc::Import;
 use rt::sync::{join_all, oneshot};
-use types::{Duration, Extent, Fid, FsError, Instant, ObjectId, Transno, WallTime};
+use types::{Duration, Extent, Fid, FsError, Instant, Transno, WallTime};
 use wire::Op;
 use wire::mdt::CutRequest;
 use wire::ost::{PromiseRequest, PunchKind};
 
-use crate::client::Client;
-use crate::inode::{Inode, Striping};
+use super::Data;
+use crate::cut_numbers::{Fate, Part};
+use crate::inode::{Inode, Object, Striping};
 use crate::locks::Held;
-use crate::object::Object;
 use crate::osc::Why;
 
 /// Longest time that locks of several OSTs are kept while one server is waited for; far below an OST's patience.
@@ -49,45 +47,10 @@ impl Drop for SizeTurn {
     }
 }
 
-/// Numbers of cuts that are promised together.
-#[derive(Default)]
-pub(crate) struct CutNumbers {
-    last: Cell<u64>,
-    under_way: RefCell<BTreeSet<u64>>,
-    /// Cuts that are carried out; over when every OST has committed its part.
-    done: RefCell<BTreeMap<u64, Vec<Part>>>,
-}
-
-/// One object's part of a cut.
-#[derive(Clone, Copy)]
-struct Part {
-    /// Place of the OST.
-    ost: usize,
-    object: ObjectId,
-    size: u64,
-    /// The last transaction about the object.
-    transno: Transno,
-    /// Sessions that the OST had ended when the cut was promised.
-    evictions: u64,
-}
-
-impl CutNumbers {
-    fn begin(&self) -> u64 {
-        let number = self.last.get() + 1;
-        self.last.set(number);
-        self.under_way.borrow_mut().insert(number);
-        number
-    }
-    /// No OST will ask for it any more.
-    fn over(&self, number: u64) {
-        self.under_way.borrow_mut().remove(&number);
-    }
-}
-
 /// A cut of several objects on its way. What was not carried out of it when it goes is taken back, or, once it may have been
 /// decided, left to the OSTs.
 struct Together {
-    client: Rc<Client>,
+    data: Rc<Data>,
     /// `None`: nothing is promised.
     number: Option<u64>,
     /// The metadata server was asked to decide, and did not say no.
@@ -126,55 +89,55 @@ impl Together {
 impl Drop for Together {
     fn drop(&mut self) {
         let Some(number) = self.number.take() else { return };
-        let (client, open, parts) = (self.client.clone(), self.open.take(), self.parts.take());
+        let (data, open, parts) = (self.data.clone(), self.open.take(), self.parts.take());
         self.held.take();
         if open.is_empty() {
-            client.cut_numbers.done.borrow_mut().insert(number, parts);
+            data.cut_numbers.done(number, parts);
             return;
         }
         if !self.asked.get() {
-            client.rt.clone().spawn(async move {
-                let withdrawn = open.iter().map(|(o, _)| client.promise(o, number, 0, true));
+            data.rt.clone().spawn(async move {
+                let withdrawn = open.iter().map(|(o, _)| data.promise(o, number, 0, true));
                 // Who cannot be told asks the metadata server, which knows of no such cut.
                 join_all(withdrawn.collect()).await;
-                client.cut_numbers.over(number);
+                data.cut_numbers.over(number);
             });
             return;
         }
         // The OSTs ask what was decided, and do it, as soon as the locks are theirs again.
         for (object, size) in &open {
             object.forget_clean(size / 4096);
-            let data = LockPolicyData::extent(Extent::from(*size));
-            let held = client.osc(object.ost).locks.find(object.resource(), LockMode::Pw, &data);
+            let range = LockPolicyData::extent(Extent::from(*size));
+            let held = data.osts.osc(object.ost).locks.find(object.resource(), LockMode::Pw, &range);
             held.iter().for_each(Held::call_back);
         }
-        client.rt.clone().spawn(confirm(Rc::downgrade(&client), number, parts));
+        data.rt.clone().spawn(confirm(Rc::downgrade(&data), number, parts));
     }
 }
 
 /// Waits until each OST has settled its part of a cut: it gives no lock before.
-async fn confirm(client: Weak<Client>, number: u64, parts: Vec<Part>) {
+async fn confirm(data: Weak<Data>, number: u64, parts: Vec<Part>) {
     for part in parts {
         loop {
-            let Some(me) = client.upgrade().filter(|c| !c.closing.get()) else { return };
-            let (rt, locks) = (me.rt.clone(), me.osc(part.ost).locks.clone());
+            let Some(me) = data.upgrade().filter(|c| !c.sessions.is_closing()) else { return };
+            let (rt, locks) = (me.rt.clone(), me.osts.osc(part.ost).locks.clone());
             drop(me);
-            let data = LockPolicyData::extent(Extent::from(part.size));
+            let range = LockPolicyData::extent(Extent::from(part.size));
             let resource = ResourceId::extent(part.object.0);
-            if locks.acquire(resource, LockMode::Pr, data, EnqueueFlags::NONE).await.is_ok() {
+            if locks.acquire(resource, LockMode::Pr, range, EnqueueFlags::NONE).await.is_ok() {
                 break;
             }
             rt.sleep(HOLD_MAX).await;
         }
     }
-    if let Some(me) = client.upgrade() {
+    if let Some(me) = data.upgrade() {
         me.cut_numbers.over(number);
     }
 }
 
-impl Client {
+impl Data {
     pub(crate) async fn truncate_objects(self: &Rc<Self>, inode: &Rc<Inode>, size: u64) -> Result<(), FsError> {
-        let Some(s) = self.layout_of(inode).await? else {
+        let Some(s) = self.meta.layout_of(inode).await? else {
             return if inode.attr().flags & wire::mdt::AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
         };
         if s.objects.len() < 2 {
@@ -205,7 +168,7 @@ impl Client {
         // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
         // that nothing here may wait for a drop of pages; nor does it read any
         // anew, which would need locks.
-        let _shut = inode.shut(Extent::ALL);
+        let _shut = inode.front.shut(Extent::ALL);
         let now = self.rt.wall();
         let sizes: Vec<u64> = (0..s.objects.len()).map(|i| geometry.object_size(StripeIndex(i as u16), size)).collect();
         // Whoever asks for the size meanwhile finds some objects as they were and others as they will be: with the object of
@@ -296,7 +259,7 @@ impl Client {
             }
             together.asked.set(true);
             let ask = CutRequest { fid, number, unfinished: self.unfinished_cut(number) };
-            let mut decision = pin!(self.mdt_call(Op::MdtCut, &ask));
+            let mut decision = pin!(self.meta.mdt_call(Op::MdtCut, &ask));
             let early = self.rt.timeout(until.since(self.rt.now()), decision.as_mut()).await;
             let is_late = early.is_none();
             let answer = match early {
@@ -340,11 +303,11 @@ impl Client {
             open.clear();
         }
         let part = |(object, size): &(Rc<Object>, u64)| {
-            let evictions = self.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
+            let evictions = self.osts.osc(object.ost).import_if_any().map_or(0, |i| i.evictions());
             Part { ost: object.ost, object: object.id, size: *size, transno: Transno(0), evictions }
         };
         Together {
-            client: self.clone(),
+            data: self.clone(),
             number: (!open.is_empty()).then(|| self.cut_numbers.begin()),
             asked: Cell::new(false),
             parts: RefCell::new(open.iter().map(part).collect()),
@@ -371,41 +334,30 @@ impl Client {
     /// The lowest number of a cut of which an OST may still ask, with that of one that begins.
     fn unfinished_cut(self: &Rc<Self>, number: u64) -> u64 {
         self.settle_cut_numbers();
-        self.cut_numbers.under_way.borrow().first().copied().unwrap_or(number)
+        self.cut_numbers.first().unwrap_or(number)
     }
 
     /// Whether no OST may ask any more for a cut of this client.
     pub(crate) fn all_cuts_are_over(self: &Rc<Self>) -> bool {
         self.settle_cut_numbers();
-        self.cut_numbers.under_way.borrow().is_empty()
+        self.cut_numbers.first().is_none()
     }
 
     /// Cuts that every OST has committed are over. One that an OST may have lost with the session has to be asked for.
     fn settle_cut_numbers(self: &Rc<Self>) {
-        let is_committed = |p: &Part, import: &Import| p.transno <= import.last_committed();
-        let mut unsure = Vec::new();
-        self.cut_numbers.done.borrow_mut().retain(|number, parts| {
-            parts.retain(|p| match self.osc(p.ost).import_if_any() {
-                Some(import) => import.evictions() != p.evictions || !is_committed(p, &import),
-                None => true,
-            });
-            let is_lost = |p: &Part| self.osc(p.ost).import_if_any().is_some_and(|i| i.evictions() != p.evictions);
-            if parts.is_empty() {
-                self.cut_numbers.over(*number);
-            } else if parts.iter().any(is_lost) {
-                unsure.push((*number, parts.clone()));
-                parts.clear();
-            }
-            !parts.is_empty()
-        });
-        for (number, parts) in unsure {
+        let fate = |p: &Part| match self.osts.osc(p.ost).import_if_any() {
+            Some(import) if import.evictions() != p.evictions => Fate::Unsure,
+            Some(import) if p.transno <= import.last_committed() => Fate::Committed,
+            _ => Fate::Answered,
+        };
+        for (number, parts) in self.cut_numbers.settle(fate) {
             self.rt.spawn(confirm(Rc::downgrade(self), number, parts));
         }
     }
 
-    /// Write locks over what goes of each object, in stripe order; as [`Client::lock_all`], nothing is kept for long.
+    /// Write locks over what goes of each object, in stripe order; as [`Data::lock_all`], nothing is kept for long.
     async fn locks_to_cut(&self, s: &Striping, sizes: &[u64]) -> Result<Vec<Held>, FsError> {
-        let oscs: Vec<_> = s.objects.iter().map(|o| self.osc(o.ost)).collect();
+        let oscs: Vec<_> = s.objects.iter().map(|o| self.osts.osc(o.ost)).collect();
         let lock = |i: usize| {
             let data = LockPolicyData::extent(Extent::from(sizes[i] - sizes[i] % 4096));
             self.lock_to_cut(&oscs[i], &s.objects[i], data)
@@ -438,7 +390,7 @@ impl Client {
     /// Promises the cut of an object to `size`, or takes the promise back.
     async fn promise(&self, object: &Rc<Object>, number: u64, size: u64, withdrawn: bool) -> Result<(), FsError> {
         let ask = PromiseRequest { object: object.id, number, size, withdrawn };
-        self.osc(object.ost).import()?.ask(Op::OstPromise, &ask).await
+        self.osts.osc(object.ost).import()?.ask(Op::OstPromise, &ask).await
     }
 
     async fn truncate_object(
@@ -449,7 +401,7 @@ impl Client {
         held: Option<Held>,
         promised: bool,
     ) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let data = LockPolicyData::extent(Extent::from(size - size % 4096));
         let held = match held {
             Some(held) => held,

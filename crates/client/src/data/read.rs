@@ -1,25 +1,25 @@
 //! Reading files: locks, then pages, then bytes.
 use std::rc::Rc;
 
+use ::readahead::Plan;
+use ::readahead::record::Call;
 use cache::PageAccess;
 use frames::{Bulk, FRAME_BYTES, FrameRun, Segment};
 use layout::Piece;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
-use readahead::record::Call;
-use readahead::{Facts, Plan};
 use types::{Duration, Extent, FsError};
 
-use crate::client::Client;
+use super::Data;
 use crate::front::KernelRead;
-use crate::inode::{Inode, Striping, UNSET};
+use crate::inode::FILE_BYTES_MAX;
+use crate::inode::{Inode, Object, Striping, UNSET};
+use crate::jobs::Doer;
 use crate::locks::Held;
-use crate::object::{Object, page_range};
-use crate::open::{O_NOATIME, OpenFile};
+use crate::object::page_range;
+use crate::open_file::{O_DIRECT, O_NOATIME, OpenFile};
 use crate::osc::{Osc, Why};
-use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
-pub(crate) const O_DIRECT: u32 = 0o40000;
 /// How long no lock is asked for ahead of readers of an object after one was refused.
 const NO_LOCK_AHEAD_FOR: Duration = Duration::from_secs(1);
 
@@ -28,7 +28,7 @@ fn access_ahead(piece: Piece) -> PageAccess {
     PageAccess::coarse(0, u32::try_from(piece.object.len()).unwrap_or(u32::MAX)).ahead()
 }
 
-impl Client {
+impl Data {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
     ///
     /// # Errors
@@ -39,7 +39,7 @@ impl Client {
     /// The same for a kernel that keeps the pages of the range locked until it has the answer, to cache them.
     ///
     /// # Errors
-    /// As [`Client::read`].
+    /// As [`Data::read`].
     pub async fn read_pages(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
         self.read_for(file, offset, len, true).await
     }
@@ -54,13 +54,13 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        let Some(s) = self.layout_of(inode).await? else { return Ok(Bulk::new()) };
+        let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Bulk::new()) };
         if offset >= FILE_BYTES_MAX || len == 0 {
             return Ok(Bulk::new());
         }
         let extent = Extent::new(offset, offset.saturating_add(len as u64).min(FILE_BYTES_MAX));
         self.note_access(file);
-        inode.io_owner.set(file.doer());
+        inode.io_owner.set(Doer::of(file.cred()));
         let started = self.rt.now();
         let result = self.read_locked(file, &s, extent, pages).await;
         if let Ok(bulk) = &result {
@@ -80,7 +80,7 @@ impl Client {
         if file.flags() & O_DIRECT != 0 && !pages {
             return self.read_uncached(inode, s, extent).await;
         }
-        let kernel = pages.then(|| KernelRead::begin(inode, extent));
+        let kernel = pages.then(|| KernelRead::begin(&inode.front, extent));
         loop {
             let _leases = match &kernel {
                 Some(read) => self.lease(s, read).await?,
@@ -158,17 +158,9 @@ impl Client {
 
     pub(crate) fn plan(&self, file: &OpenFile, s: &Striping, plan: &mut Plan, call: Call) {
         if matches!(call, Call::Read(_)) {
-            file.read_at.set(self.rt.now());
+            file.stream.read_at.set(self.rt.now());
         }
-        // Of objects without a lock nothing is known: the metadata server's word is good enough to look ahead.
-        let file_size = file.inode.known_size().max(file.inode.attr().size);
-        let facts = Facts {
-            file_size,
-            stripe_size: if s.objects.len() > 1 { s.layout.geometry().stripe_size() } else { 0 },
-            rpc_bytes: self.config.rpc_pages_max as u64 * PAGE,
-            lock: Extent::ALL,
-        };
-        self.ahead.borrow_mut().call(&mut file.readahead.borrow_mut(), call, &facts, plan);
+        self.ahead.call(&file.stream, call, &file.inode.facts(s), plan);
     }
 
     /// Starts what is to be read ahead.
@@ -187,7 +179,7 @@ impl Client {
     }
     async fn prefetch_piece(&self, file: &OpenFile, s: &Striping, piece: Piece) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let data = LockPolicyData::extent(piece.object.align_out(PAGE));
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pr, &data) {
             return self.load_ahead(&osc, object, piece, &held).await;
@@ -258,7 +250,7 @@ impl Client {
             return Ok((held, false));
         }
         if kernel.is_some()
-            && inode.is_dropping()
+            && inode.front.is_dropping()
             && let Some(held) = osc.locks.find_revoking(object.resource(), LockMode::Pr, &data)
         {
             return Ok((held, false));
@@ -281,7 +273,7 @@ impl Client {
         kernel: Option<&KernelRead>,
     ) -> Result<Bulk, FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let access = PageAccess::of_request(0, request, s.layout.geometry().stripe_size());
         let (held, came) = self.lock_for_read(&file.inode, &osc, object, piece.object, Some(access), kernel).await?;
         let (first, end) = page_range(piece.object);
@@ -324,7 +316,8 @@ impl Client {
             let page = at / PAGE;
             let within = at % PAGE;
             let take = (PAGE - within).min(extent.end - at);
-            let run = if page * PAGE >= size { self.zeros.slice(0, 1) } else { object.get(page, Some(access))? };
+            let run =
+                if page * PAGE >= size { self.pages.zeros().slice(0, 1) } else { object.get(page, Some(access))? };
             bulk.push(Segment { run, offset: within as u32, len: take as u32 });
             at += take;
         }
@@ -334,8 +327,8 @@ impl Client {
     /// Extends a bulk with zeros.
     fn pad(&self, bulk: &mut Bulk, len: u64) {
         while (bulk.len() as u64) < len {
-            let take = (len - bulk.len() as u64).min(self.zeros.len() as u64);
-            let run: FrameRun = self.zeros.slice(0, (take as usize).div_ceil(FRAME_BYTES));
+            let take = (len - bulk.len() as u64).min(self.pages.zeros().len() as u64);
+            let run: FrameRun = self.pages.zeros().slice(0, (take as usize).div_ceil(FRAME_BYTES));
             bulk.push(Segment { run, offset: 0, len: take as u32 });
         }
     }
@@ -351,7 +344,7 @@ impl Client {
         let mut out = Bulk::new();
         for piece in s.layout.geometry().pieces(extent)? {
             let object = &s.objects[usize::from(piece.stripe.0)];
-            let osc = self.osc(object.ost);
+            let osc = self.osts.osc(object.ost);
             let (held, _) = self.lock_for_read(inode, &osc, object, piece.object, None, None).await?;
             osc.flush(object, piece.object.align_out(PAGE), Why::Under(&held)).await;
             let mut part = osc.read_direct(object, piece.object, &held).await?;
@@ -363,7 +356,7 @@ impl Client {
 
     fn note_access(&self, file: &OpenFile) {
         let inode = &file.inode;
-        if self.config.noatime || file.flags() & O_NOATIME != 0 || inode.atime.get() != UNSET {
+        if self.noatime || file.flags() & O_NOATIME != 0 || inode.atime.get() != UNSET {
             return;
         }
         let a = inode.attr();

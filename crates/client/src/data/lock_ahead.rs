@@ -9,29 +9,12 @@ use std::rc::Rc;
 use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError};
 
-use crate::client::Client;
-use crate::inode::Inode;
-use crate::open::OpenFile;
+use super::Data;
+use crate::open_file::OpenFile;
 
 const PAGE: u64 = frames::FRAME_BYTES as u64;
 
-impl Inode {
-    /// How its locks are asked for: some open may want them no wider than what it reads or writes.
-    pub(crate) fn enqueue_flags(&self) -> EnqueueFlags {
-        let narrow = |f: &Rc<OpenFile>| f.no_expand.get() && !f.released.get();
-        if self.any_open(narrow) { EnqueueFlags::NO_EXPAND } else { EnqueueFlags::NONE }
-    }
-}
-
-impl OpenFile {
-    /// From now on, while this is open, locks of the file are taken no wider than what is read or written; or, with `false`, as wide as
-    /// the OSTs give them.
-    pub fn set_no_expand(&self, on: bool) {
-        self.no_expand.set(on);
-    }
-}
-
-impl Client {
+impl Data {
     /// Takes the locks on a range of a file, in whole pages, before they are needed: for writes, or for reads. They are no wider than the
     /// range.
     ///
@@ -45,11 +28,11 @@ impl Client {
         if extent.is_empty() {
             return Err(FsError::Invalid);
         }
-        let s = self.layout_of(&file.inode).await?.ok_or(FsError::Invalid)?;
+        let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Invalid)?;
         let mode = if writes { LockMode::Pw } else { LockMode::Pr };
         let ask = |part: layout::StripeExtent| {
             let object = s.objects[usize::from(part.stripe.0)].clone();
-            let osc = self.osc(object.ost);
+            let osc = self.osts.osc(object.ost);
             let data = LockPolicyData::extent(part.object.align_out(PAGE));
             async move {
                 let asked = osc.locks.acquire(object.resource(), mode, data, EnqueueFlags::NO_EXPAND).await;

@@ -10,22 +10,22 @@ use rt::sync::race;
 use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 
-use crate::append::AppendRight;
-use crate::client::Client;
-use crate::inode::{Inode, Striping};
+use super::Data;
+use crate::inode::FILE_BYTES_MAX;
+use crate::inode::{Inode, Object, Striping};
+use crate::jobs::Doer;
+use crate::kept_append::AppendRight;
 use crate::locks::Held;
-use crate::object::{Object, page_range};
-use crate::open::OpenFile;
+use crate::object::page_range;
+use crate::open_file::O_DIRECT;
+use crate::open_file::{O_APPEND, OpenFile};
 use crate::osc::{Osc, Why};
 use crate::pages::NewFrames;
-use crate::read::O_DIRECT;
 use crate::short::{Watching, Written};
-use crate::size::FILE_BYTES_MAX;
 
 const PAGE: u64 = FRAME_BYTES as u64;
 /// How often a write that waits for room looks whether its OST is still there.
 const LOOK_AGAIN: Duration = Duration::from_secs(1);
-pub(crate) const O_APPEND: u32 = 0o2000;
 const O_DSYNC: u32 = 0o10000;
 
 /// A write lock in use: taken for this write, or lent by an append that holds all of them.
@@ -45,7 +45,7 @@ impl WriteLock<'_> {
     }
 }
 
-impl Client {
+impl Data {
     /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
     ///
     /// # Errors
@@ -55,11 +55,11 @@ impl Client {
         if written.len == data.len() as u64 { Ok(written.at) } else { Err(FsError::NoSpace) }
     }
 
-    /// [`Client::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
+    /// [`Data::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
     /// for an append, nobody else's comes before its next piece, if that comes within this time.
     ///
     /// # Errors
-    /// As [`Client::write`]; ENOSPC when there was no space for the first byte.
+    /// As [`Data::write`]; ENOSPC when there was no space for the first byte.
     pub async fn write_part(
         self: &Rc<Self>,
         file: &Rc<OpenFile>,
@@ -71,12 +71,12 @@ impl Client {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        self.writer_is_told(file).await?;
-        let s = self.layout_of(inode).await?.ok_or(FsError::Io)?;
+        self.meta.writer_is_told(file).await?;
+        let s = self.meta.layout_of(inode).await?.ok_or(FsError::Io)?;
         let _writing = inode.writing();
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
-        let _shut = inode.shut_for_change(changed).await;
+        let _shut = inode.front.shut_for_change(changed).await;
         let (kernels_end, mut right) = (offset.saturating_add(data.len() as u64), None);
         let offset = if appends {
             right = Some(self.right_to_append(&s, file, offset, data.len() as u64).await?);
@@ -91,9 +91,9 @@ impl Client {
         let started = self.rt.now();
         let end = offset.checked_add(data.len() as u64).filter(|e| *e <= FILE_BYTES_MAX).ok_or(FsError::FileTooBig)?;
         file.dirty.set(true);
-        inode.io_owner.set(file.doer());
+        inode.io_owner.set(Doer::of(file.cred()));
         let (mark, extent) = (inode.error_mark(), Extent::new(offset, end));
-        let watch = inode.watch(extent);
+        let watch = inode.watches.watch(extent);
         let appending = right.as_ref().map_or(&[][..], |r| &r.held);
         let through = self.write_pieces(file, &s, (extent, &watch), data, appending).await?;
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
@@ -181,13 +181,13 @@ impl Client {
     pub fn writes_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
         let inode = &file.inode;
         let Some(s) = inode.striping() else { return false };
-        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.may_have_stores() {
+        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.front.may_have_stores() {
             return false;
         }
         let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
         pieces.all(|p| {
             let object = &s.objects[usize::from(p.stripe.0)];
-            let osc = self.osc(object.ost);
+            let osc = self.osts.osc(object.ost);
             let data = LockPolicyData::extent(p.object.align_out(PAGE));
             let edge =
                 |at: u64| at.is_multiple_of(PAGE) || at / PAGE * PAGE >= object.size() || object.is_cached(at / PAGE);
@@ -202,15 +202,15 @@ impl Client {
     /// wait again.
     ///
     /// # Errors
-    /// As [`Client::write`].
+    /// As [`Data::write`].
     pub async fn ready_to_write(self: &Rc<Self>, file: &OpenFile, offset: u64, len: u64) -> Result<(), FsError> {
         if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || !file.writes() {
             return Ok(());
         }
-        let s = self.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
+        let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
         for piece in s.layout.geometry().pieces(Extent::at(offset, len))? {
             let object = &s.objects[usize::from(piece.stripe.0)];
-            let osc = self.osc(object.ost);
+            let osc = self.osts.osc(object.ost);
             osc.dirty_room(piece.object.len()).await;
             self.lock_for_write(&osc, object, piece.object.align_out(PAGE), None).await?;
         }
@@ -228,7 +228,7 @@ impl Client {
         let s = inode.striping().ok_or(FsError::Io)?;
         let _writing = inode.writing();
         file.dirty.set(true);
-        self.tell_writer_soon(file);
+        self.meta.tell_writer_soon(file);
         // The kernel's pages were read up to the size known then; only a cut makes it less.
         let end = (offset + data.len() as u64).min(inode.known_size());
         let result = async {
@@ -238,7 +238,8 @@ impl Client {
             for piece in s.layout.geometry().pieces(Extent::new(offset, end))? {
                 let from = (piece.file.start - offset) as usize;
                 let part = &data[from..from + piece.file.len() as usize];
-                self.room_for_stores(inode, &self.osc(s.objects[usize::from(piece.stripe.0)].ost), part.len()).await;
+                self.room_for_stores(inode, &self.osts.osc(s.objects[usize::from(piece.stripe.0)].ost), part.len())
+                    .await;
                 self.write_mapped_piece(&s, piece, part).await?;
             }
             Ok(())
@@ -255,8 +256,8 @@ impl Client {
     /// lock callback waits for this, and while the OST is away programs that are being killed would: then there is room
     /// up to the end of the memory for pages.
     async fn room_for_stores(&self, inode: &Inode, osc: &Rc<Osc>, bytes: usize) {
-        while !inode.is_dropping() && osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
-            let room = race(osc.dirty_room(bytes as u64), inode.until_dropping());
+        while !inode.front.is_dropping() && osc.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full) {
+            let room = race(osc.dirty_room(bytes as u64), inode.front.until_dropping());
             if self.rt.timeout(LOOK_AGAIN, room).await.is_some() {
                 return;
             }
@@ -266,20 +267,21 @@ impl Client {
     async fn write_mapped_piece(self: &Rc<Self>, s: &Rc<Striping>, piece: Piece, data: &[u8]) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let lock = LockPolicyData::extent(piece.object.align_out(PAGE));
-        let locks = &self.osc(object.ost).locks;
+        let locks = &self.osts.osc(object.ost).locks;
         let held = if types::planted!("stores-under-new-lock") {
             locks.acquire(object.resource(), LockMode::Pw, lock, EnqueueFlags::NONE).await.map_err(|e| e.error())?
         } else {
             locks.find_even_leaving(object.resource(), LockMode::Pw, &lock).ok_or(FsError::Io)?
         };
-        let watch = object.inode.borrow().upgrade().map(|i| i.watch(piece.file));
+        let inode = object.inode.borrow().upgrade();
+        let watch = inode.map(|i| (i.watches.watch(piece.file), i));
         if self.write_piece(s, piece, data, Some(&held), piece.file.len()).await? {
             // The lock's own flush does not wait for this, and the kernel must not, either. So the next fsync tells of it.
             let (me, s) = (self.clone(), s.clone());
             self.rt.spawn(async move {
                 me.write_through(&s, piece).await;
-                if let Some(watch) = watch.filter(Watching::is_refused) {
-                    watch.inode().writeback_failed(FsError::NoSpace);
+                if let Some((_, inode)) = watch.filter(|(watch, _)| watch.is_refused()) {
+                    inode.writeback_failed(FsError::NoSpace);
                 }
             });
         }
@@ -306,7 +308,7 @@ impl Client {
         held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 
-    /// Writes a piece into the cache. Answers whether it has to be written out now ([`Client::write_through`]): there is no
+    /// Writes a piece into the cache. Answers whether it has to be written out now ([`Data::write_through`]): there is no
     /// grant for it.
     async fn write_piece(
         &self,
@@ -317,7 +319,7 @@ impl Client {
         request: u64,
     ) -> Result<bool, FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         if held.is_none() {
             osc.dirty_room(piece.object.len()).await;
         }
@@ -368,12 +370,12 @@ impl Client {
 
     async fn write_through(&self, s: &Striping, piece: Piece) {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        self.osc(object.ost).flush(object, piece.object, Why::Asked).await;
+        self.osts.osc(object.ost).flush(object, piece.object, Why::Asked).await;
     }
 
     async fn write_uncached(&self, s: &Striping, piece: Piece, data: &[u8]) -> Result<(), FsError> {
         let object = &s.objects[usize::from(piece.stripe.0)];
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let wide = piece.object.align_out(PAGE);
         let lock = self.lock_for_write(&osc, object, wide, None).await?;
         let _change = object.change(wide).await;
@@ -399,23 +401,23 @@ impl Client {
     /// What this client wrote to the file is on stable storage afterwards: what O_DSYNC promises of each write.
     ///
     /// # Errors
-    /// As [`Client::fsync`].
+    /// As [`Data::fsync`].
     pub async fn sync_own(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         self.sync_file(file, false).await
     }
 
-    /// [`Client::fsync`]; without `everyones`, [`Client::sync_own`].
+    /// [`Data::fsync`]; without `everyones`, [`Data::sync_own`].
     async fn sync_file(self: &Rc<Self>, file: &Rc<OpenFile>, everyones: bool) -> Result<(), FsError> {
         let inode = &file.inode;
-        let mut result = self.writer_is_told(file).await;
+        let mut result = self.meta.writer_is_told(file).await;
         // What others wrote is synced, too, by who has not looked at it.
-        let striping = if everyones { self.layout_of(inode).await? } else { inode.striping() };
+        let striping = if everyones { self.meta.layout_of(inode).await? } else { inode.striping() };
         if let Some(s) = striping {
             let syncs: Vec<_> = s
                 .objects
                 .iter()
                 .map(|o| {
-                    let osc = self.osc(o.ost);
+                    let osc = self.osts.osc(o.ost);
                     async move {
                         osc.flush(o, Extent::ALL, Why::Asked).await;
                         osc.sync_object(o, everyones).await
@@ -427,7 +429,7 @@ impl Client {
             }
         }
         let ask = wire::mdt::SyncRequest { fid: inode.fid };
-        let meta: Result<(), FsError> = self.mdc().ask(Op::MdtSync, &ask).await;
+        let meta: Result<(), FsError> = self.sessions.mdc().ask(Op::MdtSync, &ask).await;
         inode.error_since(&file.error_mark).and(result).and(meta)
     }
 
@@ -438,7 +440,7 @@ impl Client {
                 .objects
                 .iter()
                 .map(|o| {
-                    let osc = self.osc(o.ost);
+                    let osc = self.osts.osc(o.ost);
                     async move { osc.flush(o, Extent::ALL, Why::Asked).await }
                 })
                 .collect();
@@ -449,7 +451,7 @@ impl Client {
     /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
     ///
     /// # Errors
-    /// As [`Client::read`] and [`Client::write`]; EINVAL for overlapping ranges of one file.
+    /// As [`Data::read`] and [`Data::write`]; EINVAL for overlapping ranges of one file.
     pub async fn copy_range(
         self: &Rc<Self>,
         from: &Rc<OpenFile>,

@@ -6,7 +6,7 @@ use std::rc::Rc;
 use types::{Duration, Fid};
 use wire::mdt::{AttrFlags, LockBits};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::Inode;
 
 /// Inodes that the kernel is asked to give up with one message.
@@ -16,12 +16,12 @@ pub(crate) const ASKED_AT_ONCE_MAX: usize = 1024;
 const GIVEN_UP_MAX: usize = 64;
 const GIVE_UP_PAUSE: Duration = Duration::from_millis(20);
 
-impl Client {
+impl Meta {
     /// The kernel forgot `lookups` lookups of an inode.
     pub fn forget(self: &Rc<Self>, fid: Fid, lookups: u64) {
         if let Some(inode) = self.known_inode(fid) {
-            inode.lookups.set(inode.lookups.get().saturating_sub(lookups));
-            if inode.unnamed.get() || inode.unwanted.get() || !self.holds(fid, LockBits::LOOKUP) {
+            inode.front.forget(lookups);
+            if inode.unnamed.get() || inode.unwanted.get() || !self.common.holds(fid, LockBits::LOOKUP) {
                 self.let_go(&inode);
             }
         }
@@ -40,7 +40,7 @@ impl Client {
         self.unnamed.borrow_mut().remove(&inode.fid);
         let attr = inode.attr();
         if attr.nlink == 0 && attr.flags & AttrFlags::ALONE != 0 && inode.opens.get() == 0 {
-            self.discard_data(inode);
+            self.osts.discard_data(inode);
         }
         let waiting = {
             let mut all = self.given_up.borrow_mut();
@@ -80,13 +80,13 @@ impl Client {
             }
         }
         for some in chased.chunks(ASKED_AT_ONCE_MAX) {
-            self.kernel().let_go(some);
+            self.common.kernel.cache().let_go(some);
         }
     }
 
     /// The kernel remembers one more lookup of an inode.
     pub fn remember(self: &Rc<Self>, fid: Fid) {
         let inode = self.inode(fid);
-        inode.lookups.set(inode.lookups.get() + 1);
+        inode.front.remember();
     }
 }

@@ -13,7 +13,7 @@ use wire::mdt::{
 };
 use wire::{Bytes, Op};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::Inode;
 
 /// What a request was to change.
@@ -71,17 +71,17 @@ impl Change {
     }
 }
 
-impl Client {
+impl Meta {
     /// A request that was answered came to nothing.
     pub(crate) fn change_lost(&self, op: Op, request: &[u8]) {
         let Some(change) = Change::of(op, request) else { return };
-        self.losses().note_change(change.text());
+        self.losses.note_change(change.text());
         for (dir, name) in &change.names {
             let child = self.dentries.borrow_mut().remove(&(*dir, name.to_vec()));
             if let Some(child) = child.and_then(|c| self.known_inode(c)) {
                 self.distrust(&child);
             }
-            self.losses().owe(*dir);
+            self.losses.owe(*dir);
         }
         let dirs = change.names.iter().map(|(dir, _)| *dir);
         for inode in dirs.chain(change.inodes.iter().copied()).filter_map(|fid| self.known_inode(fid)) {
@@ -103,17 +103,17 @@ impl Client {
         inode.forget_children();
         self.forget_missing(inode.fid);
         self.forget_names(inode);
-        drop(self.kernel().drop_attributes(inode.fid));
+        drop(self.common.kernel.cache().drop_attributes(inode.fid));
     }
     /// Says in the log which changes are lost, and has the kernel ask for names again.
     pub(crate) fn tell_lost_changes(&self) {
-        let Some(text) = self.losses().take_change_message() else { return };
+        let Some(text) = self.losses.take_change_message() else { return };
         tracing::error!("{text}; llite.*.lost_changes lists them");
-        let kernel = self.kernel();
+        let kernel = self.common.kernel.cache();
         self.rt.spawn(async move { kernel.drop_names().await });
     }
 
-    /// Where an open directory stands in its history of losses, for [`Client::sync_dir`].
+    /// Where an open directory stands in its history of losses, for [`Meta::sync_dir`].
     #[must_use]
     pub fn losses_of(&self, dir: &Inode) -> u64 {
         dir.error_mark()
@@ -126,7 +126,7 @@ impl Client {
     pub async fn sync_dir(self: &Rc<Self>, dir: &Rc<Inode>, mark: &Cell<u64>) -> Result<(), FsError> {
         let synced = self.sync_meta(dir.fid).await;
         let lost = dir.error_since(mark);
-        let owed = if self.losses().take_owed(dir.fid) { Err(FsError::Io) } else { Ok(()) };
+        let owed = if self.losses.take_owed(dir.fid) { Err(FsError::Io) } else { Ok(()) };
         lost.and(owed).and(synced)
     }
 }

@@ -5,7 +5,7 @@ use types::FsError;
 use wire::Op;
 use wire::mdt::{AttrFlags, BytesReply, Cred, SetxattrRequest};
 
-use crate::client::Client;
+use super::Meta;
 use crate::inode::{Inode, Striping};
 
 /// xattrs that show and set a layout.
@@ -19,11 +19,11 @@ pub(crate) fn is_layout(name: &[u8]) -> bool {
     LOV.contains(&name)
 }
 
-impl Client {
+impl Meta {
     /// A file's layout, asked for if it may have got one since; `None`: nobody opened it for writing yet.
     pub(crate) async fn layout_of(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Option<Rc<Striping>>, FsError> {
         inode.layout_settled().await;
-        let may_have_one = || !self.attr_valid(inode) || inode.attr().flags & AttrFlags::HAS_LAYOUT != 0;
+        let may_have_one = || !inode.attr_valid() || inode.attr().flags & AttrFlags::HAS_LAYOUT != 0;
         if inode.striping().is_none() && may_have_one() {
             self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
             inode.layout_settled().await;
@@ -34,10 +34,10 @@ impl Client {
     /// Takes a file's layout in. OSTs that it names and that this client does not know have joined the cluster since: the
     /// map is asked for again.
     pub(crate) async fn learn_layout(self: &Rc<Self>, inode: &Rc<Inode>, layout: &[u8]) -> Result<(), FsError> {
-        match inode.set_layout(layout) {
+        match self.osts.take_layout(inode, layout) {
             Err(FsError::NoTarget) => {
-                self.refresh_map().await?;
-                inode.set_layout(layout)
+                self.osts.refresh_map().await?;
+                self.osts.take_layout(inode, layout)
             }
             done => done,
         }
@@ -62,7 +62,7 @@ impl Client {
         if !stored.0.is_empty() {
             self.learn_layout(inode, &stored).await?;
             (request.name, request.value) = (STORED_LOV.into(), Some(stored));
-            self.mdc().amend_replay(transno, &request);
+            self.sessions.mdc().amend_replay(transno, &request);
         }
         Ok(())
     }

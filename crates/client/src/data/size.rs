@@ -13,16 +13,12 @@ use wire::lock::CUT_AMID;
 use wire::mdt::{Attr, AttrFlags, Cred, SetBits, SetattrRequest};
 use wire::ost::PunchKind;
 
-use crate::client::Client;
-use crate::cuts::SizeTurn;
-use crate::inode::{Inode, Striping, UNSET};
+use super::Data;
+use super::cuts::SizeTurn;
+use crate::inode::{FILE_BYTES_MAX, Inode, Object, Striping, UNSET};
 use crate::locks::{Held, Sought};
-use crate::object::Object;
-use crate::open::OpenFile;
+use crate::open_file::OpenFile;
 use crate::osc::Why;
-
-/// Largest file: offsets of 8 EiB - 1.
-pub const FILE_BYTES_MAX: u64 = i64::MAX as u64;
 
 /// How often objects are asked for their sizes until locks are taken under which they do not change.
 const UNLOCKED_ROUNDS_MAX: u32 = 4;
@@ -63,11 +59,11 @@ pub(crate) struct FileSize {
     pub(crate) mtime: WallTime,
 }
 
-impl Client {
+impl Data {
     /// Asks for an object's true size. Answers what it was at a moment since the call: what the object knows may be of an older
     /// question by now, whose answer came later.
     async fn glimpse(&self, object: &Rc<Object>) -> Result<Told, FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let as_known_here = || Told { size: object.size(), lock: osc.lock_of_end(object), mark: None };
         if osc.size_is_exact(object) {
             return Ok(as_known_here());
@@ -104,7 +100,7 @@ impl Client {
 
     /// What is known of an object before it is asked for its size.
     fn known_before(&self, object: &Object) -> Before {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let mark = object.cut_mark.get().max(osc.cut_floor());
         Before { cuts_here: object.cuts_here(), lock: osc.lock_of_end(object), mark }
     }
@@ -140,7 +136,7 @@ impl Client {
             let a = inode.attr();
             return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
         };
-        if self.is_ours_alone(inode) {
+        if inode.is_ours_alone() {
             return Ok(local_size(&s));
         }
         for round in 0..ROUNDS_MAX {
@@ -187,20 +183,21 @@ impl Client {
         let told = self.told_mtime(inode);
         if !self.size_is_told(inode) {
             if inode.striping().is_none() && attr.flags & AttrFlags::HAS_LAYOUT != 0 {
-                self.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
+                self.meta.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, None).await?;
                 attr = inode.attr();
             }
             if let Some(s) = inode.striping() {
                 let wrote = inode.mtime.get();
-                let asked = s.objects.iter().all(|o| o.unwritten_pages() == 0 && !self.osc(o.ost).size_is_exact(o));
+                let asked =
+                    s.objects.iter().all(|o| o.unwritten_pages() == 0 && !self.osts.osc(o.ost).size_is_exact(o));
                 let now = self.file_size(inode).await?;
                 // What we wrote is with the OSTs, and they were asked: a time that another client set since holds.
                 if asked && inode.mtime.get() == wrote && !inode.is_being_written() {
                     inode.mtime.set(UNSET);
                 }
                 let doubted = attr.flags & AttrFlags::UNSETTLED != 0 && inode.writers.get() == 0;
-                if doubted {
-                    self.settle_size(inode, Some(attr.size));
+                if let Some(keeper) = self.common.keeper().filter(|_| doubted) {
+                    keeper.settle_size(inode, Some(attr.size));
                 }
                 let as_told = doubted && attr.size == now.size;
                 attr.size = now.size;
@@ -222,12 +219,12 @@ impl Client {
         (known && inode.writers.get() == 0).then_some(attr.mtime)
     }
 
-    /// Attributes of an inode whose size nobody has to be asked for ([`Client::size_is_told`]).
+    /// Attributes of an inode whose size nobody has to be asked for ([`Data::size_is_told`]).
     pub(crate) fn attr_as_told(&self, inode: &Inode) -> Attr {
         self.with_own_times(inode, inode.attr(), self.told_mtime(inode))
     }
 
-    /// Attributes with what this client did last; `told`: [`Client::told_mtime`] of before they were asked for.
+    /// Attributes with what this client did last; `told`: [`Data::told_mtime`] of before they were asked for.
     fn with_own_times(&self, inode: &Inode, mut attr: Attr, told: Option<WallTime>) -> Attr {
         if let Some(told) = told {
             inode.mtime.set(UNSET);
@@ -239,67 +236,8 @@ impl Client {
         attr
     }
 
-    /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.
-    ///
-    /// # Errors
-    /// As chmod(2), chown(2), truncate(2), utimensat(2).
-    pub async fn setattr(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        request: SetattrRequest,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        if request.valid & SetBits::SIZE == 0 || file.is_some() {
-            return self.change_attr(cred, inode, request, file).await;
-        }
-        const O_WRONLY: u32 = 1;
-        // Whether the caller may is the metadata server's decision, and it comes before any byte goes. While the open lasts,
-        // nobody takes the server's record of the size for true, whatever becomes of us half way.
-        let opened = self.open(cred, inode.fid, O_WRONLY).await?;
-        let done = self.change_attr(cred, inode, request, Some(&opened)).await;
-        opened.dirty.set(true);
-        let closed = self.release(&opened).await;
-        done.and(closed)
-    }
-
-    async fn change_attr(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        mut request: SetattrRequest,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        request.cred = cred.clone();
-        request.fid = inode.fid;
-        request.handle = file.map(|f| f.handle.get()).unwrap_or_default();
-        // What they bring home is older than this change.
-        self.settle_closes(inode.fid).await;
-        if request.valid & SetBits::SIZE != 0 {
-            if request.size > FILE_BYTES_MAX {
-                return Err(FsError::FileTooBig);
-            }
-            if let Some(file) = file {
-                // A cut that fails, or is done on some of its OSTs only, leaves another size than the metadata server's.
-                file.dirty.set(true);
-            }
-            self.truncate_objects(inode, request.size).await?;
-        }
-        let explicit_mtime =
-            request.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0 && request.valid & SetBits::SIZE == 0;
-        if explicit_mtime {
-            self.settle_times(inode, &request).await?;
-        }
-        let (change, reply) = self.change_names(Op::MdtSetattr, &request).await?;
-        self.changed_behind(inode, change, &reply.attr);
-        if explicit_mtime {
-            inode.mtime.set(UNSET);
-        }
-        Ok(())
-    }
-
     /// An explicit mtime wins over the times of data written before it: write those out and set the objects' times.
-    async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
+    pub(crate) async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
         let Some(s) = inode.striping() else { return Ok(()) };
         if inode.attr().flags & AttrFlags::SIZE_KNOWN != 0
             && inode.writers.get() == 0
@@ -308,13 +246,13 @@ impl Client {
             return Ok(());
         }
         let mtime = if request.valid & SetBits::MTIME_NOW != 0 { self.rt.wall() } else { request.mtime };
-        let alone = self.is_ours_alone(inode);
+        let alone = inode.is_ours_alone();
         if !alone {
             // Others' unwritten pages would bring their times along later, and what locks of theirs cover they do not ask for.
             self.settle_data(&s, LockMode::Pw).await?;
         }
         for o in &s.objects {
-            let osc = self.osc(o.ost);
+            let osc = self.osts.osc(o.ost);
             if alone {
                 osc.flush(o, Extent::ALL, Why::Asked).await;
             }
@@ -323,27 +261,6 @@ impl Client {
             o.mtime.set(mtime);
         }
         Ok(())
-    }
-
-    pub(crate) async fn truncate(
-        self: &Rc<Self>,
-        cred: &Cred,
-        inode: &Rc<Inode>,
-        size: u64,
-        file: Option<&OpenFile>,
-    ) -> Result<(), FsError> {
-        let known_empty = {
-            let a = inode.attr();
-            size == 0 && a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0
-        };
-        if known_empty {
-            return Ok(());
-        }
-        // An open holds nothing in the kernel that a drop of pages waits for.
-        let _shut = inode.shut(Extent::from(size));
-        inode.drop_kernel_pages().await;
-        let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
-        self.setattr(cred, inode, request, file).await
     }
 
     /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
@@ -373,13 +290,13 @@ impl Client {
             return Err(FsError::NotSupported);
         }
         let inode = &file.inode;
-        let s = self.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
+        let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
         let _writing = inode.writing();
         let keep = mode & KEEP_SIZE != 0;
         let range = Extent::at(offset, len);
         let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
-        let _shut = inode.shut(range);
-        inode.drop_kernel_pages().await;
+        let _shut = inode.front.shut(range);
+        inode.front.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
             self.allocate_object(object, part.object, mode, keep).await?;
@@ -390,7 +307,7 @@ impl Client {
     }
 
     async fn allocate_object(&self, object: &Rc<Object>, extent: Extent, mode: u32, keep: bool) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         // Making the object longer is a matter of everything behind the range, too.
         let reach = if keep { extent } else { Extent::from(extent.start) };
         let wide = LockPolicyData::extent(reach.align_out(4096));
@@ -426,7 +343,7 @@ impl Client {
 
     /// Finds space for a range of an object, which (but with `keep`) reaches to the range's end then at least.
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
-        let osc = self.osc(object.ost);
+        let osc = self.osts.osc(object.ost);
         let lock = held.handle();
         let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, lock, ..Default::default() };
         let import = osc.import()?;
@@ -442,7 +359,7 @@ impl Client {
     /// Brings every client's unwritten data of the file to its OSTs: a read lock over each object makes others write out.
     async fn settle_data(&self, s: &Striping, mode: LockMode) -> Result<(), FsError> {
         for o in &s.objects {
-            let osc = self.osc(o.ost);
+            let osc = self.osts.osc(o.ost);
             osc.flush(o, Extent::ALL, Why::Asked).await;
             let all = LockPolicyData::extent(Extent::ALL);
             osc.locks.acquire(o.resource(), mode, all, EnqueueFlags::NONE).await.map_err(|e| e.error())?;
@@ -468,7 +385,7 @@ impl Client {
             let within = geometry.object_extent(stripe, Extent::new(offset, size))?;
             let ask = wire::ost::SeekRequest { object: object.id, offset: within.start, kind };
             Some(async move {
-                let import = self.osc(object.ost).import()?;
+                let import = self.osts.osc(object.ost).import()?;
                 let found: wire::ost::SeekReply = import.ask(Op::OstSeek, &ask).await?;
                 let at = found.offset.max(within.start);
                 if at < within.end { Ok(Some(geometry.file_offset(stripe, at)?)) } else { Ok(None) }

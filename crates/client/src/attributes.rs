@@ -1,0 +1,144 @@
+//! Changes of attributes that concern a file's bytes, and changes of bytes that concern its attributes: size, times, and what a
+//! program loses when its bytes change (setuid, setgid, capabilities).
+//!
+//! A kernel that was told that the file system sees to the latter changes nothing of its own, and believes the old mode until
+//! it is told to forget it. So that nobody executes a changed program with the old rights, that comes before the answer.
+use std::rc::Rc;
+
+use types::{Extent, FsError};
+use wire::Op;
+use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
+
+use crate::client::Client;
+use crate::inode::{FILE_BYTES_MAX, Inode, UNSET};
+use crate::open_file::OpenFile;
+
+const SET_IDS: u32 = 0o6000;
+const CAPABILITY: &[u8] = b"security.capability";
+
+/// Whether it has attributes of which one may be a capability that was set since it was looked for.
+fn may_have_capability(inode: &Inode) -> bool {
+    let attr = inode.attr();
+    attr.flags & AttrFlags::HAS_XATTRS != 0 && inode.without_capability.get() != Some(attr.ctime)
+}
+
+impl Client {
+    /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.
+    ///
+    /// # Errors
+    /// As chmod(2), chown(2), truncate(2), utimensat(2).
+    pub async fn setattr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        request: SetattrRequest,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        if request.valid & SetBits::SIZE == 0 || file.is_some() {
+            return self.change_attr(cred, inode, request, file).await;
+        }
+        const O_WRONLY: u32 = 1;
+        // Whether the caller may is the metadata server's decision, and it comes before any byte goes. While the open lasts,
+        // nobody takes the server's record of the size for true, whatever becomes of us half way.
+        let opened = self.open(cred, inode.fid, O_WRONLY).await?;
+        let done = self.change_attr(cred, inode, request, Some(&opened)).await;
+        opened.dirty.set(true);
+        let closed = self.release(&opened).await;
+        done.and(closed)
+    }
+
+    async fn change_attr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        mut request: SetattrRequest,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        request.cred = cred.clone();
+        request.fid = inode.fid;
+        request.handle = file.map(|f| f.handle.get()).unwrap_or_default();
+        // What they bring home is older than this change.
+        self.meta.settle_closes(inode.fid).await;
+        if request.valid & SetBits::SIZE != 0 {
+            if request.size > FILE_BYTES_MAX {
+                return Err(FsError::FileTooBig);
+            }
+            if let Some(file) = file {
+                // A cut that fails, or is done on some of its OSTs only, leaves another size than the metadata server's.
+                file.dirty.set(true);
+            }
+            self.data.truncate_objects(inode, request.size).await?;
+        }
+        let explicit_mtime =
+            request.valid & (SetBits::MTIME | SetBits::MTIME_NOW) != 0 && request.valid & SetBits::SIZE == 0;
+        if explicit_mtime {
+            self.data.settle_times(inode, &request).await?;
+        }
+        let (change, reply) = self.meta.change_names(Op::MdtSetattr, &request).await?;
+        self.meta.changed_behind(inode, change, &reply.attr);
+        if explicit_mtime {
+            inode.mtime.set(UNSET);
+        }
+        Ok(())
+    }
+
+    pub(crate) async fn truncate(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        size: u64,
+        file: Option<&OpenFile>,
+    ) -> Result<(), FsError> {
+        let known_empty = {
+            let a = inode.attr();
+            size == 0 && a.flags & AttrFlags::SIZE_KNOWN != 0 && a.size == 0 && a.blocks == 0 && inode.known_size() == 0
+        };
+        if known_empty {
+            return Ok(());
+        }
+        // An open holds nothing in the kernel that a drop of pages waits for.
+        let _shut = inode.front.shut(Extent::from(size));
+        inode.front.drop_kernel_pages().await;
+        let request = SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
+        self.setattr(cred, inode, request, file).await
+    }
+    /// Whether [`Client::drop_privileges`] would do anything.
+    #[must_use]
+    pub fn has_privileges(&self, file: &OpenFile, ids: bool) -> bool {
+        let inode = file.inode();
+        let attr = inode.attr();
+        !inode.attr_valid() || ids && attr.mode & SET_IDS != 0 || may_have_capability(inode)
+    }
+
+    /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
+    /// bits. The kernel has forgotten its attributes when this ends, if anything went.
+    ///
+    /// # Errors
+    /// What the metadata server answers.
+    pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
+        let inode = file.inode();
+        let mut gone = false;
+        if !inode.attr_valid() {
+            // Attributes that come with a lock need not be asked for at the next write.
+            self.meta.fetch_attr(&Cred { caps: 1, ..Cred::default() }, inode, Some(file)).await?;
+        }
+        if ids && inode.attr().mode & SET_IDS != 0 {
+            let request = SetattrRequest { valid: SetBits::KILL_PRIV, ..SetattrRequest::default() };
+            self.setattr(file.cred(), inode, request, Some(file)).await?;
+            gone = true;
+        }
+        if may_have_capability(inode) {
+            let looked_at = inode.attr().ctime;
+            let root = Cred { caps: 3, ..Cred::default() };
+            match self.setxattr(&root, inode.fid, CAPABILITY, None, 0, false).await {
+                Ok(()) => gone = true,
+                Err(FsError::NoData) => inode.without_capability.set(Some(looked_at)),
+                Err(e) => return Err(e),
+            }
+        }
+        if gone {
+            self.common.kernel.cache().drop_attributes(inode.fid).await;
+        }
+        Ok(())
+    }
+}

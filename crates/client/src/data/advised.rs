@@ -1,0 +1,91 @@
+//! What a program advises about an open file, and readahead of files that are not read any more.
+use std::rc::Rc;
+
+use ::readahead::record::Call;
+use ::readahead::{Hint, Plan};
+use types::{Duration, Extent, FsError};
+
+use super::Data;
+use crate::inode::{Inode, Striping};
+use crate::open_file::OpenFile;
+
+/// How long an open file is not read before what was read ahead of it counts as read.
+const IDLE_AFTER: Duration = Duration::from_secs(10);
+
+impl Data {
+    /// What a program says about an open file (posix_fadvise): Normal, Sequential and Random for all that is read through
+    /// this open, WillNeed and DontNeed for `extent` now. WillNeed fetches in the background; DontNeed starts to write
+    /// what is dirty and drops what is clean.
+    ///
+    /// # Errors
+    /// As reading: the size of the file must be known.
+    pub async fn advise(self: &Rc<Self>, file: &Rc<OpenFile>, hint: Hint, extent: Extent) -> Result<(), FsError> {
+        let Some(s) = self.meta.layout_of(&file.inode).await? else { return Ok(()) };
+        self.plan(file, &s, &mut Plan::default(), Call::Hint(hint, extent));
+        match hint {
+            Hint::WillNeed => {
+                self.file_size(&file.inode).await?;
+                let (me, file) = (self.clone(), file.clone());
+                self.rt.spawn(async move {
+                    if let Err(e) = me.fetch_advised(&file, &s).await {
+                        tracing::debug!(file = %file.fid(), "advised readahead: {e}");
+                    }
+                });
+            }
+            Hint::DontNeed => self.drop_advised(&file.inode, &s, extent)?,
+            Hint::Normal | Hint::Sequential | Hint::Random => {}
+        }
+        Ok(())
+    }
+
+    /// Fetches what WILLNEED named, a window at a time, under locks that are taken for it.
+    async fn fetch_advised(self: &Rc<Self>, file: &Rc<OpenFile>, s: &Rc<Striping>) -> Result<(), FsError> {
+        let mut plan = Plan::default();
+        while !file.stream.released.get() && file.stream.has_willneed() {
+            self.plan(file, s, &mut plan, Call::Pump);
+            for extent in &plan.asynchronous {
+                let pieces = s.layout.geometry().pieces(*extent)?;
+                let fetch = async |piece: layout::Piece| {
+                    let object = &s.objects[usize::from(piece.stripe.0)];
+                    let osc = self.osts.osc(object.ost);
+                    let (held, _) = self.lock_for_read(&file.inode, &osc, object, piece.object, None, None).await?;
+                    self.load_ahead(&osc, object, piece, &held).await
+                };
+                let work: Vec<_> = pieces.map(fetch).collect();
+                for done in rt::sync::join_all(work).await {
+                    done?;
+                }
+            }
+        }
+        Ok(())
+    }
+
+    fn drop_advised(self: &Rc<Self>, inode: &Inode, s: &Striping, extent: Extent) -> Result<(), FsError> {
+        let pages = Extent::new(0, inode.known_size()).align_out(types::PAGE_BYTES as u64);
+        let Some(known) = extent.intersect(&pages) else { return Ok(()) };
+        for part in s.layout.geometry().objects(known)? {
+            let object = s.objects[usize::from(part.stripe.0)].clone();
+            object.drop_clean(part.object);
+            if object.is_unwritten(part.object) {
+                let osc = self.osts.osc(object.ost);
+                self.rt.spawn(async move { osc.flush(&object, part.object, crate::osc::Why::Asked).await });
+            }
+        }
+        Ok(())
+    }
+
+    /// Files that are open and not read any more give their part of the budget back, when it becomes short. Their pages
+    /// stay, as pages that were read do: they leave when others need the room.
+    pub(crate) fn rest_idle_readahead(&self) {
+        let idle = |f: &&Rc<OpenFile>| {
+            let rests = self.rt.now().since(f.stream.read_at.get()) >= IDLE_AFTER;
+            rests && f.stream.outstanding_bytes() > 0
+        };
+        let files = if self.ahead.is_short() { self.meta.opens() } else { Vec::new() };
+        for file in files.iter().filter(idle) {
+            if let Some(s) = file.inode.striping() {
+                self.plan(file, &s, &mut Plan::default(), Call::LockLost(Extent::ALL));
+            }
+        }
+    }
+}

@@ -1,0 +1,182 @@
+//! What is told of names: attributes with the size that the file's bytes say, and what of it may be believed for how long.
+use std::rc::Rc;
+
+use types::{Fid, FsError};
+use wire::mdt::{Attr, AttrFlags, BytesReply, Cred, LockBits, SetxattrRequest, XattrRequest};
+use wire::{Bytes, Op};
+
+use crate::client::Client;
+use crate::inode::Inode;
+use crate::meta::names::NewNode;
+use crate::open_file::OpenFile;
+
+/// The answer to a look-up or a create.
+#[derive(Clone, Debug)]
+pub struct Entry {
+    /// Attributes; `fid` zero: there is no such name.
+    pub attr: Attr,
+    /// The name may be believed until [`crate::KernelCache::drop_names`].
+    pub name_cached: bool,
+    /// The attributes may be believed until [`crate::KernelCache::drop_attributes`].
+    pub attr_cached: bool,
+}
+
+/// How long the answer to a lookup waits for servers that know the file's size.
+const SIZE_WAIT: types::Duration = types::Duration::from_secs(1);
+
+impl Client {
+    /// Looks a name up. An [`Entry`] with a zero FID says that there is none.
+    ///
+    /// # Errors
+    /// ENAMETOOLONG, EINVAL, ENOTDIR, EACCES, and what the server answers.
+    pub async fn lookup(self: &Rc<Self>, cred: &Cred, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
+        match self.meta.look_up(cred, parent, name).await? {
+            Ok(found) => self.named_entry(&found.inode).await,
+            Err(none) => Ok(Entry { attr: Attr::default(), name_cached: none.is_certain, attr_cached: false }),
+        }
+    }
+
+    pub(crate) async fn entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        self.meta.used(inode);
+        let _naming = inode.front.naming();
+        let attr = self.data.sized(inode).await?;
+        Ok(self.entry_with(inode, attr))
+    }
+
+    /// The entry of an inode with these attributes, for a kernel that is told now.
+    pub(crate) fn entry_with(&self, inode: &Inode, attr: Attr) -> Entry {
+        let name_cached = self.common.holds(inode.fid, LockBits::LOOKUP);
+        // The size of a file that others may write is nobody's to keep.
+        let settled =
+            attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 || inode.is_ours_alone();
+        let attr_cached = name_cached && settled && inode.attr_valid();
+        if attr_cached {
+            inode.front.believes();
+        }
+        Entry { attr, name_cached, attr_cached }
+    }
+
+    /// The entry of a name that was looked up. A kernel keeps the directory locked until it has the answer, and who makes a name
+    /// there waits for that lock beyond any signal: so servers that are asked for a size get a moment only. Then the entry has
+    /// what is known here, for nobody to keep, and whoever needs the size asks for it, in a call that can be interrupted.
+    pub(crate) async fn named_entry(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Entry, FsError> {
+        let attr = inode.attr();
+        if attr.mode & 0o170_000 != 0o100_000 || attr.flags & AttrFlags::SIZE_KNOWN != 0 && inode.writers.get() == 0 {
+            return self.entry(inode).await;
+        }
+        if let Some(entry) = self.sessions.rt().timeout(SIZE_WAIT, self.entry(inode)).await {
+            return entry;
+        }
+        let attr = self.data.attr_as_known(inode);
+        Ok(Entry { attr, name_cached: self.common.holds(inode.fid, LockBits::LOOKUP), attr_cached: false })
+    }
+
+    /// Attributes of an inode, with its true size.
+    ///
+    /// # Errors
+    /// What the server answers; ENOENT for an inode that is gone.
+    pub async fn getattr(self: &Rc<Self>, cred: &Cred, fid: Fid, file: Option<&OpenFile>) -> Result<Entry, FsError> {
+        let inode = self.meta.inode(fid);
+        if !inode.attr_valid() {
+            self.meta.fetch_attr(cred, &inode, file).await?;
+        }
+        self.entry(&inode).await
+    }
+
+    /// Makes a directory, symlink or node.
+    ///
+    /// # Errors
+    /// EEXIST, ENAMETOOLONG and what the server answers.
+    pub async fn create(
+        self: &Rc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        node: NewNode,
+    ) -> Result<Entry, FsError> {
+        let made = self.meta.make(cred, parent, name, node).await?;
+        self.named_entry(&made).await
+    }
+
+    /// Gives an inode one more name.
+    ///
+    /// # Errors
+    /// What the server answers: EEXIST, EPERM for directories, EMLINK.
+    pub async fn link(self: &Rc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
+        let named = self.meta.add_name(cred, fid, parent, name).await?;
+        self.named_entry(&named).await
+    }
+
+    /// An entry that [`crate::Meta::readdir`] brought with attributes, for a kernel that will count it as a look-up. `None`
+    /// without a lock on it, or when its size has to be asked for: the kernel is not told of it and may ask. It waits for nothing: what
+    /// a kernel may believe of several entries holds when they are told together.
+    pub fn entry_of(&self, attr: &Attr) -> Option<Entry> {
+        let inode = self.meta.known_inode(attr.fid)?;
+        if !inode.attr_valid() || !self.data.size_is_told(&inode) || !self.common.holds(attr.fid, LockBits::OPEN) {
+            return None;
+        }
+        self.meta.used(&inode);
+        let attr = self.data.attr_as_told(&inode);
+        Some(self.entry_with(&inode, attr))
+    }
+
+    /// One xattr's value.
+    ///
+    /// # Errors
+    /// ENODATA, EOPNOTSUPP for unknown name spaces.
+    pub async fn getxattr(self: &Rc<Self>, cred: &Cred, fid: Fid, name: &[u8]) -> Result<Vec<u8>, FsError> {
+        if crate::advise::is_advice(name) {
+            return self.get_advice(cred, &self.meta.inode(fid), name).await;
+        }
+        if let Some(inode) = self.meta.known_inode(fid)
+            && inode.attr_valid()
+        {
+            let flags = inode.attr().flags;
+            let acl = name == b"system.posix_acl_access";
+            if acl && flags & AttrFlags::HAS_ACL == 0 || !acl && is_plain(name) && flags & AttrFlags::HAS_XATTRS == 0 {
+                return Err(FsError::NoData);
+            }
+        }
+        let request = XattrRequest { cred: cred.clone(), fid, name: name.into() };
+        let reply: BytesReply = self.meta.mdt_call(Op::MdtGetxattr, &request).await?.decode()?;
+        Ok(reply.value.0)
+    }
+    /// Sets (or with `None` removes) an xattr.
+    ///
+    /// # Errors
+    /// EEXIST, ENODATA, EPERM, E2BIG, EOPNOTSUPP.
+    pub async fn setxattr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        fid: Fid,
+        name: &[u8],
+        value: Option<&[u8]>,
+        flags: u32,
+        kill_sgid: bool,
+    ) -> Result<(), FsError> {
+        let request = SetxattrRequest {
+            cred: cred.clone(),
+            fid,
+            name: name.into(),
+            value: value.map(Bytes::from),
+            flags,
+            kill_sgid,
+        };
+        let inode = self.meta.inode(fid);
+        if self.is_servers_advice(&inode, name) {
+            return Box::pin(self.set_advice(cred, &inode, name, value)).await;
+        }
+        if crate::meta::layouts::is_layout(name) && value.is_some() && inode.attr().mode & 0o170_000 != 0o040_000 {
+            return self.meta.set_layout(&inode, request).await;
+        }
+        self.meta.mdt_call(Op::MdtSetxattr, &request).await?;
+        // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
+        self.meta.inode(fid).changed_unseen();
+        self.common.kernel.cache().drop_attributes(fid).await;
+        Ok(())
+    }
+}
+
+fn is_plain(name: &[u8]) -> bool {
+    name.starts_with(b"user.") || name.starts_with(b"security.")
+}
