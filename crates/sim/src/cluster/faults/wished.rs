@@ -131,9 +131,13 @@ impl Faults {
             let host = &self.context.cluster.node(id).host;
             host.stop_process();
             self.sleep(seconds).await;
-            host.continue_process();
-            self.give_back(id);
+            // Calls that it had not sent yet would go on in a session of their own, behind what others wrote meanwhile.
+            self.note_kill(id, false, false);
+            self.context.client_died();
+            self.context.cluster.kill(id, false);
             self.sleep(still - seconds).await;
+            self.start_again(id).await;
+            self.give_back(id);
             over.send(());
         }
     }
