@@ -294,3 +294,26 @@ fn a_simulated_trace_is_replayed_without_an_error() {
     let bandwidth = values.iter().find(|v| v["name"] == "bandwidth").unwrap();
     assert!(bandwidth["change"].as_f64().unwrap() > 0.05, "the policy of the paper pays on its disk: {replayed}");
 }
+
+#[test]
+fn what_other_programs_print_becomes_a_trace_and_nonsense_is_refused_at_its_line() {
+    let dir = tempfile::tempdir().unwrap();
+    let path = |name: &str| text(&dir.path().join(name)).to_string();
+    let dxt = "# jobid: 7\n# DXT, file_id: 5, file_name: /f\n# DXT, rank: 0, hostname: n1\n X_POSIX 0 write 0 0 65536 0.1 0.2 [ 2]\n";
+    let blk = "8,0 3 1 0.000000000 697 Q W 8 + 8 [dd]\n8,0 3 2 0.000001000 697 D W 8 + 8 [dd]\n8,0 0 3 0.002 0 C W 8 + 8 [0]\n";
+    for (format, printed, target) in [("dxt", dxt, "OST0002"), ("blkparse", blk, "8:0")] {
+        let (file, out) = (path("printed"), path("t"));
+        fs::write(&file, printed).unwrap();
+        let said = good(&["trace", "import", &file, "--format", format, "-o", &out, "--set", "nrs.policy=fifo"]);
+        assert!(said.contains(": 1 requests of 1 targets"), "{said}");
+        let line = good(&["trace", "export", &out]).lines().nth(1).unwrap().to_string();
+        assert!(line.starts_with(&format!("{target},0,ost_write,")), "{line}");
+        fs::write(&file, format!("{printed}nonsense\n")).unwrap();
+        let (code, why) = refused(&["trace", "import", &file, "--format", format, "-o", &path("none")]);
+        let at = format!("printed: line {}: ", printed.lines().count() + 1);
+        assert!(code == libc::EINVAL && why.contains(&at), "{code} {why}");
+        assert!(!Path::new(&path("none")).exists(), "what cannot be read makes no file");
+    }
+    let (_, why) = refused(&["trace", "import", &path("printed"), "--format", "tar", "-o", &path("none")]);
+    assert!(why.contains("csv, dxt, blkparse"), "{why}");
+}
