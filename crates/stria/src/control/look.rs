@@ -45,7 +45,7 @@ pub(super) struct Wanted<'a> {
 pub(super) enum Answer {
     /// Parameters that match, and the state of the store of a server in service, if that was asked for ([`StatfsReply::state`]).
     Said(Vec<Param>, Option<u32>),
-    /// There is a session, and no answer in time.
+    /// There is a session, or was one when it was asked, and no answer in time.
     Silent,
     /// There is no session.
     Away,
@@ -94,10 +94,16 @@ impl Shard {
         let osts = self.client.osts().all().into_iter().filter_map(|o| Some((Some(o.index()), o.import_if_any()?)));
         let all = std::iter::once((None, self.client.sessions().mdc())).chain(osts);
         let each = all.map(|(ost, import)| async move {
-            let asked = self.client.rt().timeout(within, self.ask_one(ost, import.clone(), wanted)).await;
-            let answer = match asked {
-                Some(answer) => answer,
-                None if is_there(&import) => Answer::Silent,
+            let (rt, was_there) = (self.client.rt(), is_there(&import));
+            let until = rt.now() + within;
+            let answer = match rt.timeout(within, self.ask_params(&import, wanted.pattern)).await.flatten() {
+                Some(params) => {
+                    // A server that has begun to serve amid its recovery may tell this much later.
+                    let store = self.ask_store(ost, &import, wanted.with_store);
+                    Answer::Said(params, rt.timeout(until.since(rt.now()), store).await.flatten())
+                }
+                // Also when its session ended meanwhile.
+                None if is_there(&import) || was_there => Answer::Silent,
                 None => Answer::Away,
             };
             Seen { import, ost, answer }
@@ -105,48 +111,55 @@ impl Shard {
         join_all(each.collect()).await
     }
 
-    async fn ask_one(self: &Rc<Self>, ost: Option<OstIndex>, import: Rc<Import>, wanted: Wanted<'_>) -> Answer {
-        while is_fresh(&import) {
-            self.client.rt().sleep(LOOK_EVERY / 4).await;
-        }
-        if !is_there(&import) {
-            return Answer::Away;
-        }
-        let turn = self.looks.turn(import.target());
+    /// What `ask` answers, which is asked when nobody else asks the same `whom`. It goes on when nobody waits for it any more:
+    /// what was sent is under way, and the next has to know.
+    async fn in_turn<T: 'static>(&self, whom: &str, ask: impl Future<Output = T> + 'static) -> Option<T> {
+        let turn = self.looks.turn(whom);
         turn.acquire(1).await;
-        let question = ParamsRequest { pattern: wanted.pattern.into(), ..ParamsRequest::default() };
         let (answer, answered) = oneshot();
-        let (me, with_store) = (self.clone(), wanted.with_store);
-        // It goes on when nobody waits for it any more: what was sent is under way, and the next has to know.
         self.client.rt().spawn(async move {
-            answer.send(me.interview((ost, with_store), &import, &question).await);
+            answer.send(ask.await);
             turn.add(1);
         });
         // Without an answer only when the shard ends.
-        answered.await.unwrap_or(Answer::Away)
+        answered.await
     }
 
-    async fn interview(
-        &self,
-        (ost, with_store): (Option<OstIndex>, bool),
-        import: &Import,
-        question: &ParamsRequest,
-    ) -> Answer {
-        let params = match self.present(import, import.ask_in_recovery(Op::Params, question)).await {
-            Ok(ParamsReply { params, .. }) => params,
-            Err(FsError::NotConnected) => return Answer::Away,
+    /// Parameters of a server; `None`: it is not there.
+    async fn ask_params(self: &Rc<Self>, import: &Rc<Import>, pattern: &str) -> Option<Vec<Param>> {
+        while is_fresh(import) {
+            self.client.rt().sleep(LOOK_EVERY / 4).await;
+        }
+        if !is_there(import) {
+            return None;
+        }
+        let question = ParamsRequest { pattern: pattern.into(), ..ParamsRequest::default() };
+        let (me, asked) = (self.clone(), import.clone());
+        let told = self.in_turn(import.target(), async move {
+            me.present(&asked, asked.ask_in_recovery(Op::Params, &question)).await
+        });
+        match told.await? {
+            Ok(ParamsReply { params, .. }) => Some(params),
+            Err(FsError::NotConnected) => None,
             Err(e) => {
                 tracing::debug!("parameters of {}: {e}", import.target());
-                Vec::new()
+                Some(Vec::new())
             }
-        };
-        let mut state = None;
-        if with_store && import.state() == ImportState::Full {
-            let op = if ost.is_some() { Op::OstStatfs } else { Op::MdtStatfs };
-            let told: Result<StatfsReply, FsError> = self.present(import, import.ask(op, &())).await;
-            state = told.ok().map(|s| s.state);
         }
-        Answer::Said(params, state)
+    }
+
+    /// The state of the store of a server in service, if it is wanted.
+    async fn ask_store(self: &Rc<Self>, ost: Option<OstIndex>, import: &Rc<Import>, wanted: bool) -> Option<u32> {
+        if !wanted || import.state() != ImportState::Full {
+            return None;
+        }
+        let op = if ost.is_some() { Op::OstStatfs } else { Op::MdtStatfs };
+        let (me, asked, whom) = (self.clone(), import.clone(), format!("the store of {}", import.target()));
+        let told = self.in_turn(&whom, async move {
+            let told: Result<StatfsReply, FsError> = me.present(&asked, asked.ask(op, &())).await;
+            told
+        });
+        told.await?.ok().map(|s| s.state)
     }
 
     /// The answer of a server, unless that goes away meanwhile: what it is asked here is not worth waiting for its return.
@@ -155,11 +168,14 @@ impl Shard {
         import: &Import,
         answer: impl Future<Output = Result<A, FsError>>,
     ) -> Result<A, FsError> {
+        let began = import.state();
         let mut answer = std::pin::pin!(answer);
         loop {
             match self.client.rt().timeout(LOOK_EVERY, answer.as_mut()).await {
                 Some(answer) => return answer,
                 None if !is_there(import) => return Err(FsError::NotConnected),
+                // It was restarted between two looks: what a session sends is answered when the recovery is over.
+                None if began == ImportState::Full && import.state() != began => return Err(FsError::NotConnected),
                 None => {}
             }
         }
@@ -170,19 +186,12 @@ impl Shard {
         if self.client.sessions().mdc().state() != ImportState::Full {
             return;
         }
-        let asked = async {
-            let turn = self.looks.turn("the cluster map");
-            turn.acquire(1).await;
-            let (done, refreshed) = oneshot();
-            let me = self.clone();
-            self.client.rt().spawn(async move {
-                let mdc = me.client.sessions().mdc();
-                done.send(me.present(&mdc, me.client.osts().refresh_map()).await);
-                turn.add(1);
-            });
-            refreshed.await.unwrap_or(Err(FsError::NotConnected))
-        };
-        let refreshed = self.client.rt().timeout(within, asked).await;
+        let me = self.clone();
+        let asked = self.in_turn("the cluster map", async move {
+            let mdc = me.client.sessions().mdc();
+            me.present(&mdc, me.client.osts().refresh_map()).await
+        });
+        let refreshed = self.client.rt().timeout(within, asked).await.flatten();
         if !matches!(refreshed, Some(Ok(()))) {
             tracing::debug!("the cluster map is as it was known: {refreshed:?}");
         }
