@@ -17,8 +17,29 @@ pub(crate) struct Grants {
     total: u64,
     /// What clients may have that have not come back after a restart: set aside for them.
     missing: BTreeMap<ClientId, u64>,
+    /// Of clients that were promised less anew than they had.
+    shorts: BTreeMap<ClientId, Short>,
     /// The latest requests with which clients gave some back.
     returned: BTreeMap<ClientId, VecDeque<Xid>>,
+}
+
+/// What a restarted target did not promise a client anew. Pages that the client made dirty before come with grant that its book at the
+/// target does not have; in the client's own book they count against what it is given next.
+#[derive(Clone, Copy, Default, Debug)]
+struct Short {
+    /// Bytes that may come so.
+    left: u64,
+    /// Bytes that came: the next that the client is given are less by these.
+    owed: u64,
+}
+
+/// Grant that a write brought along.
+#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
+pub(crate) struct Used {
+    /// Bytes of it that were promised: their space is there.
+    pub backed: u64,
+    /// Bytes of it that the target's last server had promised, and this one could not.
+    owed: u64,
 }
 
 /// Requests of one client that are remembered: far more than it has under way.
@@ -44,16 +65,19 @@ impl Grants {
         let free = space.free.saturating_sub(reserve).saturating_sub(in_flight);
         set_aside.min(free).saturating_sub(self.total())
     }
-    /// Takes back what a write used; never more than the client has. Answers how much that was.
-    pub fn consume(&mut self, client: ClientId, used: u64) -> u64 {
-        let Some(have) = self.clients.get_mut(&client) else { return 0 };
+    /// Takes back what a write used; never more than the client has. Answers what that was.
+    pub fn consume(&mut self, client: ClientId, used: u64) -> Used {
+        let Some(have) = self.clients.get_mut(&client) else { return Used::default() };
+        let backed = used.min(*have);
         if types::planted!("grant-leaked") {
-            return used.min(*have);
+            return Used { backed, owed: 0 };
         }
-        let used = used.min(*have);
-        *have -= used;
-        self.total -= used;
-        used
+        *have -= backed;
+        self.total -= backed;
+        let Some(short) = self.shorts.get_mut(&client) else { return Used { backed, owed: 0 } };
+        let owed = (used - backed).min(short.left);
+        (short.left, short.owed) = (short.left - owed, short.owed + owed);
+        Used { backed, owed }
     }
     /// A client gives some back. Its request may come again over another connection.
     pub fn take_back(&mut self, client: ClientId, request: Xid, bytes: u64) {
@@ -72,10 +96,14 @@ impl Grants {
         self.clients.contains_key(&client)
     }
     /// Gives back what a write had taken that was not carried out, unless the client is gone.
-    pub fn give_back(&mut self, client: ClientId, bytes: u64) {
+    pub fn give_back(&mut self, client: ClientId, used: Used) {
         if let Some(have) = self.clients.get_mut(&client) {
-            *have += bytes;
-            self.total += bytes;
+            *have += used.backed;
+            self.total += used.backed;
+        }
+        if let Some(short) = self.shorts.get_mut(&client) {
+            let owed = used.owed.min(short.owed);
+            (short.left, short.owed) = (short.left + owed, short.owed - owed);
         }
     }
     /// Gives `client` more, up to `wanted` in all and at most half of what is left. Answers the addition.
@@ -84,15 +112,22 @@ impl Grants {
         let have = self.of(client);
         let room = if available < ROOM_MIN.saturating_mul(clients) { 0 } else { available / 2 };
         let more = wanted.min(max).saturating_sub(have).min(room) & !4095;
-        *self.clients.entry(client).or_default() += more;
-        self.total += more;
+        let owed = self.shorts.get_mut(&client).map_or(0, |short| {
+            let paid = short.owed.min(more);
+            short.owed -= paid;
+            paid
+        });
+        *self.clients.entry(client).or_default() += more - owed;
+        self.total += more - owed;
         more
     }
     /// Promises `client` anew what the target's last server had promised it, as far as it is free: neither the reserve nor
     /// what is set aside by now counts, for what was written on the promise must find its space.
     pub fn restore(&mut self, client: ClientId, promised: u64, free: u64) {
         self.missing.remove(&client);
-        let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total())) & !4095;
+        let lacks = promised.saturating_sub(self.of(client));
+        let more = lacks.min(free.saturating_sub(self.total())) & !4095;
+        self.shorts.insert(client, Short { left: lacks - more, owed: 0 });
         *self.clients.entry(client).or_default() += more;
         self.total += more;
     }
@@ -100,6 +135,7 @@ impl Grants {
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);
         self.missing.remove(&client);
+        self.shorts.remove(&client);
         self.returned.remove(&client);
     }
     /// Everyone with what they hold.
@@ -130,6 +166,29 @@ mod tests {
     }
 
     #[test]
+    fn what_a_restarted_target_could_not_promise_counts_against_what_it_gives_next() {
+        const PAGE: u64 = 4096;
+        for (free, waits) in [(0, 5), (2 * PAGE, 5), (2 * PAGE, 1), (9 * PAGE, 5)] {
+            let (client, mut g) = (ClientId(1), Grants::default());
+            // The client's own book: what it is given, less what its dirty pages took.
+            g.restore(client, 8 * PAGE, free);
+            let mut own = g.of(client) as i64 - 5 * PAGE as i64;
+            let failed = g.consume(client, PAGE);
+            g.give_back(client, failed);
+            for write in 0..5 {
+                g.consume(client, PAGE);
+                if write + 1 >= waits {
+                    own += g.extend(client, 64 * MIB, 64 * MIB, 1 << 30) as i64;
+                }
+            }
+            assert_eq!(g.of(client) as i64, own, "{free} free");
+            assert_eq!(g.total(), g.of(client));
+            let more = g.consume(client, 1 << 40);
+            assert_eq!((more.backed as i64, more.owed), (own, g.shorts[&client].owed), "no more than it lacked");
+        }
+    }
+
+    #[test]
     fn a_large_medium_of_which_little_is_set_aside_yet_grants_what_is_set_aside() {
         let space = Space { total: 1 << 40, free: 1 << 40, ready: 64 * MIB, ..Space::default() };
         let mut g = Grants::default();
@@ -154,7 +213,7 @@ mod tests {
                     assert!(g.of(client) <= 32 * MIB);
                 }
                 5..8 => {
-                    let used = g.consume(client, rng.below(4 * MIB));
+                    let used = g.consume(client, rng.below(4 * MIB)).backed;
                     assert!(free >= used, "a granted write finds no room");
                     free -= used;
                 }

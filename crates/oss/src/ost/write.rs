@@ -13,6 +13,7 @@ use wire::{Crc, Flags, crc32c, crc32c_append};
 
 use super::{Covering, Ost, answer_change, answers, blocks_of, joined};
 use crate::dispatch::Permit;
+use crate::grants::Used;
 use crate::locks::lvb_of;
 use crate::pages::{is_page_aligned, join_pages, page_crcs};
 use crate::store::{Applied, BLOCK_BYTES, BlockRange, BlockRun, ObjectAttr, SizeRule, StoreResult, TimeRule, Update};
@@ -97,18 +98,18 @@ impl Drop for Held<'_> {
 struct UsedGrant<'a> {
     ost: &'a Ost,
     request: &'a Request,
-    bytes: u64,
+    used: Used,
 }
 impl UsedGrant<'_> {
     fn spend(mut self) {
-        self.bytes = 0;
+        self.used = Used::default();
     }
 }
 impl Drop for UsedGrant<'_> {
     fn drop(&mut self) {
         // An evicted client has no book, or another one already.
-        if self.bytes > 0 && !self.request.export.is_evicted() {
-            self.ost.grants.borrow_mut().give_back(self.request.client(), self.bytes);
+        if self.used != Used::default() && !self.request.export.is_evicted() {
+            self.ost.grants.borrow_mut().give_back(self.request.client(), self.used);
         }
     }
 }
@@ -134,8 +135,8 @@ impl Ost {
         let client = request.client();
         // The answer to a replay reaches nobody, and what the client once paid for it was another book's.
         let grant_used = if request.is_replay() { 0 } else { ask.grant_used };
-        let bytes = self.grants.borrow_mut().consume(client, grant_used);
-        let used = UsedGrant { ost: self, request, bytes };
+        let used = self.grants.borrow_mut().consume(client, grant_used);
+        let used = UsedGrant { ost: self, request, used };
         let (extents, bytes) = joined(&ask.extents)?;
         if bytes != bulk.len() as u64 {
             return Err(FsError::Protocol);
@@ -150,7 +151,7 @@ impl Ost {
             return Err(FsError::Corrupt);
         }
         // The space of a replayed write was checked when it was first carried out.
-        let granted = if request.is_replay() { u64::MAX } else { used.bytes };
+        let granted = if request.is_replay() { u64::MAX } else { used.used.backed };
         let space_held = self.hold_space_of(ask.object, &extents, plan.bytes(), granted).await?;
         let hull = extents[0].hull(&extents[extents.len() - 1]);
         let object = ask.object;
