@@ -118,7 +118,7 @@ fn a_cut_that_shortens_one_object_asks_nobody_else_and_one_of_three_asks_each_on
     let (one, _) = world.client(|_| {});
     world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
-        let promises = || (0..3).map(|i| asked(&world, i, "OstPromise")).collect::<Vec<_>>();
+        let promises = || (0..3).map(|i| asked(&world, i, "promise")).collect::<Vec<_>>();
         one.data().write(&file, 0, &pattern(0, STRIPE as usize, 3)).await.unwrap();
         for size in [SHORT, 0, LONG] {
             cut(&one, &file, size).await.unwrap();

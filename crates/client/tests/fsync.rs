@@ -61,7 +61,7 @@ fn what_another_client_wrote_is_there_after_an_fsync_the_writers_death_and_a_pow
 
 /// How many syncs and requests for locks came to each of the OSTs.
 fn questions(world: &World, osts: usize) -> Vec<u64> {
-    (0..osts).map(|i| asked(world, i, "OstSync") + asked(world, i, "LockEnqueue")).collect()
+    (0..osts).map(|i| asked(world, i, "sync") + asked(world, i, "ldlm_enqueue")).collect()
 }
 
 #[test]

@@ -10,7 +10,7 @@ const PIECES: u64 = 16;
 
 /// Requests for locks that both OSTs have had.
 fn enqueues(world: &World) -> u64 {
-    asked(world, 0, "LockEnqueue") + asked(world, 1, "LockEnqueue")
+    asked(world, 0, "ldlm_enqueue") + asked(world, 1, "ldlm_enqueue")
 }
 
 #[test]
@@ -52,10 +52,10 @@ fn a_lock_ahead_takes_the_range_from_whoever_has_it_and_nothing_else() {
         b.data().lock_ahead(&reads, false, Extent::new(0, 4096)).await.unwrap();
         // Its own read lock is not in its own way.
         b.data().lock_ahead(&other, true, Extent::new(0, 100)).await.unwrap();
-        let before = asked(&world, 0, "LockEnqueue");
+        let before = asked(&world, 0, "ldlm_enqueue");
         b.data().write(&other, 0, &[2; 4096]).await.unwrap();
         a.data().write(&one, MIB, &[3; 4096]).await.unwrap();
-        assert_eq!(asked(&world, 0, "LockEnqueue"), before);
+        assert_eq!(asked(&world, 0, "ldlm_enqueue"), before);
         assert_eq!(read_all(&a, &one, MIB + 4096).await[..4096], [2; 4096]);
         assert_eq!(read_all(&b, &reads, MIB + 4096).await[MIB as usize..], [3; 4096]);
     });
@@ -74,9 +74,9 @@ fn locks_of_an_open_that_wants_them_narrow_leave_the_rest_to_others() {
             // Whether what one client asks for right behind what the other wrote was in that one's lock.
             let meet = async |at: u64| {
                 b.data().lock_ahead(&other, true, Extent::at(at + MIB, MIB)).await.unwrap();
-                let before = asked(&world, 0, "LockEnqueue");
+                let before = asked(&world, 0, "ldlm_enqueue");
                 a.data().write(&one, at, &[2; 4096]).await.unwrap();
-                asked(&world, 0, "LockEnqueue") > before
+                asked(&world, 0, "ldlm_enqueue") > before
             };
             assert_eq!(meet(0).await, !narrow);
             // When the wish ends locks are wide again, once the file is no longer contended for.

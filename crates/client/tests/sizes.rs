@@ -111,7 +111,7 @@ fn a_size_costs_one_question_per_object_and_after_a_cut_once_two() {
     world.run(Duration::from_secs(600), async {
         let file = create_striped(&one, "f").await;
         let questions = async || {
-            let asks = || (0..3).map(|i| asked(&world, i, "LockEnqueue")).collect::<Vec<_>>();
+            let asks = || (0..3).map(|i| asked(&world, i, "ldlm_enqueue")).collect::<Vec<_>>();
             let before = asks();
             let size = size_of(&two, file.fid()).await;
             (size, asks().iter().zip(before).map(|(now, before)| now - before).collect::<Vec<_>>())
