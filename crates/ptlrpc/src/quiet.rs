@@ -103,6 +103,11 @@ impl<H> Quiet<H> {
     pub fn is_on_record(&self, client: ClientId) -> bool {
         self.quiet.borrow().contains_key(&client)
     }
+    /// All clients on record as quiet.
+    #[must_use]
+    pub fn on_record(&self) -> Vec<ClientId> {
+        self.quiet.borrow().keys().copied().collect()
+    }
     /// A client asks for something that may make it hold more, or changes something.
     pub fn note_asked(&self, client: ClientId, now: Instant) {
         self.asked.borrow_mut().insert(client, now);

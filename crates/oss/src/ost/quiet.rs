@@ -3,6 +3,8 @@
 //! A quiet client's transactions are on stable storage before the record of what it holds is. So after a restart nobody's
 //! replay waits for it, and service begins without it: whoever wants a lock on an object that it may have locked waits for the end
 //! of the recovery, and the space of its grant is kept.
+//!
+//! A target that has more to do than it can has no quiet clients: their first request would wait for a commit, and that for the disk.
 use std::rc::Rc;
 
 use ptlrpc::{HeldSet, Request};
@@ -14,6 +16,11 @@ use super::Ost;
 /// How long a client asked for nothing that would make it hold more, or change something, when it counts as quiet: its next such
 /// request waits for a commit.
 const QUIET_AFTER: Duration = Duration::from_secs(10);
+
+/// How often it is looked who is quiet, and whether the target is busy.
+const LOOK_EVERY: Duration = Duration::from_secs(2);
+/// A target with so many requests in its queue is busy.
+const BUSY_QUEUE: usize = 32;
 
 /// What a client holds.
 #[derive(Clone, Default, PartialEq, Eq, Debug)]
@@ -92,7 +99,7 @@ impl Ost {
     /// A client has a connection: if it asks for nothing it is quiet soon.
     pub(super) fn watch_quiet(&self) {
         let Some(me) = self.me.upgrade() else { return };
-        ptlrpc::watch_quiet(&me, &self.rt, QUIET_AFTER, |me| &me.locks.quiet, Ost::note_quiet);
+        ptlrpc::watch_quiet(&me, &self.rt, LOOK_EVERY, |me| &me.locks.quiet, Ost::note_quiet);
     }
 
     /// Writes down what those hold that asked for nothing lately.
@@ -101,6 +108,10 @@ impl Ost {
             return false;
         }
         let quiet = &self.locks.quiet;
+        if self.dispatch.with(|pipeline, _| pipeline.queued()) >= BUSY_QUEUE {
+            self.disturb_all();
+            return true;
+        }
         for client in quiet.candidates(self.rt.now(), QUIET_AFTER) {
             let export = self.exports.borrow().get(&client).cloned();
             let under_way = export.as_ref().is_some_and(|e| e.requests_under_way() > 0);
@@ -123,6 +134,19 @@ impl Ost {
             }
         }
         true
+    }
+
+    /// Nobody is quiet any more, as soon as the store knows it.
+    fn disturb_all(self: &Rc<Self>) {
+        for client in self.locks.quiet.on_record() {
+            let me = self.clone();
+            self.rt.spawn(async move {
+                if me.store.quiet_no_more(client).await.is_ok() {
+                    me.locks.quiet.take_off_record(client);
+                    me.locks.quiet.note_asked(client, me.rt.now());
+                }
+            });
+        }
     }
 
     /// Service begins without these, which are quiet; they may come back to what they hold.
