@@ -17,20 +17,11 @@ pub(crate) struct Grants {
     total: u64,
     /// What clients may have that have not come back after a restart: set aside for them.
     missing: BTreeMap<ClientId, u64>,
-    /// Of clients that were promised less anew than they had.
-    shorts: BTreeMap<ClientId, Short>,
+    /// Bytes of grant that came with writes and that the client's book does not have: a restarted target did not promise anew what
+    /// dirty pages had taken. In the client's own book they count against what it is given next, and so they do here.
+    owed: BTreeMap<ClientId, u64>,
     /// The latest requests with which clients gave some back.
     returned: BTreeMap<ClientId, VecDeque<Xid>>,
-}
-
-/// What a restarted target did not promise a client anew. Pages that the client made dirty before come with grant that its book at the
-/// target does not have; in the client's own book they count against what it is given next.
-#[derive(Clone, Copy, Default, Debug)]
-struct Short {
-    /// Bytes that may come so.
-    left: u64,
-    /// Bytes that came: the next that the client is given are less by these.
-    owed: u64,
 }
 
 /// Grant that a write brought along.
@@ -74,9 +65,11 @@ impl Grants {
         }
         *have -= backed;
         self.total -= backed;
-        let Some(short) = self.shorts.get_mut(&client) else { return Used { backed, owed: 0 } };
-        let owed = (used - backed).min(short.left);
-        (short.left, short.owed) = (short.left - owed, short.owed + owed);
+        let owed = used - backed;
+        if owed > 0 {
+            let all = self.owed.entry(client).or_default();
+            *all = all.saturating_add(owed);
+        }
         Used { backed, owed }
     }
     /// A client gives some back. Its request may come again over another connection.
@@ -101,10 +94,17 @@ impl Grants {
             *have += used.backed;
             self.total += used.backed;
         }
-        if let Some(short) = self.shorts.get_mut(&client) {
-            let owed = used.owed.min(short.owed);
-            (short.left, short.owed) = (short.left + owed, short.owed - owed);
+        self.pay(client, used.owed);
+    }
+    /// A client owes less by `bytes`, if it owes so much; by how much.
+    fn pay(&mut self, client: ClientId, bytes: u64) -> u64 {
+        let Some(owed) = self.owed.get_mut(&client) else { return 0 };
+        let paid = bytes.min(*owed);
+        *owed -= paid;
+        if *owed == 0 {
+            self.owed.remove(&client);
         }
+        paid
     }
     /// Gives `client` more, up to `wanted` in all and at most half of what is left. Answers the addition.
     pub fn extend(&mut self, client: ClientId, wanted: u64, max: u64, available: u64) -> u64 {
@@ -112,22 +112,17 @@ impl Grants {
         let have = self.of(client);
         let room = if available < ROOM_MIN.saturating_mul(clients) { 0 } else { available / 2 };
         let more = wanted.min(max).saturating_sub(have).min(room) & !4095;
-        let owed = self.shorts.get_mut(&client).map_or(0, |short| {
-            let paid = short.owed.min(more);
-            short.owed -= paid;
-            paid
-        });
-        *self.clients.entry(client).or_default() += more - owed;
-        self.total += more - owed;
+        let paid = self.pay(client, more);
+        *self.clients.entry(client).or_default() += more - paid;
+        self.total += more - paid;
         more
     }
     /// Promises `client` anew what the target's last server had promised it, as far as it is free: neither the reserve nor
     /// what is set aside by now counts, for what was written on the promise must find its space.
     pub fn restore(&mut self, client: ClientId, promised: u64, free: u64) {
         self.missing.remove(&client);
-        let lacks = promised.saturating_sub(self.of(client));
-        let more = lacks.min(free.saturating_sub(self.total())) & !4095;
-        self.shorts.insert(client, Short { left: lacks - more, owed: 0 });
+        self.owed.remove(&client);
+        let more = promised.saturating_sub(self.of(client)).min(free.saturating_sub(self.total())) & !4095;
         *self.clients.entry(client).or_default() += more;
         self.total += more;
     }
@@ -135,7 +130,7 @@ impl Grants {
     pub fn forget(&mut self, client: ClientId) {
         self.total -= self.clients.remove(&client).unwrap_or(0);
         self.missing.remove(&client);
-        self.shorts.remove(&client);
+        self.owed.remove(&client);
         self.returned.remove(&client);
     }
     /// Everyone with what they hold.
@@ -183,8 +178,12 @@ mod tests {
             }
             assert_eq!(g.of(client) as i64, own, "{free} free");
             assert_eq!(g.total(), g.of(client));
-            let more = g.consume(client, 1 << 40);
-            assert_eq!((more.backed as i64, more.owed), (own, g.shorts[&client].owed), "no more than it lacked");
+            // A second restart: the client tells what it was given, and that its pages took it already.
+            g.forget(client);
+            g.restore(client, own as u64, 0);
+            g.consume(client, 3 * PAGE);
+            let more = g.extend(client, 64 * MIB, 64 * MIB, 1 << 30);
+            assert_eq!(g.of(client), more - 3 * PAGE, "three pages came without a promise");
         }
     }
 
