@@ -7,7 +7,7 @@
 //! empty, so that its path does not lie. What is removed are records that say nothing: damaged ones, names of nothing, and
 //! what belonged to an inode that is gone.
 //!
-//! Guarded by: `tests/repair.rs` (random damage by seed), `crates/stria/tests/integrity.rs`.
+//! Guarded by: `tests/repair.rs` (random damage by seed), `crates/stria/tests/fsck.rs`.
 use std::collections::{BTreeMap, BTreeSet};
 use std::rc::Rc;
 use std::sync::Arc;
