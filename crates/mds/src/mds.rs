@@ -236,7 +236,7 @@ impl Mds {
         self.store.stop();
         self.osts.stop();
         self.pool_filled.notify();
-        self.quiet.nobody_is_missing();
+        self.quiet.end_waits();
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();

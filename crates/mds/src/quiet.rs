@@ -54,6 +54,7 @@ impl Mds {
         }
         self.quiet.note_asked(client, self.rt.now());
         if self.quiet.is_on_record(client) {
+            let _leaving = self.quiet.leaves(client);
             let row = self.session_row(client);
             self.store.apply([(keys::session(client), Some(wire::encode(&row)))], 0, 0);
             // Also where that waits for space: nothing is refused for it.

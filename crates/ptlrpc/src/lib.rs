@@ -26,6 +26,6 @@ pub mod turns;
 pub use auth::{Binding, ClusterKey, SessionKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
-pub use quiet::{HeldSet, Quiet, watch_quiet};
+pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};
 pub use recovery::RecoveryControl;
 pub use server::{Server, ServerConfig, Service, SessionRecord};

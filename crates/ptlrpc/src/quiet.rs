@@ -61,7 +61,11 @@ pub struct Quiet<H> {
     quiet: RefCell<BTreeMap<ClientId, H>>,
     /// When each of the others asked last.
     asked: RefCell<BTreeMap<ClientId, Instant>>,
+    /// How many wait until the store knows that a client is not quiet any more.
+    leaving: RefCell<BTreeMap<ClientId, usize>>,
     watched: Cell<bool>,
+    /// Nobody waits for the missing any more: the service stops.
+    ended: Cell<bool>,
     /// Whom service began without; they may still come back.
     missing: RefCell<BTreeMap<ClientId, H>>,
     /// Fewer are missing.
@@ -83,7 +87,9 @@ impl<H> Quiet<H> {
         Quiet {
             quiet: RefCell::new(quiet),
             asked: RefCell::default(),
+            leaving: RefCell::default(),
             watched: Cell::new(false),
+            ended: Cell::new(false),
             missing: RefCell::default(),
             changed: Event::new(),
             limit_hits: Cell::new(0),
@@ -112,10 +118,22 @@ impl<H> Quiet<H> {
     pub fn note_asked(&self, client: ClientId, now: Instant) {
         self.asked.borrow_mut().insert(client, now);
     }
-    /// Who asked for nothing in the time `idle`, and is not on record.
+    /// Who asked for nothing in the time `idle`, and whose record nobody is taking back.
     #[must_use]
     pub fn candidates(&self, now: Instant, idle: Duration) -> Vec<ClientId> {
-        self.asked.borrow().iter().filter(|(_, at)| now.since(**at) >= idle).map(|(c, _)| *c).collect()
+        let is_idle = |(client, at): &(&ClientId, &Instant)| now.since(**at) >= idle && !self.is_leaving(**client);
+        self.asked.borrow().iter().filter(is_idle).map(|(c, _)| *c).collect()
+    }
+    /// Whether somebody is taking a client's record back.
+    #[must_use]
+    pub fn is_leaving(&self, client: ClientId) -> bool {
+        self.leaving.borrow().contains_key(&client)
+    }
+    /// A client's record is about to be taken back in the store: until the answer is dropped it gets no new one, which the end of
+    /// that would hide. [`Quiet::take_off_record`] says that it is done.
+    pub fn leaves(&self, client: ClientId) -> Leaving<'_, H> {
+        *self.leaving.borrow_mut().entry(client).or_default() += 1;
+        Leaving { books: self, client }
     }
     /// A candidate is not one any more, until it asks again.
     pub fn dismiss(&self, client: ClientId) {
@@ -135,7 +153,12 @@ impl<H> Quiet<H> {
         self.dismiss(client);
         self.came_back(client);
     }
-    /// Everybody is back or evicted, or the server stops.
+    /// Nobody waits any longer: the service stops.
+    pub fn end_waits(&self) {
+        self.ended.set(true);
+        self.changed.notify();
+    }
+    /// Everybody is back or evicted.
     pub fn nobody_is_missing(&self) {
         self.missing.borrow_mut().clear();
         self.changed.notify();
@@ -158,18 +181,34 @@ impl<H> Quiet<H> {
     /// Waits until fewer are missing, if anybody is.
     pub async fn fewer_missing(&self) {
         let changed = self.changed.wait();
-        if self.is_somebody_missing() {
+        if self.is_somebody_missing() && !self.ended.get() {
             changed.await;
         }
     }
-    /// Waits while what a missing client holds is such that `f`.
+    /// Waits while what a missing client holds is such that `f`, or until the service stops.
     pub async fn wait_while_missing(&self, mut f: impl FnMut(&H) -> bool) {
         loop {
             let changed = self.changed.wait();
-            if !self.any_missing(&mut f) {
+            if self.ended.get() || !self.any_missing(&mut f) {
                 return;
             }
             changed.await;
+        }
+    }
+}
+
+/// See [`Quiet::leaves`].
+pub struct Leaving<'a, H> {
+    books: &'a Quiet<H>,
+    client: ClientId,
+}
+
+impl<H> Drop for Leaving<'_, H> {
+    fn drop(&mut self) {
+        let mut leaving = self.books.leaving.borrow_mut();
+        match leaving.get_mut(&self.client).filter(|n| **n > 1) {
+            Some(n) => *n -= 1,
+            None => drop(leaving.remove(&self.client)),
         }
     }
 }
@@ -246,5 +285,40 @@ mod tests {
         assert!(!quiet.is_somebody_missing());
         quiet.forget(one);
         assert_eq!(quiet.counters(), (0, 0));
+    }
+
+    #[test]
+    fn who_leaves_the_record_gets_no_new_one_before_that_is_done() {
+        let quiet: Quiet<u8> = Quiet::default();
+        let (client, idle) = (ClientId(1), Duration::from_secs(5));
+        let later = Instant::ZERO + Duration::from_secs(60);
+        quiet.note_asked(client, Instant::ZERO);
+        let both = [quiet.leaves(client), quiet.leaves(client)];
+        for leaving in both {
+            assert!(quiet.candidates(later, idle).is_empty() && quiet.is_leaving(client));
+            drop(leaving);
+        }
+        assert_eq!(quiet.candidates(later, idle), [client]);
+    }
+
+    #[test]
+    fn nobody_waits_for_the_missing_of_a_service_that_stops() {
+        let world = simworld::TestWorld::new(1, 1 << 20);
+        let quiet: Quiet<u8> = Quiet::new(BTreeMap::from([(ClientId(1), 7)]));
+        quiet.begin_without(&[ClientId(1)]);
+        world.run(rt::sync::join_all(
+            vec![0, 1, 2]
+                .into_iter()
+                .map(async |who| match who {
+                    0 => quiet.wait_while_missing(|held| *held == 7).await,
+                    1 => quiet.fewer_missing().await,
+                    _ => {
+                        world.rt().sleep(Duration::from_secs(1)).await;
+                        quiet.end_waits();
+                    }
+                })
+                .collect(),
+        ));
+        world.run(quiet.wait_while_missing(|_| true));
     }
 }

@@ -151,7 +151,7 @@ impl Ost {
     /// # Errors
     /// The failure that latched the store.
     pub async fn close(&self) -> Result<(), FsError> {
-        self.locks.quiet.nobody_is_missing();
+        self.locks.quiet.end_waits();
         self.store.close().await
     }
 

@@ -88,6 +88,7 @@ impl Ost {
         }
         quiet.note_asked(client, self.rt.now());
         if on_record && !types::planted!("quiet-and-asking") {
+            let _leaving = quiet.leaves(client);
             let noted = self.store.quiet_no_more(client).await;
             noted.map_err(|e| if e == FsError::NoSpace { FsError::Overloaded } else { e })?;
             quiet.take_off_record(client);
@@ -138,9 +139,10 @@ impl Ost {
 
     /// Nobody is quiet any more, as soon as the store knows it.
     fn disturb_all(self: &Rc<Self>) {
-        for client in self.locks.quiet.on_record() {
+        for client in self.locks.quiet.on_record().into_iter().filter(|c| !self.locks.quiet.is_leaving(*c)) {
             let me = self.clone();
             self.rt.spawn(async move {
+                let _leaving = me.locks.quiet.leaves(client);
                 if me.store.quiet_no_more(client).await.is_ok() {
                     me.locks.quiet.take_off_record(client);
                     me.locks.quiet.note_asked(client, me.rt.now());
