@@ -8,14 +8,11 @@ use types::{Duration, Fid, FsError, Rng};
 use wire::mdt::{Cred, NodeKind};
 
 use super::context::Context;
+use super::known::Known;
 use super::model::Author;
 
 /// Names in each of the two parents.
 const NAMES: u64 = 4;
-/// Attempts to look at everything between faults.
-const ATTEMPTS_MAX: u32 = 200;
-/// States remembered since the last one that is known to be on stable storage.
-const STATES_MAX: usize = 60;
 const XATTR: &[u8] = b"user.stamp";
 const ENODATA: FsError = FsError::NoData;
 
@@ -25,15 +22,9 @@ type State = BTreeMap<Name, (Fid, Option<u64>)>;
 
 /// See the module's head.
 pub struct Dirs {
-    context: Rc<Context>,
-    id: usize,
     rng: Rng,
     parents: [Fid; 2],
-    state: State,
-    /// States since the last one that is stable, that one first; the current one is not among them.
-    past: Vec<State>,
-    /// [`Context::double_deaths`] that are taken into account.
-    deaths: u64,
+    known: Known<State>,
 }
 
 fn cred() -> Cred {
@@ -70,6 +61,22 @@ async fn carry_out(c: &Rc<Client>, parents: [Fid; 2], doing: Doing, fid: Fid, ha
             }
         }
     }
+}
+
+/// The state after an operation that is carried out; `None` when it must be refused.
+fn after_of_doing(before: &State, doing: Doing, fid: Fid) -> Option<State> {
+    let mut after = before.clone();
+    match doing {
+        Doing::Make(n) if after.contains_key(&n) => return None,
+        Doing::Make(n) => drop(after.insert(n, (fid, None))),
+        Doing::Remove(n) => drop(after.remove(&n)),
+        Doing::Rename(a, b) => {
+            let moved = after.remove(&a)?;
+            after.insert(b, moved);
+        }
+        Doing::Stamp(n, stamp) => after.get_mut(&n)?.1 = stamp,
+    }
+    Some(after)
 }
 
 /// All names with what they stand for, as a client sees them.
@@ -115,39 +122,27 @@ impl Dirs {
             c.meta().sync_meta(Fid::ROOT).await.map(|()| [a, b])
         });
         let parents = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
-        Ok(Dirs { context, id, rng, parents, state: State::new(), past: Vec::new(), deaths: 0 })
+        Ok(Dirs { rng, parents, known: Known::new(context, format!("dirs{id}"), State::new()) })
     }
     /// Works until the run is calm, then looks at everything from every client.
     pub async fn run(mut self, operations: u64) {
         let mut done = 0;
-        while done < operations && !self.context.calm.get() && !self.context.failed() {
+        while done < operations && !self.known.context.calm.get() && !self.known.context.failed() {
             self.one().await;
             done += 1;
-            self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(30_000))).await;
+            self.known.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(30_000))).await;
         }
-        while !self.context.calm.get() {
-            self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
+        while !self.known.context.calm.get() {
+            self.known.context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
         self.learn("the end", None).await;
-        for c in 0..self.context.cluster.clients.len() {
-            if self.context.failed() {
-                return;
-            }
-            let parents = self.parents;
-            let what = format!("dirs{}: final look", self.id);
-            let found = self.context.on(c, &what, async move |c| read_all(&c, parents).await).await;
-            let outcome = match found {
-                Some(Ok(found)) if found == self.state => Ok(()),
-                Some(Ok(found)) => Err(format!("found {found:?}, should be {:?}", self.state)),
-                Some(Err(e)) => Err(e),
-                None => Ok(()),
-            };
-            self.context.expect(&format!("{what} on client{c}"), outcome);
-        }
+        let parents = self.parents;
+        let differ = |found: &State, wanted: &State| format!("found {found:?}, should be {wanted:?}");
+        self.known.look_from_everywhere(async move |c| read_all(&c, parents).await, differ).await;
     }
     fn draw(&mut self) -> Doing {
         let any = |rng: &mut Rng| (rng.below(2) as usize, rng.below(NAMES));
-        let known: Vec<Name> = self.state.keys().copied().collect();
+        let known: Vec<Name> = self.known.state.keys().copied().collect();
         let kind = self.rng.below(10);
         if known.is_empty() || kind < 3 {
             return Doing::Make(any(&mut self.rng));
@@ -157,61 +152,40 @@ impl Dirs {
             3..5 => Doing::Remove(name),
             5..8 => Doing::Rename(name, any(&mut self.rng)),
             8 => Doing::Stamp(name, None),
-            _ => Doing::Stamp(name, Some(self.context.stamp())),
+            _ => Doing::Stamp(name, Some(self.known.context.stamp())),
         }
     }
     /// The state after an operation that is carried out; `None` when it must be refused.
     fn after(&self, doing: Doing, fid: Fid) -> Option<State> {
-        Self::after_of(&self.state, doing, fid)
-    }
-    fn after_of(before: &State, doing: Doing, fid: Fid) -> Option<State> {
-        let mut after = before.clone();
-        match doing {
-            Doing::Make(n) if after.contains_key(&n) => return None,
-            Doing::Make(n) => drop(after.insert(n, (fid, None))),
-            Doing::Remove(n) => drop(after.remove(&n)),
-            Doing::Rename(a, b) => {
-                let moved = after.remove(&a)?;
-                after.insert(b, moved);
-            }
-            Doing::Stamp(n, stamp) => after.get_mut(&n)?.1 = stamp,
-        }
-        Some(after)
-    }
-    fn is_sound(&self, author: Author) -> bool {
-        self.context.is_sound(author) && self.deaths == self.context.double_deaths()
+        after_of_doing(&self.known.state, doing, fid)
     }
     async fn one(&mut self) {
-        if self.deaths != self.context.double_deaths()
-            || self.past.len() > STATES_MAX
-            || self.context.syncs(&mut self.rng, 0.05)
-        {
+        if self.known.must_look() || self.known.context.syncs(&mut self.rng, 0.05) {
             return self.learn("looking", None).await;
         }
-        let c = self.context.any_client(&mut self.rng).await;
-        let Some(author) = self.context.author(c) else { return };
+        let c = self.known.context.any_client(&mut self.rng).await;
+        let Some(author) = self.known.context.author(c) else { return };
         let doing = self.draw();
         let (fid, had) = match doing {
             Doing::Remove(n) | Doing::Rename(n, _) | Doing::Stamp(n, _) => {
-                (self.state[&n].0, self.state[&n].1.is_some())
+                (self.known.state[&n].0, self.known.state[&n].1.is_some())
             }
             Doing::Make(_) => (Fid::ROOT, false),
         };
-        let (parents, what) = (self.parents, format!("dirs{}: {doing:?}", self.id));
-        let done = self.context.on(c, &what, async move |c| carry_out(&c, parents, doing, fid, had).await).await;
+        let (parents, what) = (self.parents, format!("{}: {doing:?}", self.known.name));
+        let done = self.known.context.on(c, &what, async move |c| carry_out(&c, parents, doing, fid, had).await).await;
         let refused = self.after(doing, fid).is_none();
         match done {
-            Some(Err(FsError::Exists)) if refused && self.is_sound(author) => {}
-            Some(Err(e)) if self.is_sound(author) && self.context.is_full(&e.to_string()) => {}
-            Some(Ok(fid)) if !refused && self.is_sound(author) => {
+            Some(Err(FsError::Exists)) if refused && self.known.is_sound(author) => {}
+            Some(Err(e)) if self.known.is_sound(author) && self.known.context.is_full(&e.to_string()) => {}
+            Some(Ok(fid)) if !refused && self.known.is_sound(author) => {
                 if let Some(after) = self.after(doing, fid) {
-                    let before = std::mem::replace(&mut self.state, after);
-                    self.past.push(before);
+                    self.known.becomes(after);
                 }
             }
             other => {
-                if self.is_sound(author) {
-                    self.context.complain(format!("{what} on client{c}: {other:?}"));
+                if self.known.is_sound(author) {
+                    self.known.context.complain(format!("{what} on client{c}: {other:?}"));
                 }
                 self.learn(&what, Some((doing, author))).await;
             }
@@ -221,78 +195,43 @@ impl Dirs {
     /// Looks at everything on stable storage: it must be as it is known, but for an operation whose answer nobody has,
     /// and for what died with a client and the metadata server together.
     async fn learn(&mut self, what: &str, doubtful: Option<(Doing, Author)>) {
-        if let Some((_, author)) = doubtful
-            && !self.context.is_sound(author)
-        {
-            self.context.wait_forgotten(author).await;
-        }
-        for _ in 0..ATTEMPTS_MAX {
-            if self.context.failed() {
-                return;
-            }
-            let deaths = self.context.double_deaths();
-            if deaths != self.deaths {
-                self.context.wait_dead_forgotten().await;
-            }
-            while self.context.disks_failing.get() > 0 {
-                self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
-            }
-            let c = self.context.any_client(&mut self.rng).await;
-            let Some(author) = self.context.author(c) else { continue };
-            let (parents, told) = (self.parents, format!("dirs{}: list", self.id));
-            let found = self.context.on(c, &told, async move |c| {
-                c.meta().sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
-                read_all(&c, parents).await
-            });
-            let found = found.await;
-            if !self.context.is_sound(author) || deaths != self.context.double_deaths() {
-                self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
-                continue;
-            }
-            match found {
-                Some(Ok(found)) => {
-                    let outcome = self.judge(&found, doubtful.map(|(d, _)| d), deaths != self.deaths);
-                    self.context.expect(&format!("dirs{}: {what}", self.id), outcome);
-                    (self.state, self.deaths) = (found, deaths);
-                    self.past.clear();
-                    return;
-                }
-                Some(Err(e)) => return self.context.complain(format!("{told} on client{c}: {e}")),
-                None => {}
-            }
-        }
-        self.context.complain(format!("dirs{}: its directories could not be read", self.id));
+        let (parents, doing) = (self.parents, doubtful.map(|(doing, _)| doing));
+        let read = async move |c| read_all(&c, parents).await;
+        let judge = |known: &Known<State>, found: &State, died| judge(known, found, doing, died);
+        self.known.look(&mut self.rng, what, doubtful.map(|(_, author)| author), read, judge).await;
     }
-    fn judge(&self, found: &State, doubtful: Option<Doing>, died: bool) -> Result<(), String> {
-        let made = |name: &Name| found.get(name).map_or(Fid::ROOT, |(fid, _)| *fid);
-        let after_of = |before: &State| match doubtful? {
-            d @ Doing::Make(n) => Self::after_of(before, d, made(&n)),
-            d => Self::after_of(before, d, Fid::ROOT),
+}
+
+/// What is wrong with what was found.
+fn judge(known: &Known<State>, found: &State, doubtful: Option<Doing>, died: bool) -> Result<(), String> {
+    let made = |name: &Name| found.get(name).map_or(Fid::ROOT, |(fid, _)| *fid);
+    let after_of = |before: &State| match doubtful? {
+        d @ Doing::Make(n) => after_of_doing(before, d, made(&n)),
+        d => after_of_doing(before, d, Fid::ROOT),
+    };
+    let after = after_of(&known.state);
+    let mut states: Vec<&State> = [&known.state].into_iter().chain(&after).collect();
+    if states.contains(&found) {
+        return Ok(());
+    }
+    if died {
+        // What came before the operation may be gone when it is carried out.
+        let afters: Vec<State> = known.past.iter().filter_map(after_of).collect();
+        states.extend(known.past.iter().chain(&afters));
+        // Changes of others survive on their own: a name and its directory's xattr need not be of the same moment.
+        let fid_of = |s: &State, n: Name| s.get(&n).map(|(fid, _)| *fid);
+        let stood = |n: Name| states.iter().any(|s| fid_of(s, n) == fid_of(found, n));
+        let stamped = |entry: &(Fid, Option<u64>)| states.iter().any(|s| s.values().any(|e| e == entry));
+        let fits = |n: Name| stood(n) && found.get(&n).is_none_or(stamped);
+        let all = (0..2).flat_map(|p| (0..NAMES).map(move |n| (p, n)));
+        let wrong: Vec<Name> = all.filter(|n| !fits(*n)).collect();
+        // What had a name all the time has one.
+        let always = |fid: &Fid| states.iter().all(|s| s.values().any(|(f, _)| f == fid));
+        let lost = known.state.values().find(|(f, _)| always(f) && !found.values().any(|(g, _)| f == g));
+        return match (wrong.is_empty(), lost) {
+            (true, None) => Ok(()),
+            _ => Err(format!("found {found:?}: {wrong:?} never stood for that, or {lost:?} has no name")),
         };
-        let after = after_of(&self.state);
-        let mut states: Vec<&State> = [&self.state].into_iter().chain(&after).collect();
-        if states.contains(&found) {
-            return Ok(());
-        }
-        if died {
-            // What came before the operation may be gone when it is carried out.
-            let afters: Vec<State> = self.past.iter().filter_map(after_of).collect();
-            states.extend(self.past.iter().chain(&afters));
-            // Changes of others survive on their own: a name and its directory's xattr need not be of the same moment.
-            let fid_of = |s: &State, n: Name| s.get(&n).map(|(fid, _)| *fid);
-            let stood = |n: Name| states.iter().any(|s| fid_of(s, n) == fid_of(found, n));
-            let stamped = |entry: &(Fid, Option<u64>)| states.iter().any(|s| s.values().any(|e| e == entry));
-            let fits = |n: Name| stood(n) && found.get(&n).is_none_or(stamped);
-            let all = (0..2).flat_map(|p| (0..NAMES).map(move |n| (p, n)));
-            let wrong: Vec<Name> = all.filter(|n| !fits(*n)).collect();
-            // What had a name all the time has one.
-            let always = |fid: &Fid| states.iter().all(|s| s.values().any(|(f, _)| f == fid));
-            let lost = self.state.values().find(|(f, _)| always(f) && !found.values().any(|(g, _)| f == g));
-            return match (wrong.is_empty(), lost) {
-                (true, None) => Ok(()),
-                _ => Err(format!("found {found:?}: {wrong:?} never stood for that, or {lost:?} has no name")),
-            };
-        }
-        Err(format!("found {found:?}, should be {:?} or {after:?}", self.state))
     }
+    Err(format!("found {found:?}, should be {:?} or {after:?}", known.state))
 }

@@ -14,6 +14,7 @@ pub mod dirs;
 pub mod faults;
 mod filler;
 pub mod keepers;
+mod known;
 mod leavers;
 pub mod model;
 mod moments;

@@ -11,6 +11,7 @@ use types::{Duration, Fid, FsError, Rng};
 use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
 
 use super::context::Context;
+use super::known::Known;
 use super::model::Author;
 
 mod model;
@@ -21,10 +22,6 @@ use model::{Acl, Node, User};
 const DIRS: usize = 3;
 /// Names in each.
 const NAMES: u64 = 3;
-/// Attempts to look at everything between faults.
-const ATTEMPTS_MAX: u32 = 200;
-/// States remembered since the last one that is known to be on stable storage.
-const STATES_MAX: usize = 60;
 const O_CREATE_NEW: u32 = 0o301;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
@@ -50,14 +47,9 @@ enum Doing {
 
 /// See the module's head.
 pub struct Rights {
-    context: Rc<Context>,
     rng: Rng,
     users: Vec<User>,
-    state: State,
-    /// States since the last one that is stable, that one first; the current one is not among them.
-    past: Vec<State>,
-    /// [`Context::double_deaths`] that are taken into account.
-    deaths: u64,
+    known: Known<State>,
 }
 
 fn root() -> Cred {
@@ -220,42 +212,30 @@ impl Rights {
         let dirs = made.await.ok_or("the client died")?.map_err(|e| format!("mkdir: {e}"))?;
         let node = |fid| Node { fid, uid: 0, gid: 0, mode: 0o777, acl: None, default: None };
         let state = dirs.into_iter().enumerate().map(|(i, fid)| ((i, None), node(fid))).collect();
-        Ok(Rights { context, rng, users: User::some(), state, past: Vec::new(), deaths: 0 })
+        Ok(Rights { rng, users: User::some(), known: Known::new(context, "rights", state) })
     }
     /// Works until the run is calm, then looks at everything from every client.
     pub async fn run(mut self, operations: u64) {
         let mut done = 0;
-        while done < operations && !self.context.calm.get() && !self.context.failed() {
+        while done < operations && !self.known.context.calm.get() && !self.known.context.failed() {
             self.one().await;
             done += 1;
-            self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(40_000))).await;
+            self.known.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(40_000))).await;
         }
-        while !self.context.calm.get() {
-            self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
+        while !self.known.context.calm.get() {
+            self.known.context.cluster.sim.sleep(Duration::from_millis(100)).await;
         }
         self.learn("the end", None).await;
-        for c in 0..self.context.cluster.clients.len() {
-            if self.context.failed() {
-                return;
-            }
-            let dirs = self.dirs();
-            let found = self.context.on(c, "rights: final look", async move |c| read_all(&c, dirs).await).await;
-            let outcome = match found {
-                Some(Ok(found)) if found == self.state => Ok(()),
-                Some(Ok(found)) => Err(differing(&found, &self.state)),
-                Some(Err(e)) => Err(e),
-                None => Ok(()),
-            };
-            self.context.expect(&format!("rights: final look on client{c}"), outcome);
-        }
+        let dirs = self.dirs();
+        self.known.look_from_everywhere(async move |c| read_all(&c, dirs.clone()).await, differing).await;
     }
     fn dirs(&self) -> Vec<Fid> {
-        (0..DIRS).filter_map(|i| self.state.get(&(i, None)).map(|n| n.fid)).collect()
+        (0..DIRS).filter_map(|i| self.known.state.get(&(i, None)).map(|n| n.fid)).collect()
     }
     fn draw(&mut self) -> Doing {
         let dir = self.rng.below(DIRS as u64) as usize;
         let name = (dir, Some(self.rng.below(NAMES)));
-        let known: Vec<Place> = self.state.keys().copied().collect();
+        let known: Vec<Place> = self.known.state.keys().copied().collect();
         let any = known[self.rng.below(known.len() as u64) as usize];
         let mode = model::some_mode(&mut self.rng);
         match self.rng.below(20) {
@@ -275,25 +255,19 @@ impl Rights {
         }
     }
     fn some_file(&mut self) -> Option<Place> {
-        let files: Vec<Place> = self.state.keys().copied().filter(|p| p.1.is_some()).collect();
+        let files: Vec<Place> = self.known.state.keys().copied().filter(|p| p.1.is_some()).collect();
         (!files.is_empty()).then(|| files[self.rng.below(files.len() as u64) as usize])
     }
-    fn is_sound(&self, author: Author) -> bool {
-        self.context.is_sound(author) && self.deaths == self.context.double_deaths()
-    }
     async fn one(&mut self) {
-        if self.deaths != self.context.double_deaths()
-            || self.past.len() > STATES_MAX
-            || self.context.syncs(&mut self.rng, 0.03)
-        {
+        if self.known.must_look() || self.known.context.syncs(&mut self.rng, 0.03) {
             return self.learn("looking", None).await;
         }
-        let c = self.context.any_client(&mut self.rng).await;
-        let Some(author) = self.context.author(c) else { return };
+        let c = self.known.context.any_client(&mut self.rng).await;
+        let Some(author) = self.known.context.author(c) else { return };
         let doing = self.draw();
         let user = self.users[self.rng.below(self.users.len() as u64) as usize].clone();
         let place = doing.place();
-        let of = |p: &Place| self.state.get(p).map(|n| n.fid);
+        let of = |p: &Place| self.known.state.get(p).map(|n| n.fid);
         let Some(dir) = of(&(place.0, None)) else { return };
         let fid = match (of(&place), &doing) {
             (Some(fid), _) => fid,
@@ -301,26 +275,29 @@ impl Rights {
             // Nothing of that name was ever known by a number.
             (None, _) => return,
         };
-        let (what, begun) = (format!("rights: user {} tries {doing:?}", user.uid), self.context.cluster.sim.now());
+        let (what, begun) =
+            (format!("rights: user {} tries {doing:?}", user.uid), self.known.context.cluster.sim.now());
         let (asked, cred) = (doing.clone(), user.cred());
-        let done = self.context.on(c, &what, async move |c| asked.carry_out(&c, &cred, fid, dir).await).await;
+        let done = self.known.context.on(c, &what, async move |c| asked.carry_out(&c, &cred, fid, dir).await).await;
         let made = if let Some(Ok(fid)) = done { fid } else { Fid::ROOT };
-        match (done, doing.after(&self.state, &user, made)) {
-            (Some(Err(e)), Err(must)) if e == must && self.is_sound(author) => {
-                self.context.count(|c| c.by_class[super::FaultClass::Rights.index()] += 1);
+        match (done, doing.after(&self.known.state, &user, made)) {
+            (Some(Err(e)), Err(must)) if e == must && self.known.is_sound(author) => {
+                self.known.context.count(|c| c.by_class[super::FaultClass::Rights.index()] += 1);
             }
-            (Some(Err(e)), _) if self.is_sound(author) && self.context.is_refused_for_space(&e.to_string(), begun) => {}
-            (Some(Ok(_)), Ok(after)) if self.is_sound(author) => {
-                if after != self.state {
-                    let before = std::mem::replace(&mut self.state, after);
-                    self.past.push(before);
+            (Some(Err(e)), _)
+                if self.known.is_sound(author) && self.known.context.is_refused_for_space(&e.to_string(), begun) => {}
+            (Some(Ok(_)), Ok(after)) if self.known.is_sound(author) => {
+                if after != self.known.state {
+                    self.known.becomes(after);
                 }
             }
             (other, must) => {
-                if self.is_sound(author) {
+                if self.known.is_sound(author) {
                     let must = must.map(drop);
-                    let nodes = (self.state.get(&place), self.state.get(&(place.0, None)));
-                    self.context.complain(format!("{what} on client{c}: {other:?}, should be {must:?}: {nodes:?}"));
+                    let nodes = (self.known.state.get(&place), self.known.state.get(&(place.0, None)));
+                    self.known
+                        .context
+                        .complain(format!("{what} on client{c}: {other:?}, should be {must:?}: {nodes:?}"));
                 }
                 self.learn(&what, Some((doing, user, author))).await;
             }
@@ -330,71 +307,36 @@ impl Rights {
     /// Looks at everything on stable storage: it must be as it is known, but for an operation whose answer nobody has,
     /// and for what died with a client and the metadata server together.
     async fn learn(&mut self, what: &str, doubtful: Option<(Doing, User, Author)>) {
-        if let Some((_, _, author)) = &doubtful
-            && !self.context.is_sound(*author)
-        {
-            self.context.wait_forgotten(*author).await;
-        }
-        for _ in 0..ATTEMPTS_MAX {
-            if self.context.failed() {
-                return;
-            }
-            let deaths = self.context.double_deaths();
-            if deaths != self.deaths {
-                self.context.wait_dead_forgotten().await;
-            }
-            while self.context.disks_failing.get() > 0 {
-                self.context.cluster.sim.sleep(Duration::from_millis(100)).await;
-            }
-            let c = self.context.any_client(&mut self.rng).await;
-            let Some(author) = self.context.author(c) else { continue };
-            let dirs = self.dirs();
-            let found = self.context.on(c, "rights: look", async move |c| {
-                c.meta().sync_meta(Fid::ROOT).await.map_err(|e| format!("sync: {e}"))?;
-                read_all(&c, dirs).await
-            });
-            let found = found.await;
-            if !self.context.is_sound(author) || deaths != self.context.double_deaths() {
-                self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
-                continue;
-            }
-            match found {
-                Some(Ok(found)) => {
-                    let doing = doubtful.as_ref().map(|(d, u, _)| (d, u));
-                    let outcome = self.judge(&found, doing, deaths != self.deaths);
-                    self.context.expect(&format!("rights: {what} on client{c}"), outcome);
-                    (self.state, self.deaths) = (found, deaths);
-                    self.past.clear();
-                    return;
-                }
-                Some(Err(e)) => return self.context.complain(format!("rights: look on client{c}: {e}")),
-                None => {}
-            }
-        }
-        self.context.complain("rights: its directories could not be read");
+        let (dirs, author) = (self.dirs(), doubtful.as_ref().map(|(_, _, author)| *author));
+        let doing = doubtful.as_ref().map(|(doing, user, _)| (doing, user));
+        let read = async move |c| read_all(&c, dirs.clone()).await;
+        let judge = |known: &Known<State>, found: &State, died| judge(known, found, doing, died);
+        self.known.look(&mut self.rng, what, author, read, judge).await;
     }
-    fn judge(&self, found: &State, doubtful: Option<(&Doing, &User)>, died: bool) -> Result<(), String> {
-        let after = |before: &State| {
-            let (doing, user) = doubtful?;
-            let made = found.get(&doing.place()).map_or(Fid::ROOT, |n| n.fid);
-            doing.after(before, user, made).ok()
-        };
-        let mut states: Vec<State> = [self.state.clone()].into_iter().chain(after(&self.state)).collect();
-        if states.contains(found) {
-            return Ok(());
-        }
-        if !died {
-            return Err(differing(found, states.last().unwrap_or(&self.state)));
-        }
-        // Changes of others survive on their own: two inodes need not be of the same moment.
-        states.extend(self.past.iter().cloned());
-        states.extend(self.past.iter().filter_map(after));
-        let all = (0..DIRS).flat_map(|d| [(d, None)].into_iter().chain((0..NAMES).map(move |n| (d, Some(n)))));
-        let stood = |place: &Place| states.iter().any(|s| s.get(place) == found.get(place));
-        match all.into_iter().find(|p| !stood(p)) {
-            None => Ok(()),
-            Some(place) => Err(format!("{place:?} never was {:?}", found.get(&place))),
-        }
+}
+
+/// What is wrong with what was found.
+fn judge(known: &Known<State>, found: &State, doubtful: Option<(&Doing, &User)>, died: bool) -> Result<(), String> {
+    let after = |before: &State| {
+        let (doing, user) = doubtful?;
+        let made = found.get(&doing.place()).map_or(Fid::ROOT, |n| n.fid);
+        doing.after(before, user, made).ok()
+    };
+    let mut states: Vec<State> = [known.state.clone()].into_iter().chain(after(&known.state)).collect();
+    if states.contains(found) {
+        return Ok(());
+    }
+    if !died {
+        return Err(differing(found, states.last().unwrap_or(&known.state)));
+    }
+    // Changes of others survive on their own: two inodes need not be of the same moment.
+    states.extend(known.past.iter().cloned());
+    states.extend(known.past.iter().filter_map(after));
+    let all = (0..DIRS).flat_map(|d| [(d, None)].into_iter().chain((0..NAMES).map(move |n| (d, Some(n)))));
+    let stood = |place: &Place| states.iter().any(|s| s.get(place) == found.get(place));
+    match all.into_iter().find(|p| !stood(p)) {
+        None => Ok(()),
+        Some(place) => Err(format!("{place:?} never was {:?}", found.get(&place))),
     }
 }
 
