@@ -201,14 +201,20 @@ impl Client {
     pub async fn sync_all(self: &Rc<Self>) -> Result<(), FsError> {
         self.sync_targets(|import| import.on_fsync() == datapath::Fsync::Ask).await
     }
-    /// As [`Client::sync_all`], without OSTs that are away: for a client that leaves whatever they have.
+    /// As [`Client::sync_all`], without OSTs that are away, and without a metadata server that is away and has nothing of
+    /// this client to commit or to answer: for a client that leaves whatever they have.
     ///
     /// # Errors
     /// As [`Client::sync_all`].
     pub async fn sync_reachable(self: &Rc<Self>) -> Result<(), FsError> {
-        self.sync_targets(|_| false).await
+        let mdc = self.sessions.mdc();
+        let owed = mdc.on_fsync() == datapath::Fsync::Ask || mdc.in_flight() > 0;
+        if owed || mdc.state() == ptlrpc::ImportState::Full {
+            return self.sync_targets(|_| false).await;
+        }
+        self.osts.sync(|_| false).await
     }
-    /// Syncs the OSTs that can be reached, and those that `awaited` says of.
+    /// Syncs the metadata target, the OSTs that can be reached, and those that `awaited` says of.
     async fn sync_targets(&self, awaited: impl Fn(&ptlrpc::Import) -> bool) -> Result<(), FsError> {
         let data = self.osts.sync(awaited).await;
         let mdt: Result<(), FsError> = self.sessions.mdc().ask(Op::MdtSync, &wire::mdt::SyncRequest::default()).await;

@@ -2,7 +2,9 @@
 #![allow(clippy::unwrap_used)]
 mod world;
 
-use types::Fid;
+use client::NewNode;
+use types::{Duration, Fid};
+use wire::mdt::NodeKind;
 use world::*;
 
 #[test]
@@ -29,6 +31,31 @@ fn a_lookup_waits_a_moment_for_a_size_and_a_stat_until_it_is_known() {
             assert!(stat.is_none(), "seed {seed}: a size that nobody can know: {stat:?}");
             world.restart_oss(0).await;
             assert_eq!(other.getattr(&root(), file.fid(), None).await.unwrap().attr.size, 300_000, "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn who_has_nothing_at_servers_that_are_away_leaves_without_them() {
+    for seed in 0..4 {
+        let world = World::new(seed, 1, OstConfig::default());
+        let ((idle, _), (owing, _)) = (world.client(|_| {}), world.client(|_| {}));
+        world.run(Duration::from_secs(600), async {
+            let file = create(&idle, "f").await;
+            idle.data().write(&file, 0, &[5; 300_000]).await.unwrap();
+            idle.release(&file).await.unwrap();
+            idle.sync_all().await.unwrap();
+            let never = Duration::from_secs(3600);
+            world.set_mds_commits(CommitConfig { interval: never, idle: never, ..CommitConfig::default() });
+            let node = NewNode { kind: NodeKind::Directory, mode: 0o755, umask: 0, rdev: 0, target: Vec::new() };
+            owing.create(&root(), Fid::ROOT, b"d", node).await.unwrap();
+            world.kill_mds();
+            world.lose_power(0);
+            world.sim.sleep(Duration::from_secs(20)).await;
+            let soon = Duration::from_secs(10);
+            assert_eq!(idle.rt().timeout(soon, idle.leave()).await, Some(false), "seed {seed}");
+            let early = owing.rt().timeout(soon, owing.leave()).await;
+            assert_eq!(early, None, "seed {seed}: a directory that was answered and is not committed");
         });
     }
 }

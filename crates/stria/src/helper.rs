@@ -196,6 +196,10 @@ fn mount(arguments: &[OsString]) -> Result<(), Failure> {
         );
         return Err(wrong(why));
     }
+    // The name by which libmount notes options like _netdev: by that a service manager knows that the mount needs the network.
+    if !asked.what.contains(',') && !sorted.mount.iter().any(|o| o.starts_with("fsname=")) {
+        sorted.mount.push(format!("fsname={}", asked.what));
+    }
     if !sorted.mount.is_empty() {
         command.extend(["-o".into(), sorted.mount.join(",").into()]);
     }

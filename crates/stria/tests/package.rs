@@ -224,6 +224,39 @@ fn a_system_installs_it_has_its_user_and_keeps_the_stores_when_it_goes() {
     assert!(said.contains("\nstria 700\n") && said.contains("\nstria 700 kept\n"), "{said}");
 }
 
+/// Boots machines with a real service manager, each of which runs its script. `None`: not here.
+fn booted(machines: &[(&str, &str)]) -> Option<String> {
+    if !have("dpkg-deb") || !have("systemd-nspawn") || !can_mount() {
+        return None;
+    }
+    let (tree, dir) = (Unpacked::get(), tempfile::tempdir().unwrap());
+    let mut command = Command::new("unshare");
+    command.args(["--mount", "--propagation", "private", "--net", "bash", "-c", include_str!("systemd/boot.sh"), "boot"]);
+    command.args([text(dir.path()), text(&tree.deb)]);
+    let out = command.args(machines.iter().flat_map(|(name, script)| [*name, *script])).output().unwrap();
+    let said = said(&out);
+    if out.status.code() == Some(77) {
+        println!("not run: overlays cannot be mounted here: {said}");
+        return None;
+    }
+    assert!(out.status.success() && said.matches("\nfinished\n").count() == machines.len(), "{said}");
+    Some(said)
+}
+
+#[test]
+fn the_guide_works_on_one_machine_under_a_real_service_manager() {
+    booted(&[("solo", include_str!("systemd/first-hour.sh"))]);
+}
+
+#[test]
+fn the_guide_works_on_three_machines_and_a_reboot_of_one_loses_nothing() {
+    booted(&[
+        ("mds", include_str!("systemd/mds.sh")),
+        ("oss1", include_str!("systemd/oss1.sh")),
+        ("oss2", include_str!("systemd/oss2.sh")),
+    ]);
+}
+
 /// Runs a line as root of a mount namespace whose /usr/sbin has the helpers. `None`: the machine has no overlays.
 fn with_helpers(tree: &Unpacked, dir: &Path, line: &str) -> Option<Output> {
     const PREPARE: &str = "set -e
@@ -300,7 +333,7 @@ fn the_helper_fails_with_the_codes_of_mount() {
         (
             &["192.0.2.1:7988", at, "-f", "-s", "-v", "-o", "frobnicate,ro"],
             0,
-            "stria mount --mds 192.0.2.1:7988 -o ro -- ",
+            "stria mount --mds 192.0.2.1:7988 -o ro,fsname=192.0.2.1:7988 -- ",
         ),
         (&["/nowhere/at/all", at], 32, "/nowhere/at/all"),
         (&["192.0.2.1:7988", "/nowhere/at/all"], 32, "does not exist"),
