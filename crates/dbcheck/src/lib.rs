@@ -10,6 +10,7 @@ mod overlay;
 mod pages;
 mod rebuild;
 mod salvage;
+mod watched;
 
 use std::cell::Cell;
 use std::fmt;
@@ -24,6 +25,7 @@ use overlay::{Overlay, View};
 pub use pages::PageCheck;
 pub use rebuild::rebuild;
 pub use salvage::{Commit, IsWhole, Salvaged, Shape, Take, commits, salvage};
+pub use watched::{PageSums, Watched};
 
 /// Bytes of the header page: two commit slots, and zeros.
 const HEADER_BYTES: usize = 4096;
@@ -118,7 +120,7 @@ pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Resu
 pub const CHECK_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// What is wrong with a database that is about to be opened, if it has `bytes_max` bytes at most; a longer one is not looked at,
-/// for its server is waited for. Blocks as [`examine`] does.
+/// for its server is waited for. What its pages are is known in `sums` from then on. Blocks as [`examine`] does.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -126,12 +128,13 @@ pub fn fault_before_opening(
     file: Box<dyn BlockingFile>,
     bytes_max: u64,
     cache_bytes: usize,
+    sums: &PageSums,
 ) -> std::io::Result<Option<String>> {
     let len = file.len()?;
     if len > bytes_max || len < HEADER_BYTES as u64 {
         return Ok(None);
     }
-    let found = examine(file, cache_bytes)?;
+    let found = examine(Box::new(Watched::new(file, sums.clone())), cache_bytes)?;
     let more = found.faults.len().saturating_sub(1);
     let more = if more > 0 { format!(" (and {more} more faults)") } else { String::new() };
     Ok(found.faults.first().map(|first| format!("{first}{more}")))

@@ -3,6 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use dbcheck::{PageSums, Watched};
 use frames::Bulk;
 use oss::store::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, StoreResult,
@@ -230,11 +231,14 @@ async fn load_start(
 ) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
     // The database checks what is there and falls back to the commit before: by what the medium has, not by what memory has.
-    let (bytes_max, cache) = (config.check_bytes_max, config.db_cache_bytes);
+    let (bytes_max, cache, sums) = (config.check_bytes_max, config.db_cache_bytes, PageSums::default());
     if bytes_max > 0 {
         let file = rt.open_blocking(&path, false);
         let checked = match file {
-            Ok(file) => rt.offload(move || dbcheck::fault_before_opening(file, bytes_max, cache)).await,
+            Ok(file) => {
+                let sums = sums.clone();
+                rt.offload(move || dbcheck::fault_before_opening(file, bytes_max, cache, &sums)).await
+            }
             Err(e) => Err(e),
         };
         if let Some(fault) = checked.map_err(|e| OpenError::Io(path.clone(), e))? {
@@ -242,6 +246,7 @@ async fn load_start(
         }
     }
     let file = rt.open_blocking(&path, false).and_then(|f| f.forget_cached().map(|()| f));
+    let file = file.map(|f| Box::new(Watched::new(f, sums)));
     let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
     let room = file.room();

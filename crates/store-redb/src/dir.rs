@@ -4,6 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
+use dbcheck::{PageSums, Watched};
 use mds::kv::{KvError, MetaKv};
 use mds::record::Superblock;
 use mds::{FormatError, MkfsOptions};
@@ -59,11 +60,12 @@ pub(crate) fn lock(dir: &Path) -> Result<DirLock, OpenError> {
     })
 }
 
-fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool) -> Result<Rc<RedbKv>, OpenError> {
+fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSums) -> Result<Rc<RedbKv>, OpenError> {
     let lock = lock(dir)?;
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
+    let file = Box::new(Watched::new(file, sums));
     let mut kv =
         RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
     kv.path = Some(path.clone());
@@ -83,17 +85,33 @@ pub fn open_checked(rt: Rt, dir: &Path, cache_bytes: usize, check_bytes_max: u64
     if !path.exists() {
         return Err(OpenError::Missing(dir.into()));
     }
+    let sums = PageSums::default();
     if check_bytes_max > 0 {
         let _lock = lock(dir)?;
-        let fault = rt
-            .open_blocking(&path, false)
-            .and_then(|file| dbcheck::fault_before_opening(file, check_bytes_max, cache_bytes))
-            .map_err(|e| OpenError::Io(path.clone(), e))?;
-        if let Some(why) = fault {
-            return Err(OpenError::Damaged(path, why));
-        }
+        compare(&rt, &path, check_bytes_max, cache_bytes, &sums)?;
     }
-    open_file(rt, dir, cache_bytes, false)
+    open_file(rt, dir, cache_bytes, false, sums)
+}
+
+/// Opens the database at `path` of the world behind `rt`, whose pages are compared first; for who has no directory to lock.
+///
+/// # Errors
+/// It cannot be read, or is damaged.
+pub fn open_at(rt: Rt, path: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenError> {
+    let sums = PageSums::default();
+    compare(&rt, path, crate::CHECK_BYTES_DEFAULT, cache_bytes, &sums)?;
+    let file = rt.open_blocking(path, false).map_err(|e| OpenError::Io(path.into(), e))?;
+    let kv = RedbKv::build(rt, Box::new(Watched::new(file, sums)), cache_bytes, None, None);
+    kv.map(Rc::new).map_err(|e| OpenError::Store(path.into(), e))
+}
+
+/// Compares a database of at most `check_bytes_max` bytes with its checksums.
+fn compare(rt: &Rt, path: &Path, check_bytes_max: u64, cache_bytes: usize, sums: &PageSums) -> Result<(), OpenError> {
+    let fault = rt
+        .open_blocking(path, false)
+        .and_then(|file| dbcheck::fault_before_opening(file, check_bytes_max, cache_bytes, sums))
+        .map_err(|e| OpenError::Io(path.into(), e))?;
+    fault.map_or(Ok(()), |why| Err(OpenError::Damaged(path.into(), why)))
 }
 
 /// Opens the store in `dir`, as it is.
@@ -104,7 +122,7 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
     if !dir.join(STORE_FILE).exists() {
         return Err(OpenError::Missing(dir.into()));
     }
-    open_file(rt, dir, cache_bytes, false)
+    open_file(rt, dir, cache_bytes, false, PageSums::default())
 }
 
 /// An empty database in `dir`, for a backup that is put back: no store until it has a superblock.
@@ -113,7 +131,7 @@ pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenEr
 /// The directory is in use, or nothing can be made there.
 pub fn open_empty(rt: Rt, dir: &Path) -> Result<Rc<RedbKv>, OpenError> {
     rt::make_private_dir(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
-    open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true)
+    open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true, PageSums::default())
 }
 
 /// Makes `dir` (when missing) and a new file system in it.
@@ -122,6 +140,6 @@ pub fn open_empty(rt: Rt, dir: &Path) -> Result<Rc<RedbKv>, OpenError> {
 /// The directory holds a store, of any format, or is in use; or the options are not legal.
 pub async fn mkfs(rt: Rt, dir: &Path, options: &MkfsOptions) -> Result<Superblock, OpenError> {
     rt::make_private_dir(dir).map_err(|e| OpenError::Io(dir.into(), e))?;
-    let kv: Rc<dyn MetaKv> = open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true)?;
+    let kv: Rc<dyn MetaKv> = open_file(rt, dir, crate::CACHE_BYTES_DEFAULT, true, PageSums::default())?;
     mds::mkfs::format(&kv, options).await.map_err(|e| OpenError::Format(dir.into(), e))
 }

@@ -21,7 +21,7 @@ mod image;
 
 pub use dbcheck::CHECK_BYTES_DEFAULT;
 pub use dbcheck::{Mended, Salvaged};
-pub use dir::{OpenError, STORE_FILE, mkfs, open, open_checked, open_empty};
+pub use dir::{OpenError, STORE_FILE, mkfs, open, open_at, open_checked, open_empty};
 pub use image::{Image, examine, mend_database, salvage};
 
 const TABLE: TableDefinition<&[u8], &[u8]> = TableDefinition::new("mdt");
@@ -84,6 +84,7 @@ impl RedbKv {
     /// # Errors
     /// `Io` and `Corrupt` as redb finds the file.
     pub fn on(rt: Rt, file: Box<dyn BlockingFile>, cache_bytes: usize) -> Result<Rc<RedbKv>, KvError> {
+        let file = Box::new(dbcheck::Watched::new(file, dbcheck::PageSums::default()));
         RedbKv::build(rt, file, cache_bytes, None, None).map(Rc::new)
     }
 
