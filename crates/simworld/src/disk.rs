@@ -329,6 +329,9 @@ impl Disk {
     pub fn rot_pages(&mut self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
         self.files.get_mut(path).map_or_else(Vec::new, |image| image.rot(content, bit))
     }
+    pub fn some_page(&mut self, path: &Path, nth: u64) -> Option<Vec<u8>> {
+        self.files.get(path)?.some_page(nth)
+    }
     pub fn damage(&mut self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
         self.files.get_mut(path).expect("the file exists").damage(change);
     }

@@ -297,6 +297,11 @@ impl Host {
     pub fn rot_pages(&self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
         self.state.disk.lock().rot_pages(path, content, bit)
     }
+    /// What some page of a file holds that is not all zeros, by its number among all of these in a circle; `None`: there is none.
+    #[must_use]
+    pub fn some_page(&self, path: &Path, nth: u64) -> Option<Vec<u8>> {
+        self.state.disk.lock().some_page(path, nth)
+    }
     /// Changes bytes of a file behind everyone's back.
     ///
     /// # Panics

@@ -161,7 +161,12 @@ impl Image {
         self.durable = whole.live.clone();
         self.live = whole.live;
     }
-    /// Changes bytes behind everyone's back.
+    /// What some page holds that is not all zeros, `nth` of all in a circle.
+    pub fn some_page(&self, nth: u64) -> Option<Vec<u8>> {
+        let pages: Vec<&Page> = self.live.pages.values().filter(|p| p.iter().any(|b| *b != 0)).collect();
+        let at = (nth as usize).checked_rem(pages.len())?;
+        Some(pages[at].to_vec())
+    }
     /// Flips a bit of every page that holds exactly these bytes, on the medium: the pages.
     pub fn rot(&mut self, content: &[u8], bit: u64) -> Vec<u64> {
         let holds = |p: &Page| p[..] == *content;
@@ -175,6 +180,7 @@ impl Image {
         }
         pages
     }
+    /// Changes bytes behind everyone's back.
     pub fn damage(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = vec![0; self.live.len as usize];
         self.read(0, &mut bytes);

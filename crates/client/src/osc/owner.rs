@@ -192,7 +192,7 @@ impl Osc {
     }
 }
 
-/// Two things keep late sizes out, and each would do: the bug has neither.
+/// Two things here keep late sizes out, and what locks assure a third (`datapath`); each would do: the bug has none.
 fn believes_late_sizes() -> bool {
     types::planted!("late-size-believed")
 }

@@ -52,6 +52,9 @@ classes! {
     FullDisk, "full-disk", "Others fill the file system below a server's store for a while, but for a drawn rest.";
     RotStays, "rot-stays", "Bits of data blocks flip on the disk and stay so; a check names them in the end, and a repair makes the stores whole.";
     Timing, "timing", "Commit intervals, recovery windows and waits of servers are others than usual.";
+    Absent, "absent", "A client that had been quiet is cut off from OSTs that die, with writes under its locks; others want what it has locked.";
+    PageRot, "page-rot", "A bit of a server's database flips for good, while it runs or is down: it says so when it starts, and the page is put back from a copy.";
+    Pauses, "pauses", "Programs think for seconds to a minute between operations, all at the same time or each by itself.";
 }
 
 impl FaultClass {
@@ -62,7 +65,10 @@ impl FaultClass {
     /// Whether it happens at moments that are counted; otherwise it is how the whole run is.
     #[must_use]
     pub const fn is_event(self) -> bool {
-        !matches!(self, FaultClass::Delay | FaultClass::Skew | FaultClass::Drift | FaultClass::Timing)
+        !matches!(
+            self,
+            FaultClass::Delay | FaultClass::Skew | FaultClass::Drift | FaultClass::Timing | FaultClass::Pauses
+        )
     }
     /// Its place among all.
     #[must_use]

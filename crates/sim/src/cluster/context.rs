@@ -8,9 +8,10 @@ use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
 use super::model::Author;
-use super::moments::{Gap, Moments, Strand, Strike, Stutter, Wishes};
+use super::moments::{Absence, Gap, Moments, Strand, Strike, Stutter, Wishes};
 use super::nodes::{Cluster, NodeId};
 use super::scarred::Scars;
+use super::thought::Thought;
 
 /// Virtual time after which an operation counts as hung: longer than every outage and every time-out together.
 const HANG: Duration = Duration::from_secs(1800);
@@ -107,6 +108,12 @@ pub struct Context {
     pub strands: Wishes<Strand>,
     /// The same.
     pub gaps: Wishes<Gap>,
+    /// The same.
+    pub absences: Wishes<Absence>,
+    /// Clients that programs leave alone.
+    left_alone: RefCell<BTreeSet<usize>>,
+    /// When programs do nothing, where they do so.
+    thought: RefCell<Option<Thought>>,
     /// How often programs sync.
     syncs: f64,
     seed: u64,
@@ -150,6 +157,9 @@ impl Context {
             stutters: Wishes::default(),
             strands: Wishes::default(),
             gaps: Wishes::default(),
+            absences: Wishes::default(),
+            left_alone: RefCell::default(),
+            thought: RefCell::default(),
             syncs,
             seed,
         })
@@ -320,10 +330,39 @@ impl Context {
             }
         }
     }
-    /// A client that runs, waiting for one.
+    /// Whether programs leave a client alone from now on, as far as they can choose.
+    pub fn leave_alone(&self, client: usize, alone: bool) {
+        let mut all = self.left_alone.borrow_mut();
+        if alone {
+            all.insert(client)
+        } else {
+            all.remove(&client)
+        };
+    }
+    /// Clients that run and are not left alone.
+    #[must_use]
+    pub fn clients(&self) -> Vec<usize> {
+        let alone = self.left_alone.borrow();
+        (0..self.cluster.clients.len()).filter(|c| !alone.contains(c) && self.author(*c).is_some()).collect()
+    }
+    /// Programs stop to think from now on, until the run is ending.
+    pub fn think(&self) {
+        *self.thought.borrow_mut() = Some(Thought::drawn(self.rng("thought")));
+    }
+    /// A client that runs, waiting for one: whoever is about to begin something, when it has thought about it.
     pub async fn any_client(&self, rng: &mut Rng) -> usize {
+        let now = self.cluster.sim.now();
+        let thought = self.thought.borrow().as_ref().filter(|_| !self.ending.get()).map(|t| t.before_work(now, rng));
+        if let Some(time) = thought.filter(|t| *t > Duration::ZERO) {
+            let ends = async {
+                while !self.ending.get() {
+                    self.cluster.sim.sleep(Duration::from_millis(500)).await;
+                }
+            };
+            let _ = rt::sync::race(self.cluster.sim.sleep(time), ends).await;
+        }
         loop {
-            let running: Vec<usize> = (0..self.cluster.clients.len()).filter(|c| self.author(*c).is_some()).collect();
+            let running = self.clients();
             if !running.is_empty() {
                 return running[rng.below(running.len() as u64) as usize];
             }

@@ -59,8 +59,7 @@ impl Crowd {
         }
     }
     async fn burst(&mut self) {
-        let authors: Vec<Author> =
-            (0..self.context.cluster.clients.len()).filter_map(|c| self.context.author(c)).collect();
+        let authors: Vec<Author> = self.context.clients().into_iter().filter_map(|c| self.context.author(c)).collect();
         let Some(reader) = authors.first().map(|a| a.client) else { return };
         let goes_on = Rc::new(Cell::new(true));
         let clients = authors.iter().map(|a| a.client).collect();
@@ -95,7 +94,9 @@ async fn append(context: Rc<Context>, log: Rc<Log>, author: Author, mut rng: Rng
     let (mut left, mut end) = (RECORDS, None);
     while left > 0 {
         let now = 1 + rng.below(left.min(8));
-        let last = log.several(author.client, author, now, rng.chance(0.5)).await?;
+        let soon = rng.chance(0.5);
+        let pieces = rng.chance(0.3).then(|| rng.below(3000));
+        let last = log.several(author.client, author, now, pieces, soon).await?;
         end = end.max(Some(last));
         left -= now;
         context.cluster.sim.sleep(Duration::from_micros(rng.below(3000))).await;

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::moments::LastWords;
 use super::nodes::NodeId;
 
+mod rot;
 mod wished;
 
 /// How often what goes wrong.
@@ -38,6 +39,8 @@ pub struct FaultConfig {
     pub pause: f64,
     /// Share that makes reads of an OST's disk bring flipped bits.
     pub bit_rot: f64,
+    /// Share that flips a bit of a server's database for good.
+    pub page_rot: f64,
     /// Share that fills the file system below a server's store for a while.
     pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
@@ -78,6 +81,7 @@ impl Default for FaultConfig {
             disk_error: 0.0,
             pause: 0.0,
             bit_rot: 0.0,
+            page_rot: 0.0,
             full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
@@ -185,6 +189,7 @@ impl Faults {
             c.pause,
             c.bit_rot,
             c.full_disk,
+            c.page_rot,
         ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
@@ -214,6 +219,7 @@ impl Faults {
             Some(7) => self.pause(&mut rng).await,
             Some(8) => self.bit_rot(&mut rng).await,
             Some(9) => self.full_disk(&mut rng).await,
+            Some(10) => self.page_rot(&mut rng).await,
             _ => {}
         }
     }
@@ -566,23 +572,6 @@ impl Faults {
             host.continue_process();
         }
         self.stutters_now(id, false);
-        self.give_back(id);
-    }
-
-    /// Reads of an OST's disk bring flipped bits for a while; a checksum must find each of them.
-    async fn bit_rot(&self, rng: &mut Rng) {
-        let id = self.any_oss(rng);
-        if !self.take(id) {
-            return;
-        }
-        let (reads, seconds) = (1 + rng.below(20) as u32, 5.0 * rng.unit());
-        self.note(FaultClass::BitRot, &format!("{reads} reads of the disk of {id} bring a flipped bit each"));
-        self.context.disk_fails();
-        let host = &self.context.cluster.node(id).host;
-        host.set_bit_rot(reads);
-        self.sleep(seconds).await;
-        host.set_bit_rot(0);
-        self.context.disk_works();
         self.give_back(id);
     }
 

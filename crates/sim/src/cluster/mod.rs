@@ -5,6 +5,7 @@
 //! its end, every byte must be as it was promised, and the stores are read as `stria fsck` reads them ([`check`]).
 //! Source: semantics of durability and recovery as the design promises them; the method is TigerBeetle's and
 //! FoundationDB's: one production code base inside a deterministic simulator.
+mod absent;
 pub mod check;
 mod class;
 mod config;
@@ -31,6 +32,7 @@ mod stranded;
 mod swarm;
 #[cfg(test)]
 mod tests;
+mod thought;
 pub mod torture;
 pub mod tree;
 mod witnesses;

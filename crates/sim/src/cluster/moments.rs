@@ -104,6 +104,16 @@ pub struct Gap {
     pub over: OneSender<()>,
 }
 
+/// What a program asks for: a client that is left alone is cut off from OSTs, and these die.
+pub struct Absence {
+    /// Which client.
+    pub client: usize,
+    /// Told when it is cut off, before the OSTs die.
+    pub cut: OneSender<()>,
+    /// Told when they reach each other again.
+    pub over: OneSender<()>,
+}
+
 /// Faults of a kind that programs ask for, where the seed has such.
 pub struct Wishes<T> {
     open: Cell<bool>,

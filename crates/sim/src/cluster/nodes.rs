@@ -21,9 +21,11 @@ use types::{ClientId, Duration, FsError, MIB, OstIndex};
 
 use super::config::ClusterConfig;
 
-const MDT_FILE: &str = "/mdt/mdt.redb";
+pub(super) const MDT_FILE: &str = "/mdt/mdt.redb";
 /// Directory of an OST's store on its host.
 pub(super) const OST_DIR: &str = "/ost";
+/// The database of an OST's store.
+pub(super) const OST_DATABASE: &str = "/ost/meta.redb";
 const FAST_DIR: &str = "/fast";
 const FSNAME: &str = "sim";
 pub(super) const CLUSTER_ID: u64 = 77;
@@ -564,6 +566,9 @@ impl Drop for Cluster {
 /// # Errors
 /// A sentence.
 pub(super) fn open_mdt(rt: &Rt, create: bool) -> Result<Rc<RedbKv>, String> {
+    if !create {
+        return store_redb::open_at(rt.clone(), Path::new(MDT_FILE), 1 << 20).map_err(|e| e.to_string());
+    }
     let file = rt.open_blocking(Path::new(MDT_FILE), create).map_err(|e| format!("{MDT_FILE}: {e}"))?;
     RedbKv::on(rt.clone(), file, 1 << 20).map_err(|e| format!("{MDT_FILE}: {e}"))
 }

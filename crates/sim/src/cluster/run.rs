@@ -5,6 +5,7 @@ use frames::FramePool;
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB};
 
+use super::absent::{ABSENT_BYTES, Absent};
 use super::check::{check_books, check_stores};
 use super::class::FaultClass;
 use super::config::ClusterConfig;
@@ -53,6 +54,10 @@ pub struct WorkConfig {
     pub strand: bool,
     /// A client dies with the metadata server, which gives it up and dies again.
     pub gaps: bool,
+    /// Programs stop to think.
+    pub pauses: bool,
+    /// A quiet client is away when OSTs die.
+    pub absent: bool,
     /// A program with a file on media that lose bits for good.
     pub scarred: bool,
     /// A program of several users with owners, modes and ACLs.
@@ -85,6 +90,8 @@ impl Default for WorkConfig {
             strand: false,
             gaps: false,
             rights: false,
+            pauses: false,
+            absent: false,
             scarred: false,
             leavers: 0,
             dirs: 0,
@@ -171,6 +178,9 @@ pub fn run(config: &RunConfig) -> RunReport {
 async fn whole(context: &Rc<Context>, config: &RunConfig) {
     if let Err(e) = begin(context).await {
         return context.complain(format!("the cluster does not start: {e}"));
+    }
+    if config.work.pauses {
+        context.think();
     }
     if let Err(e) = work(context, config).await {
         return context.complain(e);
@@ -295,6 +305,10 @@ async fn who_ask_for_faults(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec
         tasks.push(Box::pin(
             Stranded::new(context.clone(), make(context, "stranded", STRANDED_BYTES).await?).run(w.seconds),
         ));
+    }
+    if w.absent {
+        context.absences.open(true);
+        tasks.push(Box::pin(Absent::new(context.clone(), make(context, "absent", ABSENT_BYTES).await?).run()));
     }
     if w.gaps {
         context.gaps.open(true);

@@ -187,6 +187,9 @@ impl Blocks {
 /// Bytes of a record of the log.
 const RECORD: usize = 96;
 
+/// The next piece of an append comes within this time.
+const PIECE_WITHIN: Duration = Duration::from_millis(100);
+
 /// How often all programs of the log work as fast as they can, and for how long.
 const RUSH_EVERY_NS: u64 = 3_000_000_000;
 const RUSH_NS: u64 = 60_000_000;
@@ -258,15 +261,36 @@ impl Log {
             self.context.cluster.sim.sleep(Duration::from_micros(rng.below(pause_us))).await;
         }
     }
-    /// Appends records through one open, one right after the other; where the last one ended, when all went well.
-    pub async fn several(&self, c: usize, author: Author, records: u64, soon: bool) -> Option<u64> {
+    /// Appends records through one open, one right after the other, or as pieces of one call with so many microseconds between them;
+    /// where the last one ended, when all went well.
+    pub async fn several(
+        &self,
+        c: usize,
+        author: Author,
+        records: u64,
+        pieces_us: Option<u64>,
+        soon: bool,
+    ) -> Option<u64> {
         let (fid, stamps) = (self.fid, (0..records).map(|_| self.context.stamp()).collect::<Vec<_>>());
         let what = format!("crowd: append {stamps:?}");
         let outcome = self.context.on(c, &what, async move |c| {
             let file = c.open(&cred(), fid, O_APPEND_RDWR).await?;
-            let mut went = Vec::new();
-            for stamp in stamps {
-                went.push((c.data().write(&file, 0, &Log::record(stamp)).await?, stamp));
+            let (mut went, last) = (Vec::new(), stamps.len() - 1);
+            for (nth, stamp) in stamps.into_iter().enumerate() {
+                let record = Log::record(stamp);
+                let at = match pieces_us {
+                    None => c.data().write(&file, 0, &record).await?,
+                    Some(pause) => {
+                        let keep = (nth < last).then_some(PIECE_WITHIN);
+                        let written = c.data().write_part(&file, (nth * RECORD) as u64, &record, keep).await?;
+                        if written.len < RECORD as u64 {
+                            return Err(FsError::NoSpace);
+                        }
+                        c.rt().sleep(Duration::from_micros(pause)).await;
+                        written.at
+                    }
+                };
+                went.push((at, stamp));
             }
             if soon {
                 c.release_soon(&file).await;

@@ -1,7 +1,11 @@
 //! A program of two clients: one is stopped while its writes wait at OSTs whose disks stand still; when servers have evicted it,
 //! another one writes to the same places and syncs. Nothing of the first one may come after that.
+//!
+//! Its writes wait where they can: at the disk, for each other's blocks, in the queue, or, where it had been quiet before, for a commit
+//! ahead of all that.
 use std::cell::RefCell;
 use std::collections::BTreeSet;
+use std::pin::Pin;
 use std::rc::Rc;
 
 use client::Client;
@@ -20,11 +24,15 @@ const BLOCK: u64 = 5000;
 const BLOCKS: u64 = 64;
 /// Bytes of the file.
 pub const STRANDED_BYTES: u64 = BLOCK * BLOCKS;
+/// How long it is left alone, when it is to be quiet before.
+const ALONE: Duration = Duration::from_secs(13);
 /// Seconds that an eviction may take.
 const EVICTED_WITHIN_S: u32 = 100;
 
 /// Blocks whose writes have not returned.
 type Pending = Rc<RefCell<BTreeSet<u64>>>;
+
+type Writing<'a> = Pin<Box<dyn Future<Output = Result<(), FsError>> + 'a>>;
 
 /// See the module's head.
 pub struct Stranded {
@@ -44,14 +52,20 @@ impl Stranded {
     pub async fn run(mut self, seconds: f64) {
         let after = if self.rng.chance(0.6) { 0.0 } else { seconds / 2.0 * self.rng.unit() };
         self.context.cluster.sim.sleep(Duration::from_nanos((after * 1e9) as u64)).await;
-        while self.context.cluster.clients.len() > 1 && !self.context.ending.get() && !self.round().await {
+        while self.context.cluster.clients.len() > 1 && !self.context.ending.get() {
+            let (left, quiet) = (self.context.any_client(&mut self.rng).await, self.rng.chance(0.5));
+            self.context.leave_alone(left, quiet);
+            let was = self.round(left, quiet).await;
+            self.context.leave_alone(left, false);
+            if was {
+                return;
+            }
             self.context.cluster.sim.sleep(Duration::from_millis(500)).await;
         }
     }
     /// Whether a client was left behind.
-    async fn round(&mut self) -> bool {
+    async fn round(&mut self, left: usize, quiet: bool) -> bool {
         let clients = self.context.cluster.clients.len();
-        let left = self.context.any_client(&mut self.rng).await;
         let Some(author) = self.context.author(left) else { return false };
         let mut order: Vec<u64> = (0..BLOCKS).collect();
         if self.rng.chance(0.5) {
@@ -61,16 +75,22 @@ impl Stranded {
         if !self.write(left, vec![(order[0], self.context.stamp())], false).await {
             return false;
         }
+        if quiet {
+            self.context.cluster.sim.sleep(ALONE).await;
+        }
         let (over, ended) = rt::sync::oneshot();
         if !self.context.strands.wish(Strand { client: left, over }) {
             return false;
         }
         let before: Vec<(u64, u64)> = order.iter().map(|b| (*b, self.context.stamp())).collect();
+        let first = if self.rng.chance(0.5) { before.len() } else { self.rng.below(BLOCKS) as usize };
         // What has not returned may come at any time, also over a session that begins after the eviction.
         let pending: Pending = Rc::new(RefCell::new(order.iter().copied().collect()));
         let (fid, context, open) = (self.fid, self.context.clone(), pending.clone());
         self.context.cluster.sim.spawn(async move {
-            context.on(left, "stranded: writes", async move |c| write_at_once(&c, fid, before, open).await).await;
+            context
+                .on(left, "stranded: writes", async move |c| write_at_once(&c, fid, before, first, open).await)
+                .await;
         });
         let after = self.others_write(author, clients, &pending).await;
         let whole = ended.await.is_some();
@@ -143,18 +163,37 @@ impl Stranded {
     }
 }
 
-/// All blocks at the same time, and a sync. What it answers reaches nobody who would believe it.
-async fn write_at_once(c: &Rc<Client>, fid: Fid, stamps: Vec<(u64, u64)>, pending: Pending) -> Result<(), FsError> {
+/// All blocks, and a sync. The first so many at the same time, and the others when those are on their way: what is sent then lies
+/// between. What it answers reaches nobody who would believe it.
+async fn write_at_once(
+    c: &Rc<Client>,
+    fid: Fid,
+    stamps: Vec<(u64, u64)>,
+    first: usize,
+    pending: Pending,
+) -> Result<(), FsError> {
     let file = c.open(&Cred::default(), fid, O_RDWR).await?;
-    let writes = stamps.into_iter().map(|(block, stamp)| {
+    let write = |(block, stamp): &(u64, u64)| {
         let (c, file, extent, pending) = (c.clone(), file.clone(), Extent::at(block * BLOCK, BLOCK), pending.clone());
+        let (block, stamp) = (*block, *stamp);
         async move {
             let done = c.data().write(&file, extent.start, &bytes(stamp, extent)).await.map(drop);
             pending.borrow_mut().remove(&block);
             done
         }
-    });
-    rt::sync::join_all(writes.collect()).await.into_iter().collect::<Result<(), FsError>>()?;
+    };
+    let (early, late) = stamps.split_at(first);
+    let all = |some: &[(u64, u64)]| rt::sync::join_all(some.iter().map(write).collect());
+    let sent = async {
+        let done = all(early).await.into_iter().collect::<Result<(), FsError>>();
+        if late.is_empty() { done } else { done.and(c.data().fsync(&file, false).await) }
+    };
+    let others = async {
+        c.rt().sleep(Duration::from_millis(10)).await;
+        all(late).await.into_iter().collect::<Result<(), FsError>>()
+    };
+    let both: Vec<Writing<'_>> = vec![Box::pin(sent), Box::pin(others)];
+    rt::sync::join_all(both).await.into_iter().collect::<Result<(), FsError>>()?;
     c.data().fsync(&file, false).await?;
     c.release(&file).await
 }

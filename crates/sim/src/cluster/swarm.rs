@@ -220,10 +220,15 @@ fn set_by_class(seed: u64, on: On<'_>, c: &mut ClusterConfig) {
     let mut rng = Rng::named(seed, "swarm strand");
     if on(FaultClass::Strand) && rng.chance(0.6) {
         // Many requests of one client wait at once.
-        (c.dispatch_window, c.rpcs_in_flight_max, c.rpc_pages_max) = (1, 8, any(&mut rng, &[1, 4]));
+        let (window, pages) = (any(&mut rng, &[1, 4, 16]), any(&mut rng, &[1, 4]));
+        (c.dispatch_window, c.rpcs_in_flight_max, c.rpc_pages_max) = (window, 8, pages);
         c.dirty_age_max = Duration::from_secs(30);
         // What a client may not keep it writes piece by piece.
         (c.ost_reserve_bytes, c.ost_grant_bytes) = (256 * MIB, 8 * MIB);
+    }
+    if on(FaultClass::Absent) && Rng::named(seed, "swarm absent").chance(0.7) {
+        // What is written while an OST is away stays in the cache, with grant.
+        (c.ost_reserve_bytes, c.ost_grant_bytes, c.dirty_age_max) = (256 * MIB, 8 * MIB, Duration::from_secs(30));
     }
     if on(FaultClass::Timing) {
         let mut rng = Rng::named(seed, "swarm timing");
@@ -258,6 +263,8 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         strand: on(FaultClass::Strand),
         gaps: on(FaultClass::Gap),
         rights: on(FaultClass::Rights),
+        pauses: on(FaultClass::Pauses),
+        absent: on(FaultClass::Absent),
         scarred: on(FaultClass::RotStays),
         syncs: 1.0,
         books: !without.has("books"),
@@ -267,6 +274,14 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
     // Every sync commits what all others did: in some runs nobody does so often, and a server that dies has much to be told.
     if !without.has("syncs") && Rng::named(seed, "swarm syncs").chance(0.4) {
         (work.syncs, work.counters, work.keepers) = (0.02, 0, 0);
+    }
+    if on(FaultClass::Pauses) {
+        // Most of the time nothing happens.
+        work.seconds *= 4.0;
+    }
+    if on(FaultClass::Absent) {
+        // Who is quiet is so for a while before anything comes of it.
+        work.seconds = work.seconds.max(60.0);
     }
     if let Some(millis) = without.millis {
         work.seconds = millis as f64 / 1e3;
@@ -294,6 +309,9 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         full_disk: if on(FaultClass::FullDisk) { 0.5 + 2.0 * Rng::named(seed, "swarm full disk").unit() } else { 0.0 },
         ..FaultConfig::default()
     };
+    if on(FaultClass::PageRot) {
+        faults.page_rot = 0.5 + 2.0 * Rng::named(seed, "swarm page rot").unit();
+    }
     faults.one_way = match (on(FaultClass::OneWay), on(FaultClass::Cut) || on(FaultClass::LongCut)) {
         (true, true) => 0.4,
         (true, false) => 1.0,
@@ -321,6 +339,10 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         (faults.amid_cuts, faults.kill_client) = (0.6, faults.kill_client * 2.0);
     }
     faults.interval_s = any(&mut rng, &[0.7, 2.0, 5.0]);
+    if on(FaultClass::Absent) && Rng::named(seed, "swarm absent faults").chance(0.5) {
+        // Little else happens to whoever is to be quiet.
+        faults.interval_s = 30.0;
+    }
     faults
 }
 

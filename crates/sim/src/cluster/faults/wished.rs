@@ -4,7 +4,7 @@ use std::rc::Rc;
 use types::{Duration, Rng};
 
 use super::super::class::FaultClass;
-use super::super::moments::{Gap, Strand, Stutter};
+use super::super::moments::{Absence, Gap, Strand, Stutter};
 use super::super::nodes::NodeId;
 use super::{Faults, LocalFuture};
 
@@ -24,6 +24,9 @@ impl Faults {
         if self.context.gaps.is_open() {
             self.beside("gaps", Self::gaps);
         }
+        if self.context.absences.is_open() {
+            self.beside("absences", Self::absences);
+        }
     }
     /// Takes no wish any more.
     pub(super) fn end_wishes(&self) {
@@ -31,6 +34,7 @@ impl Faults {
         self.context.stutters.open(false);
         self.context.strands.open(false);
         self.context.gaps.open(false);
+        self.context.absences.open(false);
     }
     fn beside(self: &Rc<Self>, name: &str, work: impl AsyncFn(&Faults, Rng) + 'static) {
         let (me, own) = (self.clone(), self.context.rng(name));
@@ -186,6 +190,50 @@ impl Faults {
             [NodeId::Mds, dies, late].into_iter().for_each(|id| self.give_back(id));
             over.send(());
         }
+    }
+    /// A client is cut off from OSTs, which die; it is back before they give it up, mostly.
+    async fn absences(&self, mut rng: Rng) {
+        while let Some(Absence { client, cut, over }) = self.context.absences.next().await {
+            let (cluster, id) = (&self.context.cluster, NodeId::Client(client));
+            let mut osses: Vec<NodeId> =
+                (0..cluster.osses.len()).map(NodeId::Oss).filter(|_| rng.chance(0.7)).collect();
+            if osses.is_empty() {
+                osses.push(self.any_oss(&mut rng));
+            }
+            if !self.take_all(&[&[id], osses.as_slice()].concat()) {
+                continue;
+            }
+            self.note(FaultClass::Absent, &format!("{id} is cut off from {} OSTs, which die", osses.len()));
+            self.context.was_away(id);
+            let host = &cluster.node(id).host;
+            osses.iter().for_each(|o| cluster.sim.cut(host, &cluster.node(*o).host));
+            cut.send(());
+            self.sleep(0.02 + 0.3 * rng.unit()).await;
+            let die = osses.iter().map(|o| self.dies_without(*o, id, Rng::new(rng.next_u64())));
+            rt::sync::join_all(die.collect()).await;
+            self.give_back(id);
+            over.send(());
+        }
+    }
+    /// An OST dies, once or twice, and runs again; a client that is cut off from it reaches it some time later.
+    async fn dies_without(&self, oss: NodeId, client: NodeId, mut rng: Rng) {
+        let cluster = &self.context.cluster;
+        let window = cluster.config.recovery_window.as_nanos() as f64 / 1e9;
+        let deaths = if rng.chance(0.3) { 2 } else { 1 };
+        for nth in 0..deaths {
+            // Between two of them others are served.
+            self.sleep(f64::from(nth) * 8.0 * rng.unit()).await;
+            let power = rng.chance(self.config.power);
+            self.note_kill(oss, power, false);
+            cluster.kill(oss, power);
+            self.context.count(|c| c.kills += 1);
+            self.sleep(3.0 * rng.unit() * rng.unit()).await;
+            self.start_again(oss).await;
+        }
+        self.give_back(oss);
+        let late = rng.chance(0.15);
+        self.sleep(if late { window + 5.0 } else { 2.0 + 0.7 * window * rng.unit() }).await;
+        cluster.sim.heal(&cluster.node(client).host, &cluster.node(oss).host);
     }
     async fn start_again(&self, id: NodeId) {
         if let Err(e) = self.context.cluster.start(id).await {
