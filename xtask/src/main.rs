@@ -1,7 +1,8 @@
-//! Project tasks: `cargo xtask check | ci | deny | layers | tidy | smoke | package`. What continuous integration checks, anyone can run.
+//! Project tasks: `cargo xtask check | ci | deny | layers | pages | tidy | smoke | package`. What continuous integration checks, anyone can run.
 mod deny;
 mod layers;
 mod package;
+mod pages;
 mod source;
 mod steps;
 mod tidy;
@@ -14,6 +15,7 @@ const USAGE: &str =
        cargo xtask ci       check, the tests that mount, and two minutes of torture
        cargo xtask deny     what comes from outside: licences, sources, bans, reasons (deny.toml)
        cargo xtask layers   crates depend only on lower layers, and ARCHITECTURE.md shows the table (--write puts it there)
+       cargo xtask pages    pages that are written from declarations say what these say (--write puts it there)
        cargo xtask tidy     what files must look like
        cargo xtask smoke    every scenario in its small form
        cargo xtask package  a Debian package in target/package";
@@ -26,6 +28,7 @@ fn main() -> ExitCode {
         "ci" => steps::ci(&root),
         "deny" => deny::deny(&root),
         "layers" => layers::layers(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
+        "pages" => pages::pages(&root, std::env::args().nth(2).is_some_and(|a| a == "--write")),
         "tidy" => tidy::tidy(&root),
         "smoke" => steps::smoke(&root),
         "package" => package::package(&root, &std::env::args().skip(2).collect::<Vec<_>>()),

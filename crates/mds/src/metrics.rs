@@ -3,7 +3,6 @@
 use types::metric::{Metric, NAMED_MAX, Snapshot, Stat, target as common};
 
 use crate::mds::Mds;
-use crate::stats::name_of;
 
 mod names {
     types::metrics! {
@@ -94,7 +93,7 @@ impl Mds {
         into.add(&common::LOCKS_GRANTED, &at, locks.granted);
         into.add(&common::LOCKS_WAITED, &at, locks.waited);
         self.stats.each_operation(|op, samples| {
-            into.add(&common::REQUESTS, &[fs, target, name_of(op)], samples.count);
+            into.add(&common::REQUESTS, &[fs, target, op.label()], samples.count);
         });
         self.stats.measure(&common::REQUEST_SECONDS, at, into);
         let (shown, left_out) = self.stats.latest_jobs(NAMED_MAX);

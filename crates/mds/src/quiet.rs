@@ -3,7 +3,7 @@ use std::rc::Rc;
 
 use ptlrpc::HeldSet;
 use types::{ClientId, Duration, Fid, FsError};
-use wire::{Bytes, Op};
+use wire::{Bytes, Class, Op};
 
 use crate::keys;
 use crate::mds::Mds;
@@ -29,27 +29,10 @@ impl Held {
     }
 }
 
-/// Requests that leave a client with no more than it had, and no transaction.
-fn disturbs_nothing(op: Op) -> bool {
-    matches!(
-        op,
-        Op::Ping
-            | Op::Config
-            | Op::Register
-            | Op::Params
-            | Op::Jobs
-            | Op::MdtStatfs
-            | Op::MdtSettled
-            | Op::MdtSync
-            | Op::LockCancel
-            | Op::LockConvert
-    )
-}
-
 impl Mds {
     /// A client asks for something: it is quiet no more, and the store knows that before the request is carried out.
     pub(crate) async fn disturb(self: &Rc<Self>, client: ClientId, op: Op) -> Result<(), FsError> {
-        if disturbs_nothing(op) {
+        if op.is(Class::CALM) {
             return Ok(());
         }
         self.quiet.note_asked(client, self.rt.now());

@@ -10,9 +10,10 @@ use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
     GetattrRequest, InodeRequest, LinkRequest, LockBits, LookupRequest, NamesReply, OpenReply, OpenRequest,
     ReaddirReply, ReaddirRequest, RenameRequest, SetattrRequest, SetxattrRequest, UnlinkRequest, XattrRequest,
+    caller_of,
 };
 use wire::ost::StatfsReply;
-use wire::{Bytes, Decode, Encode, Header, Op};
+use wire::{Bytes, Class, Decode, Encode, Header, Op};
 
 use crate::handles::Open;
 use crate::keys;
@@ -268,9 +269,7 @@ impl Mds {
         op: Op,
         ended: impl Fn() -> bool,
     ) -> Result<(), FsError> {
-        let asks = matches!(op, Op::Ping | Op::Config | Op::Params | Op::Jobs | Op::MdtStatfs | Op::OstTrace);
-        let passing = asks || op == Op::Register;
-        if passing || self.remembered.borrow().contains(&client) {
+        if op.is(Class::PASSING) || self.remembered.borrow().contains(&client) {
             return Ok(());
         }
         let row = wire::encode(&self.session_row(client));
@@ -313,8 +312,8 @@ impl Mds {
         self.stats.count(op, took);
         self.stats.used_by(request.client(), self.rt.wall());
         self.trace(&request, now, &result);
-        if let Some(job) = job_of(op, &request.body) {
-            self.stats.count_for(job, op, took, self.rt.wall());
+        if let Some(caller) = caller_of(op, &request.body).filter(|caller| caller.job != 0) {
+            self.stats.count_for(caller.job, op, took, self.rt.wall());
         }
         match result {
             Ok(o) if o.remember => {
@@ -409,28 +408,6 @@ fn value(_: &Rc<Mds>, value: Vec<u8>) -> Result<BytesReply, FsError> {
     Ok(BytesReply { value: Bytes(value) })
 }
 
-/// The job that a request with a caller is of.
-fn job_of(op: Op, body: &[u8]) -> Option<u64> {
-    let called = matches!(
-        op,
-        Op::MdtLookup
-            | Op::MdtGetattr
-            | Op::MdtOpen
-            | Op::MdtCreate
-            | Op::MdtUnlink
-            | Op::MdtRename
-            | Op::MdtLink
-            | Op::MdtSetattr
-            | Op::MdtReaddir
-            | Op::MdtReadlink
-            | Op::MdtGetxattr
-            | Op::MdtSetxattr
-            | Op::MdtListxattr
-    );
-    let caller: wire::mdt::Called = wire::decode(if called { body } else { &[] }).ok()?;
-    Some(caller.cred.job).filter(|job| *job != 0)
-}
-
 impl Service for Mds {
     fn target(&self) -> String {
         self.target.clone()
@@ -517,8 +494,5 @@ impl Service for Mds {
     }
     fn bulk_max(&self) -> u32 {
         1 << 20
-    }
-    fn allowed_in_recovery(&self, op: Op) -> bool {
-        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register | Op::Jobs | Op::OstTrace)
     }
 }

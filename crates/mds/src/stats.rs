@@ -83,7 +83,7 @@ impl Stats {
         for (id, job) in &*self.jobs.borrow() {
             stats::job_head(&mut out, &self.names.borrow().show(*id), job.last);
             for (op, samples) in &job.rows {
-                samples.yaml(&mut out, name_of(*op), "usecs");
+                samples.yaml(&mut out, op.label(), "usecs");
             }
         }
         out
@@ -126,49 +126,21 @@ impl Stats {
     }
     /// Adds how long requests took to a metric whose last label is their kind.
     pub fn measure(&self, metric: &'static Metric, at: [&str; 2], into: &mut Snapshot) {
-        self.latencies.borrow().measure(metric, &at, name_of, into);
+        self.latencies.borrow().measure(metric, &at, Op::label, into);
     }
     /// `latency_stats`: how long requests took, by kind.
     #[must_use]
     pub fn latency_text(&self, now: WallTime) -> String {
-        self.latencies.borrow().text((*self.start.borrow(), now), name_of)
+        self.latencies.borrow().text((*self.start.borrow(), now), Op::label)
     }
     /// `md_stats`: `NAME COUNT samples [usecs] MIN MAX SUM SUMSQ`, after the three lines of times.
     #[must_use]
     pub fn text(&self, now: WallTime) -> String {
         let mut s = stats::times(*self.start.borrow(), now);
         for (op, samples) in &*self.rows.borrow() {
-            samples.line(&mut s, name_of(*op), "usecs");
+            samples.line(&mut s, op.label(), "usecs");
         }
         s
-    }
-}
-
-/// The field's name of a metadata operation.
-pub(crate) fn name_of(op: Op) -> &'static str {
-    match op {
-        Op::MdtLookup => "lookup",
-        Op::MdtGetattr => "getattr",
-        Op::MdtOpen => "open",
-        Op::MdtClose => "close",
-        Op::MdtCreate => "mknod",
-        Op::MdtUnlink => "unlink",
-        Op::MdtRename => "rename",
-        Op::MdtLink => "link",
-        Op::MdtSetattr => "setattr",
-        Op::MdtReaddir => "readdir",
-        Op::MdtReadlink => "readlink",
-        Op::MdtGetxattr => "getxattr",
-        Op::MdtSetxattr => "setxattr",
-        Op::MdtListxattr => "listxattr",
-        Op::MdtStatfs => "statfs",
-        Op::MdtSync => "sync",
-        Op::MdtSettled => "settled",
-        Op::MdtFid2path => "fid2path",
-        Op::LockEnqueue => "ldlm_enqueue",
-        Op::LockCancel => "ldlm_cancel",
-        Op::LockConvert => "ldlm_convert",
-        other => other.name(),
     }
 }
 

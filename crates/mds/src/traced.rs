@@ -8,10 +8,10 @@ use std::collections::BTreeMap;
 use ptlrpc::Request;
 use trace::{Came, JobId, Record, Ring, Waits, micros};
 use types::{ClientId, Duration, Fid, FsError, HandleId, Instant, ObjectId, Xid};
-use wire::lock::{EnqueueRequest, LockSpec};
+use wire::lock::EnqueueRequest;
 use wire::mdt::Cred;
 use wire::ost::TraceRequest;
-use wire::{Decode, Op, Reader, WireError};
+use wire::{Class, Decode, Op, Reader, WireError};
 
 use crate::mds::{Caller, Mds};
 use crate::service::Outcome;
@@ -136,7 +136,7 @@ impl Mds {
     pub(crate) fn trace(&self, request: &Request, now: Instant, result: &Result<Outcome, FsError>) {
         let (client, op, xid) = (request.client(), request.header.op, request.header.xid);
         let waited = self.traced.take(client, xid);
-        if !is_traced(op) || !self.traced.ring.borrow().is_on() {
+        if !op.is(Class::TRACED) || !self.traced.ring.borrow().is_on() {
             return;
         }
         let came = Came { xid, at: request.received(), locked: waited.locked, holder: waited.holder };
@@ -165,28 +165,22 @@ impl Mds {
     }
 }
 
-/// Requests that are kept: those about inodes, and locks. Who gives locks back waits for nothing.
-fn is_traced(op: Op) -> bool {
-    (Op::MdtLookup..=Op::MdtCut).contains(&op) && op != Op::MdtStatfs || op == Op::LockEnqueue
-}
-
 /// Who asks, as far as that is known, and about which inode: of a name, its directory.
 fn subject(op: Op, body: &[u8]) -> Result<(Cred, Fid), WireError> {
     let mut part = Reader::new(body).part()?;
+    let caller = if op.is(Class::CALLER) { Cred::get(&mut part)? } else { Cred::default() };
     match op {
-        Op::LockEnqueue => LockSpec::get(&mut part).map(|lock| (Cred::default(), lock.fid)),
-        Op::MdtCut | Op::MdtSync => Fid::get(&mut part).map(|fid| (Cred::default(), fid)),
-        Op::MdtFid2path => Fid::get(&mut part).map(|fid| (Cred::default(), fid)),
-        Op::MdtSettled => Ok(Default::default()),
+        Op::MdtSettled => return Ok(Default::default()),
+        Op::LockEnqueue => part = part.part()?,
         Op::MdtClose => {
             // The first of several.
             u32::get(&mut part)?;
-            let mut close = part.part()?;
-            HandleId::get(&mut close)?;
-            Fid::get(&mut close).map(|fid| (Cred::default(), fid))
+            part = part.part()?;
+            HandleId::get(&mut part)?;
         }
-        _ => Ok((Cred::get(&mut part)?, Fid::get(&mut part)?)),
+        _ => {}
     }
+    Ok((caller, Fid::get(&mut part)?))
 }
 
 /// The inode that an answer about a name tells.
@@ -203,6 +197,7 @@ fn answered(op: Op, body: &[u8]) -> Result<Fid, WireError> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use wire::lock::LockSpec;
     use wire::mdt::{Attr, Close, CloseRequest, EntryReply, LookupRequest, OpenReply};
 
     #[test]

@@ -7,7 +7,7 @@ use wire::Op;
 
 use crate::oss_node::Oss;
 use crate::ost::Ost;
-use crate::stats::{OstStats, name_of};
+use crate::stats::OstStats;
 
 mod names {
     types::metrics! {
@@ -252,10 +252,10 @@ fn measure_requests(s: &OstStats, at: [&str; 2], into: &mut Snapshot) {
     for (operation, count) in &s.ops {
         into.add(&common::REQUESTS, &[fs, target, operation], *count);
     }
-    s.latencies.measure(&common::REQUEST_SECONDS, &at, name_of, into);
+    s.latencies.measure(&common::REQUEST_SECONDS, &at, Op::label, into);
     // Series that are there from the start let the first request be seen as a change.
     for op in [Op::OstRead, Op::OstWrite].into_iter().filter(|op| s.latencies.each().all(|(kind, _)| kind != *op)) {
-        into.add(&common::REQUEST_SECONDS, &[fs, target, name_of(op)], Latency::default().value());
+        into.add(&common::REQUEST_SECONDS, &[fs, target, op.label()], Latency::default().value());
     }
     let histogram = |h: &Histogram, bounds| h.value(bounds, 1.0);
     for (operation, brw) in OPERATIONS.iter().zip(&s.brw) {

@@ -68,7 +68,7 @@ pub(crate) struct OstStats {
 
 impl OstStats {
     pub fn count_op(&mut self, op: Op) {
-        *self.ops.entry(name_of(op)).or_default() += 1;
+        *self.ops.entry(op.label()).or_default() += 1;
     }
 
     /// A request was answered.
@@ -119,7 +119,7 @@ impl OstStats {
 
     /// `obdfilter.*.latency_stats`: how long requests took, by kind, and how long bulk requests were `queued`.
     pub fn latency_text(&mut self, now: WallTime, queued: &Latency) -> String {
-        let mut out = self.latencies.text((*self.started.get_or_insert(now), now), name_of);
+        let mut out = self.latencies.text((*self.started.get_or_insert(now), now), Op::label);
         queued.line(&mut out, "nrs_wait");
         out
     }
@@ -181,33 +181,6 @@ impl OstStats {
             None => DiskStats::default().text(&mut out),
         }
         out
-    }
-}
-
-/// What pages of an OST call a kind of request.
-pub(crate) fn name_of(op: Op) -> &'static str {
-    match op {
-        Op::OstRead => "read",
-        Op::OstWrite => "write",
-        Op::OstPunch => "punch",
-        Op::OstAllocate => "allocate",
-        Op::OstSync => "sync",
-        Op::OstStatfs => "statfs",
-        Op::OstSetattr => "setattr",
-        Op::OstPrecreate => "create",
-        Op::OstDestroy => "destroy",
-        Op::OstSeek => "seek",
-        Op::OstAdvise => "ladvise",
-        Op::OstAdvised => "advised",
-        Op::OstShrinkGrant => "shrink_grant",
-        Op::OstPromise => "promise",
-        Op::OstTrace => "trace",
-        Op::Params => "params",
-        Op::Jobs => "jobs",
-        Op::LockEnqueue => "ldlm_enqueue",
-        Op::LockCancel => "ldlm_cancel",
-        Op::LockConvert => "ldlm_convert",
-        other => other.name(),
     }
 }
 

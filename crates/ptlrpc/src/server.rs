@@ -9,7 +9,7 @@ use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
 use wire::connect::{Lasting, ParamsRequest};
-use wire::{Flags, Header, Op, WireError};
+use wire::{Class, Flags, Header, Op, WireError};
 
 use crate::auth::{Binding, ClusterKey};
 use crate::door::{Door, HANDSHAKE_WITHIN};
@@ -104,22 +104,14 @@ pub trait Service: 'static {
     fn credits(&self) -> u16 {
         64
     }
-    /// Whether a request is for administrators and servers alone: what changes servers, moves targets, or makes and destroys
-    /// objects in the metadata server's name.
-    fn needs_administrator(&self, op: Op, body: &[u8]) -> bool {
-        match op {
-            Op::Register | Op::OstPrecreate | Op::OstDestroy => true,
-            // What is no question at all is refused as such.
-            Op::Params => {
-                wire::decode(body).is_ok_and(|q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No)
-            }
-            _ => false,
-        }
-    }
-    /// Whether a request may be carried out while recovery still waits for clients.
-    fn allowed_in_recovery(&self, op: Op) -> bool {
-        matches!(op, Op::Ping | Op::Config | Op::Params | Op::Register | Op::Jobs)
-    }
+}
+
+/// Whether a request is for administrators and servers alone: what changes servers, moves targets, or makes and destroys
+/// objects in the metadata server's name.
+fn needs_administrator(op: Op, body: &[u8]) -> bool {
+    // What is no question at all is refused as such.
+    let changes = |q: ParamsRequest| q.value.is_some() || q.lasting != Lasting::No;
+    op.is(Class::ADMINISTRATOR) || op == Op::Params && wire::decode(body).is_ok_and(changes)
 }
 
 /// Settings of a [`Server`].
@@ -506,7 +498,7 @@ impl Server {
             }
         }
         let request = Request::new(header, body, bulk, export.clone());
-        if !export.is_administrator() && target.service.needs_administrator(header.op, &request.body) {
+        if !export.is_administrator() && needs_administrator(header.op, &request.body) {
             return request.reply::<()>(Err(FsError::NotPermitted));
         }
         if header.op == Op::Ping {
@@ -525,7 +517,7 @@ impl Server {
             return request.reply::<()>(Err(FsError::Stale));
         }
         let service = target.service.clone();
-        if !target.recovery.holds_up(&request.header) || service.allowed_in_recovery(header.op) {
+        if !target.recovery.holds_up(&request.header) || header.op.is(Class::IN_RECOVERY) {
             self.rt.spawn(service.handle(request));
             return;
         }

@@ -1,4 +1,5 @@
 //! Field-by-field little-endian encoding with bounds on everything that is read.
+use crate::shape::Shapes;
 use types::{ClientId, Extent, Fid, HandleId, MdtIndex, ObjectId, OstIndex, Transno, WallTime, Xid};
 
 /// Most bytes a message body may have: a directory page of 1 MiB and its frame.
@@ -95,13 +96,15 @@ pub trait Decode: Sized {
     fn get(r: &mut Reader<'_>) -> Result<Self, WireError>;
 }
 
-/// A value whose every field differs from its neighbours and from the default: what golden files are made of.
+/// What golden files and the specification know of a type.
 pub trait Example: Sized {
-    /// The next value; `n` counts the fields made so far.
+    /// The next value, whose every field differs from its neighbours and from the default; `n` counts the fields made so far.
     fn example(n: &mut u64) -> Self;
+    /// What the specification calls the type; one with a description of its own is put into `shapes`.
+    fn shape(shapes: &mut Shapes) -> String;
 }
 
-/// A body's shape, for those that treat all alike: golden files, mutated input.
+/// A body, for those that treat all alike: golden files, mutated input, the specification.
 #[derive(Clone, Copy, Debug)]
 pub struct Body {
     /// Its type's name.
@@ -110,16 +113,19 @@ pub struct Body {
     pub example: fn() -> Vec<u8>,
     /// Reads bytes and writes what was understood of them.
     pub recode: fn(&[u8]) -> Result<Vec<u8>, WireError>,
+    /// What the specification says of it.
+    pub shape: fn(&mut Shapes) -> String,
 }
 
 impl Body {
-    /// The shape of `T`.
+    /// `T` as a body.
     #[must_use]
     pub const fn of<T: Encode + Decode + Example>(name: &'static str) -> Body {
         Body {
             name,
             example: || encode(&T::example(&mut 0)),
             recode: |bytes| decode::<T>(bytes).map(|value| encode(&value)),
+            shape: T::shape,
         }
     }
 }
@@ -157,19 +163,26 @@ macro_rules! number {
                 *n += 1;
                 *n as $t
             }
+            fn shape(_: &mut Shapes) -> String { stringify!($t).into() }
         }
     )*};
 }
 number!(u8, u16, u32, u64, i32, i64);
 
 macro_rules! newtype {
-    ($($t:ident),*) => {$(
+    ($($t:ident $name:literal),*) => {$(
         impl Encode for $t { fn put(&self, out: &mut Vec<u8>) { self.0.put(out); } }
         impl Decode for $t { fn get(r: &mut Reader<'_>) -> Result<Self, WireError> { Ok($t(Decode::get(r)?)) } }
-        impl Example for $t { fn example(n: &mut u64) -> Self { $t(Example::example(n)) } }
+        impl Example for $t {
+            fn example(n: &mut u64) -> Self { $t(Example::example(n)) }
+            fn shape(_: &mut Shapes) -> String { $name.into() }
+        }
     )*};
 }
-newtype!(OstIndex, MdtIndex, ClientId, Xid, Transno, HandleId, ObjectId, WallTime);
+newtype! {
+    OstIndex "index u16", MdtIndex "index u16", ClientId "client u64", Xid "xid u64", Transno "transno u64",
+    HandleId "handle u64", ObjectId "object (FID)", WallTime "time i64"
+}
 
 impl Encode for bool {
     fn put(&self, out: &mut Vec<u8>) {
@@ -190,6 +203,9 @@ impl Example for bool {
         *n += 1;
         true
     }
+    fn shape(_: &mut Shapes) -> String {
+        "bool".into()
+    }
 }
 impl Encode for () {
     fn put(&self, _: &mut Vec<u8>) {}
@@ -197,6 +213,12 @@ impl Encode for () {
 impl Decode for () {
     fn get(_: &mut Reader<'_>) -> Result<Self, WireError> {
         Ok(())
+    }
+}
+impl Example for () {
+    fn example(_: &mut u64) -> Self {}
+    fn shape(_: &mut Shapes) -> String {
+        "empty".into()
     }
 }
 impl Encode for Fid {
@@ -215,6 +237,9 @@ impl Example for Fid {
     fn example(n: &mut u64) -> Self {
         Fid { seq: 0x2_0000_0000 + u64::example(n), oid: Example::example(n), ver: Example::example(n) }
     }
+    fn shape(_: &mut Shapes) -> String {
+        "FID".into()
+    }
 }
 impl Encode for Extent {
     fn put(&self, out: &mut Vec<u8>) {
@@ -232,6 +257,9 @@ impl Example for Extent {
     fn example(n: &mut u64) -> Self {
         let start = u64::example(n) << 12;
         Extent { start, end: start + (u64::example(n) << 12) }
+    }
+    fn shape(_: &mut Shapes) -> String {
+        "extent".into()
     }
 }
 impl<T: Encode> Encode for Vec<T> {
@@ -261,6 +289,9 @@ impl<T: Example> Example for Vec<T> {
     fn example(n: &mut u64) -> Self {
         vec![T::example(n), T::example(n)]
     }
+    fn shape(shapes: &mut Shapes) -> String {
+        format!("list of {}", T::shape(shapes))
+    }
 }
 impl<T: Encode> Encode for Option<T> {
     fn put(&self, out: &mut Vec<u8>) {
@@ -279,6 +310,9 @@ impl<T: Decode> Decode for Option<T> {
 impl<T: Example> Example for Option<T> {
     fn example(n: &mut u64) -> Self {
         Some(T::example(n))
+    }
+    fn shape(shapes: &mut Shapes) -> String {
+        format!("optional {}", T::shape(shapes))
     }
 }
 
@@ -329,19 +363,22 @@ impl Example for Bytes {
     fn example(n: &mut u64) -> Self {
         format!("bytes {}", u8::example(n)).as_str().into()
     }
+    fn shape(_: &mut Shapes) -> String {
+        "bytes".into()
+    }
 }
 
 /// Declares a message part: a struct whose bytes are a length and its fields in order, growing by appending.
 #[macro_export]
 #[doc(hidden)]
 macro_rules! message {
-    ($($(#[$doc:meta])* $name:ident { $($(#[$fdoc:meta])* $field:ident: $ty:ty,)* })*) => {
+    ($($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $fdoc:literal])+ $field:ident: $ty:ty,)* })*) => {
         /// Every body declared here.
         pub const BODIES: &[$crate::Body] = &[$($crate::Body::of::<$name>(stringify!($name)),)*];
         $(
-        $(#[$doc])*
+        $(#[doc = $doc])+
         #[derive(Clone, PartialEq, Debug, Default)]
-        pub struct $name { $($(#[$fdoc])* pub $field: $ty,)* }
+        pub struct $name { $($(#[doc = $fdoc])+ pub $field: $ty,)* }
         impl $crate::Encode for $name {
             fn put(&self, out: &mut Vec<u8>) {
                 let at = out.len();
@@ -364,6 +401,11 @@ macro_rules! message {
             fn example(n: &mut u64) -> Self {
                 Self { $($field: $crate::Example::example(n),)* }
             }
+            fn shape(shapes: &mut $crate::shape::Shapes) -> String {
+                let fields: &[$crate::shape::Field] =
+                    &[$((stringify!($field), <$ty as $crate::Example>::shape, concat!($($fdoc),+)),)*];
+                shapes.part(module_path!(), stringify!($name), concat!($($doc),+), fields)
+            }
         }
     )*};
 }
@@ -372,11 +414,11 @@ macro_rules! message {
 #[macro_export]
 #[doc(hidden)]
 macro_rules! byte_enum {
-    ($(#[$doc:meta])* $name:ident { $($(#[$vdoc:meta])* $variant:ident = $value:literal,)* }) => {
-        $(#[$doc])*
+    ($(#[doc = $doc:literal])+ $name:ident { $($(#[doc = $vdoc:literal])+ $(#[$default:ident])? $variant:ident = $value:literal,)* }) => {
+        $(#[doc = $doc])+
         #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash, PartialOrd, Ord)]
         #[repr(u8)]
-        pub enum $name { $($(#[$vdoc])* $variant = $value,)* }
+        pub enum $name { $($(#[doc = $vdoc])+ $(#[$default])? $variant = $value,)* }
         impl $crate::Encode for $name {
             fn put(&self, out: &mut Vec<u8>) { out.push(*self as u8); }
         }
@@ -393,6 +435,10 @@ macro_rules! byte_enum {
                 *n += 1;
                 let all = [$($name::$variant),*];
                 all[*n as usize % all.len()]
+            }
+            fn shape(shapes: &mut $crate::shape::Shapes) -> String {
+                let values = [$((stringify!($variant), $value, concat!($($vdoc),+)),)*];
+                shapes.byte(module_path!(), stringify!($name), concat!($($doc),+), values)
             }
         }
     };

@@ -182,9 +182,4 @@ message! {
         /// what that client kept for the next one.
         key: Bytes,
     }
-    /// Identity of a client inside callbacks and reports.
-    ClientRef {
-        /// Id.
-        client: ClientId,
-    }
 }

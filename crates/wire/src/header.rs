@@ -1,4 +1,5 @@
 //! The 64 bytes in front of every message.
+use crate::shape::flags;
 use crate::{BODY_BYTES_MAX, BULK_BYTES_MAX, Op, WireError, crc32c, crc32c_append};
 use types::{ClientId, FsError, Transno, Xid};
 
@@ -9,39 +10,27 @@ pub const MAGIC: u32 = 0x3152_5453;
 /// The wire version this build speaks.
 pub const VERSION: u16 = 1;
 
-/// Bits of a header's flag field.
-#[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Flags(pub u16);
-
-impl Flags {
-    /// An answer; without it, a request.
-    pub const REPLY: Flags = Flags(1);
-    /// The request was sent before on an earlier connection; it may have been carried out.
-    pub const RESENT: Flags = Flags(2);
-    /// The request was answered, its effect may be lost: carry it out as transaction `transno`.
-    pub const REPLAY: Flags = Flags(4);
-    /// The sender is a server calling back its client.
-    pub const CALLBACK: Flags = Flags(8);
-    /// A lock callback waits for this request: it has a mandatory deadline.
-    pub const URGENT: Flags = Flags(16);
-    /// `bulk_crc` is valid (always over a network, never needed where bulk is shared memory).
-    pub const BULK_CRC: Flags = Flags(32);
-    /// Last message of this client's replay: it has nothing more to replay.
-    pub const REPLAY_DONE: Flags = Flags(64);
-    /// No answer yet: the server needs longer, and asks the client to wait for `patience` from now on.
-    pub const EARLY: Flags = Flags(128);
-    /// The last eight bytes of the body are a number that says what the transaction rested on: a replay repeats it.
-    pub const BASIS: Flags = Flags(256);
-
-    /// Whether all bits of `other` are set.
-    #[must_use]
-    pub const fn has(self, other: Flags) -> bool {
-        self.0 & other.0 == other.0
-    }
-    /// With the bits of `other` set.
-    #[must_use]
-    pub const fn with(self, other: Flags) -> Flags {
-        Flags(self.0 | other.0)
+flags! {
+    /// Bits of a header's flag field.
+    Flags {
+        /// An answer; without it, a request.
+        REPLY = 1,
+        /// The request was sent before on an earlier connection; it may have been carried out.
+        RESENT = 2,
+        /// The request was answered, its effect may be lost: carry it out as transaction `transno`.
+        REPLAY = 4,
+        /// The sender is a server calling back its client.
+        CALLBACK = 8,
+        /// A lock callback waits for this request: it has a mandatory deadline.
+        URGENT = 16,
+        /// `bulk_crc` is valid (always over a network, never needed where bulk is shared memory).
+        BULK_CRC = 32,
+        /// Last message of this client's replay: it has nothing more to replay.
+        REPLAY_DONE = 64,
+        /// No answer yet: the server needs longer, and asks the client to wait for `patience` from now on.
+        EARLY = 128,
+        /// The last eight bytes of the body are a number that says what the transaction rested on: a replay repeats it.
+        BASIS = 256,
     }
 }
 

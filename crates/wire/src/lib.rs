@@ -12,11 +12,17 @@ pub mod lock;
 pub mod mdt;
 mod op;
 pub mod ost;
+pub mod shape;
+pub mod spec;
 
 pub use checksum::{Crc, crc32c, crc32c_append, crc32c_join};
 pub use codec::{BODY_BYTES_MAX, Body, Bytes, Decode, Encode, Example, Reader, WireError, decode, encode};
 pub use header::{Flags, HEADER_BYTES, Header, MAGIC, VERSION};
-pub use op::Op;
+pub use op::{Class, Op, Side, Way};
 
 /// Most bulk bytes in one message.
 pub const BULK_BYTES_MAX: u32 = 64 << 20;
+
+/// The modules of bodies, and the bodies of each.
+pub const MODULES: &[(&str, &[Body])] =
+    &[("connect", connect::BODIES), ("lock", lock::BODIES), ("mdt", mdt::BODIES), ("ost", ost::BODIES)];

@@ -1,35 +1,46 @@
 //! Lock messages. `ldlm` decides; this only carries.
-use crate::{Bytes, Decode, Encode, Example, Reader, WireError, byte_enum, message};
+use crate::shape::{Shapes, bits};
+use crate::{Decode, Encode, Example, Reader, WireError, byte_enum, message};
 pub use types::LockMode as Mode;
 use types::{Extent, Fid, HandleId, WallTime};
 
-/// Modes in the order of their bytes on the wire, which is the field's order of strength.
-const MODES: [Mode; 7] = [Mode::Nl, Mode::Cr, Mode::Cw, Mode::Pr, Mode::Pw, Mode::Ex, Mode::Group];
+/// Modes by their bytes on the wire, which is the field's order of strength.
+const MODES: [(Mode, &str); 7] = [
+    (Mode::Nl, "Nothing: goes with all."),
+    (Mode::Cr, "Concurrent read: not with Ex, nor with Group."),
+    (Mode::Cw, "Concurrent write: others may write, nobody reads protected; not with Pr, Pw, Ex, Group."),
+    (Mode::Pr, "Protected read: others may read, nobody writes; not with Cw, Pw, Ex, Group."),
+    (Mode::Pw, "Protected write: the only writer; with Cr and Nl only."),
+    (Mode::Ex, "Exclusive: with Nl only."),
+    (Mode::Group, "Shared by all of the same group id (`LockSpec.bits`), whatever they do; otherwise with Nl only."),
+];
 
 impl Encode for Mode {
     fn put(&self, out: &mut Vec<u8>) {
-        let byte = match self {
-            Mode::Nl => 0,
-            Mode::Cr => 1,
-            Mode::Cw => 2,
-            Mode::Pr => 3,
-            Mode::Pw => 4,
-            Mode::Ex => 5,
-            Mode::Group => 6,
-        };
-        out.push(byte);
+        let byte = MODES.iter().position(|(mode, _)| mode == self).expect("every mode is in the table: a test looks");
+        out.push(byte as u8);
     }
 }
 impl Decode for Mode {
     fn get(r: &mut Reader<'_>) -> Result<Mode, WireError> {
         let byte = u8::get(r)?;
-        MODES.get(usize::from(byte)).copied().ok_or(WireError::BadValue(byte.into()))
+        MODES.get(usize::from(byte)).map(|(mode, _)| *mode).ok_or(WireError::BadValue(byte.into()))
     }
 }
 impl Example for Mode {
     fn example(n: &mut u64) -> Mode {
         *n += 1;
-        MODES[*n as usize % MODES.len()]
+        MODES[*n as usize % MODES.len()].0
+    }
+    fn shape(shapes: &mut Shapes) -> String {
+        let values: Vec<_> =
+            MODES.iter().zip(0..).map(|((mode, meaning), n)| (format!("{mode:?}"), n, *meaning)).collect();
+        shapes.byte(
+            module_path!(),
+            "Mode",
+            "How a lock may be used, and with which others on the same resource it goes.",
+            values,
+        )
     }
 }
 
@@ -137,7 +148,7 @@ message! {
         /// Value block.
         lvb: Option<Lvb>,
     }
-    /// `LockGlimpse` callback; the answer is an [`Lvb`].
+    /// `LockGlimpse` callback.
     GlimpseCallback {
         /// Server handle.
         handle: HandleId,
@@ -151,11 +162,6 @@ message! {
         /// Size and times as this client's cache has them; `None`: it no longer holds the lock.
         lvb: Option<Lvb>,
     }
-    /// A free-text reason, for reports.
-    Reason {
-        /// Text.
-        text: Bytes,
-    }
 }
 
 /// [`Lvb::cut`] of a size that may be of no moment: the object became shorter while holders of locks were asked, or one of them
@@ -168,22 +174,36 @@ pub const fn cut_floor(epoch: u64) -> u64 {
     epoch << 40
 }
 
-/// Bits of [`EnqueueRequest::flags`].
-#[derive(Clone, Copy, Debug)]
-pub struct EnqueueFlags;
-impl EnqueueFlags {
-    /// Do not wait: answer EAGAIN when something is in the way.
-    pub const NOWAIT: u32 = 1;
-    /// Do not lock: tell what is in the way (F_GETLK).
-    pub const TEST: u32 = 2;
-    /// Glimpse: grant when free, otherwise only tell size and times.
-    pub const GLIMPSE: u32 = 4;
-    /// Recovery: the client held this lock before the server was restarted.
-    pub const REPLAY: u32 = 8;
-    /// The range must not grow.
-    pub const NO_EXPAND: u32 = 16;
-    /// Unlock (posix, flock).
-    pub const UNLOCK: u32 = 32;
-    /// Replay of a request that was still waiting.
-    pub const WAITING: u32 = 64;
+bits! {
+    /// Bits of [`EnqueueRequest::flags`].
+    EnqueueFlags: u32 {
+        /// Do not wait: answer EAGAIN when something is in the way.
+        NOWAIT = 1,
+        /// Do not lock: tell what is in the way (F_GETLK).
+        TEST = 2,
+        /// Glimpse: grant when free, otherwise only tell size and times.
+        GLIMPSE = 4,
+        /// Recovery: the client held this lock before the server was restarted.
+        REPLAY = 8,
+        /// The range must not grow.
+        NO_EXPAND = 16,
+        /// Unlock (posix, flock).
+        UNLOCK = 32,
+        /// Replay of a request that was still waiting.
+        WAITING = 64,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn every_mode_is_in_the_table_once() {
+        for mode in Mode::ALL {
+            assert_eq!(MODES.iter().filter(|(m, _)| *m == mode).count(), 1, "{mode:?}");
+            assert_eq!(crate::decode(&crate::encode(&mode)), Ok(mode));
+        }
+        assert_eq!(MODES.len(), Mode::ALL.len());
+    }
 }

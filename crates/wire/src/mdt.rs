@@ -1,26 +1,31 @@
 //! Metadata messages.
 use crate::lock::EnqueueReply;
-use crate::{Bytes, byte_enum, message};
+use crate::shape::bits;
+use crate::{Bytes, Class, Decode, Op, Reader, byte_enum, message};
 use types::{Fid, HandleId, Transno, WallTime};
 
-/// Bits of [`Attr::flags`].
-#[derive(Clone, Copy, Debug)]
-pub struct AttrFlags;
+bits! {
+    /// Bits of [`Attr::flags`]. The three bits from 8 on are the level of advice (`ost.Advice`) that a directory gives to new
+    /// files, or that a file was given when it was made.
+    AttrFlags: u32 {
+        /// `size`, `blocks` and `mtime` are right: nobody has the file open for writing (or it has no objects).
+        SIZE_KNOWN = 1,
+        /// The file has a layout (objects).
+        HAS_LAYOUT = 2,
+        /// The inode has xattrs beyond the layout, so a getxattr is worth asking.
+        HAS_XATTRS = 4,
+        /// The inode has a POSIX ACL.
+        HAS_ACL = 8,
+        /// No name is left, but somebody has it open, or may still open it by its id.
+        ORPHAN = 16,
+        /// In the answer to an unlink of the last name: no other client has it open or may open it (by an OPEN lock).
+        ALONE = 32,
+        /// In the answer to an end of an open: it was the last writer's, and the size is not known for all that.
+        UNSETTLED = 64,
+    }
+}
+
 impl AttrFlags {
-    /// `size`, `blocks` and `mtime` are right: nobody has the file open for writing (or it has no objects).
-    pub const SIZE_KNOWN: u32 = 1;
-    /// The file has a layout (objects).
-    pub const HAS_LAYOUT: u32 = 2;
-    /// The inode has xattrs beyond the layout, so a getxattr is worth asking.
-    pub const HAS_XATTRS: u32 = 4;
-    /// The inode has a POSIX ACL.
-    pub const HAS_ACL: u32 = 8;
-    /// No name is left, but somebody has it open, or may still open it by its id.
-    pub const ORPHAN: u32 = 16;
-    /// In the answer to an unlink of the last name: no other client has it open or may open it (by an OPEN lock).
-    pub const ALONE: u32 = 32;
-    /// In the answer to an end of an open: it was the last writer's, and the size is not known for all that.
-    pub const UNSETTLED: u32 = 64;
     /// Where the level begins (three bits, [`crate::ost::Advice`]) that a directory gives to new files, and that a file was
     /// given when it was made.
     pub const ADVICE_SHIFT: u32 = 8;
@@ -34,59 +39,66 @@ impl AttrFlags {
 /// Most ends of opens in one request.
 pub const CLOSES_MAX: usize = 64;
 
-/// Bits of [`SetattrRequest::valid`] and [`Close::valid`].
-#[derive(Clone, Copy, Debug)]
-pub struct SetBits;
-impl SetBits {
-    /// Mode.
-    pub const MODE: u32 = 1;
-    /// Owner.
-    pub const UID: u32 = 2;
-    /// Group.
-    pub const GID: u32 = 4;
-    /// Size: truncate. The client punches the objects, under its locks, before it sends this.
-    pub const SIZE: u32 = 8;
-    /// Access time.
-    pub const ATIME: u32 = 16;
-    /// Modification time.
-    pub const MTIME: u32 = 32;
-    /// Access time := server's now.
-    pub const ATIME_NOW: u32 = 64;
-    /// Modification time := server's now.
-    pub const MTIME_NOW: u32 = 128;
-    /// Blocks (close only).
-    pub const BLOCKS: u32 = 256;
-    /// Project id.
-    pub const PROJECT: u32 = 512;
-    /// Clear setuid/setgid (a write by someone without the privilege).
-    pub const KILL_PRIV: u32 = 1024;
-    /// Change time (close only).
-    pub const CTIME: u32 = 2048;
-    /// The file was written since it was opened (close only).
-    pub const DIRTY: u32 = 4096;
-    /// The answer did not take the size for the file's: others may have written later (close only, in replays).
-    pub const OUTDATED: u32 = 8192;
+bits! {
+    /// Bits of [`SetattrRequest::valid`] and [`Close::valid`].
+    SetBits: u32 {
+        /// Mode.
+        MODE = 1,
+        /// Owner.
+        UID = 2,
+        /// Group.
+        GID = 4,
+        /// Size: truncate. The client punches the objects, under its locks, before it sends this.
+        SIZE = 8,
+        /// Access time.
+        ATIME = 16,
+        /// Modification time.
+        MTIME = 32,
+        /// Access time := server's now.
+        ATIME_NOW = 64,
+        /// Modification time := server's now.
+        MTIME_NOW = 128,
+        /// Blocks (close only).
+        BLOCKS = 256,
+        /// Project id.
+        PROJECT = 512,
+        /// Clear setuid/setgid (a write by someone without the privilege).
+        KILL_PRIV = 1024,
+        /// Change time (close only).
+        CTIME = 2048,
+        /// The file was written since it was opened (close only).
+        DIRTY = 4096,
+        /// The answer did not take the size for the file's: others may have written later (close only, in replays).
+        OUTDATED = 8192,
+    }
 }
 
-/// Inode-lock bits that a request asks for along with its answer; the reply says which were granted.
-#[derive(Clone, Copy, Debug)]
-pub struct LockBits;
-impl LockBits {
-    /// The name: parent, name and FID stay bound; owner and mode stay as they are.
-    pub const LOOKUP: u64 = 1;
-    /// Attributes and, for a directory, its entries.
-    pub const UPDATE: u64 = 2;
-    /// The inode may be opened by its id: it stays as long as this is held, also when its last name goes. Granted
-    /// alone when the other wanted bits cannot be had.
-    pub const OPEN: u64 = 4;
-    /// The layout.
-    pub const LAYOUT: u64 = 8;
-    /// Owner, mode, ACL.
-    pub const PERM: u64 = 16;
-    /// Extended attributes.
-    pub const XATTR: u64 = 32;
-    /// File content may stay in the kernel's page cache (lease).
-    pub const DATA: u64 = 64;
+bits! {
+    /// Inode-lock bits that a request asks for along with its answer; the reply says which were granted.
+    LockBits: u64 {
+        /// The name: parent, name and FID stay bound; owner and mode stay as they are.
+        LOOKUP = 1,
+        /// Attributes and, for a directory, its entries.
+        UPDATE = 2,
+        /// The inode may be opened by its id: it stays as long as this is held, also when its last name goes. Granted
+        /// alone when the other wanted bits cannot be had.
+        OPEN = 4,
+        /// The layout.
+        LAYOUT = 8,
+        /// Owner, mode, ACL.
+        PERM = 16,
+        /// Extended attributes.
+        XATTR = 32,
+        /// File content may stay in the kernel's page cache (lease).
+        DATA = 64,
+    }
+}
+
+/// Who asks, where a request says so ([`Class::CALLER`]).
+#[must_use]
+pub fn caller_of(op: Op, body: &[u8]) -> Option<Cred> {
+    let said = op.is(Class::CALLER).then(|| Reader::new(body).part().and_then(|mut part| Cred::get(&mut part)));
+    said?.ok()
 }
 
 byte_enum! {
@@ -110,11 +122,6 @@ message! {
         caps: u32,
         /// Number of the job ([`types::job_id`]); 0: none.
         job: u64,
-    }
-    /// The beginning of every request that has a caller.
-    Called {
-        /// Caller.
-        cred: Cred,
     }
     /// An inode as programs see it.
     Attr {

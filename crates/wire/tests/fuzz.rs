@@ -71,18 +71,8 @@ fn bodies(module: &str, bodies: &[Body]) {
 }
 
 #[test]
-fn no_body_of_a_session_message_panics_or_takes_much_memory() {
-    bodies("connect", wire::connect::BODIES);
-}
-#[test]
-fn no_body_of_a_lock_message_panics_or_takes_much_memory() {
-    bodies("lock", wire::lock::BODIES);
-}
-#[test]
-fn no_body_of_a_metadata_message_panics_or_takes_much_memory() {
-    bodies("mdt", wire::mdt::BODIES);
-}
-#[test]
-fn no_body_of_an_object_message_panics_or_takes_much_memory() {
-    bodies("ost", wire::ost::BODIES);
+fn no_body_panics_or_takes_much_memory() {
+    for (module, all) in wire::MODULES {
+        bodies(module, all);
+    }
 }

@@ -26,7 +26,7 @@ use rt::{LocalFuture, Rt};
 use trace::Came;
 use types::{ClientId, Extent, FsError, HandleId, ObjectId, Transno, Xid};
 use wire::ost::{IoOwner, WriteRequest};
-use wire::{Encode, Header, Op};
+use wire::{Class, Encode, Header, Op};
 
 use crate::advised::Advised;
 use crate::config::{AUTO, OstConfig};
@@ -204,7 +204,8 @@ impl Ost {
     async fn serve(self: Rc<Self>, request: Request) {
         let (op, client, began) = (request.header.op, request.client(), self.rt.now());
         self.stats.borrow_mut().count_op(op);
-        if !quiet::disturbs_nothing(op)
+        // A wish for a lock along with a read disturbs, when it is asked for.
+        if !op.is(Class::CALM)
             && let Err(e) = self.disturb(&request).await
         {
             return request.reply::<()>(Err(e));
@@ -492,10 +493,6 @@ impl Service for Ost {
     }
     fn credits(&self) -> u16 {
         self.config.borrow().credits
-    }
-    fn allowed_in_recovery(&self, op: Op) -> bool {
-        let always = [Op::Ping, Op::Config, Op::Params, Op::Register, Op::OstStatfs, Op::Jobs, Op::OstTrace];
-        always.contains(&op)
     }
 }
 

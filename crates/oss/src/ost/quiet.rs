@@ -9,7 +9,6 @@ use std::rc::Rc;
 
 use ptlrpc::{HeldSet, Request};
 use types::{ClientId, Duration, FsError, ObjectId};
-use wire::Op;
 
 use super::Ost;
 
@@ -53,25 +52,6 @@ impl Held {
 pub(crate) fn recalled(store: &dyn crate::store::ObjectStore) -> ptlrpc::Quiet<Held> {
     let held = |(client, bytes): (ClientId, Vec<u8>)| Some((client, Held::of_bytes(&bytes)?));
     ptlrpc::Quiet::new(store.quiet().into_iter().filter_map(held).collect())
-}
-
-/// Requests that leave a client with no more than it had, and no transaction.
-pub(super) fn disturbs_nothing(op: Op) -> bool {
-    matches!(
-        op,
-        // With a wish for a lock it does, when that is asked for.
-        Op::OstRead
-            | Op::OstSync
-            | Op::OstStatfs
-            | Op::OstSeek
-            | Op::OstAdvised
-            | Op::OstShrinkGrant
-            | Op::LockCancel
-            | Op::LockConvert
-            | Op::Params
-            | Op::Jobs
-            | Op::OstTrace
-    )
 }
 
 impl Ost {

@@ -8,7 +8,7 @@ use types::latency::Latency;
 use super::sample::{Numbers, Sample, Server, Use};
 
 /// Kinds that are no work of clients: what looks themselves ask, and the part of other kinds that is waiting.
-const NO_WORK: [&str; 3] = ["params", "Params", "nrs_wait"];
+const NO_WORK: [&str; 2] = ["params", "nrs_wait"];
 
 /// Requests of one kind.
 #[derive(Clone, Debug, PartialEq)]

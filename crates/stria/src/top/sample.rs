@@ -213,7 +213,7 @@ pub(super) mod tests {
         let bytes = times * 4096;
         json!({"fsname": "s", "mount_point": "/m", "servers": [
             {"target": "s-MDT0000", "nid": "127.0.0.1:1", "state": "Replaying", "answers": true, "params": {
-                "mdt.s-MDT0000.latency_stats": page(&[("open", &open), ("Params", &read)]),
+                "mdt.s-MDT0000.latency_stats": page(&[("open", &open), ("params", &read)]),
                 "mdt.s-MDT0000.recovery_status": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n",
                 "mdt.s-MDT0000.job_stats": format!("job_stats:\n- job_id:          dd.0\n  snapshot_time:   2\n  open:            {{ samples: {times}, unit: usecs, min:        7, max: 7, sum: 7, sumsq: 49 }}\n"),
                 "mdt.s-MDT0000.client_stats": format!("clients: 1\n000000000000000a requests {times} read_bytes 0 write_bytes 0 last 2\n"),
