@@ -58,7 +58,7 @@ pub use ldlm::FlockMode;
 
 pub use crate::readahead::Readahead;
 pub use client::Client;
-pub use config::ClientConfig;
+pub use config::{ClientConfig, Keys};
 pub use data::Data;
 pub use entries::Entry;
 pub use flock::{Blocker, Flocks, LockCall};

@@ -50,7 +50,7 @@ mod traced;
 pub mod tx;
 mod upkeep;
 
-pub use config::{ConnectorBox, MdsConfig};
+pub use config::{ConnectorBox, Keys, MdsConfig};
 pub use kv::{FailPoint, KvError, MemoryKv, MetaKv};
 pub use mds::{Answered, Caller, Evictor, Mds};
 pub use metrics::METRICS;

@@ -2,13 +2,31 @@
 use std::fmt::Write;
 use std::rc::Rc;
 
+use rt::LocalFuture;
 use types::glob::Glob;
+use types::params::{ONLY_TELLS, Parameter, reset, switch};
 use types::{ClientId, FsError, OstIndex};
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::mds::Mds;
 use crate::metrics::NUMBERS;
 use crate::pools::Pool;
+
+/// How setting a parameter goes on; some wait for the store.
+type Setting = LocalFuture<Result<(), String>>;
+/// What is shown of an OST.
+type Field = fn(&Pool) -> String;
+/// A number of the lock tables.
+type Counter = fn(&ldlm::NamespaceStats) -> u64;
+/// A parameter of a metadata target.
+type Row = Parameter<Rc<Mds>, Setting>;
+
+fn row(path: String, get: impl Fn(&Rc<Mds>) -> String + 'static) -> Row {
+    Row::new(path, get)
+}
+fn at_once(done: Result<(), String>) -> Setting {
+    Box::pin(std::future::ready(done))
+}
 
 impl Mds {
     /// Reads or sets parameters. A value that is refused is told in the reply's error; what was set before stays set.
@@ -17,79 +35,138 @@ impl Mds {
     /// `NotFound`: nothing matches.
     pub(crate) async fn params(self: &Rc<Self>, q: &ParamsRequest) -> Result<ParamsReply, FsError> {
         let glob = Glob::new(&String::from_utf8_lossy(&q.pattern));
-        let name = |p: &Param| String::from_utf8_lossy(&p.path).into_owned();
-        let found: Vec<String> = self.all_params().iter().map(name).filter(|n| glob.matches(n)).collect();
+        let mut found: Vec<Row> = self.rows().into_iter().filter(|row| glob.matches(&row.path)).collect();
         if found.is_empty() {
             return Err(FsError::NotFound);
         }
         let mut error = String::new();
-        let mut shown = found.len();
         if let Some(value) = &q.value {
             let value = String::from_utf8_lossy(value).trim().to_string();
-            for (i, path) in found.iter().enumerate() {
-                if let Err(e) = self.set_param(path, &value).await {
-                    (shown, error) = (i, format!("{path}: {e}"));
+            for i in 0..found.len() {
+                let set = found[i].set(self, &value).unwrap_or_else(|| at_once(Err(ONLY_TELLS.into())));
+                if let Err(e) = set.await {
+                    error = format!("{}: {e}", found[i].path);
+                    found.truncate(i);
                     break;
                 }
             }
         }
-        let found = &found[..shown];
-        let mut params: Vec<Param> = self.all_params().into_iter().filter(|p| found.contains(&name(p))).collect();
-        if q.list {
-            params.iter_mut().for_each(|p| p.value = wire::Bytes::default());
-        }
-        Ok(ParamsReply { params, error: error.as_str().into() })
+        let param = |row: &Row| {
+            let value = if q.list { String::new() } else { row.value(self) };
+            Param { path: row.path.as_str().into(), value: value.as_str().into(), writable: row.is_writable() }
+        };
+        Ok(ParamsReply { params: found.iter().map(param).collect(), error: error.as_str().into() })
     }
 
-    fn all_params(&self) -> Vec<Param> {
+    fn rows(&self) -> Vec<Row> {
+        let mut rows = self.statistics_rows();
+        rows.extend(self.session_rows());
+        rows.extend(self.allocator_rows());
+        rows.extend(self.ost_rows());
+        rows
+    }
+
+    fn statistics_rows(&self) -> Vec<Row> {
         let t = &self.target;
-        let fs = t.trim_end_matches("-MDT0000");
-        let mut all = Vec::new();
-        let mut add = |path: String, value: String, writable: bool| {
-            all.push(Param { path: path.as_str().into(), value: value.as_str().into(), writable });
-        };
-        add(format!("mdt.{t}.md_stats"), self.stats.text(self.rt.wall()), true);
-        add(format!("mdt.{t}.latency_stats"), self.stats.latency_text(self.rt.wall()), true);
-        add(format!("mdt.{t}.client_stats"), self.stats.clients_text(), true);
-        add(format!("mdt.{t}.job_stats"), self.stats.jobs_text(), true);
-        add(format!("mdt.{t}.trace"), self.traced.text(), false);
-        add(format!("mdt.{t}.trace_bytes"), self.traced.bytes().to_string(), true);
+        let clear = |m: &Rc<Mds>, text: &str| at_once(reset(text).map(|()| m.stats.clear(m.rt.wall())));
+        let mut rows = vec![
+            row(format!("mdt.{t}.md_stats"), |m| m.stats.text(m.rt.wall())).settable(clear),
+            row(format!("mdt.{t}.latency_stats"), |m| m.stats.latency_text(m.rt.wall())).settable(clear),
+            row(format!("mdt.{t}.client_stats"), |m| m.stats.clients_text()).settable(clear),
+            row(format!("mdt.{t}.job_stats"), |m| m.stats.jobs_text())
+                .settable(|m, text| at_once(reset(text).map(|()| m.stats.clear_jobs()))),
+            row(format!("mdt.{t}.trace"), |m| m.traced.text()),
+            row(format!("mdt.{t}.trace_bytes"), |m| m.traced.bytes().to_string())
+                .settable(|m, text| at_once(m.traced.set_bytes(text))),
+            row(format!("mdt.{t}.backup"), |m| m.backup.borrow().clone())
+                .settable(|m, text| at_once(m.begin_backup(text))),
+            row(format!("mdt.{t}.scrub"), |m| m.scrub.borrow().text()).settable(|m, text| at_once(m.set_scrub(text))),
+        ];
+        rows.extend(NUMBERS.iter().map(|number| row(number.path(t), |m| number.text(m))));
+        rows
+    }
+
+    fn session_rows(&self) -> Vec<Row> {
+        let t = &self.target;
+        let mut rows: Vec<Row> = Vec::new();
         for e in self.exports.borrow().values() {
-            add(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), e.peer(), false);
+            let e = e.clone();
+            rows.push(row(format!("mdt.{t}.exports.{:016x}.uuid", e.client().0), move |_| e.peer()));
         }
-        add(format!("mdt.{t}.evict_client"), String::new(), true);
-        add(format!("mdt.{t}.backup"), self.backup.borrow().clone(), true);
-        add(format!("mdt.{t}.scrub"), self.scrub.borrow().text(), true);
-        for number in &NUMBERS {
-            add(number.path(t), number.text(self), false);
-        }
-        add(format!("mdt.{t}.recovery_status"), self.recovery_text(), false);
-        add(format!("mdt.{t}.abort_recovery"), String::new(), true);
-        let ns = self.locks.namespace.borrow();
-        let s = *ns.stats();
-        drop(ns);
-        add(format!("ldlm.namespaces.mdt-{t}.grants"), s.granted.to_string(), false);
-        add(format!("ldlm.namespaces.mdt-{t}.evictions"), s.evictions.to_string(), false);
-        add(format!("ldlm.namespaces.mdt-{t}.limit_hits"), s.limit_hits.to_string(), false);
-        let mut pools = self.pools.borrow_mut();
-        add(format!("lod.{fs}-MDT0000-mdtlov.qos_policy"), pools.allocator().policy().to_string(), true);
-        for key in layout::AllocConfig::KEYS {
-            let value = pools.allocator().config().get(key.key).unwrap_or_default();
-            add(format!("lod.{fs}-MDT0000-mdtlov.qos_{}", key.key), value.to_string(), true);
-        }
-        add(format!("lod.{fs}-MDT0000-mdtlov.pool_dry"), pools.dry.to_string(), false);
-        let fields: Vec<_> = pools.all().iter().map(|p| (osp_name(fs, p), osp_fields(p))).collect();
-        drop(pools);
-        for (name, fields) in fields {
-            for (field, value, writable) in fields {
-                if field == "active" {
-                    // The name under which clients have it, so that one pattern reaches everybody.
-                    add(format!("osc.{name}.{field}"), value.clone(), writable);
+        rows.extend([
+            row(format!("mdt.{t}.evict_client"), |_| String::new()).settable(|m, text| {
+                let (m, text) = (m.clone(), text.to_string());
+                Box::pin(async move { m.evict_by_name(&text).await })
+            }),
+            row(format!("mdt.{t}.recovery_status"), |m| m.recovery_text()),
+            row(format!("mdt.{t}.abort_recovery"), |_| String::new()).settable(|m, text| {
+                if text != "1" {
+                    return at_once(Err("write 1, which ends the wait for clients".into()));
                 }
-                add(format!("osp.{name}.{field}"), value, writable);
-            }
+                m.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
+                at_once(Ok(()))
+            }),
+        ]);
+        let counters: [(&str, Counter); 3] =
+            [("grants", |s| s.granted), ("evictions", |s| s.evictions), ("limit_hits", |s| s.limit_hits)];
+        rows.extend(counters.map(|(name, get)| {
+            row(format!("ldlm.namespaces.mdt-{t}.{name}"), move |m| get(m.locks.namespace.borrow().stats()).to_string())
+        }));
+        rows
+    }
+
+    fn allocator_rows(&self) -> Vec<Row> {
+        let at = |name: &str| format!("lod.{}-MDT0000-mdtlov.{name}", self.fs());
+        let mut rows = vec![
+            row(at("qos_policy"), |m| m.pools.borrow_mut().allocator().policy().to_string()).settable(|m, text| {
+                at_once(m.pools.borrow_mut().allocator().set_policy(text).map_err(|e| e.to_string()))
+            }),
+            row(at("pool_dry"), |m| m.pools.borrow().dry.to_string()),
+        ];
+        rows.extend(layout::AllocConfig::KEYS.iter().map(|key| {
+            let get = |m: &Rc<Mds>| m.pools.borrow_mut().allocator().config().get(key.key).unwrap_or_default();
+            row(at(&format!("qos_{}", key.key)), move |m| get(m).to_string()).settable(|m, text| {
+                let mut pools = m.pools.borrow_mut();
+                let mut config = pools.allocator().config().clone();
+                let set = config.set(key.key, text).map_err(|e| e.to_string());
+                at_once(set.map(|()| pools.allocator().set_config(config)))
+            })
+        }));
+        rows
+    }
+
+    fn ost_rows(&self) -> Vec<Row> {
+        let osts: Vec<OstIndex> = self.pools.borrow().all().iter().map(|p| p.ost).collect();
+        let of = |ost: OstIndex, field: fn(&Pool) -> String| {
+            move |m: &Rc<Mds>| m.pools.borrow().all().iter().find(|p| p.ost == ost).map(field).unwrap_or_default()
+        };
+        let mut rows = Vec::new();
+        for ost in osts {
+            let name = format!("{}-OST{:04x}-osc-MDT0000", self.fs(), ost.0);
+            // The second is the name under which clients have it, so that one pattern reaches everybody.
+            rows.extend(["osp", "osc"].map(|kind| {
+                row(format!("{kind}.{name}.active"), of(ost, |p| u8::from(p.active).to_string())).settable(
+                    move |m, text| {
+                        let (m, active) = (m.clone(), switch(text));
+                        Box::pin(async move { m.set_ost_active(ost, active?).await.map_err(|e| e.to_string()) })
+                    },
+                )
+            }));
+            let fields: [(&str, Field); 5] = [
+                ("prealloc_last_id", |p| p.last.to_string()),
+                ("prealloc_next_id", |p| p.used.saturating_add(1).to_string()),
+                ("prealloc_status", |p| u8::from(!p.can_serve()).to_string()),
+                ("kbytestotal", |p| (p.total_bytes / 1024).to_string()),
+                ("kbytesavail", |p| (p.free_bytes / 1024).to_string()),
+            ];
+            rows.extend(fields.map(|(field, get)| row(format!("osp.{name}.{field}"), of(ost, get))));
         }
-        all
+        rows
+    }
+
+    /// The file system's name, as in the target's.
+    fn fs(&self) -> &str {
+        self.target.trim_end_matches("-MDT0000")
     }
 
     fn recovery_text(&self) -> String {
@@ -103,64 +180,6 @@ impl Mds {
         s
     }
 
-    /// Sets one parameter; the error is a sentence.
-    async fn set_param(self: &Rc<Self>, path: &str, value: &str) -> Result<(), String> {
-        if [".md_stats", ".latency_stats", ".client_stats", ".job_stats"].iter().any(|page| path.ends_with(page)) {
-            if !matches!(value, "0" | "clear") {
-                return Err(format!("'{value}' cannot be written here: write 0 or clear, which resets it"));
-            }
-            if path.ends_with(".job_stats") {
-                self.stats.clear_jobs();
-            } else {
-                self.stats.clear(self.rt.wall());
-            }
-            return Ok(());
-        }
-        if path.ends_with(".abort_recovery") {
-            if value != "1" {
-                return Err("write 1, which ends the wait for clients".into());
-            }
-            self.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
-            return Ok(());
-        }
-        if path.ends_with(".trace_bytes") {
-            return self.traced.set_bytes(value);
-        }
-        if path.ends_with(".backup") {
-            return self.begin_backup(value);
-        }
-        if path.ends_with(".scrub") {
-            return self.set_scrub(value);
-        }
-        if path.ends_with(".evict_client") {
-            return self.evict_by_name(value).await;
-        }
-        if let Some(key) = path.rsplit_once(".qos_").map(|(_, k)| k) {
-            let mut pools = self.pools.borrow_mut();
-            if key == "policy" {
-                return pools.allocator().set_policy(value).map_err(|e| e.to_string());
-            }
-            let mut config = pools.allocator().config().clone();
-            config.set(key, value).map_err(|e| e.to_string())?;
-            pools.allocator().set_config(config);
-            return Ok(());
-        }
-        if (path.starts_with("osp.") || path.starts_with("osc.")) && path.ends_with(".active") {
-            let active = match value {
-                "0" => false,
-                "1" => true,
-                _ => return Err(format!("'{value}' is neither 1 nor 0")),
-            };
-            let index = path
-                .split('-')
-                .find_map(|p| p.strip_prefix("OST"))
-                .and_then(|h| u16::from_str_radix(h.get(..4)?, 16).ok());
-            let ost = OstIndex(index.ok_or("it names no OST")?);
-            return self.set_ost_active(ost, active).await.map_err(|e| e.to_string());
-        }
-        Err("it cannot be set: it only tells".into())
-    }
-
     /// Evicts a client that an administrator names.
     async fn evict_by_name(self: &Rc<Self>, value: &str) -> Result<(), String> {
         let client = u64::from_str_radix(value.trim_start_matches("0x"), 16).ok().map(ClientId);
@@ -172,18 +191,4 @@ impl Mds {
         self.evict(client).await;
         Ok(())
     }
-}
-
-fn osp_name(fs: &str, p: &Pool) -> String {
-    format!("{fs}-OST{:04x}-osc-MDT0000", p.ost.0)
-}
-fn osp_fields(p: &Pool) -> [(&'static str, String, bool); 6] {
-    [
-        ("active", u8::from(p.active).to_string(), true),
-        ("prealloc_last_id", p.last.to_string(), false),
-        ("prealloc_next_id", p.used.saturating_add(1).to_string(), false),
-        ("prealloc_status", u8::from(!p.can_serve()).to_string(), false),
-        ("kbytestotal", (p.total_bytes / 1024).to_string(), false),
-        ("kbytesavail", (p.free_bytes / 1024).to_string(), false),
-    ]
 }

@@ -33,7 +33,7 @@ mod stats;
 pub mod store;
 mod traced;
 
-pub use config::{AUTO, OstConfig};
+pub use config::{AUTO, Keys, OstConfig};
 pub use metrics::METRICS;
 pub use oss_node::Oss;
 pub use ost::Ost;

@@ -3,47 +3,24 @@ use std::fmt::Write as _;
 
 use types::glob::Glob;
 use types::metric::NAMED_MAX;
+use types::params::{Keys as _, ONLY_TELLS, Parameter, reset, switch};
 use types::record::Recordable as _;
-use types::{ClientId, FsError, parse_size};
+use types::{ClientId, FsError};
 use wire::Bytes;
 use wire::connect::{Param, ParamsReply, ParamsRequest};
 
 use crate::bandwidth;
+use crate::config::Keys;
 use crate::dispatch::Dispatcher;
 use crate::fast::FastTier;
 use crate::metrics::NUMBERS;
 use crate::ost::{Ost, policy_of};
 
-/// Sets a parameter from text; the error is a sentence.
-type Setter = Box<dyn Fn(&Ost, &str) -> Result<(), String>>;
-
-struct Row {
-    path: String,
-    get: Box<dyn Fn(&Ost) -> String>,
-    set: Option<Setter>,
-}
+/// A parameter of an OST.
+type Row = Parameter<Ost>;
 
 fn row(path: String, get: impl Fn(&Ost) -> String + 'static) -> Row {
-    Row { path, get: Box::new(get), set: None }
-}
-
-impl Row {
-    fn settable(mut self, set: impl Fn(&Ost, &str) -> Result<(), String> + 'static) -> Row {
-        self.set = Some(Box::new(set));
-        self
-    }
-}
-
-fn switch(text: &str) -> Result<bool, String> {
-    match text {
-        "1" | "on" | "enable" | "true" => Ok(true),
-        "0" | "off" | "disable" | "false" => Ok(false),
-        _ => Err(format!("'{text}' is neither 1 nor 0")),
-    }
-}
-
-fn number<T: std::str::FromStr>(text: &str) -> Result<T, String> {
-    text.parse().map_err(|_| format!("'{text}' is not a number in range"))
+    Row::new(path, get)
 }
 
 impl Ost {
@@ -86,11 +63,11 @@ impl Ost {
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),
             row(at("brw_size"), |o| (o.config.borrow().bulk_bytes_max >> 20).to_string()).settable(|o, text| {
-                let mib: u32 = number(text)?;
-                if !(1..=64).contains(&mib) || !mib.is_power_of_two() {
+                let bytes = Keys::read_mib("oss.bulk_bytes_max", text)?;
+                if !bytes.is_power_of_two() {
                     return Err(format!("brw_size = {text}: write 1, 2, 4, 8, 16, 32 or 64 (MiB)"));
                 }
-                o.config.borrow_mut().bulk_bytes_max = mib << 20;
+                o.config.borrow_mut().bulk_bytes_max = u32::try_from(bytes).unwrap_or(u32::MAX);
                 Ok(())
             }),
         ]
@@ -110,23 +87,21 @@ impl Ost {
 
     fn statistics_rows(&self) -> Vec<Row> {
         let at = |name: &str| format!("obdfilter.{}.{name}", self.identity.target());
-        let reset = |o: &Ost, text: &str| match text {
-            "0" | "clear" => {
-                o.stats.borrow_mut().reset(o.rt.wall());
-                o.store.disk().into_iter().for_each(crate::store::DiskStats::reset);
-                Ok(())
-            }
-            _ => Err(format!("'{text}': write 0 or clear")),
+        let clear = |o: &Ost, text: &str| {
+            reset(text)?;
+            o.stats.borrow_mut().reset(o.rt.wall());
+            o.store.disk().into_iter().for_each(crate::store::DiskStats::reset);
+            Ok(())
         };
         vec![
-            row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(reset),
-            row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(reset),
-            row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(reset),
+            row(at("stats"), |o| o.stats.borrow_mut().text(o.rt.wall())).settable(clear),
+            row(at("brw_stats"), |o| o.stats.borrow().brw_text(o.rt.wall(), o.store.disk())).settable(clear),
+            row(at("job_stats"), |o| o.stats.borrow().jobs_text()).settable(clear),
             row(at("latency_stats"), |o| {
                 o.dispatch.with(|p, _| o.stats.borrow_mut().latency_text(o.rt.wall(), p.waits()))
             })
-            .settable(reset),
-            row(at("client_stats"), |o| o.stats.borrow().uses.text(NAMED_MAX)).settable(reset),
+            .settable(clear),
+            row(at("client_stats"), |o| o.stats.borrow().uses.text(NAMED_MAX)).settable(clear),
             row(at("ops"), |o| o.stats.borrow_mut().ops_text(o.rt.wall())),
             row(at("trace"), Ost::trace_text),
             row(at("trace_bytes"), |o| o.config.borrow().trace_bytes.to_string()).settable(Ost::set_trace_bytes),
@@ -169,7 +144,7 @@ impl Ost {
                 Ok(())
             }),
             row(at("cache_bytes"), |o| o.cache.borrow().capacity_bytes().to_string()).settable(|o, t| {
-                let (bytes, policy) = (parse_size(t)?, o.config.borrow().cache_policy.clone());
+                let (bytes, policy) = (Keys::read("oss.cache_bytes", t)?, o.config.borrow().cache_policy.clone());
                 o.cache.borrow_mut().rebuild(&policy, bytes)?;
                 o.replace_advice();
                 o.config.borrow_mut().cache_bytes = bytes;
@@ -277,8 +252,10 @@ impl Ost {
             }),
             row(at("nrs_tbf_rule"), |o| o.dispatch.with(|p, _| p.get_param("nrs_tbf_rule")).unwrap_or_default())
                 .settable(set_nrs("nrs_tbf_rule")),
-            row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string())
-                .settable(|o, t| o.dispatch.with(|p, _| p.set_window(number(t)?))),
+            row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string()).settable(|o, t| {
+                let window: u64 = Keys::read("oss.dispatch_window", t)?;
+                o.dispatch.with(|p, _| p.set_window(u32::try_from(window).unwrap_or(u32::MAX)))
+            }),
             row(at("nrs_record"), |o| o.dispatch.with(|p, now| p.recorded(now, |r| *r).record_param()))
                 .settable(|o, t| o.dispatch.with(|p, now| p.recorded(now, |r| *r).set_record_param(t))),
             row(at("req_waitqueue"), |o| {
@@ -345,8 +322,8 @@ impl Ost {
     }
 
     fn param(&self, r: &Row) -> Param {
-        let value = (r.get)(self).into_bytes();
-        Param { path: r.path.as_str().into(), value: value.into(), writable: r.set.is_some() }
+        let value = r.value(self).into_bytes();
+        Param { path: r.path.as_str().into(), value: value.into(), writable: r.is_writable() }
     }
 
     /// Sets every parameter that matches a glob; answers them with their new values.
@@ -356,8 +333,8 @@ impl Ost {
     pub fn set_params(&self, pattern: &str, value: &str) -> Result<Vec<Param>, String> {
         let (mut done, glob) = (Vec::new(), Glob::new(pattern));
         for r in self.rows().into_iter().filter(|r| glob.matches(&r.path)) {
-            let set = r.set.as_ref().ok_or_else(|| format!("{}: it cannot be set: it only tells", r.path))?;
-            set(self, value.trim()).map_err(|e| format!("{}: {e}", r.path))?;
+            let set = r.set(self, value.trim()).unwrap_or_else(|| Err(ONLY_TELLS.into()));
+            set.map_err(|e| format!("{}: {e}", r.path))?;
             done.push(self.param(&r));
         }
         Ok(done)

@@ -279,3 +279,22 @@ fn a_scheduler_that_nobody_chose_follows_what_the_store_lies_on() {
         });
     }
 }
+
+#[test]
+fn keys_that_say_live_are_parameters_with_the_same_values() {
+    use types::params::{Keys as _, Kind, Life};
+    let n = node(1, 1 << 30, OstConfig::default());
+    for row in oss::Keys::ROWS {
+        let Life::Live(path) = row.life else { panic!("{}: all of an object server's are live", row.key) };
+        if row.kind.describe() == "text" {
+            continue;
+        }
+        let found = n.ost.get_params(path);
+        assert!(!found.is_empty() && found.iter().all(|p| p.writable), "{}: {path}", row.key);
+        n.ost.set_params(path, row.default).unwrap_or_else(|e| panic!("{}: its default: {e}", row.key));
+        if let Kind::Bytes { max, .. } | Kind::Number { max, .. } = row.kind {
+            let said = n.ost.set_params(path, &(max + 1).to_string()).unwrap_err();
+            assert!(said.starts_with(&found[0].path.escape_ascii().to_string()), "{said}");
+        }
+    }
+}

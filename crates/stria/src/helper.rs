@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::cli::{Settings, Umount};
-use crate::config::ROWS;
 use crate::daemon::{self, Daemon};
 use crate::failure::Failure;
 
@@ -158,7 +157,7 @@ fn sort(options: &str) -> Result<Sorted, Failure> {
             "config" => sorted.config = Some(path(value)?),
             "log" => sorted.log = Some(path(value)?),
             _ if is_foreign(name, value.is_some()) => {}
-            _ if ROWS.iter().any(|r| r.key == name) => match value {
+            _ if crate::config::rows().any(|r| r.key == name) => match value {
                 Some(_) => sorted.settings.push((*item).to_string()),
                 None => return Err(wrong(format!("mount option '{name}' needs a value: {name}=..."))),
             },

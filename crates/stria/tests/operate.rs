@@ -61,7 +61,7 @@ fn settings_made_for_good_reach_running_and_later_clients_and_servers_until_they
     assert!(kept.contains("osc.*.max_rpcs_in_flight=16\n") && kept.contains("nrs_policies=obrr"), "{kept}");
     until(&two, "osc.*.max_rpcs_in_flight", "16\n16\n");
     let (code, said) = refused(&["set_param", "-P", "--at", at, "osc.*.max_rpcs_in_flight=0"]);
-    assert!(code == libc::EINVAL && said.contains("from 1 to 256"), "{said}");
+    assert!(code == libc::EINVAL && said.contains("1 to 256 RPCs"), "{said}");
     let (code, said) = refused(&["set_param", "-P", "--at", at, "no.such.thing=1"]);
     assert!(code == libc::ENOENT && said.contains("no.such.thing"), "{said}");
     let (_, said) = refused(&["set_param", "--at", at, "ost.OSS.ost_io.nrs_policies=speedy"]);

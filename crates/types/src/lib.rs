@@ -15,6 +15,7 @@ pub mod latency;
 mod lock_mode;
 pub mod metric;
 mod origin;
+pub mod params;
 pub mod planted;
 pub mod prefetch;
 pub mod record;
@@ -38,6 +39,6 @@ pub use units::{GIB, KIB, MIB, PAGE_BYTES, PAGE_SHIFT, TIB, format_size, parse_s
 
 pub use core::time::Duration;
 
-/// For [`config_table!`].
+/// For [`config_table!`] and [`keys!`].
 #[doc(hidden)]
 pub use alloc::string as alloc_string;

@@ -1,30 +1,19 @@
-//! Configuration: one table of keys, read from TOML. Unknown keys are refused with their line and the nearest known key.
+//! Configuration: the keys of all nodes and of the process, read from TOML. Unknown keys are refused with their line and the nearest
+//! known key.
 mod explain;
 mod table;
-mod value;
 
 pub use explain::{explain, reference_markdown};
-pub use table::{Config, Effect, ROWS, Row, Scope};
-pub use value::Kind;
+pub use table::Own;
 
+use std::ops::{Deref, DerefMut};
 use std::path::Path;
 
 use toml::de::{DeTable, DeValue};
+use types::params::{Keys, Kind, Refused, Row};
 
 fn names(list: &[&str]) -> Vec<String> {
     list.iter().map(ToString::to_string).collect()
-}
-fn cache_policies() -> Vec<String> {
-    cache::registry().iter().map(|p| p.name.to_string()).collect()
-}
-fn readahead_policies() -> Vec<String> {
-    readahead::POLICIES.iter().map(|p| p.name.to_string()).collect()
-}
-fn nrs_policies() -> Vec<String> {
-    let plain = nrs::registry().iter().map(|p| p.name.to_string());
-    let wrapped = nrs::registry().iter().filter(|p| p.name != "obrr+");
-    let wrapped = wrapped.map(|p| format!("{}{}", nrs::DEADLINE_PREFIX, p.name));
-    plain.chain(wrapped).chain([oss::AUTO.to_string()]).collect()
 }
 fn transports() -> Vec<String> {
     names(&["auto", "uring", "dev"])
@@ -54,11 +43,62 @@ fn fast_admissions() -> Vec<String> {
     oss::fast::ADMISSIONS.iter().map(|p| p.name.to_string()).collect()
 }
 
+/// All settings: what belongs to no node (its fields are this struct's), and the keys of each kind of node.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct Config {
+    own: Own,
+    /// Of clients.
+    pub client: client::Keys,
+    /// Of object servers.
+    pub oss: oss::Keys,
+    /// Of metadata servers.
+    pub mds: mds::Keys,
+}
+
+impl From<Own> for Config {
+    fn from(own: Own) -> Config {
+        Config { own, ..Config::default() }
+    }
+}
+impl Deref for Config {
+    type Target = Own;
+    fn deref(&self) -> &Own {
+        &self.own
+    }
+}
+impl DerefMut for Config {
+    fn deref_mut(&mut self) -> &mut Own {
+        &mut self.own
+    }
+}
+
+/// Every key there is.
+pub fn rows() -> impl Iterator<Item = &'static Row> {
+    [Own::ROWS, client::Keys::ROWS, oss::Keys::ROWS, mds::Keys::ROWS].into_iter().flatten()
+}
+
 /// The refusal of an unknown key, with the nearest known one.
-pub(crate) fn unknown(key: &str) -> String {
-    match types::settings::nearest(key, ROWS.iter().map(|r| r.key)) {
-        Some(near) => format!("unknown key '{key}': did you mean '{near}'?"),
-        None => format!("unknown key '{key}': 'stria config explain' lists all keys"),
+pub(crate) fn unknown(key: &str) -> Refused {
+    Refused::unknown(key, rows())
+}
+
+impl Config {
+    /// Sets a key from its text.
+    ///
+    /// # Errors
+    /// No such key, or what the value should be.
+    pub fn set(&mut self, key: &str, text: &str) -> Result<(), Refused> {
+        let known = self.own.put(key, text)?
+            || self.client.put(key, text)?
+            || self.oss.put(key, text)?
+            || self.mds.put(key, text)?;
+        if known { Ok(()) } else { Err(unknown(key)) }
+    }
+    /// A key's value as text that [`Config::set`] reads back.
+    #[must_use]
+    pub fn get(&self, key: &str) -> Option<String> {
+        let own = self.own.get(key).or_else(|| self.client.get(key));
+        own.or_else(|| self.oss.get(key)).or_else(|| self.mds.get(key))
     }
 }
 
@@ -111,22 +151,21 @@ impl Config {
             let at = |e: String| format!("line {line}: {e}");
             match value.get_ref() {
                 DeValue::Table(inner) => {
-                    let known =
-                        ROWS.iter().any(|r| r.key.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('.')));
+                    let known = rows().any(|r| r.key.strip_prefix(&*key).is_some_and(|rest| rest.starts_with('.')));
                     if !known {
-                        return Err(at(unknown(&key)));
+                        return Err(at(unknown(&key).into()));
                     }
                     self.take(text, &key, inner)?;
                 }
-                DeValue::String(s) => self.set(&key, s).map_err(at)?,
+                DeValue::String(s) => self.set(&key, s).map_err(|e| at(e.into()))?,
                 DeValue::Integer(i) => {
                     let written = match i.radix() {
                         10 => i.as_str().to_string(),
                         radix => i64::from_str_radix(i.as_str(), radix).map_err(|e| at(e.to_string()))?.to_string(),
                     };
-                    self.set(&key, &written).map_err(at)?;
+                    self.set(&key, &written).map_err(|e| at(e.into()))?;
                 }
-                DeValue::Boolean(b) => self.set(&key, &b.to_string()).map_err(at)?,
+                DeValue::Boolean(b) => self.set(&key, &b.to_string()).map_err(|e| at(e.into()))?,
                 _ => return Err(at(format!("{key}: write a text, a number, true or false"))),
             }
         }
@@ -140,10 +179,10 @@ impl Config {
     pub fn check(&self) -> Result<(), String> {
         layout::LayoutSpec::from_raw(self.layout_stripe_size, self.layout_stripe_count, -1)
             .map_err(|e| format!("layout: {e}"))?;
-        if !self.oss_bulk_bytes_max.is_power_of_two() {
+        if !self.oss.bulk_bytes_max.is_power_of_two() {
             return Err(format!(
                 "oss.bulk_bytes_max = {}: write a power of two from 1M to 64M",
-                self.oss_bulk_bytes_max
+                self.oss.bulk_bytes_max
             ));
         }
         rt::Nid::parse(&self.listen).map_err(|e| format!("net.listen: {e}"))?;
@@ -158,7 +197,7 @@ impl Config {
                 self.store_fast_dir, self.store_fast_bytes
             ));
         }
-        for (key, keys) in [("client.cache_keys", &self.client_cache_keys), ("oss.cache_keys", &self.oss_cache_keys)] {
+        for (key, keys) in [("client.cache_keys", &self.client.cache_keys), ("oss.cache_keys", &self.oss.cache_keys)] {
             cache_config(keys).map_err(|e| format!("{key}: {e}"))?;
         }
         devices::DeviceProfile::parse(&self.store_profile, &self.store_profile_keys)
@@ -171,7 +210,7 @@ impl Config {
     pub fn to_toml(&self) -> String {
         let mut out = String::new();
         let mut section = "";
-        for row in ROWS {
+        for row in rows() {
             let (head, name) = row.key.split_once('.').unwrap_or(("", row.key));
             if head != section {
                 out += &format!("{}[{head}]\n", if out.is_empty() { "" } else { "\n" });
@@ -219,7 +258,7 @@ mod tests {
     fn the_defaults_are_legal_and_read_back() {
         let config = Config::default();
         config.check().unwrap();
-        for row in ROWS {
+        for row in rows() {
             let mut other = config.clone();
             other.set(row.key, row.default).unwrap_or_else(|e| panic!("{e}"));
             assert_eq!(other, config, "{}", row.key);
@@ -260,7 +299,7 @@ mod tests {
 
     #[test]
     fn keys_are_declared_once() {
-        let mut keys: Vec<_> = ROWS.iter().map(|r| r.key).collect();
+        let mut keys: Vec<_> = rows().map(|r| r.key).collect();
         keys.sort_unstable();
         assert!(keys.windows(2).all(|w| w[0] != w[1]));
     }

@@ -203,11 +203,10 @@ impl Shard {
             self.look(Wanted { pattern, with_store: false }, within).await.iter().map(shown).collect();
         let glob = types::glob::Glob::new(pattern);
         let mut own = serde_json::Map::new();
-        self.own(&mut |name, value, _| {
-            if glob.matches(&name) {
-                own.insert(name, json!(value));
-            }
-        });
+        for parameter in self.own().into_iter().filter(|p| glob.matches(&p.path)) {
+            let value = parameter.value(self);
+            own.insert(parameter.path, json!(value));
+        }
         json!({
             "fsname": text_of(&self.client.osts().map().fsname),
             "mount_point": self.facts.mount_point,

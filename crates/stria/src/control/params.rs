@@ -4,10 +4,10 @@
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{Client, Osc};
 use serde_json::{Value, json};
+use types::FsError;
 use types::glob::Glob;
-use types::{FsError, MIB, parse_size};
+use types::params::ONLY_TELLS;
 use wire::Op;
 use wire::connect::{ConfigReply, Lasting, ParamsReply, ParamsRequest, Setting};
 
@@ -33,9 +33,6 @@ struct Param {
 
 /// Parameters in the order of their names. Targets of one process may answer the same name, hence the list.
 type Tree = BTreeMap<String, Vec<Param>>;
-
-/// Readahead settings under `llite`, in MiB.
-const READAHEAD_MB: [&str; 3] = ["max_read_ahead_mb", "max_read_ahead_per_file_mb", "max_read_ahead_whole_mb"];
 
 impl Shard {
     pub(super) async fn get_params(self: &Rc<Self>, pattern: &str) -> Value {
@@ -102,15 +99,9 @@ impl Shard {
     pub(super) fn apply_settings(&self, settings: &[Setting]) {
         for s in settings {
             let glob = Glob::new(&String::from_utf8_lossy(&s.pattern));
-            let mut names = Vec::new();
-            self.own(&mut |name, _, writable| {
-                if writable && glob.matches(&name) {
-                    names.push(name);
-                }
-            });
-            for name in names {
-                if let Some(Err(e)) = self.set_own(&name, &String::from_utf8_lossy(&s.value)) {
-                    tracing::warn!("permanent setting of {name}: {e}");
+            for own in self.own().into_iter().filter(|p| p.is_writable() && glob.matches(&p.path)) {
+                if let Some(Err(e)) = own.set(self, String::from_utf8_lossy(&s.value).trim()) {
+                    tracing::warn!("permanent setting of {}: {e}", own.path);
                 }
             }
         }
@@ -120,6 +111,7 @@ impl Shard {
         let (tree, silent) = self.tree().await;
         let glob = Glob::new(pattern);
         let names: Vec<_> = tree.iter().filter(|(name, _)| glob.matches(name)).collect();
+        let own = self.own();
         if names.is_empty() {
             return refusal(&no_match(pattern, &silent), libc::ENOENT);
         }
@@ -128,8 +120,11 @@ impl Shard {
             if !params.iter().any(|p| p.writable) {
                 return refusal(&format!("{name} cannot be set: it only tells"), libc::EACCES);
             }
-            let done = match self.set_own(name, value) {
-                Some(done) => done.map_err(|e| (e, libc::EINVAL)),
+            let done = match own.iter().find(|p| p.path == *name) {
+                Some(own) => {
+                    let done = own.set(self, value.trim()).unwrap_or_else(|| Err(ONLY_TELLS.into()));
+                    done.map_err(|e| (e, libc::EINVAL))
+                }
                 None => self.set_on_servers(name, value).await,
             };
             match done {
@@ -144,9 +139,10 @@ impl Shard {
     async fn tree(self: &Rc<Self>) -> (Tree, Vec<String>) {
         let seen = self.look(Wanted { pattern: ALL, with_store: false }, SERVERS_WAIT).await;
         let mut tree = Tree::new();
-        self.own(&mut |name, value, writable| {
-            tree.entry(name).or_default().push(Param { value, writable, server: None });
-        });
+        for own in self.own() {
+            let (value, writable) = (own.value(self), own.is_writable());
+            tree.entry(own.path).or_default().push(Param { value, writable, server: None });
+        }
         for server in &seen {
             let target = server.import.target();
             for p in server.params() {
@@ -186,196 +182,6 @@ impl Shard {
         }
         if told { Ok(()) } else { Err(("no server knows it any more".into(), libc::ENOENT)) }
     }
-
-    fn instance(&self) -> String {
-        let map = self.client.osts().map();
-        format!("{}-{:016x}", String::from_utf8_lossy(&map.fsname), self.client.sessions().id().0)
-    }
-
-    /// Name of an OST's client side, as in `osc.NAME.stats`.
-    fn osc_name(&self, osc: &Osc) -> String {
-        let fs = String::from_utf8_lossy(&self.client.osts().map().fsname).into_owned();
-        format!("osc.{fs}-OST{:04x}-osc-{:016x}", osc.index().0, self.client.sessions().id().0)
-    }
-
-    pub(super) fn own(&self, add: &mut dyn FnMut(String, String, bool)) {
-        let (_, rule) = self.client.sessions().jobs().rule();
-        add("jobid_var".into(), rule.var.clone(), true);
-        add("jobid_name".into(), rule.name.clone(), true);
-        let at = self.client.sessions().timeouts();
-        for (name, time) in [("at_min", at.min), ("at_max", at.max), ("at_history", at.history)] {
-            add(name.into(), time.as_secs().to_string(), true);
-        }
-        let now = self.client.rt().wall();
-        let llite = format!("llite.{}", self.instance());
-        let (limit, policy) = (self.client.data().pages().limit_pages(), self.client.data().pages().policy_name());
-        let mib = |pages: usize| (pages as u64 * 4096 / MIB).to_string();
-        add(format!("{llite}.max_cached_mb"), mib(limit), true);
-        for number in &client::NUMBERS {
-            add(number.path(&self.instance()), number.text(&self.client), false);
-        }
-        add(format!("{llite}.max_cached_inodes"), self.client.meta().inodes_max().to_string(), true);
-        add(format!("{llite}.inode_cache_stats"), inodes_text(&self.client), false);
-        add(format!("{llite}.cache_policy"), policy.into(), true);
-        for key in cache::CacheConfig::KEYS {
-            add(format!("{llite}.cache_{key}"), self.client.data().pages().key(key).unwrap_or_default(), true);
-        }
-        add(format!("{llite}.cache_record"), self.client.data().pages().record(), true);
-        add(format!("{llite}.readahead_policy"), self.client.data().readahead().policy().into(), true);
-        add(format!("{llite}.readahead_record"), self.client.data().readahead().record(), true);
-        for key in READAHEAD_MB {
-            let bytes = self.client.data().readahead().setting(key).unwrap_or_default();
-            add(format!("{llite}.{key}"), (bytes / MIB).to_string(), true);
-        }
-        for key in readahead::Config::KEYS.iter().filter(|k| k.alias_mb.is_empty()) {
-            let value = self.client.data().readahead().setting(key.key).unwrap_or_default();
-            add(format!("{llite}.readahead_{}", key.key), value.to_string(), true);
-        }
-        let stats =
-            readahead_text(&self.client.data().readahead().stats(), self.client.data().readahead().held_bytes());
-        add(format!("{llite}.read_ahead_stats"), stats, false);
-        add(format!("{llite}.cache_stats"), cache_text(&self.client.data().pages().stats()), false);
-        add(format!("{llite}.lost_files"), self.client.losses().text(), true);
-        add(format!("{llite}.lost_changes"), self.client.losses().changes_text(), true);
-        add(format!("{llite}.mount_point"), self.facts.mount_point.clone(), false);
-        add(format!("{llite}.stats"), self.client.data().calls().text(now, self.client.data().pages().found()), true);
-        add(format!("{llite}.latency_stats"), self.client.data().calls().latency_text(now), true);
-        add(format!("{llite}.extents_stats"), self.client.data().calls().extents_text(now), true);
-        add(format!("{llite}.offset_stats"), self.client.offsets().text(now), true);
-        for osc in self.client.osts().all() {
-            let name = self.osc_name(&osc);
-            add(format!("{name}.active"), u8::from(osc.is_active()).to_string(), true);
-            add(format!("{name}.max_rpcs_in_flight"), osc.rpcs_in_flight_max().to_string(), true);
-            add(format!("{name}.max_pages_per_rpc"), osc.rpc_pages_max().to_string(), true);
-            add(format!("{name}.max_dirty_mb"), (osc.dirty_max() / MIB).to_string(), true);
-            add(
-                format!("{name}.grant_shrink_interval"),
-                (osc.grant_shrink_interval().as_millis() / 1000).to_string(),
-                true,
-            );
-            for number in &client::OSC_NUMBERS {
-                add(number.path(&name["osc.".len()..]), number.text(&osc), false);
-            }
-            add(format!("{name}.stats"), osc.stats_text(), true);
-            add(format!("{name}.latency_stats"), osc.latency_stats_text(), true);
-            add(format!("{name}.rpc_stats"), osc.rpc_stats_text(), true);
-            if let Some(import) = osc.import_if_any() {
-                add(format!("{name}.import"), import_text(&import), false);
-            }
-        }
-        let map = self.client.osts().map();
-        let mdc =
-            format!("mdc.{}-mdc-{:016x}", String::from_utf8_lossy(&map.mdt_target), self.client.sessions().id().0);
-        add(format!("{mdc}.import"), import_text(&self.client.sessions().mdc()), false);
-    }
-
-    fn set_timeout(&self, name: &str, text: &str) -> Result<(), String> {
-        let time = types::Duration::from_secs(number(text, 1, 86_400)?);
-        let mut at = self.client.sessions().timeouts();
-        match name {
-            "at_min" => at.min = time,
-            "at_max" => at.max = time,
-            _ => at.history = time,
-        }
-        self.client.sessions().set_timeouts(at)
-    }
-
-    /// Sets one of the client's own parameters; `None` when the name is not the client's.
-    fn set_own(&self, name: &str, text: &str) -> Option<Result<(), String>> {
-        let text = text.trim();
-        match name {
-            "jobid_var" => return Some(self.client.sessions().jobs().set_var(text)),
-            "jobid_name" => return Some(self.client.sessions().jobs().set_name(text)),
-            "at_min" | "at_max" | "at_history" => return Some(self.set_timeout(name, text)),
-            _ => {}
-        }
-        let (node, key) = name.rsplit_once('.')?;
-        if node == format!("llite.{}", self.instance()) {
-            return Some(match key {
-                "cache_policy" => self.client.data().pages().set_policy(text),
-                "cache_record" => self.client.data().pages().set_record(text),
-                key if cache_key(key).is_some() => self.client.data().pages().set_key(cache_key(key)?, text),
-                "readahead_record" => self.client.data().readahead().set_record(text),
-                "stats" | "latency_stats" | "extents_stats" => {
-                    reset(text).map(|()| self.client.data().calls().reset(self.client.rt().wall()))
-                }
-                "offset_stats" => {
-                    self.client.offsets().set(text);
-                    Ok(())
-                }
-                "lost_files" if matches!(text, "0" | "clear") => {
-                    self.client.losses().clear();
-                    Ok(())
-                }
-                "lost_changes" if matches!(text, "0" | "clear") => {
-                    self.client.losses().clear_changes();
-                    Ok(())
-                }
-                "lost_files" | "lost_changes" => Err("write 0 or clear, which empties the list".into()),
-                "readahead_policy" => self.client.data().readahead().set_policy(text),
-                key if READAHEAD_MB.contains(&key) => self.client.data().readahead().set(key, text),
-                key if key.starts_with("readahead_") => {
-                    self.client.data().readahead().set(&key["readahead_".len()..], text)
-                }
-                "max_cached_mb" => megabytes(text, 4, 1 << 20).map(|b| self.client.data().set_cache_bytes(b)),
-                "max_cached_inodes" => {
-                    number(text, 1, 100_000_000).map(|n| self.client.meta().set_inodes_max(n as usize))
-                }
-                _ => Err("it cannot be set".into()),
-            });
-        }
-        let osc = self.client.osts().all().into_iter().find(|o| self.osc_name(o) == node)?;
-        Some(match key {
-            "active" => number(text, 0, 1).map(|n| osc.set_active(n == 1)),
-            "max_rpcs_in_flight" => number(text, 1, 256).map(|n| osc.set_rpcs_in_flight_max(n as usize)),
-            "max_pages_per_rpc" => number(text, 1, 16_384).and_then(|n| set_rpc_pages(&osc, n as usize)),
-            "max_dirty_mb" => megabytes(text, 1, 65_536).map(|b| osc.set_dirty_max(b)),
-            "grant_shrink_interval" => {
-                number(text, 1, 1 << 31).map(|n| osc.set_grant_shrink_interval(types::Duration::from_secs(n)))
-            }
-            "stats" | "latency_stats" | "rpc_stats" => reset(text).map(|()| osc.reset_stats()),
-            _ => Err("it cannot be set".into()),
-        })
-    }
-}
-
-/// The key of the cache room that `cache_KEY` names.
-fn cache_key(name: &str) -> Option<&str> {
-    name.strip_prefix("cache_").filter(|key| cache::CacheConfig::KEYS.contains(key))
-}
-
-fn readahead_text(stats: &readahead::Stats, held_bytes: u64) -> String {
-    let counters = stats.counters().map(|(name, value, unit)| format!("{name} {value} samples [{unit}]\n"));
-    counters.concat() + &format!("held_bytes {held_bytes} samples [bytes]\n")
-}
-
-fn inodes_text(client: &Client) -> String {
-    let [inodes, names, children, objects] = client.meta().remembered();
-    let reclaimed = client.meta().inodes_reclaimed();
-    format!("inodes: {inodes}\nnames: {names}\nchildren: {children}\nobjects: {objects}\nreclaimed: {reclaimed}\n")
-}
-
-fn cache_text(stats: &cache::Stats) -> String {
-    stats.counters().map(|(name, value)| format!("{name}: {value}\n")).concat()
-}
-
-fn import_text(import: &ptlrpc::Import) -> String {
-    let (sessions, sent, resent) = import.counters();
-    let mut text = format!(
-        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n    service_time_ms: {}\n    patience_ms: {}\n    early_replies: {}\n",
-        import.target(),
-        import.nid(),
-        import.state(),
-        import.in_flight(),
-        import.last_committed(),
-        import.service_time().as_millis(),
-        import.patience().as_millis(),
-        import.early_replies()
-    );
-    if let Some(why) = import.failure() {
-        text += &format!("    failure: {why}\n");
-    }
-    text
 }
 
 fn no_match(pattern: &str, silent: &[String]) -> String {
@@ -385,49 +191,5 @@ fn no_match(pattern: &str, silent: &[String]) -> String {
             "no parameter of the servers that answer matches '{pattern}'; no answer came from {} ('stria status' says more)",
             silent.join(", ")
         ),
-    }
-}
-
-/// Statistics can only be set back.
-fn reset(text: &str) -> Result<(), String> {
-    if matches!(text, "0" | "clear") { Ok(()) } else { Err("write 0 or clear, which starts counting anew".into()) }
-}
-
-fn number(text: &str, min: u64, max: u64) -> Result<u64, String> {
-    let value: Option<u64> = text.parse().ok().filter(|n| (min..=max).contains(n));
-    value.ok_or_else(|| format!("write a number from {min} to {max}"))
-}
-
-/// Reads megabytes; a suffix makes it another size. Gives bytes.
-fn megabytes(text: &str, min: u64, max: u64) -> Result<u64, String> {
-    let bare = text.bytes().all(|b| b.is_ascii_digit());
-    let bytes = parse_size(text)?.saturating_mul(if bare { MIB } else { 1 });
-    let fits = (min.saturating_mul(MIB)..=max.saturating_mul(MIB)).contains(&bytes);
-    if fits { Ok(bytes) } else { Err(format!("write {min} to {max} (MiB)")) }
-}
-
-/// Pages of one bulk RPC; more than the OST takes would stay without effect.
-fn set_rpc_pages(osc: &client::Osc, pages: usize) -> Result<(), String> {
-    let most = osc.rpc_pages_offered();
-    if pages > most {
-        let (ost, mib) = (osc.index(), most as u64 * types::PAGE_BYTES as u64 / MIB);
-        return Err(format!("{ost} takes {most} pages at most: its brw_size was {mib} MiB when this client connected"));
-    }
-    osc.set_rpc_pages_max(pages);
-    Ok(())
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn values_are_checked_with_their_range() {
-        assert_eq!(number("8", 1, 256), Ok(8));
-        assert_eq!(number("0", 1, 256).unwrap_err(), "write a number from 1 to 256");
-        assert_eq!(megabytes("64", 1, 1024), Ok(64 << 20));
-        assert_eq!(megabytes("1G", 1, 1024), Ok(1 << 30));
-        assert!(megabytes("99999999999999999999", 1, 1024).is_err() && megabytes("0", 1, 1024).is_err());
-        assert!(megabytes("18446744073709551615", 1, 1024).is_err());
     }
 }

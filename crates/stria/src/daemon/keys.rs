@@ -76,6 +76,7 @@ fn read(file: &Path) -> Result<ClusterKey, Failure> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Own;
     use std::os::unix::fs::PermissionsExt;
 
     fn close(file: &Path) {
@@ -86,7 +87,7 @@ mod tests {
     fn a_key_file_must_exist_be_closed_and_be_long_enough() {
         let dir = tempfile::tempdir().unwrap();
         let file = dir.path().join("key");
-        let config = Config { key_file: file.display().to_string(), ..Config::default() };
+        let config = Config::from(Own { key_file: file.display().to_string(), ..Own::default() });
         assert!(find(&config, None).unwrap_err().to_string().contains("cluster.key_file"));
         std::fs::write(&file, "short\n").unwrap();
         std::fs::set_permissions(&file, std::fs::Permissions::from_mode(0o644)).unwrap();
@@ -108,7 +109,8 @@ mod tests {
         std::fs::remove_file(place(dir.path()).join(CLIENT)).unwrap();
         make_missing(dir.path(), &[2; 32]).unwrap();
         assert_eq!((text(ADMIN), text(CLIENT)), (admin, client));
-        let only = Config { key_file: place(dir.path()).join(CLIENT).display().to_string(), ..Config::default() };
+        let only =
+            Config::from(Own { key_file: place(dir.path()).join(CLIENT).display().to_string(), ..Own::default() });
         assert!(!find(&only, None).unwrap().is_administrator());
     }
 }

@@ -66,8 +66,8 @@ pub fn load_in(dir: Option<&ClusterDir>, settings: &Settings) -> Result<Config, 
 #[must_use]
 pub fn frames(config: &Config, clients: u64, osts: u64) -> frames::FramePool {
     let stores = if config.store_kind == "memory" { capacity(config).saturating_mul(osts) } else { 0 };
-    let server = if osts > 0 { config.oss_cache_bytes } else { 0 };
-    let caches = config.client_cache_bytes.saturating_mul(clients).saturating_add(server);
+    let server = if osts > 0 { config.oss.cache_bytes } else { 0 };
+    let caches = config.client.cache_bytes.saturating_mul(clients).saturating_add(server);
     frames::FramePool::new(caches.saturating_add(stores).saturating_add(FRAMES_BEYOND_CACHES))
 }
 
@@ -85,32 +85,14 @@ fn capacity(config: &Config) -> u64 {
 /// The default layout is not legal.
 pub fn mds(config: &Config) -> Result<MdsConfig, Failure> {
     let default_layout = LayoutSpec::from_raw(config.layout_stripe_size, config.layout_stripe_count, -1);
-    let mut mds = MdsConfig {
-        default_layout: default_layout.map_err(|e| Failure::usage(format!("layout: {e}")))?,
-        ..MdsConfig::default()
-    };
-    mds.commit.interval = Duration::from_millis(config.mds_commit_interval_ms);
-    mds.opens_max = usize::try_from(config.mds_opens_max).unwrap_or(usize::MAX);
-    mds.trace_bytes = config.mds_trace_bytes;
-    Ok(mds)
+    let default_layout = default_layout.map_err(|e| Failure::usage(format!("layout: {e}")))?;
+    Ok(MdsConfig { default_layout, ..MdsConfig::of(&config.mds) })
 }
 
 /// Settings of an OST.
 #[must_use]
 pub fn ost(config: &Config) -> OstConfig {
-    OstConfig {
-        dispatch_window: config.oss_dispatch_window as u32,
-        nrs_policy: config.nrs_policy.clone(),
-        cache_policy: config.oss_cache_policy.clone(),
-        cache_bytes: config.oss_cache_bytes,
-        cache_keys: cache_keys(&config.oss_cache_keys),
-        cache_first: config.oss_cache_first,
-        trace_bytes: config.oss_trace_bytes,
-        read_cache: config.oss_cache_bytes != 0,
-        writethrough_cache: config.oss_cache_bytes != 0,
-        bulk_bytes_max: config.oss_bulk_bytes_max as u32,
-        ..OstConfig::default()
-    }
+    OstConfig::of(&config.oss, cache_keys(&config.oss.cache_keys))
 }
 
 /// Keys of the cache policies.
@@ -124,7 +106,7 @@ fn cache_keys(text: &str) -> cache::CacheConfig {
 /// What an OST refuses.
 pub fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
     for ost in oss.osts() {
-        let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.nrs_quantum_requests.to_string());
+        let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.oss.nrs_quantum_requests.to_string());
         set.map_err(|e| Failure::usage(format!("nrs.quantum_requests: {e}")))?;
     }
     Ok(())
@@ -174,17 +156,8 @@ pub fn window(config: &Config) -> Duration {
 pub fn client(config: &Config, mds: &Nid, key: &ClusterKey) -> ClientConfig {
     ClientConfig {
         key: key.clone(),
-        cache_bytes: config.client_cache_bytes,
-        cache_policy: config.client_cache_policy.clone(),
-        cache_keys: cache_keys(&config.client_cache_keys),
-        dirty_bytes_max: config.client_max_dirty_mb * MIB,
-        rpcs_in_flight_max: config.client_max_rpcs_in_flight as usize,
-        rpc_pages_max: config.client_max_pages_per_rpc as usize,
-        dirty_age_max: Duration::from_secs(config.client_dirty_age_s),
-        readahead_policy: config.client_readahead_policy.clone(),
-        locks_max: config.client_locks_max as usize,
-        inodes_max: inodes_max(config.client_inodes_max, mount::memory_bytes()),
-        ..ClientConfig::new(mds.clone())
+        inodes_max: inodes_max(config.client.inodes_max, mount::memory_bytes()),
+        ..ClientConfig::of(&config.client, cache_keys(&config.client.cache_keys), mds.clone())
     }
 }
 
@@ -310,7 +283,8 @@ mod tests {
 
     #[test]
     fn mount_options_are_read_and_refused_by_name() {
-        let config = Config { mount_options: "noatime".into(), ..Config::default() };
+        let mut config = Config::default();
+        config.mount_options = "noatime".into();
         let spec = mount(&config, "ro,squash_root=65534:65534,flock", "fs").unwrap();
         assert!(spec.options.read_only && spec.options.no_atime);
         assert_eq!(spec.options.fsname, "fs");

@@ -211,6 +211,7 @@ impl Peers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::config::Own;
     use crate::metrics::{Measure, Servers};
     use std::io::{Read, Write};
     use std::sync::mpsc::channel;
@@ -245,7 +246,7 @@ mod tests {
                 }
             }
         });
-        let config = Config { metrics_listen: "127.0.0.1:0".into(), ..Config::default() };
+        let config = Config::from(Own { metrics_listen: "127.0.0.1:0".into(), ..Own::default() });
         Endpoint::start(&config, sender).unwrap().unwrap()
     }
 
@@ -312,12 +313,13 @@ mod tests {
     #[test]
     fn a_port_in_use_is_named() {
         let e = endpoint();
-        let config = Config { metrics_listen: e.address().to_string(), ..Config::default() };
+        let config = Config::from(Own { metrics_listen: e.address().to_string(), ..Own::default() });
         let (sender, _events) = channel();
         let why = Endpoint::start(&config, sender).err().unwrap().to_string();
         assert!(why.contains(&format!("port {} is in use", e.address().port())), "{why}");
         // The documentation's network is nobody's.
-        let config = Config { metrics_listen: "192.0.2.77:0".into(), metrics_allow_remote: true, ..Config::default() };
+        let config =
+            Config::from(Own { metrics_listen: "192.0.2.77:0".into(), metrics_allow_remote: true, ..Own::default() });
         let (sender, _events) = channel();
         let why = Endpoint::start(&config, sender).err().unwrap().to_string();
         assert!(why.contains("does not have the address 192.0.2.77"), "{why}");
