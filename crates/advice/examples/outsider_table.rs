@@ -23,11 +23,10 @@ impl AdvicePolicy for SpareTheSsd {
     }
 }
 
-const ENTRY: PolicyEntry = PolicyEntry {
-    name: "spare_the_ssd",
-    summary: "Only HIGH goes to the fast tier, and only while it is calm.",
-    make: || Box::new(SpareTheSsd(HOUSE)),
-};
+const ENTRY: PolicyEntry =
+    PolicyEntry::new("spare_the_ssd", "Only HIGH goes to the fast tier, and only while it is calm.", |_| {
+        Box::new(SpareTheSsd(HOUSE))
+    });
 
 fn main() {
     let tiers = Tiers { size_bytes: [4 * GIB, 100 * GIB], pressure: [Pressure::Low; 2] };

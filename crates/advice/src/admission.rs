@@ -6,13 +6,12 @@
 //!
 //! Source: paper 004 leaves promotion to advice; second touches within a window are how 2Q and TinyLFU tell use from passing by.
 use alloc::boxed::Box;
-use alloc::string::String;
 use alloc::vec;
 use alloc::vec::Vec;
 use types::Instant;
+use types::registry::{Entry, Registry};
 
 use crate::config::Config;
-use crate::table::unknown;
 
 /// Blocks of a unit at most.
 pub const UNIT_BLOCKS_MAX: u32 = 64;
@@ -34,52 +33,43 @@ pub trait AdmissionPolicy: Send {
     fn worth(&mut self, now: Instant, missed: Missed) -> u64;
 }
 
-/// A registry line.
+/// What else is known of an admission policy.
 #[derive(Clone, Copy, Debug)]
-pub struct AdmissionEntry {
-    /// Config value.
-    pub name: &'static str,
-    /// One sentence for the reference page.
-    pub summary: &'static str,
+pub struct AdmissionFacts {
     /// A scan that touches every block once gets nothing copied.
     pub resists_scans: bool,
-    /// Builds one; called once per tier.
-    pub make: fn(&Config) -> Box<dyn AdmissionPolicy>,
 }
 
-/// Every admission policy of the house.
-pub const ADMISSIONS: &[AdmissionEntry] = &[
-    AdmissionEntry {
-        name: "second_touch",
+/// A policy of the registry, or an outsider's; built once per tier.
+pub type AdmissionEntry = Entry<dyn AdmissionPolicy, Config, AdmissionFacts>;
+
+/// Every admission policy of the house, the default first.
+pub const ADMISSIONS: Registry<dyn AdmissionPolicy, Config, AdmissionFacts> =
+    Registry::new("admission policy", ENTRIES);
+
+static ENTRIES: &[AdmissionEntry] = &[
+    Entry {
+        name: ADMISSION_DEFAULT,
         summary: "Blocks that are read a second time within `advice.fast_window_s`, by reads below `advice.fast_scan_bytes`. The default.",
-        resists_scans: true,
         make: |config| Box::new(SecondTouch::new(config)),
+        facts: AdmissionFacts { resists_scans: true },
     },
-    AdmissionEntry {
+    Entry {
         name: "advised",
         summary: "Nothing: advised bytes alone are copied.",
-        resists_scans: true,
         make: |_| Box::new(Nothing),
+        facts: AdmissionFacts { resists_scans: true },
     },
-    AdmissionEntry {
+    Entry {
         name: "always",
         summary: "Everything that is read, also by scans; for comparisons.",
-        resists_scans: false,
         make: |_| Box::new(Everything),
+        facts: AdmissionFacts { resists_scans: false },
     },
 ];
 
 /// Name of the policy used when none is configured.
 pub const ADMISSION_DEFAULT: &str = "second_touch";
-
-/// The entry of a name.
-///
-/// # Errors
-/// A sentence with the policies that exist.
-pub fn admission(name: &str) -> Result<&'static AdmissionEntry, String> {
-    let names = ADMISSIONS.iter().map(|p| p.name);
-    ADMISSIONS.iter().find(|p| p.name == name).ok_or_else(|| unknown("admission", name, names))
-}
 
 struct Nothing;
 impl AdmissionPolicy for Nothing {
@@ -151,13 +141,14 @@ impl AdmissionPolicy for SecondTouch {
 mod tests {
     use super::*;
     use crate::conformance::check_admission;
+    use alloc::string::ToString;
     use types::{KIB, MIB};
 
     const fn at(s: u64) -> Instant {
         Instant(s * 1_000_000_000)
     }
     fn second_touch() -> Box<dyn AdmissionPolicy> {
-        (admission("second_touch").unwrap().make)(&Config::default())
+        (ADMISSIONS.find("second_touch").unwrap().make)(&Config::default())
     }
 
     #[test]
@@ -165,7 +156,7 @@ mod tests {
         for entry in ADMISSIONS {
             (0..4).for_each(|seed| check_admission(entry, seed));
         }
-        let why = admission("sometimes").err().unwrap();
+        let why = ADMISSIONS.find("sometimes").unwrap_err().to_string();
         assert!(why.contains("'sometimes'") && why.contains("second_touch"), "{why}");
     }
 

@@ -8,11 +8,12 @@ use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
 use alloc::vec::Vec;
 use core::fmt;
+use types::registry::UnknownPolicy;
 use types::{Extent, FsError, ObjectId};
 
 use crate::config::Config;
 use crate::ledger::{Entry, Ledger};
-use crate::table::{AdvicePolicy, POLICIES, PolicyEntry, UnknownPolicy};
+use crate::table::{AdvicePolicy, POLICIES, PolicyEntry};
 use crate::{Hint, Pressure, Tier};
 
 /// A project: who pays for advised bytes.
@@ -171,14 +172,13 @@ impl Advisor {
     /// # Errors
     /// [`UnknownPolicy`].
     pub fn new(policy: &str, config: Config) -> Result<Advisor, UnknownPolicy> {
-        let entry = POLICIES.iter().find(|p| p.name == policy).ok_or_else(|| UnknownPolicy(policy.into()))?;
-        Ok(Advisor::with_entry(entry, config))
+        Ok(Advisor::with_entry(POLICIES.find(policy)?, config))
     }
     /// With a policy from outside the registry.
     #[must_use]
     pub fn with_entry(entry: &PolicyEntry, config: Config) -> Advisor {
         Advisor {
-            policy: (entry.make)(),
+            policy: (entry.make)(&config),
             name: entry.name,
             config,
             ledger: Ledger::default(),
@@ -188,7 +188,7 @@ impl Advisor {
     }
     /// Changes the policy; what is placed stays until it is advised anew.
     pub fn switch(&mut self, entry: &PolicyEntry) {
-        self.policy = (entry.make)();
+        self.policy = (entry.make)(&self.config);
         self.name = entry.name;
     }
     /// Name of the policy in use.

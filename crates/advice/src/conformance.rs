@@ -95,7 +95,7 @@ pub fn check_admission(entry: &AdmissionEntry, seed: u64) {
         let at = alloc::format!("{} seed {seed} op {op}: {missed:?}", entry.name);
         assert_eq!(worth, twin.worth(now, missed), "{at}: same calls, other answers");
         assert_eq!(worth & !missed.blocks, 0, "{at}: blocks that were not read");
-        assert!(!(is_scan && entry.resists_scans) || worth == 0, "{at}: a scan is copied");
+        assert!(!(is_scan && entry.facts.resists_scans) || worth == 0, "{at}: a scan is copied");
     }
 }
 

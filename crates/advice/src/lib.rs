@@ -28,7 +28,8 @@ pub mod table;
 pub use advisor::{Advice, AdviceError, Advisor, OwnerId, Payer, ProjectId, Refusal, Step, Steps, Tiers, UserId, Wish};
 pub use config::Config;
 pub use reference::reference_markdown;
-pub use table::{Actions, AdvicePolicy, POLICIES, POLICY_DEFAULT, PolicyEntry, UnknownPolicy};
+pub use table::{Actions, AdvicePolicy, POLICIES, POLICY_DEFAULT, PolicyEntry};
+pub use types::registry::UnknownPolicy;
 
 /// How much a user cares that bytes are near; ordered. Also the reclaim class of the pages.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]

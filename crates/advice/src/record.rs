@@ -104,7 +104,7 @@ impl Replay for Fresh {
     fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
         let mut config = Config::default();
         settings.iter().try_for_each(|(key, value)| config.set(key, value)).map_err(|_| HEAD)?;
-        Advisor::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.0))
+        Advisor::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.name))
     }
     fn step<'a>(&mut self, line: &'a str) -> Option<Line<'a>> {
         let (call, tiers, recorded) = parse_line(line)?;

@@ -16,7 +16,7 @@ pub fn reference_markdown() -> String {
     let policies = POLICIES.iter().map(|p| (p.name, p.summary));
     out += &policies_markdown("Policies (`advice.policy`)", POLICY_DEFAULT, policies);
     for p in POLICIES {
-        let policy = (p.make)();
+        let policy = (p.make)(&Config::default());
         out += &format!(
             "\n### Table of `{}`\n\n| hint | tier | low | medium | high pressure |\n|---|---|---|---|---|\n",
             p.name

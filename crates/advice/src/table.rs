@@ -1,9 +1,8 @@
 //! The decision table: hint x tier x pressure -> actions. A policy is a table, or anything that answers like one.
 use alloc::boxed::Box;
-use alloc::format;
-use alloc::string::String;
-use core::fmt;
+use types::registry::{Entry, Registry};
 
+use crate::config::Config;
 use crate::{Hint, Pressure, Tier};
 
 /// What to do with advised bytes in one tier.
@@ -67,43 +66,21 @@ pub const RAM_ONLY: Table = Table {
 /// Hints do nothing.
 pub const NOTHING: Table = Table { rows: [[[IGNORE; 3]; 2]; 5] };
 
-/// A registry line.
-#[derive(Clone, Copy, Debug)]
-pub struct PolicyEntry {
-    /// Config value, metric label, scenario key.
-    pub name: &'static str,
-    /// One sentence for the reference page.
-    pub summary: &'static str,
-    /// Builds one; called once per server.
-    pub make: fn() -> Box<dyn AdvicePolicy>,
-}
+/// A policy of the registry, or an outsider's; built once per server.
+pub type PolicyEntry = Entry<dyn AdvicePolicy, Config>;
 
-/// Every advice policy of the house. Adding one is one file (or table) and one line here.
-pub const POLICIES: &[PolicyEntry] = &[
-    PolicyEntry {
-        name: "house",
-        summary: "RAM and fast tier by what fits; less is done for low hints as pressure rises. The default.",
-        make: || Box::new(HOUSE),
-    },
-    PolicyEntry { name: "ram_only", summary: "As `house`, without a fast tier.", make: || Box::new(RAM_ONLY) },
-    PolicyEntry { name: "none", summary: "Hints are accepted and do nothing.", make: || Box::new(NOTHING) },
+/// Every advice policy of the house, the default first. Adding one is one file (or table) and one line here.
+pub const POLICIES: Registry<dyn AdvicePolicy, Config> = Registry::new("advice policy", ENTRIES);
+
+static ENTRIES: &[PolicyEntry] = &[
+    Entry::new(
+        POLICY_DEFAULT,
+        "RAM and fast tier by what fits; less is done for low hints as pressure rises. The default.",
+        |_| Box::new(HOUSE),
+    ),
+    Entry::new("ram_only", "As `house`, without a fast tier.", |_| Box::new(RAM_ONLY)),
+    Entry::new("none", "Hints are accepted and do nothing.", |_| Box::new(NOTHING)),
 ];
 
 /// Name of the policy used when none is configured.
 pub const POLICY_DEFAULT: &str = "house";
-
-/// No policy has this name. `Display` lists those that exist.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnknownPolicy(pub String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&unknown("advice", &self.0, POLICIES.iter().map(|p| p.name)))
-    }
-}
-impl core::error::Error for UnknownPolicy {}
-
-/// The refusal of a policy of this kind, with those that exist.
-pub(crate) fn unknown<'a>(kind: &str, name: &str, names: impl Iterator<Item = &'a str>) -> String {
-    names.fold(format!("unknown {kind} policy '{name}': use one of"), |text, name| text + " " + name)
-}

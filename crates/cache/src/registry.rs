@@ -4,24 +4,18 @@
 use crate::ReclaimPolicy;
 use crate::table::CAPACITY_MAX;
 use crate::two_list::RingSize;
-use alloc::{boxed::Box, format, string::String, vec::Vec};
+use alloc::{boxed::Box, format, string::String, string::ToString};
 use core::fmt::Write as _;
+use types::registry::{Entry, Registry};
 use types::{MIB, PAGE_BYTES, parse_size};
 
-/// One policy of the room.
-pub struct PolicyEntry {
-    /// Name in `cache.policy`.
-    pub name: &'static str,
-    /// One sentence for the reference.
-    pub summary: &'static str,
-    /// Builds a fresh, empty policy.
-    pub build: fn(&CacheConfig) -> Box<dyn ReclaimPolicy>,
-}
+/// A policy of the registry, or an outsider's.
+pub type PolicyEntry = Entry<dyn ReclaimPolicy, CacheConfig>;
 
 /// All policies, the default first.
 #[must_use]
-pub fn registry() -> &'static [PolicyEntry] {
-    POLICIES
+pub fn registry() -> Registry<dyn ReclaimPolicy, CacheConfig> {
+    Registry::new("cache policy", POLICIES)
 }
 
 /// Builds policy `name`.
@@ -29,19 +23,12 @@ pub fn registry() -> &'static [PolicyEntry] {
 /// # Errors
 /// A sentence naming the value and the names that exist.
 pub fn build(name: &str, config: &CacheConfig) -> Result<Box<dyn ReclaimPolicy>, String> {
-    match POLICIES.iter().find(|p| p.name == name) {
-        Some(p) => Ok((p.build)(config)),
-        None => {
-            let names: Vec<&str> = POLICIES.iter().map(|p| p.name).collect();
-            Err(format!("'{name}' is not a cache policy; there are: {}", names.join(", ")))
-        }
-    }
+    registry().find(name).map(|entry| (entry.make)(config)).map_err(|e| e.to_string())
 }
 
 macro_rules! policies {
     ($($name:literal, $module:ident, $summary:literal;)*) => {
-        static POLICIES: &[PolicyEntry] =
-            &[$(PolicyEntry { name: $name, summary: $summary, build: crate::$module::build },)*];
+        static POLICIES: &[PolicyEntry] = &[$(Entry::new($name, $summary, crate::$module::build),)*];
     };
 }
 
@@ -181,7 +168,7 @@ pub fn reference_markdown() -> String {
     );
     for p in POLICIES {
         // Metadata at a common size, 1 GiB of 4 KiB pages.
-        let bytes = (p.build)(&CacheConfig::new(1 << 18)).metadata_bytes_per_page();
+        let bytes = (p.make)(&CacheConfig::new(1 << 18)).metadata_bytes_per_page();
         let _ = writeln!(out, "| `{}` | {} | {bytes} |", p.name, p.summary);
     }
     out.push_str("\n## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n");

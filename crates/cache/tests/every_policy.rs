@@ -12,7 +12,7 @@ use types::record::{HEAD, ReplayError};
 fn every_policy_keeps_its_promises_under_random_operations() {
     for entry in registry() {
         for seed in 0..60 {
-            cache::conformance::check(&|c| (entry.build)(c), seed, 4_000);
+            cache::conformance::check(&|c| (entry.make)(c), seed, 4_000);
         }
     }
 }
@@ -21,7 +21,7 @@ fn every_policy_keeps_its_promises_under_random_operations() {
 fn every_policy_honours_the_order_of_advice() {
     for entry in registry() {
         for seed in 100..130 {
-            cache::conformance::check_advice(&|c| (entry.build)(c), seed, 4_000);
+            cache::conformance::check_advice(&|c| (entry.make)(c), seed, 4_000);
         }
     }
 }
@@ -188,7 +188,7 @@ fn a_damaged_log_is_refused_with_its_line() {
 fn metadata_stays_within_32_bytes_a_page_at_every_size() {
     for entry in registry() {
         for pages in [1, 100, 1 << 10, 1 << 16, 1 << 20] {
-            let bytes = (entry.build)(&CacheConfig::new(pages)).metadata_bytes_per_page();
+            let bytes = (entry.make)(&CacheConfig::new(pages)).metadata_bytes_per_page();
             assert!((12..=32).contains(&bytes), "{}: {bytes} bytes a page at {pages} pages", entry.name);
         }
     }
@@ -197,7 +197,7 @@ fn metadata_stays_within_32_bytes_a_page_at_every_size() {
 #[test]
 fn a_policy_answers_to_the_name_it_is_registered_under_and_names_are_unique() {
     for (i, entry) in registry().iter().enumerate() {
-        assert_eq!((entry.build)(&CacheConfig::new(4)).name(), entry.name);
+        assert_eq!((entry.make)(&CacheConfig::new(4)).name(), entry.name);
         assert!(registry()[..i].iter().all(|e| e.name != entry.name));
     }
     let error = build("fgf", &CacheConfig::new(4)).err().unwrap();
@@ -208,7 +208,7 @@ fn a_policy_answers_to_the_name_it_is_registered_under_and_names_are_unique() {
 fn misuse_by_the_mechanism_is_caught_at_once() {
     for entry in registry() {
         let misuse = |f: &dyn Fn(&mut dyn ReclaimPolicy)| {
-            let mut p = (entry.build)(&CacheConfig::new(4));
+            let mut p = (entry.make)(&CacheConfig::new(4));
             p.insert(FrameId(1), PageAccess::fine(1));
             catch_unwind(AssertUnwindSafe(|| f(&mut *p))).is_err()
         };

@@ -34,11 +34,8 @@ impl AllocPolicy for Alternate {
     }
 }
 
-const ENTRY: PolicyEntry = PolicyEntry {
-    name: "alternate",
-    summary: "Neighbouring stripes in different racks.",
-    make: |_| Box::new(Alternate::default()),
-};
+const ENTRY: PolicyEntry =
+    PolicyEntry::new("alternate", "Neighbouring stripes in different racks.", |_| Box::new(Alternate::default()));
 
 fn main() {
     let osts: Vec<OstFacts> = (0..8)

@@ -26,15 +26,14 @@ mod spec;
 pub mod text;
 pub mod xattr;
 
-pub use allocator::{
-    AllocError, AllocPolicy, Allocator, Candidate, OstFacts, POLICIES, POLICY_DEFAULT, PolicyEntry, UnknownPolicy,
-};
+pub use allocator::{AllocError, AllocPolicy, Allocator, Candidate, OstFacts, POLICIES, POLICY_DEFAULT, PolicyEntry};
 pub use config::AllocConfig;
 pub use geometry::{FILE_SIZE_MAX, Geometry, MapError, Piece, Pieces, StripeExtent, StripeExtents, StripeIndex};
 pub use layout_type::{Layout, LayoutError, Pattern, StripeObject, StripeSize};
 pub use pool::{POOL_NAME_BYTES_MAX, PoolError, PoolName};
 pub use reference::reference_markdown;
 pub use spec::{LayoutSpec, PoolChoice, Resolved, SpecError, StripeCount, parse_ost_list, parse_stripe_size};
+pub use types::registry::UnknownPolicy;
 
 /// Smallest stripe size, and the unit of stripe sizes: 64 KiB.
 pub const STRIPE_SIZE_BYTES_MIN: u32 = 64 << 10;

@@ -71,7 +71,7 @@ impl Replay for Fresh {
     fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
         let mut config = AllocConfig::default();
         settings.iter().try_for_each(|(key, value)| config.set(key, value)).map_err(|_| HEAD)?;
-        Allocator::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.0))
+        Allocator::new(policy, config).map(Fresh).map_err(|e| ReplayError::Policy(e.name))
     }
     fn step<'a>(&mut self, line: &'a str) -> Option<Line<'a>> {
         let (call, recorded) = line.split_once(" -> ")?;

@@ -50,7 +50,7 @@ pub use head::{Head, HeadCounters, QueueFull};
 pub use params::PARAMETERS;
 pub use pipeline::{Job, Pipeline, PipelineCounters, Recorded, WINDOW_RANGE};
 pub use reference::reference_markdown;
-pub use registry::{DEADLINE_PREFIX, Medium, PolicyEntry, build, default_for, registry};
+pub use registry::{DEADLINE_PREFIX, Facts, Medium, PolicyEntry, build, default_for, registry, under_deadlines};
 pub use request::{IoOp, JobId, NrsRequest};
 pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};
 pub use shared::{Share, Taken};

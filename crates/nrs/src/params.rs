@@ -59,7 +59,7 @@ impl Head {
         let policy = known.strip_prefix("nrs_").and_then(|n| n.strip_suffix("_quantum")).unwrap_or("");
         let in_use = self.policy_name().strip_prefix(DEADLINE_PREFIX).unwrap_or(self.policy_name());
         if in_use.strip_suffix('+').unwrap_or(in_use) == policy {
-            return Ok(registry().iter().find(|e| e.name == in_use).map_or(0, |e| e.quantum));
+            return Ok(registry().iter().find(|e| e.name == in_use).map_or(0, |e| e.facts.quantum));
         }
         let why = format!("policy {policy} is not in use, {} is; switch nrs_policies first", self.policy_name());
         Err(ConfigError::BadValue { key: known, value: policy.to_string(), why })

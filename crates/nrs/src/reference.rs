@@ -11,12 +11,12 @@ pub fn reference_markdown() -> String {
          | policy | order | pays on | may throttle |\n|---|---|---|---|\n",
     );
     for entry in registry() {
-        let medium = match entry.medium {
+        let medium = match entry.facts.medium {
             Medium::Flash => "flash, memory",
             Medium::Rotating => "rotating disks",
             Medium::Any => "any medium",
         };
-        let throttles = if entry.throttles { "yes" } else { "no" };
+        let throttles = if entry.facts.throttles { "yes" } else { "no" };
         page.push_str(&format!("| `{}` | {} | {medium} | {throttles} |\n", entry.name, cell(entry.summary)));
     }
     page.push_str(&format!(

@@ -10,6 +10,7 @@ use crate::{
     trr::Trr,
 };
 use alloc::{boxed::Box, string::ToString};
+use types::registry::{Entry, Registry};
 
 /// Prefix of a policy's name that puts the two-level deadlines over it.
 pub const DEADLINE_PREFIX: &str = "deadline+";
@@ -25,36 +26,34 @@ pub enum Medium {
     Any,
 }
 
-/// What the registry knows about a policy.
-pub struct PolicyEntry {
-    /// Name, lower case.
-    pub name: &'static str,
-    /// One sentence.
-    pub summary: &'static str,
+/// What else is known of a policy.
+#[derive(Clone, Copy, Debug)]
+pub struct Facts {
     /// Where it pays.
     pub medium: Medium,
     /// Whether it may hold requests back although it could serve them.
     pub throttles: bool,
     /// Requests of a turn by its own choice; 0: it has no turns.
     pub quantum: u32,
-    /// Builds an empty policy.
-    pub build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 }
+
+/// A policy of the registry, or an outsider's.
+pub type PolicyEntry = Entry<dyn NrsPolicy, NrsConfig, Facts>;
 
 const fn entry(
     name: &'static str,
     summary: &'static str,
     medium: Medium,
     quantum: u32,
-    build: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
+    make: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 ) -> PolicyEntry {
-    PolicyEntry { name, summary, medium, throttles: false, quantum, build }
+    Entry { name, summary, make, facts: Facts { medium, throttles: false, quantum } }
 }
 
 /// All policies, in the order of the reference page. `deadline+NAME` wraps any of them but `obrr+`, which has its own.
 #[must_use]
-pub fn registry() -> &'static [PolicyEntry] {
-    REGISTRY
+pub fn registry() -> Registry<dyn NrsPolicy, NrsConfig, Facts> {
+    Registry::new("NRS policy", REGISTRY)
 }
 
 static REGISTRY: &[PolicyEntry] = &[
@@ -94,13 +93,11 @@ static REGISTRY: &[PolicyEntry] = &[
         crate::obrr::REGION_QUANTUM,
         |config| Box::new(Deadline::new(Box::new(Obrr::by_region(config)), Flavour::Early, config)),
     ),
-    PolicyEntry {
+    Entry {
         name: "tbf",
         summary: "Holds clients, jobs, users or operations to rates in requests and bytes per second.",
-        medium: Medium::Any,
-        throttles: true,
-        quantum: 0,
-        build: |config| Box::new(Tbf::new(config)),
+        make: |config| Box::new(Tbf::new(config)),
+        facts: Facts { medium: Medium::Any, throttles: true, quantum: 0 },
     },
 ];
 
@@ -110,14 +107,21 @@ static REGISTRY: &[PolicyEntry] = &[
 /// [`ConfigError::UnknownPolicy`] lists the names.
 pub fn build(name: &str, config: &NrsConfig) -> Result<Box<dyn NrsPolicy>, ConfigError> {
     let unknown = || ConfigError::UnknownPolicy(name.to_string());
-    let find = |name: &str| REGISTRY.iter().find(|e| e.name == name).ok_or_else(unknown);
-    let Some(inner) = name.strip_prefix(DEADLINE_PREFIX) else { return Ok((find(name)?.build)(config)) };
-    let inner = find(inner)?;
+    let Some(inner) = name.strip_prefix(DEADLINE_PREFIX) else {
+        return Ok((registry().find(name).map_err(|_| unknown())?.make)(config));
+    };
+    let inner = registry().find(inner).map_err(|_| unknown())?;
     if inner.name == "obrr+" {
         return Err(unknown());
     }
-    let flavour = if inner.throttles { Flavour::OverThrottle } else { Flavour::Configured };
-    Ok(Box::new(Deadline::new((inner.build)(config), flavour, config)))
+    Ok(under_deadlines(inner, config))
+}
+
+/// Builds a policy with the two-level deadlines over it.
+#[must_use]
+pub fn under_deadlines(entry: &PolicyEntry, config: &NrsConfig) -> Box<dyn NrsPolicy> {
+    let flavour = if entry.facts.throttles { Flavour::OverThrottle } else { Flavour::Configured };
+    Box::new(Deadline::new((entry.make)(config), flavour, config))
 }
 
 /// The policy for a medium: ordering pays on disks that seek and costs nothing but time on those that do not.

@@ -294,8 +294,7 @@ impl Advised {
     /// # Errors
     /// A sentence with the policies that exist.
     pub fn switch(&self, policy: &str) -> Result<(), String> {
-        let entry = advice::POLICIES.iter().find(|p| p.name == policy);
-        let entry = entry.ok_or_else(|| advice::UnknownPolicy(policy.into()).to_string())?;
+        let entry = advice::POLICIES.find(policy).map_err(|e| e.to_string())?;
         self.books.borrow_mut().advisor.switch(entry);
         Ok(())
     }

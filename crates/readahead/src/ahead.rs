@@ -4,11 +4,12 @@ use alloc::format;
 use alloc::string::{String, ToString};
 use types::Extent;
 use types::record::{self, Recordable, Recording, Tape};
+use types::registry::UnknownPolicy;
 
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::file::{Facts, FileReadahead, Hint, Plan, Stats};
-use crate::policy::{POLICIES, PolicyEntry, UnknownPolicy};
+use crate::policy::{POLICIES, PolicyEntry};
 use crate::record::{Call, FORMAT, apply, call_text, close_text, facts_line, plan_text};
 
 /// See the module's head. Opens [`AheadFile`]s, makes every call on them, and closes them.
@@ -182,7 +183,7 @@ impl Ahead {
 }
 
 fn entry(policy: &str) -> Result<&'static PolicyEntry, UnknownPolicy> {
-    POLICIES.iter().find(|p| p.name == policy).ok_or_else(|| UnknownPolicy(policy.into()))
+    POLICIES.find(policy)
 }
 
 /// An [`Ahead`] with the files that are open, for the parameter.

@@ -1,13 +1,14 @@
 //! The mechanism of one open file: it owns what is outstanding and cuts what a policy asks for.
 use alloc::boxed::Box;
 use smallvec::SmallVec;
+use types::registry::UnknownPolicy;
 use types::{Extent, PAGE_BYTES};
 
 use crate::GAP_BYTES;
 use crate::budget::Budget;
 use crate::config::Config;
 use crate::issued::{Issued, Standing, Taken};
-use crate::policy::{POLICIES, PolicyEntry, ReadaheadPolicy, UnknownPolicy};
+use crate::policy::{POLICIES, PolicyEntry, ReadaheadPolicy};
 
 const PAGE: u64 = PAGE_BYTES as u64;
 /// How far from a read, in lengths of the read, what was prefetched counts as passed by: no pattern tolerates wider gaps.
@@ -150,7 +151,7 @@ impl FileReadahead {
     /// # Errors
     /// [`UnknownPolicy`].
     pub fn new(policy: &str, config: &Config) -> Result<FileReadahead, UnknownPolicy> {
-        let entry = POLICIES.iter().find(|p| p.name == policy).ok_or_else(|| UnknownPolicy(policy.into()))?;
+        let entry = POLICIES.find(policy)?;
         Ok(FileReadahead::with_entry(entry, config))
     }
     /// With a registry line: what a client keeps so that an open does not search by name.

@@ -33,8 +33,9 @@ pub use budget::Budget;
 pub use config::Config;
 pub use file::{Ask, Facts, FileReadahead, Hint, Plan, Stats};
 pub use pattern::{PATTERNS, Pattern, PatternEntry};
-pub use policy::{POLICIES, POLICY_DEFAULT, PolicyEntry, ReadaheadPolicy, UnknownPolicy};
+pub use policy::{POLICIES, POLICY_DEFAULT, PolicyEntry, ReadaheadPolicy};
 pub use reference::reference_markdown;
+pub use types::registry::UnknownPolicy;
 
 /// Gaps up to this many bytes (two pages) do not end a run: skipping them would fetch the same pages.
 pub const GAP_BYTES: u64 = 2 * types::PAGE_BYTES as u64;

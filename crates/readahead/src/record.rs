@@ -95,7 +95,7 @@ struct Fresh {
 impl Replay for Fresh {
     const FORMAT: &'static str = FORMAT;
     fn fresh(policy: &str, settings: &[(&str, &str)]) -> Result<Fresh, ReplayError> {
-        let ahead = Ahead::new(policy, configured(settings).ok_or(HEAD)?).map_err(|e| ReplayError::Policy(e.0))?;
+        let ahead = Ahead::new(policy, configured(settings).ok_or(HEAD)?).map_err(|e| ReplayError::Policy(e.name))?;
         Ok(Fresh { ahead, files: BTreeMap::new(), at_file: 0, facts: None, plan: Plan::default() })
     }
     fn step<'a>(&mut self, line: &'a str) -> Option<Step<'a>> {

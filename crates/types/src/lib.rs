@@ -19,6 +19,7 @@ pub mod params;
 pub mod planted;
 pub mod prefetch;
 pub mod record;
+pub mod registry;
 mod rng;
 pub mod scrub;
 pub mod settings;

@@ -5,9 +5,9 @@
 //! for that create. A policy only orders what it is shown.
 use alloc::boxed::Box;
 use alloc::collections::BTreeMap;
-use alloc::string::{String, ToString};
 use alloc::vec::Vec;
 use core::fmt;
+use types::registry::{Entry, Registry, UnknownPolicy};
 use types::{FsError, OstIndex, Rng};
 
 use crate::config::AllocConfig;
@@ -57,50 +57,31 @@ pub trait AllocPolicy: Send {
     fn choose(&mut self, candidates: &[Candidate], count: usize, dice: u64, chosen: &mut Vec<OstIndex>);
 }
 
-/// A registry line.
-#[derive(Clone, Copy, Debug)]
-pub struct PolicyEntry {
-    /// Config value, metric label, scenario key.
-    pub name: &'static str,
-    /// One sentence for the reference page.
-    pub summary: &'static str,
-    /// Builds one; called once per pool.
-    pub make: fn(&AllocConfig) -> Box<dyn AllocPolicy>,
-}
+/// A policy of the registry, or an outsider's; built once per pool.
+pub type PolicyEntry = Entry<dyn AllocPolicy, AllocConfig>;
 
-/// Every allocator of the house. Adding one is one file and one line here.
-pub const POLICIES: &[PolicyEntry] = &[
-    PolicyEntry {
-        name: "auto",
-        summary: "Round robin while free space is balanced, weighted by free space otherwise. The default.",
-        make: |c| Box::new(Auto::new(c)),
-    },
-    PolicyEntry {
-        name: "round_robin",
-        summary: "Each OST in turn; object counts differ by at most one.",
-        make: |_| Box::new(RoundRobin::new()),
-    },
-    PolicyEntry {
-        name: "weighted",
-        summary: "In proportion to free space, without randomness: every OST is within one object of its share.",
-        make: |_| Box::new(Weighted::new()),
-    },
-];
+/// Every allocator of the house, the default first. Adding one is one file and one line here.
+pub const POLICIES: Registry<dyn AllocPolicy, AllocConfig> = Registry::new("allocator", ENTRIES);
+
+static ENTRIES: &[PolicyEntry] =
+    &[
+        Entry::new(
+            POLICY_DEFAULT,
+            "Round robin while free space is balanced, weighted by free space otherwise. The default.",
+            |c| Box::new(Auto::new(c)),
+        ),
+        Entry::new("round_robin", "Each OST in turn; object counts differ by at most one.", |_| {
+            Box::new(RoundRobin::new())
+        }),
+        Entry::new(
+            "weighted",
+            "In proportion to free space, without randomness: every OST is within one object of its share.",
+            |_| Box::new(Weighted::new()),
+        ),
+    ];
 
 /// Name of the policy used when none is configured.
 pub const POLICY_DEFAULT: &str = "auto";
-
-/// No policy has this name. `Display` lists those that exist.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnknownPolicy(pub String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown allocator '{}': use one of", self.0)?;
-        POLICIES.iter().try_for_each(|p| write!(f, " {}", p.name))
-    }
-}
-impl core::error::Error for UnknownPolicy {}
 
 /// Why no OSTs could be given.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -192,8 +173,7 @@ impl Allocator {
     /// # Errors
     /// [`UnknownPolicy`].
     pub fn new(policy: &str, config: AllocConfig) -> Result<Allocator, UnknownPolicy> {
-        let entry = POLICIES.iter().find(|p| p.name == policy).ok_or_else(|| UnknownPolicy(policy.to_string()))?;
-        Ok(Allocator::with_entry(*entry, config))
+        Ok(Allocator::with_entry(*POLICIES.find(policy)?, config))
     }
     /// An allocator with a policy from outside the registry.
     #[must_use]
@@ -205,8 +185,7 @@ impl Allocator {
     /// # Errors
     /// [`UnknownPolicy`]; the old policy stays.
     pub fn set_policy(&mut self, policy: &str) -> Result<(), UnknownPolicy> {
-        let entry = POLICIES.iter().find(|p| p.name == policy).ok_or_else(|| UnknownPolicy(policy.to_string()))?;
-        self.entry = *entry;
+        self.entry = *POLICIES.find(policy)?;
         self.by_pool.clear();
         Ok(())
     }

@@ -2,6 +2,7 @@
 use super::*;
 use crate::conformance;
 use crate::spec::{LayoutSpec, PoolChoice};
+use alloc::string::ToString;
 use std::vec;
 use types::GIB;
 
@@ -202,7 +203,7 @@ fn a_policy_that_answers_wrongly_is_counted_and_replaced() {
             chosen.extend((0..count).map(|_| OstIndex(99)));
         }
     }
-    let entry = PolicyEntry { name: "liar", summary: "", make: |_| Box::new(Liar) };
+    let entry = PolicyEntry::new("liar", "", |_| Box::new(Liar));
     let mut a = Allocator::with_entry(entry, AllocConfig::default());
     assert_eq!(a.allocate(&facts(5), &ask(3, -1), &mut Rng::new(1)).unwrap().len(), 3);
     assert_eq!(a.wrong_answers(), 1);

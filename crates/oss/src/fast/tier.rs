@@ -146,7 +146,7 @@ impl FastTier {
         device: Option<Device>,
         off: Option<String>,
     ) -> Rc<FastTier> {
-        let entry = admission::admission(&config.admission).expect("the configuration was checked");
+        let entry = admission::ADMISSIONS.find(&config.admission).expect("the configuration was checked");
         let slots = device.as_ref().map_or(0, |d| d.slots);
         Rc::new(FastTier {
             rt: rt.clone(),
@@ -433,7 +433,7 @@ impl FastTier {
     /// # Errors
     /// A sentence with those that exist.
     pub fn set_admission(&self, name: &str, config: &advice::Config) -> Result<(), String> {
-        let entry = admission::admission(name)?;
+        let entry = admission::ADMISSIONS.find(name).map_err(|e| e.to_string())?;
         *self.admission.borrow_mut() = (entry.name, (entry.make)(config));
         Ok(())
     }

@@ -1,8 +1,7 @@
 //! The policy trait and the registry: what decides, for one open file, which extents to ask for.
 use alloc::boxed::Box;
-use alloc::string::String;
-use core::fmt;
 use types::Extent;
+use types::registry::{Entry, Registry};
 
 use crate::config::Config;
 use crate::file::{Ask, Hint};
@@ -40,60 +39,36 @@ pub trait ReadaheadPolicy: Send {
     }
 }
 
-/// A registry line.
-#[derive(Clone, Copy, Debug)]
-pub struct PolicyEntry {
-    /// Config value, metric label, scenario key.
-    pub name: &'static str,
-    /// One sentence for the reference page.
-    pub summary: &'static str,
-    /// Builds one; called once per open file.
-    pub make: fn(&Config) -> Box<dyn ReadaheadPolicy>,
-}
+/// A policy of the registry, or an outsider's; built once per open file.
+pub type PolicyEntry = Entry<dyn ReadaheadPolicy, Config>;
 
-/// Every readahead policy of the house. Adding one is one file and one line here.
-pub const POLICIES: &[PolicyEntry] = &[
-    PolicyEntry {
-        name: "parallel",
-        summary: "Paper 003: background fetches from the start of every read, several patterns, windows that grow. The default.",
-        make: |c| Box::new(Parallel::new(c)),
-    },
-    PolicyEntry {
-        name: "parallel_sequential",
-        summary: "`parallel` with the sequential pattern alone: the cheapest, for clients that only stream.",
-        make: |c| Box::new(Parallel::with_patterns(c, &["sequential"])),
-    },
-    PolicyEntry {
-        name: "ondemand",
-        summary: "Baseline: one sequential window (40 MiB), renewed by the reader when it crosses a marker, as Linux does.",
-        make: |c| Box::new(Ondemand::new(c)),
-    },
-    PolicyEntry {
-        name: "miss",
-        summary: "Baseline: a sequential miss fetches 2 MiB and the reader waits for all of it.",
-        make: |c| Box::new(Miss::new(c)),
-    },
-    PolicyEntry {
-        name: "none",
-        summary: "Nothing is prefetched but what WILLNEED names.",
-        make: |_| Box::new(NoReadahead),
-    },
+/// Every readahead policy of the house, the default first. Adding one is one file and one line here.
+pub const POLICIES: Registry<dyn ReadaheadPolicy, Config> = Registry::new("readahead policy", ENTRIES);
+
+static ENTRIES: &[PolicyEntry] = &[
+    Entry::new(
+        POLICY_DEFAULT,
+        "Paper 003: background fetches from the start of every read, several patterns, windows that grow. The default.",
+        |c| Box::new(Parallel::new(c)),
+    ),
+    Entry::new(
+        "parallel_sequential",
+        "`parallel` with the sequential pattern alone: the cheapest, for clients that only stream.",
+        |c| Box::new(Parallel::with_patterns(c, &["sequential"])),
+    ),
+    Entry::new(
+        "ondemand",
+        "Baseline: one sequential window (40 MiB), renewed by the reader when it crosses a marker, as Linux does.",
+        |c| Box::new(Ondemand::new(c)),
+    ),
+    Entry::new("miss", "Baseline: a sequential miss fetches 2 MiB and the reader waits for all of it.", |c| {
+        Box::new(Miss::new(c))
+    }),
+    Entry::new("none", "Nothing is prefetched but what WILLNEED names.", |_| Box::new(NoReadahead)),
 ];
 
 /// Name of the policy used when none is configured.
 pub const POLICY_DEFAULT: &str = "parallel";
-
-/// No policy has this name. `Display` lists those that exist.
-#[derive(Clone, PartialEq, Eq, Debug)]
-pub struct UnknownPolicy(pub String);
-
-impl fmt::Display for UnknownPolicy {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "unknown readahead policy '{}': use one of", self.0)?;
-        POLICIES.iter().try_for_each(|p| write!(f, " {}", p.name))
-    }
-}
-impl core::error::Error for UnknownPolicy {}
 
 #[cfg(test)]
 mod tests;

@@ -20,7 +20,7 @@ impl Rule {
         let policy = target.setting("nrs.policy").unwrap_or("?").to_string();
         let plain = policy.strip_prefix(DEADLINE_PREFIX).unwrap_or(&policy);
         let entry = nrs::registry().iter().find(|e| e.name == plain);
-        let rule = entry.filter(|e| e.throttles).and_then(|_| throttled_by(target, record));
+        let rule = entry.filter(|e| e.facts.throttles).and_then(|_| throttled_by(target, record));
         let order = entry.map_or("its order is not known here", |e| e.summary.trim_end_matches('.'));
         let turns = ahead.passed - ahead.urgent;
         let why = match (&rule, ahead.went.requests, ahead.passed) {
