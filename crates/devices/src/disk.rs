@@ -113,6 +113,10 @@ impl DiskModel {
             return mean + spread * (2.0 * rng.unit() - 1.0);
         }
         let mut ns = if access.write { p.jump_write_ns } else { p.jump_read_ns };
+        if p.passes_gaps && access.lba > self.head {
+            let per_byte = if access.write { self.write_ns_per_byte } else { self.read_ns_per_byte };
+            ns = ns.min(p.contiguous_ns.0 + (access.lba - self.head) as f64 * per_byte);
+        }
         if p.full_stroke_ns > 0.0 {
             let distance = access.lba.abs_diff(self.head.min(p.capacity)) as f64 / p.capacity as f64;
             ns += p.full_stroke_ns * distance.min(1.0).sqrt();
@@ -139,6 +143,21 @@ impl DiskModel {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_short_gap_ahead_is_passed_and_a_long_one_or_one_behind_costs_a_seek() {
+        let disk9ms = DeviceProfile::named("disk9ms").unwrap();
+        let mut disk = DiskModel::new(DeviceProfile { passes_gaps: true, ..disk9ms });
+        let mut rng = Rng::new(1);
+        let mut took = |lba| {
+            let s = disk.start(0, Access { lba, len: 60_000, write: false }, &mut rng);
+            disk.finish();
+            s.done_at
+        };
+        // 60,000 bytes are a millisecond.
+        assert_eq!([took(0), took(60_000), took(180_000)], [10_000_000, 1_020_000, 2_020_000]);
+        assert_eq!([took(0), took(660_000)], [10_000_000, 10_000_000], "ten milliseconds of gap");
+    }
 
     fn at(lba: u64) -> Access {
         Access { lba, len: 1 << 20, write: true }

@@ -26,6 +26,9 @@ pub struct DeviceProfile {
     pub jump_write_ns: f64,
     /// Seek over the whole medium beyond the fixed cost; grows with the square root of the distance. 0: no heads.
     pub full_stroke_ns: f64,
+    /// A head that goes on a short way behind what it read or wrote last lets that pass instead of seeking, which takes the
+    /// time of reading it. No device of the table does; world `cache` of the simulator has one that does.
+    pub passes_gaps: bool,
     /// Time of a revolution; a jump waits for a uniform part of it. 0: nothing turns.
     pub revolution_ns: f64,
     /// Bytes of the medium.
@@ -52,6 +55,7 @@ const PAPER001: DeviceProfile = DeviceProfile {
     jump_read_ns: 2.0 * MS,
     jump_write_ns: 2.0 * MS,
     full_stroke_ns: 0.0,
+    passes_gaps: false,
     revolution_ns: 0.0,
     capacity: 1 << 50,
     cache_bytes: 0,

@@ -1,7 +1,8 @@
-//! A cache as a mechanism keeps it around a policy of the cache room: which block is in which frame, and who leaves.
+//! Caches as mechanisms keep them around a policy of the cache room: who owns which frame, and who leaves.
 //!
-//! A block stands for `cache.block_bytes` bytes; there are no bytes here. Takes some 50 bytes per frame that was ever used
-//! beside the policy's own. Shared by the worlds `cache` and `light`.
+//! [`Frames`] is what every cache has: the policy, frames and their owners, counters. A client's files keep the frames of
+//! their pages themselves, as the product's do; an OST's cache ([`BlockCache`]) finds them by block. A block stands for
+//! `cache.block_bytes` bytes; there are no bytes here. Takes some 50 bytes per frame that was ever used beside the policy's own.
 use crate::metrics::Metrics;
 use crate::scenario::Params;
 use cache::{CacheConfig, FrameId, Grain, PageAccess, ReclaimPolicy, Stats, build};
@@ -64,15 +65,72 @@ mod hasher {
     pub type Fixed = BuildHasherDefault<Mixed>;
 }
 
-/// See the module's head.
-pub struct BlockCache {
+/// Frames of a cache, each with its owner: whatever finds it there.
+pub(crate) struct Frames {
     policy: Box<dyn ReclaimPolicy>,
     capacity: u32,
-    frame_of: HashMap<u64, FrameId, hasher::Fixed>,
     /// Of every frame that was ever used.
-    block_of: Vec<u64>,
+    owners: Vec<u64>,
     free: Vec<FrameId>,
-    stats: Stats,
+    /// Look-ups.
+    pub stats: Stats,
+}
+
+impl Frames {
+    /// None is used.
+    ///
+    /// # Errors
+    /// A sentence, when the policy or one of its keys does not exist.
+    pub fn new(settings: &CacheSettings) -> Result<Frames, String> {
+        let config = settings.config()?;
+        Ok(Frames {
+            policy: build(&settings.policy, &config)?,
+            capacity: config.capacity_pages,
+            owners: Vec::new(),
+            free: Vec::new(),
+            stats: Stats::default(),
+        })
+    }
+    /// What the frame holds is used.
+    #[inline]
+    pub fn touch(&mut self, frame: FrameId, access: PageAccess) {
+        self.policy.touch(frame, access);
+    }
+    /// A frame for what came, if the policy takes it in. `left` is told whose frames go for it.
+    #[inline]
+    pub fn insert(&mut self, owner: u64, access: PageAccess, left: &mut impl FnMut(u64)) -> Option<FrameId> {
+        if !self.policy.admits(&access) {
+            return None;
+        }
+        let frame = self.take(left)?;
+        self.policy.insert(frame, access);
+        self.owners[frame.0 as usize] = owner;
+        Some(frame)
+    }
+    /// `blocks` blocks like `access` took this long to come.
+    pub fn on_fetched(&mut self, access: &PageAccess, blocks: u32, took_ns: u64) {
+        self.policy.on_fetched(access, blocks, Duration::from_nanos(took_ns));
+    }
+
+    fn take(&mut self, left: &mut impl FnMut(u64)) -> Option<FrameId> {
+        if self.free.is_empty() {
+            let used = self.owners.len() as u32;
+            if used < self.capacity {
+                self.owners.push(0);
+                return Some(FrameId(used));
+            }
+            let batch = RECLAIM_BATCH.min(self.capacity / 8).max(1);
+            self.policy.reclaim(batch, &mut |_| true, &mut self.free);
+            self.free.iter().for_each(|frame| left(self.owners[frame.0 as usize]));
+        }
+        self.free.pop()
+    }
+}
+
+/// The cache of an OST: frames by block.
+pub(crate) struct BlockCache {
+    frames: Frames,
+    frame_of: HashMap<u64, FrameId, hasher::Fixed>,
 }
 
 impl BlockCache {
@@ -81,23 +139,15 @@ impl BlockCache {
     /// # Errors
     /// A sentence, when the policy or one of its keys does not exist.
     pub fn new(settings: &CacheSettings) -> Result<BlockCache, String> {
-        let config = settings.config()?;
-        Ok(BlockCache {
-            policy: build(&settings.policy, &config)?,
-            capacity: config.capacity_pages,
-            frame_of: HashMap::default(),
-            block_of: Vec::new(),
-            free: Vec::new(),
-            stats: Stats::default(),
-        })
+        Ok(BlockCache { frames: Frames::new(settings)?, frame_of: HashMap::default() })
     }
     /// Looks a block up for a reader; whether it is here. The policy is told of a hit.
     #[inline]
     pub fn lookup(&mut self, access: PageAccess) -> bool {
         let found = self.frame_of.get(&access.block).copied();
-        self.stats.count(&access, found.is_some());
+        self.frames.stats.count(&access, found.is_some());
         if let Some(frame) = found {
-            self.policy.touch(frame, access);
+            self.frames.touch(frame, access);
         }
         found.is_some()
     }
@@ -111,56 +161,31 @@ impl BlockCache {
     pub fn bring(&mut self, access: PageAccess, mut left: impl FnMut(u64)) {
         if let Some(frame) = self.frame_of.get(&access.block) {
             if access.write {
-                self.policy.touch(*frame, access);
+                self.frames.touch(*frame, access);
             }
             return;
         }
-        if !self.policy.admits(&access) {
-            return;
+        let BlockCache { frames, frame_of } = self;
+        let mut gone = |block: u64| {
+            frame_of.remove(&block);
+            left(block);
+        };
+        if let Some(frame) = frames.insert(access.block, access, &mut gone) {
+            self.frame_of.insert(access.block, frame);
         }
-        let Some(frame) = self.frame(&mut left) else { return };
-        self.policy.insert(frame, access);
-        self.frame_of.insert(access.block, frame);
-        self.block_of[frame.0 as usize] = access.block;
-    }
-    /// [`BlockCache::lookup`], and [`BlockCache::bring`] at once when it is not here.
-    pub fn access(&mut self, access: PageAccess) -> bool {
-        let found = self.lookup(access);
-        if !found {
-            self.bring(access, |_| ());
-        }
-        found
     }
     /// `blocks` blocks like `access` took this long to come.
     pub fn on_fetched(&mut self, access: &PageAccess, blocks: u32, took_ns: u64) {
-        self.policy.on_fetched(access, blocks, Duration::from_nanos(took_ns));
+        self.frames.on_fetched(access, blocks, took_ns);
     }
     /// Look-ups since the last [`BlockCache::reset_stats`].
     #[must_use]
     pub fn stats(&self) -> Stats {
-        self.stats
+        self.frames.stats
     }
     /// Starts counting anew.
     pub fn reset_stats(&mut self) {
-        self.stats = Stats::default();
-    }
-
-    fn frame(&mut self, left: &mut impl FnMut(u64)) -> Option<FrameId> {
-        if self.free.is_empty() {
-            let used = self.block_of.len() as u32;
-            if used < self.capacity {
-                self.block_of.push(0);
-                return Some(FrameId(used));
-            }
-            let batch = RECLAIM_BATCH.min(self.capacity / 8).max(1);
-            self.policy.reclaim(batch, &mut |_| true, &mut self.free);
-            for frame in &self.free {
-                let block = self.block_of[frame.0 as usize];
-                self.frame_of.remove(&block);
-                left(block);
-            }
-        }
-        self.free.pop()
+        self.frames.stats = Stats::default();
     }
 }
 

@@ -5,11 +5,10 @@
 //! [`engine`]. Deliberately not here: policies (rooms), the real I/O path (nodes).
 //!
 //! Code map: [`engine`] (events) · the crate `devices` (disks, elevators, allocators) · [`light`] (100,000
-//! clients) · `cacheworld` `readworld` `createworld` `survey` (settings of single papers) · [`scenario`] [`experiment`]
+//! clients; the worlds of papers 000 and 003 are settings of it) · `createworld` `survey` · [`scenario`] [`experiment`]
 //! [`metrics`] [`recorded`] [`claims`] [`report`] [`plot`] (what to run, what it gave, how it looks) · [`worst`] (the workload that hurts a policy) · [`replay`] (recorded requests under other settings) · [`cluster`] (whole clusters of real nodes
 //! under faults) · [`cli`] (`stria sim`).
-pub mod block_cache;
-pub mod cacheworld;
+mod block_cache;
 pub mod claims;
 pub mod cli;
 pub mod cluster;
@@ -18,9 +17,7 @@ pub mod engine;
 pub mod experiment;
 pub mod light;
 pub mod metrics;
-mod path;
 pub mod plot;
-pub mod readworld;
 pub mod recorded;
 pub mod replay;
 pub mod report;

@@ -118,6 +118,28 @@ fn the_deadline_run_is_the_papers() {
 }
 
 #[test]
+fn advice_and_the_fast_tier_give_what_paper_004_claims() {
+    for id in ["R58a", "R58b", "R58e", "R58f"] {
+        let e = judged(id, &Overrides { seed: Some(1), ..Overrides::default() });
+        assert!(e.as_known() && e.all_measured(), "{id}: {:?}", e.verdicts);
+    }
+}
+
+#[test]
+fn the_worlds_of_papers_000_and_003_give_what_they_claim() {
+    let cold = [("workload.fine_share", "0.9")];
+    for (id, set) in [("R32", &cold[..]), ("R35", &cold), ("R52", &[]), ("R57w", &[])] {
+        let e = small(id, set);
+        assert!(
+            e.verdicts.iter().filter(|v| v.measured.is_some()).all(|v| v.outcome == Outcome::Holds),
+            "{id}: {:?}",
+            e.verdicts
+        );
+        assert!(e.verdicts.iter().any(|v| v.measured.is_some()), "{id}");
+    }
+}
+
+#[test]
 fn beyond_the_paper_region_turns_on_an_aligned_allocator_reach_95_percent_of_the_disk() {
     let e = small("R31", &FOUR_OSS);
     let of = |policy: &str| e.points.iter().find(|p| p.params.text("nrs.policy") == policy).unwrap();
@@ -134,6 +156,7 @@ fn one_scenario_and_one_seed_repeat_to_the_last_bit_in_every_world() {
         ("R28t", &[("survey.total_bytes", "2G"), ("survey.threads", "64")]),
         ("R41", &[("workload.accesses", "500"), ("workload.warmup", "500"), ("cache.policy", "adaptive")]),
         ("R57", &[("workload.file_bytes", "16M"), ("reader.order", "random")]),
+        ("R58f", &[("file_bytes", "2M"), ("oss.fast_bytes", "24M")]),
         ("create", &[("clients", "32"), ("create.files_per_client", "20")]),
     ] {
         let (a, b) = (small(id, set), small(id, set));

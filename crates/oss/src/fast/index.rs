@@ -5,6 +5,7 @@
 //! (pins), and contents that a change may have overtaken are not published ([`Changes`]).
 use std::collections::BTreeMap;
 
+use advice::admission::{AdmissionPolicy, Missed};
 use advice::{Hint, Pressure};
 use cache::{CacheConfig, FrameId, PageAccess, Reclaimer, block_id};
 use types::{Duration, Instant, ObjectId};
@@ -15,37 +16,48 @@ use crate::advised::class_of;
 use crate::store::{BLOCK_BYTES, BlockRange};
 
 /// Blocks of a unit: what one slot holds.
-pub(super) const UNIT_BLOCKS: u64 = 16;
+pub const UNIT_BLOCKS: u64 = 16;
 /// Bytes of a unit.
-pub(super) const UNIT_BYTES: u64 = UNIT_BLOCKS * BLOCK_BYTES;
+pub const UNIT_BYTES: u64 = UNIT_BLOCKS * BLOCK_BYTES;
 /// Slots that are freed at a time.
 const RECLAIM: u32 = 4;
 /// Time over which pressure is measured.
 const MEASURED: Duration = Duration::from_secs(1);
 
 /// A piece of an object: aligned, of [`UNIT_BLOCKS`].
-pub(super) type Unit = (ObjectId, u64);
+pub type Unit = (ObjectId, u64);
 
 /// A unit as a mixed number.
-pub(super) fn unit_id((object, unit): Unit) -> u64 {
+pub fn unit_id((object, unit): Unit) -> u64 {
     block_id(object.0.seq ^ u64::from(object.0.oid).rotate_left(24), unit)
 }
 
 /// The part of `range` in unit number `unit`.
-pub(super) fn part_of(range: BlockRange, unit: u64) -> BlockRange {
+pub fn part_of(range: BlockRange, unit: u64) -> BlockRange {
     let (first, end) = (unit * UNIT_BLOCKS, (unit + 1).saturating_mul(UNIT_BLOCKS));
     BlockRange::new(range.first.max(first), range.end().min(end).max(range.first.max(first)))
 }
 
 /// Numbers of the units that a range touches.
-pub(super) fn units_of(range: BlockRange) -> std::ops::Range<u64> {
+pub fn units_of(range: BlockRange) -> std::ops::Range<u64> {
     if range.is_empty() { 0..0 } else { range.first / UNIT_BLOCKS..range.end().div_ceil(UNIT_BLOCKS) }
 }
 
 /// A bit for each block of a part of a unit.
-pub(super) fn bits_of(part: BlockRange) -> u16 {
+pub fn bits_of(part: BlockRange) -> u16 {
     let ones = if part.count >= UNIT_BLOCKS { u16::MAX } else { (1u16 << part.count) - 1 };
     ones << (part.first % UNIT_BLOCKS)
+}
+
+/// Blocks that are to be copied into one unit.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Copied {
+    /// Number of the unit.
+    pub unit: u64,
+    /// Its blocks, a bit each.
+    pub bits: u16,
+    /// The class that the copy gets.
+    pub hint: Hint,
 }
 
 struct Slot {
@@ -71,7 +83,7 @@ struct Reclaimed {
 }
 
 /// See the module's head.
-pub(super) struct Index {
+pub struct Index {
     slots: Vec<Option<Slot>>,
     free: Vec<u32>,
     capacity: u32,
@@ -80,7 +92,7 @@ pub(super) struct Index {
     /// Slots by class.
     classes: [u32; 5],
     resident_blocks: u64,
-    pub changes: Changes,
+    pub(super) changes: Changes,
     reclaimed: Reclaimed,
 }
 
@@ -111,13 +123,18 @@ impl Index {
         let unit = |f: FrameId| slots[f.0 as usize].as_ref().map_or(0, |s| unit_id(s.unit));
         self.reclaimer.switch(policy, &mut { unit })
     }
+    /// Name of the reclaim policy.
+    #[must_use]
     pub fn policy_name(&self) -> &'static str {
         self.reclaimer.name()
     }
+    /// Bytes of blocks that are here.
+    #[must_use]
     pub fn resident_bytes(&self) -> u64 {
         self.resident_blocks * BLOCK_BYTES
     }
     /// Blocks that left for want of room: unadvised and advised ones.
+    #[must_use]
     pub fn reclaimed(&self) -> (u64, u64) {
         (self.reclaimed.unadvised, self.reclaimed.advised)
     }
@@ -150,16 +167,46 @@ impl Index {
         self.units.get(&unit).map_or(0, |s| self.slot(*s).valid)
     }
     /// Blocks of a part of a unit that are here, a bit each.
+    #[must_use]
     pub fn valid_in(&self, object: ObjectId, part: BlockRange) -> u16 {
         self.valid((object, part.first / UNIT_BLOCKS)) & bits_of(part)
     }
 
+    /// What of a range that was read from the store is worth a copy at `now`: advised blocks by their class, others as the
+    /// admission policy says.
+    #[must_use]
+    pub fn worth(
+        &self,
+        now: Instant,
+        (object, range): (ObjectId, BlockRange),
+        class: impl Fn(BlockRange) -> Hint,
+        admission: &mut dyn AdmissionPolicy,
+    ) -> Vec<Copied> {
+        let mut copies = Vec::new();
+        for unit in units_of(range) {
+            let part = part_of(range, unit);
+            let hint = class(part);
+            let missing = u64::from(bits_of(part)) & u64::from(!self.valid_in(object, part));
+            let bits = if hint == Hint::None {
+                let read_bytes = range.count * BLOCK_BYTES;
+                admission.worth(now, Missed { unit: unit_id((object, unit)), blocks: missing, read_bytes })
+            } else {
+                missing
+            };
+            if bits != 0 {
+                copies.push(Copied { unit, bits: bits as u16, hint });
+            }
+        }
+        copies
+    }
     /// Bytes of a range that are here.
+    #[must_use]
     pub fn resident_in(&self, object: ObjectId, range: BlockRange) -> u64 {
         let bits = self.within(object, range).map(|(s, part)| (self.slot(s).valid & bits_of(part)).count_ones());
         bits.map(u64::from).sum::<u64>() * BLOCK_BYTES
     }
     /// The blocks from the first to the last one of a range that are not here; empty when all are.
+    #[must_use]
     pub fn missing(&self, object: ObjectId, range: BlockRange) -> BlockRange {
         if self.resident_blocks == 0 {
             return range;

@@ -10,7 +10,7 @@
 //! Source: paper 004's fast tier. Differs: a cache over any store, with checksums, that no restart has to repair.
 mod changes;
 mod device;
-mod index;
+pub mod index;
 #[cfg(test)]
 mod tests;
 mod tier;

@@ -8,7 +8,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::rc::{Rc, Weak};
 
-use advice::admission::{self, AdmissionPolicy, Missed};
+use advice::admission::{self, AdmissionPolicy};
 use advice::{Hint, Pressure};
 use frames::FRAME_BYTES;
 use rt::sync::join_all;
@@ -17,9 +17,9 @@ use types::{Duration, MIB, ObjectId};
 
 use super::changes::{Change, Stamp};
 use super::device::{Device, FastError};
-use super::index::{Index, UNIT_BLOCKS, UNIT_BYTES, bits_of, part_of, unit_id, units_of};
+use super::index::{Copied, Index, UNIT_BLOCKS, UNIT_BYTES, bits_of, part_of, units_of};
 use crate::pages::page_crcs;
-use crate::store::{BLOCK_BYTES, BlockRange, BlockRun, Blocks, StoreIdentity};
+use crate::store::{BlockRange, BlockRun, Blocks, StoreIdentity};
 use wire::Crc;
 
 /// How long the device may take for one read or write before it counts as failed.
@@ -90,13 +90,6 @@ pub(super) struct Found {
     /// Blocks of the object.
     range: BlockRange,
     crcs: Vec<Crc>,
-}
-
-/// Blocks that are to be copied into one unit.
-struct Copy {
-    unit: u64,
-    bits: u16,
-    hint: Hint,
 }
 
 /// See the module's head.
@@ -296,31 +289,16 @@ impl FastTier {
             move |c: &mut Counters, n| *if advised { &mut c.copied_advised } else { &mut c.copied_inferred } += n;
         self.copy_behind(object, run, copies, stamp, count);
     }
-    fn worth(&self, object: ObjectId, range: BlockRange, advised: bool) -> Vec<Copy> {
-        let (now, index) = (self.rt.now(), self.index.borrow());
+    fn worth(&self, object: ObjectId, range: BlockRange, advised: bool) -> Vec<Copied> {
+        let class = |part| if advised { self.class(object, part) } else { Hint::None };
         let admission = &mut self.admission.borrow_mut().1;
-        let mut copies = Vec::new();
-        for unit in units_of(range) {
-            let part = part_of(range, unit);
-            let hint = if advised { self.class(object, part) } else { Hint::None };
-            let missing = u64::from(bits_of(part)) & u64::from(!index.valid_in(object, part));
-            let bits = if hint == Hint::None {
-                let read_bytes = range.count * BLOCK_BYTES;
-                admission.worth(now, Missed { unit: unit_id((object, unit)), blocks: missing, read_bytes })
-            } else {
-                missing
-            };
-            if bits != 0 {
-                copies.push(Copy { unit, bits: bits as u16, hint });
-            }
-        }
-        copies
+        self.index.borrow().worth(self.rt.now(), (object, range), class, &mut **admission)
     }
     fn copy_behind(
         self: &Rc<Self>,
         object: ObjectId,
         run: BlockRun,
-        copies: Vec<Copy>,
+        copies: Vec<Copied>,
         stamp: Stamp,
         count: impl FnOnce(&mut Counters, u64) + 'static,
     ) {
@@ -337,11 +315,11 @@ impl FastTier {
         });
     }
     /// Writes copies; answers how many blocks.
-    async fn copy(&self, object: ObjectId, run: &BlockRun, copies: Vec<Copy>, stamp: &Stamp) -> u64 {
+    async fn copy(&self, object: ObjectId, run: &BlockRun, copies: Vec<Copied>, stamp: &Stamp) -> u64 {
         let writes = copies.into_iter().map(|c| self.copy_unit(object, run, c, stamp));
         join_all(writes.collect()).await.into_iter().sum()
     }
-    async fn copy_unit(&self, object: ObjectId, run: &BlockRun, copy: Copy, stamp: &Stamp) -> u64 {
+    async fn copy_unit(&self, object: ObjectId, run: &BlockRun, copy: Copied, stamp: &Stamp) -> u64 {
         let Some(device) = self.device.as_ref().filter(|_| self.is_on()) else { return 0 };
         let current = |index: &Index| index.changes.is_current(object, copy.unit, stamp);
         let reserved = {
@@ -378,7 +356,7 @@ impl FastTier {
     pub(super) async fn promote(&self, object: ObjectId, run: &BlockRun, stamp: &Stamp) {
         let copies = units_of(run.range()).map(|unit| {
             let part = part_of(run.range(), unit);
-            Copy { unit, bits: bits_of(part), hint: self.class(object, part) }
+            Copied { unit, bits: bits_of(part), hint: self.class(object, part) }
         });
         // Withdrawn meanwhile.
         let copies = copies.filter(|c| c.hint != Hint::None).collect();
@@ -404,7 +382,7 @@ impl FastTier {
         let Some(stamp) = self.stamp(object, run.range()) else { return };
         let copies = units_of(run.range()).map(|unit| {
             let part = part_of(run.range(), unit);
-            Copy { unit, bits: bits_of(part), hint: self.class(object, part) }
+            Copied { unit, bits: bits_of(part), hint: self.class(object, part) }
         });
         let copies = copies.collect();
         self.copy_behind(object, run, copies, stamp, |c, n| c.copied_writes += n);

@@ -3,12 +3,10 @@
 //! A run is one point with one seed, in a thread of its own: nothing of a world leaves it but its measurements, so that the
 //! order of runs changes no result. What a run costs is measured with nothing beside it.
 use super::{OnProgress, Point, Sample, seeds};
-use crate::cacheworld::{self, CacheWorldConfig};
 use crate::cluster::{self, RunConfig};
 use crate::createworld::{self, CreateWorldConfig};
 use crate::light::{self, LightConfig, Progress};
 use crate::metrics::Metrics;
-use crate::readworld::{self, ReadWorldConfig};
 use crate::scenario::{Params, Scenario, WorldKind};
 use crate::survey::{self, SurveyConfig};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -151,22 +149,17 @@ struct RunOutcome {
 
 fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress)) -> Result<RunOutcome, String> {
     match world {
-        WorldKind::Light => {
-            let o = light::run(&LightConfig::from_params(params)?, progress);
-            Ok(RunOutcome { metrics: o.metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash })
+        WorldKind::Light | WorldKind::Cache | WorldKind::Readahead => {
+            let config = light_config(world, params)?;
+            let o = light::run(&config, progress);
+            let metrics = match world {
+                WorldKind::Readahead => light::readahead_metrics(&config, &o.stats),
+                _ => o.metrics,
+            };
+            Ok(RunOutcome { metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash })
         }
         WorldKind::Survey => {
             let (metrics, events, virtual_ns, hash) = survey::run(&SurveyConfig::from_params(params)?);
-            Ok(RunOutcome { metrics, events, virtual_ns, hash })
-        }
-        WorldKind::Cache => {
-            let config = CacheWorldConfig::from_params(params)?;
-            let (metrics, events, virtual_ns, hash) = cacheworld::run(&config, progress)?;
-            Ok(RunOutcome { metrics, events, virtual_ns, hash })
-        }
-        WorldKind::Readahead => {
-            let config = ReadWorldConfig::from_params(params)?;
-            let (metrics, events, virtual_ns, hash) = readworld::run(&config, progress)?;
             Ok(RunOutcome { metrics, events, virtual_ns, hash })
         }
         WorldKind::Create => {
@@ -180,6 +173,15 @@ fn run_once(world: WorldKind, params: &Params, progress: &mut dyn FnMut(Progress
             Ok(RunOutcome { metrics, events: o.events, virtual_ns: o.virtual_ns, hash: o.hash })
         }
         WorldKind::Reference | WorldKind::Recorded => Err(format!("nothing runs in world {}", world.name())),
+    }
+}
+
+/// The settings of the light world that a world's keys mean.
+fn light_config(world: WorldKind, params: &Params) -> Result<LightConfig, String> {
+    match world {
+        WorldKind::Cache => light::cache_world(params),
+        WorldKind::Readahead => light::readahead_world(params),
+        _ => LightConfig::from_params(params),
     }
 }
 
@@ -212,10 +214,8 @@ fn at(scenario: &Scenario, point: &[(String, String)]) -> Option<Params> {
 
 fn is_fitting(world: WorldKind, p: &Params) -> bool {
     match world {
-        WorldKind::Light => LightConfig::from_params(p).is_ok(),
+        WorldKind::Light | WorldKind::Cache | WorldKind::Readahead => light_config(world, p).is_ok(),
         WorldKind::Survey => SurveyConfig::from_params(p).is_ok(),
-        WorldKind::Cache => CacheWorldConfig::from_params(p).is_ok(),
-        WorldKind::Readahead => ReadWorldConfig::from_params(p).is_ok(),
         WorldKind::Create => {
             let _ = CreateWorldConfig::from_params(p);
             true

@@ -1,7 +1,7 @@
 //! Everything a light world is built from, in plain units. Filled from a scenario's parameters; no defaults here but
 //! paper 001's case in [`LightConfig::paper001`].
-use super::mixed::FINE;
-use super::reader::Reading;
+use super::calling::Calling;
+use super::tiers::Tiering;
 use crate::block_cache::CacheSettings;
 use devices::{AllocKind, DeviceProfile, ElevatorConfig};
 use nrs::NrsConfig;
@@ -12,27 +12,10 @@ use types::Extent;
 pub enum Operation {
     /// Writes new files.
     Write,
-    /// Reads what the same policy wrote in an unmeasured phase before.
+    /// Nothing but what OSTs fetch because of advice.
+    Advise,
+    /// Reads what the same policy wrote in an unmeasured phase before, or what lies there ([`Calling::laid_out`]).
     Read,
-    /// Fine and coarse reads here and there in what was written before ([`Mix`]).
-    Mix,
-}
-
-/// What a program of [`Operation::Mix`] does.
-#[derive(Clone, Copy, PartialEq, Debug)]
-pub struct Mix {
-    /// Probability that an access is fine.
-    pub fine_share: f64,
-    /// Bytes of a fine access; fewer than an RPC's.
-    pub fine_bytes: u64,
-    /// First bytes of the file, which fine accesses go to.
-    pub hot_bytes: u64,
-    /// Bytes of a coarse access: whole RPCs.
-    pub coarse_bytes: u64,
-    /// Accesses of each client that are measured.
-    pub accesses: u32,
-    /// Accesses before.
-    pub warmup: u32,
 }
 
 /// Which OST a client's first stripe lies on.
@@ -96,21 +79,20 @@ pub struct LightConfig {
     pub stripe_count: u32,
     /// Bytes per client.
     pub file_bytes: u64,
-    /// Bytes per RPC, also the stripe size.
+    /// Bytes per RPC where programs do not read call by call, also the stripe size.
     pub transfer_bytes: u64,
     /// Write or read.
     pub operation: Operation,
     /// RPCs in flight per client and OST.
     pub rpcs_in_flight: u32,
-    /// Read call by call through the readahead room; `None`: a window over the records, in order.
-    pub reading: Option<Reading>,
-    /// Fine and coarse accesses, for [`Operation::Mix`].
-    pub mix: Option<Mix>,
-    /// The page cache of every client whose program reads call by call; `None`: nothing stays of a mix, everything of a
-    /// file that is read through.
+    /// Programs read call by call; `None`: a window over the records, in order.
+    pub calling: Option<Calling>,
+    /// The page cache of every client whose programs read call by call; `None`: everything stays that they have read.
     pub client_cache: Option<CacheSettings>,
     /// The cache of every OST.
     pub ost_cache: Option<CacheSettings>,
+    /// Advice, and the fast tier of every OST.
+    pub tiering: Option<Tiering>,
     /// What an OST's cache holds whole is answered before the queue.
     pub cache_first: bool,
     /// Bytes of a block of the caches.
@@ -165,20 +147,22 @@ pub struct LightConfig {
 }
 
 impl LightConfig {
-    /// Whether OSSs have something in common: a switch that is narrow, or clients whose NICs make their files' stripes
-    /// wait for each other.
+    /// Whether OSSs have something in common: a switch that is narrow, or clients whose NICs or programs make their files'
+    /// stripes wait for each other.
     #[must_use]
     pub fn shares_network(&self) -> bool {
-        self.switch_rate > 0.0 || self.nic_queue && self.stripe_count > 1
+        self.switch_rate > 0.0 || (self.nic_queue || self.calling.is_some()) && self.stripe_count > 1
     }
-    /// Bytes of its object that a request asks for.
+    /// Files of each client.
+    #[must_use]
+    pub fn files_per_client(&self) -> u32 {
+        self.calling.as_ref().map_or(1, Calling::files_per_client)
+    }
+    /// Bytes of its object that a record is.
     #[inline]
     #[must_use]
-    pub fn extent(&self, rpc: u32) -> Extent {
-        match self.mix {
-            Some(mix) if rpc & FINE != 0 => Extent::at(u64::from(rpc & !FINE) * mix.fine_bytes, mix.fine_bytes),
-            _ => Extent::at(u64::from(rpc) * self.transfer_bytes, self.transfer_bytes),
-        }
+    pub fn record(&self, record: u32) -> Extent {
+        Extent::at(u64::from(record) * self.transfer_bytes, self.transfer_bytes)
     }
     /// Nanoseconds that a transfer keeps a NIC.
     #[must_use]
@@ -214,10 +198,10 @@ impl LightConfig {
             transfer_bytes: 1 << 20,
             operation: Operation::Write,
             rpcs_in_flight: 8,
-            reading: None,
-            mix: None,
+            calling: None,
             client_cache: None,
             ost_cache: None,
+            tiering: None,
             cache_first: false,
             block_bytes: 64 << 10,
             credits: Credits::Constant,

@@ -3,13 +3,17 @@
 //! Decides when the next record may be sent: its application has produced it, the window is open, the OST granted it.
 use devices::RegionMap;
 
-/// State of a flow; some 100 bytes.
+/// State of a flow; some 110 bytes.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Flow {
     /// Where its object lies on the medium.
     pub map: RegionMap,
     /// Number of the client, across the whole run.
     pub client: u32,
+    /// Number of the client in its world.
+    pub home: u32,
+    /// Number of the file, across the whole run.
+    pub file: u32,
     /// Stripe of the file, 0 for the first.
     pub stripe: u32,
     /// The OST, across the whole run.

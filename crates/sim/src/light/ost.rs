@@ -1,5 +1,6 @@
 //! One OST of a light world: the pipeline that servers run, its cache, and the models behind it.
 use super::config::LightConfig;
+use super::tiers::Tiers;
 use crate::block_cache::BlockCache;
 use crate::metrics::StateHash;
 use cache::{Grain, PageAccess, block_id};
@@ -40,6 +41,8 @@ pub(super) struct Ost {
     pub store: Device,
     pub alloc: Allocator,
     pub cache: Option<BlockCache>,
+    /// Where it knows advice, or has a fast tier.
+    pub tiers: Option<Box<Tiers>>,
     pub rng: Rng,
     pub hash: StateHash,
     pub wake_at: u64,
@@ -84,6 +87,7 @@ impl Ost {
             store: Device::new(config.disk, config.elevator, stream("disk")),
             alloc: Allocator::new(config.alloc),
             cache: empty_cache(config),
+            tiers: config.tiering.as_ref().map(|t| Box::new(Tiers::new(config, t, stream("fast")))),
             rng: stream("ost"),
             hash: StateHash::default(),
             wake_at: u64::MAX,
@@ -108,30 +112,33 @@ fn empty_cache(config: &LightConfig) -> Option<BlockCache> {
     config.ost_cache.as_ref().map(|c| BlockCache::new(c).expect("checked with the scenario"))
 }
 
-/// A part of a client's object as an OST's cache sees it.
+/// A part of a client's file as an OST's cache sees it.
 #[derive(Clone, Copy)]
 pub(super) struct Blocks {
-    client: u32,
+    file: u32,
     block_bytes: u64,
     access: PageAccess,
 }
 
 impl Blocks {
-    /// Of a request of `client` for `extent`.
-    pub fn new(config: &LightConfig, client: u32, extent: Extent, write: bool) -> Blocks {
-        let is_fine = extent.len() < config.transfer_bytes;
-        let asked = config.mix.filter(|_| !write && !is_fine).map_or(extent.len(), |mix| mix.coarse_bytes);
-        let access = PageAccess {
-            grain: if is_fine { Grain::Fine } else { Grain::Coarse },
-            request_bytes: u32::try_from(asked).unwrap_or(u32::MAX),
-            write,
-            ..PageAccess::fine(0)
-        };
-        Blocks { client, block_bytes: config.block_bytes, access }
+    /// Of a request for a part of `file`, made for the access that `access` is of.
+    pub fn new(config: &LightConfig, file: u32, access: PageAccess) -> Blocks {
+        Blocks { file, block_bytes: config.block_bytes, access }
+    }
+    /// The same blocks of this class.
+    pub fn advised(mut self, class: cache::Advice) -> Blocks {
+        self.access = self.access.advised(class);
+        self
+    }
+    /// Of a request for a whole record.
+    pub fn of_record(config: &LightConfig, file: u32, write: bool) -> Blocks {
+        let request_bytes = u32::try_from(config.transfer_bytes).unwrap_or(u32::MAX);
+        let access = PageAccess { grain: Grain::Coarse, request_bytes, write, ..PageAccess::fine(0) };
+        Blocks::new(config, file, access)
     }
     fn of(self, extent: Extent) -> impl Iterator<Item = (u64, PageAccess)> {
-        (extent.start / self.block_bytes..extent.end / self.block_bytes).map(move |block| {
-            let id = block_id(u64::from(self.client), block);
+        (extent.start / self.block_bytes..extent.end.div_ceil(self.block_bytes)).map(move |block| {
+            let id = block_id(u64::from(self.file), block);
             (block * self.block_bytes, PageAccess { block: id, ..self.access })
         })
     }

@@ -1,6 +1,7 @@
 //! From a scenario's parameters to a light world's configuration.
-use super::config::{Credits, Down, LightConfig, Mix, Operation, Placement, Urgent};
-use super::reader::Reading;
+use super::calling::{Calling, Cost, Mix, Order};
+use super::config::{Credits, Down, LightConfig, Operation, Placement, Urgent};
+use super::tiers::Tiering;
 use crate::block_cache::{BlockCache, CacheSettings};
 use crate::scenario::PROFILES_OWN;
 use crate::scenario::{Params, parse_outages};
@@ -9,6 +10,9 @@ use nrs::NrsConfig;
 
 /// Most OSTs of a world.
 const OSTS_MAX: u32 = 60_000;
+
+/// Progress of a large read after which readahead is asked again.
+pub(super) const STEP_BYTES: u64 = 4 << 20;
 
 const CACHE_UNUSED: &str = "client.cache_bytes needs client.readahead = true or operation = mix: other clients read or write every \
                             byte once";
@@ -25,9 +29,9 @@ impl LightConfig {
             return Err("oss.allocation_us_min lies above oss.allocation_us_max".to_string());
         }
         let (ost_count, osts_per_oss, stripe_count) = targets(params)?;
-        let (mix, reading) = (mix(params, stripe_count)?, reading(params, stripe_count)?);
         let (client_cache, ost_cache) = (cache(params, "client")?, cache(params, "oss")?);
-        if client_cache.is_some() && reading.is_none() && mix.is_none() {
+        let calling = calling(params, client_cache.as_ref())?;
+        if client_cache.is_some() && calling.is_none() {
             return Err(CACHE_UNUSED.to_string());
         }
         let disk = device_from(params)?;
@@ -41,13 +45,11 @@ impl LightConfig {
             file_bytes: params.size("file_bytes"),
             transfer_bytes: params.size("transfer_size_bytes"),
             operation: match params.text("operation") {
-                "read" => Operation::Read,
-                "mix" => Operation::Mix,
-                _ => Operation::Write,
+                "write" => Operation::Write,
+                _ => Operation::Read,
             },
             rpcs_in_flight: params.int("client.max_rpcs_in_flight") as u32,
-            reading,
-            mix,
+            calling,
             block_bytes: if client_cache.is_some() || ost_cache.is_some() {
                 params.size("cache.block_bytes")
             } else {
@@ -56,6 +58,7 @@ impl LightConfig {
             client_cache,
             cache_first: ost_cache.is_some() && params.flag("oss.cache_first"),
             ost_cache,
+            tiering: tiering(params)?,
             credits: match params.int("oss.credit_target") {
                 0 => Credits::Constant,
                 n => Credits::Target(n as u32),
@@ -123,54 +126,121 @@ fn urgent(params: &Params) -> Option<Urgent> {
     })
 }
 
-fn reading(params: &Params, stripe_count: u32) -> Result<Option<Reading>, String> {
-    if !params.flag("client.readahead") {
+/// How clients' programs read, where they do call by call.
+fn calling(params: &Params, client_cache: Option<&CacheSettings>) -> Result<Option<Calling>, String> {
+    let is_mix = params.text("operation") == "mix";
+    if !is_mix && !params.flag("client.readahead") {
         return Ok(None);
     }
-    if params.text("operation") != "read" || stripe_count != 1 {
-        return Err("client.readahead = true needs operation = read and stripe_count = 1".to_string());
+    if params.text("operation") == "write" {
+        return Err("client.readahead = true needs operation = read".to_string());
     }
+    let (file_bytes, rpc_bytes) = (params.size("file_bytes"), params.size("transfer_size_bytes"));
+    let rate = params.float("client.record_mb_per_s") * 1e6;
+    let order = if is_mix {
+        let mix = mix(params, (file_bytes, "file_bytes"), (rpc_bytes, "transfer_size_bytes"))?;
+        if !mix.coarse_bytes.is_multiple_of(rpc_bytes) {
+            let coarse = mix.coarse_bytes;
+            return Err(format!(
+                "workload.coarse_bytes = {coarse} must be a multiple of transfer_size_bytes = {rpc_bytes}"
+            ));
+        }
+        Order::Mix(mix)
+    } else {
+        order(params)
+    };
+    let is_direct = params.flag("client.direct");
+    if is_direct && client_cache.is_some() {
+        return Err(
+            "client.direct = true passes the page cache that client.cache_bytes asks for: set one of them".to_string()
+        );
+    }
+    let io_bytes = if is_mix { 0 } else { params.size("reader.io_bytes") };
+    let block_bytes = client_cache.map(|c| c.block_bytes);
+    let unit_bytes = match order {
+        Order::Mix(mix) => block_bytes.unwrap_or(mix.fine_bytes),
+        _ if is_direct => io_bytes.next_multiple_of(types::PAGE_BYTES as u64).min(rpc_bytes),
+        _ => block_bytes.unwrap_or(rpc_bytes),
+    };
+    let (policy, readahead) =
+        if is_mix { ("none".to_string(), readahead::Config::default()) } else { readahead_of(params)? };
+    Ok(Some(Calling {
+        programs: 1,
+        files: 1,
+        file_bytes,
+        laid_out: params.flag("reader.laid_out"),
+        keeps: !is_mix && !is_direct,
+        order,
+        io_bytes,
+        step_bytes: if is_mix { rpc_bytes } else { STEP_BYTES },
+        fetches_whole: is_mix,
+        rpc_bytes,
+        unit_bytes,
+        policy,
+        readahead,
+        cost: Cost {
+            call_ns: 0,
+            copy_ns_per_byte: if rate > 0.0 { 1e9 / rate } else { 0.0 },
+            issue_ns: 0,
+            receive_ns_per_byte: 0.0,
+            pool_threads: 1,
+        },
+    }))
+}
+
+/// The readahead that `params` describe: policy and configuration.
+pub(super) fn readahead_of(params: &Params) -> Result<(String, readahead::Config), String> {
     let mut config = readahead::Config::default();
     for (key, value) in params.below("readahead.").filter(|(k, _)| *k != "policy") {
         config.set(key, value).map_err(|e| e.to_string())?;
     }
-    let policy = params.text("readahead.policy").to_string();
-    Ok(Some(Reading { policy, config, io_bytes: params.size("reader.io_bytes") }))
+    Ok((params.text("readahead.policy").to_string(), config))
 }
 
-/// The mix of accesses that `operation = mix` asks for.
-fn mix(params: &Params, stripe_count: u32) -> Result<Option<Mix>, String> {
-    if params.text("operation") != "mix" {
-        return Ok(None);
+/// The order that `reader.order` names.
+pub(super) fn order(params: &Params) -> Order {
+    match params.text("reader.order") {
+        "stride" => Order::Stride(params.size("reader.skip_bytes")),
+        "backward" => Order::Backward,
+        "interleaved" => Order::Interleaved,
+        "random" => Order::Random,
+        _ => Order::Sequential,
     }
-    if stripe_count != 1 {
-        return Err(format!("operation = mix needs stripe_count = 1, not {stripe_count}"));
-    }
-    let mix = Mix {
-        fine_share: params.float("workload.fine_share"),
-        fine_bytes: params.size("workload.fine_bytes"),
-        hot_bytes: params.size("workload.hot_bytes"),
-        coarse_bytes: params.size("workload.coarse_bytes"),
-        accesses: params.int("workload.accesses") as u32,
-        warmup: params.int("workload.warmup") as u32,
-    };
-    let (file, rpc) = (params.size("file_bytes"), params.size("transfer_size_bytes"));
-    for (key, bytes) in [("workload.hot_bytes", mix.hot_bytes), ("workload.coarse_bytes", mix.coarse_bytes)] {
+}
+
+/// The accesses that `workload.*` describes, to files and stripes of these sizes, which are called so.
+pub(super) fn mix(params: &Params, file: (u64, &str), stripe: (u64, &str)) -> Result<Mix, String> {
+    let (hot_bytes, coarse_bytes) = (params.size("workload.hot_bytes"), params.size("workload.coarse_bytes"));
+    let (fine_bytes, (file, file_key), (stripe, stripe_key)) = (params.size("workload.fine_bytes"), file, stripe);
+    let coarse_step = if params.text("workload.coarse_start") == "record" { coarse_bytes } else { stripe };
+    let apart = params.flag("workload.coarse_apart");
+    let coarse_first = if apart { hot_bytes.next_multiple_of(coarse_step) } else { 0 };
+    for (key, bytes) in [("workload.hot_bytes", hot_bytes), ("workload.coarse_bytes", coarse_bytes)] {
         if bytes > file {
-            return Err(format!("{key} = {bytes} is larger than file_bytes = {file}"));
+            return Err(format!("{key} = {bytes} is larger than {file_key} = {file}"));
         }
     }
-    if mix.fine_bytes >= rpc || mix.fine_bytes > mix.hot_bytes || mix.hot_bytes / mix.fine_bytes >= 1 << 31 {
-        let fine = mix.fine_bytes;
+    if coarse_first + coarse_bytes > file {
         return Err(format!(
-            "workload.fine_bytes = {fine} must be smaller than transfer_size_bytes = {rpc} and fit workload.hot_bytes"
+            "workload.hot_bytes = {hot_bytes} leaves no room for coarse accesses in {file_key} = {file}: set \
+             workload.coarse_apart = false"
         ));
     }
-    if !mix.coarse_bytes.is_multiple_of(rpc) {
-        let coarse = mix.coarse_bytes;
-        return Err(format!("workload.coarse_bytes = {coarse} must be a multiple of transfer_size_bytes = {rpc}"));
+    if fine_bytes >= stripe || fine_bytes > hot_bytes {
+        return Err(format!(
+            "workload.fine_bytes = {fine_bytes} must be smaller than {stripe_key} = {stripe} and fit workload.hot_bytes"
+        ));
     }
-    Ok(Some(mix))
+    Ok(Mix {
+        fine_share: params.float("workload.fine_share"),
+        fine_bytes,
+        hot_bytes,
+        coarse_bytes,
+        coarse_step,
+        coarse_first,
+        accesses: params.int("workload.accesses") as u32,
+        warmup: params.int("workload.warmup") as u32,
+    })
 }
 
 /// The cache of every `of` (client, oss), when it has a size.
@@ -197,6 +267,39 @@ fn cache(params: &Params, of: &str) -> Result<Option<CacheSettings>, String> {
     }
     BlockCache::new(&settings)?;
     Ok(Some(settings))
+}
+
+/// Advice and the fast tier of every OST, if there is any.
+fn tiering(params: &Params) -> Result<Option<Tiering>, String> {
+    let fast_bytes = params.size("oss.fast_bytes");
+    let level = advice::Hint::parse(params.text("advice.level")).unwrap_or_default();
+    if fast_bytes == 0 && level == advice::Hint::None {
+        return Ok(None);
+    }
+    if params.text("operation") == "write" {
+        return Err("oss.fast_bytes and advice.level need operation = read or mix: writes leave no copies".to_string());
+    }
+    let mut config = advice::Config::default();
+    for (key, value) in params.below("advice.").filter(|(k, _)| !["level", "clients"].contains(k)) {
+        config.set(key, value).map_err(|e| e.to_string())?;
+    }
+    let fast = if fast_bytes > 0 { params.text("oss.fast_profile") } else { "ssd" };
+    let (admission, reclaim) = if fast_bytes > 0 {
+        (params.text("oss.fast_admission"), params.text("oss.fast_reclaim"))
+    } else {
+        ("advised", "lru")
+    };
+    let tiering = Tiering {
+        fast_bytes,
+        fast: DeviceProfile::named(fast)?,
+        admission: admission.to_string(),
+        reclaim: reclaim.to_string(),
+        level,
+        advisers: if level == advice::Hint::None { 0 } else { params.int("advice.clients") as u32 },
+        advice: config,
+    };
+    tiering.check()?;
+    Ok(Some(tiering))
 }
 
 /// The medium that `params` describe: a profile of the table, changed by the keys that say so.
@@ -283,14 +386,13 @@ mod tests {
     fn what_does_not_go_together_is_refused_with_the_remedy() {
         for (set, part) in [
             (&[("operation", "write"), ("client.cache_bytes", "1M")][..], "client.readahead = true or operation = mix"),
-            (&[("stripe_count", "2")], "stripe_count = 1"),
             (&[("workload.hot_bytes", "64M")], "larger than file_bytes"),
             (&[("workload.coarse_bytes", "64M")], "larger than file_bytes"),
             (&[("workload.coarse_bytes", "1536K")], "multiple of transfer_size_bytes"),
             (&[("workload.fine_bytes", "1M")], "smaller than transfer_size_bytes"),
             (&[("oss.cache_bytes", "1G"), ("workload.fine_bytes", "4K")], "must divide workload.fine_bytes = 4096"),
             (&[("oss.cache_bytes", "1G"), ("cache.block_bytes", "192K")], "must divide transfer_size_bytes"),
-            (&[("client.readahead", "true")], "operation = read"),
+            (&[("operation", "write"), ("client.readahead", "true")], "operation = read"),
             (&[("net.nic_mb_per_s", "95")], "net.nic_queue = true"),
             (&[("osts_per_oss", "8")], "net.nic_queue = true"),
         ] {

@@ -1,173 +1,82 @@
-//! Programs of light clients that read call by call: what they have in common, and how the world drives them.
-//!
-//! A program is one of two: a file read from front to back through the readahead room, or a mix of accesses.
+//! How the world drives clients that read call by call ([`Node`]).
 use super::config::{LightConfig, Operation};
-use super::flow::Flow;
-use super::mixed::Mixed;
-use super::reader::{ReadStats, Reader};
+use super::node::{Hands, Node};
 use super::world::{Event, World};
-use crate::block_cache::push_hit_ratios;
-use crate::metrics::{Histogram, Metrics};
-use cache::Grain;
-
-/// A call that is complete: the program is busy with its bytes now.
-pub(super) struct Called {
-    pub bytes: u64,
-    /// When it was made.
-    pub began: u64,
-    /// Whose response times are kept.
-    pub grain: Option<Grain>,
-}
-
-/// What completed calls of a mix took, until their bytes were consumed.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Calls {
-    /// Fine and coarse ones.
-    pub response: [Histogram; 2],
-    /// Bytes of all.
-    pub bytes: u64,
-    /// When the last one was complete.
-    pub end: u64,
-    /// Look-ups of the clients' caches.
-    pub client_cache: cache::Stats,
-    /// Look-ups of the OSTs' caches.
-    pub ost_cache: cache::Stats,
-}
-
-impl Calls {
-    /// Adds what another partition counted.
-    pub(super) fn add(&mut self, other: &Calls) {
-        for (mine, theirs) in self.response.iter_mut().zip(&other.response) {
-            mine.add(theirs);
-        }
-        self.bytes += other.bytes;
-        self.end = self.end.max(other.end);
-        self.client_cache.add(&other.client_cache);
-        self.ost_cache.add(&other.ost_cache);
-    }
-    /// Metrics of what there was, under the names of world `cache`.
-    pub(super) fn push(&self, m: &mut Metrics) {
-        let [fine, coarse] = &self.response;
-        if self.bytes > 0 {
-            m.push("bandwidth_mb_per_s", "MB/s (10^6)", self.bytes as f64 / self.end.max(1) as f64 * 1e3);
-            m.push("fine_response_mean_ms", "ms", fine.mean() / 1e6);
-            m.push_times("fine", fine);
-            m.push_times("coarse", coarse);
-        }
-        for (of, stats) in [("client", &self.client_cache), ("ost", &self.ost_cache)] {
-            if *stats != cache::Stats::default() {
-                push_hit_ratios(m, of, stats);
-            }
-        }
-    }
-}
-
-/// The program of one client.
-pub(super) enum Program {
-    Reader(Box<Reader>),
-    Mixed(Box<Mixed>),
-}
-
-impl Program {
-    /// The program that runs on `flow` while `operation` is carried out, if one does.
-    pub fn of(config: &LightConfig, flow: &Flow, operation: Operation) -> Option<Program> {
-        match (operation, &config.reading, config.mix) {
-            _ if flow.urgent => None,
-            (Operation::Mix, _, Some(mix)) => Some(Program::Mixed(Box::new(Mixed::new(config, mix, flow.client)))),
-            (Operation::Read, Some(reading), _) => Some(Program::Reader(Box::new(Reader::new(config, reading)))),
-            _ => None,
-        }
-    }
-    /// What its reads have cost.
-    pub fn stats(&self) -> ReadStats {
-        match self {
-            Program::Reader(reader) => reader.stats,
-            Program::Mixed(mixed) => mixed.stats,
-        }
-    }
-    /// Look-ups of its client's cache.
-    pub fn cache_stats(&self) -> cache::Stats {
-        match self {
-            Program::Reader(reader) => reader.cache_stats(),
-            Program::Mixed(mixed) => mixed.cache_stats(),
-        }
-    }
-    fn go_on(&mut self, now: u64) -> Option<Called> {
-        match self {
-            Program::Reader(reader) => reader.go_on(now),
-            Program::Mixed(mixed) => mixed.go_on(now),
-        }
-    }
-    fn on_record(&mut self, now: u64, record: u32) -> bool {
-        match self {
-            Program::Reader(reader) => reader.on_record(record),
-            Program::Mixed(mixed) => mixed.on_record(now, record),
-        }
-    }
-    fn next(&mut self) -> Option<u32> {
-        match self {
-            Program::Reader(reader) => reader.next(),
-            Program::Mixed(mixed) => mixed.next(),
-        }
-    }
-}
 
 impl World<'_> {
-    /// Starts the program of flow `f`, when the phase has one for it; a mix goes on with what its cache holds.
-    pub(super) fn begin_program(&mut self, f: u32, accesses: u32) -> bool {
-        let flow = &mut self.flows[f as usize];
-        if !self.programs.contains_key(&f) || self.operation != Operation::Mix {
-            let Some(program) = Program::of(self.config, flow, self.operation) else { return false };
-            self.programs.insert(f, program);
-        }
-        if let Some(Program::Mixed(mixed)) = self.programs.get_mut(&f) {
-            mixed.begin(accesses);
-        }
-        if self.config.client_cache.is_some() || self.operation == Operation::Mix {
+    /// Starts the programs of all clients, when this phase has programs. A mix goes on with what caches hold.
+    pub(super) fn begin_programs(&mut self, accesses: u32, measured: bool) -> bool {
+        let config: &LightConfig = self.config;
+        let Some(calling) = config.calling.as_ref().filter(|_| self.operation == Operation::Read) else { return false };
+        let per_client = (calling.files_per_client() * config.stripe_count) as usize;
+        let mut f = 0;
+        while f < self.flows.len() {
+            if self.flows[f].urgent {
+                f += 1;
+                continue;
+            }
+            // A client's objects follow each other.
+            let flows = &mut self.flows[f..f + per_client];
+            let node = flows[0].home;
+            if self.nodes.len() == node as usize {
+                let osts = flows.iter().map(|flow| flow.ost - self.first_ost).collect();
+                self.nodes.push(Node::new(config, calling, flows[0].client, f as u32, osts));
+            }
+            self.nodes[node as usize].begin(accesses, measured);
+            for p in 0..calling.programs {
+                let at = self.begin + flows[0].start + u64::from(p) * 10_000;
+                self.queue.at(flows[0].ost - self.first_ost, at, Event::Step { program: node * calling.programs + p });
+            }
             // Records may come any number of times.
-            flow.total = u32::MAX;
+            flows.iter_mut().for_each(|flow| flow.total = u32::MAX);
+            f += per_client;
         }
-        self.queue.at(flow.ost - self.first_ost, self.begin + flow.start, Event::Step { flow: f });
         true
     }
 
-    pub(super) fn on_record(&mut self, now: u64, f: u32, rpc: u32) {
-        self.flows[f as usize].in_flight -= 1;
-        let program = self.programs.get_mut(&f).expect("only flows that read are told of records");
-        if program.on_record(now, rpc) {
-            self.on_step(now, f);
-        } else {
-            self.send_read(now, f);
+    /// A program makes its next call, or goes on with a large one.
+    pub(super) fn on_step(&mut self, now: u64, program: u32) {
+        let programs = self.calling().programs;
+        let (node, p) = (program / programs, program % programs);
+        let next = self.with_node(node, |node, hands| node.step(now, p, hands));
+        self.go_on(node, next.map(|at| (p, at)));
+    }
+
+    /// An RPC reaches a client whose programs read.
+    pub(super) fn on_here(&mut self, now: u64, node: u32, rpc: u32) {
+        let next = self.with_node(node, |node, hands| node.on_rpc(now, rpc, hands));
+        self.go_on(node, next);
+    }
+
+    /// A reply reaches the client of an object at `at`: its RPC is there when it has been handled.
+    pub(super) fn on_node_reply(&mut self, at: u64, f: u32, rpc: u32) {
+        let flow = &self.flows[f as usize];
+        let (node, ost, limit) = (flow.home, flow.ost - self.first_ost, flow.limit);
+        let (calling, asked) = (self.calling(), *self.rpcs.get(rpc));
+        let reader = &mut self.nodes[node as usize];
+        reader.on_credits(ost, limit);
+        let here = reader.received(at, &asked, calling);
+        self.queue.at(ost, here, Event::Here { node, rpc });
+    }
+
+    fn go_on(&mut self, node: u32, next: Option<(u32, u64)>) {
+        if let Some((p, at)) = next {
+            let program = node * self.calling().programs + p;
+            let ost = self.nodes[node as usize].first_ost();
+            self.queue.at(ost, at, Event::Step { program });
         }
     }
 
-    /// A program makes its next call; it takes a call's time to consume what came.
-    pub(super) fn on_step(&mut self, now: u64, f: u32) {
-        let program = self.programs.get_mut(&f).expect("only programs that read go on");
-        if let Some(call) = program.go_on(now) {
-            let records = call.bytes as f64 / self.config.transfer_bytes as f64;
-            let until = now + (self.produce_ns * records) as u64;
-            if let Some(grain) = call.grain {
-                let calls = &mut self.stats.calls;
-                calls.response[grain as usize].record(until - call.began);
-                calls.bytes += call.bytes;
-                calls.end = calls.end.max(until);
-            }
-            let ost = self.flows[f as usize].ost - self.first_ost;
-            self.queue.at(ost, until, Event::Step { flow: f });
+    fn with_node<T>(&mut self, node: u32, work: impl FnOnce(&mut Node, &mut Hands) -> T) -> T {
+        let (config, calling) = (self.config, self.calling());
+        let World { nodes, rpcs, stats, sends, .. } = self;
+        let mut hands = Hands { config, calling, rpcs, calls: &mut stats.calls, sends };
+        let done = work(&mut nodes[node as usize], &mut hands);
+        for (rpc, at) in self.sends.drain(..) {
+            let flow = self.rpcs.get(rpc).flow;
+            let ost = self.flows[flow as usize].ost - self.first_ost;
+            self.queue.at(ost, at + config.latency_ns, Event::Arrive { flow, rpc });
         }
-        self.send_read(now, f);
-    }
-
-    fn send_read(&mut self, now: u64, f: u32) {
-        let flow = &mut self.flows[f as usize];
-        let program = self.programs.get_mut(&f).expect("only flows that read send for records");
-        while flow.in_flight < flow.limit
-            && let Some(rpc) = program.next()
-        {
-            flow.in_flight += 1;
-            let at = now + self.config.latency_ns;
-            self.queue.at(flow.ost - self.first_ost, at, Event::Arrive { flow: f, rpc });
-        }
+        done
     }
 }

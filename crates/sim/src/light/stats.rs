@@ -1,6 +1,6 @@
 //! What a light world counts, and the metrics made of it.
-use super::program::Calls;
-use super::reader::ReadStats;
+use super::calls::Calls;
+use super::tiers::TierStats;
 use crate::metrics::{Histogram, Metrics};
 use devices::{DeviceStats, SIZE_CLASSES, size_class_name};
 
@@ -30,7 +30,7 @@ pub fn keep_max(kept: &mut (u64, u64), seen: (u64, u64)) {
 }
 
 /// Counters of one run, or of one partition of it.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Stats {
     /// Response times by kind, from send to reply.
     pub response: [Histogram; 2],
@@ -48,10 +48,10 @@ pub struct Stats {
     pub expired: u64,
     /// Requests or replies that had to be sent again.
     pub resent: u64,
-    /// Calls of programs that read through the readahead room.
-    pub reads: ReadStats,
-    /// Calls of programs that read here and there, and what caches did for reads.
+    /// Calls of programs, and what caches did for them.
     pub calls: Calls,
+    /// What advice and fast tiers did.
+    pub tiers: TierStats,
     /// What the disks did.
     pub store: DeviceStats,
     /// Per second, when recorded.
@@ -79,9 +79,8 @@ impl Stats {
         keep_max(&mut self.expiry_max, other.expiry_max);
         self.expired += other.expired;
         self.resent += other.resent;
-        self.reads.calls += other.reads.calls;
-        self.reads.waited += other.reads.waited;
         self.calls.add(&other.calls);
+        self.tiers.add(&other.tiers);
         self.store.add(&other.store);
         for (i, s) in other.seconds.iter().enumerate() {
             let mine = self.second(i as u64 * 1_000_000_000);
@@ -125,11 +124,10 @@ impl Stats {
                 m.push_times(kind, &self.response[k]);
             }
         }
-        if self.reads.calls > 0 {
-            m.push("reads", "calls", self.reads.calls as f64);
-            m.push("blocked_share", "share", self.reads.waited as f64 / self.reads.calls as f64);
-        }
         self.calls.push(&mut m);
+        if self.tiers != TierStats::default() {
+            self.tiers.push(&mut m);
+        }
         if self.resent > 0 {
             m.push("resent", "requests", self.resent as f64);
         }

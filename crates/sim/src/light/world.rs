@@ -1,14 +1,14 @@
 //! The light world's machine room: what each event does.
 //!
 //! Requests live in the pipeline of their OST, the very type that servers run.
+use super::calling::Calling;
 use super::config::{Credits, LightConfig, Operation, Urgent};
 use super::flow::Flow;
 use super::lanes::Lanes;
+use super::node::{Node, Rpcs};
 use super::ost::{Blocks, Ost, Request, expiry};
-use super::program::Program;
 use super::stats::{Stats, keep_max};
 use crate::block_cache::BlockCache;
-use devices::Access;
 use nrs::{IoOp, JobId, NrsConfig, NrsRequest};
 use std::collections::BTreeMap;
 use types::{ClientId, Duration, Extent, Instant, ObjectId, OstIndex, RequestId};
@@ -22,21 +22,24 @@ pub(super) enum Event {
     Submit { ost: u32, req: u32 },
     /// The elevator's plug may be pulled.
     Timer { ost: u32 },
-    /// A disk request is complete.
+    /// A disk request is complete; of the fast device, where the slot has [`FAST`].
     Disk { ost: u32, slot: u32 },
     /// A read's bulk has left.
     Bulk { ost: u32, req: u32 },
     /// A throttling policy may have something.
     Wake { ost: u32 },
     /// A program that reads goes on.
-    Step { flow: u32 },
-    /// A record reaches a program that reads.
-    Here { flow: u32, rpc: u32 },
+    Step { program: u32 },
+    /// An RPC reaches a client whose programs read.
+    Here { node: u32, rpc: u32 },
     /// A reply that was lost reaches its client after all.
     Late { flow: u32, rpc: u32 },
     /// An OST goes down.
     Down { ost: u32, until: u64 },
 }
+
+/// Marks a slot of an OST's fast device.
+pub(super) const FAST: u32 = 1 << 31;
 
 /// A world, or the part of one that does not interact with the rest.
 pub(super) struct World<'a> {
@@ -60,24 +63,25 @@ pub(super) struct World<'a> {
     nic_ns: u64,
     switch_ns: u64,
     pub(super) produce_ns: f64,
-    scratch: Vec<u32>,
-    /// Of flows whose clients read call by call.
-    pub(super) programs: BTreeMap<u32, Program>,
+    pub(super) scratch: Vec<u32>,
+    /// Clients whose programs read call by call.
+    pub(super) nodes: Vec<Node>,
+    pub(super) rpcs: Rpcs,
+    pub(super) sends: Vec<(u32, u64)>,
     /// When requests that had to be sent again were sent first.
     first_sent: BTreeMap<(u32, u32), u64>,
 }
 
 impl<'a> World<'a> {
     /// OSTs `first_ost..first_ost + osts` with `flows`, nothing scheduled yet.
-    pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, flows: Vec<Flow>) -> World<'a> {
-        let urgent = config.urgent.map_or(0, |u| u.clients);
-        let clients = if config.stripe_count > 1 { (config.clients + urgent) as usize } else { flows.len() };
-        World {
+    pub fn new(config: &'a LightConfig, first_ost: u32, osts: u32, mut flows: Vec<Flow>) -> World<'a> {
+        let clients = number_clients(&mut flows);
+        let mut world = World {
             queue: Lanes::new(osts / config.osts_per_oss, config.osts_per_oss, config.shares_network()),
             osts: (first_ost..first_ost + osts).map(|o| Ost::new(config, o)).collect(),
             flows,
             first_ost,
-            clients_nic: vec![[0; 2]; clients],
+            clients_nic: vec![[0; 2]; clients as usize],
             oss_nic: vec![[0; 2]; (osts / config.osts_per_oss) as usize],
             told: Vec::new(),
             stats: Stats::default(),
@@ -92,34 +96,61 @@ impl<'a> World<'a> {
                 0.0
             },
             scratch: Vec::new(),
-            programs: BTreeMap::new(),
+            nodes: Vec::new(),
+            rpcs: Rpcs::default(),
+            sends: Vec::new(),
             first_sent: BTreeMap::new(),
             config,
+        };
+        if let Some(calling) = config.calling.as_ref().filter(|c| c.laid_out) {
+            world.lay_out(calling);
+        }
+        world
+    }
+
+    /// Every object lies on its OST in one piece.
+    fn lay_out(&mut self, calling: &Calling) {
+        let config = self.config;
+        for flow in self.flows.iter_mut().filter(|flow| !flow.urgent) {
+            let stripes = calling.bytes_of(flow.file % calling.files_per_client()).div_ceil(config.transfer_bytes);
+            let (own, rest) = (stripes / u64::from(config.stripe_count), stripes % u64::from(config.stripe_count));
+            let bytes = (own + u64::from(u64::from(flow.stripe) < rest)) * config.transfer_bytes;
+            let alloc = &mut self.osts[(flow.ost - self.first_ost) as usize].alloc;
+            if bytes > 0 {
+                alloc.write(&mut flow.map, 0, bytes, |_, _| ());
+            }
         }
     }
 
-    /// Starts a phase now: all flows begin anew with `operation`, programs of a mix make `accesses` accesses; counters start
-    /// at zero.
-    pub fn begin(&mut self, operation: Operation, accesses: u32) {
+    /// Starts a phase now: all flows begin anew with `operation`, programs of a mix make `accesses` accesses, which are
+    /// measured or not; counters start at zero.
+    pub fn begin(&mut self, operation: Operation, accesses: u32, measured: bool) {
         self.operation = operation;
         self.begin = self.queue.now();
         self.stats = Stats::default();
+        self.stats.calls.began = self.begin;
         for ost in &mut self.osts {
             ost.store.reset_stats();
             ost.flows_active = 0;
             if let Some(cache) = &mut ost.cache {
                 cache.reset_stats();
             }
+            if let Some(tiers) = &mut ost.tiers {
+                tiers.reset_stats();
+            }
         }
         let config = self.config;
+        if operation == Operation::Advise {
+            return self.advise();
+        }
+        let programs = self.begin_programs(accesses, measured);
         for f in 0..self.flows.len() {
             let flow = &mut self.flows[f];
             (flow.next, flow.done, flow.in_flight) = (0, 0, 0);
             self.osts[(flow.ost - self.first_ost) as usize].flows_active += u32::from(!flow.urgent);
-            if self.begin_program(f as u32, accesses) {
-                continue;
+            if flow.urgent || !programs {
+                self.send(f as u32, self.begin);
             }
-            self.send(f as u32, self.begin);
         }
         for down in &config.down {
             let (from, until) = (self.begin + down.from_ns, self.begin + down.to_ns);
@@ -149,12 +180,11 @@ impl<'a> World<'a> {
         for ost in &self.osts {
             let stats = ost.store.stats();
             self.stats.store.add(&stats);
+            self.stats.tiers.add(&ost.tiers.as_ref().map(|tiers| tiers.counted()).unwrap_or_default());
             self.stats.calls.ost_cache.add(&ost.cache.as_ref().map(BlockCache::stats).unwrap_or_default());
         }
-        for program in self.programs.values() {
-            self.stats.reads.calls += program.stats().calls;
-            self.stats.reads.waited += program.stats().waited;
-            self.stats.calls.client_cache.add(&program.cache_stats());
+        for node in &self.nodes {
+            self.stats.calls.client_cache.add(&node.cache_stats());
         }
         self.stats.end = self.stats.end.max(self.begin);
     }
@@ -175,11 +205,37 @@ impl<'a> World<'a> {
                 self.osts[ost as usize].wake_at = u64::MAX;
                 self.pump_window(now, ost);
             }
-            Event::Step { flow } => self.on_step(now, flow),
-            Event::Here { flow, rpc } => self.on_record(now, flow, rpc),
+            Event::Step { program } => self.on_step(now, program),
+            Event::Here { node, rpc } => self.on_here(now, node, rpc),
             Event::Late { flow, rpc } => self.on_reply(now, flow, rpc, now),
             Event::Down { ost, until } => self.on_down(now, ost, until),
         }
+    }
+
+    /// How programs read, where they do.
+    pub(super) fn calling(&self) -> &'a Calling {
+        self.config.calling.as_ref().expect("there are programs only where they read call by call")
+    }
+
+    /// Whether requests of a flow are RPCs of a node.
+    #[inline]
+    pub(super) fn is_of_node(&self, flow: &Flow) -> bool {
+        !self.nodes.is_empty() && !flow.urgent
+    }
+
+    /// Bytes of its object that a request asks for.
+    #[inline]
+    pub(super) fn extent(&self, f: u32, rpc: u32) -> Extent {
+        if self.is_of_node(&self.flows[f as usize]) { self.rpcs.get(rpc).extent } else { self.config.record(rpc) }
+    }
+
+    /// The blocks of an OST's cache that a request is about.
+    pub(super) fn blocks(&self, f: u32, rpc: u32) -> Blocks {
+        let flow = &self.flows[f as usize];
+        if self.is_of_node(flow) {
+            return Blocks::new(self.config, flow.file, self.rpcs.get(rpc).access);
+        }
+        Blocks::of_record(self.config, flow.file, self.operation == Operation::Write)
     }
 
     /// Sends what the flow's window allows at `now`.
@@ -204,10 +260,11 @@ impl<'a> World<'a> {
 
     fn on_arrival(&mut self, now: u64, f: u32, rpc: u32) {
         let config = self.config;
+        let extent = self.extent(f, rpc);
         let flow = &self.flows[f as usize];
-        let o = flow.ost - self.first_ost;
+        let (o, of_node) = (flow.ost - self.first_ost, self.is_of_node(flow));
         let ost = &mut self.osts[o as usize];
-        ost.hash.event(now - self.begin, 1, flow.client, rpc);
+        ost.hash.event(now - self.begin, 1, flow.client, number(of_node, rpc, extent));
         let lost = config.loss > 0.0 && ost.rng.chance(config.loss);
         if lost || now < ost.down_until {
             self.stats.resent += 1;
@@ -216,14 +273,14 @@ impl<'a> World<'a> {
             self.queue.at(o, at, Event::Arrive { flow: f, rpc });
             return;
         }
-        let extent = config.extent(rpc);
         if config.cache_first && self.operation != Operation::Write {
-            let blocks = Blocks::new(config, flow.client, extent, false);
+            let blocks = self.blocks(f, rpc);
+            let ost = &mut self.osts[o as usize];
             if ost.cache.as_mut().is_some_and(|cache| blocks.use_whole(cache, extent)) {
                 return self.answer_cached(now, o, f, rpc);
             }
         }
-        let ost = &mut self.osts[o as usize];
+        let (ost, flow) = (&mut self.osts[o as usize], &self.flows[f as usize]);
         let mut request = Request { flow: f, rpc, arrived: now, epoch: ost.epoch, ..Request::default() };
         let w = NrsConfig::window(extent.len());
         if config.timeline {
@@ -254,7 +311,7 @@ impl<'a> World<'a> {
 
     /// Hands to the store what the dispatch windows allow: of `o`, and of whoever `o` told what it took.
     #[inline]
-    fn pump_window(&mut self, now: u64, o: u32) {
+    pub(super) fn pump_window(&mut self, now: u64, o: u32) {
         self.pump_one(now, o);
         while let Some(told) = self.told.pop() {
             self.pump_one(now, told);
@@ -271,14 +328,16 @@ impl<'a> World<'a> {
             let cpu = low + ost.rng.below(high - low + 1);
             let ready = if self.operation == Operation::Write {
                 let flow = &self.flows[request.flow as usize];
-                let client = if config.stripe_count > 1 { flow.client } else { request.flow };
                 let oss_nic = &mut self.oss_nic[(o / config.osts_per_oss) as usize][0];
-                let nics = config.nic_queue.then_some([&mut self.clients_nic[client as usize][1], oss_nic]);
+                let nics = config.nic_queue.then_some([&mut self.clients_nic[flow.home as usize][1], oss_nic]);
                 transfer(now + config.latency_ns, nic_ns, nics, switch_ns, &mut self.switch[1]) + config.latency_ns
             } else {
                 now
             };
             self.queue.at(o, ready + cpu, Event::Submit { ost: o, req: id.0 });
+        }
+        if self.osts[o as usize].tiers.is_some() {
+            self.fetch(now, o);
         }
         let ost = &mut self.osts[o as usize];
         if let Some(at) = ost.pipeline.wakeup_at() {
@@ -322,83 +381,7 @@ impl<'a> World<'a> {
         self.queue.at(o, end + self.config.latency_ns, Event::Late { flow: f, rpc });
     }
 
-    fn on_submit(&mut self, now: u64, o: u32, req: u32) {
-        let config = self.config;
-        let write = self.operation == Operation::Write;
-        let Ost { pipeline, store, alloc, cache, hash, .. } = &mut self.osts[o as usize];
-        let request = pipeline.job_mut(RequestId(req));
-        let flow = &mut self.flows[request.flow as usize];
-        hash.event(now - self.begin, 2, flow.client, request.rpc);
-        let extent = config.extent(request.rpc);
-        let (mut pieces, mut timer) = (0, None);
-        let mut submit = |lba, len| {
-            pieces += 1;
-            timer = timer.or(store.submit(now, req, Access { lba, len, write }));
-        };
-        match cache {
-            _ if write => alloc.write(&mut flow.map, extent.start, extent.len(), &mut submit),
-            None => flow.map.lookup(extent.start, extent.len(), &mut submit),
-            Some(cache) => {
-                let blocks = Blocks::new(config, flow.client, extent, write);
-                request.missed =
-                    blocks.look_up(cache, extent, |part| flow.map.lookup(part.start, part.len(), &mut submit));
-            }
-        }
-        (request.pieces, request.submitted) = (pieces, now);
-        let all_cached = cache.is_some() && !write && request.missed == 0;
-        assert!(pieces > 0 || all_cached, "a read reached a place that was never written");
-        if let Some(at) = timer {
-            self.queue.at(o, at, Event::Timer { ost: o });
-        }
-        if all_cached {
-            return self.send_bulk(now, o, req);
-        }
-        self.pump_disk(now, o);
-    }
-
-    #[inline]
-    fn pump_disk(&mut self, now: u64, o: u32) {
-        while let Some((slot, done_at)) = self.osts[o as usize].store.start_next(now) {
-            self.queue.at(o, done_at, Event::Disk { ost: o, slot });
-        }
-    }
-
-    fn on_disk(&mut self, now: u64, o: u32, slot: u32) {
-        let mut done = core::mem::take(&mut self.scratch);
-        let Ost { pipeline, store, hash, .. } = &mut self.osts[o as usize];
-        store.finish(slot, |owner| {
-            let request = pipeline.job_mut(RequestId(owner));
-            request.pieces -= 1;
-            if request.pieces == 0 {
-                done.push(owner);
-            }
-        });
-        hash.event(now - self.begin, 4, slot, done.len() as u32);
-        self.pump_disk(now, o);
-        for req in done.drain(..) {
-            self.keep(now, o, req);
-            if self.operation == Operation::Write {
-                self.complete(now, o, req);
-            } else {
-                self.send_bulk(now, o, req);
-            }
-        }
-        self.scratch = done;
-    }
-
-    /// The OST's cache takes in what the store has read or written.
-    #[inline]
-    fn keep(&mut self, now: u64, o: u32, req: u32) {
-        let Ost { pipeline, cache: Some(cache), epoch, .. } = &mut self.osts[o as usize] else { return };
-        let request = pipeline.job(RequestId(req));
-        if request.epoch == *epoch {
-            let (extent, client) = (self.config.extent(request.rpc), self.flows[request.flow as usize].client);
-            let blocks = Blocks::new(self.config, client, extent, self.operation == Operation::Write);
-            blocks.keep(cache, extent, request.missed, now - request.submitted);
-        }
-    }
-
-    fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
+    pub(super) fn send_bulk(&mut self, now: u64, o: u32, req: u32) {
         let Request { flow, rpc, .. } = *self.osts[o as usize].pipeline.job(RequestId(req));
         let end = self.leave(now, o, flow, rpc);
         self.queue.at(o, end, Event::Bulk { ost: o, req });
@@ -407,17 +390,17 @@ impl<'a> World<'a> {
     /// When the bulk of a read that is ready at `ready` has left its OST.
     #[inline]
     fn leave(&mut self, ready: u64, o: u32, f: u32, rpc: u32) -> u64 {
-        let (nic_ns, switch_ns) = self.wire_ns(rpc);
-        let client = if self.config.stripe_count > 1 { self.flows[f as usize].client } else { f };
+        let (nic_ns, switch_ns) = self.wire_ns(self.extent(f, rpc).len());
+        let client = self.flows[f as usize].home;
         let oss_nic = &mut self.oss_nic[(o / self.config.osts_per_oss) as usize][1];
         let nics = self.config.nic_queue.then_some([&mut self.clients_nic[client as usize][0], oss_nic]);
         transfer(ready, nic_ns, nics, switch_ns, &mut self.switch[0])
     }
 
-    /// Nanoseconds that a record keeps a NIC, and the switch.
+    /// Nanoseconds that so many bytes keep a NIC, and the switch.
     #[inline]
-    fn wire_ns(&self, rpc: u32) -> (u64, u64) {
-        let (bytes, whole) = (self.config.extent(rpc).len(), self.config.transfer_bytes);
+    fn wire_ns(&self, bytes: u64) -> (u64, u64) {
+        let whole = self.config.transfer_bytes;
         if bytes == whole {
             return (self.nic_ns, self.switch_ns);
         }
@@ -426,20 +409,19 @@ impl<'a> World<'a> {
     }
 
     /// The store is through with a request and its bulk has been moved.
-    fn complete(&mut self, now: u64, o: u32, req: u32) {
-        let config = self.config;
+    pub(super) fn complete(&mut self, now: u64, o: u32, req: u32) {
+        let (config, id) = (self.config, RequestId(req));
+        let Request { flow, rpc, arrived, .. } = *self.osts[o as usize].pipeline.job(id);
+        let extent = self.extent(flow, rpc);
         let ost = &mut self.osts[o as usize];
-        let id = RequestId(req);
         if let Some(traced) = &mut ost.traced {
-            let Request { flow, rpc, arrived, .. } = *ost.pipeline.job(id);
-            let (flow, extent) = (&self.flows[flow as usize], config.extent(rpc));
+            let flow = &self.flows[flow as usize];
             let asked = asked(config, self.operation, flow, extent, arrived);
             traced.completed(id, &asked, ost.pipeline.dispatched(id), now);
         }
         let request = ost.pipeline.on_completion(Instant(now), id);
         if config.timeline {
-            let bytes = config.extent(request.rpc).len();
-            ost.outstanding[NrsConfig::window(bytes)] -= bytes;
+            ost.outstanding[NrsConfig::window(extent.len())] -= extent.len();
             self.count_expiry(now, &request);
         }
         let ost = &mut self.osts[o as usize];
@@ -468,9 +450,9 @@ impl<'a> World<'a> {
     fn on_reply(&mut self, at: u64, f: u32, rpc: u32, sent: u64) {
         let again = if self.first_sent.is_empty() { None } else { self.first_sent.remove(&(f, rpc)) };
         let sent = again.unwrap_or(sent);
+        let bytes = self.extent(f, rpc).len();
+        let reads = self.is_of_node(&self.flows[f as usize]);
         let flow = &mut self.flows[f as usize];
-        let reads = !self.programs.is_empty() && self.programs.contains_key(&f);
-        let bytes = self.config.extent(rpc).len();
         flow.in_flight -= u32::from(!reads);
         flow.done += 1;
         let kind = usize::from(flow.urgent);
@@ -495,8 +477,7 @@ impl<'a> World<'a> {
             }
         }
         if reads {
-            let ost = flow.ost - self.first_ost;
-            return self.queue.at(ost, at, Event::Here { flow: f, rpc });
+            return self.on_node_reply(at, f, rpc);
         }
         let think = if kind == 1 { self.config.urgent.map_or(0, |u| u.think_ns) } else { 0 };
         self.send(f, at + think);
@@ -520,8 +501,8 @@ impl<'a> World<'a> {
         ost.fail(config, until);
         for (_, request) in ost.pipeline.drain() {
             if config.timeline {
-                let bytes = config.extent(request.rpc).len();
-                ost.outstanding[NrsConfig::window(bytes)] -= bytes;
+                let bytes = self.extent(request.flow, request.rpc).len();
+                self.osts[o as usize].outstanding[NrsConfig::window(bytes)] -= bytes;
             }
             self.stats.resent += 1;
             self.first_sent.entry((request.flow, request.rpc)).or_insert(request.arrived - config.latency_ns);
@@ -531,6 +512,32 @@ impl<'a> World<'a> {
     }
 }
 
+/// What the history says of a request: records have numbers, RPCs of nodes their places.
+#[inline]
+pub(super) fn number(of_node: bool, rpc: u32, extent: Extent) -> u32 {
+    if of_node { (extent.start >> 9) as u32 } else { rpc }
+}
+
+/// Gives every client a number of its own in this world, those with deadlines last; how many there are.
+fn number_clients(flows: &mut [Flow]) -> u32 {
+    let mut clients = 0;
+    for urgent in [false, true] {
+        let mut last = None;
+        for flow in flows.iter_mut().filter(|flow| flow.urgent == urgent) {
+            clients += u32::from(last != Some(flow.client));
+            last = Some(flow.client);
+            flow.home = clients - 1;
+        }
+    }
+    clients
+}
+
+/// The object that a flow moves.
+#[inline]
+pub(super) fn object(flow: &Flow) -> ObjectId {
+    ObjectId::new(OstIndex(flow.ost as u16), flow.file + 1)
+}
+
 /// What a scheduler sees of a request.
 #[inline]
 fn asked(config: &LightConfig, operation: Operation, flow: &Flow, extent: Extent, arrived: u64) -> NrsRequest {
@@ -538,7 +545,7 @@ fn asked(config: &LightConfig, operation: Operation, flow: &Flow, extent: Extent
         id: RequestId::default(),
         bytes: extent.len() as u32,
         client: ClientId(u64::from(flow.client) + 1),
-        object: ObjectId::new(OstIndex(flow.ost as u16), flow.client + 1),
+        object: object(flow),
         extent,
         uid: 0,
         op: if operation == Operation::Write { IoOp::Write } else { IoOp::Read },

@@ -109,7 +109,7 @@ static ROWS: &[Row] = &[
         name: "client.max_rpcs_in_flight",
         default: "8",
         kind: Kind::Int(1, 1024),
-        meaning: "RPCs in flight per client and OST.",
+        meaning: "RPCs in flight per client and OST; of world cache, too.",
     },
     Row {
         name: "client.readahead",
@@ -146,6 +146,48 @@ static ROWS: &[Row] = &[
         default: "false",
         kind: Kind::Flag,
         meaning: "Reads that an OST's cache holds whole are answered before its queue; false: in their turn, as servers do.",
+    },
+    Row {
+        name: "client.direct",
+        default: "false",
+        kind: Kind::Flag,
+        meaning: "Clients with readahead read past their page cache: nothing stays of what they read.",
+    },
+    Row {
+        name: "oss.fast_bytes",
+        default: "0",
+        kind: Kind::Size(0, 1 << 44),
+        meaning: "Fast tier of every OST, before its disk; 0: none.",
+    },
+    Row {
+        name: "oss.fast_profile",
+        default: "ssd",
+        kind: Kind::Choice(|| strings(&profile_names())),
+        meaning: "Its device.",
+    },
+    Row {
+        name: "oss.fast_admission",
+        default: advice::admission::ADMISSION_DEFAULT,
+        kind: Kind::Choice(|| advice::admission::ADMISSIONS.iter().map(|p| p.name.to_string()).collect()),
+        meaning: "What is worth a copy there without advice.",
+    },
+    Row {
+        name: "oss.fast_reclaim",
+        default: "lru",
+        kind: Kind::Checked(cache_policy),
+        meaning: "Which copy leaves first, within its class.",
+    },
+    Row {
+        name: "advice.level",
+        default: "none",
+        kind: Kind::Choice(|| advice::Hint::ALL.iter().map(|h| h.name().to_string()).collect()),
+        meaning: "Before what is measured clients advise their files so, and OSTs fetch what has a place.",
+    },
+    Row {
+        name: "advice.clients",
+        default: "4000000",
+        kind: Kind::Int(0, 4_000_000),
+        meaning: "The first so many clients advise their files.",
     },
     Row {
         name: "client.start_skew_us",
@@ -407,13 +449,13 @@ static ROWS: &[Row] = &[
         name: "workload.coarse_start",
         default: "stripe",
         kind: Kind::Choice(|| strings(&["stripe", "record"])),
-        meaning: "World cache: where coarse accesses begin: at any stripe of the file, or at multiples of their own size.",
+        meaning: "World cache, and operation mix: where coarse accesses begin: at any stripe of the file, or at multiples of their own size.",
     },
     Row {
         name: "workload.coarse_apart",
         default: "false",
         kind: Kind::Flag,
-        meaning: "World cache: coarse accesses leave the hot range alone.",
+        meaning: "World cache, and operation mix: coarse accesses leave the hot range alone.",
     },
     Row {
         name: "workload.stripe_bytes",
@@ -455,7 +497,7 @@ static ROWS: &[Row] = &[
         name: "reader.order",
         default: "sequential",
         kind: Kind::Choice(|| strings(&["sequential", "stride", "backward", "interleaved", "random"])),
-        meaning: "World readahead: order of a reader's calls; interleaved are four sequential streams in turn.",
+        meaning: "World readahead, and light clients with readahead: order of a reader's calls; interleaved are four sequential streams in turn.",
     },
     Row {
         name: "reader.io_bytes",
@@ -467,7 +509,13 @@ static ROWS: &[Row] = &[
         name: "reader.skip_bytes",
         default: "1M",
         kind: Kind::Size(0, 1 << 30),
-        meaning: "World readahead: bytes skipped between calls of order stride.",
+        meaning: "World readahead, and light clients with readahead: bytes skipped between calls of order stride.",
+    },
+    Row {
+        name: "reader.laid_out",
+        default: "false",
+        kind: Kind::Flag,
+        meaning: "Clients with readahead or a mix: their files lie on the OSTs in one piece each, and no cache knows them; false: they write them first.",
     },
     Row {
         name: "reader.rpc_bytes",

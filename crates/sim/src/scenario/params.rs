@@ -36,6 +36,8 @@ impl Params {
             cache::CacheConfig::new(64).set(room_key, text).map_err(|e| format!("{key}: {e}"))?;
         } else if let Some(room_key) = key.strip_prefix("readahead.") {
             readahead::Config::default().set(room_key, text).map_err(|e| format!("{key}: {e}"))?;
+        } else if let Some(room_key) = key.strip_prefix("advice.") {
+            advice::Config::default().set(room_key, text).map_err(|e| format!("{key}: {e}"))?;
         } else {
             return Err(unknown_key(key));
         }
@@ -184,12 +186,15 @@ pub fn keys_markdown() -> String {
         keys.for_each(|l| out.push_str(&format!("| `{prefix}{}\n", &l[3..])));
     };
     room(&mut out, &cache::reference_markdown(), "cache.");
-    for k in readahead::Config::KEYS {
-        let alias = if k.alias_mb.is_empty() { String::new() } else { format!(" Lustre: `{}`, in MiB.", k.alias_mb) };
-        out.push_str(&format!(
-            "| `readahead.{}` | {} | {}..={} | {}{alias} |\n",
-            k.key, k.default, k.min, k.max, k.meaning
-        ));
+    for (prefix, keys) in [("readahead", readahead::Config::KEYS), ("advice", advice::Config::KEYS)] {
+        for k in keys {
+            let alias =
+                if k.alias_mb.is_empty() { String::new() } else { format!(" Lustre: `{}`, in MiB.", k.alias_mb) };
+            out.push_str(&format!(
+                "| `{prefix}.{}` | {} | {}..={} | {}{alias} |\n",
+                k.key, k.default, k.min, k.max, k.meaning
+            ));
+        }
     }
     out
 }
@@ -226,6 +231,7 @@ mod tests {
             .chain(nrs::keys().iter().map(|k| format!("nrs.{}", k.name)))
             .chain(cache::CacheConfig::KEYS.iter().map(|k| format!("cache.{k}")))
             .chain(readahead::Config::KEYS.iter().map(|k| format!("readahead.{}", k.key)))
+            .chain(advice::Config::KEYS.iter().map(|k| format!("advice.{}", k.key)))
         {
             assert!(page.lines().any(|l| l.starts_with(&format!("| `{key}` |"))), "{key}");
         }

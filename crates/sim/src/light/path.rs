@@ -1,16 +1,19 @@
 //! A client's path to one file, without bytes: what of it is here, on its way or absent, and what readahead is told.
 //!
 //! The parts are the product's: `datapath::Pages` with its claims, and the readahead room. The rule by which a reader that has
-//! to wait tells the room so is [`Call::of_wait`], the client's own. A unit stands for a page: in world `readahead` 4 KiB, for
-//! light clients a record. Who fetches, and what that costs, is the world's.
+//! to wait tells the room so is [`Call::of_wait`], the client's own. A unit stands for a page: 4 KiB, a block of the client's
+//! cache, or a record. Who fetches, and what that costs, is the node's.
 use datapath::{Claimed, Pages};
 use readahead::record::{Call, apply};
 use readahead::{Budget, Config, Facts, FileReadahead, Plan};
 use types::Extent;
 
+/// A frame of the client's cache, or none where there is no cache: what came stays then.
+pub(super) type Frame = Option<cache::FrameId>;
+
 /// See the module's head.
-pub(crate) struct FilePath {
-    pages: Pages<()>,
+pub(super) struct FilePath {
+    pages: Pages<Frame>,
     unit: u64,
     units: u64,
     /// Units of a fetch lie between neighbouring multiples of each.
@@ -21,10 +24,17 @@ pub(crate) struct FilePath {
 
 /// Units that are on their way for one RPC.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Fetch {
+pub(super) struct Fetch {
     claim: Claimed,
     /// Their bytes.
     pub extent: Extent,
+}
+
+impl Fetch {
+    /// Numbers of its units.
+    pub fn units(&self) -> core::ops::Range<u64> {
+        self.claim.first..self.claim.end
+    }
 }
 
 impl FilePath {
@@ -50,10 +60,9 @@ impl FilePath {
 
     /// What a reader of `extent` tells readahead when it has to wait; `None`: all of it is here.
     pub fn wait(&self, extent: Extent) -> Option<Call> {
-        let (first, end) = self.units_of(extent);
         let mut all_coming = true;
         let mut waits = false;
-        for unit in first..end {
+        for unit in self.units_of(extent) {
             if !self.pages.is_cached(unit) {
                 waits = true;
                 all_coming &= self.pages.is_loading(unit);
@@ -62,15 +71,19 @@ impl FilePath {
         waits.then(|| Call::of_wait(extent, all_coming))
     }
 
-    /// Whether all of `extent` is here.
-    pub fn is_here(&self, extent: Extent) -> bool {
-        let (first, end) = self.units_of(extent);
-        (first..end).all(|unit| self.pages.is_cached(unit))
+    /// Somebody reads a unit: its frame, if it is here.
+    pub fn used(&mut self, unit: u64) -> Option<Frame> {
+        self.pages.on_used(unit).copied()
+    }
+
+    /// Whether a unit is here.
+    pub fn is_here(&self, unit: u64) -> bool {
+        self.pages.is_cached(unit)
     }
 
     /// Claims what of `extent` is absent, ascending, as fetches.
     pub fn claim(&mut self, extent: Extent) -> Vec<Fetch> {
-        let (mut at, end) = self.units_of(extent);
+        let core::ops::Range { start: mut at, end } = self.units_of(extent);
         let mut fetches = Vec::new();
         while at < end {
             let stop = self.cuts.iter().fold(end, |stop, cut| stop.min((at / cut + 1) * cut));
@@ -83,22 +96,25 @@ impl FilePath {
         fetches
     }
 
-    /// A fetch came.
-    pub fn arrived(&mut self, fetch: Fetch) {
-        for unit in fetch.claim.first..fetch.claim.end {
-            if self.pages.on_arrived(fetch.claim, unit) {
-                self.pages.on_put(unit, (), false);
-            }
-        }
+    /// A unit of a fetch came. Whether it is to be kept, with [`FilePath::keep`].
+    pub fn arrived(&mut self, fetch: &Fetch, unit: u64) -> bool {
+        self.pages.on_arrived(fetch.claim, unit)
     }
 
-    /// A unit left the cache.
-    pub fn left(&mut self, unit: u64) {
-        let _ = self.pages.on_reclaimed(unit);
+    /// A unit is here from now on. `ahead`: nobody has asked for it yet.
+    pub fn keep(&mut self, unit: u64, frame: Frame, ahead: bool) {
+        self.pages.on_put(unit, frame, ahead);
     }
 
-    fn units_of(&self, extent: Extent) -> (u64, u64) {
-        (extent.start / self.unit, extent.end.div_ceil(self.unit).min(self.units))
+    /// The cache took a unit away: its bytes, if nobody had asked for them.
+    pub fn left(&mut self, unit: u64) -> Option<Extent> {
+        let (_, unused) = self.pages.on_reclaimed(unit);
+        unused.then(|| Extent::at(unit * self.unit, self.unit))
+    }
+
+    /// Numbers of the units that `extent` touches.
+    pub fn units_of(&self, extent: Extent) -> core::ops::Range<u64> {
+        extent.start / self.unit..extent.end.div_ceil(self.unit).min(self.units)
     }
 }
 
@@ -120,9 +136,16 @@ mod tests {
         let rest = path.claim(read);
         assert_eq!(extents(&rest), [(100, 200), (300, 512), (512, 600)]);
         assert_eq!(path.wait(read), Some(Call::Blocked), "all of it is on its way");
-        first.iter().chain(&rest).for_each(|f| path.arrived(*f));
-        assert!(path.is_here(read) && path.wait(read).is_none() && path.claim(read).is_empty());
-        path.left(30);
+        for fetch in first.iter().chain(&rest) {
+            for unit in fetch.units() {
+                assert!(path.arrived(fetch, unit));
+                path.keep(unit, None, unit < 40);
+            }
+        }
+        assert!(path.wait(read).is_none() && path.claim(read).is_empty());
+        assert_eq!((path.left(30), path.used(31)), (Some(Extent::at(30 * 4096, 4096)), Some(None)));
+        assert!(path.left(31).is_none() && !path.is_here(31), "what was used did not leave in vain");
+        path.claim(Extent::at(31 * 4096, 4096));
         assert_eq!(extents(&path.claim(read)), [(120, 124)]);
         let tail = path.claim(Extent::new(3 * MIB, 4 * MIB));
         assert_eq!(extents(&tail), [(3072, 3076)], "nothing is behind the file's last page");
