@@ -12,6 +12,8 @@ use types::Rng;
 const GENERATION: usize = 16;
 /// A smaller scenario is kept while it has so much of the loss, as a share of its logarithm.
 const KEEP: f64 = 0.9;
+/// The least factor by which a find's scenario may differ.
+const SLACK_MIN: f64 = 1.01;
 /// Seeds that a candidate is measured with, and the find at the end.
 const SEEDS: u64 = 1;
 const SEEDS_OF_FIND: u64 = 5;
@@ -56,7 +58,7 @@ const ROOMS: [Room; 3] = [
         fixed: &[("workload.accesses", "3000")],
         varied: &[
             ("workload.fine_share", &["0.9", "0", "0.1", "0.3", "0.5", "0.7", "0.97", "1"]),
-            ("workload.kind", &["mix", "reuse"]),
+            ("workload.kind", &["mixed", "reuse"]),
             ("workload.files", &["10", "1", "2", "4", "40"]),
             ("workload.file_bytes", &["256M", "64M", "128M", "512M"]),
             ("workload.hot_bytes", &["16M", "1M", "4M", "64M"]),
@@ -339,14 +341,17 @@ impl Find {
         for (key, value) in fixed.chain(self.keys.iter().cloned()) {
             text.push_str(&format!("{key} = \"{value}\"\n"));
         }
-        let change = (self.values[0] / self.values[1] - 1.0) * 100.0;
-        let slack = (change.abs() * 0.1).max(1.0);
+        let [own, theirs] = self.values;
+        let change = |ratio: f64| (ratio - 1.0) * 100.0;
+        // A tenth of the loss by its logarithm: in percent, all great losses of bandwidth lie close to -100.
+        let (value, slack) = (own / theirs, self.loss.max(1.0).powf(1.0 - KEEP).max(SLACK_MIN));
         text.push_str(&format!(
             "\n[sweep]\n{key} = [\"{policy}\", \"{other}\"]\n\n[[expect]]\nmetric = \"{}\"\nwhen = {{ {key} = \"{policy}\" }}\n\
-             relative_to = {{ {key} = \"{other}\" }}\nvalue = {change:.2}\nmin = {:.2}\nmax = {:.2}\nnote = \"percent\"\n",
+             relative_to = {{ {key} = \"{other}\" }}\nvalue = {:.3}\nmin = {:.3}\nmax = {:.3}\nnote = \"percent\"\n",
             self.metric,
-            change - slack,
-            change + slack,
+            change(value),
+            change(value / slack),
+            change(value * slack),
             key = self.key
         ));
         text
@@ -378,6 +383,33 @@ mod tests {
             let left = loss(room, &fewer, "none", &others, room.metric).map_or(1.0, |l| l.ratio);
             assert!(left < find.loss, "{:?} is not needed: {left}", find.keys[i]);
         }
+    }
+
+    #[test]
+    fn every_value_that_is_varied_is_one_and_bounds_are_those_of_the_loss() {
+        for room in &ROOMS {
+            for (key, value) in room.varied.iter().flat_map(|(key, values)| values.iter().map(move |v| (key, v))) {
+                Params::default().set(key, value).unwrap();
+            }
+        }
+        let find = |metric: &str, values: [f64; 2]| Find {
+            key: "cache.policy",
+            world: WorldKind::Cache,
+            metric: metric.into(),
+            policies: ["lru".into(), "arc".into()],
+            values,
+            loss: ratio(metric, values[0], values[1]),
+            keys: Vec::new(),
+            tried: (1, 0),
+        };
+        let bounds = |find: &Find| {
+            let s = crate::scenario::parse("worst.toml", &find.scenario("worst")).unwrap();
+            (s.expect[0].min.unwrap(), s.expect[0].value.unwrap(), s.expect[0].max.unwrap())
+        };
+        // A hundred times: by its logarithm from 63 to 158 times.
+        assert_eq!(bounds(&find("bandwidth_mb_per_s", [1.0, 100.0])), (-99.369, -99.0, -98.415));
+        assert_eq!(bounds(&find("fine_response_mean_ms", [100.0, 1.0])), (6209.573, 9900.0, 15748.932));
+        assert_eq!(bounds(&find("bandwidth_mb_per_s", [100.0, 100.0])), (-0.99, 0.0, 1.0));
     }
 
     #[test]
