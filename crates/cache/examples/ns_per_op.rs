@@ -116,7 +116,7 @@ fn main() {
 }
 
 fn measure(entry: &cache::PolicyEntry, name: &str, pattern: Pattern, batch: usize, pages: u32) {
-    let mut bench = Bench::new(entry.build, pages);
+    let mut bench = Bench::new(entry.make, pages);
     let mut round = || {
         let touches = bench.draw();
         let start = cpu_ns();
