@@ -1,7 +1,10 @@
 //! The roles of a cluster, started inside a running shard: metadata server, object storage targets, mounted client.
 //!
-//! One process may run any of them, or all on one shard; who runs what is the command line's business.
+//! One process may run any of them, or all on one shard; OSTs may have shards of their own (`shards`). Who runs what is the
+//! command line's business.
 mod dirs;
+mod shards;
 
 pub use dirs::{MountRole, MountSpec, format_mdt, format_ost, format_ost_store, open_ost, start_mds, start_mount};
-pub use roles::{MdsRole, OssRole, RoleError, join, register_ost, start_mds_on, start_oss};
+pub use roles::{MdsRole, OssRole, RoleError, join, make_oss, register_ost, start_mds_on, start_oss};
+pub use shards::{MakeOss, OssNode, OssPlace};

@@ -148,12 +148,21 @@ impl<J: Job> Pipeline<J> {
     pub fn share(&mut self, now: Instant, taken: &Taken, each: impl FnOnce(&mut dyn FnMut(&mut Pipeline<J>) -> bool)) {
         let mut others = Share::default();
         each(&mut |other| {
-            let answer = other.head.on_taken(now, taken);
+            let answer = other.on_taken(now, taken);
             others.add(&answer.unwrap_or_default());
             answer.is_some()
         });
+        self.on_shares(now, taken, &others);
+    }
+    /// For a driver that cannot reach all pipelines of a server at once: another one took. Call [`Pipeline::next_dispatch`]
+    /// of this one afterwards. `None`: nothing is shared with it.
+    pub fn on_taken(&mut self, now: Instant, taken: &Taken) -> Option<Share> {
+        self.head.on_taken(now, taken)
+    }
+    /// The same: the sum of what all others answered to what this one took, not long ago.
+    pub fn on_shares(&mut self, now: Instant, taken: &Taken, others: &Share) {
         if others.is_news_to(taken) {
-            self.head.on_shares(now, taken, &others);
+            self.head.on_shares(now, taken, others);
         }
     }
 

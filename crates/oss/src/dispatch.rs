@@ -1,18 +1,22 @@
 //! Drives a [`Pipeline`] for tasks: each waits its turn, holds a permit while it works, and wakes the next.
 //!
-//! The dispatchers of one server know each other ([`Heads`]): what a request takes from buckets that its server has in
-//! common is told to the others at once, and who was told is polled, since its time may have come.
+//! The dispatchers of one server know each other ([`Heads`]), also those on other shards: who was told what another one took is
+//! polled, since its time may have come.
 //!
 //! What happened to each request is kept in a ring ([`trace::Ring`]): written when its permit is dropped.
+mod heads;
+
 use std::cell::{Cell, OnceCell, RefCell};
 use std::collections::HashMap;
-use std::rc::{Rc, Weak};
+use std::rc::Rc;
 
-use nrs::{IoOp, NrsRequest, Pipeline, Taken};
+use nrs::{IoOp, NrsRequest, Pipeline};
 use rt::Rt;
 use rt::sync::{Event, OneSender, oneshot};
 use trace::{Came, Flags, Record, Ring};
 use types::{ClientId, Duration, Extent, FsError, Instant, ObjectId, RequestId};
+
+pub use heads::{HeadNews, Heads, TellShards};
 
 use crate::store::{BLOCK_BYTES, BlockRange};
 
@@ -38,40 +42,6 @@ const FULL_WAIT: Duration = Duration::from_secs(1);
 /// How long a request of the background class waits for a moment without others: a target that is never quiet serves one
 /// from time to time all the same.
 const BACKGROUND_PATIENCE: Duration = Duration::from_secs(1);
-
-/// The dispatchers of one server; cheap to clone.
-#[derive(Clone, Default)]
-pub struct Heads(Rc<RefCell<Vec<Weak<Inner>>>>);
-
-impl Heads {
-    /// From now on `dispatcher`, which belongs to no server, shares buckets with these.
-    ///
-    /// # Panics
-    /// When it belongs to a server already.
-    pub fn add(&self, dispatcher: &Dispatcher) {
-        self.0.borrow_mut().push(Rc::downgrade(&dispatcher.0));
-        assert!(dispatcher.0.heads.set(self.clone()).is_ok(), "a dispatcher belongs to one server");
-    }
-    fn find(&self, mut matches: impl FnMut(&Inner) -> bool) -> Option<Dispatcher> {
-        self.0.borrow().iter().filter_map(Weak::upgrade).find(|head| matches(head)).map(Dispatcher)
-    }
-    /// Those that wait for a time that has come, the earliest first.
-    fn due(&self, now: Instant) -> Vec<Dispatcher> {
-        let heads = self.0.borrow();
-        let due = heads.iter().filter_map(Weak::upgrade).filter_map(|head| Some((head.timer.get()?, head)));
-        let mut due: Vec<_> = due.filter(|(at, _)| *at <= now).collect();
-        due.sort_by_key(|(at, _)| *at);
-        due.into_iter().map(|(_, head)| Dispatcher(head)).collect()
-    }
-    /// Tells all but `owner`, the owner of `pipeline`, what its last request took.
-    fn share(&self, owner: &Rc<Inner>, pipeline: &mut Pipeline, now: Instant, taken: &Taken) {
-        let heads = self.0.borrow();
-        let others = heads.iter().filter_map(Weak::upgrade).filter(|head| !Rc::ptr_eq(head, owner));
-        pipeline.share(now, taken, |tell| {
-            others.filter(|head| tell(&mut head.pipeline.borrow_mut())).for_each(|head| head.told.set(true));
-        });
-    }
-}
 
 /// A shared pipeline; cheap to clone.
 #[derive(Clone)]
@@ -314,9 +284,7 @@ impl Dispatcher {
         // Clocks are coarse: who could have gone on first does.
         heads.due(self.0.rt.now()).iter().for_each(Dispatcher::serve);
         self.serve();
-        while let Some(told) = heads.find(|head| head.told.get()) {
-            told.serve();
-        }
+        heads.serve_told();
     }
 
     fn serve(&self) {
@@ -348,6 +316,7 @@ impl Dispatcher {
     /// Wakes up when a throttling policy lets something go.
     fn watch(&self) {
         let Some(at) = self.0.pipeline.borrow().wakeup_at() else { return };
+        let at = self.0.heads.get().map_or(at, |heads| heads.after_others(at));
         if self.0.timer.get().is_some_and(|t| t <= at) {
             return;
         }
@@ -515,15 +484,38 @@ mod tests {
     /// Dispatchers of one server under `rules`, each with `queued` requests of client 1; how many each dispatched until
     /// `seconds` had passed. `service` is how long a request takes at each.
     fn served_within(rules: &str, service: &[Duration], seconds: u64) -> Vec<usize> {
+        served_on(1, rules, service, seconds)
+    }
+
+    /// The same on so many shards, whose messages take 20 us.
+    fn served_on(shards: usize, rules: &str, service: &[Duration], seconds: u64) -> Vec<usize> {
         let world = TestWorld::new(1, 1 << 20);
-        let (rt, heads) = (world.rt(), Heads::default());
+        let (rt, all) = (world.rt(), (0..shards).map(|_| Heads::default()).collect::<Rc<[Heads]>>());
+        for from in (0..shards).filter(|_| shards > 1) {
+            let (rt, others) = (world.rt(), all.clone());
+            let tell: TellShards = Box::new(move |news| {
+                for at in (0..others.len()).filter(|at| *at != from) {
+                    let (rt, shards) = (rt.clone(), others.clone());
+                    rt.clone().spawn(async move {
+                        rt.sleep(Duration::from_micros(20)).await;
+                        let answer = shards[at].on_news(rt.now(), news);
+                        rt.sleep(Duration::from_micros(20)).await;
+                        if let Some(answer) = answer {
+                            assert!(shards[from].on_news(rt.now(), answer).is_none());
+                        }
+                    });
+                }
+            });
+            all[from].link(shards as u32 - 1, tell);
+            all[from].go_behind(from as u32);
+        }
         let mut config = NrsConfig::default();
         config.set("tbf_rules", rules).unwrap();
         let log = Rc::new(RefCell::new(vec![0; service.len()]));
         let mut work = Vec::new();
         for (i, took) in service.iter().copied().enumerate() {
             let d = Dispatcher::new(world.rt(), Pipeline::new("tbf", config.clone(), 2).unwrap());
-            heads.add(&d);
+            all[i % shards].add(&d);
             for _ in 0..3000 {
                 let (d, rt, log) = (d.clone(), rt.clone(), log.clone());
                 work.push(async move {
@@ -549,6 +541,13 @@ mod tests {
             let sum: usize = served.iter().sum();
             assert!((899..=903).contains(&sum), "{rules}: {served:?}");
             assert!(served.iter().all(|n| n.abs_diff(300) < 5), "{rules}: {served:?}");
+        }
+        // On shards of their own: three, and two of which one has two of them.
+        for shards in [3, 2] {
+            let served = served_on(shards, "start a client={1} rate=100", &[ms(1), ms(15), ms(3)], 9);
+            let sum: usize = served.iter().sum();
+            assert!((890..=906).contains(&sum), "{shards} shards: {served:?}");
+            assert!(served.iter().all(|n| n.abs_diff(300) < 15), "{shards} shards: {served:?}");
         }
         // What would pass if nobody else were there.
         assert!((901..=904).contains(&served_within("start a client={1} rate=100", &[ms(1)], 9)[0]));

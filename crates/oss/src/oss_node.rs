@@ -7,7 +7,7 @@ use rt::Rt;
 use types::FsError;
 
 use crate::config::OstConfig;
-use crate::dispatch::Heads;
+use crate::dispatch::{HeadNews, Heads, TellShards};
 use crate::ost::Ost;
 use crate::page_cache::SharedCache;
 use crate::store::ObjectStore;
@@ -58,6 +58,29 @@ impl Oss {
     #[must_use]
     pub fn osts(&self) -> Vec<Rc<Ost>> {
         self.osts.borrow().clone()
+    }
+
+    /// So many other shards of the process have targets of the same server: throttling policies share their buckets. `tell`
+    /// reaches all of them; each gives it to [`Oss::on_head_news`], and sends the answer back.
+    ///
+    /// # Panics
+    /// When that was said before.
+    pub fn link(&self, shards: u32, tell: TellShards) {
+        self.heads.link(shards, tell);
+    }
+    /// So many other shards take first from a bucket for which several wait.
+    pub fn go_behind(&self, shards: u32) {
+        self.heads.go_behind(shards);
+    }
+    /// What another shard told; the answer is for that shard.
+    pub fn on_head_news(&self, news: HeadNews) -> Option<HeadNews> {
+        self.heads.on_news(self.rt.now(), news)
+    }
+
+    /// Its listener and sessions.
+    #[must_use]
+    pub fn server(&self) -> &Rc<Server> {
+        &self.server
     }
 
     /// Stops answering, commits everything and closes the stores.

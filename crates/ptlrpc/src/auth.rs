@@ -3,6 +3,7 @@
 //! A cluster has one secret, the administrator's. The client's key comes from it and leads to nothing else: a host that
 //! only mounts needs that key alone.
 use std::fmt;
+use std::io;
 
 use rt::Nid;
 use types::ClientId;
@@ -78,6 +79,22 @@ impl ClusterKey {
     #[must_use]
     pub fn is_administrator(&self) -> bool {
         self.admin.is_some()
+    }
+    /// Whether servers with this key may accept connections at an address.
+    ///
+    /// # Errors
+    /// The address can be reached from other processes although the key is no secret, or the key is a client's.
+    pub(crate) fn may_listen(&self, nid: &Nid) -> io::Result<()> {
+        let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
+        if !nid.is_local() && !self.is_secret() {
+            return refused(format!(
+                "{nid} can be reached by everybody on this host: a cluster key is needed (cluster.key_file)"
+            ));
+        }
+        if !self.is_administrator() {
+            return refused("a server needs the administrator's key, not a client's (cluster.key_file)".into());
+        }
+        Ok(())
     }
     /// The most that it can prove.
     #[must_use]

@@ -2,12 +2,9 @@
 //! long, and what is told about those who are turned away.
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
-use std::rc::Rc;
 
 use rt::Rt;
 use types::{Duration, Instant};
-
-use crate::stream::Sink;
 
 /// Connections in their handshake at a time. The one that has waited longest goes when another comes, so that slow
 /// peers do not keep quick ones out.
@@ -21,11 +18,18 @@ const TELL_EVERY: Duration = Duration::from_secs(10);
 
 pub(crate) struct Door {
     rt: Rt,
-    waiting: RefCell<VecDeque<(u64, Rc<Sink>)>>,
+    waiting: RefCell<VecDeque<Waiting>>,
     next: Cell<u64>,
     told: Cell<Option<Instant>>,
     silent: Cell<u64>,
     refused: Cell<u64>,
+}
+
+/// A connection in its handshake.
+struct Waiting {
+    number: u64,
+    peer: String,
+    hang_up: Box<dyn Fn()>,
 }
 
 /// A place among those who wait; given up when dropped.
@@ -51,16 +55,17 @@ impl Door {
         self.refused.get()
     }
 
-    pub(crate) fn enter(&self, sink: &Rc<Sink>) -> Place<'_> {
+    /// A connection of `peer` waits, which `hang_up` ends.
+    pub(crate) fn enter(&self, peer: String, hang_up: Box<dyn Fn()>) -> Place<'_> {
         let number = self.next.get();
         self.next.set(number + 1);
         let mut waiting = self.waiting.borrow_mut();
-        waiting.push_back((number, sink.clone()));
+        waiting.push_back(Waiting { number, peer, hang_up });
         let longest = if waiting.len() > HANDSHAKES_MAX { waiting.pop_front() } else { None };
         drop(waiting);
-        if let Some((_, sink)) = longest {
-            self.turn_away(&sink.peer(), &format!("{HANDSHAKES_MAX} others wait for their handshake"));
-            sink.close();
+        if let Some(longest) = longest {
+            self.turn_away(&longest.peer, &format!("{HANDSHAKES_MAX} others wait for their handshake"));
+            (longest.hang_up)();
         }
         Place { door: self, number }
     }
@@ -81,6 +86,6 @@ impl Door {
 
 impl Drop for Place<'_> {
     fn drop(&mut self) {
-        self.door.waiting.borrow_mut().retain(|(n, _)| *n != self.number);
+        self.door.waiting.borrow_mut().retain(|w| w.number != self.number);
     }
 }

@@ -6,7 +6,7 @@
 //! and not carried out again. Neither knows what the requests mean.
 //!
 //! Code map: `import` (a client's end; `connection`, `recovery`, `again`, `timeouts` below it) · `export` (a server's end, kept answers) ·
-//! `server` (listening, requests) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `door` (who may open a
+//! `server` (listening, requests) · `reception` (one address for servers of several shards) · `sessions` (handshake, whose session, eviction) · `early` (asking for time) · `recovery` (the window after a restart) · `auth` `door` (who may open a
 //! session, and how many try) · `stream` `incoming` (messages as they come) · `turns` (permits by rank).
 //! Guarded by: `crates/ptlrpc/tests`, the tests of clients and servers in `crates/cluster/tests`, `crates/sim/tests/cluster.rs`.
 
@@ -17,6 +17,7 @@ mod export;
 mod import;
 mod incoming;
 mod quiet;
+mod reception;
 mod recovery;
 mod server;
 mod sessions;
@@ -27,5 +28,6 @@ pub use auth::{Binding, ClusterKey, SessionKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};
+pub use reception::Reception;
 pub use recovery::RecoveryControl;
 pub use server::{Server, ServerConfig, Service, SessionRecord};

@@ -5,6 +5,7 @@ use std::io;
 use std::rc::Rc;
 
 use frames::Bulk;
+use rt::real::Arrival;
 use rt::sync::Event;
 use rt::{Connection, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError, Origin, Transno, Xid};
@@ -230,15 +231,7 @@ impl Server {
     /// # Errors
     /// The address is in use, is not this host's, or can be reached from other processes although there is no cluster key.
     pub fn listen(self: &Rc<Self>, nid: &Nid) -> io::Result<Nid> {
-        let refused = |why: String| Err(io::Error::new(io::ErrorKind::PermissionDenied, why));
-        if !nid.is_local() && !self.config.key.is_secret() {
-            return refused(format!(
-                "{nid} can be reached by everybody on this host: a cluster key is needed (cluster.key_file)"
-            ));
-        }
-        if !self.config.key.is_administrator() {
-            return refused("a server needs the administrator's key, not a client's (cluster.key_file)".into());
-        }
+        self.config.key.may_listen(nid)?;
         let listener = self.rt.listen(nid)?;
         let bound = listener.nid();
         let (me, here) = (self.clone(), bound.clone());
@@ -260,6 +253,21 @@ impl Server {
             }
         });
         Ok(bound)
+    }
+
+    /// Serves a connection that another shard accepted at `here` for a target of this server.
+    pub fn take_in(self: &Rc<Self>, arrival: Arrival, here: Nid) {
+        if self.stopping.get() {
+            return;
+        }
+        let peer = arrival.peer();
+        match self.rt.take_in(arrival) {
+            Ok(connection) => {
+                let me = self.clone();
+                self.rt.spawn(async move { me.serve(connection, here).await });
+            }
+            Err(e) => tracing::warn!(peer, "a connection cannot be served: {e}"),
+        }
     }
 
     /// Closes every connection and answers nothing any more.
@@ -383,7 +391,8 @@ impl Server {
 
     async fn serve(self: Rc<Self>, connection: Connection, here: Nid) {
         let (sink, mut source) = stream::ends(connection);
-        let place = self.door.enter(&sink);
+        let waiting = sink.clone();
+        let place = self.door.enter(sink.peer(), Box::new(move || waiting.close()));
         source.expect_handshake(true);
         let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut source)).await;
         drop(place);

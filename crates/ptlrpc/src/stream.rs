@@ -49,7 +49,7 @@ fn body_len(head: &Head, max: u32) -> io::Result<usize> {
 fn of_session(head: &Head) -> io::Result<usize> {
     body_len(head, BODY_BYTES_MAX)
 }
-fn of_handshake(head: &Head) -> io::Result<usize> {
+pub(crate) fn of_handshake(head: &Head) -> io::Result<usize> {
     body_len(head, HANDSHAKE_BODY_BYTES_MAX)
 }
 

@@ -107,29 +107,32 @@ pub async fn start_mds_on(
     Ok(MdsRole { mds, server, nid: bound })
 }
 
-/// Starts an object storage server with the given stores behind one listener, and announces each to the metadata
-/// server (in the background: it may not be up yet).
+/// Starts the targets of the given stores, which nobody can reach yet.
 ///
 /// # Errors
-/// [`RoleError`]: a policy name is unknown, the address is taken.
-pub fn start_oss(
+/// [`RoleError`]: a policy name is unknown.
+pub fn make_oss(
     rt: &Rt,
     stores: Vec<Rc<dyn ObjectStore>>,
-    nid: &Nid,
-    mds: &Nid,
     key: &ClusterKey,
     recovery_window: Duration,
     config: &OstConfig,
-) -> Result<OssRole, RoleError> {
+) -> Result<Oss, RoleError> {
     let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
-    let oss = Oss::new(rt.clone(), server.clone(), config).map_err(RoleError)?;
+    let oss = Oss::new(rt.clone(), server, config).map_err(RoleError)?;
     for store in stores {
         oss.add(store, config.clone()).map_err(RoleError)?;
     }
-    let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
+    Ok(oss)
+}
+
+/// Announces the targets of a server, which clients reach at `nid`, to the metadata server (in the background: it may not
+/// be up yet).
+#[must_use]
+pub fn announce(rt: &Rt, oss: &Oss, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
     let refusal = Rc::new(Refusal::default());
     for ost in oss.osts() {
-        let (rt2, mds, key, nid, refusal) = (rt.clone(), mds.clone(), key.clone(), bound.clone(), refusal.clone());
+        let (rt2, mds, key, nid, refusal) = (rt.clone(), mds.clone(), key.clone(), nid.clone(), refusal.clone());
         rt.spawn(async move {
             if let Err(e) = register_ost(&rt2, &ost, &mds, &key, &nid).await {
                 let identity = ost.store().identity();
@@ -148,6 +151,34 @@ pub fn start_oss(
             }
         });
     }
+    refusal
+}
+
+/// Starts an object storage server with the given stores behind one listener, and announces each to the metadata server.
+///
+/// # Errors
+/// [`RoleError`]: a policy name is unknown, the address is taken.
+pub fn start_oss(
+    rt: &Rt,
+    stores: Vec<Rc<dyn ObjectStore>>,
+    nid: &Nid,
+    mds: &Nid,
+    key: &ClusterKey,
+    recovery_window: Duration,
+    config: &OstConfig,
+) -> Result<OssRole, RoleError> {
+    let oss = make_oss(rt, stores, key, recovery_window, config)?;
+    serve_oss(rt, oss, nid, mds, key)
+}
+
+/// The same with targets of [`make_oss`].
+///
+/// # Errors
+/// [`RoleError`]: the address is taken.
+pub fn serve_oss(rt: &Rt, oss: Oss, nid: &Nid, mds: &Nid, key: &ClusterKey) -> Result<OssRole, RoleError> {
+    let server = oss.server().clone();
+    let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
+    let refusal = announce(rt, &oss, mds, key, &bound);
     Ok(OssRole { oss, server, nid: bound, refusal })
 }
 

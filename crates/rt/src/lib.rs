@@ -7,6 +7,7 @@
 
 mod dir_lock;
 pub mod disk;
+mod lane;
 mod net;
 mod nid;
 pub mod real;
@@ -15,6 +16,7 @@ pub mod sync;
 
 pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
+pub use lane::Lane;
 pub use net::{BodyLen, Connection, HEAD_BYTES, Head, Listener, Sink, Source};
 pub use nid::Nid;
 pub use room::{Room, RoomyFile};
@@ -55,6 +57,10 @@ pub trait World {
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>>;
     /// Accepts message streams at an address. Port 0 takes any free port; [`Listener::nid`] tells which.
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>>;
+    /// Opens a connection that another shard accepted. A world whose hosts have one shard has none.
+    fn take_in(&self, _arrival: real::Arrival) -> io::Result<Connection> {
+        Err(io::ErrorKind::Unsupported.into())
+    }
     /// Opens a file for data I/O.
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>>;
     /// Opens a file for an embedded store that does its own blocking I/O on a worker.
@@ -158,6 +164,13 @@ impl Rt {
     /// The address is in use or not this host's.
     pub fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
         self.0.listen(nid)
+    }
+    /// Opens a connection that another shard accepted.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub fn take_in(&self, arrival: real::Arrival) -> io::Result<Connection> {
+        self.0.take_in(arrival)
     }
     /// Opens a file for data I/O.
     ///

@@ -7,6 +7,7 @@ use std::rc::Rc;
 
 use frames::Bulk;
 
+use crate::real::Arrival;
 use crate::{LocalFuture, Nid};
 
 /// Bytes of a message's head.
@@ -59,6 +60,10 @@ pub trait Source {
 pub trait Listener {
     /// The next connection.
     fn accept(&self) -> LocalFuture<io::Result<Connection>>;
+    /// The next connection, for whichever shard. A world whose hosts have one shard has none.
+    fn accept_parted(&self) -> LocalFuture<io::Result<Arrival>> {
+        Box::pin(std::future::ready(Err(io::ErrorKind::Unsupported.into())))
+    }
     /// The address actually bound.
     fn nid(&self) -> Nid;
 }

@@ -56,6 +56,11 @@ impl fmt::Display for Failure {
     }
 }
 impl std::error::Error for Failure {}
+impl From<cluster::RoleError> for Failure {
+    fn from(e: cluster::RoleError) -> Failure {
+        Failure::from(e.0)
+    }
+}
 impl From<String> for Failure {
     fn from(text: String) -> Failure {
         Failure { text, code: 1 }

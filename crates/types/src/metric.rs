@@ -118,6 +118,25 @@ pub enum Value {
     },
 }
 
+impl Value {
+    /// Adds another value of the same metric, that is, of the same kind and with the same bounds.
+    fn add(&mut self, other: Value) {
+        match (self, other) {
+            (Value::Number(n), Value::Number(more)) => *n += more,
+            (Value::Summary(sum, count), Value::Summary(more, of)) => {
+                *sum += more;
+                *count += of;
+            }
+            (Value::Histogram { buckets, sum, count }, Value::Histogram { buckets: more, sum: of, count: values }) => {
+                buckets.iter_mut().zip(more).for_each(|((_, n), (_, m))| *n += m);
+                *sum += of;
+                *count += values;
+            }
+            (own, other) => panic!("a metric has one kind of value: {own:?} and {other:?}"),
+        }
+    }
+}
+
 impl From<u64> for Value {
     fn from(n: u64) -> Value {
         Value::Number(n as f64)
@@ -202,6 +221,20 @@ impl Snapshot {
             _ => family.series.push(Series { labels: [metric.name.to_string()].into(), value: count.into() }),
         }
     }
+    /// Adds what another shard of the process measured. Series that both have are added up: what a shard has a part of is told
+    /// without the part's name.
+    pub fn join(&mut self, other: Snapshot) {
+        for (name, theirs) in other.families {
+            let ours =
+                self.families.entry(name).or_insert_with(|| Family { metric: theirs.metric, series: Vec::new() });
+            for series in theirs.series {
+                match ours.series.iter_mut().find(|s| s.labels == series.labels) {
+                    Some(same) => same.value.add(series.value),
+                    None => ours.series.push(series),
+                }
+            }
+        }
+    }
     /// The metrics in the order of their names.
     pub fn families(&self) -> impl Iterator<Item = &Family> {
         self.families.values()
@@ -263,6 +296,24 @@ mod tests {
         APPLES = Counter("apples_total", ["tree"], "", "");
         /// Sizes.
         SIZES = Histogram("size_bytes", [], "", "");
+    }
+
+    #[test]
+    fn what_shards_have_parts_of_is_added_up_and_the_rest_is_joined() {
+        let measured = |own: &str, n: u64| {
+            let mut s = Snapshot::default();
+            s.add(&APPLES, &["all"], n);
+            s.add(&APPLES, &[own], n);
+            let mut sizes = Histogram::new(Scale::Doubling);
+            sizes.add(n);
+            s.add(&SIZES, &[], sizes.value(&[4, 64], 1.0));
+            s
+        };
+        let mut all = measured("oak", 3);
+        all.join(measured("elm", 50));
+        let values: Vec<_> = all.families().flat_map(|f| f.series.iter().map(|s| s.value.clone())).collect();
+        let sizes = Value::Histogram { buckets: vec![(4.0, 1), (64.0, 2)], sum: 53.0, count: 2 };
+        assert_eq!(values, [Value::Number(53.0), Value::Number(3.0), Value::Number(50.0), sizes]);
     }
 
     #[test]

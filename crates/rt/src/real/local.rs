@@ -1,69 +1,13 @@
 //! Message streams within one process: messages pass by reference, between shards or within one.
-use std::collections::{HashMap, VecDeque};
-use std::future::poll_fn;
+use std::collections::HashMap;
 use std::io;
 use std::rc::Rc;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
-use std::task::{Poll, Waker};
 
 use frames::Bulk;
 
-use crate::{BodyLen, Connection, Head, Listener, LocalFuture, Nid, Sink, Source};
-
-/// A queue between two shards.
-struct Lane<T> {
-    state: Mutex<LaneState<T>>,
-}
-struct LaneState<T> {
-    items: VecDeque<T>,
-    closed: bool,
-    waker: Option<Waker>,
-}
-
-impl<T> Lane<T> {
-    fn new() -> Arc<Lane<T>> {
-        Arc::new(Lane { state: Mutex::new(LaneState { items: VecDeque::new(), closed: false, waker: None }) })
-    }
-    fn lock(&self) -> MutexGuard<'_, LaneState<T>> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-    fn push(&self, item: T) -> bool {
-        let mut s = self.lock();
-        if s.closed {
-            return false;
-        }
-        s.items.push_back(item);
-        if let Some(w) = s.waker.take() {
-            drop(s);
-            w.wake();
-        }
-        true
-    }
-    fn close(&self) {
-        let mut s = self.lock();
-        s.closed = true;
-        if let Some(w) = s.waker.take() {
-            drop(s);
-            w.wake();
-        }
-    }
-    async fn pop(&self) -> Option<T> {
-        poll_fn(|cx| {
-            let mut s = self.lock();
-            if let Some(item) = s.items.pop_front() {
-                return Poll::Ready(Some(item));
-            }
-            if s.closed {
-                return Poll::Ready(None);
-            }
-            if !s.waker.as_ref().is_some_and(|w| w.will_wake(cx.waker())) {
-                s.waker = Some(cx.waker().clone());
-            }
-            Poll::Pending
-        })
-        .await
-    }
-}
+use super::Arrival;
+use crate::{BodyLen, Connection, Head, Lane, Listener, LocalFuture, Nid, Sink, Source};
 
 struct Message {
     head: Head,
@@ -117,6 +61,13 @@ impl Listener for LocalListener {
             Ok(connection(&name, out, inward))
         })
     }
+    fn accept_parted(&self) -> LocalFuture<io::Result<Arrival>> {
+        let (port, name) = (self.port.clone(), self.name.clone());
+        Box::pin(async move {
+            let (inward, out) = port.pop().await.ok_or(io::ErrorKind::BrokenPipe)?;
+            Ok(Arrival::local(Parted { name, out, inward }))
+        })
+    }
     fn nid(&self) -> Nid {
         Nid::Local(self.name.clone())
     }
@@ -125,6 +76,35 @@ impl Drop for LocalListener {
     fn drop(&mut self) {
         self.port.close();
         ports().remove(&self.name);
+    }
+}
+
+/// An accepted connection that no shard has opened.
+pub(super) struct Parted {
+    name: String,
+    out: Arc<Lane<Message>>,
+    inward: Arc<Lane<Message>>,
+}
+impl Parted {
+    /// Its first message, which whoever opens the connection receives again.
+    pub(super) async fn first(&mut self) -> io::Result<(Head, Vec<u8>)> {
+        let message = self.inward.pop().await.ok_or(io::ErrorKind::UnexpectedEof)?;
+        let first = (message.head, message.body.clone());
+        self.inward.put_back(message);
+        Ok(first)
+    }
+    pub(super) fn open(self) -> Connection {
+        connection(&self.name, self.out, self.inward)
+    }
+    pub(super) fn breaker(&self) -> Box<dyn Fn()> {
+        let (out, inward) = (self.out.clone(), self.inward.clone());
+        Box::new(move || {
+            out.close();
+            inward.close();
+        })
+    }
+    pub(super) fn peer(&self) -> String {
+        format!("local:{}", self.name)
     }
 }
 

@@ -1,4 +1,5 @@
 //! The real world: Linux, one compio runtime (io_uring, or epoll where it is refused) per shard.
+mod arrival;
 mod awake;
 mod card;
 mod file;
@@ -11,6 +12,7 @@ mod tcp;
 mod timer;
 mod turn;
 
+pub use arrival::Arrival;
 pub use awake::keep_awake;
 pub use card::{NET_PROFILES, NetProfile, net_profile_bytes, set_net_profile};
 pub use ready::Watched;
@@ -111,6 +113,9 @@ impl World for RealWorld {
             Nid::Tcp(addr) => tcp::listen(*addr, self.timers.clone()),
             Nid::Local(name) => local::listen(name),
         }
+    }
+    fn take_in(&self, arrival: Arrival) -> io::Result<Connection> {
+        arrival.open(self.timers.clone())
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
         file::open(path, mode)

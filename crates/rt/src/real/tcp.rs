@@ -12,6 +12,7 @@ use frames::{Bulk, FRAME_BYTES};
 
 use types::Instant as Moment;
 
+use super::Arrival;
 use super::card::card;
 use super::file::vectors;
 use super::op::{Call, submit};
@@ -30,30 +31,65 @@ pub(super) async fn connect(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<
     let stream = compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
-    open(stream, timers)
+    Parted::new(stream)?.open(timers)
 }
 
-fn open(stream: TcpStream, timers: Rc<Timers>) -> io::Result<Connection> {
-    stream.set_nodelay(true)?;
-    let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |a| a.to_string());
-    let fd: Arc<OwnedFd> = Arc::new(stream.into());
-    compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
-    let out = Rc::new(Outbox {
-        fd: fd.clone(),
-        queue: RefCell::default(),
-        more: Event::new(),
-        closed: Cell::new(false),
-        waiting_bytes: Cell::new(0),
-        timers: timers.clone(),
-        peer,
-    });
-    let writer = out.clone();
-    compio::runtime::spawn(async move { writer.run().await }).detach();
-    let inbox = Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0 };
-    Ok(Connection {
-        sink: Rc::new(TcpSink(out)),
-        source: Box::new(TcpSource { inbox: Rc::new(RefCell::new(inbox)), timers }),
-    })
+/// A connection that no shard has opened, with what was received so far.
+pub(super) struct Parted {
+    inbox: RefCell<Inbox>,
+    peer: String,
+}
+
+impl Parted {
+    fn new(stream: TcpStream) -> io::Result<Parted> {
+        stream.set_nodelay(true)?;
+        let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |a| a.to_string());
+        let inbox = Inbox { fd: Arc::new(stream.into()), buf: vec![0; RECV_BYTES], at: 0, end: 0 };
+        Ok(Parted { inbox: RefCell::new(inbox), peer })
+    }
+    /// Its first message, which stays in the inbox.
+    pub(super) async fn first(&mut self, body_len: BodyLen) -> io::Result<(Head, Vec<u8>)> {
+        let (head, len) = need_message(&self.inbox, body_len).await?;
+        Ok((head, self.inbox.get_mut().body(len).to_vec()))
+    }
+    pub(super) fn breaker(&self) -> Box<dyn Fn()> {
+        let fd = self.inbox.borrow().fd.clone();
+        Box::new(move || shut_down(&fd))
+    }
+    pub(super) fn peer(&self) -> String {
+        self.peer.clone()
+    }
+    pub(super) fn open(self, timers: Rc<Timers>) -> io::Result<Connection> {
+        let fd = self.inbox.borrow().fd.clone();
+        compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
+        let out = Rc::new(Outbox {
+            fd,
+            queue: RefCell::default(),
+            more: Event::new(),
+            closed: Cell::new(false),
+            waiting_bytes: Cell::new(0),
+            timers: timers.clone(),
+            peer: self.peer,
+        });
+        let writer = out.clone();
+        compio::runtime::spawn(async move { writer.run().await }).detach();
+        Ok(Connection {
+            sink: Rc::new(TcpSink(out)),
+            source: Box::new(TcpSource { inbox: Rc::new(self.inbox), timers }),
+        })
+    }
+}
+
+fn shut_down(fd: &OwnedFd) {
+    // SAFETY: the descriptor is open as long as `fd` lives.
+    unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(fd), libc::SHUT_RDWR) };
+}
+
+/// Accepts the next connection of a listening socket.
+async fn next_stream(fd: &Arc<OwnedFd>) -> io::Result<TcpStream> {
+    let (result, ()) = submit(fd, Call::Accept, Vec::new(), ()).await;
+    // SAFETY: accept gave us this descriptor and nobody else owns it.
+    Ok(unsafe { TcpStream::from(OwnedFd::from_raw_fd(result? as i32)) })
 }
 
 struct TcpIn {
@@ -99,12 +135,11 @@ pub(super) fn listen(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<Box<dyn
 impl Listener for TcpIn {
     fn accept(&self) -> LocalFuture<io::Result<Connection>> {
         let (fd, timers) = (self.fd.clone(), self.timers.clone());
-        Box::pin(async move {
-            let (result, ()) = submit(&fd, Call::Accept, Vec::new(), ()).await;
-            // SAFETY: accept gave us this descriptor and nobody else owns it.
-            let stream = unsafe { TcpStream::from(OwnedFd::from_raw_fd(result? as i32)) };
-            open(stream, timers)
-        })
+        Box::pin(async move { Parted::new(next_stream(&fd).await?)?.open(timers) })
+    }
+    fn accept_parted(&self) -> LocalFuture<io::Result<Arrival>> {
+        let fd = self.fd.clone();
+        Box::pin(async move { Parted::new(next_stream(&fd).await?).map(Arrival::tcp) })
     }
     fn nid(&self) -> Nid {
         self.nid.clone()
@@ -209,8 +244,7 @@ impl Outbox {
         self.queue.borrow_mut().clear();
         self.waiting_bytes.set(0);
         self.more.notify();
-        // SAFETY: the descriptor is open as long as `fd` lives.
-        unsafe { libc::shutdown(std::os::fd::AsRawFd::as_raw_fd(&*self.fd), libc::SHUT_RDWR) };
+        shut_down(&self.fd);
     }
 }
 
@@ -285,6 +319,14 @@ struct Inbox {
     end: usize,
 }
 
+impl Inbox {
+    /// The body of the message in front, of which all is there.
+    fn body(&self, len: usize) -> &[u8] {
+        let from = self.at + HEAD_BYTES;
+        &self.buf[from..from + len]
+    }
+}
+
 struct TcpSource {
     inbox: Rc<RefCell<Inbox>>,
     timers: Rc<Timers>,
@@ -302,7 +344,7 @@ async fn pass_card(timers: &Rc<Timers>, bytes: usize) {
 }
 
 /// Reads until the buffer holds `want` unread bytes.
-async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
+async fn need(inbox: &RefCell<Inbox>, want: usize) -> io::Result<()> {
     loop {
         let (fd, mut buf, end) = {
             let mut i = inbox.borrow_mut();
@@ -337,24 +379,29 @@ async fn need(inbox: &Rc<RefCell<Inbox>>, want: usize) -> io::Result<()> {
     }
 }
 
+/// Waits for a whole message; gives its head and how long its body is.
+async fn need_message(inbox: &RefCell<Inbox>, body_len: BodyLen) -> io::Result<(Head, usize)> {
+    need(inbox, HEAD_BYTES).await?;
+    super::arrived();
+    let mut head = [0; HEAD_BYTES];
+    {
+        let i = inbox.borrow();
+        head.copy_from_slice(&i.buf[i.at..i.at + HEAD_BYTES]);
+    }
+    let len = body_len(&head)?;
+    need(inbox, HEAD_BYTES + len).await?;
+    Ok((head, len))
+}
+
 impl Source for TcpSource {
     fn recv(&mut self, body_len: BodyLen) -> LocalFuture<io::Result<(Head, Vec<u8>)>> {
         let (inbox, timers) = (self.inbox.clone(), self.timers.clone());
         Box::pin(async move {
-            need(&inbox, HEAD_BYTES).await?;
-            super::arrived();
-            let mut head = [0; HEAD_BYTES];
-            {
-                let i = inbox.borrow();
-                head.copy_from_slice(&i.buf[i.at..i.at + HEAD_BYTES]);
-            }
-            let body_len = body_len(&head)?;
-            need(&inbox, HEAD_BYTES + body_len).await?;
-            pass_card(&timers, HEAD_BYTES + body_len).await;
+            let (head, len) = need_message(&inbox, body_len).await?;
+            pass_card(&timers, HEAD_BYTES + len).await;
             let mut i = inbox.borrow_mut();
-            let from = i.at + HEAD_BYTES;
-            let body = i.buf[from..from + body_len].to_vec();
-            i.at = from + body_len;
+            let body = i.body(len).to_vec();
+            i.at += HEAD_BYTES + len;
             Ok((head, body))
         })
     }

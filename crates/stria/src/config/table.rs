@@ -20,6 +20,14 @@ types::keys! {
         /// (shallow); not at all (polling), which costs power, or the host's time, until 20 ms after the last request;
         /// polling in a virtual machine, deep elsewhere (auto). Root's processes only: it needs /dev/cpu_dma_latency.
         cpu_idle: String = "cpu.idle", Kind::Choice(super::idle_depths), "auto", Process, Restart;
+        /// Threads that move and check bytes for the mounts of a process, so that the one that decides is not held up: copies to
+        /// and from the kernel, receiving and sending, checksums of transfers of 64 KiB and more. 0: it does so itself. -1: half
+        /// as many as there are CPUs, 8 at most, where there are four CPUs or more; else 0.
+        client_movers: i64 = "client.movers", Kind::Signed { min: -1, max: 64, unit: "threads" }, "-1", Process, Restart;
+        /// Threads that serve the OSTs of one process. 1: the one that serves everything else; more: as many of their own, at most
+        /// one for each OST, each with its part of oss.cache_bytes. 0: one for each OST up to the number of CPUs, where there
+        /// are four or more; else 1.
+        oss_shards: u64 = "oss.shards", number(0, 1024, "threads"), "0", Process, Restart;
         /// Mount options as with -o, comma-separated; -o is added to them.
         mount_options: String = "mount.options", Kind::Text, "", Process, Restart;
         /// How requests reach the daemon.

@@ -145,7 +145,7 @@ impl Mounts {
                 Event::Ask(ask) if ask.request["do"] == "end" => self.end(&ask),
                 Event::Measure(asked) => {
                     let clients = self.all.iter().filter(|m| !m.over.get()).map(|m| m.role.client.clone());
-                    servers.answer(&clients.collect::<Vec<_>>(), &asked);
+                    self.rt.spawn(servers.answer(&clients.collect::<Vec<_>>(), asked));
                 }
                 Event::Ask(ask) => match self.all.get(ask.place).filter(|m| !m.over.get()) {
                     Some(m) => m.shard.take(ask),

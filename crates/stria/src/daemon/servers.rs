@@ -1,6 +1,8 @@
 //! Servers as processes, and making stores.
 use std::path::Path;
+use std::sync::Arc;
 
+use cluster::OssPlace;
 use rt::{Nid, Rt};
 use types::OstIndex;
 
@@ -101,7 +103,7 @@ async fn until_told(rt: &Rt, events: &Events, servers: Servers<'_>) -> Outcome {
                 return Ok(());
             }
             Event::Refused(why) => return Err(Failure::with_errno(why, libc::EXDEV)),
-            Event::Measure(asked) => servers.answer(&[], &asked),
+            Event::Measure(asked) => rt.spawn(servers.answer(&[], asked)),
             _ => {}
         }
     }
@@ -173,7 +175,6 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (0, list.len() as u64), async |rt| {
-        let mut stores = Vec::new();
         if let Some(missing) = list.iter().find(|o| o.0 >= dir.osts()) {
             let (at, there, wanted) = (dir.path().display(), dir.osts(), missing.0 + 1);
             let why = format!(
@@ -183,23 +184,20 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
             );
             return Err(Failure::with_errno(why, libc::ENOENT));
         }
-        for ost in &list {
-            stores.push(settings::store(&rt, &dir, ost.0, &config).await?);
-        }
-        let role =
-            cluster::start_oss(&rt, stores, &nid, &mds, &key, settings::window(&config), &settings::ost(&config));
-        let role = role.map_err(|e| Failure::from(format!("object storage server at {nid}: {e}")))?;
-        settings::tune(&role.oss, &config)?;
-        dir.note_running(&name, Some(&role.nid))?;
+        let list: Vec<u16> = list.iter().map(|ost| ost.0).collect();
+        let place = OssPlace { nid: nid.clone(), mds, key };
+        let dir = Arc::new(dir);
+        let oss = settings::start_oss(&rt, &dir, &list, &place, &config, |_, e| e).await?;
+        dir.note_running(&name, Some(oss.nid()))?;
         dir.note_metrics(&name, metrics.as_ref())?;
-        announce::ready(&rt, &role.nid.to_string(), &format!("object storage server for {name} at {}", role.nid));
-        let (refusal, sender) = (role.refusal.clone(), events.sender());
+        announce::ready(&rt, &oss.nid().to_string(), &format!("object storage server for {name} at {}", oss.nid()));
+        let (refusal, sender) = (oss.refusal(), events.sender());
         rt.spawn(async move {
             // The event loop may have ended already.
-            let _ = sender.send(Event::Refused(refusal.wait().await));
+            let _ = sender.send(Event::Refused(refusal.await));
         });
-        let told = until_told(&rt, &events, Servers { mds: None, oss: Some(&role.oss) }).await;
-        let closed = role.oss.close().await;
+        let told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+        let closed = oss.close().await;
         dir.note_stopped(&name);
         told?;
         closed.map_err(|e| Failure::with_errno(format!("object store: {e}"), e.errno()))

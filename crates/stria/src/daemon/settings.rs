@@ -1,8 +1,9 @@
 //! From configuration to what the roles are told.
 use std::rc::Rc;
+use std::sync::Arc;
 
 use client::ClientConfig;
-use cluster::MountSpec;
+use cluster::{MakeOss, MountSpec, OssNode, OssPlace};
 use devices::{DeviceProfile, ElevatorKind};
 use fuse::TransportChoice;
 use fuse::mount::{MountOptions, OptionError};
@@ -104,12 +105,60 @@ fn cache_keys(text: &str) -> cache::CacheConfig {
 ///
 /// # Errors
 /// What an OST refuses.
-pub fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
+fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
     for ost in oss.osts() {
         let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.oss.nrs_quantum_requests.to_string());
         set.map_err(|e| Failure::usage(format!("nrs.quantum_requests: {e}")))?;
     }
     Ok(())
+}
+
+/// Below this a machine has no CPU to spare for a second thread: clients, and whatever else runs, want the others.
+const CPUS_FOR_SHARDS: u64 = 4;
+
+/// Threads that serve so many OSTs on a machine with so many CPUs; 1: that of the process.
+fn oss_shards(configured: u64, osts: u64, cpus: u64) -> usize {
+    let fitting = if cpus < CPUS_FOR_SHARDS { 1 } else { cpus };
+    let wanted = if configured == 0 { fitting } else { configured };
+    usize::try_from(wanted.min(osts)).unwrap_or(usize::MAX)
+}
+
+fn cpus() -> u64 {
+    std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
+}
+
+/// Starts the object storage server of these OSTs, on as many shards as are configured. `of_store` says more of the failure of
+/// the store that is named.
+///
+/// # Errors
+/// A store cannot be opened, or is another one; the address is taken; a policy does not exist.
+pub async fn start_oss(
+    rt: &Rt,
+    dir: &Arc<ClusterDir>,
+    osts: &[u16],
+    place: &OssPlace,
+    config: &Config,
+    of_store: fn(&str, Failure) -> Failure,
+) -> Result<OssNode, Failure> {
+    let (key, all, shards) =
+        (place.key.clone(), osts.len() as u64, oss_shards(config.oss_shards, osts.len() as u64, cpus()));
+    let (dir, config) = (dir.clone(), Arc::new(config.clone()));
+    let make: MakeOss<Failure> = Arc::new(move |rt, osts| {
+        let (dir, config, key) = (dir.clone(), config.clone(), key.clone());
+        Box::pin(async move {
+            let mut told = ost(&config);
+            told.cache_bytes = told.cache_bytes / all * osts.len() as u64;
+            let mut stores = Vec::new();
+            for i in osts {
+                let store = store(&rt, &dir, i, &config).await;
+                stores.push(store.map_err(|e| of_store(&format!("ost{i}"), e))?);
+            }
+            let oss = cluster::make_oss(&rt, stores, &key, window(&config), &told)?;
+            tune(&oss, &config)?;
+            Ok(oss)
+        })
+    });
+    OssNode::start(rt, osts, shards, place, make).await
 }
 
 /// Opens the store of an OST, with its fast tier.

@@ -2,8 +2,9 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 
-use cluster::{MdsRole, MountSpec, OssRole};
+use cluster::{MdsRole, MountSpec, OssNode, OssPlace};
 use mds::{MemoryKv, MetaKv};
 use ptlrpc::ClusterKey;
 use rt::{Nid, Rt};
@@ -86,17 +87,18 @@ impl Run<'_> {
         let osts = u64::from(self.arguments.osts.or(known).unwrap_or(NEW_OSTS));
         serve(&self.config, (self.places.len() as u64, osts), async |rt| {
             let dir = prepare(&rt, &self.arguments.dir, self.arguments.osts, &self.config).await?;
+            let dir = Arc::new(dir);
             let osts = self.examine(&rt, &dir).await?;
             let key = keys::find(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
-            let here = Servers { mds: Some(&mds.mds), oss: Some(&oss.oss) };
+            let here = Servers { mds: Some(&mds.mds), oss: Some(&oss) };
             let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default())).await;
             mds.server.stop();
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.mds.stop().await;
-            let closed = oss.oss.close().await;
+            let closed = oss.close().await;
             dir.note_stopped("up");
             let store = |what: &str, e: types::FsError| Failure::with_errno(format!("{what}: {e}"), e.errno());
             outcome
@@ -121,11 +123,10 @@ impl Run<'_> {
     async fn start_servers(
         &self,
         rt: &Rt,
-        dir: &ClusterDir,
+        dir: &Arc<ClusterDir>,
         osts: &Osts,
         key: &ClusterKey,
-    ) -> Result<(MdsRole, OssRole), Failure> {
-        let wrong = |e: cluster::RoleError| Failure::from(e.0);
+    ) -> Result<(MdsRole, OssNode), Failure> {
         let window = settings::window(&self.config);
         let (mds_nid, oss_nid) = (Nid::Local("mds".into()), Nid::Local("oss".into()));
         let (away, store) = (osts.away_indices(), dir.mdt_identity());
@@ -136,15 +137,9 @@ impl Run<'_> {
         } else {
             cluster::start_mds(rt, &dir.mdt(), &mds_nid, key, window, told).await
         };
-        let mds = mds.map_err(wrong)?;
-        let mut stores = Vec::new();
-        for i in &osts.here {
-            let store = settings::store(rt, dir, *i, &self.config).await;
-            stores.push(store.map_err(|e| without(&format!("ost{i}"), e))?);
-        }
-        let oss = cluster::start_oss(rt, stores, &oss_nid, &mds_nid, key, window, &settings::ost(&self.config));
-        let oss = oss.map_err(wrong)?;
-        settings::tune(&oss.oss, &self.config)?;
+        let mds = mds?;
+        let place = OssPlace { nid: oss_nid, mds: mds_nid, key: key.clone() };
+        let oss = settings::start_oss(rt, dir, &osts.here, &place, &self.config, without).await?;
         Ok((mds, oss))
     }
 

@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
 use client::Client;
+use rt::LocalFuture;
 use types::metric::Snapshot;
 
 use super::{COLLECT_SECONDS, READY};
@@ -36,31 +37,53 @@ pub struct Servers<'a> {
     /// The metadata target.
     pub mds: Option<&'a mds::Mds>,
     /// The object storage targets.
-    pub oss: Option<&'a oss::Oss>,
+    pub oss: Option<&'a cluster::OssNode>,
 }
 
 impl Servers<'_> {
-    /// Answers for these servers and for the clients of the process.
-    pub fn answer(&self, clients: &[Rc<Client>], asked: &Measure) {
+    /// Answers for these servers and for the clients of the process. What is on this shard is looked at before this returns; the
+    /// rest, and the answer, come when what it returns is awaited.
+    pub fn answer(&self, clients: &[Rc<Client>], asked: Measure) -> LocalFuture<()> {
         let began = Instant::now();
         let (mut snapshot, mut not_ready) = (Snapshot::default(), Vec::new());
         if let Some(mds) = self.mds {
             mds.measure(&mut snapshot);
             not_ready.extend(mds.not_ready());
         }
-        if let Some(oss) = self.oss {
-            oss.measure(&mut snapshot);
-            not_ready.extend(oss.not_ready());
-        }
+        let osts = self.oss.map(|oss| oss.each(measured));
         for client in clients {
             client.measure(&mut snapshot);
             not_ready.extend(client.sessions().not_ready());
         }
-        snapshot.add(&READY, &[], not_ready.is_empty());
-        snapshot.add(&COLLECT_SECONDS, &[], began.elapsed().as_secs_f64());
-        // Who asked may have lost patience.
-        let _ = asked.answer.send(Measured { snapshot, not_ready });
+        let took = began.elapsed();
+        Box::pin(async move {
+            if let Some(osts) = osts {
+                for (of_shard, why) in osts.await {
+                    snapshot.join(of_shard);
+                    not_ready.extend(why);
+                }
+            }
+            snapshot.add(&READY, &[], not_ready.is_empty());
+            snapshot.add(&COLLECT_SECONDS, &[], took.as_secs_f64());
+            // Who asked may have lost patience.
+            let _ = asked.answer.send(Measured { snapshot, not_ready });
+        })
     }
+}
+
+#[cfg(test)]
+impl Servers<'_> {
+    /// Answers where there is nobody else to ask.
+    pub fn answer_at_once(&self, asked: Measure) {
+        let mut context = std::task::Context::from_waker(std::task::Waker::noop());
+        assert!(self.answer(&[], asked).as_mut().poll(&mut context).is_ready(), "there is nobody else to ask");
+    }
+}
+
+fn measured(oss: &oss::Oss) -> (Snapshot, Vec<String>) {
+    let mut snapshot = Snapshot::default();
+    oss.measure(&mut snapshot);
+    (snapshot, oss.not_ready())
 }
 
 /// What a question came to: nothing when the shard was silent.
@@ -122,7 +145,7 @@ mod tests {
             let mut questions = 0;
             while let Ok(Event::Measure(m)) = events.recv() {
                 questions += 1;
-                Servers::default().answer(&[], &m);
+                Servers::default().answer_at_once(m);
             }
             questions
         });

@@ -242,7 +242,7 @@ mod tests {
             while let Ok(event) = events.recv() {
                 if let Event::Measure(m) = event {
                     let m: Measure = m;
-                    Servers::default().answer(&[], &m);
+                    Servers::default().answer_at_once(m);
                 }
             }
         });
