@@ -5,6 +5,7 @@
 //! straight to the kernel. Neither blocks. Each method consumes the reply and returns the proof, [`Replied`].
 use crate::abi::*;
 use crate::slot::{Slot, Via};
+use frames::Bulk;
 use std::io::IoSlice;
 use std::time::Duration;
 use zerocopy::IntoBytes;
@@ -126,6 +127,19 @@ impl<'s> Reply<'s> {
             at += slice.len();
         }
         self.filled(at)
+    }
+
+    /// The bytes of frames, for READ. Many of them are copied, or handed to the kernel, by a mover, where the shard has any.
+    pub fn bulk(self, bulk: Bulk) -> Replied {
+        let fits = self.slot.via == Via::Ring || bulk.segments().len() <= IOVECS_MAX;
+        if fits && self.slot.shared.may_move() && rt::real::movers_for(bulk.len()).is_some() {
+            let len = bulk.len();
+            self.slot.leaving = Some(bulk);
+            return if self.slot.via == Via::Ring { self.commit(0, len) } else { self.done() };
+        }
+        rt::real::note_moved(bulk.len());
+        let slices: Vec<IoSlice<'_>> = bulk.slices().map(IoSlice::new).collect();
+        self.slices(&slices)
     }
 
     /// The payload area (at least `max_write` bytes, page-aligned), to be filled and then sent with [`Reply::filled`].

@@ -11,9 +11,10 @@ use crate::op::op_struct_len;
 use crate::request::Request;
 use crate::session::{FileSystem, SessionError, Shared, count, io_error, is_gone};
 use crate::slot::{PAYLOAD_AT, Slot, SlotBuf, Via};
-use compio::BufResult;
 use compio::driver::{Decision, IourOpCode, OpEntry, PollOpCode};
+use frames::Bulk;
 use io_uring::{opcode, types::Fd};
+use rt::real::MOVED_BYTES_MIN;
 use std::io;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use zerocopy::{FromBytes, IntoBytes};
 /// One FUSE command for the ring. Keeps descriptor and slot memory alive until the kernel is done with them.
 struct RingCmd {
     shared: Arc<Shared>,
-    buf: Rc<SlotBuf>,
+    buf: Arc<SlotBuf>,
     cmd: u32,
     queue: u16,
     commit_id: u64,
@@ -73,6 +74,25 @@ fn is_elsewhere(cpu: u16) -> bool {
     here != i32::from(cpu)
 }
 
+/// Answers with the command and waits for the next request. Where bytes leave with the answer they are copied by a mover, which
+/// commits, too: so the kernel's copy is made there, and the next request comes there.
+async fn commit(op: RingCmd, leaving: Option<Bulk>) -> io::Result<usize> {
+    let Some(bulk) = leaving else { return compio::runtime::submit(op).await.0 };
+    let Some(movers) = rt::real::movers() else {
+        // SAFETY: the slot is its task's, and the kernel has answered nothing yet.
+        unsafe { op.buf.fill(&bulk) };
+        return compio::runtime::submit(op).await.0;
+    };
+    let queue = usize::from(op.queue);
+    let job = move || async move {
+        // SAFETY: the slot's task waits for this job, and the kernel has answered nothing yet.
+        unsafe { op.buf.fill(&bulk) };
+        drop(bulk);
+        compio::runtime::submit(op).await.0
+    };
+    movers.run(queue, job).await
+}
+
 /// Serves one ring entry of `queue` until the connection ends.
 pub(crate) async fn serve_entry<F: FileSystem>(
     shared: Arc<Shared>,
@@ -84,9 +104,7 @@ pub(crate) async fn serve_entry<F: FileSystem>(
     let (mut cmd, mut commit_id) = (uring_cmd::REGISTER, 0);
     loop {
         let op = RingCmd { shared: shared.clone(), buf: slot.buf.clone(), cmd, queue, commit_id };
-        let BufResult(result, op) = compio::runtime::submit(op).await;
-        drop(op);
-        match result {
+        match commit(op, slot.leaving.take()).await {
             Ok(_) => {}
             Err(e) if is_gone(&e) => return Ok(()),
             Err(e) if cmd == uring_cmd::REGISTER => return Err(io_error("registering a FUSE ring entry")(e)),
@@ -104,6 +122,10 @@ pub(crate) async fn serve_entry<F: FileSystem>(
                 rt::real::arrived();
                 let replied = group.watch(&shared, || {}, fs.handle(req)).await;
                 assert_eq!(replied.unique, head.unique, "a handler returned another request's reply");
+                if header.ent.payload_sz as usize >= MOVED_BYTES_MIN {
+                    // Its successor is likely to be as large, and is copied by who commits.
+                    slot.leaving.get_or_insert_default();
+                }
                 if group.is_idle() && is_elsewhere(queue) {
                     rt::real::expect_soon();
                 }

@@ -96,6 +96,11 @@ impl Shared {
         (self.negotiated.max_write_bytes as usize).max(MIN_READ_BUFFER)
     }
 
+    /// Whether other threads may answer: a model of a kernel hears of answers in the order of its world.
+    pub fn may_move(&self) -> bool {
+        matches!(self.link, Link::Device(_))
+    }
+
     /// Sends a reply on `/dev/fuse`.
     pub fn write_reply(&self, unique: u64, error: i32, slices: &[IoSlice<'_>]) {
         match write_message(&self.link, unique, error, slices) {

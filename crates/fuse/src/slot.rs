@@ -8,9 +8,9 @@
 //! Pages are touched only when used, so that a slot costs address space, not memory, until large I/O passes through it.
 use crate::abi::{InHeader, OutHeader, UringReqHeader, WriteIn};
 use crate::session::Shared;
+use frames::Bulk;
 use std::io;
 use std::ptr::NonNull;
-use std::rc::Rc;
 use std::sync::Arc;
 use zerocopy::{FromBytes, IntoBytes};
 
@@ -20,11 +20,17 @@ pub(crate) const PAYLOAD_AT: usize = 4096;
 pub(crate) const MESSAGE_AT: usize = PAYLOAD_AT - size_of::<InHeader>() - size_of::<WriteIn>();
 const IOVECS_AT: usize = 512;
 
-/// The mapping. Kernel operations in flight keep it alive by holding an `Rc`.
+/// The mapping. Kernel operations in flight, and jobs of movers, keep it alive by holding an `Arc`.
 pub(crate) struct SlotBuf {
     base: NonNull<u8>,
     payload_bytes: usize,
 }
+
+// SAFETY: plain memory. Who reads or writes it has the slot (between a reply and the next request the kernel, or the mover
+// that fills it and commits; their jobs end, or are dropped, before the slot's task goes on).
+unsafe impl Send for SlotBuf {}
+// SAFETY: as above; nothing in it changes through a shared reference but by whoever has the slot.
+unsafe impl Sync for SlotBuf {}
 
 impl SlotBuf {
     /// Maps a slot for payloads of up to `payload_bytes`.
@@ -60,6 +66,21 @@ impl SlotBuf {
         unsafe { self.base.as_ptr().add(at) }
     }
 
+    /// Copies a reply's bytes to the beginning of the payload.
+    ///
+    /// # Safety
+    /// The caller has the slot: nobody else reads or writes its payload until this returns.
+    pub unsafe fn fill(&self, bulk: &Bulk) {
+        assert!(bulk.len() <= self.payload_bytes, "{} bytes for a payload of {}", bulk.len(), self.payload_bytes);
+        let mut at = PAYLOAD_AT;
+        for s in bulk.slices() {
+            // SAFETY: inside the mapping (checked), which no frame overlaps; the payload is the caller's alone.
+            unsafe { std::ptr::copy_nonoverlapping(s.as_ptr(), self.at(at), s.len()) };
+            at += s.len();
+        }
+        rt::real::note_moved(bulk.len());
+    }
+
     /// The two iovecs that REGISTER wants, written into the header page (where they stay put).
     pub fn iovecs(&self) -> *const libc::iovec {
         let iovecs = self.at(IOVECS_AT).cast::<[libc::iovec; 2]>();
@@ -91,15 +112,17 @@ pub(crate) enum Via {
 
 /// Memory and reply path of one request at a time. Between two requests only the kernel uses it.
 pub(crate) struct Slot {
-    pub buf: Rc<SlotBuf>,
+    pub buf: Arc<SlotBuf>,
     pub shared: Arc<Shared>,
     pub via: Via,
+    /// Bytes of the reply that are not in the payload yet, or not written: a mover brings them there. Empty: a mover commits.
+    pub leaving: Option<Bulk>,
 }
 
 impl Slot {
     pub fn new(shared: Arc<Shared>, via: Via) -> io::Result<Self> {
-        let buf = Rc::new(SlotBuf::new(shared.payload_bytes())?);
-        Ok(Slot { buf, shared, via })
+        let buf = Arc::new(SlotBuf::new(shared.payload_bytes())?);
+        Ok(Slot { buf, shared, via, leaving: None })
     }
 
     /// `len` bytes from `at`, for reading.

@@ -1,5 +1,4 @@
 //! Open files: data, locks, space.
-use std::io::IoSlice;
 use std::rc::Rc;
 
 use client::{Client, FlockMode, LockCall, NewFile, OpenFile};
@@ -43,10 +42,7 @@ impl StriaFs {
                     }
                 });
                 match read.await {
-                    Ok(bulk) => {
-                        let slices: Vec<IoSlice<'_>> = bulk.slices().map(IoSlice::new).collect();
-                        req.into_reply().slices(&slices)
-                    }
+                    Ok(bulk) => req.into_reply().bulk(bulk),
                     Err(e) => req.err(errno(e)),
                 }
             }

@@ -15,11 +15,11 @@ use rt::{LocalFuture, Nid, Rt};
 use trace::{Came, Record, Ring};
 use types::{ClientId, Duration, FsError, Instant, Transno, Xid};
 use wire::connect::{AuthReply, GoneRequest};
-use wire::{Decode, Encode, Flags, Header, Op};
+use wire::{Crc, Decode, Encode, Flags, Header, Op};
 
 use crate::auth::{ClusterKey, PROOF_BYTES, SessionKey};
 use crate::export::NO_SLOT;
-use crate::stream::Sink;
+use crate::stream::{self, Sink};
 use crate::turns::{Rank, Turns};
 
 pub use timeouts::AdaptiveTimeouts;
@@ -535,11 +535,7 @@ impl Import {
         if let Some(sink) = &*self.sink.borrow() {
             header.patience = self.patience_told();
             self.spoken.set(self.rt.now());
-            if !bulk.is_empty() && !sink.shares_memory() {
-                header.flags = header.flags.with(Flags::BULK_CRC);
-                header.bulk_crc = bulk.slices().fold(0, wire::crc32c_append);
-            }
-            sink.send(header, body, bulk);
+            sink.send_checked(header, body, bulk);
         }
     }
 
@@ -616,7 +612,7 @@ impl Import {
         });
     }
 
-    fn on_reply(self: &Rc<Self>, header: Header, mut body: Vec<u8>, bulk: Bulk) {
+    fn on_reply(self: &Rc<Self>, header: Header, mut body: Vec<u8>, bulk: Bulk, crc: Option<Crc>) {
         if header.flags.has(Flags::EARLY) {
             return self.on_early_reply(&header);
         }
@@ -643,7 +639,7 @@ impl Import {
         }
         self.note_committed(header.last_committed, false);
         let corrupt =
-            header.flags.has(Flags::BULK_CRC) && bulk.slices().fold(0, wire::crc32c_append) != header.bulk_crc;
+            header.flags.has(Flags::BULK_CRC) && crc.unwrap_or_else(|| stream::crc_of(&bulk)) != header.bulk_crc;
         let result = match header.result() {
             Err(e) => Err(e),
             Ok(()) if corrupt && !types::planted!("bulk-unchecked") => {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 
 use frames::Bulk;
 use rt::{BodyLen, Connection, HEAD_BYTES, Head, LocalFuture};
-use wire::{BODY_BYTES_MAX, HEADER_BYTES, Header, WireError};
+use wire::{BODY_BYTES_MAX, Crc, Flags, HEADER_BYTES, Header, WireError};
 
 use crate::door::HANDSHAKE_BODY_BYTES_MAX;
 
@@ -53,6 +53,19 @@ pub(crate) fn of_handshake(head: &Head) -> io::Result<usize> {
     body_len(head, HANDSHAKE_BODY_BYTES_MAX)
 }
 
+/// The checksum of the bulk, and those of the head and the body.
+fn seal(head: &mut Head, body: &[u8], bulk: &Bulk) {
+    let mut header = Header::from_bytes(head).expect("a head that was made from a header");
+    header.bulk_crc = crc_of(bulk);
+    *head = header.to_bytes(body);
+}
+
+/// The checksum of bulk.
+pub(crate) fn crc_of(bulk: &Bulk) -> Crc {
+    rt::real::note_moved(bulk.len());
+    bulk.slices().fold(0, wire::crc32c_append)
+}
+
 impl Sink {
     /// Queues a message; returns at once. `header.body_len` and `bulk_len` are filled in here. After an error or
     /// [`Sink::close`] messages are dropped; the source's end tells.
@@ -61,6 +74,16 @@ impl Sink {
         header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
         let head = if self.shares_memory { header.to_bytes_unchecked() } else { header.to_bytes(&body) };
         self.to.send(head, body, bulk);
+    }
+    /// [`Sink::send`] with a checksum of the bulk, which is made where the bytes are moved; between peers of one process there is none.
+    pub fn send_checked(&self, mut header: Header, body: Vec<u8>, bulk: Bulk) {
+        if self.shares_memory || bulk.is_empty() {
+            return self.send(header, body, bulk);
+        }
+        header.body_len = u32::try_from(body.len()).expect("bodies are below 4 GiB");
+        header.bulk_len = u32::try_from(bulk.len()).expect("bulk is at most 64 MiB");
+        header.flags = header.flags.with(Flags::BULK_CRC);
+        self.to.send_sealed(header.to_bytes_unchecked(), body, bulk, seal);
     }
     /// Whether bulk travels by reference within this process, so that no checksum is needed for it.
     #[must_use]
@@ -102,6 +125,14 @@ impl Source {
     /// `UnexpectedEof` when the stream ends inside them.
     pub async fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> io::Result<Bulk> {
         self.from.recv_bulk(len, land).await
+    }
+    /// The same, with its checksum where that was made on the way.
+    pub(crate) async fn recv_bulk_digested(
+        &mut self,
+        len: usize,
+        land: &dyn Fn(usize) -> LocalFuture<Bulk>,
+    ) -> io::Result<(Bulk, Option<Crc>)> {
+        self.from.recv_bulk_digested(len, land, wire::crc32c_append).await
     }
     /// From now on bodies are refused that are longer than a handshake needs, or those that are longer than the protocol allows.
     /// Peers of the same process are not limited.

@@ -17,7 +17,7 @@ pub mod sync;
 pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use lane::Lane;
-pub use net::{BodyLen, Connection, HEAD_BYTES, Head, Listener, Sink, Source};
+pub use net::{BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Seal, Sink, Source};
 pub use nid::Nid;
 pub use room::{Room, RoomyFile};
 

@@ -18,6 +18,11 @@ pub type Head = [u8; HEAD_BYTES];
 /// is longer than the caller takes.
 pub type BodyLen = fn(&Head) -> io::Result<usize>;
 
+/// Makes a message's head what it must be for the body and the bulk that follow: checksums. Called where the bytes are.
+pub type Seal = fn(&mut Head, &[u8], &Bulk);
+/// Goes on with a checksum over more bytes.
+pub type Digest = fn(u32, &[u8]) -> u32;
+
 /// Both ends of an open message stream.
 pub struct Connection {
     /// For sending; cheap to clone, usable while the source waits.
@@ -31,6 +36,11 @@ pub trait Sink {
     /// Queues a message; returns at once. How much may queue up is bounded by the RPC slots above. After an error or [`Sink::close`] messages are dropped; the source's
     /// end tells.
     fn send(&self, head: Head, body: Vec<u8>, bulk: Bulk);
+    /// [`Sink::send`] of a message whose head `seal` makes ready before it goes: here, or by a mover.
+    fn send_sealed(&self, mut head: Head, body: Vec<u8>, bulk: Bulk, seal: Seal) {
+        seal(&mut head, &body, &bulk);
+        self.send(head, body, bulk);
+    }
     /// Whether bulk travels by reference within this process, so that no checksum is needed
     /// for it, nor for the head and body.
     fn shares_memory(&self) -> bool;
@@ -54,6 +64,16 @@ pub trait Source {
     /// The `len` bulk bytes that follow the last head: read into `land` (page-aligned fresh frames with room
     /// for them), or handed over by reference, `land` untouched.
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>>;
+    /// The same, with the checksum of the bytes from 0 on, where a mover made it while it received them.
+    fn recv_bulk_digested(
+        &mut self,
+        len: usize,
+        land: &dyn Fn(usize) -> LocalFuture<Bulk>,
+        _digest: Digest,
+    ) -> LocalFuture<io::Result<(Bulk, Option<u32>)>> {
+        let bulk = self.recv_bulk(len, land);
+        Box::pin(async move { Ok((bulk.await?, None)) })
+    }
 }
 
 /// Accepts connections.

@@ -4,10 +4,14 @@
 use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use client::ClientConfig;
-use cluster::{MountSpec, format_mdt, format_ost, join, open_ost, start_mds, start_mount, start_oss};
+use cluster::{
+    MakeOss, MountSpec, OssNode, OssPlace, RoleError, format_mdt, format_ost, join, make_oss, open_ost, start_mds,
+    start_mount,
+};
 use frames::FramePool;
 use fuse::TransportChoice;
 use fuse::mount::MountOptions;
@@ -18,6 +22,8 @@ use types::OstIndex;
 
 /// Names the role and its arguments, separated by newlines, to a copy of the test binary.
 const ROLE: &str = "STRIA_TEST_ROLE";
+/// Names a file in which a role says at its end how many bytes its shard and its movers moved.
+pub const MOVED: &str = "STRIA_TEST_MOVED";
 const CLUSTER: u64 = 0x57a1;
 const WINDOW: types::Duration = types::Duration::from_secs(10);
 const PATIENCE: types::Duration = types::Duration::from_secs(60);
@@ -33,7 +39,15 @@ pub fn serve_if_told() {
         .try_init();
     let words: Vec<String> = role.split('\n').map(String::from).collect();
     let pool = FramePool::new(512 << 20);
-    let ended = rt::real::run(pool, async |rt| serve(&rt, &words).await);
+    let movers = words.iter().find_map(|w| Some(wide(w)?.1)).unwrap_or(1);
+    let ended = rt::real::run_with_movers(pool, if movers < 2 { 0 } else { movers }, async |rt| {
+        let ended = serve(&rt, &words).await;
+        if let Ok(at) = std::env::var(MOVED) {
+            let moved = rt::real::movers().map_or(0, |m| m.moved_bytes());
+            std::fs::write(at, format!("{} {moved}", rt::real::moved_here_bytes()))?;
+        }
+        ended
+    });
     let code = match ended {
         Ok(Ok(())) => 0,
         Ok(Err(e)) => {
@@ -60,6 +74,31 @@ async fn serve(rt: &Rt, words: &[String]) -> Result<(), Any> {
     }
 }
 
+/// `dev+2` is the transport `dev` with two threads that move bytes; `0,1,2+3` are three OSTs on three threads. `up` has both.
+fn wide(word: &str) -> Option<(&str, usize)> {
+    let (word, count) = word.rsplit_once('+')?;
+    Some((word, count.parse().ok()?))
+}
+
+/// Opens the OSTs in a directory, made before if need be.
+fn make(dir: &Path) -> MakeOss<RoleError> {
+    let dir = dir.to_path_buf();
+    Arc::new(move |rt, osts| {
+        let dir = dir.clone();
+        Box::pin(async move {
+            let mut stores = Vec::new();
+            for index in osts {
+                let at = dir.join(format!("ost{index}"));
+                if !at.exists() {
+                    format_ost(&rt, &at, "stria", CLUSTER, OstIndex(index), 0).await?;
+                }
+                stores.push(open_ost(&rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
+            }
+            make_oss(&rt, stores, &secret(), WINDOW, &OstConfig::default())
+        })
+    })
+}
+
 /// Tells the parent that the role serves, and where.
 fn ready(at: &str) {
     println!("\nready {at}");
@@ -76,24 +115,18 @@ async fn mds(rt: &Rt, dir: &Path, nid: &Nid) -> Result<(), Any> {
 }
 
 async fn oss(rt: &Rt, dir: &Path, nid: &str, mds: &str, osts: &str) -> Result<(), Any> {
-    let mut stores = Vec::new();
-    for index in osts.split(',') {
-        let at = dir.join(format!("ost{index}"));
-        if !at.exists() {
-            format_ost(rt, &at, "stria", CLUSTER, OstIndex(index.parse()?), 0).await?;
-        }
-        stores.push(open_ost(rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
-    }
-    let key = secret();
-    let role = start_oss(rt, stores, &Nid::parse(nid)?, &Nid::parse(mds)?, &key, WINDOW, &OstConfig::default())?;
-    ready(&role.nid.to_string());
+    let (osts, shards) = wide(osts).unwrap_or((osts, 1));
+    let osts: Vec<u16> = osts.split(',').map(str::parse).collect::<Result<_, _>>()?;
+    let place = OssPlace { nid: Nid::parse(nid)?, mds: Nid::parse(mds)?, key: secret() };
+    let oss = OssNode::start(rt, &osts, shards, &place, make(dir)).await?;
+    ready(&oss.nid().to_string());
     std::future::pending::<()>().await;
     Ok(())
 }
 
 /// How the tests mount: everyone may enter, devices and set-id programs work, over the transport named.
 fn spec(transport: &str, at: &Path) -> MountSpec {
-    let transport = if transport == "uring" { TransportChoice::Uring } else { TransportChoice::Dev };
+    let transport = if transport.starts_with("uring") { TransportChoice::Uring } else { TransportChoice::Dev };
     MountSpec {
         options: MountOptions { allow_other: true, ..MountOptions::default() },
         transport,
@@ -139,17 +172,11 @@ async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> R
         format_mdt(rt, &mdt, "stria", CLUSTER, (0, 0)).await?;
     }
     let mds = start_mds(rt, &mdt, &mds_nid, &key, WINDOW, mds::MdsConfig::default()).await?;
-    let mut stores = Vec::new();
-    for i in 0..osts {
-        let at = dir.join(format!("ost{i}"));
-        if !at.exists() {
-            format_ost(rt, &at, "stria", CLUSTER, OstIndex(i), 0).await?;
-        }
-        stores.push(open_ost(rt, &at, CLUSTER, store_file::FileStoreConfig::default()).await?);
-    }
-    let oss = start_oss(rt, stores, &oss_nid, &mds_nid, &key, WINDOW, &OstConfig::default())?;
+    let place = OssPlace { nid: oss_nid, mds: mds_nid.clone(), key };
+    let shards = wide(transport).map_or(1, |(_, shards)| shards);
+    let oss = OssNode::start(rt, &(0..osts).collect::<Vec<_>>(), shards, &place, make(dir)).await?;
     mounts(rt, &mds_nid, usize::from(osts), transport, at).await?;
-    oss.oss.close().await?;
+    oss.close().await?;
     mds.mds.stop().await?;
     Ok(())
 }
@@ -294,12 +321,13 @@ pub fn can_mount() -> bool {
 
 /// The transports this kernel offers.
 pub fn transports() -> Vec<&'static str> {
+    // Each with one thread for everything, and with threads that move bytes and OSTs on threads of their own.
     let uring = std::fs::read_to_string("/sys/module/fuse/parameters/enable_uring");
     if uring.is_ok_and(|v| v.starts_with('Y')) {
-        vec!["uring", "dev"]
+        vec!["uring", "uring+2", "dev", "dev+2"]
     } else {
         println!("FUSE over io_uring is not enabled in this kernel: /dev/fuse only");
-        vec!["dev"]
+        vec!["dev", "dev+2"]
     }
 }
 

@@ -238,12 +238,12 @@ impl Import {
     async fn receive(self: &Rc<Self>, sink: &Rc<Sink>, source: &mut Source) -> io::Result<()> {
         let mut incoming = Incoming::new(&self.rt, source);
         loop {
-            let (header, body, bulk) = incoming.next().await?;
+            let (header, body, bulk, crc) = incoming.next_digested(true).await?;
             self.note_heard();
             if header.flags.has(Flags::CALLBACK) && !header.flags.has(Flags::REPLY) {
                 self.on_callback(sink, header, body);
             } else {
-                self.on_reply(header, body, bulk);
+                self.on_reply(header, body, bulk, crc);
             }
         }
     }

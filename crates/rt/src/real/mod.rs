@@ -5,6 +5,7 @@ mod card;
 mod file;
 mod local;
 mod machine;
+mod movers;
 mod op;
 mod origin;
 mod ready;
@@ -15,6 +16,7 @@ mod turn;
 pub use arrival::Arrival;
 pub use awake::keep_awake;
 pub use card::{NET_PROFILES, NetProfile, net_profile_bytes, set_net_profile};
+pub use movers::{MOVED_BYTES_MIN, MOVERS_MAX, Movers, moved_here_bytes, movers, movers_for, note_moved};
 pub use ready::Watched;
 pub use turn::{arrived, expect_soon};
 
@@ -51,6 +53,19 @@ pub fn run<F: Future>(frames: FramePool, main: impl FnOnce(Rt) -> F) -> io::Resu
     fill_from_system(&mut seed);
     let rt = Rt::new(Rc::new(RealWorld { timers, frames, seed: u64::from_le_bytes(seed) }));
     Ok(runtime.enter(|| turn::run(&runtime, main(rt))))
+}
+
+/// The same for a shard that has `movers` threads move bytes for it (none: it does so itself). They end with it.
+///
+/// # Errors
+/// As [`run`]; a thread cannot be made.
+pub fn run_with_movers<F: Future>(
+    frames: FramePool,
+    movers: usize,
+    main: impl FnOnce(Rt) -> F,
+) -> io::Result<F::Output> {
+    let _crew = if movers == 0 { None } else { Some(movers::Crew::start(movers, frames)?) };
+    run(frames, main)
 }
 
 /// One origin for all shards of a process, so that their instants compare.

@@ -15,10 +15,11 @@ use types::Instant as Moment;
 use super::Arrival;
 use super::card::card;
 use super::file::vectors;
+use super::movers::{movers_for, note_moved};
 use super::op::{Call, submit};
 use super::timer::Timers;
 use crate::sync::Event;
-use crate::{BodyLen, Connection, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Sink, Source};
+use crate::{BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Seal, Sink, Source};
 
 /// Bytes gathered into one send at most, bulk included.
 const SEND_BYTES_MAX: usize = 4 << 20;
@@ -151,6 +152,8 @@ struct Outgoing {
     head: Head,
     body: Vec<u8>,
     bulk: Bulk,
+    /// Makes the head ready when it is sent; `None`: it is.
+    seal: Option<Seal>,
     /// When an emulated network card lets it go; `None`: at once.
     due: Option<Moment>,
 }
@@ -223,21 +226,14 @@ impl Outbox {
         self.waiting_bytes.set(self.waiting_bytes.get() - fronts);
         batch
     }
-    async fn send(&self, mut batch: Vec<Outgoing>) -> io::Result<()> {
-        let total: usize = batch.iter().map(Outgoing::bytes).sum();
-        let mut done = 0;
-        while done < total {
-            let iov = batch_vectors(&batch, done);
-            let (result, back) = submit(&self.fd, Call::Send, iov, batch).await;
-            batch = back;
-            match result {
-                Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
-                Ok(n) => done += n,
-                Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                Err(e) => return Err(e),
-            }
+    async fn send(&self, batch: Vec<Outgoing>) -> io::Result<()> {
+        let bulk = batch.iter().map(|m| m.bulk.len()).sum();
+        let fd = self.fd.clone();
+        match movers_for(bulk) {
+            // One batch at a time: the order is kept.
+            Some(movers) => movers.run(lane_of(&fd), move || send_batch(fd, batch)).await,
+            None => send_batch(fd, batch).await,
         }
-        Ok(())
     }
     fn shutdown(&self) {
         self.closed.set(true);
@@ -246,6 +242,34 @@ impl Outbox {
         self.more.notify();
         shut_down(&self.fd);
     }
+}
+
+/// A connection's mover.
+fn lane_of(fd: &OwnedFd) -> usize {
+    std::os::fd::AsRawFd::as_raw_fd(fd) as usize
+}
+
+async fn send_batch(fd: Arc<OwnedFd>, mut batch: Vec<Outgoing>) -> io::Result<()> {
+    for m in &mut batch {
+        note_moved(m.bulk.len());
+        if let Some(seal) = m.seal.take() {
+            seal(&mut m.head, &m.body, &m.bulk);
+        }
+    }
+    let total: usize = batch.iter().map(Outgoing::bytes).sum();
+    let mut done = 0;
+    while done < total {
+        let iov = batch_vectors(&batch, done);
+        let (result, back) = submit(&fd, Call::Send, iov, batch).await;
+        batch = back;
+        match result {
+            Ok(0) => return Err(io::ErrorKind::WriteZero.into()),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+    }
+    Ok(())
 }
 
 fn batch_vectors(batch: &[Outgoing], skip: usize) -> Vec<libc::iovec> {
@@ -281,15 +305,18 @@ impl Sink for TcpSink {
         if self.0.closed.get() {
             return;
         }
-        // Small messages are answered, or followed by the next one, soon.
-        if bulk.is_empty() {
-            super::expect_soon();
+        self.queue(head, body, bulk, None);
+    }
+    fn send_sealed(&self, mut head: Head, body: Vec<u8>, bulk: Bulk, seal: Seal) {
+        if self.0.closed.get() {
+            return;
         }
-        let mut message = Outgoing { head, body, bulk, due: None };
-        message.due = card().map(|c| c.send(self.0.timers.now(), message.bytes()));
-        self.0.waiting_bytes.set(self.0.waiting_bytes.get() + message.front_bytes());
-        self.0.queue.borrow_mut().push_back(message);
-        self.0.more.notify();
+        if movers_for(bulk.len()).is_some() {
+            return self.queue(head, body, bulk, Some(seal));
+        }
+        note_moved(bulk.len());
+        seal(&mut head, &body, &bulk);
+        self.queue(head, body, bulk, None);
     }
     fn shares_memory(&self) -> bool {
         false
@@ -304,6 +331,19 @@ impl Sink for TcpSink {
     }
     fn peer(&self) -> String {
         self.0.peer.clone()
+    }
+}
+impl TcpSink {
+    fn queue(&self, head: Head, body: Vec<u8>, bulk: Bulk, seal: Option<Seal>) {
+        // Small messages are answered, or followed by the next one, soon.
+        if bulk.is_empty() {
+            super::expect_soon();
+        }
+        let mut message = Outgoing { head, body, bulk, seal, due: None };
+        message.due = card().map(|c| c.send(self.0.timers.now(), message.bytes()));
+        self.0.waiting_bytes.set(self.0.waiting_bytes.get() + message.front_bytes());
+        self.0.queue.borrow_mut().push_back(message);
+        self.0.more.notify();
     }
 }
 impl Drop for TcpSink {
@@ -406,10 +446,30 @@ impl Source for TcpSource {
         })
     }
     fn recv_bulk(&mut self, len: usize, land: &dyn Fn(usize) -> LocalFuture<Bulk>) -> LocalFuture<io::Result<Bulk>> {
+        let received = self.receive(len, land, None);
+        Box::pin(async move { Ok(received.await?.0) })
+    }
+    fn recv_bulk_digested(
+        &mut self,
+        len: usize,
+        land: &dyn Fn(usize) -> LocalFuture<Bulk>,
+        digest: Digest,
+    ) -> LocalFuture<io::Result<(Bulk, Option<u32>)>> {
+        self.receive(len, land, Some(digest))
+    }
+}
+
+impl TcpSource {
+    fn receive(
+        &self,
+        len: usize,
+        land: &dyn Fn(usize) -> LocalFuture<Bulk>,
+        digest: Option<Digest>,
+    ) -> LocalFuture<io::Result<(Bulk, Option<u32>)>> {
         let (inbox, timers, landing) = (self.inbox.clone(), self.timers.clone(), land(len));
         Box::pin(async move {
             let mut bulk = landing.await;
-            let mut done = {
+            let done = {
                 let mut i = inbox.borrow_mut();
                 let n = len.min(i.end - i.at);
                 bulk.copy_in(0, &i.buf[i.at..i.at + n]);
@@ -417,28 +477,64 @@ impl Source for TcpSource {
                 n
             };
             let fd = inbox.borrow().fd.clone();
-            while done < len {
-                // Kernel copies to page offsets 1..31 are several times slower on some processors: step over them.
-                let offset = done % FRAME_BYTES;
-                let step = if (1..32).contains(&offset) { Some((64 - offset).min(len - done)) } else { None };
-                let mut iov = vectors(&bulk, done);
-                if let Some(step) = step {
-                    iov.truncate(1);
-                    iov[0].iov_len = iov[0].iov_len.min(step);
-                }
-                let (result, back) = submit(&fd, Call::RecvAll, iov, bulk).await;
-                bulk = back;
-                match result {
-                    Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ends inside bulk")),
-                    Ok(n) => done += n,
-                    Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-                    Err(e) => return Err(e),
-                }
-            }
+            let received = match movers_for(len - done) {
+                // The shard reads nothing of this stream meanwhile.
+                Some(movers) => movers.run(lane_of(&fd), move || receive_rest(fd, bulk, done, digest)).await?,
+                // Checked by whoever knows whether there is a checksum.
+                None => receive_rest(fd, bulk, done, None).await?,
+            };
             pass_card(&timers, len).await;
-            Ok(bulk)
+            Ok(received)
         })
     }
+}
+
+/// Bytes that are received before they are digested: they are in the CPU's cache then.
+const DIGESTED_BYTES: usize = 256 << 10;
+
+/// Receives bulk from byte `done` on.
+async fn receive_rest(
+    fd: Arc<OwnedFd>,
+    mut bulk: Bulk,
+    mut done: usize,
+    digest: Option<Digest>,
+) -> io::Result<(Bulk, Option<u32>)> {
+    let len = bulk.len();
+    note_moved(len - done);
+    let (mut sum, mut digested) = (0, 0);
+    while done < len {
+        // Kernel copies to page offsets 1..31 are several times slower on some processors: step over them.
+        let offset = done % FRAME_BYTES;
+        let end = if digest.is_some() { len.min(done + DIGESTED_BYTES) } else { len };
+        let step = if (1..32).contains(&offset) { (64 - offset).min(end - done) } else { end - done };
+        let iov = cut(vectors(&bulk, done), step);
+        let (result, back) = submit(&fd, Call::RecvAll, iov, bulk).await;
+        bulk = back;
+        match result {
+            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ends inside bulk")),
+            Ok(n) => done += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
+            Err(e) => return Err(e),
+        }
+        if let Some(digest) = digest {
+            sum = bulk.slice(digested, done - digested).slices().fold(sum, digest);
+            digested = done;
+        }
+    }
+    Ok((bulk, digest.map(|_| sum)))
+}
+
+/// The first `bytes` of what the vectors name.
+fn cut(mut iov: Vec<libc::iovec>, mut bytes: usize) -> Vec<libc::iovec> {
+    for i in 0..iov.len() {
+        iov[i].iov_len = iov[i].iov_len.min(bytes);
+        bytes -= iov[i].iov_len;
+        if bytes == 0 {
+            iov.truncate(i + 1);
+            break;
+        }
+    }
+    iov
 }
 
 #[cfg(test)]
@@ -452,7 +548,7 @@ mod tests {
         let message = |n: u8, body: usize, len: usize| {
             let mut bulk = Bulk::alloc(pool, len).unwrap();
             bulk.copy_in(0, &vec![n + 2; len]);
-            Outgoing { head: [n; HEAD_BYTES], body: vec![n + 1; body], bulk, due: None }
+            Outgoing { head: [n; HEAD_BYTES], body: vec![n + 1; body], bulk, seal: None, due: None }
         };
         let batch = [message(1, 5, 4100), message(11, 0, 7), message(21, 3, 0), message(31, 0, 0)];
         let whole: Vec<u8> =

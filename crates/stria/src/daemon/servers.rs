@@ -20,7 +20,15 @@ pub(crate) fn on_shard<T>(
     frames: frames::FramePool,
     work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
 ) -> Result<T, Failure> {
-    rt::real::run(frames, |rt| work(rt)).map_err(|e| {
+    on_shard_with(frames, 0, work)
+}
+
+fn on_shard_with<T>(
+    frames: frames::FramePool,
+    movers: usize,
+    work: impl AsyncFnOnce(Rt) -> Result<T, Failure>,
+) -> Result<T, Failure> {
+    rt::real::run_with_movers(frames, movers, |rt| work(rt)).map_err(|e| {
         let why =
             format!("no runtime: {e}; io_uring or epoll is needed (is a container's seccomp profile in the way?)");
         Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::ENOSYS))
@@ -41,7 +49,7 @@ pub(super) fn serve<T>(
     if config.net_profile != "none" {
         rt::real::set_net_profile(&config.net_profile).map_err(|e| Failure::usage(format!("net.profile: {e}")))?;
     }
-    on_shard(settings::frames(config, clients, osts), work)
+    on_shard_with(settings::frames(config, clients, osts), settings::movers(config, clients), work)
 }
 
 /// The verb `mkfs`.

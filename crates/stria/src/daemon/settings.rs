@@ -123,6 +123,19 @@ fn oss_shards(configured: u64, osts: u64, cpus: u64) -> usize {
     usize::try_from(wanted.min(osts)).unwrap_or(usize::MAX)
 }
 
+/// Threads that move bytes for so many mounts on this machine.
+pub fn movers(config: &Config, mounts: u64) -> usize {
+    let wanted = movers_on(config.client_movers, cpus());
+    if mounts == 0 { 0 } else { wanted }
+}
+
+fn movers_on(configured: i64, cpus: u64) -> usize {
+    /// Beyond this the thread that decides is what limits a mount (docs/internals/performance.md).
+    const MAX: u64 = 8;
+    let fitting = if cpus < CPUS_FOR_SHARDS { 0 } else { (cpus / 2).min(MAX) };
+    usize::try_from(configured).unwrap_or(usize::try_from(fitting).unwrap_or(0))
+}
+
 fn cpus() -> u64 {
     std::thread::available_parallelism().map_or(1, |n| n.get() as u64)
 }
@@ -328,6 +341,18 @@ mod tests {
     }
     fn client_bytes(config: &Config) -> u64 {
         client(config, &Nid::Local("x".into()), &ClusterKey::none()).cache_bytes
+    }
+
+    #[test]
+    fn threads_are_as_many_as_configured_or_as_fit_the_machine() {
+        for (configured, osts, cpus, wanted) in
+            [(0, 4, 2, 1), (0, 4, 16, 4), (0, 8, 4, 4), (3, 4, 2, 3), (9, 4, 2, 4), (1, 4, 16, 1)]
+        {
+            assert_eq!(oss_shards(configured, osts, cpus), wanted, "{configured} for {osts} OSTs on {cpus} CPUs");
+        }
+        for (configured, cpus, wanted) in [(-1, 2, 0), (-1, 4, 2), (-1, 64, 8), (0, 64, 0), (3, 2, 3)] {
+            assert_eq!(movers_on(configured, cpus), wanted, "{configured} on {cpus} CPUs");
+        }
     }
 
     #[test]
