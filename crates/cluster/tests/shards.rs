@@ -1,4 +1,5 @@
 //! OSTs of one server on shards of their own: one address, one server for clients, threads that share nothing else.
+#![allow(clippy::unwrap_used)]
 use std::collections::BTreeSet;
 use std::sync::Arc;
 
