@@ -112,7 +112,7 @@ impl Client {
     }
 
     /// What servers know of a file's advice, by ranges of the file: what one call advised is one row, summed over stripes.
-    async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
+    pub(crate) async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
         let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Vec::new()) };
         let calls = s.objects.iter().enumerate().map(|(stripe, object)| {
             let (osc, ask) = (self.osts.osc(object.ost), AdvisedRequest { object: object.id });

@@ -5,9 +5,13 @@ mod append;
 mod cuts;
 mod lease;
 mod lock_ahead;
+mod migrate;
 mod read;
 pub(crate) mod size;
 mod write;
+
+pub use migrate::Migrate;
+pub(crate) use migrate::Pace;
 
 use std::rc::Rc;
 

@@ -56,6 +56,18 @@ pub(crate) struct Writing(Rc<Inode>);
 impl Drop for Writing {
     fn drop(&mut self) {
         self.0.writes.set(self.0.writes.get() - 1);
+        if self.0.writes.get() == 0 {
+            self.0.unwritten.notify();
+        }
+    }
+}
+
+/// The file is getting other objects (`data/migrate.rs`): writes of this client wait.
+pub(crate) struct Frozen(Rc<Inode>);
+impl Drop for Frozen {
+    fn drop(&mut self) {
+        self.0.frozen.set(false);
+        self.0.thawed.notify();
     }
 }
 
@@ -114,8 +126,12 @@ pub struct Inode {
     striping: RefCell<Option<Rc<Striping>>>,
     /// Names known to lead here: (parent, name).
     pub(crate) names: RefCell<Vec<(Fid, Vec<u8>)>>,
-    /// Writes under way.
+    /// Writes under way; told when none is.
     writes: Cell<u32>,
+    unwritten: Event,
+    /// It is getting other objects: writes wait; told when that ends.
+    frozen: Cell<bool>,
+    thawed: Event,
     /// The layout is being replaced; told when that ends.
     layout_changes: Cell<bool>,
     layout_changed: Event,
@@ -162,6 +178,9 @@ impl Inode {
             striping: RefCell::new(None),
             names: RefCell::default(),
             writes: Cell::new(0),
+            unwritten: Event::new(),
+            frozen: Cell::new(false),
+            thawed: Event::new(),
             layout_changes: Cell::new(false),
             layout_changed: Event::new(),
             opens: Cell::new(0),
@@ -251,10 +270,38 @@ impl Inode {
         }
         drop(self.kernel().cache().drop_attributes(self.fid));
     }
-    /// A write begins, right after its layout was settled (`Meta::layout_of`).
+    /// A write begins that others wait for: of what the kernel had stored. The layout stays until it ends.
     pub(crate) fn writing(self: &Rc<Self>) -> Writing {
         self.writes.set(self.writes.get() + 1);
         Writing(self.clone())
+    }
+    /// A write begins, as soon as the file is not getting other objects. The layout stays until it ends; it is looked up after this.
+    pub(crate) async fn begin_writing(self: &Rc<Self>) -> Writing {
+        loop {
+            let thawed = self.thawed.wait();
+            if !self.frozen.get() {
+                return self.writing();
+            }
+            thawed.await;
+        }
+    }
+    /// Whether writes wait for other objects.
+    pub(crate) fn is_frozen(&self) -> bool {
+        self.frozen.get()
+    }
+    /// No write begins from now on, and none is under way when this returns; `None`: that is so already, for another's sake.
+    pub(crate) async fn freeze(self: &Rc<Self>) -> Option<Frozen> {
+        if self.frozen.replace(true) {
+            return None;
+        }
+        let frozen = Frozen(self.clone());
+        loop {
+            let unwritten = self.unwritten.wait();
+            if self.writes.get() == 0 {
+                return Some(frozen);
+            }
+            unwritten.await;
+        }
     }
     pub(crate) fn is_being_written(&self) -> bool {
         self.writes.get() > 0

@@ -9,7 +9,7 @@
 //! `jobs` `sessions` (imports of all servers) · `flock` (locks of programs) · `convert` `locks` `kept_append` (drives `ldlm`) · `kernel`
 //! `front` (what a kernel in front knows and keeps) · `readahead` `pages` `object` `inode` (readahead, the page cache, one OST object, one
 //! inode) · `osc` (the OSTs: objects, write-out, what a lock protects) · `open_file` `ending` `settled` · `meta` (names, attributes,
-//! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `aside` `metrics` (the whole: what needs
+//! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `migrate` `aside` `metrics` (the whole: what needs
 //! names and bytes both).
 //!
 //! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
@@ -38,6 +38,7 @@ mod locks;
 mod losses;
 mod meta;
 mod metrics;
+mod migrate;
 mod object;
 mod offsets;
 mod open_file;
@@ -59,7 +60,7 @@ pub use ldlm::FlockMode;
 pub use crate::readahead::Readahead;
 pub use client::Client;
 pub use config::{ClientConfig, Keys};
-pub use data::Data;
+pub use data::{Data, Migrate};
 pub use entries::Entry;
 pub use flock::{Blocker, Flocks, LockCall};
 pub use front::Front;

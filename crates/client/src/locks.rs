@@ -337,6 +337,7 @@ impl Locks {
             Ok(_) | Err(FsError::WouldBlock) => EnqueueOutcome::Denied(DenyReason::WouldBlock),
             Err(FsError::NoLocks) => EnqueueOutcome::Denied(DenyReason::NoLocks),
             Err(FsError::Deadlock) => EnqueueOutcome::Denied(DenyReason::Deadlock),
+            Err(FsError::NotFound) => EnqueueOutcome::Denied(DenyReason::Gone),
             Err(FsError::Interrupted | FsError::Cancelled) => EnqueueOutcome::Denied(DenyReason::Cancelled),
             // Also of bytes that came along with the lock and were damaged each time.
             Err(FsError::NotConnected | FsError::Io | FsError::Corrupt) => EnqueueOutcome::Denied(DenyReason::Evicted),
@@ -428,7 +429,8 @@ impl Locks {
             self.cache.borrow_mut().on_granted(self.rt.now(), desc, &mut out);
         } else {
             // A target that cannot say what the lock is to vouch for does not give it.
-            let outcome = EnqueueOutcome::Denied(DenyReason::Evicted);
+            let gone = i32::from(call.status) == FsError::NotFound.errno();
+            let outcome = EnqueueOutcome::Denied(if gone { DenyReason::Gone } else { DenyReason::Evicted });
             self.cache.borrow_mut().on_reply(self.rt.now(), desc.resource, cookie, outcome, &mut out);
         }
         self.act(out);

@@ -142,7 +142,7 @@ impl Client {
 
     /// The size that the end of an open tells: of the last one here only, and of one at a time, so that the last that the server
     /// hears of is the latest found here.
-    async fn last_size(self: &Rc<Self>, inode: &Inode) -> Option<FileSize> {
+    async fn last_size(self: &Rc<Self>, inode: &Rc<Inode>) -> Option<FileSize> {
         let tells = &inode.tells;
         let last = tells.last_writer()?;
         tells.all_answered().await;

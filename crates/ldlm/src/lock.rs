@@ -314,6 +314,8 @@ pub enum DenyReason {
     Cancelled,
     /// The client was evicted.
     Evicted,
+    /// There is no such resource, or none any more.
+    Gone,
 }
 
 impl DenyReason {
@@ -327,6 +329,7 @@ impl DenyReason {
             DenyReason::Deadlock => FsError::Deadlock,
             DenyReason::Cancelled => FsError::Interrupted,
             DenyReason::Evicted => FsError::Io,
+            DenyReason::Gone => FsError::NotFound,
         }
     }
 }

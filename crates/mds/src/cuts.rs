@@ -41,6 +41,28 @@ impl Cuts {
         }
         cuts
     }
+    /// What was decided about a cut, if anything was.
+    pub fn decision(&self, client: ClientId, number: u64) -> Option<bool> {
+        self.decided.get(&(client, number)).map(|(decided, _)| *decided)
+    }
+    /// What [`Cuts::decide`] would change in the store.
+    pub fn changes_of(&self, client: ClientId, ask: &CutRequest) -> Vec<Change> {
+        let over = |(c, _): (&Cut, &(bool, u64))| (keys::cut(c.0, c.1), None);
+        let forgotten = self.decided.range((client, 0)..(client, ask.unfinished));
+        let mut changes: Vec<Change> = forgotten.map(over).collect();
+        if !self.decided.contains_key(&(client, ask.number)) {
+            let room = (self.decided.len() + 1).saturating_sub(changes.len() + DECISIONS_MAX);
+            let kept = |c: &&Cut| c.0 != client || c.1 >= ask.unfinished;
+            let oldest = self.order.values().filter(kept).take(room);
+            changes.extend(oldest.map(|c| (keys::cut(c.0, c.1), None)));
+            let row = CutRow { decided: true, order: self.next_place(), fid: ask.fid };
+            changes.push((keys::cut(client, ask.number), Some(wire::encode(&row))));
+        }
+        changes
+    }
+    fn next_place(&self) -> u64 {
+        self.order.last_key_value().map_or(1, |(last, _)| last + 1)
+    }
     /// A client has promised a cut to all OSTs that it concerns: it is to be carried out. Whether it is, and what changes in the
     /// store.
     pub fn decide(&mut self, client: ClientId, ask: &CutRequest) -> (bool, Vec<Change>) {

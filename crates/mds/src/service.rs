@@ -55,7 +55,7 @@ impl Mds {
                 self.op(caller, body, |tx, q: &OpenRequest| tx.open(q), move |m, out| m.open_reply(client, out)).await
             }
             Op::MdtClose => self.close(caller, body).await,
-            Op::MdtCut => self.decide_cut(client, body).await,
+            Op::MdtCut | Op::MdtSwap => self.decide(caller, op, body).await,
             Op::MdtReaddir => {
                 self.op(
                     caller,

@@ -9,6 +9,7 @@ mod file;
 mod job;
 mod kernel;
 mod killed;
+pub mod migrate;
 mod name;
 mod native;
 mod pieces;
@@ -234,6 +235,7 @@ impl StriaFs {
                 let synced = self.carry_out(&mut caller, |c| async move { c.sync_all().await });
                 done(req, synced.await)
             }
+            Op::Ioctl { .. } if StriaFs::asks_to_migrate(&req) => self.migrate(req).await,
             Op::Ioctl { .. } => self.advice(req).await,
             // The kernel then answers poll(2) itself: regular files are always ready.
             Op::Poll { .. } => req.err(libc::ENOSYS),

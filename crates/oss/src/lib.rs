@@ -7,13 +7,14 @@
 //!
 //! Code map: `ost` (one target: reads, writes, cuts, objects) · [`dispatch`] (the scheduler pipeline for tasks) · `locks`
 //! (drives `ldlm`) · `grants` (promised space) · [`page_cache`] `pages` (cached blocks) · `range_gate` (changes of one block
-//! wait for each other) · `advised`
+//! wait for each other) · `changes` (of objects that are copied) · `advised`
 //! (what users advised, driven by `ost/advise.rs`) · [`fast`] (a faster device before a store) · [`store`] (the trait, its conformance suite, stores without a medium) · [`bandwidth`] (how fast
 //! the store is) · `params` `metrics` `stats` `traced` (what administrators set and see) · `oss_node` `config` (the whole).
 //! Guarded by: `crates/oss/tests`, `store::conformance`, `crates/cluster/tests`, `crates/sim/tests`.
 
 mod advised;
 pub mod bandwidth;
+mod changes;
 mod config;
 mod cut_marks;
 pub mod dispatch;

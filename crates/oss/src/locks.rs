@@ -28,7 +28,7 @@ use crate::cut_marks::CutMarks;
 use crate::dispatch::Dispatcher;
 use crate::ost::Held;
 use crate::promises::Promises;
-use crate::store::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectAttr, ObjectStore};
+use crate::store::{BLOCK_BYTES, OBJECT_BYTES_MAX, ObjectAttr, ObjectStore, Promise};
 
 /// Sessions of one target by client.
 pub(crate) type Exports = Rc<RefCell<BTreeMap<ClientId, Rc<Export>>>>;
@@ -377,16 +377,16 @@ impl Locks {
         self.doubt_unlocked_promises(client);
     }
 
-    /// Whether a client holds the lock under which it may promise to cut an object to `size`.
-    pub fn may_promise(&self, client: ClientId, object: ObjectId, size: u64) -> bool {
+    /// Whether a client holds the lock under which it may make this promise of an object.
+    pub fn may_promise(&self, object: ObjectId, promise: &Promise) -> bool {
         let ns = self.ns.borrow();
-        ns.allowing_io(client, ResourceId::extent(object.0), Extent::from(size), true).is_some()
+        ns.allowing_io(promise.client, ResourceId::extent(object.0), promise.range(), true).is_some()
     }
 
     /// Who gave its lock back does not carry its cut out: whether it is to be must be known before others write behind the end.
     fn doubt_unlocked_promises(&self, client: ClientId) {
         for (object, promise) in self.promises.open_of(client) {
-            if !self.may_promise(client, object, promise.size) {
+            if !self.may_promise(object, &promise) {
                 self.promises.doubt(object, &promise);
             }
         }

@@ -145,6 +145,16 @@ impl Promises {
             State::Kept(transno) => *transno > committed,
         })
     }
+    /// Waits until nobody has promised that the object goes: it is gone then, or stays.
+    pub async fn not_leaving(&self, object: ObjectId) {
+        loop {
+            let ended = self.ended.wait();
+            if !self.entries.borrow().get(&object).is_some_and(|(p, _)| p.removes()) {
+                return;
+            }
+            ended.await;
+        }
+    }
     /// Waits until nobody doubts how the object is, and nothing takes its cut back.
     pub async fn settled(&self, rt: &Rt, store: &dyn ObjectStore, object: ObjectId) {
         while self.is_unsettled(object, store.last_committed()) {

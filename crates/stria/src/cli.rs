@@ -75,6 +75,9 @@ pub enum Verb {
     /// Set the layout of a new file or the default of a directory
     #[command(disable_help_flag = true)]
     Setstripe(Rest),
+    /// Give files other objects: another stripe count or size, other OSTs
+    #[command(disable_help_flag = true)]
+    Migrate(Rest),
     /// Show layouts
     #[command(disable_help_flag = true)]
     Getstripe(Rest),

@@ -116,15 +116,11 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
             clap_mangen::generate_to(Arguments::command(), &a.dir)
                 .map_err(|e| Failure::io("writing manual pages to", &a.dir, &e))?;
         }
-        Verb::Completions(a) => {
-            use clap::CommandFactory;
-            let mut text = Vec::new();
-            clap_complete::generate(a.shell, &mut Arguments::command(), "stria", &mut text);
-            out::print(format_args!("{}", String::from_utf8_lossy(&text)));
-        }
+        Verb::Completions(a) => completions(&a),
         Verb::Metrics(a) if a.markdown => out::print(format_args!("{}", metrics::reference_markdown())),
         Verb::Metrics(_) => out::print(format_args!("{}", metrics::list())),
         Verb::Setstripe(a) => lfs::setstripe(&a.arguments)?,
+        Verb::Migrate(a) => lfs::migrate(&a.arguments)?,
         Verb::Getstripe(a) => lfs::getstripe(&a.arguments)?,
         Verb::Df(a) => lfs::df(&a.arguments)?,
         Verb::Path2fid(a) => lfs::path2fid(&a.arguments)?,
@@ -158,6 +154,13 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn completions(a: &cli::Completions) {
+    use clap::CommandFactory;
+    let mut text = Vec::new();
+    clap_complete::generate(a.shell, &mut Arguments::command(), "stria", &mut text);
+    out::print(format_args!("{}", String::from_utf8_lossy(&text)));
+}
+
 /// A verb of `lfs` or `lctl`: whose it is, its names, what it does with the tool's name and its arguments.
 type Borrowed = (&'static [&'static str], &'static [&'static str], fn(&str, &[OsString]) -> Outcome);
 
@@ -168,6 +171,7 @@ const BOTH: &[&str] = &["lfs", "lctl"];
 /// The verbs of `lfs` and `lctl`.
 const BORROWED: &[Borrowed] = &[
     (LFS, &["setstripe"], |_, rest| lfs::setstripe(rest)),
+    (LFS, &["migrate"], |_, rest| lfs::migrate(rest)),
     (LFS, &["getstripe"], |_, rest| lfs::getstripe(rest)),
     (LFS, &["df"], |_, rest| lfs::df(rest)),
     (LFS, &["find"], |_, rest| lfs::find(rest)),
@@ -265,8 +269,8 @@ mod tests {
 
     #[test]
     fn borrowed_names_say_what_they_can() {
-        let e = borrowed_name("lfs", &["migrate".into()]).unwrap_err();
-        assert!(e.to_string().contains("setstripe, getstripe, df, find"), "{e}");
+        let e = borrowed_name("lfs", &["quota".into()]).unwrap_err();
+        assert!(e.to_string().contains("setstripe, migrate, getstripe, df, find"), "{e}");
         let e = borrowed_name("lctl", &[]).unwrap_err();
         assert!(e.to_string().contains("dl, device_list, ping, abort_recovery, help, version"), "{e}");
         let e = borrowed_name("lctl", &["setstripe".into()]).unwrap_err();

@@ -373,6 +373,26 @@ message! {
         /// Cuts of this client with lower numbers are over: every OST has committed its part.
         unfinished: u64,
     }
+    /// `MdtSwap`: a file gets the layout of a nameless one that this client has open and that has the same bytes, and that one the
+    /// file's. Every object that the file had is promised to go ([`crate::ost::REMOVED`]). The answer is the file's layout as it is
+    /// stored, and comes when that is on stable storage; ESTALE when the layout was changed since, or an OST was told already that
+    /// nothing was decided.
+    SwapRequest {
+        /// Caller.
+        cred: Cred,
+        /// The file.
+        fid: Fid,
+        /// Its layout's generation.
+        generation: u32,
+        /// The nameless file.
+        other: Fid,
+        /// 512-byte blocks of its objects.
+        blocks: u64,
+        /// The client's number for it, of those for cuts.
+        number: u64,
+        /// As in [`CutRequest`].
+        unfinished: u64,
+    }
     /// `MdtReaddir`.
     ReaddirRequest {
         /// Caller.

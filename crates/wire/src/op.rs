@@ -171,6 +171,8 @@ ops! {
     MdtSettled = 35 "settled" [CALM TRACED] Mdt(mdt::SettledRequest) -> ();
     /// A cut of several objects is to happen: it is carried out on all of them, whatever becomes of the client.
     MdtCut = 36 "cut" [TRACED] Mdt(mdt::CutRequest) -> ();
+    /// Two files exchange their layouts; the objects that the first one had are to go.
+    MdtSwap = 37 "swap_layouts" [CALLER TRACED] Mdt(mdt::SwapRequest) -> mdt::BytesReply;
 
     /// Asks for a lock.
     LockEnqueue = 64 "ldlm_enqueue" [STATE TRACED] Target(lock::EnqueueRequest) -> lock::EnqueueReply;
@@ -220,4 +222,6 @@ ops! {
     OstAskCut = 112 "ask_cut" [] Client(ost::AskCutCallback) -> ost::AskCutReply;
     /// What a target did with the requests of late; metadata targets answer it, too.
     OstTrace = 113 "trace" [IN_RECOVERY PASSING CALM] Target(ost::TraceRequest) -> ost::TraceReply;
+    /// What changed of an object since it was asked before.
+    OstChanged = 114 "changed" [CALM] Ost(ost::ChangedRequest) -> ost::ChangedReply;
 }

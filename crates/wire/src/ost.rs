@@ -3,6 +3,9 @@ use crate::lock::{EnqueueReply, EnqueueRequest, Lvb};
 use crate::{byte_enum, message};
 use types::{ClientId, Extent, HandleId, ObjectId, OstIndex, WallTime};
 
+/// [`PromiseRequest::size`] of an object that goes.
+pub const REMOVED: u64 = u64::MAX;
+
 byte_enum! {
     /// What a punch does.
     PunchKind { /// Truncate: everything from the extent's start goes, the size becomes it (and may grow to it).
@@ -253,7 +256,7 @@ message! {
         object: ObjectId,
         /// The client's number for the cut, as the MDS will know it.
         number: u64,
-        /// The object's size after the cut.
+        /// The object's size after the cut; [`REMOVED`]: it goes.
         size: u64,
         /// The promise of this number is taken back: the MDS was not asked for it, or has refused it.
         withdrawn: bool,
@@ -318,6 +321,20 @@ message! {
         error: u16,
         /// Why bytes have no place: 1 pressure, 2 no room, 3 budget; 0: they have.
         refusal: u8,
+    }
+    /// `OstChanged` request.
+    ChangedRequest {
+        /// Object.
+        object: ObjectId,
+        /// The version of an earlier answer; 0: from now on.
+        since: u64,
+    }
+    /// `OstChanged` reply.
+    ChangedReply {
+        /// What to ask from next time.
+        version: u64,
+        /// Ranges that were changed behind `since`, ascending; an open end: it was cut there. All of it when that is not known (any more).
+        extents: Vec<Extent>,
     }
     /// `OstTrace` request.
     TraceRequest {

@@ -9,21 +9,21 @@ use std::pin::pin;
 use std::rc::{Rc, Weak};
 
 use layout::StripeIndex;
-use ldlm::{EnqueueFlags, LockMode, LockPolicyData, ResourceId};
+use ldlm::{DenyReason, EnqueueFlags, LockMode, LockPolicyData, ResourceId};
 use rt::sync::{join_all, oneshot};
 use types::{Duration, Extent, Fid, FsError, Instant, Transno, WallTime};
 use wire::Op;
 use wire::mdt::CutRequest;
-use wire::ost::{PromiseRequest, PunchKind};
+use wire::ost::{PromiseRequest, PunchKind, REMOVED};
 
 use super::Data;
 use crate::cut_numbers::{Fate, Part};
-use crate::inode::{Inode, Object, Striping};
+use crate::inode::{Inode, Object, Striping, Writing};
 use crate::locks::Held;
 use crate::osc::Why;
 
 /// Longest time that locks of several OSTs are kept while one server is waited for; far below an OST's patience.
-const HOLD_MAX: Duration = Duration::from_secs(5);
+pub(super) const HOLD_MAX: Duration = Duration::from_secs(5);
 
 /// How often a cut is begun anew: servers were away for longer than [`HOLD_MAX`], or one gave this client up.
 const TRIES_MAX: u32 = 64;
@@ -116,15 +116,19 @@ impl Drop for Together {
 }
 
 /// Waits until each OST has settled its part of a cut: it gives no lock before.
-async fn confirm(data: Weak<Data>, number: u64, parts: Vec<Part>) {
+pub(super) async fn confirm(data: Weak<Data>, number: u64, parts: Vec<Part>) {
     for part in parts {
         loop {
             let Some(me) = data.upgrade().filter(|c| !c.sessions.is_closing()) else { return };
             let (rt, locks) = (me.rt.clone(), me.osts.osc(part.ost).locks.clone());
             drop(me);
-            let range = LockPolicyData::extent(Extent::from(part.size));
-            let resource = ResourceId::extent(part.object.0);
-            if locks.acquire(resource, LockMode::Pr, range, EnqueueFlags::NONE).await.is_ok() {
+            let range = if part.size == REMOVED { Extent::ALL } else { Extent::from(part.size) };
+            let (range, resource) = (LockPolicyData::extent(range), ResourceId::extent(part.object.0));
+            // It is settled, too, when the object is gone.
+            if matches!(
+                locks.acquire(resource, LockMode::Pr, range, EnqueueFlags::NONE).await,
+                Ok(_) | Err(DenyReason::Gone)
+            ) {
                 break;
             }
             rt.sleep(HOLD_MAX).await;
@@ -137,20 +141,37 @@ async fn confirm(data: Weak<Data>, number: u64, parts: Vec<Part>) {
 
 impl Data {
     pub(crate) async fn truncate_objects(self: &Rc<Self>, inode: &Rc<Inode>, size: u64) -> Result<(), FsError> {
-        let Some(s) = self.meta.layout_of(inode).await? else {
-            return if inode.attr().flags & wire::mdt::AttrFlags::HAS_LAYOUT != 0 { Err(FsError::Io) } else { Ok(()) };
-        };
+        loop {
+            let writing = inode.begin_writing().await;
+            let Some(s) = self.meta.layout_of(inode).await? else {
+                let lost = inode.attr().flags & wire::mdt::AttrFlags::HAS_LAYOUT != 0;
+                return if lost { Err(FsError::Io) } else { Ok(()) };
+            };
+            let done = self.truncate_now(inode, &s, size, writing).await;
+            if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn truncate_now(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        s: &Rc<Striping>,
+        size: u64,
+        writing: Writing,
+    ) -> Result<(), FsError> {
         if s.objects.len() < 2 {
             let _turn = SizeTurn::of(inode).await;
-            return self.truncate_striped(inode, &s, size, &|| false).await;
+            return self.truncate_striped(inode, s, size, &|| false).await;
         }
         // A cut that is decided happens, whether or not anybody still waits for it.
         let (tell, told) = oneshot();
-        let (me, inode) = (self.clone(), inode.clone());
+        let (me, inode, s) = (self.clone(), inode.clone(), s.clone());
         self.rt.spawn(async move {
             let turn = SizeTurn::of(&inode).await;
             let done = me.truncate_striped(&inode, &s, size, &|| tell.is_abandoned()).await;
-            drop(turn);
+            drop((turn, writing));
             tell.send(done);
         });
         told.await.unwrap_or(Err(FsError::NotConnected))
@@ -163,7 +184,6 @@ impl Data {
         size: u64,
         is_given_up: &dyn Fn() -> bool,
     ) -> Result<(), FsError> {
-        let _writing = inode.writing();
         let geometry = s.layout.geometry();
         // The kernel drops its pages behind the new size itself, after the answer. Until then it writes none back, so
         // that nothing here may wait for a drop of pages; nor does it read any
@@ -332,7 +352,7 @@ impl Data {
     }
 
     /// The lowest number of a cut of which an OST may still ask, with that of one that begins.
-    fn unfinished_cut(self: &Rc<Self>, number: u64) -> u64 {
+    pub(super) fn unfinished_cut(self: &Rc<Self>, number: u64) -> u64 {
         self.settle_cut_numbers();
         self.cut_numbers.first().unwrap_or(number)
     }
@@ -388,7 +408,13 @@ impl Data {
     }
 
     /// Promises the cut of an object to `size`, or takes the promise back.
-    async fn promise(&self, object: &Rc<Object>, number: u64, size: u64, withdrawn: bool) -> Result<(), FsError> {
+    pub(super) async fn promise(
+        &self,
+        object: &Rc<Object>,
+        number: u64,
+        size: u64,
+        withdrawn: bool,
+    ) -> Result<(), FsError> {
         let ask = PromiseRequest { object: object.id, number, size, withdrawn };
         self.osts.osc(object.ost).import()?.ask(Op::OstPromise, &ask).await
     }

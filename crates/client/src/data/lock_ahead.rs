@@ -10,6 +10,7 @@ use ldlm::{EnqueueFlags, LockMode, LockPolicyData};
 use types::{Extent, FsError};
 
 use super::Data;
+use crate::inode::Striping;
 use crate::open_file::OpenFile;
 
 const PAGE: u64 = frames::FRAME_BYTES as u64;
@@ -28,7 +29,16 @@ impl Data {
         if extent.is_empty() {
             return Err(FsError::Invalid);
         }
-        let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Invalid)?;
+        loop {
+            let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Invalid)?;
+            let asked = self.lock_range(&s, writes, extent).await;
+            if self.meta.unless_moved(&file.inode, Some(s), asked).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn lock_range(&self, s: &Striping, writes: bool, extent: Extent) -> Result<(), FsError> {
         let mode = if writes { LockMode::Pw } else { LockMode::Pr };
         let ask = |part: layout::StripeExtent| {
             let object = s.objects[usize::from(part.stripe.0)].clone();

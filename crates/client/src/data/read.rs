@@ -54,7 +54,6 @@ impl Data {
             return Err(FsError::BadHandle);
         }
         let inode = &file.inode;
-        let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Bulk::new()) };
         if offset >= FILE_BYTES_MAX || len == 0 {
             return Ok(Bulk::new());
         }
@@ -62,7 +61,15 @@ impl Data {
         self.note_access(file);
         inode.io_owner.set(Doer::of(file.cred()));
         let started = self.rt.now();
-        let result = self.read_locked(file, &s, extent, pages).await;
+        let result = loop {
+            let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Bulk::new()) };
+            let done = self.read_locked(file, &s, extent, pages).await;
+            match self.meta.unless_moved(inode, Some(s), done).await {
+                Ok(None) => {}
+                Ok(Some(bulk)) => break Ok(bulk),
+                Err(e) => break Err(e),
+            }
+        };
         if let Ok(bulk) = &result {
             self.calls.read(bulk.len() as u64, self.rt.now().since(started));
         }
@@ -325,7 +332,7 @@ impl Data {
     }
 
     /// Extends a bulk with zeros.
-    fn pad(&self, bulk: &mut Bulk, len: u64) {
+    pub(super) fn pad(&self, bulk: &mut Bulk, len: u64) {
         while (bulk.len() as u64) < len {
             let take = (len - bulk.len() as u64).min(self.pages.zeros().len() as u64);
             let run: FrameRun = self.pages.zeros().slice(0, (take as usize).div_ceil(FRAME_BYTES));

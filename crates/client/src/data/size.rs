@@ -122,30 +122,39 @@ impl Data {
     }
 
     /// The file's size from its objects.
-    pub(crate) async fn file_size(&self, inode: &Inode) -> Result<FileSize, FsError> {
+    pub(crate) async fn file_size(&self, inode: &Rc<Inode>) -> Result<FileSize, FsError> {
         self.file_size_asked(inode, true).await
     }
 
     /// The same for who must not wait for locks ([`crate::front`]).
-    pub(crate) async fn file_size_unlocked(&self, inode: &Inode) -> Result<FileSize, FsError> {
+    pub(crate) async fn file_size_unlocked(&self, inode: &Rc<Inode>) -> Result<FileSize, FsError> {
         self.file_size_asked(inode, false).await
     }
 
-    async fn file_size_asked(&self, inode: &Inode, may_lock: bool) -> Result<FileSize, FsError> {
-        let Some(s) = inode.striping() else {
-            let a = inode.attr();
-            return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
-        };
-        if inode.is_ours_alone() {
-            return Ok(local_size(&s));
+    async fn file_size_asked(&self, inode: &Rc<Inode>, may_lock: bool) -> Result<FileSize, FsError> {
+        loop {
+            let Some(s) = inode.striping() else {
+                let a = inode.attr();
+                return Ok(FileSize { size: a.size, blocks512: a.blocks, mtime: a.mtime });
+            };
+            if inode.is_ours_alone() {
+                return Ok(local_size(&s));
+            }
+            let asked = self.size_of_objects(inode, &s, may_lock).await;
+            if let Some(size) = self.meta.unless_moved(inode, Some(s), asked).await? {
+                return Ok(size);
+            }
         }
+    }
+
+    async fn size_of_objects(&self, inode: &Inode, s: &Striping, may_lock: bool) -> Result<FileSize, FsError> {
         for round in 0..ROUNDS_MAX {
-            if let Some(size) = self.sizes_at_once(&s).await? {
-                return Ok(FileSize { size, ..local_size(&s) });
+            if let Some(size) = self.sizes_at_once(s).await? {
+                return Ok(FileSize { size, ..local_size(s) });
             }
             if may_lock && round + 1 >= UNLOCKED_ROUNDS_MAX {
-                let _held = self.lock_all(&s, LockMode::Pr).await?;
-                return Ok(local_size(&s));
+                let _held = self.lock_all(s, LockMode::Pr).await?;
+                return Ok(local_size(s));
             }
             // The first time an object of which marks were not known yet is all that is wrong, mostly.
             let pause = Duration::from_millis(u64::from(round).min(PAUSE_MS_MAX));
@@ -237,8 +246,18 @@ impl Data {
     }
 
     /// An explicit mtime wins over the times of data written before it: write those out and set the objects' times.
-    pub(crate) async fn settle_times(&self, inode: &Inode, request: &SetattrRequest) -> Result<(), FsError> {
-        let Some(s) = inode.striping() else { return Ok(()) };
+    pub(crate) async fn settle_times(&self, inode: &Rc<Inode>, request: &SetattrRequest) -> Result<(), FsError> {
+        loop {
+            let _writing = inode.begin_writing().await;
+            let Some(s) = inode.striping() else { return Ok(()) };
+            let done = self.settle_times_of(inode, &s, request).await;
+            if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    async fn settle_times_of(&self, inode: &Inode, s: &Striping, request: &SetattrRequest) -> Result<(), FsError> {
         if inode.attr().flags & AttrFlags::SIZE_KNOWN != 0
             && inode.writers.get() == 0
             && s.objects.iter().all(|o| o.unwritten_pages() == 0)
@@ -249,7 +268,7 @@ impl Data {
         let alone = inode.is_ours_alone();
         if !alone {
             // Others' unwritten pages would bring their times along later, and what locks of theirs cover they do not ask for.
-            self.settle_data(&s, LockMode::Pw).await?;
+            self.settle_data(s, LockMode::Pw).await?;
         }
         for o in &s.objects {
             let osc = self.osts.osc(o.ost);
@@ -290,10 +309,21 @@ impl Data {
             return Err(FsError::NotSupported);
         }
         let inode = &file.inode;
-        let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
-        let _writing = inode.writing();
-        let keep = mode & KEEP_SIZE != 0;
-        let range = Extent::at(offset, len);
+        loop {
+            let _writing = inode.begin_writing().await;
+            let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
+            let done = self.allocate(inode, &s, mode, Extent::at(offset, len)).await;
+            if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
+                break;
+            }
+        }
+        file.dirty.set(true);
+        inode.mtime.set(self.rt.wall());
+        Ok(())
+    }
+
+    async fn allocate(&self, inode: &Rc<Inode>, s: &Striping, mode: u32, range: Extent) -> Result<(), FsError> {
+        let keep = mode & 1 != 0;
         let _turn = if keep { None } else { Some(SizeTurn::of(inode).await) };
         let _shut = inode.front.shut(range);
         inode.front.drop_kernel_pages().await;
@@ -301,8 +331,6 @@ impl Data {
             let object = &s.objects[usize::from(part.stripe.0)];
             self.allocate_object(object, part.object, mode, keep).await?;
         }
-        file.dirty.set(true);
-        inode.mtime.set(self.rt.wall());
         Ok(())
     }
 
@@ -376,13 +404,26 @@ impl Data {
         if offset >= size {
             return Err(FsError::NoDevice);
         }
-        let Some(s) = inode.striping() else { return if hole { Ok(size) } else { Err(FsError::NoDevice) } };
-        self.settle_data(&s, LockMode::Pr).await?;
+        let nothing = if hole { Ok(size) } else { Err(FsError::NoDevice) };
+        loop {
+            let Some(s) = inode.striping() else { return nothing };
+            let found = match self.settle_data(&s, LockMode::Pr).await {
+                Ok(()) => self.seek_objects(&s, Extent::new(offset, size), hole).await,
+                Err(e) => Err(e),
+            };
+            if let Some(found) = self.meta.unless_moved(inode, Some(s), found).await? {
+                return found.map_or(nothing, Ok);
+            }
+        }
+    }
+
+    /// The first byte within a range that is data, or a hole, as the OSTs have it.
+    pub(super) async fn seek_objects(&self, s: &Striping, range: Extent, hole: bool) -> Result<Option<u64>, FsError> {
         let geometry = s.layout.geometry();
         let kind = if hole { wire::ost::SeekKind::Hole } else { wire::ost::SeekKind::Data };
         // One question per object, however much of the file lies between: what is found first counts.
         let asked = geometry.stripes().zip(&s.objects).filter_map(|(stripe, object)| {
-            let within = geometry.object_extent(stripe, Extent::new(offset, size))?;
+            let within = geometry.object_extent(stripe, range)?;
             let ask = wire::ost::SeekRequest { object: object.id, offset: within.start, kind };
             Some(async move {
                 let import = self.osts.osc(object.ost).import()?;
@@ -392,10 +433,7 @@ impl Data {
             })
         });
         let found: Result<Vec<Option<u64>>, FsError> = rt::sync::join_all(asked.collect()).await.into_iter().collect();
-        if let Some(first) = found?.into_iter().flatten().min() {
-            return Ok(first);
-        }
-        if hole { Ok(size) } else { Err(FsError::NoDevice) }
+        Ok(found?.into_iter().flatten().min())
     }
 }
 

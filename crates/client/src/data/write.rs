@@ -70,16 +70,32 @@ impl Data {
         if !file.writes() {
             return Err(FsError::BadHandle);
         }
-        let inode = &file.inode;
         self.meta.writer_is_told(file).await?;
-        let s = self.meta.layout_of(inode).await?.ok_or(FsError::Io)?;
-        let _writing = inode.writing();
+        loop {
+            let _writing = file.inode.begin_writing().await;
+            let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
+            let done = self.write_to(file, &s, offset, data, keep).await;
+            if let Some(written) = self.meta.unless_moved(&file.inode, Some(s), done).await? {
+                return Ok(written);
+            }
+        }
+    }
+
+    async fn write_to(
+        self: &Rc<Self>,
+        file: &Rc<OpenFile>,
+        s: &Rc<Striping>,
+        offset: u64,
+        data: &[u8],
+        keep: Option<Duration>,
+    ) -> Result<Written, FsError> {
+        let inode = &file.inode;
         let appends = file.flags() & O_APPEND != 0;
         let changed = if appends { Extent::ALL } else { Extent::at(offset, data.len() as u64) };
         let _shut = inode.front.shut_for_change(changed).await;
         let (kernels_end, mut right) = (offset.saturating_add(data.len() as u64), None);
         let offset = if appends {
-            right = Some(self.right_to_append(&s, file, offset, data.len() as u64).await?);
+            right = Some(self.right_to_append(s, file, offset, data.len() as u64).await?);
             inode.known_size()
         } else {
             inode.kept_append.give_up();
@@ -95,9 +111,9 @@ impl Data {
         let (mark, extent) = (inode.error_mark(), Extent::new(offset, end));
         let watch = inode.watches.watch(extent);
         let appending = right.as_ref().map_or(&[][..], |r| &r.held);
-        let through = self.write_pieces(file, &s, (extent, &watch), data, appending).await?;
+        let through = self.write_pieces(file, s, (extent, &watch), data, appending).await?;
         inode.mtime.set(inode.mtime.get().max(self.rt.wall()));
-        let len = self.settle(file, &s, through, right.zip(keep), (kernels_end, &watch)).await?;
+        let len = self.settle(file, s, through, right.zip(keep), (kernels_end, &watch)).await?;
         // It may be about these bytes. About others, fsync and close have still to tell it.
         if file.flags() & O_DSYNC == 0 {
             inode.error_since(&Cell::new(mark))?;
@@ -181,7 +197,7 @@ impl Data {
     pub fn writes_at_once(&self, file: &OpenFile, offset: u64, len: u64) -> bool {
         let inode = &file.inode;
         let Some(s) = inode.striping() else { return false };
-        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.front.may_have_stores() {
+        if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || inode.front.may_have_stores() || inode.is_frozen() {
             return false;
         }
         let Ok(mut pieces) = s.layout.geometry().pieces(Extent::at(offset, len)) else { return false };
@@ -207,8 +223,16 @@ impl Data {
         if file.flags() & (O_APPEND | O_DSYNC | O_DIRECT) != 0 || !file.writes() {
             return Ok(());
         }
-        let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
-        for piece in s.layout.geometry().pieces(Extent::at(offset, len))? {
+        loop {
+            let s = self.meta.layout_of(&file.inode).await?.ok_or(FsError::Io)?;
+            let done = self.locks_and_room(&s, Extent::at(offset, len)).await;
+            if self.meta.unless_moved(&file.inode, Some(s), done).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+    async fn locks_and_room(&self, s: &Striping, extent: Extent) -> Result<(), FsError> {
+        for piece in s.layout.geometry().pieces(extent)? {
             let object = &s.objects[usize::from(piece.stripe.0)];
             let osc = self.osts.osc(object.ost);
             osc.dirty_room(piece.object.len()).await;
@@ -410,27 +434,32 @@ impl Data {
     async fn sync_file(self: &Rc<Self>, file: &Rc<OpenFile>, everyones: bool) -> Result<(), FsError> {
         let inode = &file.inode;
         let mut result = self.meta.writer_is_told(file).await;
-        // What others wrote is synced, too, by who has not looked at it.
-        let striping = if everyones { self.meta.layout_of(inode).await? } else { inode.striping() };
-        if let Some(s) = striping {
-            let syncs: Vec<_> = s
-                .objects
-                .iter()
-                .map(|o| {
-                    let osc = self.osts.osc(o.ost);
-                    async move {
-                        osc.flush(o, Extent::ALL, Why::Asked).await;
-                        osc.sync_object(o, everyones).await
-                    }
-                })
-                .collect();
-            for r in rt::sync::join_all(syncs).await {
-                result = result.and(r);
+        loop {
+            // What others wrote is synced, too, by who has not looked at it.
+            let striping = if everyones { self.meta.layout_of(inode).await? } else { inode.striping() };
+            let Some(s) = striping else { break };
+            let synced = self.sync_objects(&s, everyones).await;
+            match self.meta.unless_moved(inode, Some(s), synced).await {
+                Ok(None) => {}
+                Ok(Some(())) => break,
+                Err(e) => {
+                    result = result.and(Err(e));
+                    break;
+                }
             }
         }
         let ask = wire::mdt::SyncRequest { fid: inode.fid };
         let meta: Result<(), FsError> = self.sessions.mdc().ask(Op::MdtSync, &ask).await;
         inode.error_since(&file.error_mark).and(result).and(meta)
+    }
+
+    async fn sync_objects(&self, s: &Striping, everyones: bool) -> Result<(), FsError> {
+        let sync = async |o: &Rc<Object>| {
+            let osc = self.osts.osc(o.ost);
+            osc.flush(o, Extent::ALL, Why::Asked).await;
+            osc.sync_object(o, everyones).await
+        };
+        rt::sync::join_all(s.objects.iter().map(sync).collect()).await.into_iter().fold(Ok(()), Result::and)
     }
 
     /// Waits until everything dirty of an inode has been written out (not synced).

@@ -3,9 +3,9 @@ use std::rc::Rc;
 
 use types::FsError;
 use wire::Op;
-use wire::mdt::{AttrFlags, BytesReply, Cred, SetxattrRequest};
+use wire::mdt::{AttrFlags, BytesReply, Cred, EntryReply, GetattrRequest, LockBits, SetxattrRequest};
 
-use super::Meta;
+use super::{Meta, Told};
 use crate::inode::{Inode, Striping};
 
 /// xattrs that show and set a layout.
@@ -29,6 +29,38 @@ impl Meta {
             inode.layout_settled().await;
         }
         Ok(inode.striping())
+    }
+
+    /// What an operation on a file's objects came to. One that is not there is a sign that the file has others since: `None`, the
+    /// operation is to be done again, when it has others than `before`.
+    pub(crate) async fn unless_moved<T>(
+        self: &Rc<Self>,
+        inode: &Rc<Inode>,
+        before: Option<Rc<Striping>>,
+        result: Result<T, FsError>,
+    ) -> Result<Option<T>, FsError> {
+        if !matches!(result, Err(FsError::NotFound)) {
+            return result.map(Some);
+        }
+        let is_as_before = || match (&before, inode.striping()) {
+            (Some(before), Some(now)) => Rc::ptr_eq(before, &now),
+            (before, now) => before.is_none() && now.is_none(),
+        };
+        if is_as_before() {
+            // A file that is gone has no objects, either.
+            self.fetch_layout(inode).await.map_err(|e| if e == FsError::Stale { FsError::Io } else { e })?;
+        }
+        // An object that is lost for good.
+        if is_as_before() { Err(FsError::Io) } else { Ok(None) }
+    }
+
+    /// Asks for a file's layout, whatever is known of it. Waits for no lock.
+    async fn fetch_layout(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<(), FsError> {
+        let cred = Cred { caps: 1, ..Cred::default() };
+        let request = GetattrRequest { cred, fid: inode.fid, lock_bits: LockBits::LAYOUT, ..GetattrRequest::default() };
+        let sent = self.common.clock.next();
+        let reply: EntryReply = self.mdt_call(Op::MdtGetattr, &request).await?.decode()?;
+        self.take_entry(&reply, 0, 0, Told::Asked(sent)).await.map(drop)
     }
 
     /// Takes a file's layout in. OSTs that it names and that this client does not know have joined the cluster since: the

@@ -3,7 +3,7 @@ use std::rc::{Rc, Weak};
 
 use datapath::{Attempts, Fate, Flushing, Fsync, Gone, Next, Objects, Pages, WriteOut};
 use frames::{Bulk, FRAME_BYTES};
-use ldlm::{EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
+use ldlm::{DenyReason, EnqueueFlags, LockCookie, LockDesc, LockMode, LockPolicyData};
 use ptlrpc::turns::Rank;
 use ptlrpc::{CallOptions, Import};
 use types::{Extent, FsError, HandleId};
@@ -364,7 +364,7 @@ impl Osc {
     pub(crate) async fn sync_object(&self, object: &Object, everyones: bool) -> Result<(), FsError> {
         let import = self.import()?;
         let others = everyones && !self.is_ours_alone(object) && !types::planted!("others-not-synced");
-        let before = if others { self.others_are_away(object).await } else { None };
+        let before = if others { self.others_are_away(object).await? } else { None };
         let everyones = others && (before.is_none() || !self.others_are_synced(object, &import, before));
         if import.on_fsync() == Fsync::Done && !everyones {
             return Ok(());
@@ -376,13 +376,15 @@ impl Osc {
 
     /// A lock by which no other client writes to the object, or has bytes of it that are not written out: if there is one, or, where this
     /// client has none at all, nobody minds.
-    async fn others_are_away(&self, object: &Object) -> Option<LockCookie> {
+    async fn others_are_away(&self, object: &Object) -> Result<Option<LockCookie>, FsError> {
         if !self.locks.knows(object.resource()) {
             let all = LockPolicyData::extent(Extent::ALL);
             let asked = self.locks.acquire(object.resource(), LockMode::Pr, all, EnqueueFlags::NOWAIT).await;
-            drop(asked.ok());
+            if asked.is_err_and(|e| e == DenyReason::Gone) {
+                return Err(FsError::NotFound);
+            }
         }
-        self.lock_of_all(object)
+        Ok(self.lock_of_all(object))
     }
 
     /// Whether what others had written before `lock` was granted is on stable storage: that was found, or a later change is.

@@ -11,6 +11,7 @@ mod readdir;
 mod remove;
 mod rename;
 mod setattr;
+mod swap;
 mod xattr;
 
 pub(crate) use lov::LOV;

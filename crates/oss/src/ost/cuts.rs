@@ -41,7 +41,7 @@ impl Ost {
     /// Recovery is over: who came back without the lock under which it promised has given it back.
     pub(super) fn recheck_promises(&self) {
         for (object, promise) in self.locks.promises.all_open() {
-            if !self.locks.may_promise(promise.client, object, promise.size) {
+            if !self.locks.may_promise(object, &promise) {
                 self.locks.promises.doubt(object, &promise);
             }
         }
@@ -64,21 +64,21 @@ impl Ost {
 
     async fn do_promise(&self, request: &Request, ask: &PromiseRequest) -> Result<(), FsError> {
         let (client, object) = (request.client(), ask.object);
+        let promise = Promise { client, number: ask.number, size: ask.size };
         if request.export.is_evicted() {
             return Err(FsError::NotConnected);
         }
-        if !self.locks.may_promise(client, object, ask.size) {
+        if !self.locks.may_promise(object, &promise) {
             return Err(FsError::Stale);
         }
         // What its client does not speak of any more may have been decided nevertheless.
         if let Some(earlier) = self.locks.promises.open(object).filter(|p| p.number != ask.number) {
             self.locks.promises.doubt(object, &earlier);
             self.locks.settled(object).await;
-            if !self.locks.may_promise(client, object, ask.size) {
+            if !self.locks.may_promise(object, &promise) {
                 return Err(FsError::Stale);
             }
         }
-        let promise = Promise { client, number: ask.number, size: ask.size };
         self.locks.promises.make(object, promise, self.store.last_committed())?;
         if types::planted!("promise-not-stored") {
             return Ok(());
@@ -100,8 +100,12 @@ impl Ost {
         self.store.set_promise(ask.object, None).await
     }
 
-    /// Cuts the object as its client would have, until that is on stable storage.
+    /// Cuts the object as its client would have, or removes it, until that is on stable storage.
     async fn finish_cut(&self, object: ObjectId, promise: &Promise) -> Result<(), FsError> {
+        if promise.removes() {
+            self.remove(&[object], None).await?;
+            return self.store.sync().await;
+        }
         let _gate = self.gate.hold(object, BlockRange::new(promise.size / BLOCK_BYTES, u64::MAX)).await;
         let attr = self.store.attr(object).await?;
         let (update, puts) = self.truncate(object, &attr, promise.size).await?;
@@ -134,6 +138,9 @@ impl Ost {
         };
         let done = if decided { self.finish_cut(object, promise).await } else { Err(FsError::NotFound) };
         match done {
+            Ok(()) if promise.removes() => {
+                tracing::debug!(target, %object, client = %promise.client, "removed: its file has other objects");
+            }
             Ok(()) => tracing::info!(target, %object, client = %promise.client, size = promise.size,
                 "a cut that its client did not finish was finished"),
             Err(FsError::NoSpace | FsError::NoMemory | FsError::Overloaded) => return false,

@@ -37,7 +37,9 @@ use crate::page_cache::{CacheKey, SharedCache};
 
 use crate::range_gate::{RangeGate, RangeGuard};
 use crate::stats::OstStats;
-use crate::store::{Answers, BLOCK_BYTES, BlockRange, Fenced, ObjectAttr, ObjectStore, Space, StoreIdentity};
+use crate::store::{
+    Answers, Applied, BLOCK_BYTES, BlockRange, Fenced, ObjectAttr, ObjectStore, Space, StoreIdentity, Update,
+};
 
 /// One object storage target; see the module's head.
 pub struct Ost {
@@ -52,6 +54,7 @@ pub struct Ost {
     pub(crate) exports: Exports,
     pub(crate) stats: RefCell<OstStats>,
     gate: RangeGate,
+    changes: RefCell<crate::changes::Changes>,
     asks: grant::Asks,
     /// Bytes of writes that have passed the space check and are not yet counted by the store.
     in_flight_bytes: Cell<u64>,
@@ -108,6 +111,7 @@ impl Ost {
         if let Some(fence) = store.fence() {
             fence.on_replaced(Box::new(move || sessions.borrow().values().for_each(|e| e.disconnect())));
         }
+        let boot = store.boot();
         let ost = Rc::new_cyclic(|me| Ost {
             identity: store.identity(),
             rt,
@@ -120,6 +124,7 @@ impl Ost {
             exports,
             stats: RefCell::default(),
             gate: RangeGate::default(),
+            changes: RefCell::new(crate::changes::Changes::new(boot)),
             asks: grant::Asks::default(),
             in_flight_bytes: Cell::new(0),
             recalled: RefCell::default(),
@@ -153,6 +158,15 @@ impl Ost {
     pub async fn close(&self) -> Result<(), FsError> {
         self.locks.quiet.end_waits();
         self.store.close().await
+    }
+
+    /// Changes an object, which whoever copies it hears of.
+    async fn update(&self, object: ObjectId, update: Update) -> Result<Applied, FsError> {
+        let ranges = self.changes.borrow().is_asked().then(|| crate::changes::ranges_of(&update));
+        let applied = self.store.update(object, update).await?;
+        // Who asked for the first time meanwhile reads when this lets it.
+        ranges.into_iter().for_each(|ranges| self.changes.borrow_mut().note(object, &ranges));
+        Ok(applied)
     }
 
     fn key(&self, object: ObjectId) -> CacheKey {
@@ -241,6 +255,7 @@ impl Ost {
             Op::OstPromise => self.promise(request).await,
             Op::Params => self.params(request),
             Op::Jobs => self.jobs(request),
+            Op::OstChanged => self.changed(request),
             Op::OstTrace => self.traced(request),
             _ => request.reply::<()>(Err(FsError::NotSupported)),
         }

@@ -78,6 +78,8 @@ impl Ost {
     }
 
     async fn do_setattr(&self, request: &Request, ask: &SetattrRequest) -> Result<(Transno, AttrReply), FsError> {
+        // What somebody sets who has not heard yet that the file has other objects would be gone with this one.
+        self.locks.promises.not_leaving(ask.object).await;
         let owner = Owner { uid: ask.owner.uid, gid: ask.owner.gid, project: ask.owner.project };
         let time = |bit: u32, t| if ask.valid & bit != 0 { TimeRule::Exactly(t) } else { TimeRule::Keep };
         let update = Update {
@@ -91,6 +93,13 @@ impl Ost {
         };
         let applied = self.store.update(ask.object, update).await?;
         Ok((applied.transno, AttrReply { lvb: lvb_of(&applied.attr) }))
+    }
+
+    pub(super) fn changed(&self, request: Request) {
+        let reply = request
+            .decode::<wire::ost::ChangedRequest>()
+            .map(|ask| self.changes.borrow_mut().ask(ask.object, ask.since));
+        answer(request, &reply);
     }
 
     pub(super) async fn precreate(&self, request: Request) {
@@ -155,12 +164,13 @@ impl Ost {
     }
 
     /// Removes objects from the store and from the cache.
-    async fn remove(&self, objects: &[ObjectId], replay: Option<Transno>) -> Result<Transno, FsError> {
+    pub(super) async fn remove(&self, objects: &[ObjectId], replay: Option<Transno>) -> Result<Transno, FsError> {
         for object in objects {
             self.shorten(*object).await?;
         }
         let transno = self.store.destroy(objects.to_vec(), replay).await?;
         self.advised_removed(objects);
+        objects.iter().for_each(|o| self.changes.borrow_mut().forget(*o));
         let mut cache = self.cache.borrow_mut();
         objects.iter().for_each(|o| cache.drop_object(self.key(*o)));
         self.stats.borrow_mut().destroyed += objects.len() as u64;

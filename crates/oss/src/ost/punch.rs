@@ -151,7 +151,7 @@ impl Ost {
             answers: answers(request, attr_body),
             ..Update::default()
         };
-        let applied = self.store.update(object, update).await?;
+        let applied = self.update(object, update).await?;
         drop((permit, held));
         Ok(reply(&applied))
     }

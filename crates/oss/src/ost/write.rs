@@ -290,7 +290,7 @@ impl Ost {
             _ => None,
         };
         let exactly = if let SizeRule::Exactly(n) = update.size { Some(n) } else { None };
-        let applied = self.store.update(object, Update { puts, ..update }).await?;
+        let applied = self.update(object, Update { puts, ..update }).await?;
         if self.advised.has(object) {
             exactly.into_iter().for_each(|n| self.advised_cut(object, n));
             self.advised_written(object, applied.attr.size);

@@ -26,7 +26,7 @@ use frames::Bulk;
 use nrs::Medium;
 use rt::LocalFuture;
 use types::scrub::Looked;
-use types::{ClientId, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
+use types::{ClientId, Extent, FsError, ObjectId, Origin, OstIndex, Transno, WallTime, Xid};
 use wire::Crc;
 
 /// Bytes of one block: the unit of mapping and of checksums at rest.
@@ -210,15 +210,28 @@ impl Answers {
     }
 }
 
-/// A client's promise to cut an object, together with other objects of its file (`docs/internals/sizes.md`).
+/// A client's promise to cut an object, or that it goes, together with other objects of its file (`docs/internals/sizes.md`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Promise {
     /// Whose.
     pub client: ClientId,
     /// The client's number for the cut.
     pub number: u64,
-    /// The object's size after it.
+    /// The object's size after it; [`wire::ost::REMOVED`]: it goes.
     pub size: u64,
+}
+
+impl Promise {
+    /// Whether the object goes.
+    #[must_use]
+    pub fn removes(&self) -> bool {
+        self.size == wire::ost::REMOVED
+    }
+    /// What changes of the object: who promises has a lock on that.
+    #[must_use]
+    pub fn range(&self) -> Extent {
+        if self.removes() { Extent::ALL } else { Extent::from(self.size) }
+    }
 }
 
 /// One change of one object. Applied all at one moment, in this order: drops, reserves, puts, size, times.

@@ -66,7 +66,7 @@ pub fn setstripe(arguments: &[OsString]) -> Outcome {
     if parsed.operands.is_empty() {
         return Err(Failure::usage(format!("setstripe: name a file or a directory\n{USAGE}")));
     }
-    let spec = read_spec(&parsed)?;
+    let spec = read_spec("setstripe", &parsed)?;
     if let PoolChoice::Named(name) = &spec.pool {
         return Err(Failure::with_errno(
             format!("setstripe: there is no pool '{name}', for there are no pools yet: list the OSTs (-o 0-2,5)"),
@@ -79,44 +79,42 @@ pub fn setstripe(arguments: &[OsString]) -> Outcome {
     Ok(())
 }
 
-fn integer(option: char, text: &str) -> Result<i64, Failure> {
-    text.parse().map_err(|_| Failure::usage(format!("setstripe: -{option} {text}: write a number")))
+fn integer(verb: &str, option: char, text: &str) -> Result<i64, Failure> {
+    text.parse().map_err(|_| Failure::usage(format!("{verb}: -{option} {text}: write a number")))
 }
 
-fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
+/// The layout that options ask for; `verb` is what messages begin with.
+pub(super) fn read_spec(verb: &str, parsed: &Parsed) -> Result<LayoutSpec, Failure> {
     for (letter, name) in
         [('d', "-d deletes a default"), ('t', "--copy takes all from a file"), ('y', "--yaml says all")]
     {
         if parsed.has(letter) && parsed.options.iter().any(|(l, _)| *l != letter) {
-            return Err(Failure::usage(format!("setstripe: {name} and goes with no other option")));
+            return Err(Failure::usage(format!("{verb}: {name} and goes with no other option")));
         }
     }
     if let Some(path) = parsed.value('t') {
-        return copied(Path::new(path));
+        return copied(verb, Path::new(path));
     }
     if let Some(path) = parsed.value('y') {
-        let text = template(path)?;
-        return from_yaml(&text).map_err(|e| Failure::usage(format!("setstripe: --yaml {path}: {e}")));
+        let text = template(verb, path)?;
+        return from_yaml(&text).map_err(|e| Failure::usage(format!("{verb}: --yaml {path}: {e}")));
     }
     if parsed.has('c') && parsed.has('C') {
-        return Err(Failure::usage("setstripe: -c and -C exclude each other"));
+        return Err(Failure::usage(format!("{verb}: -c and -C exclude each other")));
     }
     if let Some(l) = parsed.value('L').filter(|l| *l != "raid0") {
-        return Err(Failure::with_errno(
-            format!("setstripe: layout '{l}' is not supported: use raid0"),
-            libc::EOPNOTSUPP,
-        ));
+        return Err(Failure::with_errno(format!("{verb}: layout '{l}' is not supported: use raid0"), libc::EOPNOTSUPP));
     }
-    let wrong = |e: layout::SpecError| Failure::usage(format!("setstripe: {e}"));
+    let wrong = |e: layout::SpecError| Failure::usage(format!("{verb}: {e}"));
     let count_letter = if parsed.has('C') { 'C' } else { 'c' };
-    let count = parsed.value(count_letter).map_or(Ok(0), |t| integer(count_letter, t))?;
-    let index = parsed.value('i').map_or(Ok(-1), |t| integer('i', t))?;
+    let count = parsed.value(count_letter).map_or(Ok(0), |t| integer(verb, count_letter, t))?;
+    let index = parsed.value('i').map_or(Ok(-1), |t| integer(verb, 'i', t))?;
     let mut spec = LayoutSpec::from_raw(0, count, index).map_err(wrong)?;
     if let Some(text) = parsed.value('S') {
         let size = parse_stripe_size(text).map_err(wrong)?;
         spec.stripe_size = Some(size.ok_or_else(|| {
             Failure::usage(format!(
-                "setstripe: stripe size {text} is too small: the smallest is 64K (65536 bytes); leave -S out for the default"
+                "{verb}: stripe size {text} is too small: the smallest is 64K (65536 bytes); leave -S out for the default"
             ))
         })?);
     }
@@ -130,13 +128,13 @@ fn read_spec(parsed: &Parsed) -> Result<LayoutSpec, Failure> {
 }
 
 /// What a file's layout or a directory's default asks for. A file's objects are its own: the copy's lie anywhere.
-fn copied(path: &Path) -> Result<LayoutSpec, Failure> {
-    let meta = fs::metadata(path).map_err(|e| Failure::io("setstripe: --copy", path, &e))?;
+fn copied(verb: &str, path: &Path) -> Result<LayoutSpec, Failure> {
+    let meta = fs::metadata(path).map_err(|e| Failure::io(&format!("{verb}: --copy"), path, &e))?;
     let unreadable = |e: layout::xattr::XattrError| {
-        Failure::with_errno(format!("setstripe: --copy {}: {e}", path.display()), libc::EBADMSG)
+        Failure::with_errno(format!("{verb}: --copy {}: {e}", path.display()), libc::EBADMSG)
     };
     let none = || {
-        let why = format!("setstripe: --copy {}: it has no layout: take a file that has data", path.display());
+        let why = format!("{verb}: --copy {}: it has no layout: take a file that has data", path.display());
         Failure::with_errno(why, libc::ENODATA)
     };
     match xattr::get_lov(path)? {
@@ -165,9 +163,9 @@ pub fn stripes_of(path: &Path) -> Result<(u32, u64), Failure> {
     Ok((u32::from(layout.stripe_count()), u64::from(layout.stripe_size().bytes())))
 }
 
-fn template(path: &str) -> Result<String, Failure> {
+fn template(verb: &str, path: &str) -> Result<String, Failure> {
     use io::Read;
-    let failed = |e: io::Error| Failure::io("setstripe: --yaml", Path::new(path), &e);
+    let failed = |e: io::Error| Failure::io(&format!("{verb}: --yaml"), Path::new(path), &e);
     let mut text = String::new();
     let source: Box<dyn io::Read> = match path {
         "-" => Box::new(io::stdin()),
@@ -215,7 +213,7 @@ fn from_yaml(text: &str) -> Result<LayoutSpec, String> {
 fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
     match fs::symlink_metadata(path) {
         Ok(meta) if meta.is_dir() => {
-            check_osts(path, spec)?;
+            check_osts("setstripe", path, spec)?;
             let bytes = layout::xattr::encode_spec(spec);
             xattr::set_lov(path, (!delete && !spec.is_empty()).then_some(&bytes[..]))
         }
@@ -225,7 +223,7 @@ fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
         )),
         Ok(_) => Err(Failure::with_errno(
             format!(
-                "setstripe: {} exists, and a file keeps the layout it was created with: write a new file and move it over",
+                "setstripe: {} exists, and a file keeps the layout it was created with: 'lfs migrate' gives it another one",
                 path.display()
             ),
             libc::EEXIST,
@@ -236,7 +234,7 @@ fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
 }
 
 /// Refuses OSTs that the cluster does not have, when the mount tells which it has.
-fn check_osts(on_mount: &Path, spec: &LayoutSpec) -> Outcome {
+pub(super) fn check_osts(verb: &str, on_mount: &Path, spec: &LayoutSpec) -> Outcome {
     let named: Vec<OstIndex> = spec.osts().iter().copied().chain(spec.index).collect();
     if named.is_empty() {
         return Ok(());
@@ -245,7 +243,7 @@ fn check_osts(on_mount: &Path, spec: &LayoutSpec) -> Outcome {
     let Ok(known) = crate::control::ask_osts(connection) else { return Ok(()) };
     match named.iter().find(|o| !known.contains(&o.0)) {
         Some(missing) => Err(Failure::usage(format!(
-            "setstripe: there is no OST with index {}: this file system has {} ('stria df' lists them)",
+            "{verb}: there is no OST with index {}: this file system has {} ('stria df' lists them)",
             missing.0,
             show_list(&known)
         ))),
@@ -265,7 +263,7 @@ fn create(path: &Path, spec: &LayoutSpec) -> Outcome {
         Some(p) if !p.as_os_str().is_empty() => p,
         _ => Path::new("."),
     };
-    check_osts(parent, spec)?;
+    check_osts("setstripe", parent, spec)?;
     make_node(path).map_err(|e| Failure::io("setstripe: creating", path, &e))?;
     xattr::set_first_lov(path, &layout::xattr::encode_spec(spec)).inspect_err(|_| {
         // It is ours and empty; whoever opened it meanwhile keeps it.
@@ -291,7 +289,7 @@ mod tests {
     fn spec(arguments: &[&str]) -> Result<LayoutSpec, String> {
         let arguments: Vec<OsString> = arguments.iter().map(OsString::from).collect();
         let parsed = GRAMMAR.read(&arguments).map_err(|e| e.to_string())?;
-        read_spec(&parsed).map_err(|e| e.to_string())
+        read_spec("setstripe", &parsed).map_err(|e| e.to_string())
     }
 
     #[test]

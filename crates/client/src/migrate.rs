@@ -1,0 +1,92 @@
+//! `lfs migrate`: a file gets other objects. Which file is copied to which, whose objects it gets (`data/migrate.rs`), and what users advised about
+//! the old ones.
+use std::rc::Rc;
+
+use types::{Fid, FsError};
+use wire::Bytes;
+use wire::mdt::{Cred, OpenRequest};
+
+use crate::client::Client;
+use crate::data::{Migrate, Pace};
+use crate::inode::Inode;
+use crate::open_file::{O_DIRECT, O_EXCL, O_NOATIME, OpenFile};
+
+const O_RDWR: u32 = 2;
+const O_TMPFILE: u32 = 0o20_200_000;
+
+/// A nameless file goes when this does, with the objects that it has then.
+struct Nameless(Rc<Client>, Rc<OpenFile>);
+impl Drop for Nameless {
+    fn drop(&mut self) {
+        let (client, file) = (self.0.clone(), self.1.clone());
+        // It has nothing to tell.
+        file.dirty.set(false);
+        self.0.rt().clone().spawn(async move {
+            let _ = client.release(&file).await;
+            // Nor does anybody know it.
+            client.meta.may_be_unnamed(&file.inode);
+        });
+    }
+}
+
+impl Client {
+    /// Gives a file other objects while everybody works with it. Bytes that were copied. `stopped` is asked now and then.
+    ///
+    /// # Errors
+    /// EBUSY when somebody else migrates it, changed it where that ends it, or servers did not answer in time; EACCES without the right to
+    /// write to it; EINVAL for what is not a file; EINTR when it was stopped; ENODATA for a file without objects. Nothing has changed then.
+    pub async fn migrate(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        how: &Migrate,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<u64, FsError> {
+        let attr = self.getattr(cred, inode.fid, None).await?.attr;
+        if attr.mode & 0o170_000 != 0o100_000 {
+            return Err(FsError::Invalid);
+        }
+        let advised = self.advised_rows(inode).await?;
+        let own = Cred { uid: attr.uid, gid: attr.gid, caps: 3, ..Cred::default() };
+        let from = self.open(&own, inode.fid, O_DIRECT | O_NOATIME).await?;
+        let done = self.migrate_open(cred, &from, &own, how, stopped).await;
+        let _ = self.release(&from).await;
+        let bytes = done?;
+        for row in advised {
+            let of = Cred { uid: row.owner.uid, gid: row.owner.gid, job: row.owner.job, ..Cred::default() };
+            if let Err(e) = self.advise_servers(&of, inode, (row.advice, true), row.extent).await {
+                tracing::info!(file = %inode.fid, "what was advised about it was not taken for its new objects: {e}");
+            }
+        }
+        Ok(bytes)
+    }
+
+    async fn migrate_open(
+        self: &Rc<Self>,
+        cred: &Cred,
+        from: &Rc<OpenFile>,
+        own: &Cred,
+        how: &Migrate,
+        stopped: &dyn Fn() -> bool,
+    ) -> Result<u64, FsError> {
+        let nameless = |parent| OpenRequest {
+            cred: own.clone(),
+            parent,
+            flags: O_TMPFILE | O_RDWR | O_EXCL | O_DIRECT,
+            mode: 0o600,
+            layout: Bytes::from(&how.layout[..]),
+            ..OpenRequest::default()
+        };
+        // What its directory gives to new files counts for what the wish leaves open.
+        let dir = from.inode.names.borrow().first().map_or(Fid::ROOT, |(dir, _)| *dir);
+        let made = match self.meta.open_with(nameless(dir)).await {
+            Err(FsError::NotFound | FsError::Stale) if dir != Fid::ROOT => {
+                self.meta.open_with(nameless(Fid::ROOT)).await
+            }
+            made => made,
+        };
+        let to = Nameless(self.clone(), made?.0);
+        let pace = Pace::new(&self.data, how.bytes_per_s, stopped);
+        self.data.migrate((from, &to.1), how, cred, &pace).await
+    }
+}
