@@ -7,7 +7,7 @@
 use super::config::LightConfig;
 use crate::block_cache::CacheSettings;
 use crate::metrics::Metrics;
-use advice::admission::{self, AdmissionPolicy};
+use advice::admission::{ADMISSIONS, AdmissionPolicy};
 use advice::jobs::{Jobs, Piece};
 use advice::{Advice, Advisor, Hint, Pressure, Step, Tier};
 use devices::{Access, Device, DeviceProfile, ElevatorConfig, ElevatorKind};
@@ -148,7 +148,7 @@ impl Tiering {
     /// # Errors
     /// A sentence with those that exist.
     pub fn check(&self) -> Result<(), String> {
-        admission::admission(&self.admission)?;
+        ADMISSIONS.find(&self.admission).map_err(|e| e.to_string())?;
         Index::new(1, &self.reclaim).map(drop)
     }
 }
@@ -158,7 +158,7 @@ impl Tiers {
     pub fn new(config: &LightConfig, tiering: &Tiering, rng: Rng) -> Tiers {
         let slots = u32::try_from(tiering.fast_bytes / UNIT_BYTES).unwrap_or(u32::MAX);
         let elevator = ElevatorConfig { kind: ElevatorKind::Noop, ..ElevatorConfig::default() };
-        let entry = admission::admission(&tiering.admission).expect("checked with the scenario");
+        let entry = ADMISSIONS.find(&tiering.admission).expect("checked with the scenario");
         Tiers {
             advisor: Advisor::new(advice::POLICY_DEFAULT, tiering.advice.clone()).expect("a policy of the room"),
             jobs: Jobs::new(&tiering.advice),
