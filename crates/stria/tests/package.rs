@@ -231,7 +231,16 @@ fn booted(machines: &[(&str, &str)]) -> Option<String> {
     }
     let (tree, dir) = (Unpacked::get(), tempfile::tempdir().unwrap());
     let mut command = Command::new("unshare");
-    command.args(["--mount", "--propagation", "private", "--net", "bash", "-c", include_str!("systemd/boot.sh"), "boot"]);
+    command.args([
+        "--mount",
+        "--propagation",
+        "private",
+        "--net",
+        "bash",
+        "-c",
+        include_str!("systemd/boot.sh"),
+        "boot",
+    ]);
     command.args([text(dir.path()), text(&tree.deb)]);
     let out = command.args(machines.iter().flat_map(|(name, script)| [*name, *script])).output().unwrap();
     let said = said(&out);

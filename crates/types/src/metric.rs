@@ -289,6 +289,7 @@ pub mod target {
 mod tests {
     use super::*;
     use crate::stats::Scale;
+    use alloc::vec;
 
     metrics! {
         TESTED:

@@ -13,13 +13,13 @@ ip link set between up
 # $1: name, $2: address, $3: script
 prepare() {
     local at="$dir/$1"
-    local root="$at/root"
+    local root="$at/files"
     mkdir -p "$at/upper/between" "$at/work" "$root"
     mount -t overlay -o "lowerdir=/,upperdir=$at/upper,workdir=$at/work" none "$root" || exit 77
     od -An -N16 -tx1 /dev/urandom | tr -d ' \n' > "$root/etc/machine-id"
-    cp "$package" "$root/root/stria.deb"
-    printf '%s' "$3" > "$root/root/hour.sh"
-    for pipe in $(grep -o '/between/[a-z0-9]*' "$root/root/hour.sh" | sort -u); do
+    cp "$package" "$root/opt/stria.deb"
+    printf '%s' "$3" > "$root/opt/hour.sh"
+    for pipe in $(grep -o '/between/[a-z0-9]*' "$root/opt/hour.sh" | sort -u); do
         [ -p "$dir$pipe" ] || mkfifo "$dir$pipe"
     done
     # Nothing of this machine starts but what the test is about.
@@ -40,7 +40,7 @@ After=multi-user.target
 Type=oneshot
 TimeoutStartSec=600
 TimeoutStopSec=10
-ExecStart=/bin/sh -c 'sh -ex /root/hour.sh >>/root/hour.log 2>&1 && echo finished >>/root/hour.log'
+ExecStart=/bin/sh -c 'sh -ex /opt/hour.sh >>/opt/hour.log 2>&1 && echo finished >>/opt/hour.log'
 ExecStopPost=/bin/sh -c 'test -e /run/reboots || systemctl --no-block poweroff'
 UNIT
     local wants="$root/etc/systemd/system"
@@ -62,7 +62,7 @@ boot() {
     # 133: the machine reboots.
     while [ $status = 133 ]; do
         status=0
-        timeout -k 10 900 systemd-nspawn -q -b -M "$1" -D "$dir/$1/root" --bind=/dev/fuse --bind="$dir/between:/between" \
+        timeout -k 10 900 systemd-nspawn -q -b -M "$1" -D "$dir/$1/files" --bind=/dev/fuse --bind="$dir/between:/between" \
             --network-bridge=between --register=no --keep-unit >> "$dir/$1/console" 2>&1 < /dev/null || status=$?
     done
 }
@@ -72,5 +72,5 @@ done
 wait
 for name in "${names[@]}"; do
     echo "== $name"
-    cat "$dir/$name/root/root/hour.log" || cat "$dir/$name/console"
+    cat "$dir/$name/files/opt/hour.log" || cat "$dir/$name/console"
 done

@@ -2,7 +2,7 @@
 # under a mount; removal.
 export DEBIAN_FRONTEND=noninteractive
 died() { systemctl show -p NRestarts --value "$1"; }
-dpkg --force-depends -i /root/stria.deb
+dpkg --force-depends -i /opt/stria.deb
 setpriv --reuid stria --regid stria --clear-groups stria mkfs --dir /var/lib/stria/scratch --osts 2 --set cluster.fsname=scratch
 echo 'STRIA_MDS_OPTIONS=--listen 127.0.0.1:7988 --set metrics.listen=127.0.0.1:9100
 STRIA_OSTS=0-1
@@ -30,7 +30,7 @@ systemctl kill --kill-who=main -s STOP stria-oss@scratch
 dd if=/scratch/wide iflag=direct bs=1M of=/dev/null
 test "$(died stria-oss@scratch)" = 1
 # An upgrade restarts the servers; the mount stays.
-dpkg --force-depends -i /root/stria.deb
+dpkg --force-depends -i /opt/stria.deb
 md5sum -c /scratch/sum; rmdir /scratch/dir
 systemctl is-active stria-mds@scratch stria-oss@scratch
 systemctl stop scratch.mount

@@ -1,6 +1,6 @@
 # docs/install.md on `mds`. What the guide copies by ssh goes through pipes in /between.
 export DEBIAN_FRONTEND=noninteractive
-dpkg --force-depends -i /root/stria.deb
+dpkg --force-depends -i /opt/stria.deb
 setpriv --reuid stria --regid stria --clear-groups stria mkfs --dir /var/lib/stria/scratch --osts 4 --set cluster.fsname=scratch
 cd /var/lib/stria
 tar -c scratch/cluster.toml scratch/keys scratch/ost0 scratch/ost1 > /between/files1

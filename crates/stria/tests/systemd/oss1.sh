@@ -1,20 +1,20 @@
 # docs/install.md on `oss1`, and a reboot amid work on its own mount.
 export DEBIAN_FRONTEND=noninteractive
-if [ -e /root/rebooted ]; then
+if [ -e /opt/rebooted ]; then
     # What is enabled serves, what is in fstab is mounted.
     systemctl is-active stria-oss@scratch scratch.mount
     md5sum -c /scratch/sum /scratch/of-oss1.sum
-    journalctl -b -1 --no-pager -o cat -u scratch.mount -u stria-oss@scratch > /root/before
+    journalctl -b -1 --no-pager -o cat -u scratch.mount -u stria-oss@scratch > /opt/before
     # The mount went first.
-    grep -nE '^(Unmounted scratch.mount|Stopping stria-oss)' /root/before | head -1 | grep Unmounted
+    grep -nE '^(Unmounted scratch.mount|Stopping stria-oss)' /opt/before | head -1 | grep Unmounted
     echo > /between/rebooted
     cat /between/over1
     exit
 fi
-touch /root/rebooted
+touch /opt/rebooted
 mkdir -p /var/log/journal
 journalctl --flush
-dpkg --force-depends -i /root/stria.deb
+dpkg --force-depends -i /opt/stria.deb
 cd /var/lib/stria
 tar -xp < /between/files1
 chmod 700 scratch

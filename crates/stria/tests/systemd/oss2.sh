@@ -1,6 +1,6 @@
 # docs/install.md on `oss2`.
 export DEBIAN_FRONTEND=noninteractive
-dpkg --force-depends -i /root/stria.deb
+dpkg --force-depends -i /opt/stria.deb
 cd /var/lib/stria
 tar -xp < /between/files2
 chmod 700 scratch
