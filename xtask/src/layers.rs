@@ -34,16 +34,16 @@ const LAYERS: &[Row] = &[
     ),
     row(0, 1, &["formats"], "for tests of formats only: golden files, mutated inputs, memory that is accounted for"),
     row(
-        1,
         0,
-        &["nrs", "cache", "datapath", "readahead", "layout", "advice", "ldlm"],
-        "the rooms: traits, policies, conformance suites, record/replay; `no_std`, no clock, no I/O",
+        1,
+        &["devices"],
+        "models of storage devices: the table of profiles, disks, elevators, allocators, fits; the emulated OST, the simulator and what looks ahead in a scheduler have the same ones",
     ),
     row(
         1,
         0,
-        &["devices"],
-        "models of storage devices: the table of profiles, disks, elevators, allocators; the emulated OST and the simulator have the same ones",
+        &["nrs", "cache", "datapath", "readahead", "layout", "advice", "ldlm"],
+        "the rooms: traits, policies, conformance suites, record/replay; `no_std`, no clock, no I/O",
     ),
     row(1, 0, &["wire"], "every message and its bytes (`docs/spec/wire.md`)"),
     row(

@@ -2,6 +2,7 @@
 //!
 //! Knows places on the medium, not objects: the allocator in front of it decides where an object's bytes lie.
 use crate::{Access, BlockRequest, DeviceProfile, DiskModel, Elevator, ElevatorConfig, Pieces};
+use alloc::vec::Vec;
 use types::Rng;
 
 /// Size classes of disk requests: up to 64 KiB, 128 KiB, .. 4 MiB, larger. Class of 1 MiB: (512 KiB, 1 MiB].
@@ -147,6 +148,7 @@ impl Device {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     #[test]
     fn classes_are_closed_at_their_upper_end() {

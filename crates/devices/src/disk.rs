@@ -118,8 +118,7 @@ impl DiskModel {
             ns = ns.min(p.contiguous_ns.0 + (access.lba - self.head) as f64 * per_byte);
         }
         if p.full_stroke_ns > 0.0 {
-            let distance = access.lba.abs_diff(self.head.min(p.capacity)) as f64 / p.capacity as f64;
-            ns += p.full_stroke_ns * distance.min(1.0).sqrt();
+            ns += p.full_stroke_ns * root_of_share(access.lba.abs_diff(self.head.min(p.capacity)), p.capacity);
         }
         if p.revolution_ns > 0.0 {
             ns += p.revolution_ns * rng.unit();
@@ -140,9 +139,28 @@ impl DiskModel {
     }
 }
 
+/// The square root of `part / whole`, at most 1, to 32 bits.
+fn root_of_share(part: u64, whole: u64) -> f64 {
+    let share = (u128::from(part.min(whole)) << 64) / u128::from(whole.max(1));
+    share.isqrt() as f64 / (1u64 << 32) as f64
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec::Vec;
+
+    #[test]
+    fn the_root_of_a_share_is_that_of_floating_point() {
+        let mut rng = Rng::new(9);
+        for _ in 0..10_000 {
+            let whole = 1 + rng.below(1 << 50);
+            let part = rng.below(whole + 1);
+            let exact = (part as f64 / whole as f64).sqrt();
+            assert!((root_of_share(part, whole) - exact).abs() < 1e-9, "{part} of {whole}");
+        }
+        assert_eq!((root_of_share(0, 7), root_of_share(9, 7)), (0.0, 1.0));
+    }
 
     #[test]
     fn a_short_gap_ahead_is_passed_and_a_long_one_or_one_behind_costs_a_seek() {

@@ -9,7 +9,7 @@
 //! `depth` requests; one that waited for `expire_ns` is next, because an allocator that always allocates ahead of the head
 //! would keep the sweep from ever coming back. `noop`: FIFO with back merges into any waiting request.
 //! Source: paper 001 and the block layers of its time. Deliberately not here: time of service (see `disk`).
-use std::collections::VecDeque;
+use alloc::{collections::VecDeque, format, string::String, vec::Vec};
 
 /// Which elevator.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -372,6 +372,7 @@ fn append(r: &mut BlockRequest, owner: u32, len: u64, pieces: &mut Pieces) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use alloc::vec;
 
     const M: u64 = 1 << 20;
 

@@ -3,6 +3,12 @@
 //! Decides what a device is, for the emulated OST (`store.profile`, `store.profile_keys`) and the simulator (`disk.*`) alike.
 //! Parameters of `paper001` are those of the calibrated hardware model of paper 001 and must not be bent to fit a result.
 
+use alloc::{
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
+
 /// Nanoseconds in a millisecond, as a float.
 const MS: f64 = 1e6;
 const US: f64 = 1e3;

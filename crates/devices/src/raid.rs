@@ -2,7 +2,7 @@
 //!
 //! Decides when a write is answered and how often the heads move for it: the cache collects each sequential stream and
 //! destages it in one go, so streams share it and positioning costs more the more of them there are.
-use std::collections::VecDeque;
+use alloc::collections::VecDeque;
 
 /// Streams that a controller keeps apart.
 const STREAMS_MAX: usize = 512;

@@ -50,7 +50,24 @@ pub struct NrsConfig {
     pub weights: Weights,
     /// Throttling rules of `tbf`. Default: 10000 requests per second and client.
     pub tbf_rules: TbfRules,
+    /// `auto`: the policies that it chooses among, separated by commas. Default `fifo,obrr,obrr+`. Each costs what serving the
+    /// samples costs.
+    pub auto_candidates: String,
+    /// `auto`: the one that it begins with, a candidate or not. Default empty: the first candidate; an OST puts what suits its
+    /// store's medium there.
+    pub auto_first: String,
+    /// `auto`: how much faster another one has to be. 1..=50 %, default 3.
+    pub auto_margin_percent: u32,
+    /// `auto`: how many windows in a row. 1..=100, default 3.
+    pub auto_windows: u32,
+    /// `auto`: requests in a window at most. 128..=8192, default 1024; about 400 bytes each.
+    pub auto_sample: u32,
 }
+
+/// What `auto` chooses among unless it is told.
+const CANDIDATES: &str = "fifo,obrr,obrr+";
+/// Candidates at most.
+const CANDIDATES_MAX: usize = 8;
 
 impl Default for NrsConfig {
     fn default() -> Self {
@@ -65,6 +82,11 @@ impl Default for NrsConfig {
             queue_max: 1 << 22,
             weights: Weights::default(),
             tbf_rules: TbfRules::default(),
+            auto_candidates: CANDIDATES.to_string(),
+            auto_first: String::new(),
+            auto_margin_percent: 3,
+            auto_windows: 3,
+            auto_sample: 1024,
         }
     }
 }
@@ -124,7 +146,7 @@ impl fmt::Display for ConfigError {
                 let names: Vec<&str> = crate::registry().iter().map(|e| e.name).collect();
                 write!(
                     f,
-                    "unknown NRS policy '{name}'; the policies are {}; each but obrr+ may follow 'deadline+'",
+                    "unknown NRS policy '{name}'; the policies are {}; each but obrr+ and auto may follow 'deadline+'",
                     names.join(", ")
                 )
             }
@@ -271,7 +293,74 @@ static KEYS: &[Key] = &[
         set: |c, t| c.tbf_rules.apply_all(t),
         get: |c| c.tbf_rules.to_commands(),
     },
+    Key {
+        name: "auto_candidates",
+        default: CANDIDATES,
+        range: "2 to 8 policies that do not throttle, separated by commas",
+        meaning: "auto: what it chooses among.",
+        set: |c, t| {
+            let names: Vec<&str> = t.split(',').map(str::trim).collect();
+            names.iter().try_for_each(|name| candidate(name))?;
+            let distinct = names.iter().all(|name| names.iter().filter(|n| *n == name).count() == 1);
+            if !(2..=CANDIDATES_MAX).contains(&names.len()) || !distinct {
+                return Err(format!("write 2 to {CANDIDATES_MAX} different policies, like {CANDIDATES}"));
+            }
+            c.auto_candidates = names.join(",");
+            Ok(())
+        },
+        get: |c| c.auto_candidates.clone(),
+    },
+    Key {
+        name: "auto_first",
+        default: "",
+        range: "a policy that does not throttle",
+        meaning: "auto: what it begins with when it is built; empty: the first candidate. An OST, and a simulated one, puts what suits its medium in place of an empty one.",
+        set: |c, t| {
+            if !t.is_empty() {
+                candidate(t)?;
+            }
+            c.auto_first = t.to_string();
+            Ok(())
+        },
+        get: |c| c.auto_first.clone(),
+    },
+    Key {
+        name: "auto_margin_percent",
+        default: "3",
+        range: "1..=50",
+        meaning: "auto: how much faster a candidate has to serve the samples to be chosen.",
+        set: |c, t| in_range(t, 1, 50).map(|n| c.auto_margin_percent = n as u32),
+        get: |c| c.auto_margin_percent.to_string(),
+    },
+    Key {
+        name: "auto_windows",
+        default: "3",
+        range: "1..=100",
+        meaning: "auto: in how many windows in a row.",
+        set: |c, t| in_range(t, 1, 100).map(|n| c.auto_windows = n as u32),
+        get: |c| c.auto_windows.to_string(),
+    },
+    Key {
+        name: "auto_sample",
+        default: "1024",
+        range: "128..=8192",
+        meaning: "auto: requests of a window that candidates serve again at most; takes some 400 bytes each.",
+        set: |c, t| in_range(t, 128, 8192).map(|n| c.auto_sample = n as u32),
+        get: |c| c.auto_sample.to_string(),
+    },
 ];
+
+/// Whether `auto` may have a policy among its candidates.
+fn candidate(name: &str) -> Result<(), String> {
+    let plain = name.strip_prefix(crate::DEADLINE_PREFIX).unwrap_or(name);
+    let entry = crate::registry().iter().find(|e| e.name == plain && (plain == name || !e.facts.own_deadlines));
+    match entry {
+        None => Err(format!("'{name}' is no policy; there are: {}", crate::names().join(", "))),
+        Some(e) if e.facts.throttles => Err(format!("'{name}' holds requests back, which no other order makes up for")),
+        Some(e) if e.name == "auto" => Err("auto does not choose itself".to_string()),
+        Some(_) => Ok(()),
+    }
+}
 
 fn in_range(text: &str, min: u64, max: u64) -> Result<u64, String> {
     match text.parse::<u64>() {

@@ -6,7 +6,7 @@
 //! never move later. What a head does not know: bytes, connections, the store, and how many requests may be in service
 //! at a time (the dispatch window is the OST pipeline's).
 use crate::{
-    ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, Share, Taken, build,
+    ConfigError, Counters, NrsConfig, NrsPolicy, NrsRequest, Share, Taken,
     record::{self, Call},
 };
 use alloc::{
@@ -20,6 +20,9 @@ use hashbrown::HashMap;
 use rustc_hash::FxBuildHasher;
 use types::record::Tape;
 use types::{Duration, Instant, RequestId};
+
+/// Builds policies by their names, as [`crate::build`] does.
+pub(crate) type Builder = fn(&str, &NrsConfig) -> Result<Box<dyn NrsPolicy>, ConfigError>;
 
 /// The head holds as many requests as it may: the client should be told to come again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -63,6 +66,7 @@ pub struct Head {
     policy: Box<dyn NrsPolicy>,
     name: String,
     config: NrsConfig,
+    build: Builder,
     /// Deadlines given by promotion to requests that are still queued: few, and looked up by id only.
     promoted: HashMap<RequestId, Instant, FxBuildHasher>,
     in_service: usize,
@@ -77,21 +81,13 @@ pub struct Head {
 }
 
 impl Head {
-    /// An empty head with the policy called `name`.
-    ///
-    /// # Errors
-    /// [`ConfigError::UnknownPolicy`].
-    pub fn new(name: &str, config: NrsConfig) -> Result<Head, ConfigError> {
-        let policy = build(name, &config)?;
-        Ok(Head::with_policy(name, policy, config))
-    }
-    /// An empty head with a policy that is not in the registry: an experiment's, or an outsider's.
-    #[must_use]
-    pub fn with_policy(name: &str, policy: Box<dyn NrsPolicy>, config: NrsConfig) -> Head {
+    /// An empty head with a policy; `build` builds others by their names.
+    pub(crate) fn made(name: &str, policy: Box<dyn NrsPolicy>, config: NrsConfig, build: Builder) -> Head {
         Head {
             policy,
             name: name.to_string(),
             config,
+            build,
             promoted: HashMap::default(),
             in_service: 0,
             counters: HeadCounters::default(),
@@ -208,14 +204,14 @@ impl Head {
         name: &str,
         request: &mut dyn FnMut(RequestId) -> NrsRequest,
     ) -> Result<(), ConfigError> {
-        let policy = build(name, &self.config)?;
+        let policy = (self.build)(name, &self.config)?;
         self.note(|| Call::Switch { now, name: name.to_string() });
         let old = core::mem::replace(&mut self.policy, policy);
         let before = core::mem::replace(&mut self.name, name.to_string());
         let served = self.counters.dequeued - core::mem::replace(&mut self.served_before, self.counters.dequeued);
         *self.served.entry(before).or_default() += served;
         self.counters.switched += 1;
-        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.counters.policy = self.counters.policy.plus(&old.counters());
         self.refill(now, old, request, false);
         Ok(())
     }
@@ -283,6 +279,16 @@ impl Head {
     pub fn policy_name(&self) -> &str {
         &self.name
     }
+    /// Name of the policy whose order counts now: of one that chooses among others the chosen one.
+    #[must_use]
+    pub fn in_use(&self) -> &str {
+        self.policy.in_use().unwrap_or(&self.name)
+    }
+    /// What a policy that chooses among others decided lately, and why.
+    #[must_use]
+    pub fn explain(&self) -> String {
+        self.policy.explain()
+    }
     /// The configuration in use.
     #[must_use]
     pub fn config(&self) -> &NrsConfig {
@@ -298,7 +304,7 @@ impl Head {
     /// What was counted so far.
     #[must_use]
     pub fn counters(&self) -> HeadCounters {
-        HeadCounters { policy: sum(self.counters.policy, self.policy.counters()), ..self.counters }
+        HeadCounters { policy: self.counters.policy.plus(&self.policy.counters()), ..self.counters }
     }
 
     /// Starts to record calls and answers, up to `bytes_max` bytes, with a fresh policy, as the replay will have one.
@@ -308,9 +314,9 @@ impl Head {
         if self.policy.queued() > 0 {
             return false;
         }
-        let Ok(policy) = build(&self.name, &self.config) else { return false };
+        let Ok(policy) = (self.build)(&self.name, &self.config) else { return false };
         let old = core::mem::replace(&mut self.policy, policy);
-        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.counters.policy = self.counters.policy.plus(&old.counters());
         record::start(&mut self.tape, &self.name, &self.config, bytes_max);
         true
     }
@@ -323,9 +329,9 @@ impl Head {
         in_service: Vec<RequestId>,
         request: &mut dyn FnMut(RequestId) -> NrsRequest,
     ) -> bool {
-        let Ok(policy) = build(&self.name, &self.config) else { return false };
+        let Ok(policy) = (self.build)(&self.name, &self.config) else { return false };
         let old = core::mem::replace(&mut self.policy, policy);
-        self.counters.policy = sum(self.counters.policy, old.counters());
+        self.counters.policy = self.counters.policy.plus(&old.counters());
         record::start(&mut self.tape, &self.name, &self.config, bytes_max);
         self.before_record = in_service;
         self.refill(now, old, request, true);
@@ -342,15 +348,5 @@ impl Head {
 
     fn note(&mut self, call: impl FnOnce() -> Call) {
         self.tape.write(|out| record::put_record(out, &call()));
-    }
-}
-
-fn sum(a: Counters, b: Counters) -> Counters {
-    Counters {
-        turns: a.turns + b.turns,
-        dynamic_fired: a.dynamic_fired + b.dynamic_fired,
-        mandatory_fired: a.mandatory_fired + b.mandatory_fired,
-        urgent_served: a.urgent_served + b.urgent_served,
-        throttled: a.throttled + b.throttled,
     }
 }

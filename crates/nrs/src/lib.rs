@@ -6,7 +6,7 @@
 //! Source: paper 001 (OBRR, two-level deadlines). Differs: throttling, policy switching and `obrr+` are ours.
 //!
 //! Code map: `head` `pipeline` (the mechanism) · `fifo` `obrr` `orr` `trr` `crrn` `deadline` `tbf` (policies; `rounds`, `rules`,
-//! `bucket`, `shared` below them) · `registry` `config` `params` `reference` (names, keys, pages) · [`conformance`] [`record`]
+//! `bucket`, `shared` below them) · `auto` (chooses among them; `sample`, `shadow`, `verdict` below it) · `registry` `config` `params` `reference` (names, keys, pages) · [`conformance`] [`record`]
 //! (what every policy must do; logs of calls) · `index` `chain` `links` `places` `sorted` `groups` `waiting` `expiries` `later`
 //! (tables that cost less than a microsecond at a million requests).
 #![no_std]
@@ -14,6 +14,7 @@ extern crate alloc;
 #[cfg(test)]
 extern crate std;
 
+mod auto;
 mod bucket;
 mod chain;
 mod config;
@@ -39,10 +40,13 @@ mod registry;
 mod request;
 mod rounds;
 mod rules;
+mod sample;
+mod shadow;
 mod shared;
 mod sorted;
 mod tbf;
 mod trr;
+mod verdict;
 mod waiting;
 
 pub use config::{BW_WINDOWS, ConfigError, DeadlineMode, Key, NrsConfig, keys};
@@ -50,12 +54,12 @@ pub use head::{Head, HeadCounters, QueueFull};
 pub use params::PARAMETERS;
 pub use pipeline::{Job, Pipeline, PipelineCounters, Recorded, WINDOW_RANGE};
 pub use reference::reference_markdown;
-pub use registry::{DEADLINE_PREFIX, Facts, Medium, PolicyEntry, build, default_for, registry, under_deadlines};
+pub use registry::{DEADLINE_PREFIX, Facts, Medium, PolicyEntry, build, default_for, names, registry, under_deadlines};
 pub use request::{IoOp, JobId, NrsRequest};
 pub use rules::{DEFAULT_DEPTH, DEFAULT_RATE, Expr, RULES_MAX, Rule, TbfRules, Weights};
 pub use shared::{Share, Taken};
 
-use alloc::vec::Vec;
+use alloc::{string::String, vec::Vec};
 use types::{Duration, Instant, RequestId};
 
 /// Request ids are slab keys below this limit (2^26): policies keep tables indexed by them.
@@ -74,6 +78,25 @@ pub struct Counters {
     pub urgent_served: u64,
     /// Answers "nothing now" while requests were queued.
     pub throttled: u64,
+    /// `auto`: samples of requests that its candidates have served again.
+    pub judged: u64,
+    /// `auto`: changes to another candidate.
+    pub chosen: u64,
+}
+
+impl Counters {
+    /// The sums of both.
+    pub(crate) fn plus(&self, b: &Counters) -> Counters {
+        Counters {
+            turns: self.turns + b.turns,
+            dynamic_fired: self.dynamic_fired + b.dynamic_fired,
+            mandatory_fired: self.mandatory_fired + b.mandatory_fired,
+            urgent_served: self.urgent_served + b.urgent_served,
+            throttled: self.throttled + b.throttled,
+            judged: self.judged + b.judged,
+            chosen: self.chosen + b.chosen,
+        }
+    }
 }
 
 /// Decides the order of one OST's queued bulk RPCs. A value: fed by calls, time is an argument, same calls same answers.
@@ -129,6 +152,14 @@ pub trait NrsPolicy: Send {
     /// The dynamic deadline of a queued request, where the policy gives one.
     fn expiry(&self, _id: RequestId) -> Option<Instant> {
         None
+    }
+    /// The policy whose order counts now, of one that chooses among others.
+    fn in_use(&self) -> Option<&str> {
+        None
+    }
+    /// What one that chooses among others decided lately and why, the latest first, a line each.
+    fn explain(&self) -> String {
+        String::new()
     }
     /// What it has counted since it was built.
     fn counters(&self) -> Counters {

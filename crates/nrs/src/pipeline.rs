@@ -87,11 +87,18 @@ impl<J: Job> Pipeline<J> {
     /// # Panics
     /// When `window` is outside [`WINDOW_RANGE`].
     pub fn new(policy: &str, config: NrsConfig, window: u32) -> Result<Pipeline<J>, ConfigError> {
+        Ok(Pipeline::with_head(Head::new(policy, config)?, window))
+    }
+    /// An empty pipeline with a head, which is empty, and a dispatch window of `window` requests.
+    ///
+    /// # Panics
+    /// When `window` is outside [`WINDOW_RANGE`].
+    #[must_use]
+    pub fn with_head(head: Head, window: u32) -> Pipeline<J> {
         assert!(WINDOW_RANGE.contains(&window), "a dispatch window of {window} is outside {WINDOW_RANGE:?}");
-        let head = Head::new(policy, config)?;
         let (slots, free) = (Vec::new(), Vec::new());
         let counters = PipelineCounters::default();
-        Ok(Pipeline { head, slots, free, window, in_service: 0, counters, waits: Latency::default() })
+        Pipeline { head, slots, free, window, in_service: 0, counters, waits: Latency::default() }
     }
 
     /// A request arrived; its id is given here, and `job` makes what is kept of it. Call [`Pipeline::next_dispatch`]

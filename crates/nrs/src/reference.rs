@@ -20,8 +20,8 @@ pub fn reference_markdown() -> String {
         page.push_str(&format!("| `{}` | {} | {medium} | {throttles} |\n", entry.name, cell(entry.summary)));
     }
     page.push_str(&format!(
-        "\nAny of them but `obrr+` may follow `{DEADLINE_PREFIX}`: the two-level deadlines of paper 001 over that order, \
-         like `{DEADLINE_PREFIX}obrr`. `obrr+` has its own.\n\n\
+        "\nAny of them but `obrr+` and `auto` may follow `{DEADLINE_PREFIX}`: the two-level deadlines of paper 001 over that \
+         order, like `{DEADLINE_PREFIX}obrr`. `obrr+` has its own.\n{AUTO}\n\
          ## Keys\n\n| key | default | range | meaning |\n|---|---|---|---|\n"
     ));
     for key in keys() {
@@ -31,6 +31,34 @@ pub fn reference_markdown() -> String {
     page.push_str(RULES);
     page
 }
+
+const AUTO: &str = "
+## Auto
+
+`auto` begins with the policy for what an OST's store lies on and goes over to another of its candidates when a model shows that one to
+be better. It is not the default: an OST has `by_medium`, which stays with the policy for what its store lies on (`nrs_by_medium` shows
+it and how that is known). Where the medium is not known, `auto` begins with `fifo` and needs windows of requests until it knows better:
+in the first minutes it stays behind the best fixed policy, by up to a quarter.
+
+- From time to time it keeps a window of the requests that come (`auto_sample` at most, of some of the objects when more are queued)
+  and fits a disk to what requests took: what a jump costs, and a byte.
+- Each candidate serves the window again: the same pipeline that OSTs have, in front of that disk. A request comes as long after the
+  completion that it followed as it did. The run ends when three quarters of the bytes are served.
+- A candidate is better when no more requests are late (deadlines of lock callbacks) and it gives `auto_margin_percent` more bytes per
+  second; or fewer are late at as many bytes; or requests are answered four margins sooner at as many bytes. It is chosen when it was
+  better in `auto_windows` windows in a row.
+- What was chosen and is then measured to be slower than what was before, by two margins and with requests waiting in both, is left
+  again, and has to win twice as many windows from then on.
+- Nothing is chosen when the model gives less than 0.62 or more than 1.6 times what was measured, when times do not follow from places
+  (R2 below 0.1), or when a jump costs less than 3 % of a request. As long as there is no fit because all requests jumped, another
+  candidate serves a short window, four times at most.
+
+`nrs_decisions` shows the policy in use and the last 16 decisions: time (s of the server's clock), policy, window, fit, what was
+measured, what each candidate gave, and why one was chosen or not. `stria_nrs_auto_judged_total` and `stria_nrs_auto_changes_total` count
+them. A change takes everything that is queued over, as one by hand does. Setting a key of the scheduler begins a window anew; setting
+the candidates, margin or windows begins the count anew; a recording of the scheduler begins with a fresh `auto`. It decides by calls and
+the times that they carry alone: a recording replays with the same decisions.
+";
 
 fn cell(text: &str) -> String {
     text.replace('|', "\\|")

@@ -1,6 +1,7 @@
 //! One line per policy: its name is the config value, metric label, scenario key and documentation entry.
 use crate::{
-    ConfigError, NrsConfig, NrsPolicy,
+    ConfigError, Head, NrsConfig, NrsPolicy,
+    auto::Auto,
     crrn::Crrn,
     deadline::{Deadline, Flavour},
     fifo::Fifo,
@@ -9,7 +10,12 @@ use crate::{
     tbf::Tbf,
     trr::Trr,
 };
-use alloc::{boxed::Box, string::ToString};
+use alloc::{
+    boxed::Box,
+    format,
+    string::{String, ToString},
+    vec::Vec,
+};
 use types::registry::{Entry, Registry};
 
 /// Prefix of a policy's name that puts the two-level deadlines over it.
@@ -33,6 +39,8 @@ pub struct Facts {
     pub medium: Medium,
     /// Whether it may hold requests back although it could serve them.
     pub throttles: bool,
+    /// Whether it has deadlines of its own, or chooses among policies that may: it cannot follow [`DEADLINE_PREFIX`].
+    pub own_deadlines: bool,
     /// Requests of a turn by its own choice; 0: it has no turns.
     pub quantum: u32,
 }
@@ -47,10 +55,14 @@ const fn entry(
     quantum: u32,
     make: fn(&NrsConfig) -> Box<dyn NrsPolicy>,
 ) -> PolicyEntry {
-    Entry { name, summary, make, facts: Facts { medium, throttles: false, quantum } }
+    Entry { name, summary, make, facts: Facts { medium, throttles: false, own_deadlines: false, quantum } }
 }
 
-/// All policies, in the order of the reference page. `deadline+NAME` wraps any of them but `obrr+`, which has its own.
+const fn with_own_deadlines(entry: PolicyEntry) -> PolicyEntry {
+    Entry { facts: Facts { own_deadlines: true, ..entry.facts }, ..entry }
+}
+
+/// All policies, in the order of the reference page. `deadline+NAME` wraps any of them that has no deadlines of its own.
 #[must_use]
 pub fn registry() -> Registry<dyn NrsPolicy, NrsConfig, Facts> {
     Registry::new("NRS policy", REGISTRY)
@@ -86,20 +98,54 @@ static REGISTRY: &[PolicyEntry] = &[
         crate::obrr::OBRR_QUANTUM,
         |config| Box::new(Obrr::new(config)),
     ),
-    entry(
+    with_own_deadlines(entry(
         "obrr+",
         "obrr whose turns end at the allocator's regions, with early deadlines and an urgent budget.",
         Medium::Rotating,
         crate::obrr::REGION_QUANTUM,
         |config| Box::new(Deadline::new(Box::new(Obrr::by_region(config)), Flavour::Early, config)),
-    ),
+    )),
     Entry {
         name: "tbf",
         summary: "Holds clients, jobs, users or operations to rates in requests and bytes per second.",
         make: |config| Box::new(Tbf::new(config)),
-        facts: Facts { medium: Medium::Any, throttles: true, quantum: 0 },
+        facts: Facts { medium: Medium::Any, throttles: true, own_deadlines: false, quantum: 0 },
     },
+    with_own_deadlines(entry(
+        AUTO,
+        "The one of its candidates that a model of the disk shows to be best.",
+        Medium::Any,
+        0,
+        |config| Box::new(Auto::new(config, build)),
+    )),
 ];
+
+/// The policy that chooses among others.
+const AUTO: &str = "auto";
+
+/// Every name that [`build`] takes: each policy, and each that may follow `deadline+` behind it.
+#[must_use]
+pub fn names() -> Vec<String> {
+    let wrapped = REGISTRY.iter().filter(|e| !e.facts.own_deadlines);
+    let wrapped = wrapped.map(|e| format!("{DEADLINE_PREFIX}{}", e.name));
+    REGISTRY.iter().map(|e| e.name.to_string()).chain(wrapped).collect()
+}
+
+impl Head {
+    /// An empty head with the policy called `name`.
+    ///
+    /// # Errors
+    /// [`ConfigError::UnknownPolicy`].
+    pub fn new(name: &str, config: NrsConfig) -> Result<Head, ConfigError> {
+        let policy = build(name, &config)?;
+        Ok(Head::with_policy(name, policy, config))
+    }
+    /// An empty head with a policy that is not in the registry: an experiment's, or an outsider's.
+    #[must_use]
+    pub fn with_policy(name: &str, policy: Box<dyn NrsPolicy>, config: NrsConfig) -> Head {
+        Head::made(name, policy, config, build)
+    }
+}
 
 /// Builds the policy called `name`: a name of the registry, or `deadline+` and such a name.
 ///
@@ -111,7 +157,7 @@ pub fn build(name: &str, config: &NrsConfig) -> Result<Box<dyn NrsPolicy>, Confi
         return Ok((registry().find(name).map_err(|_| unknown())?.make)(config));
     };
     let inner = registry().find(inner).map_err(|_| unknown())?;
-    if inner.name == "obrr+" {
+    if inner.facts.own_deadlines {
         return Err(unknown());
     }
     Ok(under_deadlines(inner, config))

@@ -163,6 +163,7 @@ const ANSWERS: &[(&str, [u64; 3])] = &[
     ("obrr", [0x833b_ef47_19c0_492d, 0x7ffe_bcbb_ae6f_c7c0, 0xc376_b7a9_0f81_de38]),
     ("obrr+", [0xb203_acd8_6590_0144, 0x2486_1930_6f08_834e, 0x3d38_2bad_59a8_ac04]),
     ("tbf", [0xff27_1337_9804_3ec9, 0x5a38_8c53_4062_3c48, 0xe3cc_84d3_25ce_e2ba]),
+    ("auto", [0x78ae_4564_147e_be3a, 0x868b_e655_b7cc_d655, 0x5c6a_1103_94c1_3676]),
     ("deadline+fifo", [0x7f99_d11e_e50f_49d3, 0x6f72_e912_89d1_a578, 0x2bfe_163b_07c5_92fd]),
     ("deadline+crrn", [0x082a_fc34_8976_6423, 0x7cc0_a08f_2e2f_f118, 0x58e6_57f4_0753_769c]),
     ("deadline+orr", [0x9f1a_3b3a_c3d0_e6e7, 0x4a43_a892_26a1_16d1, 0x52d9_d31d_5687_8ccf]),

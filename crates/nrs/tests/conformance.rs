@@ -1,16 +1,11 @@
 //! Every policy of the registry, plain and under deadlines, against the room's model.
-use nrs::{DEADLINE_PREFIX, NrsConfig, NrsPolicy, NrsRequest, build, conformance, registry};
+use nrs::{NrsConfig, NrsPolicy, NrsRequest, build, conformance, names};
 use proptest::prelude::*;
 use types::{Instant, RequestId};
 
-fn names() -> Vec<String> {
-    let plain = registry().iter().map(|e| e.name.to_string());
-    let wrapped = registry().iter().filter(|e| e.name != "obrr+").map(|e| format!("{DEADLINE_PREFIX}{}", e.name));
-    plain.chain(wrapped).collect()
-}
-
 fn configs() -> Vec<NrsConfig> {
-    let sets: [&[(&str, &str)]; 4] = [
+    let sets: [&[(&str, &str)]; 5] = [
+        &[("auto_sample", "128"), ("auto_windows", "1"), ("auto_first", "deadline+crrn")],
         &[],
         &[("quantum_requests", "1"), ("deadline_mode", "drain"), ("lambda", "0.2")],
         &[("quantum_bytes", "256K"), ("weights", "uid={2} 3"), ("region_bytes", "1M")],

@@ -1,16 +1,10 @@
 //! The head: switching under load, limits, counters, record and replay.
 mod support;
 use nrs::record::{ReplayError, replay};
-use nrs::{DEADLINE_PREFIX, Head, IoOp, NrsConfig, NrsRequest, registry};
+use nrs::{Head, IoOp, NrsConfig, NrsRequest, names};
 use std::collections::{BTreeSet, HashMap};
 use support::{config, request};
 use types::{Duration, Instant, KIB, MIB, RequestId, Rng};
-
-fn names() -> Vec<String> {
-    let plain = registry().iter().map(|e| e.name.to_string());
-    let wrapped = registry().iter().filter(|e| e.name != "obrr+").map(|e| format!("{DEADLINE_PREFIX}{}", e.name));
-    plain.chain(wrapped).collect()
-}
 
 /// A pipeline in small: it owns the requests and drives a head with random calls.
 struct Pipeline {
@@ -209,7 +203,7 @@ fn a_promotion_ends_with_its_request_and_does_not_pass_to_the_next_of_the_same_i
 fn an_unknown_policy_is_refused_by_name_and_the_old_one_goes_on() {
     let mut pipeline = Pipeline::new("obrr", 1);
     pipeline.enqueue();
-    for name in ["obr", "deadline+", "deadline+deadline+fifo", "deadline+obrr+", ""] {
+    for name in ["obr", "deadline+", "deadline+deadline+fifo", "deadline+obrr+", "deadline+auto", ""] {
         let error = pipeline.head.switch(pipeline.now, name, &mut |_| unreachable!()).expect_err("not a policy");
         let text = error.to_string();
         assert!(text.contains(&format!("'{name}'")) && text.contains("crrn"), "{text}");

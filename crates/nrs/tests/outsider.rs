@@ -19,7 +19,7 @@ const ENTRY: PolicyEntry = PolicyEntry {
     name: "small_first",
     summary: "Of 16 requests that came one after the other, the smallest first.",
     make: |_: &NrsConfig| Box::new(SmallFirst::default()),
-    facts: Facts { medium: Medium::Any, throttles: false, quantum: TOGETHER },
+    facts: Facts { medium: Medium::Any, throttles: false, own_deadlines: false, quantum: TOGETHER },
 };
 
 impl NrsPolicy for SmallFirst {

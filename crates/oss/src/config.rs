@@ -9,16 +9,13 @@ use types::{ClientId, Duration, GIB, MIB};
 pub type EvictFn = Rc<dyn Fn(ClientId) -> LocalFuture<()>>;
 
 /// The name that means the scheduler policy for what a store lies on.
-pub const AUTO: &str = "auto";
+pub const BY_MEDIUM: &str = "by_medium";
 
 fn cache_policies() -> Vec<String> {
     cache::registry().iter().map(|p| p.name.to_string()).collect()
 }
 fn nrs_policies() -> Vec<String> {
-    let plain = nrs::registry().iter().map(|p| p.name.to_string());
-    let wrapped = nrs::registry().iter().filter(|p| p.name != "obrr+");
-    let wrapped = wrapped.map(|p| format!("{}{}", nrs::DEADLINE_PREFIX, p.name));
-    plain.chain(wrapped).chain([AUTO.to_string()]).collect()
+    nrs::names().into_iter().chain([BY_MEDIUM.to_string()]).collect()
 }
 
 types::keys! {
@@ -38,8 +35,9 @@ types::keys! {
         dispatch_window: u64 = "oss.dispatch_window", number(1, 1024, "requests"), "16", Process, Live("ost.OSS.ost_io.dispatch_window");
         /// Most bulk data of one RPC that clients are told of when they connect: a power of two.
         bulk_bytes_max: u64 = "oss.bulk_bytes_max", bytes(MIB, 64 * MIB), "4M", Process, Live("obdfilter.*.brw_size");
-        /// Which queued request an OST serves next; `auto`: `obrr+` on a disk that rotates, `fifo` on any other medium.
-        nrs_policy: String = "nrs.policy", Kind::Choice(nrs_policies), "auto", Process, Live("ost.OSS.ost_io.nrs_policies");
+        /// Which queued request an OST serves next; `by_medium`: `obrr+` on a disk that rotates, `fifo` on any other medium;
+        /// `auto` begins with that and goes over to another when a model of the disk shows that to be better.
+        nrs_policy: String = "nrs.policy", Kind::Choice(nrs_policies), "by_medium", Process, Live("ost.OSS.ost_io.nrs_policies");
         /// Requests served per object before the next object's turn, for the policies that take turns; 0 is the policy's own number.
         nrs_quantum_requests: u64 = "nrs.quantum_requests", number(0, 65_535, "requests"), "0", Process, Live("ost.OSS.ost_io.nrs_quantum_requests");
     }
@@ -50,7 +48,7 @@ types::keys! {
 pub struct OstConfig {
     /// Requests handed to the store at a time. Smaller: the scheduler can reorder more.
     pub dispatch_window: u32,
-    /// Scheduler policy by name, or [`AUTO`].
+    /// Scheduler policy by name, or [`BY_MEDIUM`].
     pub nrs_policy: String,
     /// Cache policy by name.
     pub cache_policy: String,

@@ -34,7 +34,7 @@ mod stats;
 pub mod store;
 mod traced;
 
-pub use config::{AUTO, Keys, OstConfig};
+pub use config::{BY_MEDIUM, Keys, OstConfig};
 pub use metrics::METRICS;
 pub use oss_node::Oss;
 pub use ost::Ost;

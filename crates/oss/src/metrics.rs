@@ -57,6 +57,10 @@ mod names {
         NRS_IN_SERVICE = Gauge("stria_nrs_in_service_requests", ["fs", "target"], "ost.OSS.ost_io.req_waitqueue", "");
         /// Requests that the scheduler handed to the store, by the policy that chose them.
         NRS_SERVED = Counter("stria_nrs_served_total", ["fs", "target", "policy"], "ost.OSS.ost_io.req_waitqueue", "");
+        /// Samples of requests that the candidates of the policy `auto` have served again.
+        NRS_JUDGED = Counter("stria_nrs_auto_judged_total", ["fs", "target"], "ost.OSS.ost_io.nrs_decisions", "");
+        /// Changes of the policy `auto` to another candidate.
+        NRS_CHOSEN = Counter("stria_nrs_auto_changes_total", ["fs", "target"], "ost.OSS.ost_io.nrs_decisions", "");
         /// Requests that were refused because the queue was full; their clients come again.
         NRS_REFUSED = Counter("stria_nrs_refused_total", ["fs", "target"], "ost.OSS.ost_io.req_waitqueue", "");
         /// Time that requests were in the scheduler's queue before the store had them.
@@ -214,6 +218,8 @@ impl Ost {
             into.add(&NRS_QUEUED, &at, p.queued());
             into.add(&NRS_IN_SERVICE, &at, u64::from(p.in_service()));
             into.add(&NRS_REFUSED, &at, head.refused);
+            into.add(&NRS_JUDGED, &at, head.policy.judged);
+            into.add(&NRS_CHOSEN, &at, head.policy.chosen);
             into.add(&NRS_WAIT, &at, p.waits().value());
             for (policy, served) in p.head().served() {
                 into.add(&NRS_SERVED, &[at[0], at[1], &policy], served);

@@ -246,10 +246,11 @@ impl Ost {
         let mut rows = vec![
             row(at("nrs_policies"), |o| o.dispatch.with(|p, _| p.head().policy_name().to_string()))
                 .settable(move |o, t| set_nrs("nrs_policies")(o, policy_of(&*o.store, t))),
-            row(at("nrs_auto"), |o| {
+            row(at("nrs_by_medium"), |o| {
                 let found = o.store.medium();
                 format!("{}: {}", nrs::default_for(found.medium), found.why)
             }),
+            row(at("nrs_decisions"), |o| o.dispatch.with(|p, _| p.head().explain())),
             row(at("nrs_tbf_rule"), |o| o.dispatch.with(|p, _| p.get_param("nrs_tbf_rule")).unwrap_or_default())
                 .settable(set_nrs("nrs_tbf_rule")),
             row(at("dispatch_window"), |o| o.dispatch.with(|p, _| p.window()).to_string()).settable(|o, t| {

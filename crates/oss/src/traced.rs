@@ -29,7 +29,7 @@ impl Ost {
             put("alloc.kind", &AllocKind::default().name());
         }
         let (policy, config, window) =
-            self.dispatch.with(|p, _| (p.head().policy_name().to_string(), p.head().config().clone(), p.window()));
+            self.dispatch.with(|p, _| (p.head().in_use().to_string(), p.head().config().clone(), p.window()));
         put("nrs.policy", &policy);
         // The commands that made the rules are none of them.
         for key in nrs::keys().iter().filter(|key| key.name != "tbf_rule") {

@@ -247,7 +247,7 @@ fn an_ost_measures_its_store_when_it_is_told_to() {
 }
 
 #[test]
-fn a_scheduler_that_nobody_chose_follows_what_the_store_lies_on() {
+fn a_scheduler_that_nobody_chose_follows_what_the_store_lies_on_and_one_that_chooses_begins_with_it() {
     use oss::store::{DeviceProfile, EmulatedStore};
     for (profile, chosen) in [("hdd", "obrr+"), ("raid", "obrr+"), ("ssd", "fifo"), ("nvme", "fifo")] {
         let world = TestWorld::new(6, 24 * MIB);
@@ -264,18 +264,26 @@ fn a_scheduler_that_nobody_chose_follows_what_the_store_lies_on() {
                 let found = ost.get_params(&format!("ost.OSS.ost_io.{name}"));
                 String::from_utf8_lossy(&found[0].value).into_owned()
             };
-            let auto = ost(oss::AUTO);
-            assert_eq!(shows(&auto, "nrs_policies"), chosen);
-            let why = shows(&auto, "nrs_auto");
+            let default = types::params::Keys::get(&oss::Keys::default(), "nrs.policy").unwrap();
+            let nobodys = ost(&default);
+            assert_eq!((default.as_str(), shows(&nobodys, "nrs_policies").as_str()), (oss::BY_MEDIUM, chosen));
+            assert_eq!(shows(&nobodys, "nrs_decisions"), "");
+            let auto = ost("auto");
+            assert_eq!(shows(&auto, "nrs_policies"), "auto");
+            let in_use = format!("in use: {chosen}, of fifo, obrr, obrr+;");
+            assert!(shows(&auto, "nrs_decisions").starts_with(&in_use), "{}", shows(&auto, "nrs_decisions"));
+            let why = shows(&auto, "nrs_by_medium");
             assert!(why.starts_with(&format!("{chosen}: ")) && why.contains(&format!("'{profile}'")), "{why}");
             // Who chooses is obeyed, at the start and later, and may take it back.
             let set = ost("crrn");
             assert_eq!(shows(&set, "nrs_policies"), "crrn");
             set.set_params("ost.OSS.ost_io.nrs_policies", "orr").unwrap();
             assert_eq!(shows(&set, "nrs_policies"), "orr");
-            set.set_params("ost.OSS.ost_io.nrs_policies", oss::AUTO).unwrap();
+            set.set_params("ost.OSS.ost_io.nrs_policies", oss::BY_MEDIUM).unwrap();
             assert_eq!(shows(&set, "nrs_policies"), chosen);
-            assert!(set.set_params("ost.OSS.ost_io.nrs_auto", "fifo").is_err());
+            set.set_params("ost.OSS.ost_io.nrs_policies", "auto").unwrap();
+            assert!(shows(&set, "nrs_decisions").starts_with(&in_use));
+            assert!(set.set_params("ost.OSS.ost_io.nrs_by_medium", "fifo").is_err());
         });
     }
 }

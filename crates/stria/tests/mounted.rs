@@ -132,13 +132,18 @@ fn parameters_of_clients_and_servers_are_read_and_set_by_pattern() {
     assert!(on("set_param", &["osc.*OST0001*.max_rpcs_in_flight=16"]).contains("max_rpcs_in_flight=16"));
     assert_eq!(on("get_param", &["-n", "osc.*.max_rpcs_in_flight"]), "8\n16\n");
     // The scheduler follows what the store lies on, whatever that is here, until somebody sets another.
-    let lies_on = on("get_param", &["-n", "ost.OSS.ost_io.nrs_auto"]);
+    let lies_on = on("get_param", &["-n", "ost.OSS.ost_io.nrs_by_medium"]);
     let chosen = format!("{}\n", lies_on.split_once(": ").unwrap().0);
     assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), chosen, "{lies_on}");
     on("set_param", &["ost.OSS.ost_io.nrs_policies=obrr"]);
     assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "obrr\n");
-    on("set_param", &["ost.OSS.ost_io.nrs_policies=auto"]);
+    on("set_param", &["ost.OSS.ost_io.nrs_policies=by_medium"]);
     assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), chosen);
+    // One that chooses by itself begins with that.
+    on("set_param", &["ost.OSS.ost_io.nrs_policies=auto"]);
+    assert_eq!(on("get_param", &["-n", "ost.OSS.ost_io.nrs_policies"]), "auto\n");
+    let decisions = on("get_param", &["-n", "ost.OSS.ost_io.nrs_decisions"]);
+    assert!(decisions.starts_with(&format!("in use: {},", chosen.trim_end())), "{decisions}");
     assert!(on("get_param", &["mdt.*.md_stats"]).contains("snapshot_time"));
     assert_eq!(on("list_param", &["obdfilter.*"]), "obdfilter.stria-OST0000\nobdfilter.stria-OST0001\n");
     // What the configuration calls live can be set; a fast tier is not here.

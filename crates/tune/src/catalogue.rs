@@ -163,7 +163,7 @@ fn parameter(
         "readahead_policy" => strings(readahead::POLICIES.iter().map(|p| p.name)),
         "cache_policy" => strings(cache::registry().iter().map(|p| p.name)),
         // Throttling is no way to be faster.
-        "nrs_policy" => strings(nrs::registry().iter().map(|p| p.name).filter(|n| *n != "tbf")),
+        "nrs_policy" => strings(nrs::registry().iter().map(|p| p.name).filter(|n| !["tbf", "auto"].contains(n))),
         "nrs_quantum" => strings([0, 4, 8, 16, 32, 64, 256]),
         _ => strings([4, 8, 16, 32, 64, 128]),
     };

@@ -55,7 +55,7 @@ impl Device {
     /// # Errors
     /// Nobody answers.
     pub fn told(cluster: &dyn Cluster) -> Outcome<Result<Device, String>> {
-        let all = cluster.params("ost.OSS.ost_io.nrs_auto")?;
+        let all = cluster.params("ost.OSS.ost_io.nrs_by_medium")?;
         let unknown = |why: &str| format!("what the OSTs' stores lie on is not known ({why}): say it with --device");
         let Some(first) = all.first() else { return Ok(Err(unknown("no OST answers"))) };
         if all.iter().any(|p| p.value != first.value) {
@@ -243,7 +243,7 @@ mod tests {
     #[test]
     fn a_device_is_told_by_emulated_osts_or_declared_or_unknown() {
         let told = |values: &[&str]| {
-            let all: Vec<(&str, &str)> = values.iter().map(|v| ("ost.OSS.ost_io.nrs_auto", *v)).collect();
+            let all: Vec<(&str, &str)> = values.iter().map(|v| ("ost.OSS.ost_io.nrs_by_medium", *v)).collect();
             Device::told(&Pretended::with(&all)).unwrap()
         };
         let found = told(&["obrr+: the emulated device 'hdd' seeks"; 2]).unwrap();

@@ -29,7 +29,7 @@ use wire::ost::{IoOwner, WriteRequest};
 use wire::{Class, Encode, Header, Op};
 
 use crate::advised::Advised;
-use crate::config::{AUTO, OstConfig};
+use crate::config::{BY_MEDIUM, OstConfig};
 use crate::dispatch::Dispatcher;
 use crate::grants::Grants;
 use crate::locks::{Exports, LocalLock, LockWait, Locks};
@@ -75,9 +75,9 @@ pub struct Ost {
     me: Weak<Ost>,
 }
 
-/// The scheduler policy that is meant: [`AUTO`] is the one for what the store lies on.
+/// The scheduler policy that is meant: [`BY_MEDIUM`] is the one for what the store lies on.
 pub(crate) fn policy_of<'a>(store: &dyn ObjectStore, name: &'a str) -> &'a str {
-    if name == AUTO { nrs::default_for(store.medium().medium) } else { name }
+    if name == BY_MEDIUM { nrs::default_for(store.medium().medium) } else { name }
 }
 
 impl Ost {
@@ -95,8 +95,9 @@ impl Ost {
             return Err(format!("a dispatch window of {} is outside 1..=1024", config.dispatch_window));
         }
         let policy = policy_of(&*store, &config.nrs_policy);
-        let pipeline =
-            nrs::Pipeline::new(policy, nrs::NrsConfig::default(), config.dispatch_window).map_err(|e| e.to_string())?;
+        let first = policy_of(&*store, BY_MEDIUM).to_string();
+        let scheduler = nrs::NrsConfig { auto_first: first, ..nrs::NrsConfig::default() };
+        let pipeline = nrs::Pipeline::new(policy, scheduler, config.dispatch_window).map_err(|e| e.to_string())?;
         let cache = match cache {
             Some(c) => c,
             None => crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?,

@@ -173,8 +173,11 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
         (c.ost_reserve_bytes, c.ost_grant_bytes) = (reserve, grant);
     }
     let mut rng = Rng::named(seed, "swarm policies");
-    let nrs = nrs::registry()[rng.below(nrs::registry().len() as u64) as usize].name;
-    let nrs = if nrs != "obrr+" && rng.chance(0.3) { format!("deadline+{nrs}") } else { nrs.into() };
+    // Without the one that chooses among the others, so that a seed keeps its history.
+    let orders: Vec<&nrs::PolicyEntry> = nrs::registry().iter().filter(|e| e.name != "auto").collect();
+    let nrs = orders[rng.below(orders.len() as u64) as usize];
+    let wrapped = !nrs.facts.own_deadlines && rng.chance(0.3);
+    let nrs = if wrapped { format!("deadline+{}", nrs.name) } else { nrs.name.into() };
     let cache = cache::registry()[rng.below(cache::registry().len() as u64) as usize].name;
     let ahead = readahead::POLICIES[rng.below(readahead::POLICIES.len() as u64) as usize].name;
     let alloc = layout::POLICIES[rng.below(layout::POLICIES.len() as u64) as usize].name;

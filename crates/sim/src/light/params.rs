@@ -73,7 +73,7 @@ impl LightConfig {
             },
             urgent: urgent(params),
             nrs_policy: params.text("nrs.policy").to_string(),
-            nrs: scheduler(params)?,
+            nrs: scheduler(params, &disk)?,
             dispatch_window: params.int("oss.dispatch_window") as u32,
             allocation_ns,
             latency_ns: ns("net.latency_us", 1e3),
@@ -107,10 +107,15 @@ fn nics(params: &Params, disks_rate: f64) -> Result<(f64, bool), String> {
     Ok((rate, queue))
 }
 
-fn scheduler(params: &Params) -> Result<NrsConfig, String> {
+fn scheduler(params: &Params, disk: &DeviceProfile) -> Result<NrsConfig, String> {
     let mut nrs = NrsConfig::default();
     for (key, value) in params.below("nrs.").filter(|(k, _)| *k != "policy") {
         nrs.set(key, value).map_err(|e| e.to_string())?;
+    }
+    if nrs.auto_first.is_empty() {
+        // As an OST does.
+        let medium = if disk.seeks() { nrs::Medium::Rotating } else { nrs::Medium::Flash };
+        nrs.auto_first = nrs::default_for(medium).to_string();
     }
     Ok(nrs)
 }

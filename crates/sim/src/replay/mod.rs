@@ -8,13 +8,12 @@
 //! Deliberately not here: what the server's caches would hold under another order (what was cached stays cached), networks,
 //! locks, buckets of tbf that the OSTs of one server share.
 //!
-//! Code map: `config` (a target's settings, from the trace and from `--set`) · `follow` (who waited for what) · `places` (where
-//! objects lie) · `world` (the events) · `compare` (figures, errors, ranges) · [`fit`] (a disk's parameters).
+//! Code map: `config` (a target's settings, from the trace and from `--set`) · `follow` (who waited for what) · `world` (the
+//! events) · `compare` (figures, errors, ranges) · [`fit`] (a disk's parameters).
 mod compare;
 mod config;
 pub mod fit;
 mod follow;
-mod places;
 #[cfg(test)]
 mod tests;
 mod world;

@@ -4,14 +4,13 @@
 //! what a light world recorded comes out as it was.
 use super::config::TargetConfig;
 use super::follow::{Loop, Seen, follow};
-use super::places::Places;
 use crate::engine::EventQueue;
-use devices::{Access, Device};
+use devices::{Access, Asked, Device, Places};
 use nrs::{Job, NrsRequest, Pipeline};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 use trace::{Flags, Record, Trace};
-use types::{Duration, Instant, RequestId, Rng};
+use types::{Duration, Extent, Instant, RequestId, Rng};
 
 /// What a replay gives.
 #[derive(Clone, Debug, PartialEq)]
@@ -271,7 +270,7 @@ impl World {
             return self.queue.at(now + request.took_ns, Event::Done { req });
         }
         let (mut timer, write) = (None, request.record.is_write());
-        request.pieces = places.pieces(&request.record, |lba, len| {
+        request.pieces = places.pieces(&asked(&request.record), |lba, len| {
             timer = timer.or(store.submit(now, req, Access { lba, len, write }));
         });
         if let Some(at) = timer {
@@ -327,7 +326,7 @@ impl Ost {
         Ok(Ost {
             pipeline,
             store: Device::new(config.disk, config.elevator, stream("disk")),
-            places: Places::new(config.alloc, records.iter()),
+            places: Places::new(config.alloc, records.iter().map(asked)),
             rng: stream("ost"),
             wake_at: u64::MAX,
             arrived: 0,
@@ -346,6 +345,11 @@ impl TargetConfig {
     fn to_client_ns(&self, bytes: u32) -> Option<u64> {
         self.network.map(|(_, per_byte)| (f64::from(bytes) * per_byte) as u64)
     }
+}
+
+/// What a record's request asked the store for.
+pub(super) fn asked(r: &Record) -> Asked {
+    Asked { object: r.object, extent: Extent::new(r.offset, r.end()), stored: r.stored.into(), write: r.is_write() }
 }
 
 fn seen((request, r): (&Request, &Record)) -> Seen {

@@ -6,6 +6,7 @@
 //! and is otherwise the same: what one turn of a scheduler writes then lies in one region. `mballoc_groups` is closer to what ext4 does today: aligned regions, an object keeps to its
 //! block group and continues where its last region ended if that place is free. `contiguous` is the ideal.
 //! Nothing is ever freed: scenarios write once.
+use alloc::{format, string::String, vec::Vec};
 use types::{KIB, MIB};
 
 /// Which allocator an OST uses.
