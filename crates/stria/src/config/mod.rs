@@ -208,20 +208,20 @@ impl Config {
     /// The configuration as TOML that reads back.
     #[must_use]
     pub fn to_toml(&self) -> String {
-        let mut out = String::new();
-        let mut section = "";
+        // Keys of one section may belong to the process and to a node; a file has each section once.
+        let mut sections: Vec<(&str, String)> = Vec::new();
         for row in rows() {
             let (head, name) = row.key.split_once('.').unwrap_or(("", row.key));
-            if head != section {
-                out += &format!("{}[{head}]\n", if out.is_empty() { "" } else { "\n" });
-                section = head;
-            }
             let value = self.get(row.key).unwrap_or_default();
             let bare = matches!(row.kind, Kind::Number { .. } | Kind::Signed { .. } | Kind::Switch);
             let shown = if bare { value } else { toml::Value::String(value).to_string() };
-            out += &format!("{name} = {shown}\n");
+            let line = format!("{name} = {shown}\n");
+            match sections.iter_mut().find(|(section, _)| *section == head) {
+                Some((_, lines)) => *lines += &line,
+                None => sections.push((head, format!("[{head}]\n{line}"))),
+            }
         }
-        out
+        sections.into_iter().map(|(_, lines)| lines).collect::<Vec<_>>().join("\n")
     }
 }
 

@@ -223,7 +223,7 @@ mod tests {
             ("-m 1 f", "one metadata target"),
             ("-E 1M f", "composite"),
             ("-N2 f", "mirrors"),
-            ("-z f", "unknown option"),
+            ("-z f", "composite"),
             ("-S 63K f", "migrate: stripe size 64512 is too small"),
         ] {
             let said = read(line).err().unwrap_or_default();

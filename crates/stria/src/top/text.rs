@@ -173,7 +173,7 @@ mod tests {
 SERVER     STATE      REQ/S  READ/S WRITE/S  QUEUE    P50    P99  HIT  USED
 MDT0000    recovers      10       -       -      -  3.1ms  3.1ms    -   75%
   waits for 1 client(s), 23 s at most: 'stria abort-recovery' ends that
-  Params 10/s 112us..112us  open 10/s 3.1ms..3.1ms
+  open 10/s 3.1ms..3.1ms  params 10/s 112us..112us
 OST0000    serves        10     40K       -    3+8  112us  112us  50%   60%
   nrs crr  nrs_wait 10/s 3.1ms..3.1ms  read 10/s 112us..112us
 OST0001    SILENT    127.0.0.1:3 does not answer: 'stria status'
