@@ -41,7 +41,9 @@ fn record(rng: &mut Rng) -> Record {
 /// With what version 1 did not have.
 fn grown(rng: &mut Rng, base: Record) -> Record {
     let unscheduled = rng.below(2) == 0;
-    let any = Op::ALL[rng.below(Op::ALL.len() as u64) as usize];
+    // Kinds that came after the golden bytes are left out: which one is drawn must not change with their number.
+    let drawn: Vec<Op> = Op::ALL.iter().copied().filter(|o| !matches!(o, Op::MdtSwap | Op::OstChanged)).collect();
+    let any = drawn[rng.below(drawn.len() as u64) as usize];
     Record {
         op: if unscheduled { any } else { base.op },
         flags: if unscheduled { base.flags.with(Flags::UNSCHEDULED) } else { base.flags },
