@@ -413,9 +413,10 @@ impl Job<'_> {
     }
 }
 
-/// Answers to an exchange that say that it was not made, and will not be.
+/// Answers to an exchange that say that it was not made, and will not be. No space is none: a commit that waits for space has been
+/// carried out, and comes.
 fn is_refusal(e: FsError) -> bool {
-    matches!(e, FsError::Stale | FsError::Access | FsError::Invalid | FsError::NotSupported | FsError::NoSpace)
+    matches!(e, FsError::Stale | FsError::Access | FsError::Invalid | FsError::NotSupported)
 }
 
 /// Somebody changed the layout, or took a lock away.
