@@ -76,7 +76,12 @@ const LAYERS: &[Row] = &[
         &["dbcheck"],
         "whether the file of an embedded database is whole, without changing it; what can be read of one that is not",
     ),
-    row(4, 0, &["mds", "oss", "client"], "the nodes: ordinary async Rust over `rt`, `!Send`, one shard = one thread"),
+    row(
+        4,
+        0,
+        &["mds", "oss", "client"],
+        "the nodes: ordinary async Rust over `rt`, `!Send`, one shard = one thread; bytes may be moved by others (`docs/internals/shards.md`)",
+    ),
     row(4, 1, &["store-redb", "store-file"], "engines behind the traits that the nodes own"),
     row(4, 1, &["roles"], "starting servers and clients inside a shard of any world"),
     row(5, 0, &["fuse"], "the kernel's protocol and its two transports; knows no file system"),

@@ -15,7 +15,8 @@ const GIVES_WAY: u32 = 1;
 const HEAD_BYTES: usize = 16;
 
 /// The ioctl's argument. It is answered when the file has its new objects: EBUSY when somebody else migrates it or changed it (`gives_way`),
-/// or servers did not answer in time; ENODATA for a file without objects. Nothing has changed then, as with every other failure.
+/// or servers did not answer in time; ENODATA for a file without objects. Nothing has changed then, as with every other failure, save that a
+/// metadata server without space (ENOSPC) may still exchange the objects when it has some; no byte is lost either way.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Migrate {
     /// Somebody else's change meanwhile ends it.
