@@ -77,6 +77,10 @@ pub const BUGS: &[Bug] = &[
         "late-size-believed",
         "A size that comes late counts although the lock over the end that is on its way out is in use.",
     ),
+    bug(
+        "migrated-without-the-rest",
+        "What was written while a file was copied is not copied once others are kept away.",
+    ),
     bug("others-not-synced", "An fsync makes durable what its own client wrote, and nothing else."),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("fast-copy-kept", "A change leaves the copies in the fast tier that it makes old."),

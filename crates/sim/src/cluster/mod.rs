@@ -19,6 +19,7 @@ mod known;
 mod leavers;
 pub mod model;
 mod moments;
+mod mover;
 pub mod nodes;
 mod onlooker;
 pub mod overlap;

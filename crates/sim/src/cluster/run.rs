@@ -16,6 +16,7 @@ use super::faults::{FaultConfig, Faults};
 use super::filler::Filler;
 use super::keepers::{KEEPER_BYTES, Keeper};
 use super::leavers::Leaver;
+use super::mover::Mover;
 use super::nodes::{Cluster, NodeId};
 use super::onlooker::Onlooker;
 use super::overlap::Overlap;
@@ -56,6 +57,8 @@ pub struct WorkConfig {
     pub gaps: bool,
     /// Programs stop to think.
     pub pauses: bool,
+    /// Files get other objects while programs work on them.
+    pub migrate: bool,
     /// A quiet client is away when OSTs die.
     pub absent: bool,
     /// A program with a file on media that lose bits for good.
@@ -92,6 +95,7 @@ impl Default for WorkConfig {
             rights: false,
             pauses: false,
             absent: false,
+            migrate: false,
             scarred: false,
             leavers: 0,
             dirs: 0,
@@ -309,6 +313,9 @@ async fn who_ask_for_faults(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec
     if w.absent {
         context.absences.open(true);
         tasks.push(Box::pin(Absent::new(context.clone(), make(context, "absent", ABSENT_BYTES).await?).run()));
+    }
+    if w.migrate {
+        tasks.push(Box::pin(Mover::new(context.clone()).run()));
     }
     if w.gaps {
         context.gaps.open(true);

@@ -350,14 +350,15 @@ impl Log {
     /// read, which is complained about where that cannot be.
     pub async fn look(&self, client: usize, from: u64) -> Option<Vec<u8>> {
         let (fid, most) = (self.fid, 1 << 24);
-        let author = self.context.author(client);
+        // What began while something was wrong may end with that when all is calm.
+        let (author, was_calm) = (self.context.author(client), self.context.calm.get());
         let read = self.context.on(client, "log: read", async move |c| {
             let file = c.open(&cred(), fid, 0).await?;
             let got = c.data().read(&file, from, most).await?.to_vec();
             c.release(&file).await.map(|()| got)
         });
         let read = read.await;
-        if !author.is_some_and(|a| self.context.is_sound(a)) && !self.context.calm.get() {
+        if !author.is_some_and(|a| self.context.is_sound(a)) && !was_calm {
             return None;
         }
         let got = match read? {

@@ -268,6 +268,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         rights: on(FaultClass::Rights),
         pauses: on(FaultClass::Pauses),
         absent: on(FaultClass::Absent),
+        migrate: on(FaultClass::Migrate),
         scarred: on(FaultClass::RotStays),
         syncs: 1.0,
         books: !without.has("books"),
