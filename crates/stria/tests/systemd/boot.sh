@@ -65,6 +65,8 @@ boot() {
         timeout -k 10 900 systemd-nspawn -q -b -M "$1" -D "$dir/$1/files" --bind=/dev/fuse --bind="$dir/between:/between" \
             --network-bridge=between --register=no --keep-unit >> "$dir/$1/console" 2>&1 < /dev/null || status=$?
     done
+    # The others wait for one that failed.
+    grep -qx finished "$dir/$1/files/opt/hour.log" || pkill -f -- "systemd-nspawn .* -D $dir/" || true
 }
 for name in "${names[@]}"; do
     boot "$name" &

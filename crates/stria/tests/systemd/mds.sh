@@ -13,6 +13,8 @@ cat scratch/keys/client.key > /between/key2
 install -m 600 scratch/keys/client.key /etc/stria/scratch.key
 mkdir /scratch
 mount -t stria -o key=/etc/stria/scratch.key 192.0.2.1:7988 /scratch
+# A file gets what serves when it is made: the other machines may have come later than this mount.
+until [ "$(stria df /scratch | grep -c OST)" = 4 ]; do sleep 0.1; done
 stria check all
 stria setstripe -c -1 /scratch/wide
 dd if=/dev/urandom of=/scratch/wide bs=1M count=16
