@@ -61,15 +61,16 @@ impl Tx<'_> {
         if !free && (sets_uid && !keeps_uid || sets_gid && !own_group) {
             return Err(FsError::NotPermitted.into());
         }
+        // Whether the caller is of the file's group is about the group that it had. A mode that comes along is what the caller wants
+        // after the change of owner.
+        if q.valid & SetBits::MODE == 0 {
+            kill_set_ids(inode, cred);
+        }
         if sets_gid {
             inode.gid = q.gid;
         }
         if sets_uid {
             inode.uid = q.uid;
-        }
-        // A mode that comes along is what the caller wants after the change of owner.
-        if q.valid & SetBits::MODE == 0 {
-            kill_set_ids(inode, cred);
         }
         Ok(())
     }

@@ -85,6 +85,12 @@ fn set_id_bits_go_with_a_change_of_owner_and_with_a_foreign_group() {
     assert_eq!(bob.setattr(f, SetBits::KILL_PRIV, |_| ()).unwrap().mode & S_ISUID, 0);
     assert_eq!(bob.setattr(f, SetBits::GID, |q| q.gid = 99), Err(FsError::NotPermitted));
     assert_eq!(bob.setattr(f, SetBits::GID, |q| q.gid = 10).unwrap().gid, 10);
+    // Without execution by the group it stays for who is in the group that the file had.
+    for (gid, stays) in [(20, 0), (10, S_ISGID)] {
+        fs.setattr(f, SetBits::GID, |q| q.gid = gid).unwrap();
+        fs.chmod(f, 0o2644).unwrap();
+        assert_eq!(bob.setattr(f, SetBits::GID, |q| q.gid = 10).unwrap().mode & S_ISGID, stays, "from group {gid}");
+    }
     let d = open_dir(&fs);
     fs.setattr(d, SetBits::GID, |q| q.gid = 33).unwrap();
     fs.chmod(d, 0o2777).unwrap();

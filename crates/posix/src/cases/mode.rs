@@ -126,6 +126,15 @@ suite! { "mode";
         eq("group", stat(&d.join("a"))?.st_gid, 2002)?;
         as_user(d, 1002, 1002, &[2002], |d| fails(EPERM, chown(&d.join("a"), u32::MAX, 1002)))?;
     }
+    chgrp_by_an_owner_outside_the_group_clears_setgid(d) {
+        put(&d.join("a"), b"")?;
+        for (gid, left) in [(3003, 0o644), (2002, 0o2644)] {
+            chown(&d.join("a"), 1001, gid)?;
+            chmod(&d.join("a"), 0o2644)?;
+            as_user(d, 1001, 1001, &[2002], |d| { chown(&d.join("a"), u32::MAX, 1001)?; Ok(()) })?;
+            eq("mode", mode(&d.join("a"))?, left)?;
+        }
+    }
     changing_space_by_a_user_clears_set_ids(d) {
         const PUNCH: i32 = libc::FALLOC_FL_PUNCH_HOLE | libc::FALLOC_FL_KEEP_SIZE;
         for how in [0, libc::FALLOC_FL_KEEP_SIZE, PUNCH, libc::FALLOC_FL_ZERO_RANGE] {

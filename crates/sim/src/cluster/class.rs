@@ -56,6 +56,7 @@ classes! {
     PageRot, "page-rot", "A bit of a server's database flips for good, while it runs or is down: it says so when it starts, and the page is put back from a copy.";
     Pauses, "pauses", "Programs think for seconds to a minute between operations, all at the same time or each by itself.";
     Migrate, "migrate", "Files that programs work on get other objects, in other numbers, sizes and places.";
+    Appends, "appends", "Programs append to the file that others write, cut and punch at the same time.";
 }
 
 impl FaultClass {

@@ -1,4 +1,4 @@
-//! Programs that work on one file at the same time, several of them on one client: reads, writes, cuts, holes, zeroes,
+//! Programs that work on one file at the same time, several of them on one client: reads, writes, appends, cuts, holes, zeroes,
 //! reservations, direct I/O and opens with O_TRUNC side by side.
 //!
 //! The model is a register per cell of the file (its content) and another one (whether the file reaches so far). An
@@ -11,6 +11,7 @@ use client::{Client, OpenFile};
 use types::{Duration, Extent, Fid, FsError, Rng};
 use wire::mdt::{Cred, SetBits, SetattrRequest};
 
+use super::class::FaultClass;
 use super::context::Context;
 use super::model::{Author, bytes};
 
@@ -20,6 +21,7 @@ use history::{Change, History};
 const O_RDWR: u32 = 2;
 const O_DIRECT_RDWR: u32 = 0o40002;
 const O_TRUNC_RDWR: u32 = 0o1002;
+const O_APPEND_WRONLY: u32 = 0o2001;
 const KEEP_SIZE: u32 = 1;
 const PUNCH_HOLE: u32 = 2;
 const ZERO_RANGE: u32 = 16;
@@ -41,6 +43,8 @@ pub struct Overlap {
     running: Cell<u32>,
     /// No operation may begin: the file is being settled.
     settling: Cell<bool>,
+    /// Whether programs append, too.
+    appends: bool,
 }
 
 fn cred() -> Cred {
@@ -56,6 +60,8 @@ enum Doing {
     Reserve(Extent),
     Cut(u64),
     CutByOpen,
+    /// So many bytes of a stamp, wherever the file ends.
+    Append(u64, u64),
     Read(Extent),
     Stat,
     Sync,
@@ -72,6 +78,7 @@ impl Doing {
             Doing::Reserve(x) => Change::Reach(x.end),
             Doing::Cut(size) => Change::Cut(size),
             Doing::CutByOpen => Change::Cut(0),
+            Doing::Append(len, stamp) => Change::Append(len, stamp, None),
             _ => return None,
         })
     }
@@ -82,6 +89,8 @@ enum Got {
     Done,
     Bytes(Vec<u8>),
     Size(u64),
+    /// Where an append went.
+    At(u64),
 }
 
 async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<Got, FsError> {
@@ -100,6 +109,12 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
             let cut = c.open(&cred(), fid, O_TRUNC_RDWR).await?;
             c.release(&cut).await.map(|()| Got::Done)
         }
+        Doing::Append(len, stamp) => {
+            let end = c.open(&cred(), fid, O_APPEND_WRONLY).await?;
+            let written = c.data().write(&end, 0, &bytes(stamp, Extent::at(0, len))).await;
+            let closed = c.release(&end).await;
+            written.and_then(|at| closed.map(|()| Got::At(at)))
+        }
         Doing::Read(x) => c.data().read(file, x.start, x.len() as usize).await.map(|b| Got::Bytes(b.to_vec())),
         Doing::Stat => c.getattr(&cred(), fid, Some(file)).await.map(|e| Got::Size(e.attr.size)),
         Doing::Sync => c.data().fsync(file, false).await.map(|()| Got::Done),
@@ -113,13 +128,14 @@ async fn carry_out(c: &Rc<Client>, file: &Rc<OpenFile>, doing: Doing) -> Result<
 impl Overlap {
     /// Over an empty file.
     #[must_use]
-    pub fn new(context: Rc<Context>, fid: Fid) -> Rc<Overlap> {
+    pub fn new(context: Rc<Context>, fid: Fid, appends: bool) -> Rc<Overlap> {
         Rc::new(Overlap {
             context,
             fid,
             history: RefCell::new(History::new(CELL)),
             running: Cell::new(0),
             settling: Cell::new(false),
+            appends,
         })
     }
     fn now(&self) -> u64 {
@@ -185,9 +201,15 @@ impl Overlap {
             79..86 => Doing::Cut(start * CELL),
             86..89 => Doing::CutByOpen,
             89..92 => Doing::Ahead(x, rng.chance(0.5)),
+            92..95 if self.may_append(x.len()) => Doing::Append(x.len(), self.context.stamp()),
             95.. if self.context.syncs(rng, 1.0) => Doing::Sync,
             _ => Doing::Stat,
         }
+    }
+    /// Whether so many bytes behind the end would be read when the file is settled, and fill cells.
+    fn may_append(&self, len: u64) -> bool {
+        let history = self.history.borrow();
+        self.appends && history.is_even() && history.most() + len <= 2 * CELLS * CELL
     }
     async fn one(&self, id: usize, author: Author, held: &mut Option<(Author, Rc<OpenFile>)>, rng: &mut Rng) {
         let (doing, fid) = (self.draw(rng), self.fid);
@@ -210,8 +232,10 @@ impl Overlap {
         let sound = self.context.is_sound(author);
         match outcome {
             Some(Ok((got, file))) => {
-                if let Some(entry) = entry {
-                    self.history.borrow_mut().end(entry, self.now());
+                match (entry, &got) {
+                    (Some(entry), Got::At(at)) => self.appended(&what, author, entry, *at),
+                    (Some(entry), _) => self.history.borrow_mut().end(entry, self.now()),
+                    (None, _) => {}
                 }
                 *held = file.map(|f| (author, f));
                 if sound {
@@ -233,6 +257,14 @@ impl Overlap {
             && !self.context.is_full(&e.to_string())
         {
             self.context.complain(format!("{what} on client{}: {e}", author.client));
+        }
+    }
+    fn appended(&self, what: &str, author: Author, entry: u64, at: u64) {
+        let sound = |a: Author| self.context.is_sound(a);
+        let checked = self.history.borrow_mut().end_append(entry, at, self.now(), &sound);
+        if self.context.is_sound(author) {
+            self.context.count(|c| c.by_class[FaultClass::Appends.index()] += 1);
+            self.context.expect(&format!("{what} on client{}", author.client), checked);
         }
     }
     fn judge(&self, what: &str, author: Author, begin: u64, doing: Doing, got: &Got) {

@@ -1,12 +1,13 @@
-//! A program of several users: owners, modes and ACLs of directories and files change, and what each user may do follows at once, on
-//! every client, across deaths and recoveries. Whoever may not is told so, by the very error.
+//! A program of several users: owners, modes, set-id bits and ACLs of directories and files change, files are written, cut and renamed,
+//! and what each user may do follows at once, on every client, across deaths and recoveries. Whoever may not is told so, by the very
+//! error.
 //!
 //! What the model knows of rights is written anew here, from POSIX 1003.1e draft 17 (section 23.1.5) and chmod(2), chown(2), open(2),
-//! unlink(2): it shares nothing with the metadata server.
+//! write(2), rename(2), unlink(2), inode(7): it shares nothing with the metadata server.
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-use client::{Client, NewFile, NewNode};
+use client::{Client, NewFile, NewNode, OpenFile};
 use types::{Duration, Fid, FsError, Rng};
 use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
 
@@ -23,6 +24,8 @@ const DIRS: usize = 3;
 /// Names in each.
 const NAMES: u64 = 3;
 const O_CREATE_NEW: u32 = 0o301;
+const O_WRONLY: u32 = 1;
+const O_WRONLY_TRUNC: u32 = 0o1001;
 const ACCESS: &[u8] = b"system.posix_acl_access";
 const DEFAULT: &[u8] = b"system.posix_acl_default";
 const NOT_THERE: FsError = FsError::NotFound;
@@ -43,6 +46,21 @@ enum Doing {
     Create(Place, u32, u32),
     Remove(Place),
     Touch(Place),
+    /// Opens a file, emptied where so said, and writes a byte.
+    Write(Place, bool),
+    /// What has the first name gets the second one, in the place of what had that.
+    Rename(Place, Place),
+}
+
+/// What an operation is about, by number.
+#[derive(Clone, Copy)]
+struct At {
+    /// The inode, where there is one.
+    fid: Fid,
+    /// The directory of its name.
+    dir: Fid,
+    /// The directory of a rename's second name.
+    to: Fid,
 }
 
 /// See the module's head.
@@ -68,7 +86,7 @@ impl Doing {
         match self {
             Doing::Mode(place, mode) => {
                 owns(there(place)?)?;
-                after.get_mut(place).ok_or(NOT_THERE)?.set_mode(*mode);
+                after.get_mut(place).ok_or(NOT_THERE)?.change_mode(by, *mode);
             }
             Doing::Owner(place, uid, gid) => {
                 let node = there(place)?;
@@ -78,11 +96,14 @@ impl Doing {
                     return Err(FsError::NotPermitted);
                 }
                 let node = after.get_mut(place).ok_or(NOT_THERE)?;
+                if place.1.is_some() && (uid.is_some() || gid.is_some()) {
+                    node.lose_set_ids(by);
+                }
                 (node.uid, node.gid) = (uid.unwrap_or(node.uid), gid.unwrap_or(node.gid));
             }
             Doing::Access(place, acl) => {
                 owns(there(place)?)?;
-                after.get_mut(place).ok_or(NOT_THERE)?.set_acl(acl.clone());
+                after.get_mut(place).ok_or(NOT_THERE)?.change_acl(by, acl.clone());
             }
             Doing::Default(dir, acl) => {
                 owns(there(&(*dir, None))?)?;
@@ -104,13 +125,16 @@ impl Doing {
             Doing::Remove(place) => {
                 let dir = there(&(place.0, None))?;
                 dir.must_permit(by, 1)?;
-                let node = there(place)?;
-                dir.must_permit(by, 3)?;
-                if dir.mode & 0o1000 != 0 && !by.is_root() && by.uid != node.uid && by.uid != dir.uid {
-                    return Err(FsError::NotPermitted);
-                }
+                dir.must_let_remove(by, there(place)?)?;
                 after.remove(place);
             }
+            Doing::Write(place, _) => {
+                there(place)?.must_permit(by, 2)?;
+                if !by.is_root() {
+                    after.get_mut(place).ok_or(NOT_THERE)?.lose_set_ids(by);
+                }
+            }
+            Doing::Rename(from, to) => return renamed(before, by, *from, *to),
             Doing::Touch(place) => {
                 let node = there(place)?;
                 if owns(node).is_err() {
@@ -121,7 +145,8 @@ impl Doing {
         Ok(after)
     }
 
-    async fn carry_out(self, c: &Rc<Client>, cred: &Cred, fid: Fid, dir: Fid) -> Result<Fid, FsError> {
+    async fn carry_out(self, c: &Rc<Client>, cred: &Cred, at: At) -> Result<Fid, FsError> {
+        let At { fid, dir, to } = at;
         let set =
             async |request: SetattrRequest| c.setattr(cred, &c.meta().inode(fid), request, None).await.map(|_| fid);
         match self {
@@ -150,15 +175,52 @@ impl Doing {
                 c.release(&file).await.map(|()| entry.attr.fid)
             }
             Doing::Remove(place) => c.meta().unlink(cred, dir, &text(place.1.unwrap_or(0)), false).await.map(|_| fid),
+            Doing::Write(_, cuts) => {
+                let file = c.open(cred, fid, if cuts { O_WRONLY_TRUNC } else { O_WRONLY }).await?;
+                let written = write_byte(c, cred, &file).await;
+                let released = c.release(&file).await;
+                written.and(released).map(|()| fid)
+            }
+            Doing::Rename(from, into) => {
+                let names = (text(from.1.unwrap_or(0)), text(into.1.unwrap_or(0)));
+                c.meta().rename(cred, (dir, &names.0), (to, &names.1), 0).await.map(|()| fid)
+            }
         }
     }
     fn place(&self) -> Place {
         match self {
             Doing::Mode(p, _) | Doing::Owner(p, ..) | Doing::Access(p, _) | Doing::Open(p, _) => *p,
-            Doing::Create(p, ..) | Doing::Remove(p) | Doing::Touch(p) => *p,
+            Doing::Create(p, ..) | Doing::Remove(p) | Doing::Touch(p) | Doing::Write(p, _) | Doing::Rename(p, _) => *p,
             Doing::Default(dir, _) => (*dir, None),
         }
     }
+}
+
+/// What there is after a user renamed, or the error.
+fn renamed(before: &State, by: &User, from: Place, to: Place) -> Result<State, FsError> {
+    let there = |place: &Place| before.get(place).ok_or(NOT_THERE);
+    let dirs = (there(&(from.0, None))?, there(&(to.0, None))?);
+    dirs.0.must_permit(by, 1)?;
+    dirs.1.must_permit(by, 1)?;
+    let node = there(&from)?;
+    dirs.0.must_let_remove(by, node)?;
+    match before.get(&to) {
+        Some(replaced) => dirs.1.must_let_remove(by, replaced)?,
+        None => dirs.1.must_permit(by, 3)?,
+    }
+    let mut after = before.clone();
+    after.remove(&from);
+    after.insert(to, node.clone());
+    Ok(after)
+}
+
+/// As a mount carries out a write of a caller: what a writer may not keep goes first.
+async fn write_byte(c: &Rc<Client>, cred: &Cred, file: &Rc<OpenFile>) -> Result<(), FsError> {
+    let ids = cred.uid != 0;
+    if c.has_privileges(file, ids) {
+        c.drop_privileges(file, ids).await?;
+    }
+    c.data().write(file, 0, b"x").await.map(drop)
 }
 
 async fn set_acl(c: &Rc<Client>, cred: &Cred, fid: Fid, name: &[u8], acl: Option<&Acl>) -> Result<Fid, FsError> {
@@ -238,7 +300,7 @@ impl Rights {
         let known: Vec<Place> = self.known.state.keys().copied().collect();
         let any = known[self.rng.below(known.len() as u64) as usize];
         let mode = model::some_mode(&mut self.rng);
-        match self.rng.below(20) {
+        match self.rng.below(26) {
             0..3 => Doing::Mode(any, if any.1.is_none() && self.rng.chance(0.2) { mode | 0o1000 } else { mode }),
             3 | 4 => {
                 let uid =
@@ -251,7 +313,12 @@ impl Rights {
             8..13 => Doing::Open(self.some_file().unwrap_or(name), self.rng.below(3) as u32),
             13..16 => Doing::Create(name, mode, [0, 0o022, 0o077][self.rng.below(3) as usize]),
             16 | 17 => Doing::Remove(name),
-            _ => Doing::Touch(any),
+            18 | 19 => Doing::Touch(any),
+            20..24 => Doing::Write(self.some_file().unwrap_or(name), self.rng.chance(0.3)),
+            _ => {
+                let other = (self.rng.below(DIRS as u64) as usize, Some(self.rng.below(NAMES)));
+                if other == name { Doing::Remove(name) } else { Doing::Rename(name, other) }
+            }
         }
     }
     fn some_file(&mut self) -> Option<Place> {
@@ -269,23 +336,31 @@ impl Rights {
         let place = doing.place();
         let of = |p: &Place| self.known.state.get(p).map(|n| n.fid);
         let Some(dir) = of(&(place.0, None)) else { return };
+        let to = if let Doing::Rename(_, into) = &doing { of(&(into.0, None)).unwrap_or(dir) } else { dir };
         let fid = match (of(&place), &doing) {
             (Some(fid), _) => fid,
-            (None, Doing::Create(..) | Doing::Remove(_)) => Fid::ROOT,
+            (None, Doing::Create(..) | Doing::Remove(_) | Doing::Rename(..)) => Fid::ROOT,
             // Nothing of that name was ever known by a number.
             (None, _) => return,
         };
         let (what, begun) =
             (format!("rights: user {} tries {doing:?}", user.uid), self.known.context.cluster.sim.now());
         let (asked, cred) = (doing.clone(), user.cred());
-        let done = self.known.context.on(c, &what, async move |c| asked.carry_out(&c, &cred, fid, dir).await).await;
+        let done =
+            self.known.context.on(c, &what, async move |c| asked.carry_out(&c, &cred, At { fid, dir, to }).await).await;
         let made = if let Some(Ok(fid)) = done { fid } else { Fid::ROOT };
         match (done, doing.after(&self.known.state, &user, made)) {
             (Some(Err(e)), Err(must)) if e == must && self.known.is_sound(author) => {
                 self.known.context.count(|c| c.by_class[super::FaultClass::Rights.index()] += 1);
             }
             (Some(Err(e)), _)
-                if self.known.is_sound(author) && self.known.context.is_refused_for_space(&e.to_string(), begun) => {}
+                if self.known.is_sound(author) && self.known.context.is_refused_for_space(&e.to_string(), begun) =>
+            {
+                // The bits go before the bytes come for which there is no space.
+                if matches!(doing, Doing::Write(..)) {
+                    self.learn(&what, Some((doing, user, author))).await;
+                }
+            }
             (Some(Ok(_)), Ok(after)) if self.known.is_sound(author) => {
                 if after != self.known.state {
                     self.known.becomes(after);

@@ -59,6 +59,8 @@ pub struct WorkConfig {
     pub pauses: bool,
     /// Files get other objects while programs work on them.
     pub migrate: bool,
+    /// Programs append beside overlapping operations.
+    pub appends: bool,
     /// A quiet client is away when OSTs die.
     pub absent: bool,
     /// A program with a file on media that lose bits for good.
@@ -96,6 +98,7 @@ impl Default for WorkConfig {
             pauses: false,
             absent: false,
             migrate: false,
+            appends: false,
             scarred: false,
             leavers: 0,
             dirs: 0,
@@ -239,7 +242,7 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     tasks.extend(who_ask_for_faults(context, w).await?);
     let overlap = match w.overlaps {
         0 => None,
-        _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?)),
+        _ => Some(Overlap::new(context.clone(), make(context, "overlap", 0).await?, w.appends)),
     };
     for i in 0..w.overlaps {
         let overlap = overlap.iter().cloned();

@@ -269,6 +269,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         pauses: on(FaultClass::Pauses),
         absent: on(FaultClass::Absent),
         migrate: on(FaultClass::Migrate),
+        appends: on(FaultClass::Appends),
         scarred: on(FaultClass::RotStays),
         syncs: 1.0,
         books: !without.has("books"),

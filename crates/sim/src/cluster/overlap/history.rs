@@ -16,6 +16,18 @@ pub(super) enum Change {
     Reach(u64),
     /// The file ends here.
     Cut(u64),
+    /// So many bytes of a stamp behind the end, which is known once it was answered.
+    Append(u64, u64, Option<u64>),
+}
+
+/// What a cell may hold by an operation.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Content {
+    Zeroes,
+    /// A stamp's bytes from a place on.
+    Stamp(u64, u64),
+    /// Nobody knows where its author, who is lost, put what.
+    Anything,
 }
 
 #[derive(Clone, Debug)]
@@ -43,14 +55,23 @@ impl Entry {
         let seen = cell.and_then(|c| self.seen.get(&c).copied());
         Some(self.end?.min(seen.unwrap_or(u64::MAX)))
     }
-    /// What it makes of a cell's content: a stamp, 0 for zeroes.
-    fn content(&self, cell: Extent) -> Option<u64> {
-        match self.change {
-            Change::Write(x, stamp) if x.contains_offset(cell.start) => Some(stamp),
-            Change::Zero(x, _) if x.contains_offset(cell.start) => Some(0),
-            Change::Cut(size) if cell.start >= size => Some(0),
-            _ => None,
-        }
+    /// What it makes of a cell's content: one of these.
+    fn contents(&self, cell: Extent, cell_bytes: u64, sound: Sound<'_>) -> Vec<Content> {
+        let one = match self.change {
+            Change::Write(x, stamp) if x.contains_offset(cell.start) => Content::Stamp(stamp, cell.start),
+            Change::Zero(x, _) if x.contains_offset(cell.start) => Content::Zeroes,
+            Change::Cut(size) if cell.start >= size => Content::Zeroes,
+            Change::Append(len, stamp, Some(at)) if Extent::at(at, len).contains_offset(cell.start) => {
+                Content::Stamp(stamp, cell.start - at)
+            }
+            Change::Append(_, _, None) if !sound(self.author) => Content::Anything,
+            Change::Append(len, stamp, None) => {
+                let places = (0..len.min(cell.start + 1)).step_by(cell_bytes as usize);
+                return places.map(|from| Content::Stamp(stamp, from)).collect();
+            }
+            _ => return Vec::new(),
+        };
+        vec![one]
     }
     /// What it makes of whether the file reaches over a cell.
     fn reach(&self, cell: Extent) -> Option<bool> {
@@ -58,8 +79,18 @@ impl Entry {
             Change::Write(x, _) | Change::Zero(x, true) if cell.start < x.end => Some(true),
             Change::Reach(end) if cell.start < end => Some(true),
             Change::Cut(size) => Some(cell.start < size),
+            Change::Append(len, _, Some(at)) if cell.start < at + len => Some(true),
+            Change::Append(_, _, None) => Some(true),
             _ => None,
         }
+    }
+    /// How far the file reaches by it at most, if it reached to `before`.
+    fn most(&self, before: u64) -> u64 {
+        before.max(match self.change {
+            Change::Write(x, _) | Change::Zero(x, _) => x.end,
+            Change::Reach(end) | Change::Cut(end) => end,
+            Change::Append(len, _, at) => at.unwrap_or(before) + len,
+        })
     }
 }
 
@@ -69,6 +100,8 @@ pub(super) struct History {
     base: Vec<u8>,
     entries: Vec<Entry>,
     next: u64,
+    /// An append began within a cell, behind what a lost client left: cells say nothing until the file is settled.
+    is_shifted: bool,
 }
 
 /// When a read began and ended.
@@ -77,7 +110,7 @@ type When = (u64, u64);
 impl History {
     /// An empty file of cells of so many bytes.
     pub fn new(cell: u64) -> History {
-        History { cell, base: Vec::new(), entries: Vec::new(), next: 0 }
+        History { cell, base: Vec::new(), entries: Vec::new(), next: 0, is_shifted: false }
     }
     pub fn len(&self) -> usize {
         self.entries.len()
@@ -100,6 +133,35 @@ impl History {
             e.end = Some(now);
         }
     }
+    /// An append was answered to have gone to `at`: there the file ended at a moment since it began.
+    ///
+    /// # Errors
+    /// A sentence that says why it did not.
+    pub fn end_append(&mut self, id: u64, at: u64, now: u64, sound: Sound<'_>) -> Result<(), String> {
+        let Some(i) = self.entries.iter().position(|e| e.id == id) else { return Ok(()) };
+        self.is_shifted |= !at.is_multiple_of(self.cell);
+        // What it wrote itself is no reason for its own place.
+        let begin = std::mem::replace(&mut self.entries[i].begin, u64::MAX);
+        let checked = self.check_size(at, (begin, now), sound);
+        let e = &mut self.entries[i];
+        (e.begin, e.end) = (begin, Some(now));
+        if let Change::Append(_, _, place) = &mut e.change {
+            *place = Some(at);
+        }
+        checked.map_err(|e| format!("it went to {at}: {e}"))
+    }
+    /// How far the file may reach at most.
+    pub fn most(&self) -> u64 {
+        let base = self.base.len() as u64;
+        let known = self.entries.iter().filter(|e| !matches!(e.change, Change::Append(_, _, None)));
+        let most = known.fold(base, |most, e| e.most(most));
+        let unknown = self.entries.iter().filter(|e| matches!(e.change, Change::Append(_, _, None)));
+        unknown.fold(most, |most, e| e.most(most))
+    }
+    /// Whether the file ended with a cell when it was settled.
+    pub fn is_even(&self) -> bool {
+        (self.base.len() as u64).is_multiple_of(self.cell)
+    }
     /// A sync that began at `begin` answered success: what was answered by then stays, whoever wrote it, for its client was alive all the
     /// time.
     pub fn synced(&mut self, begin: u64, sound: Sound<'_>) {
@@ -116,6 +178,7 @@ impl History {
     pub fn settle(&mut self, content: Vec<u8>) {
         self.base = content;
         self.entries.clear();
+        self.is_shifted = false;
     }
 
     /// Entries, by place, that a read at `when` may still find in a register, and whether it may find the base.
@@ -151,12 +214,21 @@ impl History {
     /// # Errors
     /// A sentence that says what is wrong.
     pub fn check_read(&mut self, x: Extent, got: &[u8], when: When, sound: Sound<'_>) -> Result<(), String> {
+        if self.is_shifted {
+            return Ok(());
+        }
         self.check_reach(x, x.start + got.len() as u64, when, sound)?;
         let mut seen = Vec::new();
         for (i, found) in got.chunks(self.cell as usize).enumerate() {
             let cell = Extent::at(x.start + i as u64 * self.cell, found.len() as u64);
-            let (entries, base) = self.allowed(|e| e.content(cell), Some(cell.start), when, sound);
-            let values: Vec<Vec<u8>> = entries.iter().map(|(_, stamp)| content(*stamp, cell)).collect();
+            let contents = |e: &Entry| Some(e.contents(cell, self.cell, sound)).filter(|all| !all.is_empty());
+            let (entries, base) = self.allowed(contents, Some(cell.start), when, sound);
+            let entries: Vec<(usize, Content)> =
+                entries.into_iter().flat_map(|(i, all)| all.into_iter().map(move |c| (i, c))).collect();
+            if entries.iter().any(|(_, c)| *c == Content::Anything) {
+                continue;
+            }
+            let values: Vec<Vec<u8>> = entries.iter().map(|(_, c)| content(*c, cell.len())).collect();
             let of_base = |at: u64| self.base.get(at as usize).copied().unwrap_or(0);
             for (k, byte) in found.iter().enumerate() {
                 let at = cell.start + k as u64;
@@ -170,7 +242,7 @@ impl History {
             // another OST's, where the write has still to come.
             if let [one] = whole[..]
                 && cell.len() == self.cell
-                && entries.iter().any(|(i, stamp)| *i == one && *stamp != 0)
+                && entries.iter().any(|(i, c)| *i == one && *c != Content::Zeroes)
             {
                 seen.push((one, cell.start));
             }
@@ -186,11 +258,10 @@ impl History {
     /// # Errors
     /// A sentence that says what is wrong.
     pub fn check_size(&self, size: u64, when: When, sound: Sound<'_>) -> Result<(), String> {
-        let all = self.entries.iter().map(|e| match e.change {
-            Change::Write(x, _) | Change::Zero(x, _) => x.end,
-            Change::Reach(end) | Change::Cut(end) => end,
-        });
-        let most = all.chain([self.base.len() as u64]).max().unwrap_or(0);
+        if self.is_shifted {
+            return Ok(());
+        }
+        let most = self.most();
         if size > most {
             return Err(format!("size {size}, but nothing ever reached behind {most}"));
         }
@@ -222,7 +293,8 @@ impl History {
     }
     /// The operations on a cell, newest first.
     fn tell(&self, cell: Extent, when: When, sound: Sound<'_>) -> String {
-        let touching = self.entries.iter().rev().filter(|e| e.content(cell).is_some() || e.reach(cell).is_some());
+        let concerns = |e: &&Entry| !e.contents(cell, self.cell, sound).is_empty() || e.reach(cell).is_some();
+        let touching = self.entries.iter().rev().filter(concerns);
         let lines: Vec<String> = touching
             .take(8)
             .map(|e| {
@@ -241,8 +313,8 @@ impl History {
     }
 }
 
-fn content(stamp: u64, cell: Extent) -> Vec<u8> {
-    if stamp == 0 { vec![0; cell.len() as usize] } else { bytes(stamp, cell) }
+fn content(content: Content, len: u64) -> Vec<u8> {
+    if let Content::Stamp(stamp, from) = content { bytes(stamp, Extent::at(from, len)) } else { vec![0; len as usize] }
 }
 
 #[cfg(test)]
@@ -305,6 +377,35 @@ mod tests {
         assert!(found(false, 20).is_err(), "it was there");
         assert!(found(true, 20).is_ok(), "its client was gone when the sync was answered");
         assert!(found(false, 40).is_ok(), "it was answered after the sync had begun");
+    }
+
+    #[test]
+    fn an_append_goes_to_where_the_file_ended_while_it_was_under_way() {
+        let sound = |_: Author| true;
+        let ends_at = |at: u64, cut: When| {
+            let mut h = History::new(CELL);
+            write(&mut h, 0..3, 1, (10, 20));
+            let id = h.begin(Change::Append(2 * CELL, 9, None), 40, author(0));
+            let cell = Extent::new(at, at + CELL);
+            assert!(
+                h.check_read(cell, &bytes(9, Extent::new(0, CELL)), (41, 42), &sound).is_ok(),
+                "it may be anywhere"
+            );
+            let id_cut = h.begin(Change::Cut(CELL), cut.0, author(1));
+            h.end(id_cut, cut.1);
+            let ended = h.end_append(id, at, 50, &sound);
+            let second = h.check_read(
+                Extent::new(at + CELL, at + 2 * CELL),
+                &bytes(9, Extent::new(CELL, 2 * CELL)),
+                (60, 61),
+                &sound,
+            );
+            ended.and(second)
+        };
+        assert!(ends_at(3 * CELL, (51, 52)).is_err(), "a later cut takes it away");
+        assert!(ends_at(CELL, (45, 47)).is_ok() && ends_at(CELL, (30, 35)).is_ok());
+        assert!(ends_at(3 * CELL, (30, 35)).is_err(), "the file had been cut before");
+        assert!(ends_at(CELL, (60, 65)).is_err(), "it was not cut yet");
     }
 
     #[test]

@@ -39,10 +39,11 @@ impl User {
 pub fn some_group(rng: &mut Rng) -> u32 {
     GROUPS[rng.below(3) as usize]
 }
-/// Nine bits, those of the owner most often set.
+/// Nine bits, those of the owner most often set, and now and then set-user-ID and set-group-ID.
 pub fn some_mode(rng: &mut Rng) -> u32 {
     let owner = if rng.chance(0.7) { 0o700 } else { 0 };
-    owner | rng.below(0o1000) as u32
+    let ids = if rng.chance(0.4) { rng.below(4) as u32 * 0o2000 } else { 0 };
+    ids | owner | rng.below(0o1000) as u32
 }
 
 /// An ACL: what POSIX calls its entries.
@@ -144,8 +145,41 @@ impl Node {
         };
         if may { Ok(()) } else { Err(FsError::Access) }
     }
-    /// chmod(2): an ACL's owner, mask and others follow.
-    pub fn set_mode(&mut self, mode: u32) {
+    /// Whether a user may take the name of a node out of this directory.
+    pub fn must_let_remove(&self, by: &User, node: &Node) -> Result<(), FsError> {
+        self.must_permit(by, 3)?;
+        let keeps = self.mode & 0o1000 != 0 && !by.is_root() && by.uid != node.uid && by.uid != self.uid;
+        if keeps { Err(FsError::NotPermitted) } else { Ok(()) }
+    }
+    /// chmod(2) by a user: set-group-ID is for members of the group.
+    pub fn change_mode(&mut self, by: &User, mode: u32) {
+        self.set_mode(mode);
+        self.keep_set_group_id(by);
+    }
+    /// An access ACL that a user gives, as chmod(2).
+    pub fn change_acl(&mut self, by: &User, acl: Option<Acl>) {
+        let given = acl.is_some();
+        self.set_acl(acl);
+        if given {
+            self.keep_set_group_id(by);
+        }
+    }
+    fn keep_set_group_id(&mut self, by: &User) {
+        if !by.is_root() && !by.is_in(self.gid) {
+            self.mode &= !0o2000;
+        }
+    }
+    /// A write by somebody else than root, or chown(2) by anybody. Without execution by the group, set-group-ID means something else and
+    /// stays for its members.
+    pub fn lose_set_ids(&mut self, by: &User) {
+        self.mode &= !0o4000;
+        if self.mode & 0o10 != 0 {
+            self.mode &= !0o2000;
+        }
+        self.keep_set_group_id(by);
+    }
+    /// An ACL's owner, mask and others follow the mode.
+    fn set_mode(&mut self, mode: u32) {
         self.mode = mode;
         if let Some(acl) = &mut self.acl {
             let bits = |shift: u32| (mode >> shift & 7) as u16;
@@ -162,6 +196,12 @@ impl Node {
     /// A file that a user makes here.
     pub fn child(&self, by: &User, mode: u32, umask: u32, fid: Fid) -> Node {
         let mut child = Node { fid, uid: by.uid, gid: by.gid, mode, acl: None, default: None };
+        if self.mode & 0o2000 != 0 {
+            child.gid = self.gid;
+        }
+        if mode & 0o2010 == 0o2010 {
+            child.keep_set_group_id(by);
+        }
         if let Some(default) = &self.default {
             let mut acl = default.clone();
             acl.owner &= (mode >> 6 & 7) as u16;
