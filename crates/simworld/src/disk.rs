@@ -7,6 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use types::Rng;
 
+use crate::Work;
 use crate::hash::StateHash;
 use crate::image::Image;
 
@@ -103,6 +104,8 @@ pub(crate) struct Disk {
     /// Nanoseconds that blocking operations took since they were last asked for.
     pub accrued_ns: u64,
     pub hash: StateHash,
+    /// Calls, bytes and syncs so far.
+    pub work: Work,
     rng: Rng,
     clock: Arc<AtomicU64>,
     /// Told when the host's power fails by itself.
@@ -134,6 +137,7 @@ impl DiskRef {
             stalled_until: 0,
             accrued_ns: 0,
             hash: StateHash::default(),
+            work: Work::default(),
             rng: Rng::named(seed, &format!("disk {name}")),
             clock,
             tripped,
@@ -161,6 +165,8 @@ impl Disk {
     }
     /// Counts an operation; fails when the power is off, fails now, or a fault was asked for.
     pub fn begin(&mut self, process: u64, access: Access) -> io::Result<()> {
+        self.work.disk_calls += 1;
+        self.work.syncs += u64::from(access == Access::Sync);
         if access != Access::Read && !self.off && process == self.process {
             self.steps += 1;
             self.syncs += u64::from(access == Access::Sync);
@@ -258,6 +264,7 @@ impl Disk {
     /// Writes; a full disk refuses.
     pub fn write(&mut self, process: u64, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
         self.reserve(process, path, offset, bytes.len() as u64)?;
+        self.work.disk_bytes += bytes.len() as u64;
         self.image(process, path)?.write(offset, bytes);
         Ok(())
     }

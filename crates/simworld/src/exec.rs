@@ -14,10 +14,10 @@ use rt::LocalFuture;
 use rustc_hash::FxBuildHasher;
 use types::{Duration, Instant, Rng};
 
-use crate::SimConfig;
 use crate::hash::StateHash;
 use crate::host::{Host, HostState};
 use crate::net::Net;
+use crate::{SimConfig, Work};
 
 /// Polls in a row without time passing that are taken for a loop that will not end.
 const POLLS_AT_ONCE_MAX: u64 = 20_000_000;
@@ -99,7 +99,8 @@ pub(crate) struct Core {
     pub clock: Arc<AtomicU64>,
     pub rng: RefCell<Rng>,
     pub hash: Cell<StateHash>,
-    pub events: Cell<u64>,
+    /// Polls, moments, messages and starts so far.
+    pub work: Cell<Work>,
     pub pool: FramePool,
     pub net: Net,
     pub hosts: RefCell<Vec<Rc<HostState>>>,
@@ -126,6 +127,12 @@ impl Core {
         let mut hash = self.hash.get();
         hash.fold(word);
         self.hash.set(hash);
+    }
+    /// Counts work.
+    pub fn count(&self, f: impl FnOnce(&mut Work)) {
+        let mut work = self.work.get();
+        f(&mut work);
+        self.work.set(work);
     }
     /// Uniform in `min..=max`.
     pub fn between(&self, min: u64, max: u64) -> u64 {
@@ -213,7 +220,7 @@ impl Core {
     /// Polls a task that can run; whether there was one.
     fn run_one(&self) -> bool {
         let Some(id) = self.next_ready() else { return false };
-        self.events.set(self.events.get() + 1);
+        self.count(|w| w.polls += 1);
         self.polls_at_once.set(self.polls_at_once.get() + 1);
         assert!(self.polls_at_once.get() < POLLS_AT_ONCE_MAX, "tasks run on and on at {:?}", self.now());
         self.poll_task(id);
@@ -241,6 +248,7 @@ impl Core {
                 }
                 timer.due
             };
+            self.count(|w| w.timers += 1);
             match due {
                 Due::Event(event) => event(),
                 Due::Wake(sleeper) => {
@@ -286,7 +294,7 @@ impl Sim {
             clock: Arc::new(AtomicU64::new(1_000_000)),
             rng: RefCell::new(Rng::named(seed, "world")),
             hash: Cell::default(),
-            events: Cell::new(0),
+            work: Cell::default(),
             pool,
             net: Net::default(),
             hosts: RefCell::default(),
@@ -311,7 +319,16 @@ impl Sim {
     /// Tasks polled so far.
     #[must_use]
     pub fn events(&self) -> u64 {
-        self.0.events.get()
+        self.0.work.get().polls
+    }
+    /// What was done so far.
+    #[must_use]
+    pub fn work(&self) -> Work {
+        let mut work = Work { virtual_ns: self.now().0, ..self.0.work.get() };
+        for host in self.0.hosts.borrow().iter() {
+            work += host.disk.lock().work;
+        }
+        work
     }
     /// Messages delivered and syncs carried out so far, in their order and to the byte.
     #[must_use]

@@ -70,6 +70,7 @@ impl DiskFile for DataFile {
                     .begin(process, Access::Read)
                     .and_then(|()| disk.image(process, &path).map(|i| i.read(offset, &mut bytes)));
                 if let Ok(n) = &read {
+                    disk.work.disk_bytes += *n as u64;
                     disk.decay(&mut bytes[..*n]);
                 }
                 read
@@ -143,6 +144,7 @@ impl BlockingFile for StoreFile {
         self.charge(&mut disk, Access::Read, into.len() as u64);
         disk.begin(self.process, Access::Read)?;
         let n = disk.image(self.process, &self.path)?.read(offset, into);
+        disk.work.disk_bytes += n as u64;
         if n == into.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {

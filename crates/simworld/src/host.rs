@@ -85,6 +85,7 @@ impl HostState {
         self.words.take();
         self.held.borrow_mut().clear();
         self.up.set(true);
+        core.count(|w| w.starts += 1);
         *self.process.borrow_mut() = Some(process.clone());
         core.net.wake_stalled(core);
         process

@@ -14,6 +14,7 @@ mod image;
 mod net;
 mod stream;
 mod testworld;
+mod work;
 
 pub use disk::DiskFault;
 pub use exec::{Sim, time_here};
@@ -21,6 +22,7 @@ pub use hash::StateHash;
 pub use host::Host;
 pub use net::NetCounts;
 pub use testworld::TestWorld;
+pub use work::Work;
 
 use types::Duration;
 

@@ -108,6 +108,9 @@ impl Lane {
         if self.from.alive.get() && !self.ended.get() && !self.broken.get() && self.from.host.speaks(&head) {
             let number = self.sent.replace(self.sent.get() + 1);
             let bytes = HEAD_BYTES + body.len() + bulk.len();
+            if let Some(core) = self.core.upgrade() {
+                core.count(|w| (w.messages, w.bulk_bytes) = (w.messages + 1, w.bulk_bytes + bulk.len() as u64));
+            }
             self.post(Parcel::Message(Message { head, body, bulk, number }), bytes as u64);
         }
     }

@@ -266,6 +266,12 @@ pub struct TortureArgs {
     /// Print where panics happen
     #[arg(long)]
     pub verbose_panics: bool,
+    /// Print what the phases of runs took: virtual and processor time, polls, messages, disks
+    #[arg(long)]
+    pub costs: bool,
+    /// Print how many polls and which hash the history of each seed has
+    #[arg(long)]
+    pub hashes: bool,
 }
 
 /// Arguments of `list`.

@@ -44,7 +44,14 @@ pub(super) fn torture(a: &TortureArgs) -> Result<bool, String> {
     match a.planted.as_deref() {
         None => {
             let totals = torture.run(&|f| super::print(&format!("{}\n    {}\n", command(f, None), f.complaint)));
+            if a.hashes {
+                let line = |(seed, (polls, hash)): (&u64, &(u64, u64))| format!("{seed} {polls} {hash:016x}\n");
+                super::print(&totals.histories.iter().map(line).collect::<String>());
+            }
             super::print(&totals.text());
+            if a.costs {
+                super::print(&totals.costs.text());
+            }
             Ok(totals.failures.is_empty())
         }
         Some(names) => planted_bugs(&torture, names),

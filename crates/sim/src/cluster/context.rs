@@ -7,6 +7,7 @@ use client::Client;
 use types::{Duration, Instant, Rng};
 
 use super::class::FaultClass;
+use super::costs::{Costs, Meter, Phase};
 use super::model::Author;
 use super::moments::{Absence, Gap, Moments, Strand, Strike, Stutter, Wishes};
 use super::nodes::{Cluster, NodeId};
@@ -116,6 +117,7 @@ pub struct Context {
     thought: RefCell<Option<Thought>>,
     /// How often programs sync.
     syncs: f64,
+    meter: Meter,
     seed: u64,
 }
 
@@ -161,8 +163,13 @@ impl Context {
             left_alone: RefCell::default(),
             thought: RefCell::default(),
             syncs,
+            meter: Meter::new(),
             seed,
         })
+    }
+    /// Another phase begins; gives what those before took.
+    pub fn enter(&self, phase: Phase) -> Costs {
+        self.meter.enter(phase, self.cluster.sim.work())
     }
     /// The random stream of a part of the run.
     #[must_use]

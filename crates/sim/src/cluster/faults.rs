@@ -169,6 +169,7 @@ impl Faults {
             self.sleep(0.1).await;
         }
         self.context.all_back().await;
+        self.context.enter(super::costs::Phase::Looks);
         self.context.calm.set(true);
     }
 

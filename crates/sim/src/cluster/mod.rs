@@ -10,6 +10,7 @@ pub mod check;
 mod class;
 mod config;
 mod context;
+mod costs;
 mod crowd;
 pub mod dirs;
 pub mod faults;

@@ -10,6 +10,7 @@ use super::check::{check_books, check_stores};
 use super::class::FaultClass;
 use super::config::ClusterConfig;
 use super::context::{Context, Counts};
+use super::costs::{Costs, Phase};
 use super::crowd::Crowd;
 use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
@@ -139,6 +140,8 @@ pub struct RunReport {
     pub virtual_ns: u64,
     /// Over every message and every sync.
     pub hash: u64,
+    /// What its phases took.
+    pub costs: Costs,
 }
 
 /// Page frames of all runs of this thread.
@@ -179,6 +182,7 @@ pub fn run(config: &RunConfig) -> RunReport {
         events: sim.events(),
         virtual_ns: sim.now().0,
         hash: sim.hash().0,
+        costs: context.enter(Phase::Check),
     }
 }
 
@@ -196,9 +200,11 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) {
         return;
     }
     check_evictions(context);
+    context.enter(Phase::Leaving);
     if let Err(e) = end(context).await {
         return context.complain(e);
     }
+    context.enter(Phase::Check);
     check_stores(context).await;
 }
 
@@ -258,6 +264,7 @@ async fn work(context: &Rc<Context>, config: &RunConfig) -> Result<(), String> {
     tasks.extend((0..w.counters as u64).map(|i| Box::pin(counter.clone().raise(i, operations)) as rt::LocalFuture<()>));
     tasks.push(Box::pin(until_quiet(context.clone(), Duration::from_nanos((w.seconds * 1e9) as u64))));
     tasks.push(Box::pin(Faults::new(context.clone(), config.faults.clone()).run()));
+    context.enter(Phase::Work);
     let mut ends = Vec::new();
     for task in tasks {
         let (tx, rx) = rt::sync::oneshot();
@@ -337,6 +344,7 @@ async fn until_quiet(context: Rc<Context>, time: Duration) {
     };
     // Whichever comes first.
     let _ = rt::sync::race(sim.sleep(time), failed).await;
+    context.enter(Phase::Healing);
     context.ending.set(true);
 }
 

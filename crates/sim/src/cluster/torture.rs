@@ -10,6 +10,7 @@ use types::planted;
 
 use super::class::FaultClass;
 use super::context::Counts;
+use super::costs::Costs;
 use super::run::{RunReport, run};
 use super::swarm::{PROGRAMS, SETTINGS, Swarm, Without};
 
@@ -90,6 +91,10 @@ pub struct Totals {
     pub took: Duration,
     /// Processor time of all threads that was spent in runs, in nanoseconds of real time.
     pub busy_ns: u64,
+    /// What the phases of all runs took.
+    pub costs: Costs,
+    /// The history of each seed: polls and hash.
+    pub histories: BTreeMap<u64, (u64, u64)>,
 }
 
 /// One seed's run; a panic is a complaint.
@@ -108,6 +113,7 @@ pub fn run_seed(seed: u64, without: &Without, planted: Option<&'static str>) -> 
             events: 0,
             virtual_ns: 0,
             hash: 0,
+            costs: Costs::default(),
         }
     })
 }
@@ -157,6 +163,8 @@ impl Totals {
         self.evictions += report.evictions;
         self.virtual_ns += report.virtual_ns;
         self.reached += u64::from(reached);
+        self.costs.add(&report.costs);
+        self.histories.insert(swarm.seed, (report.events, report.hash));
         for class in FaultClass::ALL {
             let happened = report.counts.by_class[class.index()];
             let (on, seen, times) = self.classes.entry(*class).or_default();
