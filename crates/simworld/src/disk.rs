@@ -37,9 +37,20 @@ pub(crate) enum Access {
 
 /// A write under way: it may be done, undone or torn when its process dies.
 struct Pending {
-    path: PathBuf,
+    file: FileId,
     offset: u64,
     bytes: Vec<u8>,
+}
+
+/// Which of a disk's files: they are never removed.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct FileId(usize);
+
+/// A file and the space that it takes.
+#[derive(Default, Clone)]
+struct Stored {
+    image: Image,
+    blocks: Blocks,
 }
 
 /// The blocks of a file: all up to an end, but for the holes in between.
@@ -76,8 +87,8 @@ impl Blocks {
 }
 
 pub(crate) struct Disk {
-    files: BTreeMap<PathBuf, Image>,
-    blocks: BTreeMap<PathBuf, Blocks>,
+    files: Vec<Stored>,
+    names: BTreeMap<PathBuf, FileId>,
     pending: BTreeMap<u64, Pending>,
     next: u64,
     /// Who may use it: handles of earlier processes are dead.
@@ -119,8 +130,8 @@ pub(crate) struct DiskRef(Arc<Mutex<Disk>>);
 impl DiskRef {
     pub fn new(seed: u64, name: &str, capacity: u64, clock: Arc<AtomicU64>, tripped: Arc<AtomicBool>) -> DiskRef {
         DiskRef(Arc::new(Mutex::new(Disk {
-            files: BTreeMap::new(),
-            blocks: BTreeMap::new(),
+            files: Vec::new(),
+            names: BTreeMap::new(),
             pending: BTreeMap::new(),
             next: 0,
             process: 0,
@@ -198,19 +209,28 @@ impl Disk {
             bytes[(bit / 8) as usize] ^= 1 << (bit % 8);
         }
     }
-    pub fn image(&mut self, process: u64, path: &Path) -> io::Result<&mut Image> {
+    fn stored(&mut self, process: u64, file: FileId) -> io::Result<&mut Stored> {
         self.usable(process)?;
-        self.files.get_mut(path).ok_or_else(|| io::ErrorKind::NotFound.into())
+        self.files.get_mut(file.0).ok_or_else(|| io::ErrorKind::NotFound.into())
     }
-    pub fn open(&mut self, process: u64, path: &Path, create: bool) -> io::Result<()> {
+    pub fn image(&mut self, process: u64, file: FileId) -> io::Result<&mut Image> {
+        self.stored(process, file).map(|f| &mut f.image)
+    }
+    pub fn open(&mut self, process: u64, path: &Path, create: bool) -> io::Result<FileId> {
         self.usable(process)?;
-        if create {
-            self.files.entry(path.into()).or_default();
+        match self.names.get(path) {
+            Some(file) => Ok(*file),
+            None if create => {
+                let file = FileId(self.files.len());
+                self.files.push(Stored::default());
+                self.names.insert(path.into(), file);
+                Ok(file)
+            }
+            None => Err(io::ErrorKind::NotFound.into()),
         }
-        self.image(process, path).map(|_| ())
     }
     pub fn used(&self) -> u64 {
-        self.blocks.values().map(Blocks::bytes).sum()
+        self.files.iter().map(|f| f.blocks.bytes()).sum()
     }
     /// Bytes that files may still take.
     pub fn free(&self) -> u64 {
@@ -222,15 +242,14 @@ impl Disk {
         self.others = but.map_or(0, |but| self.free().saturating_sub(but));
     }
     /// Bytes of a file that take space.
-    pub fn allocated(&mut self, process: u64, path: &Path) -> io::Result<u64> {
-        self.image(process, path)?;
-        Ok(self.blocks.get(path).map_or(0, Blocks::bytes))
+    pub fn allocated(&mut self, process: u64, file: FileId) -> io::Result<u64> {
+        self.stored(process, file).map(|f| f.blocks.bytes())
     }
     /// Blocks for a range of a file; its length stays as it is.
-    pub fn reserve(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
+    pub fn reserve(&mut self, process: u64, file: FileId, offset: u64, len: u64) -> io::Result<()> {
         self.usable(process)?;
         let free = self.free();
-        let blocks = self.blocks.entry(path.into()).or_default();
+        let blocks = &mut self.stored(process, file)?.blocks;
         if blocks.missing(offset, offset + len) > free {
             return Err(io::ErrorKind::StorageFull.into());
         }
@@ -238,65 +257,65 @@ impl Disk {
         Ok(())
     }
     /// Blocks for a range of a file, which is at least so long afterwards.
-    pub fn allocate(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
-        self.reserve(process, path, offset, len)?;
-        let image = self.image(process, path)?;
+    pub fn allocate(&mut self, process: u64, file: FileId, offset: u64, len: u64) -> io::Result<()> {
+        self.reserve(process, file, offset, len)?;
+        let image = self.image(process, file)?;
         if offset + len > image.len() {
             image.set_len(offset + len);
         }
         Ok(())
     }
-    pub fn set_len(&mut self, process: u64, path: &Path, len: u64) -> io::Result<()> {
-        let image = self.image(process, path)?;
+    pub fn set_len(&mut self, process: u64, file: FileId, len: u64) -> io::Result<()> {
+        let image = self.image(process, file)?;
         let shorter = len < image.len();
         image.set_len(len);
         if shorter {
-            self.blocks.entry(path.into()).or_default().cut(len);
+            self.stored(process, file)?.blocks.cut(len);
         }
         Ok(())
     }
     /// The range reads as zeros, and its blocks are free.
-    pub fn punch(&mut self, process: u64, path: &Path, offset: u64, len: u64) -> io::Result<()> {
-        self.image(process, path)?.zero(offset, len);
-        self.blocks.entry(path.into()).or_default().punch(offset, offset + len);
+    pub fn punch(&mut self, process: u64, file: FileId, offset: u64, len: u64) -> io::Result<()> {
+        self.image(process, file)?.zero(offset, len);
+        self.stored(process, file)?.blocks.punch(offset, offset + len);
         Ok(())
     }
     /// Writes; a full disk refuses.
-    pub fn write(&mut self, process: u64, path: &Path, offset: u64, bytes: &[u8]) -> io::Result<()> {
-        self.reserve(process, path, offset, bytes.len() as u64)?;
+    pub fn write(&mut self, process: u64, file: FileId, offset: u64, bytes: &[u8]) -> io::Result<()> {
+        self.reserve(process, file, offset, bytes.len() as u64)?;
         self.work.disk_bytes += bytes.len() as u64;
-        self.image(process, path)?.write(offset, bytes);
+        self.image(process, file)?.write(offset, bytes);
         Ok(())
     }
-    pub fn sync(&mut self, process: u64, path: &Path) -> io::Result<()> {
+    pub fn sync(&mut self, process: u64, file: FileId) -> io::Result<()> {
         if let Err(e) = self.begin(process, Access::Sync) {
             let mut rng = self.rng.clone();
-            if let Ok(image) = self.image(process, path) {
+            if let Ok(image) = self.image(process, file) {
                 image.sync_fails(&mut rng);
             }
             self.rng = rng;
             return Err(e);
         }
-        let crc = self.image(process, path)?.sync();
+        let crc = self.image(process, file)?.sync();
         self.hash.fold(self.clock.load(Relaxed));
         self.hash.fold(u64::from(crc));
         Ok(())
     }
 
     /// A write is on its way from now until [`Disk::land`].
-    pub fn submit(&mut self, path: &Path, offset: u64, bytes: Vec<u8>) -> u64 {
+    pub fn submit(&mut self, file: FileId, offset: u64, bytes: Vec<u8>) -> u64 {
         self.next += 1;
-        self.pending.insert(self.next, Pending { path: path.into(), offset, bytes });
+        self.pending.insert(self.next, Pending { file, offset, bytes });
         self.next
     }
     pub fn land(&mut self, process: u64, id: u64) -> io::Result<()> {
         let Some(p) = self.pending.remove(&id) else { return Err(io::Error::other("the power is off")) };
         self.begin(process, Access::Write)?;
-        self.write(process, &p.path, p.offset, &p.bytes)
+        self.write(process, p.file, p.offset, &p.bytes)
     }
     fn settle_pending(&mut self) {
         for p in std::mem::take(&mut self.pending).into_values() {
-            let Some(image) = self.files.get_mut(&p.path) else { continue };
+            let Some(Stored { image, .. }) = self.files.get_mut(p.file.0) else { continue };
             match self.rng.below(3) {
                 0 => {}
                 1 => image.write(p.offset, &p.bytes),
@@ -311,9 +330,9 @@ impl Disk {
     }
     pub fn lose_power(&mut self) {
         self.settle_pending();
-        for (path, image) in &mut self.files {
+        for (path, file) in &self.names {
             let mut rng = Rng::named(self.rng.next_u64(), &path.to_string_lossy());
-            image.lose_power(&mut rng);
+            self.files[file.0].image.lose_power(&mut rng);
         }
         self.process = u64::MAX;
         self.off = true;
@@ -330,16 +349,20 @@ impl Disk {
     /// The files as they are, for another world.
     pub fn take_over(&mut self, from: &Disk) {
         self.files = from.files.clone();
-        self.blocks = from.blocks.clone();
+        self.names = from.names.clone();
         self.capacity = from.capacity;
     }
+    fn named(&mut self, path: &Path) -> Option<&mut Image> {
+        let file = self.names.get(path)?;
+        self.files.get_mut(file.0).map(|f| &mut f.image)
+    }
     pub fn rot_pages(&mut self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
-        self.files.get_mut(path).map_or_else(Vec::new, |image| image.rot(content, bit))
+        self.named(path).map_or_else(Vec::new, |image| image.rot(content, bit))
     }
     pub fn some_page(&mut self, path: &Path, nth: u64) -> Option<Vec<u8>> {
-        self.files.get(path)?.some_page(nth)
+        self.named(path)?.some_page(nth)
     }
     pub fn damage(&mut self, path: &Path, change: impl FnOnce(&mut Vec<u8>)) {
-        self.files.get_mut(path).expect("the file exists").damage(change);
+        self.named(path).expect("the file exists").damage(change);
     }
 }

@@ -15,7 +15,7 @@ use rustc_hash::FxBuildHasher;
 use types::{Duration, Instant, Rng};
 
 use crate::hash::StateHash;
-use crate::host::{Host, HostState};
+use crate::host::{Host, HostState, Process};
 use crate::net::Net;
 use crate::{SimConfig, Work};
 
@@ -58,8 +58,10 @@ impl Wake for TaskWaker {
 }
 
 struct Task {
-    process: u64,
-    future: LocalFuture<()>,
+    /// Whose it is; `None`: nobody's.
+    process: Option<Rc<Process>>,
+    /// `None`: it is being polled.
+    future: Option<LocalFuture<()>>,
     waker: Arc<TaskWaker>,
 }
 
@@ -155,17 +157,18 @@ impl Core {
     pub fn release(&self, tasks: Vec<u64>) {
         self.ready.lock().extend(tasks);
     }
-    pub fn spawn(&self, process: u64, future: LocalFuture<()>) {
+    pub fn spawn(&self, process: Option<Rc<Process>>, future: LocalFuture<()>) {
         let id = self.id();
         let waker = Arc::new(TaskWaker { id, queued: AtomicBool::new(true), ready: self.ready.clone() });
-        self.tasks.borrow_mut().insert(id, Task { process, future, waker });
+        self.tasks.borrow_mut().insert(id, Task { process, future: Some(future), waker });
         self.ready.lock().push_back(id);
     }
     /// Drops every task of a process.
     pub fn end_tasks(&self, process: u64) {
         let dead: Vec<Task> = {
             let mut tasks = self.tasks.borrow_mut();
-            let mut ids: Vec<u64> = tasks.iter().filter(|(_, t)| t.process == process).map(|(id, _)| *id).collect();
+            let is_its = |t: &Task| t.process.as_ref().is_some_and(|p| p.id == process);
+            let mut ids: Vec<u64> = tasks.iter().filter(|(_, t)| is_its(t)).map(|(id, _)| *id).collect();
             ids.sort_unstable();
             ids.iter().filter_map(|id| tasks.remove(id)).collect()
         };
@@ -187,21 +190,29 @@ impl Core {
     }
 
     fn poll_task(&self, id: u64) {
-        let task = self.tasks.borrow_mut().remove(&id);
-        let Some(mut task) = task else { return };
-        if self.hosts.borrow().iter().any(|h| h.runs(task.process) && h.holds_back(id)) {
-            self.tasks.borrow_mut().insert(id, task);
-            return;
+        let (process, mut future, waker) = {
+            let mut tasks = self.tasks.borrow_mut();
+            let Some(task) = tasks.get_mut(&id) else { return };
+            if task.process.as_ref().is_some_and(|p| p.alive.get() && p.host.holds_back(id)) {
+                return;
+            }
+            let Some(future) = task.future.take() else { return };
+            (task.process.clone(), future, task.waker.clone())
+        };
+        waker.queued.store(false, Relaxed);
+        let waker = Waker::from(waker);
+        let pending = future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
+        let alive = process.is_none_or(|p| p.alive.get());
+        let mut rest = Some(future);
+        let mut tasks = self.tasks.borrow_mut();
+        if !(pending && alive) {
+            tasks.remove(&id);
+        } else if let Some(task) = tasks.get_mut(&id) {
+            task.future = rest.take();
         }
-        task.waker.queued.store(false, Relaxed);
-        let waker = Waker::from(task.waker.clone());
-        let pending = task.future.as_mut().poll(&mut Context::from_waker(&waker)).is_pending();
-        let alive = self.hosts.borrow().iter().any(|h| h.runs(task.process)) || task.process == 0;
-        if pending && alive {
-            self.tasks.borrow_mut().insert(id, task);
-        } else {
-            drop(task);
-        }
+        drop(tasks);
+        // Outside of the table: what the task held may speak to the world as it goes.
+        drop(rest);
         if self.tripped.swap(false, Relaxed) {
             self.power_failures();
         }
@@ -360,7 +371,7 @@ impl Sim {
     }
     /// Runs a task outside of all processes.
     pub fn spawn(&self, task: impl Future<Output = ()> + 'static) {
-        self.0.spawn(0, Box::pin(task));
+        self.0.spawn(None, Box::pin(task));
     }
     fn drive<T>(&self, future: impl Future<Output = T>, limit: Instant) -> Option<T> {
         let mut future = pin!(future);

@@ -1,12 +1,11 @@
 //! Files of a host's disk as nodes and embedded databases use them.
 use std::io;
-use std::path::PathBuf;
 
 use frames::Bulk;
 use rt::{BlockingFile, DiskFile, LocalFuture, World};
 use types::Duration;
 
-use crate::disk::{Access, Disk, DiskRef};
+use crate::disk::{Access, Disk, DiskRef, FileId};
 use crate::host::ProcessWorld;
 
 /// How long operations take.
@@ -32,7 +31,7 @@ impl DiskTimes {
 pub(crate) struct DataFile {
     pub world: ProcessWorld,
     pub disk: DiskRef,
-    pub path: PathBuf,
+    pub file: FileId,
 }
 
 impl DataFile {
@@ -57,62 +56,68 @@ impl DataFile {
     }
 }
 
+/// What a read of a data file brings, flipped bits included.
+fn read_into(disk: &mut Disk, process: u64, file: FileId, offset: u64, into: &mut Bulk) -> io::Result<usize> {
+    disk.begin(process, Access::Read)?;
+    let rots = disk.rot > 0;
+    let image = disk.image(process, file)?;
+    let n = if rots {
+        let mut bytes = vec![0; into.len()];
+        let n = image.read(offset, &mut bytes);
+        disk.decay(&mut bytes[..n]);
+        into.copy_in(0, &bytes[..n]);
+        n
+    } else {
+        image.each(offset, into.len() as u64, |at, bytes| into.copy_in(at, bytes))
+    };
+    disk.work.disk_bytes += n as u64;
+    Ok(n)
+}
+
 impl DiskFile for DataFile {
     fn read_at(&self, offset: u64, mut into: Bulk) -> LocalFuture<(io::Result<usize>, Bulk)> {
         let (pause, disk) = (self.pause(Access::Read, into.len() as u64), self.disk.clone());
-        let (process, path) = (self.process(), self.path.clone());
+        let (process, file) = (self.process(), self.file);
         Box::pin(async move {
             pause.await;
-            let mut bytes = vec![0; into.len()];
-            let read = {
-                let mut disk = disk.lock();
-                let read = disk
-                    .begin(process, Access::Read)
-                    .and_then(|()| disk.image(process, &path).map(|i| i.read(offset, &mut bytes)));
-                if let Ok(n) = &read {
-                    disk.work.disk_bytes += *n as u64;
-                    disk.decay(&mut bytes[..*n]);
-                }
-                read
-            };
-            if let Ok(n) = read {
-                into.copy_in(0, &bytes[..n]);
-            }
+            let mut disk = disk.lock();
+            let read = read_into(&mut disk, process, file, offset, &mut into);
+            drop(disk);
             (read, into)
         })
     }
     fn write_at(&self, offset: u64, from: Bulk) -> LocalFuture<io::Result<()>> {
         let bytes = from.len() as u64;
-        let id = self.disk.lock().submit(&self.path, offset, from.to_vec());
+        let id = self.disk.lock().submit(self.file, offset, from.to_vec());
         let process = self.process();
         self.later(Access::Write, bytes, move |disk| disk.land(process, id))
     }
     fn sync(&self) -> LocalFuture<io::Result<()>> {
-        let (process, path) = (self.process(), self.path.clone());
-        self.later(Access::Sync, 0, move |disk| disk.sync(process, &path))
+        let (process, file) = (self.process(), self.file);
+        self.later(Access::Sync, 0, move |disk| disk.sync(process, file))
     }
     fn allocate(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
-        let (process, path) = (self.process(), self.path.clone());
+        let (process, file) = (self.process(), self.file);
         self.later(Access::Write, 0, move |disk| {
             disk.begin(process, Access::Write)?;
-            disk.allocate(process, &path, offset, len)
+            disk.allocate(process, file, offset, len)
         })
     }
     fn punch(&self, offset: u64, len: u64) -> LocalFuture<io::Result<()>> {
-        let (process, path) = (self.process(), self.path.clone());
+        let (process, file) = (self.process(), self.file);
         self.later(Access::Write, 0, move |disk| {
             disk.begin(process, Access::Write)?;
-            disk.punch(process, &path, offset, len)
+            disk.punch(process, file, offset, len)
         })
     }
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.lock().image(self.process(), &self.path)?.len())
+        Ok(self.disk.lock().image(self.process(), self.file)?.len())
     }
     fn allocated(&self) -> io::Result<u64> {
-        self.disk.lock().allocated(self.process(), &self.path)
+        self.disk.lock().allocated(self.process(), self.file)
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
-        self.disk.lock().set_len(self.process(), &self.path, len)
+        self.disk.lock().set_len(self.process(), self.file, len)
     }
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
@@ -125,7 +130,7 @@ impl DiskFile for DataFile {
 pub(crate) struct StoreFile {
     pub disk: DiskRef,
     pub process: u64,
-    pub path: PathBuf,
+    pub file: FileId,
     pub times: DiskTimes,
 }
 
@@ -143,7 +148,7 @@ impl BlockingFile for StoreFile {
         let mut disk = self.disk.lock();
         self.charge(&mut disk, Access::Read, into.len() as u64);
         disk.begin(self.process, Access::Read)?;
-        let n = disk.image(self.process, &self.path)?.read(offset, into);
+        let n = disk.image(self.process, self.file)?.read(offset, into);
         disk.work.disk_bytes += n as u64;
         if n == into.len() { Ok(()) } else { Err(io::ErrorKind::UnexpectedEof.into()) }
     }
@@ -151,20 +156,20 @@ impl BlockingFile for StoreFile {
         let mut disk = self.disk.lock();
         self.charge(&mut disk, Access::Write, from.len() as u64);
         disk.begin(self.process, Access::Write)?;
-        disk.write(self.process, &self.path, offset, from)
+        disk.write(self.process, self.file, offset, from)
     }
     fn len(&self) -> io::Result<u64> {
-        Ok(self.disk.lock().image(self.process, &self.path)?.len())
+        Ok(self.disk.lock().image(self.process, self.file)?.len())
     }
     fn set_len(&self, len: u64) -> io::Result<()> {
         let mut disk = self.disk.lock();
         disk.begin(self.process, Access::Write)?;
-        disk.set_len(self.process, &self.path, len)
+        disk.set_len(self.process, self.file, len)
     }
     fn reserve(&self, offset: u64, len: u64) -> io::Result<()> {
         let mut disk = self.disk.lock();
         disk.begin(self.process, Access::Write)?;
-        disk.reserve(self.process, &self.path, offset, len)
+        disk.reserve(self.process, self.file, offset, len)
     }
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
@@ -173,11 +178,11 @@ impl BlockingFile for StoreFile {
     fn sync(&self) -> io::Result<()> {
         let mut disk = self.disk.lock();
         self.charge(&mut disk, Access::Sync, 0);
-        disk.sync(self.process, &self.path)
+        disk.sync(self.process, self.file)
     }
     fn forget_cached(&self) -> io::Result<()> {
         self.sync()?;
-        self.disk.lock().image(self.process, &self.path)?.forget_cached();
+        self.disk.lock().image(self.process, self.file)?.forget_cached();
         Ok(())
     }
 }

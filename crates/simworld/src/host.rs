@@ -414,7 +414,7 @@ impl World for ProcessWorld {
     }
     fn spawn(&self, task: LocalFuture<()>) {
         if self.process.alive.get() {
-            self.core.spawn(self.process.id, task);
+            self.core.spawn(Some(self.process.clone()), task);
         }
     }
     fn seed(&self) -> u64 {
@@ -435,13 +435,13 @@ impl World for ProcessWorld {
     }
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
         let disk = self.process.host.disk.clone();
-        disk.lock().open(self.process.id, path, mode.create)?;
-        Ok(Rc::new(DataFile { world: self.clone(), disk, path: path.into() }))
+        let file = disk.lock().open(self.process.id, path, mode.create)?;
+        Ok(Rc::new(DataFile { world: self.clone(), disk, file }))
     }
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         let disk = self.process.host.disk.clone();
-        disk.lock().open(self.process.id, path, create)?;
-        Ok(Box::new(StoreFile { disk, process: self.process.id, path: path.into(), times: self.times() }))
+        let file = disk.lock().open(self.process.id, path, create)?;
+        Ok(Box::new(StoreFile { disk, process: self.process.id, file, times: self.times() }))
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let me = self.clone();

@@ -1,4 +1,6 @@
 //! A file's two images: what was written, and what a power loss leaves.
+use std::cell::RefCell;
+use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 
@@ -11,6 +13,38 @@ const SECTOR: usize = 512;
 
 type Page = Arc<[u8; PAGE as usize]>;
 
+/// Pages that a thread keeps for use again.
+const SPARE_MAX: usize = 4096;
+
+thread_local! {
+    static SPARE: RefCell<Vec<Page>> = const { RefCell::new(Vec::new()) };
+}
+
+/// A page of its own with whatever bytes.
+fn any_page() -> Page {
+    SPARE.with_borrow_mut(Vec::pop).unwrap_or_else(|| Arc::new([0; PAGE as usize]))
+}
+
+/// A page of its own with these bytes.
+fn page_of(bytes: &[u8; PAGE as usize]) -> Page {
+    let mut page = any_page();
+    Arc::get_mut(&mut page).expect("nobody else has it").copy_from_slice(bytes);
+    page
+}
+
+/// A page that an image has no more.
+fn retire(page: Option<Page>) {
+    if let Some(mut page) = page
+        && Arc::get_mut(&mut page).is_some()
+    {
+        SPARE.with_borrow_mut(|spare| {
+            if spare.len() < SPARE_MAX {
+                spare.push(page);
+            }
+        });
+    }
+}
+
 /// Sparse bytes: pages that are missing are zero.
 #[derive(Default, Clone)]
 struct Bytes {
@@ -20,7 +54,22 @@ struct Bytes {
 
 impl Bytes {
     fn page_mut(&mut self, page: u64) -> &mut [u8; PAGE as usize] {
-        Arc::make_mut(self.pages.entry(page).or_insert_with(|| Arc::new([0; PAGE as usize])))
+        let page = self.pages.entry(page).or_insert_with(|| page_of(&[0; PAGE as usize]));
+        if Arc::get_mut(page).is_none() {
+            let own = page_of(page);
+            *page = own;
+        }
+        Arc::get_mut(page).expect("it was made for this image")
+    }
+    /// Replaces a whole page.
+    fn set_page(&mut self, page: u64, bytes: &[u8; PAGE as usize]) {
+        match self.pages.entry(page) {
+            Entry::Vacant(place) => drop(place.insert(page_of(bytes))),
+            Entry::Occupied(mut place) => match Arc::get_mut(place.get_mut()) {
+                Some(own) => own.copy_from_slice(bytes),
+                None => drop(place.insert(page_of(bytes))),
+            },
+        }
     }
     fn sector(&self, page: u64, at: usize) -> &[u8] {
         match self.pages.get(&page) {
@@ -56,15 +105,18 @@ impl Image {
     }
     /// Fills `into`; behind the end it is left alone. Gives the bytes that there were.
     pub fn read(&self, offset: u64, into: &mut [u8]) -> usize {
-        let len = self.live.len.saturating_sub(offset).min(into.len() as u64);
+        self.each(offset, into.len() as u64, |at, bytes| into[at..at + bytes.len()].copy_from_slice(bytes))
+    }
+    /// Gives `take` the bytes of a range up to the end of the file, in pieces, each with its place in the range. How many there were.
+    pub fn each(&self, offset: u64, len: u64, mut take: impl FnMut(usize, &[u8])) -> usize {
+        let len = self.live.len.saturating_sub(offset).min(len);
         let mut done = 0;
-        for (page, within, take) in parts(offset, len) {
-            let out = &mut into[done..done + take];
+        for (page, within, bytes) in parts(offset, len) {
             match self.live.pages.get(&page) {
-                Some(p) => out.copy_from_slice(&p[within..within + take]),
-                None => out.fill(0),
+                Some(p) => take(done, &p[within..within + bytes]),
+                None => take(done, &[0; PAGE as usize][..bytes]),
             }
-            done += take;
+            done += bytes;
         }
         done
     }
@@ -72,7 +124,11 @@ impl Image {
         self.live.len = self.live.len.max(offset + bytes.len() as u64);
         let mut done = 0;
         for (page, within, take) in parts(offset, bytes.len() as u64) {
-            self.live.page_mut(page)[within..within + take].copy_from_slice(&bytes[done..done + take]);
+            let from = &bytes[done..done + take];
+            match from.try_into() {
+                Ok(whole) => self.live.set_page(page, whole),
+                Err(_) => self.live.page_mut(page)[within..within + take].copy_from_slice(from),
+            }
             self.unsynced.insert(page);
             done += take;
         }
@@ -94,7 +150,7 @@ impl Image {
         for (page, within, take) in parts(offset, end.saturating_sub(offset)) {
             self.unsynced.insert(page);
             if take as u64 == PAGE {
-                self.live.pages.remove(&page);
+                retire(self.live.pages.remove(&page));
             } else if self.live.pages.contains_key(&page) {
                 self.live.page_mut(page)[within..within + take].fill(0);
             }
@@ -121,8 +177,8 @@ impl Image {
     }
     fn keep(&mut self, page: u64) {
         match self.live.pages.get(&page) {
-            Some(p) => drop(self.durable.pages.insert(page, p.clone())),
-            None => drop(self.durable.pages.remove(&page)),
+            Some(p) => retire(self.durable.pages.insert(page, p.clone())),
+            None => retire(self.durable.pages.remove(&page)),
         }
     }
     /// A sync that fails: some of what it should have written counts as written from now on and is not durable.

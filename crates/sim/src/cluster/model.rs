@@ -21,6 +21,7 @@ pub struct Author {
 const WORD_BYTES: u64 = 8;
 
 /// The bytes that the write `stamp` puts at the offsets of a word; none is 0.
+#[inline(always)]
 fn word(stamp: u64, index: u64) -> [u8; WORD_BYTES as usize] {
     const LOW: u64 = u64::MAX / 0xff;
     const REST: u64 = LOW * 0x7f;
@@ -41,15 +42,24 @@ pub fn byte(stamp: u64, offset: u64) -> u8 {
 /// The bytes that the write `stamp` puts into `extent`.
 #[must_use]
 pub fn bytes(stamp: u64, extent: Extent) -> Vec<u8> {
-    let skipped = (extent.start % WORD_BYTES) as usize;
-    let first = extent.start / WORD_BYTES;
-    let mut made = vec![0; (extent.end.next_multiple_of(WORD_BYTES) - first * WORD_BYTES) as usize];
-    for (place, index) in made.as_chunks_mut::<{ WORD_BYTES as usize }>().0.iter_mut().zip(first..) {
-        *place = word(stamp, index);
-    }
-    made.truncate(skipped + extent.len() as usize);
-    made.drain(..skipped);
+    let mut made = vec![0; extent.len() as usize];
+    make(&mut made, stamp, extent.start);
     made
+}
+
+/// Fills `into` with the bytes that the write `stamp` puts at `offset`.
+fn make(into: &mut [u8], stamp: u64, offset: u64) {
+    let head = (offset.next_multiple_of(WORD_BYTES) - offset) as usize;
+    let (head, whole) = into.split_at_mut(head.min(into.len()));
+    let single = |bytes: &mut [u8], at: u64| bytes.iter_mut().zip(at..).for_each(|(b, at)| *b = byte(stamp, at));
+    let mut index = (offset + head.len() as u64) / WORD_BYTES;
+    single(head, offset);
+    let (words, tail) = whole.as_chunks_mut::<{ WORD_BYTES as usize }>();
+    for place in words {
+        *place = word(stamp, index);
+        index += 1;
+    }
+    single(tail, index * WORD_BYTES);
 }
 
 #[derive(Clone, Debug)]
@@ -169,9 +179,8 @@ impl FileModel {
         }
         let count = 1_u32 << open.len();
         let world = move |done: u32| {
-            let mut world = self.clone();
-            world.history.clear();
-            world.newest.clone_from(&self.base);
+            let (base, newest) = (self.base.clone(), self.base.clone());
+            let mut world = FileModel { base, newest, history: Vec::new(), round: self.round };
             let mut seen = self.base.clone();
             for (i, e) in self.history.iter().enumerate() {
                 if seen != world.newest {
@@ -335,8 +344,7 @@ fn apply(content: &mut Vec<u8>, change: &Change) {
             if content.len() < x.end as usize {
                 content.resize(x.end as usize, 0);
             }
-            let made = bytes(w.stamp, Extent::at(w.made_for, x.len()));
-            content[x.start as usize..x.end as usize].copy_from_slice(&made);
+            make(&mut content[x.start as usize..x.end as usize], w.stamp, w.made_for);
         }
         Change::Truncate(size) => content.resize(*size as usize, 0),
         Change::Seen { .. } => {}
