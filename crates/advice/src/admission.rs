@@ -6,7 +6,6 @@
 //!
 //! Source: paper 004 leaves promotion to advice; second touches within a window are how 2Q and TinyLFU tell use from passing by.
 use alloc::boxed::Box;
-use alloc::vec;
 use alloc::vec::Vec;
 use types::Instant;
 use types::registry::{Entry, Registry};
@@ -99,6 +98,8 @@ struct Touched {
 
 /// Remembers touched blocks of units in buckets; 24 bytes each.
 struct SecondTouch {
+    buckets: usize,
+    /// Of all buckets; empty until a unit is touched: many tiers are never read, and the table takes megabytes.
     table: Vec<Touched>,
     window_ns: u64,
     scan_bytes: u64,
@@ -108,7 +109,8 @@ impl SecondTouch {
     fn new(config: &Config) -> SecondTouch {
         let buckets = (config.fast_remembered_max as usize / WAYS).max(1).next_power_of_two();
         SecondTouch {
-            table: vec![Touched::default(); buckets * WAYS],
+            buckets,
+            table: Vec::new(),
             window_ns: config.fast_window_s * 1_000_000_000,
             scan_bytes: config.fast_scan_bytes,
         }
@@ -120,8 +122,8 @@ impl AdmissionPolicy for SecondTouch {
         if missed.read_bytes >= self.scan_bytes || missed.blocks == 0 {
             return 0;
         }
-        let buckets = self.table.len() / WAYS;
-        let bucket = missed.unit as usize % buckets * WAYS;
+        self.table.resize(self.buckets * WAYS, Touched::default());
+        let bucket = missed.unit as usize % self.buckets * WAYS;
         let ways = &mut self.table[bucket..bucket + WAYS];
         let is_late = |t: &Touched| now.since(t.at).as_nanos() as u64 > self.window_ns;
         let known = ways.iter().position(|t| t.unit == missed.unit && t.seen != 0);

@@ -24,8 +24,15 @@ pub type SharedCache = Rc<RefCell<PageCache>>;
 
 /// Share of the frame pool that the cache leaves free: one in this many.
 const LEAVE_FREE: usize = 16;
-/// Time between two looks at the frame pool.
+/// Time between two looks at a frame pool that is nearly empty.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+
+/// Time until the next look at a frame pool: a pool that is nearly empty is looked at soon, one with many times as many free frames
+/// as the cache leaves is left alone for as many times as long, so that an idle server hardly wakes for it.
+fn next_look(free: usize, capacity: usize) -> Duration {
+    let times = (free / (capacity / LEAVE_FREE).max(1)).clamp(1, LEAVE_FREE);
+    LOOK_EVERY * times as u32
+}
 
 /// A cache that gives pages back while the frame pool is nearly empty, whoever took the frames.
 ///
@@ -36,10 +43,11 @@ pub fn shared(rt: &Rt, policy: &str, bytes: u64, keys: &CacheConfig) -> Result<S
     let (weak, clock) = (Rc::downgrade(&cache), rt.clone());
     rt.spawn(async move {
         while let Some(cache) = weak.upgrade() {
-            cache.borrow_mut().yield_frames(clock.frames());
+            let pool = clock.frames();
+            cache.borrow_mut().yield_frames(pool);
             cache.borrow_mut().measure(clock.now());
             drop(cache);
-            clock.sleep(LOOK_EVERY).await;
+            clock.sleep(next_look(pool.free(), pool.capacity())).await;
         }
     });
     Ok(cache)
@@ -592,6 +600,14 @@ mod tests {
             out = p.map(|p| p.run.bytes()[7]);
         });
         out
+    }
+
+    #[test]
+    fn the_fuller_the_frame_pool_the_sooner_it_is_looked_at() {
+        let of_1600 = |free| next_look(free, 1600);
+        assert_eq!([0, 99, 100, 199].map(of_1600), [LOOK_EVERY; 4]);
+        assert_eq!([200, 800, 1600].map(of_1600), [LOOK_EVERY * 2, LOOK_EVERY * 8, LOOK_EVERY * 16]);
+        assert_eq!(next_look(0, 0), LOOK_EVERY);
     }
 
     #[test]
