@@ -21,10 +21,10 @@ fn chosen() -> Vec<(usize, Vec<(Op, Sync)>)> {
 fn run(stripes: u16) {
     let (mut wrong, mut cases) = (0, 0);
     for (i, ops) in chosen() {
-        let (found, n) = run_sequence(&ops, 1 + i as u64, stripes);
-        cases += n;
-        wrong += found.len();
-        for (case, complaints) in found {
+        let tally = run_sequence(&ops, 1 + i as u64, stripes);
+        cases += tally.cases;
+        wrong += tally.wrong.len();
+        for (case, complaints) in tally.wrong {
             println!("{case:?}\n    {}", complaints.join("\n    "));
         }
     }
@@ -49,8 +49,9 @@ fn planted_bugs_of_striped_cuts_are_found() {
     for bug in ["cut-not-promised", "cut-unfinished", "promise-not-stored", "decision-not-stored"] {
         types::planted::plant(Some(bug));
         let cut = |sync| run_sequence(&[(Op::Truncate, sync)], 3, 2);
-        let ((closed, cases), (synced, more)) = (cut(Sync::Close), cut(Sync::Fsync));
+        let (closed, synced) = (cut(Sync::Close), cut(Sync::Fsync));
         types::planted::plant(None);
-        assert!(closed.len() + synced.len() > 0, "{bug}: nothing is wrong in {} cases", cases + more);
+        let cases = closed.cases + synced.cases;
+        assert!(closed.wrong.len() + synced.wrong.len() > 0, "{bug}: nothing is wrong in {cases} cases");
     }
 }

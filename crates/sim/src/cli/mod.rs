@@ -175,6 +175,9 @@ pub struct SequencesArgs {
     /// Files of so many stripes only: 1 or 2; without, both
     #[arg(long)]
     pub stripes: Option<u16>,
+    /// Print what the phases of cases took: virtual and processor time, polls, messages, disks
+    #[arg(long)]
+    pub costs: bool,
     /// Begin no sequence after so many minutes
     #[arg(long)]
     pub minutes: Option<f64>,

@@ -4,18 +4,20 @@ use std::sync::{Mutex, PoisonError};
 
 use super::SequencesArgs;
 use super::torture::time_max;
-use crate::cluster::sequences::{run_sequence, sequences};
+use crate::cluster::Costs;
+use crate::cluster::sequences::{Tally, run_sequence, sequences};
 use crate::cluster::torture::on_all_cores;
 
 /// Stripes of the files of which a sequence is run when none are named.
 const STRIPES: [u16; 2] = [1, 2];
 
 /// What all sequences gave.
-#[derive(Clone, Copy, Default)]
+#[derive(Clone, Default)]
 struct Totals {
     sequences: u64,
     cases: u64,
     wrong: u64,
+    costs: Costs,
 }
 
 /// Runs sequences; false when something is lost in one.
@@ -39,7 +41,7 @@ pub(super) fn run(a: &SequencesArgs) -> Result<bool, String> {
     on_all_cores(a.jobs, (chosen.len() * kinds) as u64, time_max(a.minutes)?, &|n| {
         let ((number, ops), stripes) = (&chosen[n as usize / kinds], stripes[n as usize % kinds]);
         let ran = catch_unwind(AssertUnwindSafe(|| run_sequence(ops, 1 + *number as u64, stripes)));
-        let (found, cases) = ran.unwrap_or_default();
+        let Tally { wrong: found, cases, costs } = ran.unwrap_or_default();
         let wrong = if cases == 0 { 1 } else { found.len() as u64 };
         if wrong > 0 {
             super::print(&format!("stria sim sequences --only {number} --stripes {stripes}\n"));
@@ -54,9 +56,13 @@ pub(super) fn run(a: &SequencesArgs) -> Result<bool, String> {
         totals.sequences += 1;
         totals.cases += cases;
         totals.wrong += wrong;
+        totals.costs.add(&costs);
         true
     });
-    let Totals { sequences, cases, wrong } = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Totals { sequences, cases, wrong, costs } = totals.into_inner().unwrap_or_else(PoisonError::into_inner);
     super::print(&format!("{sequences} sequences, {cases} cases, {wrong} of them wrong\n"));
+    if a.costs {
+        super::print(&costs.text());
+    }
     Ok(wrong == 0)
 }

@@ -26,6 +26,11 @@ const SPACE_IS_KNOWN_WITHIN: Duration = Duration::from_secs(45);
 const WAITS_FOR_OBJECTS: Duration = Duration::from_secs(25);
 /// How an error says that there is no space.
 pub(super) const NO_SPACE: &str = "no space left on device";
+/// Programs work on as fast as before for so long when the last fault has begun: nodes come back amid work.
+const WORKS_ON: Duration = Duration::from_secs(5);
+/// What is still under way then (a cut, a stop, a recovery that waits for somebody) lasts a minute and more, in which nothing else goes
+/// wrong: operations have pauses of up to this long, as what they could find there is found by a few of them as well.
+const EASE_MS: u64 = 500;
 /// Complaints kept.
 const COMPLAINTS_MAX: usize = 20;
 
@@ -77,6 +82,8 @@ pub struct Context {
     complaints: RefCell<Vec<String>>,
     /// Faults may begin no longer.
     pub ending: Cell<bool>,
+    /// Since when.
+    ending_since: Cell<Instant>,
     /// Everything runs and nothing goes wrong any more.
     pub calm: Cell<bool>,
     /// Disks that fail now.
@@ -142,6 +149,7 @@ impl Context {
             away: RefCell::default(),
             complaints: RefCell::default(),
             ending: Cell::new(false),
+            ending_since: Cell::new(Instant::ZERO),
             calm: Cell::new(false),
             disks_failing: Cell::new(0),
             disk_failures: Cell::new(0),
@@ -356,6 +364,19 @@ impl Context {
     pub fn think(&self) {
         *self.thought.borrow_mut() = Some(Thought::drawn(self.rng("thought")));
     }
+    /// Faults begin no longer from now on.
+    pub fn end_begins(&self) {
+        self.enter(Phase::Healing);
+        self.ending_since.set(self.cluster.sim.now());
+        self.ending.set(true);
+    }
+    /// A program takes it easy before its next operation where nothing is left but to wait for the last fault's end.
+    pub async fn ease(&self, rng: &mut Rng) {
+        let since = self.cluster.sim.now().since(self.ending_since.get());
+        if self.ending.get() && !self.calm.get() && since >= WORKS_ON {
+            self.cluster.sim.sleep(Duration::from_millis(rng.below(EASE_MS))).await;
+        }
+    }
     /// A client that runs, waiting for one: whoever is about to begin something, when it has thought about it.
     pub async fn any_client(&self, rng: &mut Rng) -> usize {
         let now = self.cluster.sim.now();
@@ -368,6 +389,7 @@ impl Context {
             };
             let _ = rt::sync::race(self.cluster.sim.sleep(time), ends).await;
         }
+        self.ease(rng).await;
         loop {
             let running = self.clients();
             if !running.is_empty() {

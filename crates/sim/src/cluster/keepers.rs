@@ -92,6 +92,7 @@ impl Keeper {
             self.one().await;
             done += 1;
             self.context.cluster.sim.sleep(Duration::from_micros(self.rng.below(self.pause_us))).await;
+            self.context.ease(&mut self.rng).await;
         }
         while !self.context.calm.get() {
             self.context.cluster.sim.sleep(Duration::from_millis(100)).await;

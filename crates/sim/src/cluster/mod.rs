@@ -42,6 +42,7 @@ mod witnesses;
 pub use class::FaultClass;
 pub use config::ClusterConfig;
 pub use context::{Context, Counts};
+pub use costs::Costs;
 pub use faults::FaultConfig;
 pub use nodes::{Cluster, Node, NodeId};
 pub use run::{RunConfig, RunReport, WorkConfig, run};

@@ -167,6 +167,7 @@ impl Overlap {
             self.running.set(self.running.get() - 1);
             done += 1;
             self.context.cluster.sim.sleep(Duration::from_micros(rng.below(5000))).await;
+            self.context.ease(&mut rng).await;
         }
     }
     /// Waits until an operation may begin; settles the file where that is due.

@@ -344,8 +344,7 @@ async fn until_quiet(context: Rc<Context>, time: Duration) {
     };
     // Whichever comes first.
     let _ = rt::sync::race(sim.sleep(time), failed).await;
-    context.enter(Phase::Healing);
-    context.ending.set(true);
+    context.end_begins();
 }
 
 /// Who was there all the time was not evicted. A client that has left cannot tell a server that it does not reach.

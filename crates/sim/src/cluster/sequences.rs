@@ -19,6 +19,7 @@ use self::model::{A, B, DIR, DIR_NAMES, File, Id, NAMES, Op, Run, State, Sync, T
 use super::check::check_stores;
 use super::config::ClusterConfig;
 use super::context::Context;
+use super::costs::{Costs, Phase};
 use super::nodes::{Cluster, NodeId};
 
 const O_RDWR: u32 = 2;
@@ -104,6 +105,8 @@ pub struct Verdict {
     pub complaints: Vec<String>,
     /// The sequence was long enough for the crash to happen; if not, later points do not happen either.
     pub crashed: bool,
+    /// What its phases took.
+    pub costs: Costs,
 }
 
 /// All sequences of one operation, and of two.
@@ -112,24 +115,36 @@ pub fn sequences() -> impl Iterator<Item = Vec<(Op, Sync)>> {
     one().map(|a| vec![a]).chain(one().flat_map(move |a| one().map(move |b| vec![a, b])))
 }
 
-/// Runs a sequence with every death at every point. The cases that went wrong, and how many there were.
+/// What all cases of a sequence gave.
+#[derive(Clone, Debug, Default)]
+pub struct Tally {
+    /// Those that went wrong.
+    pub wrong: Vec<(Case, Vec<String>)>,
+    /// How many there were.
+    pub cases: u64,
+    /// What their phases took.
+    pub costs: Costs,
+}
+
+/// Runs a sequence with every death at every point.
 #[must_use]
-pub fn run_sequence(ops: &[(Op, Sync)], seed: u64, stripes: u16) -> (Vec<(Case, Vec<String>)>, u64) {
-    let (mut wrong, mut count) = (Vec::new(), 0);
+pub fn run_sequence(ops: &[(Op, Sync)], seed: u64, stripes: u16) -> Tally {
+    let mut tally = Tally::default();
     for death in Death::ALL {
         for point in 0.. {
             let case = Case { ops: ops.to_vec(), death, point, seed, stripes };
             let verdict = run_case(&case);
-            count += 1;
+            tally.cases += 1;
+            tally.costs.add(&verdict.costs);
             if !verdict.complaints.is_empty() {
-                wrong.push((case, verdict.complaints));
+                tally.wrong.push((case, verdict.complaints));
             }
             if !verdict.crashed {
                 break;
             }
         }
     }
-    (wrong, count)
+    tally
 }
 
 /// Runs one case.
@@ -159,7 +174,7 @@ pub fn run_case(case: &Case) -> Verdict {
         Some(Ok(crashed)) => crashed,
     };
     context.cluster.end();
-    Verdict { complaints: context.complaints(), crashed }
+    Verdict { complaints: context.complaints(), crashed, costs: context.enter(Phase::Check) }
 }
 
 fn cred() -> Cred {
@@ -190,8 +205,10 @@ async fn whole(context: &Rc<Context>, case: &Case) -> Result<bool, String> {
         .map_err(|e| format!("preparing: {e}"))?;
     // Nothing of the preparation is left to commit.
     cluster.sim.sleep(SETTLED).await;
+    context.enter(Phase::Work);
     let progress = Rc::new(Progress { run: RefCell::new(Run::new(unit)), ended: Cell::new(false) });
     let crashed = crash(context, case, place, &progress).await?;
+    context.enter(Phase::Healing);
     let begin = cluster.sim.now();
     while !case.death.client_dies() && !progress.ended.get() {
         cluster.sim.sleep(Duration::from_millis(10)).await;
@@ -199,6 +216,7 @@ async fn whole(context: &Rc<Context>, case: &Case) -> Result<bool, String> {
             return Err("the sequence does not come to its end after the crash".into());
         }
     }
+    context.enter(Phase::Looks);
     cluster.start(NodeId::Client(1)).await?;
     let found = cluster.on(1, async move |c| look(&c, place).await).await.ok_or("the second client died")?;
     let found = found.map_err(|e| format!("looking: {e}"))?;
@@ -211,6 +229,7 @@ async fn whole(context: &Rc<Context>, case: &Case) -> Result<bool, String> {
 /// Clients leave, servers stop in order, stores are checked.
 async fn finish(context: &Rc<Context>, case: &Case) -> Result<(), String> {
     let cluster = &context.cluster;
+    context.enter(Phase::Leaving);
     for i in 0..2 {
         if cluster.lives(i) {
             cluster.stop(NodeId::Client(i)).await?;
@@ -222,6 +241,7 @@ async fn finish(context: &Rc<Context>, case: &Case) -> Result<(), String> {
     for id in case.osts() {
         cluster.stop(id).await?;
     }
+    context.enter(Phase::Check);
     check_stores(context).await;
     Ok(())
 }
