@@ -26,12 +26,16 @@ pub type SharedCache = Rc<RefCell<PageCache>>;
 const LEAVE_FREE: usize = 16;
 /// Time between two looks at a frame pool that is nearly empty.
 const LOOK_EVERY: Duration = Duration::from_millis(20);
+/// Longest time between two looks.
+const LOOK_MAX: Duration = Duration::from_millis(320);
+/// Bytes a second that others in the process take from the pool at most.
+const TAKEN_PER_SECOND: u64 = 2_000_000_000;
 
-/// Time until the next look at a frame pool: a pool that is nearly empty is looked at soon, one with many times as many free frames
-/// as the cache leaves is left alone for as many times as long, so that an idle server hardly wakes for it.
-fn next_look(free: usize, capacity: usize) -> Duration {
-    let times = (free / (capacity / LEAVE_FREE).max(1)).clamp(1, LEAVE_FREE);
-    LOOK_EVERY * times as u32
+/// Time until the next look at a frame pool with so many frames free: sooner than those can be used up, so that nobody waits for
+/// frames that the cache would give back. A server with much memory and little to do hardly wakes for it.
+fn next_look(free: usize) -> Duration {
+    let lasts_ms = (free * frames::FRAME_BYTES) as u64 * 1000 / TAKEN_PER_SECOND;
+    Duration::from_millis(lasts_ms).clamp(LOOK_EVERY, LOOK_MAX)
 }
 
 /// A cache that gives pages back while the frame pool is nearly empty, whoever took the frames.
@@ -47,7 +51,7 @@ pub fn shared(rt: &Rt, policy: &str, bytes: u64, keys: &CacheConfig) -> Result<S
             cache.borrow_mut().yield_frames(pool);
             cache.borrow_mut().measure(clock.now());
             drop(cache);
-            clock.sleep(next_look(pool.free(), pool.capacity())).await;
+            clock.sleep(next_look(pool.free())).await;
         }
     });
     Ok(cache)
@@ -604,10 +608,10 @@ mod tests {
 
     #[test]
     fn the_fuller_the_frame_pool_the_sooner_it_is_looked_at() {
-        let of_1600 = |free| next_look(free, 1600);
-        assert_eq!([0, 99, 100, 199].map(of_1600), [LOOK_EVERY; 4]);
-        assert_eq!([200, 800, 1600].map(of_1600), [LOOK_EVERY * 2, LOOK_EVERY * 8, LOOK_EVERY * 16]);
-        assert_eq!(next_look(0, 0), LOOK_EVERY);
+        let with_free = |bytes: usize| next_look(bytes / frames::FRAME_BYTES);
+        assert_eq!([0, 32 << 20].map(with_free), [LOOK_EVERY; 2]);
+        assert_eq!(with_free(200 << 20), Duration::from_millis(104));
+        assert_eq!(with_free(1 << 30), LOOK_MAX);
     }
 
     #[test]
