@@ -120,7 +120,7 @@ fn no_new_file_goes_to_an_ost_whose_store_has_just_failed() {
                 c.data().write(&file, 0, b"before").await.unwrap();
                 c.data().fsync(&file, false).await.unwrap();
             }
-            let store = world.oss[1].running.borrow().as_ref().unwrap().1.clone();
+            let store = world.oss[1].running.borrow().as_ref().unwrap().1.clone().unwrap();
             store.abandon();
             let mut failed = 0;
             for i in 0..6 {

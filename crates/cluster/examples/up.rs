@@ -74,7 +74,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         serving.await?;
         client.leave().await;
         oss.oss.close().await?;
-        mds.mds.stop().await?;
+        mds.stop().await?;
         Ok(())
     })??;
     Ok(())

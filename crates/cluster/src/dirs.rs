@@ -5,11 +5,11 @@ use std::rc::Rc;
 use client::Client;
 use fuse::mount::{Mount, MountOptions};
 use fuse::{Session, SessionConfig, TransportChoice};
-use mds::MdsConfig;
+use mds::{MdsConfig, MetaKv};
 use mount::{KernelCaching, ServedNatively, Squash, StriaFs};
 use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
-use roles::{MdsRole, RoleError, start_mds_on};
+use roles::{MdsRole, MdtStore, OpenMdt, RoleError, start_mds_of};
 use rt::{LocalFuture, Nid, Rt};
 use store_file::{FileStore, FileStoreConfig, lock_dir};
 use types::{Duration, OstIndex};
@@ -34,8 +34,26 @@ pub async fn format_mdt(rt: &Rt, dir: &Path, fsname: &str, cluster: u64, owner: 
     Ok(options.uuid)
 }
 
+/// Where a store's medium is probed: its directory, and those of its files that are links to another device.
+#[must_use]
+pub fn devices_of(dir: &Path, files: &[&str]) -> Vec<PathBuf> {
+    use std::os::unix::fs::MetadataExt;
+    let device = |p: &Path| std::fs::metadata(p).map(|m| m.dev()).ok();
+    let mut dirs = vec![dir.to_path_buf()];
+    for file in files.iter().filter_map(|f| dir.join(f).canonicalize().ok()) {
+        let Some(parent) = file.parent() else { continue };
+        if dirs.iter().all(|d| device(d) != device(parent)) {
+            dirs.push(parent.to_path_buf());
+        }
+    }
+    dirs
+}
+
+/// The files of an OST's store, for [`devices_of`].
+pub const OST_FILES: [&str; 2] = ["data", "meta.redb"];
+
 /// Starts the metadata server of the store in `dir`, listening at `nid`. `key`, `nid` and address in `config` are
-/// filled in here.
+/// filled in here. A store that fails is opened again when its medium is well.
 ///
 /// # Errors
 /// [`RoleError`]: not formatted, in use, the address is taken.
@@ -47,9 +65,16 @@ pub async fn start_mds(
     recovery_window: Duration,
     config: MdsConfig,
 ) -> Result<MdsRole, RoleError> {
-    let kv = store_redb::open_checked(rt.clone(), dir, store_redb::CACHE_BYTES_DEFAULT, config.check_bytes_max);
-    let kv = kv.map_err(|e| RoleError(e.to_string()))?;
-    let started = start_mds_on(rt, kv, nid, key, recovery_window, config).await;
+    let (place, check_bytes_max) = (dir.to_path_buf(), config.check_bytes_max);
+    let open: OpenMdt = Rc::new(move |rt| {
+        let place = place.clone();
+        Box::pin(async move {
+            let kv = store_redb::open_checked(rt, &place, store_redb::CACHE_BYTES_DEFAULT, check_bytes_max).await;
+            kv.map(|kv| kv as Rc<dyn MetaKv>).map_err(|e| RoleError(e.to_string()))
+        })
+    });
+    let store = MdtStore::Of { dirs: devices_of(dir, &[store_redb::STORE_FILE]), open };
+    let started = start_mds_of(rt, store, nid, key, recovery_window, config).await;
     started.map_err(|e| RoleError(format!("{e} (store {})", dir.display())))
 }
 

@@ -5,6 +5,11 @@
 mod dirs;
 mod shards;
 
-pub use dirs::{MountRole, MountSpec, format_mdt, format_ost, format_ost_store, open_ost, start_mds, start_mount};
-pub use roles::{MdsRole, OssRole, RoleError, join, make_oss, register_ost, start_mds_on, start_oss};
+pub use dirs::{
+    MountRole, MountSpec, OST_FILES, devices_of, format_mdt, format_ost, format_ost_store, open_ost, start_mds,
+    start_mount,
+};
+pub use roles::{
+    MdsRole, OssRole, OstStore, RoleError, TuneOst, join, make_oss, make_oss_of, register_ost, start_mds_on, start_oss,
+};
 pub use shards::{MakeOss, OssNode, OssPlace};

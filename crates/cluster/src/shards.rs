@@ -18,7 +18,7 @@ use rt::{Lane, LocalFuture, Nid, Rt};
 use types::FsError;
 
 /// Starts the targets of these OSTs, which nobody can reach yet, on the calling shard.
-pub type MakeOss<E> = Arc<dyn Fn(Rt, Vec<u16>) -> LocalFuture<Result<Oss, E>> + Send + Sync>;
+pub type MakeOss<E> = Arc<dyn Fn(Rt, Vec<u16>) -> LocalFuture<Result<Rc<Oss>, E>> + Send + Sync>;
 
 /// Where a server is reached, and whom it tells so.
 #[derive(Clone)]

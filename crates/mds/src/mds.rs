@@ -72,6 +72,10 @@ pub struct Mds {
     pub(crate) scrub: RefCell<ScrubState>,
     pub(crate) refused: Refused,
     pub(crate) quiet: ptlrpc::Quiet<Held>,
+    /// What is done about the store that failed, in words.
+    pub(crate) mending: RefCell<String>,
+    /// How often the store failed and was opened again in this process.
+    pub(crate) reopened: Cell<u64>,
     last_time: Cell<i64>,
 }
 
@@ -160,6 +164,8 @@ impl Mds {
         let mds = Rc::new(Mds {
             refused: Refused::default(),
             quiet,
+            mending: RefCell::default(),
+            reopened: Cell::new(0),
             last_time: Cell::new(rt.wall().0),
             recovering: Cell::new(!known.is_empty()),
             recovery: RefCell::new(None),
@@ -240,6 +246,28 @@ impl Mds {
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();
+    }
+    /// Why its store failed, where the medium may be the cause: opening it again may help. `None` as long as it has not failed, when the
+    /// store is another server's now, and when it is damaged.
+    #[must_use]
+    pub fn failed_medium(&self) -> Option<String> {
+        match self.store.failure()? {
+            KvError::Conflict { .. } | KvError::Corrupt { .. } => None,
+            e => Some(e.to_string()),
+        }
+    }
+    /// Says what is done about a store that failed; for `store_failure` and `stria status`.
+    pub fn note_mending(&self, text: &str) {
+        *self.mending.borrow_mut() = text.to_string();
+    }
+    /// Says how often its store failed in this process and was opened again.
+    pub fn note_reopened(&self, times: u64) {
+        self.reopened.set(times);
+    }
+    /// How often its store failed in this process and was opened again.
+    #[must_use]
+    pub fn times_reopened(&self) -> u64 {
+        self.reopened.get()
     }
     /// The store, for tools and tests.
     #[must_use]

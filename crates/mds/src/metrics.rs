@@ -44,7 +44,7 @@ const fn number(metric: &'static Metric, param: &'static str, per: u64, read: fn
 }
 
 /// Numbers of a metadata target: each a parameter and a metric.
-pub(crate) static NUMBERS: [Stat<Mds>; 22] = [
+pub(crate) static NUMBERS: [Stat<Mds>; 23] = [
     number(&common::EXPORTS, "mdt.*.num_exports", 1, |m| m.exports.borrow().len() as u64),
     number(&OPENS, "mdt.*.open_handles", 1, |m| m.handles.borrow().len() as u64),
     number(&OPENS_REFUSED, "mdt.*.opens_refused", 1, |m| m.handles.borrow().refused()),
@@ -57,6 +57,7 @@ pub(crate) static NUMBERS: [Stat<Mds>; 22] = [
     number(&common::JOB_NAMES_LIMIT, "mdt.*.job_names_limit_hits", 1, |m| m.stats.job_name_limit_hits()),
     number(&common::EVICTIONS, "mdt.*.evictions", 1, |m| m.stats.evictions.get()),
     number(&common::STORE_FAILED, "mdt.*.degraded", 1, |m| u64::from(m.store.failure().is_some())),
+    number(&common::STORE_REOPENED, "mdt.*.store_reopened", 1, |m| m.reopened.get()),
     number(&common::CAPACITY, "mdt.*.kbytestotal", 1024, |m| m.store.space().0),
     number(&common::FREE, "mdt.*.kbytesfree", 1024, |m| m.store.space().1),
     number(&common::INODES_MAXIMUM, "mdt.*.filestotal", 1, |m| m.store.inodes() + m.store.space().1 / 1024),

@@ -99,6 +99,9 @@ impl Mds {
                 Box::pin(async move { m.evict_by_name(&text).await })
             }),
             row(format!("mdt.{t}.recovery_status"), |m| m.recovery_text()),
+            row(format!("mdt.{t}.store_failure"), |m| {
+                types::params::failure_text(m.store.failure().map(|e| e.to_string()), &m.mending.borrow())
+            }),
             row(format!("mdt.{t}.abort_recovery"), |_| String::new()).settable(|m, text| {
                 if text != "1" {
                     return at_once(Err("write 1, which ends the wait for clients".into()));

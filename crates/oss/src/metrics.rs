@@ -93,13 +93,14 @@ const fn number(metric: &'static Metric, param: &'static str, per: u64, read: fn
 }
 
 /// Numbers of an OST: each a parameter and a metric.
-pub(crate) static NUMBERS: [Stat<Ost>; 12] = [
+pub(crate) static NUMBERS: [Stat<Ost>; 13] = [
     number(&common::CAPACITY, "obdfilter.*.kbytestotal", 1024, |o| o.statfs().total),
     number(&common::FREE, "obdfilter.*.kbytesfree", 1024, |o| o.statfs().free),
     number(&AVAILABLE, "obdfilter.*.kbytesavail", 1024, |o| o.statfs().available),
     number(&common::INODES_MAXIMUM, "obdfilter.*.filestotal", 1, |o| o.statfs().files + o.statfs().files_free),
     number(&common::INODES_FREE, "obdfilter.*.filesfree", 1, |o| o.statfs().files_free),
     number(&common::STORE_FAILED, "obdfilter.*.degraded", 1, |o| u64::from(o.store.failure().is_some())),
+    number(&common::STORE_REOPENED, "obdfilter.*.store_reopened", 1, |o| o.reopened.get()),
     number(&common::EXPORTS, "obdfilter.*.num_exports", 1, |o| o.exports.borrow().len() as u64),
     number(&GRANTED, "obdfilter.*.tot_granted", 1, |o| o.grants.borrow().total()),
     number(&PROMISES_LIMIT, "obdfilter.*.promises_limit_hits", 1, |o| o.locks.promises.limit_hits()),
@@ -139,7 +140,9 @@ impl Oss {
     /// Why a target is not ready to serve, a sentence each.
     #[must_use]
     pub fn not_ready(&self) -> Vec<String> {
-        self.osts().iter().filter_map(|ost| ost.not_ready()).collect()
+        let away =
+            self.away().into_iter().map(|target| format!("{target}: its store failed and is being opened again"));
+        self.osts().iter().filter_map(|ost| ost.not_ready()).chain(away).collect()
     }
 }
 
@@ -178,7 +181,7 @@ impl Ost {
 
     fn not_ready(&self) -> Option<String> {
         let target = self.identity.target();
-        if let Some(e) = self.store.failure() {
+        if let Some(e) = self.store.failure_text() {
             return Some(format!("{target}: its store failed: {e}"));
         }
         let (left, clients) = self.recovery.borrow().as_ref().map(|r| r.left()).unwrap_or_default();

@@ -1,5 +1,6 @@
 //! One object storage server: several targets in one process behind one listener.
 use std::cell::RefCell;
+use std::collections::BTreeSet;
 use std::rc::Rc;
 
 use ptlrpc::Server;
@@ -19,6 +20,8 @@ pub struct Oss {
     cache: SharedCache,
     heads: Heads,
     osts: RefCell<Vec<Rc<Ost>>>,
+    /// Targets that were taken out and are not back.
+    away: RefCell<BTreeSet<String>>,
 }
 
 impl Oss {
@@ -28,7 +31,7 @@ impl Oss {
     /// A sentence when the cache policy does not exist.
     pub fn new(rt: Rt, server: Rc<Server>, config: &OstConfig) -> Result<Oss, String> {
         let cache = crate::page_cache::shared(&rt, &config.cache_policy, config.cache_bytes, &config.cache_keys)?;
-        Ok(Oss { rt, server, cache, heads: Heads::default(), osts: RefCell::default() })
+        Ok(Oss { rt, server, cache, heads: Heads::default(), osts: RefCell::default(), away: RefCell::default() })
     }
 
     /// Starts a target over an open store: it answers from now on. Clients that miss a lock callback are evicted
@@ -37,6 +40,14 @@ impl Oss {
     /// # Errors
     /// As [`Ost::new`].
     pub fn add(&self, store: Rc<dyn ObjectStore>, config: OstConfig) -> Result<Rc<Ost>, String> {
+        self.add_in(&self.rt, store, config)
+    }
+
+    /// The same with tasks in the group behind `rt`, in which the store was opened.
+    ///
+    /// # Errors
+    /// As [`Ost::new`].
+    pub fn add_in(&self, rt: &Rt, store: Rc<dyn ObjectStore>, config: OstConfig) -> Result<Rc<Ost>, String> {
         let (server, target) = (Rc::downgrade(&self.server), store.identity().target());
         let evict: crate::config::EvictFn = Rc::new(move |client| {
             let (server, target) = (server.clone(), target.clone());
@@ -47,11 +58,30 @@ impl Oss {
             })
         });
         let config = OstConfig { evict: Some(evict), ..config };
-        let ost = Ost::new(self.rt.clone(), store, config, Some(self.cache.clone()))?;
+        let ost = Ost::new(rt.clone(), store, config, Some(self.cache.clone()))?;
         self.heads.add(&ost.dispatch);
-        self.server.add(ost.clone());
+        self.server.add_in(rt, ost.clone());
+        self.away.borrow_mut().remove(&ost.identity.target());
         self.osts.borrow_mut().push(ost.clone());
         Ok(ost)
+    }
+
+    /// Takes a target out: it answers nobody any more, and nothing here knows it or its store. Its tasks are those of its group, which
+    /// its owner ends; the other targets go on.
+    pub fn take_out(&self, target: &str) {
+        self.server.take_out(target);
+        let is_it = |ost: &Rc<Ost>| ost.identity.target() == target;
+        let index = self.osts.borrow().iter().find(|ost| is_it(ost)).map(|ost| ost.identity.ost.0);
+        self.osts.borrow_mut().retain(|ost| !is_it(ost));
+        if let Some(index) = index {
+            self.cache.borrow_mut().drop_ost(index);
+            self.away.borrow_mut().insert(target.to_string());
+        }
+    }
+    /// Targets that were taken out and are not back, by name.
+    #[must_use]
+    pub fn away(&self) -> Vec<String> {
+        self.away.borrow().iter().cloned().collect()
     }
 
     /// The targets, in the order they were added.

@@ -565,6 +565,15 @@ impl PageCache {
         }
     }
 
+    /// Everything of an OST goes, with its place.
+    pub fn drop_ost(&mut self, ost: u16) {
+        let mut objects: Vec<CacheKey> = self.groups.keys().map(|(key, _)| *key).filter(|key| key.ost == ost).collect();
+        objects.sort_unstable_by_key(|key| key.object);
+        objects.dedup();
+        objects.into_iter().for_each(|key| self.drop_object(key));
+        self.placed.retain(|(o, _)| *o != ost);
+    }
+
     /// Everything of an object goes.
     pub fn drop_object(&mut self, key: CacheKey) {
         self.invalidate(key, BlockRange::new(0, u64::MAX));

@@ -59,6 +59,7 @@ impl Ost {
                 o.recovery.borrow().as_ref().into_iter().for_each(ptlrpc::RecoveryControl::abort);
                 Ok(())
             }),
+            row(at("store_failure"), |o| types::params::failure_text(o.store.failure_text(), &o.mending.borrow())),
             row(at("scrub"), |o| o.scrub.borrow().text()).settable(|o, text| o.set_scrub(text)),
             row(at("evict_client"), |_| String::new()).settable(|o, text| o.evict_by_name(text)),
             row(at("last_committed"), |o| o.store.last_committed().0.to_string()),

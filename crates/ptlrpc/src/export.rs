@@ -133,6 +133,8 @@ pub struct Export {
     pub(crate) running: Cell<usize>,
     evicted: Cell<bool>,
     ended: Cell<bool>,
+    /// Its target was taken out of the server, with all requests.
+    abandoned: Cell<bool>,
     callbacks: RefCell<BTreeMap<u64, Answer>>,
     callback_next: Cell<u64>,
     /// A connection was opened, or the session is over.
@@ -167,6 +169,7 @@ impl Export {
             running: Cell::new(0),
             evicted: Cell::new(false),
             ended: Cell::new(false),
+            abandoned: Cell::new(false),
             callbacks: RefCell::default(),
             callback_next: Cell::new(1),
             turned: Event::new(),
@@ -242,6 +245,11 @@ impl Export {
     /// Requests that the client may have in flight from its next answer on.
     pub fn set_credits(&self, credits: u16) {
         self.credits.set(credits.clamp(1, SLOTS_MAX));
+    }
+    /// Its target is taken out of the server: nothing is answered any more, and the client comes again to the one that follows.
+    pub(crate) fn abandon(&self) {
+        self.abandoned.set(true);
+        self.disconnect();
     }
     /// The session is over; nothing waits for the client any more.
     pub(crate) fn end(&self, evicted: bool) {
@@ -583,7 +591,9 @@ impl Request {
 impl Drop for Request {
     fn drop(&mut self) {
         if !self.answered {
-            tracing::error!(op = ?self.header.op, "a request was dropped without an answer");
+            if !self.export.abandoned.get() {
+                tracing::error!(op = ?self.header.op, "a request was dropped without an answer");
+            }
             self.finish(Transno(0), Err(FsError::Io), Bulk::new(), None, false);
         }
     }

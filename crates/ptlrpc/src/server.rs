@@ -130,6 +130,13 @@ pub struct ServerConfig {
 
 pub(crate) struct Target {
     pub(crate) service: Rc<dyn Service>,
+    /// What its tasks are spawned through: they end with it.
+    pub(crate) rt: Rt,
+    /// Changes with every start of the target.
+    pub(crate) boot: u64,
+    /// It was taken out of its server.
+    is_out: Cell<bool>,
+    out: Event,
     pub(crate) exports: RefCell<BTreeMap<ClientId, Rc<Export>>>,
     pub(crate) recovery: Rc<Recovery>,
     /// Evictions so far, by client; of [`EVICTED_MAX`] clients.
@@ -140,6 +147,13 @@ pub(crate) struct Target {
 }
 
 impl Target {
+    /// Completes when it is taken out of its server.
+    async fn taken_out(&self) {
+        while !self.is_out.get() {
+            let out = self.out.wait();
+            out.await;
+        }
+    }
     /// Clients among those that `of_interest` names whose processes have certainly ended.
     fn gone(&self, of_interest: impl Fn(&Export) -> bool) -> Vec<ClientId> {
         let exports = self.exports.borrow();
@@ -161,6 +175,10 @@ pub struct Server {
     stopping: Cell<bool>,
     stopped: Event,
     limit_breaches: Cell<u64>,
+    /// Targets that were taken out, each with its evictions, by client.
+    earlier: RefCell<BTreeMap<String, BTreeMap<ClientId, u64>>>,
+    /// A target was taken out.
+    fewer: Event,
 }
 
 impl Server {
@@ -175,16 +193,26 @@ impl Server {
             stopping: Cell::new(false),
             stopped: Event::new(),
             limit_breaches: Cell::new(0),
+            earlier: RefCell::default(),
+            fewer: Event::new(),
         })
     }
 
     /// Adds a target; its known sessions start in recovery.
     pub fn add(self: &Rc<Self>, service: Rc<dyn Service>) {
+        self.add_in(&self.rt.clone(), service);
+    }
+
+    /// The same with tasks in the group behind `rt`. A target of a name that was taken out before is one that was started again, for its
+    /// clients as for its store.
+    pub fn add_in(self: &Rc<Self>, rt: &Rt, service: Rc<dyn Service>) {
+        let again = self.earlier.borrow().contains_key(&service.target());
+        let boot = if again { self.rt.random() } else { self.config.boot };
         let exports: BTreeMap<_, _> = service
             .sessions()
             .into_iter()
             .map(|s| {
-                let export = self.make_export(&service, s.client);
+                let export = make_export(rt, boot, &service, s.client);
                 export.binding.set(s.binding);
                 export.origin.set(s.origin);
                 for r in s.replies.into_iter().filter(|_| !types::planted!("replies-forgotten")) {
@@ -195,7 +223,7 @@ impl Server {
             .collect();
         let waiting = exports.keys().copied().collect();
         let name = service.target();
-        let mut recovery = Recovery::new(self.rt.clone(), waiting, self.config.recovery_window);
+        let mut recovery = Recovery::new(rt.clone(), waiting, self.config.recovery_window);
         let silent = exports.keys().copied().filter(|c| service.can_be_done_without(*c)).collect();
         recovery = recovery.with_nothing_to_replay(silent);
         if service.replays_are_independent() {
@@ -203,6 +231,10 @@ impl Server {
         }
         let target = Rc::new(Target {
             service,
+            rt: rt.clone(),
+            boot,
+            is_out: Cell::new(false),
+            out: Event::new(),
             exports: RefCell::new(exports),
             recovery: Rc::new(recovery),
             evicted: RefCell::default(),
@@ -212,18 +244,33 @@ impl Server {
         target.service.take_recovery(RecoveryControl::new(&target.recovery));
         self.targets.borrow_mut().insert(name, target.clone());
         let (me, t) = (self.clone(), target.clone());
-        self.rt.spawn(async move { me.watch_recovery(t).await });
+        rt.spawn(async move { me.watch_recovery(t).await });
         let me = self.clone();
-        self.rt.spawn(async move { me.watch_clients(target).await });
+        rt.spawn(async move { me.watch_clients(target).await });
     }
 
-    pub(crate) fn make_export(&self, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
-        // A service knows its sessions: they must not keep it alive.
-        let s = Rc::downgrade(service);
-        let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed(client));
-        let export = Export::new(self.rt.clone(), client, service.credits(), Rc::new(committed));
-        export.boot.set(self.config.boot);
-        export
+    /// Takes a target out: its connections are closed, who asks for it hears that it is not here, and nothing here knows its service
+    /// any more. Requests under way are tasks of its group, which its owner ends. False: there is none of that name.
+    pub fn take_out(&self, target: &str) -> bool {
+        let Some(t) = self.targets.borrow_mut().remove(target) else { return false };
+        let mut earlier = self.earlier.borrow_mut();
+        let evictions = earlier.entry(target.to_string()).or_default();
+        for (client, times) in &*t.evicted.borrow() {
+            *evictions.entry(*client).or_default() += times;
+        }
+        drop(earlier);
+        t.is_out.set(true);
+        t.out.notify();
+        self.fewer.notify();
+        let exports = t.exports.take();
+        exports.values().for_each(|e| e.abandon());
+        true
+    }
+
+    /// Whether it was stopped.
+    #[must_use]
+    pub fn is_stopping(&self) -> bool {
+        self.stopping.get()
     }
 
     /// Starts accepting at `nid`; returns the address bound.
@@ -304,13 +351,17 @@ impl Server {
     /// How many times this process has evicted a client, over all its targets.
     #[must_use]
     pub fn evictions(&self, client: ClientId) -> u64 {
-        self.targets.borrow().values().map(|t| t.evicted.borrow().get(&client).copied().unwrap_or(0)).sum()
+        let times = |evicted: &BTreeMap<ClientId, u64>| evicted.get(&client).copied().unwrap_or(0);
+        let now: u64 = self.targets.borrow().values().map(|t| times(&t.evicted.borrow())).sum();
+        now + self.earlier.borrow().values().map(times).sum::<u64>()
     }
 
-    /// Whether a target still waits for clients of before its restart.
+    /// Whether a target still waits for clients of before its restart, or was taken out and is not back.
     #[must_use]
     pub fn is_recovering(&self) -> bool {
-        self.targets.borrow().values().any(|t| t.recovery.is_active())
+        let targets = self.targets.borrow();
+        let away = self.earlier.borrow().keys().any(|name| !targets.contains_key(name));
+        away || targets.values().any(|t| t.recovery.is_active())
     }
 
     async fn watch_recovery(&self, target: Rc<Target>) {
@@ -345,7 +396,7 @@ impl Server {
 
     async fn watch_clients(&self, target: Rc<Target>) {
         let limit = self.config.client_timeout;
-        while !self.stopping.get() {
+        while !self.stopping.get() && !target.is_out.get() {
             self.rt.sleep(limit / 4).await;
             if target.recovery.is_active() {
                 continue;
@@ -394,12 +445,17 @@ impl Server {
         let waiting = sink.clone();
         let place = self.door.enter(sink.peer(), Box::new(move || waiting.close()));
         source.expect_handshake(true);
-        let opened = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut source)).await;
+        // It may be the target that goes: then the client comes again.
+        let fewer = self.fewer.wait();
+        let handshake = self.rt.timeout(HANDSHAKE_WITHIN, self.handshake(&here, &sink, &mut source));
+        let Ok(opened) = rt::sync::race(handshake, fewer).await else { return sink.close() };
         drop(place);
         let why = match opened {
             Some(Ok((target, export))) => {
                 source.expect_handshake(false);
-                return self.attend(&target, &export, &sink, &mut source).await;
+                let attended = self.attend(&target, &export, &sink, &mut source);
+                let _ = rt::sync::race(attended, target.taken_out()).await;
+                return sink.close();
             }
             // Gone before it wanted anything: a look whether somebody listens.
             Some(Err(e)) if e.kind() == io::ErrorKind::UnexpectedEof => {
@@ -520,18 +576,18 @@ impl Server {
         }
         if header.op == Op::Gone {
             let target = target.clone();
-            return self.rt.spawn(async move { gone(&target, request).await });
+            return target.rt.clone().spawn(async move { gone(&target, request).await });
         }
         if request.is_replay() && !target.recovery.expects(request.client()) {
             return request.reply::<()>(Err(FsError::Stale));
         }
         let service = target.service.clone();
         if !target.recovery.holds_up(&request.header) || header.op.is(Class::IN_RECOVERY) {
-            self.rt.spawn(service.handle(request));
+            target.rt.spawn(service.handle(request));
             return;
         }
-        let (target, mut request) = (target.clone(), request);
-        self.rt.spawn(async move {
+        let (rt, target, mut request) = (target.rt.clone(), target.clone(), request);
+        rt.spawn(async move {
             let turn = target.recovery.turn(&request.header).await;
             if turn.is_none() || request.export.is_evicted() {
                 return request.reply::<()>(Err(FsError::NotConnected));
@@ -548,6 +604,16 @@ impl Server {
             drop(turn);
         });
     }
+}
+
+/// A session of a target that was started as `boot`.
+pub(crate) fn make_export(rt: &Rt, boot: u64, service: &Rc<dyn Service>, client: ClientId) -> Rc<Export> {
+    // A service knows its sessions: they must not keep it alive.
+    let s = Rc::downgrade(service);
+    let committed = move || s.upgrade().map_or(Transno(0), |s| s.last_committed(client));
+    let export = Export::new(rt.clone(), client, service.credits(), Rc::new(committed));
+    export.boot.set(boot);
+    export
 }
 
 /// Whether the peer speaks Stria, in another version.

@@ -17,7 +17,7 @@ use wire::{Bytes, Op};
 
 use crate::auth::{Binding, ClusterKey, PROOF_BYTES, SessionKey, is_here, meant};
 use crate::export::{Export, Request};
-use crate::server::{EVICTED_MAX, Server, Target};
+use crate::server::{EVICTED_MAX, Server, Target, make_export};
 use crate::stream::{Sink, Source};
 
 /// What a connection says of its client.
@@ -175,7 +175,7 @@ impl Server {
     fn session_reply(&self, target: &Target, export: &Export, granted: Option<u64>, epoch: u64) -> AuthReply {
         let client = export.client();
         AuthReply {
-            boot: self.config.boot,
+            boot: target.boot,
             known: granted.is_some(),
             recovering: target.recovery.expects(client),
             last_committed: target.service.last_committed(client),
@@ -200,7 +200,7 @@ impl Server {
         for client in others.iter().map(|e| e.client()) {
             tracing::info!(target = target.service.target(), %client, "its machine was started again: evicted");
             let target = target.clone();
-            self.rt.spawn(async move { evict(&target, client).await });
+            target.rt.clone().spawn(async move { evict(&target, client).await });
         }
         Ok(())
     }
@@ -217,7 +217,7 @@ impl Server {
             let existing = target.exports.borrow().get(&client).cloned();
             let Some(export) = existing else {
                 let Some(_change) = target.changing.begin(client) else { continue };
-                let export = self.make_export(&target.service, client);
+                let export = make_export(&target.rt, target.boot, &target.service, client);
                 export.origin.set(whose.origin);
                 export.recoverable.set(whose.recoverable);
                 export.binding.set(Some(whose.next));

@@ -1,11 +1,16 @@
 //! The roles of a cluster, started inside a running shard over any world: metadata server, object storage server,
-//! client. Opens no store: what a role stands on, and where that lives, its caller decides.
+//! client. What a role stands on, and where that lives, its caller decides; a store that failed is opened again ([`reopen`]).
+mod mds_role;
+pub mod reopen;
+
+pub use mds_role::{MdsRole, MdtStore, OpenMdt, start_mds_of, start_mds_on};
+pub use reopen::{OstStore, TuneOst};
+
 use std::cell::RefCell;
 use std::rc::Rc;
 
 use client::{Client, ClientConfig};
-use mds::{Mds, MdsConfig, MetaKv};
-use oss::store::ObjectStore;
+use oss::store::{ObjectStore, StoreIdentity};
 use oss::{Oss, Ost, OstConfig};
 use ptlrpc::{Callbacks, ClusterKey, Import, ImportConfig, Server, ServerConfig};
 use rt::sync::Event;
@@ -24,20 +29,10 @@ impl std::fmt::Display for RoleError {
 }
 impl std::error::Error for RoleError {}
 
-/// A running metadata server.
-pub struct MdsRole {
-    /// The node.
-    pub mds: Rc<Mds>,
-    /// Its listener and sessions.
-    pub server: Rc<Server>,
-    /// Where clients reach it.
-    pub nid: Nid,
-}
-
 /// A running object storage server.
 pub struct OssRole {
     /// The node.
-    pub oss: Oss,
+    pub oss: Rc<Oss>,
     /// Its listener and sessions.
     pub server: Rc<Server>,
     /// Where clients reach it.
@@ -76,37 +71,6 @@ fn server_config(rt: &Rt, key: &ClusterKey, recovery_window: Duration) -> Server
     ServerConfig { key: key.clone(), recovery_window, client_timeout: Duration::from_secs(60), boot: rt.random() }
 }
 
-/// Starts the metadata server of an open store, listening at `nid`. `key`, `nid` and address in `config` are filled in
-/// here.
-///
-/// # Errors
-/// [`RoleError`]: not formatted, another server has the store, the address is taken.
-pub async fn start_mds_on(
-    rt: &Rt,
-    kv: Rc<dyn MetaKv>,
-    nid: &Nid,
-    key: &ClusterKey,
-    recovery_window: Duration,
-    config: MdsConfig,
-) -> Result<MdsRole, RoleError> {
-    let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
-    // The map that clients get names this address, so a port of the system's choice is bound first.
-    let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
-    let config = MdsConfig { nid: bound.to_string(), key: key.clone(), ..config };
-    let mds = Mds::start(rt.clone(), config, kv).await.map_err(|e| RoleError(format!("metadata target: {e}")))?;
-    let (weak, target) = (Rc::downgrade(&server), ptlrpc::Service::target(&*mds));
-    mds.set_evictor(Rc::new(move |client: ClientId| -> LocalFuture<()> {
-        let (weak, target) = (weak.clone(), target.clone());
-        Box::pin(async move {
-            if let Some(server) = weak.upgrade() {
-                server.evict(&target, client).await;
-            }
-        })
-    }));
-    server.add(mds.clone());
-    Ok(MdsRole { mds, server, nid: bound })
-}
-
 /// Starts the targets of the given stores, which nobody can reach yet.
 ///
 /// # Errors
@@ -117,12 +81,34 @@ pub fn make_oss(
     key: &ClusterKey,
     recovery_window: Duration,
     config: &OstConfig,
-) -> Result<Oss, RoleError> {
-    let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
-    let oss = Oss::new(rt.clone(), server, config).map_err(RoleError)?;
+) -> Result<Rc<Oss>, RoleError> {
+    let oss = empty_oss(rt, key, recovery_window, config)?;
     for store in stores {
         oss.add(store, config.clone()).map_err(RoleError)?;
     }
+    Ok(oss)
+}
+
+fn empty_oss(rt: &Rt, key: &ClusterKey, recovery_window: Duration, config: &OstConfig) -> Result<Rc<Oss>, RoleError> {
+    let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
+    Oss::new(rt.clone(), server, config).map(Rc::new).map_err(RoleError)
+}
+
+/// The same with stores that are opened again when they failed and their medium is well again. `tune` sets what can only be set on a
+/// target that runs.
+///
+/// # Errors
+/// [`RoleError`]: a policy name is unknown, or what `tune` refuses.
+pub fn make_oss_of(
+    rt: &Rt,
+    stores: Vec<OstStore>,
+    key: &ClusterKey,
+    recovery_window: Duration,
+    config: &OstConfig,
+    tune: &TuneOst,
+) -> Result<Rc<Oss>, RoleError> {
+    let oss = empty_oss(rt, key, recovery_window, config)?;
+    reopen::seat(rt, &oss, stores, config, tune)?;
     Ok(oss)
 }
 
@@ -132,10 +118,11 @@ pub fn make_oss(
 pub fn announce(rt: &Rt, oss: &Oss, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Rc<Refusal> {
     let refusal = Rc::new(Refusal::default());
     for ost in oss.osts() {
+        // Not the target itself, which may be taken out meanwhile.
+        let identity = ost.store().identity();
         let (rt2, mds, key, nid, refusal) = (rt.clone(), mds.clone(), key.clone(), nid.clone(), refusal.clone());
         rt.spawn(async move {
-            if let Err(e) = register_ost(&rt2, &ost, &mds, &key, &nid).await {
-                let identity = ost.store().identity();
+            if let Err(e) = register(&rt2, &identity, &mds, &key, &nid).await {
                 let (target, cluster) = (identity.target(), identity.cluster);
                 refusal.tell(match e {
                     FsError::Access => format!(
@@ -175,7 +162,7 @@ pub fn start_oss(
 ///
 /// # Errors
 /// [`RoleError`]: the address is taken.
-pub fn serve_oss(rt: &Rt, oss: Oss, nid: &Nid, mds: &Nid, key: &ClusterKey) -> Result<OssRole, RoleError> {
+pub fn serve_oss(rt: &Rt, oss: Rc<Oss>, nid: &Nid, mds: &Nid, key: &ClusterKey) -> Result<OssRole, RoleError> {
     let server = oss.server().clone();
     let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
     let refusal = announce(rt, &oss, mds, key, &bound);
@@ -197,7 +184,10 @@ impl Callbacks for Nobody {
 /// # Errors
 /// What the metadata server answers: another cluster's, the index is another store's.
 pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
-    let identity = ost.store().identity().clone();
+    register(rt, &ost.store().identity(), mds, key, nid).await
+}
+
+async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
     let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
     let config = ImportConfig {
         nid: mds.clone(),

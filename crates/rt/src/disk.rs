@@ -42,6 +42,11 @@ pub trait DiskFile {
     fn set_len(&self, len: u64) -> io::Result<()>;
     /// Bytes free and in all on the file system that holds it.
     fn space(&self) -> io::Result<(u64, u64)>;
+    /// Says later whether the file is open still: by a reference to it, or by an operation that nobody waits for any more. The default
+    /// is for files whose operations end with whoever waits for them, and which are closed before anybody asks.
+    fn watch(&self) -> crate::IsOpen {
+        Box::new(|| false)
+    }
 }
 
 /// A file for an embedded store that does its own blocking I/O (on a worker thread in reality, inline and faultable

@@ -7,6 +7,7 @@
 
 mod dir_lock;
 pub mod disk;
+mod group;
 mod lane;
 mod net;
 mod nid;
@@ -16,6 +17,7 @@ pub mod sync;
 
 pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
+pub use group::{Group, IsOpen};
 pub use lane::Lane;
 pub use net::{BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Seal, Sink, Source};
 pub use nid::Nid;
@@ -67,6 +69,9 @@ pub trait World {
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>>;
     /// Runs blocking work away from the shard; completes when it is done.
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
+    /// Finds out whether the medium below a directory is well: makes a small file there, writes it, makes it durable, reads it
+    /// back from the medium and removes it. Blocks no shard.
+    fn probe(&self, dir: &Path) -> LocalFuture<io::Result<()>>;
     /// Page frames of this process.
     fn frames(&self) -> FramePool;
     /// Which process this is, for servers of the same host.
@@ -197,6 +202,13 @@ impl Rt {
         self.0.offload(Box::new(job)).await;
         let value = slot.lock().expect("the slot is locked only for assignment").take();
         value.expect("the worker stores the value before it reports the end")
+    }
+    /// Finds out whether the medium below a directory is well, by a small file that is written, synced, read back and removed.
+    ///
+    /// # Errors
+    /// As the medium answers; `InvalidData` when other bytes come back than were written.
+    pub async fn probe(&self, dir: &Path) -> io::Result<()> {
+        self.0.probe(dir).await
     }
     /// Page frames of this process.
     #[must_use]

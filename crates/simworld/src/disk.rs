@@ -314,14 +314,26 @@ impl Disk {
         self.write(process, p.file, p.offset, &p.bytes)
     }
     fn settle_pending(&mut self) {
-        for p in std::mem::take(&mut self.pending).into_values() {
-            let Some(Stored { image, .. }) = self.files.get_mut(p.file.0) else { continue };
-            match self.rng.below(3) {
-                0 => {}
-                1 => image.write(p.offset, &p.bytes),
-                _ => image.write_torn(p.offset, &p.bytes, &mut self.rng),
-            }
+        std::mem::take(&mut self.pending).into_values().for_each(|p| self.settle(&p));
+    }
+    fn settle(&mut self, p: &Pending) {
+        let Some(Stored { image, .. }) = self.files.get_mut(p.file.0) else { return };
+        match self.rng.below(3) {
+            0 => {}
+            1 => image.write(p.offset, &p.bytes),
+            _ => image.write_torn(p.offset, &p.bytes, &mut self.rng),
         }
+    }
+    /// A write that nobody waits for any more ends, if it has not: it is there, in part, or not.
+    pub fn settle_one(&mut self, id: u64) {
+        if let Some(p) = self.pending.remove(&id) {
+            self.settle(&p);
+        }
+    }
+    /// A step of a probe, with a small file that is there for this only.
+    pub fn probe(&mut self, process: u64, access: Access, bytes: u64) -> io::Result<()> {
+        self.begin(process, access)?;
+        if self.free() < bytes { Err(io::ErrorKind::StorageFull.into()) } else { Ok(()) }
     }
     /// The process is gone, the host is not: what was written stays.
     pub fn process_ended(&mut self) {

@@ -1,5 +1,6 @@
 //! Files of a host's disk as nodes and embedded databases use them.
 use std::io;
+use std::rc::Rc;
 
 use frames::Bulk;
 use rt::{BlockingFile, DiskFile, LocalFuture, World};
@@ -32,6 +33,21 @@ pub(crate) struct DataFile {
     pub world: ProcessWorld,
     pub disk: DiskRef,
     pub file: FileId,
+    /// One reference while it is open.
+    pub open: Rc<()>,
+}
+
+/// A write that is on its way. Whoever waits for it may go, as tasks of a group do that ends: then some of it is on the disk at once,
+/// for nothing of it may come later.
+struct OnItsWay {
+    disk: DiskRef,
+    id: u64,
+}
+
+impl Drop for OnItsWay {
+    fn drop(&mut self) {
+        self.disk.lock().settle_one(self.id);
+    }
 }
 
 impl DataFile {
@@ -90,7 +106,12 @@ impl DiskFile for DataFile {
         let bytes = from.len() as u64;
         let id = self.disk.lock().submit(self.file, offset, from.to_vec());
         let process = self.process();
-        self.later(Access::Write, bytes, move |disk| disk.land(process, id))
+        let on_its_way = OnItsWay { disk: self.disk.clone(), id };
+        let landed = self.later(Access::Write, bytes, move |disk| disk.land(process, id));
+        Box::pin(async move {
+            let _on_its_way = on_its_way;
+            landed.await
+        })
     }
     fn sync(&self) -> LocalFuture<io::Result<()>> {
         let (process, file) = (self.process(), self.file);
@@ -122,6 +143,10 @@ impl DiskFile for DataFile {
     fn space(&self) -> io::Result<(u64, u64)> {
         let disk = self.disk.lock();
         Ok((disk.free(), disk.capacity))
+    }
+    fn watch(&self) -> rt::IsOpen {
+        let open = Rc::downgrade(&self.open);
+        Box::new(move || open.strong_count() > 0)
     }
 }
 

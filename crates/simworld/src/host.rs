@@ -19,6 +19,9 @@ use crate::file::{DataFile, DiskTimes, StoreFile};
 /// Wall time at the beginning of every world.
 const EPOCH_NS: i64 = 1_700_000_000_000_000_000;
 
+/// Bytes of the file by which a medium is probed.
+const PROBE_BYTES: u64 = 64 << 10;
+
 /// A process that runs, or ran, on a host.
 pub(crate) struct Process {
     pub id: u64,
@@ -436,7 +439,7 @@ impl World for ProcessWorld {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>> {
         let disk = self.process.host.disk.clone();
         let file = disk.lock().open(self.process.id, path, mode.create)?;
-        Ok(Rc::new(DataFile { world: self.clone(), disk, file }))
+        Ok(Rc::new(DataFile { world: self.clone(), disk, file, open: Rc::new(()) }))
     }
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         let disk = self.process.host.disk.clone();
@@ -454,6 +457,16 @@ impl World for ProcessWorld {
             job();
             let took = std::mem::take(&mut disk.lock().accrued_ns);
             me.sleep_until(me.now() + Duration::from_nanos(took)).await;
+        })
+    }
+    fn probe(&self, _dir: &Path) -> LocalFuture<io::Result<()>> {
+        let me = self.clone();
+        Box::pin(async move {
+            for access in [Access::Write, Access::Sync, Access::Read] {
+                me.sleep_until(me.now() + Duration::from_nanos(me.disk_time(access, PROBE_BYTES))).await;
+                me.process.host.disk.lock().probe(me.process.id, access, PROBE_BYTES)?;
+            }
+            Ok(())
         })
     }
     fn frames(&self) -> FramePool {

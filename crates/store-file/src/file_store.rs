@@ -102,6 +102,8 @@ pub(crate) struct Inner {
     pub stalled: Cell<bool>,
     pub state: RefCell<State>,
     pub failure: Cell<Option<FsError>>,
+    /// The same in words.
+    pub failure_text: RefCell<Option<String>>,
     pub zeros: oss::store::ZeroPages,
     /// Something changed: the commit task has work.
     pub dirty: Event,
@@ -164,6 +166,7 @@ impl FileStore {
             stalled: Cell::new(false),
             state: RefCell::new(state),
             failure: Cell::new(None),
+            failure_text: RefCell::new(None),
             dirty: Event::new(),
             kick: Event::new(),
             kicked: Cell::new(false),
@@ -304,6 +307,7 @@ impl Inner {
         } else {
             tracing::error!(store = %self.dir.display(), "{what} failed: {error}; the store takes nothing any more");
             self.failure.set(Some(FsError::Io));
+            *self.failure_text.borrow_mut() = Some(format!("{what} failed: {error}"));
             FsError::Io
         };
         self.done.notify();

@@ -205,6 +205,9 @@ impl ObjectStore for FileStore {
     fn failure(&self) -> Option<FsError> {
         self.0.failure.get()
     }
+    fn failure_text(&self) -> Option<String> {
+        self.0.failure_text.borrow().clone()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
             s.closing.set(true);

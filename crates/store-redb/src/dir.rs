@@ -76,11 +76,17 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSum
     Ok(Rc::new(kv))
 }
 
-/// Opens the store in `dir`, whose database is compared with its checksums first if it has `check_bytes_max` bytes at most.
+/// Opens the store in `dir`, whose database is compared with its checksums first if it has `check_bytes_max` bytes at most, away from
+/// the shard.
 ///
 /// # Errors
 /// As [`open`].
-pub fn open_checked(rt: Rt, dir: &Path, cache_bytes: usize, check_bytes_max: u64) -> Result<Rc<RedbKv>, OpenError> {
+pub async fn open_checked(
+    rt: Rt,
+    dir: &Path,
+    cache_bytes: usize,
+    check_bytes_max: u64,
+) -> Result<Rc<RedbKv>, OpenError> {
     let path = dir.join(STORE_FILE);
     if !path.exists() {
         return Err(OpenError::Missing(dir.into()));
@@ -88,7 +94,10 @@ pub fn open_checked(rt: Rt, dir: &Path, cache_bytes: usize, check_bytes_max: u64
     let sums = PageSums::default();
     if check_bytes_max > 0 {
         let _lock = lock(dir)?;
-        compare(&rt, &path, check_bytes_max, cache_bytes, &sums)?;
+        let (file, of_check) = (rt.open_blocking(&path, false), sums.clone());
+        let compare = move || dbcheck::fault_before_opening(file?, check_bytes_max, cache_bytes, &of_check);
+        let fault = rt.offload(compare).await.map_err(|e| OpenError::Io(path.clone(), e))?;
+        fault.map_or(Ok(()), |why| Err(OpenError::Damaged(path, why)))?;
     }
     open_file(rt, dir, cache_bytes, false, sums)
 }

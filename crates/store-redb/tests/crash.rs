@@ -128,6 +128,9 @@ impl World for Inline {
         job();
         Box::pin(async {})
     }
+    fn probe(&self, _: &std::path::Path) -> LocalFuture<io::Result<()>> {
+        Box::pin(async { Ok(()) })
+    }
     fn frames(&self) -> FramePool {
         FramePool::new(1 << 18)
     }

@@ -228,14 +228,14 @@ fn a_damaged_database_is_refused_before_a_server_trusts_it_and_makes_none_panic(
         fill(rt.clone(), &at, 300).await;
         let path = at.join(store_redb::STORE_FILE);
         let whole = fs::read(&path).unwrap();
-        assert!(store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, 1 << 30).is_ok());
+        assert!(store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, 1 << 30).await.is_ok());
         let (mut refused, mut trusted) = (0, 0);
         for at_byte in (0..whole.len()).step_by(whole.len() / 150) {
             for bytes_max in [1 << 30, 0] {
                 let mut bytes = whole.clone();
                 bytes[at_byte] ^= 1 << (at_byte % 8);
                 fs::write(&path, bytes).unwrap();
-                match store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, bytes_max) {
+                match store_redb::open_checked(rt.clone(), &at, CACHE_BYTES, bytes_max).await {
                     Err(e) if bytes_max > 0 => {
                         let why = e.to_string();
                         assert!(why.contains("is damaged: ") && why.ends_with("run 'stria fsck'"), "{at_byte}: {why}");
@@ -269,7 +269,7 @@ fn what_rots_below_an_open_database_is_named_and_no_record_of_it_is_missing() {
         for byte in (PAGE_BYTES..whole.len()).step_by(whole.len() / 60) {
             fs::write(&path, &whole).unwrap();
             // With so small a cache pages are read from the medium again.
-            let kv = store_redb::open_checked(rt.clone(), &at, PAGE_BYTES, 1 << 30).unwrap();
+            let kv = store_redb::open_checked(rt.clone(), &at, PAGE_BYTES, 1 << 30).await.unwrap();
             let file = fs::File::options().write(true).open(&path).unwrap();
             std::os::unix::fs::FileExt::write_all_at(&file, &[whole[byte] ^ 1 << (byte % 8)], byte as u64).unwrap();
             let Ok(snapshot) = kv.snapshot().await else { continue };

@@ -207,9 +207,9 @@ fn show(a: &Value, troubles: &[Trouble]) -> String {
         };
         let why = t["failure"].as_str().map(|f| format!(" ({f})")).unwrap_or_default();
         let store = match t["store"].as_str() {
-            Some("failed") => ", its store failed: nothing is written until the server starts again (its log says why)",
-            Some("full") => ", its store has no space",
-            _ => "",
+            Some("failed") => failure_of(a, &text(&t["target"])),
+            Some("full") => ", its store has no space".into(),
+            _ => String::new(),
         };
         let off = match (t["active"] == false, t["silent"] == true) {
             (true, _) => ", deactivated",
@@ -225,6 +225,19 @@ fn show(a: &Value, troubles: &[Trouble]) -> String {
     }
     troubles.iter().for_each(|t| out += &format!("  wrong: {t}\n"));
     out
+}
+
+/// What is said of a target's store that failed: `a` has what targets say of it as `failures`.
+fn failure_of(a: &Value, target: &str) -> String {
+    let said = a["failures"].as_array().into_iter().flatten().find(|f| f["target"] == target);
+    let mut lines = said.and_then(|f| f["text"].as_str()).unwrap_or_default().lines();
+    match (lines.next(), lines.next()) {
+        (Some(failure), Some(mending)) => format!(", its store failed, {mending} ({failure})"),
+        (Some(failure), None) => {
+            format!(", its store failed: nothing is written until it is opened again ({failure})")
+        }
+        _ => ", its store failed: nothing is written until it is opened again (its log says why)".into(),
+    }
 }
 
 /// How far the reading of a target is, and what it found: `s` has the target and its `scrub`.
@@ -380,6 +393,7 @@ mod tests {
             "mount_point": "/mnt", "fsname": "stria", "cluster": "00000000000000ab", "client": "01", "pid": 7, "transport": "uring", "metrics": "127.0.0.1:9100", "away": ["OST 0 is left out"], "down": ["ost1 does not start: why"],
             "recovery": [{"target": "stria-MDT0000", "text": "status: RECOVERING\nrecovery_duration: 30\ntime_remaining: 23\nwaiting_for: 0a has not come back\n"}],
             "scrub": [{"target": "stria-OST0000", "text": "status: running\nrate_mib_per_s: 50\nobjects: 3 of 9\nbytes: 4096\nfaults: 1\nfault: object 7: block 2\n"}],
+            "failures": [{"target": "stria-MDT0000", "text": "metadata store: no\ntried again every 8 s: /x/mdt0: Input/output error"}],
             "cache": {"hits": 3, "misses": 1, "used_pages": 256, "max_pages": 65536, "policy": "lru"},
             "mdt": {"target": "stria-MDT0000", "nid": "local:mds", "state": "Full", "store": "failed"},
             "osts": [{"target": "stria-OST0000", "nid": "local:oss", "state": "Connecting", "failure": "refused", "active": false,
@@ -392,7 +406,7 @@ mod tests {
   ost1 does not start: why
   stria-MDT0000 was restarted and waits for 1 client(s) of before, 23 s at most (0a has not come back): 'stria abort-recovery' goes on without them
   stria-OST0000: scrub running, 3 of 9 objects, 4.0K, 1 fault(s): object 7: block 2
-  stria-MDT0000 at local:mds: full, its store failed: nothing is written until the server starts again (its log says why)
+  stria-MDT0000 at local:mds: full, its store failed, tried again every 8 s: /x/mdt0: Input/output error (metadata store: no)
   stria-OST0000 at local:oss: connecting, deactivated, read 4.0K in 2, wrote 1.0M in 1 RPCs (refused)
 ";
         let troubles = [Trouble { what: "s-OST0000 is ill".into(), remedy: "'cure' helps".into() }];

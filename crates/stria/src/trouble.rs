@@ -142,8 +142,8 @@ pub fn of_server(target: &Value, place: &Place<'_>) -> Option<Trouble> {
     }
     match target["store"].as_str() {
         Some("failed") => {
-            let remedy =
-                "stop its server and start it again, its log says why; 'stria fsck' looks at the store meanwhile";
+            let remedy = "it comes back by itself when its disk is well, its log says why; a file system that has to be mounted again \
+                 needs its server stopped before: then start it again";
             return Some(Trouble::new(format!("the store of {name} failed"), remedy));
         }
         Some("full") => {

@@ -272,8 +272,10 @@ pub mod target {
         RECOVERY_LEFT = Gauge("stria_recovery_left_seconds", ["fs", "target"], "*.*.recovery_status", "");
         /// Clients of before its restart that the target still waits for.
         RECOVERY_CLIENTS = Gauge("stria_recovery_clients_left", ["fs", "target"], "*.*.recovery_status", "");
-        /// Whether the target's store failed (1): nothing is written any more until the server starts again.
+        /// Whether the target's store failed (1): nothing is written any more until it is opened again.
         STORE_FAILED = Gauge("stria_store_failed", ["fs", "target"], "*.*.degraded", "");
+        /// Times that the target's store failed and was opened again since its process started.
+        STORE_REOPENED = Counter("stria_store_reopened_total", ["fs", "target"], "*.*.store_reopened", "");
         /// Places of the store that the last scrub found damaged.
         SCRUB_FAULTS = Gauge("stria_scrub_faults", ["fs", "target"], "*.*.scrub", "");
         /// Names of jobs for which there was no room.

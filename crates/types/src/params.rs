@@ -348,6 +348,13 @@ impl<N, S> Parameter<N, S> {
     }
 }
 
+/// What `store_failure` says of a target: why its store failed and what is done about it, a line each; nothing when all is well.
+#[must_use]
+pub fn failure_text(failure: Option<String>, mending: &str) -> String {
+    let Some(failure) = failure else { return String::new() };
+    if mending.is_empty() { failure } else { format!("{failure}\n{mending}") }
+}
+
 /// The refusal of a value for a parameter that cannot be set.
 pub const ONLY_TELLS: &str = "it cannot be set: it only tells";
 

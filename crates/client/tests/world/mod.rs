@@ -12,7 +12,7 @@ use mds::{MdsConfig, MemoryKv, MetaKv, MkfsOptions};
 pub use oss::OstConfig;
 use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::ClusterKey;
-use roles::{MdsRole, OssRole};
+use roles::{MdsRole, MdtStore, OssRole, OstStore};
 pub use rt::{Nid, Rt};
 pub use simworld::{Host, Sim, SimConfig};
 use store_file::{FileStore, FileStoreConfig};
@@ -39,7 +39,8 @@ pub fn root() -> Cred {
 /// An OST's host and what runs on it.
 pub struct OssNode {
     pub host: Host,
-    pub running: RefCell<Option<(OssRole, Rc<FileStore>)>>,
+    /// Its store beside it, unless that is opened again when it failed.
+    pub running: RefCell<Option<(OssRole, Option<Rc<FileStore>>)>>,
 }
 
 /// A simulated cluster.
@@ -47,24 +48,42 @@ pub struct World {
     pub sim: Sim,
     pub mds_host: Host,
     mds: RefCell<MdsRole>,
-    mds_store: RefCell<Rc<MemoryKv>>,
+    mds_store: Rc<RefCell<Rc<MemoryKv>>>,
     mds_config: RefCell<MdsConfig>,
     mds_window: Cell<Duration>,
     mds_nid: Nid,
     pub oss: Vec<OssNode>,
     config: RefCell<OstConfig>,
     ost_bytes: u64,
+    /// Stores that failed are opened again by their servers.
+    reopens: bool,
     clients: RefCell<Vec<Rc<Client>>>,
 }
 
 async fn open_ost(rt: &Rt, bytes: u64) -> Rc<FileStore> {
+    try_open_ost(rt, bytes).await.unwrap()
+}
+
+async fn try_open_ost(rt: &Rt, bytes: u64) -> Result<Rc<FileStore>, String> {
     let config = FileStoreConfig {
         grow_bytes: (bytes / 16).min(64 * MIB),
         reserve_bytes: (bytes / 16).min(64 * MIB),
         db_cache_bytes: 1 << 20,
         ..FileStoreConfig::default()
     };
-    Rc::new(FileStore::open(rt.clone(), Path::new(OST_DIR), Some(0x57a1), config, None).await.unwrap())
+    let opened = FileStore::open(rt.clone(), Path::new(OST_DIR), Some(0x57a1), config, None).await;
+    opened.map(Rc::new).map_err(|e| e.to_string())
+}
+
+/// The metadata store as whoever opens it anew finds it.
+fn reopened(store: &Rc<RefCell<Rc<MemoryKv>>>) -> MdtStore {
+    let store = store.clone();
+    let open: roles::OpenMdt = Rc::new(move |_| {
+        let again = store.borrow().reopen();
+        *store.borrow_mut() = again.clone();
+        Box::pin(async move { Ok(again as Rc<dyn MetaKv>) })
+    });
+    MdtStore::Of { dirs: vec!["/mdt".into()], open }
 }
 
 impl World {
@@ -80,13 +99,27 @@ impl World {
     }
     /// With a metadata server of these settings.
     pub fn with_mds(sim: SimConfig, osts: u16, config: OstConfig, ost_bytes: u64, mds_config: MdsConfig) -> World {
+        World::build(sim, osts, config, ost_bytes, mds_config, false)
+    }
+    /// Whose servers open stores again that failed.
+    pub fn reopening(seed: u64, osts: u16) -> World {
+        World::build(SimConfig::new(seed), osts, OstConfig::default(), 1 << 30, MdsConfig::default(), true)
+    }
+    fn build(
+        sim: SimConfig,
+        osts: u16,
+        config: OstConfig,
+        ost_bytes: u64,
+        mds_config: MdsConfig,
+        reopens: bool,
+    ) -> World {
         let sim = Sim::new(sim, FramePool::new(256 << 20));
         let mds_host = sim.host("mds");
         let (rt, mds_nid) = (mds_host.boot(), mds_host.nid(7988));
         let key = self::key();
-        let mds_store = MemoryKv::new();
+        let mds_store = Rc::new(RefCell::new(MemoryKv::new()));
         let mds = sim.run(async {
-            let kv: Rc<dyn MetaKv> = mds_store.clone();
+            let kv: Rc<dyn MetaKv> = mds_store.borrow().clone();
             let options = MkfsOptions {
                 fsname: "stria".into(),
                 cluster: 0x57a1,
@@ -99,11 +132,12 @@ impl World {
                 now: rt.wall(),
             };
             mds::mkfs::format(&kv, &options).await.unwrap();
-            roles::start_mds_on(&rt, kv, &mds_nid, &key, WINDOW, mds_config.clone()).await.unwrap()
+            let store = if reopens { reopened(&mds_store) } else { MdtStore::Open(kv) };
+            roles::start_mds_of(&rt, store, &mds_nid, &key, WINDOW, mds_config.clone()).await.unwrap()
         });
         let oss = (0..osts).map(|i| OssNode { host: sim.host(&format!("oss{i}")), running: RefCell::new(None) });
         let oss: Vec<OssNode> = oss.collect();
-        let (mds, mds_store) = (RefCell::new(mds), RefCell::new(mds_store));
+        let mds = RefCell::new(mds);
         let world = World {
             sim,
             mds_host,
@@ -115,6 +149,7 @@ impl World {
             oss,
             config: RefCell::new(config),
             ost_bytes,
+            reopens,
             clients: RefCell::default(),
         };
         for i in 0..usize::from(osts) {
@@ -136,11 +171,24 @@ impl World {
     pub async fn restart_oss(&self, i: usize) {
         let node = &self.oss[i];
         let rt = node.host.boot();
+        let (nid, key) = (node.host.nid(7989), self::key());
+        if self.reopens {
+            let bytes = self.ost_bytes;
+            let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
+                Box::pin(async move { try_open_ost(&rt, bytes).await.map(|s| s as Rc<dyn ObjectStore>) })
+            };
+            let store = OstStore::open(&rt, vec![OST_DIR.into()], open).await.unwrap();
+            let config = self.config.borrow().clone();
+            let tune: roles::TuneOst = Rc::new(|_| Ok(()));
+            let oss = roles::make_oss_of(&rt, vec![store], &key, WINDOW, &config, &tune).unwrap();
+            let role = roles::serve_oss(&rt, oss, &nid, &self.mds_nid, &key).unwrap();
+            *node.running.borrow_mut() = Some((role, None));
+            return;
+        }
         let store = open_ost(&rt, self.ost_bytes).await;
         let stores: Vec<Rc<dyn ObjectStore>> = vec![store.clone()];
-        let (nid, key) = (node.host.nid(7989), self::key());
         let role = roles::start_oss(&rt, stores, &nid, &self.mds_nid, &key, WINDOW, &self.config.borrow()).unwrap();
-        *node.running.borrow_mut() = Some((role, store));
+        *node.running.borrow_mut() = Some((role, Some(store)));
     }
     /// OSTs that are started from now on have these settings.
     pub fn set_ost_config(&self, config: OstConfig) {
@@ -164,9 +212,7 @@ impl World {
     }
     /// The metadata server dies with what it had not committed.
     pub fn kill_mds(&self) {
-        let mds = self.mds.borrow();
-        mds.mds.halt();
-        mds.server.stop();
+        self.mds.borrow().halt();
         self.mds_host.kill();
     }
     /// The store of the metadata server fails at its next commit, and takes nothing more until the server is restarted.
@@ -195,6 +241,22 @@ impl World {
         self.clients.borrow_mut().push(client.clone());
         (client, host)
     }
+    /// A client of so many OSTs, of this world's or of a test's own.
+    pub fn client_of(&self, osts: usize) -> (Rc<Client>, Host) {
+        let host = self.sim.host("client");
+        let (rt, config) = self.program_on(&host, |_| {});
+        let client = self.sim.run(roles::join(&rt, config, osts, PATIENCE)).unwrap();
+        self.clients.borrow_mut().push(client.clone());
+        (client, host)
+    }
+    /// The cluster's secret.
+    pub fn key(&self) -> ClusterKey {
+        key()
+    }
+    /// Where the metadata server is.
+    pub fn mds_nid(&self) -> &Nid {
+        &self.mds_nid
+    }
     /// A client in the place of the one that ran on a host.
     pub async fn client_again(&self, host: &Host) -> Rc<Client> {
         let (rt, config) = self.program_on(host, |_| {});
@@ -212,9 +274,13 @@ impl World {
     pub fn mds_disbelieved(&self) -> u64 {
         self.mds.borrow().server.disbelieved()
     }
+    /// How often the metadata server's store was opened again; 0 while it is.
+    pub fn mds_reopened(&self) -> u64 {
+        self.mds.borrow().mds().map_or(0, |mds| mds.times_reopened())
+    }
     /// Inodes that the metadata server has now.
     pub fn mds_inodes(&self) -> u64 {
-        self.mds.borrow().mds.store().inodes()
+        self.mds.borrow().mds().unwrap().store().inodes()
     }
     /// Whether the metadata server knows a client.
     pub fn mds_knows(&self, client: types::ClientId) -> bool {
@@ -257,13 +323,20 @@ impl Drop for World {
                 role.server.stop();
             }
         }
-        self.mds.borrow().mds.halt();
-        self.mds.borrow().server.stop();
+        self.mds.borrow().halt();
     }
 }
 
 pub async fn create(c: &Rc<Client>, name: &str) -> Rc<OpenFile> {
     let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, ..NewFile::default() };
+    c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
+}
+/// A file on one OST.
+pub async fn create_on(c: &Rc<Client>, name: &str, ost: u16) -> Rc<OpenFile> {
+    let mut spec = layout::LayoutSpec::default();
+    spec.index = Some(OstIndex(ost));
+    let layout = layout::xattr::encode_spec(&spec);
+    let new = NewFile { flags: O_RDWR | O_CREAT, mode: 0o644, layout: &layout, ..NewFile::default() };
     c.create_open(&root(), Fid::ROOT, name.as_bytes(), new).await.unwrap().1
 }
 /// A file over all OSTs in order, [`STRIPE`] bytes at a time.

@@ -177,7 +177,7 @@ async fn up(rt: &Rt, dir: &Path, osts: u16, transport: &str, at: &[String]) -> R
     let oss = OssNode::start(rt, &(0..osts).collect::<Vec<_>>(), shards, &place, make(dir)).await?;
     mounts(rt, &mds_nid, usize::from(osts), transport, at).await?;
     oss.close().await?;
-    mds.mds.stop().await?;
+    mds.stop().await?;
     Ok(())
 }
 

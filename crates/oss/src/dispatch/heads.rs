@@ -62,7 +62,10 @@ impl Heads {
     /// # Panics
     /// When it belongs to a server already.
     pub fn add(&self, dispatcher: &Dispatcher) {
-        self.0.heads.borrow_mut().push(Rc::downgrade(&dispatcher.0));
+        let mut heads = self.0.heads.borrow_mut();
+        heads.retain(|head| head.strong_count() > 0);
+        heads.push(Rc::downgrade(&dispatcher.0));
+        drop(heads);
         assert!(dispatcher.0.heads.set(self.clone()).is_ok(), "a dispatcher belongs to one server");
     }
     /// From now on dispatchers on so many other shards share buckets with these.

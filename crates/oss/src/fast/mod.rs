@@ -290,6 +290,9 @@ impl ObjectStore for FastStore {
     fn failure(&self) -> Option<FsError> {
         self.inner.failure()
     }
+    fn failure_text(&self) -> Option<String> {
+        self.inner.failure_text()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.inner.close()
     }

@@ -72,6 +72,10 @@ pub struct Ost {
     pub(crate) scrub: Rc<RefCell<crate::scrub::ScrubState>>,
     pub(crate) advised: Advised,
     advice_driver: advise::Driver,
+    /// What is done about the store that failed, in words.
+    pub(crate) mending: RefCell<String>,
+    /// How often the store failed and was opened again in this process.
+    pub(crate) reopened: Cell<u64>,
     me: Weak<Ost>,
 }
 
@@ -138,6 +142,8 @@ impl Ost {
             scrub: Rc::default(),
             advised,
             advice_driver: advise::Driver::default(),
+            mending: RefCell::default(),
+            reopened: Cell::new(0),
             me: me.clone(),
         });
         ost.own_fast_tier();
@@ -150,6 +156,21 @@ impl Ost {
     #[must_use]
     pub fn store(&self) -> Rc<dyn ObjectStore> {
         self.store.clone()
+    }
+
+    /// Why its store failed, where the medium may be the cause: opening it again may help. `None` as long as it has not failed, and when
+    /// the store is another server's now.
+    #[must_use]
+    pub fn failed_medium(&self) -> Option<String> {
+        if self.is_replaced() { None } else { self.store.failure_text() }
+    }
+    /// Says what is done about a store that failed; for `store_failure` and `stria status`.
+    pub fn note_mending(&self, text: &str) {
+        *self.mending.borrow_mut() = text.to_string();
+    }
+    /// Says how often its store failed in this process and was opened again.
+    pub fn note_reopened(&self, times: u64) {
+        self.reopened.set(times);
     }
 
     /// Commits everything and closes the store. The server above must have stopped.

@@ -357,6 +357,9 @@ impl ObjectStore for EmulatedStore {
     fn failure(&self) -> Option<types::FsError> {
         self.0.inner.failure()
     }
+    fn failure_text(&self) -> Option<String> {
+        self.0.inner.failure_text()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.0.inner.close()
     }

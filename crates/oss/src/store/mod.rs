@@ -452,6 +452,10 @@ pub trait ObjectStore {
     fn fence(&self) -> Option<&dyn Fenced>;
     /// The failure that latched the store, if any.
     fn failure(&self) -> Option<FsError>;
+    /// What failed, and how, in words; `None` as long as nothing has.
+    fn failure_text(&self) -> Option<String> {
+        self.failure().map(|e| e.to_string())
+    }
     /// Commits and ends background work; everything fails afterwards.
     fn close(&self) -> LocalFuture<StoreResult<()>>;
 }

@@ -165,6 +165,11 @@ impl DiskFile for RealFile {
         let unit = s.f_bsize as u64;
         Ok((s.f_bavail * unit, s.f_blocks * unit))
     }
+    fn watch(&self) -> crate::IsOpen {
+        // Operations that the kernel has not ended hold the descriptor.
+        let fd = Arc::downgrade(&self.fd);
+        Box::new(move || fd.strong_count() > 0)
+    }
 }
 
 struct RealBlocking(File);

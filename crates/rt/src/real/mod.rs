@@ -8,6 +8,7 @@ mod machine;
 mod movers;
 mod op;
 mod origin;
+mod probe;
 mod ready;
 mod tcp;
 mod timer;
@@ -144,6 +145,11 @@ impl World for RealWorld {
             // A panic on the worker surfaces here as a missing result, reported by `Rt::offload`.
             let _ = work.await;
         })
+    }
+    fn probe(&self, dir: &Path) -> LocalFuture<io::Result<()>> {
+        let dir = dir.to_path_buf();
+        let work = compio::runtime::spawn_blocking(move || probe::probe(&dir));
+        Box::pin(async move { work.await.unwrap_or_else(|_| Err(io::Error::other("the probe panicked"))) })
     }
     fn frames(&self) -> FramePool {
         self.frames

@@ -58,6 +58,8 @@ pub struct ClusterConfig {
     pub glimpse_timeout: Duration,
     /// How often clients give back grants that they do not use.
     pub grant_shrink_interval: Duration,
+    /// Servers open a store again that failed, when its disk is well.
+    pub reopens: bool,
 }
 
 impl ClusterConfig {
@@ -106,6 +108,7 @@ impl Default for ClusterConfig {
             callback_timeout: Duration::from_secs(30),
             glimpse_timeout: Duration::from_secs(7),
             grant_shrink_interval: Duration::from_secs(1200),
+            reopens: false,
         }
     }
 }

@@ -241,7 +241,7 @@ impl Context {
     /// names may be gone. A client that the restarted server gave up is as good as dead.
     #[must_use]
     pub fn double_deaths(&self) -> u64 {
-        let (start, given_up) = (self.cluster.mds.starts.get(), self.cluster.evictions_by_mds());
+        let (start, given_up) = (self.cluster.mds_starts(), self.cluster.evictions_by_mds());
         let (known, mut counted, mut served) = self.recovery.get();
         if known != start {
             (counted, served) = (0, false);

@@ -12,7 +12,7 @@ use oss::OstConfig;
 use oss::fast::{FAST_BYTES_MIN, FastConfig, FastStore, FastTier};
 use oss::store::{ObjectStore, StoreIdentity};
 use ptlrpc::{ClusterKey, Server, SessionKey};
-use roles::{MdsRole, OssRole};
+use roles::{MdsRole, MdtStore, OpenMdt, OssRole, OstStore, TuneOst};
 use rt::{LocalFuture, Nid, Rt};
 use simworld::{Host, Sim};
 use store_file::{FileStore, FileStoreConfig};
@@ -58,7 +58,7 @@ impl std::fmt::Display for NodeId {
 enum Running {
     Nothing,
     Mds(MdsRole),
-    Oss(OssRole, Rc<FileStore>),
+    Oss(OssRole),
     Client(Rc<Client>),
 }
 
@@ -119,21 +119,15 @@ impl Node {
         self.rt.borrow_mut().take();
         match self.running.replace(Running::Nothing) {
             Running::Nothing => {}
-            Running::Mds(role) => {
-                role.mds.halt();
-                role.server.stop();
-            }
-            Running::Oss(role, store) => {
-                role.server.stop();
-                drop(store);
-            }
+            Running::Mds(role) => role.halt(),
+            Running::Oss(role) => role.server.stop(),
             Running::Client(client) => client.abandon(),
         }
     }
     fn server(&self) -> Option<Rc<Server>> {
         match &*self.running.borrow() {
             Running::Mds(role) => Some(role.server.clone()),
-            Running::Oss(role, _) => Some(role.server.clone()),
+            Running::Oss(role) => Some(role.server.clone()),
             _ => None,
         }
     }
@@ -292,15 +286,23 @@ impl Cluster {
         let (nid, key, window) = (self.mds_nid(), self.key.clone(), self.config.recovery_window);
         let (size, count) = (self.config.stripe_bytes, i64::from(self.config.stripe_count));
         let commit = self.commit_of_start(&rt, self.config.commit_interval);
-        let alloc = self.config.alloc_policy.clone();
+        let (alloc, reopens) = (self.config.alloc_policy.clone(), self.config.reopens);
         let spec = LayoutSpec::from_raw(size, count, -1).map_err(|e| format!("layout of new files: {e}"));
         async move {
-            let kv = open_mdt(&rt, false)?;
+            let store = if reopens {
+                let open: OpenMdt = Rc::new(|rt| {
+                    let opened = open_mdt(&rt, false).map(|kv| kv as Rc<dyn MetaKv>).map_err(roles::RoleError);
+                    Box::pin(std::future::ready(opened))
+                });
+                MdtStore::Of { dirs: vec!["/mdt".into()], open }
+            } else {
+                MdtStore::Open(open_mdt(&rt, false)?)
+            };
             let mut config = MdsConfig { default_layout: spec?, ..MdsConfig::default() };
             config.alloc_policy = alloc;
             config.commit.idle = if commit < config.commit.idle { commit } else { config.commit.idle.max(commit / 20) };
             config.commit.interval = commit;
-            let role = roles::start_mds_on(&rt, kv, &nid, &key, window, config).await;
+            let role = roles::start_mds_of(&rt, store, &nid, &key, window, config).await;
             role.map(Running::Mds).map_err(|e| e.to_string())
         }
     }
@@ -318,24 +320,36 @@ impl Cluster {
             glimpse_timeout: self.config.glimpse_timeout,
             ..OstConfig::default()
         };
-        let queue_max = self.config.queue_max;
+        let (queue_max, reopens) = (self.config.queue_max, self.config.reopens);
         let commit = self.config.ost_commit_interval.unwrap_or(self.config.commit_interval);
         let (reserve, commit) = (self.config.ost_reserve_bytes, self.commit_of_start(&rt, commit));
         let fast = self.config.fast_admission.clone().filter(|_| index.is_multiple_of(2));
         async move {
-            let store = Rc::new(open_ost(&rt, reserve, commit).await?);
-            let stores: Vec<Rc<dyn ObjectStore>> = match fast {
-                Some(admission) => vec![with_fast_tier(&rt, store.clone(), admission).await],
-                None => vec![store.clone()],
+            let open = move |rt: Rt| -> LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
+                let fast = fast.clone();
+                Box::pin(async move {
+                    let store = Rc::new(open_ost(&rt, reserve, commit).await?);
+                    Ok(match fast {
+                        Some(admission) => with_fast_tier(&rt, store, admission).await,
+                        None => store as Rc<dyn ObjectStore>,
+                    })
+                })
             };
-            let role = roles::start_oss(&rt, stores, &nid, &mds, &key, window, &config);
-            let role = role.map_err(|e| e.to_string())?;
-            if let Some(requests) = queue_max {
-                let set =
-                    |o: &Rc<oss::Ost>| o.set_params("ost.OSS.ost_io.nrs_queue_max", &requests.to_string()).map(drop);
-                role.oss.osts().iter().try_for_each(set)?;
+            let tune: TuneOst = Rc::new(move |o| match queue_max {
+                Some(requests) => o.set_params("ost.OSS.ost_io.nrs_queue_max", &requests.to_string()).map(drop),
+                None => Ok(()),
+            });
+            if reopens {
+                let store = OstStore::open(&rt, vec![OST_DIR.into()], open).await?;
+                let oss =
+                    roles::make_oss_of(&rt, vec![store], &key, window, &config, &tune).map_err(|e| e.to_string())?;
+                let role = roles::serve_oss(&rt, oss, &nid, &mds, &key).map_err(|e| e.to_string())?;
+                return Ok(Running::Oss(role));
             }
-            Ok(Running::Oss(role, store))
+            let role = roles::start_oss(&rt, vec![open(rt.clone()).await?], &nid, &mds, &key, window, &config);
+            let role = role.map_err(|e| e.to_string())?;
+            role.oss.osts().iter().try_for_each(|o| tune(o))?;
+            Ok(Running::Oss(role))
         }
     }
 
@@ -381,7 +395,7 @@ impl Cluster {
     /// The text of a parameter of an OST that runs.
     #[must_use]
     pub fn ost_param(&self, index: usize, path: &str) -> Option<String> {
-        let Running::Oss(role, _) = &*self.osses[index].running.borrow() else { return None };
+        let Running::Oss(role) = &*self.osses[index].running.borrow() else { return None };
         let param = role.oss.osts().first()?.get_params(path).into_iter().next()?;
         Some(String::from_utf8_lossy(&param.value).into_owned())
     }
@@ -464,6 +478,35 @@ impl Cluster {
     pub fn is_in_service(&self, id: NodeId) -> bool {
         self.node(id).server().is_some_and(|s| !s.is_recovering())
     }
+    /// Whether a server runs over a store that has not failed.
+    #[must_use]
+    pub fn is_well(&self, id: NodeId) -> bool {
+        match &*self.node(id).running.borrow() {
+            Running::Mds(role) => role.mds().is_some_and(|mds| mds.store().failure().is_none()),
+            Running::Oss(role) => {
+                let osts = role.oss.osts();
+                !osts.is_empty() && osts.iter().all(|ost| ost.store().failure().is_none())
+            }
+            _ => false,
+        }
+    }
+    /// Inodes that the metadata server has now, nameless ones that are open among them; 0 when it does not run.
+    #[must_use]
+    pub fn mds_inodes(&self) -> u64 {
+        match &*self.mds.running.borrow() {
+            Running::Mds(role) => role.mds().map_or(0, |mds| mds.store().inodes()),
+            _ => 0,
+        }
+    }
+    /// How often the metadata server was started, or opened its store again.
+    #[must_use]
+    pub fn mds_starts(&self) -> u64 {
+        let reopened = match &*self.mds.running.borrow() {
+            Running::Mds(role) => role.mds().map_or(0, |mds| mds.times_reopened()),
+            _ => 0,
+        };
+        self.mds.starts.get() << 32 | reopened
+    }
     /// Whether all servers run and none of them knows the client.
     #[must_use]
     pub fn has_forgotten(&self, client: ClientId) -> bool {
@@ -508,13 +551,16 @@ impl Cluster {
         let work: LocalFuture<Result<(), FsError>> = match &*node.running.borrow() {
             Running::Nothing => return Err(format!("{id} does not run")),
             Running::Mds(role) => {
-                let (server, mds) = (role.server.clone(), role.mds.clone());
+                let (server, mds) = (role.server.clone(), role.mds());
                 Box::pin(async move {
                     server.stop();
-                    mds.stop().await
+                    match mds {
+                        Some(mds) => mds.stop().await,
+                        None => Err(FsError::Io),
+                    }
                 })
             }
-            Running::Oss(role, _) => {
+            Running::Oss(role) => {
                 let (server, osts) = (role.server.clone(), role.oss.osts());
                 Box::pin(async move {
                     server.stop();

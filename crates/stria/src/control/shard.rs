@@ -18,7 +18,7 @@ const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
 const PING_WAIT: types::Duration = types::Duration::from_secs(5);
 
 /// Pages of servers that `status` shows something of.
-const STATUS_PAGES: &str = "{mdt,obdfilter}.*.{recovery_status,scrub}";
+const STATUS_PAGES: &str = "{mdt,obdfilter}.*.{recovery_status,scrub,store_failure}";
 
 /// How long a tool that looks at all servers gives them to answer.
 fn within(request: &Value) -> types::Duration {
@@ -188,6 +188,7 @@ impl Shard {
         }
         status["recovery"] = Value::Array(recoveries_of(&seen));
         let worth = |text: &str| text.contains("status: running") || !text.contains("\nfaults: 0\n");
+        status["failures"] = Value::Array(pages_that(&seen, "store_failure", |text| !text.is_empty()));
         status["scrub"] = Value::Array(pages_that(&seen, "scrub", worth));
         status
     }

@@ -144,9 +144,8 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
         dir.note_metrics("mdt0", metrics.as_ref())?;
         let text = format!("metadata server of '{}' at {}", dir.fsname, role.nid);
         announce::ready(&rt, &role.nid.to_string(), &text);
-        until_told(&rt, &events, Servers { mds: Some(&role.mds), oss: None }).await?;
-        role.server.stop();
-        let stopped = role.mds.stop().await;
+        until_told(&rt, &events, Servers { mds: Some(&role), oss: None }).await?;
+        let stopped = role.stop().await;
         dir.note_stopped("mdt0");
         stopped.map_err(|e| Failure::with_errno(format!("metadata store: {e}"), e.errno()))
     })

@@ -3,7 +3,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use client::ClientConfig;
-use cluster::{MakeOss, MountSpec, OssNode, OssPlace};
+use cluster::{MakeOss, MountSpec, OssNode, OssPlace, OstStore, TuneOst};
 use devices::{DeviceProfile, ElevatorKind};
 use fuse::TransportChoice;
 use fuse::mount::{MountOptions, OptionError};
@@ -105,12 +105,9 @@ fn cache_keys(text: &str) -> cache::CacheConfig {
 ///
 /// # Errors
 /// What an OST refuses.
-fn tune(oss: &oss::Oss, config: &Config) -> Result<(), Failure> {
-    for ost in oss.osts() {
-        let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.oss.nrs_quantum_requests.to_string());
-        set.map_err(|e| Failure::usage(format!("nrs.quantum_requests: {e}")))?;
-    }
-    Ok(())
+fn tune(ost: &oss::Ost, config: &Config) -> Result<(), String> {
+    let set = ost.set_params("ost.OSS.ost_io.nrs_quantum_requests", &config.oss.nrs_quantum_requests.to_string());
+    set.map(drop).map_err(|e| format!("nrs.quantum_requests: {e}"))
 }
 
 /// Below this a machine has no CPU to spare for a second thread: clients, and whatever else runs, want the others.
@@ -158,17 +155,23 @@ pub async fn start_oss(
     let (dir, config) = (dir.clone(), Arc::new(config.clone()));
     let make: MakeOss<Failure> = Arc::new(move |rt, osts| {
         let (dir, config, key) = (dir.clone(), config.clone(), key.clone());
+        let window = window(&config);
         Box::pin(async move {
             let mut told = ost(&config);
             told.cache_bytes = told.cache_bytes / all * osts.len() as u64;
             let mut stores = Vec::new();
             for i in osts {
-                let store = store(&rt, &dir, i, &config).await;
-                stores.push(store.map_err(|e| of_store(&format!("ost{i}"), e))?);
+                let (dir2, config) = (dir.clone(), config.clone());
+                let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, Failure>> {
+                    let (dir, config) = (dir2.clone(), config.clone());
+                    Box::pin(async move { store(&rt, &dir, i, &config).await })
+                };
+                let places = cluster::devices_of(&dir.ost(i), &cluster::OST_FILES);
+                let opened = OstStore::open(&rt, places, open).await;
+                stores.push(opened.map_err(|e| of_store(&format!("ost{i}"), e))?);
             }
-            let oss = cluster::make_oss(&rt, stores, &key, window(&config), &told)?;
-            tune(&oss, &config)?;
-            Ok(oss)
+            let tune: TuneOst = Rc::new(move |ost| tune(ost, &config));
+            Ok(cluster::make_oss_of(&rt, stores, &key, window, &told, &tune)?)
         })
     });
     OssNode::start(rt, osts, shards, place, make).await

@@ -93,11 +93,10 @@ impl Run<'_> {
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
-            let here = Servers { mds: Some(&mds.mds), oss: Some(&oss) };
+            let here = Servers { mds: Some(&mds), oss: Some(&oss) };
             let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default())).await;
-            mds.server.stop();
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
-            let stopped = mds.mds.stop().await;
+            let stopped = mds.stop().await;
             let closed = oss.close().await;
             dir.note_stopped("up");
             let store = |what: &str, e: types::FsError| Failure::with_errno(format!("{what}: {e}"), e.errno());

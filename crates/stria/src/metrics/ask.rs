@@ -35,7 +35,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Default)]
 pub struct Servers<'a> {
     /// The metadata target.
-    pub mds: Option<&'a mds::Mds>,
+    pub mds: Option<&'a cluster::MdsRole>,
     /// The object storage targets.
     pub oss: Option<&'a cluster::OssNode>,
 }
@@ -47,7 +47,7 @@ impl Servers<'_> {
         let began = Instant::now();
         let (mut snapshot, mut not_ready) = (Snapshot::default(), Vec::new());
         if let Some(mds) = self.mds {
-            mds.measure(&mut snapshot);
+            mds.mds().into_iter().for_each(|mds| mds.measure(&mut snapshot));
             not_ready.extend(mds.not_ready());
         }
         let osts = self.oss.map(|oss| oss.each(measured));

@@ -1,0 +1,194 @@
+//! A metadata server: its target, which is started again when its store failed and the medium is well again, behind a listener
+//! that stays.
+use std::cell::RefCell;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+
+use mds::{Mds, MdsConfig, MetaKv};
+use ptlrpc::{ClusterKey, Server};
+use rt::{Group, LocalFuture, Nid, Rt};
+use types::{ClientId, Duration, FsError};
+
+use crate::reopen::{Seat, keep};
+use crate::{RoleError, server_config};
+
+/// A running metadata server.
+pub struct MdsRole {
+    target: String,
+    current: Rc<RefCell<Option<Rc<Mds>>>>,
+    /// Its listener and sessions.
+    pub server: Rc<Server>,
+    /// Where clients reach it.
+    pub nid: Nid,
+}
+
+impl MdsRole {
+    /// The node. `None` while its store, which failed, is being opened again.
+    #[must_use]
+    pub fn mds(&self) -> Option<Rc<Mds>> {
+        self.current.borrow().clone()
+    }
+    /// Why it is not ready to serve, if it is not.
+    #[must_use]
+    pub fn not_ready(&self) -> Option<String> {
+        match self.mds() {
+            Some(mds) => mds.not_ready(),
+            None => Some(format!("{}: its store failed and is being opened again", self.target)),
+        }
+    }
+    /// Stops answering and background work; what is not committed yet is committed first.
+    ///
+    /// # Errors
+    /// `Io` when the store failed.
+    pub async fn stop(&self) -> Result<(), FsError> {
+        self.server.stop();
+        match self.mds() {
+            Some(mds) => mds.stop().await,
+            None => Err(FsError::Io),
+        }
+    }
+    /// Stops at once, as a crash does: nothing more is committed.
+    pub fn halt(&self) {
+        self.server.stop();
+        self.mds().into_iter().for_each(|mds| mds.halt());
+    }
+}
+
+/// Opens a metadata store, with tasks in the group behind the handle that it is given.
+pub type OpenMdt = Rc<dyn Fn(Rt) -> LocalFuture<Result<Rc<dyn MetaKv>, RoleError>>>;
+
+/// The store of a metadata target.
+pub enum MdtStore {
+    /// It is open, and cannot be opened again.
+    Open(Rc<dyn MetaKv>),
+    /// It is opened by `open`, now and whenever it failed and its medium is well again.
+    Of {
+        /// Directories on the device of its file, in which a small file named `probe` may be made.
+        dirs: Vec<PathBuf>,
+        /// What opens it.
+        open: OpenMdt,
+    },
+}
+
+/// What starts a target behind a server.
+struct Start {
+    server: Weak<Server>,
+    current: Rc<RefCell<Option<Rc<Mds>>>>,
+    config: MdsConfig,
+}
+
+impl Start {
+    /// Starts it over an open store, with tasks in the group behind `rt`; gives its name.
+    async fn start(&self, rt: Rt, kv: Rc<dyn MetaKv>, times: u64) -> Result<String, String> {
+        let mds = Mds::start(rt.clone(), self.config.clone(), kv).await.map_err(|e| format!("metadata target: {e}"))?;
+        let Some(server) = self.server.upgrade().filter(|server| !server.is_stopping()) else {
+            mds.halt();
+            return Err("its server ends".into());
+        };
+        let (weak, target) = (self.server.clone(), ptlrpc::Service::target(&*mds));
+        let name = target.clone();
+        mds.set_evictor(Rc::new(move |client: ClientId| -> LocalFuture<()> {
+            let (weak, target) = (weak.clone(), target.clone());
+            Box::pin(async move {
+                if let Some(server) = weak.upgrade() {
+                    server.evict(&target, client).await;
+                }
+            })
+        }));
+        mds.note_reopened(times);
+        server.add_in(&rt, mds.clone());
+        *self.current.borrow_mut() = Some(mds);
+        Ok(name)
+    }
+}
+
+struct MdtSeat {
+    name: String,
+    start: Rc<Start>,
+    open: OpenMdt,
+}
+
+impl MdtSeat {
+    fn mds(&self) -> Option<Rc<Mds>> {
+        self.start.current.borrow().clone()
+    }
+}
+
+impl Seat for MdtSeat {
+    fn name(&self) -> String {
+        self.name.clone()
+    }
+    fn is_over(&self) -> bool {
+        self.start.server.upgrade().is_none_or(|server| server.is_stopping())
+    }
+    fn failure(&self) -> Option<String> {
+        self.mds()?.failed_medium()
+    }
+    fn note_mending(&self, text: &str) {
+        self.mds().into_iter().for_each(|mds| mds.note_mending(text));
+    }
+    fn take_out(&self) {
+        if let Some(server) = self.start.server.upgrade() {
+            server.take_out(&self.name);
+        }
+        let mds = self.start.current.borrow_mut().take();
+        mds.into_iter().for_each(|mds| mds.halt());
+    }
+    fn start(&self, rt: Rt, times: u64) -> LocalFuture<Result<(), String>> {
+        let (opened, start) = ((self.open)(rt.clone()), self.start.clone());
+        Box::pin(async move {
+            let kv = opened.await.map_err(|e| e.to_string())?;
+            start.start(rt, kv, times).await.map(drop)
+        })
+    }
+}
+
+/// Starts the metadata server of an open store, listening at `nid`. `key`, `nid` and address in `config` are filled in
+/// here. A store that fails stays failed.
+///
+/// # Errors
+/// [`RoleError`]: not formatted, another server has the store, the address is taken.
+pub async fn start_mds_on(
+    rt: &Rt,
+    kv: Rc<dyn MetaKv>,
+    nid: &Nid,
+    key: &ClusterKey,
+    recovery_window: Duration,
+    config: MdsConfig,
+) -> Result<MdsRole, RoleError> {
+    start_mds_of(rt, MdtStore::Open(kv), nid, key, recovery_window, config).await
+}
+
+/// The same over a store that is opened here, and opened again when it failed and its medium is well again.
+///
+/// # Errors
+/// [`RoleError`]: it cannot be opened; as [`start_mds_on`].
+pub async fn start_mds_of(
+    rt: &Rt,
+    store: MdtStore,
+    nid: &Nid,
+    key: &ClusterKey,
+    recovery_window: Duration,
+    config: MdsConfig,
+) -> Result<MdsRole, RoleError> {
+    let server = Server::new(rt.clone(), server_config(rt, key, recovery_window));
+    let (inner, group, kv, again) = match store {
+        MdtStore::Open(kv) => (rt.clone(), None, kv, None),
+        MdtStore::Of { dirs, open } => {
+            let (inner, group) = rt.group();
+            let kv = open(inner.clone()).await?;
+            (inner, Some(group), kv, Some((dirs, open)))
+        }
+    };
+    // The map that clients get names this address, so a port of the system's choice is bound first.
+    let bound = server.listen(nid).map_err(|e| RoleError(e.to_string()))?;
+    let config = MdsConfig { nid: bound.to_string(), key: key.clone(), ..config };
+    let current = Rc::new(RefCell::new(None));
+    let start = Rc::new(Start { server: Rc::downgrade(&server), current: current.clone(), config });
+    let target = start.start(inner, kv, 0).await.map_err(RoleError)?;
+    if let (Some(group), Some((dirs, open))) = (group, again) {
+        let seat = MdtSeat { name: target.clone(), start, open };
+        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group as Group));
+    }
+    Ok(MdsRole { target, current, server, nid: bound })
+}

@@ -1,0 +1,267 @@
+//! A target whose store failed comes back by itself when its medium is well again.
+//!
+//! A store latches its first failed write or sync: what it holds in memory may be ahead of the medium for good, and only opening it
+//! anew, by what the medium has, makes it whole. That needs every reference to the old one gone. So each target lives in a group
+//! of tasks of its own ([`rt::Group`]), and its keeper, which is no part of that group,
+//!
+//! 1. probes the medium by a small file, with growing pauses, and closes nothing before that has gone well: until then the target
+//!    answers EIO at once to whoever changes something, and still answers reads that need no medium;
+//! 2. takes the target out of its server and ends the group: for its clients and for the store the target died as if its process had
+//!    been killed;
+//! 3. waits until no operation of the old target's can reach a file any more;
+//! 4. opens the store, again and again if need be, and serves it as a target that was started again: another boot, a later epoch of
+//!    the store, a recovery window. Clients connect again and replay what was not committed.
+//!
+//! Other targets of the process go on. A store that another server has, or that is damaged, is left as it is.
+use std::fmt::Display;
+use std::path::PathBuf;
+use std::rc::{Rc, Weak};
+
+use oss::store::ObjectStore;
+use oss::{Oss, Ost, OstConfig};
+use rt::{Group, LocalFuture, Rt};
+use types::{Duration, Instant};
+
+use crate::RoleError;
+
+/// How often a target is looked at.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// Pause after the first try that failed; doubled up to [`PAUSE_MAX`].
+const PAUSE_FIRST: Duration = Duration::from_secs(1);
+/// Longest pause between two tries.
+pub const PAUSE_MAX: Duration = Duration::from_secs(10);
+/// A store that fails again so soon after it was opened is not well: the pause goes on growing.
+const WELL_AFTER: Duration = Duration::from_secs(60);
+/// Pause between two looks whether everything has let the old store go.
+const LET_GO_PAUSE: Duration = Duration::from_millis(20);
+/// After so long that is told.
+const LET_GO_TOLD_AFTER: Duration = Duration::from_secs(10);
+
+/// A target that can be started again in its process.
+pub(crate) trait Seat {
+    /// Its name, for the log.
+    fn name(&self) -> String;
+    /// Whether its server has ended, or is about to.
+    fn is_over(&self) -> bool;
+    /// Why its store failed, where opening it again may help.
+    fn failure(&self) -> Option<String>;
+    /// Says in the target's parameters what is done about it.
+    fn note_mending(&self, text: &str);
+    /// Takes it out of its server.
+    fn take_out(&self);
+    /// Opens the store and serves it, with tasks in the group behind `rt`. It is the `times`-th time.
+    fn start(&self, rt: Rt, times: u64) -> LocalFuture<Result<(), String>>;
+}
+
+/// Pauses between tries.
+struct Pauses(Duration);
+impl Pauses {
+    fn next(&mut self) -> Duration {
+        let pause = self.0;
+        self.0 = (pause * 2).min(PAUSE_MAX);
+        pause
+    }
+}
+
+/// Looks after a target as long as its server lives. `dirs`: what its medium is probed by.
+pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut group: Group) {
+    let (mut pauses, mut opened, mut times) = (Pauses(PAUSE_FIRST), None::<Instant>, 0);
+    loop {
+        rt.sleep(LOOK_EVERY).await;
+        if seat.is_over() {
+            return;
+        }
+        let Some(why) = seat.failure() else { continue };
+        let (name, failed) = (seat.name(), rt.now());
+        tracing::warn!(
+            target = name,
+            "its store failed ({why}): its medium is tried every {} s at last, and it comes back by itself",
+            PAUSE_MAX.as_secs()
+        );
+        if opened.is_some_and(|at| failed.since(at) < WELL_AFTER) {
+            rt.sleep(pauses.next()).await;
+        } else {
+            pauses = Pauses(PAUSE_FIRST);
+        }
+        if !until_well(&rt, &*seat, &dirs, &mut pauses).await {
+            return;
+        }
+        seat.take_out();
+        group.end();
+        until_let_go(&rt, &name, &group).await;
+        times += 1;
+        let Some(next) = until_open(&rt, &*seat, times, &mut pauses).await else { return };
+        group = next;
+        opened = Some(rt.now());
+        tracing::warn!(
+            target = name,
+            "its medium is well again: its store was opened again, {} s after it was seen to have failed; it waits for its clients",
+            rt.now().since(failed).as_secs()
+        );
+    }
+}
+
+/// Probes until all goes well; false when the server ended first.
+async fn until_well(rt: &Rt, seat: &dyn Seat, dirs: &[PathBuf], pauses: &mut Pauses) -> bool {
+    let mut told = String::new();
+    loop {
+        let mut probed = Ok(());
+        for dir in dirs {
+            if probed.is_ok() {
+                probed = rt.probe(dir).await.map_err(|e| format!("{}: {e}", dir.display()));
+            }
+        }
+        if seat.is_over() {
+            return false;
+        }
+        let Err(why) = probed else { return true };
+        let pause = pauses.next();
+        seat.note_mending(&format!("tried again every {} s: {why}", pause.as_secs()));
+        if told != why {
+            tracing::warn!(target = seat.name(), "its medium is not well: {why}; it is tried again");
+            told = why;
+        }
+        rt.sleep(pause).await;
+        if seat.is_over() {
+            return false;
+        }
+    }
+}
+
+/// Waits until nothing of an ended group can reach a file. What the medium does not answer at all it waits for, too: what is written
+/// late must not meet the store that is opened next.
+async fn until_let_go(rt: &Rt, name: &str, group: &Group) {
+    let (since, mut told) = (rt.now(), false);
+    while !group.has_let_go() {
+        if rt.now().since(since) > LET_GO_TOLD_AFTER && !std::mem::replace(&mut told, true) {
+            tracing::warn!(
+                target = name,
+                "operations of before its failure have not ended; its store is not opened before"
+            );
+        }
+        rt.sleep(LET_GO_PAUSE).await;
+    }
+}
+
+/// Opens the store until that goes well; `None` when the server ended first.
+async fn until_open(rt: &Rt, seat: &dyn Seat, times: u64, pauses: &mut Pauses) -> Option<Group> {
+    let mut told = String::new();
+    while !seat.is_over() {
+        let (inner, group) = rt.group();
+        let Err(why) = seat.start(inner, times).await else { return Some(group) };
+        group.end();
+        if told != why {
+            tracing::error!(target = seat.name(), "its store cannot be opened again: {why}; it is tried again");
+            told = why;
+        }
+        rt.sleep(pauses.next()).await;
+        until_let_go(rt, &seat.name(), &group).await;
+    }
+    None
+}
+
+/// Opens an OST's store, with tasks in the group behind the handle that it is given.
+type OpenOst = Box<dyn Fn(Rt) -> LocalFuture<Result<Rc<dyn ObjectStore>, String>>>;
+/// Sets what can only be set on a target that runs.
+pub type TuneOst = Rc<dyn Fn(&Rc<Ost>) -> Result<(), String>>;
+
+/// An OST's store that was opened for a server, and how it is opened again.
+pub struct OstStore {
+    store: Rc<dyn ObjectStore>,
+    dirs: Vec<PathBuf>,
+    open: OpenOst,
+    rt: Rt,
+    group: Group,
+}
+
+impl OstStore {
+    /// Opens a store by `open`, now and whenever it failed and its medium is well again. `dirs`: directories on the devices of its files,
+    /// in which a small file named `probe` may be made.
+    ///
+    /// # Errors
+    /// What `open` says.
+    pub async fn open<E: Display + 'static>(
+        rt: &Rt,
+        dirs: Vec<PathBuf>,
+        open: impl Fn(Rt) -> LocalFuture<Result<Rc<dyn ObjectStore>, E>> + 'static,
+    ) -> Result<OstStore, E> {
+        let (inner, group) = rt.group();
+        let store = open(inner.clone()).await?;
+        let open: OpenOst = Box::new(move |rt| {
+            let opened = open(rt);
+            Box::pin(async move { opened.await.map_err(|e| e.to_string()) })
+        });
+        Ok(OstStore { store, dirs, open, rt: inner, group })
+    }
+}
+
+struct OstSeat {
+    oss: Weak<Oss>,
+    target: String,
+    config: OstConfig,
+    tune: TuneOst,
+    open: OpenOst,
+}
+
+impl OstSeat {
+    fn ost(&self) -> Option<Rc<Ost>> {
+        self.oss.upgrade()?.osts().into_iter().find(|ost| ost.store().identity().target() == self.target)
+    }
+}
+
+impl Seat for OstSeat {
+    fn name(&self) -> String {
+        self.target.clone()
+    }
+    fn is_over(&self) -> bool {
+        self.oss.upgrade().is_none_or(|oss| oss.server().is_stopping())
+    }
+    fn failure(&self) -> Option<String> {
+        self.ost()?.failed_medium()
+    }
+    fn note_mending(&self, text: &str) {
+        if let Some(ost) = self.ost() {
+            ost.note_mending(text);
+        }
+    }
+    fn take_out(&self) {
+        if let Some(oss) = self.oss.upgrade() {
+            oss.take_out(&self.target);
+        }
+    }
+    fn start(&self, rt: Rt, times: u64) -> LocalFuture<Result<(), String>> {
+        let (opened, oss) = ((self.open)(rt.clone()), self.oss.clone());
+        let (config, tune) = (self.config.clone(), self.tune.clone());
+        Box::pin(async move {
+            let store = opened.await?;
+            let Some(oss) = oss.upgrade().filter(|oss| !oss.server().is_stopping()) else {
+                return Err("its server ends".into());
+            };
+            let ost = oss.add_in(&rt, store, config)?;
+            ost.note_reopened(times);
+            tune(&ost).inspect_err(|_| oss.take_out(&ost.store().identity().target()))
+        })
+    }
+}
+
+/// Starts the targets of stores in a server, and looks after them.
+///
+/// # Errors
+/// [`RoleError`]: a policy does not exist; what `tune` refuses.
+pub(crate) fn seat(
+    rt: &Rt,
+    oss: &Rc<Oss>,
+    stores: Vec<OstStore>,
+    config: &OstConfig,
+    tune: &TuneOst,
+) -> Result<(), RoleError> {
+    for OstStore { store, dirs, open, rt: inner, group } in stores {
+        let target = store.identity().target();
+        let ost = oss.add_in(&inner, store, config.clone()).map_err(RoleError)?;
+        tune(&ost).map_err(RoleError)?;
+        let (config, tune) = (config.clone(), tune.clone());
+        let seat = OstSeat { oss: Rc::downgrade(oss), target, config, tune, open };
+        rt.spawn(keep(rt.clone(), Rc::new(seat), dirs, group));
+    }
+    Ok(())
+}
