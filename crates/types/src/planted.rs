@@ -30,6 +30,10 @@ pub const BUGS: &[Bug] = &[
     bug("resend-carried-out", "A request that is sent again is carried out again although its answer is remembered."),
     bug("commit-told-early", "A server says that a transaction is on stable storage when it has only answered it."),
     bug("bulk-unchecked", "A client does not look at the checksum of the bulk it receives."),
+    bug(
+        "reopened-unnoticed",
+        "A target whose store was opened again passes for the one of before: clients tell it nothing again.",
+    ),
     bug("lock-in-conflict", "An extent lock is granted while another client's conflicts with it."),
     bug("flock-in-conflict", "A byte range lock of a program is granted while another one has it."),
     bug("lock-not-replayed", "A client does not tell a restarted server of the first of its locks."),

@@ -11,6 +11,7 @@ use super::context::Context;
 use super::moments::LastWords;
 use super::nodes::NodeId;
 
+mod heal;
 mod rot;
 mod wished;
 
@@ -41,6 +42,8 @@ pub struct FaultConfig {
     pub bit_rot: f64,
     /// Share that flips a bit of a server's database for good.
     pub page_rot: f64,
+    /// Share that makes operations of a server's disk fail for a while; the server is not restarted.
+    pub disk_heals: f64,
     /// Share that fills the file system below a server's store for a while.
     pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
@@ -82,6 +85,7 @@ impl Default for FaultConfig {
             pause: 0.0,
             bit_rot: 0.0,
             page_rot: 0.0,
+            disk_heals: 0.0,
             full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
@@ -191,6 +195,7 @@ impl Faults {
             c.bit_rot,
             c.full_disk,
             c.page_rot,
+            c.disk_heals,
         ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
@@ -221,6 +226,7 @@ impl Faults {
             Some(8) => self.bit_rot(&mut rng).await,
             Some(9) => self.full_disk(&mut rng).await,
             Some(10) => self.page_rot(&mut rng).await,
+            Some(11) => self.disk_heals(&mut rng).await,
             _ => {}
         }
     }

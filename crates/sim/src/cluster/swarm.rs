@@ -88,7 +88,7 @@ fn any<T: Copy>(rng: &mut Rng, of: &[T]) -> T {
 
 /// The first classes are drawn as they always were, the later ones each from a stream of its own: what a seed had before there were
 /// these it has without them.
-fn classes_of(seed: u64) -> BTreeSet<FaultClass> {
+fn classes_of(seed: u64, without: &Without) -> BTreeSet<FaultClass> {
     let mut rng = Rng::named(seed, "swarm classes");
     let (first, later) = FaultClass::ALL.split_at(FaultClass::FIRST.len());
     match rng.below(10) {
@@ -99,7 +99,14 @@ fn classes_of(seed: u64) -> BTreeSet<FaultClass> {
             let is_on = |c: &FaultClass| Rng::named(seed, &format!("swarm class {}", c.name())).chance(0.5);
             classes.extend(later.iter().copied().filter(is_on));
             let mut rng = Rng::named(seed, "swarm later class");
-            if rng.chance(0.05) { [any(&mut rng, later)].into() } else { classes }
+            // Which of these is on alone is drawn as it was before there were others.
+            let until_migrate = &later[..=FaultClass::Migrate.index() - first.len()];
+            let classes = if rng.chance(0.05) { [any(&mut rng, until_migrate)].into() } else { classes };
+            let alone = |class: FaultClass| {
+                let drawn = Rng::named(seed, &format!("swarm class {} alone", class.name())).chance(0.01);
+                drawn && !without.has(class.name())
+            };
+            if alone(FaultClass::DiskHeals) { [FaultClass::DiskHeals].into() } else { classes }
         }
     }
 }
@@ -108,7 +115,7 @@ impl Swarm {
     /// Draws everything from `seed`, but for what is left out.
     #[must_use]
     pub fn draw(seed: u64, without: &Without) -> Swarm {
-        let mut classes = classes_of(seed);
+        let mut classes = classes_of(seed, without);
         classes.retain(|c| !without.has(c.name()));
         let on = |class| classes.contains(&class);
         let cluster = cluster_of(seed, without, &on);
@@ -159,6 +166,7 @@ fn cluster_of(seed: u64, without: &Without, on: On<'_>) -> ClusterConfig {
     let mut c = ClusterConfig { recovery_window: Duration::from_secs(30), ..defaults };
     let mut rng = Rng::named(seed, "swarm shape");
     let (clients, osts) = (1 + rng.below(4) as usize, any(&mut rng, &[1, 2, 3, 3]));
+    c.reopens = on(FaultClass::DiskHeals);
     (c.clients, c.osts) = (if without.has("clients") { clients.min(2) } else { clients }, osts);
     let mut rng = Rng::named(seed, "swarm stripes");
     let (count, size) = (any(&mut rng, &[1, 2, 3, 3]), any(&mut rng, &[64 << 10, 64 << 10, 128 << 10, MIB]));
@@ -314,6 +322,9 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
         full_disk: if on(FaultClass::FullDisk) { 0.5 + 2.0 * Rng::named(seed, "swarm full disk").unit() } else { 0.0 },
         ..FaultConfig::default()
     };
+    if on(FaultClass::DiskHeals) {
+        faults.disk_heals = 0.5 + 2.0 * Rng::named(seed, "swarm disk heals").unit();
+    }
     if on(FaultClass::PageRot) {
         faults.page_rot = 0.5 + 2.0 * Rng::named(seed, "swarm page rot").unit();
     }
