@@ -1,6 +1,7 @@
 //! The disks of a torture: a small file system of its own below each store, which another program can fill up, and which
-//! can fail: shut down as by a dead device, it answers EIO, and what it had not on its medium is gone. Needs root and loop
-//! devices.
+//! can fail in two ways. Shut down as by a dead device it answers EIO, what it had not on its medium is gone, and it has to be
+//! mounted again. Or most of its device is not there for a while: reads and writes of what lies there are EIO, and the file system, which
+//! has its journal and what describes it in front, lives on. Needs root and loop devices.
 use std::fs::{self, File};
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
@@ -18,6 +19,15 @@ const DISK_BYTES: u64 = 1 << 30;
 const SHUTDOWN: u32 = 0x8004_587d;
 /// Its argument: the journal is not written out before.
 const WITHOUT_FLUSH: u32 = 2;
+/// Bytes in front that are there always: the journal, what describes the file system (`flex_bg`), small files.
+const FRONT_BYTES: u64 = 257 << 20;
+/// Size of the journal.
+const JOURNAL_MIB: u64 = 16;
+/// LOOP_GET_STATUS64 and LOOP_SET_STATUS64 of linux/loop.h, the size of what they tell, and where in it the size limit is.
+const LOOP_GET_STATUS64: u32 = 0x4c05;
+const LOOP_SET_STATUS64: u32 = 0x4c04;
+const LOOP_INFO_BYTES: usize = 232;
+const LOOP_SIZE_LIMIT_AT: usize = 32;
 /// How often a disk that processes still leave is asked for.
 const TRIES: u32 = 100;
 
@@ -46,7 +56,9 @@ impl Disks {
             let (image, at) = (root.join(format!("{target}.img")), cluster.join(target));
             let wrong = |e: std::io::Error| format!("{}: {e}", image.display());
             File::create(&image).and_then(|f| f.set_len(DISK_BYTES)).map_err(wrong)?;
-            tool(Command::new("mkfs.ext4").args(["-q", "-F", "-E", "lazy_itable_init=1,nodiscard"]).arg(&image))?;
+            let journal = format!("size={JOURNAL_MIB},location=0");
+            let more = ["-q", "-F", "-E", "lazy_itable_init=1,nodiscard", "-J", &journal];
+            tool(Command::new("mkfs.ext4").args(more).arg(&image))?;
             let disk = Disk { target: target.clone(), image, at };
             fs::create_dir_all(&aside).map_err(|e| format!("{}: {e}", aside.display()))?;
             tool(Command::new("mount").args(["-o", "loop"]).args([&disk.image, &aside]))?;
@@ -103,6 +115,14 @@ impl Disks {
         if rc == 0 { Ok(()) } else { Err(format!("{}: {}", disk.at.display(), std::io::Error::last_os_error())) }
     }
 
+    /// Most of the disk of a store is not there any more, or is again, for those who use it.
+    ///
+    /// # Errors
+    /// The kernel's answer.
+    pub fn cut_short(&self, target: &str, short: bool) -> Result<(), String> {
+        self.of(target)?.limit(if short { FRONT_BYTES } else { 0 })
+    }
+
     /// Takes the disk of a store that nobody serves away, and puts it back, well again.
     ///
     /// # Errors
@@ -117,6 +137,27 @@ impl Disks {
 impl Disk {
     fn plug_in(&self) -> Result<(), String> {
         tool(Command::new("mount").args(["-o", "loop"]).args([&self.image, &self.at]))
+    }
+    /// Limits the loop device to so many bytes of its image; 0: all of them.
+    fn limit(&self, bytes: u64) -> Result<(), String> {
+        use std::os::unix::fs::MetadataExt;
+        let wrong = |e: std::io::Error| format!("{}: {e}", self.at.display());
+        let device = fs::metadata(&self.at).map_err(wrong)?.dev();
+        let (major, minor) = (libc::major(device), libc::minor(device));
+        let link = fs::read_link(format!("/sys/dev/block/{major}:{minor}")).map_err(wrong)?;
+        let name = link.file_name().unwrap_or_default();
+        let device = File::options().read(true).write(true).open(Path::new("/dev").join(name)).map_err(wrong)?;
+        let mut info = [0_u8; LOOP_INFO_BYTES];
+        let status = |request: u32, info: &mut [u8; LOOP_INFO_BYTES]| {
+            // SAFETY: the call reads and writes the bytes of a loop_info64, which outlive it.
+            match unsafe { libc::ioctl(device.as_raw_fd(), request as libc::Ioctl, info.as_mut_ptr()) } {
+                0 => Ok(()),
+                _ => Err(wrong(std::io::Error::last_os_error())),
+            }
+        };
+        status(LOOP_GET_STATUS64, &mut info)?;
+        info[LOOP_SIZE_LIMIT_AT..LOOP_SIZE_LIMIT_AT + 8].copy_from_slice(&bytes.to_ne_bytes());
+        status(LOOP_SET_STATUS64, &mut info)
     }
     fn take_away(&self) -> Result<(), String> {
         let mut tries = 0;

@@ -29,7 +29,8 @@ pub enum Class {
     Reset,
     /// Another program fills the disks below the stores for some seconds.
     Full,
-    /// The disk of a store fails, loses what it was not told to keep, and is replaced by a well one with the rest.
+    /// The disk of a store fails: either it loses what it was not told to keep, and a well one with the rest takes its place below a
+    /// server that is killed; or most of it is not there for some seconds, and the server comes back by itself.
     Device,
     /// A server or a mount is cut off from everybody, for up to 8 s or for 30 s.
     Partition,
@@ -228,12 +229,16 @@ impl<'a> Strikes<'a> {
         self.wait(1);
     }
     fn is_connected(&self, mount: usize) -> bool {
-        let at = &self.rig.mounts[mount].at;
-        let mounts = fuse::mount::mounts();
-        let Some(entry) = mounts.iter().find(|m| m.at == *at) else { return false };
-        let Ok(status) = crate::control::ask(entry.minor, &json!({"do": "status"})) else { return false };
+        let Some(status) = self.status(mount) else { return false };
         let osts = status["osts"].as_array();
         std::iter::once(&status["mdt"]).chain(osts.into_iter().flatten()).all(|t| t["state"] == "Full")
+    }
+    /// What a mount says of itself and of its servers.
+    fn status(&self, mount: usize) -> Option<serde_json::Value> {
+        let at = &self.rig.mounts[mount].at;
+        let mounts = fuse::mount::mounts();
+        let entry = mounts.iter().find(|m| m.at == *at)?;
+        crate::control::ask(entry.minor, &json!({"do": "status"})).ok()
     }
     fn kill_clients(&mut self, mounts: &[usize]) -> Result<(), String> {
         self.shared.strike(&format!("kill the daemons of mounts {mounts:?}"));
@@ -310,7 +315,50 @@ impl<'a> Strikes<'a> {
             }
         }
     }
+    /// Most of the disk of a store is not there for some seconds. Nobody starts the server again: its store comes back by itself.
+    fn cut_disk_short(&mut self) -> Result<(), String> {
+        let (name, seconds) = (self.server(), 4 + self.rng.below(12));
+        self.shared.strike(&format!("most of the disk of {name} is not there for {seconds} s"));
+        let disks = self.rig.disks().ok_or("there are no disks that can fail")?;
+        let starts = |rig: &Rig| rig.servers.restarts().into_iter().find(|(n, _)| *n == name).map(|(_, times)| times);
+        let before = starts(self.rig);
+        self.shared.begin_broken();
+        disks.cut_short(&name, true)?;
+        self.wait(seconds);
+        disks.cut_short(&name, false)?;
+        self.shared.strike(&format!("the disk of {name} is whole again"));
+        let begun = Instant::now();
+        while !(0..MOUNTS).all(|m| self.is_well(m, &name)) && !self.shared.is_over() {
+            if begun.elapsed() > BACK_WITHIN {
+                self.shared.violation(format!("the store of {name} has not come back {BACK_WITHIN:?} after its disk"));
+            }
+            self.wait(1);
+        }
+        // It may have failed just before the disk was well, and nobody may have seen that yet.
+        self.wait(3);
+        self.goes_on();
+        self.all_answer();
+        if starts(self.rig) != before {
+            self.shared.violation(format!("{name} died although only its disk failed"));
+        }
+        self.shared.end_broken();
+        Ok(())
+    }
+    /// Whether a mount hears from a server that its store is good.
+    fn is_well(&self, mount: usize, server: &str) -> bool {
+        let Some(status) = self.status(mount) else { return false };
+        let is_it = |t: &&serde_json::Value| match server.strip_prefix("ost").and_then(|i| i.parse::<u64>().ok()) {
+            Some(index) => t["index"] == index,
+            None => false,
+        };
+        let osts = status["osts"].as_array();
+        let target = if server == "mdt0" { Some(&status["mdt"]) } else { osts.into_iter().flatten().find(is_it) };
+        target.is_some_and(|t| t["store"] == "good")
+    }
     fn device(&mut self) -> Result<(), String> {
+        if self.rng.chance(0.5) {
+            return self.cut_disk_short();
+        }
         let (name, seconds) = (self.server(), 2 + self.rng.below(4));
         self.shared.strike(&format!("the disk of {name} fails for {seconds} s"));
         let disks = self.rig.disks().ok_or("there are no disks that can fail")?;
