@@ -18,6 +18,13 @@ pub(crate) struct Ending {
     pub(crate) sent: bool,
 }
 impl Ending {
+    /// The same end to be told later, when others may have changed the file: that it may have changed is told, and neither size nor times,
+    /// which whoever settles the size asks the OSTs for.
+    pub(crate) fn late(self) -> Ending {
+        let valid = self.close.valid & (SetBits::DIRTY | SetBits::ATIME);
+        let changed = if self.close.valid & SetBits::SIZE != 0 { SetBits::DIRTY } else { 0 };
+        Ending { close: Close { valid: valid | changed, ..self.close }, sent: false, told: None, ..self }
+    }
     /// Whether it tells the file's size.
     pub(crate) fn tells_size(&self) -> bool {
         self.close.valid & SetBits::SIZE != 0
@@ -30,4 +37,8 @@ pub(crate) struct Ends {
     pub(crate) waiting: RefCell<Vec<Ending>>,
     /// Somebody sends them after the pause.
     pub(crate) pausing: Cell<bool>,
+    /// Refused for want of space at the metadata server; no more than there are opens.
+    pub(crate) owed: RefCell<Vec<Ending>>,
+    /// Somebody sends these again.
+    pub(crate) paying: Cell<bool>,
 }

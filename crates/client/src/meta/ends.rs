@@ -2,6 +2,10 @@
 //!
 //! Until its end was answered an open counts as open, here and at the server. Nobody notices that it waits a moment:
 //! whoever changes the inode next, here or elsewhere, has it sent first.
+//!
+//! A metadata server without any space may refuse an end (it lets ends in as long as it can: they make nothing larger). The program is
+//! told that its file is closed, which it is here; the client owes the end, and sends it again until it is taken. A mount that goes does
+//! not wait for that: its session's end closes everything.
 use std::rc::Rc;
 
 use rt::sync::{OneReceiver, oneshot};
@@ -18,6 +22,8 @@ use crate::inode::UNSET;
 const TOGETHER_MAX: usize = 32;
 /// How long an end waits for others.
 const PAUSE: Duration = Duration::from_millis(2);
+/// Pause before ends that were refused for want of space are sent again.
+const OWED_AGAIN: Duration = Duration::from_secs(1);
 
 impl Meta {
     /// An open has ended here, with that to tell; the answer is waited for by whoever listens.
@@ -100,9 +106,15 @@ impl Meta {
                 let change = Change { sent, transno };
                 for (ending, closed) in batch.into_iter().zip(reply.closes) {
                     let status = i32::from(closed.status);
-                    let answer = if status == 0 { Ok((change, closed.attr)) } else { Err(FsError::from_errno(status)) };
-                    self.ended(ending, answer);
+                    match if status == 0 { Ok((change, closed.attr)) } else { Err(FsError::from_errno(status)) } {
+                        Err(FsError::NoSpace) => self.owe(ending),
+                        answer => self.ended(ending, answer),
+                    }
                 }
+                Vec::new()
+            }
+            Err(FsError::NoSpace) => {
+                batch.into_iter().for_each(|ending| self.owe(ending));
                 Vec::new()
             }
             Err(e) if batch.len() > 1 && e != FsError::NotConnected => batch,
@@ -112,6 +124,38 @@ impl Meta {
                 Vec::new()
             }
         }
+    }
+
+    /// An end that the metadata server has no space for is told again until it has. What only this client knew of as open has no end
+    /// there: then it was a time of access, which goes.
+    fn owe(self: &Rc<Self>, mut ending: Ending) {
+        if ending.close.handle.0 == 0 {
+            return self.ended(ending, Ok((Change::default(), Attr::default())));
+        }
+        if ending.sent && ending.tells_size() {
+            ending.file.inode.tells.answered();
+        }
+        if let Some(told) = ending.told.take() {
+            told.send(Ok(()));
+        }
+        self.ends.owed.borrow_mut().push(ending.late());
+        if self.ends.paying.replace(true) {
+            return;
+        }
+        tracing::warn!("the metadata server has no space for the end of an open: it is told again until it has");
+        let (me, rt) = (Rc::downgrade(self), self.rt.clone());
+        self.rt.spawn(async move {
+            loop {
+                rt.sleep(OWED_AGAIN).await;
+                let Some(me) = me.upgrade().filter(|me| !me.sessions.is_closing()) else { return };
+                let owed = me.ends.owed.take();
+                if owed.is_empty() {
+                    return me.ends.paying.set(false);
+                }
+                me.ends.waiting.borrow_mut().extend(owed);
+                me.all_closes_told().await;
+            }
+        });
     }
 
     /// A replay tells no size for the file's that the answer did not take for it.
