@@ -54,6 +54,8 @@ impl Client {
     /// Tells the OSTs of a file what a range of it is worth; of a directory, what new files in it get (`extent` is not
     /// looked at). The range is that of the file: an open end covers what the file grows by.
     ///
+    /// Cancel: a part may be done.
+    ///
     /// # Errors
     /// EINVAL (an empty range, one that begins behind the file's end, a file without objects), ENOSPC (no server has room or
     /// budget for one byte of it), EPERM (another user asked for more), and what servers answer.

@@ -10,8 +10,25 @@ use types::FsError;
 use crate::client::Client;
 use crate::open_file::OpenFile;
 
+/// A change of a file of which the kernel hears, whatever becomes of who made it.
+struct Hears {
+    client: Rc<Client>,
+    file: Rc<OpenFile>,
+    has_heard: bool,
+}
+impl Drop for Hears {
+    fn drop(&mut self) {
+        if !self.has_heard {
+            let (client, file) = (self.client.clone(), self.file.clone());
+            self.client.rt().spawn(async move { client.kernel_hears(&file).await });
+        }
+    }
+}
+
 impl Client {
     /// [`crate::Data::read`] for a program that asks past the kernel.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// As [`crate::Data::read`].
@@ -30,6 +47,8 @@ impl Client {
     /// [`crate::Data::write_part`] for a program that asks past the kernel; gives how many bytes were written. When it is done,
     /// nothing that a kernel of this client keeps of the file is older.
     ///
+    /// Cancel: a part may be done, of which the kernel hears.
+    ///
     /// # Errors
     /// As [`crate::Data::write_part`].
     pub async fn write_aside(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
@@ -40,8 +59,16 @@ impl Client {
         if self.has_privileges(file, kills) {
             self.drop_privileges(file, kills).await?;
         }
+        // A write that failed, or was dropped, may have changed a part.
+        let mut hears = Hears { client: self.clone(), file: file.clone(), has_heard: false };
         let written = self.data.write_part(file, offset, data, None).await;
-        // A write that failed may have changed a part.
+        self.kernel_hears(file).await;
+        hears.has_heard = true;
+        written.map(|w| w.len)
+    }
+
+    /// The bytes of a file changed past the kernel.
+    async fn kernel_hears(&self, file: &OpenFile) {
         if file.inode().front.may_have_pages() {
             file.inode().front.drop_kernel_pages().await;
         }
@@ -51,10 +78,11 @@ impl Client {
             self.common.kernel.attributes_changed(file.fid()).await;
             dropped_at.set(told);
         }
-        written.map(|w| w.len)
     }
 
     /// [`crate::Data::fsync`] for a program that asks past the kernel: what it stored to mappings is synced, too.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`crate::Data::fsync`].

@@ -10,6 +10,7 @@ use wire::Op;
 use wire::mdt::{AttrFlags, Cred, SetBits, SetattrRequest};
 
 use crate::client::Client;
+use crate::goes_on::goes_on;
 use crate::inode::{FILE_BYTES_MAX, Inode, UNSET};
 use crate::open_file::OpenFile;
 
@@ -25,9 +26,22 @@ fn may_have_capability(inode: &Inode) -> bool {
 impl Client {
     /// Changes attributes; bits and values as in [`SetattrRequest`], whose `fid` and `cred` are filled in here.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// As chmod(2), chown(2), truncate(2), utimensat(2).
     pub async fn setattr(
+        self: &Rc<Self>,
+        cred: &Cred,
+        inode: &Rc<Inode>,
+        request: SetattrRequest,
+        file: Option<&Rc<OpenFile>>,
+    ) -> Result<(), FsError> {
+        let (me, cred, inode, file) = (self.clone(), cred.clone(), inode.clone(), file.cloned());
+        goes_on(self.rt(), async move { me.setattr_now(&cred, &inode, request, file.as_deref()).await }).await
+    }
+
+    async fn setattr_now(
         self: &Rc<Self>,
         cred: &Cred,
         inode: &Rc<Inode>,
@@ -87,7 +101,7 @@ impl Client {
         cred: &Cred,
         inode: &Rc<Inode>,
         size: u64,
-        file: Option<&OpenFile>,
+        file: Option<&Rc<OpenFile>>,
     ) -> Result<(), FsError> {
         let known_empty = {
             let a = inode.attr();
@@ -113,9 +127,16 @@ impl Client {
     /// The file's bytes are about to change: capabilities go, and with `ids` (the caller may not keep them) the set-id
     /// bits. The kernel has forgotten its attributes when this ends, if anything went.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the metadata server answers.
     pub async fn drop_privileges(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
+        let (me, file) = (self.clone(), file.clone());
+        goes_on(self.rt(), async move { me.drop_privileges_now(&file, ids).await }).await
+    }
+
+    async fn drop_privileges_now(self: &Rc<Self>, file: &Rc<OpenFile>, ids: bool) -> Result<(), FsError> {
         let inode = file.inode();
         let mut gone = false;
         if !inode.attr_valid() {

@@ -11,6 +11,7 @@ use crate::ClientConfig;
 use crate::attrs::Clock;
 use crate::data::Data;
 use crate::flock::Flocks;
+use crate::in_use::InUse;
 use crate::inode::{Common, SizeKeeper};
 use crate::jobs::Jobs;
 use crate::kernel::Kernel;
@@ -37,8 +38,20 @@ pub struct Client {
     offsets: Offsets,
 }
 
+/// A client on its way into a cluster. If it does not get there its sessions end.
+struct Joining(Option<Rc<Sessions>>);
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(sessions) = &self.0 {
+            sessions.abandon();
+        }
+    }
+}
+
 impl Client {
     /// Joins the cluster whose metadata server `config` names.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// A sentence: no answer within `patience`, another cluster key, an unknown policy name.
@@ -53,6 +66,7 @@ impl Client {
         let ahead = ahead.map_err(JoinError)?;
         let jobs = Jobs::new(rt.clone(), config.jobs.clone());
         let sessions = Sessions::new(rt.clone(), config.client, config.key.clone(), config.mds.clone(), jobs);
+        let mut joining = Joining(Some(sessions.clone()));
         let map = sessions.scout(patience).await?;
         let losses = Rc::new(Losses::default());
         let osts = Osts::new(sessions.clone(), pages.clone(), losses.clone(), config.clone());
@@ -79,6 +93,7 @@ impl Client {
         client.osts.take_map(map);
         rt.spawn(keep_house(Rc::downgrade(&client), rt.clone(), config.dirty_age_max / 4));
         client.settling.keep();
+        joining.0 = None;
         Ok(client)
     }
 
@@ -129,6 +144,8 @@ impl Client {
     }
     /// Space of every target: (OST index, or `None` for the metadata target; its answer). `lazy`: a metadata server that
     /// is away is not waited for, either.
+    ///
+    /// Cancel: nothing happened.
     pub async fn statfs_each(&self, lazy: bool) -> Vec<(Option<OstIndex>, Result<StatfsReply, FsError>)> {
         let mdc = self.sessions.mdc();
         let of_mdt = match mdc.state() {
@@ -141,6 +158,8 @@ impl Client {
         out
     }
     /// Space of the file system: the OSTs' bytes, the metadata target's inodes.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// The metadata target does not answer.
@@ -165,6 +184,8 @@ impl Client {
 
     /// Writes everything out and leaves the cluster. Whether every server has heard of it: what has not keeps this client's
     /// session for a while.
+    ///
+    /// Cancel: a part may be done.
     pub async fn leave(self: &Rc<Self>) -> bool {
         self.sessions.close();
         let _ = self.sync_reachable().await;
@@ -186,15 +207,26 @@ impl Client {
         }
         self.sessions.mdc().close().await && heard
     }
+    /// What operations have in hand now. While none is under way, and nothing is left to be written out, that is opens and what
+    /// goes with them.
+    #[must_use]
+    pub fn in_use(&self) -> InUse {
+        let mut out = InUse::default();
+        self.meta.note_use(&mut out);
+        self.osts.note_use(&mut out);
+        self.data.note_use(&mut out);
+        self.settling.note_use(&mut out);
+        out
+    }
     /// Stops without a word, as a crash would.
     pub fn abandon(&self) {
-        self.sessions.close();
-        self.osts.imports().iter().for_each(|import| import.abandon());
-        self.sessions.mdc().abandon();
+        self.sessions.abandon();
     }
 
     /// All dirty data of all files on stable storage, and all metadata. An OST that is away and has something of this
     /// client to commit is waited for.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// The first failure; every target is tried.
@@ -203,6 +235,8 @@ impl Client {
     }
     /// As [`Client::sync_all`], without OSTs that are away, and without a metadata server that is away and has nothing of
     /// this client to commit or to answer: for a client that leaves whatever they have.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`Client::sync_all`].
@@ -222,6 +256,8 @@ impl Client {
     }
 
     /// Drops everything that is cached and clean, and gives unused locks back (for tests and measurements).
+    ///
+    /// Cancel: a part may be done.
     pub async fn drop_caches(self: &Rc<Self>) {
         for osc in self.osts.all() {
             osc.locks.drain().await;

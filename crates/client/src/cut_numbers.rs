@@ -45,6 +45,11 @@ impl CutNumbers {
         self.under_way.borrow_mut().insert(number);
         number
     }
+    /// How many an OST may still ask for that are not carried out.
+    pub(crate) fn under_way(&self) -> u64 {
+        let done = self.done.borrow();
+        self.under_way.borrow().iter().filter(|n| !done.contains_key(n)).count() as u64
+    }
     /// Every part is carried out.
     pub(crate) fn done(&self, number: u64, parts: Vec<Part>) {
         self.done.borrow_mut().insert(number, parts);

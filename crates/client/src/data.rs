@@ -18,6 +18,7 @@ use std::rc::Rc;
 use rt::Rt;
 
 use crate::cut_numbers::CutNumbers;
+use crate::in_use::InUse;
 use crate::inode::Common;
 use crate::meta::Meta;
 use crate::osc::Osts;
@@ -76,6 +77,9 @@ impl Data {
     #[must_use]
     pub fn calls(&self) -> &CallStats {
         &self.calls
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("cuts under way", self.cut_numbers.under_way());
     }
     /// Changes the page cache's size, and with it how much may be read ahead.
     pub fn set_cache_bytes(&self, bytes: u64) {

@@ -6,8 +6,9 @@ use wire::mdt::{Attr, AttrFlags, BytesReply, Cred, LockBits, SetxattrRequest, Xa
 use wire::{Bytes, Op};
 
 use crate::client::Client;
+use crate::goes_on::goes_on;
 use crate::inode::Inode;
-use crate::meta::names::NewNode;
+use crate::meta::names::{NewNode, check_name};
 use crate::open_file::OpenFile;
 
 /// The answer to a look-up or a create.
@@ -26,6 +27,8 @@ const SIZE_WAIT: types::Duration = types::Duration::from_secs(1);
 
 impl Client {
     /// Looks a name up. An [`Entry`] with a zero FID says that there is none.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// ENAMETOOLONG, EINVAL, ENOTDIR, EACCES, and what the server answers.
@@ -73,6 +76,8 @@ impl Client {
 
     /// Attributes of an inode, with its true size.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// What the server answers; ENOENT for an inode that is gone.
     pub async fn getattr(self: &Rc<Self>, cred: &Cred, fid: Fid, file: Option<&OpenFile>) -> Result<Entry, FsError> {
@@ -85,6 +90,8 @@ impl Client {
 
     /// Makes a directory, symlink or node.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// EEXIST, ENAMETOOLONG and what the server answers.
     pub async fn create(
@@ -94,17 +101,29 @@ impl Client {
         name: &[u8],
         node: NewNode,
     ) -> Result<Entry, FsError> {
-        let made = self.meta.make(cred, parent, name, node).await?;
-        self.named_entry(&made).await
+        check_name(name)?;
+        let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        goes_on(self.rt(), async move {
+            let made = me.meta.make(&cred, parent, &name, node).await?;
+            me.named_entry(&made).await
+        })
+        .await
     }
 
     /// Gives an inode one more name.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the server answers: EEXIST, EPERM for directories, EMLINK.
     pub async fn link(self: &Rc<Self>, cred: &Cred, fid: Fid, parent: Fid, name: &[u8]) -> Result<Entry, FsError> {
-        let named = self.meta.add_name(cred, fid, parent, name).await?;
-        self.named_entry(&named).await
+        check_name(name)?;
+        let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        goes_on(self.rt(), async move {
+            let named = me.meta.add_name(&cred, fid, parent, &name).await?;
+            me.named_entry(&named).await
+        })
+        .await
     }
 
     /// An entry that [`crate::Meta::readdir`] brought with attributes, for a kernel that will count it as a look-up. `None`
@@ -121,6 +140,8 @@ impl Client {
     }
 
     /// One xattr's value.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// ENODATA, EOPNOTSUPP for unknown name spaces.
@@ -142,6 +163,8 @@ impl Client {
         Ok(reply.value.0)
     }
     /// Sets (or with `None` removes) an xattr.
+    ///
+    /// Cancel: goes on by itself; of advice, a part may be done.
     ///
     /// # Errors
     /// EEXIST, ENODATA, EPERM, E2BIG, EOPNOTSUPP.
@@ -166,13 +189,19 @@ impl Client {
         if self.is_servers_advice(&inode, name) {
             return Box::pin(self.set_advice(cred, &inode, name, value)).await;
         }
-        if crate::meta::layouts::is_layout(name) && value.is_some() && inode.attr().mode & 0o170_000 != 0o040_000 {
-            return self.meta.set_layout(&inode, request).await;
+        let me = self.clone();
+        goes_on(self.rt(), async move { me.set_xattr(&inode, request).await }).await
+    }
+
+    async fn set_xattr(&self, inode: &Rc<Inode>, request: SetxattrRequest) -> Result<(), FsError> {
+        let is_layout = crate::meta::layouts::is_layout(&request.name.0) && request.value.is_some();
+        if is_layout && inode.attr().mode & 0o170_000 != 0o040_000 {
+            return self.meta.set_layout(inode, request).await;
         }
         self.meta.mdt_call(Op::MdtSetxattr, &request).await?;
         // What changed (mode by an ACL, a layout, flags) is told by the next answer about the inode.
-        self.meta.inode(fid).changed_unseen();
-        self.common.kernel.cache().drop_attributes(fid).await;
+        self.meta.inode(inode.fid).changed_unseen();
+        self.common.kernel.cache().drop_attributes(inode.fid).await;
         Ok(())
     }
 }

@@ -10,6 +10,8 @@ use types::{Duration, Extent, Fid, FsError};
 use wire::Op;
 use wire::lock::{CancelRequest, CompletionCallback, EnqueueFlags, EnqueueReply, EnqueueRequest, Kind, LockSpec, Mode};
 
+use crate::goes_on::goes_on_or;
+use crate::in_use::InUse;
 use crate::sessions::Sessions;
 
 /// Pause before a server that failed is told again that a lock was given up.
@@ -100,6 +102,11 @@ impl Flocks {
                 None => self.unexpected.set(self.unexpected.get() + 1),
             },
         }
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("waits for a program's lock", (self.waiting.borrow().len() + self.asked.borrow().len()) as u64);
+        into.add("requests for programs' locks", self.asking.borrow().len() as u64);
+        into.add("unlocks owed", self.owed.borrow().len() as u64);
     }
     /// A request is about to be sent whose completion may come before its answer.
     fn asking(&self, request: &FlockRequest) -> Asking<'_> {
@@ -192,6 +199,8 @@ impl Flocks {
 
     /// The lock in the way of `call`, if any (F_GETLK).
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// What the server answers.
     pub async fn test_lock(self: &Rc<Self>, call: LockCall) -> Result<Option<Blocker>, FsError> {
@@ -212,13 +221,42 @@ impl Flocks {
 
     /// Takes or gives back a lock; with `wait` until it is there or `interrupted` completes.
     ///
+    /// Cancel: goes on by itself, but waits no longer; a lock that comes all the same is given back, unless its owner had one
+    /// in the file: then it stays.
+    ///
     /// # Errors
     /// EAGAIN when held and not to wait, EDEADLK, EINTR, ENOLCK.
     pub async fn set_lock(
         self: &Rc<Self>,
         call: LockCall,
         wait: bool,
-        interrupted: impl Future<Output = ()>,
+        interrupted: impl Future<Output = ()> + 'static,
+    ) -> Result<(), FsError> {
+        let kind = if call.whole { FlockKind::Flock } else { FlockKind::Posix };
+        let had_some = self.holds(call.fid, kind, call.owner);
+        // It goes when the caller does, and is the last to go.
+        let (_here, caller_gone) = oneshot::<()>();
+        let (me, undoer, rt) = (self.clone(), self.clone(), self.sessions.rt());
+        let locked = async move { me.set_lock_now(call, wait, race(interrupted, caller_gone)).await };
+        let undo = move |locked: Result<(), FsError>| {
+            // Of an owner who had others in the file it may be one that he had: it stays.
+            if locked.is_ok() && call.mode != FlockMode::Unlock && !had_some {
+                let unlock = LockCall { mode: FlockMode::Unlock, ..call };
+                let rt = undoer.sessions.rt().clone();
+                rt.spawn(async move { _ = undoer.set_lock(unlock, false, std::future::pending()).await });
+            }
+        };
+        goes_on_or(rt, locked, undo).await
+    }
+    fn holds(&self, fid: Fid, kind: FlockKind, owner: u64) -> bool {
+        self.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner))
+    }
+
+    async fn set_lock_now<T>(
+        self: &Rc<Self>,
+        call: LockCall,
+        wait: bool,
+        interrupted: impl Future<Output = T>,
     ) -> Result<(), FsError> {
         let cookie = self.cookie();
         let mut flags = if wait { 0 } else { EnqueueFlags::NOWAIT };
@@ -267,7 +305,11 @@ impl Flocks {
         result
     }
 
-    async fn wait_for_lock(self: &Rc<Self>, cookie: u64, interrupted: impl Future<Output = ()>) -> Result<(), FsError> {
+    async fn wait_for_lock<T>(
+        self: &Rc<Self>,
+        cookie: u64,
+        interrupted: impl Future<Output = T>,
+    ) -> Result<(), FsError> {
         let (tx, rx) = oneshot();
         self.waiting.borrow_mut().insert(cookie, tx);
         let mut signal = std::pin::pin!(interrupted);
@@ -276,7 +318,7 @@ impl Flocks {
             if let std::task::Poll::Ready(r) = rx.as_mut().poll(cx) {
                 return std::task::Poll::Ready(Some(r));
             }
-            signal.as_mut().poll(cx).map(|()| None)
+            signal.as_mut().poll(cx).map(|_| None)
         })
         .await;
         if let Some(result) = first {
@@ -294,12 +336,13 @@ impl Flocks {
 
     /// Gives back every lock of an owner in a file (close of a descriptor).
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the server answers.
     pub async fn drop_locks(self: &Rc<Self>, fid: Fid, owner: u64, whole: bool) -> Result<(), FsError> {
         let kind = if whole { FlockKind::Flock } else { FlockKind::Posix };
-        let holds = self.mirror.borrow().as_ref().is_some_and(|m| m.holds(fid, kind, owner));
-        if !holds {
+        if !self.holds(fid, kind, owner) {
             return Ok(());
         }
         let call = LockCall { fid, whole, mode: FlockMode::Unlock, extent: Extent::ALL, owner, pid: 0 };

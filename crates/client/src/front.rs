@@ -15,6 +15,7 @@ use std::rc::Rc;
 use rt::sync::{Event, join_all, race};
 use types::{Duration, Extent, Fid};
 
+use crate::in_use::InUse;
 use crate::kernel::Kernel;
 
 /// Times a read is carried out again because a lock of its range went while it waited for another.
@@ -273,6 +274,8 @@ impl Front {
     }
     /// A lock goes, or the file changed otherwise than the kernel believes: it forgets the file's pages, but for those
     /// that reads waiting for a lock keep locked. What was stored to them comes back before this ends.
+    ///
+    /// Cancel: a part may be done.
     pub async fn drop_kernel_pages(&self) {
         let front = self;
         let (begun, idle) = (front.begun.get(), front.reads.borrow().is_empty());
@@ -360,6 +363,13 @@ impl Front {
     /// and what it asks just now it would not take then: neither the size that it reads by.
     pub(crate) fn stops_believing(&self) -> bool {
         self.believes.replace(false)
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("names being told", self.naming.get().into());
+        into.add("drops of pages", self.drops.get().into());
+        into.add("kernel's reads", self.reads.borrow().len() as u64);
+        into.add("shut ranges", self.shut.borrow().len() as u64);
+        into.add("mappable opens", self.mappable.get().into());
     }
     fn is_shut(&self, extent: Extent) -> bool {
         self.shut.borrow().iter().any(|e| e.overlaps(&extent)) && !types::planted!("shut-ignored")

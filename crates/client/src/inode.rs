@@ -14,6 +14,7 @@ use wire::mdt::{Attr, AttrFlags, LockBits};
 
 use crate::attrs::{Attributes, Change, Clock, Moment};
 use crate::front::Front;
+use crate::in_use::InUse;
 use crate::kept_append::KeptAppend;
 use crate::kernel::Kernel;
 use crate::limits::Limits;
@@ -231,6 +232,20 @@ impl Inode {
     #[must_use]
     pub fn front(&self) -> &Rc<Front> {
         &self.front
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("opens of inodes", self.opens.get().into());
+        into.add("streams", self.streams.borrow().len() as u64);
+        into.add("writers", self.writers.get().into());
+        into.add("writers in use", self.tells.writers_in_use().into());
+        into.add("sizes being told", self.tells.under_way().into());
+        into.add("untold opens", self.untold.get().into());
+        into.add("writes", self.writes.get().into());
+        into.add("watches of writes", self.watches.len());
+        into.add_if("files that get other objects", self.frozen.get() || self.layout_changes.get());
+        into.add_if("turns to change a size", self.resizing.available() != 1);
+        into.add_if("kept appends", self.kept_append.is_kept());
+        self.front.note_use(into);
     }
     /// The kernel in front.
     pub(crate) fn kernel(&self) -> &Kernel {

@@ -61,6 +61,10 @@ impl KeptAppend {
     pub(crate) fn take(&self) -> Option<Kept> {
         self.kept.take()
     }
+    /// Whether something is kept.
+    pub(crate) fn is_kept(&self) -> bool {
+        self.kept.borrow().is_some()
+    }
     /// The call that left that number behind does not go on.
     pub(crate) fn give_up_number(&self, number: u64) {
         if self.number.get() == number {

@@ -66,10 +66,14 @@ impl Kernel {
         self.cache.borrow().clone()
     }
     /// Tells it that its attributes of an inode are old.
+    ///
+    /// Cancel: a part may be done.
     pub async fn attributes_changed(&self, fid: Fid) {
         self.cache().drop_attributes(fid).await;
     }
     /// Makes it forget the listing of a directory.
+    ///
+    /// Cancel: a part may be done.
     pub async fn drop_listing(&self, dir: Fid) {
         self.cache().drop_pages(dir, Extent::ALL).await;
     }

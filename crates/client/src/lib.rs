@@ -5,15 +5,16 @@
 //! of the OSTs. It composes the rooms (`ldlm`, `cache`, `datapath`, `readahead`, `layout`) and never reaches round them.
 //!
 //! Code map, from the bottom up; a file imports only files before it (`docs/internals/client.md` draws it):
-//! `config` `losses` `offsets` `stats` `limits` `listed` `cut_numbers` `tells` `short` `attrs` (state that decides for itself) ·
+//! `goes_on` `config` `losses` `offsets` `stats` `limits` `listed` `cut_numbers` `tells` `short` `attrs` `in_use` (state that decides for itself) ·
 //! `jobs` `sessions` (imports of all servers) · `flock` (locks of programs) · `convert` `locks` `kept_append` (drives `ldlm`) · `kernel`
 //! `front` (what a kernel in front knows and keeps) · `readahead` `pages` `object` `inode` (readahead, the page cache, one OST object, one
 //! inode) · `osc` (the OSTs: objects, write-out, what a lock protects) · `open_file` `ending` `settled` · `meta` (names, attributes,
 //! handles) · `data` (bytes and sizes) · `client` with `entries` `opens` `attributes` `advise` `migrate` `aside` `metrics` (the whole: what needs
 //! names and bytes both).
 //!
-//! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves requests under way and
-//! nothing else: claims, slots, turns and charges are given back by guards.
+//! Rules: no `RefCell` borrow lives across an `await`. An operation whose future is dropped leaves nothing half done: claims,
+//! slots, turns and charges are given back by guards, and a change that was sent goes on (`goes_on`). Each public async function
+//! says which it is, in a sentence that begins with `Cancel:` (`docs/internals/client.md`).
 //! Guarded by: the tests here, `crates/cluster/tests`, `crates/sim/tests/{cluster,sequences}.rs`, `crates/stria/tests`.
 mod advise;
 mod aside;
@@ -28,6 +29,8 @@ mod ending;
 mod entries;
 mod flock;
 mod front;
+mod goes_on;
+mod in_use;
 mod inode;
 mod jobs;
 mod kept_append;
@@ -64,6 +67,7 @@ pub use data::{Data, Migrate};
 pub use entries::Entry;
 pub use flock::{Blocker, Flocks, LockCall};
 pub use front::Front;
+pub use in_use::InUse;
 pub use inode::{FILE_BYTES_MAX, Inode};
 pub use jobs::{JobRule, Jobs};
 pub use kernel::{Kernel, KernelCache, NoKernel};

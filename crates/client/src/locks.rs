@@ -21,6 +21,7 @@ use wire::Op;
 use wire::lock as w;
 
 use crate::convert;
+use crate::in_use::InUse;
 
 /// What a value block comes with.
 #[derive(Clone, Copy)]
@@ -46,6 +47,26 @@ pub(crate) enum Sought {
 pub(crate) struct Coming {
     held: Held,
     end: OneReceiver<Result<LockDesc, DenyReason>>,
+    /// Behind `end`, which goes first.
+    _line: Line,
+}
+
+/// A place in the line of those who wait for a lock: given up by who does not wait any more.
+struct Line {
+    locks: Rc<Locks>,
+    cookie: LockCookie,
+}
+
+impl Drop for Line {
+    fn drop(&mut self) {
+        let mut waiters = self.locks.waiters.borrow_mut();
+        if let Some(line) = waiters.get_mut(&self.cookie) {
+            line.retain(|w| !w.is_abandoned());
+            if line.is_empty() {
+                waiters.remove(&self.cookie);
+            }
+        }
+    }
 }
 
 impl Coming {
@@ -205,6 +226,13 @@ impl Locks {
         self.cache.borrow().holds(resource, mode, data)
     }
 
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        let cache = self.cache.borrow();
+        into.add("uses of locks", cache.uses());
+        into.add("reserved cookies", cache.reserved() as u64);
+        into.add("waits for a lock", self.waiters.borrow().values().map(|w| w.len() as u64).sum());
+    }
+
     /// Whether there is any lock on the resource, or a request for one under way.
     pub(crate) fn knows(&self, resource: ResourceId) -> bool {
         self.cache.borrow().knows(resource)
@@ -250,7 +278,8 @@ impl Locks {
         };
         let (tx, end) = oneshot();
         self.waiters.borrow_mut().entry(cookie).or_default().push(tx);
-        let coming = Coming { held: Held { locks: self.clone(), cookie }, end };
+        let line = Line { locks: self.clone(), cookie };
+        let coming = Coming { held: Held { locks: self.clone(), cookie }, end, _line: line };
         let Some(request) = request else { return Sought::Comes(coming) };
         // Our own locks that stand in the way go along, rather than being called back.
         let early = if flags == EnqueueFlags::NONE || flags.has(EnqueueFlags::NO_EXPAND) {
@@ -498,10 +527,11 @@ impl Locks {
         drop(cache);
         self.act(out);
     }
-    /// [`Locks::give_back_unused`], and waits until the server was told.
+    /// [`Locks::give_back_unused`], and waits until the server was told. Locks that come meanwhile, or go out of use, go as well.
     pub(crate) async fn drain(self: &Rc<Self>) {
         self.give_back_unused();
         while self.cache.borrow().locks().any(|(_, held)| held) {
+            self.give_back_unused();
             self.rt.sleep(types::Duration::from_millis(2)).await;
         }
     }

@@ -27,6 +27,7 @@ use wire::{Encode, Op};
 use crate::attrs::{Change, Moment};
 use crate::ending::Ends;
 use crate::flock::Flocks;
+use crate::in_use::InUse;
 use crate::inode::{Common, Inode};
 use crate::listed::Listings;
 use crate::locks::LockOwner;
@@ -120,6 +121,14 @@ impl Meta {
     pub(crate) fn opens(&self) -> Vec<Rc<OpenFile>> {
         self.opens.borrow().values().cloned().collect()
     }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("opens", self.opens.borrow().len() as u64);
+        into.add("ends not told", self.ends.waiting.borrow().len() as u64);
+        self.inodes.borrow().values().for_each(|i| i.note_use(into));
+        self.common.locks.note_use(into);
+        self.flocks.note_use(into);
+        self.sessions.mdc().note_use(&mut |what, n| into.add(what, n));
+    }
     /// Gives unused locks back with what they cover, and forgets names.
     pub(crate) async fn drop_caches(&self) {
         self.common.locks.drain().await;
@@ -165,6 +174,8 @@ impl Meta {
         self.inodes.borrow().get(&fid).cloned()
     }
     /// All metadata of an inode on stable storage.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// What the server answers.

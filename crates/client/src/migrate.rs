@@ -8,11 +8,20 @@ use wire::mdt::{Cred, OpenRequest};
 
 use crate::client::Client;
 use crate::data::{Migrate, Pace};
+use crate::goes_on::goes_on;
 use crate::inode::Inode;
 use crate::open_file::{O_DIRECT, O_EXCL, O_NOATIME, OpenFile};
 
 const O_RDWR: u32 = 2;
 const O_TMPFILE: u32 = 0o20_200_000;
+
+/// An open ends when this does.
+struct Opened(Rc<Client>, Rc<OpenFile>);
+impl Drop for Opened {
+    fn drop(&mut self) {
+        self.0.unwanted(&self.1);
+    }
+}
 
 /// A nameless file goes when this does, with the objects that it has then.
 struct Nameless(Rc<Client>, Rc<OpenFile>);
@@ -32,6 +41,8 @@ impl Drop for Nameless {
 impl Client {
     /// Gives a file other objects while everybody works with it. Bytes that were copied. `stopped` is asked now and then.
     ///
+    /// Cancel: a part may be done, of the copy: the file has its old objects or its new ones.
+    ///
     /// # Errors
     /// EBUSY when somebody else migrates it, changed it where that ends it, or servers did not answer in time; EACCES without the right to
     /// write to it; EINVAL for what is not a file; EINTR when it was stopped; ENODATA for a file without objects. Nothing has changed then.
@@ -48,9 +59,9 @@ impl Client {
         }
         let advised = self.advised_rows(inode).await?;
         let own = Cred { uid: attr.uid, gid: attr.gid, caps: 3, ..Cred::default() };
-        let from = self.open(&own, inode.fid, O_DIRECT | O_NOATIME).await?;
-        let done = self.migrate_open(cred, &from, &own, how, stopped).await;
-        let _ = self.release(&from).await;
+        let from = Opened(self.clone(), self.open(&own, inode.fid, O_DIRECT | O_NOATIME).await?);
+        let done = self.migrate_open(cred, &from.1, &own, how, stopped).await;
+        drop(from);
         let bytes = done?;
         for row in advised {
             let of = Cred { uid: row.owner.uid, gid: row.owner.gid, job: row.owner.job, ..Cred::default() };
@@ -79,13 +90,15 @@ impl Client {
         };
         // What its directory gives to new files counts for what the wish leaves open.
         let dir = from.inode.names.borrow().first().map_or(Fid::ROOT, |(dir, _)| *dir);
-        let made = match self.meta.open_with(nameless(dir)).await {
-            Err(FsError::NotFound | FsError::Stale) if dir != Fid::ROOT => {
-                self.meta.open_with(nameless(Fid::ROOT)).await
-            }
-            made => made,
+        let (me, here, root) = (self.clone(), nameless(dir), nameless(Fid::ROOT));
+        let made = async move {
+            let made = match me.meta.open_with(here).await {
+                Err(FsError::NotFound | FsError::Stale) if dir != Fid::ROOT => me.meta.open_with(root).await,
+                made => made,
+            };
+            made.map(|(file, _)| Nameless(me, file))
         };
-        let to = Nameless(self.clone(), made?.0);
+        let to = goes_on(self.rt(), made).await?;
         let pace = Pace::new(&self.data, how.bytes_per_s, stopped);
         self.data.migrate((from, &to.1), how, cred, &pace).await
     }

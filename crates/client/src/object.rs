@@ -13,6 +13,7 @@ use types::{Extent, FsError, Instant, ObjectId, Transno, WallTime};
 
 pub(crate) use datapath::{Claimed, page_range};
 
+use crate::in_use::InUse;
 use crate::pages::{NewFrames, PageCache, PageOwner};
 
 const PAGE: u64 = FRAME_BYTES as u64;
@@ -193,6 +194,14 @@ impl<F: OfFile> Object<F> {
     /// Dirty or being written.
     pub(crate) fn unwritten_pages(&self) -> usize {
         self.pages.borrow().unwritten_pages()
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        let pages = self.pages.borrow();
+        into.add("unwritten pages", pages.unwritten_pages() as u64);
+        into.add("claimed pages", pages.loading_pages());
+        into.add("changes of objects", pages.changes() as u64);
+        into.add_if("cuts of objects", self.being_cut.get());
+        into.add_if("turns to append", self.appending.available() != 1);
     }
     pub(crate) fn has_pages(&self) -> bool {
         !self.pages.borrow().is_empty()

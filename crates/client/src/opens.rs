@@ -11,9 +11,10 @@ use crate::client::Client;
 use crate::data::size::FileSize;
 use crate::ending::Ending;
 use crate::entries::Entry;
+use crate::goes_on::{goes_on, goes_on_or};
 use crate::inode::{Inode, SizeKeeper, UNSET};
 use crate::meta::names::check_name;
-use crate::open_file::{O_TRUNC, OpenFile};
+use crate::open_file::{O_CREAT, O_EXCL, O_TRUNC, OpenFile};
 
 /// Pause before a size is settled that the metadata server could not take.
 const SETTLE_AGAIN: Duration = Duration::from_secs(1);
@@ -33,15 +34,32 @@ pub struct NewFile<'a> {
 impl Client {
     /// Opens an inode.
     ///
+    /// Cancel: goes on by itself, and what it opened is closed.
+    ///
     /// # Errors
     /// EACCES, EISDIR, ENOENT, EROFS, ETXTBSY as open(2).
     pub async fn open(self: &Rc<Self>, cred: &Cred, fid: Fid, flags: u32) -> Result<Rc<OpenFile>, FsError> {
-        let file = self.meta.open(cred, fid, flags).await?;
-        self.cut_opened(&file).await?;
-        Ok(file)
+        if let Some(file) = self.meta.open_untold(cred, fid, flags & !(O_CREAT | O_EXCL)) {
+            return Ok(file);
+        }
+        let (me, cred, closer) = (self.clone(), cred.clone(), self.clone());
+        let opened = async move {
+            let file = me.meta.open(&cred, fid, flags).await?;
+            me.cut_opened(&file).await?;
+            Ok(file)
+        };
+        goes_on_or(self.rt(), opened, move |opened: Result<_, FsError>| opened.iter().for_each(|f| closer.unwanted(f)))
+            .await
+    }
+    /// Nobody is there to take an open.
+    pub(crate) fn unwanted(self: &Rc<Self>, file: &Rc<OpenFile>) {
+        let (me, file) = (self.clone(), file.clone());
+        self.rt().spawn(async move { me.release_soon(&file).await });
     }
 
     /// Creates and opens a name (or with an empty name a nameless file in directory `parent`).
+    ///
+    /// Cancel: goes on by itself, and what it opened is closed.
     ///
     /// # Errors
     /// As open(2).
@@ -65,17 +83,31 @@ impl Client {
             layout: Bytes::from(new.layout),
             ..OpenRequest::default()
         };
+        let (me, closer) = (self.clone(), self.clone());
+        let created = async move { me.create_opened(request).await };
+        let undo =
+            move |created: Result<(Entry, Rc<OpenFile>), FsError>| created.iter().for_each(|(_, f)| closer.unwanted(f));
+        goes_on_or(self.rt(), created, undo).await
+    }
+
+    async fn create_opened(self: &Rc<Self>, request: OpenRequest) -> Result<(Entry, Rc<OpenFile>), FsError> {
+        let (cred, parent, name) = (request.cred.clone(), request.parent, request.name.0.clone());
         let (file, made) = self.meta.open_with(request).await?;
         if made {
-            self.inherit_advice(cred, &file.inode);
+            self.inherit_advice(&cred, &file.inode);
         } else {
             self.cut_opened(&file).await?;
         }
         if !name.is_empty() {
-            self.meta.learn_name(parent, name, &file.inode);
+            self.meta.learn_name(parent, &name, &file.inode);
         }
-        let entry = self.named_entry(&file.inode).await?;
-        Ok((entry, file))
+        match self.named_entry(&file.inode).await {
+            Ok(entry) => Ok((entry, file)),
+            Err(e) => {
+                self.unwanted(&file);
+                Err(e)
+            }
+        }
     }
 
     /// An open with O_TRUNC of a file that was there: it is made empty.
@@ -94,9 +126,16 @@ impl Client {
     /// The last close of an open: tells the metadata server size and times if the file was written, and waits for its
     /// answer.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the server answers.
     pub async fn release(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        let (me, file) = (self.clone(), file.clone());
+        goes_on(self.rt(), async move { me.release_now(&file).await }).await
+    }
+
+    async fn release_now(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         let (tell, told) = oneshot();
         let Some(ending) = self.end(file, Some(tell)).await else {
             return told.try_take().unwrap_or(Ok(()));
@@ -106,10 +145,16 @@ impl Client {
     }
 
     /// [`Client::release`] for those who do not wait for the answer; it may travel with others.
+    ///
+    /// Cancel: goes on by itself.
     pub async fn release_soon(self: &Rc<Self>, file: &Rc<OpenFile>) {
-        if let Some(ending) = self.end(file, None).await {
-            self.meta.tell_end_soon(ending);
-        }
+        let (me, file) = (self.clone(), file.clone());
+        let released = async move {
+            if let Some(ending) = me.end(&file, None).await {
+                me.meta.tell_end_soon(ending);
+            }
+        };
+        goes_on(self.rt(), released).await;
     }
 
     /// Ends an open here. What there is to tell of it, if anything.

@@ -19,6 +19,7 @@ use wire::Op;
 use wire::connect::{ConfigReply, Setting};
 use wire::ost::StatfsReply;
 
+use crate::in_use::InUse;
 use crate::inode::{Inode, Object, Striping};
 use crate::jobs::Jobs;
 use crate::locks::{Held, LockOwner, Locks};
@@ -456,6 +457,8 @@ impl Osts {
     }
     /// Asks for the cluster map again.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// As the metadata server answers.
     pub async fn refresh_map(self: &Rc<Self>) -> Result<(), FsError> {
@@ -558,6 +561,19 @@ impl Osts {
         let of_file = |o: &Rc<Object>| o.inode.borrow().upgrade().is_some_and(|i| i.fid == fid);
         self.objects().into_iter().filter(of_file).map(|o| o.unwritten_pages()).sum()
     }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        self.objects().iter().for_each(|o| o.note_use(into));
+        for osc in self.table.borrow().iter() {
+            osc.locks.note_use(into);
+            if let Some(import) = osc.import_if_any() {
+                import.note_use(&mut |what, n| into.add(what, n));
+            }
+            let target = osc.target.borrow();
+            into.add("dirty bytes", target.books.dirty_bytes());
+            into.add("places in windows", target.places_taken());
+            into.add("waits for a place", target.window.waiting() as u64);
+        }
+    }
     /// Pages that are dirty, of all OSTs.
     fn dirty_pages(&self) -> usize {
         self.table.borrow().iter().map(|o| (o.dirty_and_grant().0 / PAGE) as usize).sum()
@@ -593,6 +609,8 @@ impl Osts {
         result
     }
     /// Space of every OST.
+    ///
+    /// Cancel: nothing happened.
     pub async fn statfs(&self) -> Vec<(OstIndex, Result<StatfsReply, FsError>)> {
         let asks: Vec<_> = self
             .all()

@@ -34,6 +34,14 @@ impl Callbacks for Nobody {
     }
 }
 
+/// A session that ends with this.
+struct Visit(Rc<Import>);
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.0.abandon();
+    }
+}
+
 /// See the module's head.
 pub struct Sessions {
     rt: Rt,
@@ -109,6 +117,7 @@ impl Sessions {
         let visitor = ClientId(self.rt.random());
         let visit = ImportConfig { recoverable: false, client: visitor, ..self.import_config(mds.clone(), "*") };
         let scout = Import::new(self.rt.clone(), visit, Weak::<Nobody>::new());
+        let _visit = Visit(scout.clone());
         let mut found = scout.ready(patience.min(QUIET_WAIT)).await;
         if found == Err(FsError::TimedOut) && patience > QUIET_WAIT {
             let why = scout.failure().unwrap_or_else(|| "no answer".into());
@@ -119,6 +128,12 @@ impl Sessions {
         let map: ConfigReply = scout.ask(Op::Config, &()).await.map_err(|e| self.reason(&scout, patience, e))?;
         scout.close().await;
         Ok(map)
+    }
+    /// Ends every session without a word.
+    pub(crate) fn abandon(&self) {
+        self.close();
+        let (mdc, imports) = (self.mdc.get(), self.imports.borrow().clone());
+        imports.iter().filter(|i| mdc.is_none_or(|m| !Rc::ptr_eq(m, i))).chain(mdc).for_each(|import| import.abandon());
     }
     fn reason(&self, import: &Import, patience: Duration, e: FsError) -> JoinError {
         let why = import.failure().unwrap_or_else(|| e.to_string());
@@ -182,6 +197,8 @@ impl Sessions {
     /// Tells every server of the cluster that the process of `client`, whose sessions come from `sessions`, has ended: its
     /// locks and opens go, and no recovery waits for it. Waits for servers that are away; may be said again. Who finds out, and
     /// how, is its caller's business.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// `NotPermitted` when a server has a session of that id and not of that key, `Busy` when it sees that the process lives, `Io`

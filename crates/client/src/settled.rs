@@ -10,6 +10,7 @@ use types::{Duration, Transno};
 use wire::Op;
 use wire::mdt::SettledRequest;
 
+use crate::in_use::InUse;
 use crate::osc::{Osc, Osts};
 use crate::sessions::Sessions;
 
@@ -40,6 +41,9 @@ impl Settling {
     /// The server knows, or cannot be told.
     pub(crate) fn doubt_ends(&self) {
         self.doubted.set(self.doubted.get() - 1);
+    }
+    pub(crate) fn note_use(&self, into: &mut InUse) {
+        into.add("doubted sizes", self.doubted.get().into());
     }
     /// Tells what is settled, at most once in the time after which pages are written out; until the client leaves.
     pub(crate) fn keep(self: &Rc<Self>) {

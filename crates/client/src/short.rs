@@ -61,6 +61,10 @@ impl Watch {
 }
 
 impl Watches {
+    /// Writes under way.
+    pub(crate) fn len(&self) -> u64 {
+        self.0.borrow().len() as u64
+    }
     /// A write of the range begins; what finds no space until its end counts for it.
     pub(crate) fn watch(self: &Rc<Self>, extent: Extent) -> Watching {
         let watch = Rc::new(Watch { extent, refused_at: Cell::new(u64::MAX) });

@@ -27,6 +27,14 @@ impl SizeTells {
     pub(crate) fn writer_went(&self) {
         self.in_use.set(self.in_use.get() - 1);
     }
+    /// Opens for writing that no program ended yet.
+    pub(crate) fn writers_in_use(&self) -> u32 {
+        self.in_use.get()
+    }
+    /// Ends of opens that tell the size and are on their way.
+    pub(crate) fn under_way(&self) -> u32 {
+        self.under_way.get()
+    }
     /// Who is the last writer here; it stays so as long as this says the same.
     pub(crate) fn last_writer(&self) -> Option<u64> {
         (self.in_use.get() == 0).then(|| self.writers.get())

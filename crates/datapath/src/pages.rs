@@ -153,6 +153,16 @@ impl<P> Pages<P> {
     pub fn unwritten_pages(&self) -> usize {
         self.dirty_pages + self.writeback_pages
     }
+    /// Pages that a load has claimed.
+    #[must_use]
+    pub fn loading_pages(&self) -> u64 {
+        self.blocks.values().map(|b| u64::from(b.loading.count_ones())).sum()
+    }
+    /// Changes under way ([`Pages::on_change`]).
+    #[must_use]
+    pub fn changes(&self) -> usize {
+        self.changes.len()
+    }
     /// Nothing is known of any page.
     #[must_use]
     pub fn is_empty(&self) -> bool {

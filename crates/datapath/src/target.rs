@@ -72,6 +72,12 @@ impl<K> Target<K> {
         }
         self.limits.rpc_pages_max.min(self.rpc_pages_offered)
     }
+    /// Places of the window that RPCs have.
+    #[must_use]
+    pub fn places_taken(&self) -> u64 {
+        let places = (self.limits.rpcs_max + self.limits.urgent_rpcs) as isize;
+        u64::try_from(places - self.window.free()).unwrap_or(0)
+    }
     /// Pages of one RPC that the target takes.
     #[must_use]
     pub fn rpc_pages_offered(&self) -> usize {

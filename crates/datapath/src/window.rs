@@ -58,6 +58,11 @@ impl Window {
     pub fn waiting(&self) -> usize {
         self.waiting.len()
     }
+    /// Places that are free; negative after the window became smaller under load.
+    #[must_use]
+    pub fn free(&self) -> isize {
+        self.free
+    }
     fn leaves(&self, rank: Rank) -> isize {
         match rank {
             Rank::Ordinary if types::planted!("urgent-unreserved") => 0,

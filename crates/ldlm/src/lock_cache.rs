@@ -499,6 +499,18 @@ impl LockCache {
         self.lru.len()
     }
 
+    /// Uses of locks and of requests under way.
+    #[must_use]
+    pub fn uses(&self) -> u64 {
+        self.locks.values().map(|e| u64::from(e.users)).sum()
+    }
+
+    /// Cookies that are reserved for answers on their way ([`LockCache::reserve`]).
+    #[must_use]
+    pub fn reserved(&self) -> usize {
+        self.reserved.len()
+    }
+
     /// Counters.
     #[must_use]
     pub fn stats(&self) -> &LockCacheStats {

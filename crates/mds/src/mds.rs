@@ -491,6 +491,12 @@ impl Mds {
         })
     }
 
+    /// Opens of a client.
+    #[must_use]
+    pub fn opens_of(&self, client: ClientId) -> usize {
+        self.handles.borrow().opens_of(client)
+    }
+
     /// The handle of an open that is being answered.
     pub(crate) fn make_handle(&self, open: crate::handles::Open, replayed: HandleId, suspect: bool) -> HandleId {
         let mut handles = self.handles.borrow_mut();

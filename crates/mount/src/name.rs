@@ -121,7 +121,7 @@ impl StriaFs {
                 let file = (arg.valid & fattr::FH != 0).then(|| self.client.meta().file(arg.fh)).flatten();
                 let inode = self.client.meta().inode(fid);
                 let told = self.carry_out(&mut caller, |c| async move {
-                    c.setattr(&cred, &inode, setattr(&arg), file.as_deref()).await?;
+                    c.setattr(&cred, &inode, setattr(&arg), file.as_ref()).await?;
                     c.getattr(&cred, fid, file.as_deref()).await
                 });
                 match told.await {

@@ -366,6 +366,12 @@ impl Import {
     pub fn in_flight(&self) -> usize {
         self.pending.borrow().len()
     }
+    /// Tells `note` what its requests have in hand, and how much of it.
+    pub fn note_use(&self, note: &mut dyn FnMut(&'static str, u64)) {
+        note("requests", self.pending.borrow().len() as u64);
+        note("slots", u64::from(self.slot_count.get()).saturating_sub(self.free_slots.borrow().len() as u64));
+        note("waits for a slot", self.slots.waiting() as u64);
+    }
     /// (sessions opened, requests sent, requests sent again).
     #[must_use]
     pub fn counters(&self) -> (u64, u64, u64) {

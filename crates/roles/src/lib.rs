@@ -227,12 +227,23 @@ async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey
     reply.map(|_| ())
 }
 
+/// A client that waits for its servers. When nobody waits for it any more, or they do not come, its sessions end.
+struct Joining(Option<Rc<Client>>);
+impl Drop for Joining {
+    fn drop(&mut self) {
+        if let Some(client) = &self.0 {
+            client.abandon();
+        }
+    }
+}
+
 /// Joins the cluster as a client, waiting until `osts` targets are in the map and connected.
 ///
 /// # Errors
 /// [`RoleError`] when that does not happen within `patience`.
 pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration) -> Result<Rc<Client>, RoleError> {
     let client = Client::join(rt.clone(), config, patience).await.map_err(|e| RoleError(e.to_string()))?;
+    let mut joining = Joining(Some(client.clone()));
     let deadline = rt.now() + patience;
     loop {
         let ready = client
@@ -242,6 +253,7 @@ pub async fn join(rt: &Rt, config: ClientConfig, osts: usize, patience: Duration
             .filter(|o| o.import().is_ok_and(|i| i.state() == ptlrpc::ImportState::Full))
             .count();
         if ready >= osts {
+            joining.0 = None;
             return Ok(client);
         }
         if rt.now() >= deadline {

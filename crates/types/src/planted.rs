@@ -57,6 +57,7 @@ pub const BUGS: &[Bug] = &[
         "A page that becomes dirty has no place in the order of write-out until its write went through.",
     ),
     bug("glimpse-ignored", "A server that asks lock holders for the size does not believe their answers."),
+    bug("dropped-half-done", "What a program began and was killed in stays half done: answers to it are not taken in."),
     bug("flush-forgotten", "A client gives a lock back without writing out what it wrote under it."),
     bug("stale-pages", "A client keeps clean pages when it gives their lock back."),
     bug("eviction-ignored", "A client that an OST evicted goes on with the locks that it had."),

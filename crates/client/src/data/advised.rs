@@ -17,6 +17,8 @@ impl Data {
     /// this open, WillNeed and DontNeed for `extent` now. WillNeed fetches in the background; DontNeed starts to write
     /// what is dirty and drops what is clean.
     ///
+    /// Cancel: a part may be done.
+    ///
     /// # Errors
     /// As reading: the size of the file must be known.
     pub async fn advise(self: &Rc<Self>, file: &Rc<OpenFile>, hint: Hint, extent: Extent) -> Result<(), FsError> {

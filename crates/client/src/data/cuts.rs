@@ -161,10 +161,6 @@ impl Data {
         size: u64,
         writing: Writing,
     ) -> Result<(), FsError> {
-        if s.objects.len() < 2 {
-            let _turn = SizeTurn::of(inode).await;
-            return self.truncate_striped(inode, s, size, &|| false).await;
-        }
         // A cut that is decided happens, whether or not anybody still waits for it.
         let (tell, told) = oneshot();
         let (me, inode, s) = (self.clone(), inode.clone(), s.clone());

@@ -19,6 +19,8 @@ impl Data {
     /// Takes the locks on a range of a file, in whole pages, before they are needed: for writes, or for reads. They are no wider than the
     /// range.
     ///
+    /// Cancel: a part may be done: locks that come are cached.
+    ///
     /// # Errors
     /// EINVAL for an empty range or a file without objects, EBADF when the open does not read or write so, and what servers answer.
     pub async fn lock_ahead(self: &Rc<Self>, file: &OpenFile, writes: bool, extent: Extent) -> Result<(), FsError> {

@@ -31,12 +31,16 @@ fn access_ahead(piece: Piece) -> PageAccess {
 impl Data {
     /// Reads up to `len` bytes at `offset`; fewer only at the end of the file. The bytes are references to cache pages.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// EIO and EBADMSG from the OSTs, EBADF for an open that may not read.
     pub async fn read(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, len: usize) -> Result<Bulk, FsError> {
         self.read_for(file, offset, len, false).await
     }
     /// The same for a kernel that keeps the pages of the range locked until it has the answer, to cache them.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// As [`Data::read`].

@@ -15,6 +15,7 @@ use wire::ost::PunchKind;
 
 use super::Data;
 use super::cuts::SizeTurn;
+use crate::goes_on::goes_on;
 use crate::inode::{FILE_BYTES_MAX, Inode, Object, Striping, UNSET};
 use crate::locks::{Held, Sought};
 use crate::open_file::OpenFile;
@@ -284,6 +285,8 @@ impl Data {
 
     /// fallocate(2): `mode` bits KEEP_SIZE 1, PUNCH_HOLE 2, ZERO_RANGE 16.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// EOPNOTSUPP for other modes, EINVAL for an empty range, EFBIG, ENOSPC.
     pub async fn fallocate(
@@ -308,11 +311,16 @@ impl Data {
         if !matches!(mode & !KEEP_SIZE, 0 | ZERO) && mode != PUNCH | KEEP_SIZE {
             return Err(FsError::NotSupported);
         }
+        let (me, file) = (self.clone(), file.clone());
+        goes_on(&self.rt, async move { me.fallocate_now(&file, mode, Extent::at(offset, len)).await }).await
+    }
+
+    async fn fallocate_now(self: &Rc<Self>, file: &OpenFile, mode: u32, range: Extent) -> Result<(), FsError> {
         let inode = &file.inode;
         loop {
             let _writing = inode.begin_writing().await;
             let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
-            let done = self.allocate(inode, &s, mode, Extent::at(offset, len)).await;
+            let done = self.allocate(inode, &s, mode, range).await;
             if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
                 break;
             }
@@ -396,6 +404,8 @@ impl Data {
     }
 
     /// SEEK_DATA and SEEK_HOLE.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// ENXIO when `offset` is at or behind the end, or there is no data behind it.

@@ -11,6 +11,7 @@ use types::{Duration, Extent, FsError, HandleId};
 use wire::Op;
 
 use super::Data;
+use crate::goes_on::goes_on;
 use crate::inode::FILE_BYTES_MAX;
 use crate::inode::{Inode, Object, Striping};
 use crate::jobs::Doer;
@@ -48,6 +49,8 @@ impl WriteLock<'_> {
 impl Data {
     /// Writes `data` at `offset` (at the end for O_APPEND opens); gives where it went.
     ///
+    /// Cancel: a part may be done.
+    ///
     /// # Errors
     /// EFBIG, ENOSPC, EDQUOT, EIO, EBADF.
     pub async fn write(self: &Rc<Self>, file: &Rc<OpenFile>, offset: u64, data: &[u8]) -> Result<u64, FsError> {
@@ -57,6 +60,8 @@ impl Data {
 
     /// [`Data::write`] of a piece of a call, perhaps short for want of space. With `keep` the call goes on behind `data`:
     /// for an append, nobody else's comes before its next piece, if that comes within this time.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`Data::write`]; ENOSPC when there was no space for the first byte.
@@ -217,6 +222,8 @@ impl Data {
     /// Waits until a write of the range has its locks and room, holding nothing then: by the time it comes it may have to
     /// wait again.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// As [`Data::write`].
     pub async fn ready_to_write(self: &Rc<Self>, file: &OpenFile, offset: u64, len: u64) -> Result<(), FsError> {
@@ -244,6 +251,8 @@ impl Data {
     /// Writes pages that a kernel's mapping made dirty: past the end of the file nothing is written. They were stored to
     /// under the file's leases, which are held still or on their way out, and wait for this: so it takes those, and
     /// waits for nobody. Without them the bytes are lost: others may have written or cut the pages since.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// EIO when the leases were lost; what is wrong is also reported by the next fsync.
@@ -323,13 +332,17 @@ impl Data {
         if let Some(held) = held {
             return Ok(WriteLock::Lent(held));
         }
+        self.write_lock(osc, object, extent).await.map(WriteLock::Own)
+    }
+    /// The write lock of a range: one that is cached, or a new one.
+    async fn write_lock(&self, osc: &Rc<Osc>, object: &Object, extent: Extent) -> Result<Held, FsError> {
         let data = LockPolicyData::extent(extent);
         if let Some(held) = osc.locks.find(object.resource(), LockMode::Pw, &data) {
-            return Ok(WriteLock::Own(held));
+            return Ok(held);
         }
         let flags = object.inode.borrow().upgrade().map_or(EnqueueFlags::NONE, |inode| inode.enqueue_flags());
         let held = osc.locks.acquire(object.resource(), LockMode::Pw, data, flags).await;
-        held.map(WriteLock::Own).map_err(|e| osc.import().err().unwrap_or(e.error()))
+        held.map_err(|e| osc.import().err().unwrap_or(e.error()))
     }
 
     /// Writes a piece into the cache. Answers whether it has to be written out now ([`Data::write_through`]): there is no
@@ -401,18 +414,27 @@ impl Data {
         let object = &s.objects[usize::from(piece.stripe.0)];
         let osc = self.osts.osc(object.ost);
         let wide = piece.object.align_out(PAGE);
-        let lock = self.lock_for_write(&osc, object, wide, None).await?;
-        let _change = object.change(wide).await;
-        osc.flush(object, wide, Why::Under(lock.held())).await;
-        osc.discard(object, wide, false);
-        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        let held = self.write_lock(&osc, object, wide).await?;
+        let change = object.change(wide).await;
+        osc.flush(object, wide, Why::Under(&held)).await;
         let mut bulk = self.rt.bulk(data.len()).await;
         bulk.copy_in(0, data);
-        osc.write_direct(object, piece.object.start, bulk, lock.held()).await
+        osc.discard(object, wide, false);
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
+        // Until its answer nobody else writes these bytes: it must not come to the OST behind a later write.
+        let (object, at) = (object.clone(), piece.object.start);
+        goes_on(&self.rt, async move {
+            let written = osc.write_direct(&object, at, bulk, &held).await;
+            drop((change, held));
+            written
+        })
+        .await
     }
 
     /// Everything written to the file, on any client, is on stable storage afterwards; with `data_only`, only what is needed to read
     /// it back.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// A write-back failure since this open last reported one; EIO.
@@ -423,6 +445,8 @@ impl Data {
     }
 
     /// What this client wrote to the file is on stable storage afterwards: what O_DSYNC promises of each write.
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`Data::fsync`].
@@ -463,6 +487,8 @@ impl Data {
     }
 
     /// Waits until everything dirty of an inode has been written out (not synced).
+    ///
+    /// Cancel: a part may be done.
     pub async fn write_out(&self, inode: &Inode) {
         if let Some(s) = inode.striping() {
             let flushes: Vec<_> = s
@@ -478,6 +504,8 @@ impl Data {
     }
 
     /// copy_file_range(2) within the cluster; gives the bytes copied (0 at the end of the source).
+    ///
+    /// Cancel: a part may be done.
     ///
     /// # Errors
     /// As [`Data::read`] and [`Data::write`]; EINVAL for overlapping ranges of one file.

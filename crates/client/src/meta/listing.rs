@@ -23,6 +23,8 @@ impl Meta {
     /// A page of directory entries behind `cookie` (0: from the start). With `plus`, entries bring attributes, and locks
     /// where they could be had: such entries are known afterwards.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// ENOTDIR, EACCES.
     pub async fn readdir(

@@ -120,6 +120,8 @@ impl Meta {
     }
     /// All changes of a directory are on stable storage afterwards.
     ///
+    /// Cancel: a part may be done; no loss counts as told.
+    ///
     /// # Errors
     /// EIO when one was lost: once to each open directory, or once to the first that is opened later if there was none; what
     /// the server answers.

@@ -11,6 +11,7 @@ use wire::{Bytes, Op};
 use super::{ATTR_BITS, Meta, Told};
 use crate::attrs::Change;
 use crate::front::Naming;
+use crate::goes_on::goes_on;
 use crate::inode::Inode;
 
 /// renameat2(2): both names stay, their inodes change places.
@@ -271,6 +272,8 @@ impl Meta {
 
     /// Removes a name; `directory` says rmdir.
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the server answers: ENOENT, EISDIR, ENOTDIR, ENOTEMPTY, EACCES, EPERM, EBUSY.
     pub async fn unlink(
@@ -281,6 +284,17 @@ impl Meta {
         directory: bool,
     ) -> Result<(), FsError> {
         check_name(name)?;
+        let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
+        goes_on(&self.rt, async move { me.unlink_now(&cred, parent, &name, directory).await }).await
+    }
+
+    async fn unlink_now(
+        self: &Rc<Self>,
+        cred: &Cred,
+        parent: Fid,
+        name: &[u8],
+        directory: bool,
+    ) -> Result<(), FsError> {
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.settle_closes(known.unwrap_or_default()).await;
         let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
@@ -304,6 +318,8 @@ impl Meta {
 
     /// Renames; `flags` as in renameat2(2).
     ///
+    /// Cancel: goes on by itself.
+    ///
     /// # Errors
     /// What the server answers; EINVAL for unknown flags.
     pub async fn rename(
@@ -315,6 +331,19 @@ impl Meta {
     ) -> Result<(), FsError> {
         check_name(from.1)?;
         check_name(to.1)?;
+        let (me, cred) = (self.clone(), cred.clone());
+        let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
+        let renamed = async move { me.rename_now(&cred, (from.0, &from.1), (to.0, &to.1), flags).await };
+        goes_on(&self.rt, renamed).await
+    }
+
+    async fn rename_now(
+        self: &Rc<Self>,
+        cred: &Cred,
+        from: (Fid, &[u8]),
+        to: (Fid, &[u8]),
+        flags: u32,
+    ) -> Result<(), FsError> {
         let replaced = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
         self.settle_closes(replaced.unwrap_or_default()).await;
         let request = RenameRequest {
@@ -384,6 +413,8 @@ impl Meta {
 
     /// A symlink's target.
     ///
+    /// Cancel: nothing happened.
+    ///
     /// # Errors
     /// EINVAL for anything else.
     pub async fn readlink(self: &Rc<Self>, cred: &Cred, fid: Fid) -> Result<Vec<u8>, FsError> {
@@ -392,6 +423,8 @@ impl Meta {
         Ok(reply.value.0)
     }
     /// Names of xattrs.
+    ///
+    /// Cancel: nothing happened.
     ///
     /// # Errors
     /// What the server answers.

@@ -10,6 +10,7 @@ use wire::Op;
 use wire::mdt::{Attr, AttrFlags, Close, CloseRequest, Cred, LockBits, OpenReply, OpenRequest};
 
 use super::{ATTR_BITS, Meta};
+use crate::goes_on::goes_on;
 use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_NOATIME, O_TRUNC, OpenFile};
 
 /// Set by the kernel when a program is executed.
@@ -119,6 +120,11 @@ impl Meta {
     }
 
     async fn tell_open(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
+        let (me, file) = (self.clone(), file.clone());
+        goes_on(&self.rt, async move { me.tell_open_now(&file).await }).await
+    }
+
+    async fn tell_open_now(self: &Rc<Self>, file: &Rc<OpenFile>) -> Result<(), FsError> {
         // Whether it may be opened was decided when it was.
         let cred = Cred { caps: 1, ..Cred::default() };
         let flags = file.flags() & !(O_CREAT | O_EXCL | O_TRUNC);

@@ -264,7 +264,7 @@ impl World {
         self.clients.borrow_mut().push(client.clone());
         client
     }
-    fn program_on(&self, host: &Host, tune: impl FnOnce(&mut ClientConfig)) -> (Rt, ClientConfig) {
+    pub fn program_on(&self, host: &Host, tune: impl FnOnce(&mut ClientConfig)) -> (Rt, ClientConfig) {
         let mut config = ClientConfig { key: key(), ..ClientConfig::new(self.mds_nid.clone()) };
         config.cache_bytes = 64 * MIB;
         tune(&mut config);
@@ -281,6 +281,37 @@ impl World {
     /// Inodes that the metadata server has now.
     pub fn mds_inodes(&self) -> u64 {
         self.mds.borrow().mds().unwrap().store().inodes()
+    }
+    /// Opens of a client that the metadata server knows.
+    pub fn mds_opens_of(&self, client: types::ClientId) -> usize {
+        self.mds.borrow().mds.opens_of(client)
+    }
+    /// What the stores hold, as `stria fsck` looks at it: nothing is wrong, and each object has its file. Every client has left, and
+    /// the servers are stopped by it.
+    pub async fn fsck(&self, what: &str) {
+        self.mds.borrow().mds.halt();
+        self.mds.borrow().server.stop();
+        let kv: Rc<dyn MetaKv> = self.mds_store.borrow().reopen();
+        let report = mds::check::check(&kv).await.unwrap();
+        assert!(report.findings.is_empty(), "{what}: the metadata store: {:?}", report.findings);
+        let mut missing: std::collections::BTreeSet<_> = report.objects.keys().copied().collect();
+        for node in &self.oss {
+            let (role, store) = node.running.borrow_mut().take().unwrap();
+            role.server.stop();
+            let mut after = types::ObjectId::default();
+            loop {
+                let page = store.objects(after, 1000).await.unwrap();
+                let Some(last) = page.last() else { break };
+                after = last.object;
+                for info in &page {
+                    missing.remove(&info.object);
+                    let owned = report.objects.contains_key(&info.object) || report.doomed.contains(&info.object);
+                    let bytes = info.attr.size + info.attr.blocks;
+                    assert!(owned || bytes == 0, "{what}: {} has {bytes} bytes and no file", info.object);
+                }
+            }
+        }
+        assert!(missing.is_empty(), "{what}: objects that are on no OST: {missing:?}");
     }
     /// Whether the metadata server knows a client.
     pub fn mds_knows(&self, client: types::ClientId) -> bool {
