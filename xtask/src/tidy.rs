@@ -19,6 +19,11 @@ const LEFT_OVERS: &[&str] =
 /// Folders of a developer's machine.
 const MACHINE_PATHS: &[&str] = &[concat!("/wo", "rk/"), concat!("/ro", "ot/"), concat!("/ho", "me/")];
 
+/// Where each public async function says what becomes of it when its future is dropped.
+const CANCEL_IN: &str = "crates/client/src/";
+/// How it says so (`docs/internals/client.md`).
+const CANCEL: [&str; 3] = ["Cancel: nothing happened", "Cancel: goes on by itself", "Cancel: a part may be done"];
+
 /// Checks all files.
 pub fn tidy(root: &Path) -> Findings {
     let mut faults = Vec::new();
@@ -28,6 +33,9 @@ pub fn tidy(root: &Path) -> Findings {
         faults.extend(machine_paths(&file, &text));
         if file.ends_with(".rs") {
             faults.extend(rust(&file, &text));
+        }
+        if file.starts_with(CANCEL_IN) {
+            faults.extend(cancels(&file, &text));
         }
     }
     judged(faults)
@@ -75,6 +83,18 @@ fn rust(file: &str, text: &str) -> Vec<String> {
     faults
 }
 
+/// Public async functions that do not say what it means to drop them.
+fn cancels(file: &str, text: &str) -> Vec<String> {
+    let lines: Vec<&str> = text.lines().map(str::trim_start).collect();
+    let heads = (0..lines.len()).filter(|at| lines[*at].starts_with("pub async fn "));
+    let says = |at: &usize| {
+        let above = lines[..*at].iter().rev().take_while(|l| l.starts_with("///") || l.starts_with("#["));
+        above.into_iter().any(|l| CANCEL.iter().any(|phrase| l.contains(phrase)))
+    };
+    let fault = |at: usize| format!("{file}:{}: does not say what dropping it means: one of {CANCEL:?}", at + 1);
+    heads.filter(|at| !says(at)).map(fault).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -86,6 +106,10 @@ mod tests {
         assert_eq!(rust("a.rs", &format!("//! x\nfn f() {{ {}) }}\n", LEFT_OVERS[0])).len(), 1);
         assert_eq!(machine_paths("a.md", &format!("see {}x", MACHINE_PATHS[0])).len(), 1);
         assert!(machine_paths("a.md", &format!("see $d{}x", MACHINE_PATHS[0]).replace("$d/", "net/")).is_empty());
+        let says = |doc: &str| {
+            cancels("a.rs", &format!("    /// Does.\n    /// {doc}\n    #[x]\n    pub async fn f() {{}}\n")).len()
+        };
+        assert_eq!((says("Cancel: goes on by itself, slowly."), says("Cancel: who knows."), says("")), (0, 1, 1));
         let long = format!("//! x\nfn f() {{\n{}}}\n", "    a();\n".repeat(70));
         assert_eq!(rust("a.rs", &long).len(), 1);
     }
