@@ -58,6 +58,10 @@ pub const BUGS: &[Bug] = &[
     ),
     bug("glimpse-ignored", "A server that asks lock holders for the size does not believe their answers."),
     bug("dropped-half-done", "What a program began and was killed in stays half done: answers to it are not taken in."),
+    bug(
+        "uncached-write-let-go",
+        "An uncached write of a program that was killed keeps no later write of its bytes back.",
+    ),
     bug("flush-forgotten", "A client gives a lock back without writing out what it wrote under it."),
     bug("stale-pages", "A client keeps clean pages when it gives their lock back."),
     bug("eviction-ignored", "A client that an OST evicted goes on with the locks that it had."),

@@ -424,6 +424,7 @@ impl Data {
         // Until its answer nobody else writes these bytes: it must not come to the OST behind a later write.
         let (object, at) = (object.clone(), piece.object.start);
         goes_on(&self.rt, async move {
+            let change = (!types::planted!("uncached-write-let-go")).then_some(change);
             let written = osc.write_direct(&object, at, bulk, &held).await;
             drop((change, held));
             written

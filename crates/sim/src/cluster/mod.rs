@@ -15,6 +15,7 @@ mod crowd;
 pub mod dirs;
 pub mod faults;
 mod filler;
+mod hasty;
 pub mod keepers;
 mod known;
 mod leavers;

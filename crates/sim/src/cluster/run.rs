@@ -15,6 +15,7 @@ use super::crowd::Crowd;
 use super::dirs::Dirs;
 use super::faults::{FaultConfig, Faults};
 use super::filler::Filler;
+use super::hasty::{HASTY_BYTES, Hasty};
 use super::keepers::{KEEPER_BYTES, Keeper};
 use super::leavers::Leaver;
 use super::mover::Mover;
@@ -28,6 +29,8 @@ use super::stranded::{STRANDED_BYTES, Stranded};
 use super::tree::{Habit, Tree};
 use super::witnesses::{WITNESS_BYTES, Witness};
 
+/// Programs whose operations are dropped amid.
+const HASTY: u64 = 2;
 /// Virtual time for everything behind the last fault: recovery, evictions, final checks.
 const AFTERWARDS: Duration = Duration::from_secs(4 * 3600);
 
@@ -62,6 +65,8 @@ pub struct WorkConfig {
     pub migrate: bool,
     /// Programs append beside overlapping operations.
     pub appends: bool,
+    /// Programs whose operations are dropped amid.
+    pub interrupts: bool,
     /// A quiet client is away when OSTs die.
     pub absent: bool,
     /// A program with a file on media that lose bits for good.
@@ -100,6 +105,7 @@ impl Default for WorkConfig {
             absent: false,
             migrate: false,
             appends: false,
+            interrupts: false,
             scarred: false,
             leavers: 0,
             dirs: 0,
@@ -326,6 +332,12 @@ async fn who_ask_for_faults(context: &Rc<Context>, w: &WorkConfig) -> Result<Vec
     }
     if w.migrate {
         tasks.push(Box::pin(Mover::new(context.clone()).run()));
+    }
+    if w.interrupts {
+        let fid = make(context, "hasty", HASTY_BYTES).await?;
+        tasks.extend(
+            (0..HASTY).map(|id| -> rt::LocalFuture<()> { Box::pin(Hasty::new(context.clone(), fid, id, HASTY).run()) }),
+        );
     }
     if w.gaps {
         context.gaps.open(true);

@@ -278,6 +278,7 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         absent: on(FaultClass::Absent),
         migrate: on(FaultClass::Migrate),
         appends: on(FaultClass::Appends),
+        interrupts: on(FaultClass::Interrupts),
         scarred: on(FaultClass::RotStays),
         syncs: 1.0,
         books: !without.has("books"),
