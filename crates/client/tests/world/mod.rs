@@ -284,13 +284,12 @@ impl World {
     }
     /// Opens of a client that the metadata server knows.
     pub fn mds_opens_of(&self, client: types::ClientId) -> usize {
-        self.mds.borrow().mds.opens_of(client)
+        self.mds.borrow().mds().unwrap().opens_of(client)
     }
     /// What the stores hold, as `stria fsck` looks at it: nothing is wrong, and each object has its file. Every client has left, and
     /// the servers are stopped by it.
     pub async fn fsck(&self, what: &str) {
-        self.mds.borrow().mds.halt();
-        self.mds.borrow().server.stop();
+        self.mds.borrow().halt();
         let kv: Rc<dyn MetaKv> = self.mds_store.borrow().reopen();
         let report = mds::check::check(&kv).await.unwrap();
         assert!(report.findings.is_empty(), "{what}: the metadata store: {:?}", report.findings);
@@ -298,6 +297,7 @@ impl World {
         for node in &self.oss {
             let (role, store) = node.running.borrow_mut().take().unwrap();
             role.server.stop();
+            let store = store.expect("a world whose stores are not opened again");
             let mut after = types::ObjectId::default();
             loop {
                 let page = store.objects(after, 1000).await.unwrap();
