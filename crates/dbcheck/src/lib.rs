@@ -11,6 +11,7 @@ mod pages;
 mod rebuild;
 mod salvage;
 mod watched;
+mod whole;
 
 use std::cell::Cell;
 use std::fmt;
@@ -26,6 +27,7 @@ pub use pages::PageCheck;
 pub use rebuild::rebuild;
 pub use salvage::{Commit, IsWhole, Salvaged, Shape, Take, commits, salvage};
 pub use watched::{PageSums, Watched};
+pub use whole::Whole;
 
 /// Bytes of the header page: two commit slots, and zeros.
 const HEADER_BYTES: usize = 4096;
@@ -60,11 +62,11 @@ impl fmt::Debug for Examined {
 }
 
 /// Compares every page of the committed trees in `file` with its checksum. Blocks for as long as reading the file takes;
-/// memory: `cache_bytes`, and the pages that the engine writes while it opens (a few).
+/// memory: `cache_bytes`, and the pages that the engine writes while it opens (a few). `whole`: which commit was.
 ///
 /// # Errors
 /// The file cannot be read.
-pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Result<Examined> {
+pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize, whole: Option<&Whole>) -> std::io::Result<Examined> {
     file.forget_cached()?;
     let mut out = Examined { faults: Vec::new(), notes: Vec::new(), database: None };
     if file.len()? < HEADER_BYTES as u64 {
@@ -96,7 +98,13 @@ pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Resu
                 out.faults.push("the header says another size than the file has".into());
             }
             let chosen = newest_of(&now).saturating_sub(1);
-            if !closed && chosen < newest_of(&header) {
+            // A number above all that the header knows is of another file that was here.
+            if let Some(lost) =
+                whole.and_then(Whole::commit).filter(|w| !closed && chosen < *w && *w <= newest_of(&header))
+            {
+                out.faults
+                    .push(format!("its commit {lost} was whole, and is not any more: the one before it ({chosen}) is"));
+            } else if !closed && chosen < newest_of(&header) {
                 out.notes.push(format!(
                     "it was not closed, and its newest commit ({}) is not whole: the one before it ({chosen}) counts",
                     newest_of(&header)
@@ -120,7 +128,7 @@ pub fn examine(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Resu
 pub const CHECK_BYTES_DEFAULT: u64 = 1 << 30;
 
 /// What is wrong with a database that is about to be opened, if it has `bytes_max` bytes at most; a longer one is not looked at,
-/// for its server is waited for. What its pages are is known in `sums` from then on. Blocks as [`examine`] does.
+/// for its server is waited for. What its pages are is known in `sums` from then on; `whole` tells which commit was. Blocks as [`examine`] does.
 ///
 /// # Errors
 /// The file cannot be read.
@@ -129,12 +137,13 @@ pub fn fault_before_opening(
     bytes_max: u64,
     cache_bytes: usize,
     sums: &PageSums,
+    whole: Option<&Whole>,
 ) -> std::io::Result<Option<String>> {
     let len = file.len()?;
     if len > bytes_max || len < HEADER_BYTES as u64 {
         return Ok(None);
     }
-    let found = examine(Box::new(Watched::new(file, sums.clone())), cache_bytes)?;
+    let found = examine(Box::new(Watched::new(file, sums.clone())), cache_bytes, whole)?;
     let more = found.faults.len().saturating_sub(1);
     let more = if more > 0 { format!(" (and {more} more faults)") } else { String::new() };
     Ok(found.faults.first().map(|first| format!("{first}{more}")))
@@ -238,6 +247,12 @@ fn transaction_of(header: &[u8], slot: usize) -> u64 {
     let mut bytes = [0; 8];
     bytes.copy_from_slice(&header[SLOT_AT[slot] + SLOT_TRANSACTION_AT..][..8]);
     u64::from_le_bytes(bytes)
+}
+
+/// Number of the transaction that a header names.
+pub(crate) fn current_of(header: &[u8]) -> Option<u64> {
+    let slot = usize::from(header.get(GOD_BYTE)? & PRIMARY_BIT);
+    (header.len() >= SLOT_AT[1] + SLOT_BYTES).then(|| transaction_of(header, slot))
 }
 
 /// Number of the newer transaction of a header's two slots.

@@ -6,10 +6,13 @@
 //! Not compared: reads of parts of pages (the header, which the engine has in memory), and pages that nobody has read yet of a
 //! file that was not compared as a whole.
 use std::io;
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rt::BlockingFile;
 use xxhash_rust::xxh3::xxh3_64;
+
+use crate::Whole;
 
 const PAGE_BYTES: usize = 4096;
 /// What stands for a page of which nothing is known.
@@ -36,6 +39,11 @@ impl std::fmt::Debug for PageSums {
 pub struct Watched {
     file: Box<dyn BlockingFile>,
     sums: PageSums,
+    whole: Option<Whole>,
+    /// The commit of the header that was written last.
+    written: AtomicU64,
+    /// The one that is known to be whole.
+    noted: AtomicU64,
 }
 
 fn sum(page: &[u8]) -> u32 {
@@ -54,7 +62,20 @@ impl Watched {
     /// Over a file of which `sums` are known.
     #[must_use]
     pub fn new(file: Box<dyn BlockingFile>, sums: PageSums) -> Watched {
-        Watched { file, sums }
+        Watched { file, sums, whole: None, written: AtomicU64::new(0), noted: AtomicU64::new(0) }
+    }
+    /// Writes down which commit is whole.
+    #[must_use]
+    pub fn with(self, whole: Option<Whole>) -> Watched {
+        Watched { whole, ..self }
+    }
+    /// What was written is on stable storage.
+    fn is_whole(&self, commit: u64) {
+        let Some(whole) = self.whole.as_ref().filter(|_| commit != self.noted.load(Relaxed)) else { return };
+        match whole.note(commit) {
+            Ok(()) => self.noted.store(commit, Relaxed),
+            Err(e) => tracing::debug!("that commit {commit} is whole cannot be written down: {e}"),
+        }
     }
     /// The first of the pages read that is not what it was; those that nothing is known of are known from now on.
     fn changed(sums: &mut Vec<u32>, offset: u64, bytes: &[u8]) -> Option<usize> {
@@ -100,6 +121,11 @@ impl BlockingFile for Watched {
         }
         sums[first..end].fill(UNKNOWN);
         self.file.write(offset, from)?;
+        if offset == 0
+            && let Some(commit) = crate::current_of(from)
+        {
+            self.written.store(commit, Relaxed);
+        }
         for (page, at) in whole_pages(offset, from.len()) {
             sums[page] = sum(&from[at]);
         }
@@ -114,7 +140,12 @@ impl BlockingFile for Watched {
         self.file.set_len(len)
     }
     fn sync(&self) -> io::Result<()> {
-        self.file.sync()
+        let commit = self.written.load(Relaxed);
+        self.file.sync()?;
+        if commit != 0 {
+            self.is_whole(commit);
+        }
+        Ok(())
     }
     fn forget_cached(&self) -> io::Result<()> {
         self.file.forget_cached()

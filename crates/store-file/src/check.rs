@@ -68,7 +68,8 @@ pub async fn check(rt: &Rt, dir: &Path, data: bool, cache_bytes: usize) -> Resul
         })
     };
     let (blocks, meta) = (open("data")?, open("meta.redb")?);
-    let checked = rt.offload(move || check_files(&*blocks, meta, data, cache_bytes)).await;
+    let whole = dbcheck::Whole::known(rt, &dir.join("meta.redb"));
+    let checked = rt.offload(move || check_files(&*blocks, meta, whole.as_ref(), data, cache_bytes)).await;
     let checked = checked.map_err(|e| OpenError::Io(dir.into(), e))?;
     match checked.1 {
         Some(found) => Err(OpenError::NewerFormat { dir: dir.into(), found, known: crate::format::FORMAT_VERSION }),
@@ -76,20 +77,21 @@ pub async fn check(rt: &Rt, dir: &Path, data: bool, cache_bytes: usize) -> Resul
     }
 }
 
-/// [`check`] over open files. The second part: the format of a store that a newer program wrote.
+/// [`check`] over open files; `whole`: which commit of the database was. The second part: the format of a store that a newer program wrote.
 ///
 /// # Errors
 /// A file cannot be read.
 pub fn check_files(
     data: &dyn BlockingFile,
     meta: Box<dyn BlockingFile>,
+    whole: Option<&dbcheck::Whole>,
     read_data: bool,
     cache_bytes: usize,
 ) -> std::io::Result<(Checked, Option<u32>)> {
     data.forget_cached()?;
     let mut c = Checker { data, out: Checked::default(), used: Vec::new(), read_data, bytes: Vec::new() };
     let first = c.block_0()?;
-    let examined = dbcheck::examine(meta, cache_bytes)?;
+    let examined = dbcheck::examine(meta, cache_bytes, whole)?;
     c.out.faults.extend(examined.faults.iter().map(|f| format!("meta.redb: {f}")));
     c.out.notes.extend(examined.notes.iter().map(|n| format!("meta.redb: {n}")));
     c.out.broken = !examined.faults.is_empty();

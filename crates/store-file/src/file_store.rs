@@ -3,7 +3,7 @@ use std::cell::{Cell, RefCell};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use dbcheck::{PageSums, Watched};
+use dbcheck::{PageSums, Watched, Whole};
 use frames::Bulk;
 use oss::store::{
     Applied, BLOCK_BYTES, BadBlock, BlockRange, BlockRun, Blocks, DiskOp, DiskRun, DiskStats, SizeRule, StoreResult,
@@ -239,8 +239,8 @@ async fn load_start(
         let file = rt.open_blocking(&path, false);
         let checked = match file {
             Ok(file) => {
-                let sums = sums.clone();
-                rt.offload(move || dbcheck::fault_before_opening(file, bytes_max, cache, &sums)).await
+                let (sums, whole) = (sums.clone(), Whole::known(rt, &path));
+                rt.offload(move || dbcheck::fault_before_opening(file, bytes_max, cache, &sums, whole.as_ref())).await
             }
             Err(e) => Err(e),
         };
@@ -249,7 +249,7 @@ async fn load_start(
         }
     }
     let file = rt.open_blocking(&path, false).and_then(|f| f.forget_cached().map(|()| f));
-    let file = file.map(|f| Box::new(Watched::new(f, sums)));
+    let file = file.map(|f| Box::new(Watched::new(f, sums).with(Whole::beside(rt, &path))));
     let file = file.and_then(|f| RoomyFile::new(f, crate::backend::RESERVE_BYTES));
     let file = file.map_err(|e| OpenError::Io(path.clone(), e))?;
     let room = file.room();

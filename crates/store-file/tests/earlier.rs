@@ -177,7 +177,7 @@ fn a_store_of_before_answers_promises_and_epochs_opens_and_serves() {
         store.close().await.unwrap();
     });
     let file = |name: &str| rt.open_blocking(&dir.join(name), false).unwrap();
-    let (found, _) = check_files(&*file("data"), file("meta.redb"), true, 1 << 20).unwrap();
+    let (found, _) = check_files(&*file("data"), file("meta.redb"), None, true, 1 << 20).unwrap();
     assert_eq!(found.faults, Vec::<String>::new());
     assert!(rt.open_blocking(&dir.join("epoch"), false).is_ok(), "from now on a later server is seen");
     world.run(async {

@@ -91,7 +91,7 @@ async fn store(rt: Rt) -> (Arc<Vec<u8>>, Arc<Vec<u8>>) {
 }
 
 fn checked(data: &Image, meta: &Image) -> Checked {
-    check_files(data, Box::new(meta.clone()), true, CACHE_BYTES).unwrap().0
+    check_files(data, Box::new(meta.clone()), None, true, CACHE_BYTES).unwrap().0
 }
 
 /// Offsets in `read`, which are what a check of the whole store reads.

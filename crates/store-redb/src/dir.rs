@@ -4,7 +4,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 
-use dbcheck::{PageSums, Watched};
+use dbcheck::{PageSums, Watched, Whole};
 use mds::kv::{KvError, MetaKv};
 use mds::record::Superblock;
 use mds::{FormatError, MkfsOptions};
@@ -65,7 +65,7 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSum
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
-    let file = Box::new(Watched::new(file, sums));
+    let file = Box::new(Watched::new(file, sums).with(Whole::beside(&rt, &path)));
     let mut kv =
         RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
     kv.path = Some(path.clone());
@@ -95,7 +95,9 @@ pub async fn open_checked(
     if check_bytes_max > 0 {
         let _lock = lock(dir)?;
         let (file, of_check) = (rt.open_blocking(&path, false), sums.clone());
-        let compare = move || dbcheck::fault_before_opening(file?, check_bytes_max, cache_bytes, &of_check);
+        let whole = Whole::known(&rt, &path);
+        let compare =
+            move || dbcheck::fault_before_opening(file?, check_bytes_max, cache_bytes, &of_check, whole.as_ref());
         let fault = rt.offload(compare).await.map_err(|e| OpenError::Io(path.clone(), e))?;
         fault.map_or(Ok(()), |why| Err(OpenError::Damaged(path, why)))?;
     }
@@ -110,15 +112,17 @@ pub fn open_at(rt: Rt, path: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, Op
     let sums = PageSums::default();
     compare(&rt, path, crate::CHECK_BYTES_DEFAULT, cache_bytes, &sums)?;
     let file = rt.open_blocking(path, false).map_err(|e| OpenError::Io(path.into(), e))?;
-    let kv = RedbKv::build(rt, Box::new(Watched::new(file, sums)), cache_bytes, None, None);
+    let file = Box::new(Watched::new(file, sums).with(Whole::beside(&rt, path)));
+    let kv = RedbKv::build(rt, file, cache_bytes, None, None);
     kv.map(Rc::new).map_err(|e| OpenError::Store(path.into(), e))
 }
 
 /// Compares a database of at most `check_bytes_max` bytes with its checksums.
 fn compare(rt: &Rt, path: &Path, check_bytes_max: u64, cache_bytes: usize, sums: &PageSums) -> Result<(), OpenError> {
+    let whole = Whole::known(rt, path);
     let fault = rt
         .open_blocking(path, false)
-        .and_then(|file| dbcheck::fault_before_opening(file, check_bytes_max, cache_bytes, sums))
+        .and_then(|file| dbcheck::fault_before_opening(file, check_bytes_max, cache_bytes, sums, whole.as_ref()))
         .map_err(|e| OpenError::Io(path.into(), e))?;
     fault.map_or(Ok(()), |why| Err(OpenError::Damaged(path.into(), why)))
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::Arc;
 
-use dbcheck::{Mended, Salvaged, Shape};
+use dbcheck::{Mended, Salvaged, Shape, Whole};
 use mds::kv::{KvBatch, KvError, KvLimits, KvSnapshot, MetaKv};
 use redb::{Database, ReadableTable, TableHandle};
 use rt::{BlockingFile, DirLock, LocalFuture, RoomyFile, Rt};
@@ -32,7 +32,8 @@ pub struct Image {
 /// There is none, it is in use, or it cannot be read at all.
 pub async fn examine(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Image, OpenError> {
     let (file, lock) = locked(rt, dir)?;
-    let examined = rt.offload(move || dbcheck::examine(file, cache_bytes)).await;
+    let whole = Whole::known(rt, &dir.join(STORE_FILE));
+    let examined = rt.offload(move || dbcheck::examine(file, cache_bytes, whole.as_ref())).await;
     let examined = examined.map_err(|e| OpenError::Io(dir.join(STORE_FILE), e))?;
     let kv = examined.database.map(|db| Rc::new(ReadOnly(Arc::new(db))) as Rc<dyn MetaKv>);
     Ok(Image { faults: examined.faults, notes: examined.notes, kv, _lock: lock })

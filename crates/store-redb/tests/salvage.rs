@@ -288,3 +288,42 @@ fn what_rots_below_an_open_database_is_named_and_no_record_of_it_is_missing() {
     });
     assert!(named > 5, "{named} of the flips were seen: they show nothing");
 }
+
+#[test]
+fn a_commit_that_was_whole_is_never_left_out_in_silence_after_a_crash() {
+    let (running, crashed) = (tempfile::tempdir().unwrap(), tempfile::tempdir().unwrap());
+    let (at, copy) = (running.path().to_path_buf(), crashed.path().to_path_buf());
+    let [refused, left_out] = on_shard(async move |rt| {
+        fill(rt.clone(), &at, 300).await;
+        let kv = store_redb::open(rt.clone(), &at, CACHE_BYTES).unwrap();
+        let last = b"the last record".to_vec();
+        for n in 0..3u8 {
+            let mut batch = KvBatch::default();
+            batch.changes.insert(last.clone().into(), Some(vec![n; 20]));
+            kv.commit(Arc::new(batch)).await.unwrap();
+        }
+        // As a process leaves it that is killed.
+        let file = store_redb::STORE_FILE;
+        let (bytes, noted) = (fs::read(at.join(file)).unwrap(), fs::read(at.join(format!("{file}.whole"))).unwrap());
+        drop(kv);
+        let mut counts = [0; 2];
+        for (knows, count) in [true, false].into_iter().zip(&mut counts) {
+            for byte in (0..bytes.len()).step_by(PAGE_BYTES / 4) {
+                let mut flipped = bytes.clone();
+                flipped[byte] ^= 1 << (byte / PAGE_BYTES % 8);
+                fs::write(copy.join(file), flipped).unwrap();
+                fs::write(copy.join(format!("{file}.whole")), if knows { &noted[..] } else { b"" }).unwrap();
+                match store_redb::open_checked(rt.clone(), &copy, CACHE_BYTES, 1 << 30).await {
+                    Err(e) => *count += u32::from(knows && e.to_string().contains(" was whole, and is not any more")),
+                    Ok(kv) => {
+                        let there = all(&*kv).await.get(&last).is_some_and(|v| v.starts_with(&[2; 20]));
+                        *count += u32::from(!knows && !there);
+                        assert!(there || !knows, "byte {byte}: the last commit is gone, and nobody says so");
+                    }
+                }
+            }
+        }
+        counts
+    });
+    assert!(refused > 0 && left_out > 0, "{refused} refused, {left_out} left out: the flips show nothing");
+}
