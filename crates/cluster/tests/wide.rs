@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use posix::run::spawn;
 use posix::sys::R;
-use roles::{MOVED, RoleProcess, World, can_mount, transports};
+use roles::{RoleProcess, World, can_mount, transports};
 
 #[test]
 fn a_role_serves_in_a_process_of_its_own() {
@@ -52,9 +52,17 @@ impl Wide {
         self.oss = Some(oss);
     }
     fn mount(&mut self, name: &str, transport: &str) -> (RoleProcess, std::path::PathBuf) {
+        self.mount_telling(name, transport, None)
+    }
+    fn mount_telling(
+        &mut self,
+        name: &str,
+        transport: &str,
+        moved: Option<&Path>,
+    ) -> (RoleProcess, std::path::PathBuf) {
         let at = self.world.point(name);
         let words = ["mount", &self.mds, "3", transport, at.to_str().expect("a plain path")];
-        (RoleProcess::start(&words), at)
+        (RoleProcess::start_telling(&words, moved), at)
     }
 }
 
@@ -136,11 +144,7 @@ fn the_shard_of_a_mount_moves_no_bytes_of_large_transfers_when_it_has_movers() {
             assert!(roles::unmount(&at));
             assert_eq!(mount.ends_within(LIMIT), Some(0));
         }
-        // SAFETY: children read it; the threads of this process do not.
-        unsafe { std::env::set_var(MOVED, &told) };
-        let (mut mount, at) = wide.mount("reader", transport);
-        // SAFETY: as above.
-        unsafe { std::env::remove_var(MOVED) };
+        let (mut mount, at) = wide.mount_telling("reader", transport, Some(Path::new(&told)));
         within(transport, || expect(&at, "f", &bytes));
         assert!(roles::unmount(&at));
         assert_eq!(mount.ends_within(LIMIT), Some(0));

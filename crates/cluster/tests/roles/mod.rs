@@ -23,7 +23,7 @@ use types::OstIndex;
 /// Names the role and its arguments, separated by newlines, to a copy of the test binary.
 const ROLE: &str = "STRIA_TEST_ROLE";
 /// Names a file in which a role says at its end how many bytes its shard and its movers moved.
-pub const MOVED: &str = "STRIA_TEST_MOVED";
+const MOVED: &str = "STRIA_TEST_MOVED";
 const CLUSTER: u64 = 0x57a1;
 const WINDOW: types::Duration = types::Duration::from_secs(10);
 const PATIENCE: types::Duration = types::Duration::from_secs(60);
@@ -191,13 +191,18 @@ pub struct RoleProcess {
 impl RoleProcess {
     /// Starts it and waits until it serves.
     pub fn start(words: &[&str]) -> RoleProcess {
-        Self::try_start(words).unwrap_or_else(|ended| panic!("role {words:?} ended before it served: {ended}"))
+        Self::start_telling(words, None)
+    }
+    /// One that writes what it moved to a file at its end (`MOVED`).
+    pub fn start_telling(words: &[&str], moved: Option<&Path>) -> RoleProcess {
+        Self::try_start(words, moved).unwrap_or_else(|ended| panic!("role {words:?} ended before it served: {ended}"))
     }
 
-    fn try_start(words: &[&str]) -> Result<RoleProcess, String> {
+    fn try_start(words: &[&str], moved: Option<&Path>) -> Result<RoleProcess, String> {
         let mut child = Command::new(std::env::current_exe().expect("the path of the test binary"))
             .args(["--exact", "a_role_serves_in_a_process_of_its_own", "--nocapture"])
             .env(ROLE, words.join("\n"))
+            .envs(moved.map(|at| (MOVED, at)))
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .spawn()
