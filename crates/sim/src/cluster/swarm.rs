@@ -100,13 +100,13 @@ fn classes_of(seed: u64, without: &Without) -> BTreeSet<FaultClass> {
             classes.extend(later.iter().copied().filter(is_on));
             let mut rng = Rng::named(seed, "swarm later class");
             // Which of these is on alone is drawn as it was before there were others.
-            let until_migrate = &later[..=FaultClass::Migrate.index() - first.len()];
+            let (until_migrate, newest) = later.split_at(FaultClass::Migrate.index() - first.len() + 1);
             let classes = if rng.chance(0.05) { [any(&mut rng, until_migrate)].into() } else { classes };
-            let alone = |class: FaultClass| {
+            let is_alone = |class: &FaultClass| {
                 let drawn = Rng::named(seed, &format!("swarm class {} alone", class.name())).chance(0.01);
                 drawn && !without.has(class.name())
             };
-            if alone(FaultClass::DiskHeals) { [FaultClass::DiskHeals].into() } else { classes }
+            newest.iter().copied().find(is_alone).map_or(classes, |class| [class].into())
         }
     }
 }
@@ -382,11 +382,11 @@ mod tests {
 
     #[test]
     fn every_class_is_on_alone_in_some_seeds_and_together_with_each_other_in_many() {
-        let drawn: Vec<_> = (0..12_000).map(|s| Swarm::draw(s, &Without::default()).classes).collect();
+        let drawn: Vec<_> = (0..3000).map(|s| Swarm::draw(s, &Without::default()).classes).collect();
         for a in FaultClass::ALL {
             assert!(drawn.iter().any(|d| d.len() == 1 && d.contains(a)), "{a:?} alone");
             for b in FaultClass::ALL {
-                assert!(drawn.iter().filter(|d| d.contains(a) && d.contains(b)).count() > 1200, "{a:?} with {b:?}");
+                assert!(drawn.iter().filter(|d| d.contains(a) && d.contains(b)).count() > 300, "{a:?} with {b:?}");
             }
         }
     }
