@@ -283,6 +283,11 @@ impl Host {
         let until = self.core.now() + time;
         self.state.disk.lock().stalled_until = until.0;
     }
+    /// For how long the disk stands still yet.
+    #[must_use]
+    pub fn disk_stalled_for(&self) -> Duration {
+        Duration::from_nanos(self.state.disk.lock().stalled_ns())
+    }
     /// Bytes that all files together may have.
     pub fn set_disk_capacity(&self, bytes: u64) {
         self.state.disk.lock().capacity = bytes;

@@ -27,19 +27,27 @@ impl Faults {
         self.fails_for(id, seconds).await;
         host.set_disk_fault(DiskFault::default());
         tracing::info!("the disk of {id} is well again");
-        let mut waited = 0;
-        while !self.context.cluster.is_well(id) {
-            if waited == BACK_WITHIN_S {
-                self.context.complain(format!("{id} does not come back, {waited} s after its disk is well again"));
+        // A store may have failed unnoticed just before, and what was to fail on a disk that stands still does so when that moves.
+        loop {
+            self.fails_for(id, 2.0 + host.disk_stalled_for().as_nanos() as f64 / 1e9).await;
+            if self.context.cluster.is_well(id) || !self.comes_back(id).await {
                 break;
             }
-            self.fails_for(id, 1.0).await;
-            waited += 1;
         }
-        // A store may have failed unnoticed just before.
-        self.fails_for(id, 2.0).await;
         self.context.disk_works();
         self.give_back(id);
+    }
+
+    /// Waits until a store that failed is back. It was complained about when not.
+    async fn comes_back(&self, id: NodeId) -> bool {
+        for _ in 0..BACK_WITHIN_S {
+            self.fails_for(id, 1.0).await;
+            if self.context.cluster.is_well(id) {
+                return true;
+            }
+        }
+        self.context.complain(format!("{id} does not come back, {BACK_WITHIN_S} s after its disk is well again"));
+        false
     }
 
     /// What a metadata server has not committed is lost with a client that dies as long as its store has failed.
