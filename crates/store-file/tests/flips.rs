@@ -5,6 +5,7 @@ use std::io;
 use std::path::Path;
 use std::sync::{Arc, Mutex};
 
+use dbcheck::Whole;
 use frames::Bulk;
 use oss::store::{BlockRun, ObjectStore, SizeRule, StoreIdentity, Update};
 use rt::{BlockingFile, Rt};
@@ -14,6 +15,7 @@ use types::{ClientId, ObjectId, Origin, OstIndex};
 
 const PAGE: usize = 4096;
 const CACHE_BYTES: usize = 1 << 20;
+const DIR: &str = "/ost0";
 
 /// A file in memory with one byte changed, which remembers what was read of it.
 #[derive(Clone)]
@@ -58,7 +60,22 @@ impl BlockingFile for Image {
 
 /// The files of a store with objects, holes, reserved space, removed objects and a session; closed.
 async fn store(rt: Rt) -> (Arc<Vec<u8>>, Arc<Vec<u8>>) {
-    let dir = Path::new("/ost0");
+    let store = filled(rt.clone()).await;
+    store.close().await.unwrap();
+    drop(store);
+    (bytes_of(&rt, "data"), bytes_of(&rt, "meta.redb"))
+}
+
+fn bytes_of(rt: &Rt, name: &str) -> Arc<Vec<u8>> {
+    let file = rt.open_blocking(&Path::new(DIR).join(name), false).unwrap();
+    let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
+    file.read(0, &mut bytes).unwrap();
+    Arc::new(bytes)
+}
+
+/// The same, open.
+async fn filled(rt: Rt) -> FileStore {
+    let dir = Path::new(DIR);
     let identity = StoreIdentity { cluster: 7, fsname: "stria".into(), ost: OstIndex(0), uuid: 9 };
     mkfs(&rt, dir, &MkfsOptions { identity, capacity_bytes: 0, lost_through: 0 }).await.unwrap();
     let config = FileStoreConfig { grow_bytes: 1 << 18, db_cache_bytes: 1 << 20, ..FileStoreConfig::default() };
@@ -79,15 +96,7 @@ async fn store(rt: Rt) -> (Arc<Vec<u8>>, Arc<Vec<u8>>) {
     let reserves = vec![oss::store::BlockRange { first: 40, count: 3 }];
     store.update(object(2), Update { reserves, ..Update::default() }).await.unwrap();
     store.destroy(vec![object(3), object(5)], None).await.unwrap();
-    store.close().await.unwrap();
-    drop(store);
-    let bytes = |name: &str| {
-        let file = rt.open_blocking(&dir.join(name), false).unwrap();
-        let mut bytes = vec![0; usize::try_from(file.len().unwrap()).unwrap()];
-        file.read(0, &mut bytes).unwrap();
-        Arc::new(bytes)
-    };
-    (bytes("data"), bytes("meta.redb"))
+    store
 }
 
 fn checked(data: &Image, meta: &Image) -> Checked {
@@ -141,6 +150,35 @@ fn every_flipped_byte_of_a_store_is_found_or_is_one_that_nobody_reads() {
             assert!(at.len() < PAGE && at[0] + at.len() == PAGE, "not the rest of a page: {what}");
         }
     }
+}
+
+#[test]
+fn a_newest_commit_that_the_medium_changed_is_named_after_a_kill_and_not_left_out() {
+    let world = TestWorld::new(1, 64 << 20);
+    let [named, left_out] = world.run(async {
+        let rt = world.rt();
+        let store = filled(rt.clone()).await;
+        let (data, meta) = (bytes_of(&rt, "data"), bytes_of(&rt, "meta.redb"));
+        let whole = Whole::known(&rt, &Path::new(DIR).join("meta.redb"));
+        assert!(whole.is_some(), "the store writes down which commit is whole");
+        let check = |meta: Image, whole: Option<&Whole>| {
+            check_files(&Image::of(&data, None), Box::new(meta), whole, false, CACHE_BYTES).unwrap().0
+        };
+        let clean = check(Image::of(&meta, None), whole.as_ref());
+        assert_eq!((&clean.faults, &clean.notes), (&vec![], &vec![]), "as it was killed");
+        let [mut named, mut left_out] = [0; 2];
+        for at in (0..meta.len()).step_by(PAGE / 8) {
+            let found = check(Image::of(&meta, Some(at)), whole.as_ref());
+            assert!(!found.faults.is_empty() || found.objects == clean.objects, "byte {at}: another commit, unseen");
+            named += u32::from(found.faults.iter().any(|f| f.contains(" was whole, and is not any more")));
+            let unknown = check(Image::of(&meta, Some(at)), None);
+            left_out +=
+                u32::from(unknown.faults.is_empty() && unknown.notes.iter().any(|n| n.contains("is not whole")));
+        }
+        store.abandon();
+        [named, left_out]
+    });
+    assert!(named > 0 && left_out > 0, "{named} named, {left_out} left out without the number: the flips show nothing");
 }
 
 /// Opens the store whose files are put into `dir` first, the database with a flipped byte, and reads all that it has.
