@@ -285,19 +285,13 @@ impl Meta {
     ) -> Result<(), FsError> {
         check_name(name)?;
         let (me, cred, name) = (self.clone(), cred.clone(), name.to_vec());
-        goes_on(&self.rt, async move { me.unlink_now(&cred, parent, &name, directory).await }).await
+        goes_on(&self.rt, async move { me.unlink_now(cred, parent, &name, directory).await }).await
     }
 
-    async fn unlink_now(
-        self: &Rc<Self>,
-        cred: &Cred,
-        parent: Fid,
-        name: &[u8],
-        directory: bool,
-    ) -> Result<(), FsError> {
+    async fn unlink_now(self: &Rc<Self>, cred: Cred, parent: Fid, name: &[u8], directory: bool) -> Result<(), FsError> {
         let known = self.dentries.borrow().get(&(parent, name.to_vec())).copied();
         self.settle_closes(known.unwrap_or_default()).await;
-        let request = UnlinkRequest { cred: cred.clone(), parent, name: name.into(), directory };
+        let request = UnlinkRequest { cred, parent, name: name.into(), directory };
         let lost = self.names_lost(parent);
         let (change, reply) = self.change_names(Op::MdtUnlink, &request).await?;
         self.unlearn_name(parent, name);
@@ -333,27 +327,21 @@ impl Meta {
         check_name(to.1)?;
         let (me, cred) = (self.clone(), cred.clone());
         let (from, to) = ((from.0, from.1.to_vec()), (to.0, to.1.to_vec()));
-        let renamed = async move { me.rename_now(&cred, (from.0, &from.1), (to.0, &to.1), flags).await };
+        let renamed = async move { me.rename_now(cred, (from.0, &from.1), (to.0, &to.1), flags).await };
         goes_on(&self.rt, renamed).await
     }
 
     async fn rename_now(
         self: &Rc<Self>,
-        cred: &Cred,
+        cred: Cred,
         from: (Fid, &[u8]),
         to: (Fid, &[u8]),
         flags: u32,
     ) -> Result<(), FsError> {
         let replaced = self.dentries.borrow().get(&(to.0, to.1.to_vec())).copied();
         self.settle_closes(replaced.unwrap_or_default()).await;
-        let request = RenameRequest {
-            cred: cred.clone(),
-            from: from.0,
-            from_name: from.1.into(),
-            to: to.0,
-            to_name: to.1.into(),
-            flags,
-        };
+        let request =
+            RenameRequest { cred, from: from.0, from_name: from.1.into(), to: to.0, to_name: to.1.into(), flags };
         let lost = self.names_lost(from.0);
         let (change, reply) = self.change_names(Op::MdtRename, &request).await?;
         // Where both names stand for the inode that was moved, either both did before and stay, or somebody of this client asked
