@@ -12,7 +12,8 @@
 //! 4. opens the store, again and again if need be, and serves it as a target that was started again: another boot, a later epoch of
 //!    the store, a recovery window. Clients connect again and replay what was not committed.
 //!
-//! Other targets of the process go on. A store that another server has, or that is damaged, is left as it is.
+//! Other targets of the process go on. A store that another server has, or a metadata store with a record that is damaged, is left as
+//! it is. One whose database turns out to be damaged when it is opened stays out, and is tried again, until `stria fsck --repair`.
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
