@@ -140,8 +140,8 @@ fn a_metadata_server_comes_back_by_itself_and_is_told_again_what_it_had_not_comm
     }
 }
 
-/// A server with two targets on one host, whose directories are `/ost0` and `/ost1`.
-async fn two_in_one(world: &World, host: &Host) -> OssRole {
+/// A server with two targets on one host, whose directories are `/ost0` and `/ost1`; their databases keep so many bytes of pages.
+async fn two_in_one(world: &World, host: &Host, db_cache_bytes: usize) -> OssRole {
     let rt = host.boot();
     let mut stores = Vec::new();
     for i in 0..2 {
@@ -152,8 +152,7 @@ async fn two_in_one(world: &World, host: &Host) -> OssRole {
         store_file::mkfs(&rt, Path::new(&dir), &options).await.unwrap();
         let place = dir.clone();
         let open = move |rt: Rt| -> rt::LocalFuture<Result<Rc<dyn ObjectStore>, String>> {
-            let (place, config) =
-                (place.clone(), FileStoreConfig { db_cache_bytes: 1 << 20, ..FileStoreConfig::default() });
+            let (place, config) = (place.clone(), FileStoreConfig { db_cache_bytes, ..FileStoreConfig::default() });
             Box::pin(async move {
                 let store = FileStore::open(rt, Path::new(&place), Some(0x57a1), config, None).await;
                 store.map(|s| Rc::new(s) as Rc<dyn ObjectStore>).map_err(|e| e.to_string())
@@ -172,7 +171,7 @@ fn a_target_is_taken_out_of_a_server_whose_other_target_goes_on() {
     for seed in 0..4 {
         let world = World::reopening(seed, 0);
         let host = world.sim.host("oss");
-        let role = world.sim.run(two_in_one(&world, &host));
+        let role = world.sim.run(two_in_one(&world, &host, 1 << 20));
         let (c, _) = world.client_of(2);
         world.run(Duration::from_secs(600), async {
             let files = [create_on(&c, "0", 0).await, create_on(&c, "1", 1).await];
@@ -200,6 +199,45 @@ fn a_target_is_taken_out_of_a_server_whose_other_target_goes_on() {
             assert!(first.upgrade().is_none(), "seed {seed}: somebody holds the target of before");
             assert!(Rc::ptr_eq(&second, &ost(1).unwrap()), "seed {seed}: the other one has no part in it");
             assert_eq!([connects(0), connects(1)], [before[0] + 1, before[1]], "seed {seed}");
+        });
+    }
+}
+
+#[test]
+fn a_target_of_whose_database_pages_changed_by_themselves_stays_and_answers_eio_until_it_is_repaired() {
+    for seed in 0..4 {
+        let world = World::reopening(seed, 0);
+        let host = world.sim.host("oss");
+        // Every page is read from the medium.
+        let role = world.sim.run(two_in_one(&world, &host, 0));
+        let (c, _) = world.client_of(2);
+        world.run(Duration::from_secs(600), async {
+            let files = [create_on(&c, "0", 0).await, create_on(&c, "1", 1).await];
+            for file in &files {
+                c.data().write(file, 0, &[1; 100_000]).await.unwrap();
+                c.data().fsync(file, false).await.unwrap();
+            }
+            let ost = |i: u16| role.oss.osts().into_iter().find(|o| o.store().identity().ost.0 == i).unwrap();
+            let before = ost(0);
+            host.damage(Path::new("/ost0/meta.redb"), |bytes| {
+                bytes[4096..].iter_mut().step_by(4096).for_each(|byte| *byte ^= 4);
+            });
+            let since = world.sim.now();
+            // Long enough for a target that is opened again.
+            while world.sim.now().since(since) < Duration::from_secs(40) {
+                let asked = world.sim.now();
+                c.data().write(&files[0], 0, &[2; 100_000]).await.ok();
+                assert_eq!(c.data().fsync(&files[0], false).await, Err(FsError::Io), "seed {seed}");
+                let took = world.sim.now().since(asked);
+                assert!(took < Duration::from_secs(5), "seed {seed}: nobody waits for what only a repair brings back");
+                c.data().write(&files[1], 0, &[4; 8192]).await.unwrap();
+                c.data().fsync(&files[1], false).await.unwrap();
+                world.sim.sleep(Duration::from_secs(1)).await;
+            }
+            assert!(Rc::ptr_eq(&before, &ost(0)), "seed {seed}");
+            let params = before.get_params("obdfilter.stria-OST0000.store_failure");
+            let text = String::from_utf8_lossy(&params[0].value).into_owned();
+            assert!(text.contains("fsck --repair"), "seed {seed}: {text}");
         });
     }
 }

@@ -6,7 +6,7 @@
 //! Not compared: reads of parts of pages (the header, which the engine has in memory), and pages that nobody has read yet of a
 //! file that was not compared as a whole.
 use std::io;
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use rt::BlockingFile;
@@ -20,12 +20,24 @@ const UNKNOWN: u32 = 0;
 
 /// Checksums of the pages of one file: 4 bytes for each page of 4 KiB; cheap to clone.
 #[derive(Clone, Default)]
-pub struct PageSums(Arc<Mutex<Vec<u32>>>);
+pub struct PageSums(Arc<Known>);
+
+#[derive(Default)]
+struct Known {
+    sums: Mutex<Vec<u32>>,
+    damaged: AtomicBool,
+}
 
 impl PageSums {
     fn lock(&self) -> MutexGuard<'_, Vec<u32>> {
         // What is half done leaves pages of which less is known.
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        self.0.sums.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+    /// Whether a page turned out not to be what was written. The engine does nothing any more then, and opening the file again helps
+    /// no more than reading it again did.
+    #[must_use]
+    pub fn found_damage(&self) -> bool {
+        self.0.damaged.load(Relaxed)
     }
 }
 
@@ -69,6 +81,11 @@ impl Watched {
     pub fn with(self, whole: Option<Whole>) -> Watched {
         Watched { whole, ..self }
     }
+    /// What is known of its pages, and goes on being known.
+    #[must_use]
+    pub fn sums(&self) -> PageSums {
+        self.sums.clone()
+    }
     /// What was written is on stable storage.
     fn is_whole(&self, commit: u64) {
         let Some(whole) = self.whole.as_ref().filter(|_| commit != self.noted.load(Relaxed)) else { return };
@@ -107,10 +124,11 @@ impl BlockingFile for Watched {
                 tracing::warn!("page {first} of a database was read wrong, and right the second time");
                 Ok(())
             }
-            Some(page) => Err(io::Error::new(
-                io::ErrorKind::InvalidData,
-                format!("page {page} of the database is not what was written: run 'stria fsck'"),
-            )),
+            Some(page) => {
+                self.sums.0.damaged.store(true, Relaxed);
+                let why = format!("page {page} of the database is not what was written: run 'stria fsck'");
+                Err(io::Error::new(io::ErrorKind::InvalidData, why))
+            }
         }
     }
     fn write(&self, offset: u64, from: &[u8]) -> io::Result<()> {
@@ -204,9 +222,11 @@ mod tests {
         file.write(0, &[1; 4 * PAGE_BYTES]).unwrap();
         medium.0.lock().unwrap()[2 * PAGE_BYTES + 77] ^= 4;
         file.read(PAGE_BYTES as u64, &mut page).unwrap();
+        assert!(!sums.found_damage());
         let mut two = [0; 2 * PAGE_BYTES];
         let e = file.read(PAGE_BYTES as u64, &mut two).unwrap_err();
         assert!(e.to_string().contains("page 2 "), "{e}");
+        assert!(sums.found_damage());
         // Part of it is written: nothing is known of the rest.
         file.write(2 * PAGE_BYTES as u64, &[5; 100]).unwrap();
         file.read(2 * PAGE_BYTES as u64, &mut page).unwrap();

@@ -425,6 +425,11 @@ impl Namespace {
         (lock.desc.handle != handle && client != LOCAL).then_some(client)
     }
 
+    /// Clients that have locks or wait for some.
+    pub fn clients(&self) -> impl Iterator<Item = ClientId> {
+        self.clients.keys().copied()
+    }
+
     /// All locks of a client, by cookie.
     pub fn locks_of(&self, client: ClientId) -> impl Iterator<Item = (LockDesc, bool)> {
         let handles = self.clients.get(&client).into_iter().flat_map(|m| m.values());

@@ -12,7 +12,7 @@ use ldlm::{
     Action, DenyReason, EnqueueFlags as Flags, EnqueueOutcome, EnqueueRequest, Expired, HELD_UP_AFTER, InodeBits,
     LOCAL, LockCookie, LockDesc, LockMode, LockPolicyData, Namespace, NamespaceConfig, Patience, ResourceId,
 };
-use rt::sync::{OneSender, oneshot};
+use rt::sync::{Event, OneSender, oneshot};
 use rustc_hash::FxBuildHasher;
 use types::{ClientId, Duration, Extent, Fid, FsError, HandleId};
 use wire::Op;
@@ -31,10 +31,39 @@ pub struct Locks {
     next_cookie: Cell<u64>,
     /// Flock requests that wait, as they were asked.
     pub(crate) flocks: RefCell<BTreeMap<(ClientId, u64), LockSpec>>,
+    recalled: RefCell<Recalled>,
+    /// Locks were given back while some were recalled.
+    pub(crate) given_back: Event,
     timer_runs: Cell<bool>,
     patience: RefCell<Patience>,
     /// As of the last look.
     awake_since: Cell<types::Instant>,
+}
+
+/// Locks that were called back because what is kept under them may rest on changes that are lost.
+#[derive(Default)]
+struct Recalled(HashMap<Fid, Vec<(ClientId, HandleId)>, FxBuildHasher>);
+
+impl Recalled {
+    /// All that clients hold.
+    fn note(&mut self, namespace: &Namespace) {
+        for client in namespace.clients() {
+            for (lock, _) in namespace.locks_of(client).filter(|(l, _)| namespace.is_called_back(client, l.handle)) {
+                self.0.entry(lock.resource.fid).or_default().push((client, lock.handle));
+            }
+        }
+    }
+    /// Whether another client has not given its lock on an inode back. Who is called back itself waits for nobody: it may have to be
+    /// answered before it can give its own back.
+    fn is_in_the_way(&mut self, namespace: &Namespace, client: ClientId, fid: Fid) -> bool {
+        let Some(locks) = self.0.get_mut(&fid) else { return false };
+        locks.retain(|(c, handle)| namespace.is_called_back(*c, *handle));
+        if locks.is_empty() {
+            self.0.remove(&fid);
+            return false;
+        }
+        locks.iter().all(|(c, _)| *c != client)
+    }
 }
 
 /// Server-side locks of one operation; given back when dropped.
@@ -62,6 +91,8 @@ impl Locks {
             waiting: RefCell::default(),
             next_cookie: Cell::new(1),
             flocks: RefCell::default(),
+            recalled: RefCell::default(),
+            given_back: Event::new(),
             timer_runs: Cell::new(false),
             patience: RefCell::default(),
             awake_since: Cell::new(types::Instant::ZERO),
@@ -190,11 +221,40 @@ impl Mds {
     /// up. They hear of it before they are answered anything else.
     pub(crate) fn call_everything_back(self: &Rc<Self>) {
         let mut out = Vec::new();
-        let called = self.locks.namespace.borrow_mut().reclaim(self.rt.now(), usize::MAX, &mut out);
+        let mut namespace = self.locks.namespace.borrow_mut();
+        let called = namespace.reclaim(self.rt.now(), usize::MAX, &mut out);
         if called > 0 {
             tracing::info!(locks = called, "called back after a recovery without everybody");
         }
+        if !types::planted!("recalled-not-waited-for") {
+            self.locks.recalled.borrow_mut().note(&namespace);
+        }
+        drop(namespace);
         self.dispatch(out);
+    }
+
+    /// Whether a client has to wait before it may be told of inodes: what another one believes of them is called back, and that one
+    /// would go on believing it beside the answer.
+    pub(crate) fn waits_for_recalled(&self, client: ClientId, seen: &[Fid]) -> bool {
+        let mut recalled = self.locks.recalled.borrow_mut();
+        !recalled.0.is_empty() && {
+            let namespace = self.locks.namespace.borrow();
+            seen.iter().any(|fid| recalled.is_in_the_way(&namespace, client, *fid))
+        }
+    }
+    /// Waits until something is given back.
+    pub(crate) async fn fewer_recalled(&self) {
+        self.locks.given_back.wait().await;
+    }
+    fn note_given_back(&self) {
+        let mut recalled = self.locks.recalled.borrow_mut();
+        if recalled.0.is_empty() {
+            return;
+        }
+        if self.locks.namespace.borrow().next_deadline().is_none() {
+            recalled.0.clear();
+        }
+        self.locks.given_back.notify();
     }
 
     /// Carries out what the lock room asks for.
@@ -281,6 +341,7 @@ impl Mds {
         drop(kept);
         namespace.cancel_batch(self.rt.now(), client, handles, &mut out);
         drop(namespace);
+        self.note_given_back();
         self.dispatch(out);
         self.remove_unkept(fids);
     }
@@ -316,6 +377,7 @@ impl Mds {
         self.locks.namespace.borrow_mut().evict(self.rt.now(), client, &mut out);
         self.locks.flocks.borrow_mut().retain(|(c, _), _| *c != client);
         self.traced.client_gone(client, self.rt.now());
+        self.note_given_back();
         self.dispatch(out);
         let kept = self.handles.borrow().kept();
         self.remove_unkept(kept);

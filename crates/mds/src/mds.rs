@@ -148,6 +148,8 @@ enum Step<R> {
     Locks(Vec<Claim>),
     /// A client that has not come back after a restart may have a lock that is in the way.
     Missing,
+    /// What another client believes of what was looked at is called back, and not given up yet.
+    Recalled,
     /// There may be room for it after a commit.
     Room,
 }
@@ -243,18 +245,10 @@ impl Mds {
         self.osts.stop();
         self.pool_filled.notify();
         self.quiet.end_waits();
+        self.locks.given_back.notify();
         // Sessions know this node and this node knows them: one side lets go, so that the store is closed.
         self.exports.borrow_mut().clear();
         self.evictor.borrow_mut().take();
-    }
-    /// Why its store failed, where the medium may be the cause: opening it again may help. `None` as long as it has not failed, when the
-    /// store is another server's now, and when it is damaged.
-    #[must_use]
-    pub fn failed_medium(&self) -> Option<String> {
-        match self.store.failure()? {
-            KvError::Conflict { .. } | KvError::Corrupt { .. } => None,
-            e => Some(e.to_string()),
-        }
     }
     /// Says what is done about a store that failed; for `store_failure` and `stria status`.
     pub fn note_mending(&self, text: &str) {
@@ -325,10 +319,14 @@ impl Mds {
                     let end = *patience.get_or_insert_with(|| self.rt.now() + self.config.object_wait);
                     self.wait_for_objects(ost, end).await?;
                 }
-                Step::Missing if self.stopped.get() => return Err(FsError::ShuttingDown),
+                Step::Missing | Step::Recalled if self.stopped.get() => return Err(FsError::ShuttingDown),
                 Step::Missing => {
                     drop(held.take());
                     self.fewer_missing().await;
+                }
+                Step::Recalled => {
+                    drop(held.take());
+                    self.fewer_recalled().await;
                 }
                 Step::Room if committed => return Err(FsError::NoSpace),
                 Step::Room => {
@@ -369,7 +367,12 @@ impl Mds {
     ) -> Result<Step<R>, FsError> {
         let transno = caller.replay.map_or_else(|| self.store.next_transno(), |t| t.0);
         let mut tx = Tx::new(self, fetched, caller.client, transno, caller.replay.is_some());
-        let value = match op(&mut tx) {
+        let done = op(&mut tx);
+        let asked = caller.replay.is_none() && caller.slot.is_some();
+        if asked && self.waits_for_recalled(caller.client, &tx.seen) {
+            return Ok(Step::Recalled);
+        }
+        let value = match done {
             Ok(v) => v,
             Err(Fail::Fs(e)) => return Err(caller.failed(e)),
             Err(Fail::Fetch) => return Ok(Step::Fetch),
@@ -379,7 +382,6 @@ impl Mds {
             return Err(FsError::NotRecoverable);
         }
         let basis = tx.basis.number();
-        let asked = caller.replay.is_none() && caller.slot.is_some();
         if asked && self.quiet.is_somebody_missing() && self.waits_for_missing(&tx.claims, &tx.seen) {
             return Ok(Step::Missing);
         }

@@ -4,12 +4,13 @@ use std::cell::RefCell;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
 
+use mds::kv::KvError;
 use mds::{Mds, MdsConfig, MetaKv};
 use ptlrpc::{ClusterKey, Server};
 use rt::{Group, LocalFuture, Nid, Rt};
 use types::{ClientId, Duration, FsError};
 
-use crate::reopen::{Seat, keep};
+use crate::reopen::{Failure, Seat, keep};
 use crate::{RoleError, server_config};
 
 /// A running metadata server.
@@ -121,8 +122,12 @@ impl Seat for MdtSeat {
     fn is_over(&self) -> bool {
         self.start.server.upgrade().is_none_or(|server| server.is_stopping())
     }
-    fn failure(&self) -> Option<String> {
-        self.mds()?.failed_medium()
+    fn failure(&self) -> Option<Failure> {
+        match self.mds()?.store().failure()? {
+            KvError::Conflict { .. } => None,
+            KvError::Corrupt { .. } => Some(Failure::Damage),
+            e => Some(Failure::Medium(e.to_string())),
+        }
     }
     fn note_mending(&self, text: &str) {
         self.mds().into_iter().for_each(|mds| mds.note_mending(text));

@@ -13,7 +13,8 @@
 //!    the store, a recovery window. Clients connect again and replay what was not committed.
 //!
 //! Other targets of the process go on. A store that another server has, or a metadata store with a record that is damaged, is left as
-//! it is. One whose database turns out to be damaged when it is opened stays out, and is tried again, until `stria fsck --repair`.
+//! it is, and so is one of whose database a page turned out not to be what was written: it answers EIO until `stria fsck --repair`.
+//! One whose database turns out to be damaged when it is opened again stays out, and is tried again.
 use std::fmt::Display;
 use std::path::PathBuf;
 use std::rc::{Rc, Weak};
@@ -38,14 +39,26 @@ const LET_GO_PAUSE: Duration = Duration::from_millis(20);
 /// After so long that is told.
 const LET_GO_TOLD_AFTER: Duration = Duration::from_secs(10);
 
+/// Why a store takes nothing any more.
+pub(crate) enum Failure {
+    /// Its medium failed, so that opening it again may help.
+    Medium(String),
+    /// Its medium changed what was written: only a repair helps.
+    Damage,
+}
+
+/// What `store_failure` says of a damaged store.
+const DAMAGED: &str =
+    "it is not opened again: its database is damaged. Stop its server, run 'stria fsck --repair', and start it again";
+
 /// A target that can be started again in its process.
 pub(crate) trait Seat {
     /// Its name, for the log.
     fn name(&self) -> String;
     /// Whether its server has ended, or is about to.
     fn is_over(&self) -> bool;
-    /// Why its store failed, where opening it again may help.
-    fn failure(&self) -> Option<String>;
+    /// Why its store failed; nothing where it is another server's now.
+    fn failure(&self) -> Option<Failure>;
     /// Says in the target's parameters what is done about it.
     fn note_mending(&self, text: &str);
     /// Takes it out of its server.
@@ -72,8 +85,15 @@ pub(crate) async fn keep(rt: Rt, seat: Rc<dyn Seat>, dirs: Vec<PathBuf>, mut gro
         if seat.is_over() {
             return;
         }
-        let Some(why) = seat.failure() else { continue };
         let (name, failed) = (seat.name(), rt.now());
+        let why = match seat.failure() {
+            None => continue,
+            Some(Failure::Medium(why)) => why,
+            Some(Failure::Damage) => {
+                tracing::error!(target = name, "{DAMAGED}");
+                return seat.note_mending(DAMAGED);
+            }
+        };
         tracing::warn!(
             target = name,
             "its store failed ({why}): its medium is tried every {} s at last, and it comes back by itself",
@@ -217,8 +237,10 @@ impl Seat for OstSeat {
     fn is_over(&self) -> bool {
         self.oss.upgrade().is_none_or(|oss| oss.server().is_stopping())
     }
-    fn failure(&self) -> Option<String> {
-        self.ost()?.failed_medium()
+    fn failure(&self) -> Option<Failure> {
+        let ost = self.ost()?;
+        let why = ost.failed_medium()?;
+        Some(if ost.store().is_damaged() { Failure::Damage } else { Failure::Medium(why) })
     }
     fn note_mending(&self, text: &str) {
         if let Some(ost) = self.ost() {

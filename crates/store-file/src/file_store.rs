@@ -120,6 +120,8 @@ pub(crate) struct Inner {
     pub growable: Cell<u64>,
     pub growing: Semaphore,
     /// Space is not given back: the file system cannot, or would not.
+    /// What is known of the database's pages.
+    pub sums: PageSums,
     pub no_trim: Cell<bool>,
     /// Blocks came free, or something that held some ended.
     pub freed: Event,
@@ -146,7 +148,8 @@ impl FileStore {
         let data = open_data(&rt, dir, &config)?;
         let block0 = read_block0(&rt, &data).await.map_err(|e| OpenError::Io(dir.join("data"), e))?;
         let superblock = crate::mkfs::check_superblock(dir, &block0, cluster)?;
-        let (db, room, start) = load_start(&rt, dir, superblock, &config).await?;
+        let sums = PageSums::default();
+        let (db, room, start) = load_start(&rt, dir, superblock, &config, sums.clone()).await?;
         let blocks = data.len().map_err(|e| OpenError::Io(dir.join("data"), e))? / BLOCK_BYTES;
         let space = space_of(dir, blocks, &start.used)?;
         let state = State::new(&start, space);
@@ -176,6 +179,7 @@ impl FileStore {
             grown: Cell::new(blocks),
             growable: Cell::new(0),
             growing: Semaphore::new(1),
+            sums,
             no_trim: Cell::new(false),
             freed: Event::new(),
             disk: DiskStats::default(),
@@ -231,10 +235,11 @@ async fn load_start(
     dir: &Path,
     superblock: Superblock,
     config: &FileStoreConfig,
+    sums: PageSums,
 ) -> Result<(Db, Room, Start), OpenError> {
     let path = dir.join("meta.redb");
     // The database checks what is there and falls back to the commit before: by what the medium has, not by what memory has.
-    let (bytes_max, cache, sums) = (config.check_bytes_max, config.db_cache_bytes, PageSums::default());
+    let (bytes_max, cache) = (config.check_bytes_max, config.db_cache_bytes);
     if bytes_max > 0 {
         let file = rt.open_blocking(&path, false);
         let checked = match file {

@@ -208,6 +208,9 @@ impl ObjectStore for FileStore {
     fn failure_text(&self) -> Option<String> {
         self.0.failure_text.borrow().clone()
     }
+    fn is_damaged(&self) -> bool {
+        self.0.failure.get().is_some() && self.0.sums.found_damage()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.with(async move |s| {
             s.closing.set(true);

@@ -65,7 +65,7 @@ fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSum
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
-    let file = Box::new(Watched::new(file, sums).with(Whole::beside(&rt, &path)));
+    let file = Watched::new(file, sums).with(Whole::beside(&rt, &path));
     let mut kv =
         RedbKv::build(rt, file, cache_bytes, space, Some(lock)).map_err(|e| OpenError::Store(path.clone(), e))?;
     kv.path = Some(path.clone());
@@ -112,7 +112,7 @@ pub fn open_at(rt: Rt, path: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, Op
     let sums = PageSums::default();
     compare(&rt, path, crate::CHECK_BYTES_DEFAULT, cache_bytes, &sums)?;
     let file = rt.open_blocking(path, false).map_err(|e| OpenError::Io(path.into(), e))?;
-    let file = Box::new(Watched::new(file, sums).with(Whole::beside(&rt, path)));
+    let file = Watched::new(file, sums).with(Whole::beside(&rt, path));
     let kv = RedbKv::build(rt, file, cache_bytes, None, None);
     kv.map(Rc::new).map_err(|e| OpenError::Store(path.into(), e))
 }

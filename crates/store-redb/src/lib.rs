@@ -70,6 +70,8 @@ pub struct RedbKv {
     path: Option<PathBuf>,
     /// How far the comparison of its pages is.
     pages: Rc<RefCell<Option<dbcheck::PageCheck>>>,
+    /// Whether the medium has changed what was written.
+    sums: dbcheck::PageSums,
 }
 
 impl Drop for RedbKv {
@@ -84,13 +86,13 @@ impl RedbKv {
     /// # Errors
     /// `Io` and `Corrupt` as redb finds the file.
     pub fn on(rt: Rt, file: Box<dyn BlockingFile>, cache_bytes: usize) -> Result<Rc<RedbKv>, KvError> {
-        let file = Box::new(dbcheck::Watched::new(file, dbcheck::PageSums::default()));
+        let file = dbcheck::Watched::new(file, dbcheck::PageSums::default());
         RedbKv::build(rt, file, cache_bytes, None, None).map(Rc::new)
     }
 
     fn build(
         rt: Rt,
-        file: Box<dyn BlockingFile>,
+        file: dbcheck::Watched,
         cache_bytes: usize,
         space: Option<Rc<dyn DiskFile>>,
         lock: Option<rt::DirLock>,
@@ -98,7 +100,8 @@ impl RedbKv {
         // The database checks what is there and falls back to the commit before: by what the medium has, not by what
         // memory has.
         file.forget_cached().map_err(|e| broken(&e))?;
-        let file = RoomyFile::new(file, RESERVE_BYTES).map_err(|e| broken(&e))?;
+        let sums = file.sums();
+        let file = RoomyFile::new(Box::new(file), RESERVE_BYTES).map_err(|e| broken(&e))?;
         let room = file.room();
         let mut builder = Database::builder();
         builder.set_cache_size(cache_bytes);
@@ -120,7 +123,7 @@ impl RedbKv {
             },
         )?;
         let (latched, pages) = (Rc::default(), Rc::default());
-        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched, space, room, path: None, pages })
+        Ok(RedbKv { rt, db: Arc::new((db, lock)), latched, space, room, path: None, pages, sums })
     }
 }
 
@@ -178,12 +181,17 @@ impl MetaKv for RedbKv {
         Box::pin(async move { snapshot })
     }
     fn commit(&self, batch: Arc<KvBatch>) -> LocalFuture<Result<(), KvError>> {
-        let (rt, db, latched) = (self.rt.clone(), self.db.clone(), self.latched.clone());
+        let (rt, db, latched, sums) = (self.rt.clone(), self.db.clone(), self.latched.clone(), self.sums.clone());
         Box::pin(async move {
             if let Some(e) = &*latched.borrow() {
                 return Err(KvError::Latched(e.clone()));
             }
             let result = rt.offload(move || guarded(|| "of a commit".into(), || commit(&db.0, &batch))).await;
+            // After a page that is not what was written the engine fails whatever comes, and says so of the first only.
+            let result = result.map_err(|e| match e {
+                KvError::Io(why) if sums.found_damage() => KvError::Corrupt { key: "of a commit".into(), why },
+                e => e,
+            });
             if let Err(e) = &result
                 && !matches!(e, KvError::Conflict { .. })
             {

@@ -37,6 +37,10 @@ pub const BUGS: &[Bug] = &[
     bug("lock-in-conflict", "An extent lock is granted while another client's conflicts with it."),
     bug("flock-in-conflict", "A byte range lock of a program is granted while another one has it."),
     bug("lock-not-replayed", "A client does not tell a restarted server of the first of its locks."),
+    bug(
+        "recalled-not-waited-for",
+        "What a metadata server answers after a recovery without everybody does not wait for locks that it called back.",
+    ),
     bug("gap-forgotten", "A metadata server that dies in a recovery forgets that somebody had not come back to it."),
     bug("quiet-amid-replays", "A client that stands still amid its replays counts as one that has nothing to replay."),
     bug(

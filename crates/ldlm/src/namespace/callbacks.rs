@@ -42,6 +42,12 @@ impl Namespace {
         waits && self.deadlines.iter().filter_map(|(_, called)| self.locks.get(called)).any(called)
     }
 
+    /// Whether a lock of a client is called back, and was neither given back nor changed since.
+    #[must_use]
+    pub fn is_called_back(&self, client: ClientId, handle: HandleId) -> bool {
+        self.locks.get(&handle).is_some_and(|lock| lock.party.client == client && lock.called.is_some())
+    }
+
     /// Calls a granted lock back, once.
     pub(super) fn call_back(
         &mut self,

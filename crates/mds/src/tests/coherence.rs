@@ -26,8 +26,13 @@ fn look(fs: &Fs, parent: Fid, name: &str, cookie: u64) -> EntryReply {
 
 /// Starts an operation; its outcome appears in the cell.
 fn start<Q: Encode>(fs: &Fs, op: Op, q: &Q) -> Rc<RefCell<Option<Result<(), FsError>>>> {
+    start_in(fs, None, op, q)
+}
+/// The same, as a request of a session's slot.
+fn start_in<Q: Encode>(fs: &Fs, slot: Option<u16>, op: Op, q: &Q) -> Rc<RefCell<Option<Result<(), FsError>>>> {
     let (done, mds, body) = (Rc::new(RefCell::new(None)), fs.mds.clone(), wire::encode(q));
-    let (out, caller) = (done.clone(), Caller { client: fs.client, replay: None, basis: 0, slot: None });
+    let slot = slot.map(|slot| (slot, types::Xid(1)));
+    let (out, caller) = (done.clone(), Caller { client: fs.client, replay: None, basis: 0, slot });
     fs.world.rt().spawn(async move {
         let r = mds.serve(caller, op, &body).await.map(|_| ());
         *out.borrow_mut() = Some(r);
@@ -56,6 +61,33 @@ fn a_change_waits_until_other_clients_gave_their_locks_back_and_nobody_gets_one_
     assert_eq!(*done.borrow(), Some(Ok(())));
     assert_eq!(a.getattr(f).unwrap().mode & 0o777, 0o600);
     assert!(look(&c, ROOT, "f", 5).lock.is_some(), "locks are granted again");
+}
+
+#[test]
+fn what_others_believe_of_lost_changes_is_given_up_before_anybody_is_answered() {
+    let fs = Fs::new();
+    fs.create(ROOT, "f").unwrap();
+    fs.mkdir(ROOT, "d").unwrap();
+    let other = fs.walk("d").unwrap();
+    let (a, b, c) = (fs.of(1), fs.of(2), fs.of(3));
+    let held = [&a, &b].map(|fs| {
+        let seen = look(fs, ROOT, "f", 1);
+        [seen.lock.unwrap().handle, seen.parent_lock.unwrap().handle]
+    });
+    fs.mds.call_everything_back();
+    let (there, gone) =
+        (|name: &str| LookupRequest { cred: user(0), parent: ROOT, name: name.into(), ..Default::default() }, "no");
+    let waiting = [there("f"), there(gone)].map(|q| start_in(&c, Some(1), Op::MdtLookup, &q));
+    // Who is called back itself may have to be answered first, and what nobody believes anything of is told at once.
+    assert_eq!(*start_in(&a, Some(1), Op::MdtLookup, &there("f")).borrow(), Some(Ok(())));
+    let elsewhere = GetattrRequest { fid: other, ..Default::default() };
+    assert_eq!(*start_in(&c, Some(2), Op::MdtGetattr, &elsewhere).borrow(), Some(Ok(())));
+    cancel(&a, &held[0]);
+    assert!(waiting.iter().all(|done| done.borrow().is_none()), "one of them may still believe in it");
+    cancel(&b, &held[1]);
+    let ends = waiting.map(|done| *done.borrow());
+    assert_eq!(ends, [Some(Ok(())), Some(Err(FsError::NotFound))]);
+    assert_eq!(*start_in(&c, Some(3), Op::MdtLookup, &there("f")).borrow(), Some(Ok(())));
 }
 
 #[test]

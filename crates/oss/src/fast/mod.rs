@@ -293,6 +293,9 @@ impl ObjectStore for FastStore {
     fn failure_text(&self) -> Option<String> {
         self.inner.failure_text()
     }
+    fn is_damaged(&self) -> bool {
+        self.inner.is_damaged()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.inner.close()
     }

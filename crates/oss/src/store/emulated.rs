@@ -360,6 +360,9 @@ impl ObjectStore for EmulatedStore {
     fn failure_text(&self) -> Option<String> {
         self.0.inner.failure_text()
     }
+    fn is_damaged(&self) -> bool {
+        self.0.inner.is_damaged()
+    }
     fn close(&self) -> LocalFuture<StoreResult<()>> {
         self.0.inner.close()
     }

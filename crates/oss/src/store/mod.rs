@@ -456,6 +456,10 @@ pub trait ObjectStore {
     fn failure_text(&self) -> Option<String> {
         self.failure().map(|e| e.to_string())
     }
+    /// Whether it failed because its medium has changed what was written, which no opening of the store mends.
+    fn is_damaged(&self) -> bool {
+        false
+    }
     /// Commits and ends background work; everything fails afterwards.
     fn close(&self) -> LocalFuture<StoreResult<()>>;
 }
