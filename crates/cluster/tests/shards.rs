@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use cluster::{MakeOss, OssNode, OssPlace, RoleError, make_oss};
+use ptlrpc::Security;
 
 mod world;
 use world::*;
@@ -63,13 +64,15 @@ struct Wide {
     _mds: MdsRole,
 }
 
-async fn wide(rt: &Rt, name: &str, tcp: bool, shards: usize) -> Wide {
-    let address = |role: &str| match tcp {
-        true => Nid::parse("127.0.0.1:0").unwrap(),
-        false => Nid::Local(format!("{role}-{name}")),
+/// `tcp`: which of its connections are encrypted; `None`: nothing leaves the process.
+async fn wide(rt: &Rt, name: &str, tcp: Option<Security>, shards: usize) -> Wide {
+    let (address, key): (&dyn Fn(&str) -> Nid, _) = match tcp {
+        Some(security) => {
+            let key = ClusterKey::from_text(b"a secret of at least sixteen bytes").unwrap();
+            (&|_| Nid::parse("127.0.0.1:0").unwrap(), key.with_security(security))
+        }
+        None => (&|role| Nid::Local(format!("{role}-{name}")), ClusterKey::none()),
     };
-    let key =
-        if tcp { ClusterKey::from_text(b"a secret of at least sixteen bytes").unwrap() } else { ClusterKey::none() };
     let mds = start_mds(rt, &address("mds"), &key).await;
     let place = OssPlace { nid: address("oss"), mds: mds.nid.clone(), key: key.clone() };
     let oss = OssNode::start(rt, &[0, 1, 2], shards, &place, make(3, &key, None)).await.unwrap();
@@ -121,7 +124,8 @@ async fn two_clients_agree(rt: &Rt, w: &Wide) {
 
 #[test]
 fn osts_on_threads_of_their_own_are_one_server_behind_one_address() {
-    for (tcp, name) in [(false, "wide-local"), (true, "wide-tcp")] {
+    let ways = [(None, "wide-local"), (Some(Security::None), "wide-tcp"), (Some(Security::Tls), "wide-encrypted")];
+    for (tcp, name) in ways {
         on_a_shard(async |rt| {
             let w = wide(&rt, name, tcp, 2).await;
             two_clients_agree(&rt, &w).await;
@@ -143,7 +147,7 @@ fn osts_on_threads_of_their_own_are_one_server_behind_one_address() {
 #[test]
 fn one_shard_is_the_calling_one() {
     on_a_shard(async |rt| {
-        let w = wide(&rt, "narrow", false, 1).await;
+        let w = wide(&rt, "narrow", None, 1).await;
         two_clients_agree(&rt, &w).await;
         let looks = looks(&w.oss).await;
         assert_eq!((w.oss.shards(), looks.len()), (0, 1));
@@ -155,7 +159,7 @@ fn one_shard_is_the_calling_one() {
 #[test]
 fn a_client_that_every_shard_evicts_comes_back_and_sees_what_others_wrote() {
     on_a_shard(async |rt| {
-        let w = wide(&rt, "evicting", false, 3).await;
+        let w = wide(&rt, "evicting", None, 3).await;
         let (one, other) = (w.client(&rt).await, w.client(&rt).await);
         let file = create(&one, Fid::ROOT, "f").await;
         one.data().write(&file, 0, &[1; 8192]).await.unwrap();

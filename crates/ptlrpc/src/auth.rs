@@ -4,6 +4,7 @@
 //! only mounts needs that key alone.
 use std::fmt;
 use std::io;
+use std::net::{IpAddr, SocketAddr};
 
 use rt::Nid;
 use types::ClientId;
@@ -14,13 +15,45 @@ const CLIENT_PREFIX: &str = "stria-client-1:";
 /// What the text of an administrator's key that is made here begins with.
 const ADMIN_PREFIX: &str = "stria-admin-1:";
 
-/// What a process of a cluster can prove. Without a secret, fixed public keys are used: the handshake then proves nothing,
+/// Which connections are encrypted.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum Security {
+    /// Those to and from addresses that are not loopback.
+    #[default]
+    Auto,
+    /// All over TCP.
+    Tls,
+    /// None: who is on the way reads everything, and changes what is not checked.
+    None,
+}
+
+impl Security {
+    /// Names of the levels.
+    pub const NAMES: [&'static str; 3] = ["auto", "tls", "none"];
+
+    /// By its name.
+    #[must_use]
+    pub fn of_name(name: &str) -> Option<Security> {
+        let at = Security::NAMES.iter().position(|n| *n == name)?;
+        Some([Security::Auto, Security::Tls, Security::None][at])
+    }
+    fn covers(self, ip: IpAddr) -> bool {
+        match self {
+            Security::Auto => !ip.to_canonical().is_loopback(),
+            Security::Tls => true,
+            Security::None => false,
+        }
+    }
+}
+
+/// What a process of a cluster can prove, and what it may be asked to prove over. Without a secret, fixed public keys are used: the handshake then proves nothing,
 /// which is why a server without one listens inside its own process only.
 #[derive(Clone)]
 pub struct ClusterKey {
     client: [u8; 32],
     admin: Option<[u8; 32]>,
     secret: bool,
+    security: Security,
 }
 
 /// Bytes of a nonce and of a proof.
@@ -37,7 +70,22 @@ impl ClusterKey {
             client: blake3::derive_key("stria cluster key, version 1", secret),
             admin: Some(blake3::derive_key("stria administrator key, version 1", secret)),
             secret: true,
+            security: Security::Auto,
         }
+    }
+    /// The same key, for connections of that level.
+    #[must_use]
+    pub fn with_security(self, security: Security) -> ClusterKey {
+        ClusterKey { security, ..self }
+    }
+    /// Whether a connection to an address is to be encrypted.
+    pub(crate) fn encrypts(&self, nid: &Nid) -> bool {
+        matches!(nid, Nid::Tcp(addr) if self.security.covers(addr.ip()))
+    }
+    /// Whether a connection of a peer, as a sink names it, has to be encrypted.
+    pub(crate) fn wants_encrypted(&self, peer: &str) -> bool {
+        // A peer without an address is no less a stranger.
+        peer.parse::<SocketAddr>().map_or(self.security != Security::None, |addr| self.security.covers(addr.ip()))
     }
     /// The text of a new administrator's key.
     #[must_use]
@@ -55,7 +103,7 @@ impl ClusterKey {
             let client = from_hex(digits).ok_or_else(|| {
                 format!("behind '{CLIENT_PREFIX}' there are not 64 hexadecimal digits: copy keys/client.key anew")
             })?;
-            return Ok(ClusterKey { client, admin: None, secret: true });
+            return Ok(ClusterKey { client, admin: None, secret: true, security: Security::Auto });
         }
         if text.len() < 16 {
             return Err(format!(
@@ -139,10 +187,11 @@ impl fmt::Debug for ClusterKey {
     }
 }
 
-/// What the proofs of a handshake say of its other end: the target, the address that was dialled, and the store that
-/// answers. Whoever passes a handshake on to another server, or to this one at another address, cannot change them.
+/// What the proofs of a handshake say of its other end: the target, the address that was dialled, the store that answers, and the
+/// encrypted connection that they are sent over. Whoever passes a handshake on to another server, or to this one at another
+/// address, cannot change them, and who decrypts it on its way and encrypts it again has two connections with two bindings.
 #[must_use]
-pub fn meant(ask: &ConnectRequest, answer: &ConnectReply) -> Vec<u8> {
+pub fn meant(ask: &ConnectRequest, answer: &ConnectReply, binding: Option<[u8; rt::BINDING_BYTES]>) -> Vec<u8> {
     let mut meant = ask.target.to_vec();
     if !ask.dialled.is_empty() {
         meant.push(0);
@@ -150,6 +199,10 @@ pub fn meant(ask: &ConnectRequest, answer: &ConnectReply) -> Vec<u8> {
         meant.push(0);
         meant.extend_from_slice(&ask.store.to_le_bytes());
         meant.extend_from_slice(&answer.store.to_le_bytes());
+    }
+    if let Some(binding) = binding {
+        meant.push(0);
+        meant.extend_from_slice(&binding);
     }
     meant
 }
@@ -270,6 +323,30 @@ mod tests {
         assert!(is_here("local:a", "local:a") && is_here("[::]:7", "tcp:10.0.0.1:7"));
         assert!(!is_here("127.0.0.1:7", "tcp:127.0.0.1:8") && !is_here("127.0.0.1:7", "tcp:127.0.0.2:7"));
         assert!(!is_here("0.0.0.0:7", "tcp:10.0.0.1:8") && !is_here("local:a", "local:b") && !is_here("local:a", "?"));
+    }
+
+    #[test]
+    fn what_leaves_the_host_is_encrypted_unless_that_is_switched_off() {
+        let key = |security| ClusterKey::of(b"0123456789abcdef").with_security(security);
+        let encrypts = |security, nid: &str| key(security).encrypts(&Nid::parse(nid).unwrap());
+        for (nid, auto) in [
+            ("127.0.0.1:1", false),
+            ("[::1]:1", false),
+            ("[::ffff:127.0.0.1]:1", false),
+            ("10.0.0.1:1", true),
+            ("[fe80::1]:1", true),
+        ] {
+            let ends = [Security::Auto, Security::Tls, Security::None]
+                .map(|s| (encrypts(s, nid), key(s).wants_encrypted(nid)));
+            assert_eq!(ends, [(auto, auto), (true, true), (false, false)], "{nid}");
+        }
+        assert!(!encrypts(Security::Tls, "local:a"));
+        assert!(key(Security::Auto).wants_encrypted("unknown") && !key(Security::None).wants_encrypted("unknown"));
+        for name in Security::NAMES {
+            assert!(Security::of_name(name).is_some());
+        }
+        assert_eq!(Security::of_name("integrity"), None);
+        assert_eq!(Security::default(), Security::Auto);
     }
 
     #[test]

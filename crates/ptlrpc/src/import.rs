@@ -361,6 +361,17 @@ impl Import {
     pub fn failure(&self) -> Option<String> {
         self.failure.borrow().clone()
     }
+    /// How what goes over its connection is protected on its way: `tls`; `none`, where others can read it (on loopback only who may
+    /// capture packets of this host); `local`, where it does not leave the process; empty without a connection.
+    #[must_use]
+    pub fn security(&self) -> &'static str {
+        match &*self.sink.borrow() {
+            None => "",
+            Some(sink) if sink.binding().is_some() => "tls",
+            Some(sink) if sink.is_open_to_the_way() => "none",
+            Some(_) => "local",
+        }
+    }
     /// Requests without an answer.
     #[must_use]
     pub fn in_flight(&self) -> usize {

@@ -24,7 +24,7 @@ mod sessions;
 pub mod stream;
 pub mod turns;
 
-pub use auth::{Binding, ClusterKey, SessionKey, meant};
+pub use auth::{Binding, ClusterKey, Security, SessionKey, meant};
 pub use export::{Export, ReplyRecord, Request, SLOTS_MAX};
 pub use import::{AdaptiveTimeouts, CallOptions, Callbacks, Import, ImportConfig, ImportState, Reply};
 pub use quiet::{HeldSet, Leaving, Quiet, watch_quiet};

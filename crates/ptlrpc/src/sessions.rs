@@ -81,8 +81,7 @@ impl Server {
         if h.op != Op::Connect || h.bulk_len != 0 || h.client.0 == 0 {
             return Err(bad(format!("expected Connect, got {:?}", h.op)));
         }
-        let ask: ConnectRequest = wire::decode(&body).map_err(|e| bad(e.to_string()))?;
-        let (name, target) = self.asked_target(here, &ask, &h, sink)?;
+        let (ask, name, target) = self.asked_target(here, &body, &h, sink)?;
         let (nonce, lived) = (self.rt.secret_bytes::<PROOF_BYTES>(), self.rt.now());
         let mut reply = ConnectReply {
             nonce: nonce.to_vec().into(),
@@ -90,7 +89,7 @@ impl Server {
             cluster: target.service.cluster(),
             store: target.service.uuid(),
         };
-        let (nonces, meant) = ([&ask.nonce[..], &nonce[..]], meant(&ask, &reply));
+        let (nonces, meant) = ([&ask.nonce[..], &nonce[..]], meant(&ask, &reply, sink.binding()));
         let prove = |side: &str| {
             let proof = self.config.key.proof(side, ask.role, nonces, &meant, h.client);
             proof.ok_or_else(|| bad("this server has no administrator's key".into()))
@@ -147,10 +146,15 @@ impl Server {
     fn asked_target(
         &self,
         here: &Nid,
-        ask: &ConnectRequest,
+        body: &[u8],
         h: &wire::Header,
         sink: &Rc<Sink>,
-    ) -> io::Result<(String, Rc<Target>)> {
+    ) -> io::Result<(ConnectRequest, String, Rc<Target>)> {
+        if sink.is_open_to_the_way() && self.config.key.wants_encrypted(&sink.peer()) {
+            sink.send(h.reply(Err(FsError::NotPermitted)), Vec::new(), Bulk::new());
+            return Err(bad("it does not encrypt (net.security)".into()));
+        }
+        let ask: ConnectRequest = wire::decode(body).map_err(|e| bad(e.to_string()))?;
         let name = String::from_utf8_lossy(&ask.target).into_owned();
         let target = if name == "*" {
             self.targets.borrow().values().next().cloned()
@@ -168,7 +172,7 @@ impl Server {
                 "it dialled {dialled}, this server listens at {here}: something passes connections on"
             )));
         }
-        Ok((name, target))
+        Ok((ask, name, target))
     }
 
     /// What a client that is let in is told; `granted` is what it holds where its session goes on.

@@ -104,6 +104,16 @@ impl Sink {
     pub fn peer(&self) -> String {
         self.to.peer()
     }
+    /// What both ends of an encrypted connection have in common ([`rt::Sink::binding`]).
+    #[must_use]
+    pub fn binding(&self) -> Option<[u8; rt::BINDING_BYTES]> {
+        self.to.binding()
+    }
+    /// Whether who is on the way can read and change what is sent.
+    #[must_use]
+    pub fn is_open_to_the_way(&self) -> bool {
+        self.to.is_open_to_the_way()
+    }
 }
 
 impl Source {

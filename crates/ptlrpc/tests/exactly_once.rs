@@ -394,7 +394,9 @@ impl Asked {
     async fn prove(self) -> Result<ByHand, FsError> {
         let Asked { sink, mut source, ask, answer } = self;
         let prove = |side| {
-            key().proof(side, Role::Client, [&ask.nonce, &answer.nonce], &meant(&ask, &answer), ClientId(1)).unwrap()
+            key()
+                .proof(side, Role::Client, [&ask.nonce, &answer.nonce], &meant(&ask, &answer, None), ClientId(1))
+                .unwrap()
         };
         assert!(ClusterKey::matches(&prove("server"), &answer.proof));
         let auth = AuthRequest {

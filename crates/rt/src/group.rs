@@ -156,6 +156,9 @@ impl World for Grouped {
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         self.world.0.connect(nid)
     }
+    fn connect_encrypted(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
+        self.world.0.connect_encrypted(nid)
+    }
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {
         self.world.0.listen(nid)
     }

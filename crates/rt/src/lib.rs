@@ -19,7 +19,7 @@ pub use dir_lock::{DirLock, LockError, make_private_dir};
 pub use disk::{BlockingFile, DiskFile, OpenMode};
 pub use group::{Group, IsOpen};
 pub use lane::Lane;
-pub use net::{BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Seal, Sink, Source};
+pub use net::{BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, Seal, Sink, Source};
 pub use nid::Nid;
 pub use room::{Room, RoomyFile};
 
@@ -57,6 +57,10 @@ pub trait World {
     fn fill_secret(&self, into: &mut [u8]);
     /// Opens a message stream to a server.
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>>;
+    /// The same, encrypted where bytes can be read on their way. In a world without a network they cannot.
+    fn connect_encrypted(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
+        self.connect(nid)
+    }
     /// Accepts message streams at an address. Port 0 takes any free port; [`Listener::nid`] tells which.
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>>;
     /// Opens a connection that another shard accepted. A world whose hosts have one shard has none.
@@ -162,6 +166,14 @@ impl Rt {
     /// As the operating system answers: refused, unreachable, timed out.
     pub async fn connect(&self, nid: &Nid) -> io::Result<Connection> {
         self.0.connect(nid).await
+    }
+    /// Opens a message stream that is encrypted where its bytes can be read on their way. It proves nothing about who is at its other
+    /// end: [`Sink::binding`] is what such a proof has to be about.
+    ///
+    /// # Errors
+    /// As [`Rt::connect`]; `InvalidData`: the other end does not encrypt.
+    pub async fn connect_encrypted(&self, nid: &Nid) -> io::Result<Connection> {
+        self.0.connect_encrypted(nid).await
     }
     /// Accepts message streams.
     ///

@@ -12,6 +12,8 @@ use crate::{LocalFuture, Nid};
 
 /// Bytes of a message's head.
 pub const HEAD_BYTES: usize = 64;
+/// Bytes of a connection's binding.
+pub const BINDING_BYTES: usize = 32;
 /// What stands in front of every message: its protocol's, opaque here.
 pub type Head = [u8; HEAD_BYTES];
 /// Bytes of the body behind a head; an error, which ends the stream, when the head is none of the protocol's or the body
@@ -52,6 +54,15 @@ pub trait Sink {
     }
     /// Whose end is on the other side, for logs.
     fn peer(&self) -> String;
+    /// What both ends of an encrypted connection have in common, and no two connections; `None`: it is not encrypted. At the
+    /// end that accepted the connection it is known when the first message is there.
+    fn binding(&self) -> Option<[u8; BINDING_BYTES]> {
+        None
+    }
+    /// Whether who is on the way can read and change what is sent.
+    fn is_open_to_the_way(&self) -> bool {
+        false
+    }
 }
 
 /// The receiving end.

@@ -59,7 +59,9 @@ impl Import {
     /// One connection from its handshake to its end.
     async fn session_once(self: &Rc<Self>) -> io::Result<()> {
         let nid = self.nid();
-        let (sink, mut source) = stream::ends(self.rt.connect(&nid).await?);
+        let encrypted = self.config.key.encrypts(&nid);
+        let connection = if encrypted { self.rt.connect_encrypted(&nid).await } else { self.rt.connect(&nid).await };
+        let (sink, mut source) = stream::ends(connection?);
         let hello = self.rt.timeout(Duration::from_secs(10), self.handshake(&nid, &sink, &mut source)).await;
         let session = match hello {
             Some(Ok(s)) => s,
@@ -134,17 +136,9 @@ impl Import {
         };
         sink.send(Header::request(Op::Connect, client, Xid(0)), wire::encode(&ask), Bulk::new());
         let (h, body) = source.recv().await?;
-        if h.result() == Err(FsError::NoTarget) {
-            return Err(bad(&format!("{} has no target '{}'", self.nid.borrow(), self.config.target)));
-        }
-        if h.result() == Err(FsError::Access) {
-            return Err(refused(&format!(
-                "the server behind {nid} is not at that address: something passes connections on"
-            )));
-        }
-        h.result().map_err(|e| bad(&e.to_string()))?;
+        h.result().map_err(|e| self.not_connected(nid, e))?;
         let answer: ConnectReply = wire::decode(&body).map_err(|e| bad(&e.to_string()))?;
-        let (nonces, meant) = ([&nonce[..], &answer.nonce[..]], meant(&ask, &answer));
+        let (nonces, meant) = ([&nonce[..], &answer.nonce[..]], meant(&ask, &answer, sink.binding()));
         let prove = |side: &str| {
             let proof = self.config.key.proof(side, ask.role, nonces, &meant, client);
             proof.expect("a key proves the role that it says it has")
@@ -174,6 +168,24 @@ impl Import {
             }
             Err(FsError::Exists) => Err(refused(&format!("another client has a session with the id {client} there"))),
             Err(e) => Err(bad(&e.to_string())),
+        }
+    }
+
+    /// Why a server did not take the first message of a handshake.
+    fn not_connected(&self, nid: &Nid, answer: FsError) -> io::Error {
+        let refused = |why: String| io::Error::new(io::ErrorKind::PermissionDenied, why);
+        match answer {
+            FsError::NoTarget => {
+                let why = format!("{nid} has no target '{}'", self.config.target);
+                io::Error::new(io::ErrorKind::InvalidData, why)
+            }
+            FsError::Access => {
+                refused(format!("the server behind {nid} is not at that address: something passes connections on"))
+            }
+            FsError::NotPermitted => {
+                refused(format!("{nid} takes encrypted connections only: net.security must be 'auto' or 'tls' here"))
+            }
+            e => io::Error::new(io::ErrorKind::InvalidData, e.to_string()),
         }
     }
 

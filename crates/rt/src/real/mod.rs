@@ -12,6 +12,7 @@ mod probe;
 mod ready;
 mod tcp;
 mod timer;
+mod tls;
 mod turn;
 
 pub use arrival::Arrival;
@@ -117,11 +118,17 @@ impl World for RealWorld {
     }
     fn connect(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
         match nid {
-            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, self.timers.clone())),
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, false, self.timers.clone())),
             Nid::Local(name) => {
                 let opened = local::connect(name);
                 Box::pin(std::future::ready(opened))
             }
+        }
+    }
+    fn connect_encrypted(&self, nid: &Nid) -> LocalFuture<io::Result<Connection>> {
+        match nid {
+            Nid::Tcp(addr) => Box::pin(tcp::connect(*addr, true, self.timers.clone())),
+            Nid::Local(_) => self.connect(nid),
         }
     }
     fn listen(&self, nid: &Nid) -> io::Result<Box<dyn Listener>> {

@@ -5,7 +5,7 @@ use std::io;
 use std::net::{SocketAddr, TcpListener, TcpStream};
 use std::os::fd::{FromRawFd, OwnedFd};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, OnceLock};
 use std::time::{Duration, Instant};
 
 use frames::{Bulk, FRAME_BYTES};
@@ -18,21 +18,36 @@ use super::file::vectors;
 use super::movers::{movers_for, note_moved};
 use super::op::{Call, submit};
 use super::timer::Timers;
-use crate::sync::Event;
-use crate::{BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Seal, Sink, Source};
+use super::tls::{self, Secret};
+use crate::sync::{Event, race};
+use crate::{
+    BINDING_BYTES, BodyLen, Connection, Digest, HEAD_BYTES, Head, Listener, LocalFuture, Nid, Seal, Sink, Source,
+};
 
 /// Bytes gathered into one send at most, bulk included.
 const SEND_BYTES_MAX: usize = 4 << 20;
 /// Vectors of one send at most.
 const SEND_VECTORS_MAX: usize = 1000;
+/// How long a server may take until a connection to it is encrypted.
+const ENCRYPTED_WITHIN: types::Duration = types::Duration::from_secs(10);
 /// Receive buffer for heads and bodies; bulk beyond it lands in its frames.
 const RECV_BYTES: usize = 16 << 10;
 
-pub(super) async fn connect(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<Connection> {
+pub(super) async fn connect(addr: SocketAddr, encrypted: bool, timers: Rc<Timers>) -> io::Result<Connection> {
     let stream = compio::runtime::spawn_blocking(move || TcpStream::connect_timeout(&addr, Duration::from_secs(5)))
         .await
         .unwrap_or_else(|_| Err(io::ErrorKind::Interrupted.into()))?;
-    Parted::new(stream)?.open(timers)
+    let parted = Parted::new(stream, false)?;
+    if encrypted {
+        let (fd, encryption) = (parted.inbox.borrow().fd.clone(), parted.inbox.borrow().encryption.clone());
+        let late = timers.sleep_until(timers.now() + ENCRYPTED_WITHIN);
+        let secret = race(tls::connect(&fd, addr), late).await.unwrap_or_else(|()| {
+            let why = format!("{addr} does not answer: the connection was to be encrypted within {ENCRYPTED_WITHIN:?}");
+            Err(io::Error::new(io::ErrorKind::TimedOut, why))
+        })?;
+        encryption.get_or_init(|| secret);
+    }
+    parted.open(timers)
 }
 
 /// A connection that no shard has opened, with what was received so far.
@@ -42,10 +57,11 @@ pub(super) struct Parted {
 }
 
 impl Parted {
-    fn new(stream: TcpStream) -> io::Result<Parted> {
+    fn new(stream: TcpStream, accepted: bool) -> io::Result<Parted> {
         stream.set_nodelay(true)?;
         let peer = stream.peer_addr().map_or_else(|_| "unknown".into(), |a| a.to_string());
-        let inbox = Inbox { fd: Arc::new(stream.into()), buf: vec![0; RECV_BYTES], at: 0, end: 0 };
+        let (fd, encryption) = (Arc::new(stream.into()), Arc::default());
+        let inbox = Inbox { fd, buf: vec![0; RECV_BYTES], at: 0, end: 0, fresh: accepted, encryption, raw: Vec::new() };
         Ok(Parted { inbox: RefCell::new(inbox), peer })
     }
     /// Its first message, which stays in the inbox.
@@ -61,10 +77,11 @@ impl Parted {
         self.peer.clone()
     }
     pub(super) fn open(self, timers: Rc<Timers>) -> io::Result<Connection> {
-        let fd = self.inbox.borrow().fd.clone();
+        let (fd, encryption) = (self.inbox.borrow().fd.clone(), self.inbox.borrow().encryption.clone());
         compio::runtime::Runtime::with_current(|r| r.attach(std::os::fd::AsRawFd::as_raw_fd(&*fd)))?;
         let out = Rc::new(Outbox {
             fd,
+            encryption,
             queue: RefCell::default(),
             more: Event::new(),
             closed: Cell::new(false),
@@ -136,11 +153,11 @@ pub(super) fn listen(addr: SocketAddr, timers: Rc<Timers>) -> io::Result<Box<dyn
 impl Listener for TcpIn {
     fn accept(&self) -> LocalFuture<io::Result<Connection>> {
         let (fd, timers) = (self.fd.clone(), self.timers.clone());
-        Box::pin(async move { Parted::new(next_stream(&fd).await?)?.open(timers) })
+        Box::pin(async move { Parted::new(next_stream(&fd).await?, true)?.open(timers) })
     }
     fn accept_parted(&self) -> LocalFuture<io::Result<Arrival>> {
         let fd = self.fd.clone();
-        Box::pin(async move { Parted::new(next_stream(&fd).await?).map(Arrival::tcp) })
+        Box::pin(async move { Parted::new(next_stream(&fd).await?, true).map(Arrival::tcp) })
     }
     fn nid(&self) -> Nid {
         self.nid.clone()
@@ -166,10 +183,17 @@ impl Outgoing {
     fn bytes(&self) -> usize {
         self.front_bytes() + self.bulk.len()
     }
+    fn parts(&self) -> impl Iterator<Item = &[u8]> {
+        [&self.head[..], &self.body[..]].into_iter().chain(self.bulk.slices())
+    }
 }
+
+/// What an encrypted connection is encrypted by; empty as long as it is not.
+type Encryption = Arc<OnceLock<Secret>>;
 
 struct Outbox {
     fd: Arc<OwnedFd>,
+    encryption: Encryption,
     queue: RefCell<VecDeque<Outgoing>>,
     more: Event,
     closed: Cell<bool>,
@@ -228,11 +252,11 @@ impl Outbox {
     }
     async fn send(&self, batch: Vec<Outgoing>) -> io::Result<()> {
         let bulk = batch.iter().map(|m| m.bulk.len()).sum();
-        let fd = self.fd.clone();
+        let (fd, encryption) = (self.fd.clone(), self.encryption.clone());
         match movers_for(bulk) {
             // One batch at a time: the order is kept.
-            Some(movers) => movers.run(lane_of(&fd), move || send_batch(fd, batch)).await,
-            None => send_batch(fd, batch).await,
+            Some(movers) => movers.run(lane_of(&fd), move || send_batch(fd, encryption, batch)).await,
+            None => send_batch(fd, encryption, batch).await,
         }
     }
     fn shutdown(&self) {
@@ -249,12 +273,15 @@ fn lane_of(fd: &OwnedFd) -> usize {
     std::os::fd::AsRawFd::as_raw_fd(fd) as usize
 }
 
-async fn send_batch(fd: Arc<OwnedFd>, mut batch: Vec<Outgoing>) -> io::Result<()> {
+async fn send_batch(fd: Arc<OwnedFd>, encryption: Encryption, mut batch: Vec<Outgoing>) -> io::Result<()> {
     for m in &mut batch {
         note_moved(m.bulk.len());
         if let Some(seal) = m.seal.take() {
             seal(&mut m.head, &m.body, &m.bulk);
         }
+    }
+    if let Some(secret) = encryption.get() {
+        return secret.send(&fd, batch.iter().flat_map(Outgoing::parts)).await;
     }
     let total: usize = batch.iter().map(Outgoing::bytes).sum();
     let mut done = 0;
@@ -332,6 +359,12 @@ impl Sink for TcpSink {
     fn peer(&self) -> String {
         self.0.peer.clone()
     }
+    fn binding(&self) -> Option<[u8; BINDING_BYTES]> {
+        self.0.encryption.get().map(Secret::binding)
+    }
+    fn is_open_to_the_way(&self) -> bool {
+        self.0.encryption.get().is_none()
+    }
 }
 impl TcpSink {
     fn queue(&self, head: Head, body: Vec<u8>, bulk: Bulk, seal: Option<Seal>) {
@@ -357,9 +390,23 @@ struct Inbox {
     buf: Vec<u8>,
     at: usize,
     end: usize,
+    /// It was accepted, and its first byte has not come.
+    fresh: bool,
+    encryption: Encryption,
+    /// What is received of an encrypted connection, before it is decrypted into `buf`.
+    raw: Vec<u8>,
 }
 
 impl Inbox {
+    /// Decrypts received bytes behind those that are unread.
+    fn open(&mut self, raw: &[u8]) -> io::Result<()> {
+        let Some(secret) = self.encryption.get() else { return Ok(()) };
+        self.buf.copy_within(self.at..self.end, 0);
+        self.buf.truncate(self.end - self.at);
+        let opened = secret.open(raw, &mut self.buf);
+        (self.at, self.end) = (0, self.buf.len());
+        opened
+    }
     /// The body of the message in front, of which all is there.
     fn body(&self, len: usize) -> &[u8] {
         let from = self.at + HEAD_BYTES;
@@ -385,38 +432,71 @@ async fn pass_card(timers: &Rc<Timers>, bytes: usize) {
 
 /// Reads until the buffer holds `want` unread bytes.
 async fn need(inbox: &RefCell<Inbox>, want: usize) -> io::Result<()> {
-    loop {
-        let (fd, mut buf, end) = {
-            let mut i = inbox.borrow_mut();
-            if i.end - i.at >= want {
-                return Ok(());
-            }
-            let (at, end) = (i.at, i.end);
-            i.buf.copy_within(at..end, 0);
-            (i.at, i.end) = (0, end - at);
-            if i.buf.len() < want {
-                i.buf.resize(want.next_power_of_two(), 0);
-            }
-            (i.fd.clone(), std::mem::take(&mut i.buf), end - at)
-        };
-        let room = &mut buf[end..];
-        let iov = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
-        let (result, buf) = submit(&fd, Call::Recv, iov, buf).await;
-        let mut i = inbox.borrow_mut();
-        i.buf = buf;
-        match result {
-            Ok(0) if i.end == 0 => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the peer closed the connection"));
-            }
-            Ok(0) => return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "the stream ends inside a message")),
-            Ok(n) => i.end += n,
-            Err(e) if e.kind() == io::ErrorKind::Interrupted => {}
-            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
-                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection reset"));
-            }
-            Err(e) => return Err(e),
-        }
+    while inbox.borrow().end - inbox.borrow().at < want {
+        let encrypted = inbox.borrow().encryption.get().is_some();
+        if encrypted { read_encrypted(inbox).await? } else { read_plain(inbox, want).await? }
     }
+    Ok(())
+}
+
+/// The peer has closed the connection.
+fn closed(inside: bool) -> io::Error {
+    let why = if inside { "the stream ends inside a message" } else { "the peer closed the connection" };
+    io::Error::new(io::ErrorKind::UnexpectedEof, why)
+}
+
+async fn read_plain(inbox: &RefCell<Inbox>, want: usize) -> io::Result<()> {
+    let (fd, mut buf, end) = {
+        let mut i = inbox.borrow_mut();
+        let (at, end) = (i.at, i.end);
+        i.buf.copy_within(at..end, 0);
+        (i.at, i.end) = (0, end - at);
+        if i.buf.len() < want {
+            i.buf.resize(want.next_power_of_two(), 0);
+        }
+        (i.fd.clone(), std::mem::take(&mut i.buf), end - at)
+    };
+    let room = &mut buf[end..];
+    let iov = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
+    let (result, buf) = submit(&fd, Call::Recv, iov, buf).await;
+    let mut i = inbox.borrow_mut();
+    i.buf = buf;
+    match result {
+        Ok(0) => return Err(closed(i.end > 0)),
+        Ok(n) => i.end += n,
+        Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
+        Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection reset"));
+        }
+        Err(e) => return Err(e),
+    }
+    if !std::mem::replace(&mut i.fresh, false) || i.buf[0] != tls::FIRST_BYTE {
+        return Ok(());
+    }
+    let (early, encryption) = (i.buf[..i.end].to_vec(), i.encryption.clone());
+    drop(i);
+    let secret = tls::accept(&fd, early).await?;
+    encryption.get_or_init(|| secret);
+    let mut i = inbox.borrow_mut();
+    (i.at, i.end) = (0, 0);
+    // The client's first message may have come along.
+    i.open(&[])
+}
+
+async fn read_encrypted(inbox: &RefCell<Inbox>) -> io::Result<()> {
+    let (fd, mut raw) = {
+        let mut i = inbox.borrow_mut();
+        (i.fd.clone(), std::mem::take(&mut i.raw))
+    };
+    raw.resize(tls::RECEIVE_BYTES, 0);
+    let (n, raw) = tls::receive(&fd, raw).await?;
+    let mut i = inbox.borrow_mut();
+    if n == 0 {
+        return Err(closed(i.end > i.at));
+    }
+    let opened = i.open(&raw[..n]);
+    i.raw = raw;
+    opened
 }
 
 /// Waits for a whole message; gives its head and how long its body is.
@@ -476,6 +556,11 @@ impl TcpSource {
                 i.at += n;
                 n
             };
+            if inbox.borrow().encryption.get().is_some() {
+                let bulk = decrypt_rest(&inbox, bulk, done).await?;
+                pass_card(&timers, len).await;
+                return Ok((bulk, None));
+            }
             let fd = inbox.borrow().fd.clone();
             let received = match movers_for(len - done) {
                 // The shard reads nothing of this stream meanwhile.
@@ -487,6 +572,20 @@ impl TcpSource {
             Ok(received)
         })
     }
+}
+
+/// Receives bulk of an encrypted connection from byte `done` on.
+async fn decrypt_rest(inbox: &RefCell<Inbox>, mut bulk: Bulk, mut done: usize) -> io::Result<Bulk> {
+    note_moved(bulk.len() - done);
+    while done < bulk.len() {
+        need(inbox, 1).await?;
+        let mut i = inbox.borrow_mut();
+        let n = (bulk.len() - done).min(i.end - i.at);
+        bulk.copy_in(done, &i.buf[i.at..i.at + n]);
+        i.at += n;
+        done += n;
+    }
+    Ok(bulk)
 }
 
 /// Bytes that are received before they are digested: they are in the CPU's cache then.

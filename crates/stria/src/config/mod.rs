@@ -24,6 +24,9 @@ fn kernel_caching() -> Vec<String> {
 fn net_profiles() -> Vec<String> {
     [vec!["none".to_string()], names(&rt::real::NET_PROFILES.map(|p| p.name))].concat()
 }
+fn securities() -> Vec<String> {
+    names(&ptlrpc::Security::NAMES)
+}
 fn idle_depths() -> Vec<String> {
     names(&["auto", "deep", "shallow", "polling"])
 }
@@ -170,6 +173,12 @@ impl Config {
             }
         }
         Ok(())
+    }
+
+    /// Which connections are encrypted.
+    #[must_use]
+    pub fn security(&self) -> ptlrpc::Security {
+        ptlrpc::Security::of_name(&self.net_security).unwrap_or_default()
     }
 
     /// What the ranges of single keys cannot say.

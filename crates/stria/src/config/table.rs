@@ -13,6 +13,9 @@ types::keys! {
         fsname: String = "cluster.fsname", Kind::Text, "stria", Cluster, Restart;
         /// Address and port that servers listen on; port 0 takes a free one.
         listen: String = "net.listen", Kind::Text, "127.0.0.1:0", Process, Restart;
+        /// Which connections are encrypted (TLS 1.3): those to and from addresses that are not loopback (auto); all over TCP (tls); none.
+        /// A server turns away who does not encrypt where this says so.
+        net_security: String = "net.security", Kind::Choice(super::securities), "auto", Process, Restart;
         /// The network card that this process's TCP connections share, for experiments: bandwidth of each direction and latency
         /// are held down to its own; none: as fast as they go. Roles of one process speak without it.
         net_profile: String = "net.profile", Kind::Choice(super::net_profiles), "none", Process, Restart;

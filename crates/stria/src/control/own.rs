@@ -210,10 +210,11 @@ fn cache_text(stats: &cache::Stats) -> String {
 fn import_text(import: &ptlrpc::Import) -> String {
     let (sessions, sent, resent) = import.counters();
     let mut text = format!(
-        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n    service_time_ms: {}\n    patience_ms: {}\n    early_replies: {}\n",
+        "import:\n    target: {}\n    nid: {}\n    state: {:?}\n    security: {}\n    sessions: {sessions}\n    rpcs: {sent}\n    resent: {resent}\n    in_flight: {}\n    last_committed: {}\n    service_time_ms: {}\n    patience_ms: {}\n    early_replies: {}\n",
         import.target(),
         import.nid(),
         import.state(),
+        import.security(),
         import.in_flight(),
         import.last_committed(),
         import.service_time().as_millis(),

@@ -353,6 +353,7 @@ pub(super) fn import_facts(import: &Import) -> Value {
     let (sessions, sent, resent) = import.counters();
     json!({
         "state": format!("{:?}", import.state()),
+        "security": import.security(),
         "in_flight": import.in_flight(),
         "sessions": sessions,
         "rpcs": sent,

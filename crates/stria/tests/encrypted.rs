@@ -1,0 +1,64 @@
+//! `net.security`: mounts whose connections are encrypted, beside others, over deaths of servers, and what is refused.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs::{self, OpenOptions};
+use std::io::Write;
+use std::path::Path;
+
+use support::{Cluster, can_mount, good, refused, text};
+
+const TLS: [&str; 2] = ["--set", "net.security=tls"];
+
+fn synced(path: &Path, bytes: &[u8]) {
+    let mut file = OpenOptions::new().write(true).create(true).truncate(true).open(path).unwrap();
+    file.write_all(bytes).unwrap();
+    file.sync_all().unwrap();
+}
+
+/// How the connections of a mount to its servers are protected.
+fn security(mount: &Path) -> Vec<String> {
+    let pages = good(&["get_param", "--at", text(mount), "-n", "{mdc,osc}.*.import"]);
+    let lines = pages.lines().filter_map(|line| line.trim().strip_prefix("security: "));
+    lines.map(String::from).collect()
+}
+
+#[test]
+fn an_encrypted_mount_and_one_that_is_not_are_coherent_and_servers_may_die_below_both() {
+    if !can_mount() {
+        return;
+    }
+    let mut cluster = Cluster::new(2);
+    let (plain, encrypted) = (cluster.mount("plain", &[]), cluster.mount("encrypted", &TLS));
+    good(&["setstripe", "-c", "2", text(&plain.join("a"))]);
+    let bytes: Vec<u8> = (0..9_000_000_u32).map(|i| ((i * 7) >> 3) as u8).collect();
+    for (from, to) in [(&plain, &encrypted), (&encrypted, &plain)] {
+        synced(&from.join("a"), &bytes);
+        assert!(fs::read(to.join("a")).unwrap() == bytes);
+        fs::write(from.join("a"), b"short").unwrap();
+        assert_eq!(fs::read(to.join("a")).unwrap(), b"short");
+    }
+    assert_eq!(security(&plain), ["none"; 3]);
+    assert_eq!(security(&encrypted), ["tls"; 3]);
+    let file = encrypted.join("over deaths");
+    for round in 0..3_u8 {
+        fs::write(&file, [round; 300_000]).unwrap();
+        cluster.mds.as_mut().unwrap().kill();
+        cluster.oss[0].as_mut().unwrap().kill();
+        cluster.start_mds();
+        cluster.start_oss(0);
+        synced(&encrypted.join(format!("made {round}")), &[round; 8192]);
+        assert!(fs::read(plain.join("over deaths")).unwrap() == [round; 300_000]);
+    }
+    assert_eq!(security(&encrypted), ["tls"; 3]);
+    cluster.stop();
+}
+
+#[test]
+fn levels_are_explained_and_unknown_ones_refused() {
+    let said = good(&["config", "explain", "net.security"]);
+    assert!(["auto", "tls", "none"].iter().all(|name| said.contains(name)), "{said}");
+    let dir = tempfile::tempdir().unwrap();
+    let (code, said) = refused(&["mkfs", "--dir", text(&dir.path().join("c")), "--set", "net.security=integrity"]);
+    assert!(code == libc::EINVAL && said.contains("integrity") && said.contains("auto"), "{said}");
+}
