@@ -80,6 +80,8 @@ pub struct Osc {
     active_in_map: Cell<bool>,
     /// Whether this client's administrator has.
     active_here: Cell<bool>,
+    /// It left the cluster, and does not come back.
+    left: Cell<bool>,
     /// Dirty bytes, grant, the window of bulk RPCs, and which object is written out next.
     target: Target,
     /// When a page became dirty last.
@@ -118,6 +120,7 @@ impl Osc {
             epoch: Cell::new(0),
             active_in_map: Cell::new(true),
             active_here: Cell::new(true),
+            left: Cell::new(false),
             rpcs: Turns::of(target.clone()),
             target,
             written_at: Cell::new(started),
@@ -172,6 +175,19 @@ impl Osc {
         let before = self.is_active();
         self.active_in_map.set(active);
         self.turned(before);
+    }
+    /// The OST has left the cluster; no file has objects there.
+    fn leave(self: &Rc<Self>) {
+        self.left.set(true);
+        let Some(import) = self.import.borrow_mut().take() else { return };
+        tracing::info!(ost = %self.index, "{} has left the cluster", import.target());
+        self.locks.on_evicted();
+        self.tell_losses();
+        self.changed.notify();
+        // What is under way ends with its goodbye.
+        self.rt.spawn(async move {
+            import.close().await;
+        });
     }
     fn turned(self: &Rc<Self>, before: bool) {
         let Some(import) = self.import_if_any().filter(|_| before != self.is_active()) else { return };
@@ -397,6 +413,8 @@ pub struct Osts {
     pages: Rc<PageCache>,
     losses: Rc<Losses>,
     looking_for_targets: Cell<bool>,
+    /// A map came.
+    came: Event,
 }
 
 impl Osts {
@@ -415,11 +433,17 @@ impl Osts {
             pages,
             losses,
             looking_for_targets: Cell::new(false),
+            came: Event::new(),
         })
     }
 
-    /// Takes a cluster map in: new OSTs get an import.
-    pub(crate) fn take_map(self: &Rc<Self>, map: ConfigReply) {
+    /// Takes a cluster map in: new OSTs get an import, those that left the cluster lose theirs for good, also when an answer from
+    /// before comes later.
+    pub(crate) fn take_map(self: &Rc<Self>, mut map: ConfigReply) {
+        for osc in self.table.borrow().iter().filter(|osc| map.removed.contains(&osc.index)) {
+            osc.leave();
+        }
+        map.osts.retain(|e| !self.has_left(e.ost));
         for entry in &map.osts {
             let index = usize::from(entry.ost.0);
             while self.table.borrow().len() <= index {
@@ -446,6 +470,27 @@ impl Osts {
             }
         }
         *self.map.borrow_mut() = map;
+        self.came.notify();
+    }
+    /// Waits until an OST is in the map and answers; false when it does not within a time.
+    ///
+    /// Cancel: nothing happened.
+    pub async fn answers(&self, ost: OstIndex, within: Duration) -> bool {
+        let rt = self.sessions.rt();
+        let until = rt.now() + within;
+        loop {
+            let came = self.came.wait();
+            let import = self.table.borrow().get(usize::from(ost.0)).and_then(|osc| osc.import_if_any());
+            let left = until.since(rt.now());
+            match import {
+                Some(import) => return import.ready(left).await.is_ok(),
+                None if left == Duration::ZERO => return false,
+                None => drop(rt.timeout(left, came).await),
+            }
+        }
+    }
+    fn has_left(&self, ost: OstIndex) -> bool {
+        self.table.borrow().get(usize::from(ost.0)).is_some_and(|osc| osc.left.get())
     }
     /// The metadata server sent a new map.
     pub(crate) fn map_came(self: &Rc<Self>, map: ConfigReply) {
@@ -615,6 +660,7 @@ impl Osts {
         let asks: Vec<_> = self
             .all()
             .into_iter()
+            .filter(|o| o.import.borrow().is_some())
             .map(|o| async move {
                 let answer = match o.import() {
                     Ok(i) if i.state() == ptlrpc::ImportState::Full => i.ask(Op::OstStatfs, &()).await,

@@ -10,6 +10,7 @@ pub use dirs::{
     start_mount,
 };
 pub use roles::{
-    MdsRole, OssRole, OstStore, RoleError, TuneOst, join, make_oss, make_oss_of, register_ost, start_mds_on, start_oss,
+    MdsRole, OssRole, OstStore, RoleError, TuneOst, ask_mds, join, make_oss, make_oss_of, register_ost, start_mds_on,
+    start_oss,
 };
 pub use shards::{MakeOss, OssNode, OssPlace};

@@ -52,6 +52,8 @@ type Lanes = Arc<[Arc<Lane<Task>>]>;
 pub struct OssNode {
     nid: Nid,
     place: Place,
+    /// Servers of OSTs that came later, each at an address of its own.
+    later: RefCell<Vec<Rc<OssNode>>>,
 }
 
 enum Place {
@@ -75,7 +77,7 @@ impl OssNode {
         if count < 2 {
             let oss = make(rt.clone(), osts.to_vec()).await?;
             let role = serve_oss(rt, oss, &place.nid, &place.mds, &place.key).map_err(|e| place.failed(&e))?;
-            return Ok(OssNode { nid: role.nid.clone(), place: Place::Here(role) });
+            return Ok(OssNode { nid: role.nid.clone(), place: Place::Here(role), later: RefCell::default() });
         }
         let (shards, started) = Shards::start(rt, osts, count, &make);
         let begun = async {
@@ -97,7 +99,8 @@ impl OssNode {
                 for lane in shards.lanes.iter() {
                     lane.push(Task::Announce(place.clone()));
                 }
-                Ok(OssNode { nid, place: Place::Shards { shards: Rc::new(shards), reception } })
+                let place = Place::Shards { shards: Rc::new(shards), reception };
+                Ok(OssNode { nid, place, later: RefCell::default() })
             }
             Err(e) => {
                 // Why it does not start is worth more than how that ends.
@@ -122,8 +125,50 @@ impl OssNode {
         }
     }
 
+    /// Takes a server of further OSTs in: whoever asks, or closes, has it, too.
+    pub fn grow(&self, node: OssNode) {
+        self.later.borrow_mut().push(Rc::new(node));
+    }
+
+    /// Takes a target out: it answers nobody any more. A server that came later for it alone ends, and closes its store; of the others
+    /// the store is let go with the process.
+    ///
+    /// # Errors
+    /// The store's failure.
+    pub async fn take_out(&self, target: &str) -> Result<(), FsError> {
+        let name = target.to_string();
+        let alone = |node: &Rc<OssNode>| match &node.place {
+            Place::Here(role) => role.oss.osts().iter().all(|ost| ost.store().identity().target() == name),
+            Place::Shards { .. } => false,
+        };
+        let ended = {
+            let mut later = self.later.borrow_mut();
+            later.iter().position(alone).map(|at| later.remove(at))
+        };
+        match ended {
+            Some(node) => Box::pin(node.close()).await,
+            None => {
+                self.each(move |oss| oss.take_out(&name)).await;
+                Ok(())
+            }
+        }
+    }
+
     /// Asks every shard; those that end are silent. The calling shard is asked before this returns.
     pub fn each<T: Send + 'static>(&self, ask: impl Fn(&Oss) -> T + Clone + Send + 'static) -> LocalFuture<Vec<T>> {
+        let later = self.later.borrow().clone();
+        let mut all = vec![self.each_here(ask.clone())];
+        all.extend(later.iter().map(|node| node.each(ask.clone())));
+        Box::pin(async move {
+            let mut answers = Vec::new();
+            for of_node in all {
+                answers.extend(of_node.await);
+            }
+            answers
+        })
+    }
+
+    fn each_here<T: Send + 'static>(&self, ask: impl Fn(&Oss) -> T + Clone + Send + 'static) -> LocalFuture<Vec<T>> {
         match &self.place {
             Place::Here(role) => Box::pin(std::future::ready(vec![ask(&role.oss)])),
             Place::Shards { shards, .. } => {
@@ -163,13 +208,17 @@ impl OssNode {
     /// # Errors
     /// A store's failure; the others are closed nevertheless.
     pub async fn close(&self) -> Result<(), FsError> {
-        match &self.place {
+        let mut outcome = Ok(());
+        for node in self.later.take() {
+            outcome = outcome.and(Box::pin(node.close()).await);
+        }
+        outcome.and(match &self.place {
             Place::Here(role) => role.oss.close().await,
             Place::Shards { shards, reception } => {
                 reception.stop();
                 shards.end().await
             }
-        }
+        })
     }
 }
 

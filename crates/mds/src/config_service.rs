@@ -8,9 +8,16 @@ use std::fmt;
 
 use types::{FsError, OstIndex};
 use wire::Bytes;
-use wire::connect::{ConfigReply, OstEntry, RegisterRequest, Setting};
+use wire::connect::{ConfigReply, OstEntry, OstPool, RegisterRequest, Setting};
 
 wire::message! {
+    /// An OST that has left the cluster.
+    RemovedOst {
+        /// Its index.
+        ost: OstIndex,
+        /// Its store, which is not taken in again.
+        uuid: u64,
+    }
     /// The map as it is stored.
     ClusterMap {
         /// Grows with every change.
@@ -19,6 +26,14 @@ wire::message! {
         osts: Vec<OstEntry>,
         /// Permanent settings, in the order in which they were made.
         settings: Vec<Setting>,
+        /// Pools, by name.
+        pools: Vec<OstPool>,
+        /// OSTs that no new objects are given out of, ascending.
+        closed: Vec<OstIndex>,
+        /// OSTs that left the cluster, by index. Their indices are not used again.
+        removed: Vec<RemovedOst>,
+        /// Number of the change of pools or OSTs that was made last, as who asked for it had drawn it.
+        last_change: u64,
     }
 }
 
@@ -44,6 +59,8 @@ pub enum RegisterError {
         /// Store that asked.
         asked: u64,
     },
+    /// The OST has left the cluster.
+    Removed(OstIndex),
     /// The name does not say the index.
     WrongName {
         /// The name.
@@ -68,6 +85,10 @@ impl fmt::Display for RegisterError {
                     "{ost} is store {holder:016x} already, store {asked:016x} cannot be it too: format it with another index"
                 )
             }
+            RegisterError::Removed(ost) => write!(
+                f,
+                "{ost} was removed from this cluster, and its index is not used again: start the server without it, or make a new OST ('stria ost add')"
+            ),
             RegisterError::WrongName { name, right } => {
                 write!(f, "its target is named '{name}': this index is '{right}'")
             }
@@ -80,6 +101,7 @@ impl From<&RegisterError> for FsError {
         match e {
             RegisterError::OtherCluster { .. } => FsError::CrossDevice,
             RegisterError::IndexTaken { .. } => FsError::Exists,
+            RegisterError::Removed(_) => FsError::NotFound,
             RegisterError::WrongName { .. } => FsError::Invalid,
         }
     }
@@ -90,7 +112,7 @@ pub struct ConfigService {
     fsname: String,
     cluster: u64,
     mdt_nid: String,
-    map: RefCell<ClusterMap>,
+    pub(crate) map: RefCell<ClusterMap>,
     /// Targets that nobody serves for now: shown as deactivated, and not stored.
     away: RefCell<BTreeSet<OstIndex>>,
 }
@@ -124,6 +146,9 @@ impl ConfigService {
             mdt_nid: self.mdt_nid.as_str().into(),
             mdt_target: format!("{}-MDT0000", self.fsname).as_str().into(),
             settings: map.settings.clone(),
+            pools: map.pools.clone(),
+            closed: map.closed.clone(),
+            removed: map.removed.iter().map(|r| r.ost).collect(),
         }
     }
     /// A target announces itself. The entry as it is now, when the map changed.
@@ -143,6 +168,9 @@ impl ConfigService {
             });
         }
         let mut map = self.map.borrow_mut();
+        if map.removed.iter().any(|r| r.ost == ost) {
+            return Err(RegisterError::Removed(ost));
+        }
         let changed = match map.osts.binary_search_by_key(&ost, |e| e.ost) {
             Ok(i) if map.osts[i].uuid != q.entry.uuid => {
                 return Err(RegisterError::IndexTaken { ost, holder: map.osts[i].uuid, asked: q.entry.uuid });

@@ -7,7 +7,7 @@
 //! Code map: `ops/` one file per family of operations · `tx` what an operation sees · `store` overlay and group commit ·
 //! `record`, `keys`, `dirent` formats · `mds` the node and the way of an operation · `service` messages and sessions ·
 //! `locks`, `enqueue` inode-bit locks and flocks · `handles` opens · `pools`, `osts` objects · `config_service` cluster
-//! map · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
+//! map · `map_changes`, `ost_pools`, `ost_files` how OSTs and pools come and go · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
 //!
 //! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
 
@@ -25,11 +25,14 @@ pub mod handles;
 pub mod keys;
 pub mod kv;
 mod locks;
+mod map_changes;
 mod mds;
 mod metrics;
 pub mod mkfs;
 mod nameless;
 mod ops;
+mod ost_files;
+pub mod ost_pools;
 pub mod osts;
 pub mod params;
 pub mod perm;

@@ -141,6 +141,18 @@ impl Osts {
     }
 }
 
+/// Objects whose destruction is not the log's business any more; rows of which no object is left go.
+fn forgotten(objects: Vec<Destroy>) -> Vec<(Key, Option<Vec<u8>>)> {
+    let mut done = Vec::new();
+    for d in objects {
+        d.row.left.set(d.row.left.get() - 1);
+        if d.row.left.get() == 0 {
+            done.push((d.row.key.clone(), None));
+        }
+    }
+    done
+}
+
 fn close(link: &OstLink) {
     link.closed.set(true);
     link.kick.notify();
@@ -191,7 +203,8 @@ impl Mds {
                 pools.update(entry.ost, |p| p.newer = true);
             }
         }
-        self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.in_sync) = (self.map.is_active(entry.ost), false));
+        let (active, closed) = (self.map.is_active(entry.ost), self.map.is_closed(entry.ost));
+        self.pools.borrow_mut().update(entry.ost, |p| (p.active, p.closed, p.in_sync) = (active, closed, false));
         let port = match &self.osts.connector {
             Some(c) => Some(c(link.clone())),
             None => self.import_port(&link),
@@ -199,6 +212,20 @@ impl Mds {
         *link.port.borrow_mut() = port;
         let me = self.clone();
         self.rt.spawn(async move { me.tend(link).await });
+    }
+
+    /// An OST has left the cluster: nobody deals with it any more, and what was to be destroyed there is the log's no longer. The
+    /// changes of the log.
+    pub(crate) fn untend_ost(&self, ost: OstIndex) -> Vec<(Key, Option<Vec<u8>>)> {
+        self.pools.borrow_mut().remove(ost);
+        let mut left: Vec<Destroy> = Vec::new();
+        left.extend(self.osts.homeless.borrow_mut().remove(&ost).unwrap_or_default());
+        if let Some(link) = self.osts.links.borrow_mut().remove(&ost) {
+            close(&link);
+            left.extend(link.destroyed.take());
+            left.extend(link.destroys.borrow_mut().drain(..));
+        }
+        forgotten(left)
     }
 
     fn import_port(self: &Rc<Self>, link: &Rc<OstLink>) -> Option<Rc<dyn OstPort>> {
@@ -437,13 +464,7 @@ impl Mds {
             link.redo_destroys();
             return Ok(());
         }
-        let mut done = Vec::new();
-        for d in link.destroyed.take() {
-            d.row.left.set(d.row.left.get() - 1);
-            if d.row.left.get() == 0 {
-                done.push((d.row.key.clone(), None));
-            }
-        }
+        let done = forgotten(link.destroyed.take());
         if !done.is_empty() {
             self.store.apply(done, 0, 0);
         }
@@ -459,8 +480,13 @@ impl Mds {
             from = last.clone();
             from.push(0);
             for (key, value) in rows {
-                let row: DestroyRow = decode_row(&key, &value)?;
-                self.osts.queue_destroys(0, vec![(key, row.objects)]);
+                let mut row: DestroyRow = decode_row(&key, &value)?;
+                row.objects.retain(|o| !self.map.is_removed(o.ost));
+                if row.objects.is_empty() {
+                    self.store.apply([(key, None)], 0, 0);
+                } else {
+                    self.osts.queue_destroys(0, vec![(key, row.objects)]);
+                }
             }
             if !more {
                 return Ok(());

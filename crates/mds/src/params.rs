@@ -155,6 +155,15 @@ impl Mds {
                     },
                 )
             }));
+            let limit = |p: &Pool| if p.closed { 0 } else { crate::pools::READY_MAX }.to_string();
+            rows.push(row(format!("osp.{name}.max_create_count"), of(ost, limit)).settable(move |m, text| {
+                let (m, most) = (m.clone(), text.parse::<u32>());
+                Box::pin(async move {
+                    let most =
+                        most.map_err(|_| "write 0 (no new objects there) or a number above (as many as are needed)")?;
+                    m.close_ost(ost, most == 0).await.map_err(|e| e.to_string())
+                })
+            }));
             let fields: [(&str, Field); 5] = [
                 ("prealloc_last_id", |p| p.last.to_string()),
                 ("prealloc_next_id", |p| p.used.saturating_add(1).to_string()),

@@ -1,12 +1,13 @@
-//! Objects ready for new files: per OST a run of objects that exist and that no file has yet.
+//! Objects ready for new files: per OST a run of objects that exist and that no file has yet. (OST pools, which users name, are in
+//! [`crate::ost_pools`]; this only keeps to them.)
 //!
 //! A create takes from here and waits for no OST. Filling up is [`crate::osts`]'s business, choosing OSTs is the layout
 //! room's. Two numbers per OST are kept in the store: the last object given to a file, and a ceiling that is durable
 //! before any object below it is given out. After a restart nothing up to the ceiling is given out again: a client that
 //! was presumed dead may still write to an object it got in a create that was lost.
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-use layout::{AllocConfig, AllocError, Allocator, OstFacts, Resolved, StripeObject};
+use layout::{AllocConfig, AllocError, Allocator, OstFacts, PoolName, Resolved, StripeObject};
 use types::{Fid, FsError, ObjectId, OstIndex, Rng};
 
 use crate::tx::Fail;
@@ -33,6 +34,8 @@ pub struct Pool {
     pub in_sync: bool,
     /// Not deactivated by the administrator.
     pub active: bool,
+    /// No objects are given out there: it is being emptied.
+    pub closed: bool,
     /// Bytes in all and free.
     pub total_bytes: u64,
     /// See `total_bytes`.
@@ -60,12 +63,12 @@ impl Pool {
     /// Whether files can be made there.
     #[must_use]
     pub fn can_serve(&self) -> bool {
-        self.in_sync && self.active && self.state & (1 << 1 | 1 << 4) == 0
+        self.in_sync && self.active && !self.closed && self.state & (1 << 1 | 1 << 4) == 0
     }
     /// Whether it should be filled up now.
     #[must_use]
     pub fn is_low(&self) -> bool {
-        self.in_sync && self.ready() < self.want / 2 && self.used < OID_MAX - READY_MAX
+        self.in_sync && !self.closed && self.ready() < self.want / 2 && self.used < OID_MAX - READY_MAX
     }
 }
 
@@ -75,6 +78,8 @@ pub struct Pools {
     facts: Vec<OstFacts>,
     allocator: Allocator,
     rng: Rng,
+    /// Which OSTs files of a pool may lie on.
+    members: BTreeMap<PoolName, BTreeSet<OstIndex>>,
     /// Creates that found a pool empty.
     pub dry: u64,
     /// What is given out from now on is in no replay.
@@ -86,7 +91,8 @@ impl Pools {
     #[must_use]
     pub fn new(config: AllocConfig, rng: Rng) -> Pools {
         let allocator = Allocator::new(layout::POLICY_DEFAULT, config).expect("the default policy is registered");
-        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, dry: 0, replays_over: false }
+        let members = BTreeMap::new();
+        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, members, dry: 0, replays_over: false }
     }
     /// The allocator, for parameters.
     pub fn allocator(&mut self) -> &mut Allocator {
@@ -124,6 +130,26 @@ impl Pools {
             self.facts.insert(i, facts);
         }
     }
+    /// An OST has left the cluster.
+    pub fn remove(&mut self, ost: OstIndex) {
+        if let Some(i) = self.at(ost) {
+            self.pools.remove(i);
+            self.facts.remove(i);
+        }
+    }
+    /// Says which pools there are, and of which OSTs.
+    pub fn set_members(&mut self, members: BTreeMap<PoolName, BTreeSet<OstIndex>>) {
+        self.members = members;
+    }
+    /// Whether there is such a pool.
+    #[must_use]
+    pub fn has_pool(&self, pool: &PoolName) -> bool {
+        self.members.contains_key(pool)
+    }
+    /// Whether files that ask for this may lie on an OST as far as pools go.
+    fn may_use(&self, ask: &Resolved, ost: OstIndex) -> bool {
+        ask.pool.is_none_or(|name| self.members.get(&name).is_some_and(|m| m.contains(&ost)))
+    }
     /// Changes what is known of an OST.
     pub fn update<T>(&mut self, ost: OstIndex, f: impl FnOnce(&mut Pool) -> T) -> Option<T> {
         let i = self.at(ost)?;
@@ -144,6 +170,11 @@ impl Pools {
     /// # Errors
     /// `Objects` when it has to wait for a pool to be filled; else why no OST can be had.
     pub fn take(&mut self, ask: &Resolved) -> Result<Vec<StripeObject>, Fail> {
+        if let Some(members) = ask.pool.map(|name| self.members.get(&name)) {
+            for f in &mut self.facts {
+                f.in_pool = members.is_some_and(|m| m.contains(&f.index));
+            }
+        }
         let osts = match self.allocator.allocate(&self.facts, ask, &mut self.rng) {
             Ok(osts) => osts,
             Err(e) => return Err(self.not_now(e, ask)),
@@ -175,7 +206,11 @@ impl Pools {
             AllocError::Inactive(ost) => Some(ost),
             _ => None,
         };
-        let waits = self.pools.iter().filter(dry).find(|p| named.is_none_or(|n| n == p.ost)).map(|p| p.ost);
+        let usable = |p: &&Pool| named.is_none_or(|n| n == p.ost) && self.may_use(ask, p.ost);
+        let waits = self.pools.iter().filter(dry).find(usable).map(|p| p.ost);
+        // Of a pool that has one, the OST that may only be away.
+        let away = |p: &&Pool| ask.pool.is_some() && p.active && !p.closed && self.may_use(ask, p.ost);
+        let away = self.pools.iter().find(away).map(|p| p.ost);
         match (e, waits) {
             (AllocError::Inactive(_) | AllocError::AllInactive { .. } | AllocError::AllFull { .. }, Some(ost)) => {
                 self.dry += 1;
@@ -183,7 +218,15 @@ impl Pools {
                 Fail::Objects(ost)
             }
             // Somebody wants this OST and no other, and it may only be away: its server is being started again.
-            (AllocError::Inactive(ost), None) if self.get(ost).is_some_and(|p| p.active) => Fail::Objects(ost),
+            (AllocError::Inactive(ost), None) if self.get(ost).is_some_and(|p| p.active && !p.closed) => {
+                Fail::Objects(ost)
+            }
+            (AllocError::AllInactive { .. }, None) if away.is_some() && ask.osts.is_empty() => {
+                Fail::Objects(away.unwrap_or_default())
+            }
+            // As Lustre has it: EINVAL in an empty pool, EIO where no OST of a pool is in service.
+            (AllocError::NoOst { .. }, None) if ask.pool.is_some() => Fail::Fs(FsError::Invalid),
+            (AllocError::AllInactive { .. }, None) if ask.pool.is_some() => Fail::Fs(FsError::Io),
             (AllocError::AllInactive { .. } | AllocError::NoOst { pool: None }, None) if ask.osts.is_empty() => {
                 // Servers may still be on their way up; how long to wait is the driver's decision.
                 Fail::Objects(OstIndex(u16::MAX))

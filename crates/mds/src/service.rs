@@ -4,7 +4,7 @@ use std::rc::Rc;
 use ptlrpc::{Export, ReplyRecord, Request, Service, SessionRecord};
 use rt::LocalFuture;
 use types::{ClientId, FsError, HandleId, OstIndex, Transno};
-use wire::connect::{Lasting, ParamsRequest, RegisterRequest};
+use wire::connect::{Lasting, MapChangeRequest, OstFilesRequest, ParamsRequest, RegisterRequest};
 use wire::lock::{CancelRequest, ConvertRequest, EnqueueReply, EnqueueRequest};
 use wire::mdt::{
     Attr, AttrFlags, BytesReply, CloseReply, CloseRequest, Closed, CreateRequest, EntryReply, Fid2pathRequest,
@@ -88,11 +88,7 @@ impl Mds {
                 let q: ConvertRequest = wire::decode(body).map_err(FsError::from)?;
                 self.convert(client, &q).map(|r| Outcome::plain(&r))
             }
-            Op::Config => Ok(Outcome::plain(&self.map.reply())),
-            Op::Register => {
-                let q: RegisterRequest = wire::decode(body).map_err(FsError::from)?;
-                self.register(&q).await.map(|()| Outcome::plain(&self.map.reply()))
-            }
+            Op::Config | Op::Register | Op::MapChange | Op::OstFiles => self.serve_map(op, body).await,
             Op::Jobs => {
                 let q: wire::connect::JobsRequest = wire::decode(body).map_err(FsError::from)?;
                 self.stats.tell_jobs(&q.names);
@@ -108,6 +104,25 @@ impl Mds {
                 answer.map(|r| Outcome::plain(&r))
             }
             _ => Err(FsError::NotSupported),
+        }
+    }
+
+    /// Requests about the cluster map.
+    async fn serve_map(self: &Rc<Self>, op: Op, body: &[u8]) -> Result<Outcome, FsError> {
+        match op {
+            Op::Register => {
+                let q: RegisterRequest = wire::decode(body).map_err(FsError::from)?;
+                self.register(&q).await.map(|()| Outcome::plain(&self.map.reply()))
+            }
+            Op::MapChange => {
+                let q: MapChangeRequest = wire::decode(body).map_err(FsError::from)?;
+                self.change_map(&q).await.map(|r| Outcome::plain(&r))
+            }
+            Op::OstFiles => {
+                let q: OstFilesRequest = wire::decode(body).map_err(FsError::from)?;
+                self.ost_files(&q).await.map(|r| Outcome::plain(&r))
+            }
+            _ => Ok(Outcome::plain(&self.map.reply())),
         }
     }
 
@@ -229,6 +244,8 @@ impl Mds {
             self.save_map().await?;
             tracing::info!(ost = %entry.ost, nid = %String::from_utf8_lossy(&entry.nid), "registered");
             self.tend_ost(&entry);
+            // It counts at once, and may serve what was asked for before it came.
+            self.tell_map(entry.ost);
         }
         Ok(())
     }
@@ -243,9 +260,14 @@ impl Mds {
 
     /// Whether an OST is in use has changed: new files go there or not, clients are told.
     pub(crate) fn tell_map(self: &Rc<Self>, ost: OstIndex) {
-        let active = self.map.is_active(ost);
-        self.pools.borrow_mut().update(ost, |p| p.active = active);
+        let (active, closed) = (self.map.is_active(ost), self.map.is_closed(ost));
+        self.pools.borrow_mut().update(ost, |p| (p.active, p.closed) = (active, closed));
         self.pool_filled.notify();
+        self.tell_clients();
+    }
+
+    /// Sends the cluster map to everybody.
+    pub(crate) fn tell_clients(self: &Rc<Self>) {
         let clients: Vec<ClientId> = self.exports.borrow().keys().copied().collect();
         for client in clients {
             self.tell_settings(client);

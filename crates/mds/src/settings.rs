@@ -33,10 +33,7 @@ impl Mds {
             self.save_map().await?;
             let value = value.unwrap_or_default().into();
             params.push(Param { path: q.pattern.clone(), value, writable: true });
-            let clients: Vec<ClientId> = self.exports.borrow().keys().copied().collect();
-            for client in clients {
-                self.tell_settings(client);
-            }
+            self.tell_clients();
         }
         Ok(ParamsReply { params, ..ParamsReply::default() })
     }

@@ -176,10 +176,14 @@ impl Mds {
         for (key, value) in all(&*snapshot, keys::PRECREATE).await? {
             let (ost, p) =
                 decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
+            if map.removed.iter().any(|r| r.ost == ost) {
+                continue;
+            }
             let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
             pools.add(ost, active, p.last_used, p.ceiling);
-            pools.update(ost, |pool| pool.newer = p.newer);
+            pools.update(ost, |pool| (pool.newer, pool.closed) = (p.newer, map.closed.contains(&ost)));
         }
+        pools.set_members(crate::ost_pools::members(&map.pools));
         let (known, quiet, stale) = read_sessions(&*snapshot).await?;
         let cuts = read_cuts(&*snapshot).await?;
         drop(snapshot);

@@ -131,6 +131,9 @@ pub fn announce(rt: &Rt, oss: &Oss, mds: &Nid, key: &ClusterKey, nid: &Nid) -> R
                     FsError::CrossDevice => format!(
                         "{target}: its store belongs to cluster {cluster:016x}, the metadata server at {mds} to another: start it with its own metadata server (--mds), or format a new store"
                     ),
+                    FsError::NotFound => format!(
+                        "{target}: it was removed from the cluster: start the server without it (--ost), or make a new OST ('stria ost add')"
+                    ),
                     e => format!(
                         "{target}: the metadata server at {mds} will not have it: {e}; its log tells why: another store has this index or name"
                     ),
@@ -187,9 +190,30 @@ pub async fn register_ost(rt: &Rt, ost: &Rc<Ost>, mds: &Nid, key: &ClusterKey, n
     register(rt, &ost.store().identity(), mds, key, nid).await
 }
 
-async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
+/// Asks a metadata server something as another server does.
+///
+/// # Errors
+/// What it answers; `TimedOut`: it does not answer within `patience`, with what is known of the reason in the log.
+pub async fn ask_mds<Q: wire::Encode, R: wire::Decode>(
+    rt: &Rt,
+    (mds, key): (&Nid, &ClusterKey),
+    op: Op,
+    question: &Q,
+    patience: Duration,
+) -> Result<R, FsError> {
     let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
-    let config = ImportConfig {
+    let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
+    let answer = match import.ready(patience).await {
+        Ok(()) => rt.timeout(patience, import.ask(op, question)).await.unwrap_or(Err(FsError::TimedOut)),
+        Err(e) => Err(e),
+    };
+    import.close().await;
+    answer
+}
+
+/// A session at a metadata server that nobody waits for.
+fn visitor(rt: &Rt, mds: &Nid, key: &ClusterKey) -> ImportConfig {
+    ImportConfig {
         nid: mds.clone(),
         target: "*".into(),
         client: ClientId(rt.random()),
@@ -197,8 +221,12 @@ async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey
         recoverable: false,
         ping_interval: Duration::from_secs(10),
         place: 0,
-    };
-    let import = Import::new(rt.clone(), config, Rc::downgrade(&callbacks));
+    }
+}
+
+async fn register(rt: &Rt, identity: &StoreIdentity, mds: &Nid, key: &ClusterKey, nid: &Nid) -> Result<(), FsError> {
+    let callbacks: Rc<dyn Callbacks> = Rc::new(Nobody);
+    let import = Import::new(rt.clone(), visitor(rt, mds, key), Rc::downgrade(&callbacks));
     let mut told = false;
     while let Err(e) = import.ready(REGISTER_WAIT).await {
         if e != FsError::TimedOut {

@@ -1,6 +1,6 @@
 //! Handshake, cluster map, parameters.
 use crate::{Bytes, byte_enum, message};
-use types::{ClientId, OstIndex, Transno};
+use types::{ClientId, Fid, OstIndex, Transno};
 
 byte_enum! {
     /// How long what a `Params` request sets shall last.
@@ -15,6 +15,18 @@ byte_enum! {
     Role { /// It mounts: files, locks, and reading what servers tell about themselves.
         #[default] Client = 0, /// Servers among themselves, and whoever may change servers' parameters.
         Administrator = 1, }
+}
+
+byte_enum! {
+    /// A change of the cluster map.
+    MapChange { /// A pool without OSTs comes into being.
+        #[default] PoolNew = 0, /// OSTs come into a pool.
+        PoolAdd = 1, /// OSTs leave a pool.
+        PoolRemove = 2, /// A pool goes.
+        PoolDestroy = 3, /// No more objects are given out of OSTs; their files stay.
+        Close = 4, /// Objects are given out of OSTs again.
+        Open = 5, /// An OST that no file has objects on leaves the cluster.
+        RemoveOst = 6, }
 }
 
 message! {
@@ -127,6 +139,66 @@ message! {
         mdt_target: Bytes,
         /// Permanent settings, in the order in which they were made.
         settings: Vec<Setting>,
+        /// Pools, by name.
+        pools: Vec<OstPool>,
+        /// OSTs that no new objects are given out of, ascending.
+        closed: Vec<OstIndex>,
+        /// OSTs that have left the cluster for good, ascending: their indices are not used again.
+        removed: Vec<OstIndex>,
+    }
+    /// A pool: OSTs that files can be told to lie on.
+    OstPool {
+        /// Its name without the file system's.
+        name: Bytes,
+        /// Its OSTs, ascending.
+        osts: Vec<OstIndex>,
+    }
+    /// `MapChange` request.
+    MapChangeRequest {
+        /// Drawn by who asks: the change that was made last is not made again, but answered again.
+        id: u64,
+        /// What.
+        what: MapChange,
+        /// The pool's name without the file system's; empty where it is not about one.
+        pool: Bytes,
+        /// The OSTs that it is about.
+        osts: Vec<OstIndex>,
+    }
+    /// `MapChange` reply. What is answered is on stable storage.
+    MapChangeReply {
+        /// Why it was refused, as an errno value of Linux; 0: it was not.
+        errno: u16,
+        /// The same as a sentence.
+        why: Bytes,
+        /// Epoch of the map.
+        epoch: u64,
+    }
+    /// `OstFiles` request: a page of the files that have objects on an OST.
+    OstFilesRequest {
+        /// The OST.
+        ost: OstIndex,
+        /// Inodes from this FID on; zero: from the first one.
+        from: Fid,
+    }
+    /// A file that has objects on an OST.
+    OstFile {
+        /// Which.
+        fid: Fid,
+        /// Its first path, from the root of the file system on; empty: it has no name.
+        path: Bytes,
+        /// Bytes in all, as last told.
+        size: u64,
+        /// Its stripes in all.
+        stripes: u32,
+        /// Those of them on the OST.
+        there: u32,
+    }
+    /// `OstFiles` reply.
+    OstFilesReply {
+        /// Files, by FID.
+        files: Vec<OstFile>,
+        /// Where the next page begins; zero: that was the last one.
+        next: Fid,
     }
     /// A permanent setting.
     Setting {

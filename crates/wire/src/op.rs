@@ -1,7 +1,7 @@
 //! What a message asks: one row for each kind, from which everybody takes what there is to know of it.
 use crate::connect::{
-    AuthReply, AuthRequest, ConfigReply, ConnectReply, ConnectRequest, GoneRequest, JobsRequest, ParamsReply,
-    ParamsRequest, RegisterRequest,
+    AuthReply, AuthRequest, ConfigReply, ConnectReply, ConnectRequest, GoneRequest, JobsRequest, MapChangeReply,
+    MapChangeRequest, OstFilesReply, OstFilesRequest, ParamsReply, ParamsRequest, RegisterRequest,
 };
 use crate::shape::flags;
 use crate::{Body, lock, mdt, ost};
@@ -131,6 +131,10 @@ ops! {
     Jobs = 8 "jobs" [IN_RECOVERY PASSING CALM] Target(JobsRequest) -> ();
     /// A client knows that the process of another session of its user has ended.
     Gone = 9 "gone" [IN_RECOVERY] Session(GoneRequest) -> ();
+    /// Changes the cluster map: pools, and which OSTs there are.
+    MapChange = 10 "map_change" [ADMINISTRATOR PASSING CALM] Mdt(MapChangeRequest) -> MapChangeReply;
+    /// Which files have objects on an OST.
+    OstFiles = 11 "ost_files" [ADMINISTRATOR PASSING CALM] Mdt(OstFilesRequest) -> OstFilesReply;
 
     /// Name to attributes.
     MdtLookup = 16 "lookup" [CALLER TRACED] Mdt(mdt::LookupRequest) -> mdt::EntryReply;

@@ -171,7 +171,9 @@ impl Tx<'_> {
         if let Some(default) = dir.map(|d| self.dir_layout(d)).transpose()?.flatten() {
             spec = spec.or(&default);
         }
-        let ask = spec.or(&self.mds.config.default_layout).resolve();
+        let mut ask = spec.or(&self.mds.config.default_layout).resolve();
+        // Of a pool that is gone nothing is known: the file gets any OSTs, and does not name the pool.
+        ask.pool = ask.pool.filter(|name| self.mds.pools.borrow().has_pool(name));
         let objects = self.mds.pools.borrow_mut().take(&ask)?;
         self.taken.extend_from_slice(&objects);
         self.note_used(&objects);

@@ -47,6 +47,11 @@ impl Tx<'_> {
             return Err(FsError::Stale.into());
         }
         let (ours, theirs) = (self.layout_of(&file)?, self.layout_of(&other)?);
+        // An OST that is being emptied gets no files, also none that were copied there before that began.
+        let closed = |o: &layout::StripeObject| self.mds.pools.borrow().get(o.ost).is_none_or(|p| p.closed);
+        if theirs.objects().iter().any(closed) {
+            return Err(FsError::Busy.into());
+        }
         let generation = file.layout_gen.max(other.layout_gen).wrapping_add(1);
         let layout = self.relay(&mut file, theirs, generation);
         self.relay(&mut other, ours, generation);

@@ -4,6 +4,7 @@ mod coherence;
 mod crash;
 mod earlier;
 mod gaps;
+mod growth;
 mod harness;
 mod log;
 mod lov;

@@ -1,0 +1,112 @@
+//! Pools and OSTs that come and go, over crashes of the server.
+use layout::{LayoutSpec, PoolChoice, PoolName};
+use types::{Fid, FsError, OstIndex};
+use wire::Op;
+use wire::connect::{MapChange, MapChangeReply, MapChangeRequest, OstFilesReply, OstFilesRequest};
+
+use super::harness::Fs;
+
+const ROOT: Fid = Fid::ROOT;
+
+fn change(fs: &Fs, id: u64, what: MapChange, pool: &str, osts: &[u16]) -> Result<(), (i32, String)> {
+    let q = MapChangeRequest { id, what, pool: pool.into(), osts: osts.iter().map(|o| OstIndex(*o)).collect() };
+    let r: MapChangeReply = fs.call(Op::MapChange, &q).unwrap();
+    match r.errno {
+        0 => Ok(()),
+        errno => Err((i32::from(errno), String::from_utf8_lossy(&r.why).into_owned())),
+    }
+}
+fn in_pool(pool: &str) -> Vec<u8> {
+    let mut spec = LayoutSpec::default();
+    spec.pool = PoolChoice::Named(PoolName::parse(pool).unwrap());
+    layout::xattr::encode_spec(&spec)
+}
+fn layout_of(fs: &Fs, f: Fid) -> layout::Layout {
+    layout::xattr::decode_layout(&fs.getxattr(f, "lustre.lov.stored").unwrap()).unwrap().1
+}
+fn ost_of(fs: &Fs, f: Fid) -> u16 {
+    layout_of(fs, f).objects()[0].ost.0
+}
+fn files_on(fs: &Fs, ost: u16) -> Vec<String> {
+    let r: OstFilesReply =
+        fs.call(Op::OstFiles, &OstFilesRequest { ost: OstIndex(ost), ..OstFilesRequest::default() }).unwrap();
+    assert!(r.next.is_zero());
+    r.files.iter().map(|f| String::from_utf8(f.path.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_change_that_is_asked_for_again_is_answered_again_also_after_a_crash() {
+    let fs = Fs::new();
+    assert_eq!(change(&fs, 5, MapChange::PoolNew, "p", &[]), Ok(()));
+    let fs = fs.crash();
+    assert_eq!(change(&fs, 5, MapChange::PoolNew, "p", &[]), Ok(()), "the same request");
+    assert_eq!(change(&fs, 6, MapChange::PoolNew, "p", &[]).unwrap_err().0, FsError::Exists.errno());
+    assert_eq!(change(&fs, 7, MapChange::PoolAdd, "p", &[1]), Ok(()));
+    assert_eq!(change(&fs, 7, MapChange::PoolAdd, "p", &[1]), Ok(()));
+    assert_eq!(change(&fs, 8, MapChange::PoolAdd, "p", &[1]).unwrap_err().0, FsError::Exists.errno());
+}
+
+#[test]
+fn files_of_a_directory_with_a_pool_lie_in_it_as_long_as_it_is_there() {
+    let fs = Fs::new();
+    change(&fs, 1, MapChange::PoolNew, "p", &[]).unwrap();
+    let d = fs.mkdir(ROOT, "d").unwrap();
+    fs.setxattr(d, "lustre.lov", Some(&in_pool("p")), 0).unwrap();
+    assert_eq!(fs.create(d, "none").unwrap_err(), FsError::Invalid, "a pool without OSTs");
+    change(&fs, 2, MapChange::PoolAdd, "p", &[1]).unwrap();
+    let below = fs.mkdir(d, "below").unwrap();
+    fs.setxattr(below, "lustre.lov", Some(&in_pool("p")), 0).unwrap();
+    fs.sync();
+    let fs = fs.crash();
+    fs.world.settle();
+    for i in 0..6 {
+        let f = fs.create(if i % 2 == 0 { d } else { below }, &format!("f{i}")).unwrap();
+        assert_eq!((ost_of(&fs, f), layout_of(&fs, f).pool().unwrap().as_str()), (1, "p"));
+    }
+    change(&fs, 3, MapChange::Close, "", &[1]).unwrap();
+    assert_eq!(fs.create(d, "closed").unwrap_err(), FsError::Io, "no OST of the pool takes files");
+    let elsewhere = fs.create(ROOT, "elsewhere").unwrap();
+    assert_eq!(ost_of(&fs, elsewhere), 0);
+    change(&fs, 4, MapChange::Open, "", &[1]).unwrap();
+    change(&fs, 5, MapChange::PoolRemove, "p", &[1]).unwrap();
+    change(&fs, 6, MapChange::PoolDestroy, "p", &[]).unwrap();
+    let f = fs.create(d, "gone").unwrap();
+    assert!(layout_of(&fs, f).pool().is_none(), "any OST, and no pool's name");
+}
+
+#[test]
+fn an_ost_leaves_when_no_file_has_objects_there_and_nothing_of_it_is_left() {
+    let fs = Fs::new();
+    change(&fs, 1, MapChange::PoolNew, "p", &[]).unwrap();
+    change(&fs, 2, MapChange::PoolAdd, "p", &[0, 1]).unwrap();
+    let d = fs.mkdir(ROOT, "dir").unwrap();
+    let files: Vec<Fid> = (0..8).map(|i| fs.create(d, &format!("f{i}")).unwrap()).collect();
+    let there: Vec<usize> = (0..8).filter(|i| ost_of(&fs, files[*i]) == 1).collect();
+    assert_eq!(files_on(&fs, 1), there.iter().map(|i| format!("dir/f{i}")).collect::<Vec<_>>());
+    let (errno, why) = change(&fs, 3, MapChange::RemoveOst, "", &[1]).unwrap_err();
+    assert!(
+        errno == FsError::NotEmpty.errno() && why.contains("dir/f") && why.contains(&there.len().to_string()),
+        "{why}"
+    );
+    let more: Vec<u16> = (0..8).map(|i| ost_of(&fs, fs.create(d, &format!("g{i}")).unwrap())).collect();
+    assert!(more.contains(&1), "what was refused changed nothing");
+    change(&fs, 4, MapChange::Close, "", &[1]).unwrap();
+    for name in fs.names(d) {
+        fs.unlink(d, &name).unwrap();
+    }
+    change(&fs, 5, MapChange::RemoveOst, "", &[1]).unwrap();
+    fs.sync();
+    let fs = fs.crash();
+    fs.world.settle();
+    assert_eq!(change(&fs, 5, MapChange::RemoveOst, "", &[1]), Ok(()), "the same request");
+    assert_eq!(change(&fs, 6, MapChange::RemoveOst, "", &[1]).unwrap_err().0, FsError::NotFound.errno());
+    assert_eq!(change(&fs, 7, MapChange::RemoveOst, "", &[0]).unwrap_err().0, FsError::Busy.errno());
+    let map = fs.mds.map.map();
+    assert_eq!((map.osts.len(), map.closed.len(), map.pools[0].osts.clone()), (1, 0, vec![OstIndex(0)]));
+    assert!((0..4).all(|i| ost_of(&fs, fs.create(d, &format!("h{i}")).unwrap()) == 0));
+    fs.pass(20);
+    fs.sync();
+    let kv: std::rc::Rc<dyn crate::MetaKv> = fs.kv.clone();
+    let report = fs.world.run(crate::check::check(&kv)).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+}
