@@ -26,6 +26,9 @@ pub enum Verb {
     Mds(Mds),
     /// Run object storage targets of a cluster directory
     Oss(Oss),
+    /// Add, empty, remove and look at object storage targets while programs run
+    #[command(subcommand)]
+    Ost(OstVerb),
     /// Mount a cluster
     Mount(Mount),
     /// Unmount a mount, and stop a cluster that 'up' started for it
@@ -119,6 +122,9 @@ pub enum Verb {
     /// Find files by name, size, age and layout
     #[command(disable_help_flag = true)]
     Find(Rest),
+    /// Pools.
+    #[command(flatten)]
+    Pool(PoolVerb),
     /// Read parameters of a mount and its servers
     #[command(name = "get_param", disable_help_flag = true)]
     GetParam(Rest),
@@ -132,6 +138,41 @@ pub enum Verb {
     Sim(Sim),
     /// Write one page with every claim of the papers: expected, simulated, measured on real processes
     Report(sim::cli::ReportArgs),
+}
+
+/// The verbs of pools.
+#[derive(Subcommand, Debug)]
+pub enum PoolVerb {
+    /// Make a pool of object storage targets
+    #[command(name = "pool_new", disable_help_flag = true)]
+    New(Rest),
+    /// Put object storage targets into a pool
+    #[command(name = "pool_add", disable_help_flag = true)]
+    Add(Rest),
+    /// Take object storage targets out of a pool
+    #[command(name = "pool_remove", alias = "pool_del", disable_help_flag = true)]
+    Remove(Rest),
+    /// Destroy a pool without targets
+    #[command(name = "pool_destroy", disable_help_flag = true)]
+    Destroy(Rest),
+    /// List pools, or the targets of one
+    #[command(name = "pool_list", disable_help_flag = true)]
+    List(Rest),
+}
+
+impl PoolVerb {
+    /// Its name and its arguments.
+    #[must_use]
+    pub fn parts(&self) -> (&'static str, &[OsString]) {
+        let (name, rest) = match self {
+            PoolVerb::New(rest) => ("pool_new", rest),
+            PoolVerb::Add(rest) => ("pool_add", rest),
+            PoolVerb::Remove(rest) => ("pool_remove", rest),
+            PoolVerb::Destroy(rest) => ("pool_destroy", rest),
+            PoolVerb::List(rest) => ("pool_list", rest),
+        };
+        (name, &rest.arguments)
+    }
 }
 
 /// Arguments of `man`.
@@ -505,7 +546,7 @@ pub struct Oss {
     /// Directory of the cluster
     #[arg(long)]
     pub dir: PathBuf,
-    /// Targets, like 0-2,5
+    /// Targets, like 0-2,5; 'all': those whose stores are in DIR
     #[arg(long = "ost", value_name = "LIST")]
     pub ost: String,
     /// Address of the metadata server; default: the one running in DIR
@@ -517,6 +558,95 @@ pub struct Oss {
     /// Settings.
     #[command(flatten)]
     pub settings: Settings,
+}
+
+/// The verbs of `ost`.
+#[derive(Subcommand, Debug)]
+pub enum OstVerb {
+    /// Add targets to a cluster, also while it runs: new files use them at once
+    Add(OstAdd),
+    /// Empty a target: no new files there, and its files move to the others while programs use them
+    Drain(OstDrain),
+    /// Take an empty target out of the cluster for good; its index is not used again
+    Remove(OstRemove),
+    /// List the files that have objects on a target, with their paths
+    Files(OstFiles),
+}
+
+/// Arguments of `ost add`.
+#[derive(Args, Debug)]
+pub struct OstAdd {
+    /// Directory of the cluster on this machine; with --mds and --key it is made on a machine that has none
+    #[arg(long)]
+    pub dir: PathBuf,
+    /// How many
+    #[arg(long, default_value_t = 1, value_parser = clap::value_parser!(u16).range(1..=512))]
+    pub count: u16,
+    /// The index of the (first) target; default: the next one that no target ever had
+    #[arg(long, value_name = "N", value_parser = clap::value_parser!(u16).range(0..=65_534))]
+    pub index: Option<u16>,
+    /// Address of the metadata server, where that is on another machine
+    #[arg(long, value_name = "ADDRESS")]
+    pub mds: Option<String>,
+    /// File with the administrator's key (keys/admin.key of the metadata server's directory), for a machine that has no DIR yet
+    #[arg(long, value_name = "FILE", requires = "mds")]
+    pub key: Option<PathBuf>,
+    /// Settings.
+    #[command(flatten)]
+    pub settings: Settings,
+}
+
+/// The cluster that a command is about.
+#[derive(Args, Debug)]
+pub struct OfCluster {
+    /// A mount of the file system, or anything in it; default: the only one of this host
+    #[arg(conflicts_with = "dir")]
+    pub mount: Option<PathBuf>,
+    /// Directory of a cluster that is mounted on this host
+    #[arg(long)]
+    pub dir: Option<PathBuf>,
+}
+
+/// Arguments of `ost drain`.
+#[derive(Args, Debug)]
+pub struct OstDrain {
+    /// Index or name of the target
+    pub ost: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub of: OfCluster,
+    /// Move so many MiB a second at most
+    #[arg(long, value_name = "MIB", value_parser = clap::value_parser!(u64).range(1..=1_000_000))]
+    pub rate: Option<u64>,
+    /// Files get new objects there again; those that have moved stay where they are
+    #[arg(long, conflicts_with_all = ["rate", "remove"])]
+    pub cancel: bool,
+    /// Take the target out of the cluster when it is empty
+    #[arg(long)]
+    pub remove: bool,
+}
+
+/// Arguments of `ost remove`.
+#[derive(Args, Debug)]
+pub struct OstRemove {
+    /// Index or name of the target
+    pub ost: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub of: OfCluster,
+}
+
+/// Arguments of `ost files`.
+#[derive(Args, Debug)]
+pub struct OstFiles {
+    /// Index or name of the target
+    pub ost: String,
+    /// The cluster.
+    #[command(flatten)]
+    pub of: OfCluster,
+    /// Names end with NUL bytes, and stand alone
+    #[arg(short = '0', long)]
+    pub null: bool,
 }
 
 /// Arguments of `mount`.

@@ -200,7 +200,7 @@ async fn check_all(rt: &Rt, dir: &ClusterDir, data: bool) -> Result<Checked, Fai
     let owned = found.report.as_ref().map(|r| r.objects.keys().copied().collect()).unwrap_or_default();
     found.objects.missing = owned;
     let mut lost_through = BTreeMap::new();
-    for index in 0..dir.osts() {
+    for index in dir.ost_indices() {
         check_ost(rt, dir, index, data, &mut faults, &mut found, &mut lost_through).await?;
     }
     for object in &found.objects.missing {

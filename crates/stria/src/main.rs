@@ -15,6 +15,7 @@ mod kernels;
 mod lfs;
 mod log;
 mod metrics;
+mod ost;
 mod parameters;
 mod requests;
 mod status;
@@ -94,6 +95,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Mkfs(a) => daemon::mkfs(&a)?,
         Verb::Mds(a) => daemon::mds(&a)?,
         Verb::Oss(a) => daemon::oss(&a)?,
+        Verb::Ost(v) => ost::ost(&v)?,
         Verb::Mount(a) => daemon::mount(&a)?,
         Verb::Umount(a) => daemon::umount(&a)?,
         Verb::Stop(a) => daemon::stop(&a)?,
@@ -130,6 +132,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Ladvise(a) => lfs::ladvise(&a.arguments)?,
         Verb::Advice(a) => advice::advice(&a)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
+        Verb::Pool(v) => lfs::pool(v.parts())?,
         Verb::Osts(a) => lfs::osts(&a.arguments)?,
         Verb::Mdts(a) => lfs::mdts(&a.arguments)?,
         Verb::Check(a) => lfs::check(&a.arguments)?,
@@ -175,6 +178,11 @@ const BORROWED: &[Borrowed] = &[
     (LFS, &["getstripe"], |_, rest| lfs::getstripe(rest)),
     (LFS, &["df"], |_, rest| lfs::df(rest)),
     (LFS, &["find"], |_, rest| lfs::find(rest)),
+    (BOTH, &["pool_list"], |_, rest| lfs::pool(("pool_list", rest))),
+    (LCTL, &["pool_new"], |_, rest| lfs::pool(("pool_new", rest))),
+    (LCTL, &["pool_add"], |_, rest| lfs::pool(("pool_add", rest))),
+    (LCTL, &["pool_remove", "pool_del"], |_, rest| lfs::pool(("pool_remove", rest))),
+    (LCTL, &["pool_destroy"], |_, rest| lfs::pool(("pool_destroy", rest))),
     (LFS, &["path2fid"], |_, rest| lfs::path2fid(rest)),
     (LFS, &["fid2path"], |_, rest| lfs::fid2path(rest)),
     (LFS, &["rmfid"], |_, rest| lfs::rmfid(rest)),

@@ -214,6 +214,7 @@ fn show(a: &Value, troubles: &[Trouble]) -> String {
         let off = match (t["active"] == false, t["silent"] == true) {
             (true, _) => ", deactivated",
             (_, true) => ", does not answer",
+            _ if t["closed"] == true => ", takes no new files ('stria ost drain')",
             _ => "",
         };
         out += &format!(

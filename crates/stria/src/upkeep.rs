@@ -58,7 +58,7 @@ fn read(connection: u32, pattern: &str) -> Result<Vec<(String, String)>, Failure
 /// No mount of the cluster answers; a target does not exist, or went away.
 pub fn scrub(arguments: &cli::Scrub) -> Result<ExitCode, Failure> {
     let dir = ClusterDir::open(&arguments.dir)?;
-    if let Some(wrong) = arguments.ost.iter().find(|i| **i >= dir.osts()) {
+    if let Some(wrong) = arguments.ost.iter().find(|i| !dir.has_ost(**i)) {
         let have = dir.osts();
         return Err(Failure::with_errno(
             format!("--ost {wrong}: {} has {have} OSTs", dir.path().display()),

@@ -3,6 +3,7 @@
 mod ask;
 mod events;
 mod look;
+mod map;
 mod own;
 mod params;
 mod place;

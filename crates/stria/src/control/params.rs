@@ -21,7 +21,7 @@ const ALL: &str = "{*.*,*.*.*,*.*.*.*,*.*.*.*.*,*.*.*.*.*.*}";
 const SERVERS_WAIT: types::Duration = types::Duration::from_secs(5);
 
 /// Why a server refuses to be changed.
-const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
+pub(super) const NEEDS_ADMINISTRATOR: &str = "this mount has a client's key, and servers are changed with the administrator's key: mount with the cluster's DIR/keys/admin.key, or ask on its host";
 
 /// One parameter as tools see it.
 struct Param {

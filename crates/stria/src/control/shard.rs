@@ -12,7 +12,7 @@ use super::look::{Answer, Looks, Seen, Wanted, text_of};
 const LINKS_SHOWN_MAX: u32 = 65_536;
 
 /// How long tools wait for the cluster map as it is now.
-const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
+pub(super) const MAP_WAIT: types::Duration = types::Duration::from_secs(2);
 
 /// How long a server may take to answer a ping of `lctl`.
 const PING_WAIT: types::Duration = types::Duration::from_secs(5);
@@ -70,7 +70,10 @@ impl Shard {
         let me = self.clone();
         self.client.rt().spawn(async move {
             let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
-            let changes = matches!(asked.as_str(), "set_param" | "keep_param" | "drop_caches" | "fid2path" | "trace");
+            let changes = matches!(
+                asked.as_str(),
+                "set_param" | "keep_param" | "drop_caches" | "fid2path" | "trace" | "change_map" | "ost_files"
+            );
             let answer = if changes && !ask.privileged {
                 refusal("only root and the user who runs the daemon may do this", libc::EPERM)
             } else {
@@ -93,6 +96,9 @@ impl Shard {
                 self.look_at_map(MAP_WAIT).await;
                 json!({"osts": self.client.osts().map().osts.iter().map(|o| o.ost.0).collect::<Vec<_>>()})
             }
+            "map" => self.show_map().await,
+            "change_map" => self.change_map(request).await,
+            "ost_files" => self.ost_files(request).await,
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
             "keep_param" => self.keep_param(&text("pattern"), request["value"].as_str()).await,
@@ -129,6 +135,7 @@ impl Shard {
                 shown["target"] = json!(text(&o.target));
                 shown["nid"] = json!(text(&o.nid));
                 shown["active"] = json!(osc.map_or(o.active, |osc| osc.is_active()));
+                shown["closed"] = json!(map.closed.contains(&o.ost));
                 shown["read_rpcs"] = json!(stats.read_rpcs);
                 shown["read_bytes"] = json!(stats.read_bytes);
                 shown["write_rpcs"] = json!(stats.write_rpcs);
@@ -287,7 +294,8 @@ impl Shard {
                         shown["available"] = json!(s.available);
                         shown["files"] = json!(s.files);
                         shown["files_free"] = json!(s.files_free);
-                        shown["state"] = json!(s.state);
+                        let closed = ost.is_some_and(|o| map.closed.contains(&o));
+                        shown["state"] = json!(s.state | u32::from(closed) << 4);
                     }
                     Err(e) => shown["down"] = json!(e.to_string()),
                 }

@@ -34,10 +34,13 @@ struct Shared {
     held: bool,
 }
 
+/// Servers by name, with what is known of each.
+type Named = Vec<(String, Arc<Mutex<Shared>>)>;
+
 /// What is said of servers that do not run; can be asked from anywhere.
 #[derive(Clone, Default)]
 pub struct Down {
-    all: Vec<(String, Arc<Mutex<Shared>>)>,
+    all: Arc<Mutex<Named>>,
 }
 
 impl Down {
@@ -50,11 +53,11 @@ impl Down {
                 if shared.failures > 1 { format!(" ({} times so far)", shared.failures) } else { String::new() };
             Some(format!("{name} {}{tried}", shared.down.as_ref()?))
         };
-        self.all.iter().filter_map(line).collect()
+        lock(&self.all).iter().filter_map(line).collect()
     }
 }
 
-fn lock(shared: &Mutex<Shared>) -> std::sync::MutexGuard<'_, Shared> {
+fn lock<T>(shared: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     shared.lock().expect("the lock is held for assignments only")
 }
 
@@ -79,6 +82,7 @@ pub struct Host {
 #[derive(Default)]
 pub struct Children {
     all: Vec<Supervised>,
+    down: Down,
 }
 
 impl Children {
@@ -106,8 +110,15 @@ impl Children {
         let thread = thread.map_err(|e| Failure::from(format!("{name}: no thread to watch it: {e}")))?;
         let word = told.recv().unwrap_or_else(|_| Err(Failure::from("its supervisor ended".to_string())));
         let word = word.map_err(|e| Failure::with_errno(format!("{name}: {e}"), i32::from(e.code())))?;
+        lock(&self.down.all).push((name.into(), shared.clone()));
         self.all.push(Supervised { name: name.into(), shared, stop, done, thread: Some(thread) });
         Ok(word)
+    }
+
+    /// Whether there is a server of this name.
+    #[must_use]
+    pub fn has(&self, name: &str) -> bool {
+        self.all.iter().any(|c| c.name == name)
     }
 
     /// Kills server `name`, as a crash would; it is started again. Whether it was running.
@@ -136,10 +147,10 @@ impl Children {
         done
     }
 
-    /// For those who want to know later which servers do not run.
+    /// For those who want to know later which servers do not run, also of those that are started later.
     #[must_use]
     pub fn down(&self) -> Down {
-        Down { all: self.all.iter().map(|c| (c.name.clone(), c.shared.clone())).collect() }
+        self.down.clone()
     }
 
     /// Names and how often they were started again.
@@ -150,19 +161,15 @@ impl Children {
 
     /// Stops all servers, in the order of their start: the metadata server is a client of the OSTs.
     pub fn stop(&mut self) {
-        for mut child in self.all.drain(..) {
-            // The watcher may have ended by itself.
-            let _ = child.stop.send(());
-            child.signal(libc::SIGTERM);
-            if child.done.recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
-                tracing::warn!("{} does not stop within {STOP_WITHIN:?}: killed", child.name);
-                child.signal(libc::SIGKILL);
-            }
-            if let Some(thread) = child.thread.take() {
-                // A watcher that panicked has told so on stderr.
-                let _ = thread.join();
-            }
-        }
+        self.all.drain(..).for_each(Supervised::stop);
+    }
+
+    /// Stops one server for good. Whether there was one of this name.
+    pub fn stop_one(&mut self, name: &str) -> bool {
+        let Some(at) = self.all.iter().position(|c| c.name == name) else { return false };
+        self.all.remove(at).stop();
+        lock(&self.down.all).retain(|(of, _)| of != name);
+        true
     }
 }
 
@@ -173,6 +180,19 @@ impl Drop for Children {
 }
 
 impl Supervised {
+    fn stop(mut self) {
+        // The watcher may have ended by itself.
+        let _ = self.stop.send(());
+        self.signal(libc::SIGTERM);
+        if self.done.recv_timeout(STOP_WITHIN) == Err(RecvTimeoutError::Timeout) {
+            tracing::warn!("{} does not stop within {STOP_WITHIN:?}: killed", self.name);
+            self.signal(libc::SIGKILL);
+        }
+        if let Some(thread) = self.thread.take() {
+            // A watcher that panicked has told so on stderr.
+            let _ = thread.join();
+        }
+    }
     fn signal(&self, signal: i32) -> bool {
         // Under the lock, so that the process is not collected and its number not given to another meanwhile.
         let shared = lock(&self.shared);

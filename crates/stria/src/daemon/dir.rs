@@ -25,6 +25,7 @@ pub const KEPT: [&str; 6] =
     ["store.kind", "store.profile", "store.profile_keys", "store.elevator", "store.capacity_bytes", "store.direct"];
 
 const STORES: &str = "stores";
+const REMOVED: &str = "removed";
 const SETTINGS: &str = "settings";
 
 /// OSTs of a new cluster when nobody says how many.
@@ -154,13 +155,22 @@ impl ClusterDir {
     /// stored is its owner's to give.
     fn refuse_exposed(&self) -> Outcome {
         private::check_dir(&self.path, Closed::ToChanges, &self.path)?;
-        let stores = (0..self.osts()).map(|i| self.ost(i)).chain([self.mdt()]);
+        let stores = self.ost_indices().into_iter().map(|i| self.ost(i)).chain([self.mdt()]);
         // An empty directory holds no store: a disk that is not mounted, for one.
         let stores = stores.filter(|at| !is_empty(at));
         for at in [self.run(), keys::place(&self.path)].into_iter().filter(|at| at.exists()).chain(stores) {
             private::check_dir(&at, Closed::Entirely, &self.path)?;
         }
         Ok(())
+    }
+
+    /// Takes over the administrator's key of a cluster that another machine has.
+    ///
+    /// # Errors
+    /// It cannot be read, or written.
+    pub fn take_key(&self, file: &Path) -> Outcome {
+        self.run_dir()?;
+        keys::take(&self.path, file)
     }
 
     fn put(&mut self, key: &str, value: impl Into<toml::Value>) {
@@ -231,16 +241,81 @@ impl ClusterDir {
         let kept = self.table.get(SETTINGS).and_then(toml::Value::as_table);
         kept.into_iter().flatten().filter_map(|(k, v)| Some((k.clone(), v.as_str()?.to_string()))).collect()
     }
-    /// OSTs of the cluster.
+    /// An OST has left the cluster: its store is none of the cluster's any more, and its index is not used again.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn strike_out(&mut self, index: u16) -> Outcome {
+        let name = format!("ost{index}");
+        let mut stores = self.table.get(STORES).and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        let mut removed = self.table.get(REMOVED).and_then(toml::Value::as_table).cloned().unwrap_or_default();
+        let uuid = stores.remove(&name).unwrap_or_else(|| "unknown".into());
+        removed.entry(name).or_insert(uuid);
+        self.put(STORES, stores);
+        self.put(REMOVED, removed);
+        self.save()
+    }
+    /// Whether this OST has left the cluster.
     #[must_use]
-    pub fn osts(&self) -> u16 {
-        let stores = self.table.get(STORES).and_then(toml::Value::as_table);
-        match stores {
-            Some(stores) => {
+    pub fn is_struck_out(&self, index: u16) -> bool {
+        let removed = self.table.get(REMOVED).and_then(toml::Value::as_table);
+        removed.is_some_and(|removed| removed.contains_key(&format!("ost{index}")))
+    }
+    /// One more than the highest index that an OST of the cluster has or had.
+    #[must_use]
+    pub fn index_end(&self) -> u16 {
+        let tables = [STORES, REMOVED].map(|t| self.table.get(t).and_then(toml::Value::as_table));
+        match tables[0] {
+            Some(_) => {
                 let index = |name: &String| name.strip_prefix("ost")?.parse::<u16>().ok();
-                stores.keys().filter_map(index).max().map_or(0, |i| i.saturating_add(1))
+                let names = tables.into_iter().flatten().flat_map(|t| t.keys());
+                names.filter_map(index).max().map_or(0, |i| i.saturating_add(1))
             }
             None => self.osts_present(),
+        }
+    }
+    /// Indices of the OSTs of the cluster.
+    #[must_use]
+    pub fn ost_indices(&self) -> Vec<u16> {
+        (0..self.index_end()).filter(|i| !self.is_struck_out(*i)).collect()
+    }
+    /// How many OSTs the cluster has.
+    #[must_use]
+    pub fn osts(&self) -> u16 {
+        self.ost_indices().len() as u16
+    }
+    /// Whether an OST is the cluster's, by its index.
+    #[must_use]
+    pub fn has_ost(&self, index: u16) -> bool {
+        index < self.index_end() && !self.is_struck_out(index)
+    }
+    /// The indices in words, for messages.
+    #[must_use]
+    pub fn indices_text(&self) -> String {
+        match &self.ost_indices()[..] {
+            [] => "none".into(),
+            [one] => one.to_string(),
+            all @ [first, .., last] if usize::from(last - first) + 1 == all.len() => format!("{first} to {last}"),
+            all => all.iter().map(u16::to_string).collect::<Vec<_>>().join(", "),
+        }
+    }
+    /// Keeps everybody else from adding and removing OSTs here, as long as what is returned lives.
+    ///
+    /// # Errors
+    /// Somebody does so now.
+    pub fn lock_changes(&self) -> Result<fs::File, Failure> {
+        self.run_dir()?;
+        let at = self.run().join("changes.lock");
+        let failed = |e: io::Error| Failure::io("locking", &at, &e);
+        let file =
+            fs::OpenOptions::new().write(true).create(true).truncate(false).mode(0o600).open(&at).map_err(failed)?;
+        match file.try_lock() {
+            Ok(()) => Ok(file),
+            Err(fs::TryLockError::WouldBlock) => {
+                let why = format!("another command adds or removes OSTs of {} now: wait for it", self.path.display());
+                Err(Failure::with_errno(why, libc::EBUSY))
+            }
+            Err(fs::TryLockError::Error(e)) => Err(failed(e)),
         }
     }
 

@@ -42,7 +42,20 @@ pub fn make_missing(dir: &Path, secret: &[u8; 32]) -> Outcome {
     Ok(())
 }
 
-/// The key that a process is to use, for connections of the configured level: the configuration's file, else the one that the directory names, else the directory's
+/// Makes the keys of a directory of the administrator's key in `file`.
+///
+/// # Errors
+/// It cannot be read, is open to others, or is none; the keys cannot be made.
+pub fn take(dir: &Path, file: &Path) -> Outcome {
+    read(file)?;
+    let text = String::from_utf8_lossy(&read_secret(file)?).into_owned();
+    let keys = PrivateDir::open_or_make(&place(dir), dir)?;
+    keys.write_if_missing(ADMIN, &text)?;
+    make_missing(dir, &[0; 32])
+}
+
+/// The key that a process is to use, for connections of the configured level: the configuration's file, else the one that the
+/// directory names, else the directory's
 /// own.
 ///
 /// # Errors

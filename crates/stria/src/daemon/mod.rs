@@ -3,6 +3,7 @@ mod announce;
 mod children;
 mod dir;
 mod fast;
+mod growth;
 mod keys;
 mod medium;
 mod mounts;
@@ -25,5 +26,6 @@ pub use stop::stop;
 pub use stores::Osts;
 pub use up::up;
 
+pub(crate) use keys::find as find_key;
 pub(crate) use servers::on_shard;
 pub(crate) use up::{settings_arguments, start_children};

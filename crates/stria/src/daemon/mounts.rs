@@ -8,7 +8,7 @@ use std::sync::mpsc::{RecvTimeoutError, Sender, channel};
 use client::Client;
 use cluster::{MountRole, MountSpec};
 use fuse::mount::MountError;
-use rt::{Nid, Rt};
+use rt::{LocalFuture, Nid, Rt};
 use serde_json::json;
 use types::{Duration, Instant};
 
@@ -51,7 +51,20 @@ pub struct Mounts {
     metrics: Option<SocketAddr>,
     /// The cluster's directory, if it is on this host.
     dir: Option<PathBuf>,
+    /// Who serves OSTs that come later, if this process serves OSTs.
+    growth: Option<Rc<dyn Growth>>,
 }
+
+/// Serves OSTs that come while the process runs, and serves no longer those that leave.
+pub trait Growth {
+    /// Serves an OST of the cluster's directory.
+    fn serve(&self, ost: u16) -> LocalFuture<Outcome>;
+    /// Ends that. One that is not served is no failure.
+    fn end(&self, ost: u16) -> LocalFuture<Outcome>;
+}
+
+/// How long an OST may take to be in the cluster map and to answer.
+const JOIN_WAIT: Duration = Duration::from_secs(30);
 
 impl Mounts {
     /// None yet.
@@ -59,7 +72,12 @@ impl Mounts {
     pub fn new(rt: Rt, events: Rc<Events>, metrics: Option<&Endpoint>, dir: Option<&ClusterDir>) -> Mounts {
         // A relative path means something else to everybody.
         let dir = dir.and_then(|d| std::path::absolute(d.path()).ok());
-        Mounts { rt, events, all: Vec::new(), metrics: metrics.map(Endpoint::address), dir }
+        Mounts { rt, events, all: Vec::new(), metrics: metrics.map(Endpoint::address), dir, growth: None }
+    }
+
+    /// Says who serves OSTs that come later.
+    pub fn grow_by(&mut self, growth: Rc<dyn Growth>) {
+        self.growth = Some(growth);
     }
 
     /// Mounts a client.
@@ -143,6 +161,9 @@ impl Mounts {
         while self.all.iter().any(|m| !m.left.get()) {
             match self.events.next(&self.rt).await {
                 Event::Ask(ask) if ask.request["do"] == "end" => self.end(&ask),
+                Event::Ask(ask) if matches!(ask.request["do"].as_str(), Some("serve_ost" | "end_ost")) => {
+                    self.grow(ask)
+                }
                 Event::Measure(asked) => {
                     let clients = self.all.iter().filter(|m| !m.over.get()).map(|m| m.role.client.clone());
                     self.rt.spawn(servers.answer(&clients.collect::<Vec<_>>(), asked));
@@ -179,6 +200,37 @@ impl Mounts {
             }
         }
         outcome
+    }
+
+    /// A tool made the store of an OST, or has taken an OST out of the cluster.
+    fn grow(&self, ask: control::Ask) {
+        let serves = ask.request["do"] == "serve_ost";
+        let ost = ask.request["ost"].as_u64().and_then(|n| u16::try_from(n).ok());
+        let client = self.all.get(ask.place).map(|m| m.role.client.clone());
+        let (Some(growth), Some(ost), Some(client)) = (self.growth.clone().filter(|_| ask.privileged), ost, client)
+        else {
+            let why = match ask.privileged {
+                false => ("only root and the user who runs the daemon may do this", libc::EPERM),
+                true => ("this process serves no OSTs", libc::ENOSYS),
+            };
+            // The tool may have gone.
+            let _ = ask.answer.send(json!({"error": why.0, "errno": why.1}));
+            return;
+        };
+        self.rt.spawn(async move {
+            let mut done = if serves { growth.serve(ost).await } else { growth.end(ost).await };
+            if serves && done.is_ok() && !client.osts().answers(types::OstIndex(ost), JOIN_WAIT).await {
+                let why = format!(
+                    "OST {ost} is served, and does not answer within {JOIN_WAIT:?}: 'stria status' and its log say more"
+                );
+                done = Err(Failure::with_errno(why, libc::ETIMEDOUT));
+            }
+            let answer = match done {
+                Ok(()) => json!({}),
+                Err(e) => json!({"error": e.to_string(), "errno": e.code()}),
+            };
+            let _ = ask.answer.send(answer);
+        });
     }
 
     /// A tool that unmounted this mount wants it to end in other mount namespaces, too.

@@ -8,6 +8,7 @@ use types::OstIndex;
 
 use super::announce;
 use super::dir::ClusterDir;
+use super::stores::is_empty;
 use super::{keys, notify, private, settings};
 use crate::cli;
 use crate::config::Config;
@@ -165,7 +166,17 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         ));
     }
     let key = keys::find(&config, Some(&dir))?;
-    let list = layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}")))?;
+    let list = if arguments.ost == "all" {
+        // Those whose stores are on this machine.
+        dir.ost_indices().into_iter().filter(|i| !is_empty(&dir.ost(*i))).map(OstIndex).collect()
+    } else {
+        layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}; or 'all'")))?
+    };
+    if list.is_empty() {
+        let why =
+            format!("--ost all: no store of an OST is in {}: 'stria ost add --dir' makes one", dir.path().display());
+        return Err(Failure::with_errno(why, libc::ENOENT));
+    }
     let name = format!("ost{}", arguments.ost);
     let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
     let mds = match &arguments.mds {
@@ -182,12 +193,12 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
     events.watch_signals();
     let metrics = Endpoint::start(&config, events.sender())?;
     serve(&config, (0, list.len() as u64), async |rt| {
-        if let Some(missing) = list.iter().find(|o| o.0 >= dir.osts()) {
-            let (at, there, wanted) = (dir.path().display(), dir.osts(), missing.0 + 1);
+        if let Some(missing) = list.iter().find(|o| !dir.has_ost(o.0)) {
+            let (at, there) = (dir.path().display(), dir.osts());
             let why = format!(
-                "{at} has no OST {}: it has {there} (0 to {}); 'stria mkfs --dir {at} --osts {wanted}' adds what is missing",
+                "{at} has no OST {}: it has {there} ({}); 'stria ost add --dir {at}' adds one",
                 missing.0,
-                there.saturating_sub(1)
+                dir.indices_text()
             );
             return Err(Failure::with_errno(why, libc::ENOENT));
         }

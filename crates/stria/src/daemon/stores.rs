@@ -66,29 +66,33 @@ impl ClusterDir {
         if let Some(count) = self.making() {
             let count = osts.unwrap_or(count);
             self.make_mdt(rt, config).await?;
-            self.make_osts(rt, count, config).await?;
+            let all: Vec<u16> = (0..count).collect();
+            self.make_osts(rt, &all, config).await?;
             self.made()?;
         }
         let have = self.osts();
         match osts.filter(|n| *n != have) {
             None => Ok(()),
             Some(n) if n < have => Err(Failure::usage(format!(
-                "--osts {n}: {} has {have} OSTs, and none is taken away: leave --osts out, or say {have}; 'stria set_param osc.*.active=0' gives one up",
+                "--osts {n}: {} has {have} OSTs, and none is taken away here: leave --osts out, or say {have}; 'stria ost drain' and 'stria ost remove' take one out",
                 self.path().display()
             ))),
             Some(n) => Err(Failure::usage(format!(
-                "--osts {n}: {at} has {have} OSTs: 'stria mkfs --dir {at} --osts {n}' adds what is missing",
+                "--osts {n}: {at} has {have} OSTs: 'stria mkfs --dir {at} --osts {n}' adds what is missing, 'stria ost add --dir {at}' also while it runs",
                 at = self.path().display()
             ))),
         }
     }
 
-    /// Adds OSTs up to `count`.
+    /// Adds OSTs up to `count`, behind all indices that there ever were.
     ///
     /// # Errors
     /// A store cannot be made; those made before it stay.
     pub async fn add_osts(&mut self, rt: &Rt, count: u16, config: &Config) -> Outcome {
-        if self.osts() < count { self.make_osts(rt, count, config).await } else { Ok(()) }
+        let mut all = self.ost_indices();
+        let more = count.saturating_sub(all.len() as u16);
+        all.extend((self.index_end()..).take(usize::from(more)));
+        self.make_osts(rt, &all, config).await
     }
 
     async fn take_over(&mut self, rt: &Rt, config: &Config) -> Outcome {
@@ -101,7 +105,7 @@ impl ClusterDir {
                 found.extend(known.osts.iter().map(|(ost, uuid)| (format!("ost{}", ost.0), *uuid)));
             }
         }
-        for i in 0..self.osts() {
+        for i in self.ost_indices() {
             if let Ok((identity, _)) = store_file::identity(rt, &self.ost(i)).await
                 && identity.cluster == self.cluster
                 && identity.ost == OstIndex(i)
@@ -134,8 +138,12 @@ impl ClusterDir {
         self.register(vec![("mdt0".into(), uuid)])
     }
 
-    async fn make_osts(&mut self, rt: &Rt, count: u16, config: &Config) -> Outcome {
-        for i in 0..count {
+    /// Makes the stores of these OSTs, but for those that there are.
+    ///
+    /// # Errors
+    /// A store cannot be made; those made before it stay.
+    pub async fn make_osts(&mut self, rt: &Rt, indices: &[u16], config: &Config) -> Outcome {
+        for i in indices.iter().copied() {
             let name = format!("ost{i}");
             if self.uuid_of(&name).is_some() {
                 continue;
@@ -203,10 +211,10 @@ impl ClusterDir {
     /// # Errors
     /// An OST that is to be left out is none of this cluster's; the metadata store is missing.
     pub async fn examine(&self, rt: &Rt, config: &Config, without: &[u16]) -> Result<Osts, Failure> {
-        if let Some(wrong) = without.iter().find(|i| **i >= self.osts()) {
+        if let Some(wrong) = without.iter().find(|i| !self.has_ost(**i)) {
             let (at, have) = (self.path().display(), self.osts());
             return Err(Failure::with_errno(
-                format!("--without-ost {wrong}: {at} has {have} OSTs (0 to {})", have.saturating_sub(1)),
+                format!("--without-ost {wrong}: {at} has {have} OSTs ({})", self.indices_text()),
                 libc::ENOENT,
             ));
         }
@@ -214,7 +222,7 @@ impl ClusterDir {
             self.check_mdt()?;
         }
         let mut osts = Osts::default();
-        for i in 0..self.osts() {
+        for i in self.ost_indices() {
             if without.contains(&i) {
                 osts.away.push((i, format!("OST {i} is left out (--without-ost {i})")));
                 continue;
@@ -296,9 +304,14 @@ impl ClusterDir {
             let kind = &config.store_kind;
             return Err(Failure::usage(format!("--replace {index}: OSTs of kind {kind} have nothing to replace")));
         }
-        if index >= self.osts() {
+        if !self.has_ost(index) {
             return Err(Failure::with_errno(
-                format!("--replace {index}: {} has {} OSTs", self.path().display(), self.osts()),
+                format!(
+                    "--replace {index}: {} has {} OSTs ({})",
+                    self.path().display(),
+                    self.osts(),
+                    self.indices_text()
+                ),
                 libc::ENOENT,
             ));
         }

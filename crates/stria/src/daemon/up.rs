@@ -2,7 +2,7 @@
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex};
 
 use cluster::{MdsRole, MountSpec, OssNode, OssPlace};
 use mds::{MemoryKv, MetaKv};
@@ -12,10 +12,10 @@ use rt::{Nid, Rt};
 use super::announce;
 use super::children::{Children, Down, Host};
 use super::dir::{ClusterDir, NEW_OSTS};
-use super::mounts::{Mounts, check, patience};
+use super::mounts::{Growth, Mounts, check, patience};
 use super::servers::{on_shard, prepare, serve};
 use super::stores::Osts;
-use super::{keys, private, settings};
+use super::{growth, keys, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Events, block_signals};
@@ -91,10 +91,12 @@ impl Run<'_> {
             let osts = self.examine(&rt, &dir).await?;
             let key = keys::find(&self.config, Some(&dir))?;
             let (mds, oss) = self.start_servers(&rt, &dir, &osts, &key).await?;
+            let oss = Rc::new(oss);
+            let growth = growth::Here::begin(&rt, &dir, &self.config, &key, &mds.nid, &oss);
             dir.note_running("up", None)?;
             dir.note_metrics("up", self.metrics.as_ref())?;
             let here = Servers { mds: Some(&mds), oss: Some(&oss) };
-            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default())).await;
+            let outcome = self.serve_mounts(&rt, &dir, &osts, &mds.nid, &key, (here, Down::default(), growth)).await;
             // The metadata server first: it is a client of the OSTs, and says goodbye to them.
             let stopped = mds.stop().await;
             let closed = oss.close().await;
@@ -149,9 +151,10 @@ impl Run<'_> {
         osts: &Osts,
         mds: &Nid,
         key: &ClusterKey,
-        (servers, down): (Servers<'_>, Down),
+        (servers, down, growth): (Servers<'_>, Down, Rc<dyn Growth>),
     ) -> Outcome {
         let mut mounts = Mounts::new(rt.clone(), self.events.clone(), self.metrics.as_ref(), Some(dir));
+        mounts.grow_by(growth);
         for at in &self.places {
             if let Err(e) = self.add_mount(rt, &mut mounts, at, osts, mds, key, &down).await {
                 mounts.give_up().await;
@@ -200,7 +203,7 @@ impl Run<'_> {
             Ok((dir, osts))
         })?;
         let key = keys::find(&self.config, Some(&dir))?;
-        let mut servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|name| Host {
+        let servers = start_children(&dir, &osts, &settings_arguments(&self.arguments.settings), &|name| Host {
             netns: None,
             settings: metrics_of(name, &self.config),
         })?;
@@ -208,10 +211,12 @@ impl Run<'_> {
             dir.last_nid("mdt0").ok_or_else(|| Failure::from("the metadata server left no address".to_string()))?;
         dir.note_running("up", None)?;
         dir.note_metrics("up", self.metrics.as_ref())?;
+        let (down, servers) = (servers.down(), Arc::new(Mutex::new(servers)));
         let outcome = serve(&self.config, (self.places.len() as u64, 0), async |rt| {
-            self.serve_mounts(&rt, &dir, &osts, &mds, &key, (Servers::default(), servers.down())).await
+            let growth = growth::Processes::begin(&rt, &dir, &self.arguments.settings, &self.config, &servers);
+            self.serve_mounts(&rt, &dir, &osts, &mds, &key, (Servers::default(), down.clone(), growth)).await
         });
-        servers.stop();
+        servers.lock().expect("whoever starts or stops a server under it does not panic").stop();
         dir.note_stopped("up");
         outcome
     }
@@ -237,7 +242,7 @@ async fn memory_mdt(rt: &Rt, dir: &ClusterDir) -> Result<Rc<dyn MetaKv>, Failure
 }
 
 /// Where a server serves its metrics when `up` does at a port of its choice: at one of those that follow.
-fn metrics_of(name: &str, config: &Config) -> Vec<OsString> {
+pub(super) fn metrics_of(name: &str, config: &Config) -> Vec<OsString> {
     let Ok(Some(of_up)) = address_of(&config.metrics_listen, config.metrics_allow_remote) else { return Vec::new() };
     let ost: Option<u16> = name.strip_prefix("ost").and_then(|n| n.parse().ok());
     let port = match of_up.port() {
@@ -269,21 +274,47 @@ pub(crate) fn start_children(
     hosts: &dyn Fn(&str) -> Host,
 ) -> Result<Children, Failure> {
     let mut children = Children::default();
-    for name in std::iter::once("mdt0".to_string()).chain(osts.here.iter().map(|i| format!("ost{i}"))) {
-        forget_taken_port(dir, &name);
-        let role = if name == "mdt0" { mds_role(osts) } else { vec!["oss".into(), "--ost".into(), name[3..].into()] };
-        let place = [OsString::from("--dir"), dir.path().into()];
-        let host = hosts(&name);
-        let told = told.iter().cloned().chain(host.settings);
-        let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told).collect();
-        let started = children.start(&name, arguments, dir.run().join(format!("{name}.log")), host.netns);
-        started.map_err(|e| without(&name, e))?;
+    start_child(&mut children, dir, "mdt0", mds_role(osts), told, hosts("mdt0"))?;
+    for i in &osts.here {
+        start_ost(&mut children, dir, *i, told, hosts)?;
     }
     Ok(children)
 }
 
+/// Starts the server of an OST as a process.
+///
+/// # Errors
+/// Why it does not start.
+pub(super) fn start_ost(
+    children: &mut Children,
+    dir: &ClusterDir,
+    index: u16,
+    told: &[OsString],
+    hosts: &dyn Fn(&str) -> Host,
+) -> Outcome {
+    let name = format!("ost{index}");
+    let role = vec!["oss".into(), "--ost".into(), index.to_string().into()];
+    start_child(children, dir, &name, role, told, hosts(&name))
+}
+
+fn start_child(
+    children: &mut Children,
+    dir: &ClusterDir,
+    name: &str,
+    role: Vec<OsString>,
+    told: &[OsString],
+    host: Host,
+) -> Outcome {
+    forget_taken_port(dir, name);
+    let place = [OsString::from("--dir"), dir.path().into()];
+    let told = told.iter().cloned().chain(host.settings);
+    let arguments: Vec<OsString> = role.into_iter().chain(place).chain(told).collect();
+    let started = children.start(name, arguments, dir.run().join(format!("{name}.log")), host.netns);
+    started.map(drop).map_err(|e| without(name, e))
+}
+
 /// An OST that does not start need not keep the others from it.
-fn without(name: &str, e: Failure) -> Failure {
+pub(super) fn without(name: &str, e: Failure) -> Failure {
     match name.strip_prefix("ost") {
         Some(index) => {
             Failure::with_errno(format!("{e}; 'stria up --without-ost {index}' starts without it"), i32::from(e.code()))

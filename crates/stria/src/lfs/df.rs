@@ -10,10 +10,11 @@ use crate::control;
 use crate::failure::{Failure, Outcome};
 
 const USAGE: &str =
-    "usage: df [-h|-H] [-i] [-l] [-v] [-s] [-N] [-m[INDEX]] [-o[INDEX]] [--output[=FIELD,...]] [PATH...]
+    "usage: df [-h|-H] [-i] [-l] [-v] [-s] [-N] [-m[INDEX]] [-o[INDEX]] [-p POOL] [--output[=FIELD,...]] [PATH...]
   -h  sizes with suffixes, base 2   -H  base 10   -i  inodes   -v  also deactivated targets, and every state letter
   -l  ask only targets that are connected         -s  only the summary            -N  no heading
   -m  metadata targets, or that one               -o  object storage targets, or that one
+  -p  object storage targets of a pool (POOL or FSNAME.POOL)
   --output  columns: source,size,used,avail,pcent,itotal,iused,iavail,ipcent,target,state; all when none are named
   states: D degraded, R read-only, S no space, I no inodes, N no new objects, f flash";
 
@@ -78,12 +79,15 @@ const COLUMNS: [(&str, Column, &str); 11] = [
 ];
 
 /// What is shown, and how.
+#[derive(Clone)]
 struct Table {
     unit: Unit,
     columns: Vec<Column>,
     /// Metadata targets, object storage targets: `Some(None)` is all of them.
     mdts: Option<Option<u64>>,
     osts: Option<Option<u64>>,
+    /// Of these OSTs only those of a pool.
+    members: Option<Vec<u16>>,
     verbose: bool,
     heading: bool,
     summary_only: bool,
@@ -120,6 +124,8 @@ pub fn df(arguments: &[OsString]) -> Outcome {
         connections.extend(super::mounts()?.iter().map(|m| m.minor));
     }
     for connection in connections {
+        let members = parsed.value('p').map(|pool| super::pool::named("df", connection, pool, false)).transpose()?;
+        let table = Table { members, ..table.clone() };
         let answer = control::ask(connection, &json!({"do": "df", "lazy": parsed.has('l')}))?;
         crate::out::print(format_args!("{}", table.show(&answer)));
     }
@@ -128,12 +134,6 @@ pub fn df(arguments: &[OsString]) -> Outcome {
 
 impl Table {
     fn read(parsed: &Parsed) -> Result<Table, Failure> {
-        if let Some(pool) = parsed.value('p') {
-            return Err(Failure::with_errno(
-                format!("df: there is no pool '{pool}', for there are no pools yet: -o INDEX shows one OST"),
-                libc::ENODEV,
-            ));
-        }
         let one = |letter: char| -> Result<Option<Option<u64>>, Failure> {
             let wrong = |t: &str| Failure::usage(format!("df: -{letter}{t}: write an index, like -{letter}0"));
             match parsed.options.iter().rev().find(|(l, _)| *l == letter) {
@@ -144,7 +144,8 @@ impl Table {
         };
         let (mut mdts, mut osts) = (one('m')?, one('o')?);
         if mdts.is_none() && osts.is_none() {
-            (mdts, osts) = (Some(None), Some(None));
+            // A pool has no metadata target.
+            (mdts, osts) = ((!parsed.has('p')).then_some(None), Some(None));
         }
         let columns = match parsed.options.iter().rev().find(|(l, _)| *l == 'O') {
             Some((_, None)) => COLUMNS.iter().map(|(_, c, _)| *c).collect(),
@@ -158,12 +159,14 @@ impl Table {
             _ => Unit::Kib,
         };
         let (verbose, heading, summary_only) = (parsed.has('v'), !parsed.has('N'), parsed.has('s'));
-        Ok(Table { unit, columns, mdts, osts, verbose, heading, summary_only })
+        Ok(Table { unit, columns, mdts, osts, members: None, verbose, heading, summary_only })
     }
 
     fn wants(&self, mdt: bool, index: &Value) -> bool {
         let which = if mdt { self.mdts } else { self.osts };
+        let in_pool = |m: &Vec<u16>| m.iter().any(|i| index.as_u64() == Some(u64::from(*i)));
         which.is_some_and(|one| one.is_none_or(|i| index.as_u64() == Some(i)))
+            && (mdt || self.members.as_ref().is_none_or(in_pool))
     }
 
     fn show(&self, answer: &Value) -> String {
@@ -366,6 +369,13 @@ filesystem_summary:      4194304     1048576     3145728  25% /mnt
         assert!(all.starts_with("UUID                   1K-blocks        Used   Available Use%      Inodes"), "{all}");
         assert!(show(&["--output=size,colour"]).unwrap_err().contains("'colour' is no column; there are: source,"));
         assert!(show(&["-oX"]).unwrap_err().contains("-oX: write an index, like -o0"));
-        assert!(show(&["-p", "fs.flash"]).unwrap_err().contains("no pool 'fs.flash'"));
+        let of_pool = |options: &[&str]| {
+            let arguments: Vec<OsString> = options.iter().map(OsString::from).collect();
+            let table = GRAMMAR.read(&arguments).and_then(|p| Table::read(&p)).unwrap();
+            Table { members: Some(vec![2]), ..table }.show(&answer())
+        };
+        let text = of_pool(&["-p", "fs.flash"]);
+        assert!(text.contains("fs-OST0002_UUID") && !text.contains("OST0000") && !text.contains("MDT"), "{text}");
+        assert!(of_pool(&["-p", "flash", "-m"]).contains("MDT0000"));
     }
 }

@@ -7,7 +7,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
 
-use layout::{LayoutSpec, PoolChoice};
+use layout::LayoutSpec;
 use mount::migrate::{MIGRATE, Migrate};
 
 use super::getopt::{Absent, COMPOSITE, Grammar, MIRRORS, Parsed};
@@ -98,6 +98,16 @@ pub fn migrate(arguments: &[OsString]) -> Outcome {
     first.map_or(Ok(()), Err)
 }
 
+/// Gives one file objects as `spec` says, copying `bytes_per_s` at most (0: as fast as it goes).
+///
+/// # Errors
+/// Why it keeps its objects.
+pub fn migrate_file(path: &Path, spec: &LayoutSpec, bytes_per_s: u64) -> Outcome {
+    let layout = layout::xattr::encode_spec(spec);
+    Moves { spec: LayoutSpec::default(), ask: Migrate { gives_way: false, bytes_per_s, layout }, verbose: false }
+        .file(path)
+}
+
 /// The files that are named.
 fn files(parsed: &Parsed) -> Result<Vec<OsString>, Failure> {
     if !parsed.operands.is_empty() {
@@ -135,12 +145,6 @@ impl Moves {
         };
         let of_layout = parsed.options.iter().filter(|(l, _)| !OWN.contains(*l)).cloned().collect();
         let spec = read_spec("migrate", &Parsed { options: of_layout, operands: Vec::new() })?;
-        if let PoolChoice::Named(name) = &spec.pool {
-            return Err(Failure::with_errno(
-                format!("migrate: there is no pool '{name}', for there are no pools yet: list the OSTs (-o 0-2,5)"),
-                libc::ENODEV,
-            ));
-        }
         let layout = if spec.is_empty() { Vec::new() } else { layout::xattr::encode_spec(&spec) };
         let ask = Migrate { gives_way: parsed.has('n'), bytes_per_s: mib << 20, layout };
         if ask.bytes().is_none() {

@@ -8,6 +8,7 @@ mod find;
 pub(crate) mod getopt;
 mod getstripe;
 mod migrate;
+mod pool;
 mod setstripe;
 mod targets;
 mod xattr;
@@ -17,7 +18,8 @@ pub use fadvise::{fadvise, ladvise};
 pub use fid::{fid2path, path2fid, rmfid};
 pub use find::find;
 pub use getstripe::getstripe;
-pub use migrate::migrate;
+pub use migrate::{migrate, migrate_file};
+pub use pool::pool;
 pub use setstripe::setstripe;
 pub(crate) use setstripe::stripes_of;
 pub use targets::{check, getname, mdts, osts};
@@ -52,7 +54,7 @@ pub(crate) fn time_text(seconds: i64) -> String {
 ///
 /// # Errors
 /// The text is neither; a sentence.
-fn one_ost(text: &str) -> Result<u16, String> {
+pub(crate) fn one_ost(text: &str) -> Result<u16, String> {
     target(text, "OST")
         .ok_or_else(|| format!("'{text}' is not an OST: write an index like 2 or a name like stria-OST0002_UUID"))
 }

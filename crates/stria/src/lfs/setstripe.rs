@@ -67,12 +67,6 @@ pub fn setstripe(arguments: &[OsString]) -> Outcome {
         return Err(Failure::usage(format!("setstripe: name a file or a directory\n{USAGE}")));
     }
     let spec = read_spec("setstripe", &parsed)?;
-    if let PoolChoice::Named(name) = &spec.pool {
-        return Err(Failure::with_errno(
-            format!("setstripe: there is no pool '{name}', for there are no pools yet: list the OSTs (-o 0-2,5)"),
-            libc::ENODEV,
-        ));
-    }
     for path in &parsed.operands {
         apply(Path::new(path), &spec, parsed.has('d'))?;
     }
@@ -118,7 +112,9 @@ pub(super) fn read_spec(verb: &str, parsed: &Parsed) -> Result<LayoutSpec, Failu
             ))
         })?);
     }
-    spec.pool = PoolChoice::parse(parsed.value('p').unwrap_or("")).map_err(wrong)?;
+    // FSNAME.POOL is the same as POOL: the path says which file system is meant.
+    let pool = parsed.value('p').unwrap_or("");
+    spec.pool = PoolChoice::parse(pool.split_once('.').map_or(pool, |(_, pool)| pool)).map_err(wrong)?;
     spec.overstripe = parsed.has('C');
     let mut osts = Vec::new();
     for list in parsed.options.iter().filter(|(l, _)| *l == 'o').filter_map(|(_, v)| v.as_deref()) {
@@ -147,6 +143,7 @@ fn copied(verb: &str, path: &Path) -> Result<LayoutSpec, Failure> {
             spec.stripe_size = Some(layout.stripe_size());
             spec.stripe_count = StripeCount::Exactly(layout.stripe_count());
             spec.overstripe = layout.pattern() == Pattern::Raid0Overstriped;
+            spec.pool = layout.pool().map_or(PoolChoice::Inherit, PoolChoice::Named);
             Ok(spec)
         }
     }
@@ -233,13 +230,24 @@ fn apply(path: &Path, spec: &LayoutSpec, delete: bool) -> Outcome {
     }
 }
 
-/// Refuses OSTs that the cluster does not have, when the mount tells which it has.
+/// Refuses OSTs and pools that the cluster does not have, when the mount tells which it has.
 pub(super) fn check_osts(verb: &str, on_mount: &Path, spec: &LayoutSpec) -> Outcome {
     let named: Vec<OstIndex> = spec.osts().iter().copied().chain(spec.index).collect();
-    if named.is_empty() {
+    let pool = if let PoolChoice::Named(name) = &spec.pool { Some(name) } else { None };
+    if named.is_empty() && pool.is_none() {
         return Ok(());
     }
     let (connection, _) = xattr::connection_of(on_mount)?;
+    if let Some(pool) = pool {
+        let members = super::pool::named(verb, connection, pool.as_str(), true)?;
+        if let Some(other) = named.iter().find(|o| !members.contains(&o.0)) {
+            let why = format!("{verb}: OST {} is not in pool '{pool}', which has {}", other.0, show_list(&members));
+            return Err(Failure::usage(why));
+        }
+    }
+    if named.is_empty() {
+        return Ok(());
+    }
     let Ok(known) = crate::control::ask_osts(connection) else { return Ok(()) };
     match named.iter().find(|o| !known.contains(&o.0)) {
         Some(missing) => Err(Failure::usage(format!(

@@ -1,5 +1,7 @@
 //! What the tests of the program share: running it, its daemons, and whether mounts can be made here.
 #![allow(dead_code, reason = "every test binary uses its part")]
+pub mod up;
+
 use std::fs;
 use std::io::{BufRead, BufReader, Read};
 use std::path::{Path, PathBuf};
@@ -16,6 +18,13 @@ pub fn can_mount() -> bool {
         println!("not run: {why}");
     }
     root && device
+}
+
+/// A name that no other file system of this host has.
+pub fn own_fsname() -> String {
+    use std::sync::atomic::{AtomicU32, Ordering};
+    static NEXT: AtomicU32 = AtomicU32::new(0);
+    format!("t{:x}{:x}", std::process::id() & 0xf_ffff, NEXT.fetch_add(1, Ordering::Relaxed))
 }
 
 pub fn text(path: &Path) -> &str {
@@ -180,9 +189,14 @@ pub struct Cluster {
 
 impl Cluster {
     pub fn new(osts: usize) -> Cluster {
+        Cluster::named(osts, "stria")
+    }
+    /// One whose file system has a name of its own, for commands that find it by that.
+    pub fn named(osts: usize, fsname: &str) -> Cluster {
         let dir = tempfile::tempdir().unwrap();
         let mut c = Cluster { dir, mds: None, oss: (0..osts).map(|_| None).collect(), mounts: Vec::new() };
-        good(&["mkfs", "--dir", &c.path("c"), "--osts", &osts.to_string()]);
+        let named = format!("cluster.fsname={fsname}");
+        good(&["mkfs", "--dir", &c.path("c"), "--osts", &osts.to_string(), "--set", &named]);
         c.start_mds();
         for i in 0..osts {
             c.start_oss(i);

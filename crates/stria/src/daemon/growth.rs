@@ -1,0 +1,140 @@
+//! OSTs that come and go while `up` runs: their servers begin and end, everything else goes on. Which OSTs those are, whoever asks has
+//! written into the cluster's directory; the metadata server decides who belongs to the cluster.
+use std::ffi::OsString;
+use std::path::{Path, PathBuf};
+use std::rc::Rc;
+use std::sync::{Arc, Mutex};
+
+use cluster::{OssNode, OssPlace};
+use ptlrpc::ClusterKey;
+use rt::{LocalFuture, Nid, Rt};
+
+use super::children::{Children, Host};
+use super::dir::ClusterDir;
+use super::mounts::Growth;
+use super::settings;
+use super::up::{metrics_of, settings_arguments, start_ost, without};
+use crate::cli;
+use crate::config::Config;
+use crate::failure::{Failure, Outcome};
+
+/// The directory as it is now, which has the OST.
+fn directory(path: &Path, ost: u16) -> Result<ClusterDir, Failure> {
+    let dir = ClusterDir::open(path)?;
+    if dir.has_ost(ost) {
+        return Ok(dir);
+    }
+    let why = format!("{} has no OST {ost}: it has {} ({})", path.display(), dir.osts(), dir.indices_text());
+    Err(Failure::with_errno(why, libc::ENOENT))
+}
+
+/// OSTs are served by this process.
+pub struct Here {
+    rt: Rt,
+    path: PathBuf,
+    config: Config,
+    key: ClusterKey,
+    mds: Nid,
+    oss: Rc<OssNode>,
+}
+
+impl Here {
+    /// For a process that serves the OSTs of a directory by `oss`.
+    pub fn begin(
+        rt: &Rt,
+        dir: &ClusterDir,
+        config: &Config,
+        key: &ClusterKey,
+        mds: &Nid,
+        oss: &Rc<OssNode>,
+    ) -> Rc<dyn Growth> {
+        let (rt, path, oss) = (rt.clone(), dir.path().to_path_buf(), oss.clone());
+        Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss })
+    }
+}
+
+impl Growth for Here {
+    fn serve(&self, ost: u16) -> LocalFuture<Outcome> {
+        let (rt, oss, path) = (self.rt.clone(), self.oss.clone(), self.path.clone());
+        let mut config = self.config.clone();
+        // An address that no later life of the OST has: clients of this process know the earlier one as closed.
+        let nid = Nid::Local(format!("oss-{ost}-{:x}", rt.random() as u32));
+        let place = OssPlace { nid, mds: self.mds.clone(), key: self.key.clone() };
+        Box::pin(async move {
+            let dir = directory(&path, ost)?;
+            // A part of what the process has for all OSTs.
+            config.oss.cache_bytes /= u64::from(dir.osts().max(1));
+            let target = format!("{}-OST{ost:04x}", dir.fsname);
+            let name = target.clone();
+            let served = oss.each(move |o| o.osts().iter().any(|t| t.store().identity().target() == name)).await;
+            if !served.contains(&true) {
+                let node = settings::start_oss(&rt, &Arc::new(dir), &[ost], &place, &config, without).await?;
+                oss.grow(node);
+            }
+            Ok(())
+        })
+    }
+    fn end(&self, ost: u16) -> LocalFuture<Outcome> {
+        let (oss, path) = (self.oss.clone(), self.path.clone());
+        Box::pin(async move {
+            let target = format!("{}-OST{ost:04x}", ClusterDir::open(&path)?.fsname);
+            let ended = oss.take_out(&target).await;
+            ended.map_err(|e| Failure::with_errno(format!("OST {ost}: its store: {e}"), e.errno()))
+        })
+    }
+}
+
+/// Each OST has a process of its own.
+pub struct Processes {
+    rt: Rt,
+    path: PathBuf,
+    told: Vec<OsString>,
+    config: Config,
+    children: Arc<Mutex<Children>>,
+}
+
+impl Processes {
+    /// For a process that starts the servers of a directory as `children`.
+    pub fn begin(
+        rt: &Rt,
+        dir: &ClusterDir,
+        told: &cli::Settings,
+        config: &Config,
+        children: &Arc<Mutex<Children>>,
+    ) -> Rc<dyn Growth> {
+        let (rt, path, told) = (rt.clone(), dir.path().to_path_buf(), settings_arguments(told));
+        Rc::new(Processes { rt, path, told, config: config.clone(), children: children.clone() })
+    }
+}
+
+impl Growth for Processes {
+    fn serve(&self, ost: u16) -> LocalFuture<Outcome> {
+        let (rt, children, path) = (self.rt.clone(), self.children.clone(), self.path.clone());
+        let (told, config) = (self.told.clone(), self.config.clone());
+        Box::pin(async move {
+            let dir = directory(&path, ost)?;
+            rt.offload(move || {
+                let mut children = children.lock().expect("whoever starts or stops a server under it does not panic");
+                if children.has(&format!("ost{ost}")) {
+                    return Ok(());
+                }
+                let host = |name: &str| Host { netns: None, settings: metrics_of(name, &config) };
+                start_ost(&mut children, &dir, ost, &told, &host)
+            })
+            .await
+        })
+    }
+    fn end(&self, ost: u16) -> LocalFuture<Outcome> {
+        let (rt, children) = (self.rt.clone(), self.children.clone());
+        Box::pin(async move {
+            rt.offload(move || {
+                children
+                    .lock()
+                    .expect("whoever starts or stops a server under it does not panic")
+                    .stop_one(&format!("ost{ost}"));
+            })
+            .await;
+            Ok(())
+        })
+    }
+}

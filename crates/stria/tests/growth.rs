@@ -1,0 +1,275 @@
+//! A cluster grows and shrinks while programs run: OSTs are added, emptied and removed; servers and commands are killed meanwhile. Needs root and
+//! `/dev/fuse`.
+#![allow(clippy::unwrap_used)]
+mod support;
+
+use std::fs;
+use std::os::unix::fs::FileExt;
+use std::path::Path;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use support::up::Up;
+use support::{Cluster, can_mount, good, own_fsname, refused, text};
+
+const BLOCK: usize = 8192;
+
+fn ost_of(path: &Path) -> String {
+    good(&["getstripe", "-i", text(path)]).trim().to_string()
+}
+
+/// Bytes of the file system, as df(1) has them.
+fn blocks(at: &Path) -> u64 {
+    let path = std::ffi::CString::new(text(at)).unwrap();
+    // SAFETY: an all-zero structure that the call fills, and a NUL-terminated path.
+    let (rc, s) = unsafe {
+        let mut s: libc::statvfs = std::mem::zeroed();
+        (libc::statvfs(path.as_ptr(), &raw mut s), s)
+    };
+    assert_eq!(rc, 0);
+    s.f_blocks * s.f_frsize
+}
+
+fn file_on(at: &Path, ost: u16, bytes: &[u8]) {
+    good(&["setstripe", "-c", "1", "-i", &ost.to_string(), text(at)]);
+    fs::write(at, bytes).unwrap();
+}
+
+const SIZE: &str = "store.capacity_bytes=256M";
+
+#[test]
+fn an_added_ost_is_counted_and_used_at_once_and_comes_back_with_the_next_start() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&["--processes"][..], &[]] {
+        let mut up = Up::new();
+        up.start(&[&["--osts", "2", "--set", SIZE], mode].concat());
+        let (dir, at) = (up.cluster(), up.at(""));
+        let before = blocks(&at);
+        let said = good(&["ost", "add", "--dir", &dir, "--count", "2"]);
+        assert!(said.contains("OST 2,3 of 'stria' takes files"), "{said}");
+        assert_eq!(blocks(&at), before * 2, "df(1) counts it");
+        let shown = good(&["df", text(&at)]);
+        assert!(shown.contains("OST0002") && shown.contains("OST0003"), "{shown}");
+        assert!(good(&["status", text(&at)]).contains("OST0003"));
+        file_on(&up.at("there"), 3, b"three");
+        let wide = up.at("wide");
+        good(&["setstripe", "-c", "-1", text(&wide)]);
+        assert_eq!(good(&["getstripe", "-c", text(&wide)]).trim(), "4");
+        for (line, errno, why) in [
+            (vec!["--index", "2"], libc::EEXIST, "OST 2 is part of 'stria' already"),
+            (vec!["--index", "100"], libc::EEXIST, "would leave a gap"),
+            (vec!["--count", "0"], 2, "1..=512"),
+        ] {
+            let (code, said) = refused(&[&["ost", "add", "--dir", &dir], &line[..]].concat());
+            assert!(code == errno && said.contains(why), "{line:?}: {code} {said}");
+        }
+        foreign_places(&up, &dir);
+        up.stop();
+        up.start(mode);
+        assert_eq!(fs::read(up.at("there")).unwrap(), b"three");
+        up.stop();
+        is_whole(&up);
+        let said = good(&["ost", "add", "--dir", &dir]);
+        assert!(said.contains("from the next start on"), "{said}");
+        up.start(mode);
+        file_on(&up.at("later"), 4, b"four");
+        up.stop();
+    }
+}
+
+fn is_whole(up: &Up) {
+    let (code, said) = up.fsck();
+    assert!(code == 0 && said.ends_with("\n0 fault(s)\n"), "{said}");
+}
+
+/// A place in which something lies is left alone.
+fn foreign_places(up: &Up, dir: &str) {
+    let other = Up::new();
+    good(&["mkfs", "--dir", &other.cluster(), "--osts", "1", "--set", "cluster.fsname=other"]);
+    let place = up.store("ost4");
+    fs::rename(other.store("ost0"), &place).unwrap();
+    let (code, said) = refused(&["ost", "add", "--dir", dir]);
+    assert!(code == libc::ENOTEMPTY && said.contains("OST 0 of file system 'other'"), "{said}");
+    fs::remove_dir_all(&place).unwrap();
+    fs::create_dir(&place).unwrap();
+    fs::write(place.join("photo.jpg"), b"x").unwrap();
+    let (code, said) = refused(&["ost", "add", "--dir", dir]);
+    assert!(code == libc::ENOTEMPTY && said.contains("something that is no store"), "{said}");
+    fs::remove_dir_all(&place).unwrap();
+    let (code, said) = refused(&["ost", "add", "--dir", text(other.dir.path())]);
+    assert!(code == libc::ENOENT && said.contains("is not a cluster's directory"), "{said}");
+}
+
+fn block(number: usize, turn: u64) -> Vec<u8> {
+    let mut bytes = vec![turn as u8; BLOCK];
+    bytes[..8].copy_from_slice(&(number as u64).to_ne_bytes());
+    bytes
+}
+
+#[test]
+fn an_ost_is_emptied_while_programs_write_and_leaves_for_good() {
+    if !can_mount() {
+        return;
+    }
+    for mode in [&[][..], &["--processes"]] {
+        let mut up = Up::new();
+        up.start(&[&["--osts", "3", "--set", SIZE], mode].concat());
+        let (dir, at) = (up.cluster(), up.at(""));
+        for i in 0..40 {
+            file_on(&up.at(&format!("f{i}")), 1, &vec![i as u8; 100_000]);
+        }
+        file_on(&up.at("big"), 1, &vec![9; 24 << 20]);
+        fs::create_dir(up.at("d")).unwrap();
+        file_on(&up.at("d/the file"), 1, &vec![3; BLOCK * 64]);
+        let listed = good(&["ost", "files", "1", text(&at)]);
+        assert!(listed.contains(text(&up.at("d/the file"))) && listed.contains("42 file(s)"), "{listed}");
+        let (code, said) = refused(&["ost", "remove", "1", text(&at)]);
+        assert!(code == libc::ENOTEMPTY && said.contains("42 files have objects on OST 1"), "{said}");
+        let after = up.at("after");
+        file_on(&after, 1, b"a refused removal changes nothing");
+        let stop = AtomicBool::new(false);
+        let written = std::thread::scope(|s| {
+            let writer = s.spawn(|| {
+                let file = fs::OpenOptions::new().write(true).open(up.at("d/the file")).unwrap();
+                let mut turn = 0;
+                while !stop.load(Ordering::Relaxed) || turn == 0 {
+                    turn += 1;
+                    (0..64).for_each(|n| file.write_all_at(&block(n, turn), (n * BLOCK) as u64).unwrap());
+                }
+                turn
+            });
+            drain_twice(&dir);
+            stop.store(true, Ordering::Relaxed);
+            writer.join().unwrap()
+        });
+        let bytes = fs::read(up.at("d/the file")).unwrap();
+        assert!((0..64).all(|n| bytes[n * BLOCK..(n + 1) * BLOCK] == block(n, written)), "what was written is there");
+        assert!((0..40).all(|i| fs::read(up.at(&format!("f{i}"))).unwrap() == vec![i as u8; 100_000]));
+        let before = blocks(&at);
+        let said = good(&["ost", "remove", "1", "--dir", &dir]);
+        assert!(said.contains("has left 'stria'"), "{said}");
+        assert_eq!(blocks(&at) * 3, before * 2, "df(1) counts it no more");
+        left(&up, &at);
+        up.stop();
+        is_whole(&up);
+        up.start(mode);
+        left(&up, &at);
+        let said = good(&["ost", "add", "--dir", &dir]);
+        assert!(said.contains("OST 3 of 'stria' takes files"), "an index is not used again: {said}");
+        let (code, said) = refused(&["ost", "add", "--dir", &dir, "--index", "1"]);
+        assert!(code == libc::EEXIST && said.contains("was removed"), "{said}");
+        file_on(&up.at("new"), 3, b"new");
+        up.stop();
+        is_whole(&up);
+    }
+}
+
+/// A drain that is killed amid, and then two at once.
+fn drain_twice(dir: &str) {
+    let program = env!("CARGO_BIN_EXE_stria");
+    let drain = ["ost", "drain", "1", "--dir", dir];
+    let mut slow = Command::new(program).args(drain).args(["--rate", "4"]).stdout(Stdio::piped()).spawn().unwrap();
+    let mut line = String::new();
+    std::io::BufRead::read_line(&mut std::io::BufReader::new(slow.stdout.take().unwrap()), &mut line).unwrap();
+    assert!(line.contains("OST 1 takes no new files"), "{line}");
+    slow.kill().unwrap();
+    slow.wait().unwrap();
+    let mut both: Vec<_> = (0..2)
+        .map(|_| Command::new(program).args(drain).stdout(Stdio::piped()).stderr(Stdio::piped()).spawn().unwrap())
+        .collect();
+    for child in both.drain(..) {
+        let out = child.wait_with_output().unwrap();
+        let said = String::from_utf8_lossy(&out.stdout).into_owned();
+        assert!(
+            out.status.success() && said.contains("has no files any more"),
+            "{said} {}",
+            String::from_utf8_lossy(&out.stderr)
+        );
+    }
+}
+
+/// OST 1 is not there, and the others are.
+fn left(up: &Up, at: &Path) {
+    let shown = good(&["df", text(at)]);
+    assert!(!shown.contains("OST0001") && shown.contains("OST0002"), "{shown}");
+    assert!(!good(&["status", text(at)]).contains("OST0001"));
+    let (code, said) = refused(&["setstripe", "-i", "1", text(&up.at("there"))]);
+    assert!(code == libc::EINVAL && said.contains("no OST with index 1"), "{said}");
+    assert_eq!(fs::read(up.at("big")).unwrap(), vec![9; 24 << 20]);
+    let made = up.at("made");
+    fs::write(&made, b"x").unwrap();
+    assert_ne!(ost_of(&made), "1");
+    fs::remove_file(&made).unwrap();
+}
+
+#[test]
+fn what_cannot_be_emptied_or_removed_is_refused_with_numbers() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2", "--set", "store.capacity_bytes=64M"]);
+    let at = up.at("");
+    file_on(&up.at("a"), 0, &vec![1; 40 << 20]);
+    file_on(&up.at("b"), 1, &vec![2; 40 << 20]);
+    for (line, errno, why) in [
+        (["drain", "0"], libc::ENOSPC, "OST 0 has 4"),
+        (["drain", "7"], libc::ENOENT, "OST 7 is not part of file system 'stria': it has 0, 1"),
+        (["drain", "x"], libc::EINVAL, "'x' is not an OST"),
+        (["remove", "0"], libc::ENOTEMPTY, "1 files have objects on OST 0"),
+        (["files", "9"], libc::ENOENT, "it has 0, 1"),
+    ] {
+        let (code, said) = refused(&["ost", line[0], line[1], text(&at)]);
+        assert!(code == errno && said.contains(why), "{line:?}: {code} {said}");
+    }
+    file_on(&up.at("still"), 0, b"takes files");
+    for name in ["a", "b", "still"] {
+        fs::remove_file(up.at(name)).unwrap();
+    }
+    good(&["ost", "drain", "stria-OST0000", "--remove", text(&at)]);
+    let (code, said) = refused(&["ost", "drain", "1", text(&at)]);
+    assert!(code == libc::EBUSY && said.contains("the last one"), "{said}");
+    let (code, said) = refused(&["ost", "remove", "1", text(&at)]);
+    assert!(code == libc::EBUSY && said.contains("the last one"), "{said}");
+    up.stop();
+}
+
+#[test]
+fn a_removal_is_done_or_not_whenever_the_metadata_server_is_killed_and_a_lost_osts_files_are_named() {
+    if !can_mount() {
+        return;
+    }
+    let fs_name = own_fsname();
+    let mut c = Cluster::named(4, &fs_name);
+    let a = c.mount("a", &[]);
+    let dir = c.path("c");
+    file_on(&a.join("on 3"), 3, b"lost");
+    c.oss[3].as_mut().unwrap().kill();
+    let listed = good(&["ost", "files", "3", text(&a)]);
+    assert!(listed.contains("on 3\n") && listed.contains("1 file(s)"), "{listed}");
+    let (code, said) = refused(&["ost", "remove", "3", text(&a)]);
+    assert!(code == libc::ENOTEMPTY && said.contains("on 3"), "{said}");
+    fs::remove_file(a.join("on 3")).unwrap();
+    for ost in ["3", "2", "1"] {
+        std::thread::scope(|s| {
+            let removal = s.spawn(|| good(&["ost", "remove", ost, "--dir", &dir]));
+            for _ in 0..3 {
+                c.mds.as_mut().unwrap().kill();
+                c.start_mds();
+            }
+            assert!(removal.join().unwrap().contains("has left"));
+        });
+        let shown = good(&["df", text(&a)]);
+        assert!(!shown.contains(&format!("OST000{ost}")) && shown.contains("OST0000"), "{shown}");
+    }
+    fs::write(a.join("x"), b"x").unwrap();
+    assert_eq!(ost_of(&a.join("x")), "0");
+    c.oss[1].as_mut().unwrap().kill();
+    let (code, said) = refused(&["oss", "--dir", &dir, "--ost", "1"]);
+    assert!(code == libc::ENOENT && said.contains("has no OST 1"), "{said}");
+    c.oss.truncate(1);
+    c.stop();
+    good(&["fsck", "--dir", &dir]);
+}
