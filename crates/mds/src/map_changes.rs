@@ -82,15 +82,19 @@ impl Mds {
             return Ok(Err(e));
         }
         let was_closed = self.map.is_closed(ost);
-        self.pools.borrow_mut().update(ost, |p| p.closed = true);
+        // In the map, for its server may come and go meanwhile.
+        if let Err(e) = self.change_closed(&osts[..1], true) {
+            return Ok(Err(e));
+        }
         let found = self.count_files(ost).await;
         let done = match found {
             Ok((0, _)) => Ok(self.map.remove_ost(ost)),
             Ok((files, first)) => Ok(Err(MapError::HasFiles { ost, files, first })),
             Err(e) => Err(e),
         };
-        if !matches!(done, Ok(Ok(()))) {
-            self.pools.borrow_mut().update(ost, |p| p.closed = was_closed);
+        if !matches!(done, Ok(Ok(()))) && !was_closed {
+            // Somebody may have stored the map meanwhile.
+            self.close_ost(ost, false).await?;
         }
         done
     }

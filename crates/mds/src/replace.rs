@@ -22,6 +22,8 @@ pub struct Stores {
     pub uuid: u64,
     /// Of the OSTs that ever registered.
     pub osts: Vec<(OstIndex, u64)>,
+    /// OSTs that left the cluster.
+    pub removed: Vec<OstIndex>,
 }
 
 /// Reads which stores there are.
@@ -32,7 +34,9 @@ pub async fn stores(kv: &Rc<dyn MetaKv>) -> Result<Stores, KvError> {
     let snapshot = kv.snapshot().await?;
     let sb = read_superblock(&*snapshot).await.map_err(|e| damaged("superblock", &e))?;
     let map = map(&*snapshot).await?.unwrap_or_default();
-    Ok(Stores { cluster: sb.cluster, uuid: sb.uuid, osts: map.osts.iter().map(|e| (e.ost, e.uuid)).collect() })
+    let removed = map.removed.iter().map(|r| r.ost).collect();
+    let osts = map.osts.iter().map(|e| (e.ost, e.uuid)).collect();
+    Ok(Stores { cluster: sb.cluster, uuid: sb.uuid, osts, removed })
 }
 
 fn damaged(key: &str, why: &dyn std::fmt::Display) -> KvError {

@@ -10,7 +10,7 @@ use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use support::up::Up;
-use support::{Cluster, can_mount, good, own_fsname, refused, text};
+use support::{Cluster, Daemon, can_mount, good, own_fsname, refused, text};
 
 const BLOCK: usize = 8192;
 
@@ -154,6 +154,7 @@ fn an_ost_is_emptied_while_programs_write_and_leaves_for_good() {
         left(&up, &at);
         up.stop();
         is_whole(&up);
+        as_if_interrupted(&up);
         up.start(mode);
         left(&up, &at);
         let said = good(&["ost", "add", "--dir", &dir]);
@@ -164,6 +165,16 @@ fn an_ost_is_emptied_while_programs_write_and_leaves_for_good() {
         up.stop();
         is_whole(&up);
     }
+}
+
+/// The directory as a command leaves it that was killed after the metadata server had taken OST 1 out.
+fn as_if_interrupted(up: &Up) {
+    let file = up.store("cluster.toml");
+    let text = fs::read_to_string(&file).unwrap();
+    let struck = text.lines().find(|l| l.starts_with("ost1 = ")).unwrap();
+    let text = text.replace(&format!("[removed]\n{struck}\n"), "");
+    let text = text.replace("[stores]\n", &format!("[stores]\n{struck}\n"));
+    fs::write(&file, text.replace("format = ", "leaving = 1\nformat = ")).unwrap();
 }
 
 /// A drain that is killed amid, and then two at once.
@@ -272,4 +283,39 @@ fn a_removal_is_done_or_not_whenever_the_metadata_server_is_killed_and_a_lost_os
     c.oss.truncate(1);
     c.stop();
     good(&["fsck", "--dir", &dir]);
+}
+
+#[test]
+fn machines_with_servers_of_their_own_add_osts_and_let_removed_ones_go() {
+    if !can_mount() {
+        return;
+    }
+    let mut c = Cluster::new(1);
+    let a = c.mount("a", &[]);
+    let (dir, new) = (c.path("c"), c.path("new machine"));
+    let (mds, key) = (c.mds.as_ref().unwrap().word.clone(), format!("{dir}/keys/admin.key"));
+    let mds = mds.trim_start_matches("tcp:");
+    let (code, said) = refused(&["ost", "add", "--dir", &new, "--mds", mds]);
+    assert!(code == libc::ENOENT && said.contains("is not a cluster's directory"), "{said}");
+    let said = good(&["ost", "add", "--dir", &new, "--mds", mds, "--key", &key]);
+    assert!(said.contains("the store of OST 1 of 'stria' is made") && said.contains("STRIA_OSTS=all"), "{said}");
+    let log = c.dir.path().join("new.log");
+    let line = ["oss", "--dir", &new, "--ost", "all", "--mds", mds];
+    let mut server = Daemon::start(&line, &log);
+    let said = good(&["ost", "add", "--dir", &new, "--mds", mds, "--count", "2"]);
+    assert!(said.contains("OST 2,3 of 'stria' takes files"), "{said}");
+    let three = a.join("three");
+    file_on(&three, 3, b"three");
+    server.kill();
+    server = Daemon::start(&line, &log);
+    assert_eq!(fs::read(&three).unwrap(), b"three", "all three are served by one server now");
+    server.kill();
+    fs::remove_file(&three).unwrap();
+    good(&["ost", "remove", "2", text(&a)]);
+    let mut server = Daemon::start(&line, &log);
+    server.says("OST 2 has left the cluster");
+    file_on(&three, 3, b"again");
+    assert!(server.is_running() && fs::read(&three).unwrap() == b"again");
+    drop(server);
+    c.mounts.iter_mut().for_each(|(_, mount)| mount.kill());
 }

@@ -26,6 +26,7 @@ pub const KEPT: [&str; 6] =
 
 const STORES: &str = "stores";
 const REMOVED: &str = "removed";
+const LEAVING: &str = "leaving";
 const SETTINGS: &str = "settings";
 
 /// OSTs of a new cluster when nobody says how many.
@@ -253,6 +254,23 @@ impl ClusterDir {
         removed.entry(name).or_insert(uuid);
         self.put(STORES, stores);
         self.put(REMOVED, removed);
+        self.table.remove(LEAVING);
+        self.save()
+    }
+    /// The OST that a command takes out of the cluster now, or did when it was interrupted.
+    #[must_use]
+    pub fn leaving(&self) -> Option<u16> {
+        self.table.get(LEAVING).and_then(toml::Value::as_integer).and_then(|n| u16::try_from(n).ok())
+    }
+    /// Writes down that an OST is about to leave, or (`None`) that it stays.
+    ///
+    /// # Errors
+    /// The file cannot be written.
+    pub fn note_leaving(&mut self, index: Option<u16>) -> Outcome {
+        match index {
+            Some(index) => self.put(LEAVING, i64::from(index)),
+            None => drop(self.table.remove(LEAVING)),
+        }
         self.save()
     }
     /// Whether this OST has left the cluster.

@@ -1,6 +1,7 @@
-//! OSTs that come and go while `up` runs: their servers begin and end, everything else goes on. Which OSTs those are, whoever asks has
-//! written into the cluster's directory; the metadata server decides who belongs to the cluster.
+//! OSTs that come and go while `up`, or a server of all OSTs of its directory, runs: their servers begin and end, everything else goes on. Which
+//! OSTs those are, whoever asks has written into the cluster's directory; the metadata server decides who belongs to the cluster.
 use std::ffi::OsString;
+use std::net::{IpAddr, SocketAddr};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
 use std::sync::{Arc, Mutex};
@@ -8,11 +9,13 @@ use std::sync::{Arc, Mutex};
 use cluster::{OssNode, OssPlace};
 use ptlrpc::ClusterKey;
 use rt::{LocalFuture, Nid, Rt};
+use types::Duration;
 
 use super::children::{Children, Host};
 use super::dir::ClusterDir;
 use super::mounts::Growth;
 use super::settings;
+use super::stores::is_empty;
 use super::up::{metrics_of, settings_arguments, start_ost, without};
 use crate::cli;
 use crate::config::Config;
@@ -36,6 +39,8 @@ pub struct Here {
     key: ClusterKey,
     mds: Nid,
     oss: Rc<OssNode>,
+    /// Where OSTs that come later are reached; `None`: within this process.
+    ip: Option<IpAddr>,
 }
 
 impl Here {
@@ -47,18 +52,72 @@ impl Here {
         key: &ClusterKey,
         mds: &Nid,
         oss: &Rc<OssNode>,
-    ) -> Rc<dyn Growth> {
+    ) -> Rc<Here> {
         let (rt, path, oss) = (rt.clone(), dir.path().to_path_buf(), oss.clone());
-        Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss })
+        let ip = if let Nid::Tcp(address) = oss.nid() { Some(address.ip()) } else { None };
+        Rc::new(Here { rt, path, config: config.clone(), key: key.clone(), mds: mds.clone(), oss, ip })
+    }
+
+    /// Serves stores that are made in the directory from now on, as long as the process lives; `served` are served already. Each is tried
+    /// once after a change of what the directory says.
+    pub async fn watch(self: Rc<Self>, mut served: Vec<u16>) {
+        let changed = |path: &Path| std::fs::metadata(path.join("cluster.toml")).and_then(|m| m.modified()).ok();
+        let mut seen = changed(&self.path);
+        loop {
+            self.rt.sleep(LOOK_EVERY).await;
+            let now = changed(&self.path);
+            if std::mem::replace(&mut seen, now) == now {
+                continue;
+            }
+            let Ok(dir) = ClusterDir::open(&self.path) else { continue };
+            for ost in served.iter().filter(|ost| !dir.has_ost(**ost)) {
+                if let Err(e) = self.end(*ost).await {
+                    tracing::error!("{e}");
+                }
+            }
+            served.retain(|ost| dir.has_ost(*ost));
+            let new: Vec<u16> = dir.ost_indices().into_iter().filter(|i| !served.contains(i)).collect();
+            for ost in new.into_iter().filter(|i| !is_empty(&dir.ost(*i))) {
+                match self.serve(ost).await {
+                    Ok(()) => served.push(ost),
+                    Err(e) => tracing::error!("OST {ost} was added to {}: {e}", self.path.display()),
+                }
+            }
+        }
+    }
+
+    /// The metadata server will not have a target of this process: those that have left the cluster are served no longer, and struck out of
+    /// the directory. Whether there was one.
+    pub async fn let_go_removed(&self) -> bool {
+        let asked = cluster::ask_mds(&self.rt, (&self.mds, &self.key), wire::Op::Config, &(), ASK_WAIT).await;
+        let Ok(map): Result<wire::connect::ConfigReply, _> = asked else { return false };
+        let mut any = false;
+        for ost in map.removed.iter().map(|o| o.0) {
+            let Ok(mut dir) = ClusterDir::open(&self.path) else { return any };
+            if dir.has_ost(ost) && self.end(ost).await.and_then(|()| dir.strike_out(ost)).is_ok() {
+                tracing::warn!(
+                    "OST {ost} has left the cluster: its store in {} is of no use any more",
+                    dir.ost(ost).display()
+                );
+                any = true;
+            }
+        }
+        any
     }
 }
+
+/// How often a server of all OSTs of its directory looks whether there are more.
+const LOOK_EVERY: Duration = Duration::from_secs(1);
+/// How long the metadata server may take to say which OSTs have left.
+const ASK_WAIT: Duration = Duration::from_secs(10);
 
 impl Growth for Here {
     fn serve(&self, ost: u16) -> LocalFuture<Outcome> {
         let (rt, oss, path) = (self.rt.clone(), self.oss.clone(), self.path.clone());
         let mut config = self.config.clone();
         // An address that no later life of the OST has: clients of this process know the earlier one as closed.
-        let nid = Nid::Local(format!("oss-{ost}-{:x}", rt.random() as u32));
+        let local = Nid::Local(format!("oss-{ost}-{:x}", rt.random() as u32));
+        let nid = self.ip.map_or(local, |ip| Nid::Tcp(SocketAddr::new(ip, 0)));
         let place = OssPlace { nid, mds: self.mds.clone(), key: self.key.clone() };
         Box::pin(async move {
             let dir = directory(&path, ost)?;

@@ -1,5 +1,6 @@
 //! Servers as processes, and making stores.
 use std::path::Path;
+use std::rc::Rc;
 use std::sync::Arc;
 
 use cluster::OssPlace;
@@ -9,7 +10,7 @@ use types::OstIndex;
 use super::announce;
 use super::dir::ClusterDir;
 use super::stores::is_empty;
-use super::{keys, notify, private, settings};
+use super::{growth, keys, notify, private, settings};
 use crate::cli;
 use crate::config::Config;
 use crate::control::{Event, Events, block_signals};
@@ -152,6 +153,20 @@ pub fn mds(arguments: &cli::Mds) -> Outcome {
     })
 }
 
+/// The OSTs that a server is to have: those that are named, or those whose stores are in the directory.
+fn targets(arguments: &cli::Oss, dir: &ClusterDir) -> Result<Vec<OstIndex>, Failure> {
+    if arguments.ost != "all" {
+        return layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}; or 'all'")));
+    }
+    let here: Vec<OstIndex> = dir.ost_indices().into_iter().filter(|i| !is_empty(&dir.ost(*i))).map(OstIndex).collect();
+    if here.is_empty() {
+        let why =
+            format!("--ost all: no store of an OST is in {}: 'stria ost add --dir' makes one", dir.path().display());
+        return Err(Failure::with_errno(why, libc::ENOENT));
+    }
+    Ok(here)
+}
+
 /// The verb `oss`.
 ///
 /// # Errors
@@ -166,17 +181,8 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         ));
     }
     let key = keys::find(&config, Some(&dir))?;
-    let list = if arguments.ost == "all" {
-        // Those whose stores are on this machine.
-        dir.ost_indices().into_iter().filter(|i| !is_empty(&dir.ost(*i))).map(OstIndex).collect()
-    } else {
-        layout::parse_ost_list(&arguments.ost).map_err(|e| Failure::usage(format!("--ost: {e}; or 'all'")))?
-    };
-    if list.is_empty() {
-        let why =
-            format!("--ost all: no store of an OST is in {}: 'stria ost add --dir' makes one", dir.path().display());
-        return Err(Failure::with_errno(why, libc::ENOENT));
-    }
+    let is_all = arguments.ost == "all";
+    let list = targets(arguments, &dir)?;
     let name = format!("ost{}", arguments.ost);
     let nid = address(arguments.listen.as_deref(), &dir, &name, &config)?;
     let mds = match &arguments.mds {
@@ -205,7 +211,11 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
         let list: Vec<u16> = list.iter().map(|ost| ost.0).collect();
         let place = OssPlace { nid: nid.clone(), mds, key };
         let dir = Arc::new(dir);
-        let oss = settings::start_oss(&rt, &dir, &list, &place, &config, |_, e| e).await?;
+        let oss = Rc::new(settings::start_oss(&rt, &dir, &list, &place, &config, |_, e| e).await?);
+        let growth = growth::Here::begin(&rt, &dir, &config, &place.key, &place.mds, &oss);
+        if is_all {
+            rt.spawn(growth.clone().watch(list));
+        }
         dir.note_running(&name, Some(oss.nid()))?;
         dir.note_metrics(&name, metrics.as_ref())?;
         announce::ready(&rt, &oss.nid().to_string(), &format!("object storage server for {name} at {}", oss.nid()));
@@ -214,7 +224,10 @@ pub fn oss(arguments: &cli::Oss) -> Outcome {
             // The event loop may have ended already.
             let _ = sender.send(Event::Refused(refusal.await));
         });
-        let told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+        let mut told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+        while told.is_err() && is_all && growth.let_go_removed().await {
+            told = until_told(&rt, &events, Servers { mds: None, oss: Some(&oss) }).await;
+        }
         let closed = oss.close().await;
         dir.note_stopped(&name);
         told?;

@@ -70,6 +70,7 @@ impl ClusterDir {
             self.make_osts(rt, &all, config).await?;
             self.made()?;
         }
+        self.end_removal(rt).await?;
         let have = self.osts();
         match osts.filter(|n| *n != have) {
             None => Ok(()),
@@ -82,6 +83,16 @@ impl ClusterDir {
                 at = self.path().display()
             ))),
         }
+    }
+
+    /// An OST that was about to leave when whoever took it out was interrupted has left or stays, as the metadata store says. One that is in
+    /// use says nothing: the command is given again.
+    async fn end_removal(&mut self, rt: &Rt) -> Outcome {
+        let Some(ost) = self.leaving() else { return Ok(()) };
+        let Ok(kv) = self.open_mdt(rt) else { return Ok(()) };
+        let known = mds::replace::stores(&kv).await.map_err(|e| self.mdt_failed(&e))?;
+        drop(kv);
+        if known.removed.contains(&OstIndex(ost)) { self.strike_out(ost) } else { self.note_leaving(None) }
     }
 
     /// Adds OSTs up to `count`, behind all indices that there ever were.

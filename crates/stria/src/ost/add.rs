@@ -2,6 +2,7 @@
 use std::fs;
 use std::io;
 use std::path::Path;
+use std::time::Instant;
 
 use cluster::ask_mds;
 use rt::{Nid, Rt};
@@ -19,6 +20,10 @@ use crate::failure::{Failure, Outcome};
 
 /// How long the metadata server may take to say which OSTs there are.
 const PATIENCE: Duration = Duration::from_secs(10);
+/// How long a server of all OSTs of a directory may take to serve one that was added.
+const SERVED_WITHIN: std::time::Duration = std::time::Duration::from_secs(30);
+/// How often it is looked whether it does.
+const LOOK: std::time::Duration = std::time::Duration::from_millis(200);
 
 /// What is known of the cluster's OSTs outside its directory.
 struct Known {
@@ -69,6 +74,10 @@ pub fn add(a: &OstAdd) -> Outcome {
             }
             say!("OST {list} of '{}' takes files", dir.fsname);
         }
+        None if known.runs && serves_all(&dir) => {
+            wait_for(a, &dir, &config, &indices)?;
+            say!("OST {list} of '{}' takes files", dir.fsname);
+        }
         None if known.runs => {
             let (at, mds) = (dir.path().display(), a.mds.as_ref().map(|m| format!(" --mds {m}")).unwrap_or_default());
             say!("the store of OST {list} of '{}' is made; it takes files when it is served:", dir.fsname);
@@ -80,6 +89,33 @@ pub fn add(a: &OstAdd) -> Outcome {
         None => say!("the store of OST {list} of '{}' is made; it takes files from the next start on", dir.fsname),
     }
     Ok(())
+}
+
+/// Whether a server of all OSTs of the directory runs: it serves what is added.
+fn serves_all(dir: &ClusterDir) -> bool {
+    dir.processes().iter().any(|(name, _, lives)| name == "ostall" && *lives)
+}
+
+/// Waits until the metadata server has these OSTs in its map.
+fn wait_for(a: &OstAdd, dir: &ClusterDir, config: &Config, indices: &[u16]) -> Outcome {
+    let until = Instant::now() + SERVED_WITHIN;
+    loop {
+        let known = look(a, dir, config)?;
+        let missing: Vec<String> = indices.iter().filter(|i| !known.there.contains(i)).map(u16::to_string).collect();
+        if missing.is_empty() {
+            return Ok(());
+        }
+        if Instant::now() >= until {
+            let why = format!(
+                "OST {} was made and is not served within {} s: the log of the server of {} says why",
+                missing.join(", "),
+                SERVED_WITHIN.as_secs(),
+                dir.path().display()
+            );
+            return Err(Failure::with_errno(why, libc::ETIMEDOUT));
+        }
+        std::thread::sleep(LOOK);
+    }
 }
 
 /// Makes the directory of a machine that has no part of the cluster yet.

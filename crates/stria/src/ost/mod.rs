@@ -169,10 +169,18 @@ fn remove(a: &OstRemove) -> Outcome {
 /// Takes an OST out of the cluster, and ends its server where that can be reached. A try that was interrupted is gone on with.
 fn take_out(cluster: &Cluster, dir: Option<&Path>, ost: u16) -> Outcome {
     let dir = dir.map(Path::to_path_buf).or_else(|| cluster.dir());
-    let dir = dir.as_deref().map(ClusterDir::open).transpose()?;
+    let mut dir = dir.as_deref().map(ClusterDir::open).transpose()?;
     let lock = dir.as_ref().map(ClusterDir::lock_changes).transpose()?;
     if !cluster.list("removed").contains(&ost) {
-        cluster.change("remove_ost", ost)?;
+        if let Some(dir) = &mut dir {
+            dir.note_leaving(Some(ost))?;
+        }
+        if let Err(e) = cluster.change("remove_ost", ost) {
+            if let Some(dir) = &mut dir {
+                dir.note_leaving(None)?;
+            }
+            return Err(e);
+        }
     }
     let (fsname, mut place) = (cluster.fsname(), String::new());
     if let Some(mut dir) = dir {
