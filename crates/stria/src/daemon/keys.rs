@@ -55,16 +55,15 @@ pub fn take(dir: &Path, file: &Path) -> Outcome {
 }
 
 /// The key that a process is to use, for connections of the configured level: the configuration's file, else the one that the
-/// directory names, else the directory's
-/// own.
+/// directory names, else the directory's own.
 ///
 /// # Errors
 /// There is none; it cannot be read, is open to others, or is no key.
 pub fn find(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Failure> {
-    Ok(find_key(config, dir)?.with_security(config.security()))
+    Ok(of_config(config, dir)?.with_security(config.security()))
 }
 
-fn find_key(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Failure> {
+fn of_config(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Failure> {
     let named = Some(config.key_file.as_str()).filter(|f| !f.is_empty());
     let named = named.or(dir.map(|d| d.key_file.as_str()).filter(|f| !f.is_empty()));
     match (named, dir) {
