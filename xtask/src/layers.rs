@@ -84,6 +84,12 @@ const LAYERS: &[Row] = &[
     ),
     row(4, 1, &["store-redb", "store-file"], "engines behind the traits that the nodes own"),
     row(4, 1, &["roles"], "starting servers and clients inside a shard of any world"),
+    row(
+        4,
+        2,
+        &["fsck"],
+        "the stores of a stopped cluster against themselves and each other, and their repair, over any world",
+    ),
     row(5, 0, &["fuse"], "the kernel's protocol and its two transports; knows no file system"),
     row(
         5,

@@ -136,7 +136,7 @@ pub async fn open_ost(
     config: FileStoreConfig,
 ) -> Result<Rc<dyn ObjectStore>, RoleError> {
     let config = FileStoreConfig { sharers: config.sharers.max(stores_beside(dir)), ..config };
-    let lock = lock_dir(dir).map_err(|e| RoleError(e.to_string()))?;
+    let lock = lock_dir(rt, dir).map_err(|e| RoleError(e.to_string()))?;
     let store = FileStore::open(rt.clone(), dir, Some(cluster), config, Some(lock)).await;
     Ok(Rc::new(store.map_err(|e| RoleError(e.to_string()))?))
 }

@@ -181,23 +181,26 @@ impl Drop for Open {
 pub enum Mended {
     /// The newest commit is whole: only the header had to be written anew.
     Header,
-    /// The newest commit is not whole, the one before it is and counts now.
+    /// The newest commit was cut by a crash; the one before it is whole and counts now.
     RolledBack,
-    /// Neither is whole. Nothing was written.
+    /// Neither is whole, or the newest one was and is not any more: it has more than the one before it. Nothing was written.
     No,
 }
 
-/// Makes the newest commit that is whole count.
+/// Makes the newest commit that is whole count, unless a later one was whole once, as far as `whole` knows, or, where that knows
+/// nothing, the file was closed: what it promised is saved record by record ([`salvage`]).
 ///
 /// # Errors
 /// The file cannot be read or written.
-pub fn mend(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Result<Mended> {
+pub fn mend(file: Box<dyn BlockingFile>, cache_bytes: usize, whole: Option<&Whole>) -> std::io::Result<Mended> {
     if file.len()? < HEADER_BYTES as u64 {
         return Ok(Mended::No);
     }
     let mut header = vec![0; HEADER_BYTES];
     file.read(0, &mut header)?;
     ALWAYS_ZERO.into_iter().for_each(|range| header[range].fill(0));
+    let closed = header[GOD_BYTE] & NOT_CLOSED_BIT == 0;
+    let was_whole = whole.and_then(Whole::commit).map_or(closed, |commit| commit >= newest_of(&header));
     let newer = usize::from(transaction_of(&header, 1) > transaction_of(&header, 0));
     let file: Arc<dyn BlockingFile> = file.into();
     for (slot, outcome) in [(newer, Mended::Header), (1 - newer, Mended::RolledBack)] {
@@ -215,6 +218,9 @@ pub fn mend(file: Box<dyn BlockingFile>, cache_bytes: usize) -> std::io::Result<
         let mut now = vec![0; HEADER_BYTES];
         view.read(0, &mut now)?;
         if opened == Ok(true) && newest_of(&now).saturating_sub(1) >= transaction_of(&header, slot) {
+            if outcome == Mended::RolledBack && was_whole && !types::planted!("rolled-back") {
+                return Ok(Mended::No);
+            }
             view.save()?;
             return Ok(outcome);
         }

@@ -17,30 +17,25 @@ where
 {
     let (old, new) = (dir.join(name), dir.join(format!("{name}.salvaged")));
     let from = rt.open_blocking(&old, false).map_err(|e| (old.clone(), e))?;
-    let aside = aside(dir, name);
+    let aside = aside(rt, dir, name);
     let failed = |e| (new.clone(), e);
     // What an earlier attempt left.
-    if let Err(e) = std::fs::remove_file(&new)
-        && e.kind() != io::ErrorKind::NotFound
-    {
-        return Err(failed(e));
-    }
+    rt.unlink(&new).map_err(failed)?;
     let to = rt.open_blocking(&new, true).map_err(failed)?;
     let done = rt.offload(move || crate::guarded(|| make(&*from, to))).await;
     let saved = match done.unwrap_or_else(|why| Err(io::Error::other(why))) {
         Ok(saved) if saved.records > 0 => saved,
         other => {
-            let _ = std::fs::remove_file(&new);
+            let _ = rt.unlink(&new);
             return other.map(|none| (none, aside)).map_err(failed);
         }
     };
-    let moved = std::fs::hard_link(&old, &aside).and_then(|()| std::fs::rename(&new, &old));
-    moved.and_then(|()| std::fs::File::open(dir)?.sync_all()).map_err(|e| (dir.into(), e))?;
+    rt.replace(&new, &old, &aside).map_err(|e| (dir.into(), e))?;
     Ok((saved, aside))
 }
 
 /// A name for the damaged file that nothing has.
-fn aside(dir: &Path, name: &str) -> PathBuf {
+fn aside(rt: &Rt, dir: &Path, name: &str) -> PathBuf {
     let numbered = |n: u32| dir.join(format!("{name}.damaged{}", if n == 0 { String::new() } else { n.to_string() }));
-    (0..).map(numbered).find(|p| !p.exists()).expect("there are more numbers than files")
+    (0..).map(numbered).find(|p| !rt.has_file(p)).expect("there are more numbers than files")
 }

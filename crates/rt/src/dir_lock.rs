@@ -30,7 +30,7 @@ pub fn make_private_dir(dir: &Path) -> io::Result<()> {
 /// Holds `lock` in a directory until it is dropped or the process ends, however it ends.
 #[derive(Debug)]
 pub struct DirLock {
-    _file: File,
+    _file: Option<File>,
 }
 
 /// Why a directory is not ours.
@@ -43,6 +43,11 @@ pub enum LockError {
 }
 
 impl DirLock {
+    /// The lock of a directory that no other process can have, in a world where that is certain.
+    #[must_use]
+    pub const fn needless() -> DirLock {
+        DirLock { _file: None }
+    }
     /// Takes the lock; blocks for up to two seconds when another process has it, which is before anything is served.
     ///
     /// # Errors
@@ -54,11 +59,40 @@ impl DirLock {
         let since = Instant::now();
         loop {
             match file.try_lock() {
-                Ok(()) => return Ok(DirLock { _file: file }),
+                Ok(()) => return Ok(DirLock { _file: Some(file) }),
                 Err(TryLockError::WouldBlock) if since.elapsed() < RETRY_WITHIN => std::thread::sleep(RETRY_PAUSE),
                 Err(TryLockError::WouldBlock) => return Err(LockError::InUse),
                 Err(TryLockError::Error(e)) => return Err(LockError::Io(e)),
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_directory_in_use_is_refused_and_free_afterwards() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DirLock::take(dir.path()).unwrap();
+        assert!(matches!(DirLock::take(dir.path()), Err(LockError::InUse)));
+        drop(held);
+        DirLock::take(dir.path()).unwrap();
+    }
+
+    #[test]
+    fn a_lock_that_is_given_up_while_another_waits_is_handed_over() {
+        let dir = tempfile::tempdir().unwrap();
+        let held = DirLock::take(dir.path()).unwrap();
+        let path = dir.path().to_path_buf();
+        let (tell, told) = std::sync::mpsc::channel();
+        let waiter = std::thread::spawn(move || {
+            tell.send(()).unwrap();
+            DirLock::take(&path).map(drop)
+        });
+        told.recv().unwrap();
+        drop(held);
+        assert!(waiter.join().unwrap().is_ok());
     }
 }

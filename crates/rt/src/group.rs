@@ -16,7 +16,9 @@ use std::task::{Context, Poll, Waker};
 use frames::FramePool;
 use types::{Instant, Origin, WallTime};
 
-use crate::{BlockingFile, Connection, DiskFile, Listener, LocalFuture, Nid, OpenMode, Rt, World, real};
+use crate::{
+    BlockingFile, Connection, DirLock, DiskFile, Listener, LocalFuture, LockError, Nid, OpenMode, Rt, World, real,
+};
 
 /// Whether a file is still open, asked behind its back.
 pub type IsOpen = Box<dyn Fn() -> bool>;
@@ -175,6 +177,15 @@ impl World for Grouped {
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         let file = self.world.0.open_blocking(path, create)?;
         Ok(Box::new(Held { file, _open: self.members.blocking.clone() }))
+    }
+    fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
+        self.world.0.lock_dir(dir)
+    }
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.world.0.unlink(path)
+    }
+    fn replace(&self, new: &Path, old: &Path, aside: &Path) -> io::Result<()> {
+        self.world.0.replace(new, old, aside)
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let under_way = self.members.blocking.clone();

@@ -71,6 +71,27 @@ pub trait World {
     fn open(&self, path: &Path, mode: OpenMode) -> io::Result<Rc<dyn DiskFile>>;
     /// Opens a file for an embedded store that does its own blocking I/O on a worker.
     fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>>;
+    /// Takes a store's directory for this process; in a world without files of the operating system nobody else has it.
+    ///
+    /// # Errors
+    /// [`LockError`].
+    fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
+        DirLock::take(dir)
+    }
+    /// Removes a file's name, if it is there.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        real::unlink(path)
+    }
+    /// Gives the file `new` the name `old`, and the file that had it the name `aside`, which nothing has: durable when it is done.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    fn replace(&self, new: &Path, old: &Path, aside: &Path) -> io::Result<()> {
+        real::replace(new, old, aside)
+    }
     /// Runs blocking work away from the shard; completes when it is done.
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()>;
     /// Finds out whether the medium below a directory is well: makes a small file there, writes it, makes it durable, reads it
@@ -202,6 +223,32 @@ impl Rt {
     /// As the operating system answers.
     pub fn open_blocking(&self, path: &Path, create: bool) -> io::Result<Box<dyn BlockingFile>> {
         self.0.open_blocking(path, create)
+    }
+    /// Whether there is a file of that name, be it that it cannot be opened.
+    #[must_use]
+    pub fn has_file(&self, path: &Path) -> bool {
+        !matches!(self.open_blocking(path, false), Err(e) if e.kind() == io::ErrorKind::NotFound)
+    }
+    /// Takes a store's directory for this process.
+    ///
+    /// # Errors
+    /// Another process has it, or there is no such directory.
+    pub fn lock_dir(&self, dir: &Path) -> Result<DirLock, LockError> {
+        self.0.lock_dir(dir)
+    }
+    /// Removes a file's name, if it is there.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.0.unlink(path)
+    }
+    /// Gives the file `new` the name `old`, and the file that had it the name `aside`, which nothing has: durable when it is done.
+    ///
+    /// # Errors
+    /// As the operating system answers.
+    pub fn replace(&self, new: &Path, old: &Path, aside: &Path) -> io::Result<()> {
+        self.0.replace(new, old, aside)
     }
     /// Runs blocking work on a worker thread and gives its result.
     pub async fn offload<T: Send + 'static>(&self, job: impl FnOnce() -> T + Send + 'static) -> T {

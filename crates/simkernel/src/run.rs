@@ -6,7 +6,7 @@ use fuse::{Session, SessionConfig};
 use mount::{KernelCaching, Squash, StriaFs};
 use rt::LocalFuture;
 use rt::sync::race;
-use sim::cluster::{Cluster, ClusterConfig, Context, NodeId};
+use sim::cluster::{Cluster, ClusterConfig, Context, Manners, NodeId};
 use simworld::{Sim, SimConfig};
 use types::{Duration, MIB, Rng};
 
@@ -225,7 +225,7 @@ fn frames() -> FramePool {
 pub fn run(config: &RunConfig) -> Report {
     let sim = Sim::new(config.world.clone(), frames());
     let cluster = Cluster::new(sim, config.cluster.clone());
-    let context = Context::new(cluster, config.world.seed, 1.0);
+    let context = Context::new(cluster, config.world.seed, Manners::default());
     let sim = &context.cluster.sim;
     let requests = sim.run_for(whole(&context, config), RUN_MAX);
     if requests.is_none() {

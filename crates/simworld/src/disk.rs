@@ -42,7 +42,7 @@ struct Pending {
     bytes: Vec<u8>,
 }
 
-/// Which of a disk's files: they are never removed.
+/// Which of a disk's files: its place is never used again.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) struct FileId(usize);
 
@@ -229,6 +229,24 @@ impl Disk {
             None => Err(io::ErrorKind::NotFound.into()),
         }
     }
+    /// Takes a name away, and with it the file's content and space.
+    pub fn unlink(&mut self, process: u64, path: &Path) -> io::Result<()> {
+        self.usable(process)?;
+        if let Some(file) = self.names.remove(path) {
+            self.files[file.0] = Stored::default();
+        }
+        Ok(())
+    }
+    /// One file takes the name of another, which gets a new one. Names are durable at once.
+    pub fn replace(&mut self, process: u64, new: &Path, old: &Path, aside: &Path) -> io::Result<()> {
+        self.usable(process)?;
+        let missing = || io::Error::from(io::ErrorKind::NotFound);
+        let (one, other) = (*self.names.get(new).ok_or_else(missing)?, *self.names.get(old).ok_or_else(missing)?);
+        self.names.remove(new);
+        self.names.insert(aside.into(), other);
+        self.names.insert(old.into(), one);
+        Ok(())
+    }
     pub fn used(&self) -> u64 {
         self.files.iter().map(|f| f.blocks.bytes()).sum()
     }
@@ -370,6 +388,9 @@ impl Disk {
     }
     pub fn rot_pages(&mut self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
         self.named(path).map_or_else(Vec::new, |image| image.rot(content, bit))
+    }
+    pub fn flip(&mut self, path: &Path, bit: u64) -> bool {
+        self.named(path).is_some_and(|image| image.flip(bit))
     }
     pub fn some_page(&mut self, path: &Path, nth: u64) -> Option<Vec<u8>> {
         self.named(path)?.some_page(nth)

@@ -9,7 +9,9 @@ use std::task::{Context, Poll};
 
 use frames::FramePool;
 use rt::sync::{OneReceiver, OneSender, oneshot};
-use rt::{BlockingFile, Connection, DiskFile, Head, Listener, LocalFuture, Nid, OpenMode, Rt, World};
+use rt::{
+    BlockingFile, Connection, DirLock, DiskFile, Head, Listener, LocalFuture, LockError, Nid, OpenMode, Rt, World,
+};
 use types::{Duration, Instant, Origin, Rng, WallTime};
 
 use crate::disk::{Access, DiskFault, DiskRef};
@@ -306,6 +308,10 @@ impl Host {
     pub fn rot_pages(&self, path: &Path, content: &[u8], bit: u64) -> Vec<u64> {
         self.state.disk.lock().rot_pages(path, content, bit)
     }
+    /// A bit of a file flips on the medium, and stays so; whether there is something there but zeros that nobody wrote.
+    pub fn flip(&self, path: &Path, bit: u64) -> bool {
+        self.state.disk.lock().flip(path, bit)
+    }
     /// What some page of a file holds that is not all zeros, by its number among all of these in a circle; `None`: there is none.
     #[must_use]
     pub fn some_page(&self, path: &Path, nth: u64) -> Option<Vec<u8>> {
@@ -450,6 +456,16 @@ impl World for ProcessWorld {
         let disk = self.process.host.disk.clone();
         let file = disk.lock().open(self.process.id, path, create)?;
         Ok(Box::new(StoreFile { disk, process: self.process.id, file, times: self.times() }))
+    }
+    fn lock_dir(&self, _dir: &Path) -> Result<DirLock, LockError> {
+        // A host runs one process at a time.
+        Ok(DirLock::needless())
+    }
+    fn unlink(&self, path: &Path) -> io::Result<()> {
+        self.process.host.disk.lock().unlink(self.process.id, path)
+    }
+    fn replace(&self, new: &Path, old: &Path, aside: &Path) -> io::Result<()> {
+        self.process.host.disk.lock().replace(self.process.id, new, old, aside)
     }
     fn offload(&self, job: Box<dyn FnOnce() + Send>) -> LocalFuture<()> {
         let me = self.clone();

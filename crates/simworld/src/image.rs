@@ -236,6 +236,18 @@ impl Image {
         }
         pages
     }
+    /// Flips a bit on the medium, in a page that was written; whether there is such a page.
+    pub fn flip(&mut self, bit: u64) -> bool {
+        let page = bit / 8 / PAGE;
+        let mut is_there = false;
+        for image in [&mut self.live, &mut self.durable] {
+            if image.pages.contains_key(&page) {
+                image.page_mut(page)[(bit / 8 % PAGE) as usize] ^= 1 << (bit % 8);
+                is_there = true;
+            }
+        }
+        is_there
+    }
     /// Changes bytes behind everyone's back.
     pub fn damage(&mut self, change: impl FnOnce(&mut Vec<u8>)) {
         let mut bytes = vec![0; self.live.len as usize];

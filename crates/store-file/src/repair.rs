@@ -57,7 +57,8 @@ pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Me
     let path = dir.join("meta.redb");
     let io = |e| OpenError::Io(path.clone(), e);
     let file = rt.open_blocking(&path, false).map_err(io)?;
-    rt.offload(move || dbcheck::mend(file, cache_bytes)).await.map_err(io)
+    let whole = dbcheck::Whole::known(rt, &path);
+    rt.offload(move || dbcheck::mend(file, cache_bytes, whole.as_ref())).await.map_err(io)
 }
 
 /// Gives blocks that do not match their checksums ([`Checked::bad_blocks`]) checksums of what is there: they can be read

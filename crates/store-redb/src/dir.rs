@@ -53,15 +53,15 @@ impl fmt::Display for OpenError {
 }
 impl std::error::Error for OpenError {}
 
-pub(crate) fn lock(dir: &Path) -> Result<DirLock, OpenError> {
-    DirLock::take(dir).map_err(|e| match e {
+pub(crate) fn lock(rt: &Rt, dir: &Path) -> Result<DirLock, OpenError> {
+    rt.lock_dir(dir).map_err(|e| match e {
         LockError::InUse => OpenError::InUse(dir.into()),
         LockError::Io(e) => OpenError::Io(dir.join("lock"), e),
     })
 }
 
 fn open_file(rt: Rt, dir: &Path, cache_bytes: usize, create: bool, sums: PageSums) -> Result<Rc<RedbKv>, OpenError> {
-    let lock = lock(dir)?;
+    let lock = lock(&rt, dir)?;
     let path = dir.join(STORE_FILE);
     let file = rt.open_blocking(&path, create).map_err(|e| OpenError::Io(path.clone(), e))?;
     let space = rt.open(&path, OpenMode { create: false, direct: false }).ok();
@@ -88,12 +88,12 @@ pub async fn open_checked(
     check_bytes_max: u64,
 ) -> Result<Rc<RedbKv>, OpenError> {
     let path = dir.join(STORE_FILE);
-    if !path.exists() {
+    if !rt.has_file(&path) {
         return Err(OpenError::Missing(dir.into()));
     }
     let sums = PageSums::default();
     if check_bytes_max > 0 {
-        let _lock = lock(dir)?;
+        let _lock = lock(&rt, dir)?;
         let (file, of_check) = (rt.open_blocking(&path, false), sums.clone());
         let whole = Whole::known(&rt, &path);
         let compare =
@@ -132,7 +132,7 @@ fn compare(rt: &Rt, path: &Path, check_bytes_max: u64, cache_bytes: usize, sums:
 /// # Errors
 /// There is none, it is in use, or it is damaged.
 pub fn open(rt: Rt, dir: &Path, cache_bytes: usize) -> Result<Rc<RedbKv>, OpenError> {
-    if !dir.join(STORE_FILE).exists() {
+    if !rt.has_file(&dir.join(STORE_FILE)) {
         return Err(OpenError::Missing(dir.into()));
     }
     open_file(rt, dir, cache_bytes, false, PageSums::default())

@@ -45,7 +45,8 @@ pub async fn examine(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Image, O
 /// As [`examine`]; or the file cannot be written.
 pub async fn mend_database(rt: &Rt, dir: &Path, cache_bytes: usize) -> Result<Mended, OpenError> {
     let (file, _lock) = locked(rt, dir)?;
-    let done = rt.offload(move || dbcheck::mend(file, cache_bytes)).await;
+    let whole = Whole::known(rt, &dir.join(STORE_FILE));
+    let done = rt.offload(move || dbcheck::mend(file, cache_bytes, whole.as_ref())).await;
     done.map_err(|e| OpenError::Io(dir.join(STORE_FILE), e))
 }
 
@@ -100,10 +101,10 @@ fn copy_records(from: &dyn BlockingFile, to: Box<dyn BlockingFile>, cache_bytes:
 
 fn locked(rt: &Rt, dir: &Path) -> Result<(Box<dyn BlockingFile>, DirLock), OpenError> {
     let path = dir.join(STORE_FILE);
-    if !path.exists() {
+    if !rt.has_file(&path) {
         return Err(OpenError::Missing(dir.into()));
     }
-    let lock = lock(dir)?;
+    let lock = lock(rt, dir)?;
     let file = rt.open_blocking(&path, false).map_err(|e| OpenError::Io(path, e))?;
     Ok((file, lock))
 }

@@ -97,6 +97,10 @@ pub const BUGS: &[Bug] = &[
     bug("others-not-synced", "An fsync makes durable what its own client wrote, and nothing else."),
     bug("settled-early", "A client says that told sizes are settled without waiting for their data."),
     bug("fast-copy-kept", "A change leaves the copies in the fast tier that it makes old."),
+    bug("adopted-kept", "A file that a repair made of an object keeps it when the create comes that it was made for."),
+    bug("adopted-given-out", "An object that a repair made a file of counts as not given out."),
+    bug("repair-unnamed", "A repair leaves a file with damaged data under its name, and says nothing."),
+    bug("rolled-back", "A repair gives a whole commit up of which one page rotted, instead of that page."),
     bug("link-uncounted", "A hard link is not counted."),
 ];
 

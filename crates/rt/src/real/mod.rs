@@ -6,6 +6,7 @@ mod file;
 mod local;
 mod machine;
 mod movers;
+mod names;
 mod op;
 mod origin;
 mod probe;
@@ -19,6 +20,7 @@ pub use arrival::Arrival;
 pub use awake::keep_awake;
 pub use card::{NET_PROFILES, NetProfile, net_profile_bytes, set_net_profile};
 pub use movers::{MOVED_BYTES_MIN, MOVERS_MAX, Movers, moved_here_bytes, movers, movers_for, note_moved};
+pub(crate) use names::{replace, unlink};
 pub use ready::Watched;
 pub use turn::{arrived, expect_soon};
 

@@ -9,7 +9,12 @@ use types::ObjectId;
 use super::context::Context;
 use super::nodes::{open_mdt, open_ost};
 
+mod down;
+mod rotten;
 mod scars;
+
+pub use down::Down;
+pub use rotten::rot_and_repair;
 
 /// Checks all stores against themselves and each other. The cluster has been stopped. What media have lost for good has to be found, and
 /// nothing else; once that is repaired nothing is.

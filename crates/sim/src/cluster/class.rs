@@ -58,6 +58,7 @@ classes! {
     Migrate, "migrate", "Files that programs work on get other objects, in other numbers, sizes and places.";
     Appends, "appends", "Programs append to the file that others write, cut and punch at the same time.";
     DiskHeals, "disk-heals", "Reads, writes or syncs of a server's disk fail for up to 20 s, and the server is not started again: its store comes back by itself.";
+    Fsck, "fsck", "All servers end, and their stores are checked and repaired before they start again; in the end what rotted is repaired, and only that is missing.";
     Interrupts, "interrupts", "Programs' operations are dropped amid, and they go on with the next one.";
 }
 

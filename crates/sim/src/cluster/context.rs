@@ -70,6 +70,23 @@ impl Default for Counts {
     }
 }
 
+/// How programs do what they do.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Manners {
+    /// How often they sync, as a share of what they usually do.
+    pub syncs: f64,
+    /// They drop some of their changes amid.
+    pub interrupts: bool,
+    /// Share of the writes of programs on trees that go past the client's cache.
+    pub direct: f64,
+}
+
+impl Default for Manners {
+    fn default() -> Manners {
+        Manners { syncs: 1.0, interrupts: false, direct: 0.1 }
+    }
+}
+
 /// One run.
 pub struct Context {
     /// The cluster.
@@ -122,8 +139,7 @@ pub struct Context {
     left_alone: RefCell<BTreeSet<usize>>,
     /// When programs do nothing, where they do so.
     thought: RefCell<Option<Thought>>,
-    /// How often programs sync.
-    syncs: f64,
+    manners: Manners,
     meter: Meter,
     seed: u64,
 }
@@ -142,7 +158,7 @@ impl Context {
     }
     /// A run over a cluster.
     #[must_use]
-    pub fn new(cluster: Cluster, seed: u64, syncs: f64) -> Rc<Context> {
+    pub fn new(cluster: Cluster, seed: u64, manners: Manners) -> Rc<Context> {
         Rc::new(Context {
             cluster,
             counts: Cell::default(),
@@ -170,7 +186,7 @@ impl Context {
             absences: Wishes::default(),
             left_alone: RefCell::default(),
             thought: RefCell::default(),
-            syncs,
+            manners,
             meter: Meter::new(),
             seed,
         })
@@ -186,7 +202,12 @@ impl Context {
     }
     /// Whether a program syncs now, which it usually does with probability `share`.
     pub fn syncs(&self, rng: &mut Rng, share: f64) -> bool {
-        rng.chance(share * self.syncs)
+        rng.chance(share * self.manners.syncs)
+    }
+    /// How programs do what they do.
+    #[must_use]
+    pub const fn manners(&self) -> Manners {
+        self.manners
     }
     /// A number that stands for one write.
     pub fn stamp(&self) -> u64 {
@@ -213,7 +234,8 @@ impl Context {
         self.had_space.set(Some(self.cluster.sim.now()));
     }
     /// Whether some file system is full, or was until lately.
-    fn is_some_disk_full(&self) -> bool {
+    #[must_use]
+    pub fn is_some_disk_full(&self) -> bool {
         let lately = self.had_space.get().is_some_and(|at| self.cluster.sim.now().since(at) < SPACE_IS_KNOWN_WITHIN);
         lately || !self.full_disks.borrow().is_empty()
     }

@@ -8,6 +8,7 @@ use types::{Duration, Fid, FsError, Rng};
 use wire::mdt::{Cred, NodeKind};
 
 use super::context::Context;
+use super::dropped::hasty;
 use super::known::Known;
 use super::model::Author;
 
@@ -173,7 +174,12 @@ impl Dirs {
             Doing::Make(_) => (Fid::ROOT, false),
         };
         let (parents, what) = (self.parents, format!("{}: {doing:?}", self.known.name));
-        let done = self.known.context.on(c, &what, async move |c| carry_out(&c, parents, doing, fid, had).await).await;
+        let patience = self.known.context.patience(&mut self.rng);
+        let done = self
+            .known
+            .context
+            .on(c, &what, async move |c| hasty(patience, carry_out(&c, parents, doing, fid, had)).await.transpose());
+        let done = self.known.context.unless_dropped(c, done.await).await;
         let refused = self.after(doing, fid).is_none();
         match done {
             Some(Err(FsError::Exists)) if refused && self.known.is_sound(author) => {}
@@ -184,7 +190,9 @@ impl Dirs {
                 }
             }
             other => {
-                if self.known.is_sound(author) {
+                // Dropped, or its client died.
+                let is_unknown = other.is_none();
+                if self.known.is_sound(author) && !is_unknown {
                     self.known.context.complain(format!("{what} on client{c}: {other:?}"));
                 }
                 self.learn(&what, Some((doing, author))).await;

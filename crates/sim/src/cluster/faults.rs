@@ -11,6 +11,7 @@ use super::context::Context;
 use super::moments::LastWords;
 use super::nodes::NodeId;
 
+mod fsck;
 mod heal;
 mod rot;
 mod wished;
@@ -44,6 +45,8 @@ pub struct FaultConfig {
     pub page_rot: f64,
     /// Share that makes operations of a server's disk fail for a while; the server is not restarted.
     pub disk_heals: f64,
+    /// Share that ends all servers and has their stores checked and repaired.
+    pub fsck: f64,
     /// Share that fills the file system below a server's store for a while.
     pub full_disk: f64,
     /// Probability that a cut is one in one direction only.
@@ -86,6 +89,7 @@ impl Default for FaultConfig {
             bit_rot: 0.0,
             page_rot: 0.0,
             disk_heals: 0.0,
+            fsck: 0.0,
             full_disk: 0.0,
             one_way: 0.0,
             dies_too: 0.0,
@@ -134,6 +138,8 @@ pub struct Faults {
     busy: RefCell<BTreeSet<NodeId>>,
     under_way: Cell<u32>,
     client_died: Cell<u64>,
+    /// Stores are being checked.
+    checks: Cell<bool>,
 }
 
 impl Faults {
@@ -146,6 +152,7 @@ impl Faults {
             busy: RefCell::default(),
             under_way: Cell::new(0),
             client_died: Cell::new(0),
+            checks: Cell::new(false),
         })
     }
 
@@ -196,6 +203,7 @@ impl Faults {
             c.full_disk,
             c.page_rot,
             c.disk_heals,
+            c.fsck,
         ];
         let mut at = rng.unit() * shares.iter().sum::<f64>();
         let kind = shares.iter().position(|s| {
@@ -227,6 +235,7 @@ impl Faults {
             Some(9) => self.full_disk(&mut rng).await,
             Some(10) => self.page_rot(&mut rng).await,
             Some(11) => self.disk_heals(&mut rng).await,
+            Some(12) => self.fsck(&mut rng).await,
             _ => {}
         }
     }
@@ -587,7 +596,7 @@ impl Faults {
         let id = self.any_server(rng);
         let but = [0, 64 << 10, 1 << 20, 8 << 20][rng.below(4) as usize];
         let seconds = 1.0 + 59.0 * rng.unit() * rng.unit();
-        if !self.context.disk_fills(id) {
+        if self.checks.get() || !self.context.disk_fills(id) {
             return;
         }
         self.note(FaultClass::FullDisk, &format!("the disk of {id} has {but} bytes left for {seconds:.3} s"));

@@ -2,17 +2,14 @@
 //!
 //! What was dropped may have happened or not, as if its client had died; but the client lives on, and so do all others. Whatever
 //! stays in hand (a lock, an open, a turn) hangs somebody sooner or later, and a change that was not taken in shows as old bytes.
-use std::future::{Future, poll_fn};
-use std::pin::pin;
 use std::rc::Rc;
-use std::task::Poll;
 
 use client::{Client, FlockMode, LockCall, OpenFile};
 use types::{Duration, Extent, Fid, FsError, Rng};
 use wire::mdt::{Cred, SetBits, SetattrRequest};
 
-use super::class::FaultClass;
 use super::context::Context;
+use super::dropped::{hasty, polls};
 use super::model::{Author, FileModel, bytes};
 
 const O_RDWR: u32 = 2;
@@ -22,27 +19,11 @@ const BLOCK: u64 = 3000;
 const BLOCKS: u64 = 60;
 /// Bytes of the file.
 pub const HASTY_BYTES: u64 = BLOCK * BLOCKS;
-/// Polls after which an operation is dropped at the latest, if it lasts as long.
-const POLLS_MAX: u64 = 12;
 /// Files of other programs, which are opened and looked at.
 const OTHERS: [&[u8]; 4] = [b"blocks", b"log", b"overlap", b"hasty"];
 
 fn cred() -> Cred {
     Cred::default()
-}
-
-/// Runs `work`, but no further than so many polls; `None`: it was dropped.
-async fn hasty<T>(polls: u64, work: impl Future<Output = T>) -> Option<T> {
-    let (mut work, mut polled) = (pin!(work), 0);
-    // It is dropped when the caller goes on.
-    poll_fn(|cx| {
-        if polled == polls {
-            return Poll::Ready(None);
-        }
-        polled += 1;
-        work.as_mut().poll(cx).map(Some)
-    })
-    .await
 }
 
 /// See the module's head.
@@ -99,14 +80,14 @@ impl Hasty {
         self.rng.below(BLOCKS / self.of) * self.of + self.id
     }
     fn polls(&mut self) -> u64 {
-        1 + self.rng.below(POLLS_MAX)
+        polls(&mut self.rng)
     }
     /// Whether the operation came to its end, or was dropped.
     fn judge(&self, what: &str, author: Author, outcome: Option<Result<bool, FsError>>) -> bool {
         match outcome {
             Some(Ok(true)) => true,
             Some(Ok(false)) => {
-                self.context.count(|c| c.by_class[FaultClass::Interrupts.index()] += 1);
+                self.context.note_dropped();
                 false
             }
             Some(Err(e)) => {

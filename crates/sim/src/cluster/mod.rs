@@ -13,6 +13,7 @@ mod context;
 mod costs;
 mod crowd;
 pub mod dirs;
+mod dropped;
 pub mod faults;
 mod filler;
 mod hasty;
@@ -42,7 +43,7 @@ mod witnesses;
 
 pub use class::FaultClass;
 pub use config::ClusterConfig;
-pub use context::{Context, Counts};
+pub use context::{Context, Counts, Manners};
 pub use costs::Costs;
 pub use faults::FaultConfig;
 pub use nodes::{Cluster, Node, NodeId};

@@ -21,13 +21,17 @@ use types::{ClientId, Duration, FsError, MIB, OstIndex};
 
 use super::config::ClusterConfig;
 
+/// Directory of the metadata store on its host.
+pub(super) const MDT_DIR: &str = "/mdt";
 pub(super) const MDT_FILE: &str = "/mdt/mdt.redb";
 /// Directory of an OST's store on its host.
 pub(super) const OST_DIR: &str = "/ost";
 /// The database of an OST's store.
 pub(super) const OST_DATABASE: &str = "/ost/meta.redb";
+/// The data of an OST's store.
+pub(super) const OST_FILE: &str = "/ost/data";
 const FAST_DIR: &str = "/fast";
-const FSNAME: &str = "sim";
+pub(super) const FSNAME: &str = "sim";
 pub(super) const CLUSTER_ID: u64 = 77;
 const MDS_PORT: u16 = 7988;
 const OSS_PORT: u16 = 7989;
@@ -146,6 +150,8 @@ pub struct Cluster {
     /// Clients.
     pub clients: Vec<Rc<Node>>,
     key: ClusterKey,
+    /// Identity of the metadata store, once it is made.
+    pub mdt_uuid: Cell<Option<u64>>,
     /// Requests that full scheduler heads sent away, of servers that run no more.
     pub refused: Cell<u64>,
     /// Clients that stand still for moments only: nobody evicts them for that, and what they answer counts.
@@ -185,6 +191,7 @@ impl Cluster {
             osses,
             clients,
             key,
+            mdt_uuid: Cell::new(None),
             refused: Cell::new(0),
             stuttering: RefCell::default(),
             past_evictions: RefCell::default(),
@@ -224,6 +231,7 @@ impl Cluster {
             root_mode: 0o755,
             now: rt.wall(),
         };
+        self.mdt_uuid.set(Some(options.uuid));
         let kv: Rc<dyn MetaKv> = open_mdt(&rt, true)?;
         mds::mkfs::format(&kv, &options).await.map_err(|e| format!("mkfs of the metadata target: {e}"))?;
         drop(kv);
@@ -294,7 +302,7 @@ impl Cluster {
                     let opened = open_mdt(&rt, false).map(|kv| kv as Rc<dyn MetaKv>).map_err(roles::RoleError);
                     Box::pin(std::future::ready(opened))
                 });
-                MdtStore::Of { dirs: vec!["/mdt".into()], open }
+                MdtStore::Of { dirs: vec![MDT_DIR.into()], open }
             } else {
                 MdtStore::Open(open_mdt(&rt, false)?)
             };

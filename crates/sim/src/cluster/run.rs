@@ -6,10 +6,10 @@ use simworld::{Sim, SimConfig};
 use types::{Duration, MIB};
 
 use super::absent::{ABSENT_BYTES, Absent};
-use super::check::{check_books, check_stores};
+use super::check::{check_books, check_stores, rot_and_repair};
 use super::class::FaultClass;
 use super::config::ClusterConfig;
-use super::context::{Context, Counts};
+use super::context::{Context, Counts, Manners};
 use super::costs::{Costs, Phase};
 use super::crowd::Crowd;
 use super::dirs::Dirs;
@@ -67,6 +67,8 @@ pub struct WorkConfig {
     pub appends: bool,
     /// Programs whose operations are dropped amid.
     pub interrupts: bool,
+    /// Stores rot in the end, and are repaired.
+    pub fsck: bool,
     /// A quiet client is away when OSTs die.
     pub absent: bool,
     /// A program with a file on media that lose bits for good.
@@ -79,12 +81,20 @@ pub struct WorkConfig {
     pub cutters: usize,
     /// How often programs sync, as a share of what they usually do: between syncs servers have much to lose.
     pub syncs: f64,
+    /// Share of the writes of programs on trees that go past the client's cache.
+    pub direct: f64,
     /// Clients' books of dirty bytes and grants are checked in the end.
     pub books: bool,
     /// Operations of each program at most.
     pub operations: u64,
     /// Virtual seconds with faults.
     pub seconds: f64,
+}
+
+impl WorkConfig {
+    const fn manners(&self) -> Manners {
+        Manners { syncs: self.syncs, interrupts: self.interrupts, direct: self.direct }
+    }
 }
 
 impl Default for WorkConfig {
@@ -106,11 +116,13 @@ impl Default for WorkConfig {
             migrate: false,
             appends: false,
             interrupts: false,
+            fsck: false,
             scarred: false,
             leavers: 0,
             dirs: 0,
             cutters: 0,
             syncs: 1.0,
+            direct: Manners::default().direct,
             books: false,
             operations: 1 << 20,
             seconds: 60.0,
@@ -163,7 +175,7 @@ pub(super) fn frames() -> FramePool {
 pub fn run(config: &RunConfig) -> RunReport {
     let sim = Sim::new(config.world.clone(), frames());
     let cluster = Cluster::new(sim, config.cluster.clone());
-    let context = Context::new(cluster, config.world.seed, config.work.syncs);
+    let context = Context::new(cluster, config.world.seed, config.work.manners());
     let limit = Duration::from_nanos((config.work.seconds * 1e9) as u64) + AFTERWARDS;
     let sim = &context.cluster.sim;
     if sim.run_for(whole(&context, config), limit).is_none() {
@@ -212,6 +224,12 @@ async fn whole(context: &Rc<Context>, config: &RunConfig) {
     }
     context.enter(Phase::Check);
     check_stores(context).await;
+    if config.work.fsck
+        && !context.failed()
+        && let Err(e) = rot_and_repair(context).await
+    {
+        context.complain(e);
+    }
 }
 
 async fn begin(context: &Rc<Context>) -> Result<(), String> {

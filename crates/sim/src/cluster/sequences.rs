@@ -18,7 +18,7 @@ use wire::mdt::{Cred, NodeKind, SetBits, SetattrRequest};
 use self::model::{A, B, DIR, DIR_NAMES, File, Id, NAMES, Op, Run, State, Sync, Target, pattern};
 use super::check::check_stores;
 use super::config::ClusterConfig;
-use super::context::Context;
+use super::context::{Context, Manners};
 use super::costs::{Costs, Phase};
 use super::nodes::{Cluster, NodeId};
 
@@ -159,7 +159,7 @@ pub fn run_case(case: &Case) -> Verdict {
         ost_reserve_bytes: 16 * MIB,
         ..ClusterConfig::default()
     };
-    let context = Context::new(Cluster::new(sim, config), case.seed, 1.0);
+    let context = Context::new(Cluster::new(sim, config), case.seed, Manners::default());
     let sim = &context.cluster.sim;
     let crashed = sim.run_for(whole(&context, case), LIMIT * 3);
     let crashed = match crashed {

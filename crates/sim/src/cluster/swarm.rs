@@ -10,6 +10,7 @@ use types::{Duration, MIB, Rng};
 
 use super::class::FaultClass;
 use super::config::ClusterConfig;
+use super::context::Manners;
 use super::faults::FaultConfig;
 use super::run::{RunConfig, WorkConfig};
 
@@ -251,6 +252,16 @@ fn set_by_class(seed: u64, on: On<'_>, c: &mut ClusterConfig) {
         c.glimpse_timeout = seconds(&mut rng, &[1, 7]);
         c.grant_shrink_interval = seconds(&mut rng, &[10, 1200]);
     }
+    if is_apart(seed, on) {
+        // OSTs have data of files of which the metadata store does not know when everything ends.
+        c.commit_interval = Duration::from_secs(20);
+        (c.ost_commit_interval, c.dirty_age_max) = (Some(Duration::from_millis(10)), Duration::from_millis(200));
+    }
+}
+
+/// Whether stores of a run with checks amid know of different times: OSTs commit often, and the metadata server seldom.
+fn is_apart(seed: u64, on: On<'_>) -> bool {
+    on(FaultClass::Fsck) && Rng::named(seed, "swarm fsck stores").chance(0.5)
 }
 
 fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) -> WorkConfig {
@@ -279,8 +290,10 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
         migrate: on(FaultClass::Migrate),
         appends: on(FaultClass::Appends),
         interrupts: on(FaultClass::Interrupts),
+        fsck: on(FaultClass::Fsck),
         scarred: on(FaultClass::RotStays),
         syncs: 1.0,
+        direct: Manners::default().direct,
         books: !without.has("books"),
         operations: 1 << 20,
         seconds: 15.0 + 45.0 * Rng::named(seed, "swarm seconds").unit(),
@@ -288,6 +301,9 @@ fn work_of(seed: u64, without: &Without, cluster: &ClusterConfig, on: On<'_>) ->
     // Every sync commits what all others did: in some runs nobody does so often, and a server that dies has much to be told.
     if !without.has("syncs") && Rng::named(seed, "swarm syncs").chance(0.4) {
         (work.syncs, work.counters, work.keepers) = (0.02, 0, 0);
+    }
+    if is_apart(seed, on) {
+        (work.syncs, work.counters, work.keepers, work.direct) = (0.02, 0, 0, 0.6);
     }
     if on(FaultClass::Pauses) {
         // Most of the time nothing happens.
@@ -325,6 +341,9 @@ fn faults_of(seed: u64, on: On<'_>, cuts: bool) -> FaultConfig {
     };
     if on(FaultClass::DiskHeals) {
         faults.disk_heals = 0.5 + 2.0 * Rng::named(seed, "swarm disk heals").unit();
+    }
+    if on(FaultClass::Fsck) {
+        faults.fsck = 0.3 + Rng::named(seed, "swarm fsck").unit();
     }
     if on(FaultClass::PageRot) {
         faults.page_rot = 0.5 + 2.0 * Rng::named(seed, "swarm page rot").unit();

@@ -1,5 +1,6 @@
 //! One cluster, end to end; what seeds find.
 mod ends;
+mod repaired;
 mod stalled;
 mod urgent;
 

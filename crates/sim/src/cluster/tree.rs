@@ -12,6 +12,7 @@ mod names;
 use names::read_dirs;
 
 use super::context::Context;
+use super::dropped::hasty;
 use super::model::{Author, FileModel, bytes};
 
 const O_RDWR: u32 = 2;
@@ -291,7 +292,7 @@ impl Tree {
     async fn write_to(&mut self, name: Name, id: usize, extent: Extent, (c, author): (usize, Author)) {
         let file = &self.files[&id];
         let (dir, fid, stamp) = (self.dirs[name.0], file.fid, self.context.stamp());
-        let flags = if self.rng.chance(0.1) { O_DIRECT_RDWR } else { O_RDWR };
+        let flags = if self.rng.chance(self.context.manners().direct) { O_DIRECT_RDWR } else { O_RDWR };
         let held = self.held.iter().find(|h| h.author == author && h.file == id).map(|h| h.open.clone());
         let what = self.what(&format!("write {extent:?} to"), name);
         let outcome = self.context.on(c, &what, async move |c| {
@@ -384,16 +385,19 @@ impl Tree {
         let (c, author) = self.client().await;
         let (dir, fid) = (self.dirs[name.0], self.files[&id].fid);
         let what = self.what(&format!("truncate to {size}"), name);
+        let patience = self.context.patience(&mut self.rng);
         let outcome = self.context.on(c, &what, async move |c| {
             if by_open {
-                let file = open_named(&c, dir, &text(name), fid, O_TRUNC_RDWR).await?;
-                return close(&c, &file).await;
+                let opened = hasty(patience, open_named(&c, dir, &text(name), fid, O_TRUNC_RDWR)).await;
+                let Some(file) = opened.transpose()? else { return Ok(None) };
+                return close(&c, &file).await.map(Some);
             }
             let request =
                 SetattrRequest { valid: SetBits::SIZE | SetBits::MTIME_NOW, size, ..SetattrRequest::default() };
-            c.setattr(&cred(), &c.meta().inode(fid), request, None).await.map_err(|e| e.to_string())
+            let inode = c.meta().inode(fid);
+            hasty(patience, c.setattr(&cred(), &inode, request, None)).await.transpose().map_err(|e| e.to_string())
         });
-        let outcome = outcome.await;
+        let outcome = self.context.unless_dropped(c, outcome.await).await;
         self.judge(&what, author, &outcome);
         let answered = matches!(outcome, Some(Ok(())));
         self.files.get_mut(&id).expect("the file is known").model.truncate(size, author, answered);

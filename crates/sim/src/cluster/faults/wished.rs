@@ -45,7 +45,7 @@ impl Faults {
         });
     }
     /// Takes all of these nodes, or none.
-    fn take_all(&self, ids: &[NodeId]) -> bool {
+    pub(super) fn take_all(&self, ids: &[NodeId]) -> bool {
         let free = |id: &NodeId| self.context.cluster.node(*id).host.runs() && !self.busy.borrow().contains(id);
         ids.iter().all(free) && ids.iter().all(|id| self.take(*id))
     }

@@ -6,9 +6,15 @@ use client::{Client, NewFile};
 use types::{Fid, FsError};
 
 use super::{File, Name, SETTLE_ATTEMPTS_MAX, Tree, close, cred, text};
+use crate::cluster::dropped::hasty;
 use crate::cluster::model::{Author, FileModel};
 
 const O_CREAT_EXCL_RDWR: u32 = 0o302;
+
+/// How an operation ended that may have been dropped.
+fn told<T>(outcome: Option<Result<T, FsError>>) -> Result<Option<()>, String> {
+    outcome.transpose().map(|o| o.map(drop)).map_err(|e| e.to_string())
+}
 
 impl Tree {
     pub(super) async fn create(&mut self) {
@@ -17,19 +23,20 @@ impl Tree {
         let dir = self.dirs[name.0];
         let exists = self.names.contains_key(&name);
         let what = self.what("create", name);
-        let begun = self.context.cluster.sim.now();
+        let (begun, patience) = (self.context.cluster.sim.now(), self.context.patience(&mut self.rng));
         let outcome = self.context.on(c, &what, async move |c| {
             let new = NewFile { flags: O_CREAT_EXCL_RDWR, mode: 0o644, ..NewFile::default() };
-            match c.create_open(&cred(), dir, &text(name), new).await {
-                Ok((entry, file)) if exists => {
+            match hasty(patience, c.create_open(&cred(), dir, &text(name), new)).await {
+                None => Ok(None),
+                Some(Ok((entry, file))) if exists => {
                     Err(format!("made {} ({}) over a name that is taken", entry.attr.fid, file.fid()))
                 }
-                Ok((entry, file)) => close(&c, &file).await.map(|()| Some(entry.attr.fid)),
-                Err(FsError::Exists) if exists => Ok(None),
-                Err(e) => Err(e.to_string()),
+                Some(Ok((entry, file))) => close(&c, &file).await.map(|()| Some(Some(entry.attr.fid))),
+                Some(Err(FsError::Exists)) if exists => Ok(Some(None)),
+                Some(Err(e)) => Err(e.to_string()),
             }
         });
-        let outcome = outcome.await;
+        let outcome = self.context.unless_dropped(c, outcome.await).await;
         if !matches!(&outcome, Some(Err(e)) if self.context.is_refused_for_space(e, begun) && !e.starts_with("flush:"))
         {
             self.judge(&what, author, &outcome);
@@ -65,10 +72,12 @@ impl Tree {
         let (c, author) = self.client().await;
         let dirs = (self.dirs[from.0], self.dirs[to.0]);
         let what = format!("{} to {}/n{}", self.what("rename", from), ["a", "b"][to.0], to.1);
+        let patience = self.context.patience(&mut self.rng);
         let outcome = self.context.on(c, &what, async move |c| {
-            c.meta().rename(&cred(), (dirs.0, &text(from)), (dirs.1, &text(to)), 0).await.map_err(|e| e.to_string())
+            let (cred, from, to) = (cred(), text(from), text(to));
+            told(hasty(patience, c.meta().rename(&cred, (dirs.0, &from), (dirs.1, &to), 0)).await)
         });
-        let outcome = outcome.await;
+        let outcome = self.context.unless_dropped(c, outcome.await).await;
         let before = self.names.clone();
         let mut after = before.clone();
         if before.get(&to) != Some(&id) {
@@ -83,10 +92,11 @@ impl Tree {
         let (c, author) = self.client().await;
         let dir = self.dirs[name.0];
         let what = self.what("unlink", name);
+        let patience = self.context.patience(&mut self.rng);
         let outcome = self.context.on(c, &what, async move |c| {
-            c.meta().unlink(&cred(), dir, &text(name), false).await.map_err(|e| e.to_string())
+            told(hasty(patience, c.meta().unlink(&cred(), dir, &text(name), false)).await)
         });
-        let outcome = outcome.await;
+        let outcome = self.context.unless_dropped(c, outcome.await).await;
         let before = self.names.clone();
         let mut after = before.clone();
         after.remove(&name);
@@ -102,10 +112,10 @@ impl Tree {
         let (c, author) = self.client().await;
         let (dir, fid) = (self.dirs[to.0], self.files[&id].fid);
         let what = self.what("link", to);
-        let outcome = self.context.on(c, &what, async move |c| {
-            c.link(&cred(), fid, dir, &text(to)).await.map(|_| ()).map_err(|e| e.to_string())
-        });
-        let outcome = outcome.await;
+        let patience = self.context.patience(&mut self.rng);
+        let outcome =
+            self.context.on(c, &what, async move |c| told(hasty(patience, c.link(&cred(), fid, dir, &text(to))).await));
+        let outcome = self.context.unless_dropped(c, outcome.await).await;
         let before = self.names.clone();
         let mut after = before.clone();
         after.insert(to, id);
