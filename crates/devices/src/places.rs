@@ -9,6 +9,9 @@ use types::{Extent, ObjectId};
 /// Bytes of a store's block.
 const BLOCK_BYTES: u64 = 4096;
 
+/// Most bytes of an object, as its requests tell of it.
+const OBJECT_BYTES_MAX: u64 = 1 << 60;
+
 /// What a request asks the store for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Asked {
@@ -41,7 +44,9 @@ impl Places {
         for r in requests {
             if !*first.entry(r.object).or_insert(r.write) {
                 let end = found.entry(r.object).or_default();
-                *end = (*end).max(r.extent.end);
+                // What the store is asked for, not what is touched: a punch or a lock touches everything up to the end of offsets.
+                let asked = (r.extent.start / BLOCK_BYTES * BLOCK_BYTES).saturating_add(r.stored);
+                *end = (*end).max(asked.min(OBJECT_BYTES_MAX));
             }
         }
         Places { allocator: Allocator::new(kind), objects: HashMap::default(), found, amid: false }
@@ -96,6 +101,18 @@ mod tests {
             assert_eq!(places.pieces(&r, |lba, _| lbas.push(lba / MIB)), 1);
         }
         lbas
+    }
+
+    #[test]
+    fn a_request_that_touches_everything_up_to_the_end_of_offsets_makes_no_object_of_that_size() {
+        let object = ObjectId::new(OstIndex(0), 1);
+        let all = Asked { object, extent: Extent::new(8192, u64::MAX), stored: 0, write: false };
+        let read = Asked { extent: Extent::at(0, MIB), stored: MIB, ..all };
+        let mut places = Places::new(AllocKind::Mballoc, [all, read].into_iter());
+        let mut seen = Vec::new();
+        assert_eq!(places.pieces(&read, |lba, len| seen.push((lba, len))), 1);
+        places.pieces(&all, |lba, len| seen.push((lba, len)));
+        assert!(seen[0] == (0, MIB) && seen[1..].iter().all(|(lba, len)| lba + len <= 2 * MIB), "{seen:?}");
     }
 
     #[test]
