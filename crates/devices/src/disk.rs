@@ -2,6 +2,7 @@
 //!
 //! Decides service times only; the order of requests is the elevator's. Parameters of `paper001` are those of the
 //! calibrated hardware model of paper 001 and must not be bent to fit a result.
+use crate::array::Members;
 use crate::profile::DeviceProfile;
 use crate::raid::WriteBackCache;
 use types::Rng;
@@ -37,6 +38,8 @@ pub struct DiskModel {
     cache: WriteBackCache,
     read_ns_per_byte: f64,
     write_ns_per_byte: f64,
+    /// The disks of an array.
+    members: Option<Members>,
 }
 
 impl DiskModel {
@@ -51,6 +54,7 @@ impl DiskModel {
             cache: WriteBackCache::new(profile.cache_bytes, profile.cache_rate),
             read_ns_per_byte: 1e9 / profile.read_rate,
             write_ns_per_byte: 1e9 / profile.write_rate,
+            members: profile.array.map(|array| Members::new(&profile, array)),
         }
     }
     /// Whether it takes another command now.
@@ -75,6 +79,10 @@ impl DiskModel {
     pub fn start(&mut self, now: u64, access: Access, rng: &mut Rng) -> Started {
         assert!(self.accepts(), "the disk was given more commands than it has slots");
         self.in_service += 1;
+        if let Some(members) = &mut self.members {
+            let (done_at, seek) = members.start(now, access, rng);
+            return Started { done_at, seek };
+        }
         let seek = access.lba != self.head;
         let fixed = self.fixed_ns(access, seek, rng);
         self.head = access.lba + access.len;
@@ -95,6 +103,30 @@ impl DiskModel {
         };
         Started { done_at, seek }
     }
+    /// What an access takes that begins now, without what the rotation adds.
+    pub(crate) fn expected_ns(&self, access: Access) -> f64 {
+        let p = &self.profile;
+        let (jump, per_byte) = match access.write {
+            true => (p.jump_write_ns, self.write_ns_per_byte),
+            false => (p.jump_read_ns, self.read_ns_per_byte),
+        };
+        let fixed = if access.lba == self.head { p.contiguous_ns.0 } else { self.way_ns(access, jump, per_byte) };
+        fixed + access.len as f64 * per_byte
+    }
+
+    /// The way of the head: a jump, or over what lies between where that is shorter, and the stroke.
+    fn way_ns(&self, access: Access, jump_ns: f64, per_byte: f64) -> f64 {
+        let p = &self.profile;
+        let mut ns = jump_ns;
+        if p.passes_gaps && access.lba > self.head {
+            ns = ns.min(p.contiguous_ns.0 + (access.lba - self.head) as f64 * per_byte);
+        }
+        if p.full_stroke_ns > 0.0 {
+            ns += p.full_stroke_ns * root_of_share(access.lba.abs_diff(self.head.min(p.capacity)), p.capacity);
+        }
+        ns
+    }
+
     /// When what a write-back cache has accepted so far is on the medium; 0 without one.
     #[must_use]
     pub fn destaged_at(&self) -> u64 {
@@ -112,14 +144,11 @@ impl DiskModel {
             let (mean, spread) = p.contiguous_ns;
             return mean + spread * (2.0 * rng.unit() - 1.0);
         }
-        let mut ns = if access.write { p.jump_write_ns } else { p.jump_read_ns };
-        if p.passes_gaps && access.lba > self.head {
-            let per_byte = if access.write { self.write_ns_per_byte } else { self.read_ns_per_byte };
-            ns = ns.min(p.contiguous_ns.0 + (access.lba - self.head) as f64 * per_byte);
-        }
-        if p.full_stroke_ns > 0.0 {
-            ns += p.full_stroke_ns * root_of_share(access.lba.abs_diff(self.head.min(p.capacity)), p.capacity);
-        }
+        let (jump, per_byte) = match access.write {
+            true => (p.jump_write_ns, self.write_ns_per_byte),
+            false => (p.jump_read_ns, self.read_ns_per_byte),
+        };
+        let mut ns = self.way_ns(access, jump, per_byte);
         if p.revolution_ns > 0.0 {
             ns += p.revolution_ns * rng.unit();
         }

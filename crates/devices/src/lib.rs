@@ -5,7 +5,7 @@
 //! virtual time pass by them, the simulator its event queue; so a device of a name is one device in both.
 //!
 //! Code map: [`profile`](DeviceProfile) (the table, and keys that change a device) · [`DiskModel`] (service times) ·
-//! [`WriteBackCache`] (a controller's) · [`Elevator`] (what comes next, what is merged) · [`Device`] (elevator before disk)
+//! [`WriteBackCache`] (a controller's) · [`Array`] (RAID 5, 6 and 10) · [`Elevator`] (what comes next, what is merged) · [`Device`] (elevator before disk)
 //! · [`Allocator`] (where an object's bytes lie) · [`Places`] (where those of requests seen lie) · [`Fit`] (a disk's
 //! parameters from what requests took).
 #![no_std]
@@ -14,6 +14,7 @@ extern crate alloc;
 extern crate std;
 
 mod allocator;
+mod array;
 mod device;
 mod disk;
 mod elevator;
@@ -23,6 +24,7 @@ mod profile;
 mod raid;
 
 pub use allocator::{AllocKind, Allocator, Region, RegionMap};
+pub use array::{Array, Level, Part, Work};
 pub use device::{Device, DeviceStats, SIZE_CLASSES, size_class, size_class_name};
 pub use disk::{Access, DiskModel, Started};
 pub use elevator::{BlockRequest, Elevator, ElevatorConfig, ElevatorKind, NO_PIECE, Piece, Pieces};

@@ -3,6 +3,7 @@
 //! Decides what a device is, for the emulated OST (`store.profile`, `store.profile_keys`) and the simulator (`disk.*`) alike.
 //! Parameters of `paper001` are those of the calibrated hardware model of paper 001 and must not be bent to fit a result.
 
+use crate::array::{Array, DISKS_MAX, Level};
 use alloc::{
     format,
     string::{String, ToString},
@@ -47,6 +48,8 @@ pub struct DeviceProfile {
     pub stripe_bytes: u64,
     /// Cost of each partially written stripe: old data and parity are read before they are written.
     pub partial_stripe_ns: f64,
+    /// Several disks, each as the rest of this says; none: one.
+    pub array: Option<Array>,
 }
 
 /// Calibrated on paper 001: 500 MB/s (1 MiB in 2.097 ms), 2.0 ms for every non-contiguous request instead of the
@@ -68,6 +71,7 @@ const PAPER001: DeviceProfile = DeviceProfile {
     cache_rate: 0.0,
     stripe_bytes: 0,
     partial_stripe_ns: 0.0,
+    array: None,
 };
 
 /// A 7200 rpm SATA disk: 150 MB/s in the middle of the platter, 0.8 ms track to track, 16 ms over the whole stroke
@@ -141,7 +145,31 @@ const DISK9MS: DeviceProfile = DeviceProfile {
     ..PAPER001
 };
 
-const PROFILES: [DeviceProfile; 6] = [PAPER001, HDD, RAID, SSD, NVME, DISK9MS];
+/// Five disks of profile `hdd` without a controller's cache, as Linux md makes an array: four data chunks of 64 KiB and parity.
+const RAID5: DeviceProfile = DeviceProfile {
+    name: "raid5",
+    slots: 5,
+    array: Some(Array { level: Level::Raid5, disks: 5, chunk_bytes: 64 << 10 }),
+    ..HDD
+};
+
+/// Ten such disks: eight data chunks of 128 KiB and two of parity, 1 MiB a stripe.
+const RAID6: DeviceProfile = DeviceProfile {
+    name: "raid6",
+    slots: 10,
+    array: Some(Array { level: Level::Raid6, disks: 10, chunk_bytes: 128 << 10 }),
+    ..HDD
+};
+
+/// Eight such disks, four mirrored pairs with chunks of 64 KiB.
+const RAID10: DeviceProfile = DeviceProfile {
+    name: "raid10",
+    slots: 8,
+    array: Some(Array { level: Level::Raid10, disks: 8, chunk_bytes: 64 << 10 }),
+    ..HDD
+};
+
+const PROFILES: [DeviceProfile; 9] = [PAPER001, HDD, RAID, SSD, NVME, DISK9MS, RAID5, RAID6, RAID10];
 
 /// The names of the table.
 #[must_use]
@@ -150,10 +178,17 @@ pub fn profile_names() -> Vec<&'static str> {
 }
 
 /// Keys that change a profile: name, least, most, unit and meaning.
-pub const KEYS: [(&str, f64, f64, &str); 3] = [
+pub const KEYS: [(&str, f64, f64, &str); 5] = [
     ("seek_ms", 0.0, 10_000.0, "milliseconds of a request that does not continue the last one, whatever the distance"),
     ("mb_per_s", 0.001, 1e6, "MB/s (10^6) at which it streams"),
     ("request_us", 0.0, 1e7, "microseconds of a request that continues the last one, beside its bytes"),
+    (
+        "disks",
+        3.0,
+        DISKS_MAX as f64,
+        "disks of an array, parity and mirrors included; the other keys say what each disk is",
+    ),
+    ("chunk_kb", 4.0, 65_536.0, "KiB that lie on one disk of an array in a row, a multiple of 4"),
 ];
 
 impl DeviceProfile {
@@ -187,9 +222,35 @@ impl DeviceProfile {
                 (self.full_stroke_ns, self.revolution_ns) = (0.0, 0.0);
             }
             "mb_per_s" => (self.read_rate, self.write_rate) = (value * 1e6, value * 1e6),
+            "disks" | "chunk_kb" => return self.set_array(key, text, value),
             _ => self.contiguous_ns = (value * US, 0.0),
         }
         Ok(())
+    }
+
+    fn set_array(&mut self, key: &str, text: &str, value: f64) -> Result<(), String> {
+        let Some(mut array) = self.array else {
+            return Err(format!("{key} = '{text}': '{}' is no array of disks; raid5, raid6 and raid10 are", self.name));
+        };
+        let unit = if key == "disks" { 1.0 } else { 4.0 };
+        if value % unit != 0.0 {
+            return Err(format!("{key} = '{text}' is not a multiple of {unit}"));
+        }
+        match key {
+            "disks" => array.disks = value as u32,
+            _ => array.chunk_bytes = value as u64 * 1024,
+        }
+        array.check().map_err(|why| format!("{key} = '{text}': {why}"))?;
+        (self.array, self.slots) = (Some(array), array.disks);
+        Ok(())
+    }
+
+    /// Bytes a second at which it streams at most, reading or writing: of an array all disks that hold different data, and in
+    /// reads of mirrors all.
+    #[must_use]
+    pub fn stream_rate_max(&self) -> f64 {
+        let disks = self.array.map_or(1, |a| if a.level == Level::Raid10 { a.disks } else { a.data_disks() });
+        self.read_rate.max(self.write_rate) * f64::from(disks)
     }
 
     /// The profile called `name`, changed by `keys`: KEY=VALUE, parted by blanks.
@@ -219,13 +280,21 @@ impl DeviceProfile {
         if self.contiguous_ns != own.contiguous_ns {
             keys.push(("request_us", (self.contiguous_ns.0 / US).to_string()));
         }
+        if let (Some(array), Some(of)) = (self.array, own.array) {
+            if array.disks != of.disks {
+                keys.push(("disks", array.disks.to_string()));
+            }
+            if array.chunk_bytes != of.chunk_bytes {
+                keys.push(("chunk_kb", (array.chunk_bytes / 1024).to_string()));
+            }
+        }
         keys
     }
 
-    /// Whether it has one head that a request elsewhere has to move.
+    /// Whether it has heads that a request elsewhere has to move: one, or those of an array.
     #[must_use]
     pub fn seeks(&self) -> bool {
-        self.slots == 1 && self.jump_read_ns.max(self.jump_write_ns) > self.contiguous_ns.0
+        (self.slots == 1 || self.array.is_some()) && self.jump_read_ns.max(self.jump_write_ns) > self.contiguous_ns.0
     }
 }
 
@@ -239,12 +308,26 @@ mod tests {
         assert_eq!((p.jump_read_ns, p.jump_write_ns, p.revolution_ns, p.full_stroke_ns), (8.5e6, 8.5e6, 0.0, 0.0));
         assert_eq!((p.read_rate, p.write_rate, p.contiguous_ns), (180e6, 180e6, (1e5, 0.0)));
         for (name, keys, why) in [
-            ("tape", "", "'tape' is not a device profile; there are: paper001, hdd, raid, ssd, nvme, disk9ms"),
-            ("hdd", "rpm=7200", "'rpm' is not a key of a device; there are: seek_ms, mb_per_s, request_us"),
+            (
+                "tape",
+                "",
+                "'tape' is not a device profile; there are: paper001, hdd, raid, ssd, nvme, disk9ms, raid5, raid6, raid10",
+            ),
+            (
+                "hdd",
+                "rpm=7200",
+                "'rpm' is not a key of a device; there are: seek_ms, mb_per_s, request_us, disks, chunk_kb",
+            ),
             ("hdd", "seek_ms", "'seek_ms' is not KEY=VALUE"),
             ("hdd", "seek_ms=-1", "seek_ms = '-1' is not a number from 0 to 10000"),
             ("hdd", "mb_per_s=0", "mb_per_s = '0' is not a number from 0.001 to 1000000"),
             ("hdd", "mb_per_s=nan", "mb_per_s = 'nan' is not a number"),
+            ("hdd", "disks=5", "disks = '5': 'hdd' is no array of disks; raid5, raid6 and raid10 are"),
+            ("raid6", "disks=3", "disks = '3': a RAID 6 has 4 disks and more"),
+            ("raid10", "disks=5", "disks = '5': a RAID 10 has an even number of disks"),
+            ("raid5", "disks=2", "disks = '2' is not a number from 3 to 64"),
+            ("raid5", "disks=4.5", "disks = '4.5' is not a multiple of 1"),
+            ("raid5", "chunk_kb=66", "chunk_kb = '66' is not a multiple of 4"),
         ] {
             let refused = DeviceProfile::parse(name, keys).unwrap_err();
             assert!(refused.starts_with(why), "{refused}");
@@ -253,6 +336,10 @@ mod tests {
 
     #[test]
     fn a_changed_device_tells_the_keys_that_make_it() {
+        let p = DeviceProfile::parse("raid6", "disks=6 chunk_kb=512 mb_per_s=180").unwrap();
+        let told: Vec<String> = p.changes().iter().map(|(key, value)| format!("{key}={value}")).collect();
+        assert_eq!(told, ["mb_per_s=180", "disks=6", "chunk_kb=512"]);
+        assert_eq!((DeviceProfile::parse("raid6", &told.join(" ")), p.stream_rate_max()), (Ok(p), 4.0 * 180e6));
         for keys in ["", "seek_ms=8.5", "mb_per_s=180.25 request_us=0", "seek_ms=0 mb_per_s=0.5 request_us=33"] {
             for name in profile_names() {
                 let p = DeviceProfile::parse(name, keys).unwrap();
@@ -265,7 +352,7 @@ mod tests {
     #[test]
     fn only_what_has_one_head_seeks() {
         let seeking: Vec<&str> = PROFILES.iter().filter(|p| p.seeks()).map(|p| p.name).collect();
-        assert_eq!(seeking, ["paper001", "hdd", "raid", "disk9ms"]);
+        assert_eq!(seeking, ["paper001", "hdd", "raid", "disk9ms", "raid5", "raid6", "raid10"]);
         assert!(!DeviceProfile::parse("paper001", "seek_ms=0").unwrap().seeks());
     }
 }

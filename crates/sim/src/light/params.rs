@@ -35,7 +35,7 @@ impl LightConfig {
             return Err(CACHE_UNUSED.to_string());
         }
         let disk = device_from(params)?;
-        let (nic_rate, nic_queue) = nics(params, f64::from(osts_per_oss) * disk.read_rate.max(disk.write_rate))?;
+        let (nic_rate, nic_queue) = nics(params, f64::from(osts_per_oss) * disk.stream_rate_max())?;
         Ok(LightConfig {
             seed: params.int("seed"),
             clients: params.int("clients") as u32,

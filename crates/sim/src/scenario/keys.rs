@@ -36,7 +36,8 @@ fn of_device(key: &str, text: &str) -> Result<(), String> {
     if text == PROFILES_OWN {
         return Ok(());
     }
-    devices::DeviceProfile::named("paper001")?.set(key, text)
+    // It takes all keys.
+    devices::DeviceProfile::named("raid10")?.set(key, text)
 }
 
 fn nrs_policy(text: &str) -> Result<(), String> {
@@ -316,6 +317,18 @@ static ROWS: &[Row] = &[
         default: "profile",
         kind: Kind::Checked(|t| of_device("request_us", t)),
         meaning: "A request that continues the last one, beside its bytes; profile: as the medium's.",
+    },
+    Row {
+        name: "disk.disks",
+        default: "profile",
+        kind: Kind::Checked(|t| of_device("disks", t)),
+        meaning: "Disks of an array (raid5, raid6, raid10), parity and mirrors included; the other keys say what each is.",
+    },
+    Row {
+        name: "disk.chunk_kb",
+        default: "profile",
+        kind: Kind::Checked(|t| of_device("chunk_kb", t)),
+        meaning: "KiB that lie on one disk of an array in a row.",
     },
     Row {
         name: "elevator.kind",

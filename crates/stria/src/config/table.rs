@@ -51,7 +51,7 @@ types::keys! {
         store_kind: String = "store.kind", Kind::Choice(super::store_kinds), "file", Process, Restart;
         /// The device that store.kind = "emulated" behaves like.
         store_profile: String = "store.profile", Kind::Choice(super::device_profiles), "paper001", Process, Restart;
-        /// How that device differs from its profile: `seek_ms`, `mb_per_s`, `request_us`, as KEY=VALUE, parted by blanks.
+        /// How that device differs from its profile: `seek_ms`, `mb_per_s`, `request_us`, of arrays `disks` and `chunk_kb`, as KEY=VALUE, parted by blanks (docs/reference/devices.md).
         store_profile_keys: String = "store.profile_keys", Kind::Text, "", Process, Restart;
         /// In which order that device's queue is served; `noop` is the order of arrival.
         store_elevator: String = "store.elevator", Kind::Choice(super::elevators), "noop", Process, Restart;
