@@ -1,7 +1,7 @@
 //! The report: one self-contained HTML page. First every claim of the papers: expected, simulated, real, error, verdict; then
 //! all experiments, with expectations, measurements, plots and other readings.
 //! What misses is marked as such and counted at the top.
-use crate::claims::{Claim, Real};
+use crate::claims::{Claim, Judged, Real};
 use crate::cli::{condition, expected, measured};
 use crate::experiment::{Experiment, Outcome, Verdict, peak_memory_mib};
 use crate::plot::{escape, pictures};
@@ -123,22 +123,19 @@ fn overall(e: &Experiment) -> (&'static str, &'static str) {
 
 /// A row per claim.
 fn claimed(out: &mut String, experiments: &[Experiment], of: &Claims) {
-    out.push_str("<h2>Claims</h2>\n<div class=\"wide\"><table class=\"toc\"><tr><th>id</th><th>claim</th><th>paper</th><th>expected</th><th>simulated</th><th>error</th><th>real processes</th><th>verdict</th></tr>\n");
+    out.push_str("<h2>Claims</h2>\n<div class=\"wide\"><table class=\"toc\"><tr><th>id</th><th>claim</th><th>paper</th><th>expected</th><th>simulated</th><th>error</th><th>real processes</th><th>command</th><th>verdict</th></tr>\n");
     for c in &of.claims {
         let shown: Vec<&Experiment> = experiments.iter().filter(|e| c.simulated.contains(&e.scenario.id)).collect();
         let id = escape(&c.id);
         let link = shown.first().map_or(id.clone(), |e| format!("<a href=\"#{}\">{id}</a>", escape(&e.scenario.id)));
-        let real = of
-            .real
-            .iter()
-            .filter(|r| r.id == c.id)
-            .map(|r| format!("<span title=\"{}\">{}</span>", escape(&r.origin), escape(&r.text)));
-        let real = real.collect::<Vec<_>>().join("<br>");
+        let judged = c.judged(&of.real);
+        let real = judged.iter().map(real_figure).collect::<Vec<_>>().join("<br>");
         let verdicts = || shown.iter().flat_map(|e| &e.verdicts);
-        let (class, word) = claims_verdict(&shown, !real.is_empty());
+        let (class, word) = claims_verdict(&shown, &judged);
+        let command = if c.command.is_empty() { String::new() } else { format!("<code>{}</code>", escape(&c.command)) };
         let _ = writeln!(
             out,
-            "<tr><td>{link}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{real}</td><td class=\"{class}\">{word}</td></tr>",
+            "<tr><td>{link}</td><td>{}</td><td>{}</td><td>{}</td><td class=\"n\">{}</td><td class=\"n\">{}</td><td>{real}</td><td>{command}</td><td class=\"{class}\">{word}</td></tr>",
             escape(&c.claim),
             escape(&c.paper),
             escape(&c.expected),
@@ -149,8 +146,26 @@ fn claimed(out: &mut String, experiments: &[Experiment], of: &Claims) {
     out.push_str("</table></div>\n<h2>Scenarios</h2>\n");
 }
 
-/// The worst of a claim's scenarios; what only a test or only real processes show is called so.
-fn claims_verdict(shown: &[&Experiment], real: bool) -> (&'static str, &'static str) {
+/// A metric of real processes: what it is, its mean and interval, what is wanted. Its run stands in the title.
+fn real_figure(j: &Judged) -> String {
+    let class = match j.outcome {
+        Some(Outcome::Holds) => "holds",
+        Some(Outcome::Misses) => "misses",
+        _ => "not",
+    };
+    let text = if j.text.is_empty() { "not measured" } else { &j.text };
+    let bounds = if j.bounds.is_empty() { String::new() } else { format!(" ({})", j.bounds) };
+    format!(
+        "<span title=\"{}\">{} <span class=\"{class}\">{}</span>{}</span>",
+        escape(&j.origin),
+        escape(&j.metric.replace('_', " ")),
+        escape(text),
+        escape(&bounds)
+    )
+}
+
+/// The worst of a claim's scenarios and of what is wanted of real processes; what only a test shows is called so.
+fn claims_verdict(shown: &[&Experiment], judged: &[Judged]) -> (&'static str, &'static str) {
     let rank = |word: &str| match word {
         "misses" | "known miss moved" => 0,
         "misses, known" => 1,
@@ -158,8 +173,14 @@ fn claims_verdict(shown: &[&Experiment], real: bool) -> (&'static str, &'static 
         "holds" => 3,
         _ => 4,
     };
-    let worst = shown.iter().map(|e| overall(e)).min_by_key(|(_, word)| rank(word));
-    worst.unwrap_or(("not", if real { "real only" } else { "not shown" }))
+    let real = judged.iter().filter_map(|j| match j.outcome? {
+        Outcome::Misses => Some(("misses", "misses")),
+        Outcome::Holds => Some(("holds", "holds")),
+        _ if shown.is_empty() => Some(("not", "not measured")),
+        _ => None,
+    });
+    let worst = shown.iter().map(|e| overall(e)).chain(real).min_by_key(|(_, word)| rank(word));
+    worst.unwrap_or(("not", if judged.is_empty() { "not shown" } else { "real only" }))
 }
 
 /// The values that answer those of the source, else the first that is judged; the rest are counted.
@@ -315,12 +336,35 @@ mod tests {
             simulated: simulated.iter().map(|s| s.to_string()).collect(),
             ..Claim::default()
         };
-        let real = vec![Real { id: "R42".into(), text: "112 MB/s".into(), origin: "bench/x.sh".into() }];
-        let claims = Claims { claims: vec![claim("R1", &["R1"]), claim("R42", &[]), claim("R43", &[])], real };
+        let dir = tempfile::tempdir().unwrap();
+        let file = dir.path().join("r.ndjson");
+        let row = |metric: &str, value: u32| {
+            format!(
+                "{{\"metric\":\"{metric}\",\"command\":\"bench/x.sh\",\"samples\":[{value},{value}],\"unit\":\"MB/s\"}}\n"
+            )
+        };
+        std::fs::write(&file, row("R42 write", 112) + &row("R44 write", 90) + &row("R45 write", 90)).unwrap();
+        let real = crate::claims::real(&[file]).unwrap();
+        let wants = |id: &str| Claim {
+            real: vec![crate::claims::Wanted { metric: "write".into(), min: Some(110.0), ..Default::default() }],
+            command: "bench/x.sh".into(),
+            ..claim(id, &[])
+        };
+        let rows =
+            vec![claim("R1", &["R1"]), wants("R42"), claim("R43", &[]), wants("R44"), claim("R45", &[]), wants("R46")];
+        let claims = Claims { claims: rows, real };
         let page = html(&[e], &claims, &Origin::default());
         let row = |id: &str| page.lines().find(|l| l.contains(&format!(">{id}</"))).unwrap().to_string();
         assert!(row("R1").contains("a &lt; b") && row("R1").contains(">8<") && row("R1").contains("20.0 %"), "{page}");
-        assert!(row("R42").contains("title=\"bench/x.sh\">112 MB/s") && row("R42").contains("real only"));
+        let good = "title=\"bench/x.sh, ?, commit ?\">write <span class=\"holds\">112 MB/s</span> (&gt;= 110)";
+        assert!(
+            row("R42").contains(good) && row("R42").contains("<code>bench/x.sh</code></td><td class=\"holds\">holds")
+        );
+        assert!(
+            row("R44").contains("<span class=\"misses\">90 MB/s")
+                && row("R44").ends_with("<td class=\"misses\">misses</td></tr>")
+        );
+        assert!(row("R45").contains("real only") && row("R46").contains("not measured"));
         assert!(row("R43").contains("not shown"));
         assert!(!page.contains("http://") || page.contains("xmlns"), "nothing is fetched from elsewhere");
     }

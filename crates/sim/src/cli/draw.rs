@@ -69,7 +69,11 @@ pub(super) fn report(a: &ReportArgs) -> Result<bool, String> {
     if !a.ids.is_empty() {
         claims.retain(|c| c.simulated.iter().any(|id| experiments.iter().any(|e| e.scenario.id == *id)));
     }
-    let page = report::html(&experiments, &report::Claims { claims, real: claims::real() }, &report::Origin::here());
+    let page = report::html(
+        &experiments,
+        &report::Claims { claims, real: claims::real(&claims::results())? },
+        &report::Origin::here(),
+    );
     write(&a.out, &page)?;
     let csv = a.out.with_extension("csv");
     write(&csv, &show::csv(&experiments))?;

@@ -2,6 +2,7 @@
 //!
 //! The `stria` binary mounts [`command`] and calls [`main`]; both speak clap. Decides what is printed, nothing else.
 mod draw;
+mod judge;
 mod list;
 mod replay;
 mod run;
@@ -10,7 +11,7 @@ mod show;
 pub mod torture;
 mod worst;
 
-pub(crate) use show::{condition, expected, measured, number};
+pub(crate) use show::{condition, expected, interval, measured, number};
 
 use crate::experiment::Overrides;
 use clap::{Args, CommandFactory, Parser, Subcommand};
@@ -37,6 +38,8 @@ pub enum Verb {
     Plot(PlotArgs),
     /// Run all scenarios and write one HTML page: every claim, expected, simulated, real, error, picture
     Report(ReportArgs),
+    /// Judge what real processes gave (bench/real.py, bench/advice.sh) by the papers' claims
+    Judge(JudgeArgs),
     /// Search for the workload that hurts a policy most, and write it as a scenario
     Worst(WorstArgs),
     /// Write what a scenario's OSTs did with every request as a trace, for replay
@@ -139,6 +142,13 @@ pub struct ReportArgs {
     /// Runs at the same time; 0: one per core
     #[arg(long, default_value_t = 0)]
     pub jobs: usize,
+}
+
+/// Arguments of `judge`.
+#[derive(Args, Debug)]
+pub struct JudgeArgs {
+    /// Results files, one JSON object a line; default: those of bench/results, and every claim
+    pub files: Vec<PathBuf>,
 }
 
 /// Arguments of `worst`.
@@ -301,6 +311,7 @@ pub fn main(arguments: Arguments) -> ExitCode {
         Verb::Sweep(a) => run::sweep(&a),
         Verb::Plot(a) => draw::plot(&a),
         Verb::Report(a) => draw::report(&a),
+        Verb::Judge(a) => judge::judge(&a),
         Verb::Worst(a) => worst::worst(&a),
         Verb::Record(a) => replay::record(&a),
         Verb::Replay(a) => replay::replay(&a),

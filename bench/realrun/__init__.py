@@ -1,0 +1,1 @@
+"""What bench/real.py runs."""
