@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """real.py SET [PART...]: the papers' claims on real processes, with emulated devices and networks.
 
-Sets: 002 (R42-R50: networks stripes processes blocks clients fio), 000 (R32-R41: a b reuse), 003 (R51-R57: null slow strides), model (the same workloads in
+Sets: 002 (R42-R50: networks stripes processes blocks clients fio), 000 (R32-R41: a and b with p, like a0.9; reuse), 003 (R51-R57: null slow strides), model (the same workloads in
 the simulator, R1-R26); R58 is bench/advice.sh. Every set starts a cluster of its own below --dir, removes it at its end, and prints one row of JSON for each
 metric, samples included; --out adds the rows to a results file. At the end `stria sim judge` holds them against sim/claims.toml: exit code 1 when one misses.
 `stria report` shows and judges the rows of bench/results.

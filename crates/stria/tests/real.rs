@@ -74,7 +74,7 @@ fn every_set_measures_what_its_claims_want() {
     assert!(missing.iter().all(|l| !has_fio && l.contains("_over_fio")), "{said}");
     let points = all.iter().filter(|r| r["metric"].as_str().is_some_and(|m| m.starts_with("R1-R26 error_percent")));
     assert!(points.count() >= 12, "{said}");
-    for set in ["000 a", "000 b", "000 reuse", "002 clients fio", "003 strides", "model"] {
+    for set in ["000 a0.9 a0.5 a0.1", "000 b0.9 b0.5 b0.1", "000 reuse", "002 clients fio", "003 strides", "model"] {
         assert!(said.contains(&format!("bench/real.py {set}")), "{set}: {said}");
     }
 }
