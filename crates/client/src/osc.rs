@@ -29,6 +29,8 @@ use crate::sessions::Sessions;
 use crate::stats::{OscStats, RpcStats};
 
 const PAGE: u64 = FRAME_BYTES as u64;
+/// How long who asks for space waits for the first session of an OST.
+const FIRST_SESSION_WITHIN: Duration = Duration::from_secs(2);
 /// What the datapath room knows of an OST.
 type Target = Rc<RefCell<datapath::Target<Weak<Object>>>>;
 /// Rank of a request, and the cookie of the lock under which it is made, by which a lock callback promotes it; 0: none.
@@ -653,7 +655,7 @@ impl Osts {
         }
         result
     }
-    /// Space of every OST.
+    /// Space of every OST. One that is being connected for the first time is waited for, one that is away is not.
     ///
     /// Cancel: nothing happened.
     pub async fn statfs(&self) -> Vec<(OstIndex, Result<StatfsReply, FsError>)> {
@@ -662,10 +664,14 @@ impl Osts {
             .into_iter()
             .filter(|o| o.import.borrow().is_some())
             .map(|o| async move {
-                let answer = match o.import() {
-                    Ok(i) if i.state() == ptlrpc::ImportState::Full => i.ask(Op::OstStatfs, &()).await,
-                    Ok(_) => Err(FsError::NotConnected),
-                    Err(e) => Err(e),
+                let import = match o.import() {
+                    Ok(import) => import,
+                    Err(e) => return (o.index(), Err(e)),
+                };
+                import.tried(FIRST_SESSION_WITHIN).await;
+                let answer = match import.state() {
+                    ptlrpc::ImportState::Full => import.ask(Op::OstStatfs, &()).await,
+                    _ => Err(FsError::NotConnected),
                 };
                 (o.index(), answer)
             })

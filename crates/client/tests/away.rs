@@ -59,3 +59,23 @@ fn who_has_nothing_at_servers_that_are_away_leaves_without_them() {
         });
     }
 }
+
+#[test]
+fn df_counts_osts_that_are_being_connected_and_does_not_wait_for_one_that_is_away() {
+    for seed in 0..4 {
+        let world = World::new(seed, 2, OstConfig::default());
+        // It has heard of the OSTs, no more.
+        let (new, _) = world.client_of(0);
+        let whole = world.sim.run(new.statfs()).unwrap().total;
+        world.sim.run(world.sim.sleep(Duration::from_secs(2)));
+        assert_eq!(whole, world.sim.run(new.statfs()).unwrap().total, "seed {seed}");
+        world.lose_power(1);
+        let (later, _) = world.client_of(0);
+        world.run(Duration::from_secs(60), async {
+            let asked = world.sim.now();
+            let part = later.statfs().await.unwrap().total;
+            let took = world.sim.now().since(asked);
+            assert_eq!((part, took < Duration::from_secs(3)), (whole / 2, true), "seed {seed}: {took:?}");
+        });
+    }
+}

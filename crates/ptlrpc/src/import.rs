@@ -425,6 +425,22 @@ impl Import {
         self.rt.timeout(limit, up_or_refused).await.unwrap_or(Err(FsError::TimedOut))
     }
 
+    /// Waits until the first session is in service, or a try to have it failed; `limit` at most.
+    pub async fn tried(&self, limit: Duration) {
+        let known = async {
+            loop {
+                let changed = self.changed.wait();
+                let is_first = self.connects.get() <= 1 && self.failure.borrow().is_none() && !self.inactive.get();
+                if !is_first || matches!(self.state.get(), ImportState::Full | ImportState::Closed) {
+                    return;
+                }
+                changed.await;
+            }
+        };
+        // Whatever has become of it then.
+        let _ = self.rt.timeout(limit, known).await;
+    }
+
     async fn wait_full(&self) -> Result<(), FsError> {
         loop {
             match self.state.get() {
