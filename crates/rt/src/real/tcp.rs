@@ -398,6 +398,22 @@ struct Inbox {
 }
 
 impl Inbox {
+    /// Takes a buffer back, with what was received behind its unread bytes; gives what begins the handshake of a connection that is to
+    /// be encrypted.
+    fn received(&mut self, buf: Vec<u8>, result: io::Result<usize>) -> io::Result<Option<Vec<u8>>> {
+        self.buf = buf;
+        match result {
+            Ok(0) => return Err(closed(self.end > 0)),
+            Ok(n) => self.end += n,
+            Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
+                return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection reset"));
+            }
+            Err(e) => return Err(e),
+        }
+        let begins = std::mem::replace(&mut self.fresh, false) && self.buf[0] == tls::FIRST_BYTE;
+        Ok(begins.then(|| self.buf[..self.end].to_vec()))
+    }
     /// Decrypts received bytes behind those that are unread.
     fn open(&mut self, raw: &[u8]) -> io::Result<()> {
         let Some(secret) = self.encryption.get() else { return Ok(()) };
@@ -459,25 +475,18 @@ async fn read_plain(inbox: &RefCell<Inbox>, want: usize) -> io::Result<()> {
     let room = &mut buf[end..];
     let iov = vec![libc::iovec { iov_base: room.as_mut_ptr().cast(), iov_len: room.len() }];
     let (result, buf) = submit(&fd, Call::Recv, iov, buf).await;
-    let mut i = inbox.borrow_mut();
-    i.buf = buf;
-    match result {
-        Ok(0) => return Err(closed(i.end > 0)),
-        Ok(n) => i.end += n,
-        Err(e) if e.kind() == io::ErrorKind::Interrupted => return Ok(()),
-        Err(e) if e.kind() == io::ErrorKind::ConnectionReset => {
-            return Err(io::Error::new(io::ErrorKind::UnexpectedEof, "connection reset"));
-        }
-        Err(e) => return Err(e),
+    let early = inbox.borrow_mut().received(buf, result)?;
+    match early {
+        None => Ok(()),
+        Some(early) => encrypt_accepted(inbox, &fd, early).await,
     }
-    if !std::mem::replace(&mut i.fresh, false) || i.buf[0] != tls::FIRST_BYTE {
-        return Ok(());
-    }
-    let (early, encryption) = (i.buf[..i.end].to_vec(), i.encryption.clone());
-    drop(i);
-    let secret = tls::accept(&fd, early).await?;
-    encryption.get_or_init(|| secret);
+}
+
+/// Encrypts a connection whose client has begun a handshake by `early`.
+async fn encrypt_accepted(inbox: &RefCell<Inbox>, fd: &Arc<OwnedFd>, early: Vec<u8>) -> io::Result<()> {
+    let secret = tls::accept(fd, early).await?;
     let mut i = inbox.borrow_mut();
+    i.encryption.get_or_init(|| secret);
     (i.at, i.end) = (0, 0);
     // The client's first message may have come along.
     i.open(&[])
