@@ -64,7 +64,8 @@ fn who_has_nothing_at_servers_that_are_away_leaves_without_them() {
 fn df_counts_osts_that_are_being_connected_and_does_not_wait_for_one_that_is_away() {
     for seed in 0..4 {
         let world = World::new(seed, 2, OstConfig::default());
-        // It has heard of the OSTs, no more.
+        // OSTs have joined; a client has heard of them, no more.
+        world.sim.run(world.sim.sleep(Duration::from_secs(1)));
         let (new, _) = world.client_of(0);
         let whole = world.sim.run(new.statfs()).unwrap().total;
         world.sim.run(world.sim.sleep(Duration::from_secs(2)));

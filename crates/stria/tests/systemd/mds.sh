@@ -7,7 +7,7 @@ tar -c scratch/cluster.toml scratch/keys scratch/ost0 scratch/ost1 > /between/fi
 tar -c scratch/cluster.toml scratch/keys scratch/ost2 scratch/ost3 > /between/files2
 rm -r scratch/ost0 scratch/ost1 scratch/ost2 scratch/ost3
 echo 'STRIA_MDS_OPTIONS=--listen 192.0.2.1:7988 --set metrics.listen=127.0.0.1:9100' > /etc/stria/scratch.conf
-systemctl enable --now stria-mds@scratch
+systemctl enable --now stria-mds@scratch || { journalctl --no-pager -n 40 -u stria-mds@scratch; exit 1; }
 cat scratch/keys/client.key > /between/key1
 cat scratch/keys/client.key > /between/key2
 install -m 600 scratch/keys/client.key /etc/stria/scratch.key

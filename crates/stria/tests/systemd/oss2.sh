@@ -7,7 +7,7 @@ chmod 700 scratch
 chown -R stria:stria scratch
 echo 'STRIA_OSTS=2-3
 STRIA_OSS_OPTIONS=--listen 192.0.2.3:7989 --mds 192.0.2.1:7988 --set metrics.listen=127.0.0.1:9100' > /etc/stria/scratch.conf
-systemctl enable --now stria-oss@scratch
+systemctl enable --now stria-oss@scratch || { journalctl --no-pager -n 40 -u stria-oss@scratch; exit 1; }
 cat /between/key2 > /etc/stria/scratch.key
 chmod 600 /etc/stria/scratch.key
 mkdir /scratch
