@@ -125,6 +125,8 @@ pub(crate) struct Called {
     deadline: Instant,
     wanted_mode: LockMode,
     wanted: LockPolicyData,
+    /// The whole lock is wanted, by nobody who waits: it stays called back whatever its client makes of it.
+    whole: bool,
 }
 
 #[derive(Clone, Debug)]
@@ -597,8 +599,10 @@ impl Namespace {
         }
         let next = wanted_by.and_then(|w| self.locks.get(&w)).map(|l| l.desc);
         self.locks.insert(handle, lock);
-        if let (Some(next), Some(_)) = (next, was_called) {
-            self.call_back(now, handle, next.mode, next.data, out);
+        match (was_called, next) {
+            (Some(called), _) if called.whole => self.call_back_whole(now, handle, out),
+            (Some(_), Some(next)) => self.call_back(now, handle, next.mode, next.data, out),
+            _ => {}
         }
         woken
     }

@@ -42,6 +42,8 @@ pub enum Call {
     RepeatCallbacks(ClientId),
     /// [`Namespace::reclaim`]
     Reclaim(usize),
+    /// [`Namespace::recall_all`]
+    RecallAll,
     /// [`Namespace::evict`]
     Evict(ClientId),
     /// [`Namespace::replay`]
@@ -126,6 +128,7 @@ impl Namespace {
                 Answer::None
             }
             Call::Reclaim(want) => Answer::Count(self.reclaim(now, *want, out)),
+            Call::RecallAll => Answer::Count(self.recall_all(now, out)),
             Call::Evict(c) => Answer::Evicted(self.evict(now, *c, out)),
             Call::Replay(c, r) => Answer::Replay(self.replay(now, *c, r)),
             Call::Flock(c, req) => Answer::Flock(self.flock_set(*c, req, out)),

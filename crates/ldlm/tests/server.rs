@@ -489,6 +489,28 @@ fn reclaim_calls_the_oldest_locks_back() {
 }
 
 #[test]
+fn a_recall_asks_for_whole_locks_also_where_a_part_was_asked_for_and_whatever_is_made_of_them() {
+    let mut s = Server::new();
+    let kept = granted(s.bits(1, LockMode::Pr, InodeBits::ALL));
+    granted(s.bits(2, LockMode::Pr, InodeBits::LOOKUP));
+    s.out.clear();
+    waiting(s.bits(3, LockMode::Ex, InodeBits::LAYOUT));
+    assert_eq!(s.called_back(), [1]);
+    s.out.clear();
+    assert_eq!(s.ns.recall_all(s.now, &mut s.out), 2);
+    assert_eq!(s.called_back(), [1, 2]);
+    assert_eq!(s.ns.recall_all(s.now, &mut s.out), 0, "once is enough");
+    // The part that was asked for first is given back: the rest stays called back.
+    s.out.clear();
+    assert!(s.ns.narrow(s.now, types::ClientId(1), kept.handle, InodeBits::LOOKUP, &mut s.out));
+    assert!(s.ns.is_called_back(types::ClientId(1), kept.handle));
+    assert_eq!(s.called_back(), [1]);
+    assert_eq!(s.ns.check_invariants(), Ok(()));
+    assert!(s.ns.cancel(s.now, types::ClientId(1), kept.handle, &mut s.out));
+    assert!(!s.ns.is_called_back(types::ClientId(1), kept.handle));
+}
+
+#[test]
 fn room_is_made_by_calling_back_the_oldest_locks_once() {
     let mut s = Server::with(NamespaceConfig { locks_max: 200, ..NamespaceConfig::default() });
     for client in 1..=200 {

@@ -190,6 +190,8 @@ impl Mds {
         let now = self.rt.now();
         let result = namespace.convert(now, client, q.handle, held.mode, LockPolicyData::Inodebits { bits }, &mut out);
         drop(namespace);
+        // It answers a callback, or takes one back.
+        self.note_given_back();
         self.dispatch(out);
         self.remove_unkept(vec![held.resource.fid]);
         result.map(|lock| inode_lock_reply(&lock)).map_err(|r| r.error())

@@ -222,7 +222,7 @@ impl Mds {
     pub(crate) fn call_everything_back(self: &Rc<Self>) {
         let mut out = Vec::new();
         let mut namespace = self.locks.namespace.borrow_mut();
-        let called = namespace.reclaim(self.rt.now(), usize::MAX, &mut out);
+        let called = namespace.recall_all(self.rt.now(), &mut out);
         if called > 0 {
             tracing::info!(locks = called, "called back after a recovery without everybody");
         }
@@ -246,7 +246,8 @@ impl Mds {
     pub(crate) async fn fewer_recalled(&self) {
         self.locks.given_back.wait().await;
     }
-    fn note_given_back(&self) {
+    /// Locks were given back, or changed: who waits for recalled ones looks again.
+    pub(crate) fn note_given_back(&self) {
         let mut recalled = self.locks.recalled.borrow_mut();
         if recalled.0.is_empty() {
             return;

@@ -64,7 +64,7 @@ impl Namespace {
         let claim = lock.claim();
         if !Self::is_local(lock.party.client) {
             let deadline = now + self.config.callback_timeout;
-            lock.called = Some(Called { since: now, deadline, wanted_mode, wanted });
+            lock.called = Some(Called { since: now, deadline, wanted_mode, wanted, whole: false });
             self.deadlines.insert((deadline, holder));
             self.stats.callbacks += 1;
             out.extend(lock.blocking_message());
@@ -72,6 +72,33 @@ impl Namespace {
         if let Some(resource) = self.resources.get_mut(&lock.desc.resource) {
             resource.set_fresh(&claim, false);
         }
+    }
+
+    /// Calls a granted lock back as if somebody wanted its whole resource exclusively, also if less of it was called back before.
+    pub(super) fn call_back_whole(&mut self, now: Instant, holder: HandleId, out: &mut Vec<Action>) {
+        let Some(lock) = self.locks.get_mut(&holder) else { return };
+        if let Some(before) = lock.called.take() {
+            self.deadlines.remove(&(before.deadline, holder));
+        }
+        let wanted = match lock.desc.data {
+            LockPolicyData::Extent { .. } => LockPolicyData::extent(Extent::ALL),
+            LockPolicyData::Inodebits { .. } => LockPolicyData::bits(InodeBits::ALL),
+        };
+        self.call_back(now, holder, LockMode::Ex, wanted, out);
+        if let Some(called) = self.locks.get_mut(&holder).and_then(|lock| lock.called.as_mut()) {
+            called.whole = true;
+        }
+    }
+
+    /// What clients keep under their locks counts no more: calls every lock back as a whole, those too of which a part is called back
+    /// already. Answers how many.
+    pub fn recall_all(&mut self, now: Instant, out: &mut Vec<Action>) -> usize {
+        let is_kept = |l: &Lock| {
+            l.state == State::Granted && !Self::is_local(l.party.client) && l.called.is_none_or(|c| !c.whole)
+        };
+        let kept: BTreeSet<HandleId> = self.locks.values().filter(|l| is_kept(l)).map(|l| l.desc.handle).collect();
+        kept.iter().for_each(|handle| self.call_back_whole(now, *handle, out));
+        kept.len()
     }
 
     /// The holder works under the lock (a write or read RPC arrived, or it said so): its deadline starts anew, up to
@@ -150,11 +177,7 @@ impl Namespace {
                 self.grants.push_back(handle);
                 continue;
             }
-            let wanted = match lock.desc.data {
-                LockPolicyData::Extent { .. } => LockPolicyData::extent(Extent::ALL),
-                LockPolicyData::Inodebits { .. } => LockPolicyData::bits(InodeBits::ALL),
-            };
-            self.call_back(now, handle, LockMode::Ex, wanted, out);
+            self.call_back_whole(now, handle, out);
             done += 1;
         }
         self.stats.reclaimed += done as u64;

@@ -91,6 +91,25 @@ fn what_others_believe_of_lost_changes_is_given_up_before_anybody_is_answered() 
 }
 
 #[test]
+fn a_part_of_a_lock_that_is_kept_is_waited_for_like_all_of_it_when_what_it_covers_may_be_lost() {
+    let fs = Fs::new();
+    fs.create(ROOT, "f").unwrap();
+    let (a, c) = (fs.of(1), fs.of(2));
+    let seen = look(&a, ROOT, "f", 1);
+    let (lock, parent) = (seen.lock.unwrap(), seen.parent_lock.unwrap());
+    fs.mds.call_everything_back();
+    // As whoever has not heard of the callback yet, or heard of an earlier one that wanted less.
+    let q = wire::lock::ConvertRequest { handle: lock.handle, bits: LockBits::LOOKUP, mode: None };
+    a.call::<_, EnqueueReply>(Op::LockConvert, &q).unwrap();
+    let there = LookupRequest { cred: user(0), parent: ROOT, name: "f".into(), ..Default::default() };
+    let waiting = start_in(&c, Some(1), Op::MdtLookup, &there);
+    cancel(&a, &[parent.handle]);
+    assert!(waiting.borrow().is_none(), "the name may still be believed");
+    cancel(&a, &[lock.handle]);
+    assert_eq!(*waiting.borrow(), Some(Ok(())));
+}
+
+#[test]
 fn a_clients_own_locks_never_stand_in_its_way() {
     let fs = Fs::new();
     let f = fs.create(ROOT, "f").unwrap();
