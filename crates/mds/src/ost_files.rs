@@ -1,6 +1,7 @@
 //! Which files have objects on an OST, page by page of the store: for whoever empties an OST, or lost one.
 use std::rc::Rc;
 
+use rt::sync::yield_now;
 use types::{Fid, FsError, OstIndex};
 use wire::connect::{OstFile, OstFilesReply, OstFilesRequest};
 use wire::mdt::{BytesReply, Fid2pathRequest};
@@ -9,8 +10,8 @@ use crate::keys;
 use crate::mds::{Caller, Mds};
 use crate::record::{Inode, InodeFlags};
 
-/// Inodes that are looked at for one page.
-const INODES_MAX: usize = 4096;
+/// Inodes that are looked at for one page: a few milliseconds of the thread that serves everybody.
+const INODES_MAX: usize = 512;
 /// Bytes of paths of one page: the answer must fit into a message.
 const PATH_BYTES_MAX: usize = 512 << 10;
 
@@ -28,6 +29,8 @@ impl Mds {
     /// # Errors
     /// The store fails, or a record is damaged.
     pub(crate) async fn ost_files(self: &Rc<Self>, q: &OstFilesRequest) -> Result<OstFilesReply, FsError> {
+        // Whoever walks through all files asks for page after page, and no page waits for anything.
+        yield_now().await;
         let (from, to) = (keys::inode(q.from), keys::end_of(&[keys::INODE]));
         let (rows, more) = self.store.scan(&from, &to, INODES_MAX).await?;
         let mut reply = OstFilesReply::default();

@@ -257,6 +257,19 @@ impl<T> Queue<T> {
     }
 }
 
+/// Lets the shard's other tasks go first, once: for work that is long and never waits.
+pub async fn yield_now() {
+    let mut yielded = false;
+    poll_fn(|cx| {
+        if std::mem::replace(&mut yielded, true) {
+            return Poll::Ready(());
+        }
+        cx.waker().wake_by_ref();
+        Poll::Pending
+    })
+    .await;
+}
+
 /// Waits for whichever of two comes first: `Ok` of the first, `Err` of the second; the other is dropped.
 pub async fn race<A: Future, B: Future>(first: A, second: B) -> Result<A::Output, B::Output> {
     let (mut first, mut second) = (std::pin::pin!(first), std::pin::pin!(second));
