@@ -1,6 +1,5 @@
 //! `ost drain`: an OST takes no new files, and the files that it has get other objects, one after the other, while programs use them. What
 //! has moved has moved: a drain that was killed is begun again and goes on with the rest.
-use std::fs;
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -40,7 +39,7 @@ pub fn drain(a: &OstDrain) -> Outcome {
         let (mut files, mut bytes) = (0, 0);
         cluster.each_file(ost, |file| {
             // One that was removed needs no room elsewhere: it goes when the last program closes it.
-            let moves = if file.path.as_os_str().is_empty() { 0 } else { file.there };
+            let moves = if file.has_name() { file.there } else { 0 };
             (files, bytes) = (files + 1, bytes + moves);
             Ok(())
         })?;
@@ -186,16 +185,9 @@ fn one(cluster: &Cluster, file: &File, bytes_per_s: u64) -> Outcome {
     }
     let path = cluster.mount_point().join(&file.path);
     match spec_of(&path) {
-        Ok(Some(spec)) => match lfs::migrate_file(&path, &spec, bytes_per_s) {
-            // It was removed or renamed: the next look knows.
-            Err(e) if i32::from(e.code()) == libc::ENOENT => Ok(()),
-            done => done,
-        },
-        Ok(None) => Ok(()),
-        Err(e) if fs::symlink_metadata(&path).is_err_and(|e| e.kind() == std::io::ErrorKind::NotFound) => {
-            drop(e);
-            Ok(())
-        }
+        Ok(Some(spec)) => lfs::migrate_file(&path, &spec, bytes_per_s),
+        // Another one by now, or what is mounted there hides it.
+        Ok(None) => Err(Failure::with_errno(format!("{} is not file {}", path.display(), file.fid), libc::EBUSY)),
         Err(e) => Err(e),
     }
 }
