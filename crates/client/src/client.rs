@@ -91,6 +91,10 @@ impl Client {
         *client.common.keeper.borrow_mut() = Some(keeper);
         client.sessions.mdt_ready(patience).await?;
         client.osts.take_map(map);
+        // Of OSTs that joined before this session was there nobody tells it.
+        if let Some(Err(e)) = rt.timeout(patience, client.osts.refresh_map()).await {
+            tracing::debug!("cluster map: {e}");
+        }
         rt.spawn(keep_house(Rc::downgrade(&client), rt.clone(), config.dirty_age_max / 4));
         client.settling.keep();
         joining.0 = None;
