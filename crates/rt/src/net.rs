@@ -60,9 +60,7 @@ pub trait Sink {
         None
     }
     /// Whether who is on the way can read and change what is sent.
-    fn is_open_to_the_way(&self) -> bool {
-        false
-    }
+    fn is_open_to_the_way(&self) -> bool;
 }
 
 /// The receiving end.

@@ -28,6 +28,10 @@ impl Sink for OutEnd {
     fn shares_memory(&self) -> bool {
         false
     }
+    fn is_open_to_the_way(&self) -> bool {
+        // Nobody is there but the faults that a seed draws.
+        false
+    }
     fn close(&self) {
         self.out.end();
         self.back.inbox.close();

@@ -120,6 +120,9 @@ impl Sink for LocalSink {
     fn shares_memory(&self) -> bool {
         true
     }
+    fn is_open_to_the_way(&self) -> bool {
+        false
+    }
     fn close(&self) {
         self.out.close();
         self.back.close();
