@@ -166,6 +166,16 @@ async fn two_in_one(world: &World, host: &Host, db_cache_bytes: usize) -> OssRol
     roles::serve_oss(&rt, oss, &host.nid(7989), world.mds_nid(), &world.key()).unwrap()
 }
 
+/// A file on each of two OSTs, synced.
+async fn one_on_each(c: &Rc<Client>) -> [Rc<OpenFile>; 2] {
+    let files = [create_on(c, "0", 0).await, create_on(c, "1", 1).await];
+    for file in &files {
+        c.data().write(file, 0, &[1; 100_000]).await.unwrap();
+        c.data().fsync(file, false).await.unwrap();
+    }
+    files
+}
+
 #[test]
 fn a_target_is_taken_out_of_a_server_whose_other_target_goes_on() {
     for seed in 0..4 {
@@ -174,11 +184,7 @@ fn a_target_is_taken_out_of_a_server_whose_other_target_goes_on() {
         let role = world.sim.run(two_in_one(&world, &host, 1 << 20));
         let (c, _) = world.client_of(2);
         world.run(Duration::from_secs(600), async {
-            let files = [create_on(&c, "0", 0).await, create_on(&c, "1", 1).await];
-            for file in &files {
-                c.data().write(file, 0, &[1; 100_000]).await.unwrap();
-                c.data().fsync(file, false).await.unwrap();
-            }
+            let files = one_on_each(&c).await;
             let ost = |i: usize| role.oss.osts().into_iter().find(|o| o.store().identity().ost.0 == i as u16);
             let (first, second) = (Rc::downgrade(&ost(0).unwrap()), ost(1).unwrap());
             let connects = |i: usize| c.osts().all()[i].import().unwrap().counters().0;
@@ -212,11 +218,7 @@ fn a_target_of_whose_database_pages_changed_by_themselves_stays_and_answers_eio_
         let role = world.sim.run(two_in_one(&world, &host, 0));
         let (c, _) = world.client_of(2);
         world.run(Duration::from_secs(600), async {
-            let files = [create_on(&c, "0", 0).await, create_on(&c, "1", 1).await];
-            for file in &files {
-                c.data().write(file, 0, &[1; 100_000]).await.unwrap();
-                c.data().fsync(file, false).await.unwrap();
-            }
+            let files = one_on_each(&c).await;
             let ost = |i: u16| role.oss.osts().into_iter().find(|o| o.store().identity().ost.0 == i).unwrap();
             let before = ost(0);
             host.damage(Path::new("/ost0/meta.redb"), |bytes| {
