@@ -248,6 +248,27 @@ fn what_cannot_be_emptied_or_removed_is_refused_with_numbers() {
 }
 
 #[test]
+fn a_file_that_another_file_system_hides_is_named_and_the_drain_ends() {
+    if !can_mount() {
+        return;
+    }
+    let mut up = Up::new();
+    up.start(&["--osts", "2"]);
+    fs::create_dir(up.at("dir")).unwrap();
+    file_on(&up.at("dir/hidden"), 0, b"there");
+    file_on(&up.at("seen"), 0, b"there");
+    let over = up.at("dir");
+    assert!(Command::new("mount").args(["-t", "tmpfs", "none"]).arg(&over).status().unwrap().success());
+    let (code, said) = refused(&["ost", "drain", "0", text(&up.at(""))]);
+    assert!(code == libc::ENOENT && said.contains("1 file(s) still have objects"), "{code} {said}");
+    assert_eq!(up.ost_of("seen"), "1");
+    assert!(Command::new("umount").arg(&over).status().unwrap().success());
+    good(&["ost", "drain", "0", text(&up.at(""))]);
+    assert_eq!(fs::read(up.at("dir/hidden")).unwrap(), b"there");
+    up.stop();
+}
+
+#[test]
 fn a_removal_is_done_or_not_whenever_the_metadata_server_is_killed_and_a_lost_osts_files_are_named() {
     if !can_mount() {
         return;
