@@ -9,7 +9,7 @@ use std::rc::Rc;
 
 use layout::StripeIndex;
 use types::advise::{LEVEL_XATTRS, SHOWN_XATTR};
-use types::{Extent, FsError};
+use types::{Extent, FsError, ObjectId};
 use wire::Op;
 use wire::mdt::{AttrFlags, BytesReply, Cred, XattrRequest};
 use wire::ost::{Advice, AdviseRequest, AdvisedRange, AdvisedReply, AdvisedRequest, IoOwner};
@@ -70,24 +70,39 @@ impl Client {
             let value = (!advice.name().is_empty()).then(|| advice.name().as_bytes()).ok_or(FsError::IsDirectory)?;
             return self.setxattr(cred, inode.fid, NAMES[0], Some(value), 0, false).await;
         }
-        let Some(s) = self.meta.layout_of(inode).await? else {
-            return if advice == Advice::None { Ok(()) } else { Err(FsError::Invalid) };
-        };
-        if extent.is_empty() {
-            return Err(FsError::Invalid);
-        }
-        if extent.start > 0 && advice != Advice::None && extent.start >= self.data.file_size(inode).await?.size {
-            return Err(FsError::Invalid);
-        }
-        // What is not at the OSTs yet can have no place there, and would not be refused to anybody.
-        self.data.write_out(inode).await;
         let (since, project) = (self.sessions.rt().wall(), inode.attr().project);
         let owner = IoOwner { uid: cred.uid, gid: cred.gid, project, job: cred.job };
+        loop {
+            let Some(s) = self.meta.layout_of(inode).await? else {
+                return if advice == Advice::None { Ok(()) } else { Err(FsError::Invalid) };
+            };
+            if extent.is_empty() {
+                return Err(FsError::Invalid);
+            }
+            if extent.start > 0 && advice != Advice::None && extent.start >= self.data.file_size(inode).await?.size {
+                return Err(FsError::Invalid);
+            }
+            // What is not at the OSTs yet can have no place there, and would not be refused to anybody.
+            self.data.write_out(inode).await;
+            let ask = |object| AdviseRequest { object, extent, advice, background, owner: owner.clone(), since };
+            let done = self.advise_objects(&s, extent, ask).await;
+            if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Tells the OSTs of a file's objects what is to be said to each, of the object's part of a range of the file.
+    async fn advise_objects(
+        &self,
+        s: &Striping,
+        extent: Extent,
+        ask: impl Fn(ObjectId) -> AdviseRequest,
+    ) -> Result<(), FsError> {
         let parts: Vec<_> = s.layout.geometry().objects(extent)?.collect();
         let calls = parts.into_iter().map(|part| {
             let object = &s.objects[usize::from(part.stripe.0)];
-            let (osc, owner) = (self.osts.osc(object.ost), owner.clone());
-            let ask = AdviseRequest { object: object.id, extent: part.object, advice, background, owner, since };
+            let (osc, ask) = (self.osts.osc(object.ost), AdviseRequest { extent: part.object, ..ask(object.id) });
             async move { osc.import()?.ask::<_, ()>(Op::OstAdvise, &ask).await }
         });
         let (mut taken, mut no_room) = (false, false);
@@ -115,7 +130,16 @@ impl Client {
 
     /// What servers know of a file's advice, by ranges of the file: what one call advised is one row, summed over stripes.
     pub(crate) async fn advised_rows(self: &Rc<Self>, inode: &Rc<Inode>) -> Result<Vec<AdvisedRange>, FsError> {
-        let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Vec::new()) };
+        loop {
+            let Some(s) = self.meta.layout_of(inode).await? else { return Ok(Vec::new()) };
+            let rows = self.rows_of(&s).await;
+            if let Some(rows) = self.meta.unless_moved(inode, Some(s), rows).await? {
+                return Ok(rows);
+            }
+        }
+    }
+
+    async fn rows_of(&self, s: &Striping) -> Result<Vec<AdvisedRange>, FsError> {
         let calls = s.objects.iter().enumerate().map(|(stripe, object)| {
             let (osc, ask) = (self.osts.osc(object.ost), AdvisedRequest { object: object.id });
             async move {
@@ -127,7 +151,7 @@ impl Client {
         for answer in rt::sync::join_all(calls.collect()).await {
             let (stripe, ranges) = answer?;
             for range in ranges {
-                add(&mut rows, AdvisedRange { extent: hull(&s, stripe, range.extent)?, ..range }, round_bytes(&s));
+                add(&mut rows, AdvisedRange { extent: hull(s, stripe, range.extent)?, ..range }, round_bytes(s));
             }
         }
         rows.sort_by_key(|r| (r.extent.start, r.since));

@@ -168,7 +168,7 @@ async fn change(c: &Rc<Client>, file: &Rc<OpenFile>, rng: &mut Rng, step: u64, m
     model[at as usize..end].copy_from_slice(&data);
 }
 
-/// One client writes blocks, appends and cuts, two others move the file to and fro, a fourth reads.
+/// One client writes blocks, appends and cuts, two others move the file to and fro, a fourth reads and advises.
 #[test]
 fn no_write_is_lost_beside_migrations() {
     for seed in 0..12 {
@@ -216,8 +216,20 @@ fn no_write_is_lost_beside_migrations() {
                     world.sim.sleep(Duration::from_millis(rng.below(50))).await;
                 }
             };
+            // What users advise, and what they are shown of it, is about the file, whatever objects it has.
+            let advise = async {
+                let mine = open(&clients[3], "f", 0).await;
+                while !over.get() {
+                    let (advice, fid) = ((wire::ost::Advice::Low, true), mine.fid());
+                    clients[3].advise_servers(&root(), mine.inode(), advice, types::Extent::ALL).await.unwrap();
+                    clients[3].getxattr(&root(), fid, b"stria.advice").await.unwrap();
+                    world.sim.sleep(Duration::from_millis(7)).await;
+                }
+                clients[3].release(&mine).await.unwrap();
+            };
+            let (one, two) = (shift(&clients[1], 0), shift(&clients[2], 1));
             let all: Vec<std::pin::Pin<Box<dyn Future<Output = ()> + '_>>> =
-                vec![Box::pin(write), Box::pin(shift(&clients[1], 0)), Box::pin(shift(&clients[2], 1))];
+                vec![Box::pin(write), Box::pin(one), Box::pin(two), Box::pin(advise)];
             rt::sync::join_all(all).await;
             for c in &clients {
                 let reader = open(c, "f", 0).await;
