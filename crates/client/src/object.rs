@@ -219,6 +219,10 @@ impl<F: OfFile> Object<F> {
         self.cache.touch(cached.id, self.of_page(page, access));
         Some(cached.frame.clone())
     }
+    /// A write of so many of its pages ended.
+    pub(crate) fn note_written_out(&self, pages: usize) {
+        self.cache.note_written_out(pages);
+    }
     pub(crate) fn is_cached(&self, page: u64) -> bool {
         self.pages.borrow().is_cached(page)
     }

@@ -11,6 +11,11 @@ use types::record::Recordable as _;
 
 /// Pages reclaimed at a time.
 const RECLAIM_BATCH: u32 = 64;
+/// When no page may leave, every page has been asked. All are asked again when so many asks for each page that was written out since, or
+/// for each call that was spared, add up to all pages: by then it is likely that enough may leave to be worth it.
+const ASKS_PER_WRITTEN_PAGE: usize = 64;
+/// See [`ASKS_PER_WRITTEN_PAGE`].
+const ASKS_PER_CALL: usize = 32;
 
 /// What pages belong to, and where their frames are.
 pub(crate) trait PageOwner {
@@ -39,6 +44,8 @@ pub struct PageCache {
     limit: Cell<usize>,
     used: Cell<usize>,
     stats: RefCell<Stats>,
+    /// Asks that may be made since all pages were asked and none was left that could leave; `None`: some may be left.
+    allowed_asks: Cell<Option<usize>>,
     pub(crate) limit_hits: Cell<u64>,
 }
 
@@ -60,6 +67,7 @@ impl PageCache {
             limit: Cell::new(limit),
             used: Cell::new(0),
             stats: RefCell::default(),
+            allowed_asks: Cell::new(None),
             limit_hits: Cell::new(0),
         }))
     }
@@ -109,6 +117,7 @@ impl PageCache {
     pub(crate) fn set_limit(&self, bytes: u64) {
         let most = self.owners.borrow().len() * 4 / 5;
         self.limit.set((bytes as usize / PAGE_BYTES).clamp(1024, most));
+        self.allowed_asks.set(None);
         self.shrink(0);
     }
     /// Replaces the policy under load.
@@ -182,11 +191,28 @@ impl PageCache {
         self.free.borrow_mut().push(id);
         self.used.set(self.used.get() - 1);
     }
-    /// Brings the cache `spare` pages below its limit, as far as clean pages go.
+    /// So many pages were written out: they may leave.
+    pub(crate) fn note_written_out(&self, pages: usize) {
+        self.allow(pages * ASKS_PER_WRITTEN_PAGE);
+    }
+    fn allow(&self, asks: usize) {
+        self.allowed_asks.set(self.allowed_asks.get().map(|allowed| allowed.saturating_add(asks)));
+    }
+    /// Whether it is worth asking pages. A cache full of unwritten pages would ask all of them for every page that comes.
+    fn may_have_victims(&self) -> bool {
+        self.allow(ASKS_PER_CALL);
+        self.allowed_asks.get().is_none_or(|allowed| allowed >= self.used.get())
+    }
+    /// Brings the cache `spare` pages below its limit, as far as clean pages go. While nearly all are unwritten it may stay a
+    /// little above, until enough were written out.
     pub(crate) fn shrink(&self, spare: usize) {
         let goal = self.limit.get().saturating_sub(spare);
         let over = self.used.get().saturating_sub(goal);
         if over == 0 {
+            return;
+        }
+        if !self.may_have_victims() {
+            self.limit_hits.set(self.limit_hits.get() + 1);
             return;
         }
         let mut victims = Vec::new();
@@ -198,9 +224,9 @@ impl PageCache {
             };
             self.policy.borrow_mut().reclaim(over as u32, &mut can_evict, &mut victims);
         }
-        if victims.len() < over {
-            self.limit_hits.set(self.limit_hits.get() + 1);
-        }
+        let is_short = victims.len() < over;
+        self.limit_hits.set(self.limit_hits.get() + u64::from(is_short));
+        self.allowed_asks.set(is_short.then_some(0));
         let mut unused: Vec<(Rc<dyn PageOwner>, Vec<u64>)> = Vec::new();
         for FrameId(id) in victims {
             let owner = self.owners.borrow_mut()[id as usize].take();
@@ -246,5 +272,68 @@ impl NewFrames {
             self.run = Some(run.split_off(1));
         }
         Some(run)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use super::*;
+
+    /// Pages of which some are unwritten.
+    #[derive(Default)]
+    struct Asked {
+        unwritten: RefCell<BTreeSet<u64>>,
+        asks: Cell<usize>,
+    }
+    impl PageOwner for Asked {
+        fn block_id(&self, page: u64) -> u64 {
+            page
+        }
+        fn is_evictable(&self, page: u64) -> bool {
+            self.asks.set(self.asks.get() + 1);
+            !self.unwritten.borrow().contains(&page)
+        }
+        fn on_reclaimed(&self, _: u64) -> bool {
+            false
+        }
+        fn on_unused(&self, _: &[u64]) {}
+    }
+
+    #[test]
+    fn a_cache_full_of_unwritten_pages_does_not_ask_all_of_them_for_each_page_that_comes() {
+        for policy in ["lru", "fgf_lru+ring", "adaptive"] {
+            let cache = PageCache::new(FramePool::new(1 << 20), 32 << 20, policy, &CacheConfig::new(1)).unwrap();
+            let (limit, owner) = (cache.limit_pages(), Rc::new(Asked::default()));
+            let weak: Weak<dyn PageOwner> = Rc::downgrade(&(owner.clone() as Rc<dyn PageOwner>));
+            let access = PageAccess::of_request(0, 1, 1 << 20);
+            let mut page = 0;
+            let mut come = |unwritten: bool| {
+                if unwritten {
+                    owner.unwritten.borrow_mut().insert(page);
+                }
+                page += 1;
+                cache.insert(weak.clone(), page - 1, access).expect("it has an id");
+            };
+            (0..limit).for_each(|_| come(true));
+            owner.asks.set(0);
+            (0..1000).for_each(|_| come(true));
+            let per_page = owner.asks.get() / 1000;
+            assert!(per_page <= 2 * ASKS_PER_CALL, "{policy}: {per_page} asks for each page of {limit}");
+            // Others come and may go: the cache stays near its size.
+            owner.asks.set(0);
+            for _ in 0..2 * limit {
+                come(false);
+                assert!(cache.used_pages() < limit + 1000 + limit / 8, "{policy}: {} of {limit}", cache.used_pages());
+            }
+            let per_page = owner.asks.get() / (2 * limit);
+            assert!(per_page <= 2 * ASKS_PER_CALL, "{policy}: {per_page} asks for each page of {limit}");
+            // What is written out makes room.
+            let clean: BTreeSet<u64> = owner.unwritten.borrow_mut().split_off(&(limit as u64 / 2));
+            cache.note_written_out(clean.len());
+            come(false);
+            assert!(cache.used_pages() <= limit, "{policy}: {} of {limit}", cache.used_pages());
+        }
     }
 }

@@ -158,6 +158,7 @@ impl Osc {
     fn write_ended(&self, object: &Rc<Object>, out: &WriteOut, result: Result<(), FsError>) {
         let (answer, in_use) = (judged(&result), object.is_open());
         let fate = object.with_pages(|pages| self.target.borrow_mut().on_write_ended(pages, out, answer, in_use));
+        object.note_written_out(out.pages.len());
         self.rpcs.settle();
         match (fate, result) {
             (Fate::Obsolete, _) => tracing::debug!(object = %object.id, "write-back of a removed object"),
