@@ -24,10 +24,10 @@ class Load:
         self.number += 1
         return self.cluster.directory(at, f"d{self.number}", count, size)
 
-    def run(self, at, total, tasks=1, transfer=MIB, count=-1, size=MIB):
+    def run(self, at, total, tasks=1, transfer=MIB, count=-1, size=MIB, shared=False):
         block = max(total // tasks // transfer, 1) * transfer
         base = self.directory(at, count, size) / "f"
-        words = ["-o", base, "-b", block, "-t", transfer, "-N", tasks, "-F"]
+        words = ["-o", base, "-b", block, "-t", transfer, "-N", tasks, *([] if shared else ["-F"])]
         wrote = self.cluster.bench(*words, "-w", "-e", "-k")[0]
         files = sorted(base.parent.iterdir())
         forget(*files)
@@ -60,7 +60,8 @@ def stripes(rows, c, load, total):
     c.umount(at)
     at = c.mount("wide", "net.profile=ib-qdr")
     for _ in range(rows.repetitions):
-        by_count = {k: load.run(at, total, tasks=2, count=k) for k in range(1, OSTS + 1)}
+        # One file: its stripes are all the OSTs there are for it.
+        by_count = {k: load.run(at, total, tasks=2, count=k, shared=True) for k in range(1, OSTS + 1)}
         for phase in ("write", "read"):
             one = by_count[1][phase]
             scaled = {k: by_count[k][phase] / one / k for k in by_count}
@@ -150,7 +151,8 @@ def fio(d, total):
     found = {}
     for phase in ("write", "read"):
         words = [f"--rw={phase}", f"--size={total // 4 // MIB}M", "--bs=1M", "--numjobs=4", "--group_reporting", "--ioengine=psync"]
-        words += ["--end_fsync=1"] if phase == "write" else []
+        # As stria bench writes: no space is reserved before.
+        words += ["--end_fsync=1", "--fallocate=none"] if phase == "write" else []
         run = subprocess.run(["fio", "--name=f", f"--directory={d}", "--output-format=json", "--invalidate=1", "--thread", *words],
                              capture_output=True, text=True, check=True)
         found[phase] = json.loads(run.stdout)["jobs"][0][phase]["bw_bytes"] / 1e6

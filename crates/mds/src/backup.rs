@@ -13,7 +13,7 @@ use types::WallTime;
 
 use crate::keys;
 use crate::kv::{Key, KvBatch, KvError, MetaKv, show_key, unseal};
-use crate::record::{Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
+use crate::record::{ChangelogRow, Counters, FORMAT_VERSION, Inode, InodeFlags, PrecreateRow};
 use crate::start::{SCAN_KEYS, StartError, get, read_superblock, ready};
 
 /// "STRIABAK", little-endian.
@@ -27,6 +27,8 @@ const BLOCK_HEAD_BYTES: usize = 8;
 const BLOCK_BYTES_MAX: usize = 64 << 20;
 /// Boots that a store which was put back skips: those after the copy was made, whose FIDs and transactions are taken.
 const BOOTS_SKIPPED: u64 = 1024;
+/// Records of the changelog that may have been written since a copy was made, at most.
+const INDICES_SKIPPED: u64 = 1 << 40;
 /// Records that are put back in one commit.
 const RECORDS_PER_COMMIT: usize = 8192;
 
@@ -266,6 +268,11 @@ fn put_back(key: &[u8], value: Vec<u8>) -> Result<Vec<u8>, BackupError> {
         Some(&keys::PRECREATE) => {
             let row: PrecreateRow = wire::decode(&value).map_err(|_| damaged())?;
             wire::encode(&PrecreateRow { newer: true, ..row })
+        }
+        _ if key == keys::CHANGELOG => {
+            // Whoever followed the changelog has seen records behind those of the copy: new ones come behind all of them.
+            let row: ChangelogRow = wire::decode(&value).map_err(|_| damaged())?;
+            wire::encode(&ChangelogRow { next: row.next + INDICES_SKIPPED, ..row })
         }
         _ if key == keys::BOOT => {
             let boot = u64::from_le_bytes(value.try_into().map_err(|_| damaged())?);

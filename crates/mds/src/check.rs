@@ -19,8 +19,8 @@ use crate::ops::LOV;
 use crate::osts::decode_precreate;
 use crate::perm::{ACL_ACCESS, ACL_DEFAULT};
 use crate::record::{
-    Counters, CutRow, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK, S_IFCHR, S_IFDIR,
-    S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, SessionRow, Superblock,
+    ChangelogRow, Counters, CutRow, DestroyRow, HorizonRow, Inode, InodeFlags, PrecreateRow, ReplyRow, S_IFBLK,
+    S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFREG, S_IFSOCK, SessionRow, Superblock,
 };
 use crate::start::{SCAN_KEYS, StartError, read_superblock, ready};
 
@@ -386,6 +386,7 @@ impl Checker {
                 p.precreates.insert(ost, row);
             }
             (keys::SESSION, 8) => return wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1).map(|_| ()),
+            (keys::CHANGE, 8) => return wire::decode::<wire::changelog::ChangeRecord>(value).ok().map(|_| ()),
             (keys::CUT, 16) => return wire::decode::<CutRow>(value).ok().map(|_| ()),
             (keys::REPLY, 10) => return wire::decode::<ReplyRow>(value).ok().map(|_| ()),
             _ => return self.single(key, value),
@@ -400,6 +401,7 @@ impl Checker {
             keys::SUPERBLOCK => {}
             keys::BOOT => p.boot = Some(u64::from_le_bytes(value.try_into().ok()?)),
             keys::COUNTERS => p.counters = Some(wire::decode(value).ok()?),
+            keys::CHANGELOG => return wire::decode::<ChangelogRow>(value).ok().map(|_| ()),
             keys::HORIZON => return wire::decode::<HorizonRow>(value).ok().map(|_| ()),
             keys::CLUSTER_MAP => drop(wire::decode::<ClusterMap>(value).ok()?),
             _ => return None,

@@ -12,6 +12,9 @@ pub const COUNTERS: &[u8] = b"c";
 /// Cluster map.
 pub const CLUSTER_MAP: &[u8] = b"m";
 
+/// Users of the changelog; missing: none ever came.
+pub const CHANGELOG: &[u8] = b"g";
+
 /// Which sizes are doubtful; missing: none.
 pub const HORIZON: &[u8] = b"h";
 
@@ -37,6 +40,8 @@ pub const SESSION: u8 = b'S';
 pub const REPLY: u8 = b'R';
 /// Prefix of decisions about cuts.
 pub const CUT: u8 = b'C';
+/// Prefix of the changelog's records.
+pub const CHANGE: u8 = b'L';
 
 fn with_fid(prefix: u8, fid: Fid) -> Key {
     let mut k = Key::new();
@@ -114,6 +119,13 @@ pub fn reply(client: ClientId, slot: u16) -> Key {
     let mut k = plain(&[REPLY]);
     k.extend_from_slice(&client.0.to_be_bytes());
     k.extend_from_slice(&slot.to_be_bytes());
+    k
+}
+/// A record of the changelog.
+#[must_use]
+pub fn change(index: u64) -> Key {
+    let mut k = plain(&[CHANGE]);
+    k.extend_from_slice(&index.to_be_bytes());
     k
 }
 /// The decision about a cut: its client and the client's number for it.

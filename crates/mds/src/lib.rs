@@ -7,7 +7,7 @@
 //! Code map: `ops/` one file per family of operations · `tx` what an operation sees · `store` overlay and group commit ·
 //! `record`, `keys`, `dirent` formats · `mds` the node and the way of an operation · `service` messages and sessions ·
 //! `locks`, `enqueue` inode-bit locks and flocks · `handles` opens · `pools`, `osts` objects · `config_service` cluster
-//! map · `map_changes`, `ost_pools`, `ost_files` how OSTs and pools come and go · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
+//! map · `map_changes`, `ost_pools`, `ost_files` how OSTs and pools come and go · `changelog` what happened, for programs that follow it · `params`, `stats`, `traced` · `mkfs` · `check` reading everything, for fsck.
 //!
 //! Not here: layouts and OST choice (`layout`), lock decisions (`ldlm`), exactly-once (`ptlrpc`), bytes on disk (engines).
 
@@ -15,6 +15,7 @@ pub mod acl;
 mod admission;
 pub mod backup;
 mod basis;
+mod changelog;
 pub mod check;
 mod config;
 pub mod config_service;

@@ -12,6 +12,7 @@ use wire::Encode;
 use wire::mdt::{AttrFlags, EntryReply};
 
 use crate::admission::{self, Admission};
+use crate::changelog::Changelog;
 use crate::config::MdsConfig;
 use crate::config_service::ConfigService;
 use crate::cuts::Cuts;
@@ -51,6 +52,7 @@ pub struct Mds {
     pub(crate) recent_sizes: RefCell<RecentSizes>,
     pub(crate) horizon: Horizon,
     pub(crate) cuts: RefCell<Cuts>,
+    pub(crate) changelog: Changelog,
     pub(crate) locks: Locks,
     pub(crate) pools: RefCell<Pools>,
     pub(crate) pool_filled: Event,
@@ -92,6 +94,7 @@ pub(crate) struct Parts {
     /// Sizes told before this transaction are doubtful.
     pub(crate) doubtful_before: u64,
     pub(crate) cuts: Cuts,
+    pub(crate) changelog: Changelog,
     pub(crate) quiet: ptlrpc::Quiet<Held>,
 }
 
@@ -156,7 +159,8 @@ enum Step<R> {
 
 impl Mds {
     pub(crate) fn assemble(parts: Parts) -> Rc<Mds> {
-        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts, quiet } = parts;
+        let Parts { rt, config, superblock, boot, store, pools, map, known, doubtful_before, cuts, changelog, quiet } =
+            parts;
         let hash = NameHash { key0: superblock.hash_key0, key1: superblock.hash_key1, mask: superblock.hash_mask };
         let target = format!("{}-MDT0000", String::from_utf8_lossy(&superblock.fsname));
         let locks = NamespaceConfig { handle_first: boot << 40, ..config.locks.clone() };
@@ -184,6 +188,7 @@ impl Mds {
             recent_sizes: RefCell::default(),
             horizon,
             cuts: RefCell::new(cuts),
+            changelog,
             locks: Locks::new(locks),
             pools: RefCell::new(pools),
             pool_filled: Event::new(),
@@ -414,19 +419,27 @@ impl Mds {
             }
         }
         if changes {
-            let taken = std::mem::take(&mut tx.taken);
-            let puts = std::mem::take(&mut tx.puts);
-            let destroyed = std::mem::take(&mut tx.destroyed);
-            let delta = tx.inode_delta;
-            drop(tx);
-            self.store.apply(puts, transno, delta);
+            self.apply(tx, transno);
             self.note_applied(caller, transno, &footprint, awaited);
-            if !destroyed.is_empty() {
-                self.osts.queue_destroys(self.store.applied(), destroyed);
-            }
-            self.fill_low_pools(&taken);
         }
         Ok(Step::Done(Answered { reply, transno: Transno(transno), basis, remembered }, awaited))
+    }
+
+    /// Makes what an operation changes visible, and has done what follows from it.
+    fn apply(self: &Rc<Self>, mut tx: Tx<'_>, transno: u64) {
+        let taken = std::mem::take(&mut tx.taken);
+        let puts = std::mem::take(&mut tx.puts);
+        let destroyed = std::mem::take(&mut tx.destroyed);
+        let (delta, recorded) = (tx.inode_delta, tx.recorded);
+        drop(tx);
+        self.store.apply(puts, transno, delta);
+        if recorded > 0 {
+            self.wrote_records(recorded);
+        }
+        if !destroyed.is_empty() {
+            self.osts.queue_destroys(self.store.applied(), destroyed);
+        }
+        self.fill_low_pools(&taken);
     }
 
     /// What a client's change that was applied just now means for others.

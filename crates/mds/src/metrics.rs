@@ -32,6 +32,8 @@ mod names {
         UNCOMMITTED = Gauge("stria_uncommitted_keys", ["fs", "target"], "osd.*.uncommitted_keys", "");
         /// Answers that waited for a commit because they rested on another client's change.
         SHARING_WAITS = Counter("stria_commit_on_sharing_total", ["fs", "target"], "mdt.*.commit_on_sharing", "");
+        /// Records of the changelog that some user has not taken in.
+        CHANGELOG = Gauge("stria_changelog_records", ["fs", "target"], "mdd.*.changelog_records", "");
         /// Operations of a job.
         JOB_OPERATIONS = Counter("stria_job_operations_total", ["fs", "target", "jobid"], "mdt.*.job_stats", "lustre_job_stats_total");
     }
@@ -44,7 +46,7 @@ const fn number(metric: &'static Metric, param: &'static str, per: u64, read: fn
 }
 
 /// Numbers of a metadata target: each a parameter and a metric.
-pub(crate) static NUMBERS: [Stat<Mds>; 23] = [
+pub(crate) static NUMBERS: [Stat<Mds>; 24] = [
     number(&common::EXPORTS, "mdt.*.num_exports", 1, |m| m.exports.borrow().len() as u64),
     number(&OPENS, "mdt.*.open_handles", 1, |m| m.handles.borrow().len() as u64),
     number(&OPENS_REFUSED, "mdt.*.opens_refused", 1, |m| m.handles.borrow().refused()),
@@ -65,6 +67,7 @@ pub(crate) static NUMBERS: [Stat<Mds>; 23] = [
     number(&COMMITS, "osd.*.commits", 1, |m| m.store.commit_counters().0),
     number(&COMMIT_KEYS, "osd.*.commit_keys", 1, |m| m.store.commit_counters().1),
     number(&UNCOMMITTED, "osd.*.uncommitted_keys", 1, |m| m.store.commit_counters().2 as u64),
+    number(&CHANGELOG, "mdd.*.changelog_records", 1, |m| m.changelog.records()),
     number(&SHARING_WAITS, "mdt.*.commit_on_sharing", 1, |m| m.store.sharing.borrow().waits()),
     number(&common::LOCKS, "ldlm.namespaces.mdt-*.lock_count", 1, |m| m.locks.namespace.borrow().len() as u64),
     number(&common::LOCK_CALLBACKS, "ldlm.namespaces.mdt-*.callbacks", 1, |m| {

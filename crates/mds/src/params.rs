@@ -82,8 +82,19 @@ impl Mds {
                 .settable(|m, text| at_once(m.begin_backup(text))),
             row(format!("mdt.{t}.scrub"), |m| m.scrub.borrow().text()).settable(|m, text| at_once(m.set_scrub(text))),
         ];
+        rows.extend(self.changelog_rows());
         rows.extend(NUMBERS.iter().map(|number| row(number.path(t), |m| number.text(m))));
         rows
+    }
+
+    fn changelog_rows(&self) -> [Row; 3] {
+        let at = |name: &str| format!("mdd.{}.changelog_{name}", self.target);
+        [
+            row(at("users"), |m| m.changelog.users_text(m.rt.wall())),
+            row(at("mask"), |m| m.changelog.mask_text()).settable(|m, text| at_once(m.changelog.set_mask(text))),
+            row(at("max_idle_indexes"), |m| m.changelog.idle_indexes().to_string())
+                .settable(|m, text| at_once(m.changelog.set_idle_indexes(text))),
+        ]
     }
 
     fn session_rows(&self) -> Vec<Row> {

@@ -324,6 +324,28 @@ wire::message! {
         /// The file; zero when an OST asked first.
         fid: Fid,
     }
+    /// Somebody for whom records of the changelog are kept.
+    ChangelogUserRow {
+        /// Its number.
+        user: u32,
+        /// The last record that it has taken in.
+        index: u64,
+        /// The number by which it asked to be registered.
+        request: u64,
+        /// When it last said how far it is.
+        seen: WallTime,
+    }
+    /// The changelog, beside its records.
+    ChangelogRow {
+        /// No record with this index or a higher one was written before this row.
+        next: u64,
+        /// The user who came last.
+        last_user: u32,
+        /// The number by which the last user that went asked to.
+        last_removed: u64,
+        /// Its users, as they came.
+        users: Vec<ChangelogUserRow>,
+    }
     /// A client that the store knows.
     SessionRow {
         /// Format, 1.
@@ -396,7 +418,7 @@ impl SessionRow {
 /// "STRIAMDT", little-endian.
 pub const SUPER_MAGIC: u64 = u64::from_le_bytes(*b"STRIAMDT");
 /// The store format this build reads and writes.
-pub const FORMAT_VERSION: u32 = 2;
+pub const FORMAT_VERSION: u32 = 3;
 
 /// Reads a record of the length-prefixed kind.
 ///

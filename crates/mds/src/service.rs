@@ -89,6 +89,7 @@ impl Mds {
                 self.convert(client, &q).map(|r| Outcome::plain(&r))
             }
             Op::Config | Op::Register | Op::MapChange | Op::OstFiles => self.serve_map(op, body).await,
+            Op::Changelog | Op::ChangelogUser => self.serve_changelog(op, body).await,
             Op::Jobs => {
                 let q: wire::connect::JobsRequest = wire::decode(body).map_err(FsError::from)?;
                 self.stats.tell_jobs(&q.names);

@@ -9,6 +9,7 @@ use rt::Rt;
 use types::{ClientId, FsError, Transno, Xid};
 use wire::Decode;
 
+use crate::changelog::Changelog;
 use crate::config::MdsConfig;
 use crate::config_service::{ClusterMap, ConfigService};
 use crate::cuts::Cuts;
@@ -19,8 +20,8 @@ use crate::osts::decode_precreate;
 use crate::pools::Pools;
 use crate::quiet::Held;
 use crate::record::{
-    Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC, SessionRow,
-    Superblock,
+    ChangelogRow, Counters, CutRow, DestroyObject, DestroyRow, FORMAT_VERSION, HorizonRow, ReplyRow, SUPER_MAGIC,
+    SessionRow, Superblock,
 };
 use crate::store::MetaStore;
 
@@ -173,19 +174,10 @@ impl Mds {
         };
         let mut pools = Pools::new(config.alloc.clone(), rt.rng("mds allocator"));
         pools.allocator().set_policy(&config.alloc_policy).map_err(|e| StartError::Setting(e.to_string()))?;
-        for (key, value) in all(&*snapshot, keys::PRECREATE).await? {
-            let (ost, p) =
-                decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
-            if map.removed.iter().any(|r| r.ost == ost) {
-                continue;
-            }
-            let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
-            pools.add(ost, active, p.last_used, p.ceiling);
-            pools.update(ost, |pool| (pool.newer, pool.closed) = (p.newer, map.closed.contains(&ost)));
-        }
-        pools.set_members(crate::ost_pools::members(&map.pools));
+        read_pools(&*snapshot, &map, &mut pools).await?;
         let (known, quiet, stale) = read_sessions(&*snapshot).await?;
         let cuts = read_cuts(&*snapshot).await?;
+        let changelog = read_changelog(&*snapshot).await?;
         drop(snapshot);
         let store = MetaStore::open(kv, config.commit, boot, &counters).await?;
         if known.is_empty() {
@@ -203,8 +195,20 @@ impl Mds {
             pools.update(*ost, |p| p.active = false);
         }
         let alone = known.is_empty();
-        let parts =
-            Parts { rt, config, superblock, boot, store, pools, map: service, known, doubtful_before, cuts, quiet };
+        let parts = Parts {
+            rt,
+            config,
+            superblock,
+            boot,
+            store,
+            pools,
+            map: service,
+            known,
+            doubtful_before,
+            cuts,
+            changelog,
+            quiet,
+        };
         let mds = Mds::assemble(parts);
         mds.rt.spawn(mds.store.clone().run(mds.rt.clone()));
         mds.load_destroys().await.map_err(|e| StartError::Store(KvError::Io(e.to_string())))?;
@@ -213,6 +217,7 @@ impl Mds {
             mds.tend_ost(entry);
         }
         mds.apply_settings().await;
+        mds.purge_changelog();
         if alone {
             mds.end_recovery();
         }
@@ -322,6 +327,22 @@ async fn begin_boot(
     Ok((boot, horizon.before))
 }
 
+/// Which objects of each OST are in use, and which OSTs get files.
+async fn read_pools(snapshot: &dyn KvSnapshot, map: &ClusterMap, pools: &mut Pools) -> Result<(), StartError> {
+    for (key, value) in all(snapshot, keys::PRECREATE).await? {
+        let (ost, p) =
+            decode_precreate(&key, &value).map_err(|_| StartError::Damaged { key: crate::kv::show_key(&key) })?;
+        if map.removed.iter().any(|r| r.ost == ost) {
+            continue;
+        }
+        let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
+        pools.add(ost, active, p.last_used, p.ceiling);
+        pools.update(ost, |pool| (pool.newer, pool.closed) = (p.newer, map.closed.contains(&ost)));
+    }
+    pools.set_members(crate::ost_pools::members(&map.pools));
+    Ok(())
+}
+
 /// Decisions about cuts.
 async fn read_cuts(snapshot: &dyn KvSnapshot) -> Result<Cuts, StartError> {
     let mut rows = Vec::new();
@@ -330,6 +351,25 @@ async fn read_cuts(snapshot: &dyn KvSnapshot) -> Result<Cuts, StartError> {
         rows.push((cut, row::<CutRow>(&key, &value)?));
     }
     Ok(Cuts::new(rows))
+}
+
+/// The changelog: who uses it, and where it goes on.
+async fn read_changelog(snapshot: &dyn KvSnapshot) -> Result<Changelog, StartError> {
+    let Some(value) = get(snapshot, keys::CHANGELOG).await? else {
+        return Ok(Changelog::new(ChangelogRow::default(), 0));
+    };
+    let found: ChangelogRow = row(keys::CHANGELOG, &value)?;
+    // The last record: there is one at or behind every index up to its own, and none behind it.
+    let end = keys::end_of(&[keys::CHANGE]);
+    let (mut last, mut beyond) = (0, u64::MAX);
+    while beyond - last > 1 {
+        let middle = last + (beyond - last) / 2;
+        match ready(snapshot.range(&keys::change(middle), &end, 1)).await?.first() {
+            Some((key, _)) => last = keys::last_u64(key).unwrap_or(middle),
+            None => beyond = middle,
+        }
+    }
+    Ok(Changelog::new(found, last))
 }
 
 /// Sessions with their answers, who is quiet, and the keys of answers that belong to none.

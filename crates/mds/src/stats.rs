@@ -71,6 +71,10 @@ impl Stats {
     pub fn tell_jobs(&self, names: &[wire::Bytes]) {
         names.iter().for_each(|n| self.names.borrow_mut().tell(n));
     }
+    /// What a job is called.
+    pub fn job_name(&self, job: u64) -> String {
+        self.names.borrow().show(job)
+    }
     /// Job names for which there was no room so far.
     #[must_use]
     pub fn job_name_limit_hits(&self) -> u64 {

@@ -108,6 +108,8 @@ pub struct Tx<'a> {
     pub(crate) destroyed: Vec<(Key, Vec<crate::record::DestroyObject>)>,
     /// Inodes that it looked at.
     pub(crate) seen: SmallVec<[Fid; 4]>,
+    /// Records that it writes to the changelog.
+    pub(crate) recorded: u64,
     /// What it rests on so far.
     pub(crate) basis: Basis,
     /// Keys that it read and wrote so far.
@@ -135,6 +137,7 @@ impl<'a> Tx<'a> {
             inode_delta: 0,
             destroyed: Vec::new(),
             seen: SmallVec::new(),
+            recorded: 0,
             basis: Basis::default(),
             footprint: Footprint::default(),
             taken: Vec::new(),
@@ -169,7 +172,7 @@ impl<'a> Tx<'a> {
         self.add_up(key, value);
     }
     /// [`Tx::put`] of a change that may be made before or after those of others.
-    fn add_up(&mut self, key: Key, value: Option<Vec<u8>>) {
+    pub(crate) fn add_up(&mut self, key: Key, value: Option<Vec<u8>>) {
         match self.puts.iter_mut().find(|(k, _)| *k == key) {
             Some((_, v)) => *v = value,
             None => self.puts.push((key, value)),

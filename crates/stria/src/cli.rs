@@ -125,6 +125,9 @@ pub enum Verb {
     /// Pools.
     #[command(flatten)]
     Pool(PoolVerb),
+    /// The changelog.
+    #[command(flatten)]
+    Changelog(ChangelogVerb),
     /// Read parameters of a mount and its servers
     #[command(name = "get_param", disable_help_flag = true)]
     GetParam(Rest),
@@ -170,6 +173,37 @@ impl PoolVerb {
             PoolVerb::Remove(rest) => ("pool_remove", rest),
             PoolVerb::Destroy(rest) => ("pool_destroy", rest),
             PoolVerb::List(rest) => ("pool_list", rest),
+        };
+        (name, &rest.arguments)
+    }
+}
+
+/// The verbs of the changelog.
+#[derive(Subcommand, Debug)]
+pub enum ChangelogVerb {
+    /// Show what happened to names and files, record by record
+    #[command(name = "changelog", disable_help_flag = true)]
+    Show(Rest),
+    /// Say how far a user of the changelog has come
+    #[command(name = "changelog_clear", disable_help_flag = true)]
+    Clear(Rest),
+    /// Have records written for a new user of the changelog
+    #[command(name = "changelog_register", disable_help_flag = true)]
+    Register(Rest),
+    /// End a user of the changelog
+    #[command(name = "changelog_deregister", disable_help_flag = true)]
+    Deregister(Rest),
+}
+
+impl ChangelogVerb {
+    /// Its name and its arguments.
+    #[must_use]
+    pub fn parts(&self) -> (&'static str, &[OsString]) {
+        let (name, rest) = match self {
+            ChangelogVerb::Show(rest) => ("changelog", rest),
+            ChangelogVerb::Clear(rest) => ("changelog_clear", rest),
+            ChangelogVerb::Register(rest) => ("changelog_register", rest),
+            ChangelogVerb::Deregister(rest) => ("changelog_deregister", rest),
         };
         (name, &rest.arguments)
     }

@@ -133,6 +133,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::Advice(a) => advice::advice(&a)?,
         Verb::Find(a) => lfs::find(&a.arguments)?,
         Verb::Pool(v) => lfs::pool(v.parts())?,
+        Verb::Changelog(v) => lfs::changelog(v.parts())?,
         Verb::Osts(a) => lfs::osts(&a.arguments)?,
         Verb::Mdts(a) => lfs::mdts(&a.arguments)?,
         Verb::Check(a) => lfs::check(&a.arguments)?,
@@ -183,6 +184,10 @@ const BORROWED: &[Borrowed] = &[
     (LCTL, &["pool_add"], |_, rest| lfs::pool(("pool_add", rest))),
     (LCTL, &["pool_remove", "pool_del"], |_, rest| lfs::pool(("pool_remove", rest))),
     (LCTL, &["pool_destroy"], |_, rest| lfs::pool(("pool_destroy", rest))),
+    (LFS, &["changelog"], |_, rest| lfs::changelog(("changelog", rest))),
+    (LFS, &["changelog_clear"], |_, rest| lfs::changelog(("changelog_clear", rest))),
+    (LCTL, &["changelog_register"], |_, rest| lfs::changelog(("changelog_register", rest))),
+    (LCTL, &["changelog_deregister"], |_, rest| lfs::changelog(("changelog_deregister", rest))),
     (LFS, &["path2fid"], |_, rest| lfs::path2fid(rest)),
     (LFS, &["fid2path"], |_, rest| lfs::fid2path(rest)),
     (LFS, &["rmfid"], |_, rest| lfs::rmfid(rest)),
@@ -208,7 +213,21 @@ const BORROWED: &[Borrowed] = &[
     }),
 ];
 
+/// `lctl --device NAME VERB ...` as `lctl VERB --device NAME ...`.
+fn device_behind(arguments: &[OsString]) -> Vec<OsString> {
+    match arguments {
+        [option, device, verb, rest @ ..] if option == "--device" => {
+            [&[verb.clone(), option.clone(), device.clone()], rest].concat()
+        }
+        [device, verb, rest @ ..] if device.to_string_lossy().starts_with("--device=") => {
+            [&[verb.clone(), device.clone()], rest].concat()
+        }
+        _ => arguments.to_vec(),
+    }
+}
+
 fn borrowed_name(tool: &str, arguments: &[OsString]) -> Result<ExitCode, Failure> {
+    let arguments = device_behind(arguments);
     let Some((verb, rest)) = arguments.split_first() else {
         return Err(Failure::usage(format!("usage: {tool} VERB ...; there are: {}", known_verbs(tool))));
     };

@@ -4,6 +4,7 @@
 //! length-prefixed structs that grow by appending fields: a reader takes missing trailing fields as zero and skips
 //! those it does not know. The specification is `docs/spec/wire.md`.
 
+pub mod changelog;
 mod checksum;
 mod codec;
 pub mod connect;
@@ -24,5 +25,10 @@ pub use op::{Class, Op, Side, Way};
 pub const BULK_BYTES_MAX: u32 = 64 << 20;
 
 /// The modules of bodies, and the bodies of each.
-pub const MODULES: &[(&str, &[Body])] =
-    &[("connect", connect::BODIES), ("lock", lock::BODIES), ("mdt", mdt::BODIES), ("ost", ost::BODIES)];
+pub const MODULES: &[(&str, &[Body])] = &[
+    ("changelog", changelog::BODIES),
+    ("connect", connect::BODIES),
+    ("lock", lock::BODIES),
+    ("mdt", mdt::BODIES),
+    ("ost", ost::BODIES),
+];

@@ -1,4 +1,5 @@
 //! What a message asks: one row for each kind, from which everybody takes what there is to know of it.
+use crate::changelog::{ChangelogReply, ChangelogRequest, ChangelogUserReply, ChangelogUserRequest};
 use crate::connect::{
     AuthReply, AuthRequest, ConfigReply, ConnectReply, ConnectRequest, GoneRequest, JobsRequest, MapChangeReply,
     MapChangeRequest, OstFilesReply, OstFilesRequest, ParamsReply, ParamsRequest, RegisterRequest,
@@ -135,6 +136,10 @@ ops! {
     MapChange = 10 "map_change" [ADMINISTRATOR PASSING CALM] Mdt(MapChangeRequest) -> MapChangeReply;
     /// Which files have objects on an OST.
     OstFiles = 11 "ost_files" [ADMINISTRATOR PASSING CALM] Mdt(OstFilesRequest) -> OstFilesReply;
+    /// What happened to names and files, from a record on.
+    Changelog = 12 "changelog" [ADMINISTRATOR PASSING CALM] Mdt(ChangelogRequest) -> ChangelogReply;
+    /// Users of the changelog come, tell how far they are, and go.
+    ChangelogUser = 13 "changelog_user" [ADMINISTRATOR PASSING CALM] Mdt(ChangelogUserRequest) -> ChangelogUserReply;
 
     /// Name to attributes.
     MdtLookup = 16 "lookup" [CALLER TRACED] Mdt(mdt::LookupRequest) -> mdt::EntryReply;

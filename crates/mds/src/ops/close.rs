@@ -1,5 +1,6 @@
 //! Close: sizes and times come home; what has no name goes with its last open.
 use types::{ClientId, FsError, HandleId};
+use wire::changelog::ChangeKind;
 use wire::mdt::{CLOSES_MAX, Close, CloseRequest, SetBits};
 
 use crate::handles::Open;
@@ -99,7 +100,15 @@ impl Tx<'_> {
         if changed {
             self.put_inode(&inode);
         }
+        if open.writes && changed_data(q.valid) {
+            self.record_close(&inode);
+        }
         Ok(Some(inode))
+    }
+
+    /// A file that was written to was closed, by nobody knows whom: an end of an open does not say.
+    fn record_close(&mut self, inode: &Inode) {
+        self.record(ChangeKind::Close, None, |r| r.target = inode.fid);
     }
 
     /// A replayed close: its open is not told again, for the client has forgotten it.
@@ -113,6 +122,9 @@ impl Tx<'_> {
         }
         if changed {
             self.put_inode(&inode);
+        }
+        if changed_data(q.valid) {
+            self.record_close(&inode);
         }
         Ok(())
     }
@@ -154,11 +166,15 @@ impl Tx<'_> {
         let Some(open) = handles.get(client, handle) else { return Ok(()) };
         let last_open = handles.opens(open.fid) == 1;
         drop(handles);
-        if !last_open {
-            return Ok(());
-        }
         match self.find_inode(open.fid)? {
-            Some(inode) if inode.has(InodeFlags::ORPHAN) && !self.keep(open.fid) => self.remove_inode(&inode),
+            Some(inode) if last_open && inode.has(InodeFlags::ORPHAN) && !self.keep(open.fid) => {
+                self.remove_inode(&inode)
+            }
+            // It may have been written to.
+            Some(inode) if open.writes => {
+                self.record_close(&inode);
+                Ok(())
+            }
             _ => Ok(()),
         }
     }

@@ -1,6 +1,7 @@
 //! New inodes: mkdir, mknod, symlink, and what `open` makes.
 use layout::{LayoutSpec, StripeObject};
 use types::{Fid, FsError};
+use wire::changelog::ChangeKind;
 use wire::mdt::{CreateRequest, Cred, NodeKind};
 
 use super::{EntryOut, SYMLINK_BYTES_MAX, check_name, is_dots};
@@ -38,6 +39,13 @@ impl Tx<'_> {
             _ => {}
         }
         self.enter(&mut dir, &q.name, &mut inode)?;
+        let made = match kind {
+            S_IFDIR => ChangeKind::Mkdir,
+            S_IFLNK => ChangeKind::Symlink,
+            S_IFREG => ChangeKind::Create,
+            _ => ChangeKind::Mknod,
+        };
+        self.record(made, Some(&q.cred), |r| (r.target, r.parent, r.name) = (inode.fid, dir.fid, q.name.clone()));
         let mut out = self.entry(inode, true)?;
         (out.bits, out.cookie, out.parent) = (q.lock_bits, q.lock_cookie, Some(dir));
         Ok(out)

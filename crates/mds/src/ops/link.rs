@@ -1,5 +1,6 @@
 //! Hard links.
 use types::FsError;
+use wire::changelog::ChangeKind;
 use wire::mdt::{LinkRequest, LockBits};
 
 use super::{EntryOut, LINKS_MAX};
@@ -18,6 +19,8 @@ impl Tx<'_> {
         if inode.nlink >= LINKS_MAX {
             return Err(FsError::TooManyLinks.into());
         }
+        // A file without a name counts as made when it gets its first one.
+        let kind = if inode.has(InodeFlags::ORPHAN) { ChangeKind::Create } else { ChangeKind::Hardlink };
         if inode.has(InodeFlags::ORPHAN) {
             if !inode.has(InodeFlags::LINKABLE) {
                 return Err(FsError::NotFound.into());
@@ -34,6 +37,8 @@ impl Tx<'_> {
         self.touch_dir(&mut dir, 1, 0);
         self.claim(dir.fid, LockBits::UPDATE);
         self.claim(inode.fid, LockBits::UPDATE);
+        let about = (inode.fid, dir.fid, q.name.clone());
+        self.record(kind, Some(&q.cred), |r| (r.target, r.parent, r.name) = about);
         let mut out = self.entry(inode, false)?;
         out.parent = Some(dir);
         Ok(out)

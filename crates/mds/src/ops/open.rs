@@ -1,5 +1,6 @@
 //! Open: by name or FID, with create, truncate, O_TMPFILE; and its replay.
 use types::{Fid, FsError, HandleId};
+use wire::changelog::ChangeKind;
 use wire::mdt::{LockBits, OpenRequest};
 
 use super::{EntryOut, is_dots};
@@ -158,6 +159,7 @@ impl Tx<'_> {
             if !is_privileged(&q.cred) {
                 kill_set_ids(&mut inode, &q.cred);
             }
+            self.record(ChangeKind::Truncate, Some(&q.cred), |r| r.target = inode.fid);
         }
         if flags.writes() && inode.is_file() {
             let given = self.first_layout(&mut inode, &q.layout)?;
@@ -209,6 +211,8 @@ impl Tx<'_> {
         self.give_layout(&mut inode, Some(&dir), &q.layout)?;
         inode.set(InodeFlags::SIZE_UNKNOWN, OpenFlags(q.flags).writes());
         self.enter(&mut dir, &q.name, &mut inode)?;
+        let about = (inode.fid, dir.fid, q.name.clone());
+        self.record(ChangeKind::Create, Some(&q.cred), |r| (r.target, r.parent, r.name) = about);
         let mut entry = self.entry(inode, true)?;
         entry.parent = Some(dir);
         Ok(OpenOut { entry, created: true, ..OpenOut::default() })

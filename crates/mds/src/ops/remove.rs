@@ -1,8 +1,10 @@
 //! unlink and rmdir; the end of inodes.
 use types::{Fid, FsError};
+use wire::changelog::ChangeKind;
 use wire::mdt::{LockBits, UnlinkRequest};
 
 use super::{EntryOut, check_name};
+use crate::changelog::LAST_NAME;
 use crate::keys;
 use crate::perm::MAY_EXEC;
 use crate::record::{DestroyObject, DestroyRow, Inode, InodeFlags};
@@ -38,6 +40,11 @@ impl Tx<'_> {
         self.touch_dir(&mut dir, -1, -i32::from(inode.is_dir()));
         self.claim(dir.fid, LockBits::UPDATE);
         self.lose_name(&mut inode, dir.fid, cookie)?;
+        let kind = if q.directory { ChangeKind::Rmdir } else { ChangeKind::Unlink };
+        self.record(kind, Some(&q.cred), |r| {
+            (r.target, r.parent, r.name) = (fid, dir.fid, q.name.clone());
+            r.flags = if inode.nlink == 0 { LAST_NAME } else { 0 };
+        });
         let alone = inode.nlink == 0
             && !self.mds.handles.borrow().others_open(fid, self.client)
             && !self.mds.may_be_opened(fid, Some(self.client));

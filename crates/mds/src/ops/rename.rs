@@ -1,8 +1,10 @@
 //! rename, with NOREPLACE and EXCHANGE.
 use types::{Fid, FsError};
+use wire::changelog::ChangeKind;
 use wire::mdt::{LockBits, RenameRequest};
 
 use super::{DEPTH_MAX, EntryOut, NAME_BYTES_MAX, check_name, is_dots};
+use crate::changelog::{EXCHANGED, LAST_NAME};
 use crate::perm::{MAY_EXEC, MAY_WRITE};
 use crate::record::Inode;
 use crate::tx::{Done, Tx};
@@ -141,15 +143,32 @@ impl Tx<'_> {
         self.put_inode(&moved);
         self.claim(moved.fid, LockBits::LOOKUP | LockBits::UPDATE);
         let gone_dir = target.as_ref().is_some_and(|t| t.inode.is_dir());
+        let mut gone = None;
         if let Some(mut t) = target {
             self.lose_name(&mut t.inode, to.fid, t.cookie)?;
+            gone = Some(t.inode);
         }
+        self.record_rename(q, moved.fid, gone.as_ref());
         let leaving = (-1, -i32::from(moves_dir));
         let arriving = (i64::from(!replaces), i32::from(moves_dir) - i32::from(gone_dir));
         let to = self.touch_both(from, to, leaving, arriving);
         let mut out = self.entry(moved, false)?;
         out.parent = Some(to);
         Ok(out)
+    }
+
+    /// `other`: the inode that had the new name.
+    fn record_rename(&mut self, q: &RenameRequest, moved: Fid, other: Option<&Inode>) {
+        self.record(ChangeKind::Rename, Some(&q.cred), |r| {
+            (r.parent, r.name) = (q.to, q.to_name.clone());
+            (r.source, r.source_parent, r.source_name) = (moved, q.from, q.from_name.clone());
+            r.target = other.map_or(Fid::ZERO, |g| g.fid);
+            r.flags = match other {
+                Some(_) if q.flags & EXCHANGE != 0 => EXCHANGED,
+                Some(g) if g.nlink == 0 => LAST_NAME,
+                _ => 0,
+            };
+        });
     }
 
     /// Stores both directories (perhaps the same) with their changes; answers the new one.
@@ -181,6 +200,7 @@ impl Tx<'_> {
             self.put_inode(inode);
             self.claim(inode.fid, LockBits::LOOKUP | LockBits::UPDATE);
         }
+        self.record_rename(q, moved.fid, Some(&back));
         let subdirs = i32::from(moved.is_dir()) - i32::from(back.is_dir());
         let to = self.touch_both(from, to, (0, -subdirs), (0, subdirs));
         let mut out = self.entry(moved, false)?;

@@ -1,6 +1,7 @@
 //! chmod, chown, truncate, utimens, and clearing set-id bits.
 use layout::FILE_SIZE_MAX;
 use types::FsError;
+use wire::changelog::ChangeKind;
 use wire::mdt::{Cred, LockBits, SetBits, SetattrRequest};
 
 use super::EntryOut;
@@ -45,10 +46,25 @@ impl Tx<'_> {
             bits |= LockBits::DATA;
         }
         self.claim(inode.fid, bits);
+        self.record_attributes(q);
         if has(SetBits::MTIME | SetBits::MTIME_NOW) {
             self.mds.handles.borrow_mut().time_set(inode.fid, self.client, self.now);
         }
         self.entry(inode, false)
+    }
+
+    /// Attributes that stand for more come first; what only a client's bookkeeping sets is no record.
+    fn record_attributes(&mut self, q: &SetattrRequest) {
+        let rights = SetBits::MODE | SetBits::UID | SetBits::GID | SetBits::PROJECT | SetBits::KILL_PRIV;
+        let kinds = [
+            (SetBits::SIZE, ChangeKind::Truncate),
+            (rights, ChangeKind::Setattr),
+            (SetBits::MTIME | SetBits::MTIME_NOW, ChangeKind::Mtime),
+            (SetBits::ATIME | SetBits::ATIME_NOW, ChangeKind::Atime),
+        ];
+        if let Some((_, kind)) = kinds.iter().find(|(bits, _)| q.valid & bits != 0) {
+            self.record(*kind, Some(&q.cred), |r| r.target = q.fid);
+        }
     }
 
     fn change_owner(&mut self, q: &SetattrRequest, inode: &mut Inode) -> Done<()> {

@@ -6,6 +6,7 @@ use std::rc::Rc;
 use layout::xattr;
 use types::FsError;
 use wire::Op;
+use wire::changelog::ChangeKind;
 use wire::mdt::{BytesReply, CutRequest, LockBits, SwapRequest};
 
 use crate::keys;
@@ -64,6 +65,7 @@ impl Tx<'_> {
         let cut = CutRequest { fid: q.fid, number: q.number, unfinished: q.unfinished };
         let changes = self.mds.cuts.borrow().changes_of(self.client, &cut);
         changes.into_iter().for_each(|(key, value)| self.put(key, value));
+        self.record(ChangeKind::Layout, Some(&q.cred), |r| r.target = q.fid);
         Ok(Swapped { layout, decided: Some(cut) })
     }
 

@@ -2,6 +2,7 @@
 use types::FsError;
 use types::advise::LEVEL_XATTRS;
 use wire::Bytes;
+use wire::changelog::ChangeKind;
 use wire::mdt::{Cred, LockBits, SetxattrRequest, XattrRequest};
 
 use super::lov::{LOV, STORED_LOV, TRUSTED_LOV};
@@ -158,16 +159,27 @@ impl Tx<'_> {
             Space::Lov | Space::StoredLov => self.rests_on_layout(&inode),
             _ => self.rests_on_inode(inode.fid),
         }
+        let before = self.puts.len();
+        let given = self.set_in(space, q, &mut inode)?;
+        if self.puts.len() > before {
+            let layout = matches!(space, Space::Lov | Space::StoredLov);
+            let kind = if layout { ChangeKind::Layout } else { ChangeKind::Xattr };
+            self.record(kind, Some(&q.cred), |r| (r.target, r.name) = (q.fid, q.name.clone()));
+        }
+        Ok(given)
+    }
+
+    fn set_in(&mut self, space: Space, q: &SetxattrRequest, inode: &mut Inode) -> Done<Vec<u8>> {
         match space {
             Space::Lov if &q.name[..] == TRUSTED_LOV && !is_privileged(&q.cred) => Err(FsError::NotPermitted.into()),
-            Space::Lov => self.set_lov(q, &mut inode),
-            Space::StoredLov => self.set_stored_lov(q, &mut inode),
+            Space::Lov => self.set_lov(q, inode),
+            Space::StoredLov => self.set_stored_lov(q, inode),
             Space::LovPart => Err(FsError::NotSupported.into()),
-            Space::Advice => self.set_advice(q, &mut inode).map(|()| Vec::new()),
-            Space::Acl => self.set_acl(q, &mut inode).map(|()| Vec::new()),
+            Space::Advice => self.set_advice(q, inode).map(|()| Vec::new()),
+            Space::Acl => self.set_acl(q, inode).map(|()| Vec::new()),
             Space::User | Space::Trusted | Space::Security => {
-                self.may_set(&q.cred, &inode, space, &q.name)?;
-                self.set_plain(q, &mut inode).map(|()| Vec::new())
+                self.may_set(&q.cred, inode, space, &q.name)?;
+                self.set_plain(q, inode).map(|()| Vec::new())
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Tests of the whole node in a world of their own.
 mod backup;
+mod changelog;
 mod coherence;
 mod crash;
 mod earlier;

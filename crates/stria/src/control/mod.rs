@@ -1,6 +1,7 @@
 //! Talking to a running mount: one line of JSON there, one back, over a Unix socket named after the FUSE connection, in a
 //! directory of the mount's owner. Reading is everybody's; changing is for root and the user who runs the daemon.
 mod ask;
+mod changelog;
 mod events;
 mod look;
 mod map;

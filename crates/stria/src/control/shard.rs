@@ -72,7 +72,15 @@ impl Shard {
             let asked = ask.request["do"].as_str().unwrap_or_default().to_string();
             let changes = matches!(
                 asked.as_str(),
-                "set_param" | "keep_param" | "drop_caches" | "fid2path" | "trace" | "change_map" | "ost_files"
+                "set_param"
+                    | "keep_param"
+                    | "drop_caches"
+                    | "fid2path"
+                    | "trace"
+                    | "change_map"
+                    | "ost_files"
+                    | "changelog"
+                    | "changelog_user"
             );
             let answer = if changes && !ask.privileged {
                 refusal("only root and the user who runs the daemon may do this", libc::EPERM)
@@ -99,6 +107,8 @@ impl Shard {
             "map" => self.show_map().await,
             "change_map" => self.change_map(request).await,
             "ost_files" => self.ost_files(request).await,
+            "changelog" => self.changelog(request).await,
+            "changelog_user" => self.changelog_user(request).await,
             "get_param" => self.get_params(&text("pattern")).await,
             "set_param" => self.set_params(&text("pattern"), &text("value")).await,
             "keep_param" => self.keep_param(&text("pattern"), request["value"].as_str()).await,

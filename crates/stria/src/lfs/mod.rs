@@ -1,6 +1,7 @@
 //! The verbs of `lfs`: they act on paths of a mount through the `lustre.lov` xattr and plain system calls.
 //!
 //! Syntax, labels and columns are those that existing scripts use (interface facts only).
+mod changelog;
 mod df;
 mod fadvise;
 mod fid;
@@ -13,6 +14,7 @@ mod setstripe;
 mod targets;
 mod xattr;
 
+pub use changelog::changelog;
 pub use df::df;
 pub use fadvise::{fadvise, ladvise};
 pub use fid::{fid2path, path2fid, rmfid};
@@ -28,6 +30,11 @@ pub(crate) use xattr::{
     set_lov as set_default_layout,
 };
 
+use std::path::Path;
+
+use serde_json::{Value, json};
+
+use crate::control;
 use crate::failure::Failure;
 
 /// The Stria mounts of this host; there is at least one.
@@ -43,6 +50,35 @@ pub(crate) fn mounts() -> Result<Vec<fuse::mount::MountEntry>, Failure> {
         ));
     }
     Ok(mounts)
+}
+
+/// A mount of a file system on this host: its connection, and what it knows of the cluster map.
+fn mount_of(verb: &str, fsname: &str, at: Option<&Path>) -> Result<(u32, Value), Failure> {
+    let connections = match at {
+        Some(path) => vec![connection_at(path)?.0],
+        None => mounts()?.into_iter().map(|m| m.minor).collect(),
+    };
+    let (mut found, mut others): (Option<(u32, Value)>, Vec<String>) = (None, Vec::new());
+    for connection in connections {
+        // One that does not answer may be of this file system or not; another one may.
+        let Ok(map) = control::ask(connection, &json!({"do": "map"})) else { continue };
+        if map["fsname"] != fsname {
+            others.extend(map["fsname"].as_str().map(String::from));
+            continue;
+        }
+        if found.as_ref().is_some_and(|(_, first)| first["cluster"] != map["cluster"]) {
+            let why =
+                format!("{verb}: file systems named '{fsname}' of several clusters are mounted here: say --at PATH");
+            return Err(Failure::usage(why));
+        }
+        found.get_or_insert((connection, map));
+    }
+    others.sort();
+    others.dedup();
+    let there =
+        if others.is_empty() { "no mount answers".to_string() } else { format!("there is {}", others.join(", ")) };
+    let why = || format!("{verb}: no file system '{fsname}' is mounted on this host: {there}");
+    found.ok_or_else(|| Failure::with_errno(why(), libc::ENODEV))
 }
 
 /// A time for people, in the local time zone.

@@ -52,7 +52,7 @@ pub fn pool((verb, arguments): (&'static str, &[OsString])) -> Outcome {
         return Err(Failure::usage(format!("{verb}: {why}\n{USAGE}")));
     }
     let (fsname, pool) = full_name(verb, what)?;
-    let connection = mount_of(verb, fsname, at)?.0;
+    let connection = super::mount_of(verb, fsname, at)?.0;
     let mut indices = Vec::new();
     for word in osts {
         indices.extend(ost_list(fsname, word).map_err(|why| Failure::usage(format!("{verb}: {why}")))?);
@@ -86,35 +86,6 @@ fn full_name<'a>(verb: &str, text: &'a str) -> Result<(&'a str, &'a str), Failur
         Failure::with_errno(format!("{verb}: '{pool}': {e}"), errno)
     })?;
     Ok((fsname, pool))
-}
-
-/// A mount of a file system on this host: its connection, and what it knows of the cluster map.
-fn mount_of(verb: &str, fsname: &str, at: Option<&Path>) -> Result<(u32, Value), Failure> {
-    let connections = match at {
-        Some(path) => vec![super::connection_at(path)?.0],
-        None => super::mounts()?.into_iter().map(|m| m.minor).collect(),
-    };
-    let (mut found, mut others): (Option<(u32, Value)>, Vec<String>) = (None, Vec::new());
-    for connection in connections {
-        // One that does not answer may be of this file system or not; another one may.
-        let Ok(map) = control::ask(connection, &json!({"do": "map"})) else { continue };
-        if map["fsname"] != fsname {
-            others.extend(map["fsname"].as_str().map(String::from));
-            continue;
-        }
-        if found.as_ref().is_some_and(|(_, first)| first["cluster"] != map["cluster"]) {
-            let why =
-                format!("{verb}: file systems named '{fsname}' of several clusters are mounted here: say --at PATH");
-            return Err(Failure::usage(why));
-        }
-        found.get_or_insert((connection, map));
-    }
-    others.sort();
-    others.dedup();
-    let there =
-        if others.is_empty() { "no mount answers".to_string() } else { format!("there is {}", others.join(", ")) };
-    let why = || format!("{verb}: no file system '{fsname}' is mounted on this host: {there}");
-    found.ok_or_else(|| Failure::with_errno(why(), libc::ENODEV))
 }
 
 /// Indices that a word of the command line names.
@@ -160,8 +131,10 @@ fn list(what: &str, at: Option<&Path>) -> Outcome {
         let map = control::ask(super::connection_at(Path::new(what))?.0, &json!({"do": "map"}))?;
         return list_all(&map);
     }
-    let Some((fsname, pool)) = what.split_once('.') else { return list_all(&mount_of("pool_list", what, at)?.1) };
-    let map = mount_of("pool_list", fsname, at)?.1;
+    let Some((fsname, pool)) = what.split_once('.') else {
+        return list_all(&super::mount_of("pool_list", what, at)?.1);
+    };
+    let map = super::mount_of("pool_list", fsname, at)?.1;
     let members = members_of(&map, pool).ok_or_else(|| absent("pool_list", &map, pool, libc::ENOENT))?;
     say!("Pool: {what}");
     members.iter().for_each(|i| say!("{}", name_of(fsname, *i)));
