@@ -121,8 +121,12 @@ impl Mds {
                 at_once(Ok(()))
             }),
         ]);
-        let counters: [(&str, Counter); 3] =
-            [("grants", |s| s.granted), ("evictions", |s| s.evictions), ("limit_hits", |s| s.limit_hits)];
+        let counters: [(&str, Counter); 4] = [
+            ("grants", |s| s.granted),
+            ("waited", |s| s.waited),
+            ("evictions", |s| s.evictions),
+            ("limit_hits", |s| s.limit_hits),
+        ];
         rows.extend(counters.map(|(name, get)| {
             row(format!("ldlm.namespaces.mdt-{t}.{name}"), move |m| get(m.locks.namespace.borrow().stats()).to_string())
         }));

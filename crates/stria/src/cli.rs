@@ -44,6 +44,8 @@ pub enum Verb {
     Status(Status),
     /// Show which server does what, and which jobs and clients use it, now
     Top(Top),
+    /// Serve a web page that shows the cluster live, and where an administrator may switch policies
+    Web(Web),
     /// Check the metadata of a stopped cluster against its objects
     Fsck(Fsck),
     /// Read all data and records of a running cluster against their checksums, beside its work
@@ -768,6 +770,26 @@ pub struct Top {
     /// Print a line with a JSON object for each interval
     #[arg(long)]
     pub json: bool,
+}
+
+/// Arguments of `web`.
+#[derive(Args, Debug)]
+pub struct Web {
+    /// A mount of the file system, anything in it, or the directory of a cluster that is mounted on this host; default: the mount we are in, else the only one
+    #[arg(value_name = "MOUNT|DIR")]
+    pub path: Option<PathBuf>,
+    /// Address and port; port 0 takes a free one
+    #[arg(long, value_name = "IP:PORT", default_value = "127.0.0.1:7980")]
+    pub listen: String,
+    /// Ask browsers for the token in FILE, which is made if it is missing; needed where other hosts reach the address
+    #[arg(long, value_name = "FILE")]
+    pub login: Option<PathBuf>,
+    /// A further name under which browsers reach it, as through a proxy; may be repeated
+    #[arg(long, value_name = "NAME")]
+    pub name: Vec<String>,
+    /// Show only: nobody can switch a policy on the page
+    #[arg(long)]
+    pub read_only: bool,
 }
 
 /// Seconds between two looks.

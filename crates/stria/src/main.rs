@@ -11,6 +11,7 @@ mod demo;
 mod failure;
 mod fsck;
 mod helper;
+mod http;
 mod kernels;
 mod lfs;
 mod log;
@@ -25,6 +26,7 @@ mod torture;
 mod trouble;
 mod tune;
 mod upkeep;
+mod web;
 
 use std::ffi::OsString;
 use std::path::Path;
@@ -103,6 +105,7 @@ fn run(verb: Verb) -> Result<ExitCode, Failure> {
         Verb::AbortRecovery(a) => status::abort_recovery(a.path.as_deref())?,
         Verb::Status(a) => status::status(&a)?,
         Verb::Top(a) => top::top(&a)?,
+        Verb::Web(a) => web::web(&a)?,
         Verb::Fsck(a) => return fsck::fsck(&a),
         Verb::Scrub(a) => return upkeep::scrub(&a),
         Verb::Mdt(v) => upkeep::mdt(&v)?,

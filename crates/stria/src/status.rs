@@ -182,18 +182,7 @@ fn show(a: &Value, troubles: &[Trouble]) -> String {
     if let Some(address) = a["metrics"].as_str() {
         out += &format!("  metrics at http://{address}/metrics\n");
     }
-    for why in a["away"].as_array().into_iter().flatten() {
-        out += &format!("  degraded since it started: {}\n", text(why));
-    }
-    for why in a["down"].as_array().into_iter().flatten() {
-        out += &format!("  {}\n", text(why));
-    }
-    for r in a["recovery"].as_array().into_iter().flatten() {
-        out += &format!("  {}\n", recovery_line(r));
-    }
-    for s in a["scrub"].as_array().into_iter().flatten() {
-        out += &format!("  {}\n", scrub_line(s));
-    }
+    notes(a).iter().for_each(|note| out += &format!("  {note}\n"));
     let osts = a["osts"].as_array().cloned().unwrap_or_default();
     for t in std::iter::once(&a["mdt"]).chain(&osts) {
         let traffic = match t["read_rpcs"].as_u64() {
@@ -226,6 +215,19 @@ fn show(a: &Value, troubles: &[Trouble]) -> String {
     }
     troubles.iter().for_each(|t| out += &format!("  wrong: {t}\n"));
     out
+}
+
+/// What a mount's answer tells beside its servers, a sentence each: who is left out, who waits for whom, scrubs.
+#[must_use]
+pub fn notes(a: &Value) -> Vec<String> {
+    let all = |key: &str| a[key].as_array().map(Vec::as_slice).unwrap_or_default();
+    let text = |v: &Value| v.as_str().unwrap_or("?").to_string();
+    let away = all("away").iter().map(|why| format!("degraded since it started: {}", text(why)));
+    let down = all("down").iter().map(text);
+    away.chain(down)
+        .chain(all("recovery").iter().map(recovery_line))
+        .chain(all("scrub").iter().map(scrub_line))
+        .collect()
 }
 
 /// What is said of a target's store that failed: `a` has what targets say of it as `failures`.

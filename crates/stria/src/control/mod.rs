@@ -11,7 +11,7 @@ mod place;
 mod server;
 mod shard;
 
-pub use ask::{ask, ask_of, ask_osts, begin, daemon_of};
+pub use ask::{Asked, Unanswered, ask, ask_of, ask_osts, begin, daemon_of};
 pub use events::{Ask, Event, Events, block_signals, unblock_signals};
 pub use place::own_place;
 pub use server::{Served, serve};

@@ -14,6 +14,8 @@ use crate::failure::{Failure, Outcome};
 
 /// The administrator's key, in the keys' directory.
 const ADMIN: &str = "admin.key";
+/// The setting that names a key's file.
+const SETTING: &str = "cluster.key_file";
 /// The clients' key.
 const CLIENT: &str = "client.key";
 
@@ -48,7 +50,7 @@ pub fn make_missing(dir: &Path, secret: &[u8; 32]) -> Outcome {
 /// It cannot be read, is open to others, or is none; the keys cannot be made.
 pub fn take(dir: &Path, file: &Path) -> Outcome {
     read(file)?;
-    let text = String::from_utf8_lossy(&read_secret(file)?).into_owned();
+    let text = String::from_utf8_lossy(&read_secret(SETTING, file)?).into_owned();
     let keys = PrivateDir::open_or_make(&place(dir), dir)?;
     keys.write_if_missing(ADMIN, &text)?;
     make_missing(dir, &[0; 32])
@@ -85,8 +87,8 @@ fn of_config(config: &Config, dir: Option<&ClusterDir>) -> Result<ClusterKey, Fa
 }
 
 fn read(file: &Path) -> Result<ClusterKey, Failure> {
-    let text = read_secret(file)?;
-    ClusterKey::from_text(&text).map_err(|e| Failure::usage(format!("cluster.key_file {}: {e}", file.display())))
+    let text = read_secret(SETTING, file)?;
+    ClusterKey::from_text(&text).map_err(|e| Failure::usage(format!("{SETTING} {}: {e}", file.display())))
 }
 
 #[cfg(test)]

@@ -246,21 +246,39 @@ impl PrivateDir {
     }
 }
 
-/// Reads a file that holds a secret.
+/// Reads a file that holds a secret; `what` names where its path was written.
 ///
 /// # Errors
 /// It is missing, no regular file, somebody else's, or others may read it.
-pub fn read_secret(path: &Path) -> Result<Vec<u8>, Failure> {
-    let io = |e: io::Error| Failure::io("cluster.key_file", path, &e);
+pub fn read_secret(what: &str, path: &Path) -> Result<Vec<u8>, Failure> {
+    let io = |e: io::Error| Failure::io(what, path, &e);
     let file = OpenOptions::new().read(true).custom_flags(libc::O_NONBLOCK).open(path).map_err(io)?;
     let meta = file.metadata().map_err(io)?;
     if !meta.is_file() {
-        return Err(Failure::usage(format!("cluster.key_file {} is no regular file", path.display())));
+        return Err(Failure::usage(format!("{what} {} is no regular file", path.display())));
     }
     check(path, &meta, OTHERS, path)?;
     let mut text = Vec::new();
     file.take(KEY_BYTES_MAX).read_to_end(&mut text).map_err(io)?;
     Ok(text)
+}
+
+/// Makes a file with a secret that nobody else may read, unless something is at its place.
+///
+/// # Errors
+/// It cannot be written.
+pub fn make_secret(what: &str, path: &Path, text: &str) -> Outcome {
+    let made = OpenOptions::new().write(true).create_new(true).mode(0o600).open(path);
+    let written = made.and_then(|mut file| {
+        // Whatever the process's mask is.
+        file.set_permissions(Permissions::from_mode(0o600))?;
+        file.write_all(text.as_bytes())?;
+        file.sync_all()
+    });
+    match written {
+        Err(e) if e.kind() != io::ErrorKind::AlreadyExists => Err(Failure::io(what, path, &e)),
+        _ => Ok(()),
+    }
 }
 
 #[cfg(test)]
@@ -292,7 +310,7 @@ mod tests {
         assert!(said.contains(&remedy), "{said}");
         std::fs::write(at.join("key"), "0123456789abcdef").unwrap();
         std::fs::set_permissions(at.join("key"), Permissions::from_mode(0o640)).unwrap();
-        let said = read_secret(&at.join("key")).unwrap_err().to_string();
+        let said = read_secret("key", &at.join("key")).unwrap_err().to_string();
         assert!(said.contains("key is open to other users (mode 0640)"), "{said}");
     }
 

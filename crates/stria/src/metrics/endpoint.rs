@@ -1,25 +1,15 @@
-//! The endpoint: where it listens, whom it refuses, and what it answers.
+//! The endpoint of metrics: where it listens, and what it answers.
 //!
-//! It has no authentication, so that it listens on loopback unless told otherwise by name. A peer holds one of few places,
-//! for a bounded time; when all are taken, whoever has been slowest to ask loses its place to the next.
-use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
-use std::os::fd::AsRawFd;
-use std::sync::atomic::{AtomicBool, Ordering};
+//! It has no authentication, so that it listens on loopback unless told otherwise by name. [`crate::http`] takes the connections.
+use std::net::SocketAddr;
 use std::sync::mpsc::Sender;
-use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use super::ask::Asker;
-use super::http::{self, Request, Response};
 use super::{check, process, table, text};
 use crate::config::Config;
 use crate::control::Event;
 use crate::failure::Failure;
-
-/// Connections served at a time.
-const CONNECTIONS_MAX: usize = 16;
-/// Stack of a connection's thread.
-const STACK_BYTES: usize = 256 << 10;
+use crate::http::{self, Answer, Request, Response, Server, Site};
 
 /// Reads `metrics.listen`; empty: there is no endpoint.
 ///
@@ -29,36 +19,23 @@ pub fn address_of(listen: &str, allow_remote: bool) -> Result<Option<SocketAddr>
     if listen.is_empty() {
         return Ok(None);
     }
-    let address: SocketAddr = listen.parse().map_err(|_| {
-        format!("metrics.listen = \"{listen}\": not an address with its port: write IP:PORT, like 127.0.0.1:9100 or [::1]:9100; port 0 takes a free one")
-    })?;
-    let local = match address.ip() {
-        IpAddr::V4(ip) => ip.is_loopback(),
-        IpAddr::V6(ip) => ip.is_loopback() || ip.to_ipv4_mapped().is_some_and(|ip| ip.is_loopback()),
-    };
-    if !local && !allow_remote {
+    let what = setting(listen);
+    let address = http::address(&what, listen)?;
+    if !http::is_loopback(address.ip()) && !allow_remote {
         return Err(format!(
-            "metrics.listen = \"{listen}\": other hosts reach this address, and the endpoint asks nobody who they are: listen on 127.0.0.1, or say metrics.allow_remote = true"
+            "{what}: other hosts reach this address, and the endpoint asks nobody who they are: listen on 127.0.0.1, or say metrics.allow_remote = true"
         ));
     }
     Ok(Some(address))
 }
 
-/// A served endpoint; it ends when this is dropped.
-pub struct Endpoint {
-    listener: Arc<TcpListener>,
-    over: Arc<AtomicBool>,
-    address: SocketAddr,
+/// The setting as it is written.
+fn setting(listen: &str) -> String {
+    format!("metrics.listen = \"{listen}\"")
 }
 
-impl Drop for Endpoint {
-    fn drop(&mut self) {
-        self.over.store(true, Ordering::Relaxed);
-        // Wakes the accepting thread, which then closes the socket.
-        // SAFETY: plain system call on a descriptor that lives.
-        unsafe { libc::shutdown(self.listener.as_raw_fd(), libc::SHUT_RDWR) };
-    }
-}
+/// A served endpoint; it ends when this is dropped.
+pub struct Endpoint(Server);
 
 impl Endpoint {
     /// Listens as the configuration says, and asks whoever empties `events`.
@@ -71,125 +48,40 @@ impl Endpoint {
             return Ok(None);
         };
         check(table().into_iter().flat_map(|(_, list)| list.iter().copied())).map_err(Failure::from)?;
-        let refused = |e: std::io::Error| {
-            let why = match e.kind() {
-                std::io::ErrorKind::AddrInUse => format!(
-                    "metrics.listen = \"{wanted}\": port {} is in use by another process (each server and mount of a host needs its own): choose another, or port 0 for a free one",
-                    wanted.port()
-                ),
-                std::io::ErrorKind::AddrNotAvailable => {
-                    format!("metrics.listen = \"{wanted}\": this host does not have the address {}", wanted.ip())
-                }
-                _ => format!("metrics.listen = \"{wanted}\": {e}"),
-            };
-            Failure::with_errno(why, e.raw_os_error().unwrap_or(libc::EIO))
-        };
-        let listener = Arc::new(TcpListener::bind(wanted).map_err(refused)?);
-        let address = listener.local_addr().map_err(refused)?;
-        let over = Arc::new(AtomicBool::new(false));
-        let endpoint = Endpoint { listener: listener.clone(), over: over.clone(), address };
-        let peers = Arc::new(Peers { places: Mutex::default(), asker: Asker::new(events) });
-        let accepting = std::thread::Builder::new().name("metrics".into()).stack_size(STACK_BYTES).spawn(move || {
-            while !over.load(Ordering::Relaxed) {
-                match listener.accept() {
-                    Ok((stream, _)) => peers.take(stream),
-                    Err(e) if !over.load(Ordering::Relaxed) => {
-                        tracing::warn!("metrics: {e}");
-                        std::thread::park_timeout(Duration::from_millis(100));
-                    }
-                    Err(_) => {}
-                }
-            }
-        });
-        accepting.map_err(|e| Failure::from(format!("metrics: no thread: {e}")))?;
-        Ok(Some(endpoint))
+        let site = Metrics { asker: Asker::new(events) };
+        Server::start(&setting(&config.metrics_listen), wanted, site).map(|server| Some(Endpoint(server)))
     }
 
     /// Where it listens.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
-        self.address
+        self.0.address()
     }
 }
 
-/// A connection that has a place.
-struct Place {
-    stream: Arc<TcpStream>,
-    /// Its request is there whole: it is being answered.
-    asked: bool,
-}
-
-/// Connections that are served, in the order in which they came.
-struct Peers {
-    places: Mutex<Vec<Place>>,
+/// What the endpoint answers.
+struct Metrics {
     asker: Asker,
 }
 
-impl Peers {
-    fn places(&self) -> std::sync::MutexGuard<'_, Vec<Place>> {
-        self.places.lock().unwrap_or_else(PoisonError::into_inner)
-    }
+impl Site for Metrics {
+    const NAME: &'static str = "metrics";
+    const CONNECTIONS_MAX: usize = 16;
+    const BODY_BYTES_MAX: usize = 0;
 
-    fn take(self: &Arc<Self>, stream: TcpStream) {
-        let stream = Arc::new(stream);
-        if !self.admit(&stream) {
-            // The empty buffer of a new connection holds the answer; it is not waited for.
-            let _ = stream.set_nonblocking(true);
-            let busy = Response::plain(503, format!("{CONNECTIONS_MAX} requests are being answered: come again\n"));
-            let _ = std::io::Write::write(&mut &*stream, &busy.bytes(false));
-            return;
-        }
-        let me = self.clone();
-        let thread = std::thread::Builder::new().name("metrics-peer".into()).stack_size(STACK_BYTES);
-        let leave = stream.clone();
-        let started = thread.spawn(move || {
-            if let Err(e) = me.converse(&stream) {
-                tracing::debug!("metrics: {e}");
-            }
-            me.release(&stream);
-        });
-        if let Err(e) = started {
-            tracing::warn!("metrics: no thread for a scrape: {e}");
-            self.release(&leave);
-        }
+    fn answer(&self, request: &Request) -> Answer {
+        Answer::Whole(self.response(request))
     }
+}
 
-    /// A place for a new connection; the first that has not asked yet gives its own up. Whether there is one.
-    fn admit(&self, stream: &Arc<TcpStream>) -> bool {
-        let mut places = self.places();
-        if places.len() >= CONNECTIONS_MAX {
-            let Some(slow) = places.iter().position(|p| !p.asked) else { return false };
-            // Its thread finds the connection at its end.
-            let _ = places.remove(slow).stream.shutdown(std::net::Shutdown::Both);
-        }
-        places.push(Place { stream: stream.clone(), asked: false });
-        true
-    }
-
-    fn release(&self, stream: &Arc<TcpStream>) {
-        self.places().retain(|p| !Arc::ptr_eq(&p.stream, stream));
-    }
-
-    fn converse(&self, stream: &Arc<TcpStream>) -> std::io::Result<()> {
-        let (response, with_body) = match http::read(stream)? {
-            Ok(request) => {
-                if let Some(place) = self.places().iter_mut().find(|p| Arc::ptr_eq(&p.stream, stream)) {
-                    place.asked = true;
-                }
-                (self.answer(&request), request.method != "HEAD")
-            }
-            Err(refusal) => (refusal, true),
-        };
-        http::write(stream, &response.bytes(with_body))
-    }
-
-    fn answer(&self, request: &Request) -> Response {
+impl Metrics {
+    fn response(&self, request: &Request) -> Response {
         let known = ["/metrics", "/healthz", "/readyz"].contains(&request.path.as_str());
         if !known {
             return Response::plain(404, "there are /metrics, /healthz and /readyz\n".into());
         }
         if !["GET", "HEAD"].contains(&request.method.as_str()) {
-            return Response::plain(405, "GET and HEAD only\n".into());
+            return Response::plain(405, "GET and HEAD only\n".into()).with("Allow", "GET, HEAD");
         }
         let Some(measured) = self.asker.ask() else {
             return Response::plain(503, "the process's shard does not answer\n".into());
@@ -202,7 +94,7 @@ impl Peers {
                 let mut body = String::new();
                 text::write(&mut body, &process::snapshot());
                 text::write(&mut body, &measured.snapshot);
-                Response { status: 200, kind: text::CONTENT_TYPE, body }
+                Response::new(200, text::CONTENT_TYPE, body)
             }
         }
     }
@@ -214,7 +106,10 @@ mod tests {
     use crate::config::Own;
     use crate::metrics::{Measure, Servers};
     use std::io::{Read, Write};
+    use std::net::TcpStream;
     use std::sync::mpsc::channel;
+
+    const CONNECTIONS_MAX: usize = Metrics::CONNECTIONS_MAX;
 
     #[test]
     fn addresses_have_a_port_and_are_this_hosts_own_unless_told_otherwise() {

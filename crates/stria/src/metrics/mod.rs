@@ -1,11 +1,10 @@
 //! Metrics for Prometheus: what this process's nodes count, over HTTP.
 //!
 //! Nodes declare what they count once, in their own crates, and parameter pages and metrics are read from the same counters;
-//! here is the table of all, the question to the shard, and how answers become text (`text`) and travel (`http`). The shard
+//! here is the table of all, the question to the shard, and how answers become text (`text`) and travel ([`crate::http`]). The shard
 //! only adds numbers up; text is made, and sockets are waited for, on threads of their own.
 mod ask;
 mod endpoint;
-mod http;
 mod page;
 mod process;
 mod text;

@@ -1,83 +1,30 @@
 //! `stria top`: who does what at which server, now. One mount's daemon asks all servers at the same time and waits for
 //! none longer than a moment ([`crate::control`], `look`); a look is read as numbers ([`sample`]), two looks give rates
 //! ([`rates`]), and those are shown as text ([`text`]), on a terminal ([`screen`]) or as JSON.
-mod rates;
-mod sample;
+pub mod rates;
+pub mod sample;
 mod screen;
+pub mod source;
 mod text;
 
 use std::io::{IsTerminal, Read, Write};
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
-use std::path::Path;
 use std::sync::mpsc::{Receiver, Sender, TryRecvError, channel};
 use std::time::{Duration, Instant, SystemTime};
 
-use serde_json::json;
-
 use crate::cli;
-use crate::control;
 use crate::failure::{Failure, Outcome};
-use crate::trouble;
 use rates::{History, Order, View};
 use sample::Sample;
 use screen::{Key, Screen, Signals};
+use source::Source;
 use text::Layout;
 
-/// How long a daemon has for its answer, and how long it waits for servers.
-const MOMENT: Duration = Duration::from_millis(950);
-const SERVERS_MS: u64 = 750;
 /// Seconds between two looks.
 const INTERVALS: [f64; 8] = [0.5, 1.0, 2.0, 5.0, 10.0, 30.0, 60.0, 300.0];
 /// Jobs and clients that one page of text shows, each.
 const USES_MAX: usize = 20;
-
-/// The mount whose daemon is asked.
-struct Source {
-    connection: u32,
-    user: u32,
-    at: std::path::PathBuf,
-}
-
-impl Source {
-    fn find(arguments: &cli::Top) -> Outcome<Source> {
-        let connection = match (&arguments.mount, &arguments.dir) {
-            (Some(path), _) => crate::status::mount_above(path)?,
-            (None, Some(dir)) => crate::upkeep::mount_of(&crate::daemon::ClusterDir::open(dir)?)?,
-            (None, None) => match crate::status::mount_above(Path::new(".")) {
-                Ok(here) => here,
-                Err(_) => only_mount()?,
-            },
-        };
-        let gone = || Failure::with_errno(format!("mount {connection} is not there any more"), libc::ENOTCONN);
-        let mount = crate::lfs::mounts()?.into_iter().rev().find(|m| m.minor == connection).ok_or_else(gone)?;
-        Ok(Source { connection, user: mount.user, at: mount.at })
-    }
-
-    /// A look at all servers; the failure says what is wrong with the daemon, and what to do.
-    fn look(&self) -> Outcome<Sample> {
-        let question = json!({"do": "look", "pattern": sample::PAGES, "within_ms": SERVERS_MS});
-        let asked = control::begin(self.connection, self.user, question);
-        match asked.answer(Instant::now() + MOMENT) {
-            Ok(answer) => Ok(Sample::read(&answer)),
-            Err(e) => {
-                let trouble = trouble::of_daemon(&self.at, e.daemon, &e.failure.to_string());
-                let why = format!("{}: {trouble}", self.at.display());
-                Err(Failure::with_errno(why, e.failure.code().into()))
-            }
-        }
-    }
-}
-
-fn only_mount() -> Outcome<u32> {
-    match &crate::lfs::mounts()?[..] {
-        [only] => Ok(only.minor),
-        several => {
-            let list = several.iter().map(|m| m.at.display().to_string()).collect::<Vec<_>>().join(", ");
-            Err(Failure::usage(format!("several mounts are here ({list}): say which, as in 'stria top MOUNT'")))
-        }
-    }
-}
 
 /// The verb `top`.
 ///
@@ -86,7 +33,7 @@ fn only_mount() -> Outcome<u32> {
 pub fn top(arguments: &cli::Top) -> Outcome {
     let interval = Duration::from_secs_f64(arguments.interval);
     if arguments.json || arguments.once {
-        return print(&Source::find(arguments)?, arguments, interval);
+        return print(&find(arguments)?, arguments, interval);
     }
     if !std::io::stdout().is_terminal() {
         return Err(Failure::usage(
@@ -95,7 +42,17 @@ pub fn top(arguments: &cli::Top) -> Outcome {
     }
     // Before there are threads that a signal could end the program through.
     let signals = Signals::take().map_err(terminal_failed)?;
-    watch(Source::find(arguments)?, interval, &signals)
+    watch(find(arguments)?, interval, &signals)
+}
+
+/// The mount that is meant: the one named, else the one we are in, else the only one.
+fn find(arguments: &cli::Top) -> Outcome<Source> {
+    Source::find(arguments.mount.as_deref(), arguments.dir.as_deref())
+}
+
+/// A look at all servers; the failure says what is wrong with the daemon, and what to do.
+fn look(source: &Source) -> Outcome<Sample> {
+    source.look(sample::PAGES).answer().map(|answer| Sample::read(&answer)).map_err(|e| source.failure(&e))
 }
 
 fn terminal_failed(e: std::io::Error) -> Failure {
@@ -105,12 +62,12 @@ fn terminal_failed(e: std::io::Error) -> Failure {
 /// Prints views until nobody reads them any more, or one.
 fn print(source: &Source, arguments: &cli::Top, interval: Duration) -> Outcome {
     let mut history = History::default();
-    history.view(&source.look()?);
+    history.view(&look(source)?);
     let mut next = Instant::now();
     loop {
         next += interval;
         std::thread::sleep(next.saturating_duration_since(Instant::now()));
-        let mut view = history.view(&source.look()?);
+        let mut view = history.view(&look(source)?);
         Order::default().sort(&mut view.jobs);
         Order::default().sort(&mut view.clients);
         if arguments.json {
@@ -220,7 +177,7 @@ fn look_often(source: &Source, told: &Sender<Outcome<Sample>>, intervals: &Recei
     loop {
         let began = Instant::now();
         // Nobody hears it any more: the program ends.
-        if told.send(source.look()).is_err() || woken.write_all(b"x").is_err() {
+        if told.send(look(source)).is_err() || woken.write_all(b"x").is_err() {
             return;
         }
         let mut until = began + interval;

@@ -231,7 +231,9 @@ impl View {
 }
 
 impl ServerRates {
-    fn json(&self) -> Value {
+    /// As a program reads it.
+    #[must_use]
+    pub fn json(&self) -> Value {
         let s = &self.server;
         let mut out = json!({
             "target": s.target,

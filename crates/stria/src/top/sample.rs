@@ -128,7 +128,9 @@ impl Numbers {
                 "kbytestotal" => total = kib(),
                 "kbytesfree" => free = kib(),
                 "kbytesavail" => available = kib(),
-                "stats" => n.bytes = ["read_bytes", "write_bytes"].map(|name| sum_of(page, name)),
+                "stats" if name.starts_with("obdfilter.") => {
+                    n.bytes = ["read_bytes", "write_bytes"].map(|name| sum_of(page, name))
+                }
                 "cache_stats" => {
                     let sum = |names: [&str; 2]| names.iter().filter_map(|name| field::<u64>(page, name)).sum();
                     n.cache = Some([sum(["fine_lookups", "coarse_lookups"]), sum(["fine_hits", "coarse_hits"])]);
@@ -193,7 +195,7 @@ fn jobs(page: &str) -> BTreeMap<String, Use> {
 }
 
 #[cfg(test)]
-pub(super) mod tests {
+pub(crate) mod tests {
     use super::*;
     use serde_json::json;
 
