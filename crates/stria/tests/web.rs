@@ -256,7 +256,11 @@ fn a_killed_ost_and_a_dead_mount_are_shown_as_away_since_then_while_the_rest_goe
     let send = |signal| unsafe { libc::kill(daemon as i32, signal) };
     send(libc::SIGSTOP);
     let d = events.until("the mount is away", |d| d["away"].is_object() && !told(d));
+    // It is not asked again and again meanwhile.
+    let tasks = format!("/proc/{}/task", page.child.id());
+    let threads = (0..6).map(|_| events.next()).map(|_| fs::read_dir(&tasks).unwrap().count()).max();
     send(libc::SIGCONT);
+    assert!(threads < Some(10), "{threads:?} threads");
     assert_eq!(d["away"]["do"], format!("'kill -CONT {daemon}' lets it go on"));
     assert!(server(&d, "OST0000")["target"].is_string(), "what was known stays: {d}");
     events.until("the mount is back", |d| d["away"].is_null());

@@ -1,7 +1,8 @@
 //! The tool's side: asks a mount and waits for its answer.
+use std::cell::Cell;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::unix::net::UnixStream;
-use std::sync::mpsc::{Receiver, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::time::{Duration, Instant};
 
 use serde_json::{Value, json};
@@ -62,12 +63,16 @@ pub struct Unanswered {
     pub failure: Failure,
     /// The process that took the question; `None`: nobody did, or it is of another namespace.
     pub daemon: Option<i32>,
+    /// Whether the answer may still come.
+    pub late: bool,
 }
 
 /// A question under way that has a moment: a daemon that stands still keeps nobody waiting.
 pub struct Asked {
     connection: u32,
     told: Receiver<Told>,
+    /// The process that took the question.
+    daemon: Cell<Option<i32>>,
 }
 
 enum Told {
@@ -88,24 +93,25 @@ pub fn begin(connection: u32, user: u32, request: Value) -> Asked {
             let _ = tell.send(Told::Done(converse(connection, stream, &request, PATIENCE)));
         }
     });
-    Asked { connection, told }
+    Asked { connection, told, daemon: Cell::new(None) }
 }
 
 impl Asked {
-    /// The answer, if it comes until then.
+    /// The answer, if it comes until then; one that is late may be waited for again.
     ///
     /// # Errors
     /// There is none, or the mount refused.
-    pub fn answer(self, until: Instant) -> Result<Value, Unanswered> {
-        let mut daemon = None;
+    pub fn answer(&self, until: Instant) -> Result<Value, Unanswered> {
         loop {
+            let daemon = self.daemon.get();
             match self.told.recv_timeout(until.saturating_duration_since(Instant::now())) {
-                Ok(Told::Connected(pid)) => daemon = pid,
+                Ok(Told::Connected(pid)) => self.daemon.set(pid),
                 Ok(Told::Done(Ok(answer))) => return Ok(answer),
-                Ok(Told::Done(Err(failure))) => return Err(Unanswered { failure, daemon }),
-                Err(_) => {
+                Ok(Told::Done(Err(failure))) => return Err(Unanswered { failure, daemon, late: false }),
+                Err(e) => {
                     let why = format!("the daemon of mount {} does not answer within a second", self.connection);
-                    return Err(Unanswered { failure: Failure::with_errno(why, libc::ETIMEDOUT), daemon });
+                    let late = e == RecvTimeoutError::Timeout;
+                    return Err(Unanswered { failure: Failure::with_errno(why, libc::ETIMEDOUT), daemon, late });
                 }
             }
         }

@@ -14,6 +14,8 @@ use crate::failure::Failure;
 
 /// Stack of a connection's thread.
 const STACK_BYTES: usize = 256 << 10;
+/// Milliseconds for which a peer's host may acknowledge nothing of a stream.
+const HOST_GONE_MS: libc::c_uint = 30_000;
 
 /// What a server answers.
 pub trait Site: Send + Sync + 'static {
@@ -190,6 +192,7 @@ impl<S: Site> Peers<S> {
             Answer::Whole(response) => super::write(stream, &response.bytes(with_body)),
             Answer::Stream(response, _) if !with_body => super::write(stream, response.head(None).as_bytes()),
             Answer::Stream(response, mut next) => {
+                give_up_on_hosts(stream);
                 super::send(stream, response.head(None).as_bytes())?;
                 while let Some(piece) = next() {
                     super::send(stream, &piece)?;
@@ -198,4 +201,13 @@ impl<S: Site> Peers<S> {
             }
         }
     }
+}
+
+/// Has the kernel end a stream whose host is gone without a word; else buffers would take pieces for minutes.
+fn give_up_on_hosts(stream: &TcpStream) {
+    let (ms, len) = (HOST_GONE_MS, size_of::<libc::c_uint>() as libc::socklen_t);
+    // SAFETY: an integer of the said length that outlives the call. Without it the stream ends later.
+    unsafe {
+        libc::setsockopt(stream.as_raw_fd(), libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT, (&raw const ms).cast(), len)
+    };
 }

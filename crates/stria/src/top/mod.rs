@@ -52,7 +52,11 @@ fn find(arguments: &cli::Top) -> Outcome<Source> {
 
 /// A look at all servers; the failure says what is wrong with the daemon, and what to do.
 fn look(source: &Source) -> Outcome<Sample> {
-    source.look(sample::PAGES).answer().map(|answer| Sample::read(&answer)).map_err(|e| source.failure(&e))
+    source
+        .look(sample::PAGES)
+        .answer(source::moment())
+        .map(|answer| Sample::read(&answer))
+        .map_err(|e| source.failure(&e))
 }
 
 fn terminal_failed(e: std::io::Error) -> Failure {

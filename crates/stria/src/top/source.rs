@@ -22,20 +22,10 @@ pub struct Source {
     pub at: PathBuf,
 }
 
-/// A question under way.
-pub struct Question {
-    asked: Asked,
-    until: Instant,
-}
-
-impl Question {
-    /// The answer, which comes within a second of the question.
-    ///
-    /// # Errors
-    /// There is none, or the mount refused.
-    pub fn answer(self) -> Result<Value, Unanswered> {
-        self.asked.answer(self.until)
-    }
+/// Until when an answer is waited for to a question that is asked now.
+#[must_use]
+pub fn moment() -> Instant {
+    Instant::now() + MOMENT
 }
 
 impl Source {
@@ -73,18 +63,18 @@ impl Source {
 
     /// Asks for a look at all servers: pages that match a pattern.
     #[must_use]
-    pub fn look(&self, pages: &str) -> Question {
+    pub fn look(&self, pages: &str) -> Asked {
         self.ask(json!({"do": "look", "pattern": pages, "within_ms": SERVERS_MS}))
     }
 
     /// Asks for the mount's status.
     #[must_use]
-    pub fn status(&self) -> Question {
+    pub fn status(&self) -> Asked {
         self.ask(json!({"do": "status", "within_ms": SERVERS_MS}))
     }
 
-    fn ask(&self, question: Value) -> Question {
-        Question { asked: control::begin(self.connection, self.user, question), until: Instant::now() + MOMENT }
+    fn ask(&self, question: Value) -> Asked {
+        control::begin(self.connection, self.user, question)
     }
 
     /// What is wrong with the daemon that did not answer, and what to do.

@@ -7,10 +7,11 @@ use serde_json::{Map, Value, json};
 use types::glob::Glob;
 
 use super::switches::SWITCHES;
+use crate::control::{Asked, Unanswered};
 use crate::status;
 use crate::top::rates::{History, Order, UseRates, View};
 use crate::top::sample::{Sample, Use};
-use crate::top::source::Source;
+use crate::top::source::{Source, moment};
 use crate::trouble::Trouble;
 
 /// Pages that a look asks for: those of `top`, and those of schedulers, caches, locks and the mount.
@@ -71,22 +72,28 @@ pub struct Observer {
     /// The last document of a daemon that answered.
     known: Value,
     clients: u64,
+    /// Questions to `status` and for a look whose answers are late: nobody is asked again meanwhile.
+    late: [Option<Asked>; 2],
 }
 
 impl Observer {
     /// Forgets what would make rates over a time in which nobody watched.
     pub fn forget(&mut self) {
-        *self = Observer::default();
+        *self = Observer { late: std::mem::take(&mut self.late), ..Observer::default() };
     }
 
     /// Looks; takes a second at most, whoever stands still.
     pub fn look(&mut self, source: &Source) -> Value {
         // Both questions are under way at the same time.
-        let (status, look) = (source.status(), source.look(&self.pages()));
-        let (look, status) = (look.answer(), status.answer());
+        let until = moment();
+        let [status, look] = std::mem::take(&mut self.late);
+        let status = status.unwrap_or_else(|| source.status());
+        let look = look.unwrap_or_else(|| source.look(&self.pages()));
+        let (told, seen) = (status.answer(until), look.answer(until));
+        let is_late = |answer: &Result<Value, Unanswered>| answer.as_ref().is_err_and(|e| e.late);
+        self.late = [Some(status).filter(|_| is_late(&told)), Some(look).filter(|_| is_late(&seen))];
         let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
-        let look = look.map_err(|e| source.trouble(&e));
-        self.take(time, status.ok(), look)
+        self.take(time, told.ok(), seen.map_err(|e| source.trouble(&e)))
     }
 
     fn pages(&self) -> String {

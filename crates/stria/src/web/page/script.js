@@ -360,13 +360,18 @@
     tables.clients.show(uses(doc.clients), 'no client did anything');
     showPolicies(doc);
   }
+  // Commands stand in quotes.
+  const sentence = (text) => text.split(/('[^']*')/).map((part) => (part.startsWith("'") ? make('code', {}, part) : part));
   function showTroubles(doc, cluster) {
     const all = [...doc.troubles.map((t) => t.what + ': ' + t.do), ...doc.notes];
     const list = $('troubles-list');
-    const old = [...list.children].map((li) => li.textContent);
-    if (old.length !== all.length || old.some((text, i) => text !== all[i])) {
-      list.replaceChildren(...all.map((text) => make('li', {}, text)));
-    }
+    while (list.children.length > all.length) list.lastChild.remove();
+    while (list.children.length < all.length) list.append(make('li'));
+    // A sentence that is as it was stays, so that its command can be selected and copied.
+    all.forEach((text, i) => {
+      const li = list.children[i];
+      if (li.textContent !== text) li.replaceChildren(...sentence(text));
+    });
     // Times in notes change each second; their number does not.
     say($('troubles-said'), all.length ? several(all.length, 'thing is', 'things are') + ' not as they should be' : 'none that is known');
     $('troubles-said').className = all.length ? 'bad' : 'good';
