@@ -124,6 +124,7 @@ impl Observer {
         self.known = json!({
             "time": time,
             "as_of": time,
+            "sums": sums(&servers),
             "away": null,
             "cluster": {
                 "fsname": look["fsname"], "mount_point": look["mount_point"], "client": look["client"],
@@ -146,6 +147,7 @@ impl Observer {
         let since = *self.since.entry(String::new()).or_insert(time);
         let mut known = if self.known.is_object() { self.known.clone() } else { json!({"servers": []}) };
         known["time"] = json!(time);
+        known["sums"] = sums(&[]);
         known["away"] = json!({"since": since, "what": trouble.what, "do": trouble.remedy});
         known["troubles"] = json!([trouble.json()]);
         known["notes"] = json!([]);
@@ -182,6 +184,18 @@ impl Observer {
         s["waiting_for"] = waiting.filter_map(|l| l.strip_prefix("waiting_for: ")).collect();
         s
     }
+}
+
+/// What charts show of all servers together: bytes read and written a second, requests a second, requests queued and at the
+/// stores; null where nobody told.
+fn sums(servers: &[Value]) -> Value {
+    const OF: [&str; 5] =
+        ["/read_bytes_per_s", "/write_bytes_per_s", "/requests/per_s", "/queue/queued", "/queue/in_service"];
+    let sum = |of: &&str| {
+        let told: Vec<f64> = servers.iter().filter_map(|s| s.pointer(of)?.as_f64()).collect();
+        if told.is_empty() { Value::Null } else { json!(told.iter().sum::<f64>()) }
+    };
+    OF.iter().map(sum).collect()
 }
 
 /// The page whose name begins and ends so.
@@ -359,6 +373,7 @@ mod tests {
         o.take(100.0, Some(status()), Ok(full(5, 100)));
         let d = o.take(102.0, Some(status()), Ok(full(25, 102)));
         let [mdt, ost, silent] = &d["servers"].as_array().unwrap()[..] else { panic!("{d}") };
+        assert_eq!(d["sums"], json!([40_960.0, 0.0, 20.0, 3.0, 8.0]));
         assert_eq!(
             (&mdt["role"], &ost["role"], &ost["read_bytes_per_s"]),
             (&json!("MDT"), &json!("OST"), &json!(40_960.0))
@@ -400,6 +415,7 @@ mod tests {
         assert!(d["away"].is_null() && d["as_of"] == 100.0);
         o.take(101.0, None, Err(trouble()));
         let d = o.take(102.0, None, Err(trouble()));
+        assert_eq!(d["sums"], json!([null, null, null, null, null]));
         assert_eq!((&d["away"]["since"], &d["as_of"], &d["time"]), (&json!(101.0), &json!(100.0), &json!(102.0)));
         assert_eq!((d["servers"].as_array().unwrap().len(), &d["troubles"][0]["do"]), (3, &json!("'cure' helps")));
         let mut back = full(5, 103);

@@ -19,7 +19,7 @@ use crate::top::source::Source;
 use document::Observer;
 use guard::{Guard, Token};
 use site::Pages;
-use watch::Watch;
+use watch::{Look, Watch};
 
 /// The verb `web`. Serves until it is ended by a signal.
 ///
@@ -54,7 +54,8 @@ pub fn web(arguments: &cli::Web) -> Outcome {
         if anew {
             observer.forget();
         }
-        observer.look(&source.renewed()).to_string()
+        let document = observer.look(&source.renewed());
+        Look { document: document.to_string(), sums: document["sums"].clone() }
     })
 }
 

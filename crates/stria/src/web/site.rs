@@ -151,6 +151,7 @@ impl Pages {
             "mount_point": self.source.at,
             "read_only": self.read_only,
             "switches": switches::shown(),
+            "past": viewer.past,
         });
         let mut first = Some(format!("retry: {AGAIN_MS}\nevent: facts\ndata: {facts}\n\n"));
         let next = move || Some(first.take().unwrap_or_else(|| format!("data: {}\n\n", viewer.latest())).into_bytes());

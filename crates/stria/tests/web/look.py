@@ -207,6 +207,10 @@ def run(stria, pictures, place):
         structure(page)
         time.sleep(15)
         looks(page, pictures)
+        # Who comes later sees what was before.
+        page.call("Page.reload")
+        page.until("document.getElementById('state')?.textContent === 'live'")
+        page.until("document.querySelector('#charts path').getAttribute('d').split('L').length > 10")
         keyboard(page)
         stop_one(stria, page, place, pictures)
         check(not page.complaints, f"the browser complains: {page.complaints}")

@@ -227,14 +227,10 @@
     new Chart('Requests', (n) => count(n) + '/s', ['']),
     new Chart('In schedulers', count, ['queued', 'at the stores']),
   ];
-  function takePoints(doc) {
-    const sum = (of) => {
-      const all = doc.away ? [] : doc.servers.map(of).filter(known);
-      return all.length ? all.reduce((a, b) => a + b, 0) : null;
-    };
-    charts[0].take([sum((s) => s.read_bytes_per_s), sum((s) => s.write_bytes_per_s)]);
-    charts[1].take([sum((s) => s.requests && s.requests.per_s)]);
-    charts[2].take([sum((s) => s.queue && s.queue.queued), sum((s) => s.queue && s.queue.in_service)]);
+  function takePoint([read, written, requests, queued, serving]) {
+    charts[0].take([read, written]);
+    charts[1].take([requests]);
+    charts[2].take([queued, serving]);
   }
 
   // ---- the cluster as a picture
@@ -462,13 +458,15 @@
       const facts = JSON.parse(e.data);
       say($('version'), facts.version);
       if (switches.length === 0) makeSwitches(facts);
+      charts.forEach((chart) => { chart.points = []; });
+      facts.past.forEach(takePoint);
     });
     events.onmessage = (e) => {
       const doc = JSON.parse(e.data);
       [heard, lost] = [Date.now(), ''];
       for (const c of doc.clients ? doc.clients.shown : []) c.own = c.name === doc.cluster.client;
       addSpeeds(doc);
-      takePoints(doc);
+      takePoint(doc.sums);
       latest = doc;
       if (!paused) show(doc);
       state();
