@@ -301,6 +301,21 @@ fn beyond_loopback_a_token_in_a_closed_file_is_asked_for_and_viewers_have_an_end
     };
     assert_eq!((full.as_str(), viewers.len()), ("HTTP/1.1 503", 32));
     assert_eq!(b.ask("GET", &b.place, "", "").status, 200, "the page itself is served all the same");
+    // Most of them do not read; who does gets what comes.
+    let mut reading = Events { lines: BufReader::new(viewers.pop().unwrap()) };
+    reading.next();
+    for _ in 0..3 {
+        assert!(reading.next().1["servers"].is_array());
+    }
+    // Who leaves gives the place free, when the next look finds nobody there.
+    drop(reading);
+    let again = (0..600).any(|_| {
+        std::thread::park_timeout(std::time::Duration::from_millis(50));
+        let mut first = [0; 12];
+        b.begin("GET", &format!("{}events", b.place), "", "").read_exact(&mut first).unwrap();
+        &first == b"HTTP/1.1 200"
+    });
+    assert!(again, "no place became free");
     drop((viewers, page));
     c.stop();
 }

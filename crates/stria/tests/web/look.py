@@ -200,7 +200,7 @@ def run(stria, pictures, place):
         page.size(1280, 900)
         page.call("Page.navigate", url=url)
         page.until("document.getElementById('state')?.textContent === 'live'")
-        page.until("document.querySelectorAll('#servers tbody tr').length === 4")
+        page.until("document.querySelector('#servers tbody').rows.length === 4")
         page.until("document.querySelectorAll('#uses tbody th').length > 1 && !/–/.test(document.querySelector('#charts').textContent)")
         check("token" not in page.value("location.href"), "the token stays in the address")
         check("stria-web" not in page.value("document.cookie"), "scripts see the cookie")

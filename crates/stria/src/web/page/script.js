@@ -127,7 +127,7 @@
   const stateCell = (s) => { const [word, kind] = stateOf(s); return { text: word + since(s), kind }; };
   const nameCell = (s) => shortName(s.target);
   const tables = {
-    servers: new Table('servers', 'Servers: what they do now', [
+    servers: new Table('servers-now', 'Servers: what they do now', [
       col('Server', nameCell), col('State', stateCell, 'text'),
       col('Requests/s', (s) => count(s.requests && s.requests.per_s)),
       col('Read', (s) => speed(s.role === 'OST' ? s.read_bytes_per_s : null)),
@@ -138,6 +138,10 @@
         : { text: share(used(s.space), 1) + ' of ' + bytes(s.space.total_bytes), part: used(s.space) })),
       col('Clients', (s) => count(s.clients)), col('Address', (s) => s.nid, 'text'),
       col('Session', (s) => (s.link.security || NONE) + ', ' + count(s.link.in_flight) + ' in flight, ' + count(s.link.resent) + ' resent', 'text'),
+    ]),
+    kinds: new Table('kinds', 'Requests by kind, the most frequent ones', [
+      col('Server and kind', (k) => k.server + ' ' + k.kind), col('Requests/s', (k) => count(k.per_s)),
+      col('Half within', (k) => micros(k.p50_us)), col('99 % within', (k) => micros(k.p99_us)),
     ]),
     schedulers: new Table('schedulers', 'Queue of each OST, and what its policy counted', [
       col('OST', nameCell), col('Policy', (s) => (s.queue && s.queue.policy) || NONE, 'text'),
@@ -183,6 +187,17 @@
       col('Written', (u) => speed(u.write_bytes_per_s)), col('Requests', (u) => count(u.requests)),
       col('Read in all', (u) => bytes(u.read_bytes)), col('Written in all', (u) => bytes(u.write_bytes)),
     ];
+  }
+
+  const KINDS_SHOWN_MAX = 24;
+  // What looks themselves ask, and the part of other kinds that is waiting, are no work.
+  const NO_WORK = ['params', 'nrs_wait'];
+  function kindsOf(servers) {
+    const all = servers.flatMap((s) => Object.entries(s.kinds || {}).filter(([kind]) => !NO_WORK.includes(kind))
+      .map(([kind, times]) => ({ server: shortName(s.target), kind, ...times })));
+    const most = all.sort((a, b) => b.per_s - a.per_s).slice(0, KINDS_SHOWN_MAX);
+    // In an order in which rows stay where they are.
+    return most.map((k) => [k.server + ' ' + k.kind, k]).sort(([a], [b]) => (a < b ? -1 : 1));
   }
 
   // ---- charts of the last two minutes
@@ -340,6 +355,7 @@
     charts.forEach((chart) => chart.show());
     const servers = doc.servers.map((s) => [s.target, s]);
     tables.servers.show(servers, 'no server is known');
+    tables.kinds.show(kindsOf(doc.away ? [] : doc.servers), 'nothing was asked in the last second');
     tables.schedulers.show(servers.filter(([, s]) => s.scheduler), 'no OST answers');
     const caches = servers.filter(([, s]) => s.cache).map(([key, s]) => [key, { where: shortName(key), cache: s.cache, now: s.cache_hit_ratio }]);
     if (doc.mount) caches.push(['mount', { where: 'This mount', cache: doc.mount.cache, now: null }]);
