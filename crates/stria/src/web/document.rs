@@ -93,7 +93,8 @@ impl Observer {
         let is_late = |answer: &Result<Value, Unanswered>| answer.as_ref().is_err_and(|e| e.late);
         self.late = [Some(status).filter(|_| is_late(&told)), Some(look).filter(|_| is_late(&seen))];
         let time = SystemTime::UNIX_EPOCH.elapsed().unwrap_or_default().as_secs_f64();
-        self.take(time, told.ok(), seen.map_err(|e| source.trouble(&e)))
+        let named = |t: Trouble| Trouble { what: format!("{}: {}", source.at.display(), t.what), ..t };
+        self.take(time, told.ok(), seen.map_err(|e| named(source.trouble(&e))))
     }
 
     fn pages(&self) -> String {

@@ -88,7 +88,7 @@ fn announce(url: &str, local: bool, arguments: &cli::Web) {
     }
     if !local {
         note!(
-            "what goes to browsers of other hosts is not encrypted: 'ssh -L' and --listen 127.0.0.1:PORT are where others can listen"
+            "what goes to browsers of other hosts is not encrypted: where others can listen, take --listen 127.0.0.1:PORT and 'ssh -L'"
         );
     }
 }

@@ -213,6 +213,7 @@ def run(stria, pictures, place):
         page.until("document.querySelector('#charts path').getAttribute('d').split('L').length > 10")
         keyboard(page)
         stop_one(stria, page, place, pictures)
+        stop_mount(call, page, at, pictures)
         check(not page.complaints, f"the browser complains: {page.complaints}")
     finally:
         over.set()
@@ -240,6 +241,21 @@ def stop_one(stria, page, place, pictures):
     finally:
         os.kill(pid, signal.SIGCONT)
     page.until("document.getElementById('troubles').textContent.includes('none that is known')")
+
+
+def stop_mount(call, page, at, pictures):
+    """The daemon that is asked stands still: the page says so and keeps what was known."""
+    pid = json.loads(call("status", "--json", str(at)))["pid"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        page.until("document.getElementById('state').textContent.startsWith('this mount does not answer since')")
+        page.until(f"document.getElementById('troubles').textContent.includes('kill -CONT {pid}')")
+        check(page.value("document.querySelector('#servers tbody').rows.length") == 4, "what was known stays")
+        check("serves" not in page.value("document.getElementById('servers').textContent"), "the page says what it does not know")
+        page.picture(pictures / "stale.png")
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    page.until("document.getElementById('state').textContent === 'live'")
 
 
 def main():

@@ -124,7 +124,7 @@
     const c = cache && cache.classes.find((one) => one.class === name);
     return c && c.lookups > 0 ? { text: share(c.hits, c.lookups), part: c.hits / c.lookups } : NONE;
   };
-  const stateCell = (s) => { const [word, kind] = stateOf(s); return { text: word + since(s), kind }; };
+  const stateCell = (s) => { if (s.stale) return 'not known now'; const [word, kind] = stateOf(s); return { text: word + since(s), kind }; };
   const nameCell = (s) => shortName(s.target);
   const tables = {
     servers: new Table('servers-now', 'Servers: what they do now', [
@@ -171,7 +171,7 @@
       col('Evictions', (s) => count(s.locks.evictions)),
     ]),
     recovery: new Table('locks', 'Recovery after restarts', [
-      col('Server', nameCell), col('State', (s) => (s.recovery ? { text: 'waits for clients of before', kind: 'warn' } : s.answers ? 'done' : stateCell(s)), 'text'),
+      col('Server', nameCell), col('State', (s) => (s.stale || !s.answers ? stateCell(s) : s.recovery ? { text: 'waits for clients of before', kind: 'warn' } : 'done'), 'text'),
       col('At most', (s) => (s.recovery ? s.recovery.left_s + ' s' : NONE)),
       col('Clients', (s) => (s.recovery ? count(s.recovery.clients) : NONE)),
       col('Who', (s) => (s.waiting_for.length ? { text: s.waiting_for.slice(0, 8).join(', '), kind: 'wide' } : NONE), 'text'),
@@ -334,6 +334,7 @@
     for (const s of doc.servers) {
       const then = seconds > 0 && before.servers.find((one) => one.target === s.target);
       const of = (part, name) => (then && s[part] && then[part] ? grown(s[part][name], then[part][name], seconds) : null);
+      s.stale = Boolean(doc.away);
       s.speeds = { dispatched: of('scheduler', 'dispatched'), waited: of('locks', 'waited') };
     }
     const counters = doc.mount ? doc.mount.readahead.counters : {};
