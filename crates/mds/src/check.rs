@@ -195,8 +195,6 @@ pub struct Report {
     pub objects: BTreeMap<ObjectId, Fid>,
     /// Objects that wait to be destroyed.
     pub doomed: Vec<ObjectId>,
-    /// The last object of each OST that a file was given: what lies behind it is removed when the server starts.
-    pub last_used: BTreeMap<OstIndex, u32>,
     /// What is wrong, in order.
     pub findings: Vec<Finding>,
     /// What a repair needs to know besides.
@@ -268,12 +266,12 @@ struct Checker {
 }
 
 impl Report {
-    /// Whether the next start of the servers removes an object that no file owns: it was made for a create that was not
-    /// committed when everything ended.
+    /// Whether the next recovery removes an object that no file owns: it was made for a create that was not committed when
+    /// everything ended, or that a recovery which did not end had not seen replayed.
     #[must_use]
     pub fn is_left_over(&self, ost: OstIndex, object: ObjectId) -> bool {
         let ours = object.0.seq == ObjectId::seq_of(ost) && !self.objects.contains_key(&object);
-        ours && self.last_used.get(&ost).is_some_and(|last| object.0.oid > *last)
+        ours && self.parts.precreates.get(&ost).is_some_and(|row| row.is_left_over(object.0.oid))
     }
 
     pub(crate) fn hash(&self) -> NameHash {
@@ -380,9 +378,6 @@ impl Checker {
             }
             (keys::PRECREATE, 2) => {
                 let (ost, row) = decode_precreate(key, value).ok()?;
-                if !row.newer {
-                    self.report.last_used.insert(ost, row.last_used);
-                }
                 p.precreates.insert(ost, row);
             }
             (keys::SESSION, 8) => return wire::decode::<SessionRow>(value).ok().filter(|r| r.version == 1).map(|_| ()),
@@ -423,9 +418,11 @@ impl Checker {
                 }
             }
         }
-        for object in &self.report.doomed {
-            if let Some(fid) = self.report.objects.get(object) {
-                findings.push(Finding::DoomedObject { object: *object, fid: *fid });
+        let rows = self.report.parts.precreates.iter();
+        let left = rows.flat_map(|(ost, row)| row.unreplayed().map(|id| ObjectId::new(*ost, id)));
+        for object in self.report.doomed.iter().copied().chain(left) {
+            if let Some(fid) = self.report.objects.get(&object) {
+                findings.push(Finding::DoomedObject { object, fid: *fid });
             }
         }
         let apart = |fid: &Fid| self.report.inodes.get(fid).is_some_and(|i| i.has(InodeFlags::LAYOUT_APART));

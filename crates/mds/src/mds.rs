@@ -427,7 +427,7 @@ impl Mds {
 
     /// Makes what an operation changes visible, and has done what follows from it.
     fn apply(self: &Rc<Self>, mut tx: Tx<'_>, transno: u64) {
-        let taken = std::mem::take(&mut tx.taken);
+        let taken = tx.keeps_objects();
         let puts = std::mem::take(&mut tx.puts);
         let destroyed = std::mem::take(&mut tx.destroyed);
         let (delta, recorded) = (tx.inode_delta, tx.recorded);

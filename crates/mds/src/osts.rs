@@ -163,7 +163,7 @@ fn close(link: &OstLink) {
 
 /// The store's row of a pool.
 pub(crate) fn precreate_row(pool: &Pool) -> Vec<u8> {
-    wire::encode(&PrecreateRow { last_used: pool.used, ceiling: pool.ceiling, newer: pool.newer })
+    wire::encode(&pool.row())
 }
 
 /// Reads the allocation states.
@@ -198,9 +198,8 @@ impl Mds {
         {
             let mut pools = self.pools.borrow_mut();
             if pools.get(entry.ost).is_none() {
-                pools.add(entry.ost, entry.active, 0, 0);
                 // A store that knows nothing of an OST removes nothing there.
-                pools.update(entry.ost, |p| p.newer = true);
+                pools.add(entry.ost, entry.active, &PrecreateRow { newer: true, ..PrecreateRow::default() });
             }
         }
         let (active, closed) = (self.map.is_active(entry.ost), self.map.is_closed(entry.ost));
@@ -405,7 +404,7 @@ impl Mds {
         let row = self.pools.borrow_mut().update(link.ost, |p| {
             p.used = p.used.max(reply.last);
             (p.last, p.ceiling) = (p.used, p.ceiling.max(p.used));
-            (p.used_at_start, p.newer) = (p.used, false);
+            p.newer = false;
             precreate_row(p)
         });
         // Only when this is on stable storage may anything behind it be removed.

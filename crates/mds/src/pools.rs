@@ -4,12 +4,14 @@
 //! A create takes from here and waits for no OST. Filling up is [`crate::osts`]'s business, choosing OSTs is the layout
 //! room's. Two numbers per OST are kept in the store: the last object given to a file, and a ceiling that is durable
 //! before any object below it is given out. After a restart nothing up to the ceiling is given out again: a client that
-//! was presumed dead may still write to an object it got in a create that was lost.
+//! was presumed dead may still write to an object it got in a create that was lost. While replays come the store has besides
+//! which objects nobody's replay has claimed yet, for the server may die again before the last one is in.
 use std::collections::{BTreeMap, BTreeSet};
 
 use layout::{AllocConfig, AllocError, Allocator, OstFacts, PoolName, Resolved, StripeObject};
 use types::{Fid, FsError, ObjectId, OstIndex, Rng};
 
+use crate::record::PrecreateRow;
 use crate::tx::Fail;
 
 /// Objects kept ready per OST at least and at most.
@@ -46,15 +48,19 @@ pub struct Pool {
     pub state: u32,
     /// Objects to keep ready: doubles when the pool ran dry, halves when it was hardly used.
     pub want: u32,
-    /// Objects that replayed creates have, above the committed `used`.
-    pub replayed: BTreeSet<u32>,
-    /// `used` as the store had it at start.
-    pub used_at_start: u32,
+    /// Objects that may have been given out in creates which the store does not have and nobody has replayed yet.
+    pub unreplayed: BTreeSet<u32>,
     /// The OST may have objects that the store does not know of, and keeps them.
     pub newer: bool,
 }
 
 impl Pool {
+    /// What the store has of it.
+    #[must_use]
+    pub fn row(&self) -> PrecreateRow {
+        let (last_used, ceiling, newer) = (self.used, self.ceiling, self.newer);
+        PrecreateRow { last_used, ceiling, newer, ..PrecreateRow::default() }.with_unreplayed(&self.unreplayed)
+    }
     /// Objects ready.
     #[must_use]
     pub fn ready(&self) -> u32 {
@@ -82,8 +88,6 @@ pub struct Pools {
     members: BTreeMap<PoolName, BTreeSet<OstIndex>>,
     /// Creates that found a pool empty.
     pub dry: u64,
-    /// What is given out from now on is in no replay.
-    replays_over: bool,
 }
 
 impl Pools {
@@ -92,7 +96,7 @@ impl Pools {
     pub fn new(config: AllocConfig, rng: Rng) -> Pools {
         let allocator = Allocator::new(layout::POLICY_DEFAULT, config).expect("the default policy is registered");
         let members = BTreeMap::new();
-        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, members, dry: 0, replays_over: false }
+        Pools { pools: Vec::new(), facts: Vec::new(), allocator, rng, members, dry: 0 }
     }
     /// The allocator, for parameters.
     pub fn allocator(&mut self) -> &mut Allocator {
@@ -112,9 +116,9 @@ impl Pools {
         self.pools.binary_search_by_key(&ost, |p| p.ost).ok()
     }
     /// Adds an OST as the store remembers it: everything up to the ceiling counts as given out.
-    pub fn add(&mut self, ost: OstIndex, active: bool, used: u32, ceiling: u32) {
+    pub fn add(&mut self, ost: OstIndex, active: bool, row: &PrecreateRow) {
         if let Err(i) = self.pools.binary_search_by_key(&ost, |p| p.ost) {
-            let ceiling = ceiling.max(used);
+            let ceiling = row.ceiling.max(row.last_used);
             let pool = Pool {
                 ost,
                 used: ceiling,
@@ -122,7 +126,8 @@ impl Pools {
                 ceiling,
                 active,
                 want: READY_MIN,
-                used_at_start: used,
+                unreplayed: row.may_be_lost(),
+                newer: row.newer,
                 ..Pool::default()
             };
             let facts = OstFacts { index: ost, total_bytes: 0, free_bytes: 0, active: false, in_pool: false };
@@ -245,40 +250,32 @@ impl Pools {
         }
     }
 
-    /// A replayed create has this object: it is in use whatever the store said.
-    pub fn replayed(&mut self, object: &StripeObject) {
+    /// A replayed create has this object: it is in use whatever the store said. Whether it was not before.
+    pub fn replayed(&mut self, object: &StripeObject) -> bool {
         let Fid { seq, oid, .. } = object.object.0;
-        if seq != ObjectId::seq_of(object.ost) {
-            return;
-        }
-        if let Some(i) = self.at(object.ost) {
-            let p = &mut self.pools[i];
-            if oid > p.used_at_start {
-                p.replayed.insert(oid);
+        let Some(i) = self.at(object.ost).filter(|_| seq == ObjectId::seq_of(object.ost)) else { return false };
+        let p = &mut self.pools[i];
+        p.used = p.used.max(oid);
+        p.last = p.last.max(oid);
+        p.ceiling = p.ceiling.max(oid);
+        p.unreplayed.remove(&oid)
+    }
+    /// Undoes what [`Pools::replayed`] said of objects, for a replay that did not go through.
+    pub fn not_replayed(&mut self, objects: &[StripeObject]) {
+        for o in objects {
+            if let Some(i) = self.at(o.ost) {
+                self.pools[i].unreplayed.insert(o.object.0.oid);
             }
-            p.used = p.used.max(oid);
-            p.last = p.last.max(oid);
-            p.ceiling = p.ceiling.max(oid);
         }
     }
 
-    /// Objects that were given out in creates that are lost for good. They are told once, when nobody has creates to replay any
-    /// more: what is given out afterwards is in new creates.
+    /// Objects that were given out in creates that are lost for good: nobody has creates to replay any more.
     pub fn lost(&mut self) -> Vec<StripeObject> {
-        let mut lost = Vec::new();
-        if std::mem::replace(&mut self.replays_over, true) {
-            return lost;
-        }
-        for p in self.pools.iter_mut().filter(|p| !p.newer) {
-            let ids = p.used_at_start + 1..=p.used.min(p.used_at_start.saturating_add(64 * READY_MAX));
-            lost.extend(
-                ids.filter(|id| !p.replayed.contains(id))
-                    .map(|id| StripeObject { ost: p.ost, object: ObjectId::new(p.ost, id) }),
-            );
-            p.used_at_start = p.used;
-            p.replayed.clear();
-        }
-        lost
+        let of = |p: &mut Pool| {
+            let (ost, ids) = (p.ost, std::mem::take(&mut p.unreplayed));
+            ids.into_iter().map(move |id| StripeObject { ost, object: ObjectId::new(ost, id) })
+        };
+        self.pools.iter_mut().flat_map(of).collect()
     }
 }
 
@@ -289,7 +286,7 @@ mod tests {
     fn pools(ready: &[(u16, u32)]) -> Pools {
         let mut p = Pools::new(AllocConfig::default(), Rng::new(1));
         for (ost, ready) in ready {
-            p.add(OstIndex(*ost), true, 0, 0);
+            p.add(OstIndex(*ost), true, &PrecreateRow::default());
             p.update(OstIndex(*ost), |p| {
                 (p.in_sync, p.last, p.total_bytes, p.free_bytes) = (true, *ready, 1 << 30, 1 << 29);
             });
@@ -320,14 +317,22 @@ mod tests {
 
     #[test]
     fn after_a_restart_nothing_below_the_ceiling_is_given_out_and_what_was_lost_is_named() {
+        let ids = |objects: Vec<StripeObject>| objects.iter().map(|o| o.object.0.oid).collect::<Vec<u32>>();
+        let object = |oid| StripeObject { ost: OstIndex(0), object: ObjectId::new(OstIndex(0), oid) };
         let mut p = pools(&[]);
-        p.add(OstIndex(0), true, 10, 14);
-        p.replayed(&StripeObject { ost: OstIndex(0), object: ObjectId::new(OstIndex(0), 12) });
-        let lost: Vec<u32> = p.lost().iter().map(|o| o.object.0.oid).collect();
-        assert_eq!(lost, [11, 13, 14]);
+        p.add(OstIndex(0), true, &PrecreateRow { last_used: 10, ceiling: 15, ..PrecreateRow::default() });
+        assert!(p.replayed(&object(12)) && p.replayed(&object(15)) && !p.replayed(&object(9)));
+        p.not_replayed(&[object(15)]);
+        // The server dies again; another one finds what that one left.
+        let left = p.get(OstIndex(0)).unwrap().row();
+        let mut p = pools(&[]);
+        p.add(OstIndex(0), true, &left);
+        assert!(p.replayed(&object(15)));
+        assert_eq!(ids(p.lost()), [11, 13, 14]);
         assert!(p.lost().is_empty());
+        assert_eq!(p.get(OstIndex(0)).unwrap().row().may_be_lost(), BTreeSet::new());
         p.update(OstIndex(0), |p| (p.in_sync, p.last, p.free_bytes) = (true, 20, 1));
-        assert_eq!(p.take(&one()).unwrap()[0].object.0.oid, 15);
+        assert_eq!(ids(p.take(&one()).unwrap()), [16]);
     }
 
     #[test]

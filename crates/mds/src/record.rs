@@ -2,6 +2,8 @@
 //!
 //! Inodes are encoded by hand, for every operation reads and writes some; the rest are length-prefixed records that
 //! grow by appending. Decoders take any bytes without a panic.
+use std::collections::BTreeSet;
+
 use types::{Fid, FsError, ObjectId, Origin, OstIndex, WallTime};
 use wire::Bytes;
 use wire::mdt::{Attr, AttrFlags};
@@ -386,6 +388,11 @@ wire::message! {
         ceiling: u32,
         /// The store was put back from a copy: the OST may have objects that are newer, and keeps them.
         newer: bool,
+        /// While replays come: the first object that `unreplayed` tells of.
+        unreplayed_from: u32,
+        /// One bit for each object from there on, the lowest one of a byte first: set if it was, or may have been, given out in a
+        /// create that nobody has replayed yet. They go when the recovery is over, whichever boot that is.
+        unreplayed: Bytes,
     }
     /// An object that no file has any more.
     DestroyObject {
@@ -412,6 +419,56 @@ impl SessionRow {
     #[must_use]
     pub fn origin(&self) -> Origin {
         Origin { machine: self.machine, boot: self.boot, host: self.host, process: self.process }
+    }
+}
+
+/// Objects of one OST that a recovery may find lost, at most; a run of ready objects is a 64th of it.
+pub const LOST_OBJECTS_MAX: u32 = 1 << 16;
+
+impl PrecreateRow {
+    /// Objects that were given out, or may have been, in creates that the store does not have: at most [`LOST_OBJECTS_MAX`] that a
+    /// recovery left, and as many of the last boot. What a store that was put back does not have is not lost.
+    #[must_use]
+    pub fn may_be_lost(&self) -> BTreeSet<u32> {
+        if self.newer {
+            return BTreeSet::new();
+        }
+        let newest = self.ceiling.min(self.last_used.saturating_add(LOST_OBJECTS_MAX));
+        self.unreplayed().chain((self.last_used..newest).map(|id| id + 1)).collect()
+    }
+    /// Those that a recovery left which did not come to its end.
+    pub(crate) fn unreplayed(&self) -> impl Iterator<Item = u32> {
+        let bytes = self.unreplayed.iter().take(LOST_OBJECTS_MAX as usize / 8).zip(0u32..);
+        let set =
+            bytes.flat_map(|(byte, i)| (0..8).filter(move |bit| byte >> bit & 1 != 0).map(move |bit| i * 8 + bit));
+        set.filter_map(|behind| self.unreplayed_from.checked_add(behind))
+    }
+    /// Says which ones a recovery has left so far.
+    #[must_use]
+    pub fn with_unreplayed(mut self, objects: &BTreeSet<u32>) -> PrecreateRow {
+        self.unreplayed_from = objects.first().copied().unwrap_or(0);
+        self.unreplayed.0.clear();
+        let from = self.unreplayed_from;
+        for behind in objects.iter().map(|id| id - from).take_while(|b| *b < LOST_OBJECTS_MAX) {
+            let byte = behind as usize / 8;
+            self.unreplayed.0.resize(byte + 1, 0);
+            self.unreplayed.0[byte] |= 1 << (behind % 8);
+        }
+        self
+    }
+    /// Whether the end of the recovery removes an object, if nobody replays its create until then.
+    #[must_use]
+    pub fn is_left_over(&self, object: u32) -> bool {
+        let behind = object.wrapping_sub(self.unreplayed_from) as usize;
+        let left = || self.unreplayed.get(behind / 8).is_some_and(|byte| byte >> (behind % 8) & 1 != 0);
+        !self.newer && (object > self.last_used || behind < LOST_OBJECTS_MAX as usize && left())
+    }
+    /// A file has an object: it is not lost.
+    pub fn keep(&mut self, object: u32) {
+        let behind = object.wrapping_sub(self.unreplayed_from) as usize;
+        if let Some(byte) = self.unreplayed.0.get_mut(behind / 8) {
+            *byte &= !(1 << (behind % 8));
+        }
     }
 }
 
@@ -458,6 +515,26 @@ mod tests {
             sized: 0,
             tail: b"tail".to_vec(),
         }
+    }
+
+    #[test]
+    fn objects_that_a_recovery_left_are_told_again_whatever_lies_between_them() {
+        let row = PrecreateRow { last_used: 90_000, ceiling: 90_002, ..PrecreateRow::default() };
+        let left: BTreeSet<u32> = [7, 8, 14, 15, 16, 7 + LOST_OBJECTS_MAX - 1, 7 + LOST_OBJECTS_MAX].into();
+        let mut told = row.clone().with_unreplayed(&left);
+        assert_eq!(told.unreplayed.len(), LOST_OBJECTS_MAX as usize / 8);
+        let known = left.into_iter().take(6).chain([90_001, 90_002]);
+        assert_eq!(told.may_be_lost(), known.collect::<BTreeSet<u32>>(), "the seventh is beyond the limit");
+        assert!([7, 16, 90_001].iter().all(|id| told.is_left_over(*id)), "two bitmap bytes, and behind the last one");
+        assert!(![6, 9, 90_000].iter().any(|id| told.is_left_over(*id)));
+        told.keep(8);
+        told.keep(9);
+        assert!(!told.may_be_lost().contains(&8) && told.may_be_lost().len() == 7);
+        assert_eq!(told.clone().with_unreplayed(&BTreeSet::new()), row);
+        assert_eq!(PrecreateRow { newer: true, ..told }.may_be_lost(), BTreeSet::new());
+        let unreplayed = Bytes::from(&[3][..]);
+        let last = PrecreateRow { unreplayed_from: u32::MAX, unreplayed, ..PrecreateRow::default() };
+        assert_eq!(last.may_be_lost(), [u32::MAX].into(), "there is none behind the last");
     }
 
     #[test]

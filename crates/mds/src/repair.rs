@@ -383,6 +383,7 @@ impl<'a> Repair<'a> {
         }
         row.last_used = row.last_used.max(oid);
         row.ceiling = row.ceiling.max(row.last_used);
+        row.keep(oid);
     }
 
     /// Puts names into buckets: first those that stay where they are, so that their cookies do.
@@ -530,8 +531,11 @@ impl<'a> Repair<'a> {
         for (ost, found) in highest_objects(self.report) {
             self.keep_allocated(ost, found);
         }
-        for row in self.precreates.values_mut() {
+        for (ost, row) in &mut self.precreates {
             row.ceiling = row.ceiling.max(row.last_used);
+            let left: Vec<u32> = row.unreplayed().collect();
+            let owned = left.into_iter().filter(|id| self.report.objects.contains_key(&ObjectId::new(*ost, *id)));
+            owned.for_each(|id| row.keep(id));
         }
         for (ost, row) in &self.precreates {
             if p.precreates.get(ost) != Some(row) {

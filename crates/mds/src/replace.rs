@@ -76,7 +76,7 @@ pub async fn replace_ost(kv: &Rc<dyn MetaKv>, ost: OstIndex, uuid: u64, lost_thr
         batch.changes.insert(map_key, Some(wire::encode(&map)));
     }
     if lost_through > 0 {
-        let row = PrecreateRow { last_used: lost_through, ceiling: lost_through, newer: false };
+        let row = PrecreateRow { last_used: lost_through, ceiling: lost_through, ..PrecreateRow::default() };
         batch.changes.insert(row_key, Some(wire::encode(&row)));
     }
     drop(snapshot);

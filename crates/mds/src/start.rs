@@ -336,8 +336,8 @@ async fn read_pools(snapshot: &dyn KvSnapshot, map: &ClusterMap, pools: &mut Poo
             continue;
         }
         let active = map.osts.iter().find(|e| e.ost == ost).is_none_or(|e| e.active);
-        pools.add(ost, active, p.last_used, p.ceiling);
-        pools.update(ost, |pool| (pool.newer, pool.closed) = (p.newer, map.closed.contains(&ost)));
+        pools.add(ost, active, &p);
+        pools.update(ost, |pool| pool.closed = map.closed.contains(&ost));
     }
     pools.set_members(crate::ost_pools::members(&map.pools));
     Ok(())

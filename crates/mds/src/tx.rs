@@ -116,6 +116,8 @@ pub struct Tx<'a> {
     pub(crate) footprint: Footprint,
     /// Objects taken from pools; given back when the operation does not go through.
     pub(crate) taken: Vec<layout::StripeObject>,
+    /// Objects that this replay has claimed; they count as lost again when it does not go through.
+    pub(crate) claimed: Vec<layout::StripeObject>,
 }
 
 impl<'a> Tx<'a> {
@@ -141,7 +143,14 @@ impl<'a> Tx<'a> {
             basis: Basis::default(),
             footprint: Footprint::default(),
             taken: Vec::new(),
+            claimed: Vec::new(),
         }
+    }
+
+    /// It goes through, and its objects are not given back. Those that were taken from pools.
+    pub(crate) fn keeps_objects(&mut self) -> Vec<layout::StripeObject> {
+        self.claimed.clear();
+        std::mem::take(&mut self.taken)
     }
 
     /// Whether it changes the store.
@@ -371,6 +380,9 @@ impl Drop for Tx<'_> {
     fn drop(&mut self) {
         if !self.taken.is_empty() {
             self.mds.pools.borrow_mut().give_back(&self.taken);
+        }
+        if !self.claimed.is_empty() {
+            self.mds.pools.borrow_mut().not_replayed(&self.claimed);
         }
     }
 }

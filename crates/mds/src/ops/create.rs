@@ -10,7 +10,7 @@ use crate::perm::{ACL_ACCESS, ACL_DEFAULT, is_privileged, keeps_setgid};
 use crate::record::{
     Inode, InodeFlags, S_IFBLK, S_IFCHR, S_IFDIR, S_IFIFO, S_IFLNK, S_IFMT, S_IFREG, S_IFSOCK, S_ISGID, S_IXGRP,
 };
-use crate::tx::{Done, Tx};
+use crate::tx::{Done, Fail, Tx};
 
 /// Size that directories show.
 const DIR_SIZE_BYTES: u64 = 4096;
@@ -146,9 +146,16 @@ impl Tx<'_> {
     /// Objects for a new file: as the request says, else its directory, else the root, else the configuration. In a
     /// replay the request carries the layout that was answered, and the file gets exactly that.
     pub(crate) fn give_layout(&mut self, inode: &mut Inode, dir: Option<&Inode>, wish: &[u8]) -> Done<()> {
-        if self.replay && self.take_stored_layout(inode, wish).is_ok() {
-            self.set_layout(inode, wish.to_vec());
-            return Ok(());
+        if self.replay {
+            match self.take_stored_layout(inode, wish) {
+                Ok(()) => {
+                    self.set_layout(inode, wish.to_vec());
+                    return Ok(());
+                }
+                // The answer had no layout.
+                Err(Fail::Fs(_)) => {}
+                Err(wait) => return Err(wait),
+            }
         }
         let spec = if wish.is_empty() {
             LayoutSpec::default()
@@ -167,7 +174,9 @@ impl Tx<'_> {
         let (_, layout) = layout::xattr::decode_layout(bytes).map_err(FsError::from)?;
         for o in layout.objects() {
             self.take_from_lost_and_found(o)?;
-            self.mds.pools.borrow_mut().replayed(o);
+            if self.mds.pools.borrow_mut().replayed(o) {
+                self.claimed.push(*o);
+            }
         }
         self.note_used(layout.objects());
         inode.layout_gen = u32::from(layout.generation());

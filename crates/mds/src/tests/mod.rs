@@ -14,3 +14,4 @@ mod namespace;
 mod permissions;
 mod readdir;
 mod repair;
+mod twice;
