@@ -4,10 +4,11 @@ use std::rc::Rc;
 
 use types::{Fid, FsError, HandleId, Transno};
 use wire::Op;
-use wire::mdt::{Cred, LockBits, OpenReply, OpenRequest};
+use wire::mdt::{Close, Cred, LockBits, OpenReply, OpenRequest};
 
 use super::{ATTR_BITS, Meta, Told};
 use crate::attrs::Change;
+use crate::ending::Ending;
 use crate::inode::Inode;
 use crate::open_file::{O_ACCMODE, O_CREAT, O_EXCL, O_TRUNC, OpenFile};
 
@@ -50,11 +51,8 @@ impl Meta {
                 return Err(e);
             }
         };
-        let changed = reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0;
-        let told = if changed { Told::Changed(Change { sent, transno }) } else { Told::Asked(sent) };
-        let inode = self.take_entry(&reply.entry, cookie, 0, told).await?.ok_or(FsError::Protocol)?;
         if transno.0 != 0 {
-            request.fid = inode.fid;
+            request.fid = reply.entry.attr.fid;
             request.handle = reply.handle;
             // Created now, or given its objects now: a replay gives it the same.
             if !reply.entry.layout.is_empty() {
@@ -62,18 +60,46 @@ impl Meta {
             }
             self.sessions.mdc().amend_replay(transno, &request);
         }
+        let changed = reply.created || request.flags & (O_ACCMODE | O_TRUNC) != 0;
+        let told = if changed { Told::Changed(Change { sent, transno }) } else { Told::Asked(sent) };
+        let taken = self.take_entry(&reply.entry, cookie, 0, told).await;
         if reply.created {
-            let parent = self.known_inode(request.parent);
-            if let Some(p) = parent.filter(|p| reply.entry.parent.fid != p.fid) {
-                p.changed_unseen();
-            }
-            self.name_added(request.parent, &request.name);
-            // A negative entry may be known for this name.
-            self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
+            self.made_by_open(&request, reply.entry.parent.fid);
         }
-        inode.ours_alone.set(reply.created && self.common.holds(inode.fid, LockBits::UPDATE));
-        let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
-        Ok((file, reply.created))
+        let refused = match taken {
+            Ok(Some(inode)) => {
+                inode.ours_alone.set(reply.created && self.common.holds(inode.fid, LockBits::UPDATE));
+                let file = self.opened(&inode, &request, reply.handle.0, reply.handle, transno);
+                return Ok((file, reply.created));
+            }
+            Ok(None) => return Err(FsError::Protocol),
+            Err(e) => e,
+        };
+        // Nobody can use what lies on targets that this client cannot name; the metadata server has it open all the same.
+        let file = self.opened(&self.inode(reply.entry.attr.fid), &request, reply.handle.0, reply.handle, transno);
+        self.end_unused(file);
+        Err(refused)
+    }
+
+    /// An open has made a name: what was known of its directory, whose attributes came along if it is `told`.
+    fn made_by_open(&self, request: &OpenRequest, told: Fid) {
+        if let Some(p) = self.known_inode(request.parent).filter(|p| told != p.fid) {
+            p.changed_unseen();
+        }
+        self.name_added(request.parent, &request.name);
+        // A negative entry may be known for this name.
+        self.dentries.borrow_mut().remove(&(request.parent, request.name.0.clone()));
+    }
+
+    /// An open that the metadata server has and that nobody here gets ends there. It has nothing to tell.
+    fn end_unused(self: &Rc<Self>, file: Rc<OpenFile>) {
+        file.stream.released.set(true);
+        if file.writes() {
+            file.inode.tells.writer_went();
+        }
+        self.common.ahead.close(&file.stream);
+        let close = Close { handle: file.handle.get(), fid: file.fid(), ..Close::default() };
+        self.tell_end_soon(Ending { close, file, told: None, sent: false });
     }
 
     pub(crate) fn opened(

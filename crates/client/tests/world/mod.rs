@@ -220,6 +220,19 @@ impl World {
         let store = self.mds_store.borrow();
         store.fail_at(store.commits() + 1, mds::FailPoint::Before);
     }
+    /// The metadata server, which is dead, has never heard of an OST when it comes back.
+    pub async fn mds_forgets_ost(&self, ost: u16) {
+        let store = self.mds_store.borrow().reopen();
+        let (key, mut sealed) = (mds::keys::plain(mds::keys::CLUSTER_MAP), Vec::new());
+        store.tamper(|rows| sealed = rows[&key[..]].clone());
+        let value = &sealed[..sealed.len() - mds::kv::SEAL_BYTES];
+        let mut map: mds::config_service::ClusterMap = wire::decode(value).unwrap();
+        map.osts.retain(|o| o.ost.0 != ost);
+        let mut batch = mds::kv::KvBatch::default();
+        batch.changes.insert(key, Some(wire::encode(&map)));
+        store.commit(std::sync::Arc::new(batch)).await.unwrap();
+        *self.mds_store.borrow_mut() = store;
+    }
     /// It comes back over what its store holds.
     pub async fn restart_mds(&self) {
         let rt = self.mds_host.boot();
