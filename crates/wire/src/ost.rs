@@ -236,6 +236,8 @@ message! {
         owner: IoOwner,
         /// The client's write lock over the range, or unless `keep_size` over all from its start; 0: any that it has, or the server takes one.
         lock: HandleId,
+        /// Modification time to record.
+        mtime: WallTime,
     }
     /// `OstShrinkGrant` request. The answer is empty.
     ShrinkGrantRequest {

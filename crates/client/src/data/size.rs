@@ -317,17 +317,15 @@ impl Data {
 
     async fn fallocate_now(self: &Rc<Self>, file: &OpenFile, mode: u32, range: Extent) -> Result<(), FsError> {
         let inode = &file.inode;
+        file.dirty.set(true);
         loop {
             let _writing = inode.begin_writing().await;
             let s = self.meta.layout_of(inode).await?.ok_or(FsError::NotSupported)?;
             let done = self.allocate(inode, &s, mode, range).await;
             if self.meta.unless_moved(inode, Some(s), done).await?.is_some() {
-                break;
+                return Ok(());
             }
         }
-        file.dirty.set(true);
-        inode.mtime.set(self.rt.wall());
-        Ok(())
     }
 
     async fn allocate(&self, inode: &Rc<Inode>, s: &Striping, mode: u32, range: Extent) -> Result<(), FsError> {
@@ -337,12 +335,21 @@ impl Data {
         inode.front.drop_kernel_pages().await;
         for part in s.layout.geometry().objects(range)? {
             let object = &s.objects[usize::from(part.stripe.0)];
-            self.allocate_object(object, part.object, mode, keep).await?;
+            if self.allocate_object(object, part.object, mode, keep).await? {
+                inode.mtime.set(inode.mtime.get().max(object.mtime.get()));
+            }
         }
         Ok(())
     }
 
-    async fn allocate_object(&self, object: &Rc<Object>, extent: Extent, mode: u32, keep: bool) -> Result<(), FsError> {
+    /// Whether there was anything to do: of what lies behind the end of the file there are no bytes to take.
+    async fn allocate_object(
+        &self,
+        object: &Rc<Object>,
+        extent: Extent,
+        mode: u32,
+        keep: bool,
+    ) -> Result<bool, FsError> {
         let osc = self.osts.osc(object.ost);
         // Making the object longer is a matter of everything behind the range, too.
         let reach = if keep { extent } else { Extent::from(extent.start) };
@@ -355,13 +362,17 @@ impl Data {
         let reserves = mode & !1 == 0;
         let _change = if reserves { None } else { Some(object.change(reach.align_out(4096)).await) };
         osc.flush(object, extent.align_out(4096), Why::Under(&held)).await;
-        object.mtime.set(self.rt.wall());
+        let cut = extent.intersect(&Extent::new(0, object.size())).filter(|_| !reserves);
+        if keep && !reserves && cut.is_none() {
+            return Ok(false);
+        }
+        object.mtime.set(object.mtime.get().max(self.rt.wall()));
         if reserves {
             self.reserve(object, extent, keep, &held).await?;
         } else {
             let kind = if mode & 2 != 0 { PunchKind::Hole } else { PunchKind::Zero };
             osc.discard(object, extent.align_out(4096), false);
-            if let Some(cut) = extent.intersect(&Extent::new(0, object.size())) {
+            if let Some(cut) = cut {
                 osc.punch(object, kind, cut, &held).await?;
             }
             let stored = object.stored();
@@ -374,14 +385,15 @@ impl Data {
         if !keep {
             object.stored_to(extent.end);
         }
-        Ok(())
+        Ok(true)
     }
 
     /// Finds space for a range of an object, which (but with `keep`) reaches to the range's end then at least.
     async fn reserve(&self, object: &Rc<Object>, extent: Extent, keep: bool, held: &Held) -> Result<(), FsError> {
         let osc = self.osts.osc(object.ost);
-        let lock = held.handle();
-        let ask = wire::ost::AllocateRequest { object: object.id, extent, keep_size: keep, lock, ..Default::default() };
+        let (lock, mtime, keep_size) = (held.handle(), object.mtime.get(), keep);
+        let ask =
+            wire::ost::AllocateRequest { object: object.id, extent, keep_size, lock, mtime, ..Default::default() };
         let import = osc.import()?;
         let options = osc.options_of_change(&import, held)?;
         let under = osc.lock_of_all(object);

@@ -100,11 +100,8 @@ impl Pair {
         place
     }
     /// What everybody sees: the same.
-    async fn seen(&self, place: &Place, op: &Operation, what: &str) -> Node {
-        let look = async |c: &Rc<Client>| {
-            let seen = self.ends(what, look_at(c.clone(), place.dir)).await;
-            if op.untimed { seen.timeless() } else { seen }
-        };
+    async fn seen(&self, place: &Place, what: &str) -> Node {
+        let look = async |c: &Rc<Client>| self.ends(what, look_at(c.clone(), place.dir)).await;
         let here = look(&self.one).await;
         let there = look(&self.two).await;
         assert!(here == there, "{what}: as the one and the other client see it{}", differ(&here, &there));
@@ -165,7 +162,7 @@ impl Pair {
         }
         self.ends(&what, place.two_gives_locks_back()).await;
         self.nobody_has_a_lock(&place, &what).await;
-        let now = self.seen(&place, op, &what).await.timeless();
+        let now = self.seen(&place, &what).await.timeless();
         let (was, is) = views;
         assert!(
             operations::keeps(op.promise, was, is, &now),
@@ -187,11 +184,11 @@ impl Pair {
     async fn views(&self, op: &Operation, held: bool) -> (Node, Node) {
         let what = format!("{}, not dropped", op.name);
         let place = self.place(op, 0, held).await;
-        let before = self.seen(&place, op, &what).await.timeless();
+        let before = self.seen(&place, &what).await.timeless();
         self.ends(&what, place.end_opens()).await;
         let place = self.place(op, 1, held).await;
         self.ends(&what, (op.run)(place.clone())).await.unwrap_or_else(|e| panic!("{what}: {e}"));
-        let done = self.seen(&place, op, &what).await.timeless();
+        let done = self.seen(&place, &what).await.timeless();
         self.ends(&what, place.end_opens()).await;
         (before, done)
     }

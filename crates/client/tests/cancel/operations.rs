@@ -25,8 +25,6 @@ pub struct Operation {
     pub promise: Promise,
     pub before: Steps,
     pub run: Steps,
-    /// The OSTs do not hear of the time at which it changed the file.
-    pub untimed: bool,
 }
 
 fn steps<F: Future<Output = Result<(), FsError>> + 'static>(run: impl Fn(Rc<Place>) -> F + 'static) -> Steps {
@@ -37,7 +35,7 @@ fn op<F>(name: &'static str, promise: Promise, run: impl Fn(Rc<Place>) -> F + 's
 where
     F: Future<Output = Result<(), FsError>> + 'static,
 {
-    Operation { name, promise, before: steps(|_| async { Ok(()) }), run: steps(run), untimed: false }
+    Operation { name, promise, before: steps(|_| async { Ok(()) }), run: steps(run) }
 }
 
 impl Operation {
@@ -48,10 +46,6 @@ impl Operation {
     {
         Operation { before: steps(before), ..self }
     }
-}
-
-fn untimed(op: Operation) -> Operation {
-    Operation { untimed: true, ..op }
 }
 
 const O_WRONLY: u32 = 1;
@@ -375,8 +369,8 @@ fn sizes() -> Vec<Operation> {
         op("punch", Bytes, move |p| allocates(p, 3, 1000, 100_000)),
         op("zeros", Bytes, move |p| allocates(p, 16, 1000, 100_000)),
         op("zeros behind the end", Bytes, move |p| allocates(p, 16, LEN - 100, 100_000)),
-        untimed(op("reservation", Bytes, move |p| allocates(p, 0, 1000, LEN + 100_000))),
-        untimed(op("reservation that keeps the size", Nothing, move |p| allocates(p, 1, LEN, 100_000))),
+        op("reservation", Bytes, move |p| allocates(p, 0, 1000, LEN + 100_000)),
+        op("reservation that keeps the size", Nothing, move |p| allocates(p, 1, LEN, 100_000)),
         op("seek", Nothing, |p| async move { p.one.data().seek(p.file.inode(), 100, true).await.map(drop) }),
         op("loss of privileges", Whole, |p| async move { p.one.drop_privileges(&p.file, true).await }).after(
             |p| async move {

@@ -146,6 +146,7 @@ impl Ost {
         let update = Update {
             reserves: vec![range],
             size: if ask.keep_size { SizeRule::Keep } else { SizeRule::AtLeast(extent.end) },
+            mtime: TimeRule::AtLeast(ask.mtime),
             ctime: self.rt.wall(),
             replay: request.is_replay().then_some(request.header.transno),
             answers: answers(request, attr_body),
