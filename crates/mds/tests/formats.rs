@@ -93,11 +93,12 @@ fn keys_and_values_have_their_golden_bytes() {
     assert_eq!(Acl::parse(&acl()).unwrap().encode(), acl());
     let (fid, parent) = (Fid { seq: 0x0102_0304_0506_0708, oid: 0x090a_0b0c, ver: 0 }, Fid::ROOT);
     let (client, ost) = (ClientId(0x1112_1314_1516_1718), OstIndex(0x0203));
-    let all: [(&str, &[u8]); 16] = [
+    let all: [(&str, &[u8]); 18] = [
         ("superblock", keys::SUPERBLOCK),
         ("boot", keys::BOOT),
         ("counters", keys::COUNTERS),
         ("cluster_map", keys::CLUSTER_MAP),
+        ("changelog", keys::CHANGELOG),
         ("horizon", keys::HORIZON),
         ("inode", &keys::inode(fid)),
         ("entry", &keys::entry(fid, 0x21_2223_2425_2627)),
@@ -109,6 +110,7 @@ fn keys_and_values_have_their_golden_bytes() {
         ("precreate", &keys::precreate(ost)),
         ("session", &keys::session(client)),
         ("reply", &keys::reply(client, 0x5152)),
+        ("change", &keys::change(0x7172_7374_7576_7778)),
         ("cut", &keys::cut(client, 0x6162_6364_6566_6768)),
     ];
     for (name, key) in all {
